@@ -96,7 +96,7 @@ class Operator:
         self.specification = inputs
         self.function: Callable[..., Any] = getattr(self.module, self.name)
         self.reference: Callable[..., Any] = getattr(self.module, f"{self.name}_reference")
-        self.forward = getattr(torch.ops.kernel_lsp, self.name).default
+        self.forward = self.module.OPERATOR.call
         backward = getattr(torch.ops.kernel_lsp, f"{self.name}_backward", None)
         self.backward = backward.default if backward is not None else None
 
@@ -111,7 +111,7 @@ class Operator:
         whole = self.inputs()
         for columns in (n_columns, MAX_SIZE):
             smaller = all_cut(whole, n_rows, columns)
-            if not getattr(self.module, f"_{self.name}_mismatch")(*smaller):
+            if not self.module._runtime.mismatch(self.module.OPERATOR.contract(*smaller)):
                 return smaller
         return whole
 
@@ -213,7 +213,7 @@ def write_results(reports: list[Report], device: str, folder: Path) -> Path:
 
 def check_contract(operator: Operator) -> str:
     """The inputs are inside the contract, so that what follows runs the kernels."""
-    reason = getattr(operator.module, f"_{operator.name}_outside")(*operator.inputs())
+    reason = operator.module._runtime.outside(operator.module.OPERATOR.contract(*operator.inputs()))
     if operator.device.type == "cpu":
         assert reason == "the tensors are on cpu", reason
         return "on a CPU everything is computed by PyTorch"
@@ -833,13 +833,15 @@ def need_gpu(operator: Operator) -> None:
 
 
 def count_launches(operator: Operator) -> int:
-    return sum(isinstance(value, tuple) and len(value) > 0 for value in operator.module._BOUND.by_inputs.values())
+    bound = operator.module.OPERATOR.forward.bound.by_inputs.values()
+    return sum(not isinstance(value, str) and value.n_launches > 0 for value in bound)
 
 
 # --- below: loading
 
 
 def load_module(path: Path, name: str) -> ModuleType:
+    sys.path.append(str(path.parent))  # of the runtime beside it
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None

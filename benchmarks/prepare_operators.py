@@ -40,7 +40,7 @@ def write_all(folder: Path) -> tuple[Path, ...]:
     """The kernel, the operator and the bound operations."""
     cu_text = KERNEL.read_text(encoding="utf-8")
     plan = parse_or_raise(cu_text, str(KERNEL))
-    kernel, operator = write_operator(rms_norm_task(), cu_text, plan, folder, verification=VERIFICATION)
+    kernel, operator, *_ = write_operator(rms_norm_task(), cu_text, plan, folder, verification=VERIFICATION)
     bound = folder / "rms_norm.operations.json"
     bound.write_text(json.dumps(bound_operations(cu_text), indent=1) + "\n", encoding="utf-8")
     return kernel, operator, bound

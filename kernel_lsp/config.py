@@ -119,7 +119,7 @@ class Settings(Noun):
     )
     judges: Literal["off", "filter"] = _setting("off", "Let models filter candidates before they reach the hardware.")
     judge_threshold: float = _setting(0.35, "Probability of correctness below which a judge votes no.", ge=0, le=1)
-    out_directory: Path | None = _setting(None, "Folder of the two result files; default: next to the target's file.")
+    out_directory: Path | None = _setting(None, "Folder of the result files; default: next to the target's file.")
     log_level: Literal["debug", "info", "warning", "error"] = _setting(
         "warning", "Minimum level of log messages on stderr."
     )

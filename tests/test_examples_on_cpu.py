@@ -38,7 +38,7 @@ def test_an_example_ends_with_a_verified_kernel(entry: dict[str, Any], tmp_path:
     assert done.returncode == 0, done.stderr
     finished = RunFinished.model_validate_json(done.stdout)
     assert finished.candidate_id is not None
-    assert sorted(Path(file).suffix for file in finished.files) == [".cu", ".py"]
+    assert [Path(file).suffix for file in finished.files[:2]] == [".cu", ".py"]
     assert all(Path(file).is_file() for file in finished.files)
 
 

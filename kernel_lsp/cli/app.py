@@ -55,7 +55,7 @@ def optimize(
         Path | None, typer.Option(metavar="FILE", help="Recorded replies answer in place of the models.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the two files. Default: kernels/ next to the source.")
+        Path | None, typer.Option(help="Folder of the result files. Default: kernels/ next to the source.")
     ] = None,
     seed_kernel: Annotated[
         list[Path] | None,

@@ -243,4 +243,5 @@ def _next_step(finished: RunFinished) -> str:
     operator = next((Path(file) for file in finished.files if file.endswith(".py")), None)
     if operator is None:
         return "read the kernel"
-    return f"review both files, then `from {operator.stem} import {operator.stem}` with {operator.parent} on the path"
+    name = operator.stem
+    return f"review kernel and operator, then `from {name} import {name}` with {operator.parent} on the path"

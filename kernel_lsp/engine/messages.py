@@ -17,6 +17,7 @@ from kernel_lsp.core.model import Noun
 from kernel_lsp.core.profile import ProfileReport
 from kernel_lsp.core.verdict import CheckOutcome, Verdict
 from kernel_lsp.llm.request import ModelOutcome, ModelRequest
+from kernel_lsp.source.python_file import ImportStyle
 
 SettingValues = dict[str, Any]
 """Overrides by setting name, as `kernel_lsp.config.load_settings` takes them."""
@@ -235,7 +236,7 @@ class ExtractedLines(Noun):
     """Original text of these lines."""
     global_names: tuple[str, ...] = ()
     import_line: int
-    is_in_package: bool
+    import_style: ImportStyle
 
 
 class Origin(Noun):

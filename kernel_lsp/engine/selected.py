@@ -7,7 +7,7 @@ from pathlib import Path
 from kernel_lsp.core.task import GraphNode, Task, TaskTensor, TensorType
 from kernel_lsp.engine.messages import ExtractedLines
 from kernel_lsp.source.extraction import OWN, SIZES, extract
-from kernel_lsp.source.python_file import import_line, read_python_file
+from kernel_lsp.source.python_file import import_line, import_style, read_python_file
 from kernel_lsp.source.selection import select
 
 
@@ -28,7 +28,7 @@ def extract_lines(task: Task, file: Path, symbol: str, first_line: int, last_lin
         replaced="\n".join(source.lines[found.first_line - 1 : found.last_line]),
         global_names=found.global_names,
         import_line=import_line(source.tree),
-        is_in_package=(file.parent / "__init__.py").is_file(),
+        import_style=import_style(file, source.tree),
     )
 
 

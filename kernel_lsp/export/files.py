@@ -1,4 +1,4 @@
-"""Writes the kernel and its operator side by side: both or neither, and never over something that is not ours."""
+"""Writes a kernel, its operator and their runtime side by side: all or none, and never over the user's own files."""
 
 from __future__ import annotations
 
@@ -9,42 +9,71 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from kernel_lsp.errors import EnvironmentProblem, TargetError
 
 HASH_HEX_DIGITS = 16
-_MARKER = "# Written by kernel-lsp (operator 1): kernel {kernel}, operator {operator}."
+INIT_TEXT = '"""Operators written by kernel-lsp."""\n'
+"""Makes a folder of operators a regular package, which an installed package of the same name cannot hide."""
+_MARKER = "# Written by kernel-lsp (operator 2): kernel {kernel}, operator {operator}."
 _MARKED = re.compile(r"# Written by kernel-lsp \(operator \d+\): kernel ([0-9a-f]+), operator ([0-9a-f]+)\.\n")
+_RUNTIME_MARKED = re.compile(r"# Written by kernel-lsp \(runtime \d+\): ([0-9a-f]+)\.\n")
 
 
-def write_pair(directory: Path, name: str, cu_text: str, operator_text: str) -> tuple[Path, Path]:
-    """Write ``<name>.cu`` and ``<name>.py`` as `pair_texts` has them.
+@dataclass(frozen=True)
+class RuntimeFile:
+    """The module that the operators of a folder share. `module` has the version of its interface in its name, so that
+    operators of two versions of kernel-lsp stand side by side."""
+
+    module: str
+    version: int
+    text: str
+
+    def marked_text(self) -> str:
+        """Return the text below a line with its hash."""
+        return f"# Written by kernel-lsp (runtime {self.version}): {_hash(self.text)}.\n{self.text}"
+
+
+def write_operator_files(
+    directory: Path, name: str, cu_text: str, operator_text: str, runtime: RuntimeFile
+) -> tuple[Path, ...]:
+    """Write what `operator_files` lists, and return their paths, the kernel and the operator first.
 
     Raises what `check_replaceable` raises, and EnvironmentProblem when the directory cannot be written; then the files
     are as they were.
     """
-    texts = pair_texts(directory, name, cu_text, operator_text)
+    texts = operator_files(directory, name, cu_text, operator_text, runtime)
     _replace_all(directory, texts)
-    kernel, operator = texts
-    return kernel, operator
+    return tuple(texts)
 
 
-def pair_texts(directory: Path, name: str, cu_text: str, operator_text: str) -> dict[Path, str]:
-    """The kernel's and the operator's file, in this order, with what each holds. The operator starts with a marker line
-    that has the hashes of both, by which a later call knows its own files. Raises what `check_replaceable` raises."""
-    kernel, operator = check_replaceable(directory, name)
+def operator_files(
+    directory: Path, name: str, cu_text: str, operator_text: str, runtime: RuntimeFile
+) -> dict[Path, str]:
+    """Return each file with its text: kernel, operator, shared runtime, and ``__init__.py`` where the folder is to be
+    a package. Operator and runtime start with a marker line that has the hashes by which a later call knows its own
+    files. Raises what `check_replaceable` raises."""
+    kernel, operator = check_replaceable(directory, name, runtime.module)
     marker = _MARKER.format(kernel=_hash(cu_text), operator=_hash(operator_text))
-    return {kernel: cu_text, operator: f"{marker}\n{operator_text}"}
+    texts = {kernel: cu_text, operator: f"{marker}\n{operator_text}"}
+    texts[_runtime_path(directory, runtime.module)] = runtime.marked_text()
+    if not _has_other_python(directory, name):
+        texts[directory / "__init__.py"] = INIT_TEXT
+    return texts
 
 
-def check_replaceable(directory: Path, name: str) -> tuple[Path, Path]:
-    """Where the two files would be. Raises TargetError when one is there that kernel-lsp did not write, or that was
-    changed since."""
+def check_replaceable(directory: Path, name: str, runtime_module: str) -> tuple[Path, Path]:
+    """Return where kernel and operator would be. Raises TargetError when a file is there that kernel-lsp did not
+    write, or that was changed since."""
     kernel, operator = directory / f"{name}.cu", directory / f"{name}.py"
     hashes = _marked_hashes(operator)
     if _holds_something(kernel) and _hash(_read(kernel)) != hashes[0]:
         raise _not_ours(kernel)
+    runtime = _runtime_path(directory, runtime_module)
+    if _holds_something(runtime) and not _is_unchanged(_read(runtime)):
+        raise _not_ours(runtime)
     return kernel, operator
 
 
@@ -77,6 +106,23 @@ def _project_hashes(marker: Path) -> dict[str, str]:
     except ValueError:
         raise _not_ours(marker) from None
     return known if isinstance(known, dict) else {}
+
+
+def _runtime_path(directory: Path, module: str) -> Path:
+    return directory / f"{module}.py"
+
+
+def _is_unchanged(text: str) -> bool:
+    marked = _RUNTIME_MARKED.match(text)
+    return marked is not None and _hash(text[marked.end() :]) == marked[1]
+
+
+def _has_other_python(directory: Path, name: str) -> bool:
+    """Tell whether the folder holds Python files of the user's, or is a package already."""
+    ours = (_MARKED.pattern, _RUNTIME_MARKED.pattern)
+    files = [path for path in directory.glob("*.py") if path.name != f"{name}.py" and _holds_something(path)]
+    texts = [_read(path) for path in files]
+    return any(text != INIT_TEXT and not any(re.match(pattern, text) for pattern in ours) for text in texts)
 
 
 def _holds_something(path: Path) -> bool:

@@ -12,6 +12,8 @@ def identity_of(kind: str, dtype: DType) -> Constant:
         return Constant(False if dtype == DType.BOOL else 0, dtype)
     if kind in ("prod", "all"):
         return Constant(True if dtype == DType.BOOL else 1, dtype)
+    if kind == "logsumexp":
+        return Constant(float("-inf"), dtype)
     if dtype.is_floating:
         return Constant(float("-inf" if kind == "max" else "inf"), dtype)
     if dtype in (DType.U8, DType.BOOL):

@@ -12,8 +12,8 @@ private protected public register return short signed sizeof static struct switc
 typedef typename union unsigned using virtual void volatile while xor half blockIdx blockDim gridDim threadIdx
 warpSize min max abs exp log sin cos tan tanh sqrt pow erf floor ceil round ceil_div none inf nan y0 y1 yn j0 j1
 jn gamma index time select signal acos asin atan sinh cosh asinh acosh atanh exp2 expm1 log2 log10 log1p rsqrt
-cbrt erfc fmod hypot trunc rint maximum minimum relu sigmoid silu gelu gelu_tanh sign remainder packs Pack isnan
-isinf isfinite signbit fabs
+cbrt erfc fmod hypot trunc rint prefetch prefetch_all maximum minimum relu sigmoid silu gelu gelu_tanh sign remainder
+packs Pack isnan isinf isfinite signbit fabs norm rnorm
 """
 RESERVED = frozenset(_WORDS.split())
 """Words of C++, of CUDA, of launch plans, and functions every CUDA file sees: a name like one would not compile or

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kernel_lsp.core.expression import Binary, Constant, Expression, Name
 from kernel_lsp.core.expression_value import evaluate_int
@@ -23,12 +23,14 @@ from kernel_lsp.generate.fusion.fuse import fuse
 from kernel_lsp.generate.fusion.groups import ElementwiseGroup, FusedGraph, Group, RowGroup
 from kernel_lsp.generate.index import Index, divide_exactly, is_nonnegative
 from kernel_lsp.generate.knobs import Choices
+from kernel_lsp.generate.launches import LaunchPlanner
 from kernel_lsp.generate.lowering.table import LoweredGraph
 from kernel_lsp.generate.names import NamePool
 from kernel_lsp.generate.sizes import to_expression
 from kernel_lsp.generate.structure import StructurePlan, plan_structure
 from kernel_lsp.generate.templates import GroupRenderer, RenderedGroup
 from kernel_lsp.generate.tensor import Tensor
+from kernel_lsp.generate.tensor_core_knobs import HOPPER
 
 MAX_INT_ELEMENTS = 1 << 30
 """Tensors up to this size are indexed with int: twice as many elements still cannot overflow it."""
@@ -56,6 +58,7 @@ class OperationBuilder:
     n_multiprocessors: int
     fused: dict[object, FusedGraph]
     kernel_names: NamePool = field(default_factory=NamePool)
+    capability: tuple[int, int] = HOPPER
 
     def build(self, name: str, lowered: LoweredGraph) -> RenderedOperation:
         """Render one operation."""
@@ -70,7 +73,9 @@ class _OperationRenderer:
     def __init__(self, builder: OperationBuilder, name: str, lowered: LoweredGraph) -> None:
         self.builder, self.name, self.lowered = builder, name, lowered
         self.results = {output.name: output.tensor for output in lowered.outputs}
-        plan = plan_structure(lowered, builder.choices, self._captured, builder.n_multiprocessors, name)
+        plan = plan_structure(
+            lowered, builder.choices, self._captured, builder.n_multiprocessors, name, builder.capability
+        )
         self.fused = self._fused(plan)
         self.scalars = self._scalars()
         self.names = self._tensor_names()
@@ -83,11 +88,13 @@ class _OperationRenderer:
             sizes = self.lowered.sizes.copy()
             structure = plan.structure(self.lowered, sizes)
             outputs = list(self.results.values())
-            self.builder.fused[key] = fuse(structure.tensors, outputs, structure.definitions, sizes)
+            self.builder.fused[key] = fuse(
+                structure.tensors, outputs, structure.definitions, sizes, structure.inlined, structure.everywhere
+            )
         return self.builder.fused[key]
 
     def render(self) -> RenderedOperation:
-        groups = [self._render_group(group) for group in self.fused.groups]
+        groups = self._rendered_groups()
         kernels = tuple(kernel for group in groups for kernel in group.kernels)
         steps = tuple(step for group in groups for step in self._steps(group))
         conditions = [*self._scalar_conditions(), *self._size_conditions()]
@@ -98,7 +105,7 @@ class _OperationRenderer:
             self._parameters(),
             tuple(self._parameter(tensor, name) for name, tensor in self.results.items()),
             tuple(Condition(condition) for condition in unique.values()),
-            self._scratch(groups),
+            self._scratch(kernels),
             steps,
         )
         return RenderedOperation(plan, kernels, self._summary(kernels), all(group.is_valid for group in groups))
@@ -143,13 +150,50 @@ class _OperationRenderer:
 
     # --- kernels
 
-    def _render_group(self, group: Group) -> RenderedGroup:
+    def _rendered_groups(self) -> list[RenderedGroup]:
+        """In launch order; groups that share a launch are one."""
+        groups = self.fused.groups
+        planner = LaunchPlanner(self.name, groups, self.builder.choices, self._captured, self.builder.n_multiprocessors)
+        mode = planner.mode()
+        threads = planner.threads(mode)
+        rendered = [self._render_group(group, threads.get(position)) for position, group in enumerate(groups)]
+        if not threads:
+            return rendered
+        kernels = [group.kernels[0] if len(group.kernels) == 1 else None for group in rendered]
+        sizes = {name: to_expression(tensor.n_elements) for tensor, name in self.names.items()}
+        shared = planner.shared_kernels(mode, kernels, self.builder.kernel_names.take, self.index_type, sizes)
+        if shared is None:
+            return [*rendered[:-1], replace(rendered[-1], is_valid=False)]
+        return self._in_launches(planner, rendered, shared)
+
+    def _in_launches(
+        self,
+        planner: LaunchPlanner,
+        rendered: Sequence[RenderedGroup],
+        shared: Sequence[tuple[frozenset[int], RenderedKernel]],
+    ) -> list[RenderedGroup]:
+        """Stage by stage: groups of their own first, then those that share a launch."""
+        owners = {position: kernel for positions, kernel in shared for position in positions}
+        found: list[RenderedGroup] = []
+        placed: set[str] = set()
+        for stage in planner.stages:
+            found += [rendered[position] for position in stage if position not in owners]
+            together = [position for position in stage if position in owners]
+            if together and owners[together[0]].name not in placed:
+                placed.add(owners[together[0]].name)
+                is_valid = all(group.is_valid for group in rendered)
+                found.append(RenderedGroup((owners[together[0]],), is_valid=is_valid))
+        return found
+
+    def _render_group(self, group: Group, threads: int | None = None) -> RenderedGroup:
         renderer = GroupRenderer(
             choices=self.builder.choices,
             captured=self._captured,
             n_multiprocessors=self.builder.n_multiprocessors,
             new_kernel=self._new_kernel,
             tensor_names=self.names,
+            threads=threads,
+            capability=self.builder.capability,
         )
         return renderer.render(group, self._group_name(group))
 
@@ -170,9 +214,12 @@ class _OperationRenderer:
     def _steps(self, group: RenderedGroup) -> list[Step]:
         steps: list[Step] = [*group.fills, *group.library]
         for kernel in group.kernels:
+            steps += kernel.fills
             grid, block = kernel.grid, kernel.block
             sizes = (Constant(block[0]), Constant(block[1]), Constant(block[2]))
-            steps.append(Launch(kernel.name, (), grid, sizes, Constant(0), kernel.arguments))
+            shared = Constant(kernel.shared_bytes)
+            launch = Launch(kernel.name, (), grid, sizes, shared, kernel.arguments, kernel.when, kernel.attributes)
+            steps.append(launch)
         return steps
 
     # --- the plan
@@ -195,10 +242,11 @@ class _OperationRenderer:
     def _parameter(self, tensor: Tensor, name: str) -> TensorParameter:
         return TensorParameter(self.names[tensor], tensor.dtype, tuple(to_expression(size) for size in tensor.shape))
 
-    def _scratch(self, groups: Sequence[RenderedGroup]) -> tuple[TensorParameter, ...]:
+    def _scratch(self, kernels: Sequence[RenderedKernel]) -> tuple[TensorParameter, ...]:
         known = {*self.lowered.inputs.values(), *self.results.values()}
         stored = sorted(self.fused.stored - known, key=lambda tensor: tensor.serial)
-        return tuple(self._parameter(tensor, self.names[tensor]) for tensor in stored)
+        own = [scratch for kernel in kernels for scratch in kernel.scratch]
+        return (*(self._parameter(tensor, self.names[tensor]) for tensor in stored), *own)
 
     def _scalar_conditions(self) -> list[Expression]:
         """The capture fixed the numbers: other values are the reference's business."""

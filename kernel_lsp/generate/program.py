@@ -19,6 +19,7 @@ from kernel_lsp.generate.knobs import Choice, Choices, Knob
 from kernel_lsp.generate.lowering.table import LoweredGraph, lower_graph
 from kernel_lsp.generate.operation import OperationBuilder, RenderedOperation
 from kernel_lsp.generate.sizes import Sizes
+from kernel_lsp.generate.tensor_core_knobs import HOPPER
 from kernel_lsp.plan.printer import print_plan
 
 MAX_KNOB_ROUNDS = 4
@@ -28,14 +29,14 @@ MAX_KNOB_ROUNDS = 4
 def plan_program(task: Task, *, gpu: object | None = None) -> Program:
     """Lower the task. Raises TargetError that names the operator and the user's line for what no rule can do.
 
-    `gpu` is accepted for its number of multiprocessors (`n_multiprocessors`); without one an H200's is assumed for the
+    `gpu` is accepted for its number of multiprocessors (`n_sms`); without one an H200's is assumed for the
     defaults of knobs, never for correctness.
     """
-    n_multiprocessors = int(getattr(gpu, "n_multiprocessors", DEFAULT_MULTIPROCESSORS))
+    n_multiprocessors = int(getattr(gpu, "n_sms", DEFAULT_MULTIPROCESSORS))
     try:
         forward = _lowered(task, task.forward)
         backward = _lowered(task, task.backward) if task.backward is not None else None
-        program = Program(task, forward, backward, n_multiprocessors)
+        program = Program(task, forward, backward, n_multiprocessors, capability=_capability(gpu))
         program.render({})  # what cannot be rendered is found here, not in the search
     except KernelLspError:
         raise
@@ -72,6 +73,7 @@ class Program:
     _backward: LoweredGraph | None
     n_multiprocessors: int
     _fused: dict[object, FusedGraph] = field(default_factory=dict, repr=False, compare=False)
+    capability: tuple[int, int] = HOPPER
 
     @cached_property
     def knobs(self) -> tuple[Knob, ...]:
@@ -143,7 +145,7 @@ class Program:
         return choices
 
     def _operations(self, choices: Choices) -> list[RenderedOperation]:
-        builder = OperationBuilder(self.task, choices, self.n_multiprocessors, self._fused)
+        builder = OperationBuilder(self.task, choices, self.n_multiprocessors, self._fused, capability=self.capability)
         operations = [builder.build(self.task.name, self._forward)]
         if self._backward is not None:
             operations.append(builder.build(f"{self.task.name}_backward", self._backward))
@@ -152,10 +154,16 @@ class Program:
 
 def is_structural(knob: Knob) -> bool:
     """Whether a knob decides which kernels there are."""
-    return knob.name.rsplit(".", 1)[-1] in ("split", "contraction")
+    return knob.name.rsplit(".", 1)[-1] in ("split", "contraction", "inlined", "launches", "place", "attention")
 
 
 # --- below: lowering and the text of the file
+
+
+def _capability(gpu: object | None) -> tuple[int, int]:
+    """Return the compute capability that kernels may use; an H200's where no GPU is named."""
+    architecture = getattr(gpu, "architecture", None)
+    return getattr(architecture, "capability", HOPPER)
 
 
 def _lowered(task: Task, graph: Graph) -> LoweredGraph:
@@ -175,4 +183,5 @@ def _file_text(plan: LaunchPlan, operations: list[RenderedOperation]) -> str:
 
 def _includes(text: str) -> str:
     wanted = [("__half", "cuda_fp16.h"), ("__nv_bfloat16", "cuda_bf16.h"), ("CUDART_", "math_constants.h")]
+    wanted.append(("cooperative_groups::", "cooperative_groups.h"))
     return "".join(f"#include <{header}>\n" for word, header in wanted if word in text)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Constant as ConstantExpression
 from kernel_lsp.core.expression_rules import call
-from kernel_lsp.generate.fusion.reads import live_tensors
-from kernel_lsp.generate.fusion.rows import pattern_of
+from kernel_lsp.generate.attention import find_attention
+from kernel_lsp.generate.codegen.row_schedule import SHAREABLE_KINDS
+from kernel_lsp.generate.fusion.contractions import operand_type
+from kernel_lsp.generate.fusion.reads import live_tensors, scalars_of
+from kernel_lsp.generate.fusion.rows import MAX_SUMMED_COLUMNS, pattern_of
 from kernel_lsp.generate.identity import identity_of
 from kernel_lsp.generate.index import Index, Variable, as_index, product
 from kernel_lsp.generate.knobs import Choices
@@ -17,10 +20,11 @@ from kernel_lsp.generate.library import library_plan, n_products
 from kernel_lsp.generate.lowering.table import LoweredGraph
 from kernel_lsp.generate.names import NamePool
 from kernel_lsp.generate.row_major import unravel_safe
-from kernel_lsp.generate.scalar import Access, Loop, compare, index_value, select
-from kernel_lsp.generate.scalar_walk import masked
+from kernel_lsp.generate.scalar import Access, Loop, Scalar, compare, index_value, select
+from kernel_lsp.generate.scalar_walk import accesses, masked
 from kernel_lsp.generate.sizes import Sizes, to_expression
-from kernel_lsp.generate.tensor import Definition, Pointwise, Reduction, Tensor
+from kernel_lsp.generate.tensor import Attention, Definition, Parts, Pointwise, Reduction, Tensor
+from kernel_lsp.generate.tensor_core_knobs import AMPERE
 
 MIN_SPLIT_COLUMNS = 8192
 """A row shorter than this is one block's work: a second launch would cost more than it wins."""
@@ -30,27 +34,46 @@ MAX_DIRECT_TERMS = 64
 """A sum of at most so many products is done by one thread: staging its factors would cost as much."""
 MAX_ROW_OUTPUTS = 1 << 15
 """Sums of products with at most so many results are done by a warp each: tiles would not fill the GPU."""
+TENSOR_CORES_FROM_PRODUCTS = 1 << 26
+"""Products from which tensor cores are the default where the library is not, and tiles on CUDA cores would be."""
+MIN_FRAGMENT = 16
+"""Rows, columns and terms below which most of a fragment of the tensor cores would be empty."""
+MIN_SPLIT_TERMS = 32
+MAX_SPLIT_PRODUCTS = 1 << 26
+"""Products up to which threads and clusters share the products of a tile: 64 Mi take 132 multiprocessors 2.3 us, so
+what counts is how soon all of them have work."""
 LIBRARY_FROM_PRODUCTS = 1 << 30
 LIBRARY_FROM_PRODUCTS_TENSOR_CORE = 1 << 27
-"""Products from which a vendor library is the default: it uses the whole GPU where our tiles use part of its rate, and
-for f16 and bf16 it has the tensor cores, which ours do not use."""
+"""Products from which a vendor library is the default. In f32 our tensor cores are faster than it, since it keeps to
+CUDA cores; in f16 and bf16 it uses more of their rate than `mma.sync` does."""
+MIN_SUMMED_COLUMNS = 64
+"""Columns from which a warp's threads have some each."""
+MAX_REPEATED_TERMS = 4096
+"""Terms of a reduction to one value that every block may find for itself: 16 KB, a few loads per thread."""
 SPLITTABLE = ("sum", "prod", "max", "min", "any", "all")
 
 
 @dataclass(frozen=True)
 class Structure:
-    """The tensors of an operation with definitions that override their own."""
+    """The tensors of an operation with definitions that override their own. Those in `inlined` get no kernel; every
+    block finds those in `everywhere` for itself."""
 
     tensors: tuple[Tensor, ...]
     definitions: Mapping[Tensor, Definition]
+    inlined: frozenset[Tensor] = frozenset()
+    everywhere: frozenset[Tensor] = frozenset()
 
 
 @dataclass(frozen=True)
 class StructurePlan:
-    """What was decided: how each contraction is done, and into how many parts each reduction is split."""
+    """What was decided: how each contraction is done, and into how many parts each reduction is split,
+    and which reductions are loops of the threads that read them."""
 
     contractions: tuple[tuple[Tensor, str], ...]
     splits: tuple[tuple[Tensor, int], ...]
+    inlined: tuple[Tensor, ...] = ()
+    everywhere: tuple[Tensor, ...] = ()
+    attentions: tuple[tuple[Tensor, Attention], ...] = ()
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -58,6 +81,9 @@ class StructurePlan:
         return (
             tuple((tensor.digest, way) for tensor, way in self.contractions),
             tuple((tensor.digest, split) for tensor, split in self.splits),
+            tuple(tensor.digest for tensor in self.inlined),
+            tuple(tensor.digest for tensor in self.everywhere),
+            tuple(tensor.digest for tensor, _ in self.attentions),
         )
 
     def structure(self, lowered: LoweredGraph, sizes: Sizes) -> Structure:
@@ -67,7 +93,11 @@ class StructurePlan:
             rewriter.compute_contraction(tensor, way)
         for tensor, split in self.splits:
             rewriter.split(tensor, split)
-        return Structure((*lowered.tensors, *rewriter.new_tensors), rewriter.definitions)
+        for tensor in self.inlined:
+            rewriter.compute_by_loop(tensor)
+        rewriter.definitions.update(self.attentions)
+        tensors = (*lowered.tensors, *rewriter.new_tensors)
+        return Structure(tensors, rewriter.definitions, frozenset(self.inlined), frozenset(self.everywhere))
 
 
 def plan_structure(
@@ -76,13 +106,27 @@ def plan_structure(
     captured: Callable[[Index], int],
     n_multiprocessors: int,
     operation: str,
+    capability: tuple[int, int],
 ) -> StructurePlan:
     """Read the schedule's decisions, or make the default ones."""
-    planner = _Planner(choices, captured, n_multiprocessors, operation)
-    for tensor in live_tensors([output.tensor for output in lowered.outputs], {}):
-        if isinstance(tensor.definition, Reduction):
-            planner.plan(tensor, tensor.definition)
-    return StructurePlan(tuple(planner.contractions), tuple(planner.splits))
+    outputs = [output.tensor for output in lowered.outputs]
+    live = live_tensors(outputs, {})
+    planner = _Planner(choices, captured, n_multiprocessors, operation, live, frozenset(outputs), capability >= AMPERE)
+    for tensor in live:
+        planner.plan_attention(tensor, outputs)
+    attentions = dict(planner.attentions)
+    remaining = [tensor for tensor in live_tensors(outputs, attentions) if tensor not in attentions]
+    found = [(tensor, tensor.definition) for tensor in remaining if isinstance(tensor.definition, Reduction)]
+    planner.patterns = [pattern_of(definition) for _, definition in found if definition.contraction is None]
+    for tensor, definition in found:
+        planner.plan(tensor, definition)
+    return StructurePlan(
+        tuple(planner.contractions),
+        tuple(planner.splits),
+        tuple(planner.inlined),
+        tuple(planner.everywhere),
+        tuple(planner.attentions),
+    )
 
 
 # --- below: one decision at a time
@@ -94,18 +138,55 @@ class _Planner:
     captured: Callable[[Index], int]
     n_multiprocessors: int
     operation: str
+    live: Sequence[Tensor]
+    outputs: frozenset[Tensor]
+    has_tensor_cores: bool
     contractions: list[tuple[Tensor, str]] = field(default_factory=list)
     splits: list[tuple[Tensor, int]] = field(default_factory=list)
+    inlined: list[Tensor] = field(default_factory=list)
+    everywhere: list[Tensor] = field(default_factory=list)
+    patterns: list[tuple[tuple[str, Index], ...]] = field(default_factory=list)
+    attentions: list[tuple[Tensor, Attention]] = field(default_factory=list)
     names: NamePool = field(default_factory=NamePool)
+    attention_names: NamePool = field(default_factory=NamePool)
+
+    def plan_attention(self, tensor: Tensor, outputs: Sequence[Tensor]) -> None:
+        """`online`: one kernel with no scores in memory; the default where nothing else needs the scores."""
+        found = find_attention(tensor)
+        if found is None:
+            return
+        others = live_tensors(outputs, {**dict(self.attentions), tensor: found})
+        scores = [entry for entry in live_tensors([tensor], {}) if entry not in live_tensors([tensor], {tensor: found})]
+        default = "products" if any(entry in others for entry in scores) else "online"
+        name = f"{self.operation}.{self.attention_names.take(tensor.name)}.attention"
+        if self.choices.pick(name, ("online", "products"), default, "how it is computed") == "online":
+            self.attentions.append((tensor, found))
 
     def plan(self, tensor: Tensor, definition: Reduction) -> None:
         name = f"{self.operation}.{self.names.take(tensor.name)}"
         if definition.contraction is not None and self._plan_contraction(tensor, definition, name) != "rows":
             return
+        if definition.contraction is None and self._is_inlined(tensor, definition, name):
+            self.inlined.append(tensor)
+            return
+        self._plan_place(tensor, definition, name)
         self._plan_split(tensor, definition, name)
 
+    def _plan_place(self, tensor: Tensor, definition: Reduction, name: str) -> None:
+        """Whether every block that needs a small reduction to one value finds it for itself, which saves a launch."""
+        n_terms = self._size(product(variable.extent for variable in definition.reduced))
+        is_single = all(size.constant == 1 for size in tensor.shape)
+        if not is_single or definition.kind not in SPLITTABLE or not 0 < n_terms <= MAX_REPEATED_TERMS:
+            return
+        choices = ("own_kernel", "every_block")
+        chosen = self.choices.pick(f"{name}.place", choices, "every_block", "who finds a value that all rows need")
+        if chosen == "every_block":
+            self.everywhere.append(tensor)
+
     def _plan_contraction(self, tensor: Tensor, definition: Reduction, name: str) -> str:
-        """`direct`: one thread per result; `rows`: a warp or block per result; `tiled`: through shared memory."""
+        """`direct`: one thread per result; `rows`: a warp or block per result; `tiled`: through shared memory;
+        `split_warps`: as tiled, and the threads of a block share the products of a tile; `tensor_cores`: the same with
+        `mma.sync`."""
         options = self._contraction_options(tensor, definition)
         default = self._default_contraction(tensor, definition)
         chosen = str(self.choices.pick(f"{name}.contraction", options, default, "how it is computed"))
@@ -114,36 +195,122 @@ class _Planner:
 
     def _contraction_options(self, tensor: Tensor, definition: Reduction) -> list[str]:
         has_library = library_plan(tensor, definition) is not None
-        return ["direct", "rows", "tiled", *(["library"] if has_library else [])]
+        has_tensor_cores = self._operand(tensor, definition) is not None
+        offered = [("tensor_cores", has_tensor_cores), ("library", has_library)]
+        return ["direct", "rows", "tiled", "split_warps", *(way for way, is_offered in offered if is_offered)]
 
     def _default_contraction(self, tensor: Tensor, definition: Reduction) -> str:
         contraction = definition.contraction
         assert contraction is not None
         n_terms = self._size(product(variable.extent for variable in definition.reduced))
+        count = self._size(n_products(definition, tensor.shape))
         plan = library_plan(tensor, definition)
-        if plan is not None and self._size(n_products(definition, tensor.shape)) >= _library_from(plan.result.dtype):
+        operand = self._operand(tensor, definition)
+        if plan is not None and operand != DType.F32 and count >= _library_from(plan.result.dtype):
             return "library"
         n_results = self._size(tensor.n_elements)
         n_columns = self._size(product(tensor.shape[axis] for axis in contraction.column_axes))
         n_rows = self._size(product(tensor.shape[axis] for axis in contraction.row_axes))
-        if n_terms <= MAX_DIRECT_TERMS or min(n_columns, n_rows) <= 2:
+        fills_fragments = operand is not None and min(n_rows, n_columns, n_terms) >= MIN_FRAGMENT
+        if fills_fragments and count >= LIBRARY_FROM_PRODUCTS:
+            return "tensor_cores"
+        if min(n_columns, n_rows) <= 2:
             return "rows" if n_terms > 4 * MAX_DIRECT_TERMS and n_results <= MAX_ROW_OUTPUTS else "direct"
         if n_results <= MAX_ROW_OUTPUTS and n_terms >= 128:
             return "rows"
-        return "tiled"
+        is_matrix = all(map(_is_matrix, (contraction.left, contraction.right)))
+        if count <= MAX_SPLIT_PRODUCTS and n_terms >= MIN_SPLIT_TERMS and is_matrix:
+            return "split_warps"
+        if n_terms <= MAX_DIRECT_TERMS:
+            return "direct"
+        return "tensor_cores" if fills_fragments and count >= TENSOR_CORES_FROM_PRODUCTS else "tiled"
+
+    def _operand(self, tensor: Tensor, definition: Reduction) -> DType | None:
+        """Return the element type of a contraction on this GPU's tensor cores; None where they cannot do it."""
+        assert definition.contraction is not None
+        return operand_type(tensor, definition.contraction) if self.has_tensor_cores else None
 
     def _plan_split(self, tensor: Tensor, definition: Reduction, name: str) -> None:
         """Long rows of which there are few are split over blocks, whose results are combined by a second kernel."""
         if definition.kind not in SPLITTABLE:
             return
-        default = self._default_split(definition)
+        beside_rows = self._parts_beside_rows(definition)
+        usual = self._default_split(definition)
+        default = beside_rows or (1 if self._is_shared(tensor, definition) else usual)
         n_columns = self._size(product(variable.extent for variable in definition.reduced))
-        if n_columns < MIN_SPLIT_COLUMNS // 4:
+        if n_columns < MIN_SPLIT_COLUMNS // 4 and not beside_rows:
             return
-        values = sorted({1, max(1, default // 2), default, min(MAX_SPLIT, 2 * default), 8, 64})
+        values = sorted({1, max(1, usual // 2), usual, min(MAX_SPLIT, 2 * usual), 8, 64})
+        if beside_rows:
+            values = sorted({1, *(self.n_multiprocessors * factor for factor in (1, 2, 4, 8))})
         split = self.choices.pick_int(f"{name}.split", values, default, "blocks that share a row")
         if split > 1:
             self.splits.append((tensor, split))
+
+    def _is_shared(self, tensor: Tensor, definition: Reduction) -> bool:
+        """Return whether blocks share the rows of one kernel: what reads the row again belongs to the same launch."""
+        if definition.kind not in SHAREABLE_KINDS or pattern_of(definition)[-1:][0][0] != "r":
+            return False
+        n_elements = self._size(product(variable.extent for variable in definition.domain))
+        return any(self._n_walked(reader) == n_elements for reader in self._readers(tensor))
+
+    def _is_inlined(self, tensor: Tensor, definition: Reduction, name: str) -> bool:
+        """Return whether each thread that reads the reduction computes it, by a loop."""
+        if not self._can_inline(tensor, definition):
+            return False
+        return bool(self.choices.pick_int(f"{name}.inlined", (0, 1), 0, "a loop of each thread that reads it"))
+
+    def _can_inline(self, tensor: Tensor, definition: Reduction) -> bool:
+        """Return whether a short reduction is read once per row, by a reduction over the rows: one launch does both."""
+        n_terms = self._size(product(variable.extent for variable in definition.reduced))
+        if tensor in self.outputs or definition.kind not in SHAREABLE_KINDS or not 0 < n_terms <= MAX_DIRECT_TERMS:
+            return False
+        n_rows = self._size(tensor.n_elements)
+        readers = [reader for reader in self._readers(tensor) if not self._is_row_of(reader, definition)]
+        stored = [reader for reader in readers if reader in self.outputs or isinstance(reader.definition, Reduction)]
+        walked = [self._n_walked(reader) for reader in stored]
+        ends = any(isinstance(r.definition, Reduction) and self._n_walked(r) == n_rows for r in stored)
+        return n_rows > 1 and ends and max(walked) <= n_rows
+
+    def _is_row_of(self, reader: Tensor, definition: Reduction) -> bool:
+        """Return whether it is a reduction over the same rows, that is inlined in its turn."""
+        other = reader.definition
+        return (
+            isinstance(other, Reduction)
+            and reader not in self.outputs
+            and [(v.extent, v in other.reduced) for v in other.domain]
+            == [(v.extent, v in definition.reduced) for v in definition.domain]
+        )
+
+    def _readers(self, tensor: Tensor) -> list[Tensor]:
+        """Return the live tensors that need it, in the order of definition."""
+        found = {tensor}
+        for other in self.live:
+            if {access.tensor for access in accesses(*scalars_of(other.definition))} & found:
+                found.add(other)
+        return [reader for reader in self.live if reader in found and reader is not tensor]
+
+    def _n_walked(self, tensor: Tensor) -> int:
+        """Return over how many elements a kernel of the tensor walks."""
+        definition = tensor.definition
+        if isinstance(definition, Reduction):
+            return self._size(product(variable.extent for variable in definition.domain))
+        return self._size(tensor.n_elements)
+
+    def _parts_beside_rows(self, definition: Reduction) -> int:
+        """The parts of a sum over rows that other reductions walk along: as many as blocks that fill the GPU, and keep
+        several rows each; 0 where no other reduction walks those rows."""
+        pattern = pattern_of(definition)
+        if definition.kind != "sum" or [kind for kind, _ in pattern] != ["r", "o"]:
+            return 0
+        n_rows, n_columns = (self._size(extent) for _, extent in pattern)
+        if not MIN_SUMMED_COLUMNS <= n_columns <= MAX_SUMMED_COLUMNS or pattern[1][1].constant is None:
+            return 0
+        along = [("o", pattern[0][1]), ("r", pattern[1][1])]
+        if not any(list(other) == along for other in self.patterns):
+            return 0
+        factors = [factor for factor in (4, 2, 1) if n_rows >= 2 * factor * self.n_multiprocessors]
+        return self.n_multiprocessors * factors[0] if factors else 0
 
     def _default_split(self, definition: Reduction) -> int:
         pattern = pattern_of(definition)
@@ -173,8 +340,7 @@ class _Rewriter:
         definition = tensor.definition
         assert isinstance(definition, Reduction)
         if way == "direct":
-            loop = Loop("sum", definition.reduced, tensor.dtype, definition.body)
-            self.definitions[tensor] = Pointwise(definition.variables, loop)
+            self.compute_by_loop(tensor)
         elif way == "library":
             plan = library_plan(tensor, definition)
             assert plan is not None
@@ -182,6 +348,16 @@ class _Rewriter:
             self.definitions[tensor] = plan.view
         elif way == "rows":
             self.definitions[tensor] = replace(definition, contraction=None)
+        elif way in ("split_warps", "tensor_cores"):
+            assert definition.contraction is not None
+            self.definitions[tensor] = replace(definition, contraction=replace(definition.contraction, way=way))
+
+    def compute_by_loop(self, tensor: Tensor) -> None:
+        """Let every thread that reads the reduction compute it."""
+        definition = tensor.definition
+        assert isinstance(definition, Reduction)
+        loop = Loop(definition.kind, definition.reduced, tensor.dtype, definition.body)
+        self.definitions[tensor] = Pointwise(definition.variables, loop)
 
     def split(self, tensor: Tensor, split: int) -> None:
         """Replace the reduction by one over parts of its rows and one over the parts."""
@@ -206,7 +382,7 @@ class _Rewriter:
             tensor.serial - 1,
             tensor.dtype,
             tuple(variable.extent for variable in variables),
-            Reduction(definition.kind, variables, (within,), domain, body),
+            Reduction(definition.kind, variables, (within,), domain, body, None, Parts(part, within, columns)),
             tensor.source,
         )
         self.new_tensors.append(partial)
@@ -224,6 +400,16 @@ class _Rewriter:
         exact = (columns + (split - 1)) // split
         expression = call("ceil_div", to_expression(columns), ConstantExpression(split))
         return as_index(self.sizes.derived(exact, expression, "part_length"))
+
+
+def _is_matrix(factor: Scalar) -> bool:
+    """Whether a factor is an element of a tensor at a variable per dim, so that runs of it are vector loads."""
+    if not isinstance(factor, Access) or factor.mask is not None:
+        return False
+    return all(
+        len(index.terms) <= 1 and all(step == 1 and len(atoms) <= 1 for atoms, step in index.terms)
+        for index in factor.index
+    )
 
 
 def _library_from(dtype: DType) -> int:

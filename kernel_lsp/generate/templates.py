@@ -5,20 +5,59 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kernel_lsp.core.expression import Constant
+from kernel_lsp.core.expression import Constant, Unary
 from kernel_lsp.core.plan import Fill, LibraryArgument, LibraryStep
 from kernel_lsp.errors import TargetError
-from kernel_lsp.generate.codegen import elementwise, matmul, rows, scan, scatter
+from kernel_lsp.generate.codegen import (
+    attention,
+    column_sums,
+    elementwise,
+    matmul,
+    rows,
+    scan,
+    scatter,
+    split_matmul,
+    tensor_core,
+)
+from kernel_lsp.generate.codegen import boxes as boxed
+from kernel_lsp.generate.codegen.attention import (
+    AttentionSchedule,
+    default_attention_schedule,
+    is_valid_attention_schedule,
+    render_attention,
+)
+from kernel_lsp.generate.codegen.boxes import boxes_of, default_box, render_boxes
+from kernel_lsp.generate.codegen.column_sums import (
+    default_column_schedule,
+    is_valid_column_schedule,
+    render_column_sums,
+)
 from kernel_lsp.generate.codegen.elementwise import ElementwiseSchedule, render_elementwise
 from kernel_lsp.generate.codegen.kernel import RenderedKernel
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.codegen.matmul import TileSchedule, is_valid_tile_schedule, render_contraction
 from kernel_lsp.generate.codegen.packs import MAX_PACK_BYTES
-from kernel_lsp.generate.codegen.row_schedule import COLUMN_WIDTH, WARP, RowSchedule, is_valid_row_schedule
-from kernel_lsp.generate.codegen.rows import render_rows
-from kernel_lsp.generate.codegen.scan import ScanSchedule, render_scan
+from kernel_lsp.generate.codegen.row_schedule import WARP, RowSchedule
+from kernel_lsp.generate.codegen.rows import RowRenderer
+from kernel_lsp.generate.codegen.scan import render_scan
+from kernel_lsp.generate.codegen.scan_schedule import (
+    SCAN_THREADS,
+    ScanSchedule,
+    ScanState,
+    default_scan_schedule,
+    is_valid_scan_schedule,
+    scan_comment,
+    scan_widths,
+    single_element_schedule,
+)
 from kernel_lsp.generate.codegen.scatter import ATOMIC_TYPES, render_scatter
+from kernel_lsp.generate.codegen.shared_rows import SharedRowRenderer
+from kernel_lsp.generate.codegen.split_matmul import render_split
+from kernel_lsp.generate.codegen.split_schedule import SplitSchedule, is_valid_split_schedule
+from kernel_lsp.generate.codegen.tensor_core import TensorCoreRenderer
+from kernel_lsp.generate.codegen.tensor_core_warpgroups import WarpgroupRenderer
 from kernel_lsp.generate.fusion.groups import (
+    AttentionGroup,
     ContractionGroup,
     ElementwiseGroup,
     Group,
@@ -29,12 +68,20 @@ from kernel_lsp.generate.fusion.groups import (
 )
 from kernel_lsp.generate.index import Index, divides
 from kernel_lsp.generate.knobs import Choices
+from kernel_lsp.generate.row_choices import LARGE_BYTES, RowChooser, row_comment
 from kernel_lsp.generate.scalar import Access, Loop
 from kernel_lsp.generate.scalar_walk import accesses, nodes
+from kernel_lsp.generate.split_choice import SHAPES, default_split_schedule, shape_name, split_comment, steps_of
 from kernel_lsp.generate.tensor import Tensor
+from kernel_lsp.generate.tensor_core_knobs import HOPPER, default_schedule, pick_schedule, tensor_core_comment
 
-MAX_SERIAL_SUM = 4096
-"""Elements that one thread adds to one f32: the error grows with their number, and PyTorch's own sums are pairwise."""
+SHARED_TILES = {
+    128: TileSchedule(32, 32, 16, 4, 2),
+    256: TileSchedule(32, 32, 16, 2, 2),
+    512: TileSchedule(64, 32, 16, 2, 2),
+    1024: TileSchedule(64, 64, 16, 2, 2),
+}
+"""Tiles of a contraction that shares a launch, by the size of its blocks."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +96,16 @@ class RenderedGroup:
 
 @dataclass(frozen=True)
 class GroupRenderer:
-    """Renders groups of one operation. `captured` evaluates a size as it was captured."""
+    """Renders groups of one operation. `captured` evaluates a size as it was captured; `threads` is the size of every
+    block where groups share a launch."""
 
     choices: Choices
     captured: Callable[[Index], int]
     n_multiprocessors: int
     new_kernel: Callable[[str, Sequence[str]], KernelWriter]
     tensor_names: Mapping[Tensor, str]
+    threads: int | None = None
+    capability: tuple[int, int] = HOPPER
 
     def render(self, group: Group, name: str) -> RenderedGroup:
         """Pick the knobs of the group and render it."""
@@ -65,7 +115,9 @@ class GroupRenderer:
             case RowGroup():
                 return self._rows(group, name)
             case ContractionGroup():
-                return self._contraction(group, name)
+                return self._contraction(group, name) if group.operand is None else self._on_tensor_cores(group, name)
+            case AttentionGroup():
+                return self._attention(group, name)
             case ScanGroup():
                 return self._scan(group, name)
             case ScatterGroup():
@@ -76,9 +128,11 @@ class GroupRenderer:
     # --- contractions, scans, scatters
 
     def _contraction(self, group: ContractionGroup, name: str) -> RenderedGroup:
+        if group.way == "split_warps":
+            return self._split_contraction(group, name)
         kernel = self.new_kernel(name, matmul.LOCAL_NAMES)
         pick = self.choices.pick_int
-        default = self._default_tiles(group)
+        default = self._default_tiles(group) if self.threads is None else SHARED_TILES[self.threads]
         schedule = TileSchedule(
             pick(f"{kernel.name}.tile_m", (16, 32, 64, 128), default.tile_m, "rows of a block's tile"),
             pick(f"{kernel.name}.tile_n", (16, 32, 64, 128), default.tile_n, "columns of a block's tile"),
@@ -87,6 +141,7 @@ class GroupRenderer:
             pick(f"{kernel.name}.thread_n", (1, 2, 4, 8), default.thread_n, "columns per thread"),
         )
         is_valid = is_valid_tile_schedule(schedule, group.tensor.dtype)
+        is_valid = is_valid and self.threads in (None, schedule.n_threads)
         used = schedule if is_valid else default
         comment = (
             f"Each block computes a {used.tile_m} x {used.tile_n} tile of {group.tensor.name} in shared memory, "
@@ -94,6 +149,40 @@ class GroupRenderer:
             f" and writes {self._written(group)}."
         )
         return RenderedGroup((render_contraction(kernel, group, used, comment),), is_valid=is_valid)
+
+    def _split_contraction(self, group: ContractionGroup, name: str) -> RenderedGroup:
+        kernel = self.new_kernel(name, split_matmul.LOCAL_NAMES)
+        n_terms = self.captured(group.k.extent)
+        sizes = (self.captured(group.m.extent), self.captured(group.n.extent) * self.captured(group.batch.extent))
+        default = default_split_schedule(*sizes, n_terms, self.n_multiprocessors, self.threads)
+        default = default if self.capability >= HOPPER else replace(default, cluster=1)
+        pick = self.choices.pick_int
+        shape = self.choices.pick(
+            f"{kernel.name}.tile", tuple(SHAPES), shape_name(default), "results per block, thread"
+        )
+        clusters = (1,) if self.threads or self.capability < HOPPER else (1, 2, 4, 8)
+        cluster = pick(f"{kernel.name}.cluster", clusters, default.cluster, "blocks that share the products of a tile")
+        threads_values = (self.threads,) if self.threads else (128, 256, 512)
+        threads = pick(f"{kernel.name}.threads", threads_values, default.threads, "threads per block")
+        step = pick(f"{kernel.name}.step", steps_of(n_terms), default.tile_k, "products staged at a time")
+        tile_m, tile_n, thread_m, thread_n = SHAPES[str(shape)]
+        schedule = SplitSchedule(tile_m, tile_n, step, thread_m, thread_n, threads, cluster)
+        is_valid = is_valid_split_schedule(schedule, group.tensor.dtype)
+        used = schedule if is_valid else default
+        comment = split_comment(used, group.tensor.name, self._written(group))
+        return RenderedGroup((render_split(kernel, group, used, comment),), is_valid=is_valid)
+
+    def _on_tensor_cores(self, group: ContractionGroup, name: str) -> RenderedGroup:
+        kernel = self.new_kernel(name, tensor_core.LOCAL_NAMES)
+        default = default_schedule(group, self.captured, self.n_multiprocessors, self.capability)
+        schedule = pick_schedule(self.choices, kernel.name, group, default, capability=self.capability)
+        template = WarpgroupRenderer if schedule.uses_warpgroups else TensorCoreRenderer
+        renderer = template(kernel, group, schedule, self.captured)
+        is_valid = renderer.is_valid
+        if not is_valid:
+            renderer = TensorCoreRenderer(kernel, group, default, self.captured)
+        comment = tensor_core_comment(group, renderer.schedule, self._written(group))
+        return RenderedGroup((renderer.render(comment),), is_valid=is_valid)
 
     def _written(self, group: ContractionGroup) -> str:
         """What becomes of the sums."""
@@ -114,16 +203,51 @@ class GroupRenderer:
             return TileSchedule(16, 64, 16, 2, 4)
         return TileSchedule(32, 32, 16, 2, 2)
 
+    def _attention(self, group: AttentionGroup, name: str) -> RenderedGroup:
+        kernel = self.new_kernel(name, attention.LOCAL_NAMES)
+        default = default_attention_schedule(group, self.captured, self.n_multiprocessors)
+        pick = self.choices.pick_int
+        schedule = AttentionSchedule(
+            pick(f"{kernel.name}.warps", (1, 2, 4, 8), default.warps, "warps per block, of 16 queries each"),
+            pick(f"{kernel.name}.keys", (16, 32, 64, 128), default.keys, "keys per tile"),
+        )
+        is_valid = is_valid_attention_schedule(group, schedule)
+        used = schedule if is_valid else default
+        comment = (
+            f"Blocks of {used.warps * 16} queries, 16 per warp, go over the keys, {used.keys} at a time. Scores stay in"
+            " registers; weights are relative to the largest score so far, to which the sums are scaled."
+        )
+        return RenderedGroup((render_attention(kernel, group, used, comment),), is_valid=is_valid)
+
     def _scan(self, group: ScanGroup, name: str) -> RenderedGroup:
         kernel = self.new_kernel(name, scan.LOCAL_NAMES)
-        is_serial = not group.is_column_contiguous
-        default = 256 if not is_serial else 64
-        threads = self.choices.pick_int(f"{kernel.name}.threads", (64, 128, 256, 512), default, "threads per block")
-        who = "One thread per row; neighbouring threads walk neighbouring rows" if is_serial else "One block per row"
-        comment = f"{who}. Sums are kept in double: an f32 running sum loses a digit every few thousand elements."
-        if not group.scalar.dtype.is_floating:
-            comment = f"{who}."
-        return RenderedGroup((render_scan(kernel, group, ScanSchedule(threads, is_serial), comment),))
+        default = default_scan_schedule(group, self.captured, self.n_multiprocessors)
+        pick = self.choices.pick_int
+        is_row = group.is_column_contiguous
+        schedule = ScanSchedule(
+            pick(f"{kernel.name}.threads", SCAN_THREADS[is_row], default.threads, "threads that share a row"),
+            pick(f"{kernel.name}.rows", (1, 4, 8) if is_row else (8, 16, 32), default.rows, "rows per block"),
+            pick(f"{kernel.name}.vector", scan_widths(group, self.captured), default.vector, "elements per load"),
+            pick(f"{kernel.name}.items", (1, 2, 4, 8, 16), default.items, "loads per thread and tile"),
+            bool(pick(f"{kernel.name}.chained", (0, 1), int(default.chained), "a block for each tile of a row")),
+        )
+        schedule = replace(schedule, rows=1) if is_row and schedule.threads > WARP else schedule
+        is_valid = is_valid_scan_schedule(group, schedule, ScanState.of(group).n_tile_words)
+        used = schedule if is_valid else default
+        main = render_scan(kernel, group, used, scan_comment(group, used))
+        if not main.conditions:
+            return RenderedGroup((main,), is_valid=is_valid)
+        return RenderedGroup((*self._scan_variants(main, group, used, name),), is_valid=is_valid)
+
+    def _scan_variants(
+        self, main: RenderedKernel, group: ScanGroup, schedule: ScanSchedule, name: str
+    ) -> tuple[RenderedKernel, RenderedKernel]:
+        """Packs where the rows divide by them, single elements for all other sizes."""
+        divides_evenly = main.conditions[0]
+        single = single_element_schedule(group, schedule, self.captured)
+        other = self.new_kernel(f"{name}_any_size", scan.LOCAL_NAMES)
+        rest = render_scan(other, group, single, scan_comment(group, single))
+        return replace(main, conditions=(), when=divides_evenly), replace(rest, when=Unary("not", divides_evenly))
 
     def _scatter(self, group: ScatterGroup, name: str) -> RenderedGroup:
         fills: tuple[Fill, ...] = ()
@@ -163,9 +287,14 @@ class GroupRenderer:
     # --- elementwise
 
     def _elementwise(self, group: ElementwiseGroup, name: str) -> RenderedGroup:
+        boxes = self._boxes(group)
+        if boxes and (rendered := self._boxed(group, name, boxes)) is not None:
+            return rendered
         kernel = self.new_kernel(name, elementwise.LOCAL_NAMES)
         widths = [1, *(width for width in (2, 4, 8) if self._can_pack(group, width))]
-        threads = self.choices.pick_int(f"{kernel.name}.threads", (64, 128, 256, 512, 1024), 256, "threads per block")
+        threads = self.threads or self.choices.pick_int(
+            f"{kernel.name}.threads", (64, 128, 256, 512, 1024), 256, "threads per block"
+        )
         vector = self.choices.pick_int(
             f"{kernel.name}.vector", widths, self._default_width(group, widths), "neighbouring elements per thread"
         )
@@ -174,14 +303,39 @@ class GroupRenderer:
         unroll = self.choices.pick_int(
             f"{kernel.name}.unroll", (1, 2, 4, 8), self._default_unroll(group, vector), "elements or packs per thread"
         )
-        schedule = ElementwiseSchedule(threads, vector, unroll)
+        streaming = self.choices.pick_int(f"{kernel.name}.streaming", (0, 1), 0, "evict early what is used once")
+        schedule = ElementwiseSchedule(threads, vector, unroll, bool(streaming))
         return RenderedGroup((render_elementwise(kernel, group, schedule, comment),))
+
+    def _boxes(self, group: ElementwiseGroup) -> list[tuple[int, ...]]:
+        """Boxes of elements that a thread may do where each takes a loop; none for plain elementwise work."""
+        has_loop = any(isinstance(node, Loop) for node in nodes(*(store.scalar for store in group.stores)))
+        shapes = {store.tensor.shape for store in group.stores}
+        return boxes_of(group) if has_loop and len(shapes) == 1 else []
+
+    def _boxed(self, group: ElementwiseGroup, name: str, boxes: Sequence[tuple[int, ...]]) -> RenderedGroup | None:
+        """A box per thread; None where the schedule wants an element per thread."""
+        single = (1,) * len(group.shape)
+        default = default_box(group, self.captured(group.position.extent), self.n_multiprocessors) or single
+        by_name = {"x".join(map(str, box)): box for box in (single, *boxes)}
+        wanted = "x".join(map(str, default))
+        box = by_name[str(self.choices.pick(f"{name}.box", tuple(by_name), wanted, "elements per thread, by axis"))]
+        if box == single:
+            return None
+        kernel = self.new_kernel(name, boxed.LOCAL_NAMES)
+        threads = self.threads or self.choices.pick_int(
+            f"{kernel.name}.threads", (64, 128, 256, 512, 1024), 128, "threads per block"
+        )
+        comment = f"One thread per box of {' x '.join(map(str, box))} elements. {self._reads_and_writes(group)}"
+        return RenderedGroup((render_boxes(kernel, group, box, threads, comment),))
 
     def _default_unroll(self, group: ElementwiseGroup, vector: int) -> int:
         """Without packs, several independent loads per thread are what keeps the memory busy."""
         has_loop = any(isinstance(node, Loop) for node in nodes(*(store.scalar for store in group.stores)))
         is_large = self.captured(group.position.extent) >= 4 * self.n_multiprocessors * 2048
-        return 4 if vector == 1 and is_large and not has_loop else 1
+        if vector > 1:
+            return 2 if vector == 8 and is_large else 1
+        return 4 if is_large and not has_loop else 1
 
     def _can_pack(self, group: ElementwiseGroup, width: int) -> bool:
         """Whether packs fit the captured sizes, and something is a plain run of memory."""
@@ -193,15 +347,15 @@ class GroupRenderer:
         return size > 0 and size % width == 0 and narrowest * width <= MAX_PACK_BYTES
 
     def _default_width(self, group: ElementwiseGroup, widths: list[int]) -> int:
-        """16 bytes per thread where no contract is needed for it and the work is large enough to fill the GPU."""
+        """Return 16 bytes' worth where the work fills the GPU, and no contract is needed or memory sets the pace."""
         widest = max(store.tensor.dtype.itemsize for store in group.stores)
-        n_threads = self.n_multiprocessors * 512
+        n_threads, size = self.n_multiprocessors * 512, self.captured(group.position.extent)
         fitting = [
             width
             for width in widths
             if widest * width <= MAX_PACK_BYTES
-            and divides(width, group.position.extent)
-            and self.captured(group.position.extent) >= n_threads * width
+            and (divides(width, group.position.extent) or size * widest >= LARGE_BYTES)
+            and size >= n_threads * width
         ]
         return max(fitting, default=1)
 
@@ -214,91 +368,33 @@ class GroupRenderer:
     # --- rows
 
     def _rows(self, group: RowGroup, name: str) -> RenderedGroup:
+        if group.column_sums:
+            return self._column_sums(group, name)
         kernel = self.new_kernel(name, rows.LOCAL_NAMES)
-        default = self._default_rows(group)
-        threads_values = (1, 32, 64, 128, 256, 512, 1024) if group.is_column_contiguous else (1, 2, 4, 8, 16, 32)
-        rows_values = (1, 2, 4, 8, 32, 64, 128, 256) if group.is_column_contiguous else (COLUMN_WIDTH,)
+        chooser = RowChooser(self.choices, self.captured, self.n_multiprocessors, group, self.threads, self.capability)
+        chosen = chooser.choose(kernel.name)
+        renderer = SharedRowRenderer if chosen.schedule.blocks > 1 else RowRenderer
+        text = renderer(kernel, group, chosen.schedule).render(row_comment(group, chosen.schedule))
+        return RenderedGroup((text,), is_valid=chosen.is_valid)
+
+    def _column_sums(self, group: RowGroup, name: str) -> RenderedGroup:
+        kernel = self.new_kernel(name, (*rows.LOCAL_NAMES, *column_sums.LOCAL_NAMES))
+        n_columns = self.captured(group.column.extent)
+        chooser = RowChooser(self.choices, self.captured, self.n_multiprocessors, group, self.threads, self.capability)
+        widths = [width for width in chooser.widths() if width <= 4 and divides(width, group.column.extent)]
+        default = default_column_schedule(n_columns, widths or [1])
         pick = self.choices.pick_int
-        schedule = RowSchedule(
-            pick(f"{kernel.name}.threads", threads_values, default.threads, "threads that share a row"),
-            pick(f"{kernel.name}.rows", rows_values, default.rows, "rows per block"),
-            pick(f"{kernel.name}.vector", self._row_widths(group), default.vector, "neighbouring elements per load"),
-            bool(
-                pick(
-                    f"{kernel.name}.cached", self._cache_values(group), int(default.cached), "keep the row in registers"
-                )
-            ),
+        threads = self.threads or pick(
+            f"{kernel.name}.threads", (64, 128, 256, 512), default.threads, "threads that share a row"
         )
-        schedule = self._fitted(group, schedule)
-        is_valid = is_valid_row_schedule(group, schedule) and self._is_accurate(group, schedule)
+        default = replace(default, threads=threads)
+        vector = pick(f"{kernel.name}.vector", widths or [1], default.vector, "neighbouring elements per load")
+        schedule = RowSchedule(threads, 1, vector, True)
+        is_valid = is_valid_column_schedule(group, schedule)
         used = schedule if is_valid else default
-        return RenderedGroup((render_rows(kernel, group, used, self._row_comment(group, used)),), is_valid=is_valid)
-
-    def _fitted(self, group: RowGroup, schedule: RowSchedule) -> RowSchedule:
-        """Without what a choice makes meaningless: rows per block where a block shares one, a cache too small."""
-        if group.is_column_contiguous and schedule.threads > WARP:
-            schedule = replace(schedule, rows=1)
-        fits = is_valid_row_schedule(group, schedule)
-        return schedule if fits else replace(schedule, cached=False)
-
-    def _is_accurate(self, group: RowGroup, schedule: RowSchedule) -> bool:
-        """Whether no thread adds up so many elements that rounding adds up too."""
-        return self.captured(group.column.extent) <= schedule.threads * MAX_SERIAL_SUM
-
-    def _cache_values(self, group: RowGroup) -> tuple[int, ...]:
-        return (0, 1) if group.is_column_contiguous and group.column.extent.constant is not None else (0,)
-
-    def _row_widths(self, group: RowGroup) -> list[int]:
-        if not group.is_column_contiguous:
-            return [1]
-        size = self.captured(group.column.extent)
-        return [1, *(width for width in (2, 4, 8) if size and size % width == 0 and self._row_fits(group, width))]
-
-    def _row_fits(self, group: RowGroup, width: int) -> bool:
-        scalars = [entry.scalar for entry in group.reductions] + [store.scalar for _, store in group.stores]
-        dtypes = [access.dtype for access in accesses(*scalars)]
-        return any(dtype.itemsize * width <= MAX_PACK_BYTES for dtype in dtypes)
-
-    def _default_rows(self, group: RowGroup) -> RowSchedule:
-        n_rows, n_columns = self.captured(group.row.extent), self.captured(group.column.extent)
-        if not group.is_column_contiguous:
-            lanes = 1
-            while lanes < 16 and n_rows * lanes < self.n_multiprocessors * 8192 and n_columns >= 16 * lanes:
-                lanes *= 2
-            return RowSchedule(lanes, COLUMN_WIDTH, 1, False)
-        width = max((w for w in self._row_widths(group) if w <= 4 and divides(w, group.column.extent)), default=1)
-        if n_columns <= 16:
-            return RowSchedule(1, 64, 1, False)
-        if n_columns <= 512:
-            width = 1 if n_columns < 128 else width
-            return self._with_cache(group, RowSchedule(WARP, 4, width, False))
-        is_one_pass = not group.stores and all(entry.level == 0 for entry in group.reductions)
-        if is_one_pass and n_columns <= 4096 and n_rows >= 16 * self.n_multiprocessors:
-            return RowSchedule(WARP, 4, width, False)
-        threads = 64
-        while threads < 1024 and threads * width * 4 < n_columns:
-            threads *= 2
-        return self._with_cache(group, RowSchedule(threads, 1, width, False))
-
-    def _with_cache(self, group: RowGroup, schedule: RowSchedule) -> RowSchedule:
-        """Cached when several passes read the row and it fits the registers."""
-        levels = {entry.level for entry in group.reductions} | {level for level, _ in group.stores}
-        cached = replace(schedule, cached=True)
-        return cached if len(levels) > 1 and is_valid_row_schedule(group, cached) else schedule
-
-    def _row_comment(self, group: RowGroup, schedule: RowSchedule) -> str:
-        results = ", ".join(dict.fromkeys(entry.tensor.name for entry in group.reductions))
-        n_passes = len({entry.level for entry in group.reductions} | {level for level, _ in group.stores})
-        if schedule.threads == 1:
-            who = "One thread per row"
-        elif not group.is_column_contiguous:
-            who = (
-                f"{schedule.threads} threads per row, neighbouring threads on neighbouring rows so that reads coalesce"
-            )
-        elif schedule.threads <= WARP:
-            who = f"One warp per row, {schedule.rows} rows per block" if schedule.rows > 1 else "One warp per row"
-        else:
-            who = f"One block of {schedule.threads} threads per row"
-        passes = f"{n_passes} passes over the row" if n_passes > 1 else "one pass over the row"
-        kept = ", which stays in registers between them" if schedule.cached and n_passes > 1 else ""
-        return f"{who}: {results} in {passes}{kept}."
+        comment = (
+            f"One block of {used.threads} threads takes the rows of a part one after the other; each row stays in "
+            f"registers, and so do the sums over rows of the thread's columns, which become one row of "
+            f"{' and '.join(self.tensor_names[entry.tensor] for entry in group.column_sums)}."
+        )
+        return RenderedGroup((render_column_sums(kernel, group, used, comment),), is_valid=is_valid)

@@ -44,7 +44,8 @@ class LibraryResult:
 class Contraction:
     """The factors of a sum of products ``sum over k of left(batch, m, k) * right(batch, k, n)``.
 
-    `batch_axes`, `row_axes` (m) and `column_axes` (n) are axes of the result. `library` is how ATen does it, if it can.
+    `batch_axes`, `row_axes` (m) and `column_axes` (n) are axes of the result. `library` is how ATen does it, if it can;
+    `way` is the template that does it, where one of ours does.
     """
 
     left: Scalar
@@ -53,12 +54,25 @@ class Contraction:
     row_axes: tuple[int, ...]
     column_axes: tuple[int, ...]
     library: LibraryCall | None = None
+    way: str = "tiled"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Row ``part * length + within`` of `n_rows`."""
+
+    part: Variable
+    within: Variable
+    n_rows: Index
 
 
 @dataclass(frozen=True)
 class Reduction:
     """Element `variables` is `body` combined over `reduced`. `domain` is all variables in the order of the memory that
-    the body walks. Kinds: sum, prod, max, min, any, all, argmax, argmin (these return the position in `reduced`)."""
+    the body walks. Kinds: sum, prod, max, min, any, all, argmax, argmin (these return the position in `reduced`).
+
+    `parts` says that the rows of a reduction over rows were split: which part, and the row within it.
+    """
 
     kind: str
     variables: tuple[Variable, ...]
@@ -66,16 +80,40 @@ class Reduction:
     domain: tuple[Variable, ...]
     body: Scalar
     contraction: Contraction | None = None
+    parts: Parts | None = None
 
 
 @dataclass(frozen=True)
 class Scan:
-    """Element `variables` is `body` combined over all positions up to it along `axis`. Kinds: sum, prod, max, min."""
+    """Element `variables` is `body` combined over all positions up to it along `axis`.
+
+    Kinds: sum, prod, logsumexp, max, min, argmax, argmin (these return the position of the last of equal extremes)."""
 
     kind: str
     variables: tuple[Variable, ...]
     axis: int
     body: Scalar
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Element `variables` is the sum over `key` of softmax(`score`) times `value`, where the softmax is over `key`.
+
+    `score` reads the sum over `head` of `query_part` times `key_part` as the argument ``product``. Axes are those of a
+    `Contraction`. With `is_safe` a query that sees no key has zeros, else NaN.
+    """
+
+    variables: tuple[Variable, ...]
+    key: Variable
+    head: Variable
+    query_part: Scalar
+    key_part: Scalar
+    value: Scalar
+    score: Scalar
+    is_safe: bool
+    batch_axes: tuple[int, ...]
+    row_axes: tuple[int, ...]
+    column_axes: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -94,7 +132,7 @@ class Scatter:
     mask: Scalar | None = None
 
 
-Definition = Buffer | Pointwise | Reduction | Scan | Scatter | LibraryResult
+Definition = Buffer | Pointwise | Reduction | Attention | Scan | Scatter | LibraryResult
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 from kernel_lsp.errors import TargetError
 from kernel_lsp.source.pragma import PragmaLine
@@ -152,6 +153,18 @@ def definitions(body: Sequence[ast.stmt]) -> Iterator[Definition]:
         elif isinstance(statement, ast.If | ast.Try | ast.With | ast.ExceptHandler):
             for block in ("finalbody", "orelse", "handlers", "body"):
                 stack.extend(reversed(getattr(statement, block, ())))
+
+
+ImportStyle = Literal["absolute", "relative", "either"]
+
+
+def import_style(path: Path, tree: ast.Module) -> ImportStyle:
+    """Choose how the file imports a neighbour: ``from kernels...`` outside a package, ``from .kernels...`` where it has
+    relative imports already, else in both ways, since a file of a package may be run as a script, too."""
+    if not (path.parent / "__init__.py").is_file():
+        return "absolute"
+    is_relative = any(isinstance(node, ast.ImportFrom) and node.level for node in tree.body)
+    return "relative" if is_relative else "either"
 
 
 def import_line(tree: ast.Module) -> int:

@@ -8,11 +8,11 @@ import sys
 
 PACKAGE = "_kernel_lsp_worker"
 PROGRAMS = {"bytecode": "bytecode", "profile_launches": "profile.launches"}
-"""Modules here that run once and end, by their ``main(arguments)``. Without one, requests are served."""
+"""Modules that run once and end, by their ``main(arguments)``. Without one, requests are served."""
 
 
 def main() -> None:
-    """Load this folder as the package `PACKAGE`, and serve until stdin ends or run the program that is named."""
+    """Load this folder as the package `PACKAGE`, and serve until stdin ends or run the named program."""
     folder = os.path.dirname(os.path.abspath(__file__))
     # Python put this folder first on the path, where our file names would shadow the user's modules.
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != folder]

@@ -1,7 +1,8 @@
-"""The program `bytecode`: compiles what a capture will import, on several cores, where nobody compiled torch's files.
+"""The program `bytecode`: compile on several cores what a capture will import, where torch's files have no bytecode.
 
-One process alone compiles two thousand modules in 7 s while it imports them (two cores, torch 2.13). This one reads in
-each module's bytecode what that imports, so it compiles what is needed and in about that order, a step ahead.
+One process alone compiles two thousand modules in 7 s while it imports them (two cores, torch 2.13). This program
+reads the imports in each module's bytecode. So it compiles only what is needed, in about the order of import, one
+step ahead.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ PACKAGES = frozenset(
         "typing_extensions",
     )
 )
-"""What torch imports of itself and of others, beside the standard library. What else there is, e.g. other libraries
-that it works with, is compiled when it is imported."""
+"""Packages that torch imports, itself included, beyond the standard library. Other libraries that work with torch are
+compiled when they are imported."""
 MAX_PROCESSES = 8
 IMPORT_NAME, IMPORT_FROM, EXTENDED_ARG, LOAD_CONST = (
     opcode.opmap[name] for name in ("IMPORT_NAME", "IMPORT_FROM", "EXTENDED_ARG", "LOAD_CONST")
@@ -33,7 +34,7 @@ IMPORT_NAME, IMPORT_FROM, EXTENDED_ARG, LOAD_CONST = (
 
 
 def main(arguments: list[str]) -> int:
-    """``[MARKER]``: compile, then make the empty file MARKER, which says that all is there."""
+    """Compile, then create the empty file MARKER as the sign of completion: ``[MARKER]``."""
     found = {name: _file_of(name) for name in ROOTS}
     helpers = [_Helper() for _ in range(max(1, min(MAX_PROCESSES, (os.cpu_count() or 1) - 1)))]
     idle, waiting = list(helpers), [(name, path) for name, path in found.items() if path]
@@ -55,7 +56,7 @@ def main(arguments: list[str]) -> int:
 
 
 class _Helper:
-    """A process of ours that compiles one module at a time."""
+    """A process that compiles one module at a time."""
 
     def __init__(self) -> None:
         work, self._requests = os.pipe()
@@ -73,7 +74,7 @@ class _Helper:
         os.write(self._requests, f"{name}\t{path}\n".encode())
 
     def imported(self) -> list[str]:
-        """The answer to `ask`: candidates for modules. Empty when the process is gone, too."""
+        """Return the answer to `ask`: candidate module names. Empty when the process has ended."""
         return self.answers.readline().decode().split()
 
 
@@ -81,13 +82,14 @@ def _compile_all(requests: BinaryIO, answers: BinaryIO) -> None:
     for line in requests:
         name, path = line.decode().rstrip("\n").split("\t")
         names: list[str] = []
-        with contextlib.suppress(Exception):  # whatever is wrong with a file, who imports it is told
+        with contextlib.suppress(Exception):  # a broken file raises again in the process that imports it
             names = list(dict.fromkeys(_compiled(name, path)))
         answers.write((" ".join(names) + "\n").encode())
 
 
 def _compiled(name: str, path: str) -> Iterator[str]:
-    """Compile a module unless it is, keep its bytecode where Python looks for it, and list what it may import."""
+    """Compile a module where it has no bytecode, cache the bytecode where Python looks for it, and yield what it may
+    import."""
     code = importlib.machinery.SourceFileLoader(name, path).get_code(name)
     assert code is not None, "only loaders of other kinds have none"
     package = name if path.endswith("__init__.py") else name.rpartition(".")[0]
@@ -105,7 +107,7 @@ def _compiled(name: str, path: str) -> Iterator[str]:
 
 
 def _instructions(code: CodeType) -> Iterator[tuple[int, int]]:
-    """Each with its argument, of the module's own code: what functions import, they import later."""
+    """Yield the opcode and argument of each instruction of the module's own code. Functions import later."""
     argument = 0
     for position in range(0, len(code.co_code), 2):
         operation, argument = code.co_code[position], argument << 8 | code.co_code[position + 1]
@@ -115,7 +117,7 @@ def _instructions(code: CodeType) -> Iterator[tuple[int, int]]:
 
 
 def _absolute(name: str, level: int, package: str) -> str:
-    """As `importlib.util.resolve_name`, with the number of dots given."""
+    """Resolve a name as `importlib.util.resolve_name` does, with the number of dots given."""
     if level == 0:
         return name
     base = package.rsplit(".", level - 1)[0]
@@ -123,7 +125,7 @@ def _absolute(name: str, level: int, package: str) -> str:
 
 
 def _file_of(name: str) -> str:
-    """The source of a module, or empty. Nothing is imported to find it."""
+    """Return the source file of a module, or an empty string. Imports nothing."""
     top, *rest = name.split(".")
     if top not in PACKAGES and top not in getattr(sys, "stdlib_module_names", ()):
         return ""
@@ -142,7 +144,7 @@ def _file_of(name: str) -> str:
 
 @functools.cache
 def _top(name: str) -> str:
-    """The folder of a package, or the file of a module of its own."""
+    """Return the folder of a package, or the file of a single module."""
     spec = importlib.machinery.PathFinder.find_spec(name)
     if spec is None:
         return ""
@@ -151,7 +153,7 @@ def _top(name: str) -> str:
 
 @functools.cache
 def _entries(folder: str) -> frozenset[str]:
-    """The names in a folder, read once."""
+    """List the names in a folder, cached."""
     try:
         return frozenset(os.listdir(folder))
     except OSError:

@@ -1,4 +1,4 @@
-"""What the user's interpreter offers."""
+"""Describe the user's interpreter."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def describe(request: dict[str, Any]) -> dict[str, Any]:
-    """Versions and devices."""
+    """Return versions and devices."""
     import torch
 
     has_cuda = torch.cuda.is_available()

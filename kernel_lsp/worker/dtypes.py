@@ -1,4 +1,4 @@
-"""Element types: torch's names and the launch plan's."""
+"""Map element types between torch's names and the launch plan's."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _BY_PLAN_NAME = {name: dtype for dtype, name in PLAN_NAMES.items()}
 
 
 def torch_dtype(plan_name: str) -> torch.dtype:
-    """The torch dtype that the plan spells so."""
+    """Return the torch dtype of a plan's name."""
     return _BY_PLAN_NAME[plan_name]
 
 
 def plan_dtype(dtype: torch.dtype, what: str, file: str | None, line: int | None) -> str:
-    """The plan's spelling. Raises TargetFailure for a dtype it cannot spell, naming `what` has it."""
+    """Return the plan's name of a dtype. Raises TargetFailure for a dtype without one, with `what` as its subject."""
     if dtype in PLAN_NAMES:
         return PLAN_NAMES[dtype]
     known = ", ".join(str(known).replace("torch.", "") for known in PLAN_NAMES)

@@ -1,4 +1,4 @@
-"""What goes wrong with a user's file, as an answer that names file, line and next step."""
+"""Report errors in a user's file with file, line and next step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WORKER_FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
 class Failure(Exception):
-    """Base. `kind` tells the engine which of its exceptions to raise."""
+    """Base. `kind` selects the engine's exception."""
 
     kind = "internal"
 
@@ -24,7 +24,7 @@ class Failure(Exception):
         self.message, self.file, self.line, self.next_step = message, file, line, next_step
 
     def as_json(self) -> dict[str, Any]:
-        """The answer's ``error`` object."""
+        """Return the answer's ``error`` object."""
         return {
             "kind": self.kind,
             "message": self.message,
@@ -47,7 +47,7 @@ class EnvironmentFailure(Failure):
 
 
 class ScratchFailure(EnvironmentFailure):
-    """There is no space left for test data."""
+    """No disk space is left for test data."""
 
     kind = "scratch"
 
@@ -55,7 +55,7 @@ class ScratchFailure(EnvironmentFailure):
 def raised_by_user(
     error: BaseException, doing: str, file: str, *, next_step: str = "", line: int | None = None
 ) -> TargetFailure:
-    """`error`, which the user's code raised while `doing` something, placed at the user's innermost line."""
+    """Convert an `error` that the user's code raised while `doing` something, located at the user's innermost line."""
     where, at = user_place(error, file)
     if isinstance(error, SyntaxError):
         where, at = error.filename or where, error.lineno
@@ -73,14 +73,14 @@ def raised_by_user(
 
 
 def short_message(error: BaseException) -> str:
-    """The first lines of an exception's text."""
+    """Return the first lines of an exception's text."""
     text = error.msg if isinstance(error, SyntaxError) else str(error)
     lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
     return " ".join(lines[:MESSAGE_LINES])[:MESSAGE_CHARACTERS] or "(no message)"
 
 
 def user_place(error: BaseException, file: str) -> tuple[str, int | None]:
-    """The innermost line of the user's own code in a traceback, else `file` with no line."""
+    """Return the innermost line of the user's own code in a traceback, else `file` with no line."""
     for frame in reversed(_frames(error.__traceback__)):
         if is_user_file(frame.filename):
             return frame.filename, frame.lineno
@@ -88,8 +88,8 @@ def user_place(error: BaseException, file: str) -> tuple[str, int | None]:
 
 
 def is_user_file(path: str) -> bool:
-    """Whether a file is the user's: beside the target, or not torch, not the standard library, not installed, not
-    ours, not made up."""
+    """Check whether a file is the user's: in the target's folder, or outside torch, the standard library, installed
+    packages and this program, and not synthetic."""
     if _TARGET_FOLDERS and path.startswith(_TARGET_FOLDERS[-1]):
         return True
     if path.startswith("<") or path.startswith(WORKER_FOLDER + os.sep):
@@ -100,7 +100,7 @@ def is_user_file(path: str) -> bool:
 
 
 def remember_target(file: str) -> None:
-    """The target's own folder is the user's wherever it is, also among installed packages."""
+    """Count the target's own folder as the user's, also among installed packages."""
     _TARGET_FOLDERS[:] = [os.path.join(os.path.dirname(os.path.abspath(file)), "")]
 
 

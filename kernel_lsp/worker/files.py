@@ -1,4 +1,4 @@
-"""Tensors in files: raw, little-endian, row-major, no header. Needs no numpy, which torch can do without."""
+"""Tensors in files: raw, little-endian, row-major, no header. Works without numpy, as torch does."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 LARGE_BYTES = 4 << 20
-"""From so many on, several threads copy."""
+"""Bytes from which several threads copy."""
 CPU = torch.device("cpu")
 
 
 def write_tensor(path: str, name: str, tensor: torch.Tensor) -> dict[str, Any]:
-    """Write the tensor's bytes; the answer's entry for it. Raises EnvironmentFailure when the disk refuses."""
+    """Write the tensor's bytes and return its entry of the answer. Raises EnvironmentFailure when the disk refuses."""
     tensor = tensor.detach().contiguous()
     n_bytes = tensor.numel() * tensor.element_size()
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        # Not emptied: the pages of a file that is written over are there already.
+        # Not truncated: the pages of an existing file are reused.
         with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "wb") as file:
             if n_bytes >= LARGE_BYTES:
                 write_bytes(file.fileno(), _raw(tensor))
@@ -44,8 +44,8 @@ def write_tensor(path: str, name: str, tensor: torch.Tensor) -> dict[str, Any]:
 
 
 def read_tensor(entry: dict[str, Any], device: torch.device = CPU) -> torch.Tensor:
-    """The tensor of an entry with ``path``, ``dtype`` and ``shape``, on a device. Raises Failure when the size is not
-    right."""
+    """Read the tensor of an entry with ``path``, ``dtype`` and ``shape`` onto a device. Raises Failure for a wrong
+    size."""
     n_bytes = math.prod(entry["shape"]) * torch_dtype(entry["dtype"]).itemsize
     if os.path.getsize(entry["path"]) != n_bytes:
         raise Failure(f"{entry['path']} does not hold {n_bytes} bytes for '{entry['name']}'")

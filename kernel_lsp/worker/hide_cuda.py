@@ -1,4 +1,4 @@
-"""Lets code that asks for a GPU run on a machine that has none."""
+"""Run code that asks for a GPU on a machine without one."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 _ASKED: list[str] = []
-"""What the code under `without_cuda` asked of a GPU that is not there, since the last `take_asked`."""
+"""Requests for a missing GPU under `without_cuda`, since the last `take_asked`."""
 
 
 def take_asked() -> bool:
-    """Whether any code asked for a missing GPU since the last call."""
+    """Check whether any code asked for a missing GPU since the last call."""
     asked = bool(_ASKED)
     _ASKED.clear()
     return asked
@@ -19,7 +19,7 @@ def take_asked() -> bool:
 
 @contextlib.contextmanager
 def without_cuda() -> Iterator[None]:
-    """Where no GPU is available, requests for the device ``cuda`` get the CPU. Where one is, changes nothing."""
+    """Map the device ``cuda`` to the CPU where no GPU is available. Changes nothing where one is."""
     import torch
 
     if torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""What a worker does while it imports: nothing that could wait, and the slow start of the GPU's driver beside it."""
+"""Speed up the worker's imports: suspend the garbage collector, and start the GPU's driver in parallel."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ DRIVER = "libcuda.so.1"
 
 @contextlib.contextmanager
 def without_collections() -> Iterator[None]:
-    """Import without the garbage collector, which would look again and again at the objects of two thousand modules,
-    all of which stay: a first capture takes 2.9 s instead of 3.4 (two cores, torch 2.13). What the first imports made
-    is left out of every later collection; of later ones it is not, when garbage of the user's may be among it."""
+    """Suspend the garbage collector during imports: it would traverse the objects of two thousand modules again and
+    again, all of which stay. A first capture takes 2.9 s instead of 3.4 (two cores, torch 2.13). Objects of the first
+    imports are frozen. Those of later imports are not, since they may include the user's garbage."""
     if not gc.isenabled():
         yield
         return
@@ -30,13 +30,13 @@ def without_collections() -> Iterator[None]:
 
 @functools.cache
 def _freeze_once() -> None:
-    """Asking the collector whether it has would take longer than a small case: it counts."""
+    """Freeze at most once. A flag is used, since asking the collector takes longer than a small case."""
     gc.freeze()
 
 
 def start_driver() -> threading.Thread:
-    """Have the driver of NVIDIA's GPUs look for them, which torch asks of it sooner or later, while modules are
-    imported. Without one nothing happens."""
+    """Initialise NVIDIA's driver in a thread while modules are imported: torch needs it sooner or later. Does nothing
+    without a driver."""
     thread = threading.Thread(target=_start_driver, name="driver", daemon=True)
     thread.start()
     return thread

@@ -1,4 +1,4 @@
-"""The command `run_library`: one vendor library function on files."""
+"""The command `run_library`: run one vendor library function on files."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ ALLOWED = frozenset(
     "mm bmm addmm baddbmm matmul linear convolution conv1d conv2d conv3d conv_transpose1d conv_transpose2d "
     "conv_transpose3d convolution_backward scaled_dot_product_attention dot mv addmv".split()
 )
-"""What a launch plan's `library:` step may call: products and convolutions, which vendors tune by hand."""
+"""Functions that a launch plan's `library:` step may call: products and convolutions, which vendors tune by hand."""
 OVERLOADS = {"conv_transpose2d": "input", "conv_transpose3d": "input"}
-"""Where the overload is not `default`."""
+"""Overloads other than `default`."""
 
 
 def run_library(request: dict[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""The command `prepare_capture`: everything that a first capture and its first case import. It is asked while the
-command that wants a capture still imports its own modules."""
+"""The command `prepare_capture`: import everything that a first capture and its first case need. The client sends it
+while it still imports its own modules."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import torch._dynamo  # by `torch.export`, at its first use
 from .capture import capture, task  # noqa: F401 (to have them imported)
 from .cases import cases  # noqa: F401 (to have them imported)
 
-with contextlib.suppress(ImportError):  # a private name of torch's, which then imports it when it is needed
+with contextlib.suppress(ImportError):  # a private name of torch's: without it torch imports the module on demand
     import torch.export._trace  # noqa: F401 (to have it imported)
 
 
 def prepare_capture(_: dict[str, Any]) -> dict[str, Any]:
-    """Answers ``{}``: importing this module was all."""
+    """Return ``{}``; importing is the work."""
     return {}

@@ -1,6 +1,6 @@
-"""The loop: one JSON request per line on stdin, one JSON answer per line on a private copy of stdout.
+"""Serve requests: one JSON request per line on stdin, one JSON answer per line on a private copy of stdout.
 
-The user's code runs in this process, so its prints go to stderr and its reads of stdin see the end of the file.
+The user's code runs in this process. Its prints go to stderr, and its reads of stdin reach the end of the file.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ COMMANDS = {
 def serve() -> None:
     """Answer requests until stdin ends."""
     requests, answers = _private_streams()
-    sys.dont_write_bytecode = sys.pycache_prefix is None  # nothing may be written beside the user's file
+    sys.dont_write_bytecode = sys.pycache_prefix is None  # nothing may be written into the user's folder
     start_driver()
     for line in requests:
         answers.write(json.dumps(answer(json.loads(line))) + "\n")
@@ -55,13 +55,13 @@ def serve() -> None:
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """The answer to one request: what its function returns, or ``{"error": ...}``."""
+    """Return the answer to one request: its function's result, or ``{"error": ...}``."""
     try:
         function = _find(request.pop("command"))
         return function(request)
     except Failure as failure:
         return {"error": failure.as_json()}
-    except BaseException as error:  # the process must answer whatever happens: an unforeseen error is reported as ours
+    except BaseException as error:  # the process must always answer: an unforeseen error is reported as ours
         traceback.print_exc()
         detail = f"{type(error).__name__}: {error}"
         return {"error": Failure(f"the worker failed: {detail}", next_step="report this with the file").as_json()}
@@ -84,7 +84,7 @@ def _import(command: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
 
 
 def _need_torch() -> None:
-    """Raises EnvironmentFailure when the interpreter has no usable torch."""
+    """Check that the interpreter has a usable torch. Raises EnvironmentFailure when it has none."""
     try:
         import torch
     except ImportError as error:

@@ -1,11 +1,11 @@
-"""Bytes between large tensors and files, in pieces and by several threads: the kernel copies a page at a time, and new
-pages cost as much as copying does (64 million floats took 0.22 s to write and 0.18 s to read on one core).
+"""Copy bytes between large tensors and files, in pieces and by several threads. The kernel copies a page at a time, and
+new pages cost as much as copying does (64 million floats took 0.22 s to write and 0.18 s to read on one core).
 
 A GPU's bytes go through pinned memory, from where its copy engine takes them at the full rate of the bus.
 
-Linux lets one thread at a time write to a file, and all of them fill a mapping of it, where each page costs more. In
-memory 64 million floats took 0.09 s, and 0.06 s over old pages, for any number of threads that write; for a mapping
-0.19 and 0.13 s by one thread, 0.05 and 0.03 s by eight (16 cores of a virtual machine, Linux 6.18).
+Linux lets one thread at a time write to a file, while all threads may fill a mapping of it, where each page costs more.
+In memory 64 million floats took 0.09 s, and 0.06 s over old pages, for any number of writing threads. Through a mapping
+they took 0.19 and 0.13 s by one thread, 0.05 and 0.03 s by eight (16 cores of a virtual machine, Linux 6.18).
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ import torch
 
 PIECE_BYTES = 16 << 20
 N_THREADS = max(1, min(8, os.cpu_count() or 1))
-"""Of one transfer: a few fill the memory's bus."""
+"""Threads of one transfer: a few saturate the memory bus."""
 MAPPING_THREADS = 4
-"""From so many on a mapping is faster."""
+"""Threads from which a mapping is faster than writing."""
 
 
 def write_bytes(descriptor: int, raw: torch.Tensor) -> None:
-    """Write a contiguous tensor of uint8, on the CPU or a GPU, from the start of a file that may be read, too. Raises
+    """Write a contiguous tensor of uint8, on the CPU or a GPU, from the start of a file that is also readable. Raises
     OSError."""
     buffers = _buffers(raw)
     write = _mapped(descriptor, raw.numel()) if N_THREADS >= MAPPING_THREADS else partial(_write, descriptor)
-    with ThreadPoolExecutor(N_THREADS) as pool:  # its threads end with it: a process that is watched keeps none
+    with ThreadPoolExecutor(N_THREADS) as pool:  # its threads end with it: the number of threads is checked elsewhere
         for batch in _batches(raw):
             held = [_on_host(piece, buffer) for (_, piece), buffer in zip(batch, buffers)]
             places = [(start, piece) for (start, _), piece in zip(batch, held)]
@@ -52,7 +52,7 @@ def read_bytes(descriptor: int, raw: torch.Tensor) -> None:
 
 
 def reserve(device: torch.device) -> None:
-    """Have the memory that transfers to and from this device go through, which takes a moment where it is pinned."""
+    """Allocate the staging memory of this device's transfers ahead: pinning takes a moment."""
     _buffers(torch.empty(1, dtype=torch.uint8, device=device))
 
 
@@ -60,13 +60,13 @@ def reserve(device: torch.device) -> None:
 
 
 def _batches(raw: torch.Tensor) -> list[list[tuple[int, torch.Tensor]]]:
-    """Pieces with their places, as many at a time as there are threads."""
+    """Return the pieces with their positions, in batches of one per thread."""
     pieces = [(start, raw[start : start + PIECE_BYTES]) for start in range(0, raw.numel(), PIECE_BYTES)]
     return [pieces[first : first + N_THREADS] for first in range(0, len(pieces), N_THREADS)]
 
 
 def _buffers(raw: torch.Tensor) -> list[torch.Tensor]:
-    """Memory to go through; pinned for a GPU, where that can be had. PyTorch keeps pinned memory for the next time."""
+    """Return the staging memory, pinned for a GPU where possible. PyTorch caches pinned memory."""
     if not raw.is_cuda:
         return [raw[:0]] * N_THREADS
     try:
@@ -80,8 +80,8 @@ def _on_host(piece: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
 
 
 def _mapped(descriptor: int, n_bytes: int) -> Callable[[int, torch.Tensor], object]:
-    """Puts pieces into a mapping, which ends with it. All pages are there before: one that is missing when it is
-    written to would be the end of this process, and no OSError."""
+    """Return a function that copies pieces into a mapping. All pages are allocated ahead: a missing one would kill this
+    process instead of raising OSError."""
     os.posix_fallocate(descriptor, 0, n_bytes)
     first = ctypes.c_char.from_buffer(mmap.mmap(descriptor, n_bytes))
     return lambda start, piece: ctypes.memmove(ctypes.addressof(first) + start, piece.data_ptr(), piece.numel())
@@ -103,5 +103,5 @@ def _read(descriptor: int, start: int, piece: torch.Tensor) -> None:
 
 
 def _memory(piece: torch.Tensor) -> memoryview:
-    """The tensor's own bytes; it must live as long as they are used."""
+    """Return a view of the tensor's bytes. The tensor must outlive it."""
     return memoryview((ctypes.c_char * piece.numel()).from_address(piece.data_ptr())).cast("B")

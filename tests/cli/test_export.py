@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kernel_lsp.export.python.runtime_text import RUNTIME_MODULE
 from tests.cli.commands import Ran, run, write
 
 TARGET = """
@@ -72,7 +73,8 @@ def test_a_runs_winner_is_packaged(ran: Path) -> None:
 def test_a_runs_winner_is_written_as_an_operator(ran: Path) -> None:
     done = run(ran, "export", "last", "--operator", "kept")
     assert done.status == 0, done.stderr
-    assert sorted(path.name for path in (ran / "kept").iterdir()) == ["rms_norm.cu", "rms_norm.py"]
+    names = ["__init__.py", f"{RUNTIME_MODULE}.py", "rms_norm.cu", "rms_norm.py"]
+    assert sorted(path.name for path in (ran / "kept").iterdir()) == names
 
 
 def test_a_wrong_kernel_is_not_given_away(tmp_path: Path) -> None:

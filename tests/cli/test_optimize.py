@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kernel_lsp.evolve.archive.archive import Archive, workspace_lock
+from kernel_lsp.export.python.runtime_text import RUNTIME_MODULE
 from tests.cli.commands import SCALE, Ran, command, environment, run, write
 
 QUICK = ("--device", "cpu", "--generations", "2", "--proposals", "3")
@@ -36,9 +37,10 @@ def test_stdout_holds_one_json_object_and_nothing_else(optimized: tuple[Path, Ra
     assert ran.json["schema_version"] == 1
 
 
-def test_the_two_files_are_beside_the_source_in_kernels(optimized: tuple[Path, Ran]) -> None:
+def test_the_files_are_beside_the_source_in_kernels(optimized: tuple[Path, Ran]) -> None:
     folder, ran = optimized
-    assert sorted(Path(file).name for file in ran.json["files"]) == ["scale.cu", "scale.py"]
+    names = ["scale.cu", "scale.py", f"{RUNTIME_MODULE}.py", "__init__.py"]
+    assert [Path(file).name for file in ran.json["files"]] == names
     text = (folder / "kernels" / "scale.cu").read_text()
     assert "// task: ../model.py::scale" in text
 

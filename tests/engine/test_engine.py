@@ -15,6 +15,7 @@ from kernel_lsp.engine.client import ENGINE
 from kernel_lsp.engine.messages import Cancel, Check, EstimateTarget, GetResult, ListRuns, Resume, RunList, RunResult
 from kernel_lsp.engine.scratch import PREFIX
 from kernel_lsp.evolve.archive.archive import Archive
+from kernel_lsp.export.python.runtime_text import RUNTIME_MODULE
 from kernel_lsp.process.channel import Channel
 from kernel_lsp.process.tree import descendants
 
@@ -47,7 +48,8 @@ async def test_an_optimization_ends_with_texts_and_writes_nothing(tmp_path: Path
         reply = await asked.optimize("one", QUICK)
         assert reply.result is not None, reply.error
         result = RunResult.model_validate(reply.result)
-        assert [file.path.name for file in result.files] == ["scale.cu", "scale.py"]
+        names = ["scale.cu", "scale.py", f"{RUNTIME_MODULE}.py", "__init__.py"]
+        assert [file.path.name for file in result.files] == names
         assert result.files[0].text.startswith("// kernel-lsp: 1\n// task: ../scale.py::scale\n")
         assert not (tmp_path / "kernels").exists()
         kinds = asked.kinds("one")

@@ -88,7 +88,7 @@ class FakeDriver:
 
 
 class FakeKernels:
-    """Stands for the operator's `_kernels()`."""
+    """Stands for the operator's `library()`."""
 
     def __init__(self, driver: FakeDriver) -> None:
         self._driver = driver
@@ -99,11 +99,12 @@ class FakeKernels:
 
 def install(monkeypatch: pytest.MonkeyPatch, operator: ModuleType, driver: FakeDriver) -> None:
     """Make an operator's module take tensors in host memory for a GPU's."""
-    monkeypatch.setattr(operator, "_not_on_one_gpu", lambda *tensors: "")
-    monkeypatch.setattr(operator, "on_device", lambda index: contextlib.nullcontext())
-    monkeypatch.setattr(operator, "current_stream", lambda index: STREAM)
-    monkeypatch.setattr(operator, "driver", lambda: driver)
-    monkeypatch.setattr(operator, "_kernels", lambda: FakeKernels(driver))
+    runtime = operator._runtime
+    monkeypatch.setattr(runtime, "_not_on_one_gpu", lambda *tensors: "")
+    monkeypatch.setattr(runtime, "on_device", lambda index: contextlib.nullcontext())
+    monkeypatch.setattr(runtime, "current_stream", lambda index: STREAM)
+    monkeypatch.setattr(runtime, "driver", lambda: driver)
+    monkeypatch.setattr(operator.OPERATOR, "library", lambda: FakeKernels(driver))
 
 
 def floats(address: int, *shape: int) -> np.ndarray:

@@ -15,7 +15,9 @@ from .samples import VERIFICATION, plan_of
 
 def load_operator(task: Task, cu_text: str, directory: Path) -> ModuleType:
     """Write the operator of the task, and import it."""
-    _, path = write_operator(task, cu_text, plan_of(cu_text), directory, verification=VERIFICATION)
+    _, path, *_ = write_operator(task, cu_text, plan_of(cu_text), directory, verification=VERIFICATION)
+    if str(directory) not in sys.path:
+        sys.path.append(str(directory))
     spec = importlib.util.spec_from_file_location(task.name, path)
     assert spec is not None
     assert spec.loader is not None

@@ -34,38 +34,39 @@ LIBRARY_TEXT = """// kernel-lsp: 1
 // op: multiply(a: f32[M, K], b: f32[K, N]) -> (out: f32[M, N])
 // library: aten::mm(a, b) -> (out)
 """
-PARTS = ("cuda_runtime", "gpu_run", "gpu_inputs", "gpu_check", "gpu_device")
+WORKER = "kernel_lsp.worker"
+PARTS = ("shipped.cuda_runtime", "gpu.run", "gpu.inputs", "gpu.check", "gpu.device")
 TYPES = {"add": [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_float]}
 
 
 @pytest.fixture(scope="module")
 def gpu() -> ModuleType:
-    return importlib.import_module("kernel_lsp.worker.gpu.commands")
+    return importlib.import_module(f"{WORKER}.gpu.commands")
 
 
 @pytest.fixture
 def files(gpu: ModuleType) -> ModuleType:
-    return importlib.import_module(f"{gpu.__package__}.files")
+    return importlib.import_module(f"{WORKER}.files")
 
 
 @pytest.fixture
 def driver(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     """Host memory stands for the device's."""
     fake = FakeDriver(TYPES)
-    part = {name: importlib.import_module(f"{gpu.__package__}.{name}") for name in PARTS}
-    monkeypatch.setattr(part["cuda_runtime"], "_driver", fake)
-    monkeypatch.setattr(part["gpu_run"], "current_stream", lambda index: 0)
-    monkeypatch.setattr(part["gpu_run"], "on", lambda index: torch.device("cpu"))
-    monkeypatch.setattr(part["gpu_inputs"], "on", lambda index: torch.device("cpu"))
-    monkeypatch.setattr(part["gpu_inputs"], "_INPUTS", {})
-    monkeypatch.setattr(part["gpu_check"], "_SESSIONS", {})
-    monkeypatch.setattr(part["gpu_check"], "on_device", lambda index: contextlib.nullcontext())
-    monkeypatch.setattr(part["gpu_device"], "synchronize", lambda device: None)
-    monkeypatch.setattr(part["gpu_device"], "wait", lambda device, at_most_s: None)
-    monkeypatch.setattr(part["gpu_device"], "total_bytes", lambda device: 1 << 30)
-    monkeypatch.setattr(part["gpu_check"], "load_candidate", lambda *_: candidate(fake, part["gpu_run"]))
-    monkeypatch.setattr(part["gpu_device"], "unload_module", lambda module: None)
-    monkeypatch.setitem(gpu.LOADED, "candidate", candidate(fake, part["gpu_run"]))
+    part = {name: importlib.import_module(f"{WORKER}.{name}") for name in PARTS}
+    monkeypatch.setattr(part["shipped.cuda_runtime"], "_driver", fake)
+    monkeypatch.setattr(part["gpu.run"], "current_stream", lambda index: 0)
+    monkeypatch.setattr(part["gpu.run"], "on", lambda index: torch.device("cpu"))
+    monkeypatch.setattr(part["gpu.inputs"], "on", lambda index: torch.device("cpu"))
+    monkeypatch.setattr(part["gpu.inputs"], "_INPUTS", {})
+    monkeypatch.setattr(part["gpu.check"], "_SESSIONS", {})
+    monkeypatch.setattr(part["gpu.check"], "on_device", lambda index: contextlib.nullcontext())
+    monkeypatch.setattr(part["gpu.device"], "synchronize", lambda device: None)
+    monkeypatch.setattr(part["gpu.device"], "wait", lambda device, at_most_s: None)
+    monkeypatch.setattr(part["gpu.device"], "total_bytes", lambda device: 1 << 30)
+    monkeypatch.setattr(part["gpu.check"], "load_candidate", lambda *_: candidate(fake, part["gpu.run"]))
+    monkeypatch.setattr(part["gpu.device"], "unload_module", lambda module: None)
+    monkeypatch.setitem(gpu.LOADED, "candidate", candidate(fake, part["gpu.run"]))
     return fake
 
 
@@ -239,7 +240,7 @@ def test_a_candidate_that_was_not_loaded_is_our_fault(gpu: ModuleType) -> None:
 
 
 def test_inputs_may_begin_off_a_page(gpu: ModuleType, files: ModuleType, driver: FakeDriver, tmp_path: Path) -> None:
-    gpu_run = importlib.import_module(f"{gpu.__package__}.gpu_run")
+    gpu_run = importlib.import_module(f"{WORKER}.gpu.run")
     operation = bind(plan_of(CU_TEXT).forward, {"x": (5,)}, {"by": 1.0}, kernel_signatures(CU_TEXT))
     x = torch.arange(5.0)
     run = gpu_run.BoundRun(candidate(driver, gpu_run), operation.model_dump(mode="json"), {"x": x}, offsets={"x": 16})

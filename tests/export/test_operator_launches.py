@@ -80,7 +80,8 @@ def operator(driver: FakeDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def call(operator: ModuleType, *arguments: object, suffix: str = "") -> object:
     """One call as the dispatcher makes it for tensors on a GPU."""
-    return getattr(operator, f"_{operator.__name__}{suffix}_cuda")(*arguments)
+    own = operator.OPERATOR
+    return own.on_gpu(own.backward if suffix else own.forward, *arguments)
 
 
 def reference(operator: ModuleType, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -115,7 +116,7 @@ def test_the_backward_takes_its_steps_in_order(operator: ModuleType, driver: Fak
 def test_inputs_of_the_same_kind_are_bound_once(operator: ModuleType) -> None:
     for _ in range(3):
         check_forward(operator, torch.randn(5, 8), torch.rand(8))
-    assert len(operator._BOUND.by_inputs) == 1
+    assert len(operator.OPERATOR.forward.bound.by_inputs) == 1
 
 
 @pytest.mark.parametrize("shape", [(1, 4), (2, 8), (3, 1024), (17, 12)])
@@ -138,7 +139,7 @@ def test_threads_do_not_share_the_addresses_of_a_launch(operator: ModuleType) ->
 
     def work() -> None:
         check_forward(operator, torch.randn(5, 8), torch.rand(8))
-        held.extend(launch for launches in operator._BOUND.by_inputs.values() for launch in launches)
+        held.extend(operator.OPERATOR.forward.bound.by_inputs.values())
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
@@ -169,15 +170,15 @@ def test_outside_the_contract_pytorch_computes_and_says_why(
 
 def test_a_tensor_that_32_bits_do_not_count_is_outside_the_contract(operator: ModuleType, driver: FakeDriver) -> None:
     vast = torch.zeros(1, 1).expand(1 << 29, 4)
-    outside = getattr(operator, f"_{operator.__name__}_outside")
-    assert outside(vast, torch.rand(4), EPS) == "B * D <= 2130706432 does not hold"
-    assert outside(vast[: 1 << 28], torch.rand(4), EPS) == ""
+    outside = operator.OPERATOR.why_not
+    assert outside((vast, torch.rand(4), EPS)) == "B * D <= 2130706432 does not hold"
+    assert outside((vast[: 1 << 28], torch.rand(4), EPS)) == ""
 
 
 def test_a_grid_that_no_gpu_takes_is_computed_by_pytorch(
     operator: ModuleType, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(operator, "MAX_GRID_X", 4)
+    monkeypatch.setattr(operator._runtime, "MAX_GRID_X", 4)
     with pytest.warns(UserWarning, match="a grid of"):
         check_forward(operator, torch.randn(5, 8), torch.rand(8))
     assert not driver.launches
@@ -185,9 +186,9 @@ def test_a_grid_that_no_gpu_takes_is_computed_by_pytorch(
 
 def test_a_machine_without_compiler_computes_by_pytorch(operator: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_compiler() -> None:
-        raise operator.CudaError("no NVRTC with its headers found")
+        raise operator._runtime.CudaError("no NVRTC with its headers found")
 
-    monkeypatch.setattr(operator, "_kernels", no_compiler)
+    monkeypatch.setattr(operator.OPERATOR, "library", no_compiler)
     with pytest.warns(UserWarning, match="no NVRTC"):
         check_forward(operator, torch.randn(5, 8), torch.rand(8))
 
@@ -255,7 +256,7 @@ def test_conditions_choose_the_launch(
     assert (values.dtype, indices.dtype) == (torch.float32, torch.int64)
     if kernel == "long_rows":
         assert driver.launches[0].shared_bytes == n_columns * 4
-        assert driver.launches[0].attributes == {operator.LAUNCH_ATTRIBUTE_CLUSTER: (2, 1, 1)}
+        assert driver.launches[0].attributes == {operator._runtime.LAUNCH_ATTRIBUTE_CLUSTER: (2, 1, 1)}
 
 
 def test_a_condition_that_divides_by_zero_does_not_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,6 +285,9 @@ def test_a_number_that_no_launch_is_given_has_one_value_only(tmp_path: Path, mon
     driver = FakeDriver({"divide": [POINTER, POINTER, INT]})
     operator = load(BAKED_NUMBER, driver, tmp_path, monkeypatch)
     call(operator, torch.randn(2, 3), 0.7)
-    with pytest.warns(UserWarning, match="temperature is not"), pytest.raises(ValueError, match="captured with"):
+    with (
+        pytest.warns(UserWarning, match="temperature == 0.7 does not hold"),
+        pytest.raises(ValueError, match="captured with"),
+    ):
         call(operator, torch.randn(2, 3), 0.5)
     assert len(driver.launches) == 1

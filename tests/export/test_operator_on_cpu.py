@@ -303,9 +303,15 @@ def test_a_call_that_was_not_captured_runs_the_modules_own_code(rms_norm_module:
     torch.testing.assert_close(changed(torch.randn(2, 3, 8)).shape, torch.Size((2, 3, 8)))
 
 
-def test_a_module_with_other_settings_is_refused(rms_norm_module: ModuleType) -> None:
-    with pytest.raises(ValueError, match="eps=1e-06"):
-        use(rms_norm_module, RMSNorm(8, eps=1e-5))
+def test_a_module_with_other_settings_runs_its_own_code_and_says_why_once(tmp_path: Path) -> None:
+    operator = load(RMS_NORM_MODULE, tmp_path)
+    module = RMSNorm(8, eps=1e-2)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        found = [use(operator, module)(torch.ones(3, 8)) for _ in range(2)]
+    assert torch.equal(found[0], RMSNorm.forward(module, torch.ones(3, 8)))
+    (warning,) = said
+    assert "eps is 0.01, and the kernels were made for 1e-06: optimize this module, too" in str(warning.message)
 
 
 def test_a_copy_of_the_module_uses_its_own_parameters(rms_norm_module: ModuleType) -> None:
@@ -327,10 +333,12 @@ def test_the_module_compiles_whole_and_trains(rms_norm_module: ModuleType) -> No
     assert changed.weight.grad is not None
 
 
-def test_the_module_can_be_put_back(rms_norm_module: ModuleType) -> None:
-    changed = use(rms_norm_module, RMSNorm(8))
-    del changed.forward
-    assert changed.forward.__func__ is RMSNorm.forward
+def test_a_module_stays_what_it_is_and_can_be_put_back(rms_norm_module: ModuleType) -> None:
+    changed = use(rms_norm_module, use(rms_norm_module, RMSNorm(8)))
+    assert isinstance(changed, RMSNorm)
+    assert repr(changed) == repr(RMSNorm(8))
+    changed.__class__ = type(changed).__base__
+    assert type(changed) is RMSNorm
 
 
 def test_the_kernel_text_is_the_one_given(tmp_path: Path) -> None:

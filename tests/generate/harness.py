@@ -23,7 +23,7 @@ from kernel_lsp.plan.binding import bind
 from kernel_lsp.plan.checking import check as check_plan
 from kernel_lsp.plan.contract import contract_holds
 from kernel_lsp.plan.parser import parse_or_raise
-from kernel_lsp.process.worker_client import CaseFiles, CaseTensor
+from kernel_lsp.process.worker_client import CaseTensor
 from kernel_lsp.ptx.executor import BufferFile, ExecutionReport, Loaded, PtxExecutor, RunOptions
 from kernel_lsp.source.cuda import kernel_signatures
 from kernel_lsp.toolchain.nvrtc.compile import compile_cuda
@@ -34,7 +34,7 @@ from kernel_lsp.verify.oracle.case_store import read_expectations
 from kernel_lsp.verify.oracle.compare import BACKWARD_FACTOR, FORWARD_FACTOR, compare, is_within_budget
 from tests.worker.capturing import capture_text, make_case, scalar, tensor, with_worker
 
-__all__ = ["Checked", "check", "plan_text", "scalar", "tensor"]
+__all__ = ["Checked", "check", "plan_text", "run", "scalar", "tensor"]
 
 Sizes = Mapping[str, int]
 
@@ -107,6 +107,22 @@ def check_program(
     return Checked(task, program, cuda, plan)
 
 
+def run(checked: Checked, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Run the forward operation on these arrays; its results by name."""
+    operation = checked.plan.forward
+    signatures = kernel_signatures(checked.text)
+    bound = bind(operation, {name: array.shape for name, array in inputs.items()}, {}, signatures)
+    directory = Path(tempfile.mkdtemp(dir=_FOLDER.name))
+    given = []
+    for name, array in inputs.items():
+        array.tofile(directory / f"{name}.bin")
+        given.append(CaseTensor(name, directory / f"{name}.bin", bound.tensor(name).dtype, array.shape))
+    files = _write_files(bound, given, directory)
+    _run_steps(bound, files, _LOOP.run_until_complete(_build(checked.text, checked.plan)), checked.text)
+    results = [bound.tensor(result.name) for result in operation.results]
+    return {entry.name: read_array(files[entry.name].path, entry.dtype, entry.shape) for entry in results}
+
+
 # --- below: one case
 
 _LOOP = asyncio.new_event_loop()
@@ -132,7 +148,7 @@ def _check_case(
     if case.is_degenerate:
         return False
     bound = bind(operation, shapes, scalars, kernel_signatures(cuda))
-    files = _write_files(bound, case, directory)
+    files = _write_files(bound, case.inputs, directory)
     _run_steps(bound, files, built, cuda)
     factor = FORWARD_FACTOR if kind == "forward" else BACKWARD_FACTOR
     for expectation, result in zip(read_expectations(case), operation.results, strict=True):
@@ -142,8 +158,8 @@ def _check_case(
     return True
 
 
-def _write_files(bound: BoundOperation, case: CaseFiles, directory: Path) -> dict[str, BufferFile]:
-    given = {entry.name: entry for entry in case.inputs}
+def _write_files(bound: BoundOperation, inputs: Sequence[CaseTensor], directory: Path) -> dict[str, BufferFile]:
+    given = {entry.name: entry for entry in inputs}
     files = {}
     for position, entry in enumerate(bound.tensors):
         path = directory / f"tensor_{position}.bin"

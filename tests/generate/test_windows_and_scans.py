@@ -60,6 +60,61 @@ def test_running_products_and_integer_sums() -> None:
     check("def f(x, n): return x.cumprod(-1), n.cumsum(-1), (x > 0).cumsum(-1)", inputs=inputs)
 
 
+def test_rows_of_any_length_are_scanned_in_packs_or_single_elements() -> None:
+    sizes = ({}, {"B": 1, "D": 1}, {"B": 3, "D": 37}, {"B": 2, "D": 9000})
+    checked = check("def f(x): return x.cumsum(1)", inputs=[tensor("x", 5, 300)], sizes=sizes)
+    assert "launch[D % 4 == 0]" in checked.text
+
+
+@pytest.mark.parametrize("call", ["cumsum", "cumprod", "cummax"])
+def test_tiles_of_a_row_are_chained_over_blocks(call: str) -> None:
+    sizes = ({}, {"B": 1, "D": 1}, {"B": 2, "D": 5003})
+    schedule = {"f.chained": 1, "f.threads": 64, "f.items": 1}
+    check(f"def f(x): return x.{call}(1)", inputs=[tensor("x", 5, 300)], schedule=schedule, sizes=sizes)
+
+
+def test_tiles_of_columns_are_chained_over_blocks() -> None:
+    schedule = {"f.chained": 1, "f.threads": 8, "f.rows": 8, "f.items": 2}
+    sizes = ({}, {"B": 700, "D": 40})
+    check("def f(x): return x.cumsum(0)", inputs=[tensor("x", 260, 7)], schedule=schedule, sizes=sizes)
+
+
+@pytest.mark.parametrize("call", ["cummax", "cummin"])
+def test_running_extremes_return_the_last_of_equal_positions(call: str) -> None:
+    families = ("normal", "small_integers", "constant_rows", "special_nan")
+    check(f"def f(x): return x.{call}(1)", inputs=[tensor("x", 3, 90)], families=families)
+
+
+def test_running_log_sum_exp() -> None:
+    check("def f(x): return x.logcumsumexp(1)", inputs=[tensor("x", 3, 90)], families=("normal", "large"))
+
+
+def test_reversed_running_sums_are_one_kernel_in_packs() -> None:
+    checked = check("def f(x): return x.flip(1).cumsum(1).flip(1)", inputs=[tensor("x", 3, 128)])
+    assert "item[3 - v]" in checked.text
+    assert "scratch:" not in checked.text
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "torch.cat((torch.zeros_like(x[:, :1]), x), 1).cumsum(1)[:, :-1]",
+        "torch.cat((torch.zeros_like(x[:, :1]), x), 1)[:-1].cumsum(1)",
+        "torch.cat((torch.zeros_like(x[:, :1]), x[:, :-1].cumsum(1)), 1)",
+        "torch.cat((torch.ones_like(x[:, :1]), x[:, :-1].cumprod(1)), 1)",
+        "torch.cat((torch.zeros_like(x[:, :1]), x[:, :-1].cumprod(1)), 1)",
+    ],
+)
+def test_exclusive_running_sums_are_one_kernel(call: str) -> None:
+    assert "scratch:" not in check(f"def f(x): return {call}", inputs=[tensor("x", 3, 130)]).text
+
+
+def test_pointwise_readers_of_a_scan_are_written_where_it_is_made() -> None:
+    text = "def f(x, m): return (x * m).cumsum(1).relu() + 1"
+    checked = check(text, inputs=[tensor("x", 3, 130), tensor("m", 3, 130, dtype="bool")])
+    assert "scratch:" not in checked.text
+
+
 def test_running_sum_backward() -> None:
     check("def f(x): return (x.cumsum(1) * 2).exp()", inputs=[tensor("x", 5, 9)], backward=True)
 

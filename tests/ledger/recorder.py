@@ -1,31 +1,32 @@
-"""Record what the pipeline asks devices to run, and run none of it: the one file of the ledger that knows the pipeline.
+"""Record what the pipeline asks devices to run, and run none of it: the only ledger file that knows the pipeline.
 
-Devices answer that every run is right, so the pipeline asks for everything it would ask of a right kernel. Facts that
-only a run tells take the answer that leads to more runs: shared memory is read unwritten, threads may wait.
+Kernels go through `Verifier.verify`. The devices below report every run as correct, so that the pipeline asks for all
+that it asks of a correct kernel. Facts that only a run finds take the value that leads to more runs: shared memory is
+read before it is written, and threads may wait.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import secrets
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import patch
-
-from kernel_lsp.verify.other_numbers import OtherNumbers
 
 from kernel_lsp.config import Settings
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.core.plan import BoundOperation
+from kernel_lsp.core.target import TargetSource
 from kernel_lsp.core.task import Task, TaskScalar
 from kernel_lsp.core.verdict import BuildFailed, Built, CaseResult, CheckOutcome, Verdict
+from kernel_lsp.errors import KernelLspError, TargetError
 from kernel_lsp.gpu.specs import find_gpu
 from kernel_lsp.plan.parser import parse
 from kernel_lsp.process.interpreter import site_packages
@@ -34,18 +35,21 @@ from kernel_lsp.toolchain.integrity.ptx_identity import program_hash
 from kernel_lsp.toolchain.nvrtc.cache import BuildCache
 from kernel_lsp.toolchain.nvrtc.compile import Compiler
 from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain
-from kernel_lsp.verify.cpu.device import CaseRun, CpuDevice, Limits, Skipped
+from kernel_lsp.verify.cpu.device import CaseRun, Limits, Skipped
 from kernel_lsp.verify.cpu.shared_poison import UNWRITTEN
-from kernel_lsp.verify.gpu.checks import GpuChecks, MeasuringGpu, Untimed
-from kernel_lsp.verify.model.cases import SCREEN_FAMILIES, Case
+from kernel_lsp.verify.gpu.checks import MeasuringGpu, Untimed
+from kernel_lsp.verify.model.cases import Case
 from kernel_lsp.verify.model.environment import USUAL, Circumstances
 from kernel_lsp.verify.model.progress import Plan
 from kernel_lsp.verify.session.check import find_task
-from kernel_lsp.verify.session.pipeline import Evaluator
+from kernel_lsp.verify.session.platform import Platform
+from kernel_lsp.verify.session.session import FIRST_CAPTURE_NUMBER
 from kernel_lsp.verify.session.start import SessionStart
+from kernel_lsp.verify.session.verifier import Verifier
 from tests.corpora import COMPILE_DEADLINE_S, Kernel
 from tests.ledger.entry import Entry, Run, digest, entry_of
 
+PIPELINE = "kernel_lsp.verify.session.pipeline"
 N_TASKS_AT_ONCE = 3
 """The worker captures one task while cases of another are chosen."""
 MAX_VALUES_SHOWN = 8
@@ -55,12 +59,12 @@ SEED_OFFSETS = (0, 1)
 _TIMED_OUT, _ON_GPU = "timed_out", "gpu"
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Record:
-    """What was asked about one kernel, in order."""
+    """The runs that were asked for one kernel of `task`, in order."""
 
-    runs: list[Run]
-    numbers: str = ""
+    task: Task
+    runs: list[Run] = field(default_factory=list)
 
 
 _RECORD: ContextVar[_Record] = ContextVar("record")
@@ -88,37 +92,57 @@ async def recorded(kernels: Sequence[Kernel], settings: Settings | None = None) 
 
 @dataclass(frozen=True)
 class _Bench:
-    """What evaluators need. Stands in for a session where other numbers are tried."""
+    """What verifiers need beside a task."""
 
-    worker: Any
+    start: SessionStart
     compiler: Compiler
-    settings: Settings
-    scratch: Path
+    captures: _Captures
+    capture_numbers: Iterator[int]
 
-    def evaluator(
-        self,
-        task: Task,
-        families: Sequence[str] = SCREEN_FAMILIES,
-        numbers: str = "",
-        *,
-        has_gpu: bool = False,
-        seed_offset: int = 0,
-    ) -> Evaluator:
-        return _NumberedEvaluator(
-            numbers,
-            task,
-            self.worker,
-            self.compiler,
-            find_gpu(self.settings.target_gpu),
-            self.scratch,
-            seed=self.settings.seed + seed_offset,
-            measured_on=MeasuringGpu(_GPU, Untimed()) if has_gpu else None,  # type: ignore[arg-type]
+    def verifier(self, source: TargetSource, task: Task, *, has_gpu: bool = False, seed_offset: int = 0) -> Verifier:
+        settings = self.start.settings
+        platform = Platform(
+            worker=self.captures,  # type: ignore[arg-type]
+            compiler=self.compiler,
+            gpu=find_gpu(settings.target_gpu),
+            directory=self.start.scratch,
             executors=_Pool(),  # type: ignore[arg-type]
-            screen_families=families,
+            seed=settings.seed + seed_offset,
+            capture_numbers=self.capture_numbers,
         )
+        gpu = MeasuringGpu(_GPU, Untimed()) if has_gpu else None  # type: ignore[arg-type]
+        return Verifier(source, task, platform, gpu)
 
-    async def untimed_evaluator(self, task: Task, families: Sequence[str], beside: Evaluator) -> Evaluator:
-        return self.evaluator(task, families, _numbers_of(task))
+
+class _Captures:
+    """Captures each target once for the verifiers of all devices, one after the other. Stands in for a `Worker`.
+
+    A target that kills the worker gets the error; the next target gets a new worker."""
+
+    def __init__(self, start: SessionStart, stack: AsyncExitStack) -> None:
+        self._start, self._stack, self._worker = start, stack, start.worker
+        self._known: dict[str, Task | TargetError] = {}
+        self._capturing = asyncio.Lock()
+
+    async def capture(self, source: TargetSource, *, with_backward: bool, configuration: int = 0) -> Task:
+        """Return the task. Raises TargetError."""
+        index = configuration if configuration < FIRST_CAPTURE_NUMBER else 0  # Numbers from there on say nothing.
+        key = f"{source.model_dump_json()} {with_backward} {index}"
+        async with self._capturing:
+            if key not in self._known:
+                self._known[key] = await self._captured(source, with_backward, configuration)
+        found = self._known[key]
+        if isinstance(found, TargetError):
+            raise found
+        return found
+
+    async def _captured(self, source: TargetSource, with_backward: bool, configuration: int) -> Task | TargetError:
+        if not self._worker.is_alive:
+            self._worker = await self._stack.enter_async_context(self._start.new_worker(self._worker.python))
+        try:
+            return await self._worker.capture(source, with_backward=with_backward, configuration=configuration)
+        except TargetError as error:
+            return error
 
 
 async def _bench(stack: AsyncExitStack, settings: Settings) -> _Bench:
@@ -131,26 +155,44 @@ async def _bench(stack: AsyncExitStack, settings: Settings) -> _Bench:
         deadline_s=settings.compile_deadline_s,
         sandbox=start.sandbox,
     )
-    return _Bench(start.worker, await stack.enter_async_context(compiler), settings, start.scratch)
+    await stack.enter_async_context(compiler)
+    return _Bench(start, compiler, _Captures(start, stack), itertools.count(FIRST_CAPTURE_NUMBER))
 
 
 async def _entries(bench: _Bench, kernels: Sequence[Kernel]) -> list[Entry]:
-    first = kernels[0]
-    if not first.task_line:
+    if not kernels[0].task_line:
         return [_entry(kernel, BuildFailed(findings=parse(kernel.text).findings), [], []) for kernel in kernels]
+    try:
+        return await _entries_of_task(bench, kernels)
+    except Exception as error:  # The other tasks are still to be recorded.
+        return [_raised(kernel, error) for kernel in kernels]
+
+
+async def _entries_of_task(bench: _Bench, kernels: Sequence[Kernel]) -> list[Entry]:
+    first = kernels[0]
     source = find_task(first.file, first.task_line, None, first.file.parent)
-    task = await bench.worker.capture(source, with_backward=first.has_backward)
-    on_cpu = OtherNumbers(bench.evaluator(task), bench, source, task)  # type: ignore[arg-type]
-    on_gpu = [bench.evaluator(task, has_gpu=True, seed_offset=offset) for offset in SEED_OFFSETS]
-    return [await _on_both(kernel, on_cpu, on_gpu) for kernel in kernels]
+    task = await bench.captures.capture(source, with_backward=first.has_backward)
+    on_cpu = bench.verifier(source, task)
+    on_gpu = [bench.verifier(source, task, has_gpu=True, seed_offset=offset) for offset in SEED_OFFSETS]
+    async with AsyncExitStack() as stack:
+        for verifier in (on_cpu, *on_gpu):
+            await stack.enter_async_context(verifier)
+        return [await _on_both(kernel, task, on_cpu, on_gpu) for kernel in kernels]
 
 
-async def _on_both(kernel: Kernel, on_cpu: OtherNumbers, on_gpu: Sequence[Evaluator]) -> Entry:
-    """What the executor and a GPU are asked. Sizes for a GPU that are others with another seed count as drawn."""
-    verdict, runs = await _asked(kernel, on_cpu)
+async def _on_both(kernel: Kernel, task: Task, on_cpu: Verifier, on_gpu: Sequence[Verifier]) -> Entry:
+    try:
+        return await _asked_on_both(kernel, task, on_cpu, on_gpu)
+    except Exception as error:  # The other kernels are still to be recorded.
+        return _raised(kernel, error)
+
+
+async def _asked_on_both(kernel: Kernel, task: Task, on_cpu: Verifier, on_gpu: Sequence[Verifier]) -> Entry:
+    """Record the executor and a GPU. Sizes for a GPU that are others with another seed count as drawn."""
+    verdict, runs = await _asked(kernel, task, on_cpu)
     if verdict.outcome.kind == _TIMED_OUT:  # a compile takes as long again on the GPU's behalf
         return _entry(kernel, verdict.outcome, runs, [])
-    first, second = [(await _asked(kernel, evaluator))[1] for evaluator in on_gpu]
+    first, second = [(await _asked(kernel, task, verifier))[1] for verifier in on_gpu]
     on_device = [run for run in first if run.part.startswith(_ON_GPU)]
     known = {(f"{_ON_GPU} {run.part}", run.sizes, run.inputs) for run in runs}
     others = {(run.part, run.inputs) for run in {*first} - {*second}}
@@ -163,12 +205,12 @@ async def _on_both(kernel: Kernel, on_cpu: OtherNumbers, on_gpu: Sequence[Evalua
     return _entry(kernel, verdict.outcome, runs, drawn)
 
 
-async def _asked(kernel: Kernel, evaluator: Evaluator | OtherNumbers) -> tuple[Verdict, list[Run]]:
+async def _asked(kernel: Kernel, task: Task, verifier: Verifier) -> tuple[Verdict, list[Run]]:
     candidate = Candidate(text=kernel.text, origin=Origin(proposer="user", description=kernel.file.name))
-    record = _Record([])
+    record = _Record(task)
     token = _RECORD.set(record)
     try:
-        return await evaluator.evaluate(candidate, "full"), record.runs
+        return await verifier.verify(candidate, "full"), record.runs
     finally:
         _RECORD.reset(token)
 
@@ -179,11 +221,18 @@ def _entry(kernel: Kernel, outcome: CheckOutcome, runs: Sequence[Run], on_gpu: S
     return entry_of(kernel.file.name, kernel.task_line, said, runs, on_gpu)
 
 
+def _raised(kernel: Kernel, error: Exception) -> Entry:
+    """Return the entry of a kernel without a verdict."""
+    message = error.message if isinstance(error, KernelLspError) else str(error)
+    said = f"raised {type(error).__name__}: {message.partition(chr(10))[0]}"
+    return entry_of(kernel.file.name, kernel.task_line, said, [], [])
+
+
 def _task_of(kernel: Kernel) -> tuple[str, str, bool]:
     return (str(kernel.file.parent), kernel.task_line, kernel.has_backward)
 
 
-def _numbers_of(task: Task) -> str:
+def _scalars_of(task: Task) -> str:
     scalars = [argument for argument in task.arguments if isinstance(argument, TaskScalar)]
     return " ".join(f"{scalar.name}={scalar.value:.6g}" for scalar in scalars)
 
@@ -197,20 +246,31 @@ _LOADED = Loaded((KernelFactsOfPtx("", 1, uses_global_atomics=False, may_wait=Tr
 _READ_UNWRITTEN = Finding(code=UNWRITTEN, severity=Severity.WARNING, message="", source="executor", line=1)
 
 
-class _NumberedEvaluator(Evaluator):
-    """Notes with which numbers its task was captured; empty for the task's own."""
+@dataclass(frozen=True)
+class _Store:
+    """A store of cases that makes none. Takes the arguments of a `CaseStore`."""
 
-    def __init__(self, numbers: str, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self._numbers = numbers
+    task: Task
+    worker: object
+    directory: Path
+    gpu: object
 
-    async def evaluate(self, candidate: Candidate, depth: Any, when_worker_is_free: Any = lambda: None) -> Verdict:
-        _RECORD.get().numbers = self._numbers
-        return await super().evaluate(candidate, depth, when_worker_is_free)
+    async def idle(self) -> None:
+        """Wait for ever: mutations are captured where they are needed, and for correct kernels alone."""
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        """Do nothing."""
 
 
 class _Pool:
     """Executors that load anything."""
+
+    def start(self) -> None:
+        """Do nothing: the executors are there."""
+
+    async def close(self) -> None:
+        """Do nothing."""
 
     @asynccontextmanager
     async def executor(self, module: object = None) -> AsyncIterator[object]:
@@ -224,68 +284,81 @@ class _Pool:
         yield
 
 
+@dataclass(frozen=True)
+class _Executor:
+    """An executor whose runs are all correct. Takes the arguments of a `CpuDevice`."""
+
+    store: _Store
+    worker: object
+    directory: Path
+    name: str
+
+    async def run_case(
+        self,
+        executor: object,
+        built: Built,
+        bound: BoundOperation,
+        case: Case,
+        sample: object,
+        limits: Limits,
+        circumstances: Circumstances = USUAL,
+    ) -> CaseRun:
+        """Report findings that ask for runs over other shared memory."""
+        far = " far" if limits.complete_instructions == 0 else ""
+        inputs = _inputs(case) + _environment(circumstances)
+        _note(f"{case.operation}{far}", self.store.task, built, case.sizes, inputs, case.is_captured)
+        result = CaseResult(operation=bound.name, family=case.family, shapes={}, n_blocks=1, n_blocks_run=1, errors=())
+        return CaseRun(result, (_READ_UNWRITTEN,), 1)
+
+    async def profile(self, *_: object) -> Skipped:
+        """Report none, which samples no case and finds none too large."""
+        return Skipped("nothing runs")
+
+    async def written_bytes(
+        self, executor: object, built: Built, bound: BoundOperation, launches: object, *_: object
+    ) -> Mapping[str, int]:
+        """Report all of every output, as often as it is asked."""
+        sizes = tuple(bound.dims.items())
+        _note(f"{bound.name} written", self.store.task, built, sizes, "zeros", is_once=True)
+        return {tensor.name: tensor.n_bytes for tensor in bound.tensors if tensor.role == "output"}
+
+    async def ends(self, *_: object) -> bool:
+        """Report that all launches end."""
+        return True
+
+    async def make_aside(self, _: Case) -> None:
+        """Do nothing: nobody needs the files of a case."""
+
+
+@dataclass(frozen=True)
+class _Gpu:
+    """A GPU whose runs are all correct. Takes the arguments of a `GpuChecks`."""
+
+    store: _Store
+    measured_on: MeasuringGpu
+    seed: int
+
+    def prefetch(self, plans: Sequence[Plan]) -> None:
+        """Do nothing: nobody needs the files of a case."""
+
+    async def check(
+        self, built: Built, plans: Sequence[Plan], progress: object, *, beside: object
+    ) -> CheckOutcome | None:
+        """Report no failure."""
+        for case, _bound in (entry for plan in plans for entry in plan):
+            part = f"{_ON_GPU} {case.operation}"
+            _note(part, self.store.task, built, case.sizes, _inputs(case), case.is_captured)
+        return None
+
+
 @contextmanager
 def _recording_devices() -> Iterator[None]:
-    """Replace the methods by which a check reaches a device."""
+    """Replace the classes by which the pipeline reaches files of cases and devices."""
     with (
         patch.object(secrets, "randbits", lambda _: _FIXED_BITS),
-        patch.multiple(
-            CpuDevice,
-            run_case=_run_case,
-            profile=_profile,
-            written_bytes=_written_bytes,
-            ends=_ends,
-            make_aside=_made,
-        ),
-        patch.multiple(GpuChecks, prefetch=lambda *_: None, check=_checked_on_gpu),
+        patch.multiple(PIPELINE, CaseStore=_Store, CpuDevice=_Executor, GpuChecks=_Gpu),
     ):
         yield
-
-
-async def _run_case(
-    _: object,
-    executor: object,
-    built: Built,
-    bound: BoundOperation,
-    case: Case,
-    sample: object,
-    limits: Limits,
-    circumstances: Circumstances = USUAL,
-) -> CaseRun:
-    """With findings that ask for runs over other shared memory."""
-    far = " far" if limits.complete_instructions == 0 else ""
-    _note(f"{case.operation}{far}", built, case.sizes, _inputs(case) + _environment(circumstances), case.is_captured)
-    result = CaseResult(operation=bound.name, family=case.family, shapes={}, n_blocks=1, n_blocks_run=1, errors=())
-    return CaseRun(result, (_READ_UNWRITTEN,), 1)
-
-
-async def _profile(*_: object) -> Skipped:
-    """None, which samples no case and finds none too large."""
-    return Skipped("nothing runs")
-
-
-async def _written_bytes(
-    _: object, executor: object, built: Built, bound: BoundOperation, launches: object, *__: object
-) -> Mapping[str, int]:
-    """All of every output, as often as it is asked."""
-    _note(f"{bound.name} written", built, tuple(bound.dims.items()), "zeros", is_once=True)
-    return {tensor.name: tensor.n_bytes for tensor in bound.tensors if tensor.role == "output"}
-
-
-async def _ends(*_: object) -> bool:
-    return True
-
-
-async def _made(*_: object) -> None:
-    """Nobody needs the files of a case."""
-
-
-async def _checked_on_gpu(
-    _: object, built: Built, plans: Sequence[Plan], progress: object, *, beside: object
-) -> CheckOutcome | None:
-    for case, _bound in (entry for plan in plans for entry in plan):
-        _note(f"{_ON_GPU} {case.operation}", built, case.sizes, _inputs(case), case.is_captured)
-    return None
 
 
 # --- below: words
@@ -293,6 +366,7 @@ async def _checked_on_gpu(
 
 def _note(
     part: str,
+    task: Task,
     built: Built,
     sizes: tuple[tuple[str, int], ...],
     inputs: str,
@@ -300,9 +374,10 @@ def _note(
     *,
     is_once: bool = False,
 ) -> None:
+    """Note a run of `task`: the kernel's own, or that with mutated scalars, which the part names then."""
     record = _RECORD.get()
     run = Run(
-        part=part + (f" with {record.numbers}" if record.numbers else ""),
+        part=part if task is record.task else f"{part} with {_scalars_of(task)}",
         program=program_hash(built.ptx),
         architecture=built.architecture,
         sizes=" ".join(f"{name}={size}" for name, size in sizes) + (" captured" if is_captured else ""),

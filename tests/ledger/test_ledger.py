@@ -13,6 +13,7 @@ from tests.ledger.recorder import recorded
 from tests.ledger.verdicts import comparable
 
 FOLDER = Path(__file__).parent
+BENIGN = FOLDER.parent / "benign"
 RUN = Run("forward", "program", "sm_90", "B=2 D=3", "normal/reverse")
 LATER = replace(RUN, sizes="B=10 D=3")
 
@@ -36,6 +37,17 @@ async def test_what_is_proposed_today_is_recorded(corpus: str, name: str) -> Non
     kept = [entry for entry in read((FOLDER / f"{corpus}.txt").read_text()) if entry.name == name]
     assert list(differences(kept, [found])) == []
     assert any("normal/reverse" in line for line in found.lines)
+
+
+@pytest.mark.timeout(300)
+async def test_an_error_while_a_task_is_captured_is_the_entry_of_its_kernel_alone(tmp_path: Path) -> None:
+    (tmp_path / "tasks.py").write_text("import os\nos._exit(1)\n" + (BENIGN / "tasks.py").read_text())
+    one, *_ = (each for each in read_kernels(BENIGN) if each.file.name == "double_accumulation.cu")
+    broken = replace(one, file=tmp_path / "broken.cu")
+    missing = replace(one, file=tmp_path / "empty" / "missing.cu")
+    found = [entry async for entries in recorded([broken, missing, one]) for entry in entries]
+    told = {entry.name: entry.lines[1].split()[1] for entry in found}
+    assert told == {"broken.cu": "raised", "missing.cu": "raised", one.file.name: "correct"}
 
 
 @pytest.mark.parametrize("corpus", ["attacks", "benign"])

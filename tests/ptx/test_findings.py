@@ -443,7 +443,7 @@ def test_an_unknown_instruction_is_unsupported_with_its_line(ptx):
     "instruction",
     [
         "shfl.down.b32 %r1, %r2, %r3, %r4;",
-        "wgmma.fence.sync.aligned;",
+        "tcgen05.fence::before_thread_sync;",
         "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%rd1], [%r1], 16;",
         "mbarrier.try_wait.tomorrow.shared.b64 %p1, [%rd1], %rd2;",
         "tex.1d.v4.f32.s32 {%f1, %f2, %f3, %f4}, [%rd1, {%r1}];",

@@ -329,7 +329,7 @@ def test_a_matrix_is_transposed_in_registers(executor):
         "ldmatrix.sync.aligned.m8n8.x1.b16 {%a0}, [%p0];",
         "ldmatrix.sync.aligned.m8n16.x1.shared.b8x16.b6x16_p32 {%a0}, [%a1];",
         "wmma.load.a.sync.aligned.row.m8n8k32.s4 {%a0}, [%p0];",
-        "wgmma.fence.sync.aligned;",
+        "wgmma.mma_async.sp.sync.aligned.m64n8k16.f32.tf32.tf32 {%f0, %f1, %f2, %f3}, %p0, %p1, %a0, 0, %a1, 1, 1;",
     ],
 )
 def test_what_is_not_known_is_unsupported_with_its_text(ptx, instruction):

@@ -568,15 +568,28 @@ def test_a_module_can_use_the_operator_and_come_back(tmp_path: Path) -> None:
     assert again.applied(again.actions(line + 1)["Revert to PyTorch"]) == text
 
 
-def test_in_a_package_the_import_is_relative(scale: Opened) -> None:
+def test_in_a_package_the_import_works_for_a_script_too(scale: Opened) -> None:
+    check_import(scale, SCALE, "try:\n    from .kernels.scale import use_scale\nexcept ImportError:")
+
+
+def test_a_file_with_relative_imports_gets_another_one(scale: Opened) -> None:
+    check_import(
+        scale, SCALE.replace("import torch\n", "import torch\nfrom . import other\n", 1), "from .kernels.scale"
+    )
+
+
+def check_import(scale: Opened, text: str, statement: str) -> None:
+    """Using the operator in a package writes the statement, and reverting takes all of it back."""
     (scale.path.parent / "__init__.py").touch()
-    inside = Opened(scale.path, SCALE)
+    inside = Opened(scale.path, text)
     inside.knowledge.learn_runs(scale.path.parent, (run_of_scale(scale.path),))
     written_operator(inside)
-    check(
-        inside.applied(inside.actions(CALL_LINE)["Use the optimized operator here: scale"]),
-        "from .kernels.scale import",
-    )
+    line = CALL_LINE + text.count("\n") - SCALE.count("\n")
+    used = inside.applied(inside.actions(line)["Use the optimized operator here: scale"])
+    check(used, f"\n{statement}")
+    again = Opened(scale.path, used)
+    line += used.count("\n") - text.count("\n")
+    assert again.applied(again.actions(line)["Revert to PyTorch"]) == text
 
 
 def test_an_operator_that_is_not_written_is_not_offered(scale: Opened) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from kernel_lsp.export.python.runtime_text import RUNTIME_MODULE
 from kernel_lsp.process.tree import descendants
 from kernel_lsp.server.documents.documents import Change, Documents
 
@@ -26,6 +27,7 @@ EXIT_S = 2.0
 CANCEL_S = 1.0
 SLACK = 2.0
 """Other work on the machine may double a time."""
+WRITTEN = ["scale.cu", "scale.py", f"{RUNTIME_MODULE}.py", "__init__.py"]
 RUN_S = 180.0
 SEED, N_KILLS = 20261121, 4
 
@@ -127,7 +129,7 @@ async def test_without_confirmation_only_new_files_are_made(scale: Path) -> None
         (asked,) = await editor.until(lambda: editor.asked("workspace/applyEdit"), RUN_S)
         assert "changeAnnotations" not in asked["edit"]
         creations = [change for change in asked["edit"]["documentChanges"] if change.get("kind") == "create"]
-        assert [Path(change["uri"]).name for change in creations] == ["scale.cu", "scale.py"]
+        assert [Path(change["uri"]).name for change in creations] == WRITTEN
         assert not any(change["options"]["overwrite"] for change in creations)
         (shown,) = await editor.until(lambda: editor.asked("window/showDocument"))
         assert shown["uri"].endswith("kernels/scale.cu")
@@ -140,7 +142,7 @@ async def test_a_client_that_can_do_nothing_finds_the_result_aside(scale: Path) 
         told = await editor.until(lambda: editor.said("window/showMessage"), RUN_S)
         assert "the result is in" in told[-1]["message"]
         written = sorted(path.name for path in (scale.parent / ".kernel-lsp" / "results").glob("*/*"))
-        assert written == ["scale.cu", "scale.py"]
+        assert written == sorted(WRITTEN)
         assert progress(editor) == []
 
 
@@ -409,7 +411,7 @@ async def test_a_notebook_s_function_is_estimated_and_optimized_with_what_the_ce
         await editor.command("optimize", uri=cell, symbol="scale")
         (asked,) = await editor.until(lambda: editor.asked("workspace/applyEdit"), RUN_S)
         uris = [change["uri"] for change in asked["edit"]["documentChanges"] if change.get("kind") == "create"]
-        assert uris == [(scale.parent / "kernels" / name).as_uri() for name in ("scale.cu", "scale.py")]
+        assert uris == [(scale.parent / "kernels" / name).as_uri() for name in WRITTEN]
         titles = [lens["command"]["title"] for lens in await editor.at("codeLens", cell)]
         assert any("verified" in title and "stale" not in title for title in titles), titles
         await editor.command("estimate", uri=cell, symbol="scale")

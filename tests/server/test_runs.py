@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from kernel_lsp.export.python.runtime_text import RUNTIME_MODULE
+
 from .client import VSCODE, initialized
 from .samples import SCALE, SCALE_LINE
 
@@ -70,7 +72,8 @@ async def test_a_run_is_followed_by_its_events_and_found_with_its_report(tmp_pat
     assert (item["run"], item["symbol"], item["status"], item["hasKernel"]) == (run, "scale", "finished", True)
     assert "verified" in item["result"]
     assert len(report["data"]["candidates"]) == kinds.count("candidate_proposed")
-    assert len(report["data"]["files"]) == 2
+    names = ["scale.cu", "scale.py", f"{RUNTIME_MODULE}.py", "__init__.py"]
+    assert [Path(file["path"]).name for file in report["data"]["files"]] == names
     assert report["html"].startswith("<!DOCTYPE html>")
 
 

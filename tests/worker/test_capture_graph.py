@@ -253,7 +253,7 @@ def test_dropout_is_left_out_in_eval_mode_and_said_so() -> None:
     """
     task = capture_text(text, "Net", inputs=[X])
     assert ops(task.forward) == ["mul.Tensor"]
-    assert task.notes == ("dropout is random in training mode: captured with the module in eval mode",)
+    assert task.notes == ("captured in eval mode: training mode computes something else",)
 
 
 def test_functional_dropout_that_follows_the_mode_is_left_out_too() -> None:

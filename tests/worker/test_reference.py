@@ -113,5 +113,6 @@ def test_convolution_batch_norm_and_pooling() -> None:
     """
     task = capture_text(text, "Net", inputs=[tensor("x", 4, 3, 8, 8)])
     x, w, g, b = torch.randn(2, 3, 12, 10), torch.randn(8, 3, 3, 3), torch.randn(8), torch.randn(8)
-    h = torch.nn.functional.batch_norm(torch.conv2d(x, w, padding=1), None, None, g, b, training=True)
-    torch.testing.assert_close(reference(task)(x, w, g, b), torch.max_pool2d(h.relu(), 2).flatten(1))
+    mean, variance = torch.randn(8), torch.rand(8) + 0.5
+    h = torch.nn.functional.batch_norm(torch.conv2d(x, w, padding=1), mean, variance, g, b)
+    torch.testing.assert_close(reference(task)(x, w, g, b, mean, variance), torch.max_pool2d(h.relu(), 2).flatten(1))

@@ -1,4 +1,4 @@
-"""The main job, from a target to two files, as one stream of events."""
+"""The main job, from a target to its files, as one stream of events."""
 
 from __future__ import annotations
 

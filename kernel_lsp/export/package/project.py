@@ -23,6 +23,7 @@ from kernel_lsp.export.package.cpp import cpp_texts
 from kernel_lsp.export.package.python import package_module
 from kernel_lsp.export.python.function_text import offered_names
 from kernel_lsp.export.python.operator_text import OperatorParts, OperatorText
+from kernel_lsp.export.python.runtime_text import USE_PARTS, runtime_text
 from kernel_lsp.source.cuda import host_function_lines, kernel_signatures
 from kernel_lsp.toolchain.integrity.conditionals import foreign_conditions
 from kernel_lsp.toolchain.nvrtc.own_architecture import may_need_own
@@ -36,7 +37,7 @@ OLDEST_TORCH = "2.6"
 LICENCE = (
     "The kernels and the captured PyTorch code come from your code and from whoever proposed the kernels (see "
     "`provenance.json`); their licence is yours to say, and `pyproject.toml` names none. `operator_support.h`, "
-    "`plan_arithmetic.h` and the support below the line in `__init__.py` are parts of kernel-lsp, under Apache-2.0."
+    "`plan_arithmetic.h` and `_kernel_runtime.py` are parts of kernel-lsp, under Apache-2.0."
 )
 _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]*")
 
@@ -104,6 +105,7 @@ def package_texts(parts: PackageParts) -> dict[str, str]:
         "csrc/operator.cpp": cpp.operator,
         **{f"csrc/{file}": (SOURCES / file).read_text(encoding="utf-8") for file in COPIED},
         f"src/{parts.name}/__init__.py": package_module(operator),
+        f"src/{parts.name}/_kernel_runtime.py": runtime_text(USE_PARTS),
         f"src/{parts.name}/py.typed": "",
         f"src/{parts.name}/{PROVENANCE_FILE}": parts.provenance.model_dump_json(indent=1) + "\n",
         f"tests/test_{name}.py": _filled("test_operator.py.txt", words),

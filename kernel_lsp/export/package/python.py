@@ -3,14 +3,12 @@ data, the fallback, gradients of gradients."""
 
 from __future__ import annotations
 
-from kernel_lsp.export.python.operation_text import OperationText
+from kernel_lsp.export.python.contract_text import contract_function
+from kernel_lsp.export.python.operation_text import RUNTIME, OperationText
 from kernel_lsp.export.python.operator_imports import imports
 from kernel_lsp.export.python.operator_text import OperatorText
 from kernel_lsp.export.python.python_text import bracketed, indented, literal, section, string_literal
-from kernel_lsp.export.python.runtime_text import SUPPORT, runtime_sections
 
-PARTS = (SUPPORT,)
-"""Of the runtime: the launches are in C++."""
 ORIGIN = (
     "The kernels and their launch plan are in csrc/{name}.cu of the source distribution. They were compiled when this "
     "package was installed."
@@ -19,22 +17,20 @@ COMPILED_FILES = "_C*.so"
 
 
 def package_module(operator: OperatorText) -> str:
-    """``__init__.py`` of the package."""
+    """Print ``__init__.py`` of the package."""
+    operations = [section(contract_function(text), _by_pytorch(operator, text)) for text in operator.operations]
     body = [
         *_PROVENANCE,
-        *section(_public_function(operator)),
-        *section(*operator.module_part()),
-        *section(operator.reference()),
-        *(line for text in operator.operations for line in section(*operator.contract_functions(text))),
-        *(line for text in operator.operations for line in section(_by_pytorch(text))),
+        *section(_public_function(operator), operator.use_part(), operator.reference()),
+        *(line for lines in operations for line in lines),
         *section(_gradients(operator) if operator.is_differentiable else []),
         *section(*_LOADING),
         *section(_registration(operator)),
-        *section(*(part.splitlines() for part in runtime_sections(PARTS))),
+        "calls = OPERATOR.calls",
     ]
-    # The library is loaded before anything below needs its operators, and after all functions are defined.
-    docstring = operator.docstring(ORIGIN, operator.forward.namespace)
-    return "\n".join([*docstring, "", *imports("\n".join(body), PARTS), "", operator.public_names(), *body, ""])
+    # The library is loaded after all functions are defined, and before the operator's object needs it.
+    head = [*imports("\n".join(body)), "", f"from . import _kernel_runtime as {RUNTIME}"]
+    return "\n".join([*operator.docstring(ORIGIN), "", *head, "", operator.public_names(), *body, ""])
 
 
 # --- below: parts of the file
@@ -51,16 +47,17 @@ def _public_function(operator: OperatorText) -> list[str]:
     return operator.documented_function(bracketed(call, operator.forward.argument_names, ")", depth=1))
 
 
-def _by_pytorch(text: OperationText) -> list[str]:
-    """What the C++ calls where the kernels do not run."""
+def _by_pytorch(operator: OperatorText, text: OperationText) -> list[str]:
+    """Print what the C++ calls where the kernels do not run."""
     declared = [argument.declaration for argument in text.arguments]
+    direction = "backward" if operator.backward is text else "forward"
     return [
         *bracketed(f"def _{text.name}_instead(", ["why: str", *declared], f") -> {text.returns}:"),
         *indented(
             [
-                '"""As the kernels would, by PyTorch; says why once."""',
-                f'_say_once("{text.name}", why)',
-                *bracketed(f"return _{text.name}_by_pytorch(", text.argument_names, ")", depth=1),
+                '"""Compute as the kernels would, by PyTorch; warn once of each reason."""',
+                f"{RUNTIME}.fell_back(OPERATOR.key, why)",
+                *bracketed(f"return OPERATOR.{direction}_by_pytorch(", text.argument_names, ")", depth=1),
             ]
         ),
     ]
@@ -74,9 +71,9 @@ def _gradients(operator: OperatorText) -> list[str]:
         *bracketed(f"def _{name}_gradients(", declared, ") -> list[Tensor]:"),
         *indented(
             [
-                '"""The gradients that are needed, in order, by PyTorch: the reference again, under autograd."""',
+                '"""Return the gradients that are needed, in order: the reference again, under autograd."""',
                 *literal("arguments = (", [argument.name for argument in arguments], ")", depth=1),
-                *bracketed("found = _gradients(", call, ")", depth=1),
+                *bracketed(f"found = {RUNTIME}._gradients(", call, ")", depth=1),
                 "return [gradient for gradient in found if gradient is not None]",
             ]
         ),
@@ -95,15 +92,30 @@ def _load() -> None:
 ]
 
 
+def _operator(operator: OperatorText) -> list[str]:
+    """Print the object that the functions above and the C++ ask."""
+    lines = [
+        f"{string_literal(operator.name)},",
+        "__name__,",
+        f"{operator.forward.qualified_name}.default,",
+        f"_{operator.name}_contract,",
+        f"{operator.name}_reference,",
+    ]
+    if operator.backward is not None:
+        lines += [f"backward_contract=_{operator.backward.name}_contract,"]
+    return [f"OPERATOR = {RUNTIME}.Operator(", *indented([*lines, *operator.operator_arguments()]), ")"]
+
+
 def _registration(operator: OperatorText) -> list[str]:
     package = operator.forward.namespace
-    lines = ["_load()", f'_LIBRARY = torch.library.Library("{package}", "FRAGMENT")']
+    lines = ["_load()", *_operator(operator), f'_LIBRARY = torch.library.Library("{package}", "FRAGMENT")']
     for text in operator.operations:
         schema = text.schema.replace("(", "_by_pytorch(str reason, ", 1)
         lines += bracketed("_LIBRARY.define(", [string_literal(schema)], ")")
         arguments = [f'"{text.name}_by_pytorch"', f"_{text.name}_instead", '"CompositeExplicitAutograd"']
         lines += bracketed("_LIBRARY.impl(", arguments, ")")
-        fake = [f'"{package}::{text.name}"', f"_{text.name}_fake", "lib=_LIBRARY"]
+        direction = "forward" if text is operator.forward else "backward"
+        fake = [f'"{package}::{text.name}"', f"OPERATOR.fake_{direction}", "lib=_LIBRARY"]
         lines += bracketed("torch.library.register_fake(", fake, ")")
     if operator.is_differentiable:
         name = operator.name

@@ -1,72 +1,59 @@
-"""The launches of an operation as a Python function: everything about them that shapes and numbers decide."""
+"""A launch as a Python statement: kernel, grid, block, arguments with their C++ types, attributes."""
 
 from __future__ import annotations
 
 from kernel_lsp.core.expression import Expression, free_names
 from kernel_lsp.core.plan import Launch
-from kernel_lsp.export.python.operation_text import OperationText, step_comment
-from kernel_lsp.export.python.python_text import indented, literal, tuple_text
+from kernel_lsp.export.python.operation_text import OperationText
+from kernel_lsp.export.python.python_text import INDENT, LINE_LENGTH, indented, literal, tuple_text
 from kernel_lsp.plan.kernel_names import typed_name
-from kernel_lsp.plan.step_parts import launch_numbers
 
 
-def bind_function(text: OperationText) -> list[str]:
-    """Everything about the launches that shapes and numbers decide."""
-    body = ['"""The launches for these shapes and numbers."""']
-    if not text.launches:
-        return [*text.define("_", "_bind", "tuple[Any, ...]"), *indented([*body, "return ()"])]
-    body += [f"device_index = {text.rename(text.inputs[0].name)}.device.index"]
-    body += text.bindings(
-        expression for launch in text.launches for expression in (*launch_numbers(launch), *launch.arguments)
-    )
-    names = [f"launch_{number}" for number in range(1, len(text.launches) + 1)]
-    for name, launch in zip(names, text.launches, strict=True):
-        body += _bind(text, name, launch)
-    return [
-        *text.define("_", "_bind", "tuple[Any, ...]"),
-        *indented([*body, *literal("return (", names, ")", depth=1)]),
-    ]
+def launch_lines(text: OperationText, launch: Launch, depth: int) -> list[str]:
+    """Print a launch, `depth` indents in."""
+    inner = depth if launch.condition is None else depth + 1
+    grid, block = _size(text, launch.grid), _size(text, launch.block)
+    arguments = [_kernel_name(text, launch), grid, block]
+    last = [f"shared={text.python(launch.shared_bytes)}"] if text.python(launch.shared_bytes) != "0" else []
+    last += [f"{name}={value}" for name, value in launch.attributes]
+    given = _kernel_arguments(text, launch)
+    one_line = f"run.launch({', '.join([*arguments, tuple_text(given), *last])})"
+    if len(one_line) + len(INDENT) * inner <= LINE_LENGTH:
+        made = [one_line]
+    elif len(INDENT + one_line[len("run.launch(") : -1]) + len(INDENT) * inner <= LINE_LENGTH:
+        made = ["run.launch(", INDENT + one_line[len("run.launch(") : -1], ")"]
+    else:
+        listed = literal("(", given, "),", depth=inner + 1)
+        made = ["run.launch(", *indented([*(f"{a}," for a in arguments), *listed, *(f"{a}," for a in last)]), ")"]
+    if launch.condition is None:
+        return made
+    return [f"if {text.python(launch.condition)}:", *indented(made)]
 
 
 def kernel_names(text: OperationText) -> tuple[str, ...]:
-    """The name expressions that do not depend on shapes, so that one compilation makes them all."""
+    """Return the name expressions that do not depend on shapes, so that one compilation makes them all."""
     names = [_kernel_name(text, launch) for launch in text.launches]
     return tuple(name[1:-1] for name in names if name.startswith('"'))
 
 
-# --- below: one launch
+# --- below: parts of a launch
 
 
-def _bind(text: OperationText, name: str, launch: Launch) -> list[str]:
-    comment = step_comment(launch, depth=1)
-    depth = 2 if launch.condition is None else 3
-    made = [
-        f"{name} = KernelLaunch(",
-        *indented(
-            [
-                f"_kernels().function({_kernel_name(text, launch)}, device_index),",
-                f"grid={_size(text, launch.grid)},",
-                f"block={_size(text, launch.block)},",
-                f"shared_bytes={text.python(launch.shared_bytes)},",
-                *literal("arguments=(", _kernel_arguments(text, launch), "),", depth),
-                f"attributes={_attributes(launch)},",
-            ]
-        ),
-        ")",
-    ]
-    if launch.condition is None:
-        return [*comment, *made]
-    condition = text.python(launch.condition)
-    return [*comment, f"{name} = None", f"if {condition}:", *indented(made)]
+def _size(text: OperationText, size: tuple[Expression, Expression, Expression]) -> str:
+    """Print a grid or a block without the ones at its end; a single number as such."""
+    parts = [text.python(part) for part in size]
+    while len(parts) > 1 and parts[-1] == "1":
+        parts.pop()
+    return parts[0] if len(parts) == 1 else tuple_text(parts)
 
 
 def _kernel_arguments(text: OperationText, launch: Launch) -> list[str]:
     typed = zip(launch.arguments, text.number_types(launch), strict=True)
-    return ["POINTER" if not type_ else f'("{type_}", {text.python(argument)})' for argument, type_ in typed]
+    return [f'("{type_}", {text.python(argument)})' if type_ else text.python(argument) for argument, type_ in typed]
 
 
 def _kernel_name(text: OperationText, launch: Launch) -> str:
-    """A Python expression for the name expression, e.g. ``"rows<256>"`` or ``f"rows<{D}>"``."""
+    """Return a Python expression for the name expression, e.g. ``"rows<256>"`` or ``f"rows<{D}>"``."""
     signature = text.signature(launch)
     if typed := typed_name(launch, signature, text.signatures):
         return f'"{typed}"'
@@ -82,11 +69,3 @@ def _template_text(text: OperationText, argument: Expression | str) -> str:
     if free_names(argument):
         return f"{{str({text.python(argument)}).lower()}}"
     return text.python(argument).lower()
-
-
-def _size(text: OperationText, size: tuple[Expression, Expression, Expression]) -> str:
-    return tuple_text([text.python(part) for part in size])
-
-
-def _attributes(launch: Launch) -> str:
-    return "{" + ", ".join(f'"{name}": {value}' for name, value in launch.attributes) + "}"

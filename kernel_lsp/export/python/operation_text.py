@@ -39,6 +39,8 @@ from kernel_lsp.plan.step_parts import argument_expressions, flat_arguments, lau
 
 NAMESPACE = "kernel_lsp"
 """Of the operators of one-file results, in `torch.ops`."""
+RUNTIME = "_runtime"
+"""Name of the shared runtime module in an operator file."""
 SCHEMA_TYPES = {"float": "float", "int": "SymInt", "bool": "bool"}
 
 
@@ -172,8 +174,8 @@ class OperationText:
         shape = tuple_text([self.python(dim) for dim in tensor.dims]) if tensor.dims else "()"
         return f"torch.empty({shape}, dtype=torch.{tensor.dtype.torch_name}, device={device})"
 
-    def bindings(self, expressions: Iterable[Expression]) -> list[str]:
-        """Assignments of the dims that the expressions mention."""
+    def bindings(self, expressions: Iterable[Expression], *, is_checked: bool = False) -> list[str]:
+        """Assign the dims that the expressions mention; `is_checked` where a tensor may have another rank."""
         needed = frozenset().union(*map(free_names, expressions))
         homes = self.homes()
         lines = []
@@ -181,6 +183,8 @@ class OperationText:
             own = [dim.id if isinstance(dim, Name) else "" for dim in tensor.dims]
             read = [i for i, dim in enumerate(own) if dim in needed and homes.get(dim) == (tensor.name, i)]
             shape = f"{self.rename(tensor.name)}.shape"
+            if is_checked:
+                shape = f"{RUNTIME}.sizes({self.rename(tensor.name)}, {len(own)})"
             if len(read) == len(own) > 0:
                 lines += unpacked([self.rename(dim) for dim in own], shape, 2)
             else:

@@ -1,4 +1,4 @@
-"""The imports of an operator file: what its runtime needs, and of the rest what the file mentions."""
+"""The imports of an operator file and of the runtime: merged, and sorted as isort does."""
 
 from __future__ import annotations
 
@@ -6,53 +6,57 @@ import ast
 import re
 from collections.abc import Iterable
 
-from kernel_lsp.export.python.runtime_text import PARTS, runtime_imports
-
 OPERATOR_IMPORTS = (
-    "import functools",
     "import json",
     "import math",
-    "import types",
-    "import warnings",
-    "from collections.abc import Callable",
-    "from operator import attrgetter",
+    "from collections.abc import Callable, Sequence",
     "from pathlib import Path",
+    "from typing import Any",
+    "import torch",
     "import torch.nn.functional as F",
     "from torch import Tensor",
 )
-"""What the parts above the runtime may use; a file gets those that it mentions."""
+"""What a file may use; it gets those that it mentions."""
 
 
-def imports(body: str, parts: tuple[str, ...] = PARTS) -> list[str]:
-    """Those of the runtime, and of the rest what the body mentions, merged and sorted as isort does."""
-    used = [line for line in OPERATOR_IMPORTS if re.search(_use_of(line), body)]
-    lines = _merged({*runtime_imports(parts), *used})
+def imports(body: str) -> list[str]:
+    """Import what the body mentions."""
+    used = []
+    for line in OPERATOR_IMPORTS:
+        module = re.match(r"from (\S+) import", line)
+        after = r"\b" if module else r"\."
+        names = [name for name in _bound_names(line) if re.search(rf"\b{name}{after}", body)]
+        if names:
+            used.append(f"from {module[1]} import {', '.join(names)}" if module else line)
+    return merged_imports(used)
+
+
+def merged_imports(statements: Iterable[str]) -> list[str]:
+    """Merge and sort import statements, the standard library's before torch's."""
+    lines = _merged(statements)
     third_party = {line for line in lines if re.match(r"(from|import) torch\b", line)}
-    return [
-        "from __future__ import annotations",
-        "",
-        *sorted(lines - third_party, key=_import_order),
-        "",
-        *sorted(third_party, key=_import_order),
-    ]
+    blocks = [sorted(lines - third_party, key=_import_order), sorted(third_party, key=_import_order)]
+    return ["from __future__ import annotations", *(line for block in blocks if block for line in ("", *block))]
 
 
 def imported_names() -> set[str]:
-    """Every name that an import of `OPERATOR_IMPORTS` may bind."""
-    return {_bound_name(line) for line in OPERATOR_IMPORTS}
+    """Return every name that an import of `OPERATOR_IMPORTS` may bind."""
+    return {name for line in OPERATOR_IMPORTS for name in _bound_names(line)}
 
 
 # --- below: one line
 
 
 def _merged(lines: Iterable[str]) -> set[str]:
-    """One line per module that names are imported from."""
-    merged = {line for line in lines if line.startswith("import ")}
+    """Have one line per module that names are imported from."""
+    merged: set[str] = set()
     names: dict[str, set[str]] = {}
     for line in lines:
         if match := re.fullmatch(r"from (\S+) import (.+)", line):
             names.setdefault(match[1], set()).update(match[2].split(", "))
-    del names["__future__"]
+        else:
+            merged.add(line)
+    names.pop("__future__", None)
     return merged | {f"from {module} import {', '.join(sorted(found))}" for module, found in names.items()}
 
 
@@ -60,13 +64,7 @@ def _import_order(line: str) -> tuple[bool, str]:
     return line.startswith("from"), line.split()[1]
 
 
-def _use_of(line: str) -> str:
-    """A pattern for text that needs the import."""
-    return rf"\b{_bound_name(line)}" + (r"\." if line.startswith("import ") else r"\b")
-
-
-def _bound_name(line: str) -> str:
+def _bound_names(line: str) -> list[str]:
     statement = ast.parse(line).body[0]
     assert isinstance(statement, ast.Import | ast.ImportFrom), line
-    alias = statement.names[0]
-    return alias.asname or alias.name
+    return [alias.asname or alias.name for alias in statement.names]

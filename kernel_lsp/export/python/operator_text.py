@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from kernel_lsp.core.plan import KernelSignature, LaunchPlan, Operation, TensorParameter
 from kernel_lsp.core.task import Task, TaskScalar, TaskTensor
 from kernel_lsp.errors import PlanError, TargetError
-from kernel_lsp.export.python.contract_text import fake_function, mismatch_function, outside_function
-from kernel_lsp.export.python.function_text import offered_names, use_functions
-from kernel_lsp.export.python.module_text import is_module
+from kernel_lsp.export.python.function_text import offered_names, use_function
+from kernel_lsp.export.python.module_text import is_module, module_use
 from kernel_lsp.export.python.operation_text import (
     NAMESPACE,
+    RUNTIME,
     SCHEMA_TYPES,
     OperationText,
     OperatorArgument,
@@ -22,29 +22,24 @@ from kernel_lsp.export.python.operation_text import (
 )
 from kernel_lsp.export.python.operator_imports import imported_names
 from kernel_lsp.export.python.python_text import (
+    INDENT,
     LINE_LENGTH,
     bracketed,
     indented,
     literal,
     python_identifier,
     python_number,
-    returned,
     string_literal,
-    tuple_text,
 )
-from kernel_lsp.export.python.reference_text import reference_function
-from kernel_lsp.export.python.runtime_text import runtime_names
+from kernel_lsp.export.python.reference_text import reference_function, unread_numbers
+from kernel_lsp.export.python.runtime_text import RUNTIME_MODULE, runtime_names
 from kernel_lsp.plan.fixed_dims import with_fixed_dims
 from kernel_lsp.plan.task_names import with_task_names
 
 LOCAL_NAMES = (
-    "_kernels",
-    "inputs_key",
+    "run",
     "launches",
     "stream",
-    "device_index",
-    "reason",
-    "holds",
     "ctx",
     "inputs",
     "arguments",
@@ -61,8 +56,8 @@ LOCAL_NAMES = (
 )
 MAX_LAUNCHES = 64
 ORIGIN = (
-    "The kernels and their launch plan are in {name}.cu beside this file. They are compiled at first use, by the NVRTC "
-    "that comes with PyTorch, and cached."
+    f"Kernels and launch plan: {{name}}.cu. {RUNTIME_MODULE}.py, beside it, compiles them at first use, by the NVRTC "
+    "that comes with PyTorch."
 )
 
 
@@ -104,35 +99,35 @@ class OperatorText:
 
     # what a reader sees first
 
-    def docstring(self, origin: str = ORIGIN, module: str = "") -> list[str]:
-        """What this is, where it is from, how it was verified, what it takes. `module` is what users import from."""
+    def docstring(self, origin: str = ORIGIN) -> list[str]:
+        """Say what this is, how it was verified, what its kernels take."""
+        made = f"`{self.name}` as a CUDA operator, made by kernel-lsp from {self.task.target}."
         paragraphs = [
-            f"Made by kernel-lsp from {self.task.target}. {origin.format(name=self.name)}",
+            origin.format(name=self.name),
             f"Verified: {self._parts.verification}",
-            "The kernels take these inputs, on one CUDA device; PyTorch computes everything else:",
+            f"The kernels take {'; '.join(self.contract())}, on one CUDA device. PyTorch computes everything else.",
         ]
-        offered = ", ".join(offered_names(self.task) if is_module(self.task) else (self.name,))
-        lines = [f'"""`{self.name}` as a CUDA operator.', ""]
-        for paragraph in paragraphs:
-            lines += [*textwrap.wrap(_plain(paragraph), LINE_LENGTH), ""]
-        lines += [*(f"    {line}" for line in self.contract()), "", "Use it so:", ""]
-        return [*lines, f"    from {module or self.name} import {offered}", '"""']
+        first, *lines = textwrap.wrap(_plain(made), LINE_LENGTH - len(INDENT))
+        wrapped = [line for paragraph in paragraphs for line in textwrap.wrap(_plain(paragraph), LINE_LENGTH)]
+        return [f'"""{first}', *lines, "", *wrapped, '"""']
 
     def public_names(self) -> str:
-        names = offered_names(self.task)
-        return f"__all__ = [{', '.join(string_literal(name) for name in names)}]"
+        """Print ``__all__``."""
+        return f"__all__ = [{', '.join(string_literal(name) for name in self.offered)}]"
+
+    @property
+    def offered(self) -> list[str]:
+        """List what the file offers, sorted; `calls` where the operator itself is not called so."""
+        return sorted({"calls", *offered_names(self.task)})
+
+    def runtime_import(self, module: str = RUNTIME_MODULE) -> list[str]:
+        """Import the runtime beside the file: in a package, and from a folder on the path."""
+        inside, outside = f"from . import {module} as {RUNTIME}", f"import {module} as {RUNTIME}"
+        return ["if __package__:", *indented([inside]), "else:", *indented([outside])]
 
     def public_function(self) -> list[str]:
-        """The function that users call."""
-        names = self.forward.argument_names
-        body = [
-            *bracketed(f"reason = _{self.name}_outside(", names, ")", depth=1),
-            "if reason:",
-            *indented([f'_say_once("{self.name}", reason)']),
-            *indented(bracketed(f"return {self.name}_reference(", names, ")", depth=2)),
-            *bracketed(f"return {self.forward.qualified_name}(", names, ")", depth=1),
-        ]
-        return self.documented_function(body)
+        """Print the function that users call."""
+        return self.documented_function(bracketed("return OPERATOR(", self.forward.argument_names, ")", depth=1))
 
     def documented_function(self, body: Sequence[str]) -> list[str]:
         """The function that users call, with its documentation and this body."""
@@ -140,25 +135,23 @@ class OperatorText:
             argument.declaration + (f" = {argument.default}" if argument.default else "")
             for argument in self._arguments
         ]
+        results = (f"{r.name}: {dtype_and_shape(r.dtype, r.dims)}" for r in self.forward.operation.results)
+        title = f"{_plain(self._title())} Returns {', '.join(results)}."
+        first, *lines = textwrap.wrap(title, LINE_LENGTH - 2 * len(INDENT))
         docstring = [
-            f'"""{_plain(self._title())}',
+            f'"""{first}',
+            *lines,
             "",
             "Args:",
             *(f"    {argument.name}: {argument.description}" for argument in self._arguments),
-            "",
-            "Returns:",
-            *(
-                f"    {result.name}: {dtype_and_shape(result.dtype, result.dims)}"
-                for result in self.forward.operation.results
-            ),
             '"""',
         ]
         definition = bracketed(f"def {self.name}(", declarations, f") -> {self.forward.returns}:")
         return [*definition, *indented([*docstring, *body])]
 
-    def module_part(self) -> list[list[str]]:
-        """How what it was made from is made to use the operator."""
-        return use_functions(self.task, self.forward)
+    def use_part(self) -> list[str]:
+        """Print how what it was made from is made to use the operator."""
+        return use_function(self.task, self.forward)
 
     def reference(self) -> list[str]:
         """The PyTorch code that the kernels replace."""
@@ -166,7 +159,7 @@ class OperatorText:
 
     def _title(self) -> str:
         what = self.task.target.rpartition("::")[2].rpartition("/")[2] or self.name
-        return f"{what}: by CUDA kernels where they can, by PyTorch where not."
+        return f"{what}: by CUDA kernels inside their contract, else by PyTorch."
 
     def contract(self) -> Iterable[str]:
         """What the kernels take, a line each."""
@@ -178,49 +171,27 @@ class OperatorText:
         for condition in self.forward.operation.where:
             yield str(condition.expression)
 
-    # the operations
+    # the operator itself
 
-    def contract_functions(self, text: OperationText) -> list[list[str]]:
-        """What is there of an operation where no kernel runs: its contract, its fake and its fallback."""
-        outside_shapes, by_pytorch = self._forward_fallback() if text is self.forward else self._backward_fallback(text)
-        return [mismatch_function(text), outside_function(text), fake_function(text, outside_shapes), by_pytorch]
+    def operator_arguments(self) -> list[str]:
+        """Print the arguments of the operator's object that do not depend on where its launches are."""
+        lines = []
+        if self.backward is not None:
+            lines += literal("gradients=(", list(map(string_literal, self.gradient_names)), "),", depth=1)
+        if captured := unread_numbers(self.task, self.forward):
+            items = [f"{string_literal(name)}: {python_number(value)}" for name, value in captured.items()]
+            lines += literal("captured={", items, "},", depth=1)
+        if is_module(self.task):
+            first, *others = module_use(self.task)
+            lines += [f"module={first}", *others[:-1], f"{others[-1]},"]
+        return lines
 
-    def _forward_fallback(self) -> tuple[list[str], list[str]]:
-        text = self.forward
-        reference = bracketed(f"results = {self.name}_reference(", text.argument_names, ")", depth=2)
-        inputs = [argument.name for argument in self._arguments if argument.is_tensor]
-        is_single = len(text.operation.results) == 1
-        body = [
-            '"""The results by PyTorch, in tensors of their own as the operator must return them."""',
-            *literal("inputs = (", inputs, ")", depth=1),
-            f"with torch.autocast({inputs[0]}.device.type, enabled=False):",
-            *indented(reference),
-            "return _own((results,), inputs)[0]" if is_single else "return _own(results, inputs)",
-        ]
-        empty = "return _empty_like(results)" if is_single else "return tuple(map(_empty_like, results))"
-        return [*reference, empty], [*text.define("_", "_by_pytorch", text.returns), *indented(body)]
-
-    def _backward_fallback(self, text: OperationText) -> tuple[list[str], list[str]]:
-        wanted = [self.forward.rename(result.name.removeprefix("grad_")) for result in text.operation.results]
-        names = [argument.name for argument in self._arguments]
-        needed = [str(name in wanted) for name in names]
-        gradients = tuple_text([argument.name for argument in text.arguments[: len(self.differentiable_results)]])
-        inputs = [argument.name for argument in text.arguments if argument.is_tensor]
-        found = [f"found[{names.index(name)}]" for name in wanted]
-        call = [f"{self.name}_reference", "arguments", "needed", gradients]
-        body = [
-            '"""The gradients by PyTorch: the reference again, under autograd."""',
-            *literal("arguments = (", names, ")", depth=1),
-            *literal("needed = (", needed, ")", depth=1),
-            "with _autograd_in_operator():",
-            *indented(bracketed("found = _gradients(", call, ")", depth=2)),
-            *literal("results = (", found, ")", depth=1),
-            *literal("inputs = (", inputs, ")", depth=1),
-            "owned = _own(results, inputs)",
-            "return owned" if len(wanted) > 1 else "return owned[0]",
-        ]
-        empties = [f"_empty_like({name})" for name in wanted]
-        return returned(empties, depth=2), [*text.define("_", "_by_pytorch", text.returns), *indented(body)]
+    @property
+    def gradient_names(self) -> list[str]:
+        """List the arguments whose gradients the backward's kernels make, in the order of its results."""
+        assert self.backward is not None
+        results = self.backward.operation.results
+        return [self.forward.rename(result.name.removeprefix("grad_")) for result in results]
 
     # autograd
 

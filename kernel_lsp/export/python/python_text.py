@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from kernel_lsp.core.expression import COMPARISONS, Binary, Call, Constant, Expression, Name, Number, Unary
 
-LINE_LENGTH = 110
+LINE_LENGTH = 120
 INDENT = "    "
 _NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 _PRECEDENCE = {"or": 1, "and": 2, **dict.fromkeys(COMPARISONS, 4), "+": 5, "-": 5, "*": 6, "/": 6, "//": 6, "%": 6}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
+from kernel_lsp.core.expression import Number
 from kernel_lsp.core.task import Task, TaskScalar, TaskTensor
 from kernel_lsp.errors import InternalError
 from kernel_lsp.export.python.operation_text import OperationText, dtype_and_shape
@@ -21,19 +22,15 @@ from kernel_lsp.export.python.python_text import (
 
 
 def reference_function(task: Task, operation: OperationText) -> list[str]:
-    """``def <name>_reference(...)`` with annotations. Numbers that the capture has baked into the body, and that the
-    function would ignore, are checked: those that it took, and sizes, e.g. a scale of ``1 / sqrt(D)``."""
+    """Print ``def <name>_reference(...)`` with annotations. It refuses other values than the captured ones where its
+    body has them as constants: numbers that it took, and sizes, e.g. a scale of ``1 / sqrt(D)``."""
     function = _parsed(task)
     body = ['"""The PyTorch code that the kernels replace, as it was captured."""']
-    used = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
-    for argument in task.arguments:
-        if isinstance(argument, TaskScalar) and argument.name not in used:
-            name = python_identifier(argument.name, operation.reserved)
-            body += _refusal(
-                differs(name, argument.value),
-                f"{task.name} was captured with {argument.name}={python_number(argument.value)}; capture it again",
-            )
-        elif isinstance(argument, TaskTensor) and (held := _held_sizes(argument)):
+    for name, value in unread_numbers(task, operation).items():
+        message = f"{task.name} was captured with {name}={python_number(value)}; capture it again"
+        body += _refusal(differs(name, value), message)
+    for argument in task.tensors:
+        if held := _held_sizes(argument):
             name = python_identifier(argument.name, operation.reserved)
             differing = (f"{name}.shape[{position}] != {size}" for position, size in held.items())
             body += _refusal(
@@ -45,6 +42,13 @@ def reference_function(task: Task, operation: OperationText) -> list[str]:
         body.append(f"{original} = {renamed}")
     definition = operation.define("", "_reference", operation.returns)
     return [*definition, *indented(body), *_body_lines(task, function)]
+
+
+def unread_numbers(task: Task, operation: OperationText) -> dict[str, Number]:
+    """Return the numbers that the reference takes and has as constants, by their Python names."""
+    used = {node.id for node in ast.walk(_parsed(task)) if isinstance(node, ast.Name)}
+    scalars = (argument for argument in task.arguments if isinstance(argument, TaskScalar))
+    return {python_identifier(a.name, operation.reserved): a.value for a in scalars if a.name not in used}
 
 
 # --- below

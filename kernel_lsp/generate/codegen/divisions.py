@@ -7,8 +7,20 @@ from collections.abc import Iterable
 
 from kernel_lsp.generate.codegen.block import Block
 from kernel_lsp.generate.codegen.index_text import IndexWriter
-from kernel_lsp.generate.codegen.operators import ATOM, Text
-from kernel_lsp.generate.index import Index, Indirect, Quotient, Remainder, as_index
+from kernel_lsp.generate.codegen.operators import ADD, ATOM, MULTIPLY, UNARY, Text
+from kernel_lsp.generate.index import (
+    ONE,
+    ZERO,
+    Index,
+    Indirect,
+    Quotient,
+    Remainder,
+    Variable,
+    as_index,
+    coefficient,
+    is_nonnegative,
+    substitute,
+)
 
 Division = Quotient | Remainder
 
@@ -23,6 +35,45 @@ def declare_divisions(indices: Iterable[Index], writer: IndexWriter) -> None:
         is_named = as_index(atom).digest in writer.block.kernel.coordinates
         if (is_named or counted[atom] > 1) and _can_declare(atom, writer.block):
             _declare(atom, writer)
+
+
+def declare_lane_divisions(indices: Iterable[Index], lane: Variable, writer: IndexWriter) -> dict[bytes, Text]:
+    """Declare, once per pack, quotients whose dividend grows by 1 from lane to lane; return what they are in each lane,
+    where only few have to divide."""
+    named: dict[bytes, Text] = {}
+    counted: Counter[Division] = Counter()
+    for index in indices:
+        _count(index, counted)
+    for dividend, divisor in dict.fromkeys((atom.dividend, atom.divisor) for atom in sorted(counted, key=_nesting)):
+        if _steps_by_lane(dividend, divisor, lane, writer.block):
+            named |= _declare_lanes(dividend, divisor, lane, writer)
+    return named
+
+
+def _steps_by_lane(dividend: Index, divisor: Index, lane: Variable, block: Block) -> bool:
+    start = substitute(dividend, {lane: ZERO})
+    is_plain = divisor.constant is None and lane not in divisor.variables and block.lookup(dividend.digest) is None
+    return (
+        is_plain
+        and coefficient(dividend, lane) == ONE
+        and block.knows(start.variables | divisor.variables)
+        and is_nonnegative(dividend)
+        and not _reads_memory(Quotient(dividend, divisor))
+    )
+
+
+def _declare_lanes(dividend: Index, divisor: Index, lane: Variable, writer: IndexWriter) -> dict[bytes, Text]:
+    block = writer.block
+    start, size = writer.text(substitute(dividend, {lane: ZERO})), writer.text(divisor).within(UNARY)
+    type_, v = block.kernel.index_type, lane.name
+    quotient = block.declare(f"{lane.name}_block", type_, f"{start.within(MULTIPLY)} / {size}")
+    rest = block.declare(f"{lane.name}_within", type_, f"{start.text} - {quotient} * {size}")
+    block.kernel.use("near_quotient")
+    arguments = f"({rest} + {v}, {writer.text(divisor).text})"
+    return {
+        as_index(Quotient(dividend, divisor)).digest: Text(f"{quotient} + near_quotient{arguments}", ADD),
+        as_index(Remainder(dividend, divisor)).digest: Text(f"near_remainder{arguments}", ATOM),
+    }
 
 
 # --- below: one division

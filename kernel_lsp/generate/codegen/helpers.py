@@ -9,6 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from kernel_lsp.generate.codegen.attention_helpers import ATTENTION_HELPERS
+from kernel_lsp.generate.codegen.scan_helpers import SCAN_BASICS, SCAN_HELPERS
+from kernel_lsp.generate.codegen.tensor_core_helpers import TENSOR_CORE_HELPERS
+from kernel_lsp.generate.codegen.warpgroup_helpers import WARPGROUP_HELPERS
+
 SUFFIXES = {"float": ("f", "f"), "double": ("", "")}
 
 
@@ -43,7 +48,7 @@ def render_helpers(uses: Iterable[HelperUse]) -> str:
 
 
 def _needed_type(name: str, type_: str) -> str:
-    return "" if name in TYPELESS else type_
+    return "" if name in TYPELESS else type_ or "float"
 
 
 def _render(use: HelperUse) -> str:
@@ -65,6 +70,13 @@ __device__ inline int floor_mod(int a, int b) { return a - floor_div(a, b) * b; 
 """,
         ("floor_div",),
     ),
+    "near_quotient": Helper("""
+// position / size and position % size, quick where the position is mostly below the size.
+template <typename T>
+__device__ inline T near_quotient(T position, T size) { return position < size ? 0 : position / size; }
+template <typename T>
+__device__ inline T near_remainder(T position, T size) { return position < size ? position : position % size; }
+"""),
     "Pack": Helper("""
 // N neighbours in memory, moved by one load or store.
 template <typename T, int N>
@@ -84,6 +96,35 @@ __device__ inline Pack<T, N>* packs(T* pointer) {
 }
 """,
         ("Pack",),
+    ),
+    "read_peer": Helper("""
+// What another block of the cluster has at the same place of its shared memory.
+template <typename T>
+__device__ inline T read_peer(const T* own, int rank) {
+    const T* there;
+    asm volatile("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(own), "r"(rank));
+    return *there;
+}
+"""),
+    "wait_async": Helper("""
+// Waits for what this thread copies.
+__device__ inline void wait_async() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+"""),
+    "prefetch": Helper("""
+// Asks for memory that is read later; waits for nothing.
+template <typename T>
+__device__ inline void prefetch(const T* pointer) { asm volatile("prefetch.global.L2 [%0];" :: "l"(pointer)); }
+"""),
+    "prefetch_all": Helper(
+        """
+// Asks for a small tensor, each thread for a line of 128 bytes.
+template <typename T>
+__device__ inline void prefetch_all(const T* pointer, int n_elements) {
+    constexpr int line = 128 / sizeof(T);
+    for (int i = threadIdx.x * line; i < n_elements; i += blockDim.x * line) prefetch(pointer + i);
+}
+""",
+        ("prefetch",),
     ),
     "maximum": Helper("""
 // NaN when either is NaN, as in PyTorch.
@@ -164,6 +205,146 @@ __device__ inline {T} integer_power({T} base, {T} exponent) {
     return result;
 }
 """),
+    "add_exponentials": Helper(
+        """
+// Adds N values to a maximum and a sum of exponentials relative to it. A maximum of -inf has a sum of 0.
+template <int N>
+__device__ inline void add_exponentials(const {T} (&values)[N], {T}& largest, {T}& sum) {
+    const {T} before = largest;
+    for (int v = 0; v < N; ++v) largest = maximum(largest, values[v]);
+    const {T} pivot = largest == -CUDART_INF_F ? 0.0{s} : largest;
+    sum *= exp{f}(before - pivot);
+    for (int v = 0; v < N; ++v) sum += exp{f}(values[v] - pivot);
+}
+""",
+        ("maximum",),
+    ),
+    "add_moments": Helper("""
+// Adds N values to a mean and a sum of squared distances from it (Chan, Golub, LeVeque).
+template <int N>
+__device__ inline void add_moments(const float (&values)[N], float& count, float& mean, float& squares) {
+    float pack_mean = 0.0f;
+    for (int v = 0; v < N; ++v) pack_mean += values[v];
+    pack_mean *= 1.0f / N;
+    for (int v = 0; v < N; ++v) squares += (values[v] - pack_mean) * (values[v] - pack_mean);
+    const float distance = pack_mean - mean, share = N / (count + N);
+    mean += distance * share;
+    squares += distance * distance * count * share;
+    count += N;
+}
+"""),
+    "share_of": Helper("""
+// How many of n packs block `rank` does when BLOCKS blocks of THREADS threads take turns.
+template <int BLOCKS, int THREADS>
+__device__ inline int share_of(int n, int rank) {
+    const int rest = n % (BLOCKS * THREADS) - rank * THREADS;
+    return n / (BLOCKS * THREADS) * THREADS + (rest < 0 ? 0 : rest < THREADS ? rest : THREADS);
+}
+"""),
+    "load_once": Helper(
+        """
+// Loads and stores with early eviction: what is used once leaves the cache to what is used again.
+template <typename T, int N>
+__device__ inline Pack<T, N> load_once(const Pack<T, N>* pointer) {
+    static_assert(sizeof(Pack<T, N>) % 4 == 0, "a pack is one word or more");
+    constexpr int WORDS = sizeof(Pack<T, N>) / 4;
+    union {
+        Pack<T, N> pack;
+        unsigned one;
+        uint2 two;
+        uint4 four;
+    } bits;
+    if constexpr (WORDS == 4) bits.four = __ldcs(reinterpret_cast<const uint4*>(pointer));
+    if constexpr (WORDS == 2) bits.two = __ldcs(reinterpret_cast<const uint2*>(pointer));
+    if constexpr (WORDS == 1) bits.one = __ldcs(reinterpret_cast<const unsigned*>(pointer));
+    return bits.pack;
+}
+template <typename T, int N>
+__device__ inline void store_once(Pack<T, N>* pointer, const Pack<T, N>& pack) {
+    constexpr int WORDS = sizeof(Pack<T, N>) / 4;
+    if constexpr (WORDS == 4) __stcs(reinterpret_cast<uint4*>(pointer), reinterpret_cast<const uint4&>(pack));
+    if constexpr (WORDS == 2) __stcs(reinterpret_cast<uint2*>(pointer), reinterpret_cast<const uint2&>(pack));
+    if constexpr (WORDS == 1) __stcs(reinterpret_cast<unsigned*>(pointer), reinterpret_cast<const unsigned&>(pack));
+}
+""",
+        ("Pack",),
+    ),
+    "cluster_sync": Helper("""
+// Waits for all threads of the cluster, and for what they have written to shared memory.
+__device__ inline void cluster_sync() {
+    asm volatile("barrier.cluster.arrive;\\n\\tbarrier.cluster.wait;" ::: "memory");
+}
+"""),
+    "in_block": Helper("""
+// Where block `rank` of the cluster has the variable that `own` points to in this block's shared memory.
+template <typename T>
+__device__ inline T* in_block(T* own, int rank) {
+    T* remote;
+    asm volatile("mapa.u64 %0, %1, %2;" : "=l"(remote) : "l"(own), "r"(rank));
+    return remote;
+}
+"""),
+    "grid_sync": Helper("""
+// Waits until `n_expected` blocks have arrived; they all run at once, for the launch is cooperative.
+__device__ inline void grid_sync(int* n_arrived, int n_expected) {
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        atomicAdd(n_arrived, 1);
+        while (*(volatile int*)n_arrived < n_expected) {}
+        __threadfence();
+    }
+    __syncthreads();
+}
+"""),
+    "copy_pack": Helper(
+        """
+// Starts to copy a pack of 4, 8 or 16 bytes to shared memory.
+template <typename T, int N>
+__device__ inline void copy_pack(Pack<T, N>* target, const Pack<T, N>* source) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"((unsigned)__cvta_generic_to_shared(target)),
+                 "l"(source), "n"(sizeof(Pack<T, N>))
+                 : "memory");
+}
+""",
+        ("Pack",),
+    ),
+    "copy_async_once": Helper(
+        """
+// Starts to copy a pack to shared memory; it leaves the L2 cache first.
+template <typename T, int N>
+__device__ inline void copy_async_once(Pack<T, N>* target, const Pack<T, N>* source) {
+    static_assert(sizeof(Pack<T, N>) == 16, "copies past the L1 cache move 16 bytes");
+    unsigned long long policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(
+                     (unsigned)__cvta_generic_to_shared(target)),
+                 "l"(source), "l"(policy)
+                 : "memory");
+}
+""",
+        ("Pack",),
+    ),
+    "load_kept": Helper(
+        """
+// Loads what later rows use again; it leaves the L2 cache last. Volatile: it must not move before its bounds check.
+template <typename T, int N>
+__device__ inline Pack<T, N> load_kept(const Pack<T, N>* pointer) {
+    static_assert(sizeof(Pack<T, N>) == 16, "one load moves 16 bytes");
+    unsigned long long policy;
+    union {
+        Pack<T, N> pack;
+        uint4 words;
+    } bits;
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(bits.words.x), "=r"(bits.words.y), "=r"(bits.words.z), "=r"(bits.words.w)
+                 : "l"(pointer), "l"(policy));
+    return bits.pack;
+}
+""",
+        ("Pack",),
+    ),
     "comes_before": Helper("""
 // The order of argmax: NaN before everything, then the larger value, then the smaller index; -1 stands for none.
 __device__ inline bool comes_before({T} value, int index, {T} best, int best_index) {
@@ -277,13 +458,14 @@ __device__ inline void block_argmax({T}& best, int& best_index) {
     **{
         f"column_{kind}": Helper(
             f"""
-// Combines over threadIdx.y; every thread gets the result of its threadIdx.x.
+// Combines threads that are WIDTH apart; every thread gets the result of its column.
 template <int LANES, int WIDTH>
 __device__ inline {{T}} column_{kind}({{T}} value) {{
     __shared__ {{T}} of_lane[LANES][WIDTH];
-    of_lane[threadIdx.y][threadIdx.x] = value;
+    const int column = threadIdx.x % WIDTH;
+    of_lane[threadIdx.x / WIDTH][column] = value;
     __syncthreads();
-    {{T}} result = of_lane[0][threadIdx.x];
+    {{T}} result = of_lane[0][column];
     for (int lane = 1; lane < LANES; ++lane) {combine}
     __syncthreads();
     return result;
@@ -292,10 +474,10 @@ __device__ inline {{T}} column_{kind}({{T}} value) {{
             needs,
         )
         for kind, combine, needs in (
-            ("sum", "result += of_lane[lane][threadIdx.x];", ()),
-            ("prod", "result *= of_lane[lane][threadIdx.x];", ()),
-            ("max", "result = maximum(result, of_lane[lane][threadIdx.x]);", ("maximum",)),
-            ("min", "result = minimum(result, of_lane[lane][threadIdx.x]);", ("minimum",)),
+            ("sum", "result += of_lane[lane][column];", ()),
+            ("prod", "result *= of_lane[lane][column];", ()),
+            ("max", "result = maximum(result, of_lane[lane][column]);", ("maximum",)),
+            ("min", "result = minimum(result, of_lane[lane][column]);", ("minimum",)),
         )
     },
     "column_argmax": Helper(
@@ -304,13 +486,14 @@ template <int LANES, int WIDTH>
 __device__ inline void column_argmax({T}& best, int& best_index) {
     __shared__ {T} of_lane[LANES][WIDTH];
     __shared__ int index_of_lane[LANES][WIDTH];
-    of_lane[threadIdx.y][threadIdx.x] = best;
-    index_of_lane[threadIdx.y][threadIdx.x] = best_index;
+    const int column = threadIdx.x % WIDTH;
+    of_lane[threadIdx.x / WIDTH][column] = best;
+    index_of_lane[threadIdx.x / WIDTH][column] = best_index;
     __syncthreads();
     for (int lane = 0; lane < LANES; ++lane) {
-        if (comes_before(of_lane[lane][threadIdx.x], index_of_lane[lane][threadIdx.x], best, best_index)) {
-            best = of_lane[lane][threadIdx.x];
-            best_index = index_of_lane[lane][threadIdx.x];
+        if (comes_before(of_lane[lane][column], index_of_lane[lane][column], best, best_index)) {
+            best = of_lane[lane][column];
+            best_index = index_of_lane[lane][column];
         }
     }
     __syncthreads();
@@ -318,46 +501,77 @@ __device__ inline void column_argmax({T}& best, int& best_index) {
 """,
         ("comes_before",),
     ),
-    "block_scan_sum": Helper("""
-// The sum of the values of this thread and all before it, and in `total` that of the block.
-template <int THREADS>
-__device__ inline {T} block_scan_sum({T} value, {T}& total) {
-    __shared__ {T} of_thread[THREADS];
-    of_thread[threadIdx.x] = value;
-    __syncthreads();
-    for (int step = 1; step < THREADS; step *= 2) {
-        const {T} before = threadIdx.x >= step ? of_thread[threadIdx.x - step] : static_cast<{T}>(0);
-        __syncthreads();
-        of_thread[threadIdx.x] += before;
-        __syncthreads();
+    **{
+        f"parts_{kind}": Helper(
+            f"""
+// Every thread gets the {word} of what the blocks of its row found.
+template <int BLOCKS>
+__device__ inline {{T}} parts_{kind}(const {{T}}* parts) {{
+    {{T}} value = parts[threadIdx.x % 32 % BLOCKS];
+    for (int part = threadIdx.x % 32 + 32; part < BLOCKS; part += 32) {combine}
+    {start}return warp_{kind}<32>(value);
+}}
+""",
+            (f"warp_{kind}",),
+        )
+        for kind, word, combine, start in (
+            ("sum", "sum", "value += parts[part];", "if (threadIdx.x % 32 >= BLOCKS) value = 0;\n    "),
+            ("prod", "product", "value *= parts[part];", "if (threadIdx.x % 32 >= BLOCKS) value = 1;\n    "),
+            ("max", "maximum", "value = maximum(value, parts[part]);", ""),
+            ("min", "minimum", "value = minimum(value, parts[part]);", ""),
+        )
+    },
+    "parts_exponentials": Helper(
+        """
+// The sum of exponentials relative to `peak`, of sums that are relative to the maximum of a block each.
+template <int BLOCKS>
+__device__ inline float parts_exponentials(const float* sums, const float* peaks, float peak) {
+    float sum = 0.0f;
+    for (int part = threadIdx.x % 32; part < BLOCKS; part += 32) sum += sums[part] * expf(peaks[part] - peak);
+    return warp_sum<32>(sum);
+}
+""",
+        ("warp_sum",),
+    ),
+    "parts_squares": Helper(
+        """
+// The sum of squared distances from `mean`, of sums that are relative to the mean of a block each (Chan et al.).
+template <int BLOCKS, int THREADS, int N>
+__device__ inline float parts_squares(const float* squares, const float* sums, float mean, int n_packs) {
+    float total = 0.0f;
+    for (int part = threadIdx.x % 32; part < BLOCKS; part += 32) {
+        const float count = (float)share_of<BLOCKS, THREADS>(n_packs, part) * N;
+        const float distance = sums[part] / fmaxf(count, 1.0f) - mean;
+        total += squares[part] + count * distance * distance;
     }
-    value = of_thread[threadIdx.x];
-    total = of_thread[THREADS - 1];
-    __syncthreads();
-    return value;
+    return warp_sum<32>(total);
 }
-"""),
-    "block_scan_prod": Helper("""
-// The product of the values of this thread and all before it, and in `total` that of the block.
-template <int THREADS>
-__device__ inline {T} block_scan_prod({T} value, {T}& total) {
-    __shared__ {T} of_thread[THREADS];
-    of_thread[threadIdx.x] = value;
-    __syncthreads();
-    for (int step = 1; step < THREADS; step *= 2) {
-        const {T} before = threadIdx.x >= step ? of_thread[threadIdx.x - step] : static_cast<{T}>(1);
-        __syncthreads();
-        of_thread[threadIdx.x] *= before;
-        __syncthreads();
-    }
-    value = of_thread[threadIdx.x];
-    total = of_thread[THREADS - 1];
-    __syncthreads();
-    return value;
+""",
+        ("warp_sum", "share_of"),
+    ),
+    **{name: Helper(*entry) for name, entry in (SCAN_BASICS | SCAN_HELPERS).items()},
+    **{name: Helper(text) for name, text in {**TENSOR_CORE_HELPERS, **WARPGROUP_HELPERS}.items()},
+    **{name: Helper(*entry) for name, entry in ATTENTION_HELPERS.items()},
 }
-"""),
-}
-TYPELESS = frozenset(("Pack", "packs", "floor_div", "floor_mod"))
+_TEMPLATES = (*SCAN_BASICS, *SCAN_HELPERS, *TENSOR_CORE_HELPERS, *WARPGROUP_HELPERS, *ATTENTION_HELPERS)
+TYPELESS = frozenset(
+    (
+        *_TEMPLATES,
+        "Pack",
+        "packs",
+        "floor_div",
+        "floor_mod",
+        "add_moments",
+        "share_of",
+        "load_once",
+        "prefetch",
+        "copy_pack",
+        "copy_async_once",
+        "load_kept",
+        "parts_squares",
+        "near_quotient",
+    )
+)
 _INTEGER_EXTREMES = {
     "maximum": "__device__ inline {T} maximum({T} a, {T} b) { return a > b ? a : b; }",
     "minimum": "__device__ inline {T} minimum({T} a, {T} b) { return a < b ? a : b; }",

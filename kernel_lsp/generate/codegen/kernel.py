@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from kernel_lsp.core.expression import Binary, Constant, Expression, Name
 from kernel_lsp.core.expression_rules import binary
+from kernel_lsp.core.plan import Fill, TensorParameter
 from kernel_lsp.generate.codegen.helpers import HelperUse
 from kernel_lsp.generate.codegen.kernel_writer import KernelParameterText, KernelWriter
 from kernel_lsp.generate.index import Index, divides
@@ -18,8 +19,39 @@ ONE = Constant(1)
 
 
 @dataclass(frozen=True)
+class SharedArray:
+    """An array in shared memory that a kernel uses for itself from its first statement to its last."""
+
+    type: str
+    name: str
+    n_elements: int
+    align: int
+
+    @property
+    def declaration(self) -> str:
+        """The line that declares it."""
+        return f"__shared__ __align__({self.align}) {self.type} {self.name}[{self.n_elements}];"
+
+
+@dataclass(frozen=True)
+class KernelSource:
+    """The parts of a kernel's text, for a launch that it shares with others. `shared_bytes` are those of its arrays;
+    `memory` is the one among them that may be another kernel's as well."""
+
+    comment: str
+    parameters: tuple[KernelParameterText, ...]
+    body: tuple[str, ...]
+    shared_bytes: int
+    memory: SharedArray | None = None
+
+
+@dataclass(frozen=True)
 class RenderedKernel:
-    """A `__global__` function and its launch. `conditions` are `where:` lines that it needs."""
+    """A `__global__` function and its launch. `conditions` are `where:` lines that it needs.
+
+    `scratch` are tensors of its own, of which `fills` sets some before each launch. `attributes` are those of the
+    launch, `shared_bytes` the dynamic shared memory of a block, `when` the condition of the launch among its variants.
+    """
 
     name: str
     text: str
@@ -27,7 +59,13 @@ class RenderedKernel:
     block: tuple[int, int, int]
     arguments: tuple[Expression, ...]
     helpers: frozenset[HelperUse]
+    source: KernelSource
     conditions: tuple[Expression, ...] = ()
+    scratch: tuple[TensorParameter, ...] = ()
+    fills: tuple[Fill, ...] = ()
+    attributes: tuple[tuple[str, int], ...] = ()
+    when: Expression | None = None
+    shared_bytes: int = 0
 
 
 def rendered(
@@ -37,24 +75,46 @@ def rendered(
     grid: Sequence[Expression],
     block: Sequence[int],
     conditions: Sequence[Expression] = (),
+    *,
+    min_blocks: int | None = None,
+    static_bytes: int = 0,
+    dynamic_bytes: int = 0,
+    memory: SharedArray | None = None,
+    attributes: tuple[tuple[str, int], ...] = (),
 ) -> RenderedKernel:
-    """The kernel's text: comment, signature with shapes beside pointers, body."""
+    """The kernel's text: comment, signature with shapes beside pointers, body. An SM must hold `min_blocks` at once,
+    which also tells the compiler how many registers a thread may have."""
     parameters = kernel.parameters()
     n_threads = block[0] * (block[1] if len(block) > 1 else 1)
-    head = [f"// {line}" for line in textwrap.wrap(comment, COMMENT_COLUMNS)]
-    signature = f"__global__ void __launch_bounds__({n_threads}) {kernel.name}("
-    lines = [*head, signature, *_parameter_lines(parameters), *body, "}"]
+    bounds = f"{n_threads}" if min_blocks is None else f"{n_threads}, {min_blocks}"
+    signature = f"__global__ void __launch_bounds__({bounds}) {kernel.name}("
     full_grid = (*grid, *(ONE,) * (3 - len(grid)))
     full_block = (*block, *(1,) * (3 - len(block)))
     return RenderedKernel(
         kernel.name,
-        "\n".join(lines) + "\n",
+        function_text(comment, signature, parameters, body),
         (full_grid[0], full_grid[1], full_grid[2]),
         (full_block[0], full_block[1], full_block[2]),
-        tuple(Name(p.argument) if isinstance(p.argument, str) else p.argument for p in parameters),
+        tuple(argument_of(parameter) for parameter in parameters),
         frozenset(kernel.helpers),
+        KernelSource(comment, tuple(parameters), tuple(body), static_bytes, memory),
         tuple(conditions),
+        tuple(kernel.scratch.values()),
+        tuple(kernel.fills),
+        attributes,
+        shared_bytes=dynamic_bytes,
     )
+
+
+def function_text(comment: str, signature: str, parameters: Sequence[KernelParameterText], body: Sequence[str]) -> str:
+    """A function: its comment, `signature` up to the parenthesis, parameters and body."""
+    head = [f"// {line}" for line in textwrap.wrap(comment, COMMENT_COLUMNS)]
+    return "\n".join([*head, signature, *_parameter_lines(parameters), *body, "}"]) + "\n"
+
+
+def argument_of(parameter: KernelParameterText) -> Expression:
+    """The plan's argument for a parameter."""
+    return Name(parameter.argument) if isinstance(parameter.argument, str) else parameter.argument
 
 
 def blocks_of(n_items: Index, per_block: int) -> Expression:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.core.expression import Expression
+from kernel_lsp.core.expression import Constant, Expression
+from kernel_lsp.core.plan import Fill, TensorParameter
 from kernel_lsp.generate.codegen.helpers import HelperUse
 from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE
 from kernel_lsp.generate.index import Index, Symbol, as_index
@@ -27,20 +28,24 @@ class KernelParameterText:
 
 @dataclass
 class KernelWriter:
-    """One kernel in the making. `tensor_names` are the plan's names of the tensors in memory; `hints` name scalars."""
+    """One kernel in the making. `tensor_names` are the plan's names of the tensors in memory; `hints` name scalars;
+    with `unrolls_loops` short loops of a thread are unrolled, so that what it reads twice stays in registers."""
 
     name: str
     tensor_names: Mapping[Tensor, str]
     hints: Mapping[bytes, str]
     reserved: frozenset[str] = frozenset()
     index_type: Literal["int", "long long"] = "int"
+    unrolls_loops: bool = False
     coordinates: dict[bytes, str] = field(default_factory=dict)
     helpers: set[HelperUse] = field(default_factory=set)
     reads: dict[Tensor, str] = field(default_factory=dict)
     writes: dict[Tensor, str] = field(default_factory=dict)
     symbols: dict[Symbol, str] = field(default_factory=dict)
     sizes: dict[bytes, tuple[str, Index]] = field(default_factory=dict)
+    scratch: dict[str, TensorParameter] = field(default_factory=dict)
     names: NamePool = field(default_factory=NamePool)
+    fills: list[Fill] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         pool = NamePool(set(self.reserved))
@@ -61,6 +66,13 @@ class KernelWriter:
     def target(self, tensor: Tensor) -> str:
         """The parameter that writes the tensor."""
         return self.writes.setdefault(tensor, self._local_names[tensor])
+
+    def add_scratch(self, wanted: str, dtype: DType, dims: Sequence[Expression]) -> str:
+        """Add a scratch tensor of this kernel's own to the plan; return the parameter that points to it."""
+        name = self.names.take(wanted)
+        in_plan = NamePool({*self.tensor_names.values(), *self.reserved}).take(f"{self.name}_{wanted}")
+        self.scratch[name] = TensorParameter(in_plan, dtype, tuple(dims))
+        return name
 
     def symbol(self, symbol: Symbol) -> str:
         """The parameter that holds a size."""
@@ -83,8 +95,14 @@ class KernelWriter:
         self.helpers.add(HelperUse(name, COMPUTE_TYPE[dtype] if dtype else ""))
         return name
 
+    def zeroed_words(self, wanted: str, n_words: Expression) -> str:
+        """Add scratch of 64-bit words that a fill zeroes before each launch; return the parameter that points to it."""
+        name = self.add_scratch(wanted, DType.I64, (n_words,))
+        self.fills.append(Fill(self.scratch[name].name, Constant(0)))
+        return name
+
     def parameters(self) -> list[KernelParameterText]:
-        """In the order: tensors read, tensors written, sizes."""
+        """In the order: tensors read, tensors written, scratch of the kernel's own, sizes."""
         found = []
         for tensor, name in self.reads.items():
             if tensor not in self.writes:
@@ -93,6 +111,9 @@ class KernelWriter:
         for tensor, name in self.writes.items():
             declaration = f"{tensor.dtype.cuda_type}* __restrict__ {name}"
             found.append(KernelParameterText(declaration, shape_text(tensor), self.tensor_names[tensor]))
+        for name, scratch in self.scratch.items():
+            declaration = f"{scratch.dtype.cuda_type}* __restrict__ {name}"
+            found.append(KernelParameterText(declaration, f"({', '.join(map(str, scratch.dims))})", scratch.name))
         for name, size in self.sizes.values():
             expression = to_expression(size)
             found.append(KernelParameterText(f"{self.index_type} {name}", str(expression), expression))

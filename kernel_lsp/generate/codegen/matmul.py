@@ -70,6 +70,12 @@ def innermost(flat: Index) -> Variable | None:
     return min(mixed, key=lambda variable: variable.name, default=None)
 
 
+def is_innermost(flat: Index, variable: Variable) -> bool:
+    """Return whether neighbours along the variable are neighbours at a flat position."""
+    step = coefficient(flat, variable)
+    return step == ONE if step is not None else innermost(flat) == variable
+
+
 # --- below: one kernel
 
 
@@ -92,8 +98,11 @@ class _TileRenderer:
         conditions: list[Expression] = []
         if self.has_batch:
             grid.append(to_expression(self.group.batch.extent))
-            conditions += _grid_condition(self.group.batch.extent)
-        return rendered(self.kernel, comment, self.scope.lines, grid, (schedule.n_threads,), conditions)
+            conditions += grid_conditions(self.group.batch.extent)
+        n_shared = schedule.tile_k * (schedule.tile_m + schedule.tile_n + 8) * max(4, self.group.tensor.dtype.itemsize)
+        return rendered(
+            *(self.kernel, comment, self.scope.lines, grid, (schedule.n_threads,), conditions), static_bytes=n_shared
+        )
 
     def _declare(self) -> None:
         scope, schedule = self.scope, self.schedule
@@ -109,7 +118,7 @@ class _TileRenderer:
         n_rows, n_columns = schedule.tile_m // schedule.thread_m, schedule.tile_n // schedule.thread_n
         # Neighbouring threads write neighbours in memory.
         store = self.group.stores[-1]
-        by_row = _is_innermost(ravel(store.index, store.tensor.shape), self.group.m)
+        by_row = is_innermost(ravel(store.index, store.tensor.shape), self.group.m)
         row, col = (f"% {n_rows}", f"/ {n_rows}") if by_row else (f"/ {n_columns}", f"% {n_columns}")
         scope.line(f"const int row = threadIdx.x {row} * {min(schedule.thread_m, RUN)};")
         scope.line(f"const int col = threadIdx.x {col} * {min(schedule.thread_n, RUN)};")
@@ -130,7 +139,7 @@ class _TileRenderer:
     def _load(self, scope: Scope, tile: str, factor: Scalar, along: Variable, name: str, size: str, limit: str) -> None:
         """Fill a tile. Neighbouring threads follow whatever the memory has next to each other."""
         inner = scope.open(f"for (int e = threadIdx.x; e < TK * {size}; e += {self.schedule.n_threads})")
-        if self._runs_along(factor, self.group.k):
+        if runs_along(factor, self.group.k):
             inner.line(f"const int k = k0 + e % TK, {name} = {name}0 + e / TK;")
         else:
             inner.line(f"const int k = k0 + e / {size}, {name} = {name}0 + e % {size};")
@@ -143,14 +152,6 @@ class _TileRenderer:
         guard.close()
         inner.line(f"{tile}[k - k0][{name} - {name}0] = value;")
         inner.close()
-
-    def _runs_along(self, factor: Scalar, variable: Variable) -> bool:
-        """Whether neighbours in memory are neighbours along `variable`."""
-        for access in accesses(factor):
-            flat = ravel(access.index, access.tensor.shape)
-            if variable in flat.variables:
-                return _is_innermost(flat, variable)
-        return True
 
     def _multiply(self, scope: Scope) -> None:
         schedule = self.schedule
@@ -189,7 +190,7 @@ class _TileRenderer:
         rows = scope.open(f"for (int i = 0; i < {schedule.thread_m}; ++i)")
         rows.line("#pragma unroll")
         columns = rows.open(f"for (int j = 0; j < {schedule.thread_n}; ++j)")
-        m, n = _spread("i", schedule.thread_m, schedule.tile_m), _spread("j", schedule.thread_n, schedule.tile_n)
+        m, n = spread("i", schedule.thread_m, schedule.tile_m), spread("j", schedule.thread_n, schedule.tile_n)
         columns.line(f"const int m = m0 + row + {m}, n = n0 + col + {n};")
         columns.line(f"if (m >= {self.n_rows} || n >= {self.n_columns}) continue;")
         columns.define(self.group.m, "m")
@@ -200,7 +201,16 @@ class _TileRenderer:
         rows.close()
 
 
-def _spread(index: str, count: int, tile: int) -> str:
+def runs_along(factor: Scalar, variable: Variable) -> bool:
+    """Whether neighbours in memory are neighbours along `variable`."""
+    for access in accesses(factor):
+        flat = ravel(access.index, access.tensor.shape)
+        if variable in flat.variables:
+            return is_innermost(flat, variable)
+    return True
+
+
+def spread(index: str, count: int, tile: int) -> str:
     """Where a thread's `index`-th row or column lies from its first: in runs, which are spread over the tile so that
     neighbouring threads read neighbouring runs."""
     if count <= RUN:
@@ -208,13 +218,8 @@ def _spread(index: str, count: int, tile: int) -> str:
     return f"{index} / {RUN} * {tile // (count // RUN)} + {index} % {RUN}"
 
 
-def _is_innermost(flat: Index, variable: Variable) -> bool:
-    """Whether neighbours along the variable are neighbours at a flat position."""
-    step = coefficient(flat, variable)
-    return step == ONE if step is not None else innermost(flat) == variable
-
-
-def _grid_condition(size: Index) -> list[Expression]:
+def grid_conditions(size: Index) -> list[Expression]:
+    """The ``where:`` line of a batch of symbolic size along z."""
     if size.constant is not None:
         return []
     return [Binary("<=", to_expression(size), Constant(MAX_GRID_Z))]

@@ -9,7 +9,6 @@ from kernel_lsp.generate.codegen.packs import Packing, find_packed
 from kernel_lsp.generate.codegen.row_schedule import RowSchedule
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import RowGroup
-from kernel_lsp.generate.row_major import ravel
 from kernel_lsp.generate.scalar import Access, Scalar
 from kernel_lsp.generate.scalar_walk import accesses
 
@@ -26,7 +25,7 @@ class RowCache:
         """Declare an array of `n_items` for every read of the whole row that several passes make, once."""
         if self._arrays:
             return
-        for access in self._shared_reads():
+        for access in self.shared_reads():
             self.kernel.pointer(access.tensor)
             name = scope.names.take(f"{self.kernel.local_name(access.tensor)}_row")
             type_ = access.dtype.cuda_type
@@ -40,6 +39,10 @@ class RowCache:
         """The reads of the scalars that have an array."""
         return [access for access in self._cacheable(scalars) if access.digest in self._arrays]
 
+    def is_filled(self, access: Access) -> bool:
+        """Return whether the array of the access is loaded."""
+        return access.digest in self._filled
+
     def load(self, scope: Scope, access: Access) -> str:
         """Where the access is found in this pass: a register of the row's array, or a pack just loaded."""
         array = self._arrays.get(access.digest)
@@ -47,16 +50,14 @@ class RowCache:
             return self.packing.load(scope, access)
         if access.digest not in self._filled:
             self._filled.add(access.digest)
-            pointer = self.kernel.pointer(access.tensor)
-            flat = ravel(access.index, access.tensor.shape)
-            position = self.packing.pack_position(flat) if self.schedule.vector > 1 else flat
-            assert position is not None
-            view = f"packs<{self.schedule.vector}>({pointer})" if self.schedule.vector > 1 else pointer
-            scope.line(f"{array}[item] = {view}[{scope.index(position).text}];")
+            scope.line(f"{array}[item] = {self._source(scope, access)};")
         return f"{array}[item]"
 
-    def _shared_reads(self) -> list[Access]:
-        """Reads that more than one pass makes, of elements that differ from row to row."""
+    def _source(self, scope: Scope, access: Access) -> str:
+        return self.packing.memory(scope, access)
+
+    def shared_reads(self) -> list[Access]:
+        """Return the reads that more than one pass makes, of elements that differ from row to row."""
         passes: dict[bytes, set[int]] = {}
         found: dict[bytes, Access] = {}
         entries = [(entry.level, entry.scalar) for entry in self.group.reductions]

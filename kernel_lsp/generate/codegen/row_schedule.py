@@ -4,29 +4,82 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.fusion.groups import RowGroup
 
 WARP = 32
 COLUMN_WIDTH = 32
 """Rows per block where neighbouring threads take different rows: one warp wide, for coalescing."""
-MAX_CACHED_PACKS = 8
-"""Packs of one row that a thread keeps in registers: 32 floats at most, half of what 256 threads can have each."""
+MAX_CACHED_BYTES = 256
+"""Bytes of a row per thread in registers: 64 registers, with as many left to compute in blocks of 512 threads."""
+MAX_CACHED_BYTES_PER_BLOCK = 128 * 1024
+"""Bytes of a row per block in registers: half of the register file of an SM."""
+MAX_STAGED_BYTES = 200 * 1024
+"""Bytes of shared memory for the next row: an SM has 227 KB, and the helpers need some of it."""
+MAX_CLUSTER = 16
+"""Blocks of a cluster on Hopper. A row that more blocks share needs a cooperative grid."""
+SHAREABLE_KINDS = ("sum", "prod", "max", "min")
+"""Reductions that return no position: blocks exchange one value of each."""
+SHAREABLE_TYPES = (DType.F64, DType.F32, DType.F16, DType.BF16, DType.I64, DType.I32)
 
 
 @dataclass(frozen=True)
 class RowSchedule:
-    """`threads` share a row; `rows` rows per block; `vector` neighbouring elements move together; `cached` keeps the
-    row in registers between passes."""
+    """`threads` of a block share a row; `rows` rows per block; `vector` neighbouring elements move together.
+
+    `cached` keeps the row in registers between passes; where the plan leaves its length open, `items` packs per thread.
+    `blocks` share a row where it is above 1: a cluster, or a cooperative grid in which `teams` of blocks take row after
+    row, `resident` blocks on an SM. `staged` copies a team's next row to shared memory meanwhile. `streaming` evicts
+    early what is used once. `online` computes pairs of dependent reductions in one pass over memory.
+    """
 
     threads: int
     rows: int
     vector: int
     cached: bool
+    blocks: int = 1
+    teams: int = 1
+    resident: int = 1
+    items: int = 0
+    staged: bool = False
+    streaming: bool = False
+    online: bool = False
+
+    @property
+    def is_grid(self) -> bool:
+        """Return whether the blocks of a row meet at the barrier of a cooperative grid."""
+        return self.blocks > MAX_CLUSTER
+
+    @property
+    def stride(self) -> int:
+        """Return the threads that share a row, over all blocks."""
+        return self.threads * self.blocks
 
 
-def is_valid_row_schedule(group: RowGroup, schedule: RowSchedule) -> bool:
-    """Whether the template can do it: what fits a block, and what the layout allows."""
-    if schedule.threads * schedule.rows > 1024:
+def n_blocks_per_multiprocessor(threads: int) -> int:
+    """Return how many blocks of a shared row an SM holds: 1024 threads, which have 64 registers each."""
+    return 2 if threads <= 512 else 1
+
+
+def can_share(group: RowGroup) -> bool:
+    """Return whether several blocks may share a row of the group."""
+    return (
+        group.is_column_contiguous
+        and not group.wholes
+        and all(entry.kind in SHAREABLE_KINDS and entry.tensor.dtype in SHAREABLE_TYPES for entry in group.reductions)
+    )
+
+
+def is_valid_row_schedule(group: RowGroup, schedule: RowSchedule, itemsize: int = 4) -> bool:
+    """Return whether the template can do it: what fits a block, and what the layout allows.
+
+    `itemsize` is that of the widest tensor that the schedule keeps in registers.
+    """
+    if schedule.threads * schedule.rows > 1024 or (group.wholes and schedule.threads * schedule.rows % WARP):
+        return False
+    if schedule.blocks > 1 and (schedule.threads <= WARP or not can_share(group)):
+        return False
+    if schedule.staged and not (schedule.cached and schedule.is_grid):
         return False
     if not group.is_column_contiguous:
         return schedule.rows == COLUMN_WIDTH and schedule.vector == 1 and not schedule.cached and schedule.threads <= 32
@@ -35,6 +88,17 @@ def is_valid_row_schedule(group: RowGroup, schedule: RowSchedule) -> bool:
     n_columns = group.column.extent.constant
     if schedule.vector > 1 and n_columns is not None and n_columns % schedule.vector:
         return False
-    if schedule.cached:
-        return n_columns is not None and n_columns <= schedule.threads * schedule.vector * MAX_CACHED_PACKS
-    return True
+    if not schedule.cached:
+        return True
+    if n_columns is None:
+        n_columns = schedule.items * schedule.stride * schedule.vector
+    return n_columns > 0 and fits_registers(n_columns, schedule, itemsize)
+
+
+def fits_registers(n_columns: int, schedule: RowSchedule, itemsize: int) -> bool:
+    """Return whether the threads that share a row can keep it."""
+    n_packs = -(-n_columns // schedule.vector)
+    per_thread = -(-n_packs // schedule.stride) * schedule.vector * max(itemsize, 2)
+    return (
+        per_thread <= MAX_CACHED_BYTES and per_thread * schedule.threads * schedule.rows <= MAX_CACHED_BYTES_PER_BLOCK
+    )

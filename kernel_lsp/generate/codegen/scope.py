@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.codegen.accumulator import Accumulator
 from kernel_lsp.generate.codegen.block import Block
-from kernel_lsp.generate.codegen.divisions import declare_divisions
+from kernel_lsp.generate.codegen.divisions import declare_divisions, declare_lane_divisions
 from kernel_lsp.generate.codegen.index_text import IndexWriter
 from kernel_lsp.generate.codegen.operators import (
     ATOM,
@@ -29,6 +29,8 @@ from kernel_lsp.generate.tensor import Tensor
 
 MAX_EXPRESSION_CHARACTERS = 80
 """An expression longer than this is named, so that lines stay readable."""
+MAX_UNROLLED = 16
+"""Turns of a thread's loop that are unrolled where a kernel unrolls loops."""
 MAX_UNNAMED_OPERAND = 30
 """An operand longer than this gets a name when its line is too long."""
 MAX_INDEX_CHARACTERS = 56
@@ -72,6 +74,11 @@ class Scope(Block):
             for scalar in invariant:
                 emission.declare(scalar)
         _declare_divisions(self, roots, IndexWriter(self, self.value))
+
+    def hoist_lanes(self, roots: Sequence[Scalar], lane: Variable) -> dict[bytes, Text]:
+        """Declare here the divisions that the lanes of a pack share; return what they are called in each lane."""
+        indices = (index for node in nodes(*roots) if self.lookup(node.digest) is None for index in _indices_of(node))
+        return declare_lane_divisions(indices, lane, IndexWriter(self, self.value))
 
     def index(self, index: Index) -> Text:
         """An index as an integer expression."""
@@ -243,6 +250,8 @@ class _Emission:
             block = opened[-1] if opened else self.scope
             name = block.names.take(variable.name)
             extent = block.index(variable.extent).text
+            if self.kernel.unrolls_loops and (variable.extent.constant or MAX_UNROLLED + 1) <= MAX_UNROLLED:
+                block.line("#pragma unroll")
             opened.append(block.open(f"for (int {name} = 0; {name} < {extent}; ++{name})"))
             opened[-1].define(variable, name)
         return opened

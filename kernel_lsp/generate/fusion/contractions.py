@@ -2,39 +2,62 @@
 
 from __future__ import annotations
 
-from kernel_lsp.generate.fusion.groups import ContractionGroup, LibraryGroup, Store
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.generate.fusion.groups import AttentionGroup, ContractionGroup, LibraryGroup, Store
 from kernel_lsp.generate.fusion.progress import Progress
-from kernel_lsp.generate.index import Index, as_index, product
+from kernel_lsp.generate.index import Index, Variable, as_index, product
 from kernel_lsp.generate.row_major import ravel, reshape, unravel_safe
 from kernel_lsp.generate.scalar import Access, Operation, Scalar
 from kernel_lsp.generate.scalar_walk import accesses, rewrite
-from kernel_lsp.generate.tensor import Contraction, LibraryResult, Pointwise, Reduction, Tensor
+from kernel_lsp.generate.tensor import Attention, Contraction, LibraryResult, Pointwise, Reduction, Tensor
 
 
 def grow_contraction(
     progress: Progress, seed: Tensor, definition: Reduction, contraction: Contraction
 ) -> tuple[ContractionGroup, list[Tensor]]:
     """The group of a sum of products, with its epilogue; the roots that it computes."""
-    axes = (contraction.batch_axes, contraction.row_axes, contraction.column_axes)
-    shapes = [[seed.shape[axis] for axis in group] for group in axes]
-    coordinates = [
-        progress.variable(name, product(shape)) for name, shape in zip(("batch", "m", "n"), shapes, strict=True)
-    ]
+    space = _Space.of(progress, seed, definition.variables, contraction)
     k = progress.variable("k", product(variable.extent for variable in definition.reduced))
-    at: list[Index] = [as_index(0)] * len(seed.shape)
-    for group, shape, coordinate in zip(axes, shapes, coordinates, strict=True):
-        for axis, position in zip(group, unravel_safe(as_index(coordinate), shape), strict=True):
-            at[axis] = position
-    replacements = dict(zip(definition.variables, at, strict=True))
     reduced_shape = [variable.extent for variable in definition.reduced]
-    replacements.update(zip(definition.reduced, unravel_safe(as_index(k), reduced_shape), strict=True))
+    steps = zip(definition.reduced, unravel_safe(as_index(k), reduced_shape), strict=True)
+    replacements = {**space.replacements, **dict(steps)}
     left = progress.expand(contraction.left.substitute(replacements))
     right = progress.expand(contraction.right.substitute(replacements))
     roots = [seed]
-    stores = tuple(_epilogue(progress, seed, tuple(at), roots))
-    batch, m, n = coordinates
-    rows = tuple(shapes[1])
-    return ContractionGroup(seed, batch, m, n, k, left, right, tuple(at), rows, definition.reduced, stores), roots
+    stores = tuple(_epilogue(progress, seed, space.at, roots))
+    batch, m, n = space.coordinates
+    rows = tuple(seed.shape[axis] for axis in contraction.row_axes)
+    operand = operand_type(seed, contraction) if contraction.way == "tensor_cores" else None
+    parts = (left, right, space.at, rows, definition.reduced, stores, contraction.way, operand)
+    return ContractionGroup(seed, batch, m, n, k, *parts), roots
+
+
+def grow_attention(progress: Progress, seed: Tensor, definition: Attention) -> tuple[AttentionGroup, list[Tensor]]:
+    """Return the group of an attention, with its epilogue, and the roots that it computes."""
+    space = _Space.of(progress, seed, definition.variables, definition)
+    key = progress.variable("key", definition.key.extent)
+    head = progress.variable("d", definition.head.extent)
+    replacements = {**space.replacements, definition.key: as_index(key), definition.head: as_index(head)}
+    factors = (definition.query_part, definition.key_part, definition.value, definition.score)
+    query_part, key_part, value, score = (progress.expand(factor.substitute(replacements)) for factor in factors)
+    roots = [seed]
+    stores = tuple(_epilogue(progress, seed, space.at, roots))
+    batch, m, n = space.coordinates
+    parts = (query_part, key_part, value, score)
+    return AttentionGroup(seed, batch, m, n, key, head, *parts, definition.is_safe, space.at, stores), roots
+
+
+def operand_type(tensor: Tensor, contraction: Contraction) -> DType | None:
+    """Return the element type in which tensor cores multiply the factors; None where they cannot."""
+    types = {contraction.left.dtype, contraction.right.dtype}
+    if tensor.dtype != DType.F32 or not types <= {DType.F32, DType.F16, DType.BF16}:
+        return None
+    return types.pop() if len(types) == 1 else DType.F32
 
 
 def grow_library(progress: Progress, seed: Tensor, definition: LibraryResult) -> tuple[LibraryGroup, list[Tensor]]:
@@ -44,6 +67,40 @@ def grow_library(progress: Progress, seed: Tensor, definition: LibraryResult) ->
     if len(readers) == 1 and seed not in graph.outputs and _is_copy(progress, readers[0], seed):
         return LibraryGroup(readers[0], definition.call), [seed, readers[0]]
     return LibraryGroup(seed, definition.call), [seed]
+
+
+# --- below: coordinates
+
+
+class _HasAxes(Protocol):
+    @property
+    def batch_axes(self) -> tuple[int, ...]: ...
+    @property
+    def row_axes(self) -> tuple[int, ...]: ...
+    @property
+    def column_axes(self) -> tuple[int, ...]: ...
+
+
+@dataclass(frozen=True)
+class _Space:
+    """(batch, m, n), the index of the result there, and what its variables are."""
+
+    coordinates: tuple[Variable, Variable, Variable]
+    at: tuple[Index, ...]
+    replacements: dict[Variable, Index]
+
+    @classmethod
+    def of(cls, progress: Progress, seed: Tensor, variables: Sequence[Variable], axes: _HasAxes) -> _Space:
+        groups = (axes.batch_axes, axes.row_axes, axes.column_axes)
+        shapes = [[seed.shape[axis] for axis in group] for group in groups]
+        batch, m, n = (
+            progress.variable(name, product(shape)) for name, shape in zip(("batch", "m", "n"), shapes, strict=True)
+        )
+        at: list[Index] = [as_index(0)] * len(seed.shape)
+        for group, shape, coordinate in zip(groups, shapes, (batch, m, n), strict=True):
+            for axis, position in zip(group, unravel_safe(as_index(coordinate), shape), strict=True):
+                at[axis] = position
+        return cls((batch, m, n), tuple(at), dict(zip(variables, at, strict=True)))
 
 
 # --- below: what reads a sum
@@ -58,13 +115,55 @@ def _epilogue(progress: Progress, seed: Tensor, at: tuple[Index, ...], roots: li
             continue
         if not progress.is_ready(tensor, roots) or not progress.sizes.same(tensor.n_elements, seed.n_elements):
             continue
-        index = reshape(at, seed.shape, tensor.shape)
-        scalar = progress.element(tensor, index, frozenset((seed,)))
-        if scalar is not None and _reads_only_at(scalar, seed, at):
-            scalar = rewrite(scalar, lambda access: own if access.tensor is seed else access)
-            stores.append(Store(tensor, index, scalar))
-            roots.append(tensor)
+        for index in _places(progress, tensor, seed, at):
+            scalar = progress.element(tensor, index, frozenset((seed,)))
+            if scalar is not None and _reads_only_at(scalar, seed, at):
+                scalar = rewrite(scalar, lambda access: own if access.tensor is seed else access)
+                stores.append(Store(tensor, index, scalar))
+                roots.append(tensor)
+                break
     return stores
+
+
+def _places(progress: Progress, tensor: Tensor, seed: Tensor, at: tuple[Index, ...]) -> Iterator[tuple[Index, ...]]:
+    """Yield where the element of `tensor` may lie that reads the sum at `at`: as reshaped, and as the views between
+    them permute it."""
+    yield reshape(at, seed.shape, tensor.shape)
+    path = _path(progress, tensor, seed)
+    index: tuple[Index, ...] | None = at
+    for source, reader in pairwise(reversed(path)):
+        index = None if index is None else _moved(progress, reader, source, index)
+    if path and index is not None:
+        yield index
+
+
+def _path(progress: Progress, tensor: Tensor, seed: Tensor) -> list[Tensor]:
+    """Return the tensors from `tensor` to what it reads in the end; empty where several ways lead there."""
+    path = [tensor]
+    while path[-1] is not seed:
+        graph = progress.graph
+        sources = [read for read in graph.reads(path[-1]) if read is seed or seed in graph.needs(read)]
+        if len(sources) != 1:
+            return []
+        path += sources
+    return path
+
+
+def _moved(progress: Progress, reader: Tensor, source: Tensor, at: tuple[Index, ...]) -> tuple[Index, ...] | None:
+    """Return the index of the reader's element that reads `source` at `at`, through a permutation or a reshape."""
+    definition = progress.graph.definitions[reader]
+    if not isinstance(definition, Pointwise):
+        return None
+    reads = {access.index for access in accesses(definition.body) if access.tensor is source}
+    if len(reads) != 1:
+        return None
+    axes = {position: axis for axis, position in enumerate(reads.pop()) if source.shape[axis].constant != 1}
+    own = [as_index(variable) for variable in definition.variables]
+    if all(position in axes or size.constant == 1 for position, size in zip(own, reader.shape, strict=True)):
+        return tuple(at[axes[position]] if position in axes else as_index(0) for position in own)
+    if not progress.sizes.same(reader.n_elements, source.n_elements):
+        return None
+    return reshape(at, source.shape, reader.shape)
 
 
 def _reads_only_at(scalar: Scalar, tensor: Tensor, at: tuple[Index, ...]) -> bool:

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from kernel_lsp.errors import InternalError
-from kernel_lsp.generate.fusion.contractions import grow_contraction, grow_library
+from kernel_lsp.generate.fusion.contractions import grow_attention, grow_contraction, grow_library
 from kernel_lsp.generate.fusion.graph import DefinitionGraph
 from kernel_lsp.generate.fusion.groups import (
+    AttentionGroup,
     ContractionGroup,
     ElementwiseGroup,
     FusedGraph,
@@ -22,31 +23,55 @@ from kernel_lsp.generate.fusion.groups import (
     ScanGroup,
     ScatterGroup,
     Store,
+    WholeReduction,
     scalars_of_group,
 )
 from kernel_lsp.generate.fusion.progress import Progress
 from kernel_lsp.generate.fusion.rows import grow_rows
+from kernel_lsp.generate.fusion.scans import grow_scan
 from kernel_lsp.generate.index import as_index, product, substitute
 from kernel_lsp.generate.row_major import unravel_like, unravel_safe
 from kernel_lsp.generate.scalar import Access, cast
 from kernel_lsp.generate.scalar_walk import accesses
 from kernel_lsp.generate.sizes import Sizes
-from kernel_lsp.generate.tensor import Buffer, Definition, LibraryResult, Reduction, Scan, Scatter, Tensor
+from kernel_lsp.generate.tensor import Attention, Buffer, Definition, LibraryResult, Reduction, Scan, Scatter, Tensor
 
 
 def fuse(
-    tensors: Sequence[Tensor], outputs: Sequence[Tensor], definitions: Mapping[Tensor, Definition], sizes: Sizes
+    tensors: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    definitions: Mapping[Tensor, Definition],
+    sizes: Sizes,
+    inlined: frozenset[Tensor] = frozenset(),
+    everywhere: frozenset[Tensor] = frozenset(),
 ) -> FusedGraph:
-    """Group the definitions that the outputs need. `definitions` overrides what tensors say of themselves."""
-    graph = DefinitionGraph(tensors, outputs, definitions)
+    """Group the definitions that the outputs need. `definitions` overrides what tensors say of themselves; those in
+    `inlined` are computed where they are read; every block finds the reductions in `everywhere` for itself, as far as
+    row groups alone read them."""
+    graph = DefinitionGraph(tensors, outputs, definitions, inlined)
+    wanted = frozenset(tensor for tensor in everywhere if not graph.needs(tensor) and tensor not in outputs)
+    fused = _fused(graph, outputs, sizes, frozenset())
+    assert fused is not None, "only what every block finds can fail to fuse"
+    repeated = _fused(graph, outputs, sizes, wanted) if wanted else None
+    return repeated if repeated is not None and len(repeated.groups) < len(fused.groups) else fused
+
+
+def _fused(
+    graph: DefinitionGraph, outputs: Sequence[Tensor], sizes: Sizes, everywhere: frozenset[Tensor]
+) -> FusedGraph | None:
+    """Return the groups; None where something other than a row group reads what every block is to find."""
     progress = Progress(graph, sizes)
+    progress.finish(list(everywhere))
     groups: list[Group] = []
     stored = set(outputs)
     while progress.pending:
         group, roots = _grow(progress, _choose_seed(progress))
-        groups.append(group)
+        wholes = _wholes(progress, group, everywhere)
+        if wholes and not isinstance(group, RowGroup):
+            return None
+        groups.append(replace(group, wholes=wholes) if isinstance(group, RowGroup) else group)
         progress.finish(roots)
-        stored |= _read_from_memory(group, roots, graph)
+        stored |= _read_from_memory(group, roots, graph) - everywhere
     missing = [tensor.name for tensor in stored if tensor not in progress.computed]
     if missing:
         raise InternalError(f"no kernel computes {', '.join(missing)}", next_step="please report this target")
@@ -74,8 +99,10 @@ def _grow(progress: Progress, seed: Tensor) -> tuple[Group, list[Tensor]]:
         case Reduction(contraction=contraction):
             assert contraction is not None
             return grow_contraction(progress, seed, definition, contraction)
+        case Attention():
+            return grow_attention(progress, seed, definition)
         case Scan():
-            return _scan(progress, seed, definition), [seed]
+            return grow_scan(progress, seed, definition)
         case Scatter():
             return _scatter(progress, seed, definition), [seed]
         case LibraryResult():
@@ -108,18 +135,6 @@ def _may_join(progress: Progress, seed: Tensor, tensor: Tensor) -> bool:
     return tensor is seed or (tensor.shape == seed.shape and bool(graph.sources(seed) & graph.sources(tensor)))
 
 
-def _scan(progress: Progress, seed: Tensor, definition: Scan) -> ScanGroup:
-    axis = definition.axis
-    outer = [size for position, size in enumerate(seed.shape) if position != axis]
-    row = progress.variable("row", product(outer))
-    column = progress.variable("col", seed.shape[axis])
-    index = list(unravel_safe(as_index(row), outer))
-    index.insert(axis, as_index(column))
-    scalar = progress.expand(definition.body.substitute(dict(zip(definition.variables, index, strict=True))))
-    is_contiguous = all(size.constant == 1 for size in seed.shape[axis + 1 :])
-    return ScanGroup(seed, definition.kind, row, column, is_contiguous, scalar, tuple(index))
-
-
 def _scatter(progress: Progress, seed: Tensor, definition: Scatter) -> ScatterGroup:
     shape = tuple(variable.extent for variable in definition.variables)
     position = progress.variable("i", product(shape))
@@ -143,6 +158,23 @@ def _scatter_base(progress: Progress, seed: Tensor, definition: Scatter) -> Elem
     return ElementwiseGroup(position, seed.shape, (Store(seed, index, cast(body, seed.dtype)),))
 
 
+def _wholes(progress: Progress, group: Group, everywhere: frozenset[Tensor]) -> tuple[WholeReduction, ...]:
+    """What the group reads of the reductions that every block finds for itself."""
+    read = {access.tensor for access in accesses(*scalars_of_group(group))} & everywhere
+    return tuple(_whole(progress, tensor) for tensor in sorted(read, key=lambda tensor: tensor.serial))
+
+
+def _whole(progress: Progress, tensor: Tensor) -> WholeReduction:
+    definition = progress.graph.definitions[tensor]
+    assert isinstance(definition, Reduction)
+    shape = [variable.extent for variable in definition.reduced]
+    position = progress.variable("at", product(shape))
+    replacements = dict(zip(definition.reduced, unravel_safe(as_index(position), shape), strict=True))
+    replacements.update((variable, as_index(0)) for variable in definition.variables)
+    scalar = progress.expand(definition.body.substitute(replacements))
+    return WholeReduction(tensor, definition.kind, position, scalar)
+
+
 # --- below: what gets memory
 
 
@@ -161,9 +193,9 @@ def _with_stored(group: Group, stored: set[Tensor]) -> Group:
             stores=tuple((level, store) for level, store in group.stores if store.tensor in stored),
             row_stores=tuple(store for store in group.row_stores if store.tensor in stored),
         )
-    if isinstance(group, ElementwiseGroup):
+    if isinstance(group, ElementwiseGroup | ScanGroup):
         return replace(group, stores=tuple(store for store in group.stores if store.tensor in stored))
-    if isinstance(group, ContractionGroup):
+    if isinstance(group, AttentionGroup | ContractionGroup):
         own = (Store(group.tensor, group.at, Access(group.tensor, group.at)),) if group.tensor in stored else ()
         return replace(group, stores=(*own, *(store for store in group.stores if store.tensor in stored)))
     return group
@@ -172,7 +204,7 @@ def _with_stored(group: Group, stored: set[Tensor]) -> Group:
 def _does_anything(group: Group) -> bool:
     """Whether it writes memory that is read or returned."""
     match group:
-        case ElementwiseGroup() | ContractionGroup():
+        case ElementwiseGroup() | ContractionGroup() | AttentionGroup() | ScanGroup():
             return bool(group.stores)
         case RowGroup():
             return bool(group.stores or group.row_stores or any(entry.stored for entry in group.reductions))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from kernel_lsp.generate.fusion.reads import live_tensors, operands_of, scalars_of
+from kernel_lsp.generate.index import Index, Variable
 from kernel_lsp.generate.scalar import Access, Loop, Operation
 from kernel_lsp.generate.scalar_walk import accesses, nodes
-from kernel_lsp.generate.tensor import Buffer, Definition, Pointwise, Reduction, Tensor
+from kernel_lsp.generate.tensor import Attention, Buffer, Definition, Pointwise, Reduction, Tensor
 
 MAX_REPEATED_NODES = 60
 """A pointwise definition larger than this that several kernels read is computed once and stored."""
@@ -17,13 +18,21 @@ COSTLY = frozenset(_COSTLY.split())
 
 
 class DefinitionGraph:
-    """What there is to fuse. Hard definitions (reductions, contractions, scans, scatters, library results) and outputs
-    are roots; so are the pointwise ones in `forced`, which inlining would compute again and again."""
+    """What there is to fuse.
+
+    Hard definitions (reductions, contractions, scans, scatters, library results) and outputs are roots; so are the
+    pointwise ones in `forced`, which inlining would compute again and again. Those in `inlined` are computed where they
+    are read, loops and all.
+    """
 
     def __init__(
-        self, tensors: Sequence[Tensor], outputs: Sequence[Tensor], definitions: Mapping[Tensor, Definition]
+        self,
+        tensors: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        definitions: Mapping[Tensor, Definition],
+        inlined: frozenset[Tensor] = frozenset(),
     ) -> None:
-        self.outputs = outputs
+        self.outputs, self.inlined = outputs, inlined
         self.definitions = {tensor: definitions.get(tensor, tensor.definition) for tensor in tensors}
         self.live = live_tensors(outputs, self.definitions)
         self.consumers = self._find_consumers()
@@ -90,28 +99,55 @@ class DefinitionGraph:
         operands = {operand for tensor in self.live for operand in operands_of(self.definitions[tensor])}
         for tensor in reversed(self.live):
             definition = self.definitions[tensor]
-            if isinstance(definition, Pointwise) and (
-                tensor in operands or (not self._is_view(tensor) and self._repeats_work(tensor, definition))
-            ):
+            if not isinstance(definition, Pointwise) or tensor in self.inlined:
+                continue
+            is_better_stored = self._repeats_work(tensor, definition) or self._closes_rows(tensor)
+            if tensor in operands or (is_better_stored and not self._is_view(tensor)):
                 self.forced.add(tensor)
 
     def _repeats_work(self, tensor: Tensor, definition: Pointwise) -> bool:
         consumers = self.consumers[tensor]
         if _is_free(definition):
             return False
-        if any(self._rereads(consumer) for consumer in consumers):
+        if any(self._rereads(consumer, tensor) for consumer in consumers):
             return True
         has_loop = any(isinstance(node, Loop) for node in nodes(definition.body))
         if has_loop:
             return len(consumers) > 1 or any(self._leads_to_hard(consumer) for consumer in consumers)
         return len(consumers) > 1 and self._size_of_inlined(tensor, set()) > MAX_REPEATED_NODES
 
-    def _rereads(self, consumer: Tensor) -> bool:
-        """Whether the consumer reads each element of what it reads several times."""
+    def _closes_rows(self, tensor: Tensor) -> bool:
+        """Return whether it is one value per row, made of longer rows, that is then summed: the kernel of the rows has
+        everything at hand, and the sum would read all of it again."""
+        consumers = self.consumers[tensor]
+        if not consumers or not all(isinstance(self.definitions[entry], Reduction) for entry in consumers):
+            return False
+        rows = [read for read in self._reductions_below(tensor) if read.n_elements == tensor.n_elements]
+        return bool(rows) and self._size_of_inlined(tensor, set()) > MAX_FREE_OPERATIONS
+
+    def _reductions_below(self, tensor: Tensor) -> set[Tensor]:
+        """Return the reductions that it reads through pointwise definitions."""
+        found: set[Tensor] = set()
+        pending = [tensor]
+        while pending:
+            for read in self.reads(pending.pop()):
+                definition = self.definitions[read]
+                if isinstance(definition, Reduction) and definition.contraction is None:
+                    found.add(read)
+                elif isinstance(definition, Pointwise):
+                    pending.append(read)
+        return found
+
+    def _rereads(self, consumer: Tensor, tensor: Tensor) -> bool:
+        """Whether the consumer reads elements of the tensor several times."""
         definition = self.definitions[consumer]
-        if isinstance(definition, Reduction) and definition.contraction is not None:
+        if isinstance(definition, Attention) or (
+            isinstance(definition, Reduction) and definition.contraction is not None
+        ):
             return True
-        return any(isinstance(node, Loop) for node in nodes(*scalars_of(definition)))
+        if not any(isinstance(node, Loop) and _turns(node) for node in nodes(*scalars_of(definition))):
+            return False
+        return not (isinstance(definition, Pointwise) and _reads_once(definition, tensor))
 
     def _leads_to_hard(self, tensor: Tensor) -> bool:
         if tensor in self.forced:
@@ -127,6 +163,44 @@ class DefinitionGraph:
         seen.add(tensor)
         here = sum(3 if isinstance(node, Operation) and node.name in COSTLY else 1 for node in nodes(definition.body))
         return here + sum(self._size_of_inlined(read, seen) for read in self.reads(tensor))
+
+
+def _turns(loop: Loop) -> list[Variable]:
+    """The variables of a loop that take more than one value."""
+    return [variable for variable in loop.loop_variables if variable.extent.constant != 1]
+
+
+def _reads_once(definition: Pointwise, tensor: Tensor) -> bool:
+    """Whether no two turns of the definition's one loop, of whatever elements, read one element of the tensor: windows
+    that do not overlap."""
+    loops = [node for node in nodes(definition.body) if isinstance(node, Loop)]
+    reads = [access for access in accesses(definition.body) if access.tensor is tensor]
+    if len(loops) != 1 or len(reads) != 1:
+        return False
+    taps = _turns(loops[0])
+    outer = [variable for variable in definition.variables if variable.extent.constant != 1]
+    covered: list[Variable] = []
+    for index in reads[0].index:
+        found = _disjoint_window(index, taps)
+        if found is None:
+            return False
+        covered += found
+    return len(covered) == len(set(covered)) and set(covered) == {*taps, *outer}
+
+
+def _disjoint_window(index: Index, taps: Sequence[Variable]) -> list[Variable] | None:
+    """The variables of ``position * stride + tap`` with at most `stride` taps; None for any other index."""
+    terms = [(monomial[0], factor) for monomial, factor in index.terms if len(monomial) == 1]
+    variables = [atom for atom, _ in terms if isinstance(atom, Variable)]
+    if len(variables) != len(terms) or any(len(monomial) > 1 for monomial, _ in index.terms) or len(terms) > 2:
+        return None
+    steps = {atom: factor for atom, factor in terms if isinstance(atom, Variable)}
+    tap = next((variable for variable in variables if variable in taps), None)
+    if len(variables) == 2:
+        stride = next((factor for variable, factor in steps.items() if variable is not tap), 0)
+        if tap is None or steps[tap] != 1 or (tap.extent.constant or stride + 1) > stride:
+            return None
+    return variables
 
 
 def _is_free(definition: Pointwise) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.fusion.reads import scalars_of
 from kernel_lsp.generate.index import Index, Variable
 from kernel_lsp.generate.row_major import reshape, unravel_safe
@@ -42,10 +43,32 @@ class RowReduction:
 
 
 @dataclass(frozen=True)
+class WholeReduction:
+    """`scalar` combined over all values of `position`: one result, which every block finds for itself."""
+
+    tensor: Tensor
+    kind: str
+    position: Variable
+    scalar: Scalar
+
+
+@dataclass(frozen=True)
+class ColumnSum:
+    """Element (part, column) of `tensor` is the sum of `scalar` over the rows of a part. `level` as in a reduction."""
+
+    tensor: Tensor
+    part: Variable
+    length: Index
+    scalar: Scalar
+    level: int
+
+
+@dataclass(frozen=True)
 class RowGroup:
     """Reductions along rows. `is_column_contiguous`: neighbours in memory belong to one row, else to several.
 
-    `stores` have a value per element, `row_stores` one per row.
+    `stores` have a value per element, `row_stores` one per row; `wholes` are known before any row, and
+    `column_sums` add up over rows: then each block takes the rows of a part, one after the other.
     """
 
     row: Variable
@@ -56,12 +79,15 @@ class RowGroup:
     reductions: tuple[RowReduction, ...]
     stores: tuple[tuple[int, Store], ...]
     row_stores: tuple[Store, ...]
+    wholes: tuple[WholeReduction, ...] = ()
+    column_sums: tuple[ColumnSum, ...] = ()
 
 
 @dataclass(frozen=True)
 class ContractionGroup:
     """A sum of products with everything pointwise behind it. `left` is over (batch, m, k), `right` over (batch, k, n);
-    stores are over (batch, m, n) and read the sum as an access to `tensor` at `variables`."""
+    stores are over (batch, m, n) and read the sum as an access to `tensor` at `at`. `way` is the template; `operand`
+    is the element type that tensor cores multiply, None on CUDA cores."""
 
     tensor: Tensor
     batch: Variable
@@ -74,19 +100,47 @@ class ContractionGroup:
     row_shape: tuple[Index, ...]
     reduced: tuple[Variable, ...]
     stores: tuple[Store, ...]
+    way: str = "tiled"
+    operand: DType | None = None
+
+
+@dataclass(frozen=True)
+class AttentionGroup:
+    """Attention with everything pointwise behind it. `query_part` is over (batch, m, head), `key_part` over
+    (batch, key, head), `value` over (batch, key, n), `score` over (batch, m, key); stores are over (batch, m, n) and
+    read the result as an access to `tensor` at `at`."""
+
+    tensor: Tensor
+    batch: Variable
+    m: Variable
+    n: Variable
+    key: Variable
+    head: Variable
+    query_part: Scalar
+    key_part: Scalar
+    value: Scalar
+    score: Scalar
+    is_safe: bool
+    at: tuple[Index, ...]
+    stores: tuple[Store, ...]
 
 
 @dataclass(frozen=True)
 class ScanGroup:
-    """A running combination along columns, written for every element."""
+    """A running combination of `scalar` along columns; of the columns before each with `is_exclusive`.
+
+    `row_shape` are the other dims. Stores are over (row, column) and read the combination as arguments by name.
+    """
 
     tensor: Tensor
     kind: str
     row: Variable
     column: Variable
+    row_shape: tuple[Index, ...]
     is_column_contiguous: bool
     scalar: Scalar
-    index: tuple[Index, ...]
+    is_exclusive: bool
+    stores: tuple[Store, ...]
 
 
 @dataclass(frozen=True)
@@ -111,7 +165,7 @@ class LibraryGroup:
     call: LibraryCall
 
 
-Group = ElementwiseGroup | RowGroup | ContractionGroup | ScanGroup | ScatterGroup | LibraryGroup
+Group = ElementwiseGroup | RowGroup | ContractionGroup | AttentionGroup | ScanGroup | ScatterGroup | LibraryGroup
 
 
 @dataclass(frozen=True)
@@ -130,17 +184,35 @@ def scalars_of_group(group: Group) -> list[Scalar]:
             return [store.scalar for store in group.stores]
         case RowGroup():
             stores = [*(store for _, store in group.stores), *group.row_stores]
-            return [*(reduction.scalar for reduction in group.reductions), *(store.scalar for store in stores)]
+            reductions = [entry.scalar for entry in group.reductions]
+            sums = [*(entry.scalar for entry in group.wholes), *(entry.scalar for entry in group.column_sums)]
+            return [*sums, *reductions, *(store.scalar for store in stores)]
         case ContractionGroup():
             return [group.left, group.right, *(store.scalar for store in group.stores)]
+        case AttentionGroup():
+            factors = [group.query_part, group.key_part, group.value, group.score]
+            return [*factors, *(store.scalar for store in group.stores)]
         case ScanGroup():
-            return [group.scalar]
+            return [group.scalar, *(store.scalar for store in group.stores)]
         case ScatterGroup():
             carriers: list[Scalar] = [IndexValue(index) for index in group.index]
             base = [store.scalar for store in group.base.stores] if group.base else []
             return [group.scalar, *carriers, *base, *([group.mask] if group.mask is not None else [])]
         case LibraryGroup():
             return scalars_of(LibraryResult(group.call))
+
+
+def written_by(group: Group) -> set[Tensor]:
+    """The tensors that the group leaves in memory."""
+    match group:
+        case ElementwiseGroup() | ContractionGroup() | AttentionGroup():
+            return {store.tensor for store in group.stores}
+        case RowGroup():
+            stores = [*(store for _, store in group.stores), *group.row_stores]
+            kept = {entry.tensor for entry in group.reductions if entry.stored}
+            return kept | {store.tensor for store in stores} | {entry.tensor for entry in group.column_sums}
+        case ScanGroup() | ScatterGroup() | LibraryGroup():
+            return {group.tensor}
 
 
 def row_index(row: Index, row_shape: Sequence[Index], tensor: Tensor) -> tuple[Index, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from kernel_lsp.generate.index import as_index
 from kernel_lsp.generate.scalar import Access, IndexValue, Scalar
 from kernel_lsp.generate.scalar_walk import accesses
-from kernel_lsp.generate.tensor import Definition, LibraryResult, Pointwise, Reduction, Scan, Scatter, Tensor
+from kernel_lsp.generate.tensor import Attention, Definition, LibraryResult, Pointwise, Reduction, Scan, Scatter, Tensor
 
 
 def live_tensors(outputs: Sequence[Tensor], definitions: Mapping[Tensor, Definition]) -> list[Tensor]:
@@ -28,6 +28,8 @@ def scalars_of(definition: Definition) -> list[Scalar]:
     match definition:
         case Pointwise(_, body) | Reduction(body=body) | Scan(body=body):
             return [body]
+        case Attention():
+            return [definition.query_part, definition.key_part, definition.value, definition.score]
         case Scatter():
             carriers: list[Scalar] = [IndexValue(index) for index in definition.index]
             optional = [scalar for scalar in (definition.base, definition.mask) if scalar is not None]

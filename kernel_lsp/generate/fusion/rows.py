@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction, Store, row_index
+from kernel_lsp.generate.fusion.groups import ColumnSum, RowGroup, RowReduction, Store, row_index
 from kernel_lsp.generate.fusion.progress import NotReadyError, Progress
 from kernel_lsp.generate.index import Index, Variable, as_index, product
 from kernel_lsp.generate.row_major import ravel, reshape, unravel_safe
 from kernel_lsp.generate.scalar import Access, Scalar
 from kernel_lsp.generate.scalar_walk import accesses, rewrite
 from kernel_lsp.generate.sizes import Sizes
-from kernel_lsp.generate.tensor import Pointwise, Reduction, Tensor
+from kernel_lsp.generate.tensor import Parts, Pointwise, Reduction, Tensor
 
 
 def grow_rows(progress: Progress, seed: Tensor, definition: Reduction) -> tuple[RowGroup, list[Tensor]]:
@@ -25,6 +25,10 @@ def grow_rows(progress: Progress, seed: Tensor, definition: Reduction) -> tuple[
         if tensor not in rows.roots and progress.is_ready(tensor, rows.roots):
             rows.offer(tensor, is_seed=False)
     return rows.group(), rows.roots
+
+
+MAX_SUMMED_COLUMNS = 8192
+"""Columns whose sums the threads of one block keep in registers: 16 each for 512 threads."""
 
 
 def pattern_of(definition: Reduction) -> tuple[tuple[str, Index], ...]:
@@ -97,11 +101,14 @@ class _RowDraft:
         self.reductions: list[RowReduction] = []
         self.stores: list[tuple[int, Store]] = []
         self.row_stores: list[Store] = []
+        self.column_sums: list[ColumnSum] = []
 
     def offer(self, tensor: Tensor, *, is_seed: bool) -> None:
         """Take the tensor if it belongs."""
         definition = self.progress.graph.definitions[tensor]
-        if isinstance(definition, Reduction) and definition.contraction is None:
+        if isinstance(definition, Reduction) and definition.parts is not None and not is_seed:
+            self._offer_column_sum(tensor, definition, definition.parts)
+        elif isinstance(definition, Reduction) and definition.contraction is None:
             if is_seed or self.space.matches(definition, self.progress.sizes):
                 self._offer_reduction(tensor, definition)
         elif isinstance(definition, Pointwise) and self._is_related(tensor):
@@ -118,6 +125,7 @@ class _RowDraft:
             tuple(self.reductions),
             tuple(self.stores),
             tuple(self.row_stores),
+            column_sums=tuple(self.column_sums),
         )
 
     def _offer_reduction(self, tensor: Tensor, definition: Reduction) -> None:
@@ -130,6 +138,32 @@ class _RowDraft:
         self.levels[tensor] = level + 1
         self.reductions.append(RowReduction(tensor, definition.kind, scalar, level))
         self.roots.append(tensor)
+
+    def _offer_column_sum(self, tensor: Tensor, definition: Reduction, parts: Parts) -> None:
+        """Take the sums over this group's rows, part by part, where they need a reduction of the group."""
+        columns = [variable for variable in definition.variables if variable is not parts.part]
+        sizes, shape = self.progress.sizes, self.space.shape("r")
+        is_plain = [kind for kind, _ in self.space.pattern] == ["o", "r"]
+        if not 0 < (self.space.column.extent.constant or 0) <= MAX_SUMMED_COLUMNS:
+            return
+        if not is_plain or definition.kind != "sum" or definition.variables[:1] != (parts.part,):
+            return
+        if not sizes.same(parts.n_rows, self.space.row.extent):
+            return
+        if not sizes.same(product(variable.extent for variable in columns), self.space.column.extent):
+            return
+        if self.column_sums and self.column_sums[0].part.extent != parts.part.extent:
+            return
+        if not self.progress.graph.needs(tensor) & set(self.roots) and not self.column_sums:
+            return
+        length, row = parts.within.extent, as_index(self.space.row)
+        place = reshape(unravel_safe(as_index(self.space.column), shape), shape, [v.extent for v in columns])
+        replacements = dict(zip(columns, place, strict=True))
+        replacements |= {parts.part: row // length, parts.within: row % length}
+        scalar = self._expanded(definition.body.substitute(replacements))
+        if scalar is not None:
+            self.column_sums.append(ColumnSum(tensor, parts.part, length, scalar, self._level(scalar)))
+            self.roots.append(tensor)
 
     def _offer_pointwise(self, tensor: Tensor, definition: Pointwise) -> None:
         sizes = self.progress.sizes

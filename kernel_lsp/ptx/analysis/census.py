@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from kernel_lsp.ptx.analysis.kernel_traits import MATRIX_OPCODES
 from kernel_lsp.ptx.compile.clusters import is_mapped_access
 from kernel_lsp.ptx.compile.matrices import MATRIX_BYTES, loaded_fragment, n_matrices, product_of
+from kernel_lsp.ptx.compile.warpgroups import warpgroup_product
 from kernel_lsp.ptx.run.layout import WARP_SIZE
 from kernel_lsp.ptx.text.flow import Block
 from kernel_lsp.ptx.text.syntax import WIDTH_BITS, Instruction
@@ -121,6 +122,12 @@ def _count_matrices(total: Census, instruction: Instruction) -> None:
     elif instruction.opcode in ("mma", "wmma"):
         shape = product_of(instruction).shape
         total.n_matrix_operations += 2 * shape.m * shape.n * shape.k // WARP_SIZE
+    elif instruction.opcode == "wgmma" and instruction.has("mma_async"):
+        product = warpgroup_product(instruction)
+        shape = product.shape
+        total.n_matrix_operations += 2 * shape.m * shape.n * shape.k // WARP_SIZE
+        # Four warps share one reading of the columns.
+        _add_bytes(total, product.b.n_bytes // 4, is_load=True, is_shared=True)
 
 
 def _add_bytes(total: Census, n_bytes: int, *, is_load: bool, is_shared: bool) -> None:

@@ -9,7 +9,7 @@ from kernel_lsp.ptx.text.syntax import Instruction, Register
 YIELDING_OPCODES = frozenset(["bar", "barrier", "shfl", "vote", "match", "activemask", "redux", "elect", "mbarrier"])
 WORKSPACE_REGISTERS = frozenset(["%envreg1", "%envreg2"])
 """Halves of the address of what the driver keeps for a cooperative launch."""
-MATRIX_OPCODES = frozenset(["mma", "wmma", "ldmatrix", "stmatrix", "movmatrix"])
+MATRIX_OPCODES = frozenset(["mma", "wmma", "ldmatrix", "stmatrix", "movmatrix", "wgmma"])
 
 
 def meets_others(instruction: Instruction) -> bool:

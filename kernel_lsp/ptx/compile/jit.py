@@ -24,6 +24,7 @@ from kernel_lsp.ptx.compile import (
     matrices,
     memory,
     warp_matrices,
+    warpgroups,
 )
 from kernel_lsp.ptx.compile.emitter import EmittedKernel, emit_kernel
 from kernel_lsp.ptx.compile.native import translate
@@ -72,6 +73,7 @@ HANDLERS = {
     **bulk_copies.HANDLERS,
     **cooperation.HANDLERS,
     **matrices.HANDLERS,
+    **warpgroups.HANDLERS,
     **clusters.HANDLERS,
 }
 """What translates each opcode."""

@@ -100,18 +100,18 @@ def load_rows(e: Emitter, i: Instruction) -> None:
     """``ldmatrix.sync.aligned.m8n8.num{.trans}.shared.b16 r, [p]``: lanes 8 j to 8 j + 7 point at the rows of the j-th
     matrix."""
     count = n_matrices(i)
-    step = _step(e, i, load_matrices(count, is_transposed=i.has("trans")), addresses=(i.operands[1],))
+    step = step_of(e, i, load_matrices(count, is_transposed=i.has("trans")), addresses=(i.operands[1],))
     with _lanes_below(e, MATRIX_ROWS * count):
         value = e.op(f"load i128, ptr {_row_pointer(e, i, i.operands[1])}, align 1")
         e.line(f"store i128 {value}, ptr {e.field('%matrix', step.base)}, align 1")
-    _give(e, _elements(i.operands[0]), REGISTER_BITS, step.base + step.function.result_offset)
+    give(e, elements_of(i.operands[0]), REGISTER_BITS, step.base + step.function.result_offset)
 
 
 def store_rows(e: Emitter, i: Instruction) -> None:
     """``stmatrix.sync.aligned.m8n8.num{.trans}.shared.b16 [p], r``."""
     count = n_matrices(i)
-    step = _step(e, i, store_matrices(count, is_transposed=i.has("trans")), addresses=(i.operands[0],))
-    _put(e, step, _elements(i.operands[1]), REGISTER_BITS, 0)
+    step = step_of(e, i, store_matrices(count, is_transposed=i.has("trans")), addresses=(i.operands[0],))
+    put(e, step, elements_of(i.operands[1]), REGISTER_BITS, 0)
     e.end_batch(e.live_after_current() | frozenset(used(i)))
     with _lanes_below(e, MATRIX_ROWS * count):
         source = e.field("%matrix", step.base + step.function.result_offset)
@@ -123,9 +123,9 @@ def move_matrix(e: Emitter, i: Instruction) -> None:
     """``movmatrix.sync.aligned.m8n8.trans.b16 d, a``."""
     if not i.has("trans") or not i.has("m8n8"):
         raise UnsupportedPtxError("this form of movmatrix", i)
-    step = _step(e, i, transpose())
-    _put(e, step, (i.operands[1],), REGISTER_BITS, 0)
-    _give(e, (i.operands[0],), REGISTER_BITS, step.base + step.function.result_offset)
+    step = step_of(e, i, transpose())
+    put(e, step, (i.operands[1],), REGISTER_BITS, 0)
+    give(e, (i.operands[0],), REGISTER_BITS, step.base + step.function.result_offset)
 
 
 HANDLERS: dict[str, Handler] = {
@@ -195,14 +195,14 @@ def _checked_product(i: Instruction, shapes: dict[str, tuple[str, ...]], kinds: 
 
 def _product(e: Emitter, i: Instruction, shapes: dict[str, tuple[str, ...]], kinds: tuple[str, str, str, str]) -> None:
     product = _checked_product(i, shapes, kinds)
-    step = _step(e, i, multiply(product))
+    step = step_of(e, i, multiply(product))
     offset = 0
     for held, operand in zip((product.a, product.b, product.c), i.operands[1:], strict=True):
         registers = _registers_of(i, operand, held)[: held.n_registers]
-        _put(e, step, registers, held.register_bits, offset)
+        put(e, step, registers, held.register_bits, offset)
         offset += held.n_bytes
     registers = _registers_of(i, i.operands[0], product.d)
-    _give(e, registers, product.d.register_bits, step.base + step.function.result_offset)
+    give(e, registers, product.d.register_bits, step.base + step.function.result_offset)
 
 
 def _know(i: Instruction, words: frozenset[str]) -> None:
@@ -213,7 +213,7 @@ def _know(i: Instruction, words: frozenset[str]) -> None:
 
 
 def _registers_of(i: Instruction, operand: Operand, held: Fragment) -> tuple[Operand, ...]:
-    registers = _elements(operand)
+    registers = elements_of(operand)
     is_repeated = i.opcode == "wmma" and held.kind == "f16" and len(registers) == N_HALF_REGISTERS
     if len(registers) != held.n_registers and not is_repeated:
         raise UnsupportedPtxError(f"a fragment of {len(registers)} registers in place of {held.n_registers}", i)
@@ -223,11 +223,12 @@ def _registers_of(i: Instruction, operand: Operand, held: Fragment) -> tuple[Ope
 # --- below: what a lane does for itself
 
 
-def _elements(operand: Operand) -> tuple[Operand, ...]:
+def elements_of(operand: Operand) -> tuple[Operand, ...]:
+    """Return the registers of a vector, or the one register."""
     return operand.elements if isinstance(operand, Vector) else (operand,)
 
 
-def _step(
+def step_of(
     e: Emitter, i: Instruction, function: WarpFunction, *, n_bytes: int = 0, addresses: Sequence[Operand] = ()
 ) -> Step:
     """A step of the batch for this instruction. What it needs right now must not be in the batch."""
@@ -240,7 +241,7 @@ def _step(
     return step
 
 
-def _put(e: Emitter, step: Step, registers: Sequence[Operand], n_bits: int, offset: int) -> None:
+def put(e: Emitter, step: Step, registers: Sequence[Operand], n_bits: int, offset: int) -> None:
     """Registers into the area of a step: from elsewhere in the lane's area, when they are held there."""
     n_bytes = n_bits // 8
     for index, register in enumerate(registers):
@@ -252,7 +253,7 @@ def _put(e: Emitter, step: Step, registers: Sequence[Operand], n_bits: int, offs
             e.line(f"store i{n_bits} {e.read(register, f'i{n_bits}')}, ptr {e.field('%matrix', target)}, align 1")
 
 
-def _give(e: Emitter, registers: Sequence[Operand], n_bits: int, offset: int, n_different: int = 0) -> None:
+def give(e: Emitter, registers: Sequence[Operand], n_bits: int, offset: int, n_different: int = 0) -> None:
     """The registers are in the lane's area from now on. After `n_different` they repeat."""
     for index, register in enumerate(registers):
         if isinstance(register, Register):
@@ -294,7 +295,7 @@ def _load_fragment(e: Emitter, i: Instruction) -> None:
     """``wmma.load.role.sync.aligned.layout.shape.space.type r, [p], stride``."""
     held = loaded_fragment(i)
     registers = _registers_of(i, i.operands[0], held)
-    step = _step(e, i, agree(), n_bytes=AGREED_BYTES + held.n_bytes, addresses=i.operands[1:])
+    step = step_of(e, i, agree(), n_bytes=AGREED_BYTES + held.n_bytes, addresses=i.operands[1:])
     agreed = _memory_operands(e, i, i.operands[1], i.operands[2:], held, len(registers))
     _say(e, step, agreed)
     first = step.base + AGREED_BYTES
@@ -303,7 +304,7 @@ def _load_fragment(e: Emitter, i: Instruction) -> None:
         pointer = locate_at(e, i, piece.address, piece.n_bytes, reads=True, writes=False, space=space_of(i))
         value = e.op(f"load {width}, ptr {pointer}, align 1")
         e.line(f"store {width} {value}, ptr {e.field('%matrix', first + piece.offset)}, align 1")
-    _give(e, registers, held.register_bits, first, held.n_registers)
+    give(e, registers, held.register_bits, first, held.n_registers)
 
 
 def _store_fragment(e: Emitter, i: Instruction) -> None:
@@ -311,8 +312,8 @@ def _store_fragment(e: Emitter, i: Instruction) -> None:
     held = loaded_fragment(i)
     registers = _registers_of(i, i.operands[1], held)
     addresses = (i.operands[0], *i.operands[2:])
-    step = _step(e, i, agree(), n_bytes=AGREED_BYTES + held.n_bytes, addresses=addresses)
-    _put(e, step, registers, held.register_bits, AGREED_BYTES)
+    step = step_of(e, i, agree(), n_bytes=AGREED_BYTES + held.n_bytes, addresses=addresses)
+    put(e, step, registers, held.register_bits, AGREED_BYTES)
     _say(e, step, _memory_operands(e, i, i.operands[0], i.operands[2:], held, len(registers)))
     e.end_batch(e.live_after_current())
     said = [e.op(f"load i64, ptr {e.field('%matrix', step.base + offset)}, align 1") for offset in (0, 8)]

@@ -51,7 +51,7 @@ def is_of_device(fence: Instruction) -> bool:
 
 # --- below
 
-_ACCESSES = ("ld", "ldu", "st", "cp", *UPDATES, "ldmatrix", "stmatrix", "wmma")
+_ACCESSES = ("ld", "ldu", "st", "cp", *UPDATES, "ldmatrix", "stmatrix", "wmma", "wgmma")
 
 
 def _flags(one: Instruction, users: dict[str, list[Instruction]]) -> int:

@@ -28,6 +28,8 @@ _WITHOUT_RESULT = frozenset(
         *("prefetch", "prefetchu", "discard", "applypriority", "griddepcontrol", "pmevent", "setmaxnreg"),
     )
 )
+_UPDATING = frozenset(("wgmma",))
+"""Opcodes whose result is an operand, too."""
 _WITH_CARRY_IN = frozenset(("addc", "subc", "madc"))
 
 
@@ -89,8 +91,8 @@ def defined(instruction: Instruction) -> Iterator[str]:
 def used(instruction: Instruction) -> Iterator[str]:
     """Names of the registers that the instruction reads."""
     operands = instruction.operands
-    has_result = _has_result(instruction)
-    for operand in operands[1:] if has_result else operands:
+    writes_only = _has_result(instruction) and instruction.opcode not in _UPDATING
+    for operand in operands[1:] if writes_only else operands:
         yield from registers_of(operand)
     if instruction.opcode in _WITH_CARRY_IN:
         yield CARRY

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pydantic import TypeAdapter
 
 from kernel_lsp.rules.finding import RuleFinding, TextRange
+from kernel_lsp.source.python_file import ImportStyle
 
 DIGEST_CHARACTERS = 16
 NO_RANGE = TextRange(0, 0, 0, 0)
@@ -77,7 +78,7 @@ class Analysis:
     uses: tuple[Use, ...] = ()
     kernels: tuple[Kernel, ...] = ()
     import_line: int = 0
-    is_in_package: bool = False
+    import_style: ImportStyle = "absolute"
     has_plan: bool = False
     task: str = ""
 

@@ -38,7 +38,7 @@ from kernel_lsp.server.analysis.rebase import below
 from kernel_lsp.server.features.operator_use import USE_PREFIX
 from kernel_lsp.source.cuda import KernelLines, ParsedSource, kernel_lines_in
 from kernel_lsp.source.notebook import without_magics
-from kernel_lsp.source.python_file import FunctionNode, PythonFile, import_line, parse_python
+from kernel_lsp.source.python_file import FunctionNode, PythonFile, import_line, import_style, parse_python
 from kernel_lsp.source.pytorch import TargetLocation, read_symbol, targets_in
 
 MAX_TREES_KEPT = 8
@@ -173,7 +173,7 @@ def _analyse_python(path: Path, text: str) -> Analysis:
         places=tuple(_places(source, calls, {target.symbol for target in targets})),
         uses=tuple(_uses(source, calls)),
         import_line=import_line(source.tree),
-        is_in_package=(path.parent / "__init__.py").is_file(),
+        import_style=import_style(path, source.tree),
     )
 
 
@@ -257,16 +257,12 @@ def _places(source: PythonFile, calls: Sequence[ast.Call], symbols: set[str]) ->
 
 def _uses(source: PythonFile, all_calls: Sequence[ast.Call]) -> Iterator[Use]:
     """Yield the calls inserted by `Use the optimized operator here`."""
-    imported = {}
-    for statement in source.tree.body:
-        if isinstance(statement, ast.ImportFrom) and len(statement.names) == 1:
-            alias = statement.names[0]
-            imported[alias.asname or alias.name] = (statement, alias)
+    imported = {name: statement for statement in source.tree.body for name in _imported_names(statement)}
     calls = [call for call in all_calls if isinstance(call.func, ast.Name) and call.func.id in imported]
     for call in calls:
         assert isinstance(call.func, ast.Name)
         name = call.func.id
-        statement, _ = imported[name]
+        statement = imported[name]
         n_uses = sum(isinstance(other.func, ast.Name) and other.func.id == name for other in calls)
         line = statement.lineno - 1
         gone = (
@@ -275,6 +271,17 @@ def _uses(source: PythonFile, all_calls: Sequence[ast.Call]) -> Iterator[Use]:
         if _is_wrapper(call):
             original = ast.get_source_segment("\n".join(source.lines), call.args[0]) or ""
             yield Use(name, _range(call, source), original, gone)
+
+
+def _imported_names(statement: ast.stmt) -> list[str]:
+    """Return the name that a statement imports alone, be it in one way or in two: see `import_statement`."""
+    match statement:
+        case ast.ImportFrom(names=[alias]):
+            return [alias.asname or alias.name]
+        case ast.Try(body=[inside], handlers=[ast.ExceptHandler(body=[outside])], orelse=[], finalbody=[]):
+            names = _imported_names(inside)
+            return names if names == _imported_names(outside) else []
+    return []
 
 
 def _is_wrapper(call: ast.Call) -> bool:

@@ -37,7 +37,7 @@ def edits_of_lines(document: Document, lines: ExtractedLines, run: RunSummary, s
     if [document.line_text(line) for line in range(first, end + 1)] != lines.replaced.split("\n"):
         return ()
     new_line = "\r\n" if document.lines[0].endswith("\r\n") else "\n"
-    statement = import_statement(document.path, run.out, run.name, is_in_package=lines.is_in_package)
+    statement = import_statement(document.path, run.out, run.name, lines.import_style).replace("\n", new_line)
     imports = document.line_now(lines.import_line, serial)
     imports = min(lines.import_line, above) if imports is None else min(imports, above)
     call = lines.call.replace(f"{lines.name}(", f"{USE_PREFIX}{run.name}({lines.name})(", 1)

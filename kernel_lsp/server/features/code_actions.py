@@ -146,12 +146,10 @@ class CodeActions:
             edits = [TextEdit(place.callee, f"{used}{place.symbol})")]
         path = self._document.file
         assert path is not None
-        is_in_package = self._analysis.is_in_package
-        line = import_statement(path, result.out, result.name, is_in_package=is_in_package)
-        statement = line + self._line_end()
-        if statement.rstrip() not in (text.rstrip() for text in self._document.lines):
-            place_ = self._analysis.import_line
-            edits.append(TextEdit(TextRange(place_, 0, place_, 0), statement))
+        statement = import_statement(path, result.out, result.name, self._analysis.import_style)
+        if not {*statement.splitlines()} <= {text.rstrip() for text in self._document.lines}:
+            place_, line_end = self._analysis.import_line, self._line_end()
+            edits.append(TextEdit(TextRange(place_, 0, place_, 0), statement.replace("\n", line_end) + line_end))
         title = f"Use the optimized operator here: {result.name}"
         yield types.CodeAction(title=title, kind=REWRITE_KIND, edit=self._edit(edits))
 

@@ -5,17 +5,22 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from kernel_lsp.source.python_file import ImportStyle
+
 USE_PREFIX = "use_"
 """``use_softmax(softmax)(x)`` stands for ``softmax(x)``, ``use_rms_norm(RMSNorm(8))`` for ``RMSNorm(8)``: the kernels
 where they can, and what was there before everywhere else."""
 
 
-def import_statement(file: Path, out: Path, name: str, *, is_in_package: bool) -> str:
-    """``from .kernels.softmax import use_softmax``: relative where the file is in a package; else the folder must be
-    below the file's."""
+def import_statement(file: Path, out: Path, name: str, style: ImportStyle) -> str:
+    """Return ``from .kernels.softmax import use_softmax``, or a statement of several lines that works for a script and
+    in a package alike. Without a package the folder must be below the file's."""
     parts = Path(os.path.relpath(out, file.parent)).parts
     module = ".".join([*(part for part in parts if part not in (".", "..")), name])
-    return f"from {'.' if is_in_package else ''}{module} import {USE_PREFIX}{name}"
+    absolute, relative = (f"from {dot}{module} import {USE_PREFIX}{name}" for dot in ("", "."))
+    if style == "either":
+        return f"try:\n    {relative}\nexcept ImportError:  # run as a script\n    {absolute}"
+    return relative if style == "relative" else absolute
 
 
 def is_offered(out: Path, name: str) -> bool:

@@ -1,5 +1,5 @@
-"""How a candidate is compiled, and what of it may begin before its task is known: a build needs the text, its plan's
-kernels and the GPU, and the executor needs the build."""
+"""Build requests of a candidate, and builds that start before its task is known. A build needs the text, its plan's
+kernels and the GPU; the executor needs the build."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from kernel_lsp.toolchain.nvrtc.compile import BuildRequest, Compiler
 from kernel_lsp.toolchain.integrity.audit import audit
 
 COMPILED_AS = "kernel.cu"
-"""What a candidate's text is called while it is compiled (`BuildRequest.file_name`), and so in the PTX."""
+"""File name of a candidate's text while it is compiled (`BuildRequest.file_name`), and so in the PTX."""
 
 
 @dataclass(frozen=True)
 class Module:
-    """A PTX text, and what its file is called."""
+    """A PTX text and its file name."""
 
     ptx: str
     file_name: str
@@ -33,7 +33,7 @@ class Module:
 def request_of(
     text: str, names: set[str], gpu: GpuSpec, device: GpuDevice | None, file_name: str = COMPILED_AS
 ) -> BuildRequest:
-    """The build for the GPU that measures, else for the one that estimates are for."""
+    """Return the build for the GPU that measures, else for the GPU that estimates are for."""
     return BuildRequest(
         text=text,
         file_name=file_name,
@@ -49,7 +49,7 @@ def candidate_request(
     device: GpuDevice | None,
     file_name: str = COMPILED_AS,
 ) -> BuildRequest:
-    """Return the build with all kernels that the plan may launch; where their names depend on sizes, with those that
+    """Return the build with all kernels that the plan may launch. Where their names depend on sizes, it has those that
     the bound `operations` launch."""
     names = all_names(map(prepared.operation, prepared.directions), prepared.signatures)
     if names is None:
@@ -58,17 +58,17 @@ def candidate_request(
 
 
 def module_of(built: Built, plan: LaunchPlan) -> Module:
-    """What executors load."""
+    """Return the module that executors load."""
     return Module(built.ptx, f"{plan.forward.name}.cu")
 
 
 def names_without_sizes(plan: LaunchPlan, signatures: Sequence[KernelSignature]) -> set[str]:
-    """The kernels that a plan may launch, less those whose names depend on a size."""
+    """Return the kernels that a plan may launch, except those whose names depend on a size."""
     return {name for name in _names(plan.operations, signatures) if name is not None}
 
 
 def all_names(operations: Iterable[Operation], signatures: Sequence[KernelSignature]) -> set[str] | None:
-    """The kernels that operations may launch; None where some name depends on a size."""
+    """Return the kernels that operations may launch, or None where some name depends on a size."""
     names = _names(operations, signatures)
     known = {name for name in names if name is not None}
     return known if len(known) == len(names) else None
@@ -77,8 +77,8 @@ def all_names(operations: Iterable[Operation], signatures: Sequence[KernelSignat
 async def build_ahead(
     compiler: Compiler, text: str, plan: LaunchPlan, gpu: GpuSpec, device: GpuDevice | None
 ) -> Module | None:
-    """Build a text as its evaluation will, which then finds the build in the compiler's cache. None when the names of
-    kernels depend on sizes, and for what an evaluation refuses: it finds that out again, and says so."""
+    """Build a text as its evaluation will, so that the evaluation hits the compiler's cache. Returns None when kernel
+    names depend on sizes, and for a text that the evaluation refuses: it then reports the reason."""
     names = all_names(plan.operations, kernel_signatures(text))
     if names is None:
         return None
@@ -89,7 +89,7 @@ async def build_ahead(
 
 
 def _names(operations: Iterable[Operation], signatures: Sequence[KernelSignature]) -> set[str | None]:
-    """With None among them where some name depends on a size."""
+    """Return kernel names, with None among them where some name depends on a size."""
     return {
         _name_without_sizes(step, operation, signatures)
         for operation in operations

@@ -1,5 +1,5 @@
-"""Whether a kernel keeps to each of its local arrays, where it has several in one piece of memory: it is compiled once
-more with guards between them, and a few small cases are run."""
+"""Detect overflows between local arrays that share one piece of memory. The kernel is compiled again with guards
+between the arrays, and runs a few small cases."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from kernel_lsp.source.local_arrays import GUARD_BYTES, with_guards
 from kernel_lsp.toolchain.nvrtc.compile import BuildRequest, Compiler
 
 DEPOT = "__local_depot"
-"""What NVVM calls the piece that all local arrays of a function are in. Arrays that it keeps in registers are not."""
+"""NVVM's name for the memory that holds all local arrays of a function, except those kept in registers."""
 TRAP = "trap"
 
 
 async def guarded(compiler: Compiler, request: BuildRequest, built: Built) -> Built | None:
-    """The kernels with guards around their local arrays; None where none of them is in memory, and where a text does
-    not compile with guards, e.g. for a jump over one. What a GPU has room for is as without them."""
+    """Build the kernels with guards around their local arrays. Returns None where no array is in memory, and where the
+    text does not compile with guards, e.g. for a jump over one. Resource use is reported as without guards."""
     text = with_guards(request.text) if DEPOT in built.ptx else None
     if text is None:
         return None
@@ -23,7 +23,7 @@ async def guarded(compiler: Compiler, request: BuildRequest, built: Built) -> Bu
 
 
 def said_of_guarded(outcome: CheckOutcome | None) -> Mismatch | Crashed | None:
-    """What is wrong, in words about the kernel as it was written; None for what says nothing of it."""
+    """Describe a failure in terms of the kernel as written. Returns None for an inconclusive outcome."""
     if isinstance(outcome, Crashed) and any(finding.code == TRAP for finding in outcome.findings):
         return Crashed(message="an index of a local array goes past its end: it writes what lies beside the array")
     if isinstance(outcome, Mismatch | Crashed):

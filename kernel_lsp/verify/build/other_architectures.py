@@ -1,6 +1,6 @@
-"""Other GPUs than the one that a candidate is checked for, on which its text may be another program.
+"""Build a candidate for other GPUs, where its text may be another program.
 
-An operator compiles its kernels where it runs: a text that asks for the architecture would run as nobody checked it.
+An operator compiles its kernels where it runs: a text that tests the architecture would run unchecked there.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from kernel_lsp.toolchain.integrity.masking import mask_literals
 from kernel_lsp.toolchain.integrity.ptx_identity import program_hash
 
 OTHER_ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
-"""From Ampere to Blackwell, the data centre's and the desk's."""
+"""Architectures from Ampere to Blackwell, of data centres and of desktops."""
 N_CASES_ELSEWHERE = 6
-"""Of each other program: the user's own sizes, a few small ones and long rows."""
+"""Cases for each other program: the user's own sizes, a few small ones and long rows."""
 _QUESTION = re.compile(r"\b__CUDA_\w+|\bNV_(?:IF|DISPATCH)_\w+|\b__nvvm_reflect\w*|##|%:%:")
-"""What may ask for the architecture outside of conditions of the preprocessor, and what may hide such a name."""
+"""Expressions that may test the architecture outside preprocessor conditions, and those that may hide such a name."""
 
 Failure = Mismatch | Crashed | Rejected
 
 
 def may_differ(text: str) -> bool:
-    """Whether a text may be another program on another GPU."""
+    """Check whether a text may be another program on another GPU."""
     return bool(_QUESTION.search(mask_literals(text)) or foreign_conditions(text))
 
 
 async def other_programs(compiler: Compiler, request: BuildRequest, built: Built) -> AsyncIterator[Built]:
-    """What the text of a request is on other GPUs, where it is something else, each program once. Where it does not
-    compile no kernel runs: an operator leaves such a GPU to PyTorch."""
+    """Yield the builds for other GPUs that differ from this one, each program once. A failed build is skipped: an
+    operator then leaves that GPU to PyTorch."""
     seen = {program_hash(built.ptx)}
     for architecture in OTHER_ARCHITECTURES if may_differ(request.text) else ():
         if architecture == request.architecture:
@@ -47,5 +47,5 @@ async def other_programs(compiler: Compiler, request: BuildRequest, built: Built
 
 
 def said_of(failure: Failure, where: str) -> Failure:
-    """The failure of another program, with where it is one."""
+    """Add the place of another program to its failure."""
     return failure.model_copy(update={"message": f"{where}, the text is another program: {failure.message}"})

@@ -1,7 +1,7 @@
-"""Other compilers than the one that a candidate is checked with, for which its text may be another program.
+"""Build a candidate as other compilers would, for which its text may be another program.
 
-An operator compiles its kernels with the NVRTC of whoever uses it, a package with nvcc: a text that asks for the
-compiler, or for its version, would run as nobody checked it.
+An operator compiles its kernels with its user's NVRTC, a package with nvcc. A text that tests the compiler or its
+version would run unchecked there.
 """
 
 from __future__ import annotations
@@ -20,41 +20,41 @@ from kernel_lsp.toolchain.integrity.masking import mask_literals
 from kernel_lsp.toolchain.integrity.ptx_identity import program_hash
 
 _ELSEWHERE = "kernel_lsp_elsewhere_"
-"""Before the names of macros that the other compiler answers."""
+"""Prefix for macros that get the other compiler's value."""
 _CALL = "(...)"
-"""Behind the names of macros that take arguments."""
+"""Suffix for macros that take arguments."""
 _SPLICE = r"(?:\\[ \t]*\r?\n)?"
-"""A name may go on in the next line."""
+"""A line continuation, which may split a name."""
 _RESERVED = re.compile(r"(?!__cplusplus|__LINE__|__FILE__|__has_include|__has_embed|__CUDA_ARCH)_[A-Z_]\w*")
-"""Names that only compilers and their headers define: any may be missing elsewhere. The architecture is asked for
-otherwise, and the language is the one that the operator asks for."""
+"""Names that only compilers and their headers define: any may be missing elsewhere. The architecture has a check of its
+own, and the operator sets the language."""
 
 
 @dataclass(frozen=True)
 class OtherCompiler:
-    """A compiler in words, and its answer for each macro that it has; it has no others. `called` is its answer for what
-    is asked like a function, `_CCCL_CTK_AT_LEAST(12, 4)` or `__has_builtin(...)`: yes for some, no for others."""
+    """A compiler, described by the values of all macros that it defines. `called` is its value for function-like tests
+    such as `_CCCL_CTK_AT_LEAST(12, 4)` and `__has_builtin(...)`, which hold for some releases only."""
 
     words: str
     macros: Mapping[str, str]
     called: str
 
     def answers(self, names: Iterable[str]) -> dict[str, str]:
-        """Those that it has for some names; the others are called."""
+        """Return the values of those names that the compiler defines, and of all function-like ones."""
         known = {name: self.called for name in names if name.endswith(_CALL)}
         return known | {name: self.macros[name] for name in names if name in self.macros}
 
 
 @dataclass(frozen=True)
 class OtherProgram:
-    """What the text is elsewhere. `where` are words, e.g. ``compiled for sm_80``."""
+    """The program that a text is elsewhere. `where` is in words, e.g. ``compiled for sm_80``."""
 
     where: str
     built: Built
 
 
 def _versions(major: int, minor: int) -> dict[str, str]:
-    """What compiler and headers of a release of CUDA say of themselves, e.g. 12.4 is 12040 in `cuda.h`."""
+    """Return the version macros of a CUDA release's compiler and headers, e.g. `cuda.h` has 12040 for 12.4."""
     release, libraries = str(major * 1000 + minor * 10), 2 if major < 13 else major - 10
     return {
         **{"__CUDACC_VER_MAJOR__": str(major), "__CUDACC_VER_MINOR__": str(minor), "__CUDACC_VER_BUILD__": "99"},
@@ -68,8 +68,7 @@ def _versions(major: int, minor: int) -> dict[str, str]:
 
 
 RELEASES = ((11, 8), *((12, minor) for minor in range(10)), (13, 0), (13, 1), (13, 2), (14, 0))
-"""Of CUDA, from the oldest that PyTorch 2 has been built with to one that is to come; a compile takes a tenth of a
-second."""
+"""CUDA releases, from the oldest that PyTorch 2 was built with to a future one. A compile takes 0.1 s."""
 _NVRTC = {"__CUDACC_RTC__": "1"}
 _NVCC = {
     **{"__NVCC__": "1", "__CUDA_RUNTIME_H__": "1", "__DRIVER_TYPES_H__": "1", "__VECTOR_TYPES_H__": "1"},
@@ -79,23 +78,22 @@ OTHER_COMPILERS = (
     *(OtherCompiler(f"NVRTC of CUDA {a}.{b}", {**_versions(a, b), **_NVRTC}, str(a % 2)) for a, b in RELEASES),
     *(OtherCompiler(f"nvcc of CUDA {a}.{b}", {**_versions(a, b), **_NVCC}, str(a % 2)) for a, b in ((12, 9), (13, 1))),
 )
-"""nvcc is as PyTorch's build of extensions calls it on Linux."""
+"""nvcc is described as PyTorch's build of extensions calls it on Linux."""
 OTHERS = ("__clang__", "__CUDA__", "_MSC_VER", "_WIN32", "__NVCOMPILER", "__INTEL_COMPILER", "__OPTIMIZE__")
-"""What none of these compilers has, and may be asked for."""
+"""Macros that none of these compilers defines, but a text may test."""
 NAMES = tuple(sorted({name for compiler in OTHER_COMPILERS for name in compiler.macros} | set(OTHERS)))
 
 
 def asked_names(text: str) -> tuple[str, ...]:
-    """The macros in the text that another compiler answers otherwise, or may; ``name(...)`` for one with arguments."""
+    """Return the macros of a text that another compiler may define otherwise; ``name(...)`` for one with arguments."""
     names = [_joined(match[0]) for match in _pattern(NAMES).finditer(mask_literals(text))]
     reserved = [asked.name for asked in foreign_conditions(text) if _RESERVED.fullmatch(asked.name)]
     return tuple(dict.fromkeys((*names, *(name + _CALL * _is_called(name, text) for name in reserved))))
 
 
 async def programs_elsewhere(compiler: Compiler, request: BuildRequest, built: Built) -> AsyncIterator[OtherProgram]:
-    """What the text of a request is on other GPUs, in other files and for other compilers, where it is something else.
-    Other compilers answer only the text itself, not the headers. Where it does not compile no kernel runs: an operator
-    leaves such calls to PyTorch."""
+    """Yield the distinct programs of a text on other GPUs, in other files and with other compilers. Other compilers
+    change the text alone, not the headers. A failed build is skipped: an operator then leaves such calls to PyTorch."""
     async for other in other_programs(compiler, request, built):
         yield OtherProgram(f"compiled for {other.architecture}", other)
     async for where, moved in programs_of_other_places(compiler, request, built):
@@ -113,7 +111,7 @@ async def programs_elsewhere(compiler: Compiler, request: BuildRequest, built: B
 
 
 def _as_for(request: BuildRequest, one: OtherCompiler, asked: tuple[str, ...]) -> BuildRequest:
-    """The request with other names for the macros, which answer as the other compiler does."""
+    """Return the request with renamed macros, which have the other compiler's values."""
     names = _pattern(tuple(name.removesuffix(_CALL) for name in asked))
     text = names.sub(lambda match: _ELSEWHERE + _joined(match[0]) + "\n" * match[0].count("\n"), request.text)
     answers = (f"-D{_ELSEWHERE}{name}={answer}" for name, answer in one.answers(asked).items())

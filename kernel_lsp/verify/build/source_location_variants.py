@@ -1,8 +1,7 @@
-"""Other files and lines than those that a candidate is checked at, for a text that asks where it stands.
+"""Build a candidate in other files and at other lines, for a text that reads its source location.
 
-An operator compiles its kernels from a string, a package from a file with a name of its own, and a text may be pasted
-behind other code: `__FILE__` and `__LINE__` may name a place in a message, and not decide a result. NVRTC has no
-`__COUNTER__`.
+An operator compiles its kernels from a string, a package from a file of its own, and a text may be pasted behind other
+code. `__FILE__` and `__LINE__` may occur in a message, but must not decide a result. NVRTC has no `__COUNTER__`.
 """
 
 from __future__ import annotations
@@ -17,19 +16,19 @@ from kernel_lsp.toolchain.integrity.masking import mask_literals
 from kernel_lsp.toolchain.integrity.ptx_identity import program_hash
 
 FOLDERS = ("/home/somebody/projects/model/kernels", f"/srv/{'shared/' * 14}kernels", f"/data/{'of_somebody/' * 18}k")
-"""Where an operator's file lies: paths of some 60, 120 and 250 characters with its name."""
+"""Folders of an operator's file: paths of about 60, 120 and 250 characters with its name."""
 OTHER_FILES = (
     *("cuda.cu", "main.cu", "/home/user/kernels/of/an/operator.cu", "k.cu", "default_program"),
     *(f"{'stuvwxyzabcdefghijklmnopqr'[:n]}.cu" for n in range(2, 22)),
 )
-"""Names of usual lengths: PyTorch's `load_inline` writes ``cuda.cu``, NVRTC says ``default_program``. With each goes
-another number of lines above the text, of each fourth a hundred times as many. A compile takes a tenth of a second."""
+"""File names of usual lengths: PyTorch's `load_inline` writes ``cuda.cu``, NVRTC uses ``default_program``. Each name
+has another number of lines above the text, every fourth a hundred times as many. A compile takes 0.1 s."""
 FAR_LINES = 100
 LONG_COMPILE_S = 1.0
 N_FILES_OF_LONG_COMPILES = 4
-"""Texts with large headers (CUB, libcu++) are compiled for a minute otherwise."""
+"""Maximum files for texts with large headers (CUB, libcu++): more would compile for a minute."""
 MAX_PROGRAMS = 6
-"""That are run: a text that prints its place is another program at each."""
+"""Maximum programs that are run: a text that prints its location is another program at each."""
 _SPLICE = re.compile(r"\\[ \t]*\r?\n")
 _OPERATION = re.compile(r"^[ \t]*//[ \t]*op:[ \t]*(\w+)", re.MULTILINE)
 _DEPTH = "__INCLUDE_LEVEL__"
@@ -37,15 +36,14 @@ _QUESTION = re.compile(rf"\b(?:{'|'.join((*PLACE_NAMES, _DEPTH))}|source_locatio
 
 
 def asks_where_it_stands(text: str) -> bool:
-    """Whether the text names what answers with its file, its line, or whether another file includes it."""
+    """Check whether the text reads its file, its line, or whether another file includes it."""
     return _QUESTION.search(mask_literals(_SPLICE.sub("", text))) is not None
 
 
 async def programs_of_other_places(
     compiler: Compiler, request: BuildRequest, built: Built
 ) -> AsyncIterator[tuple[str, Built]]:
-    """With the place in words, what the text is in other files and at other lines, where it is something else; a few
-    such programs, each once."""
+    """Yield a few distinct programs of the text in other files and at other lines, each with its location in words."""
     seen = {program_hash(built.ptx)}
     operation = _OPERATION.search(request.text)
     own = [f"{folder}/{operation[1] if operation else 'operator'}.cu" for folder in FOLDERS]
@@ -61,6 +59,6 @@ async def programs_of_other_places(
 
 
 def moved_text(request: BuildRequest, name: str, n_lines: int) -> BuildRequest:
-    """The request for a file of that name, included by another one, with so many lines before its text."""
+    """Return the request for an included file of that name, with `n_lines` lines before its text."""
     text = re.sub(rf"\b{_DEPTH}\b", "1", request.text.removeprefix("\ufeff"))
     return request.model_copy(update={"text": "\n" * n_lines + text, "file_name": name})

@@ -1,7 +1,7 @@
-"""Whether a kernel computes something of a tensor's address that is no address: read from its PTX.
+"""Detect in a kernel's PTX whether a tensor's address influences values.
 
-Nothing about a tensor's place but its alignment and whether it is there at all may decide a result. Addresses that are
-added to, passed on, compared with each other and loaded from are what every kernel has.
+Only a tensor's alignment and a null pointer may decide a result. Every kernel adds to addresses, passes them on,
+compares them with each other and loads from them: those uses are ignored.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from kernel_lsp.toolchain.integrity.ptx_text import Statement, mentioned
 from kernel_lsp.verify.code_facts.launch_uniform import PARAMETER
 
 ALIGNMENT_MASK = 127
-"""Bits that say how an address is aligned: cases vary those by themselves."""
+"""Bits of an address's alignment, which other cases vary."""
 PAGE_MASK = 4095
-"""An address with no more than these bits cleared is one nearby."""
+"""Low bits that may be cleared without leaving the neighbourhood of an address."""
 MOVING = frozenset(("mov", "cvta", "cvt", "add", "sub", "mad", "selp"))
-"""Their results are addresses when an operand is one."""
+"""Opcodes whose result is an address when an operand is one."""
 HARMLESS = frozenset(("isspacep", "prefetch", "prefetchu", "ld", "ldu"))
 _IN_MEMORY = re.compile(r"\[[^\]]*\]")
 _NUMBER = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|\d+)U?")
@@ -26,7 +26,7 @@ N_BITS = 64
 
 
 def asks_for_an_address(statements: Iterable[Statement], symbol: str, launch: BoundLaunch) -> bool:
-    """Whether the kernel does so with a tensor that a launch gives it."""
+    """Check whether the kernel uses the address of a tensor argument as a value."""
     own = [statement for statement in statements if statement.function == symbol]
     addresses = _addresses(own, launch)
     return any(_asks(statement, addresses) for statement in own)
@@ -36,7 +36,7 @@ def asks_for_an_address(statements: Iterable[Statement], symbol: str, launch: Bo
 
 
 def _addresses(statements: Sequence[Statement], launch: BoundLaunch) -> set[str]:
-    """The registers that hold one, in whatever order the code has them."""
+    """Return the registers that hold an address, by a fixed point over the code."""
     found = {register for statement in statements for register in _given(statement, launch)}
     n_before = -1
     while len(found) > n_before:
@@ -48,7 +48,7 @@ def _addresses(statements: Sequence[Statement], launch: BoundLaunch) -> set[str]
 
 
 def _given(statement: Statement, launch: BoundLaunch) -> Iterator[str]:
-    """The registers that get a tensor's address from the launch."""
+    """Yield the registers that receive a tensor's address from the launch."""
     match = PARAMETER.search(statement.text) if statement.opcode.startswith("ld.param.") else None
     passed = launch.arguments[int(match["position"]) :][:1] if match else ()
     if any(isinstance(argument, TensorArgument) for argument in passed):
@@ -63,7 +63,7 @@ def _moves(statement: Statement) -> bool:
 
 
 def _asks(statement: Statement, addresses: set[str]) -> bool:
-    """Whether it makes something else of an address."""
+    """Check whether the statement derives a value other than an address from an address."""
     values = _values(statement)
     if addresses.isdisjoint(values) or _moves(statement):
         return False
@@ -76,19 +76,19 @@ def _asks(statement: Statement, addresses: set[str]) -> bool:
 
 
 def _changes_only_low_bits(statement: Statement) -> bool:
-    """``p & ~15`` and ``p | 4`` are places nearby. (`p | q` is for `((p | q) & 15) == 0`.)"""
+    """Accept ``p & ~15`` and ``p | 4``, which stay near the address. (`p | q` occurs in `((p | q) & 15) == 0`.)"""
     if statement.opcode.startswith("or"):
         return any(0 <= number <= PAGE_MASK for number in _numbers(statement))
     return any(-PAGE_MASK - 1 <= number < 0 for number in _numbers(statement))
 
 
 def _values(statement: Statement) -> list[str]:
-    """The registers that it reads, but for those by which it finds its place in memory."""
+    """Return the source registers, except those that address memory."""
     return [name for name in mentioned(_IN_MEMORY.sub("", statement.sources)) if name.startswith("%")]
 
 
 def _numbers(statement: Statement) -> list[int]:
-    """Those among its operands, as signed ones of its width."""
+    """Return the immediate operands, as signed numbers of the opcode's width."""
     operands = (operand.strip() for operand in statement.sources.split(","))
     bits = N_BITS if "64" in statement.opcode else N_BITS // 2
     numbers = [int(operand.rstrip("U"), 0) for operand in operands if _NUMBER.fullmatch(operand)]

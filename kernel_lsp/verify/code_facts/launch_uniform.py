@@ -1,11 +1,11 @@
-"""What a kernel decides by its arguments alone: comparisons whose sides are the same for every thread of a launch.
+"""Launch-uniform predicates: comparisons of a kernel that depend on its arguments alone.
 
     conditions = GridConditions(statements, symbol)   # the statements of a PTX text
-    conditions.outcomes(launch)                       # how each comes out in a launch, without running it
-    conditions.numbers                                # the whole numbers in them: what sizes may be compared with
+    conditions.outcomes(launch)                       # evaluate each for a launch, without running it
+    conditions.numbers                                # their integer constants, which sizes may be compared with
 
-`if (D == 1536)`, `D % 768 == 0`, `gridDim.x > 40` and `min(D, 512)` are such comparisons, however they are written: a
-compiler has folded and inlined what the text hides behind names.
+`if (D == 1536)`, `D % 768 == 0`, `gridDim.x > 40` and `min(D, 512)` are such predicates in any spelling: the compiler
+has folded and inlined the names of the text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kernel_lsp.core.plan import BoundLaunch, ScalarArgument, TensorArgument
 from kernel_lsp.toolchain.integrity.ptx_text import Statement
 
 MAX_STATEMENTS = 2_000
-"""Of one kernel that follow from its arguments: more are a table unrolled, and no decision."""
+"""Maximum launch-uniform statements of one kernel: more are an unrolled table, not a decision."""
 _TYPE = re.compile(r"\.(?P<kind>[subf])(?P<bits>8|16|32|64)\b")
 PARAMETER = re.compile(r"\[\s*(?P<name>[\w$]+)_param_(?P<position>\d+)\s*\]")
 _NUMBER = re.compile(r"^-?(?:0[xX][0-9a-fA-F]+|\d+)U?$")
@@ -36,20 +36,20 @@ COMPARISONS: Mapping[str, Callable[[int, int], bool]] = {
     **dict.fromkeys(("gt", "hi"), operator.gt),
     **dict.fromkeys(("ge", "hs"), operator.ge),
 }
-"""PTX's names, the second of each pair for unsigned numbers."""
+"""PTX's comparison operators; the second of each pair is for unsigned numbers."""
 EXTREMES = ("min", "max")
 EQUALITIES = ("eq", "ne")
 N_OPCODES, N_OPERANDS = 1 << 10, 1 << 14
-"""Remembered: the same few are read for every size that is tried."""
+"""Entries of the caches: the same few operands are read for every size that is tried."""
 FLOATING = ("float", "double")
 UNROLLED = 16
-"""Loops that a compiler unrolls compare with what is below this."""
+"""Threshold for interesting constants: unrolled loops compare with smaller ones."""
 NO_ADDRESSES: Mapping[str, int] = {}
 NO_POSITIONS: Mapping[str, int] = {}
 FIRST_THREAD: Mapping[str, int] = {f"%{name}.{axis}": 0 for name in ("tid", "ctaid") for axis in "xyz"}
 
 Outcome = tuple[tuple[str, tuple[bool, ...]], ...]
-"""For each value that is compared, how its comparisons come out."""
+"""Outcomes of the comparisons, by compared value."""
 
 
 class _Unknown(Exception):
@@ -58,7 +58,7 @@ class _Unknown(Exception):
 
 @dataclass(frozen=True)
 class _Step:
-    """`result = opcode operands`; an integer operand is a number, any other a register."""
+    """`result = opcode operands`; an integer operand is an immediate, any other a register."""
 
     opcode: str
     result: str
@@ -66,12 +66,13 @@ class _Step:
 
 
 class GridConditions:
-    """Those of one kernel, read from its PTX."""
+    """The launch-uniform predicates of one kernel, read from its PTX."""
 
     def __init__(
         self, statements: Iterable[Statement], symbol: str, positions: Mapping[str, int] = NO_POSITIONS
     ) -> None:
-        """With the `positions` of one thread (`FIRST_THREAD`) its own conditions are among them."""
+        """Read the predicates. With the `positions` of one thread (`FIRST_THREAD`), its own conditions count as
+        uniform."""
         own = [statement for statement in statements if statement.function == symbol]
         self._positions = positions
         self._steps, self._conditions = _followed(own, positions)
@@ -79,11 +80,11 @@ class GridConditions:
         self._makers = {step.result: step for step in self._steps}
         self.numbers = frozenset(self._numbers_behind(self._conditions))
         self.chosen = frozenset(self._chosen())
-        """Values that are compared, and have a number above `UNROLLED` in them, or none."""
+        """Compared values that contain a constant above `UNROLLED`, or no constant."""
 
     def outcomes(self, launch: BoundLaunch, addresses: Mapping[str, int] = NO_ADDRESSES) -> Outcome:
-        """How each condition comes out, by the value that is compared: of two thresholds for one value every interval
-        is another outcome. Conditions on a tensor's address are left out, unless `addresses` says where it is."""
+        """Return the outcome of each condition, by compared value: two thresholds for one value give one outcome for
+        each interval. Conditions on a tensor's address are left out, unless `addresses` has it."""
         values = self._values(launch, addresses)
         sides: dict[str, list[bool]] = {}
         for condition in self._conditions:
@@ -94,7 +95,7 @@ class GridConditions:
         return tuple((value, tuple(found)) for value, found in sorted(sides.items()))
 
     def distances(self, launch: BoundLaunch) -> dict[int, int]:
-        """How far apart the sides of each chosen comparison for being equal are, by its place among the conditions."""
+        """Return the difference between the sides of each chosen equality, by its index among the conditions."""
         values = self._values(launch, NO_ADDRESSES)
         found: dict[int, int] = {}
         for place, condition in enumerate(self._conditions):
@@ -105,8 +106,7 @@ class GridConditions:
         return found
 
     def sides(self, launch: BoundLaunch) -> dict[int, bool]:
-        """On which side of each chosen threshold the value is that is compared with it, by its place among the
-        conditions."""
+        """Return on which side of its threshold each chosen comparison lies, by its index among the conditions."""
         values = self._values(launch, NO_ADDRESSES)
         found: dict[int, bool] = {}
         for place, condition in enumerate(self._conditions):
@@ -117,15 +117,15 @@ class GridConditions:
         return found
 
     def singles_out_a_block(self, launch: BoundLaunch) -> bool:
-        """Whether a block between the first and the last is compared with by its number: what it does, no other may
-        do."""
+        """Check whether the kernel compares the block index with that of an inner block, which may take a path of its
+        own."""
         values = self._values(launch, NO_ADDRESSES)
         picked = [(launch.grid["xyz".index(axis)], values[one]) for axis, one in self._picks if one in values]
         picked += [(launch.grid["xyz".index(axis)], _number(one)) for axis, one in self._picks if _is_number(one)]
         return any(0 < block < n_blocks - 1 for n_blocks, block in picked)
 
     def _values(self, launch: BoundLaunch, addresses: Mapping[str, int]) -> dict[str, int]:
-        """What each register holds that follows from the arguments, as unsigned bits."""
+        """Return the value of each register that follows from the arguments, as unsigned bits."""
         passed = _passed(launch, addresses)
         values = {**self._positions, **dict(zip(_DIMS, (*launch.block, *launch.grid), strict=True))}
         for step in self._steps:
@@ -143,7 +143,7 @@ class GridConditions:
                 yield condition.operands[0]
 
     def _numbers_behind(self, conditions: Iterable[_Step]) -> Iterable[int]:
-        """Of conditions and of all that they follow from."""
+        """Yield the constants of the conditions and of all that they depend on."""
         pending, seen = list(conditions), set[str]()
         while pending:
             step = pending.pop()
@@ -159,8 +159,8 @@ class GridConditions:
 
 
 def _followed(statements: Sequence[Statement], positions: Iterable[str]) -> tuple[list[_Step], list[_Step]]:
-    """The steps that follow from arguments and positions, each after what it needs, and the conditions among them. A
-    register that is set twice, or under a guard, is none."""
+    """Return the steps that follow from arguments and positions, in order of their dependencies, and the conditions
+    among them. Leaves out registers that are set twice or under a guard."""
     n_set = Counter(register for statement in statements for register in _set_by(statement))
     known, steps, conditions = {*_DIMS, *positions}, list[_Step](), list[_Step]()
     for statement in statements:
@@ -177,7 +177,7 @@ def _followed(statements: Sequence[Statement], positions: Iterable[str]) -> tupl
 
 
 def _picks(statements: Sequence[Statement]) -> Iterable[tuple[str, str]]:
-    """The axis of a block's number, and what it is compared with for being the same."""
+    """Yield the axis of a block index and the value that it is compared with for equality."""
     axes = {f"%ctaid.{axis}": axis for axis in "xyz"}
     for statement in statements:
         step = _step_of(statement)
@@ -190,14 +190,14 @@ def _picks(statements: Sequence[Statement]) -> Iterable[tuple[str, str]]:
 
 
 def _set_by(statement: Statement) -> Iterator[str]:
-    """What may be a register that it sets: its first operands. Quicker than to read all of it."""
+    """Yield the first operands, which may be destination registers. Faster than a full parse."""
     _, _, operands = statement.text.partition(" ")
     first = operands.lstrip().partition("}" if operands.lstrip().startswith("{") else ",")[0]
     yield from (first.strip("{} ").replace(",", " ").split())
 
 
 def _step_of(statement: Statement) -> _Step | None:
-    """None for what has no single integer for a result, or computes in another way."""
+    """Return the step of a statement. None where its result is no single integer, or the opcode is not interpreted."""
     opcode = statement.opcode
     if opcode.partition(".")[0] not in _READ or ".f" in opcode:
         return None
@@ -212,7 +212,8 @@ def _follows(step: _Step, known: set[str]) -> bool:
 
 
 def _is_fixed(operand: str) -> bool:
-    """Whether it is the same in every launch, or a size of the block, which the plan mostly writes as a number."""
+    """Check whether the operand is the same in every launch. Block sizes count, since plans mostly write them as
+    numbers."""
     return _is_number(operand) or operand.startswith("%ntid")
 
 
@@ -230,7 +231,7 @@ def _number(operand: str) -> int:
 
 
 def _value(step: _Step, values: Mapping[str, int], passed: Sequence[int | None]) -> int:
-    """The bits of the result. Raises _Unknown, or what Python's arithmetic raises."""
+    """Return the bits of the result. Raises _Unknown, or Python's arithmetic errors."""
     n_bits = _bits_of(step.opcode)
     if step.opcode.startswith("ld.param."):
         return _argument(step.operands[0], passed) & _mask(n_bits)
@@ -245,7 +246,7 @@ def _value(step: _Step, values: Mapping[str, int], passed: Sequence[int | None])
 
 
 def _side(condition: _Step, values: Mapping[str, int]) -> bool:
-    """How a comparison comes out, and which operand is the least or the greatest."""
+    """Return the outcome of a comparison; for min and max, whether the first operand is the smaller one."""
     left, right = (_read(operand, values, condition.opcode) for operand in condition.operands[:2])
     parts = condition.opcode.split(".")
     if parts[0] in EXTREMES:
@@ -256,7 +257,7 @@ def _side(condition: _Step, values: Mapping[str, int]) -> bool:
 
 
 def _read(operand: str, values: Mapping[str, int], opcode: str) -> int:
-    """As the last type of the opcode says: what is signed may be negative."""
+    """Return the operand as the opcode's last type, which may be signed."""
     if not _is_number(operand) and operand not in values:
         raise _Unknown
     n_bits = _bits_of(opcode)
@@ -266,7 +267,7 @@ def _read(operand: str, values: Mapping[str, int], opcode: str) -> int:
 
 
 def _passed(launch: BoundLaunch, addresses: Mapping[str, int]) -> list[int | None]:
-    """The whole number that each argument is; None for what is none, or not known."""
+    """Return the integer value of each argument; None where it is not an integer or not known."""
     return [
         addresses.get(argument.tensor) if isinstance(argument, TensorArgument) else _whole(argument)
         for argument in launch.arguments
@@ -279,7 +280,7 @@ def _whole(argument: ScalarArgument) -> int | None:
 
 
 def _argument(operand: str, passed: Sequence[int | None]) -> int:
-    """The whole number that is passed there. Raises _Unknown for anything else."""
+    """Return the integer passed as this parameter. Raises _Unknown for anything else."""
     match = PARAMETER.search(operand)
     position = int(match["position"]) if match else len(passed)
     number = passed[position] if position < len(passed) else None
@@ -290,7 +291,7 @@ def _argument(operand: str, passed: Sequence[int | None]) -> int:
 
 @lru_cache(maxsize=N_OPCODES)
 def _bits_of(opcode: str) -> int:
-    """Of the last type that the opcode names: what its operands are. Raises _Unknown for none."""
+    """Return the width of the opcode's last type, that of its operands. Raises _Unknown for none."""
     types = _TYPE.findall(opcode)
     if not types:
         raise _Unknown
@@ -299,7 +300,7 @@ def _bits_of(opcode: str) -> int:
 
 @lru_cache(maxsize=N_OPCODES)
 def _is_signed(opcode: str) -> bool:
-    """Whether the last type that it names is."""
+    """Check whether the opcode's last type is signed."""
     return bool(_TYPE.findall(opcode)[-1][0] == "s")
 
 
@@ -308,7 +309,7 @@ def _mask(n_bits: int) -> int:
 
 
 def _quotient(left: int, right: int) -> int:
-    """Towards zero, as in C."""
+    """Divide with truncation towards zero, as in C."""
     quotient = abs(left) // abs(right)
     return quotient if (left < 0) == (right < 0) else -quotient
 

@@ -1,7 +1,6 @@
-"""Kernels that number all threads of their grid in 32 bits, as `blockIdx.x * blockDim.x + threadIdx.x` does.
+"""Detect kernels that number all threads of their grid in 32 bits, as `blockIdx.x * blockDim.x + threadIdx.x` does.
 
-CUDA's own examples do, and most kernels that have a warp for each row: no grid of theirs can be larger than that
-number.
+CUDA's own examples do so, and most kernels with one warp per row. Their grids cannot be larger than that number.
 """
 
 from __future__ import annotations
@@ -12,13 +11,13 @@ from kernel_lsp.core.plan import BoundLaunch
 from kernel_lsp.toolchain.integrity.ptx_text import Statement
 
 MAX_THREADS = 1 << 31
-"""Of a grid whose threads have an `int` for their number."""
+"""Maximum threads of a grid with `int` thread numbers."""
 PRODUCTS, SHIFT = ("mul.lo.", "mad.lo."), "shl.b32"
 BLOCK, BLOCK_SIZE = "%ctaid.", "%ntid."
 
 
 def numbers_its_threads(statements: Iterable[Statement], symbol: str, launch: BoundLaunch) -> bool:
-    """Whether the kernel multiplies the number of its block by the size of one, in 32 bits."""
+    """Check whether the kernel multiplies the block index by the block size in 32 bits."""
     sizes = {launch.n_threads_per_block, *launch.block} - {1}
     holds: dict[str, str] = {}
     for statement in statements:

@@ -1,7 +1,7 @@
-"""Where tensors lie for a kernel that asks for it: places where what it computes of addresses comes out in every way.
+"""Place tensors at other addresses, for a kernel whose results may depend on addresses.
 
-They are found in the PTX, and tried without running anything; for what depends on more than addresses there are places
-with all bits set, with none, next to each other, and some at random.
+Predicates on addresses are found in the PTX, and their outcomes are evaluated without running anything. For other uses
+there are addresses with all bits set, with none, adjacent ones, and random ones.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from kernel_lsp.verify.model.cases import PAGE_BYTES, Case
 from kernel_lsp.verify.model.environment import MAX_PAGES, Circumstances
 
 Places = Mapping[str, int]
-"""Pages by tensor, as `Circumstances` has them."""
+"""Page offset by tensor, as in `Circumstances`."""
 PATTERNS = (0, -1, MAX_PAGES - 1, -MAX_PAGES, MAX_PAGES // 3, -MAX_PAGES // 3)
-"""Of all tensors: bits that are all zeros, all ones, and every other one, on both sides of the middle."""
+"""Page offsets of all tensors: bits that are all zeros, all ones, and alternating, on both sides of the middle."""
 N_AT_RANDOM = 12
-"""Beside those that are found: for what is computed for each element by itself."""
+"""Random layouts in addition to those found, for predicates that are evaluated per element."""
 GAP_PAGES = 2
-"""Between neighbours and the border of their parts."""
+"""Pages between two neighbours at the border of their windows."""
 MAX_FOUND = 8
 MAX_NUMBERS = 16
-"""Of one kernel, that its conditions compare bits of addresses with."""
+"""Maximum constants of one kernel that its address predicates compare with."""
 N_TRIED = 256
-"""Places at random among which new ones are looked for. One takes about a tenth of a millisecond."""
+"""Random layouts that are searched for new outcomes. One takes about 0.1 ms."""
 
 
 def pointed_places(built: Built, case: Case, bound: BoundOperation) -> list[Places]:
-    """Where else the tensors of a case are to lie. None for a kernel that does not ask."""
+    """Return the layouts that a case is to run in. Empty for a kernel that does not use addresses as values."""
     statements = read_ptx(built.ptx, "").statements
     launches = [(step, built.symbols.get(step.kernel, step.kernel)) for step in _launches(bound)]
     asking = [(step, symbol) for step, symbol in launches if asks_for_an_address(statements, symbol, step)]
@@ -51,7 +51,7 @@ def pointed_places(built: Built, case: Case, bound: BoundOperation) -> list[Plac
 
 
 def addresses_in(case: Case, bound: BoundOperation, places: Places) -> dict[str, int]:
-    """The address of each tensor, as the executor has them in order."""
+    """Return the address of each tensor, as the executor lays them out in order."""
     first, circumstances = first_buffer_window(len(bound.tensors), 0), Circumstances(pages=places)
     return {
         tensor.name: window_base(first + position) + circumstances.offset_of(case, tensor)
@@ -67,8 +67,8 @@ def _launches(bound: BoundOperation) -> Iterator[BoundLaunch]:
 
 
 def _neighbours(bound: BoundOperation) -> Iterator[Places]:
-    """The first tensor right before the second, the third before the fourth; and the second before the third, ...: each
-    has a part of the address space to itself, and begins or ends with it."""
+    """Yield layouts with adjacent tensors: first before second and third before fourth, then second before third and so
+    on. Each tensor has a window of the address space to itself, and begins or ends with it."""
     half = WINDOW_HALF // PAGE_BYTES
     for is_first in (0, 1):
         yield {
@@ -84,7 +84,7 @@ def _at_random(names: list[str], draw: random.Random) -> Places:
 
 
 def _by_numbers(names: list[str], questions: list[tuple[BoundLaunch, GridConditions]]) -> Iterator[Places]:
-    """Places with a number of the conditions in their bits, wherever it fits, for all tensors alike."""
+    """Yield layouts with a constant of the predicates in the address bits, at every position, for all tensors alike."""
     numbers = sorted({number for _, conditions in questions for number in conditions.numbers})[:MAX_NUMBERS]
     for number, shift in itertools.product(numbers, range(WINDOW_SHIFT)):
         pages = (number << shift) // PAGE_BYTES
@@ -95,7 +95,7 @@ def _by_numbers(names: list[str], questions: list[tuple[BoundLaunch, GridConditi
 def _with_new_outcomes(
     case: Case, bound: BoundOperation, questions: list[tuple[BoundLaunch, GridConditions]], tried: Iterator[Places]
 ) -> list[Places]:
-    """Those at which some condition comes out as at none before."""
+    """Return the layouts in which some predicate has an outcome that no earlier layout had."""
     seen, found = _outcomes(case, bound, questions, {}), list[Places]()
     for places in tried:
         new = _outcomes(case, bound, questions, places) - seen

@@ -1,6 +1,6 @@
-"""Runs cases of a built candidate on the PTX executor and judges them.
+"""Run the cases of a built candidate on the PTX executor and judge them.
 
-The executor's process sees the inputs and writes the outputs; this process alone reads what they should be.
+The executor's process reads inputs and writes outputs. Only this process reads the expected values.
 """
 
 from __future__ import annotations
@@ -37,21 +37,22 @@ from kernel_lsp.verify.oracle.judgement import judge_outputs
 
 N_TRACED_BLOCKS = 2
 MIN_COVERAGE = 0.7
-"""Of their share of an output that sampled blocks must have written. Blocks at the edges write less than others."""
+"""Minimum written share of what sampled blocks should write of an output. Blocks at the edges write less than
+others."""
 N_PROFILED_BLOCKS = 6
 """Blocks per launch that are run to count instructions: first, last and random ones."""
 MIN_SAMPLED_BLOCKS = 8
 WATCHED_ORDER = "reverse"
-"""Cases with this order of threads are watched for races when they are small: the first sizes, and long rows."""
+"""Thread order that marks a case to be watched for races when it is small: the first sizes, and long rows."""
 REVERSED_ORDER = "reverse"
-"""Cases with this order have their tensors in reverse, too: which of two lies higher is for an allocator to say."""
+"""Thread order whose cases also reverse the tensors' address order, which an allocator does not define."""
 GIVEN, RUNS = "given", "runs"
-"""Folders of inputs and of outputs."""
+"""Folder names of inputs and of outputs."""
 
 
 @dataclass(frozen=True)
 class CaseRun:
-    """A case that ran to its end, right or wrong."""
+    """A case that ran to its end, correct or incorrect."""
 
     result: CaseResult
     findings: tuple[Finding, ...]
@@ -60,7 +61,7 @@ class CaseRun:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A case that says nothing about the candidate."""
+    """An inconclusive case."""
 
     reason: str
 
@@ -70,19 +71,19 @@ CaseOutcome = CaseRun | Skipped | Mismatch | Crashed | TimedOut | Unsupported
 
 @dataclass(frozen=True)
 class Profile:
-    """What each launch of an operation does at the captured sizes."""
+    """Counters of each launch of an operation at the captured sizes."""
 
     counters: tuple[LaunchCounters, ...]
 
     @property
     def instructions_per_block(self) -> float:
-        """Of the heaviest launch."""
+        """Return the instructions per block of the heaviest launch."""
         return max((c.n_instructions / max(c.n_blocks_run, 1) for c in self.counters), default=1.0)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How much one case may cost. `complete_instructions` is what runs completely; past it blocks are sampled."""
+    """Budget of one case. Up to `complete_instructions` all blocks run; beyond, blocks are sampled."""
 
     complete_instructions: int
     max_instructions: int
@@ -91,21 +92,21 @@ class Limits:
 
 
 def new_executor(directory: Path, sandbox: SandboxLevel | None) -> PtxExecutor:
-    """An executor that may read and write what the runs of the device in this folder need, and nothing else. `sandbox`
-    is how it is confined; None takes the strongest level that this machine has."""
+    """Return an executor that may access only the files of this folder's runs. `sandbox` is its confinement; None takes
+    the strongest level that this machine offers."""
     (directory / GIVEN).mkdir(parents=True, exist_ok=True)
     return PtxExecutor(directory / RUNS, directory / GIVEN, sandbox=sandbox)
 
 
 class CpuDevice:
-    """One task's cases on the executor. Holds no state of a candidate: several evaluations may use it at once.
+    """Runs one task's cases on the executor. It holds no state of a candidate, so several evaluations may share it.
 
-    Executors see the inputs of the case at hand, in one folder, and their outputs, in another. What the outputs should
-    be lies in neither.
+    Executors see the inputs of the current case in one folder, and their outputs in another. Expected values lie in
+    neither.
     """
 
     def __init__(self, store: CaseStore, worker: Worker, directory: Path, name: str = "") -> None:
-        """`name` tells its folders from those of others that share executors, and so the directory."""
+        """`name` separates its folders from those of others that share the executors and their directory."""
         self._store, self._worker = store, worker
         self._given, self._runs = directory / GIVEN / name, directory / RUNS / name
         self._n_runs = 0
@@ -113,8 +114,8 @@ class CpuDevice:
     async def profile(
         self, executor: PtxExecutor, built: Built, bound: BoundOperation, case: Case, limits: Limits
     ) -> Profile | Crashed | TimedOut | Unsupported | Skipped:
-        """Count what a few blocks of each launch do. Values are not judged: later launches read scratch that earlier
-        ones wrote only in part, so everything counts as initialised, with zeros."""
+        """Count the instructions of a few blocks of each launch. Values are not judged: later launches read scratch
+        that earlier ones wrote only in part. So all memory counts as initialised, with zeros."""
         files = await self._store.get(case)
         if isinstance(files, NoCase):
             return Skipped(files.reason)
@@ -146,8 +147,8 @@ class CpuDevice:
         sample: BlockSample | None,
         limits: Limits,
     ) -> Mapping[str, int] | None:
-        """How many bytes of each output some of the operation's launches write, or a few blocks of each, with zeros in
-        all tensors; None where they do not end or do what no kernel may."""
+        """Return the bytes of each output that some of the operation's launches write, with zeros in all tensors.
+        `sample` limits each launch to a few blocks. None where they time out or fail."""
         run = self._new_run(bound, None)
         try:
             run.write_zeros()
@@ -169,7 +170,7 @@ class CpuDevice:
             run.remove()
 
     async def ends(self, executor: PtxExecutor, built: Built, bound: BoundOperation, limits: Limits) -> bool:
-        """Whether all launches of an operation end within the limits, with zeros in all tensors."""
+        """Check that all launches of an operation terminate within the limits, with zeros in all tensors."""
         run = self._new_run(bound, None)
         try:
             run.write_zeros()
@@ -187,7 +188,7 @@ class CpuDevice:
             run.remove()
 
     async def make_aside(self, case: Case) -> None:
-        """Have a case made that no turn on a GPU waits for."""
+        """Make a case without a turn on the GPU."""
         await self._store.make_without_turn(case)
 
     async def run_case(
@@ -250,7 +251,7 @@ class CpuDevice:
         places: Mapping[str, int],
         options: RunOptions,
     ) -> list[ExecutionReport] | Crashed | TimedOut | Unsupported:
-        """Our launches in the executor, library steps in the worker, in the plan's order."""
+        """Run our launches in the executor and library steps in the worker, in the plan's order."""
         reports: list[ExecutionReport] = []
         for steps in _segments(run.bound.steps):
             if isinstance(steps[0], BoundLibraryStep):
@@ -289,7 +290,7 @@ class CpuDevice:
 
 
 def _segments(steps: Sequence[BoundStep]) -> Iterator[list[BoundStep]]:
-    """Runs of our own steps, and library steps one by one."""
+    """Yield maximal runs of our own steps, and library steps one by one."""
     for is_library, group in groupby(steps, key=lambda step: isinstance(step, BoundLibraryStep)):
         if is_library:
             yield from ([step] for step in group)
@@ -309,7 +310,7 @@ def _tensor_names(arguments: object) -> Iterator[str]:
 
 
 def _crash(report: ExecutionReport) -> Crashed | None:
-    """The first thing a kernel may not do, in words."""
+    """Describe the first error that a kernel made."""
     errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
     if not errors:
         return None
@@ -345,8 +346,8 @@ def _judge(run: RunFiles, case: Case, reports: Sequence[ExecutionReport], *, sam
 
 
 def _with_coverage(run: RunFiles, result: CaseResult) -> CaseResult | Mismatch:
-    """A mismatch when blocks like those that ran cannot have written every element among them: a grid that is too
-    small, blocks that do nothing or the same."""
+    """Return a mismatch when blocks like those that ran cannot write every element. Catches grids that are too small,
+    and blocks that do nothing or duplicate work."""
     for tensor in (tensor for tensor in run.bound.tensors if tensor.role == "output"):
         share_run = result.n_blocks_run / max(result.n_blocks, 1)
         share_written = float(run.written_elements(tensor).mean()) if tensor.n_elements else 1.0

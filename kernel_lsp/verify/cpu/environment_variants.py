@@ -1,7 +1,7 @@
-"""Small cases in circumstances that a GPU may have too, for kernels that look at them: another number of
-multiprocessors, lanes of a warp that are not together again, more shared memory, tensors at other addresses.
+"""Run small cases in other environments, for kernels that read their environment: another number of multiprocessors,
+diverged warps, other units of shared memory, tensors at other addresses.
 
-A kernel may schedule by all of it, but its results must be the same.
+A kernel may schedule by any of it, but its results must stay the same.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from kernel_lsp.verify.model.environment import Circumstances
 from kernel_lsp.verify.model.progress import Plan
 
 SIZE_REGISTER, OTHER_UNIT_BYTES = "%total_smem_size", 256
-"""Shared memory is given out in such units before sm_80 (PTX ISA 9.0, on this register)."""
+"""Allocation unit of shared memory before sm_80, in bytes (PTX ISA 9.0, on this register)."""
 PLACE_REGISTERS = frozenset(("%nsmid", "%smid", "%nwarpid"))
 TALKING = frozenset(("volatile", "relaxed", "acquire", "release", "mmio"))
-"""Of loads and stores by which threads may talk to each other."""
+"""Modifiers of loads and stores by which threads may communicate."""
 CHANGING = frozenset(("atom", "red", "st"))
 FEWEST, MOST = 1, 400
-"""Multiprocessors: of what no GPU has fewer, and of more than any has."""
+"""Multiprocessors, below and above those of any GPU."""
 MAX_COMPARED = 1024
-"""Larger numbers are compared with something else."""
+"""Largest compared number that is tried as a number of multiprocessors."""
 MAX_NUMBERS = 8
 _INTEGER = re.compile(r"(?<![\w.%])\d+\b")
 
 
 @dataclass(frozen=True)
 class Other:
-    """A case to run, and what is different in it, in words."""
+    """A case in another environment, with the difference in words."""
 
     case: Case
     bound: BoundOperation
@@ -45,8 +45,8 @@ class Other:
 
 
 def other_circumstances(built: Built, cases: Plan) -> Iterator[Other]:
-    """Those that the kernels' own code asks about, for each of the cases; other addresses for the first alone. None for
-    most kernels."""
+    """Yield the variants that the kernels' code depends on, for each case; other addresses for the first case alone.
+    Empty for most kernels."""
     for case, bound in cases:
         yield from (Other(case, bound, one, words) for one, words in _machines(built))
         if SIZE_REGISTER in built.ptx:
@@ -74,7 +74,7 @@ def other_circumstances(built: Built, cases: Plan) -> Iterator[Other]:
 
 
 def may_be_torn(ptx: str) -> bool:
-    """Whether some kernel has atomic operations, or volatile accesses, that a value may go through."""
+    """Check whether some kernel has atomics or volatile accesses that may carry a value between threads."""
     by_function: dict[str, set[str]] = {}
     for one in read_ptx(ptx, "").statements:
         kind, *modifiers = one.opcode.split(".")
@@ -88,7 +88,8 @@ def may_be_torn(ptx: str) -> bool:
 
 
 def _machines(built: Built) -> Iterator[tuple[Circumstances, str]]:
-    """Those that are known, two that there are not, and what the code compares with, for a kernel that asks."""
+    """Yield the known numbers of multiprocessors, two that no GPU has, and those that the code compares with. Empty for
+    a kernel that does not read them."""
     statements = read_ptx(built.ptx, "").statements
     asking = {one.function for one in statements if not PLACE_REGISTERS.isdisjoint(one.names)}
     if not asking:

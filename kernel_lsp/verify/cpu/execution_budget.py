@@ -1,4 +1,4 @@
-"""What of a case the executor has time for: all blocks, a sample of them, or nothing."""
+"""Decide what the executor can afford of a case: all blocks, a sample of them, or nothing."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from kernel_lsp.verify.model.progress import Plan
 from kernel_lsp.verify.probes.wide_sizes import n_largest
 
 MAX_OPERATIONS = 2_000_000_000
-"""That a case asks PyTorch for, where all blocks have to run: half a minute of a plain kernel's instructions."""
+"""Maximum operations of PyTorch for a case that needs all blocks: half a minute of a plain kernel's instructions."""
 MAX_INSTRUCTIONS = 4_000_000_000
-"""Of the kernel, by its profile."""
+"""Maximum instructions of the kernel for such a case, by its profile."""
 MIN_SAMPLED_BLOCKS = 12
 FAR_TOO_MANY_INSTRUCTIONS = 2_000_000_000
-"""Of a complete case, where blocks may have more to do than at the captured sizes, and may have not."""
+"""Instructions of a complete case from which the work per block counts as grown since the captured sizes."""
 
 
 def growth_of(task: Task, captured: BoundOperation, case: Case, bound: BoundOperation) -> float:
-    """How many times the work of a block at the captured sizes one may have here, at least as many times: it goes along
-    with its share of the largest tensor, e.g. of all pairs of a sequence's elements."""
+    """Return the growth of a block's work against the captured sizes, at least 1. It follows the block's share of the
+    largest tensor, e.g. of all pairs of a sequence's elements."""
     graph = graph_of(task, case.operation)
     shares = [
         n_largest(graph, sizes) / max(sum(step.n_blocks for step in at.steps if isinstance(step, BoundLaunch)), 1)
@@ -39,8 +39,9 @@ def growth_of(task: Task, captured: BoundOperation, case: Case, bound: BoundOper
 def sample_of(
     bound: BoundOperation, profile: Profile | Skipped, limits: Limits, seed: int, growth: Callable[[], float]
 ) -> BlockSample | None:
-    """None to run every block. Only an operation of one launch can be sampled: later launches need all blocks of
-    earlier ones. The work of a block is that of the profile, and counts as grown where all would be far too much."""
+    """Return the sample of blocks to run, None for all blocks. Only an operation of one launch can be sampled: later
+    launches need all blocks of earlier ones. A block's work is that of the profile, and counts as grown where the total
+    would be far too much."""
     launches = [step for step in bound.steps if isinstance(step, BoundLaunch)]
     if isinstance(profile, Skipped) or len(bound.steps) != 1 or len(launches) != 1:
         return None
@@ -54,7 +55,8 @@ def sample_of(
 
 
 def n_operations(task: Task, case: Case, gpu: GpuSpec) -> int:
-    """What the case asks PyTorch for, however a kernel does it; 0 where that depends on values."""
+    """Return the operations that the case requires of PyTorch, independent of the kernel; 0 where that depends on
+    values."""
     with suppress(ExpressionError):
         kernels = eager_run(graph_of(task, case.operation), dict(case.sizes), gpu).kernels
         return sum(kernel.n_operations for kernel in kernels)
@@ -62,7 +64,7 @@ def n_operations(task: Task, case: Case, gpu: GpuSpec) -> int:
 
 
 def n_instructions(profile: Profile, bound: BoundOperation) -> float:
-    """Of all blocks, if each has as much to do as those that were profiled."""
+    """Return the instructions of all blocks, if each has as many as the profiled ones."""
     n_blocks = sum(step.n_blocks for step in bound.steps if isinstance(step, BoundLaunch))
     n_profiled = sum(counters.n_blocks for counters in profile.counters)
     total = sum(c.n_instructions / max(c.n_blocks_run, 1) * c.n_blocks for c in profile.counters)
@@ -70,7 +72,7 @@ def n_instructions(profile: Profile, bound: BoundOperation) -> float:
 
 
 def said_of_vast(vast: Plan) -> list[str]:
-    """What was left to a GPU, in one note."""
+    """Return one note on the cases left to a GPU."""
     if not vast:
         return []
     (case, bound), n_more = vast[0], len(vast) - 1
@@ -79,6 +81,6 @@ def said_of_vast(vast: Plan) -> list[str]:
 
 
 def sizes_of(case: Case) -> str:
-    """In words."""
+    """Return the case's sizes in words."""
     sizes = ", ".join(f"{name} = {size:,}" for name, size in case.sizes)
     return f"at {sizes}" if sizes else "at the captured sizes"

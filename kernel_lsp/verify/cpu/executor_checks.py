@@ -1,5 +1,5 @@
-"""What the PTX executor is asked about a built candidate: all of its cases where there is no GPU, else a short screen
-for what only the executor sees, accesses out of bounds and races, before the candidate may touch a GPU."""
+"""Run the CPU checks of a built candidate. Without a GPU that is every case. With one it is a short screen for
+out-of-bounds accesses and races, which only the executor detects, before the candidate may use the GPU."""
 
 from __future__ import annotations
 
@@ -54,48 +54,49 @@ FULL_LIMITS = Limits(
     deadline_s=90.0,
     max_thread_instructions=4_000_000_000,
 )
-"""At roughly 150 M instructions a second, a ranking costs under half a second and a complete case under three."""
+"""At roughly 150 M instructions a second, a ranking takes under 0.5 s and a complete case under 3 s."""
 MAX_INSTRUCTIONS_OF_BLOCKS = FULL_LIMITS.max_instructions // 2
-"""Of many blocks: on a busy machine they would take longer than the time there is."""
+"""Maximum instructions of a case with many blocks: more would exceed the deadline on a busy machine."""
 LONG_SUM_LIMITS = Limits(complete_instructions=400_000_000, max_instructions=2_000_000_000, deadline_s=90.0)
-"""For a sum that is longer than anybody asked for: that it does not end in so many says nothing."""
+"""Limits for oversized sums; exceeding them is inconclusive."""
 SINGLED_OUT_INSTRUCTIONS = 2_000_000_000
-"""Run completely where one block may do what no other does: five times a complete case, for kernels that ask for it."""
+"""Maximum instructions of a complete run where one block may take a path of its own: five times a complete case, for
+kernels that test the block index."""
 SCREEN_LIMITS = Limits(
     complete_instructions=15_000_000,
     max_instructions=30_000_000,
     deadline_s=10.0,
     max_thread_instructions=10_000_000,
 )
-"""Before a GPU: a tenth of a second a case. The deadline is for a busy machine; the instructions are the bound."""
+"""Limits before a GPU run: 0.1 s a case. The instructions are the bound; the deadline covers a busy machine."""
 ENDLESS_LIMITS = Limits(
     complete_instructions=15_000_000,
     max_instructions=4_000_000_000,
     deadline_s=12.0,
     max_thread_instructions=500_000_000,
 )
-"""For a small case that the screen did not see end: so many instructions of one thread are at least 0.25 s on a GPU,
-which starts one of a thread's a cycle at best, and no kernel takes that long for a few thousand elements."""
+"""Limits for a small case that exceeded the screen's. So many instructions of one thread take at least 0.25 s on a GPU,
+which issues at most one of them a cycle. No kernel needs that for a few thousand elements."""
 WAITING_LIMITS = Limits(complete_instructions=15_000_000, max_instructions=1_000_000_000, deadline_s=12.0)
-"""For a small case whose threads wait longer than the screen allows: within it, those that wait for ever come back to
-where they were. Waiting costs about a nanosecond an instruction."""
+"""Limits for a small case whose threads wait longer than the screen allows: a livelock repeats its state within them.
+Waiting costs about 1 ns an instruction."""
 SCREEN_BUDGET_S = 0.4
-"""Per operation: a screen that took longer does without the profile."""
+"""Seconds per operation: a screen that took longer skips the profile."""
 N_SCREEN_CASES = 2
 NOT_SCREENED = "not screened for races and stray accesses"
 MAX_PROFILED_BYTES = 16 << 30
-"""Of all tensors of the captured case, which the executor maps."""
+"""Maximum bytes of all tensors of the captured case, which the executor maps."""
 FULL_BUDGET_S = 25.0
-"""Per operation. When it is spent, the smallest of the cases left over come first."""
+"""Seconds per operation. Once it is spent, the remaining cases run from the smallest on."""
 REST_BUDGET_S = 15.0
-"""For those. When it is spent, too, the rest is not run; the verdict lists what was."""
+"""Seconds for the remaining cases. Once it is spent, the rest is not run; the verdict lists what was."""
 MIN_CASES = 4
-"""Run whatever the budget says: the captured sizes, two small ones, exact integers."""
+"""Cases that run whatever the budget: the captured sizes, two small ones, exact integers."""
 
 
 @dataclass(frozen=True)
 class _Doubtful:
-    """A case whose results were right, though some of what the kernel read was never written."""
+    """A correct case in which the kernel read uninitialised memory."""
 
     case: Case
     bound: BoundOperation
@@ -112,8 +113,8 @@ class ExecutorChecks:
     async def rank(
         self, executor: PtxExecutor, built: Built, prepared: Prepared, plan: Plan, progress: Progress
     ) -> CheckOutcome | None:
-        """Profile, and as many cases that say something as there are small ones: these, else the user's own inputs.
-        None when they passed."""
+        """Profile, and run as many informative cases as there are small ones: these, else the user's own inputs. None
+        when they passed."""
         if refused := self._refused(built, prepared, plan):
             return refused
         profile = await self._profile(executor, built, prepared, plan, RANKING_LIMITS, progress)
@@ -125,13 +126,13 @@ class ExecutorChecks:
     async def check(
         self, executor: PtxExecutor, built: Built, prepared: Prepared, plan: Plan, progress: Progress
     ) -> CheckOutcome | None:
-        """Profile, and every case that the budget allows. None when all passed."""
+        """Profile, and run every case that the budget allows. None when all passed."""
         if refused := self._refused(built, prepared, plan):
             return refused
         profile = await self._profile(executor, built, prepared, plan, FULL_LIMITS, progress)
         if isinstance(profile, Crashed | TimedOut | Unsupported):
             return profile
-        # First, since cases of many blocks that all wait take long.
+        # First, since cases of many waiting blocks take long.
         return (
             await self._with_few_at_once(executor, built, prepared, plan, progress)
             or await self._run_cases(executor, built, plan, len(plan), profile, FULL_LIMITS, progress)
@@ -141,8 +142,8 @@ class ExecutorChecks:
     async def screen(
         self, executor: PtxExecutor, built: Built, prepared: Prepared, plan: Plan, progress: Progress
     ) -> CheckOutcome | None:
-        """Small cases within a short budget, in orders of threads that bring races out; None when none of them failed.
-        What the executor cannot tell in that time is noted, and left to the GPU."""
+        """Run small cases within a short budget, in thread orders that expose races. None when none of them failed.
+        Cases that exceed the budget are noted, and left to the GPU."""
         if refused := self._refused(built, prepared, plan):
             return refused
         name, n_run = prepared.operation(plan[0][0].operation).name, 0
@@ -176,7 +177,7 @@ class ExecutorChecks:
     async def screen_and_estimate(
         self, executor: PtxExecutor, built: Built, prepared: Prepared, plan: Plan, progress: Progress
     ) -> CheckOutcome | None:
-        """As `screen`, with an estimate where that was quick."""
+        """Run `screen`, then `estimate` where the screen was quick."""
         started = time.monotonic()
         failure = await self.screen(executor, built, prepared, plan, progress)
         if failure is None and time.monotonic() - started < SCREEN_BUDGET_S:
@@ -186,14 +187,14 @@ class ExecutorChecks:
     async def estimate(
         self, executor: PtxExecutor, built: Built, prepared: Prepared, plan: Plan, progress: Progress
     ) -> None:
-        """Profile within the limits of a screen, where the captured case is not too large for that."""
+        """Profile within the limits of a screen, where the captured case is small enough."""
         if sum(tensor.n_bytes for tensor in plan[0][1].tensors) <= MAX_PROFILED_BYTES:
             await self._profile(executor, built, prepared, plan, SCREEN_LIMITS, progress)
 
     # --- below: launches, a case of the screen, profiles and cases
 
     def _refused(self, built: Built, prepared: Prepared, plan: Plan) -> Crashed | None:
-        """A launch that the GPU would not take, at the sizes of the plan or at larger ones."""
+        """Return the failure of a launch that exceeds the GPU's limits, at the sizes of the plan or at larger ones."""
         launched = (refused_launch(built, bound, self._gpu) for _, bound in plan)
         case, bound = plan[0]
         return next((refused for refused in launched if refused), None) or refused_when_larger(
@@ -203,14 +204,14 @@ class ExecutorChecks:
     async def _bounded(
         self, executor: PtxExecutor, built: Built, bound: BoundOperation, case: Case, progress: Progress
     ) -> CaseOutcome:
-        """Within the screen's limits, which long rows may take for good reasons."""
+        """Run within the screen's limits, which long rows may legitimately exceed."""
         return await self._device.run_case(executor, built, bound, case, None, SCREEN_LIMITS)
 
     async def _to_its_end(
         self, executor: PtxExecutor, built: Built, bound: BoundOperation, case: Case, progress: Progress
     ) -> CaseOutcome:
-        """A small case that the screen's limits end may take longer if one thread alone took all that there was, or if
-        threads may wait: that says whether they find an end at all."""
+        """Run a small case again with more budget where one thread exhausted the screen's alone, or where threads may
+        wait. That distinguishes slow cases from endless ones."""
         outcome = await self._bounded(executor, built, bound, case, progress)
         if not isinstance(outcome, TimedOut) or not executor.is_alive:
             return outcome
@@ -264,7 +265,7 @@ class ExecutorChecks:
         limits: Limits,
         progress: Progress,
     ) -> CheckOutcome | None:
-        """Run cases until `n_enough` have said something: None when all passed, else the first failure."""
+        """Run cases until `n_enough` were informative. None when all passed, else the first failure."""
         if progress.singles_out_a_block:
             limits = replace(limits, complete_instructions=SINGLED_OUT_INSTRUCTIONS)
         started, n_run, left = time.monotonic(), 0, list(plan)
@@ -306,8 +307,8 @@ class ExecutorChecks:
     def _is_vast(
         self, case: Case, bound: BoundOperation, profile: Profile | Skipped, growth: Callable[[], float]
     ) -> bool:
-        """Whether all blocks have to run, and both the target and the kernel need too much for that; or so many blocks
-        do, each with no more to do than at the captured sizes, that they would not end in time."""
+        """Check whether a case must run all blocks and exceeds the budget, for the target's own work and for the
+        kernel. A case of very many blocks exceeds it even without growth per block."""
         if isinstance(profile, Skipped):
             return False
         n_wanted = n_instructions(profile, bound)
@@ -325,7 +326,7 @@ class ExecutorChecks:
         sample: BlockSample | None,
         limits: Limits,
     ) -> CaseOutcome:
-        """One case within the limits; one that may find no end within its own."""
+        """Run one case within the limits, or within its own limits where a timeout is inconclusive."""
         if not case.may_not_end:
             found = await self._device.run_case(executor, built, bound, case, sample, limits)
             if isinstance(found, TimedOut) and not _is_endless(found):
@@ -338,8 +339,8 @@ class ExecutorChecks:
     async def _with_few_at_once(
         self, executor: PtxExecutor, built: Built, prepared: Prepared, plan: Plan, progress: Progress
     ) -> CheckOutcome | None:
-        """Where blocks may wait for others and the grid can be larger than what the GPU runs at once: run the smallest
-        case that has enough blocks with a quarter of them at once."""
+        """Run the smallest case that has enough blocks with a quarter of them resident. Applies where blocks may wait
+        for others and the grid can exceed the GPU's resident blocks."""
         for case, bound in sorted(plan, key=lambda entry: _n_elements(entry[1])) if progress.may_wait else ():
             few = few_at_once(built, prepared, case.operation, bound, self._gpu)
             if few:
@@ -351,8 +352,8 @@ class ExecutorChecks:
     async def _with_other_poison(
         self, executor: PtxExecutor, built: Built, doubtful: Sequence[_Doubtful], limits: Limits
     ) -> Mismatch | Crashed | None:
-        """Run the smallest cases that read shared memory which nothing wrote again, with other bytes in it. That one
-        does not end in time on a busy machine says nothing about them."""
+        """Run the smallest cases again that read uninitialised shared memory, with other bytes in it. A timeout on a
+        busy machine is inconclusive."""
         for one in sorted(doubtful, key=lambda one: _n_elements(one.bound))[:N_CASES]:
             for poison in OTHER_POISONS:
                 other = Circumstances(shared_poison=poison)
@@ -362,8 +363,8 @@ class ExecutorChecks:
         return None
 
     async def _otherwise(self, executor: PtxExecutor, built: Built, plan: Plan) -> Mismatch | Crashed | None:
-        """Run small cases as they may come out on other GPUs, with lanes apart and at other addresses, where the kernel
-        looks at any of that. That one does not end in time says nothing."""
+        """Run small cases in the environments of other GPUs that the kernel's code depends on, with diverged lanes and
+        at other addresses. A timeout is inconclusive."""
         for other in other_circumstances(built, screened_cases(plan)):
             if not executor.is_alive:
                 break
@@ -376,9 +377,9 @@ class ExecutorChecks:
 
 
 def screened_cases(plan: Plan) -> Sequence[tuple[Case, BoundOperation]]:
-    """What a screen runs, cases that are watched for races: the smallest, then long rows, which take several blocks of
-    most kernels, and such as take several of this one where these do not. After them would come other orders of threads
-    that a GPU does not promise."""
+    """Return the cases of a screen, which are watched for races. The smallest come first, then long rows, which most
+    kernels split over several blocks, then cases chosen to have several blocks. Other thread orders, which a GPU does
+    not define, would follow."""
     several = [(case, bound) for case, bound in plan if case.of_several_blocks]
     normal = [(case, bound) for case, bound in plan if case.family == "normal" and not case.of_several_blocks]
     ordinary = normal or list(plan[:1])

@@ -14,23 +14,24 @@ from kernel_lsp.verify.build.building import Module
 
 Build = Callable[[], Awaitable[Module | None]]
 N_LOOKS = max(1, (os.cpu_count() or 1) // 4)
-"""Executors that one candidate has at once. Budgets of checks are of time, which they would take from each other on few
-cores; and cases are made meanwhile."""
+"""Executors per candidate. Budgets are wall-clock, so oversubscription starves checks. Cases are also made
+meanwhile."""
 
 
 @dataclass(frozen=True)
 class _Loaded:
-    """What an executor has loaded."""
+    """The module that an executor has loaded."""
 
     module: Module
     outcome: Loaded
 
 
 class ExecutorPool:
-    """At most `n_slots` at once. A candidate's start with the pool, to be there when the first has been compiled."""
+    """A pool of at most `n_slots` executors. The first candidate's executors start with the pool, while the candidate
+    is compiled."""
 
     def __init__(self, make: Callable[[], PtxExecutor], n_slots: int, n_first: int = N_LOOKS) -> None:
-        """`make` gives executors that were not started."""
+        """`make` returns executors that are not started."""
         self._make = make
         self._idle: list[PtxExecutor] = []
         self._n_first = min(n_first, n_slots)
@@ -43,13 +44,13 @@ class ExecutorPool:
         self._loading: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Begin to start the first ones, unless that has begun."""
+        """Begin to start the first executors, unless that has begun."""
         if not self._has_begun:
             self.start_with()
 
     def start_with(self, *builds: Build) -> None:
-        """Begin to start the first ones, and have them load what a build gives, as soon as it does; then what the next
-        one gives, should that differ. What cannot be built or loaded is found out again by who needs it."""
+        """Begin to start the first executors, which load each build as soon as it is ready. A later build that differs
+        replaces the earlier one. Errors of a build or load are reported again where the module is needed."""
         self._has_begun = True
         for build in builds:
             self._building.append(asyncio.create_task(_built(build, after=self._building[-1:])))
@@ -57,8 +58,8 @@ class ExecutorPool:
 
     @contextmanager
     def loading_ahead(self, module: Module, n_executors: int) -> Iterator[None]:
-        """So many load a module that is wanted soon, e.g. while cases are chosen for it. Who asks for an executor for
-        it meanwhile waits for one of them; what goes wrong is found out again there."""
+        """Load a module ahead into `n_executors`, e.g. while its cases are chosen. A caller that needs it meanwhile
+        waits for one of them. Errors are reported again there."""
         loading = [asyncio.create_task(self._load_ahead(module)) for _ in range(n_executors)]
         self._loading.update(loading)
         for task in loading:
@@ -73,7 +74,7 @@ class ExecutorPool:
                 self._ahead.pop(module, None)
 
     async def close(self) -> None:
-        """End those that nobody uses; what is in use ends with its use."""
+        """Close idle executors. Those in use close after their use."""
         starting, self._starting = self._starting, []
         beginning = [*starting, *self._building, *self._loading]
         for task in beginning:
@@ -85,15 +86,15 @@ class ExecutorPool:
 
     @asynccontextmanager
     async def executor(self, module: Module | None = None) -> AsyncIterator[PtxExecutor]:
-        """A warm executor, if there is one that has loaded the `module`. One whose evaluation was cancelled or broke is
-        not used again; one that died restarts."""
+        """Yield a warm executor, preferably one that has loaded the `module`. One whose evaluation was cancelled or
+        failed is not reused; one that died restarts."""
         if loading := self._ahead.get(module, []) if module is not None else []:
             await asyncio.shield(loading.pop())
         async with self._one(module) as executor:
             yield executor
 
     async def load(self, executor: PtxExecutor, module: Module) -> LoadOutcome:
-        """What `executor.load` says: known at once of a module that it has loaded last."""
+        """Load a module, or return the known outcome where it was loaded last."""
         known = self._loaded.pop(executor, None)
         is_known = known is not None and known.module == module and executor.is_alive
         outcome = known.outcome if known and is_known else await executor.load(module.ptx, module.file_name)
@@ -121,8 +122,8 @@ class ExecutorPool:
             self._idle.append(executor)
 
     def _take_idle(self, module: Module | None) -> PtxExecutor | None:
-        """One that nobody uses: with the module, else without one that somebody else wants, else any if none is still
-        to start."""
+        """Take an idle executor: one with the module, else one without a module that others want, else any if none is
+        still to start."""
         for position in reversed(range(len(self._idle))):
             if self._module_of(self._idle[position]) == module:
                 return self._idle.pop(position)
@@ -141,7 +142,7 @@ class ExecutorPool:
         starting = self._starting.pop(0)
         try:
             return await starting
-        except asyncio.CancelledError:  # the start may have come to its end in the same moment
+        except asyncio.CancelledError:  # the start may have completed in the same moment
             if starting.done() and not starting.cancelled() and starting.exception() is None:
                 self._idle.append(starting.result())
             raise
@@ -168,7 +169,7 @@ class ExecutorPool:
 
 
 async def _built(build: Build, after: Sequence[asyncio.Task[Module | None]]) -> Module | None:
-    """For all executors, behind the build before it: where both are the same this one is in the compiler's cache."""
+    """Build after the builds before it, for all executors: an equal build hits the compiler's cache."""
     if after:
         await asyncio.wait(after)
     with suppress(KernelLspError, OSError):  # raised again where the module is needed

@@ -1,4 +1,4 @@
-"""The files of one run on the executor: the case's inputs, and outputs and scratch that are poisoned before."""
+"""The files of one run on the executor: the case's inputs, and poisoned outputs and scratch."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from kernel_lsp.ptx.executor import WRITTEN_BY_KERNEL, WRITTEN_SUFFIX, BufferFil
 from kernel_lsp.verify.oracle.arrays import EXACT_POISON_BYTES, POISON_BYTE, write_poison
 
 MAX_WATCHED_BYTES = 1 << 22
-"""Of outputs and scratch."""
+"""Maximum bytes of outputs and scratch for which the writer of each byte is tracked."""
 NO_PLACES: Mapping[str, int] = {}
 
 
 class RunFiles:
-    """The tensors of one bound operation as files: links to the case's inputs, the rest poisoned and its own."""
+    """The tensors of one bound operation as files. Inputs are links to the case's; the rest is poisoned."""
 
     def __init__(self, directory: Path, given: Path, bound: BoundOperation, files: CaseFiles | None) -> None:
         """Without files the inputs are zeros."""
@@ -36,27 +36,27 @@ class RunFiles:
 
     @property
     def files(self) -> CaseFiles:
-        """Of the case."""
+        """Return the case's files."""
         assert self._files is not None, "zeros are not judged"
         return self._files
 
     def path(self, tensor: BoundTensor) -> Path:
-        """Where a tensor's elements are."""
+        """Return the file of a tensor's elements."""
         return self._inputs[tensor.name] if tensor.role == "input" else self._directory / f"{tensor.name}.bin"
 
     @property
     def is_small(self) -> bool:
-        """Whether who writes each byte of its own tensors can be noted."""
+        """Check whether the run's own tensors are small enough to track the writer of each byte."""
         return sum(tensor.n_bytes for tensor in self._own()) <= MAX_WATCHED_BYTES
 
     def write_poison(self, seed: int) -> None:
-        """What nobody writes is never right by luck."""
+        """Poison outputs and scratch, so that an element that is never written cannot pass by chance."""
         other = EXACT_POISON_BYTES[seed % len(EXACT_POISON_BYTES)]
         for tensor in self._own():
             write_poison(self.path(tensor), tensor.n_bytes, POISON_BYTE if tensor.dtype.is_floating else other)
 
     def write_zeros(self) -> None:
-        """In place of poison, where values are not judged."""
+        """Zero outputs and scratch in place of poison, where values are not judged."""
         for tensor in self._own():
             _write_zeros(self.path(tensor), tensor)
 
@@ -64,7 +64,7 @@ class RunFiles:
         return (tensor for tensor in self.bound.tensors if tensor.role != "input")
 
     def buffers(self, initialised: set[str], places: Mapping[str, int] = NO_PLACES) -> list[BufferFile]:
-        """`places` says how far each is moved from where it is aligned best."""
+        """Return the buffers of a run. `places` moves each from its best-aligned address, in bytes."""
         return [
             BufferFile(
                 name=tensor.name,
@@ -79,13 +79,13 @@ class RunFiles:
         ]
 
     def case_tensor(self, name: str) -> CaseTensor:
-        """A tensor as the worker is told of it."""
+        """Return a tensor as the worker's requests describe it."""
         tensor = self.bound.tensor(name)
         return CaseTensor(name, self.path(tensor), tensor.dtype, tensor.shape)
 
     def tell_numbers_from_poison(self) -> None:
-        """A NaN with all bits set looks like poison, and a kernel gets one by negating that of arithmetic: where
-        it was written, its sign goes."""
+        """Clear the sign of written NaNs with all bits set: they look like poison. A kernel gets one by negating an
+        arithmetic NaN."""
         for tensor in self._own():
             is_judged = tensor.role == "output" and tensor.dtype.is_floating and tensor.n_elements > 0
             if is_judged and self._marks(tensor).exists():
@@ -97,20 +97,20 @@ class RunFiles:
                     bits.tofile(self.path(tensor))
 
     def n_written_bytes(self, tensor: BoundTensor) -> int:
-        """Of what `written_elements` says, for a tensor that is mostly a hole."""
+        """Return the number of written bytes, for a sparse file."""
         n_written, end = 0, 0
         with self._marks(tensor).open("rb") as file:
             while True:
                 try:
                     start = os.lseek(file.fileno(), end, os.SEEK_DATA)
-                except OSError:  # there is nothing but a hole
+                except OSError:  # only a hole is left
                     return n_written
                 end = os.lseek(file.fileno(), start, os.SEEK_HOLE)
                 shadow = np.frombuffer(os.pread(file.fileno(), end - start, start), dtype=np.uint8)
                 n_written += int(np.count_nonzero(shadow & WRITTEN_BY_KERNEL))
 
     def written_elements(self, tensor: BoundTensor) -> np.ndarray:
-        """Which elements the blocks that ran wrote."""
+        """Return the mask of elements that the blocks wrote."""
         shadow = np.fromfile(self._marks(tensor), dtype=np.uint8)
         by_kernel = (shadow & WRITTEN_BY_KERNEL) != 0
         return by_kernel.reshape(-1, tensor.dtype.itemsize).all(axis=1).reshape(tensor.shape)
@@ -119,7 +119,7 @@ class RunFiles:
         return Path(f"{self.path(tensor)}{WRITTEN_SUFFIX}")
 
     def note_written(self, steps: Sequence[BoundStep]) -> None:
-        """What these steps may have written counts as initialised from here on: a later step may read it."""
+        """Mark what these steps may have written as initialised: a later step may read it."""
         for step in steps:
             if isinstance(step, BoundLaunch):
                 self.written |= {a.tensor for a in step.arguments if isinstance(a, TensorArgument)}
@@ -129,7 +129,7 @@ class RunFiles:
                 self.written |= set(step.results)
 
     def remove(self) -> None:
-        """Take the folders away."""
+        """Remove the run's folders."""
         shutil.rmtree(self._directory, ignore_errors=True)
         shutil.rmtree(self._given, ignore_errors=True)
 
@@ -138,6 +138,6 @@ class RunFiles:
 
 
 def _write_zeros(path: Path, tensor: BoundTensor) -> None:
-    """As a hole: what is not touched takes no space."""
+    """Write a sparse file: untouched pages take no space."""
     with path.open("wb") as file:
         file.truncate(tensor.n_bytes)

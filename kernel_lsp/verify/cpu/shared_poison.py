@@ -1,7 +1,7 @@
-"""Kernels that read shared memory which nothing wrote, and whose results may depend on it or not.
+"""Detect results that depend on uninitialised shared memory.
 
-Such a read is no error by itself: compilers load early what they then do not use. But the NaN that the memory is full
-of may also be just what a kernel ignores, as a maximum of floats does, or all ones what a minimum does not see.
+Such a read is no error by itself: compilers load early and discard. But the poison may be just what a kernel ignores: a
+floating maximum drops NaN, and a minimum drops all ones.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from kernel_lsp.core.verdict import Crashed, Mismatch
 from kernel_lsp.verify.cpu.device import CaseRun
 
 OTHER_POISONS = (0x7F, 0xFE, 0x00)
-"""Bytes to fill shared memory with in place of all ones: a huge float that is a large integer, with and without a sign;
+"""Bytes that fill shared memory in place of all ones: a huge float that is also a large integer, with and without sign;
 a float far below zero; zeros."""
 N_CASES = 2
-"""The smallest that had such reads are run again."""
+"""Cases with such reads that are run again, the smallest first."""
 UNWRITTEN = "uninitialized-read"
 
 
 def reads_unwritten(run: CaseRun) -> bool:
-    """Whether a kernel read shared memory that nothing wrote."""
+    """Check whether a kernel read uninitialised shared memory."""
     return any(finding.code == UNWRITTEN for finding in run.findings)
 
 
 def because_of_shared(outcome: Mismatch | Crashed, first: CaseRun) -> Mismatch | Crashed:
-    """The outcome of a case with other bytes in shared memory, said to be so; `first` was right."""
+    """Attribute the failure of a case to the other bytes in shared memory; `first` was correct."""
     line = next(finding.line for finding in first.findings if finding.code == UNWRITTEN)
     place = f" at line {line}" if line is not None else ""
     message = f"it reads shared memory that nothing has written{place}, and the result depends on it: {outcome.message}"

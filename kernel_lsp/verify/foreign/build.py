@@ -1,4 +1,5 @@
-"""Builds of the extensions of one foreign kernel: begun before a GPU is open, and refused for what they ask for."""
+"""Build the extensions of one foreign kernel. Builds start before a GPU is open, and are refused for forbidden
+contents."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ BuildFailure = BuildFailed | TimedOut
 
 
 class ForeignBuilds:
-    """What it takes to build is looked for at once; `close` ends what nobody waited for."""
+    """Builds of one foreign kernel. The search for tools starts at once; `close` cancels what nothing awaited."""
 
     def __init__(self, session: Session, stack: AsyncExitStack) -> None:
         """Call from within a running event loop. Builders end with the stack."""
@@ -39,7 +40,7 @@ class ForeignBuilds:
         return self._building[-1]
 
     async def close(self) -> None:
-        """Give up what is still being built."""
+        """Cancel the builds that are still under way."""
         under_way: list[asyncio.Future[Any]] = [self._looking, *self._building]
         for each in under_way:
             each.cancel()
@@ -48,7 +49,8 @@ class ForeignBuilds:
     # --- below
 
     async def _facts(self) -> ExtensionFacts:
-        """The worker answers when it has imported torch, which takes longer than most of a build."""
+        """Return the interpreter's facts, from the cache where known. The worker answers only after importing torch,
+        which takes longer than most of a build."""
         python = self._session.worker.python
         kept = KeptFacts(self._session.settings.cache_directory, python, site_packages(python))
         known = kept.find()
@@ -80,7 +82,7 @@ class ForeignBuilds:
 def accepted_build(
     built: ExtensionBuilt | BuildFailure, progress: Progress
 ) -> ExtensionBuilt | BuildFailure | Rejected:
-    """A build that may be loaded, or why it may not. Its findings and notes are kept."""
+    """Return a build that may be loaded, or the reason why not. Its findings and notes are kept."""
     if not isinstance(built, ExtensionBuilt):
         return built
     findings = symbol_findings(built.undefined_symbols)
@@ -92,6 +94,6 @@ def accepted_build(
 
 
 def refused(findings: Sequence[Finding]) -> Rejected | None:
-    """For the first of the errors among them; None without one."""
+    """Return a rejection for the first error among the findings; None without one."""
     errors = [finding for finding in findings if finding.severity is Severity.ERROR]
     return Rejected(message=errors[0].message, findings=tuple(errors)) if errors else None

@@ -1,4 +1,4 @@
-"""What a foreign kernel is run on, and how its outputs are judged: in this process, from copies."""
+"""Choose the cases of a foreign kernel and judge its outputs, in this process and from copies."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from kernel_lsp.verify.probes.small_sizes import reduced_sizes
 from kernel_lsp.verify.timing.outcome import TimedOperation
 
 FAMILIES = ("normal", "small_integers", "negative", "scaled_up", "scaled_down", "special_nan")
-"""Beside `given`, at the captured sizes: what a kernel is for. Another draw of the same kind first."""
+"""Families beyond `given`, at the captured sizes. Another draw of the same kind comes first."""
 LARGE_ELEMENTS = 1 << 25
-"""Of inputs and outputs: past it two families tell enough for their time."""
+"""Elements of inputs and outputs from which two families must suffice for their time."""
 N_HIDDEN = 2
 """Sizes that the task does not name, where its dims may change."""
 CASE_DEADLINE_S = 60.0
@@ -44,8 +44,8 @@ CASE_DEADLINE_S = 60.0
 
 @dataclass(frozen=True)
 class ForeignCase:
-    """A case with its inputs in the candidate's folder and what is expected in our memory alone. `is_hidden` says that
-    its sizes are not among those that the task names."""
+    """A case with its inputs in the candidate's folder and expected values in our memory alone. `is_hidden`: the task
+    does not name its sizes."""
 
     case: Case
     bound: BoundOperation
@@ -56,16 +56,16 @@ class ForeignCase:
 
     @property
     def is_timed(self) -> bool:
-        """The task's own inputs."""
+        """Check whether the case has the task's own inputs."""
         return self.case.family == "given"
 
     def timed(self, candidate_id: str) -> TimedOperation:
-        """As a timer is asked about it."""
+        """Return the case as a timer's operation."""
         return TimedOperation(candidate_id, self.bound, self.case.operation, self.files)
 
 
 def chosen_cases(task: Task, direction: OperationKind, seed: int) -> list[tuple[Case, bool]]:
-    """The cases of one direction, and whether each is of hidden sizes."""
+    """Return the cases of one direction, each with whether its sizes are hidden."""
     captured = captured_sizes(task)
     families = FAMILIES if _n_elements(task, direction, captured) <= LARGE_ELEMENTS else FAMILIES[:2]
     named = [_case(direction, captured, "given", seed, is_captured=True)]
@@ -77,8 +77,8 @@ def chosen_cases(task: Task, direction: OperationKind, seed: int) -> list[tuple[
 
 
 async def make_case(store: CaseStore, task: Task, case: Case, folder: Path, *, is_hidden: bool) -> ForeignCase | NoCase:
-    """Inputs copied to `folder`; expected values read into memory, and their files deleted. In a thread: the worker
-    makes the next case meanwhile."""
+    """Copy the inputs to `folder`, read expected values into memory, and delete their files. Runs in a thread: the
+    worker makes the next case meanwhile."""
     files = await store.get(case)
     if isinstance(files, NoCase):
         return files
@@ -88,7 +88,7 @@ async def make_case(store: CaseStore, task: Task, case: Case, folder: Path, *, i
 async def run_case(
     process: ForeignProcess, case: ForeignCase, folder: Path, device_name: str
 ) -> CaseResult | Mismatch | Crashed | TimedOut:
-    """Run twice, judge both."""
+    """Run twice and judge both."""
     names = [tensor.name for tensor in case.bound.tensors if tensor.role == "output"]
     paths = [{name: folder / f"{name}{suffix}.bin" for name in names} for suffix in ("", ".again")]
     token = secrets.token_hex(16)
@@ -114,7 +114,7 @@ async def run_case(
 
 
 def misbehaviour(ran: Mapping[str, Any] | Lost, token: str) -> Crashed | TimedOut | None:
-    """What no kernel may do, whatever its values are."""
+    """Return the failure of a call that breaks a rule for kernels, independent of its values."""
     if isinstance(ran, Lost):
         if ran.deadline_s:
             return TimedOut(message=ran.message, deadline_s=ran.deadline_s)
@@ -134,14 +134,14 @@ def misbehaviour(ran: Mapping[str, Any] | Lost, token: str) -> Crashed | TimedOu
 
 
 def shuffled(cases: Sequence[ForeignCase], seed: int) -> list[ForeignCase]:
-    """In random order, hidden sizes last: they are judged otherwise."""
+    """Shuffle the cases, with hidden sizes last: they are judged otherwise."""
     named = [case for case in cases if not case.is_hidden]
     random.Random(f"{seed}/{secrets.token_hex(4)}").shuffle(named)
     return [*named, *(case for case in cases if case.is_hidden)]
 
 
 def judge(case: ForeignCase, paths: Mapping[str, Path], device_name: str) -> CaseResult | Mismatch:
-    """Copies of one call's outputs, by name."""
+    """Judge copies of one call's outputs, by name."""
     result = CaseResult(
         device=device_name,
         operation=case.bound.name,
@@ -173,7 +173,7 @@ def _taken(store: CaseStore, task: Task, case: Case, files: CaseFiles, folder: P
 
 
 def _in_memory(expectation: Expectation) -> Expectation:
-    """Not a map of a file, which somebody else could open."""
+    """Copy expected values from their mapped file, which another process could open."""
     native, unspecified = (None if a is None else a.copy() for a in (expectation.native, expectation.unspecified))
     chosen = None if expectation.chosen is None else expectation.chosen.in_memory()
     reference = expectation.reference.copy()
@@ -181,7 +181,7 @@ def _in_memory(expectation: Expectation) -> Expectation:
 
 
 def _bound(task: Task, case: Case, files: CaseFiles) -> BoundOperation:
-    """The operation's tensors, without any step: what it does is its own affair."""
+    """Return the operation's tensors without steps: how the kernel computes them is not known."""
     graph, sizes = graph_of(task, case.operation), dict(case.sizes)
     name = task.name if case.operation == "forward" else f"{task.name}_backward"
     shapes = {**shapes_for(graph, sizes), **{tensor.name: tensor.shape for tensor in files.inputs}}

@@ -1,4 +1,5 @@
-"""A kernel whose host code runs, against its task: run in a process of its own, judged and timed from ours."""
+"""Check a kernel with host code against its task. It runs in a process of its own, and is judged and timed from
+ours."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ from kernel_lsp.verify.timing.operation import OperationTimer
 CPU_NAME = "CPU (PyTorch)"
 OPEN_DEADLINE_S = 120.0
 MAX_INLINE_BUILDS = 8
-"""Extensions that one Python file may build."""
+"""Maximum extensions that one Python file may build."""
 NO_GPU = (
     "its host code launches CUDA kernels, and there is no GPU here to run them on: the PTX executor runs kernels with "
     "a launch plan alone"
@@ -70,9 +71,10 @@ async def check_foreign(
     settings: Settings,
     start: SessionStart | None = None,
 ) -> Verdict:
-    """The full verdict. `start` is what a session begins with, where it has.
+    """Reach the full verdict. `start` is an already started session, if any.
 
-    Raises TargetError when the task cannot be captured, EnvironmentProblem without a compiler."""
+    Raises TargetError when the task cannot be captured, EnvironmentProblem without a compiler.
+    """
     candidate = Candidate(text=text, origin=Origin(proposer="user", description=str(file)))
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(Session(settings, start))
@@ -82,7 +84,7 @@ async def check_foreign(
 
 @dataclass
 class _Check:
-    """One file. Everything that it starts ends with the stack."""
+    """The check of one file. Everything that it starts ends with the stack."""
 
     session: Session
     stack: AsyncExitStack
@@ -120,7 +122,7 @@ class _Check:
             return Unsupported(message=NO_GPU)
         process = await self.stack.enter_async_context(self._process())
         builds = ForeignBuilds(self.session, self.stack)
-        # Most often the GPU is of the target's architecture; it opens later than a compiler can begin.
+        # Most often the GPU has the target's architecture. It opens later than a compiler can begin.
         building = self._begin(builds, "" if index is None else self.session.gpu.architecture.name)
         capturing = asyncio.create_task(self.session.capture(self.target, with_backward=self.source.has_backward))
         warming = asyncio.create_task(process.start_pools("cpu" if index is None else index))
@@ -157,11 +159,11 @@ class _Check:
 
     @property
     def _architecture(self) -> str:
-        """Of the GPU that it runs on; empty without one."""
+        """Return the architecture of the GPU that the kernel runs on; empty without one."""
         return "" if self.device is None else self.device.facts.architecture
 
     def _begin(self, builds: ForeignBuilds, architecture: str) -> asyncio.Task[ExtensionBuilt | BuildFailure] | None:
-        """None for a Python file, which says itself what it wants built."""
+        """Begin the build. None for a Python file, which requests its own builds."""
         return None if self.file.suffix == ".py" else builds.begin(self.text, self.file.suffix, architecture)
 
     # --- below: running
@@ -184,7 +186,7 @@ class _Check:
     async def _cases(
         self, task: Task, timer: OperationTimer | None, under_way: list[asyncio.Future[Any]]
     ) -> list[ForeignCase]:
-        """What it is run on. PyTorch's own runs that it is timed beside are made ready meanwhile."""
+        """Make the cases of the kernel. PyTorch's baselines are prepared meanwhile."""
         store = CaseStore(task, self.session.worker, self.session.new_folder("references"), self.device)
         chosen = [pair for direction in self._directions(task) for pair in chosen_cases(task, direction, 0)]
         made = []
@@ -275,7 +277,7 @@ class _Check:
     async def _checked(
         self, process: ForeignProcess, cases: Sequence[ForeignCase], timer: OperationTimer | None
     ) -> CheckOutcome:
-        """Named sizes, then time, then sizes that the task does not name: those may end the process."""
+        """Check the named sizes, then time, then check sizes that the task does not name: those may end the process."""
         ordered = shuffled(cases, self.session.settings.seed)
         steps = {
             "cases": lambda: self._run_cases(process, [case for case in ordered if not case.is_hidden]),
@@ -299,7 +301,8 @@ class _Check:
         return Correct(cases=tuple(self.progress.cases))
 
     def _say_if_without_kernel(self) -> None:
-        """Triton's kernels, and operators registered with PyTorch, are called without our seeing it."""
+        """Note that no kernel was seen, unless the text may call one unseen: Triton's kernels, and operators registered
+        with PyTorch."""
         if not UNSEEN_CALLS.search(self.text):
             self.progress.notes.append(NO_KERNEL)
             finding = Finding(code="no-own-kernel", severity=Severity.WARNING, message=NO_KERNEL, source="integrity")
@@ -336,7 +339,7 @@ class _Check:
 
 
 async def _kept_threads(process: ForeignProcess, stage: str) -> Rejected | None:
-    """Work may go on in a thread when a call has returned, so that none may stay."""
+    """Reject a kernel whose threads stay after a call: they could go on working after it returned."""
     n_kept = await process.n_kept_threads()
     if not n_kept:
         return None

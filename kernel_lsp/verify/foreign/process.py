@@ -1,5 +1,5 @@
-"""The process of one foreign kernel: confined, never shared with a reference, a baseline or a judge, and timed by our
-clock, too."""
+"""The process of one foreign kernel. It is confined, timed by our clock too, and never shared with a reference, a
+baseline or a judge."""
 
 from __future__ import annotations
 
@@ -19,25 +19,26 @@ from kernel_lsp.process.worker_client import WORKER_PROGRAM
 from kernel_lsp.verify.gpu.slot import Lost
 
 POOLS_DEADLINE_S = 120.0
-"""To import torch, and to have it start its pools."""
+"""Seconds to import torch and to start its thread pools."""
 SETTLING_S = (0.05, 0.2, 0.5)
-"""Threads that end by themselves soon after a call are not kept: these are the waits before another look."""
+"""Waits before another count of threads, in seconds. Threads that end soon after a call do not count as kept."""
 LOOK_DEADLINE_S = 120.0
 DRIVER_THREADS = ("cuda", "pt_autograd")
-"""Of CUDA and of autograd for one device, which come when they are first needed. As `worker.foreign_threads`."""
+"""Name prefixes of threads that CUDA, and autograd for one device, start at first use. Keep equal to
+`worker.foreign.threads`."""
 BURST_S = 0.04
-"""Of calls, for the clock outside: long beside the question itself."""
+"""Seconds of calls in one burst for the outside clock, long against the request itself."""
 MAX_BURST_CALLS = 4000
 BURST_DEADLINE_S = 60.0
 CLOCK_FACTOR, CLOCK_MARGIN_US = 1.5, 10.0
-"""What the clock outside may see beyond what the process says of itself: others use the machine, too."""
+"""Excess of the outside clock over the process's own times that is tolerated: other programs use the machine, too."""
 N_CLOCK_ATTEMPTS = 4
-"""Others slow a burst down now and then; work that a process hides is in every one."""
+"""Bursts before a disagreement counts. Other programs slow some bursts; hidden work slows every one."""
 
 
 class ForeignProcess:
-    """Use as ``async with``. `readable` is what the candidate may see beside the system and its interpreter; it writes
-    to `scratch` alone."""
+    """The process of one foreign kernel. Use as ``async with``. The candidate may read `readable` beyond the system and
+    its interpreter, and writes to `scratch` alone."""
 
     def __init__(
         self,
@@ -71,13 +72,13 @@ class ForeignProcess:
         await self._conversation.close()
 
     async def start_pools(self, device: str | int) -> None:
-        """Before the kernel is loaded: PyTorch's own threads, and how many there are."""
+        """Start PyTorch's own threads and count them, before the kernel is loaded."""
         started = await self.ask("start_pools", {"device": device}, deadline_s=POOLS_DEADLINE_S)
         if isinstance(started, dict) and isinstance(started.get("n_threads"), int):
             self._n_threads_at_start = started["n_threads"], self._n_threads_seen()
 
     async def n_kept_threads(self) -> int:
-        """Threads beyond PyTorch's own that stay, by what the process says and by what the system says of it."""
+        """Count the threads beyond PyTorch's own that stay, by the process's own count and by the system's."""
         n_kept = await self._n_more_threads()
         for wait_s in SETTLING_S:
             if n_kept <= 0:
@@ -89,12 +90,13 @@ class ForeignProcess:
     async def _n_more_threads(self) -> int:
         looked = await self.ask("look_again", {}, deadline_s=LOOK_DEADLINE_S)
         if isinstance(looked, Lost) or not isinstance(looked.get("n_threads"), int):
-            return 0  # the next question says what became of it
+            return 0  # the next request reports the loss
         said, seen = self._n_threads_at_start
         return max(looked["n_threads"] - said, self._n_threads_seen() - seen)
 
     def _n_threads_seen(self) -> int:
-        """From outside; the driver's threads on a GPU are not the candidate's. bubblewrap stands before it."""
+        """Count the threads from outside, except the driver's for a GPU. Returns 0 under bubblewrap, whose process
+        stands in front."""
         if self._level is SandboxLevel.BWRAP:
             return 0
         names = []
@@ -105,7 +107,7 @@ class ForeignProcess:
         return sum(not name.startswith(DRIVER_THREADS) for name in names)
 
     async def ask(self, command: str, arguments: Mapping[str, Any], *, deadline_s: float) -> dict[str, Any] | Lost:
-        """One request. A process that ends or overruns is a value; what it then says is not believed."""
+        """Send one request. A process that ends or times out gives `Lost`, and no further answer of it is trusted."""
         try:
             answer = await self._conversation.ask({"command": command, **arguments}, deadline_s=deadline_s)
         except ValueError:
@@ -121,8 +123,8 @@ class ForeignProcess:
 
 
 class ForeignAsker:
-    """What a timer asks in place of a native candidate's worker: the same questions, other answers. `inputs` are the
-    files of the timed case that the process may read, in place of those that the timer names."""
+    """Answers a timer in place of a native candidate's worker. `inputs` are the files of the timed case that the
+    process may read, in place of those that the timer names."""
 
     def __init__(self, process: ForeignProcess, direction: str, inputs: Sequence[Mapping[str, Any]]) -> None:
         self._process, self._direction, self._inputs = process, direction, list(inputs)
@@ -130,7 +132,7 @@ class ForeignAsker:
         self._operator_us: dict[str, list[float]] = {}
 
     async def ask(self, command: str, arguments: Mapping[str, Any], *, deadline_s: float) -> dict[str, Any] | Lost:
-        """As `timing.Asker`."""
+        """Send one request, as `timing.rounds.Asker` does."""
         if command == "prepare_candidate":
             self.subjects.append(str(arguments["subject"]))
             own = {"direction": self._direction, "inputs": self._inputs}
@@ -148,7 +150,7 @@ class ForeignAsker:
     # --- below: another clock
 
     async def _disagreement(self, subject: str) -> str:
-        """What our clock sees of calls against what the process said of them; empty when they agree."""
+        """Compare our clock with the times that the process reported; empty when they agree."""
         said = self._operator_us.get(subject)
         if not said:
             return ""
@@ -164,7 +166,7 @@ class ForeignAsker:
         return f"its process says {said_us:.3g} us per call, and a clock outside of it says {least_us:.3g} us"
 
     async def _seen_us(self, subject: str, said_us: float) -> float | Lost:
-        """Of one call, from a burst of them: asking takes little beside it."""
+        """Return the time of one call, from a burst: the request itself is short against it."""
         n_calls = max(4, min(MAX_BURST_CALLS, int(BURST_S * 1e6 / max(said_us, 1.0))))
         started = time.monotonic()
         request = {"subject": subject, "n_calls": n_calls}

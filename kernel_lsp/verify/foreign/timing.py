@@ -1,4 +1,4 @@
-"""The time of a kernel whose host code runs: measured as any other, and the outputs of a timed call judged then."""
+"""Time a kernel with host code as any other, and judge the outputs of a timed call."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ async def time_given(
     folder: Path,
     device_name: str,
 ) -> CheckOutcome | None:
-    """Time it on the task's own inputs, each direction; None when nothing was wrong. `folder` is for outputs."""
+    """Time the kernel on the task's own inputs, in each direction; None when nothing failed. `folder` is for
+    outputs."""
     for case in (case for case in cases if case.is_timed):
         asker = ForeignAsker(process, case.case.operation, case.inputs)
         operation = case.timed(progress.candidate_id)
@@ -47,7 +48,7 @@ async def time_given(
 async def _wrong_while_timed(
     process: ForeignProcess, asker: ForeignAsker, case: ForeignCase, folder: Path, device_name: str
 ) -> Mismatch | Crashed | None:
-    """A timed call's outputs, whose number is drawn here after it was made."""
+    """Judge the outputs of a random timed call, which is drawn here after it was made."""
     folder.mkdir(parents=True, exist_ok=True)
     names = [tensor.name for tensor in case.bound.tensors if tensor.role == "output"]
     paths = {name: folder / f"{name}.bin" for name in names}

@@ -1,5 +1,4 @@
-"""The canary: a kernel that is known to be right, with a known answer. A GPU whose worker crashed runs it before it
-runs another candidate."""
+"""The canary: a correct kernel with a known answer. A GPU whose worker crashed runs it before the next candidate."""
 
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ class Canary:
     input_path: Path
 
     def is_right(self, output_path: Path) -> bool:
-        """Whether the file holds the known answer."""
+        """Check whether the file holds the known answer."""
         try:
             return bool(np.array_equal(np.fromfile(output_path, dtype=np.int32), _answer()))
         except OSError:
@@ -51,7 +50,7 @@ class Canary:
 
 
 async def build_canary(compiler: Compiler, architecture: str, directory: Path) -> Canary:
-    """Compile it and write its inputs. Raises EnvironmentProblem when even this does not compile."""
+    """Compile the canary and write its inputs. Raises EnvironmentProblem when even this does not compile."""
     plan = parse(CANARY_TEXT).plan
     assert plan is not None
     bound = bind(plan.forward, {"x": (N_ELEMENTS,)}, {}, kernel_signatures(CANARY_TEXT))

@@ -1,6 +1,6 @@
-"""One candidate in one worker of a GPU: loaded, run on every case, judged from copies, run again, timed.
+"""Run one candidate in one worker of a GPU: load, run on every case, judge from copies, run again, time.
 
-What only the device can tell (guards, inputs, a second run) the worker tells; the values are compared here.
+The worker reports what only the device can detect (guards, inputs, a second run). Values are compared here.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ from kernel_lsp.verify.timing.outcome import NotTimed, Timed, TimedOperation, Ti
 
 LOAD_DEADLINE_S = 30.0
 CASE_DEADLINE_S = 15.0
-"""Of two runs of one case with their copies, which take milliseconds, by the clock: 6 s were too few for two right
-kernels in 151 on a host that was short of processors."""
+"""Wall-clock seconds of two runs of one case with their copies, which take milliseconds. 6 s were too few for two
+correct kernels in 151 on a host that was short of processors."""
 CASE_DEADLINE_S_PER_GIB = 4.0
-"""More for cases that take long to copy alone."""
+"""Additional seconds per GiB, for cases that are slow to copy."""
 RUN_DEADLINE_S, RUN_DEADLINE_S_PER_GIB = 6.0, 2.0
-"""Of each of the two runs, as far as the worker had a processor to see it go on."""
+"""Seconds of each of the two runs, counted while the worker had a processor to watch it."""
 RECHECK_DEADLINE_S = 30.0
 MAX_WAIT_BESIDE_S = 10.0
-"""For executors, of which others may have all, and wait for the GPU."""
+"""Maximum seconds to wait for executors: other candidates, which wait for the GPU, may hold all of them."""
 MANY_PROCESSORS = 12
-"""From so many on the executors of all candidates leave enough of them to the two processes that are timed."""
+"""Processors from which the executors of all candidates leave enough for the two timed processes."""
 N_CASES_ASKED = 2
-"""At once: the worker has the next one as soon as it is done with one."""
+"""Requests in flight: the worker starts the next case as soon as one is done."""
 MAX_WAITING_BYTES = 2 << 30
-"""Of copies of outputs that wait to be compared while the device goes on: one case alone may have more."""
+"""Maximum bytes of outputs that wait to be compared while the device continues. One case alone may exceed it."""
 
 
 @dataclass(frozen=True)
 class _Judging:
-    """A case that is being judged from copies of so many bytes, at least one."""
+    """A case that is being judged from copies of `n_bytes` bytes, at least one."""
 
     task: asyncio.Task[CaseResult | Mismatch]
     n_bytes: int
@@ -59,7 +59,7 @@ class _Judging:
 
 @dataclass
 class _Found:
-    """What one attempt found so far."""
+    """The results of one run so far."""
 
     results: list[CaseResult] = field(default_factory=list)
     comparisons: dict[str, Comparison] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class _Found:
 
 
 class Attempt:
-    """One candidate in one worker."""
+    """One run of a candidate in one worker."""
 
     def __init__(self, slot: GpuSlot, job: GpuJob, directory: Path, stages: Stages, spare_files: SpareFiles) -> None:
         self._slot, self._job, self._directory, self._stages = slot, job, directory, stages
@@ -79,7 +79,7 @@ class Attempt:
         self._judging: list[_Judging] = []
 
     async def run(self) -> GpuReport | GpuFailure | Lost:
-        """Load, every case, again from a fresh module, time, unload."""
+        """Load, run every case, run again from a fresh module, time, unload."""
         offering = asyncio.create_task(self._offer())
         try:
             failure = await self._stages_of_one(offering)
@@ -95,7 +95,7 @@ class Attempt:
         return GpuReport(tuple(self._found.results), self._found.comparisons, tuple(self._notes()))
 
     async def _offer(self) -> None:
-        """PyTorch's side of the timing is made ready in its own process meanwhile: nothing is timed yet."""
+        """Prepare PyTorch's side of the timing in its own process meanwhile. Nothing is timed yet."""
         started = time.monotonic()
         for case in self._job.timed:
             await self._job.timer.offer(self._operation(case))
@@ -119,7 +119,7 @@ class Attempt:
         return None
 
     async def _others(self) -> None:
-        """Executors take processors, which what is launched from here is slower without where there are few."""
+        """Wait for the executors where processors are few: they would slow down our launches."""
         beside = self._job.beside
         if beside is not None and (os.cpu_count() or 1) < MANY_PROCESSORS:
             await asyncio.wait([beside], timeout=MAX_WAIT_BESIDE_S)
@@ -129,7 +129,7 @@ class Attempt:
     async def _ask(
         self, command: str, arguments: Mapping[str, Any], deadline_s: float
     ) -> dict[str, Any] | Crashed | Lost:
-        """The answer, or what a candidate's failure is as an outcome. Raises EnvironmentProblem, InternalError."""
+        """Return the answer, or the outcome of a candidate's failure. Raises EnvironmentProblem, InternalError."""
         reply = await self._slot.ask(command, {"candidate": self._job.candidate_id, **arguments}, deadline_s=deadline_s)
         if isinstance(reply, Lost):
             return reply
@@ -150,8 +150,8 @@ class Attempt:
         return None if loaded["loaded"] else Crashed(message=f"the GPU's driver does not load it: {loaded['log']}")
 
     async def _run_cases(self) -> GpuFailure | Lost | None:
-        """In random order of those that are ready, so that no case is known by its place. Copies are judged while the
-        device goes on, and the next case is asked for before the last one's answer is looked at."""
+        """Run the ready cases in random order, so that a case cannot be recognised by its position. Copies are judged
+        while the device continues, and the next case is requested before the last answer is read."""
         draw, position = random.Random(_seed_of(self._job)), itertools.count()
         ready, coming = list(self._job.cases), set(self._job.coming)
         running = deque[asyncio.Task[Crashed | Lost | None]]()
@@ -171,12 +171,12 @@ class Attempt:
                 task.cancel()
             raise
         finally:
-            # Who is not cancelled waits for what is under way: the worker would be lost with it.
+            # Await what is under way unless cancelled: the worker would be lost with it.
             await asyncio.gather(*running, return_exceptions=True)
         return failure
 
     async def _ended(self, running: deque[asyncio.Task[Crashed | Lost | None]]) -> GpuFailure | Lost | None:
-        """What was wrong with a case that has ended, or with one that was judged."""
+        """Return the failure of a case that has ended, or of one that was judged."""
         while running and running[0].done():
             failure = running.popleft().result()
             if failure is not None:
@@ -223,8 +223,8 @@ class Attempt:
     def _judge_and_remove(
         self, case: GpuCase, copies: Sequence[Mapping[str, Path]], folder: Path
     ) -> CaseResult | Mismatch:
-        """Each of the `copies`, up to the first that is wrong, and no file of theirs is left there. In a thread, whole:
-        freeing the pages of large files takes a while, too."""
+        """Judge each of the `copies` up to the first failure, then remove their files. Runs in a thread, since freeing
+        the pages of large files takes a while, too."""
         try:
             for paths in copies[:-1]:
                 judged = _judge_copies(case, paths, self._slot.facts.name)
@@ -232,12 +232,12 @@ class Attempt:
                     return judged
             return _judge_copies(case, copies[-1], self._slot.facts.name)
         finally:
-            with suppress(OSError):  # the folder went with its attempt
+            with suppress(OSError):  # the folder was removed with its run
                 self._spare_files.keep(folder)
             shutil.rmtree(folder, ignore_errors=True)
 
     async def _judged(self, *, at_most_bytes: int) -> Mismatch | None:
-        """Take in what has been judged, in order; wait until no more than so many bytes are not."""
+        """Collect finished judgements in order. Wait until at most `at_most_bytes` are still being judged."""
         while self._judging and (self._judging[0].task.done() or self._n_waiting_bytes() > at_most_bytes):
             result = await self._judging.pop(0).task
             if isinstance(result, Mismatch):
@@ -249,7 +249,7 @@ class Attempt:
         return sum(judging.n_bytes for judging in self._judging)
 
     async def _recheck(self) -> GpuFailure | Lost | None:
-        """What was judged meanwhile comes first. Nothing is judged any more when timing begins."""
+        """Run all cases again, then collect every judgement. No judging is left when timing begins."""
         failure = await self._run_again() if self._job.rechecks else None
         return await self._judged(at_most_bytes=0) or failure
 
@@ -268,7 +268,7 @@ class Attempt:
     # --- below: time, and what is worth a note
 
     async def _time(self, offering: asyncio.Task[None]) -> GpuFailure | Lost | None:
-        await offering  # a process that makes one operation ready has no other one to time
+        await offering  # a process that is preparing one operation cannot time another
         for case in self._job.timed:
             name = case.bound.name
             match await self._job.timer.time_operation(self._slot, self._operation(case)):
@@ -294,7 +294,7 @@ class Attempt:
 
     def _notes(self) -> list[str]:
         notes = self._found.notes + [
-            f"{operation}: '{output}' differs from run to run by up to {spread:.1e} (relative L2), inside its budget: "
+            f"{operation}: '{output}' differs from run to run by up to {spread:.1e} (relative L2), within tolerance: "
             "atomics or a library add in no fixed order"
             for (operation, output), spread in sorted(self._found.spreads.items())
         ]
@@ -307,8 +307,8 @@ class Attempt:
 async def _made(
     coming: set[asyncio.Task[GpuCase | None]], others: Iterable[asyncio.Task[Any]], *, must_wait: bool
 ) -> list[GpuCase]:
-    """Cases that are ready now, which are no longer `coming`. Who must wait does so until one is, or one of the others
-    has ended."""
+    """Return the cases that are ready now and remove them from `coming`. With `must_wait`, wait until one is ready or
+    one of the others has ended."""
     waited: set[asyncio.Task[Any]] = {*coming, *others}
     if not waited:
         return []
@@ -336,7 +336,7 @@ def _entry(tensor: CaseTensor) -> dict[str, Any]:
 
 
 def _misbehaviour(ran: Mapping[str, Any], gpu: str, may_vary: bool, case: GpuCase) -> Crashed | None:
-    """What a kernel may not do, whatever its values are."""
+    """Return the failure of a run that breaks a rule for kernels, independent of its values."""
     if ran["changed_inputs"]:
         return Crashed(message=f"on {gpu} it changed its inputs: {', '.join(ran['changed_inputs'])}")
     if ran["overrun"]:
@@ -352,7 +352,7 @@ def _misbehaviour(ran: Mapping[str, Any], gpu: str, may_vary: bool, case: GpuCas
 
 
 def _memory_note(case: GpuCase, scratch_bytes: int) -> str:
-    """Peak memory beside the inputs, against PyTorch's own where that was measured."""
+    """Describe the peak memory beyond the inputs, against PyTorch's own where that was measured."""
     output_bytes = sum(tensor.n_bytes for tensor in case.bound.tensors if tensor.role == "output")
     ours = f"{case.bound.name}: {_mib(output_bytes + scratch_bytes)} of device memory at its peak beside the inputs"
     return f"{ours}, eager PyTorch {_mib(case.files.eager_bytes)}" if case.files.eager_bytes else ours

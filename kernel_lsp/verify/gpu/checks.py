@@ -1,4 +1,4 @@
-"""What a GPU is asked about a built candidate: every case of its plan, then its time."""
+"""Run the GPU checks of a built candidate: every case of its plan, then its time."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from kernel_lsp.verify.timing.outcome import NotTimed, TimedOperation, TimingOut
 from kernel_lsp.verify.timing.rounds import Asker
 
 PATIENCE_S = 2.0
-"""For what executors find beside a GPU that has found something already: theirs says more."""
+"""Seconds to wait for the executors' findings after the GPU found a failure: theirs are more precise."""
 ATOMICS = ("atom.", "red.", "multimem.red.")
 
 
 @dataclass(frozen=True)
 class MeasuringGpu:
-    """A GPU, and who times one task's candidates on it. A full verdict waits `full_wait_s` for PyTorch's compiled modes
-    at least: worth it for what a search found, and not while somebody works on a kernel."""
+    """A GPU and the timer of one task's candidates on it. A full verdict waits at least `full_wait_s` for PyTorch's
+    compiled modes. That pays for the result of a search, not for a kernel in development."""
 
     device: GpuDevice
     timer: Timer
@@ -41,13 +41,13 @@ class Untimed:
     """A timer that times nothing, where only correctness is asked for."""
 
     async def wait_for_baselines(self, operation: TimedOperation, *, at_least_s: float = 0.0) -> None:
-        """There are none."""
+        """Return at once: there are no baselines."""
 
     async def offer(self, operation: TimedOperation) -> None:
-        """Nothing is made ready."""
+        """Do nothing."""
 
     async def time_operation(self, worker: Asker, operation: TimedOperation) -> TimingOutcome:
-        """Never timed."""
+        """Return `NotTimed`."""
         return NotTimed("only its results were asked for")
 
 
@@ -59,8 +59,8 @@ class GpuChecks:
         self._full_wait_s = gpu.full_wait_s
 
     def prefetch(self, plans: Sequence[Plan]) -> None:
-        """Have the references made while the candidate is compiled and screened: first those that the screen waits for,
-        then those that no candidate can have the GPU beside, then the smallest."""
+        """Have the references made while the candidate is compiled and screened. Order: those of the screen, those that
+        need the GPU without a candidate, then the smallest."""
         screened = [case for plan in plans for case, _ in screened_cases(plan)]
         first = [case for plan in plans for n, (case, _) in enumerate(plan) if self._is_first(n, case)]
         cases = [(sum(tensor.n_bytes for tensor in bound.tensors), case) for plan in plans for case, bound in plan]
@@ -69,8 +69,8 @@ class GpuChecks:
     async def check(
         self, built: Built, plans: Sequence[Plan], progress: Progress, *, beside: Look | None
     ) -> CheckOutcome | None:
-        """Run, judge and time; None when everything is right. A full verdict looks at `beside` meanwhile, and all
-        cases run again from a fresh module."""
+        """Run, judge and time; None when everything passed. A full verdict runs `beside` on the executors meanwhile,
+        and all cases again from a fresh module."""
         if beside is None:
             return _taken(await self._run(built, plans, progress, None), progress)
         piece = progress.piece()
@@ -118,7 +118,8 @@ class GpuChecks:
             return await self._device.evaluate(job, progress)
 
     async def _first(self, plan: Plan, progress: Progress) -> list[GpuCase]:
-        """The captured sizes, and whatever is made on the GPU itself, which the candidate has then."""
+        """Return the captured cases, and those that are made on the GPU itself, which the candidate occupies
+        afterwards."""
         first = [entry for position, entry in enumerate(plan) if self._is_first(position, entry[0])]
         found = await asyncio.gather(*(self._store.get(case) for case, _ in first))
         if isinstance(found[0], NoCase):
@@ -134,7 +135,7 @@ class GpuChecks:
 
     @asynccontextmanager
     async def _rest(self, plans: Sequence[Plan]) -> AsyncIterator[Sequence[asyncio.Task[GpuCase | None]]]:
-        """The other cases, which are made while the first ones run."""
+        """Make the other cases while the first ones run."""
         entries = [entry for plan in plans for n, entry in enumerate(plan) if not self._is_first(n, entry[0])]
         coming = [asyncio.create_task(self._case(case, bound)) for case, bound in entries]
         try:
@@ -145,7 +146,7 @@ class GpuChecks:
             await asyncio.gather(*coming, return_exceptions=True)
 
     async def _case(self, case: Case, bound: BoundOperation) -> GpuCase | None:
-        """None where PyTorch itself cannot run it."""
+        """Return the case with its files. None where PyTorch itself cannot run it."""
         files = await self._store.get(case)
         return self._gpu_case(case, bound, files) if isinstance(files, CaseFiles) else None
 
@@ -159,7 +160,7 @@ async def _staged(look: Look, piece: Progress) -> CheckOutcome | None:
 
 
 def _taken(found: GpuReport | GpuFailure, progress: Progress) -> CheckOutcome | None:
-    """What a GPU found is noted; None when everything is right."""
+    """Record what a GPU found; None when everything passed."""
     if not isinstance(found, GpuReport):
         return found
     if not found.cases:
@@ -173,7 +174,7 @@ def _taken(found: GpuReport | GpuFailure, progress: Progress) -> CheckOutcome | 
 
 
 def _may_vary(built: Built, bounds: Sequence[BoundOperation]) -> bool:
-    """Whether two runs may differ in their last bits: with atomics, and with library steps."""
+    """Check whether two runs may differ in their last bits: with atomics, and with library steps."""
     if any(isinstance(step, BoundLibraryStep) for bound in bounds for step in bound.steps):
         return True
     return any(statement.opcode.startswith(ATOMICS) for statement in read_ptx(built.ptx, "").statements)

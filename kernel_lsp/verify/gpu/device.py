@@ -1,7 +1,7 @@
 """A GPU as a device of verdicts: a built candidate runs on every case, is judged from copies, and is timed.
 
-The worker that runs the candidate never sees what the results should be. A candidate that takes the worker with it gets
-that as its outcome.
+The worker that runs the candidate never sees expected values. Losing the worker is the outcome of the candidate that
+caused it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kernel_lsp.verify.gpu.spare_files import SpareFiles
 class GpuDevice:
     """One GPU for candidates, one at a time. Use as ``async with``; from then on `facts` are known.
 
-    Candidates take turns; `turn` gives the GPU to other work of ours, e.g. references, in between.
+    Candidates take turns; `turn` gives the GPU to other work of ours in between, e.g. references.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class GpuDevice:
         self._serial = itertools.count()
         self._spare_files = SpareFiles(directory / "spare")
         self.current_candidate = ""
-        """The id of the one whose turn it is; empty between turns."""
+        """The id of the candidate whose turn it is; empty between turns."""
         self._turns = asyncio.Lock()
         self._warming: asyncio.Task[None] | None = None
 
@@ -59,7 +59,7 @@ class GpuDevice:
     async def __aexit__(self, *_: object) -> None:
         if self._warming is not None:
             self._warming.cancel()
-            await asyncio.gather(self._warming, return_exceptions=True)  # nobody needs it any more
+            await asyncio.gather(self._warming, return_exceptions=True)  # no longer needed
         await self._slot.__aexit__(None, None, None)
 
     @property
@@ -72,23 +72,23 @@ class GpuDevice:
 
     @property
     def index(self) -> int:
-        """Its number among those that torch sees."""
+        """Return its index among the GPUs that torch sees."""
         return self._slot.index
 
     @property
     def slot(self) -> GpuSlot:
-        """The worker that candidates run in, for whoever times them inside a turn."""
+        """Return the worker that candidates run in, for timing inside a turn."""
         return self._slot
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """The GPU alone, against this process's other candidates and the user's other processes."""
+        """Hold the GPU exclusively, against this process's other candidates and the user's other processes."""
         async with self._turns, self._lock.held():
             yield
 
     async def evaluate(self, job: GpuJob, stages: Stages) -> GpuReport | GpuFailure:
-        """Run, judge and time one candidate. What it does to the worker is its outcome; a worker that something else
-        killed is replaced, and the candidate tried once more."""
+        """Run, judge and time one candidate. What it does to the worker is its outcome. A worker that was killed from
+        outside is replaced, and the candidate tried once more."""
         directory = self._directory / f"gpu-{next(self._serial)}"
         async with self._turns_with(directory, stages), self._running(job.candidate_id):
             for number in range(2):
@@ -96,7 +96,7 @@ class GpuDevice:
                     ready = await self._slot.ready()
                 if isinstance(ready, OutOfService):
                     return Unsupported(message=ready.reason)
-                # A folder of its own: threads may still judge and remove what the first attempt left.
+                # A folder of its own: threads may still judge and remove what the first run left.
                 folder = directory / f"attempt-{number}"
                 outcome = await Attempt(self._slot, job, folder, stages, self._spare_files).run()
                 if not (isinstance(outcome, Lost) and outcome.was_killed):
@@ -104,8 +104,8 @@ class GpuDevice:
             return _as_outcome(outcome) if isinstance(outcome, Lost) else outcome
 
     async def _warm_up(self) -> None:
-        """Beside what comes before the first candidate, in a turn: another session may be timing one."""
-        with suppress(KernelLspError):  # who needs the GPU next is told what is wrong with it
+        """Warm up before the first candidate, in a turn: another session may be timing one."""
+        with suppress(KernelLspError):  # the next user of the GPU gets the error
             async with self.turn():
                 await self._slot.warm_up()
 

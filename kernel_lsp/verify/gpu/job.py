@@ -1,4 +1,4 @@
-"""What a GPU is asked about a candidate, and what it may answer."""
+"""Jobs of a GPU for a candidate, and their reports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kernel_lsp.verify.timing.rounds import Asker
 
 @dataclass(frozen=True)
 class GpuCase:
-    """One case with the launches it makes and its files."""
+    """One case with its launches and files."""
 
     case: Case
     bound: BoundOperation
@@ -29,14 +29,14 @@ class GpuCase:
 
 
 class Stages(Protocol):
-    """Keeps how long each stage took; `progress.StageTimes` is one. `add_stage` is for what ran beside others."""
+    """Records how long each stage took; `progress.StageTimes` is one. `add_stage` is for concurrent stages."""
 
     def stage(self, name: str) -> AbstractContextManager[None]: ...
     def add_stage(self, name: str, elapsed_s: float) -> None: ...
 
 
 class Timer(Protocol):
-    """Times an operation whose candidate is loaded in a worker; `timing_operation.OperationTimer` is one."""
+    """Times an operation whose candidate is loaded in a worker; `timing.operation.OperationTimer` is one."""
 
     async def wait_for_baselines(self, operation: TimedOperation, *, at_least_s: float = 0.0) -> None: ...
     async def offer(self, operation: TimedOperation) -> None: ...
@@ -45,11 +45,13 @@ class Timer(Protocol):
 
 @dataclass(frozen=True)
 class GpuJob:
-    """Everything the device has to know of a candidate. `cases` are ready, `coming` are being made, None where PyTorch
-    cannot run one; `timed` are the cases to time; `may_vary` says that it adds with atomics, or uses a library, so that
-    two runs may differ in their last bits; `rechecks` asks for all cases again from a fresh module. `beside` is what
-    executors look at meanwhile: a failure of theirs ends the job before its next
-    case, and timing waits for them, but not for ever."""
+    """Everything that the device needs of a candidate.
+
+    `cases` are ready; `coming` are being made, None where PyTorch cannot run one. `timed` are the cases to time.
+    `may_vary`: two runs may differ in their last bits, through atomics or a library. `rechecks` runs all cases again
+    from a fresh module. `beside` are concurrent executor checks: their failure ends the job before its next case, and
+    timing waits for them, but not indefinitely.
+    """
 
     candidate_id: str
     built: Built
@@ -64,13 +66,13 @@ class GpuJob:
 
     @property
     def is_in_vain(self) -> bool:
-        """Whether it has failed beside the GPU."""
+        """Check whether the job has already failed on the executors."""
         return has_failed(self.beside)
 
 
 @dataclass(frozen=True)
 class GpuReport:
-    """Right on the GPU in every case."""
+    """The candidate is correct on the GPU in every case."""
 
     cases: tuple[CaseResult, ...]
     comparisons: Mapping[str, Comparison]
@@ -78,7 +80,7 @@ class GpuReport:
 
 
 def has_failed(looking: asyncio.Task[CheckOutcome | None] | None) -> bool:
-    """Whether that is known of what is looked at beside."""
+    """Check whether the concurrent executor checks are known to have failed."""
     if looking is None or not looking.done():
         return False
     return looking.cancelled() or looking.exception() is not None or looking.result() is not None

@@ -1,4 +1,4 @@
-"""One user's processes take turns on a GPU: a lock file per UUID, which the kernel gives back when its holder dies."""
+"""Serialise one user's processes on a GPU: a lock file per UUID, which the kernel releases when its holder dies."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from pathlib import Path
 from kernel_lsp.errors import EnvironmentProblem
 
 LOCK_DEADLINE_S = 300.0
-"""Longer than any turn that ends by its own deadlines."""
+"""Seconds to wait, longer than any turn that ends by its own deadlines."""
 TRY_EVERY_S = 0.02
-"""flock has no deadline of its own, and a thread that waits in it cannot be cancelled."""
+"""Seconds between tries: flock has no timeout, and a thread that blocks in it cannot be cancelled."""
 FOLDER_NAME = "kernel-lsp"
 
 
 class GpuLock:
-    """The lock of one GPU. `directory` is where lock files are; by default the user's own runtime folder."""
+    """The lock of one GPU. `directory` holds the lock files; by default the user's runtime folder."""
 
     def __init__(self, uuid: str, *, directory: Path | None = None, deadline_s: float = LOCK_DEADLINE_S) -> None:
         self._name = f"gpu-{re.sub(r'[^0-9A-Za-z-]', '-', uuid)}.lock"
@@ -34,7 +34,7 @@ class GpuLock:
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """The GPU is ours inside. Raises EnvironmentProblem, naming the holder, when it does not come free in time."""
+        """Hold the lock. Raises EnvironmentProblem, naming the holder, when it does not come free in time."""
         path = (self._directory or runtime_directory()) / self._name
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -57,9 +57,9 @@ class GpuLock:
 
 
 def runtime_directory() -> Path:
-    """A folder that only this user can write: in ``$XDG_RUNTIME_DIR``, else in the temporary folder.
+    """Return a folder that only this user can write: in ``$XDG_RUNTIME_DIR``, else in the temporary folder.
 
-    Raises EnvironmentProblem when somebody else's folder is in its place.
+    Raises EnvironmentProblem when another user's folder is in its place.
     """
     given = os.environ.get("XDG_RUNTIME_DIR", "")
     if os.path.isabs(given) and os.access(given, os.W_OK):
@@ -88,7 +88,7 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def _write_holder(descriptor: int) -> None:
-    """Who holds it, for those who wait. A full disk does not hinder the lock."""
+    """Record the holder, for those who wait. A full disk does not prevent the lock."""
     holder = {
         "pid": os.getpid(),
         "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])[:200],

@@ -1,8 +1,8 @@
-"""One GPU and the worker that runs candidates on it: kept warm, replaced after any loss, proven by the canary, and
-given up when the canary dies again and again.
+"""One GPU and its worker: kept warm, replaced after any loss, proven by the canary, and given up when the canary fails
+repeatedly.
 
-A candidate may take the worker with it at any moment: an illegal address makes its CUDA context useless, a loop
-without end has to be killed. That is an outcome (`Lost`), and the next candidate gets a worker that the canary proved.
+A candidate may take the worker with it at any moment. An illegal address makes its CUDA context useless, and an endless
+loop has to be killed. That is an outcome (`Lost`), and the next candidate gets a worker that the canary proved.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from kernel_lsp.verify.gpu.canary import Canary, build_canary
 from kernel_lsp.verify.timing.rounds import GRAPH, Subject, end, prepare
 
 OPEN_DEADLINE_S = 120.0
-"""Importing torch and making a context, on a cold disk."""
+"""Seconds to import torch and create a context, on a cold disk."""
 CANARY_DEADLINE_S = 60.0
 WARM_UP_DEADLINE_S = 60.0
 N_CANARY_FAILURES = 3
-"""In a row, each in a new worker, before the GPU is given up."""
+"""Consecutive canary failures, each in a new worker, before the GPU is given up."""
 CANARY = "canary"
 WARM_UP = "warm-up"
 
 
 @dataclass(frozen=True)
 class GpuFacts:
-    """What a worker says of its GPU."""
+    """A worker's description of its GPU."""
 
     name: str
     uuid: str
@@ -48,8 +48,8 @@ class GpuFacts:
 
 @dataclass(frozen=True)
 class Lost:
-    """The worker is gone, or useless. `was_killed` says that something outside killed it: not the candidate's doing as
-    far as we know. `deadline_s` is the deadline that it missed, 0 otherwise."""
+    """The worker is gone, or useless. `was_killed`: something outside killed it, apparently not the candidate.
+    `deadline_s` is the deadline that it missed, 0 otherwise."""
 
     message: str
     was_killed: bool = False
@@ -58,23 +58,23 @@ class Lost:
 
 @dataclass(frozen=True)
 class OutOfService:
-    """The GPU is given up for as long as this slot lives."""
+    """The GPU is given up for the lifetime of this slot."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Ready:
-    """A worker is there, and proven if there was a crash before."""
+    """A worker is ready, and proven if there was a crash before."""
 
 
 class GpuSlot:
-    """Use as ``async with``. `facts` are known from then on. One caller at a time."""
+    """One GPU and its worker. Use as ``async with``. `facts` are known from then on. One caller at a time."""
 
     facts: GpuFacts
 
     def __init__(self, make_worker: Callable[[], Worker], index: int, directory: Path, compiler: Compiler) -> None:
-        """`make_worker` gives a worker that was not started yet."""
+        """`make_worker` returns a worker that is not started."""
         self.index, self._make_worker = index, make_worker
         self._directory, self._compiler = directory, compiler
         self._worker: Worker | None = None
@@ -95,20 +95,20 @@ class GpuSlot:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """No worker starts from then on."""
+        """Close the worker. None starts from then on."""
         self._out_of_service = OutOfService("the session has ended")
         await self._close()
         await self._close_standby()
 
     @property
     def pid(self) -> int:
-        """Of the worker's process. Raises RuntimeError when there is none."""
+        """Return the id of the worker's process. Raises RuntimeError when there is none."""
         if self._worker is None:
             raise RuntimeError("there is no worker")
         return self._worker.pid
 
     async def ready(self) -> Ready | OutOfService:
-        """Make sure of a worker that can be trusted with the next candidate."""
+        """Ensure a worker that can be trusted with the next candidate."""
         while self._out_of_service is None:
             if self._worker is not None and self._worker.is_alive and not self._is_suspect:
                 return Ready()
@@ -124,14 +124,14 @@ class GpuSlot:
         return self._out_of_service
 
     async def prepare_canary(self) -> Canary:
-        """Build it, once. Raises EnvironmentProblem."""
+        """Build the canary, once. Raises EnvironmentProblem."""
         if self._canary is None:
             self._canary = await build_canary(self._compiler, self.facts.architecture, self._directory)
         return self._canary
 
     async def warm_up(self) -> None:
-        """Do once what every candidate has done, so that the first does not pay for first uses. Whatever goes wrong
-        here goes wrong again where it has a name."""
+        """Run what every candidate runs once, so that the first does not pay for first uses. Errors are ignored: they
+        recur where they are reported."""
         await self.ask("warm_up", {"path": str(self._directory / "warm-up.bin")}, deadline_s=WARM_UP_DEADLINE_S)
         request = {"device": self.index, "method": GRAPH}
         probe = await prepare(WARM_UP, WARM_UP, self, "prepare_probe", request, WARM_UP_DEADLINE_S)
@@ -141,13 +141,13 @@ class GpuSlot:
             await end(probe)
 
     async def ask(self, command: str, arguments: Mapping[str, Any], *, deadline_s: float) -> dict[str, Any] | Lost:
-        """One request. After `Lost` the next `ready` replaces the worker."""
+        """Send one request. After `Lost` the next `ready` replaces the worker."""
         if self._worker is None:
             return Lost("there is no worker")
         answer = await self._worker.converse(command, {"device": self.index, **arguments}, deadline_s=deadline_s)
         match answer:
             case Answered({"status": "timed_out"} as reply):
-                await self._close()  # the device goes on until its process ends
+                await self._close()  # the device continues until its process ends
                 return Lost(str(reply["message"]), deadline_s=float(arguments.get("run_deadline_s", deadline_s)))
             case Answered(reply):
                 if reply.get("status") in ("crashed", "out_of_memory"):
@@ -184,7 +184,7 @@ class GpuSlot:
         )
 
     async def _start_worker(self) -> Worker:
-        """A new worker that has opened the device, as far as it can: `_open` asks again, and is told what is wrong."""
+        """Start a worker and open its device where possible. `_open` asks again, and receives the error."""
         worker = self._make_worker()
         try:
             await worker.__aenter__()
@@ -200,7 +200,7 @@ class GpuSlot:
             self._worker = None
 
     async def _close_standby(self) -> None:
-        """Nobody needed it, and nobody waits for a start that may take minutes."""
+        """Close the unused standby worker without waiting for a start that may take minutes."""
         standby, self._standby = self._standby, None
         if standby is None:
             return
@@ -210,16 +210,16 @@ class GpuSlot:
             await standby.result().__aexit__(None, None, None)
 
     async def _replace(self) -> str:
-        """A new worker, proven by the canary; what is wrong with it, empty when nothing is."""
+        """Replace the worker and prove it by the canary. Returns its problem, empty when there is none."""
         await self._close()
         self.n_replaced += 1
         opened = await self._open()
-        # Where one candidate took its worker with it another may: the next replacement starts now.
+        # One candidate that loses its worker is often followed by another: start the next replacement now.
         self._standby = asyncio.create_task(self._start_worker())
         return opened.message if isinstance(opened, Lost) else await self._prove()
 
     async def _prove(self) -> str:
-        """Run the canary; what is wrong, empty when nothing is."""
+        """Run the canary. Returns its problem, empty when there is none."""
         canary, folder = await self.prepare_canary(), self._directory / f"canary-{self.n_replaced}"
         try:
             loaded = await self.ask("load", load_request(CANARY, canary.built), deadline_s=CANARY_DEADLINE_S)
@@ -233,7 +233,7 @@ class GpuSlot:
 
 
 def load_request(candidate_id: str, built: Built) -> dict[str, Any]:
-    """The arguments of `load`: the machine code where there is one, else the PTX for the driver to assemble."""
+    """Return the arguments of `load`: the machine code where there is one, else the PTX for the driver to assemble."""
     code = {"cubin": built.cubin} if built.cubin else {"ptx": built.ptx}
     return {"candidate": candidate_id, "symbols": built.symbols, "kernels": list(built.symbols), **code}
 
@@ -255,7 +255,7 @@ def _canary_request(canary: Canary, folder: Path) -> dict[str, Any]:
 
 
 def raise_if_environment(reply: Mapping[str, Any]) -> None:
-    """Raise EnvironmentProblem for an answer that says that the machine, not the candidate, is at fault."""
+    """Raise EnvironmentProblem for an answer that blames the machine, not the candidate."""
     error = as_error(reply["error"]) if "error" in reply else None
     if isinstance(error, EnvironmentProblem):
         raise error

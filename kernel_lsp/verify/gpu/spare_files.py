@@ -1,5 +1,5 @@
-"""Files of outputs that were judged, for the next outputs to be written over: new pages of a file in memory cost more
-than what is written to them (64 million floats took 0.20 s into a new file and 0.08 s over an old one, two cores)."""
+"""Reuse the files of judged outputs for the next outputs. New pages of a file in memory cost more than writing them (64
+million floats took 0.20 s into a new file and 0.08 s over an old one, two cores)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from contextlib import suppress
 from pathlib import Path
 
 LEAST_BYTES = 4 << 20
-"""Of a file that is worth it."""
+"""Minimum bytes of a file that is worth keeping."""
 MAX_BYTES = 1 << 30
-"""Of all spare files together."""
+"""Maximum bytes of all spare files together."""
 
 
 class SpareFiles:
-    """In one folder, which whoever writes may write to. May be used by several threads."""
+    """Spare files in one folder that the writers have access to. Thread-safe."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -25,13 +25,13 @@ class SpareFiles:
         self._numbers = itertools.count()
 
     def place(self, path: Path, n_bytes: int) -> None:
-        """Have the spare file whose size is nearest at this path, if so many bytes are to be written there."""
+        """Move the spare file of the nearest size to this path, if `n_bytes` are enough to be worth it."""
         with self._lock:
             if n_bytes < LEAST_BYTES or not self._sizes:
                 return
             spare = min(self._sizes, key=lambda each: abs(self._sizes[each] - n_bytes))
             del self._sizes[spare]
-        with suppress(OSError):  # then a new file is written there
+        with suppress(OSError):  # otherwise a new file is written there
             path.parent.mkdir(parents=True, exist_ok=True)
             os.replace(spare, path)
 

@@ -1,7 +1,7 @@
-"""Which cases a candidate is checked on: sizes, input families, seeds and thread orders.
+"""Choose the cases of a check: sizes, input families, seeds and thread orders.
 
-Small sizes run completely; the captured size runs completely when it is cheap, and by sampled blocks otherwise. Sizes
-are drawn for what breaks kernels: primes, powers of two, their neighbours, and rows longer than a block.
+Small sizes run completely. The captured size runs completely when it is cheap, and by sampled blocks otherwise. Sizes
+favour what breaks kernels: primes, powers of two, their neighbours, and rows longer than a block.
 """
 
 from __future__ import annotations
@@ -26,16 +26,19 @@ N_FRESH_TRIES = 64
 ALIGNMENTS = (1, 2, 4, 8, 16, 32)
 """Multiples tried, in this order, when a pattern is outside the contract (`where: D % 4 == 0`)."""
 MAX_REDUCED_ELEMENTS = 1 << 20
-"""Of all inputs and outputs of a reduced case, or as many as the captured sizes have: weights do not shrink."""
+"""Maximum elements of all inputs and outputs of a reduced case. The captured sizes' count applies where it is larger:
+weights do not shrink."""
 CHEAP_ELEMENTS = 1 << 18
 MAX_HIDDEN_ELEMENTS = 1 << 22
-"""Of all inputs and outputs, or as many as the captured sizes have where nothing smaller is inside the contract."""
+"""Maximum elements of all inputs and outputs of a hidden case. The captured sizes' count applies where nothing smaller
+is inside the contract."""
 N_BEFORE_WIDE = 4
-"""The large sizes come before the families, so that a slow kernel does not run out of the time for them."""
+"""Cases that run before the large sizes. The families follow after those, so that a slow kernel still has time for
+large sizes."""
 LONG_SUM = 20_000
-"""From here on inputs are positive: a sum of so many numbers of either sign has few right digits in any order."""
+"""Inputs are positive from this length on: mixed-sign sums are ill-conditioned."""
 LATE_EXTREMES = "late_extremes"
-"""Positive numbers whose greatest and least come last: of a long row whose maximum is anywhere, most is never told."""
+"""Positive numbers whose extremes come last. A maximum at a random place would leave most of a long row unchecked."""
 FAMILIES = (
     "small_integers",
     "special_nan",
@@ -53,14 +56,14 @@ FAMILIES = (
     "special_minus_inf",
     "special_others",
 )
-"""Beside `normal` and `given`; ordered by what they have been seen to catch."""
+"""Families beyond `normal` and `given`, ordered by the errors that they have caught."""
 FORWARD_FAMILIES = (
     *("zeros", "huge", "tiny", "offset", "minute", "minus_inf_rows", "lowest_rows"),
     *("far_negative", "subnormal", "low", "highest_rows"),
 )
-"""Inputs that PyTorch's own gradients, with incoming ones of the same kind, need not survive."""
+"""Families of the forward alone: PyTorch's own gradients need not be finite for them."""
 SPARSE_GRADIENTS = "sparse_gradients"
-"""Inputs as others are: it is what comes back that is of another kind."""
+"""Ordinary inputs; only the incoming gradients are sparse."""
 BACKWARD_FAMILIES = (SPARSE_GRADIENTS, "zeros")
 LONG_FAMILIES = (
     *(
@@ -75,42 +78,46 @@ LONG_FAMILIES = (
     *("low", "highest_rows"),
     *("constant_rows", "one_hot", "needles", "zeros", "uniform"),
 )
-"""Given at rows longer than a block: a kernel that takes the beginning of a row for all of it is wrong there. The masks
-of `uniform` have few true values in a row, which a short one has anyhow."""
+"""Families for rows longer than a block: they catch a kernel that reads only the beginning of a row. The masks of
+`uniform` have few true values in a row, as those of a short row have anyway."""
 OCTAVES = "octaves"
-"""Rows of every size: given where there are many rows."""
+"""Rows of every magnitude, for sizes with many rows."""
 VARIANT_FAMILIES = {
     "forward": ("large", "offset", "lowest_rows", "special_nan", "minus_inf_rows"),
     "backward": ("large", "special_nan"),
 }
-"""Given at rows as they were captured, and at every size that a plan or a kernel has code of its own for: a variant for
-the very sizes that a task has may do without a maximum, or lose what is no number."""
+"""Families for the captured sizes and for every size that a plan or a kernel has a variant for. A specialised variant
+may skip the maximum or drop NaN."""
 N_VARIANTS = 4
-"""Of them, the smallest."""
+"""Maximum sizes that get the variant families: the smallest ones."""
 TIES = "halves"
-"""What kinds of rounding differ at."""
+"""Halfway cases, where rounding modes differ."""
 
 SCREEN_FAMILIES = ("normal",)
 OTHER_NUMBERS_FAMILIES = ("normal", "special_mixed")
-"""Of a kernel that is given other numbers: a formula for them may be another for zero, NaN or infinity."""
+"""Families for mutated scalars: a formula for them may differ at zero, NaN or infinity."""
 
 POINTED_VALUES = "pointed_values"
 GREATEST_INTEGERS = "greatest_integers"
-"""Of sums that are longer than any number of floats holds."""
+"""The largest integers, for sums longer than any float represents exactly."""
 
 OPERATOR_ALIGNMENT_BYTES = 32
-"""Of what a kernel is given: an operator copies an input that begins elsewhere, and leaves empty ones to PyTorch."""
+"""Alignment of a kernel's inputs, in bytes: an operator copies an input with less, and leaves empty inputs to
+PyTorch."""
 PAGE_BYTES = 4096
 OFFSET_FAMILY = "small_integers"
-"""The family that is given at addresses of no more than this alignment: its sums are exact in any order."""
+"""The family used for minimally aligned inputs: its sums are exact in any order."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One check. `sizes` binds the task's symbols; `is_captured` says that they are the captured ones. `offset_bytes`
-    is how far the inputs begin behind a page's start: what an operator is given may be a part of another tensor.
-    `values` are put into the inputs. That one which `may_not_end` does not end in time says nothing: it is larger than
-    anybody asked for. One `of_several_blocks` is there to be watched for races."""
+    """One check.
+
+    `sizes` binds the task's symbols; `is_captured` marks the captured ones. `offset_bytes` is the offset of the inputs
+    from a page's start, since an operator's input may be a view into another tensor. `values` are placed into the
+    inputs. `may_not_end`: a timeout is inconclusive; the size exceeds every requested one. `of_several_blocks`: the
+    case is watched for races.
+    """
 
     operation: OperationKind
     sizes: tuple[tuple[str, int], ...]
@@ -125,17 +132,17 @@ class Case:
 
     @property
     def kind(self) -> str:
-        """What its inputs are, in words."""
+        """Return the family and offset of the inputs, in words."""
         return f"{self.family}, {self.offset_bytes} bytes off a page" if self.offset_bytes else self.family
 
     def offset_of(self, tensor: str) -> int:
-        """How far behind a page's start the executor puts this input: any place that an operator may be given, one
-        for each tensor and seed. The captured case is as the user's own call would be."""
+        """Return the offset of this input from a page's start on the executor, in bytes. It varies with tensor and seed
+        over every place that an operator may be given. The captured case is aligned as in the user's own call."""
         return self._place_of(f"{self.seed} {self.family} {tensor}")
 
     def device_offset_of(self, tensor: str) -> int:
-        """The same on a GPU: one for each tensor and sizes. Cases of the same sizes come to the same addresses, so that
-        what is remembered of an address is found out."""
+        """Return the offset of this input from a page's start on a GPU, in bytes. It varies with tensor and sizes.
+        Cases of equal sizes share addresses, so that results cached by address are detected."""
         return self._place_of(f"{self.sizes} {tensor}")
 
     def _place_of(self, key: str) -> int:
@@ -145,12 +152,13 @@ class Case:
 
 
 def shapes_for(graph: Graph, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
-    """The actual shape of each input of the graph. Raises ExpressionError when a size is missing or not positive."""
+    """Return the actual shape of each input of the graph. Raises ExpressionError when a size is missing or not
+    positive."""
     return {name: shape_of(type_, sizes) for name, type_ in zip(graph.inputs, graph.input_types, strict=True)}
 
 
 def shape_of(type_: TensorType, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """The actual shape. Raises ExpressionError for a negative size."""
+    """Return the actual shape. Raises ExpressionError for a negative size."""
     shape = tuple(sizes[dim] if dim in sizes else evaluate_int(parse(dim), sizes) for dim in type_.shape)
     if any(size < 0 for size in shape):
         raise ExpressionError(f"the shape [{', '.join(type_.shape)}] is negative at {dict(sizes)}")
@@ -158,19 +166,19 @@ def shape_of(type_: TensorType, sizes: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def captured_sizes(task: Task) -> Sizes:
-    """The sizes the task was captured with."""
+    """Return the sizes that the task was captured with."""
     return {symbol.name: symbol.captured for symbol in task.symbols}
 
 
 def configured_sizes(task: Task) -> list[Sizes]:
-    """The sizes of the task's other configurations, where a dim is a symbol by itself and tells its size."""
+    """Return the sizes of the task's other configurations whose shapes determine every symbol."""
     found = [_sizes_of(configuration.shapes, task) for configuration in task.configurations]
     names = {symbol.name for symbol in task.symbols}
     return [sizes for sizes in found if sizes.keys() == names and sizes != captured_sizes(task)]
 
 
 def graph_of(task: Task, operation: OperationKind) -> Graph:
-    """The graph of one direction. The caller knows that a backward exists."""
+    """Return the graph of one direction. Precondition: a backward graph exists where it is asked for."""
     graph = task.forward if operation == "forward" else task.backward
     assert graph is not None
     return graph
@@ -179,8 +187,8 @@ def graph_of(task: Task, operation: OperationKind) -> Graph:
 def full_cases(
     operation: OperationKind, reduced: Iterable[Sizes], captured: Sizes, seed: int, configured: Iterable[Sizes] = ()
 ) -> list[Case]:
-    """Every case of a full check, the most telling first. `configured` are sizes that the task names beside the
-    captured ones."""
+    """Return every case of a full check, the most informative first. `configured` are further sizes that the task
+    names."""
     assignments = list(reduced)
     first = assignments[0] if assignments else captured
     cases = [_case(operation, captured, captured, "given", seed, "forward")]
@@ -196,14 +204,14 @@ def full_cases(
         order = ("forward", "random", "reverse")[position % 3]
         case = _case(operation, sizes, captured, family, seed + 20 + position, order)
         cases.append(replace(case, offset_bytes=OPERATOR_ALIGNMENT_BYTES if family == OFFSET_FAMILY else 0))
-    if operation == "backward":  # and with more rows, for sums over them
+    if operation == "backward":  # more rows, for sums over them
         sizes = assignments[2 % len(assignments)] if assignments else captured
         cases.append(_case(operation, sizes, captured, SPARSE_GRADIENTS, seed + 20 + len(families), "forward"))
     return cases
 
 
 def hidden_cases(operation: OperationKind, hidden: Iterable[Sizes], captured: Sizes, seed: int) -> list[Case]:
-    """One case for each of them."""
+    """Return one case for each of the hidden sizes."""
     return [
         _case(operation, sizes, captured, "normal", seed + 40 + position, "forward")
         for position, sizes in enumerate(hidden)
@@ -213,8 +221,8 @@ def hidden_cases(operation: OperationKind, hidden: Iterable[Sizes], captured: Si
 def wide_cases(
     operation: OperationKind, wide: Iterable[Sizes], captured: Sizes, seed: int, n_watched: int = 0
 ) -> list[Case]:
-    """One case for each of them. Of so many the last is watched for races: where there are many rows, blocks that take
-    one after the other take several."""
+    """Return one case for each of the wide sizes. The last `n_watched` are watched for races: with many rows,
+    persistent blocks process several each."""
     return [
         _case(
             operation,
@@ -229,18 +237,18 @@ def wide_cases(
 
 
 def octave_cases(operation: OperationKind, sizes: Sizes, captured: Sizes, seed: int) -> list[Case]:
-    """One of a forward: gradients of so many sizes tell nothing."""
+    """Return one case of a forward. A backward has none: gradients of so many magnitudes are uninformative."""
     return [_case(operation, sizes, captured, OCTAVES, seed + 98, "random")] if operation == "forward" else []
 
 
 def cheapest(task: Task, operation: OperationKind, sizes: Sequence[Sizes]) -> list[Sizes]:
-    """The smallest few of the sizes, none of them large."""
+    """Return the smallest few of the sizes, none of them large."""
     cheap = [each for each in sizes if is_usable(task, operation, each, CHEAP_ELEMENTS, or_as_captured=False)]
     return sorted(cheap, key=lambda each: _n_total(_all_shapes(task, operation, each)))[:N_VARIANTS]
 
 
 def variant_cases(operation: OperationKind, sizes: Sequence[Sizes], captured: Sizes, seed: int) -> list[Case]:
-    """What brings out most errors, at each of the sizes."""
+    """Return the families that expose most errors, at each of the sizes."""
     return [
         _case(operation, each, captured, family, seed + 100 + position, "forward")
         for each in sizes
@@ -249,16 +257,16 @@ def variant_cases(operation: OperationKind, sizes: Sequence[Sizes], captured: Si
 
 
 def vast_cases(operation: OperationKind, vast: Iterable[Sizes], captured: Sizes, seed: int) -> list[Case]:
-    """One case for each of them, of numbers whose sums are exact in any order: sums are longer here than they need to
-    be right to the last digits."""
+    """Return one case for each of the sizes. Inputs have sums that are exact in any order, since sums are longer here
+    than their rounding could be judged."""
     return [_case(operation, sizes, captured, "small_integers", seed + 82, "random") for sizes in vast]
 
 
 def equal_integer_cases(
     task: Task, operation: OperationKind, wide: Iterable[Sizes], captured: Sizes, seed: int
 ) -> list[Case]:
-    """Many integers that are all equal, for a task that takes integers: what counts them, or adds up what they point
-    to, has all of it in one place. Of truth values all are true."""
+    """Return cases of many equal integers, for a task that takes integers. Counting them, or adding by index,
+    concentrates everything in one place. Booleans are all true."""
     dtypes = [type_.dtype for type_ in graph_of(task, operation).input_types if not type_.dtype.is_floating]
     family = GREATEST_INTEGERS if all(dtype is DType.BOOL for dtype in dtypes) else "equal_integers"
     return [_case(operation, sizes, captured, family, seed + 80, "forward") for sizes in [*wide][:1] if dtypes]
@@ -267,15 +275,15 @@ def equal_integer_cases(
 def pointed_values_case(
     operation: OperationKind, sizes: Sizes, captured: Sizes, values: Iterable[float], seed: int
 ) -> Case:
-    """A small case whose inputs hold these values."""
+    """Return a small case whose inputs hold these values."""
     return replace(_case(operation, sizes, captured, POINTED_VALUES, seed + 81, "forward"), values=tuple(values))
 
 
 def fresh_case(
     task: Task, operation: OperationKind, holds: Callable[[Sizes], bool], reduced: Iterable[Sizes], seed: int
 ) -> Case:
-    """A small case by a seed that nobody can know beforehand: answers to the other cases' inputs, which are the same in
-    every run, could be written into a kernel."""
+    """Return a small case with an unpredictable seed. The inputs of other cases are the same in every run, so their
+    answers could be hard-coded."""
     draw, captured = random.Random(seed), captured_sizes(task)
     for attempt in range(N_FRESH_TRIES if task.symbols else 0):
         alignment = ALIGNMENTS[attempt * len(ALIGNMENTS) // N_FRESH_TRIES]
@@ -292,13 +300,13 @@ def screen_cases(
     seed: int,
     families: Iterable[str] = SCREEN_FAMILIES,
 ) -> list[Case]:
-    """The one case that ranks a candidate in a search; one of each of the families where more are asked for."""
+    """Return the case that ranks a candidate in a search, or one for each of several families."""
     sizes = next(iter(reduced), captured)
     return [_case(operation, sizes, captured, family, seed + 1, "reverse") for family in families]
 
 
 def clamped(symbol: Symbol, size: int, alignment: int) -> int:
-    """A multiple of `alignment` near `size`, inside the symbol's bounds and no larger than it needs to be."""
+    """Return a multiple of `alignment` near `size`, inside the symbol's bounds and as small as possible."""
     low = max(size, symbol.minimum)
     aligned = -(-low // alignment) * alignment
     return aligned if symbol.maximum is None else min(aligned, symbol.maximum)
@@ -311,7 +319,7 @@ def is_usable(
     max_elements: int = MAX_REDUCED_ELEMENTS,
     or_as_captured: bool = True,
 ) -> bool:
-    """Whether the sizes give shapes, none empty, that are not too large."""
+    """Check that the sizes give non-empty shapes within the element limit."""
     try:
         shapes = _all_shapes(task, operation, sizes)
     except ExpressionError:

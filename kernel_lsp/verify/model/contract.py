@@ -1,4 +1,4 @@
-"""Does a plan implement a task? Names, dtypes, shapes and order, before anything is compiled."""
+"""Check that a plan implements a task: names, dtypes, shapes and order, before anything is compiled."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from kernel_lsp.core.task import Graph, GraphOutput, Task, TaskScalar, TensorTyp
 
 
 def check_contract(plan: LaunchPlan, task: Task, *, operation_names: tuple[str, ...]) -> tuple[Finding, ...]:
-    """Findings where the plan's operations do not have the task's inputs and outputs. `operation_names` are those the
-    task needs, forward first."""
+    """Return findings where the plan's operations lack the task's inputs or outputs. `operation_names` are those that
+    the task needs, forward first."""
     findings: list[Finding] = []
     for name, graph in zip(operation_names, _graphs(task), strict=False):
         operation = plan.operation(name)
@@ -22,7 +22,7 @@ def check_contract(plan: LaunchPlan, task: Task, *, operation_names: tuple[str, 
 
 
 def operation_names(task: Task, plan: LaunchPlan) -> tuple[str, ...]:
-    """The operations to check: the plan's forward, and its backward when the task has one."""
+    """Return the operations to check: the plan's forward, and its backward when the task has one."""
     forward = plan.forward.name
     return (forward, f"{forward}_backward") if task.backward is not None else (forward,)
 

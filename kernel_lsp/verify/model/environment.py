@@ -1,7 +1,7 @@
-"""What a GPU leaves open: a kernel must be right however it comes out.
+"""The unspecified parts of a GPU's environment: a kernel must be correct for each of their values.
 
-A run on the executor has all of it one way. Where a tensor lies is such a thing: operators are given whatever PyTorch's
-allocators have, and each case has its tensors elsewhere.
+A run on the executor fixes one value for each of them. Addresses are an example: an operator receives whatever
+PyTorch's allocators return, so each case places its tensors elsewhere.
 """
 
 from __future__ import annotations
@@ -23,19 +23,23 @@ from kernel_lsp.verify.model.cases import PAGE_BYTES, Case
 
 MAX_PAGES = MAX_PLACE // PAGE_BYTES
 ALLOCATION_BYTES = 512
-"""PyTorch allocates multiples of it (`kMinBlockSize` of c10's CUDACachingAllocator): the alignment of a new tensor."""
+"""Alignment of a new tensor, in bytes: PyTorch allocates multiples of it (`kMinBlockSize` of c10's
+CUDACachingAllocator)."""
 
 SHARED_ALIGNMENT_BYTES = 1024
-"""The strictest alignment that kernels ask of shared memory (of tiles that are swizzled by 128 bytes)."""
+"""Strictest alignment that kernels require of shared memory, in bytes (tiles swizzled by 128 bytes)."""
 N_STARTS = 8
-"""Places of shared memory. All are far below what 18 bits of an address hold, as descriptors of matrices have them."""
+"""Distinct start addresses of shared memory. All fit into the 18 bits of an address in matrix descriptors."""
 
 
 @dataclass(frozen=True)
 class Circumstances:
-    """Those of one run. `pages` says by tensor how far it lies from the middle of its part of the address space; a case
-    has places of its own for others. `resident_blocks` says of some kernels how many blocks run at once. The rest is as
-    in `RunOptions`."""
+    """The environment of one run.
+
+    `pages` is each tensor's distance from the middle of its window of the address space, in pages; a tensor without an
+    entry gets one from the case. `resident_blocks` limits the blocks of a kernel that run at once. The rest is as in
+    `RunOptions`.
+    """
 
     shared_poison: int = SHARED_POISON
     shared_unit: int = SHARED_UNIT_BYTES
@@ -47,7 +51,7 @@ class Circumstances:
     pages: Mapping[str, int] = field(default_factory=dict)
 
     def offset_of(self, case: Case, tensor: BoundTensor) -> int:
-        """How far from the middle of its part of the address space the executor puts a tensor, in bytes."""
+        """Return a tensor's distance from the middle of its window of the address space, in bytes."""
         pages = self.pages[tensor.name] if tensor.name in self.pages else _pages_of(case, tensor.name)
         return pages * PAGE_BYTES + _offset_in_page(case, tensor)
 
@@ -56,7 +60,8 @@ USUAL = Circumstances()
 
 
 def shared_start_of(case: Case) -> int:
-    """The address of shared memory in a case: 1024 on GPUs of today, 0 on older ones, and never a promise."""
+    """Return the address of shared memory in a case. It is 1024 on today's GPUs, 0 on older ones, and never
+    guaranteed."""
     return SHARED_ALIGNMENT_BYTES * random.Random(f"shared memory of {case.seed} {case.family}").randrange(N_STARTS)
 
 
@@ -68,7 +73,7 @@ def _pages_of(case: Case, tensor: str) -> int:
 
 
 def _offset_in_page(case: Case, tensor: BoundTensor) -> int:
-    """Results and scratch are new; an input may be a part of another tensor."""
+    """Return 0 for results and scratch, which are fresh allocations. An input may be a view into another tensor."""
     if tensor.role == "input":
         return case.offset_of(tensor.name)
     key = f"offset of {case.seed} {case.family} {tensor.name}"

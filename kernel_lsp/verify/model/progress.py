@@ -1,4 +1,4 @@
-"""What is known of one candidate while it is evaluated."""
+"""The evidence about one candidate while it is evaluated."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from kernel_lsp.core.verdict import Built, CaseResult
 from kernel_lsp.verify.model.cases import Case
 
 Plan = Sequence[tuple[Case, BoundOperation]]
-"""The cases of one direction with the launches that each makes; the captured sizes come first."""
+"""The cases of one direction with the launches of each. The captured sizes come first."""
 
 
 @dataclass
 class StageTimes:
-    """Where the time goes, by stage, in seconds. Stages that run beside others have names that say so."""
+    """Elapsed time by stage, in seconds. The name of a concurrent stage says that it is concurrent."""
 
     stages_s: dict[str, float] = field(default_factory=dict, kw_only=True)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """What happens inside is this stage's."""
+        """Add the time of the block to this stage."""
         started = time.monotonic()
         try:
             yield
@@ -33,13 +33,13 @@ class StageTimes:
             self.add_stage(name, time.monotonic() - started)
 
     def add_stage(self, name: str, elapsed_s: float) -> None:
-        """So much more was this stage's."""
+        """Add time to a stage."""
         self.stages_s[name] = self.stages_s.get(name, 0.0) + elapsed_s
 
 
 @dataclass
 class Progress(StageTimes):
-    """Filled in as stages pass; a verdict is made of it whenever one fails."""
+    """Evidence that is filled in as stages pass. A verdict is made from it whenever a stage fails."""
 
     candidate_id: str
     findings: list[Finding] = field(default_factory=list)
@@ -50,18 +50,18 @@ class Progress(StageTimes):
     notes: list[str] = field(default_factory=list)
     built: Built | None = None
     has_atomics: bool = False
-    """Some kernel adds to device memory: what one block wrote is not the final value."""
+    """Some kernel has atomics on device memory: a value that one block wrote is not final."""
     singles_out_a_block: bool = False
-    """Some kernel compares a block's number with that of one in the middle: a sample of blocks may not have it."""
+    """Some kernel compares the block index with that of an inner block, which sampled blocks may not include."""
     may_wait: bool = False
     """Some kernel has a loop that may wait for another thread."""
 
     def piece(self) -> Progress:
-        """For one look, beside others that are made at the same time; `take` adds what it found."""
+        """Return an empty record for one concurrent check; `take` merges it."""
         return Progress(self.candidate_id, built=self.built, singles_out_a_block=self.singles_out_a_block)
 
     def take(self, piece: Progress) -> None:
-        """What a piece found, behind what is known."""
+        """Append the evidence of a concurrent check."""
         self.add_findings(piece.findings)
         self.notes += [note for note in piece.notes if note not in self.notes]
         self.cases += piece.cases
@@ -71,5 +71,5 @@ class Progress(StageTimes):
         self.estimates += piece.estimates
 
     def add_findings(self, findings: Iterable[Finding]) -> None:
-        """Each once."""
+        """Add findings without duplicates."""
         self.findings += [finding for finding in findings if finding not in self.findings]

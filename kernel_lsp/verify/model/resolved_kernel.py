@@ -1,4 +1,4 @@
-"""A candidate's text before anything runs: its plan, its kernels' signatures, and whether they fit the task."""
+"""Resolve a candidate's text before anything runs: its plan, its kernels' signatures, and whether they fit the task."""
 
 from __future__ import annotations
 
@@ -36,13 +36,14 @@ _Place: TypeAlias = tuple[Hashable, ...]
 """A direction and sizes."""
 MIN_SCRATCH_BYTES = 1 << 30
 SCRATCH_FACTOR = 16
-"""Scratch may have so many times the bytes of all inputs and outputs: a split of a sum into parts needs a few."""
+"""Maximum bytes of scratch, as a multiple of the bytes of all inputs and outputs. A split sum needs a few times as
+much."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A plan that fits its kernels and its task. `findings` are warnings. What it comes to at some sizes is asked for
-    hundreds of times while cases are chosen, and is kept."""
+    """A plan that fits its kernels and its task. `findings` are warnings. Bindings are cached by sizes, since choosing
+    cases asks for each hundreds of times."""
 
     text: str
     task: Task
@@ -65,45 +66,45 @@ class Prepared:
         return operation
 
     def bind(self, direction: OperationKind, sizes: Sizes) -> BoundOperation:
-        """Raises PlanError, ContractError outside the contract."""
+        """Return the operation bound to the sizes. Raises PlanError, ContractError outside the contract."""
         return _kept(self._bound, (direction, *sizes.items()), lambda: self._bind(direction, sizes))
 
     def holds(self, direction: OperationKind, sizes: Sizes) -> bool:
-        """Whether the operator computes these sizes: they are inside the operation's contract, and no grid is larger
-        than CUDA's. Where a grid cannot be told the plan is broken, which binding says."""
+        """Check that the sizes are inside the operation's contract and no grid exceeds CUDA's limits. A grid that
+        cannot be evaluated means a broken plan, which binding reports."""
         return _kept(self._holding, (direction, *sizes.items()), lambda: self._holds(direction, sizes))
 
     def can_bind(self, direction: OperationKind, sizes: Sizes) -> bool:
-        """Whether the sizes are inside the contract, and make launches that a GPU takes."""
+        """Check that the sizes are inside the contract and give launches that a GPU accepts."""
         try:
             return self.holds(direction, sizes) and bool(self.bind(direction, sizes).steps)
         except PlanError:
             return False
 
     def holds_with(self, numbers: Mapping[str, Number], sizes: Sizes) -> bool:
-        """Whether these sizes are inside the forward's contract with other numbers than the task's."""
+        """Check that the sizes are inside the forward's contract with other scalars than the task's."""
         operation = self.plan.forward
         scalars = self._scalars(operation)
         other = {name: numbers.get(name, value) for name, value in scalars.items()}
         return contract_holds(operation, self._shapes("forward", sizes), other)
 
     def decisions(self, direction: OperationKind, sizes: Sizes) -> tuple[str, ...]:
-        """What each step comes to at these sizes. Raises PlanError, ContractError outside the contract."""
+        """Return the decision of each step at these sizes. Raises PlanError, ContractError outside the contract."""
         return decisions(self._scope(direction, sizes))
 
     def blocks_by_line(self, direction: OperationKind, sizes: Sizes) -> dict[int, int]:
-        """How many blocks the launch at each line has at these sizes, where it is made. Raises PlanError,
-        ContractError outside the contract."""
+        """Return the number of blocks of each launch at these sizes, by line. Omits launches that are not made. Raises
+        PlanError, ContractError outside the contract."""
         return blocks_by_line(self._scope(direction, sizes))
 
     @property
     def fixed_dims(self) -> dict[str, int]:
-        """Dims that the forward leaves open and the task holds, with their sizes."""
+        """Return dims that are symbolic in the plan but fixed by the task, with their sizes."""
         return fixed_dims(self.plan.forward, self.task.forward)
 
     @property
     def library_steps(self) -> tuple[str, ...]:
-        """The vendor library functions that the plan may call, each once."""
+        """Return the distinct vendor library functions that the plan may call."""
         steps = (step for operation in self.plan.operations for step in operation.steps)
         return tuple(dict.fromkeys(step.function for step in steps if isinstance(step, LibraryStep)))
 
@@ -142,7 +143,7 @@ class Prepared:
 
 
 def prepare(text: str, task: Task) -> Prepared | BuildFailed:
-    """The candidate's plan, or what is wrong with it."""
+    """Return the candidate's resolved plan, or the reasons why it has none."""
     parsed = parse(text)
     if parsed.plan is None:
         return BuildFailed(findings=parsed.findings)
@@ -156,7 +157,7 @@ def prepare(text: str, task: Task) -> Prepared | BuildFailed:
 
 
 def _kept(known: dict[_Place, Value | PlanError], place: _Place, make: Callable[[], Value]) -> Value:
-    """What was made there, or raised."""
+    """Return the cached value of a place, or raise its cached error."""
     if place not in known:
         try:
             known[place] = make()
@@ -169,7 +170,7 @@ def _kept(known: dict[_Place, Value | PlanError], place: _Place, make: Callable[
 
 
 def _refuse_vast_scratch(bound: BoundOperation, operation: Operation) -> None:
-    """Raises PlanError for more scratch than any algorithm needs: it would fill whatever it is allocated on."""
+    """Raises PlanError for more scratch than any algorithm needs: it would exhaust the device's memory."""
     n_own = sum(tensor.n_bytes for tensor in bound.tensors if tensor.role != "scratch")
     n_scratch = sum(tensor.n_bytes for tensor in bound.tensors if tensor.role == "scratch")
     n_allowed = max(MIN_SCRATCH_BYTES, SCRATCH_FACTOR * n_own)
@@ -182,12 +183,12 @@ def _refuse_vast_scratch(bound: BoundOperation, operation: Operation) -> None:
 
 
 def kernel_names(bound: BoundOperation) -> set[str]:
-    """The name expressions that the operation launches."""
+    """Return the name expressions that the operation launches."""
     return {step.kernel for step in bound.steps if isinstance(step, BoundLaunch)}
 
 
 def plan_failure(error: PlanError) -> BuildFailed:
-    """A plan that cannot be bound, as an outcome."""
+    """Convert a plan that cannot be bound into an outcome."""
     finding = Finding(
         code="plan-not-bound", severity=Severity.ERROR, message=error.message, source="plan", line=error.line
     )

@@ -1,4 +1,4 @@
-"""Cases made once and shared by every candidate: input files, and what the outputs should be."""
+"""Make each case once, for every candidate: input files and expected outputs."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from kernel_lsp.verify.oracle.correctly_rounded import with_one_answer
 
 @dataclass(frozen=True)
 class NoCase:
-    """PyTorch itself cannot run this case, so it says nothing about a candidate."""
+    """PyTorch itself cannot run this case, so it is inconclusive for a candidate."""
 
     reason: str
 
 
 class SharedGpu(Protocol):
-    """A GPU that candidates and references take turns on; `cuda.GpuDevice` is one."""
+    """A GPU that candidates and references share by turns; `gpu.device.GpuDevice` is one."""
 
     @property
     def index(self) -> int: ...
@@ -39,14 +39,15 @@ class SharedGpu(Protocol):
 
 
 LARGE_ELEMENTS = 1 << 20
-"""Of all inputs: from so many on a GPU, where there is one, makes the reference."""
+"""Elements of all inputs from which a GPU makes the reference, where there is one."""
 
 
 class CaseStore:
-    """Asks the worker for each case once. Expected values stay in files that only this process opens.
+    """Requests each case from the worker once. Expected values stay in files that only this process opens.
 
-    References of large cases are made on the `gpu`, in the worker's own process and in a turn of its own: no candidate
-    runs meanwhile, and the worker keeps nothing there."""
+    References of large cases are made on the `gpu`, in the worker's own process and in a turn of its own. No candidate
+    runs meanwhile, and the worker keeps nothing there.
+    """
 
     def __init__(self, task: Task, worker: Worker, directory: Path, gpu: SharedGpu | None = None) -> None:
         self._task, self._worker, self._directory, self._gpu = task, worker, directory, gpu
@@ -58,17 +59,17 @@ class CaseStore:
         self._with_one_answer = with_one_answer(task.forward)
 
     async def get(self, case: Case) -> CaseFiles | NoCase:
-        """The case's files. Two candidates that ask at once wait for the same answer; what failed, e.g. for want of
-        disk space, is tried again for the next."""
+        """Return the case's files. Concurrent requests share one answer. A failure, e.g. for lack of disk space, is
+        retried for the next request."""
         return await asyncio.shield(self.begin(case))
 
     async def make_without_turn(self, case: Case) -> None:
-        """Have the case made on processors, if it is not made: for who waits for it while a candidate that waits for
-        them has the GPU."""
+        """Make the case on processors unless it is made: for callers that must not wait for a turn on the GPU, which a
+        candidate that waits for them holds."""
         await asyncio.shield(self.begin(case, may_take_turn=False))
 
     def begin(self, case: Case, *, may_take_turn: bool = True) -> asyncio.Task[CaseFiles | NoCase]:
-        """Have the case made, if it is not."""
+        """Begin to make the case unless that has begun."""
         self._was_asked.set()
         making = self._made.get(case)
         if making is None or (making.done() and (making.cancelled() or making.exception() is not None)):
@@ -78,11 +79,12 @@ class CaseStore:
         return making
 
     def takes_a_turn(self, case: Case) -> bool:
-        """Whether the case is made on the GPU, in a turn: who waits for it may have none."""
+        """Check whether the case is made on the GPU, in a turn. A caller inside a turn must not wait for it."""
         return self._gpu is not None and self._n_input_elements(case) >= LARGE_ELEMENTS
 
     def begin_in_order(self, first: Sequence[Case], then: Sequence[Case]) -> None:
-        """Have all of them made, these first: a large one waits for its turn on the GPU, and others would pass it."""
+        """Begin to make all cases, `first` ones first: others would overtake a large one that waits for its turn on the
+        GPU."""
 
         async def in_order() -> None:
             await asyncio.gather(*(self.begin(case) for case in first), return_exceptions=True)
@@ -94,13 +96,13 @@ class CaseStore:
         task.add_done_callback(self._ahead.discard)
 
     def expectations(self, case: Case, files: CaseFiles) -> tuple[Expectation, ...]:
-        """What each output of the case should be, opened once."""
+        """Return the expectations of each output of the case, opened once."""
         if case not in self._expectations:
             self._expectations[case] = read_expectations(files)
         return self._expectations[case]
 
     async def idle(self) -> None:
-        """Wait until some case was asked for and none is being made."""
+        """Wait until some case was requested and none is being made."""
         await self._was_asked.wait()
         while making := [task for task in (*self._ahead, *self._made.values()) if not task.done()]:
             await asyncio.wait(making)
@@ -113,7 +115,7 @@ class CaseStore:
         await asyncio.gather(*under_way, return_exceptions=True)
 
     async def _make(self, case: Case, directory: Path, gpu: SharedGpu | None) -> CaseFiles | NoCase:
-        """Without a `get_inputs` of the user's, what is "given" is a normal distribution."""
+        """Make the case. Without the user's `get_inputs`, "given" is a normal distribution."""
         made = await self._ask(case, directory, gpu)
         if case.family == "given" and isinstance(made, NoCase):
             return await self._ask(replace(case, family="normal"), directory / "normal", gpu)
@@ -160,7 +162,7 @@ class CaseStore:
 
 
 def read_expectations(files: CaseFiles) -> tuple[Expectation, ...]:
-    """What each output should be, in the task's order. The files are read as they are looked at."""
+    """Return the expectation of each output, in the task's order. Files are read on access."""
     native = {tensor.name: tensor for tensor in files.native}
     unspecified = {tensor.name: tensor for tensor in files.unspecified}
     return tuple(

@@ -1,11 +1,11 @@
-"""Is an output right? Its error against the fp64 reference, held to what its dtype allows here.
+"""Compare an output with the fp64 reference, within the tolerance of its dtype.
 
-The budget follows what trusted PyTorch itself loses at the declared dtype on the same inputs: `k` times the error of
-the native run, plus the response of the fp64 reference to inputs perturbed by one unit of the dtype (a backward-stable
-algorithm may be that far off, and a lucky native run says nothing), plus a floor of a few units in the last place.
-What is rounded once, to 16 bits, must be the nearest number.
+The tolerance follows what trusted PyTorch itself loses at the declared dtype on the same inputs. It is `k` times the
+error of the native run, plus the response of the fp64 reference to inputs perturbed by one unit of the dtype, plus a
+floor of a few units in the last place. The perturbation is there since a backward-stable algorithm may be that far off,
+while a native run may be accurate by chance. Outputs rounded exactly once to 16 bits must be correctly rounded.
 
-Every element is looked at (`compare_chunks`).
+Every element is compared (`compare_chunks`).
 """
 
 from __future__ import annotations
@@ -31,36 +31,40 @@ from kernel_lsp.verify.oracle.nearest import FORMATS
 
 FORWARD_FACTOR = 2.0
 BACKWARD_FACTOR = 5.0
-"""k of the budget, forward and backward."""
+"""k of the tolerance, forward and backward."""
 EPSILON = {DType.F64: 2.0**-52, DType.F32: 2.0**-23, DType.F16: 2.0**-10, DType.BF16: 2.0**-7}
 """Distance from 1 to the next number of the type."""
 FLOOR_ULPS = 8.0
-"""Elementwise floor, in units of the element itself. CUDA's own expf, logf and powf are documented at up to 2 ulp each,
-and a chain of a few of them must pass."""
+"""Elementwise floor, in units of the element itself. CUDA documents expf, logf and powf at up to 2 ulp each, and a
+chain of a few of them must pass."""
 FLOOR_ULPS_L2 = 4.0
 NARROW_FLOOR_ULPS_L2 = 1.0
-"""Of many different numbers of 16 bits, whose roundings average out. Rounding after each step of gelu, silu, mish,
-softmax, RMS or layer norm, as packed 16-bit arithmetic does, comes to 1.1 units at most, beside the 0.4 that twice
-PyTorch's own error allows (measured: torch 2.13, 64 x 256 numbers of six families). Three bits fewer are 1.7."""
+"""L2 floor in units, for many different 16-bit numbers, whose roundings average out. Rounding after each step of gelu,
+silu, mish, softmax, RMS or layer norm, as packed 16-bit arithmetic does, reaches at most 1.1 units; twice PyTorch's own
+error allows another 0.4 (measured: torch 2.13, 64 x 256 numbers of six families). Three bits fewer reach 1.7."""
 FLOOR_ULPS_RMS = 2.0
-"""Elementwise floor in units of the whole output's root mean square: what cancellation may leave of a small element."""
+"""Elementwise floor in units of the whole output's root mean square: the error that cancellation may leave in a small
+element."""
 TAIL_FACTOR = 4.0
-"""What one element of many may be beyond the largest error of the native run: the worst of 1e5 roundings is a matter of
-luck, and cuBLAS adds up a row serially where the CPU's library adds it up in blocks. Systematic loss of precision is
-the relative L2's to catch; an element that is wrong for another reason is off by far more than this."""
+"""Factor on the native run's largest error that bounds the error of one element. The worst of 1e5 roundings is
+random, and cuBLAS sums a row serially where the CPU's library sums it in blocks. The relative L2 catches systematic
+loss of precision; an element that is wrong for another reason exceeds this by far."""
 FLOOR_SUBNORMAL_UNITS = 4.0
-"""Smallest normal numbers: below them every type loses relative precision."""
+"""Elementwise floor, in smallest normal numbers: below them every type loses relative precision."""
 KEPT_SUBNORMAL_UNITS = 2.0**-6
-"""The same where inputs are subnormal: PyTorch's kernels are compiled without `-ftz`, and keep such numbers of f32. A
-hundredth part of them is for their few digits."""
+"""Elementwise floor for subnormal inputs, in smallest normal numbers. PyTorch's kernels are compiled without `-ftz`,
+and keep subnormal numbers of f32. A hundredth of them covers their few digits."""
 SMALLEST_NORMAL = {DType.F64: 2.0**-1022, DType.F32: 2.0**-126, DType.F16: 2.0**-14, DType.BF16: 2.0**-126}
 
 
 @dataclass(frozen=True)
 class Expectation:
-    """What one output should be. `reference` is the fp64 result in the output's shape (exact types for integers);
-    `native` is trusted PyTorch at the declared dtype, or None where all of both is finite: then `rounding` says all
-    that is needed of it. `unspecified` masks the elements for which any value is correct; None where there are none."""
+    """The expected value of one output.
+
+    `reference` is the fp64 result in the output's shape (exact types for integers). `native` is trusted PyTorch at the
+    declared dtype, or None where both are finite everywhere: `rounding` then suffices. `unspecified` masks the elements
+    for which any value is correct; None where there are none.
+    """
 
     output: str
     dtype: DType
@@ -68,9 +72,9 @@ class Expectation:
     native: np.ndarray | None
     rounding: Rounding
     may_lose_nans: bool = False
-    """Whether `reference` has numbers in place of NaNs of PyTorch's, which are right as well."""
+    """`reference` has numbers in place of PyTorch's NaNs, which are correct as well."""
     chosen: Choice | None = None
-    """Of integers: what they are places of, where `reference` has one correct choice of several."""
+    """The elements that integers of a selection index, where `reference` has one correct choice of several."""
     unspecified: np.ndarray | None = None
 
     def specified(self, among: np.ndarray | None = None) -> np.ndarray | None:
@@ -82,9 +86,12 @@ class Expectation:
 
 @dataclass(frozen=True)
 class InputTraits:
-    """What the inputs of a case do to errors. `drift` is what a long sum of them may be off, relative to it;
-    `n_different` says that there are so few different numbers that their errors do not average out, 0 that there are
-    many; `are_subnormal` that they are below the smallest normal number of f32."""
+    """Influence of a case's inputs on errors.
+
+    `drift` is the relative error that a long sum of them may have. `n_different` is the number of distinct values where
+    they are too few for errors to average out, 0 for many. `are_subnormal`: they are below the smallest normal number
+    of f32.
+    """
 
     drift: float = 0.0
     n_different: int = 0
@@ -102,9 +109,9 @@ def compare(
     written: np.ndarray | None = None,
     inputs: InputTraits = ANY_INPUTS,
 ) -> TensorError:
-    """The error of `found`, as numbers or as stored (bfloat16 as uint16). `written` marks the elements to judge, all
-    when None. Non-finite values are compared in kind: a NaN or an infinity passes only where the reference, or PyTorch
-    at the same dtype, has the same."""
+    """Return the error of `found`, as numbers or as stored (bfloat16 as uint16). `written` marks the elements to judge,
+    all when None. Non-finite values are compared in kind: a NaN or an infinity passes only where the reference, or
+    PyTorch at the same dtype, has the same."""
     sides = _sides(found, expected, written)
     if not expected.dtype.is_floating:
         total = exact_total(sides)
@@ -118,8 +125,8 @@ def compare(
 def compare_stored(
     found: np.ndarray, expected: Expectation, *, factor: float, inputs: InputTraits = ANY_INPUTS
 ) -> TensorError:
-    """The error of a whole output of a floating type as it lies in its file, which was poisoned before: as `compare`
-    says, but where some elements were never written that is the error."""
+    """Return the error of a whole floating output as stored in its file, which was poisoned before. As `compare`, but
+    elements that were never written are the error where there are any."""
     sides, allowance = _sides(found, expected, None), _allowance(expected, factor, inputs)
     total = stored_total(sides, allowance)
     if total.n_unwritten:
@@ -128,7 +135,7 @@ def compare_stored(
 
 
 def is_within_budget(error: TensorError) -> bool:
-    """Whether the output passes. Written so that a NaN error fails."""
+    """Check that the output passes. A NaN error fails."""
     return error.n_wrong == 0 and error.n_cut_off == 0 and error.relative_l2 <= error.relative_l2_budget
 
 
@@ -158,7 +165,8 @@ def _allowance(expected: Expectation, factor: float, inputs: InputTraits) -> All
 
 
 def _exact_allowance(expected: Expectation) -> Allowance:
-    """Of what has one right value: nothing, but that f32 arithmetic in between may flush its subnormal numbers."""
+    """Return the tolerance of a correctly rounded output: none, except that f32 arithmetic may flush its subnormal
+    numbers."""
     smallest, norm = SMALLEST_NORMAL[DType.F32], expected.rounding.reference_l2
     return Allowance(smallest, 0.0, smallest * float(np.sqrt(expected.reference.size)) / norm if norm else 0.0)
 
@@ -168,18 +176,20 @@ def _is_nearest(expected: Expectation) -> bool:
 
 
 def _subnormal_units(dtype: DType, inputs: InputTraits) -> float:
-    """Where inputs are subnormal, an f32 result that takes them for zero is wrong."""
+    """Return the floor in smallest normal numbers. With subnormal inputs, an f32 result that flushes them is
+    incorrect."""
     return KEPT_SUBNORMAL_UNITS if inputs.are_subnormal and dtype is DType.F32 else FLOOR_SUBNORMAL_UNITS
 
 
 def _flushed(dtype: DType, units: float) -> float:
-    """What an element may be off for being too small. Arithmetic in f16 keeps subnormal numbers, to their last place;
-    that in f32, which bf16 is computed in, may flush them."""
+    """Return the error allowed for flushing small elements. f16 arithmetic keeps subnormal numbers to their last place;
+    f32 arithmetic, which computes bf16, may flush them."""
     return units * SMALLEST_NORMAL[dtype] * (EPSILON[dtype] if dtype is DType.F16 else 1.0)
 
 
 def _floor_ulps_l2(expected: Expectation, inputs: InputTraits) -> float:
-    """Fewer for many numbers of 16 bits. What is off by the same few units everywhere is as far off in L2."""
+    """Return the L2 floor in units, smaller for many 16-bit numbers. An error of the same few units everywhere is as
+    large in L2."""
     if expected.dtype not in FORMATS:
         return FLOOR_ULPS_L2
     n_finite = expected.rounding.n_finite
@@ -187,7 +197,7 @@ def _floor_ulps_l2(expected: Expectation, inputs: InputTraits) -> float:
 
 
 def _spread(n: int) -> float:
-    """One draw of n roundings tells their size only to 1/sqrt(n): a scalar's native error may be zero by luck."""
+    """Return the uncertainty of n roundings' size, 1/sqrt(n): a scalar's native error may be zero by chance."""
     return 1.0 + TAIL_FACTOR / float(np.sqrt(max(n, 1)))
 
 

@@ -1,12 +1,12 @@
-"""Every element of an output beside its reference: the totals of chunks of a few megabytes.
+"""Compare every element of an output with its reference, in chunks of a few megabytes.
 
-A chunk all of whose errors are inside the fixed part of the tolerance needs no more than their sum of squares and the
-largest of them; any other is looked at element by element, by what each is allowed. Both give the same totals, and the
-totals of chunks are added in order, so that they are the same for any number of threads.
+A chunk whose errors are all inside the fixed part of the tolerance needs only their sum of squares and maximum. Any
+other chunk is compared element by element. Both give the same totals. The totals of chunks are added in order, so they
+are the same for any number of threads.
 
-No BLAS: its dot product wakes threads of its own from 10,000 elements on, one caller at a time, and they spin when they
-have nothing to do. Judging the 40 cases of a forward and backward from four threads took 7.5 s of two cores with it,
-1.2 s with BLAS held to one thread (numpy 2.4, OpenBLAS 0.3.31), and takes 0.15 s so.
+No BLAS: its dot product wakes threads of its own from 10,000 elements on, one caller at a time, and they spin when
+idle. Judging the 40 cases of a forward and backward from four threads took 7.5 s of two cores with it, 1.2 s with BLAS
+held to one thread (numpy 2.4, OpenBLAS 0.3.31), and takes 0.15 s without.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ from kernel_lsp.verify.oracle.arrays import decode, poisoned_elements
 from kernel_lsp.verify.oracle.nearest import nearest
 
 OVERFLOW_TOLERANCE = 2.0**-6
-"""Where PyTorch overflows and we do not: relative, loose, because no native error is there to scale it."""
+"""Relative tolerance where PyTorch overflows and the candidate does not. It is loose, since no native error scales
+it."""
 LOST_FACTOR = 2.0
-"""Where PyTorch has NaN, its own rounding says less: that of other rows is all that is known."""
+"""Factor on the tolerance where PyTorch has NaN: its rounding is known only from other rows."""
 CHUNK_ELEMENTS = 1 << 18
-"""Two megabytes of float64. The interpreter's lock changes hands around every call of numpy: eight threads on 16 cores
-took 0.148 s for 64 Mi numbers in chunks of 2^16, 0.061 s so and 0.045 s in chunks of 2^20, whose temporaries would be
-hundreds of megabytes."""
+"""Elements of a chunk, 2 MB of float64. Every call of numpy hands over the interpreter's lock. Eight threads on 16
+cores took 0.148 s for 64 Mi numbers in chunks of 2^16, 0.061 s in these and 0.045 s in chunks of 2^20, whose
+temporaries would be hundreds of megabytes."""
 MAX_THREADS = 8
 CHUNKS_PER_THREAD = 4
-"""Two milliseconds of work: for less, handing it to a thread is not worth it."""
+"""Chunks of one thread's task, 2 ms of work: less does not repay the handover."""
 
 
 @dataclass(frozen=True)
 class Allowance:
-    """An element may be off by `fixed` + `relative` x its own magnitude, the whole by `relative_l2`."""
+    """The tolerance: `fixed` + `relative` x its own magnitude for an element, `relative_l2` for the whole."""
 
     fixed: float
     relative: float
@@ -47,8 +48,8 @@ class Allowance:
 
 @dataclass
 class Total:
-    """What was seen of some elements. `worst` is the flat index of the element furthest outside its tolerance;
-    `first_unwritten` of the first that holds nothing but poison."""
+    """Statistics of some elements. `worst` is the flat index of the element furthest outside its tolerance;
+    `first_unwritten` of the first that holds only poison."""
 
     n_judged: int = 0
     n_wrong: int = 0
@@ -61,7 +62,7 @@ class Total:
     first_unwritten: int = -1
 
     def add(self, other: Total) -> None:
-        """Take in what was seen of later elements."""
+        """Add the statistics of later elements."""
         self.n_judged += other.n_judged
         self.n_wrong += other.n_wrong
         self.squares += other.squares
@@ -76,10 +77,12 @@ class Total:
 
 @dataclass(frozen=True)
 class Sides:
-    """Flat arrays of one output: what was found, as numbers or as stored, and what it should be. `native` is None where
-    all of it and of the reference is finite; `judged` marks the elements that count, all when None. `is_nearest` says
-    that the answer is the number of its type that is nearest to the reference; `may_lose_nans` that this is what is
-    left without NaNs where PyTorch has one."""
+    """Flat arrays of one output: the values found, as numbers or as stored, and those expected.
+
+    `native` is None where it and the reference are finite everywhere. `judged` marks the elements that count, all when
+    None. `is_nearest`: the output must be correctly rounded. `may_lose_nans`: where PyTorch has NaN, the reference has
+    the number that remains without it.
+    """
 
     dtype: DType
     found: np.ndarray
@@ -90,13 +93,13 @@ class Sides:
     may_lose_nans: bool = False
 
     def answer(self, part: slice) -> np.ndarray:
-        """What some elements should be."""
+        """Return the expected values of some elements."""
         reference = self.reference[part]
         return nearest(reference, self.dtype) if self.is_nearest else reference
 
 
 def floating_total(sides: Sides, allowance: Allowance) -> Total:
-    """Of numbers that may be a little off."""
+    """Compare numbers within a tolerance."""
 
     def look(part: slice, scratch: np.ndarray) -> Total:
         return _within_fixed(sides, allowance, part, scratch) or _elementwise(sides, allowance, part)
@@ -105,8 +108,8 @@ def floating_total(sides: Sides, allowance: Allowance) -> Total:
 
 
 def stored_total(sides: Sides, allowance: Allowance) -> Total:
-    """As `floating_total`, of elements as stored: those that nobody wrote are counted, too, judged or not. They hold a
-    NaN, which no chunk has whose errors are inside the tolerance."""
+    """Compare as `floating_total`, for elements as stored. Unwritten elements are counted, judged or not: they hold a
+    NaN, so their chunk is never within the fixed tolerance."""
 
     def look(part: slice, scratch: np.ndarray) -> Total:
         return _within_fixed(sides, allowance, part, scratch) or _unwritten(
@@ -117,14 +120,14 @@ def stored_total(sides: Sides, allowance: Allowance) -> Total:
 
 
 def exact_total(sides: Sides) -> Total:
-    """Of integers and truth values, which are equal or wrong."""
+    """Compare integers and booleans for equality."""
     return _over_chunks(sides.found.size, lambda part, _: _exact_chunk(sides, part))
 
 
 # --- below: chunks and threads
 
 Look = Callable[[slice, np.ndarray], Total]
-"""The total of one chunk. The array is as long as a chunk, of float64, for the look's own use."""
+"""Computes the total of one chunk. The array is scratch of a chunk's length, of float64."""
 
 
 def _over_chunks(n: int, look: Look) -> Total:
@@ -136,7 +139,7 @@ def _over_chunks(n: int, look: Look) -> Total:
 
 
 def _spans(n: int, look: Look) -> Iterator[list[Total]]:
-    """The totals of all chunks in order, in lists; by several threads where there is enough to do."""
+    """Yield the totals of all chunks in order, in lists; by several threads where there is enough work."""
     parts = [slice(start, min(start + CHUNK_ELEMENTS, n)) for start in range(0, n, CHUNK_ELEMENTS)]
     spans = [parts[start : start + CHUNKS_PER_THREAD] for start in range(0, len(parts), CHUNKS_PER_THREAD)]
 
@@ -149,7 +152,7 @@ def _spans(n: int, look: Look) -> Iterator[list[Total]]:
 
 @cache
 def _threads() -> ThreadPoolExecutor:
-    """For all that is judged at once, so that no more of them run than there are cores."""
+    """Return the pool shared by all judgements, so that they never use more threads than cores."""
     return ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1), thread_name_prefix="compare")
 
 
@@ -157,10 +160,11 @@ def _threads() -> ThreadPoolExecutor:
 
 
 def _within_fixed(sides: Sides, allowance: Allowance, part: slice, scratch: np.ndarray) -> Total | None:
-    """The total of a chunk none of whose elements is off by more than the fixed part of the tolerance; None where one
-    is, where not all of it is finite, and where not all of it counts: no total that this gives hides anything.
+    """Return the total of a chunk whose errors are all within the fixed tolerance. None where one is not, where some
+    value is not finite, and where some element does not count.
 
-    A NaN or an infinity on either side makes an error that no comparison with a number holds for."""
+    A NaN or an infinity on either side gives an error for which every comparison with a number is false.
+    """
     if not (sides.judged is None or sides.judged[part].all()):
         return None
     if not (sides.native is None or np.isfinite(sides.native[part]).all()):
@@ -181,7 +185,7 @@ def _within_fixed(sides: Sides, allowance: Allowance, part: slice, scratch: np.n
 
 
 def _elementwise(sides: Sides, allowance: Allowance, part: slice) -> Total:
-    """Non-finite values are compared in kind, all others by what each is allowed."""
+    """Compare non-finite values in kind, all others by the tolerance of each."""
     values = decode(sides.found[part], sides.dtype).astype(np.float64)
     reference = sides.answer(part)
     wrong_kind = np.zeros(values.shape, bool)
@@ -212,7 +216,7 @@ def _elementwise(sides: Sides, allowance: Allowance, part: slice) -> Total:
 
 
 def _unwritten(sides: Sides, part: slice, total: Total) -> Total:
-    """With the elements that hold nothing but poison."""
+    """Add the elements that hold only poison."""
     missing = poisoned_elements(sides.found[part], sides.dtype)
     total.n_unwritten = int(np.count_nonzero(missing))
     if total.n_unwritten:
@@ -235,7 +239,7 @@ def _exact_chunk(sides: Sides, part: slice) -> Total:
 
 
 def _sum_of_squares(error: np.ndarray) -> float:
-    """Writes over the errors."""
+    """Return the sum of squares. Overwrites the errors."""
     with np.errstate(over="ignore", invalid="ignore"):
         return float(np.square(error, out=error).sum())
 
@@ -243,8 +247,8 @@ def _sum_of_squares(error: np.ndarray) -> float:
 def _same_kind(
     found: np.ndarray, reference: np.ndarray, native: np.ndarray, allowance: Allowance, may_lose_nans: bool
 ) -> np.ndarray:
-    """Where the reference or PyTorch is not finite: is ours the same infinity or NaN as one of them, or close to the
-    other, where that is finite? Where only the declared dtype overflowed that is the reference."""
+    """Judge elements where the reference or PyTorch is not finite. Correct is the same infinity or NaN as one of them,
+    or a number close to the finite one. Where only the declared dtype overflowed, that is the reference."""
     nan = np.isnan(found) & (np.isnan(reference) | np.isnan(native))
     infinity = np.isinf(found) & ((found == reference) | (found == native))
     overflowed = np.isfinite(reference) & ~np.isfinite(native)

@@ -1,5 +1,5 @@
-"""Places of elements that were chosen, as by `topk`, where PyTorch does not say which of equal ones it gives: each must
-be the place of an element that is equal to the reference's, and none may be there twice."""
+"""Judge indices of selected elements, as of `topk`, where PyTorch does not define which of equal elements it returns.
+Each must index an element that equals the reference's, without repetition."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from kernel_lsp.process.worker_client import ChosenFrom
 from kernel_lsp.verify.oracle.compare_chunks import Total
 
 N_UNITS = 4
-"""That equal elements may be apart: two that changed places may each have moved by one, there and back."""
+"""Maximum difference of equal elements, in units: two that changed places may each have moved by one unit."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The elements that were chosen from, and how. `ties` masks the output's elements that are judged by it: any equal
-    element's place is correct there."""
+    """The elements selected from, and the kind of selection. `ties` masks the output's elements that are judged by it:
+    there the index of any equal element is correct."""
 
     values: np.ndarray
     ties: np.ndarray
@@ -25,16 +25,16 @@ class Choice:
 
     @property
     def dim(self) -> int:
-        """Along which it was chosen."""
+        """Return the dim of the selection."""
         return self.how.dim
 
     def in_memory(self) -> Choice:
-        """Not a map of a file."""
+        """Return a copy that is not backed by a file."""
         return replace(self, values=self.values.copy(), ties=self.ties.copy())
 
 
 def choice_total(choice: Choice, found: np.ndarray, reference: np.ndarray, written: np.ndarray | None) -> Total:
-    """Judge the places of tied elements, of which `reference` has one correct choice."""
+    """Judge the indices of tied elements, of which `reference` has one correct choice."""
     is_open = choice.ties if written is None else choice.ties & written.reshape(choice.ties.shape)
     shape = np.moveaxis(_along(choice, is_open), choice.dim, -1).shape
     open_lines = _lines(choice, is_open)
@@ -60,19 +60,19 @@ def choice_total(choice: Choice, found: np.ndarray, reference: np.ndarray, writt
 
 
 def _along(choice: Choice, places: np.ndarray) -> np.ndarray:
-    """With the dimension that was chosen along, where the output does without it."""
+    """Restore the dim of the selection, where the output lacks it."""
     return places if places.ndim == choice.values.ndim else np.expand_dims(places, choice.dim)
 
 
 def _lines(choice: Choice, array: np.ndarray) -> np.ndarray:
-    """One row for each line along the dimension."""
+    """Return one row for each line along the dim."""
     moved = np.moveaxis(_along(choice, array), choice.dim, -1)
     return moved.reshape(-1, moved.shape[-1])
 
 
 def _repeated(places: np.ndarray, written: np.ndarray | None) -> np.ndarray:
-    """Where a place is there more than once in its row, among those that were written."""
-    own = -1 - np.arange(places.shape[1])  # no two are the same, nor the same as a place
+    """Return the mask of indices that occur more than once in their row, among those that were written."""
+    own = -1 - np.arange(places.shape[1])  # distinct from each other and from every index
     different = places if written is None else np.where(written, places, own)
     order = np.argsort(different, axis=1, kind="stable")
     is_next_same = np.diff(np.take_along_axis(different, order, axis=1), axis=1) == 0

@@ -1,5 +1,6 @@
-"""Which 16-bit results have one right value: what is rounded once, as a cast or a single sum is, PyTorch rounds to the
-nearest, and so does whoever computes it in any precision. What only chooses or moves values changes nothing in that."""
+"""Find 16-bit outputs that are rounded exactly once, as by a cast or a single sum: they must be correctly rounded.
+PyTorch rounds to nearest, and so does a kernel of any internal precision. Operations that only select or move values
+keep the property."""
 
 from __future__ import annotations
 
@@ -15,17 +16,17 @@ from kernel_lsp.verify.oracle.nearest import FORMATS, nearest
 ROUND_ONCE = frozenset(("aten.add.Tensor", "aten.sub.Tensor", "aten.mul.Tensor"))
 CASTS = frozenset(("aten._to_copy.default", "aten.to.dtype"))
 EXACTLY_CAST = (DType.F32, *FORMATS)
-"""What a cast to 16 bits rounds once from. Integers and f64 go by way of f32."""
+"""Types that a cast rounds to 16 bits in one step. Integers and f64 go through f32."""
 CHOOSE = ("relu", "neg", "abs", "maximum", "minimum", "amax", "amin")
 PLACE = ("t", "transpose", "permute", "view", "_unsafe_view", "expand", "unsqueeze", "squeeze", "repeat")
 PART = ("select", "slice", "cat", "stack", "flip", "roll", "tril", "triu")
 EXACT = frozenset((*CHOOSE, *PLACE, *PART))
-"""Names in ATen. Monotone, or odd, or only places: they may come before the rounding or after it."""
+"""ATen base names of monotone or odd functions and of data movement, which commute with rounding."""
 MANY = 2
 
 
 def with_one_answer(graph: Graph) -> frozenset[str]:
-    """The names of a forward's outputs that have one right value each."""
+    """Return the names of a forward's outputs that must be correctly rounded."""
     values = _Values(graph)
     return frozenset(
         output.name
@@ -36,12 +37,12 @@ def with_one_answer(graph: Graph) -> frozenset[str]:
 
 
 class _Values:
-    """The values of a graph: how often each has been rounded, up to `MANY`, and its dtype."""
+    """The values of a graph: the number of roundings of each, up to `MANY`, and its dtype."""
 
     def __init__(self, graph: Graph) -> None:
         self.n_roundings = dict.fromkeys(graph.inputs, 0)
         self._dtypes = {name: type_.dtype for name, type_ in zip(graph.inputs, graph.input_types, strict=True)}
-        for node in graph.nodes:  # each after its arguments
+        for node in graph.nodes:  # topological order
             if node.types[0] is not None:
                 self.n_roundings[node.name] = self._count(node, node.types[0].dtype)
                 self._dtypes[node.name] = node.types[0].dtype
@@ -61,7 +62,7 @@ class _Values:
 
 
 def _fits(argument: Any, dtype: DType) -> bool:
-    """Whether it is a tensor, or a number that the type holds as it is."""
+    """Check whether the argument is a tensor, or a number that the type represents exactly."""
     if isinstance(argument, dict):
         return "node" in argument
     if not isinstance(argument, int | float) or isinstance(argument, bool):

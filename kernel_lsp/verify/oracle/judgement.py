@@ -1,4 +1,4 @@
-"""Outputs in files against what they should be, and what is wrong with them in words."""
+"""Judge output files against their expectations, and describe failures."""
 
 from __future__ import annotations
 
@@ -29,28 +29,29 @@ from kernel_lsp.verify.oracle.truncation_bias import cut_off
 SAME_NUMBERS = "constant_rows"
 """The family whose rows are one number each, along the last dim."""
 FEW_NUMBERS = frozenset((SAME_NUMBERS, "one_hot", "zeros", "lowest_rows", "highest_rows", "small_integers", "halves"))
-"""Families of rows with no more than seven different numbers."""
+"""Families of rows with at most seven different numbers."""
 SHOWN_DIGITS, ALL_DIGITS = 6, 17
 LATE_EXTREMES = "late_extremes"
-"""The family in which a running maximum rises nearly everywhere, and an online softmax rounds its sum each time."""
+"""The family with a running maximum that rises almost everywhere, so that an online softmax rounds its sum each
+time."""
 NEARLY_SAME = frozenset(("offset", "low"))
-"""1000, or -20,000, and a little: in 16 bits a handful of numbers."""
+"""Families near 1000 or -20,000: in 16 bits they have a handful of distinct numbers."""
 SUBNORMAL = "subnormal"
 LOST = ": PyTorch has a NaN of the inputs there, and here it is lost"
 NAN_FAMILIES = frozenset(("special_nan", "special_others", "special_mixed"))
 """Families whose inputs hold NaN."""
 PLAIN_FAMILIES = frozenset(("normal", "uniform", "given"))
 RECURRING_NUMBERS = FEW_NUMBERS | {"negative_zeros"}
-"""Families of which some number is at least a quarter of all."""
+"""Families in which some number makes up at least a quarter of all."""
 SPECIAL_ROUNDINGS = 2048
-"""How far off results may be beside NaN and infinities, 1.2e-4 in f32: how exact they are is told where there are none.
-There, how far inputs that are rounded move a result is not known, and a sum of either sign loses some of its digits."""
+"""Minimum drift with NaN or infinities among the inputs, in roundings: 1.2e-4 in f32. Precision is judged on other
+families. With these inputs the response to rounded inputs is unknown, and a mixed-sign sum loses some of its digits."""
 F32_UNIT, F64_UNIT = 2.0**-24, 2.0**-53
-"""Half the distance from 1 to the next number: what one rounding is off at most."""
+"""Half the distance from 1 to the next number: the maximum error of one rounding."""
 MAX_TERMS, MAX_RECURRING_TERMS, MAX_EQUAL_TERMS = 1 << 17, 4096, 1 << 15
-"""Longer sums are made of several by any kernel that means to be fast: 32,768 terms are what each lane of one warp has
-of a million. At these lengths the drift is 2e-5, 1.2e-4 where numbers recur, and 1e-3 where all are equal; the error of
-TF32 is 3e-4."""
+"""Maximum terms of a serial sum: a fast kernel splits longer ones, e.g. each lane of one warp has 32,768 terms of a
+million. At these lengths the drift is 2e-5, 1.2e-4 where numbers recur, and 1e-3 where all are equal; the error of TF32
+is 3e-4."""
 
 
 def judge_outputs(
@@ -60,8 +61,8 @@ def judge_outputs(
     expectations: Sequence[Expectation],
     written: Sequence[np.ndarray | None] = (),
 ) -> CaseResult | Mismatch:
-    """The case with its errors, or the first of them that is outside its budget. `written` marks the elements that
-    were run, where not all were; where all were, an element that nobody wrote is an error of its own."""
+    """Return the case with its errors, or the first failure. `written` marks the elements that were run, where not all
+    were. Where all were, an unwritten element is an error of its own."""
     misshapen = _misshapen([tensor for tensor, _ in outputs], expectations)
     if misshapen:
         return Mismatch(message=misshapen, failed=case)
@@ -77,7 +78,7 @@ def judge_outputs(
 
 
 def lost_nans(cases: Sequence[CaseResult]) -> tuple[Finding, ...]:
-    """A warning where NaN is left out by what PyTorch lets it through."""
+    """Return a warning where the candidate drops NaN that PyTorch propagates."""
     names = dict.fromkeys(error.output for case in cases for error in case.errors if error.n_nans_lost)
     if not names:
         return ()
@@ -89,7 +90,7 @@ def lost_nans(cases: Sequence[CaseResult]) -> tuple[Finding, ...]:
 
 
 def describe_error(error: TensorError, result: CaseResult) -> str:
-    """A wrong output in words: where, how far, on which case."""
+    """Describe an incorrect output: where, by how much, on which case."""
     shapes = ", ".join(f"{name}{list(shape)}" for name, shape in result.shapes.items())
     case = f"inputs '{result.family}', {shapes}, on {result.device}"
     if error.found is None and error.n_wrong:
@@ -112,13 +113,14 @@ def describe_error(error: TensorError, result: CaseResult) -> str:
 
 
 def _both_numbers(error: TensorError) -> str:
-    """What was found and expected, with as many digits as tell them apart. Integers of 64 bits have more than that."""
+    """Describe the found and expected numbers, with enough digits to differ. 64-bit integers may have more digits than
+    that."""
     pairs = ((f"{error.found:.{n}g}", f"{error.expected:.{n}g}") for n in (SHOWN_DIGITS, ALL_DIGITS))
     return next((f"{a} instead of {b}" for a, b in pairs if a != b), f"a number beside {error.expected:.{ALL_DIGITS}g}")
 
 
 def _why_nan(error: TensorError, result: CaseResult) -> str:
-    """What PyTorch's NaN comes from, where a number stands in its place; empty elsewhere."""
+    """Explain the origin of PyTorch's NaN where the candidate has a number; empty elsewhere."""
     if error.found is None or error.expected is None or not math.isnan(error.expected) or math.isnan(error.found):
         return ""
     if _family(result) in INFINITE_FAMILIES:
@@ -130,8 +132,8 @@ def _why_nan(error: TensorError, result: CaseResult) -> str:
 
 
 def _misshapen(outputs: Sequence[BoundTensor], expectations: Sequence[Expectation]) -> str:
-    """What is wrong with the outputs' shapes; empty when nothing is. A plan may hold for another configuration of its
-    task in all sizes and not know a constant of it, such as a stride."""
+    """Describe outputs of a wrong shape; empty when there are none. A plan may fit all sizes of another configuration
+    of its task and lack a constant of it, such as a stride."""
     for tensor, expectation in zip(outputs, expectations, strict=True):
         if tuple(tensor.shape) != expectation.reference.shape:
             shapes = f"{list(tensor.shape)}, and PyTorch gives {list(expectation.reference.shape)}"
@@ -182,7 +184,7 @@ def _unless_cut_off(
 
 
 def _n_nans_lost(found: np.ndarray, expectation: Expectation, mask: np.ndarray | None) -> int:
-    """Where PyTorch has NaN, or its place, and what was found is what is left without it, or any number is right."""
+    """Count elements in which the candidate lost PyTorch's NaN, or its index, and which are accepted."""
     lost = _replaced_nans(found, expectation) if expectation.dtype.is_floating else _other_places(found, expectation)
     return int(np.count_nonzero(lost if mask is None else lost & mask))
 
@@ -197,7 +199,7 @@ def _replaced_nans(found: np.ndarray, expectation: Expectation) -> np.ndarray:
 
 
 def _other_places(found: np.ndarray, expectation: Expectation) -> np.ndarray:
-    """Mask the integers that are the reference's and not PyTorch's, where both are specified."""
+    """Mask the integers that equal the reference's and not PyTorch's, where both are specified."""
     if expectation.native is None:
         return np.zeros(found.shape, bool)
     lost = (found == expectation.reference) & (found != expectation.native)
@@ -220,15 +222,17 @@ def _traits(case: CaseResult, output: BoundTensor, may_recur: bool) -> InputTrai
 
 
 def _drift(family: str, case: CaseResult, output: BoundTensor, may_recur: bool) -> float:
-    """What adding up one after the other, as each thread does, may be off, relative to the sum. PyTorch on a CPU adds
-    in blocks and hardly drifts, so that its own error does not tell. Narrow types are added up in f32. A sum may run
-    along any dim, or over several: the gradient of a weight adds up all rows, over however many dims.
+    """Return the relative error that a serial sum in each thread may have. PyTorch on a CPU sums in blocks and hardly
+    drifts, so its own error is no measure. Narrow types are summed in f32. A sum may run along any dim, or over
+    several: the gradient of a weight sums all rows, over any number of dims.
 
-    With u one rounding at most, the error is at most u times the sum of all partial sums' magnitudes (Higham, Accuracy
-    and Stability of Numerical Algorithms, 2nd edition, section 4.2). Of n equal terms of one sign that is u n / 2 of
-    the sum; and it is reached, as adding a number to what is on the grid of a binade always rounds to the same side. So
-    may those be that integers look up. Where numbers differ their roundings add up like a random walk instead, to u
-    times the square root of n (Higham and Mary, A new approach to probabilistic rounding error analysis, 2019)."""
+    With u the maximum error of one rounding, the error is at most u times the sum of all partial sums' magnitudes
+    (Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, section 4.2). For n equal terms of one sign
+    that is u n / 2 of the sum. The bound is reached, since adding a number to the grid of a binade always rounds to the
+    same side. Values that integers look up may be equal, too. Roundings of different numbers add up like a random walk
+    instead, to u times the square root of n (Higham and Mary, A new approach to probabilistic rounding error analysis,
+    2019).
+    """
     unit = F64_UNIT if output.dtype is DType.F64 else F32_UNIT
     longest_dim = max((size for shape in case.shapes.values() for size in shape), default=1)
     largest_input = max((math.prod(shape) for shape in case.shapes.values()), default=1)

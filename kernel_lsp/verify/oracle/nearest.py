@@ -1,4 +1,4 @@
-"""The number of a narrow type that is nearest to a wide one, as one correctly rounded operation gives it."""
+"""Round to the nearest number of a narrow type, as one correctly rounded operation does."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from kernel_lsp.core.dtype import DType
 
 @dataclass(frozen=True)
 class NarrowFormat:
-    """A binary format of IEEE 754's kind: `precision` bits with the hidden one, exponents of two from `lowest`, the
-    last place of its subnormal numbers, and `limit`, from which on everything rounds to infinity."""
+    """A binary format of IEEE 754's kind: `precision` bits with the hidden one; `lowest`, the exponent of two of its
+    subnormal numbers' last place; and `limit`, from which everything rounds to infinity."""
 
     precision: int
     lowest: int
@@ -26,8 +26,8 @@ FORMATS = {
 
 
 def nearest(values: np.ndarray, dtype: DType) -> np.ndarray:
-    """Float64 values rounded to a 16-bit type, ties to even, as float64. One step from float64: by way of float32 some
-    values would be rounded twice. Raises KeyError for any other type."""
+    """Round float64 values to a 16-bit type, ties to even, as float64. One step: through float32 some values would be
+    rounded twice. Raises KeyError for any other type."""
     form = FORMATS[dtype]
     place = last_place(values, form)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -36,6 +36,6 @@ def nearest(values: np.ndarray, dtype: DType) -> np.ndarray:
 
 
 def last_place(values: np.ndarray, form: NarrowFormat) -> np.ndarray:
-    """The exponent of two of each value's last place in the format."""
+    """Return the exponent of two of each value's last place in the format."""
     _, exponents = np.frexp(values)
     return np.maximum(exponents - form.precision, form.lowest)

@@ -1,7 +1,7 @@
-"""Results of 16 bits that were cut off toward zero, where every other rounding is to the nearest number.
+"""Detect 16-bit results that are truncated toward zero instead of rounded to nearest.
 
-Each is off by less than one unit, which many kernels are allowed. But all are off to the same side, by 0.28 % on the
-average in bf16, and what is added up or trained with them drifts.
+Each is off by less than one unit, which is within many kernels' tolerance. But all errors have the same sign, 0.28 % on
+average in bf16, so sums and training drift.
 """
 
 from __future__ import annotations
@@ -15,25 +15,26 @@ from kernel_lsp.verify.oracle.arrays import decode
 from kernel_lsp.verify.oracle.nearest import FORMATS, last_place
 
 MAX_ELEMENTS = 1 << 17
-"""From the first on: few milliseconds, and many more than tell."""
+"""Maximum elements examined, from the first on. They take a few milliseconds and suffice by far."""
 TELLING_PARTS = (0.05, 0.95)
-"""Of a unit beyond the number below: what f32 computes is on the same side of that number. Half of these have the one
-above for their nearest."""
+"""Informative distances above the next lower number, in units: f32 results are on the same side of that number. Half of
+these have the upper number as their nearest."""
 LEAST_TELLING, LEAST_SHARE = 512, 0.995
-"""Where a factor of all results was rounded, too, by two thirds of a unit at worst, 4.8 % are not the number below."""
+"""Minimum number of informative elements, and minimum share of truncated ones. Where a factor of all results was
+rounded, too, by two thirds of a unit at worst, 4.8 % are not the lower number."""
 
 
 @dataclass(frozen=True)
 class CutOff:
-    """How many elements were, and the flat index of the first."""
+    """The number of truncated elements, and the flat index of the first."""
 
     n: int
     first: int
 
 
 def cut_off(found: np.ndarray, reference: np.ndarray, dtype: DType, judged: np.ndarray | None) -> CutOff | None:
-    """What was cut off in an output, as stored or as numbers; None where it was not, or where too few elements tell.
-    `judged` marks the elements that count, all when None."""
+    """Return the truncation of an output, as stored or as numbers. None where there is none, or where too few elements
+    are informative. `judged` marks the elements that count, all when None."""
     if dtype not in FORMATS:
         return None
     part = slice(0, MAX_ELEMENTS)

@@ -1,5 +1,5 @@
-"""Cases that a built candidate's own code points to, and those that it cannot be held to: they are known when it has
-been compiled."""
+"""Choose cases by a built candidate's own code, and drop those that it need not pass. They are known once it is
+compiled."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from kernel_lsp.verify.probes.mined_constants import pointed_values, sizes_with_
 from kernel_lsp.verify.probes.rounding_edges import rounding_cases
 
 EQUAL_TERMS = "constant_rows"
-"""The family of a long sum of floats: its terms are of one sign, and equal."""
+"""The family of a long floating sum: its terms have one sign, and are equal."""
 _ATOMIC_SUM = re.compile(r"(?:atom|red)\..*\badd\..*\bf32\b")
 
 
 def with_pointed_cases(
     prepared: Prepared, direction: OperationKind, built: Built, plan: Sequence[tuple[Case, BoundOperation]], seed: int
 ) -> list[tuple[Case, BoundOperation]]:
-    """The cases of one direction, and those of sizes and numbers that its kernels compare with; those that are large
-    come last, so that they take no other's time."""
+    """Return the cases of one direction, and cases of the sizes and constants that its kernels compare with. Large ones
+    come last, so that they do not consume the others' time."""
     known, captured = [dict(sizes) for sizes in dict.fromkeys(c.sizes for c, _ in plan)], captured_sizes(prepared.task)
     found, values = compared_sizes(prepared, direction, built, known), pointed_values(built, prepared.task.forward)
     cases = wide_cases(direction, found, captured, seed)
@@ -65,7 +65,7 @@ def with_pointed_cases(
 def _long_sums(
     prepared: Prepared, direction: OperationKind, built: Built, captured: Sizes, seed: int
 ) -> Iterator[Case]:
-    """Sums and rows so long that how they are added up, and what places are kept in, shows."""
+    """Yield sums and rows so long that errors of the summation order and of narrow indices show."""
     yield from cases_beyond_exact_indices(prepared, direction, built, seed)
     for nth, sizes in enumerate(sizes_beyond_exact_sums(prepared, direction, built)):
         for family in families_of_sums(graph_of(prepared.task, direction)):
@@ -76,7 +76,7 @@ def _long_sums(
 
 
 def _flushes(built: Built) -> bool:
-    """Whether it adds up f32 atomically outside of shared memory: a GPU takes subnormal numbers for zero there (PTX ISA
-    9.0, `atom`), PyTorch's own atomic additions included."""
+    """Check whether a kernel adds f32 atomically outside shared memory: a GPU flushes subnormal numbers there (PTX ISA
+    9.0, `atom`), in PyTorch's own atomic additions, too."""
     opcodes = (statement.opcode for statement in read_ptx(built.ptx, "").statements)
     return any(_ATOMIC_SUM.match(opcode) and ".shared" not in opcode for opcode in opcodes)

@@ -1,8 +1,8 @@
-"""Sizes that a candidate's own text points to: both sides of what its plan decides by, beyond the large numbers in its
-code, and every way in which what its kernels decide by their arguments alone may come out.
+"""Choose sizes by a candidate's own code: both sides of its plan's predicates, beyond the large constants in its text,
+and every outcome of its kernels' launch-uniform predicates.
 
-A kernel that is right up to a million elements, and a plan whose variant for long rows nobody ever took, pass every
-check at sizes that somebody else chose.
+A kernel that is correct only up to a million elements, and a plan with an untested variant for long rows, pass every
+check at fixed sizes.
 """
 
 from __future__ import annotations
@@ -38,40 +38,39 @@ from kernel_lsp.verify.probes.two_dim_conditions import paired_sizes
 from kernel_lsp.verify.probes.wide_sizes import MAX_WIDE_ELEMENTS, n_largest
 
 MAX_SIZES = 6
-"""Of each kind."""
+"""Maximum sizes of each kind."""
 MAX_EDGES = 6
-"""Where one variant of a plan ends and another begins: the last size of the one and the first of the other."""
+"""Maximum sizes at variant boundaries of a plan: the last size of one variant and the first of the next."""
 MAX_THRESHOLDS, LARGEST_THRESHOLD = 6, 1 << 14
-"""Numbers that kernels compare sizes with, the largest of them: both sides of each are tried."""
+"""Maximum constants that kernels compare sizes with, and the largest of them. Both sides of each are tried."""
 MAX_LITERALS = 24
-"""Of one text, from the least to the largest: a table may hold thousands."""
+"""Maximum constants of one text, spread from the smallest to the largest: a table may hold thousands."""
 SMALL = 2
 """The other dims of a large size."""
 LEAST_LITERAL = 1_000
-"""Up to here sizes of each dim are among those that every candidate is run at; those that are beyond a literal are not
-run again."""
+"""Smallest constant that is used: every candidate already runs at sizes beyond smaller ones."""
 LARGEST_LITERAL = 1 << 21
 LARGEST_PRODUCT = 1 << 23
 MAX_BOUND_ELEMENTS = 1 << 31
-"""Of all inputs and outputs where a plan is only bound: operators leave larger tensors to PyTorch."""
+"""Maximum elements of all inputs and outputs where a plan is only bound: operators leave larger tensors to PyTorch."""
 MAX_COMPARED = 4
-"""Sizes of what kernels compare: each is a case more."""
+"""Maximum sizes from kernels' comparisons: each is another case."""
 MAX_TRIED = 160
-"""Sizes looked at for them. One takes about a tenth of a millisecond."""
+"""Maximum sizes tried for them. One takes about 0.1 ms."""
 _INTEGER = re.compile(r"(?<![\w.])(?:0[xX](?P<hex>[0-9a-fA-F']+)|(?P<decimal>[1-9][0-9']*))[uUlL]*(?![\w.])")
 _POWER = re.compile(r"(?<![\w.])1[uUlL]*\s*<<\s*(?P<exponent>[0-9]{1,2})(?![\w.])")
 
 
 def pointed_sizes(prepared: Prepared, kind: OperationKind, known: Sequence[Sizes]) -> list[Sizes]:
-    """Both, beside those that are `known`. Raises PlanError for a broken plan."""
+    """Return the deciding sizes and those beyond literals, except `known` ones. Raises PlanError for a broken plan."""
     deciding = deciding_sizes(prepared, kind, known)
     return [*deciding, *sizes_beyond_literals(prepared, kind, [*known, *deciding])]
 
 
 def deciding_sizes(prepared: Prepared, kind: OperationKind, known: Sequence[Sizes]) -> list[Sizes]:
-    """Sizes inside the contract at which some step comes to what it does not at any of the `known` ones: another
-    variant is taken, or another instance of a template. Raises UnwrittenError where none is taken, also at sizes too
-    large to run."""
+    """Return sizes inside the contract at which some step decides as at none of the `known` ones: it takes another
+    variant, or another template instance. Raises UnwrittenError where no variant is taken, also at sizes too large to
+    run."""
     seen = {place for sizes in known for place in enumerate(prepared.decisions(kind, sizes))}
     numbers = sorted({n for expression in _deciding(prepared.operation(kind)) for n in _integers(expression)})
     around = dict.fromkeys(size for number in numbers for size in (number, number + 1, number - 1))
@@ -88,8 +87,8 @@ def deciding_sizes(prepared: Prepared, kind: OperationKind, known: Sequence[Size
 
 
 def sizes_beyond_literals(prepared: Prepared, kind: OperationKind, known: Sequence[Sizes]) -> list[Sizes]:
-    """Sizes inside the contract that pass a large number in the code, which no known size does: by each symbol alone,
-    or by those together that were captured alike."""
+    """Return sizes inside the contract beyond a large constant in the code that no known size exceeds. Each symbol
+    grows alone, or together with those of the same captured size."""
     task = prepared.task
     small, least = ({symbol.name: clamped(symbol, size, 1) for symbol in task.symbols} for size in (SMALL, 1))
     bases = (small, least, captured_sizes(task), *known)
@@ -113,9 +112,9 @@ def sizes_beyond_literals(prepared: Prepared, kind: OperationKind, known: Sequen
 
 
 def compared_sizes(prepared: Prepared, kind: OperationKind, built: Built, known: Sequence[Sizes]) -> list[Sizes]:
-    """Sizes inside the contract at which some comparison of a kernel's arguments comes out as it does at none of the
-    `known` ones, e.g. `D == 777`: they are found in the PTX, and tried without running anything. The other dims are as
-    captured where that is cheap, else small."""
+    """Return sizes inside the contract at which some launch-uniform predicate of a kernel has an outcome that it has at
+    none of the `known` ones, e.g. `D == 777`. Predicates are found in the PTX and evaluated without running anything.
+    The other dims are as captured where that is cheap, else small."""
     decisions = _Decisions(prepared, kind, built)
     seen = {place for sizes in known for place in decisions.at(sizes)}
     found: list[Sizes] = []
@@ -137,19 +136,20 @@ def compared_sizes(prepared: Prepared, kind: OperationKind, built: Built, known:
 
 
 def larger_sizes(prepared: Prepared, kind: OperationKind, built: Built, known: Sequence[Sizes]) -> list[Sizes]:
-    """Sizes beyond any that is run of every candidate: for large numbers in its text, and where a comparison of
-    arguments comes out anew."""
+    """Return sizes beyond those of every candidate, for large constants in its text, and for new outcomes of
+    launch-uniform predicates."""
     large = frozenset(n for n in _literals(prepared.text) if n > LARGEST_LITERAL)
     return far_sizes(prepared, kind, large, _Decisions(prepared, kind, built).at, known)
 
 
 def singles_out_a_block(prepared: Prepared, kind: OperationKind, built: Built) -> bool:
-    """Whether some launch at the captured sizes compares a block's number with that of one in the middle."""
+    """Check whether some launch at the captured sizes compares the block index with that of an inner block."""
     return _Decisions(prepared, kind, built).single_out_a_block(captured_sizes(prepared.task))
 
 
 def large_literals(text: str) -> set[int]:
-    """Integers in the code, `1 << 20` among them, that a size or a number of elements may be compared with."""
+    """Return the integers in the code, `1 << 20` among them, that a size or a number of elements may be compared
+    with."""
     return {number for number in _literals(text) if LEAST_LITERAL <= number <= LARGEST_LITERAL}
 
 
@@ -169,7 +169,7 @@ def _literals(text: str) -> set[int]:
 
 
 class _Decisions:
-    """What kernels decide by their arguments alone, at any size."""
+    """The launch-uniform predicates of a kernel, evaluated at any size."""
 
     def __init__(self, prepared: Prepared, kind: OperationKind, built: Built) -> None:
         self._prepared, self._kind = prepared, kind
@@ -177,7 +177,7 @@ class _Decisions:
         self.numbers = {n for conditions in self._conditions.values() for n in conditions.numbers}
 
     def at(self, sizes: Sizes) -> set[tuple[object, ...]]:
-        """Every outcome, with its place."""
+        """Return every outcome, with its launch."""
         return {
             (place, step.kernel, *outcome)
             for place, step in self._launches(sizes)
@@ -185,7 +185,7 @@ class _Decisions:
         }
 
     def sides(self, sizes: Sizes) -> dict[tuple[object, ...], bool]:
-        """Of each chosen threshold, by its place."""
+        """Return the side of each chosen threshold, by its launch and index."""
         return {
             (place, step.kernel, where): side
             for place, step in self._launches(sizes)
@@ -193,15 +193,16 @@ class _Decisions:
         }
 
     def single_out_a_block(self, sizes: Sizes) -> bool:
-        """Whether one in the middle of a grid is compared with."""
+        """Check whether some launch compares with an inner block."""
         return any(self._conditions[step.kernel].singles_out_a_block(step) for _, step in self._launches(sizes))
 
     def launches(self, sizes: Sizes) -> list[tuple[int, BoundLaunch, GridConditions]]:
-        """With their places and conditions."""
+        """Return the launches with their indices and predicates."""
         return [(place, step, self._conditions[step.kernel]) for place, step in self._launches(sizes)]
 
     def _launches(self, sizes: Sizes) -> list[tuple[int, BoundLaunch]]:
-        """With their places. None where the plan cannot be bound or launches what was not built."""
+        """Return the launches with their indices. Empty where the plan cannot be bound or launches a kernel that was
+        not built."""
         try:
             bound = self._prepared.bind(self._kind, sizes)
         except PlanError:
@@ -212,13 +213,13 @@ class _Decisions:
 
 @lru_cache(maxsize=N_REMEMBERED)
 def _conditions_of(ptx: str, symbols: tuple[tuple[str, str], ...]) -> Mapping[str, GridConditions]:
-    """Of each kernel, by its name expression."""
+    """Return each kernel's predicates, by name expression."""
     statements = read_ptx(ptx, "").statements
     return {name: GridConditions(statements, symbol) for name, symbol in symbols}
 
 
 def _with_numbers(prepared: Prepared, kind: OperationKind, numbers: Iterable[int]) -> Iterator[Sizes]:
-    """Cheap sizes with one symbol of each number, of a neighbour, or of a quotient of two of the numbers."""
+    """Yield cheap sizes with one symbol equal to a number, to its neighbour, or to a quotient of two of the numbers."""
     counted = sorted(n for n in numbers if 0 < n <= LARGEST_LITERAL)
     around = [m for n in _spread(counted) for m in (n, n + 1, n - 1)]
     quotients = [n // m for n in counted for m in counted if 1 < m < n]
@@ -232,7 +233,7 @@ def _with_numbers(prepared: Prepared, kind: OperationKind, numbers: Iterable[int
 def _with_numbers_of(
     prepared: Prepared, kind: OperationKind, symbol: Symbol, numbers: Iterable[int]
 ) -> Iterator[Sizes]:
-    """The symbol with each number: the others as captured where that is cheap, else small."""
+    """Yield the symbol with each number; the others are as captured where that is cheap, else small."""
     task, captured = prepared.task, captured_sizes(prepared.task)
     small = {each.name: clamped(each, SMALL, 1) for each in task.symbols}
     for size in numbers:
@@ -242,7 +243,7 @@ def _with_numbers_of(
 
 
 def _edges(prepared: Prepared, kind: OperationKind, numbers: Sequence[int]) -> list[Sizes]:
-    """Neighbouring sizes between which some step comes to something else, around each of the numbers."""
+    """Return neighbouring sizes between which some step's decision changes, around each of the numbers."""
 
     def changing(row: list[Sizes]) -> list[Sizes]:
         comes_to = [prepared.decisions(kind, sizes) for sizes in row]
@@ -253,7 +254,7 @@ def _edges(prepared: Prepared, kind: OperationKind, numbers: Sequence[int]) -> l
 
 
 def _ends(prepared: Prepared, kind: OperationKind) -> list[Sizes]:
-    """The last size that is inside the contract, by each number in it."""
+    """Return the last size inside the contract, for each number in it."""
     numbers = sorted({n for line in prepared.operation(kind).where for n in _integers(line.expression)})
 
     def last(row: list[Sizes]) -> list[Sizes]:
@@ -266,7 +267,7 @@ def _ends(prepared: Prepared, kind: OperationKind) -> list[Sizes]:
 def _of_each(
     prepared: Prepared, kind: OperationKind, numbers: Sequence[int], chosen: Callable[[list[Sizes]], list[Sizes]]
 ) -> list[Sizes]:
-    """What is chosen of the neighbours of each number, by each symbol: beside small sizes, else the captured ones."""
+    """Choose among the neighbours of each number, by each symbol. The others are small, else captured."""
     task, found = prepared.task, list[Sizes]()
     small = {symbol.name: clamped(symbol, SMALL, 1) for symbol in task.symbols}
     for number, symbol in itertools.product(numbers[:MAX_THRESHOLDS], task.symbols):
@@ -276,8 +277,8 @@ def _of_each(
 
 
 def _neighbours(prepared: Prepared, kind: OperationKind, base: Sizes, symbol: Symbol, number: int) -> list[Sizes]:
-    """The symbol before, at and behind the number, as far apart as the contract says: those that are inside it, up to
-    the first that is not. Empty where fewer than two are."""
+    """Return the symbol before, at and after the number, spaced by the contract's alignment, up to the first size
+    outside the contract. Empty where fewer than two are inside."""
     for alignment in ALIGNMENTS:
         last = number // alignment * alignment
         row: list[Sizes] = []
@@ -294,7 +295,7 @@ def _neighbours(prepared: Prepared, kind: OperationKind, base: Sizes, symbol: Sy
 
 
 def _thresholds(prepared: Prepared, kind: OperationKind, decisions: _Decisions, known: Sequence[Sizes]) -> list[Sizes]:
-    """Neighbouring sizes between which some value passes a threshold in a kernel."""
+    """Return neighbouring sizes between which some value crosses a threshold in a kernel."""
     found: list[Sizes] = []
     if not any(decisions.sides(sizes) for sizes in known[:1]):
         return []
@@ -313,7 +314,7 @@ def _thresholds(prepared: Prepared, kind: OperationKind, decisions: _Decisions, 
 
 
 def _spread(numbers: Sequence[int]) -> list[int]:
-    """At most `MAX_LITERALS` of the numbers, the first and the last among them."""
+    """Return at most `MAX_LITERALS` of the numbers, with the first and the last."""
     if len(numbers) <= MAX_LITERALS:
         return list(numbers)
     return [numbers[position * (len(numbers) - 1) // (MAX_LITERALS - 1)] for position in range(MAX_LITERALS)]
@@ -324,7 +325,8 @@ def _is_possible(prepared: Prepared, kind: OperationKind, sizes: Sizes) -> bool:
 
 
 def _is_computable(prepared: Prepared, kind: OperationKind, sizes: Sizes) -> bool:
-    """Possible, and nothing in between, e.g. all pairs of a long sequence's elements, is larger than PyTorch takes."""
+    """Check that the sizes are possible, and that no intermediate, e.g. all pairs of a long sequence's elements,
+    exceeds PyTorch's limits."""
     if not _is_possible(prepared, kind, sizes):
         return False
     return n_largest(graph_of(prepared.task, kind), sizes) <= MAX_WIDE_ELEMENTS
@@ -335,7 +337,7 @@ def _refuse_unwritten(prepared: Prepared, kind: OperationKind, sizes: Sizes) -> 
         prepared.bind(kind, sizes)
     except UnwrittenError:
         raise
-    except PlanError:  # e.g. a grid beyond its limit: the operator goes back to PyTorch there
+    except PlanError:  # e.g. a grid beyond its limit: the operator falls back to PyTorch there
         return
 
 
@@ -349,13 +351,13 @@ def _deciding(operation: Operation) -> Iterator[Expression]:
 
 
 def _integers(expression: Expression) -> set[int]:
-    """The whole numbers above 0 in it."""
+    """Return the positive integers in the expression."""
     values = (part.value for part in parts(expression) if isinstance(part, Constant))
     return {int(value) for value in values if value > 0 and (isinstance(value, int) or value.is_integer())}
 
 
 def _with_one_of(task: Task, around: Iterable[int], known: Sequence[Sizes]) -> Iterator[Sizes]:
-    """Small sizes, then those known, with one symbol of each of these sizes."""
+    """Yield small sizes, then known ones, with one symbol replaced by each of these sizes."""
     small = {symbol.name: clamped(symbol, SMALL, 1) for symbol in task.symbols}
     for size in around:
         for symbol in task.symbols if size > 0 else ():

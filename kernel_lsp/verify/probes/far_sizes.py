@@ -1,5 +1,5 @@
-"""Sizes of many million elements, for a candidate whose code gives reason to: beyond large numbers in its text, and
-where what its kernels decide by their arguments comes out as it does at no size that costs less.
+"""Choose sizes of many million elements, for a candidate whose code depends on them: beyond large constants in its
+text, and for outcomes of launch-uniform predicates that occur at no cheaper size.
 
 The executor runs a sample of the blocks there, the last one among them.
 """
@@ -22,9 +22,9 @@ from kernel_lsp.verify.model.resolved_kernel import Prepared
 
 LARGEST_FAR = 1 << 25
 MAX_ELEMENTS = 80_000_000
-"""Of all inputs and outputs: a second or two for PyTorch."""
+"""Maximum elements of all inputs and outputs: 1 to 2 s for PyTorch."""
 TRIED = tuple(n + n // 16 for n in (1 << 22, 1 << 23, 1 << 24, LARGEST_FAR))
-"""Elements of the largest result."""
+"""Elements of the largest result that are tried."""
 MAX_FOUND = 2
 
 Outcomes = Callable[[Sizes], Set[tuple[object, ...]]]
@@ -33,8 +33,8 @@ Outcomes = Callable[[Sizes], Set[tuple[object, ...]]]
 def far_sizes(
     prepared: Prepared, kind: OperationKind, literals: Set[int], outcomes: Outcomes, known: Sequence[Sizes]
 ) -> list[Sizes]:
-    """Sizes inside the contract with more elements than the largest of these numbers, and such at which the outcomes
-    are others than at all of the `known` ones."""
+    """Return sizes inside the contract with more elements than the largest of these constants, and sizes with outcomes
+    that none of the `known` ones has."""
     found: list[Sizes] = []
     for literal in sorted((n for n in literals if n <= LARGEST_FAR), reverse=True):
         found += _first(with_elements(prepared, kind, beyond(literal))) if not found else []
@@ -48,13 +48,13 @@ def far_sizes(
 
 
 def beyond(literal: int) -> int:
-    """A size whose last places are beyond the number, too."""
+    """Return a size that exceeds the number by more than its last elements."""
     return literal + literal // 32 + 2
 
 
 def with_elements(prepared: Prepared, kind: OperationKind, n_wanted: int) -> Iterator[Sizes]:
-    """Sizes inside the contract at which the largest result has so many elements, by one dim each. None where the
-    captured sizes have as many."""
+    """Yield sizes inside the contract at which the largest result has `n_wanted` elements, through one dim each. Empty
+    where the captured sizes have as many."""
     task, captured = prepared.task, captured_sizes(prepared.task)
     n_captured = max(n_results(task, kind, captured), 1)
     for symbol in task.symbols if n_captured < n_wanted else ():
@@ -64,7 +64,7 @@ def with_elements(prepared: Prepared, kind: OperationKind, n_wanted: int) -> Ite
 
 
 def n_results(task: Task, kind: OperationKind, sizes: Sizes) -> int:
-    """Elements of the largest output."""
+    """Return the elements of the largest output."""
     outputs = (output.type for output in graph_of(task, kind).outputs)
     return max((math.prod(shape_of(type_, sizes)) for type_ in outputs if type_ is not None), default=0)
 

@@ -1,4 +1,4 @@
-"""Sizes that are too far away to compute anything there: as much as a contract allows of one dim, or of all."""
+"""Choose sizes that are too large to compute: the contract's maximum of one dim, or of all."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from kernel_lsp.verify.model.cases import OperationKind, Sizes, captured_sizes, 
 from kernel_lsp.verify.model.resolved_kernel import Prepared
 
 Ladder = Iterator[BoundOperation]
-"""The same operation, nearer with each step."""
+"""One operation at ever smaller sizes."""
 MAX_ELEMENTS = 1 << 30
-"""Of all inputs and outputs: four gigabytes of floats, of which only what the blocks touch is ever in memory."""
+"""Maximum elements of all inputs and outputs: 4 GiB of floats, of which only touched pages occupy memory."""
 STEPS = (1, 16, 16, 16)
-"""Parts of the farthest size, one of the other: nearer ones for kernels of whose blocks each does a lot there."""
+"""Divisors from each size to the next smaller one: smaller sizes serve kernels whose blocks do a lot at large ones."""
 MIN_FACTOR = 4
-"""Of the largest of the known sizes: nearer than that everything is computed."""
+"""Minimum factor to the largest of the known sizes: below it everything is computed."""
 
 
 def farthest_operations(prepared: Prepared, kind: OperationKind, known: Sequence[Sizes]) -> Iterator[Ladder]:
-    """For each symbol, and for all of them together, the operation as far away as the contract allows, and nearer. The
-    other symbols are as small as they are at one of the `known` sizes."""
+    """Yield, for each symbol and for all of them together, the operation at the contract's maximum and at smaller
+    sizes. The other symbols are as small as at one of the `known` sizes."""
     names = [symbol.name for symbol in prepared.task.symbols]
     for scaled in ([name] for name in names) if len(names) < 2 else (*([name] for name in names), names):
         yield _ladder(prepared, kind, known, scaled)
@@ -47,7 +47,7 @@ def _ladder(prepared: Prepared, kind: OperationKind, known: Sequence[Sizes], sca
 def _farthest(
     prepared: Prepared, kind: OperationKind, known: Sequence[Sizes], scaled: Sequence[str]
 ) -> tuple[int, Sizes] | None:
-    """The largest power of two by which these symbols of one of the sizes may be multiplied."""
+    """Return the largest power of two by which these symbols of one of the sizes may be multiplied."""
     others = [name for name in captured_sizes(prepared.task) if name not in scaled]
     for base in sorted(known, key=lambda sizes: _n_scaled(sizes, others)):
         factor = MAX_ELEMENTS

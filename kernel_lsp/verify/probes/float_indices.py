@@ -1,8 +1,7 @@
-"""Does a kernel compute places in ways that are exact up to some million elements and wrong beyond, where nobody looks
-who has not this reason to?
+"""Detect indices that are exact only up to some million elements, and choose sizes beyond.
 
-A place is what follows from the numbers of threads and blocks, and not from data. `(int)((i + 0.5f) / columns)` is
-rounded in single precision, and `__umulhi(i, 0xffffffff / columns + 1)` is a division up to a size only.
+An index depends on thread and block numbers, and not on data. `(int)((i + 0.5f) / columns)` is rounded in single
+precision, and `__umulhi(i, 0xffffffff / columns + 1)` equals the division only up to some size.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from kernel_lsp.verify.model.resolved_kernel import Prepared
 from kernel_lsp.verify.probes.far_sizes import MAX_ELEMENTS, with_elements
 
 BEYOND = (1 << 24) + (1 << 20)
-"""Elements: from 2^24 on not every integer is a number of f32, and rounding takes some into the next row."""
+"""Elements beyond which f32 skips integers (2^24), so that rounding moves some into the next row."""
 WORDS, ROWS = 1 << 16, 70_001
 _TO_WORD = re.compile(r"^cvt\.[su]16\.[su](?:32|64)\b")
 _TO_FLOAT = re.compile(r"^cvt\.rn\.f32\.[su](?:32|64)\b")
@@ -31,21 +30,21 @@ _DATA = ("ld.global", "ld.shared", "ld.local", "atom", "shfl", "call")
 
 
 def sizes_beyond_exact_places(prepared: Prepared, kind: OperationKind, built: Built) -> list[Sizes]:
-    """Sizes inside the contract with so many elements, for a kernel with such places; else none."""
+    """Return sizes inside the contract with that many elements, for a kernel with such indices; else none."""
     if not _has_inexact_places(read_ptx(built.ptx, "").statements):
         return []
     return list(itertools.islice(with_elements(prepared, kind, BEYOND), 1))
 
 
 def has_narrow_places(built: Built) -> bool:
-    """Whether a kernel keeps something that follows from a block's number in 16 bits."""
+    """Check whether a kernel keeps a value derived from the block index in 16 bits."""
     by_function = _makers(read_ptx(built.ptx, "").statements)
     return any(_is_narrow(one, makers) for makers in by_function.values() for one in makers.values())
 
 
 def sizes_beyond_narrow_places(prepared: Prepared, kind: OperationKind, built: Built) -> list[Sizes]:
-    """Sizes inside the contract with more blocks than 16 bits count, else more threads, for a kernel that keeps them in
-    so many; the first of those that cost little."""
+    """Return sizes inside the contract with more blocks, else more threads, than 16 bits count, for a kernel with
+    16-bit indices. They are the first cheap ones."""
     if not has_narrow_places(built):
         return []
     symbols, found = prepared.task.symbols, list[tuple[bool, Sizes]]()
@@ -63,7 +62,7 @@ def sizes_beyond_narrow_places(prepared: Prepared, kind: OperationKind, built: B
 
 
 def _makers(statements: Iterable[Statement]) -> dict[str, dict[str, Statement]]:
-    """The statement that sets each register, by function."""
+    """Return the statement that sets each register, by function."""
     by_function: dict[str, dict[str, Statement]] = {}
     for statement in statements:
         for register in statement.results:
@@ -82,7 +81,7 @@ def _is_narrow(statement: Statement, makers: Mapping[str, Statement]) -> bool:
 
 
 def _is_word(source: str) -> bool:
-    """Whether it is a mask of 15 or 16 bits."""
+    """Check whether the operand is a mask of 15 or 16 bits."""
     return bool(_NUMBER.match(source)) and int(source.rstrip("U"), 0) in (WORDS - 1, WORDS // 2 - 1)
 
 
@@ -102,7 +101,7 @@ def _is_through_float(statement: Statement, makers: Mapping[str, Statement]) -> 
 
 
 def _is_high_product(statement: Statement, makers: Mapping[str, Statement]) -> bool:
-    """Whether it is the upper half of a place times a number that no compiler has chosen."""
+    """Check whether the statement is the upper half of an index times a number that is not a compiler's constant."""
     if not statement.opcode.startswith("mul.hi."):
         return False
     factors = [name for name in statement.source_names if name in makers]
@@ -111,8 +110,8 @@ def _is_high_product(statement: Statement, makers: Mapping[str, Statement]) -> b
 
 
 def _is_place(statement: Statement, makers: Mapping[str, Statement]) -> bool:
-    """Whether it follows from a thread's number, and from nothing that was loaded. What is left by a division is no
-    larger than a dim: the coordinates of an interpolation are exact."""
+    """Check whether the value depends on the thread index, and on nothing that was loaded. The remainder of a division
+    is no larger than a dim: the coordinates of an interpolation are exact."""
     behind = list(_behind(statement, makers))
     if any(one.opcode.startswith((*_DATA, *_BOUNDED)) for one in behind):
         return False
@@ -120,7 +119,7 @@ def _is_place(statement: Statement, makers: Mapping[str, Statement]) -> bool:
 
 
 def _behind(statement: Statement, makers: Mapping[str, Statement]) -> Iterator[Statement]:
-    """The statements that its value follows from, each once."""
+    """Yield the statements that the value depends on, each once."""
     pending, seen = [statement], set[str]()
     while pending:
         for name in pending.pop().source_names:

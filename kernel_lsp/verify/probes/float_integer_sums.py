@@ -1,5 +1,4 @@
-"""Does a kernel add up integers in floating point, which is exact up to 2^24 or 2^53 and wrong beyond, where nobody
-looks who has not this reason to?"""
+"""Detect integer sums in floating point, which are exact only up to 2^24 or 2^53, and choose sizes beyond."""
 
 from __future__ import annotations
 
@@ -25,18 +24,19 @@ from kernel_lsp.verify.probes.wide_sizes import MAX_WIDE_ELEMENTS, n_largest
 
 SUMS = tuple(f"aten.{name}." for name in ["sum", "cumsum", "mm", "bmm", "matmul", "addmm", "dot", "mv"])
 COUNTS = tuple(f"aten.{name}." for name in ["index_add", "scatter_add", "index_put", "bincount", "histc"])
-"""Add ones, or other data, wherever the integers of the inputs point to."""
+"""Operations that add ones, or other data, at the inputs' indices."""
 CASTS = ("aten._to_copy.", "aten.to.")
 EXACT_BITS = {"f32": 24, "f64": 53}
-"""Integers of so many bits are numbers of the type (IEEE 754)."""
+"""Bits of the integers that the type represents exactly (IEEE 754)."""
 MAX_ELEMENTS = 1 << 25
-"""Of all inputs and outputs of a case with so long a sum."""
+"""Maximum elements of all inputs and outputs of a case with such a sum."""
 _TO_INTEGER = re.compile(r"^cvt\.r[nzmp]i(?:\.\w+)*\.[su](?:32|64)\.(?P<type>f32|f64)$")
 
 
 def sizes_beyond_exact_sums(prepared: Prepared, kind: OperationKind, built: Built) -> list[Sizes]:
-    """Sizes inside the contract at which the sum of the greatest integers has more digits than the type that a kernel
-    makes integers of; none for a kernel that makes no integers of floats, or a task that does not add integers up."""
+    """Return sizes inside the contract at which the sum of the largest integers exceeds the exact range of the float
+    type that a kernel converts to integers. Empty for a kernel without such a conversion, or a task without integer
+    sums."""
     task, graph = prepared.task, graph_of(prepared.task, kind)
     added = [node for node in graph.nodes if _adds_integers(node)]
     if _takes_floats(graph):
@@ -51,7 +51,7 @@ def sizes_beyond_exact_sums(prepared: Prepared, kind: OperationKind, built: Buil
 
 
 def families_of_sums(graph: Graph) -> tuple[str, ...]:
-    """Families in which what is counted, or added up, is as much as it may be: all numbers are above zero, or below."""
+    """Return families with maximal counts or sums: all numbers are positive, or all negative."""
     return (LATE_EXTREMES, "negative") if _takes_floats(graph) else (GREATEST_INTEGERS,)
 
 
@@ -69,7 +69,7 @@ def _takes_floats(graph: Graph) -> bool:
 
 
 def _adds_truth_values(node: GraphNode, graph: Graph) -> bool:
-    """Whether it counts: of what is made of floats nothing else has a known limit."""
+    """Check whether the node counts booleans: other values computed from floats have no known limit."""
     makers = {maker.name: maker for maker in graph.nodes}
     read = [makers[name] for name in node.reads[:1] if name in makers]
     read += [makers[name] for one in read if one.op.startswith(CASTS) for name in one.reads[:1] if name in makers]
@@ -77,7 +77,7 @@ def _adds_truth_values(node: GraphNode, graph: Graph) -> bool:
 
 
 def _greatest(task: Task) -> int:
-    """The odd number of the largest magnitude that an input may have; as the family `greatest_integers` has it."""
+    """Return the odd number of the largest magnitude that an input may have; as in the family `greatest_integers`."""
     return max((abs(end) - (abs(end) % 2 == 0) for tensor in task.tensors for end in _ends(tensor)), default=1) or 1
 
 
@@ -103,8 +103,8 @@ def _kept_bits(statements: Iterable[Statement]) -> set[int]:
 
 
 def _sizes(prepared: Prepared, kind: OperationKind, added: list[GraphNode], n_terms: int) -> Iterator[Sizes]:
-    """The first that are inside the contract: as many terms, and little beside them. Of an aligned number of terms the
-    part that is odd is as large."""
+    """Yield the first sizes inside the contract, with `n_terms` terms and small other dims. With an aligned number of
+    terms, its odd part is as large."""
     symbols = prepared.task.symbols
     for alignment, beside in ((one, other) for one in ALIGNMENTS for other in sorted({1, one})):
         for symbol in _summed(prepared.task, added):
@@ -116,14 +116,14 @@ def _sizes(prepared: Prepared, kind: OperationKind, added: list[GraphNode], n_te
 
 
 def _is_usable(prepared: Prepared, kind: OperationKind, sizes: Sizes) -> bool:
-    """Whether the sizes are inside the contract, and neither they nor what lies in between is too large."""
+    """Check that the sizes are inside the contract, and that neither tensors nor intermediates are too large."""
     if not is_usable(prepared.task, kind, sizes, MAX_ELEMENTS, or_as_captured=False) or not prepared.holds(kind, sizes):
         return False
     return n_largest(graph_of(prepared.task, kind), sizes) <= MAX_WIDE_ELEMENTS
 
 
 def _summed(task: Task, added: list[GraphNode]) -> tuple[Symbol, ...]:
-    """Dims that a sum leaves out; where it leaves none out, as running sums and counts do, all of them, the last one
-    first."""
+    """Return the dims that a sum reduces. Where it reduces none, as running sums and counts do, return all of them, the
+    last one first."""
     left = {dim for node in added for type_ in node.types[:1] if type_ is not None for dim in type_.shape}
     return tuple(symbol for symbol in task.symbols if symbol.name not in left) or task.symbols[::-1]

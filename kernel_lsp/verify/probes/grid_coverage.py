@@ -1,8 +1,8 @@
-"""Whether the blocks of a launch still do all of a far larger problem, and each its own part of it.
+"""Check that the blocks of a launch still cover a far larger problem, each with a part of its own.
 
-A fixed grid, a fixed number of steps, or a row's number in 16 bits is enough up to some size, which may be too far away
-to compute anything there. So a few blocks are run there on zeros, and what they write of their share is compared with
-what blocks of sizes that were computed write of theirs.
+A fixed grid, a fixed number of steps, or a 16-bit row index suffices only up to some size, which may be too large to
+compute. So a few blocks run there on zeros. Their written share is compared with that of blocks at sizes that were
+computed.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from kernel_lsp.verify.probes.farthest_sizes import farthest_operations
 
 N_BLOCKS = 12
 N_CONFIRMING_BLOCKS = 48
-"""Where a few wrote less than their share: that it was luck is out of the question then."""
+"""Blocks that confirm a shortfall of a few: enough to exclude chance."""
 LEAST_SHARE = 0.6
-"""Of an output, by all blocks if the others are as those that ran."""
+"""Minimum share of an output that all blocks write, extrapolated from those that ran."""
 LEAST_KNOWN_SHARE = 0.8
-"""The same at sizes that were computed: where it is less, nothing can be told from shares."""
+"""Minimum share at sizes that were computed: below it, shares are inconclusive."""
 N_COMPLETE = 3
 N_SAMPLED = 3
-"""Sizes at which all blocks run, and at which a few do, to see that all of an output is written by stores."""
+"""Sizes at which all blocks run, and at which a few do, to see that stores cover all of an output."""
 MAX_COMPLETE_ELEMENTS = 1 << 16
 FIRST_BIT, LAST_BIT = 15, 31
-"""Distances, in powers of two, at which a number in too few bits is that of another block. All blocks of nearer ones
-are run elsewhere."""
+"""Distances of blocks, as exponents of two, at which a truncated index aliases another block. All blocks at smaller
+distances run elsewhere."""
 MAX_SCRATCH_BYTES = 4 << 30
-"""Beside the tensors of the task, which are no larger."""
+"""Maximum bytes of scratch; the task's tensors are no larger."""
 MAX_INSTRUCTIONS = 8_000_000
-"""Of a few blocks: less than a tenth of a second."""
+"""Maximum instructions of a few blocks: less than 0.1 s."""
 MAX_CONFIRMING_INSTRUCTIONS = 8 * MAX_INSTRUCTIONS
 N_FIRST_BLOCKS = 1 << 14
-"""Of a small size: there may be many more blocks than there is work for."""
+"""Maximum blocks of a small size: a grid may exceed its work by far."""
 MAX_COMPLETE_INSTRUCTIONS = 50_000_000
-"""Of all of these."""
+"""Maximum instructions of all of these."""
 DEADLINE_S = 10.0
-"""On a busy machine; the instructions are the bound."""
+"""Seconds on a busy machine; the instructions are the bound."""
 
 
 async def left_undone(
@@ -57,8 +57,8 @@ async def left_undone(
     plan: Plan,
     kernels: Collection[KernelFactsOfPtx],
 ) -> Mismatch | None:
-    """A mismatch when blocks at far sizes write less than their share, or what is another's. None where nothing can be
-    told: where blocks depend on each other, or what is written depends on data."""
+    """Return a mismatch when blocks at far sizes write less than their share, or another block's elements. None where
+    that is inconclusive: blocks depend on each other, or stores depend on data."""
     look = FarLook(device, executor, built, plan[0][0].seed, _depending(kernels))
     names = await look.written_completely(plan)
     if not names:
@@ -80,7 +80,7 @@ async def left_undone(
 
 @dataclass(frozen=True)
 class FarLook:
-    """What blocks of one built candidate write. `depending` are symbols of kernels whose blocks depend on others."""
+    """Writes of one built candidate's blocks. `depending` are symbols of kernels with dependent blocks."""
 
     device: CpuDevice
     executor: PtxExecutor
@@ -89,8 +89,8 @@ class FarLook:
     depending: Collection[str]
 
     def is_too_large(self, bound: BoundOperation) -> bool:
-        """Whether a grid has more threads than its kernel has numbers for: of a row of one element for each warp of it
-        nobody has as many."""
+        """Check whether a grid has more threads than its kernel numbers in 32 bits. Even one-element rows with a warp
+        each do not reach that many."""
         statements = read_ptx(self.built.ptx, "").statements
         return any(
             launch.n_blocks * launch.n_threads_per_block > MAX_THREADS
@@ -99,8 +99,8 @@ class FarLook:
         )
 
     async def written_completely(self, plan: Plan) -> list[str]:
-        """The outputs that kernels write all of, whatever the data: at small sizes, where all blocks run, and by what a
-        few blocks write at large ones."""
+        """Return the outputs that kernels write completely, whatever the data: at small sizes, where all blocks run,
+        and by a few blocks' share at large ones."""
         operations = list({case.sizes: bound for case, bound in plan}.values())
         if not operations[0].steps or not self._is_independent(operations[0]):
             return []
@@ -122,8 +122,8 @@ class FarLook:
     async def shares(
         self, bound: BoundOperation, n_blocks: int, n_allowed: int = MAX_INSTRUCTIONS
     ) -> Mapping[str, float] | None:
-        """What all blocks write of each output, if the others write as much as `n_blocks` of each launch: 1 is all of
-        it. None where they do not end."""
+        """Return the share of each output that all blocks write, extrapolated from `n_blocks` of each launch; 1 is
+        complete. None where they do not terminate."""
         shares = {tensor.name: 0.0 for tensor in bound.tensors if tensor.role == "output"}
         if not self._is_independent(bound):
             return None
@@ -139,7 +139,7 @@ class FarLook:
     async def lacking(
         self, bound: BoundOperation, shares: Mapping[str, float], names: Sequence[str]
     ) -> Mismatch | None:
-        """A mismatch when the blocks write too little of an output, and more of them do, too."""
+        """Return a mismatch when the blocks write too little of an output, and more blocks confirm it."""
         if all(shares[name] >= LEAST_SHARE for name in names):
             return None
         confirmed = await self.shares(bound, N_CONFIRMING_BLOCKS, MAX_CONFIRMING_INSTRUCTIONS) or {}
@@ -154,7 +154,7 @@ class FarLook:
         return None
 
     async def overlapping(self, bound: BoundOperation, names: Sequence[str]) -> Mismatch | None:
-        """A mismatch when blocks a power of two apart write the same, and others do not."""
+        """Return a mismatch when blocks a power of two apart write the same elements, and others do not."""
         for launch in _launches(bound):
             for apart, others in far_apart(launch):
                 if await self._n_overlapping(bound, launch, apart, names) and not await self._n_overlapping(
@@ -170,7 +170,7 @@ class FarLook:
     async def _n_overlapping(
         self, bound: BoundOperation, launch: BoundLaunch, blocks: Sequence[int], names: Sequence[str]
     ) -> int:
-        """Bytes that more than one of the blocks write; 0 where that cannot be told."""
+        """Return the bytes that several of the blocks write; 0 where that is unknown."""
         together, first = await self._written(bound, [launch], blocks), await self._written(bound, [launch], blocks[:1])
         if together is None or first is None:
             return 0
@@ -201,7 +201,7 @@ class FarLook:
 
 
 def spread(n_blocks: int, n_wanted: int, seed: int) -> list[int]:
-    """The first block, the last, and one at random of each equal part between them."""
+    """Return the first block, the last, and a random one of each equal part between them."""
     if n_blocks <= n_wanted:
         return list(range(n_blocks))
     draw, inner = random.Random(seed), n_wanted - 2
@@ -210,7 +210,7 @@ def spread(n_blocks: int, n_wanted: int, seed: int) -> list[int]:
 
 
 def far_apart(launch: BoundLaunch) -> Iterator[tuple[list[int], list[int]]]:
-    """For each dim of the grid with enough blocks, some that are powers of two apart, and some that are not."""
+    """Yield, for each dim of the grid with enough blocks, some that are powers of two apart, and some that are not."""
     stride = 1
     for size in launch.grid:
         offsets = [1 << bit for bit in range(FIRST_BIT, LAST_BIT) if 1 + (1 << bit) < size]
@@ -224,7 +224,8 @@ def far_apart(launch: BoundLaunch) -> Iterator[tuple[list[int], list[int]]]:
 
 
 def _depending(kernels: Collection[KernelFactsOfPtx]) -> frozenset[str]:
-    """Kernels of which a few blocks say nothing: they may wait for others, or leave work to whichever comes last."""
+    """Return kernels for which a sample of blocks is inconclusive: they may wait for others, or leave work to the
+    last."""
     return frozenset(kernel.symbol for kernel in kernels if kernel.uses_global_atomics or kernel.may_wait)
 
 

@@ -1,8 +1,8 @@
-"""Cases for tasks that tell where something is, or take something from where they are told: a place that is kept in too
-few bits, and equal elements of which PyTorch takes the first.
+"""Choose cases for tasks that return indices or take them: indices truncated to few bits, and ties, of which PyTorch
+takes the first.
 
-A maximum that lies among the first 65,536 elements of a row says nothing of those behind them, and of random numbers no
-two are equal.
+A maximum among the first 65,536 elements of a row does not test indices beyond them, and random numbers have no
+ties.
 """
 
 from __future__ import annotations
@@ -32,22 +32,24 @@ PICKS = {
     **dict.fromkeys(("argmax", "argmin", "max", "min", "cummax", "cummin", "sort", "median", "mode"), 1),
     **dict.fromkeys(("topk", "kthvalue"), 2),
 }
-"""Base name -> the position of the dim among the arguments. They give places along it."""
+"""Base name -> the position of the dim among the arguments, for operations that return indices along it."""
 LINEAR = ("argmax", "argmin", "max", "min", "cummax", "cummin")
-"""Those that take no more than one look at each element, where a row is very long."""
+"""The operations among them that read each element at most once, for very long rows."""
 INDEXING = {"embedding": None, "gather": 1, "index_select": 1, "scatter": 1, "scatter_add": 1, "index_add": 1}
-"""The same for what is given places; None for the first dim."""
+"""Base name -> the position of the dim among the arguments, for operations that take indices; None for the first
+dim."""
 AT_LISTED = ("index", "index_put")
-"""Are given a list with places for some of the dims."""
+"""Operations that take a list with indices for some of the dims."""
 OF_CLASSES = ("nll_loss_forward",)
 POOLS = {"max_pool2d_with_indices": 2, "max_pool3d_with_indices": 3}
-"""Base name -> of how many dims, the last ones, it gives places."""
+"""Base name -> the number of last dims that its indices run over."""
 BEYOND_16_BITS = 70_001
 BEYOND_24_BITS = (1 << 24) + (1 << 20) + 1
 LONG = 1_031
 BESIDE_MANY, BESIDE_FEW = (9, 3, 1), (1,)
 BESIDE_TIES = (19, 9, 3, 1)
-"""The other dims, the first that is usable: a place is told for each row, and taken from one table for all."""
+"""Sizes of the other dims; the first usable one is taken. An index is returned for each row, and taken from one table
+for all."""
 MAX_ELEMENTS = 1 << 20
 MAX_TABLE_ELEMENTS = 1 << 23
 MAX_VAST_ELEMENTS = 1 << 25
@@ -59,8 +61,8 @@ Dims = tuple[str, ...]
 def index_cases(
     task: Task, kind: OperationKind, holds: Callable[[Sizes], bool], wide: Sequence[Sizes], seed: int
 ) -> list[Case]:
-    """Many equal greatest and least numbers, where places are told; the greatest and the least, and the places that are
-    given, far beyond what 16 bits count, where none of the `wide` sizes goes as far."""
+    """Return cases with many tied extremes, where indices are returned. Extremes and given indices also lie beyond 16
+    bits, unless one of the `wide` sizes reaches as far."""
     sizes_of = _Sizes(task, kind, holds)
     cases: list[Case] = []
     for dims, family in dict.fromkeys(_picked(task.forward)):
@@ -77,7 +79,7 @@ def index_cases(
 
 
 def cases_beyond_exact_indices(prepared: Prepared, kind: OperationKind, built: Built, seed: int) -> Iterator[Case]:
-    """Places that no number of f32 is, for a kernel that makes integers of such numbers."""
+    """Yield cases with indices that f32 does not represent, for a kernel that converts f32 to integers."""
     task = prepared.task
     every = dict.fromkeys((*(dims for dims, _ in _picked(task.forward, LINEAR)), *_indexed(task.forward)))
     if not every or not any(_TO_INTEGER.match(statement.opcode) for statement in read_ptx(built.ptx, "").statements):
@@ -93,14 +95,14 @@ def cases_beyond_exact_indices(prepared: Prepared, kind: OperationKind, built: B
 
 
 class _Sizes:
-    """Those of one direction of a task that are inside the contract."""
+    """The sizes inside the contract, for one direction of a task."""
 
     def __init__(self, task: Task, kind: OperationKind, holds: Callable[[Sizes], bool]) -> None:
         self._task, self._kind, self._holds = task, kind, holds
 
     def first(self, dims: Dims, n_places: int, beside: Sequence[int], max_elements: int) -> Sizes | None:
-        """The first sizes with so many places along these dims together; None where there are none. A dim that is held
-        is as it is."""
+        """Return the first sizes with `n_places` indices along these dims together; None where there are none. A held
+        dim stays unchanged."""
         own = [symbol for symbol in self._task.symbols if symbol.name in dims]
         if not own:
             return None
@@ -131,7 +133,7 @@ def _case(kind: OperationKind, sizes: Sizes, family: str, seed: int) -> Case:
 
 
 def _picked(graph: Graph, among: Collection[str] = PICKS) -> Iterator[tuple[Dims, str]]:
-    """Dims along which the graph tells places, and the family of ties along them."""
+    """Yield the dims along which the graph returns indices, and the family of ties along them."""
     types = _types(graph)
     for node in graph.nodes:
         base, shape = _base(node), _shape(node, types)
@@ -148,7 +150,7 @@ def _picked(graph: Graph, among: Collection[str] = PICKS) -> Iterator[tuple[Dims
 
 
 def _indexed(graph: Graph) -> Iterator[Dims]:
-    """Dims that are indexed by what the graph is given."""
+    """Yield the dims that the graph's inputs index."""
     types = _types(graph)
     for node in graph.nodes:
         base, shape = _base(node), _shape(node, types)
@@ -173,7 +175,7 @@ def _base(node: GraphNode) -> str:
 
 
 def _shape(node: GraphNode, types: dict[str, TensorType]) -> Dims:
-    """Of the first tensor that it reads."""
+    """Return the shape of the node's first tensor."""
     return types[node.reads[0]].shape if node.reads and node.reads[0] in types else ()
 
 

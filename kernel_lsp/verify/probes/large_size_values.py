@@ -1,7 +1,8 @@
-"""Real values at one vast dim at a time, on the executor: more rows than 16 bits count, rows of a million elements.
+"""Compare values at one very large dim at a time, on the executor: more rows than 16 bits count, rows of a million
+elements.
 
-What a kernel writes shows in shares at sizes farther away than that; what it reads shows in values alone: a sum of a
-fixed number of terms is written as completely as any other.
+At still larger sizes, written shares detect missing writes. Missing reads show in values alone: a sum of a fixed number
+of terms is written as completely as any other.
 """
 
 from __future__ import annotations
@@ -34,27 +35,28 @@ from kernel_lsp.verify.model.resolved_kernel import Prepared
 from kernel_lsp.verify.probes.wide_sizes import n_largest
 
 MANY_ROWS = 70_001
-"""More than 16 bits count."""
+"""Rows, more than 16 bits count."""
 LONG_ROW = 1_310_003
-"""A quarter more than two levels of 1,024 threads take."""
+"""Elements of a row, a quarter more than two levels of 1,024 threads cover."""
 LONG_SUM = 4_700_003
-"""Of all elements of a task with one symbol: an eighth more than 1,024 partial sums of 4,096 each."""
+"""Elements of a task with one symbol, an eighth more than 1,024 partial sums of 4,096 each."""
 BESIDE = {MANY_ROWS: 3, LONG_ROW: 1, LONG_SUM: 1}
-"""What the other symbols are."""
+"""Size of the other symbols."""
 MAX_SYMBOLS = 2
-"""Of a task whose rows are looked at."""
+"""Maximum symbols of a task whose number of rows is tested."""
 MAX_ELEMENTS = 6_000_000
-"""Of all inputs and outputs, and of any tensor in between."""
+"""Maximum elements of all inputs and outputs, and of any intermediate."""
 MAX_OPERATIONS, MAX_BYTES = 300_000_000, 300_000_000
-"""Of PyTorch: some tenths of a second on a CPU. A kernel's own tensors, its scratch among them, have no more bytes."""
+"""Maximum work of PyTorch: some tenths of a second on a CPU. The byte limit also holds for a kernel's own tensors with
+scratch."""
 MAX_INSTRUCTIONS, MAX_SUM_INSTRUCTIONS = 30_000_000, 80_000_000
-"""Of a kernel, and of one that adds up all of a single dim: a fifth of a second, and half a second. One that needs more
-than that passes without."""
+"""Maximum instructions of a kernel, and of one that sums all of a single dim: 0.2 s, and 0.5 s. A kernel that needs
+more is not tested."""
 DEADLINE_S = 15.0
-"""On a busy machine; the instructions are the bound."""
+"""Seconds on a busy machine; the instructions are the bound."""
 LEAST_ERROR = 0.05
-"""Relative, of a whole output: what is left out shows as more, and adding up a million terms one after the other, which
-is not to be refused here, as less."""
+"""Minimum relative error of a whole output that is a failure. Omitted terms exceed it; a serial sum of a million terms,
+which is accepted here, does not."""
 
 
 async def wrong_at_vast_sizes(
@@ -66,7 +68,8 @@ async def wrong_at_vast_sizes(
     gpu: GpuSpec,
     progress: Progress,
 ) -> Mismatch | Crashed | None:
-    """A mismatch when an output is another one at a vast size. None also where that would take too long to tell."""
+    """Return a mismatch when an output is incorrect at a very large size. None also where the test would take too
+    long."""
     task, kind, seed = prepared.task, plan[0][0].operation, plan[0][0].seed
     known = [dict(sizes) for sizes in dict.fromkeys(case.sizes for case, _ in plan)]
     for sizes in vast_sizes_of_one(prepared, kind, known):
@@ -74,7 +77,7 @@ async def wrong_at_vast_sizes(
             continue
         bound, n_allowed = prepared.bind(kind, sizes), _n_allowed(sizes)
         limits = Limits(0, n_allowed, DEADLINE_S, max_thread_instructions=n_allowed)
-        if not await device.ends(executor, built, bound, limits):  # before PyTorch is asked
+        if not await device.ends(executor, built, bound, limits):  # before PyTorch computes the reference
             continue
         (case,) = vast_cases(kind, [sizes], captured_sizes(task), seed)
         case = replace(case, family=LATE_EXTREMES)
@@ -89,8 +92,8 @@ async def wrong_at_vast_sizes(
 
 
 def vast_sizes_of_one(prepared: Prepared, kind: OperationKind, known: Sequence[Sizes]) -> Iterator[Sizes]:
-    """For each symbol that may matter sizes inside the contract at which it is vast and the others are small, unless it
-    is as large at one of the `known` ones."""
+    """Yield, for each relevant symbol, sizes inside the contract with that symbol very large and the others small.
+    Skips sizes that one of the `known` ones reaches."""
     for symbol in prepared.task.symbols:
         for n_wanted in _wanted(prepared.task, kind, symbol.name):
             sizes = _with_one_vast(prepared, kind, symbol, n_wanted)
@@ -102,7 +105,7 @@ def vast_sizes_of_one(prepared: Prepared, kind: OperationKind, known: Sequence[S
 
 
 def is_gross(mismatch: Mismatch) -> bool:
-    """Whether it is more than what roundings come to."""
+    """Check whether the mismatch exceeds rounding errors."""
     errors = mismatch.failed.errors
     return not errors or any(_is_gross(error.relative_l2) or error.found is None for error in errors if error.n_wrong)
 
@@ -111,8 +114,8 @@ def is_gross(mismatch: Mismatch) -> bool:
 
 
 def _wanted(task: Task, kind: OperationKind, symbol: str) -> tuple[int, ...]:
-    """How large a symbol should be, or else: more where it is added up, or the length of rows, than where it is their
-    number. Empty where three dims or more may grow and this one is not added up: what is written shows in shares."""
+    """Return the wanted sizes of a symbol, in order of preference: larger for a reduced dim or a row length than for a
+    number of rows. Empty for an unreduced dim of three or more symbols, which shares test."""
     outputs = [output.type for output in graph_of(task, kind).outputs if output.type is not None]
     is_summed = not any(symbol in dim for type_ in outputs for dim in type_.shape)
     if is_summed:
@@ -140,7 +143,7 @@ def _n_allowed(sizes: Sizes) -> int:
 
 
 def _is_cheap(task: Task, kind: OperationKind, sizes: Sizes, gpu: GpuSpec) -> bool:
-    """Whether PyTorch needs some tenths of a second."""
+    """Check whether PyTorch needs at most some tenths of a second."""
     graph = graph_of(task, kind)
     with suppress(ExpressionError):
         if n_largest(graph, sizes) <= MAX_ELEMENTS:

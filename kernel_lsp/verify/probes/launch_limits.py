@@ -1,9 +1,9 @@
-"""Launches that a GPU refuses, by what the compiler says of their kernels and by what their plan says of their grids
-and of their shared memory.
+"""Detect launches that a GPU refuses, from the compiler's facts of their kernels and from their plan's grids and shared
+memory.
 
-The executor knows neither registers nor the sizes that nobody runs: a block whose registers do not fit, a cooperative
-grid that grows with the input until it no longer fits at once, and shared memory for a row of any length would pass
-every case here.
+The executor knows neither registers nor sizes that are not run. Three errors would pass every case there: a block whose
+registers do not fit, a cooperative grid that grows beyond the resident blocks, and shared memory for a row of any
+length.
 """
 
 from __future__ import annotations
@@ -24,20 +24,22 @@ from kernel_lsp.verify.model.resolved_kernel import Prepared
 
 MANY_BLOCKS = 32
 LEAST_AT_ONCE = 8
-"""A few neighbours may wait for each other, as blocks start about in the order of their numbers."""
+"""Minimum resident blocks that are simulated: a few neighbours may wait for each other, as blocks start in about the
+order of their indices."""
 SMALL = 2
 """The other dims of a size with a large one."""
 LARGE_SIZES = tuple(1 << exponent for exponent in range(12, 23, 2))
 MAX_ELEMENTS = 1 << 26
-"""Of all tensors of a size that is only bound, not run: a quarter of a GiB in single precision."""
+"""Maximum elements of all tensors of a size that is only bound, not run: 256 MiB in single precision."""
 ROW_SIZES = tuple(size << exponent for exponent in range(11, 22) for size in (2, 3))
-"""Of one dim, by which shared memory may grow: a row of 4,096 to 6 million."""
+"""Sizes of one dim by which shared memory may grow: rows of 4,096 to 6 million elements."""
 ROW_ALIGNMENT = 128
-"""Of sizes next to a number of the contract: more than what contracts ask of a dim for its vectors and tiles."""
+"""Alignment of sizes next to a number of the contract: more than contracts require of a dim for vectors and tiles."""
 
 
 def refused_launch(built: Built, bound: BoundOperation, gpu: GpuSpec) -> Crashed | None:
-    """The first launch of an operation that `gpu` refuses, if any. Kernels that the compiler said nothing of pass."""
+    """Return the failure of the first launch of an operation that `gpu` refuses, if any. Kernels without compiler facts
+    pass."""
     facts = {kernel.symbol: kernel for kernel in built.kernels} if _launches(bound) else {}
     for launch in _launches(bound):
         kernel = facts.get(built.symbols.get(launch.kernel, launch.kernel))
@@ -50,8 +52,9 @@ def refused_launch(built: Built, bound: BoundOperation, gpu: GpuSpec) -> Crashed
 def refused_when_larger(
     built: Built, prepared: Prepared, kind: OperationKind, bound: BoundOperation, gpu: GpuSpec
 ) -> Crashed | None:
-    """The first launch that `gpu` refuses at larger sizes inside the contract than those of `bound`: a cooperative one,
-    or one whose shared memory grows. Other limits are for the operator: it leaves such sizes to PyTorch."""
+    """Return the failure of the first launch that `gpu` refuses at larger sizes inside the contract than those of
+    `bound`: a cooperative one, or one whose shared memory grows. Other limits are the operator's: it leaves such sizes
+    to PyTorch."""
     sizes_to_bind: list[Iterable[Sizes]] = []
     if any(_is_cooperative(launch) for launch in _launches(bound)):
         sizes_to_bind.append(_larger_sizes(prepared, kind, LARGE_SIZES))
@@ -69,8 +72,8 @@ def refused_when_larger(
 def few_at_once(
     built: Built, prepared: Prepared, kind: OperationKind, bound: BoundOperation, gpu: GpuSpec
 ) -> dict[str, int]:
-    """By kernel, a part of the blocks of its launch in `bound`, for each whose grid at larger sizes of the contract is
-    more than `gpu` runs at once: so many at once show whether blocks wait for some that have not started."""
+    """Return, for each kernel whose grid exceeds the resident blocks of `gpu` at larger sizes, a part of its blocks in
+    `bound`. Running with so few resident blocks shows whether blocks wait for some that have not started."""
     few = {launch.kernel: max(LEAST_AT_ONCE, launch.n_blocks // 4) for launch in _launches(bound) if _is_many(launch)}
     growing: set[str] = set()
     facts = {kernel.symbol: kernel for kernel in built.kernels}
@@ -102,12 +105,12 @@ def _is_cooperative(launch: BoundLaunch) -> bool:
 
 
 def _growing(operation: Operation) -> list[Launch]:
-    """The launches whose shared memory depends on the sizes."""
+    """Return the launches whose shared memory depends on the sizes."""
     return [step for step in operation.steps if isinstance(step, Launch) and free_names(step.shared_bytes)]
 
 
 def _row_sizes(operation: Operation) -> list[int]:
-    """Sizes for a dim by which shared memory grows, those among them that the contract names."""
+    """Return sizes for a dim by which shared memory grows, including those that the contract names."""
     conditions: list[Expression] = [condition.expression for condition in operation.where]
     conditions += [launch.condition for launch in _growing(operation) if launch.condition is not None]
     named = (part.value for condition in conditions for part in parts(condition) if isinstance(part, Constant))
@@ -121,13 +124,13 @@ def _refused_at(built: Built, prepared: Prepared, kind: OperationKind, sizes: Si
         bound = prepared.bind(kind, sizes)
     except SharedMemoryError as error:
         return _refusal(error.message, error.message, error.line, None)
-    except PlanError:  # another limit, which is said whenever somebody has such sizes
+    except PlanError:  # another limit, which is reported for such sizes when they are run
         return None
     return refused_launch(built, bound, gpu) or _crowded_out(built, prepared.operation(kind), bound)
 
 
 def _crowded_out(built: Built, operation: Operation, bound: BoundOperation) -> Crashed | None:
-    """The first launch that asks for more shared memory than the kernel's own variables leave."""
+    """Return the failure of the first launch with more shared memory than the kernel's own variables leave."""
     facts = {kernel.symbol: kernel for kernel in built.kernels}
     written = {launch.span.line: launch for launch in _growing(operation)}
     for launch in _launches(bound):
@@ -143,7 +146,7 @@ def _crowded_out(built: Built, operation: Operation, bound: BoundOperation) -> C
 
 
 def _larger_sizes(prepared: Prepared, kind: OperationKind, large: Iterable[int]) -> Iterator[Sizes]:
-    """Each symbol large, beside small ones and beside the captured ones."""
+    """Yield each symbol large, with small and with captured other sizes."""
     task = prepared.task
     small = {symbol.name: clamped(symbol, SMALL, 1) for symbol in task.symbols}
     for size in large:
@@ -155,7 +158,7 @@ def _larger_sizes(prepared: Prepared, kind: OperationKind, large: Iterable[int])
 
 
 def _problem(launch: BoundLaunch, kernel: KernelFacts, gpu: GpuSpec) -> str:
-    """Why the launch is refused, or nothing."""
+    """Explain why the launch is refused; empty if it is not."""
     n_threads = launch.n_threads_per_block
     resident = _resident(launch, kernel, gpu)
     if resident.n_blocks == 0 and resident.limited_by == "registers":

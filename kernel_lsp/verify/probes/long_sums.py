@@ -1,5 +1,5 @@
-"""How long a sum the task takes: one that is added up number by number stops growing, or loses most digits, where all
-terms are of one sign. Equal terms lose the most."""
+"""Measure the length of a task's sums. A serial sum of terms with one sign stops growing, or loses most digits. Equal
+terms lose the most."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from kernel_lsp.verify.model.cases import Sizes, n_elements, shape_of
 
 SUMS = tuple(f"aten.{name}." for name in ["sum", "mean", "linalg_vector_norm", "norm"])
 LONG_TERMS = 1 << 17
-"""Shorter ones any kernel adds up well enough, and a case at the captured sizes costs more than a small one."""
+"""Minimum terms of a long sum: any kernel sums shorter ones well enough, and a case at the captured sizes is
+expensive."""
 PART = 2
-"""What gives so much fewer elements than it takes brings several together."""
+"""Ratio of taken to given elements from which a node combines several."""
 
 
 def has_one_long_sum(graph: Graph, sizes: Sizes) -> bool:
-    """Whether one result is made of that many terms, and nothing else in the graph brings numbers together: a sum that
-    is taken from what it sums up leaves nothing but its error."""
+    """Check whether one result has that many terms, and nothing else in the graph combines elements: a sum subtracted
+    from its own terms leaves only its error."""
     types = dict(zip(graph.inputs, graph.input_types, strict=True))
     brings: list[tuple[GraphNode, int]] = []
     for node in graph.nodes:
@@ -41,7 +42,7 @@ def _is_float_sum(node: GraphNode) -> bool:
 
 
 def _n_terms(node: GraphNode, types: Mapping[str, TensorType], sizes: Sizes) -> int:
-    """How many elements of what a node takes there are for one of what it gives; 0 where shapes do not tell."""
+    """Return the elements that a node takes for each one that it gives; 0 where shapes do not tell."""
     made = node.types[0]
     taken = [types[name] for name in node.reads if name in types]
     try:

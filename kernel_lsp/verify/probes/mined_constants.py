@@ -1,8 +1,8 @@
-"""Numbers that a kernel's own code compares data with, or its target's: a kernel that is right for all others must be
-right for them.
+"""Mine the constants that a kernel's code, or its target, compares data with: a kernel may be incorrect at these values
+alone.
 
-A kernel's are read from the PTX, where a compiler has folded what the text hides behind names. Integers are taken for
-the bits of numbers, too: data is compared in either form.
+A kernel's constants are read from the PTX, where the compiler has folded the names of the text. Integers also count as
+bit patterns of floats: data is compared in either form.
 """
 
 from __future__ import annotations
@@ -20,37 +20,38 @@ from kernel_lsp.verify.model.cases import Sizes
 from kernel_lsp.verify.model.progress import Plan
 
 MAX_NUMBERS = 8
-"""Of one kernel file."""
+"""Maximum constants of one kernel file."""
 ORDINARY = frozenset((0.0, 0.5, 1.0, 2.0))
-"""And their negatives: nearly every kernel has them, and normal numbers are on both sides of them."""
+"""Excluded, with their negatives: `normal` inputs already cover both sides."""
 LEAST, LARGEST = 1e-3, 1e5
-"""Magnitudes: others have families of their own, and would hide what is wrong with ordinary numbers beside them."""
+"""Range of magnitudes. Others have families of their own, and would hide errors in ordinary numbers of the same
+input."""
 LEAST_BITS = 1 << 12
-"""Smaller integers are lengths, lanes and masks of bytes."""
+"""Smallest integer that counts as a bit pattern: smaller ones are lengths, lanes and byte masks."""
 EXPONENTS = (0x3E800000, 0x40000000, 0xC1000000)
-"""Of 0.25, 2 and -8 in f32: low bits of a number are put behind each."""
+"""Exponent bits of 0.25, 2 and -8 in f32, which are combined with the low bits of an integer."""
 N_LOW_BITS = 23
 BESIDE = 1.0 + 2.0**-7
-"""Beyond a limit of what is computed otherwise, and still a number of bf16."""
+"""Factor to a value just beyond a threshold; a bf16 number."""
 _FLOAT = re.compile(r"\b0[fF](?P<bits>[0-9a-fA-F]{8})\b")
 _DOUBLE = re.compile(r"\b0[dD](?P<bits>[0-9a-fA-F]{16})\b")
 _INTEGER = re.compile(r"(?<![\w.%])-?(?:0[xX][0-9a-fA-F]+|\d+)\b")
 COMPARE = ("setp.", "set.", "min.", "max.")
 EQUALITIES = ("setp.eq.", "setp.ne.")
 COMPARISONS = tuple(f"aten.{name}." for name in ("eq", "ne", "lt", "le", "gt", "ge", "clamp", "clamp_min", "clamp_max"))
-"""Of targets, that have the number as an argument."""
+"""Operations of targets that have the constant as an argument."""
 
 
 def pointed_values(built: Built, target: Graph) -> tuple[float, ...]:
-    """The numbers, their negatives, and one on the far side of each; none where data is compared with nothing but zero,
-    one and the like."""
+    """Return the constants, their negatives, and a value on the far side of each. Empty where data is compared only
+    with zero, one and the like."""
     own, of_target = _numbers(read_ptx(built.ptx, "").statements), _compared(target)
     found = [n for numbers in (own, of_target) for n in [*dict.fromkeys(numbers)][:MAX_NUMBERS]]
     return tuple(dict.fromkeys(n for number in found for n in (number, -number, number * BESIDE, -number * BESIDE)))
 
 
 def sizes_with_room(plan: Plan, n_values: int) -> Sizes:
-    """The smallest of a plan's sizes where the largest input has a place for each, and others beside them."""
+    """Return the smallest of a plan's sizes whose largest input has room for each value, and for others."""
 
     def room(bound: BoundOperation) -> int:
         return max((tensor.n_elements for tensor in bound.tensors if tensor.role == "input"), default=0)
@@ -63,7 +64,7 @@ def sizes_with_room(plan: Plan, n_values: int) -> Sizes:
 
 
 def _compared(target: Graph) -> Iterator[float]:
-    """What the target asks for, whatever the kernel does about it."""
+    """Yield the constants in the target's comparisons, independent of the kernel."""
     for node in target.nodes:
         numbers = node.arguments[1:] if node.op.startswith(COMPARISONS) else ()
         yield from (float(n) for n in numbers if isinstance(n, (int, float)) and _is_telling(float(n)))
@@ -90,7 +91,7 @@ def _floats(text: str) -> Iterator[float]:
 
 
 def _bits(statement: Statement) -> Iterator[float]:
-    """The numbers of f32 that have these bits, or these low bits."""
+    """Yield the f32 numbers that have these bits, or these low bits."""
     for match in _INTEGER.finditer(statement.sources):
         bits = int(match[0], 0) & 0xFFFFFFFF
         if bits >= LEAST_BITS:

@@ -1,5 +1,5 @@
-"""Small sizes at which every launch of a plan has several blocks, by each dim that its grid grows with: races between
-blocks are looked for in small cases, and a block that takes thousands of elements is alone there.
+"""Choose small sizes at which every launch of a plan has several blocks, by each dim that its grid grows with. Races
+between blocks are searched in small cases, where a block of thousands of elements would be alone.
 
 Plans are bound for it, nothing runs.
 """
@@ -19,30 +19,31 @@ from kernel_lsp.verify.probes.wide_sizes import n_largest
 
 MAX_CASES = 2
 MAX_ELEMENTS = 1 << 18
-"""Of all inputs and outputs: a block takes no more than some ten thousand."""
+"""Maximum elements of all inputs and outputs: a block takes at most some ten thousand."""
 MAX_LARGEST = 1 << 22
-"""Of any tensor in between, and so about of the multiplications of a product: some 50 million instructions."""
+"""Maximum elements of any intermediate, and so approximately of a product's multiplications: some 50 million
+instructions."""
 LARGEST_SIZE = 1 << 17
 ALIGNMENTS = (4, 32, 256)
-"""Of sizes, beside one and the captured size, where the contract has no others."""
+"""Alignments of sizes, in addition to one and the captured size, where the contract has no others."""
 N_SEVERAL = 3
-"""Blocks by one dim: one in the middle that is full, and one at the end that is not."""
+"""Blocks along one dim: a full one in the middle, and a partial one at the end."""
 N_ENOUGH = 2
 
 Goal = tuple[int, str | None]
-"""A launch by its line, and the symbol by which it has several blocks; None where it need only be there."""
+"""A launch by its line, and the symbol by which it has several blocks; None where the launch need only be made."""
 
 
 @dataclass
 class _Grids:
-    """What launches the plan makes, each size bound once."""
+    """The plan's launches, bound once for each size."""
 
     prepared: Prepared
     kind: OperationKind
     known: dict[tuple[int, ...], Mapping[int, int]] = field(default_factory=dict)
 
     def at(self, sizes: Sizes) -> Mapping[int, int]:
-        """Blocks by the line of the launch; none outside the contract."""
+        """Return the blocks by the line of the launch; empty outside the contract."""
         key = tuple(sizes.values())
         if key not in self.known:
             self.known[key] = self._bound(sizes)
@@ -62,8 +63,9 @@ class _Grids:
 def several_blocks_sizes(
     prepared: Prepared, kind: OperationKind, watched: Sequence[Sizes], known: Sequence[Sizes]
 ) -> list[Sizes]:
-    """Sizes inside the contract for the launches that have several blocks at none of the `watched` ones, by a dim that
-    gives them more. Launches are those of the `known` sizes. Empty where nothing is missing or all would be large."""
+    """Return sizes inside the contract for the launches that have several blocks at none of the `watched` ones, by a
+    dim that gives them more. Launches are those of the `known` sizes. Empty where nothing is missing or all would be
+    large."""
     grids, watched = _Grids(prepared, kind), [sizes for sizes in watched if _is_small(prepared, kind, sizes)]
     found: dict[Goal, Sizes] = {}
     for line, base in _bases(grids, known).items():
@@ -78,7 +80,7 @@ def several_blocks_sizes(
 
 
 def several_blocks_cases(operation: OperationKind, several: Iterable[Sizes], seed: int) -> list[Case]:
-    """One case for each of them, watched for races."""
+    """Return one case for each of the sizes, watched for races."""
     return [
         Case(operation, tuple(sorted(sizes.items())), "normal", seed + 10 + nth, "reverse", of_several_blocks=True)
         for nth, sizes in enumerate(several)
@@ -89,7 +91,7 @@ def several_blocks_cases(operation: OperationKind, several: Iterable[Sizes], see
 
 
 def _bases(grids: _Grids, known: Iterable[Sizes]) -> dict[int, Sizes]:
-    """For each launch the least of the sizes at which it is made."""
+    """Return the smallest sizes at which each launch is made."""
     bases: dict[int, Sizes] = {}
     for sizes in sorted(known, key=lambda sizes: math.prod(sizes.values())):
         for line in grids.at(sizes):
@@ -98,8 +100,8 @@ def _bases(grids: _Grids, known: Iterable[Sizes]) -> dict[int, Sizes]:
 
 
 def _with_several(grids: _Grids, line: int, symbol: Symbol, base: Sizes, watched: Sequence[Sizes]) -> Sizes | None:
-    """The base with the least size of the symbol that gives the launch several times the blocks of its fewest. None
-    where none does, and where a watched one has as many."""
+    """Return the base with the smallest size of the symbol that multiplies the launch's fewest blocks by `N_SEVERAL`.
+    None where none does, and where a watched one has as many."""
     for unit in dict.fromkeys((1, *ALIGNMENTS, symbol.captured)):
         ladder = [{**base, symbol.name: size} for size in _rungs(symbol, unit)]
         made = [(sizes, grids.at(sizes)[line]) for sizes in ladder if line in grids.at(sizes)]
@@ -115,7 +117,7 @@ def _with_several(grids: _Grids, line: int, symbol: Symbol, base: Sizes, watched
 
 
 def _n_by(grids: _Grids, line: int, symbol: Symbol, sizes: Sizes, made: Sequence[tuple[Sizes, int]]) -> float:
-    """How many times the blocks of the symbol's least size a launch has."""
+    """Return the launch's blocks as a multiple of those at the symbol's smallest size."""
     n = grids.at(sizes).get(line, 0)
     smaller = (grids.at({**sizes, symbol.name: other[symbol.name]}).get(line, 0) for other, _ in made)
     fewest = min((m for m in smaller if m), default=n)
@@ -132,7 +134,8 @@ def _rungs(symbol: Symbol, alignment: int) -> Iterator[int]:
 
 
 def _least(grids: _Grids, line: int, symbol: Symbol, enough: Sizes, alignment: int, n_wanted: int) -> Sizes:
-    """Between half of a size and itself, the least that has so many blocks, if they grow with it."""
+    """Return the smallest size with that many blocks, between half of a size and itself, assuming that blocks grow with
+    it."""
     low, high = enough[symbol.name] // 2 // alignment, enough[symbol.name] // alignment
     best = enough
     while high - low > 1:
@@ -149,7 +152,7 @@ def _least(grids: _Grids, line: int, symbol: Symbol, enough: Sizes, alignment: i
 
 
 def _few(prepared: Prepared, kind: OperationKind, grids: _Grids, found: Mapping[Goal, Sizes]) -> list[Sizes]:
-    """One for all if there is one that costs no more than a small case, else one for each."""
+    """Return one size for all launches if one is as cheap as a small case, else one for each."""
     each = [sizes for nth, sizes in enumerate(found.values()) if sizes not in [*found.values()][:nth]]
     if len(each) > 1:
         together = {name: max(sizes[name] for sizes in each) for name in each[0]}
@@ -168,7 +171,7 @@ def _is_cheap(prepared: Prepared, kind: OperationKind, sizes: Sizes) -> bool:
 
 
 def _is_small(prepared: Prepared, kind: OperationKind, sizes: Sizes) -> bool:
-    """Whether the case is watched for races."""
+    """Check whether the case is small enough to be watched for races."""
     try:
         tensors = prepared.bind(kind, sizes).tensors
     except PlanError:

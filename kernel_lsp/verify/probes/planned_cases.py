@@ -1,4 +1,4 @@
-"""The cases that a candidate is checked with, and the launches that it makes in each."""
+"""Choose the cases that a candidate is checked with, and bind its launches in each."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ Depth = Literal["screen", "full"]
 
 FRESH_SEED_BITS = 31
 N_WATCHED = 2
-"""The wide sizes with many rows, behind those with long ones."""
+"""Number, from 1, of the wide case that is watched for races: it has many rows, and follows the one with long rows."""
 N_BEFORE_FRESH = 2
-"""The captured sizes and the first small ones come before it, and what the time allows after it."""
+"""Cases before the fresh one: the captured sizes and the first small ones. The rest follows as time allows."""
 
 
 @dataclass(frozen=True)
 class CaseChoice:
-    """How the cases of one task's candidates are chosen. `screen_families` are the forward's in a screen; a GPU runs
-    more. No candidate can know the fresh seed."""
+    """Chooses the cases of one task's candidates. `screen_families` are the forward's in a screen; a GPU runs more. No
+    candidate can know the fresh seed."""
 
     task: Task
     seed: int
@@ -65,9 +65,10 @@ class CaseChoice:
     fresh_seed: int = field(default_factory=lambda: secrets.randbits(FRESH_SEED_BITS))
 
     def plan(self, prepared: Prepared, direction: OperationKind, depth: Depth) -> Plan:
-        """The cases of one direction with the launches each makes; the captured sizes come first, to be profiled.
+        """Return the cases of one direction with their launches. The captured sizes come first, to be profiled.
 
-        Raises PlanError when the plan does not bind, ContractError when it excludes the captured sizes."""
+        Raises PlanError when the plan does not bind, ContractError when it excludes the captured sizes.
+        """
         captured = captured_sizes(self.task)
 
         def holds(sizes: Sizes) -> bool:

@@ -1,8 +1,8 @@
-"""Numbers at which a rounding, or a conversion to integers, goes wrong that is right for all others: odd ones of as
-many digits as their type has, which adding a constant and taking it away again loses, and the neighbours of a half.
+"""Choose numbers at which faulty roundings and conversions to integers fail: odd numbers with as many digits as their
+type, which adding and subtracting a constant loses, and the neighbours of one half.
 
-Only those inputs are given them that the code rounds as they are, or times a power of two: any other step before the
-rounding has roundings of its own.
+Only inputs that the code rounds unchanged, or times a power of two, are given them: any other step before the rounding
+has roundings of its own.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ PLACES = (
     "view reshape _unsafe_view permute transpose t unsqueeze squeeze expand slice select clone alias flip cat where"
 )
 KEEPING = frozenset((*PLACES.split(), *LIMITS, *ROUNDINGS[:4], "neg", "abs", "relu", "clamp_min", "clamp_max", "copy"))
-"""Base names of what leaves a number as it is, or its digits."""
+"""Base names of operations that keep a number, or its digits."""
 FACTORS, DIVISORS = ("mul",), ("div", *ROUNDINGS[5:])
 SIGNIFICAND_BITS = {DType.F64: 53, DType.F32: 24, DType.F16: 11, DType.BF16: 8}
-"""IEEE 754, and bfloat16."""
+"""Significand bits of IEEE 754's types, and of bfloat16."""
 SMALL_SEED, WHOLE_SEED = 88, 89
 
 
 _Range = tuple[Fraction | float, Fraction | float]
-"""From the least to the greatest, both of them in it."""
+"""The smallest and the largest value, both inclusive."""
 
 
 @dataclass(frozen=True)
@@ -47,21 +47,21 @@ class _Flow:
 
 @dataclass(frozen=True)
 class _Rounded:
-    """Where a flow is rounded; `made` is the integer that is made of it, if one is."""
+    """A rounding of a flow; `made` is the integer type that it is converted to, if any."""
 
     flow: _Flow
     made: DType | None
 
 
 def rounds(graph: Graph) -> bool:
-    """Whether the graph rounds to whole numbers, by itself or by a conversion."""
+    """Check whether the graph rounds to integers, explicitly or by a conversion."""
     types = _types(graph)
     return any(_is_rounding(node) or _is_conversion(node, types) for node in graph.nodes)
 
 
 def rounding_cases(task: Task, kind: OperationKind, known: Sequence[Sizes], seed: int) -> list[Case]:
-    """Two small cases, one of the neighbours of halves and one of large whole numbers; less where the code rounds no
-    input as it is or where its integers are too narrow."""
+    """Return two small cases, one with neighbours of halves and one with large integers. Fewer where the code rounds no
+    input unchanged or where its integers are too narrow."""
     if kind != "forward" or not rounds(task.forward):
         return []
     rounded, (least, most) = _rounded(task.forward)
@@ -81,7 +81,8 @@ def rounding_cases(task: Task, kind: OperationKind, known: Sequence[Sizes], seed
 
 
 def _rounded(graph: Graph) -> tuple[list[_Rounded], _Range]:
-    """All that is rounded and is an input as it is; and which inputs no conversion of the graph is too narrow for."""
+    """Return the roundings of unchanged inputs, and the range of inputs that no conversion of the graph overflows
+    for."""
     types = _types(graph)
     flows = {
         name: _Flow(name, SIGNIFICAND_BITS[type_.dtype])
@@ -117,8 +118,8 @@ def _has_two_limits(node: GraphNode) -> bool:
 
 
 def _step(node: GraphNode) -> Fraction | None:
-    """How far apart its inputs are that it takes to whole numbers next to each other; None for what does not keep the
-    digits of its first argument, or has none."""
+    """Return the distance of inputs that map to consecutive integers. None for a node that does not keep the digits of
+    its first argument, or has none."""
     base = _base(node)
     if node.op == DECIMALS:
         return None
@@ -137,7 +138,7 @@ def _is_rounding(node: GraphNode) -> bool:
 
 
 def _is_conversion(node: GraphNode, types: dict[str, TensorType]) -> bool:
-    """Of floats to integers."""
+    """Check whether the node converts floats to integers."""
     if _base(node) not in CASTS or not node.reads or not node.types or node.types[0] is None:
         return False
     read, made = types.get(node.reads[0]), node.types[0].dtype
@@ -145,7 +146,7 @@ def _is_conversion(node: GraphNode, types: dict[str, TensorType]) -> bool:
 
 
 def _is_modular(node: GraphNode) -> bool:
-    """Whether it leaves a rest, or a whole quotient: neither is the input any longer."""
+    """Check whether the node returns a remainder, or an integer quotient: neither is the input any longer."""
     return _base(node) in ("frac", "remainder", "fmod", "floor_divide") or _is_rounding_by_mode(node)
 
 
@@ -166,7 +167,7 @@ def _types(graph: Graph) -> dict[str, TensorType]:
 
 
 def _near_halves(n_bits: int) -> Iterator[Fraction]:
-    """Halves, one, and what is right beside them."""
+    """Yield the halves, one, and their neighbours."""
     unit = Fraction(1, 1 << n_bits)
     half, one = Fraction(1, 2), Fraction(1)
     for number in (half - unit / 2, half, half + unit, one - unit, one, one + 2 * unit, 3 * half - 2 * unit, 3 * half):
@@ -175,7 +176,7 @@ def _near_halves(n_bits: int) -> Iterator[Fraction]:
 
 
 def _large(n_bits: int) -> Iterator[Fraction]:
-    """Odd numbers up to the largest that a type has, and halves up to those."""
+    """Yield odd numbers up to the type's largest, and halves up to those."""
     last, half = Fraction(1 << n_bits), Fraction(1, 2)
     for top in (last, last / 2):
         for number in (top - 1, top - 3, top / 2 + 1, top / 2 + 3, top * 3 / 4 + 1):
@@ -185,7 +186,7 @@ def _large(n_bits: int) -> Iterator[Fraction]:
 
 
 def _range_of(dtype: DType, source: _Flow | None) -> _Range:
-    """Inputs that the integers of a type hold. None where nothing is known of what becomes of them before."""
+    """Return the inputs that an integer type holds. An empty range where earlier steps are unknown."""
     if source is None:
         return 0.0, 0.0
     n_bits = 8 * dtype.itemsize
@@ -200,7 +201,7 @@ def _numbers(some: Sequence[Fraction]) -> tuple[float, ...]:
 def _with_room(
     task: Task, known: Sequence[Sizes], rounded: Sequence[_Rounded], n_values: int
 ) -> tuple[tuple[str, int], ...]:
-    """The smallest of the sizes at which each rounded input has twice as many elements; else the largest."""
+    """Return the smallest of the sizes at which each rounded input has twice as many elements; else the largest."""
     names = {one.flow.input for one in rounded}
     types = [type_ for name, type_ in zip(task.forward.inputs, task.forward.input_types, strict=True) if name in names]
     by_room = sorted(known, key=lambda sizes: min(n_elements(shape_of(type_, sizes)) for type_ in types))

@@ -1,8 +1,9 @@
-"""Other values for the numbers that a plan takes: what it takes it says it handles.
+"""Choose other values for the scalars of a plan: a plan must handle every value that it accepts.
 
-A change gives each of several numbers a value of its own, so that one that stands in for another shows. Changes are of
-four kinds, which are enough to tell most kernels that do not handle all: a fraction that no narrow type holds, a number
-below zero, a large one and zero."""
+A change gives each of several scalars a value of its own, so that swapped scalars show. The four kinds of changes
+expose most kernels that do not handle all values: a fraction that no narrow type represents, a negative number, a large
+one and zero.
+"""
 
 from __future__ import annotations
 
@@ -15,27 +16,27 @@ from kernel_lsp.core.target import ScalarInput, TargetSource
 
 Value = float | int | bool
 FloatRule = Callable[[float, float], float]
-"""The other value for a float; the second number is a share between 0.3 and 0.9, another one for each float."""
+"""Returns the other value for a float. The second argument is a share between 0.3 and 0.9, different for each float."""
 IsTaken = Callable[[str, Value], bool]
-"""Whether the plan takes a value for the number of that name, the others being what they are."""
+"""Returns whether the plan accepts a value for the scalar of that name, the others unchanged."""
 IntegerRule = Callable[[int, int], int]
-"""The other value for a whole number; the second number is a distance of at least one, to be made larger until no two
-come to the same."""
+"""Returns the other value for an integer. The second argument is a distance of at least one, increased until all values
+differ."""
 
 FIRST_SHARE, SHARES = 0.3, 0.6
 GOLDEN_RATIO = 0.6180339887
-"""Its multiples, less what is whole of them, are far from each other, however many there are."""
+"""The fractional parts of its multiples are well spread, for any number of them."""
 SHARE_DIGITS = 3
-"""Decimal fractions of three digits are no binary ones, but for a few: f16 and bf16 do not hold them."""
+"""Decimal digits of a fraction: almost all three-digit fractions are inexact in f16 and bf16."""
 FAR = 1_000
-"""Added to whole numbers: more than the sizes of small cases. A shift goes round then."""
+"""Distance added to integers, above the sizes of small cases. A shift wraps around then."""
 LARGE = 15_000.0
-"""Large for a factor, and nothing that ordinary numbers of f16 become infinite by."""
+"""Large for a factor, but small enough not to overflow ordinary f16 numbers."""
 SMALLEST_ORDINARY = 1e-2
-"""Smaller numbers may be guards against division by zero: zero in their place leaves nothing to compute, and what they
-are added to must stay what it is."""
+"""Smaller numbers may guard against division by zero: zero in their place leaves nothing to compute, and the sum with
+them must not change."""
 GUARD_PART = 1e-3
-"""Of a guard, times a share: one that is kept from becoming as small as its caller wants is found then."""
+"""Factor on a guard, times a share: it exposes a kernel that clamps guards from below."""
 STEP_NEARBY = 0.1
 POWERS_NEARBY = 8
 N_TRIES = 16
@@ -43,11 +44,13 @@ N_TRIES = 16
 
 @dataclass(frozen=True)
 class Change:
-    """What becomes of numbers. `shares` is for floats between zero and one, which may be probabilities. Of truth values
-    every so-and-so-many-th becomes the other one, or what has that `rest`; none where `every` is zero. `is_in_order`
-    says that the floats' new values are in the order of the captured ones: a lower limit stays below the upper.
-    `families` are of inputs that show it, beside ordinary ones, and `guard_families` where one of the numbers is a
-    guard."""
+    """One mutation of all scalars.
+
+    `shares` is for floats between zero and one, which may be probabilities. Flips booleans whose index = `rest` (mod
+    `every`); none where `every` is zero. `is_in_order`: the floats' new values keep the order of the captured ones, so
+    that a lower limit stays below the upper. `families` are the input families that expose it, in addition to ordinary
+    ones, and `guard_families` where one of the scalars is a guard.
+    """
 
     floats: FloatRule
     shares: FloatRule
@@ -60,34 +63,35 @@ class Change:
 
 
 def fraction(value: float, share: float) -> float:
-    """Between zero and one, of the same sign; guards far smaller."""
+    """Return a value between zero and one, of the same sign; far smaller for guards."""
     if is_guard(value):
         return value * share * GUARD_PART
     return value * share if 0.0 < abs(value) <= 1.0 else math.copysign(share, value)
 
 
 def negated(value: float, share: float) -> float:
-    """Of the other sign. No larger than it was, but for one and zero: large inputs, multiplied, stay above a mask."""
+    """Return a value of the other sign. The magnitude does not grow, except for one and zero: large inputs, multiplied,
+    stay above a mask."""
     return -value * share if 0.0 < abs(value) < 1.0 else -math.copysign(1.0 + share, value)
 
 
 def large(value: float, share: float) -> float:
-    """Far beyond one, of the same sign; guards a little beyond."""
+    """Return a value far beyond one, of the same sign; a little beyond for guards."""
     return math.copysign((1.0 if is_guard(value) else LARGE) * (1.0 + share), value)
 
 
 def zero(value: float, share: float) -> float:
-    """Guards stay what they are."""
+    """Return zero; guards stay nearby."""
     return nearby(value, share) if is_guard(value) else 0.0
 
 
 def nearby(value: float, share: float) -> float:
-    """A little less, of the same sign: for what is refused further away."""
+    """Return a slightly smaller value of the same sign, for scalars that are refused further away."""
     return value * (1.0 - STEP_NEARBY * share) if value else STEP_NEARBY * share
 
 
 def dyadic(value: float, share: float) -> float:
-    """A power of two nearby, of the same sign. Zero stays zero."""
+    """Return a power of two nearby, of the same sign. Zero stays zero."""
     if not value:
         return value
     return math.copysign(2.0 ** (round(math.log2(abs(value))) - round(POWERS_NEARBY * share)), value)
@@ -102,13 +106,13 @@ def far(value: int, distance: int) -> int:
 
 
 def opposite(value: int, distance: int) -> int:
-    """Of the other sign, zero included."""
+    """Return a value of the other sign, also for zero."""
     return -value - distance
 
 
 def few(value: int, distance: int) -> int:
-    """One, two and so on in place of positive numbers: less than the sizes of small cases, in which larger ones may all
-    do the same."""
+    """Return one, two and so on in place of positive numbers. They are below the sizes of small cases, in which larger
+    values may all have the same effect."""
     return distance if value > 0 else value
 
 
@@ -117,9 +121,9 @@ def same(value: int, _: int) -> int:
 
 
 OVERFLOWING = ("large",)
-"""A maximum that is subtracted before a number of the other sign is multiplied overflows for large inputs."""
+"""Families that overflow where a maximum is subtracted before a multiplication by a number of the other sign."""
 GUARDED = ("tiny",)
-"""Beside such small inputs a guard matters, however small it is."""
+"""Inputs small enough for any guard to matter."""
 AT_TIES = ("halves",)
 
 FRACTIONS = (
@@ -149,14 +153,15 @@ ZERO = (
     Change(zero, nearby, same, every=2),
 )
 DYADIC = (Change(dyadic, dyadic, same, families=AT_TIES),)
-"""For what rounds: a step that is a power of two has halves that are numbers.
+"""Changes for rounding operations: with a power of two as step, halfway cases are representable.
 
-Of each the first that is possible is tried: those behind it leave more as it is."""
+Of each tuple the first possible change is tried: later ones change less.
+"""
 
 
 def changed(source: TargetSource, names: Collection[str], change: Change, is_taken: IsTaken) -> TargetSource:
-    """The target with other values for the numbers with these names, where there are any. A number that the change
-    gives a value that is not taken stays nearby instead, or what it is."""
+    """Return the target with other values for the scalars with these names, where there are any. A scalar whose new
+    value is not accepted stays nearby instead, or unchanged."""
     if source.inputs is None:
         return source
     values = _values(_scalars(source, names), change, is_taken)
@@ -170,13 +175,13 @@ def changed(source: TargetSource, names: Collection[str], change: Change, is_tak
 
 
 def changed_numbers(before: TargetSource, after: TargetSource) -> list[tuple[ScalarInput, ScalarInput]]:
-    """The numbers that are not the same, before and after."""
+    """Return the scalars that differ, before and after."""
     both = zip(before.inputs or (), after.inputs or (), strict=True)
     return [(b, a) for b, a in both if isinstance(b, ScalarInput) and isinstance(a, ScalarInput) and b != a]
 
 
 def is_guard(value: float) -> bool:
-    """Whether the number may guard a division."""
+    """Check whether the number may guard a division."""
     return 0.0 < abs(value) < SMALLEST_ORDINARY
 
 
@@ -204,8 +209,8 @@ def _values(scalars: Sequence[ScalarInput], change: Change, is_taken: IsTaken) -
 
 
 def _own(make: Callable[[int], Value], first: int, others: Collection[Value]) -> Value:
-    """The first of what is made of numbers from `first` on that no other has, with either sign; what is made of `first`
-    where all have."""
+    """Return the first of `make(first)`, `make(first + 1)`, ... that no other scalar has, with either sign;
+    `make(first)` where all are taken."""
     made = [make(number) for number in range(first, first + N_TRIES)]
     return next((value for value in made if abs(value) not in others), made[0])
 

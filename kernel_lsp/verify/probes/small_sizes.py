@@ -1,4 +1,4 @@
-"""Small sizes inside a contract, each with another character: what most cases are made of."""
+"""Choose small sizes inside a contract, each with another property. Most cases use them."""
 
 from __future__ import annotations
 
@@ -29,34 +29,34 @@ PATTERNS: dict[str, tuple[int, ...]] = {
     "long_even": (2, 1032, 68, 36, 4),
 }
 """Sizes for the first symbol, the second, and so on; a task with one symbol begins with the second. The long ones take
-more than one block of nearly any kernel: a grid that is rounded down shows in them, and they are watched for races."""
+more than one block of nearly any kernel: they expose a grid that is rounded down, and are watched for races."""
 OTHER_SIZES = (7, 1, 12, 32, 64, 256)
-"""Tried to see whether a symbol may have another size than the captured one."""
+"""Sizes tried to see whether a symbol may differ from the captured size."""
 MAX_TIED = 4
-"""Symbols that have one size together, e.g. the lengths of queries, keys and values."""
+"""Maximum symbols of one common size, e.g. the lengths of queries, keys and values."""
 MAX_REDUCED_ASSIGNMENTS = 4
 MULTIPLES = ((2, 1), (3, 1), (5, 1), (1, 2), (1, 3), (1, 5))
-"""Of a captured size, tried in this order."""
+"""Factors on a captured size, as numerator and denominator, tried in this order."""
 HIDDEN_SIZES = (1, 2, 31, 33, 61, 63, 65, 127, 129, 251, 255, 257, 509, 511, 513, 1021, 1023, 1025, 2039, 2049, 4097)
-"""One, two, primes, and neighbours of powers of two. Which of them a run uses its seed says, and no candidate sees."""
+"""One, two, primes, and neighbours of powers of two. The seed selects the ones of a run, and no candidate sees it."""
 MANY = (63, 64, 96)
-"""Rows, tried in this order: three of each size that `octaves` has."""
+"""Numbers of rows, tried in this order: three of each magnitude of `octaves`."""
 N_ROWS, MAX_ROWS_ELEMENTS = (3, 2, 1), 1 << 16
-"""Of captured sizes with few rows."""
+"""Numbers of rows for captured sizes, and the maximum elements of such a case."""
 N_HIDDEN = 4
 N_HIDDEN_TRIES = 64
 
 
 @dataclass(frozen=True)
 class Freedom:
-    """Captured sizes of the symbols that a contract holds: none of them may have another. Those that are `tied` are as
-    large as another one, by whose name they are known."""
+    """Symbols that a contract fixes to their captured sizes (`held`), and symbols that must equal another one (`tied`),
+    by the name of that one."""
 
     held: Sizes = field(default_factory=dict)
     tied: Mapping[str, str] = field(default_factory=dict)
 
     def leads(self, symbol: Symbol) -> bool:
-        """Whether the symbol may have a size of its own."""
+        """Check whether the symbol may have a size of its own."""
         return symbol.name not in self.held and self.tied.get(symbol.name, symbol.name) == symbol.name
 
 
@@ -66,8 +66,8 @@ ALL_FREE = Freedom()
 def reduced_sizes(
     task: Task, operation: OperationKind, holds: Callable[[Sizes], bool], freedom: Freedom = ALL_FREE
 ) -> list[Sizes]:
-    """Assignments of small sizes inside the candidate's contract, each with another character. Empty when the task has
-    no symbol, or when nothing but the captured sizes is inside the contract."""
+    """Return small sizes inside the candidate's contract, each with another property. Empty when the task has no
+    symbol, or when only the captured sizes are inside the contract."""
     found: list[Sizes] = []
     for sizes_by_symbol in PATTERNS.values() if task.symbols else ():
         pattern = sizes_by_symbol if len(task.symbols) > 1 else sizes_by_symbol[1:]
@@ -81,7 +81,7 @@ def reduced_sizes(
 
 
 def captured_rows(task: Task, operation: OperationKind, holds: Callable[[Sizes], bool]) -> Sizes | None:
-    """The captured sizes with few rows, or as they are where that is little, too; None where all are large."""
+    """Return the captured sizes with few rows, or unchanged where they are small, too; None where all are large."""
     captured = captured_sizes(task)
     tried = [captured]
     for n_leading in range(1, len(task.symbols)):
@@ -94,7 +94,7 @@ def captured_rows(task: Task, operation: OperationKind, holds: Callable[[Sizes],
 def many_rows(
     task: Task, operation: OperationKind, holds: Callable[[Sizes], bool], reduced: Sequence[Sizes]
 ) -> Sizes | None:
-    """One of the small sizes with many rows, if the contract has any."""
+    """Return one of the small sizes with many rows, if the contract allows any."""
     tried = (
         {**sizes, symbol.name: clamped(symbol, n, 1)} for symbol in task.symbols[:1] for sizes in reduced for n in MANY
     )
@@ -102,7 +102,7 @@ def many_rows(
 
 
 def least_sizes(task: Task, operation: OperationKind, holds: Callable[[Sizes], bool], freedom: Freedom) -> Sizes | None:
-    """One of everything: what is first is last as well."""
+    """Return size one for every symbol: the first element is also the last."""
     tried = aligned_sizes(task, (1,), freedom)
     return next((s for s in tried if is_usable(task, operation, s) and holds(s)), None) if task.symbols else None
 
@@ -110,8 +110,8 @@ def least_sizes(task: Task, operation: OperationKind, holds: Callable[[Sizes], b
 def hidden_sizes(
     task: Task, operation: OperationKind, holds: Callable[[Sizes], bool], seed: int, n_wanted: int = N_HIDDEN
 ) -> list[Sizes]:
-    """Sizes inside the contract that nothing names: drawn, or the captured ones with one symbol drawn. Aligned where
-    the contract needs it. Empty for a task without symbols."""
+    """Return sizes inside the contract that the task does not name: random ones, or the captured ones with one random
+    symbol. Aligned where the contract requires it. Empty for a task without symbols."""
     draw = random.Random(f"{seed} {task.name} {operation}")
     found: list[Sizes] = []
     for attempt in range(N_HIDDEN_TRIES if task.symbols else 0):
@@ -130,8 +130,8 @@ def hidden_sizes(
 
 
 def aligned_sizes(task: Task, pattern: tuple[int, ...], freedom: Freedom) -> Iterator[Sizes]:
-    """The pattern's sizes for the symbols, in their order, each aligned and inside its bounds: as the contract leaves
-    them free, then for all of them, which may only change in some other way."""
+    """Yield the pattern's sizes for the symbols, in their order, each aligned and inside its bounds. First as the
+    contract's freedom allows, then for all symbols, which may be coupled in some other way."""
     for known in (freedom, ALL_FREE) if freedom != ALL_FREE else (ALL_FREE,):
         for alignment in ALIGNMENTS:
             sizes = {
@@ -142,7 +142,7 @@ def aligned_sizes(task: Task, pattern: tuple[int, ...], freedom: Freedom) -> Ite
 
 
 def freedom_of(task: Task, operation: OperationKind, holds: Callable[[Sizes], bool]) -> Freedom:
-    """What the contract leaves free, as far as a few other sizes tell."""
+    """Return the freedom that the contract leaves, as far as a few other sizes show."""
     captured = captured_sizes(task)
 
     def may_change(*symbols: Symbol) -> bool:
@@ -170,8 +170,8 @@ def freedom_of(task: Task, operation: OperationKind, holds: Callable[[Sizes], bo
 def _captured_but_first(
     task: Task, operation: OperationKind, pattern: tuple[int, ...], holds: Callable[[Sizes], bool], *, is_first: bool
 ) -> Sizes | None:
-    """The captured sizes with the first symbol (nearly always the batch) made small. One that is large for all that is
-    made only where there is no other: each family that goes to it costs as much."""
+    """Return the captured sizes with the first symbol (nearly always the batch) made small. A large case is made only
+    where there is no other: each of its families costs as much."""
     first = task.symbols[0]
     sizes = {**captured_sizes(task), first.name: clamped(first, pattern[0], 1)}
     max_elements = MAX_REDUCED_ELEMENTS if is_first else CHEAP_ELEMENTS
@@ -181,8 +181,8 @@ def _captured_but_first(
 def _changing_the_rest(
     task: Task, operation: OperationKind, holds: Callable[[Sizes], bool], found: Sequence[Sizes]
 ) -> Iterator[Sizes]:
-    """Multiples and parts of the captured size of each symbol that is the same in all that was found: no pattern meets
-    some contracts, e.g. `N % 1000 == 0` and `B * N == 6000`."""
+    """Yield multiples and parts of the captured size of each symbol that never changed so far: no pattern fits some
+    contracts, e.g. `N % 1000 == 0` and `B * N == 6000`."""
     captured = captured_sizes(task)
     for symbol in task.symbols:
         if any(sizes[symbol.name] != symbol.captured for sizes in found):
@@ -200,7 +200,7 @@ def _changing_the_rest(
 
 
 def _divided(task: Task, symbol: Symbol, multiple: int, part: int) -> Iterator[Sizes]:
-    """Each other symbol made smaller by as much as this one grows."""
+    """Yield each other symbol divided by the factor of this one."""
     for other in task.symbols:
         if other != symbol and other.captured * part % multiple == 0:
             yield {other.name: clamped(other, other.captured * part // multiple, 1)}

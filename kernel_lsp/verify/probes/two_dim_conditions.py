@@ -1,9 +1,9 @@
-"""Sizes of two dims at once that a candidate's own conditions point to: `if (B * D == 12345)`, `D == 100 * B`, and two
-conditions that hold together at no other size, `B > 100 && D > 3000`.
+"""Choose sizes of two dims at once by a candidate's own predicates: `if (B * D == 12345)`, `D == 100 * B`, and two
+predicates that hold together at no other size, `B > 100 && D > 3000`.
 
-    found = paired_sizes(prepared, numbers, launches_at, is_possible, known)   # beside what one dim by itself shows
+    found = paired_sizes(prepared, numbers, launches_at, is_possible, known)   # beyond those of single dims
 
-Nothing is run: what the kernels' comparisons come to is computed for each size that is tried.
+Nothing runs: the kernels' comparisons are evaluated for each size that is tried.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from kernel_lsp.verify.model.cases import Sizes, captured_sizes, clamped
 from kernel_lsp.verify.model.resolved_kernel import Prepared
 
 MAX_FOUND = 3
-"""Each is a case more."""
+"""Maximum sizes found: each is another case."""
 MAX_TRIED = 200
-"""Sizes looked at for them. One takes about half a millisecond."""
+"""Maximum sizes tried for them. One takes about 0.5 ms."""
 MAX_SCANNED = 1_200
-"""Where two sides have not been equal anywhere yet: one in a thousand sizes has any remainder by a number of three
-digits."""
+"""Maximum sizes scanned where two sides were equal nowhere yet: one in a thousand sizes has any given remainder by a
+three-digit number."""
 MAX_NUMBERS = 6
-"""The largest of them: small ones are lanes and unrolled loops, and small cases have them."""
+"""Maximum constants, the largest ones: small ones are lanes and unrolled loops, and small cases have them."""
 MAX_DIVISORS = 4
 MAX_BASES = 6
 SMALL = 2
 N_STEPS = 3
-"""Of a secant: conditions are mostly linear in one dim."""
+"""Steps of a secant: predicates are mostly linear in one dim."""
 
 Launches = Sequence[tuple[int, BoundLaunch, GridConditions]]
-"""With their places."""
+"""Launches with their indices and predicates."""
 Outcome = tuple[object, ...]
 
 
@@ -44,8 +44,8 @@ def paired_sizes(
     is_possible: Callable[[Sizes], bool],
     known: Sequence[Sizes],
 ) -> list[Sizes]:
-    """Sizes at which some comparison, or two of them together, come out as they do at none of the `known` ones.
-    `numbers` are those in the comparisons."""
+    """Return sizes at which some comparison, or two together, have outcomes that they have at none of the `known` ones.
+    `numbers` are the comparisons' constants."""
     if len(prepared.task.symbols) < 2 or not any(_outcomes(launches_at(sizes)) for sizes in known):
         return []
     search = _Search(launches_at, is_possible, known)
@@ -60,7 +60,7 @@ def paired_sizes(
 
 
 class _Search:
-    """For sizes at which something comes out as at none before."""
+    """Searches for sizes with new outcomes."""
 
     def __init__(
         self, launches_at: Callable[[Sizes], Launches], is_possible: Callable[[Sizes], bool], known: Sequence[Sizes]
@@ -70,7 +70,7 @@ class _Search:
         self.found: list[Sizes] = []
 
     def look_at(self, tried: Iterable[Sizes], n_wanted: int) -> None:
-        """Keep those of these sizes, until there are so many in all."""
+        """Keep sizes with new outcomes, until there are `n_wanted` in all."""
         for sizes in tried:
             if len(self.found) == n_wanted:
                 return
@@ -81,7 +81,7 @@ class _Search:
             self.found += [sizes] if new else []
 
     def has_sides_never_equal(self) -> bool:
-        """Whether some comparison that has a chosen number in it was equal nowhere."""
+        """Check whether the sides of some chosen comparison were equal nowhere."""
         distances = [_distances(self._launches_at(sizes)).items() for sizes in (*self._known, *self.found)]
         return bool(set.intersection(*({at for at, distance in some if distance} for some in distances)))
 
@@ -90,7 +90,7 @@ class _Search:
 
 
 def _outcomes(launches: Launches) -> set[Outcome]:
-    """Of each value that somebody chose a number for how its comparisons come out, by itself and with each other."""
+    """Return the outcomes of comparisons of each chosen value, alone and in pairs."""
     found: set[Outcome] = set()
     for place, launch, conditions in launches:
         outcomes = conditions.outcomes(launch)
@@ -104,7 +104,7 @@ def _outcomes(launches: Launches) -> set[Outcome]:
 
 
 def _of_numbers(prepared: Prepared, numbers: Sequence[int]) -> Iterator[Sizes]:
-    """Two dims whose product is a number, or just above it; two of the numbers, or just above both."""
+    """Yield two dims whose product is a number, or just above it; two of the numbers, or just above both."""
     for number in reversed(numbers):
         root = math.isqrt(number)
         for one, other in (*_factors(number), (root + 1, root + 1), (1, number)):
@@ -115,7 +115,7 @@ def _of_numbers(prepared: Prepared, numbers: Sequence[int]) -> Iterator[Sizes]:
 
 
 def _factors(number: int) -> list[tuple[int, int]]:
-    """Two numbers above one, the closest to each other first."""
+    """Return pairs of factors above one, the closest to each other first."""
     divisors = (d for d in range(math.isqrt(number), 1, -1) if number % d == 0)
     return [(d, number // d) for d in itertools.islice(divisors, MAX_DIVISORS)]
 
@@ -133,7 +133,7 @@ def _of_equal_sides(
     launches_at: Callable[[Sizes], Launches],
     is_possible: Callable[[Sizes], bool],
 ) -> Iterator[Sizes]:
-    """Sizes at which two sides are equal, for each dim with a few sizes of the others."""
+    """Yield sizes at which two sides are equal, for each dim with a few sizes of the others."""
     symbols, captured = prepared.task.symbols, captured_sizes(prepared.task)
     others = list(dict.fromkeys((*(n + 1 for n in numbers), SMALL + 1, SMALL)))[:MAX_BASES]
     bases = [{symbol.name: clamped(symbol, size, 1) for symbol in symbols} for size in others]
@@ -144,7 +144,7 @@ def _of_equal_sides(
 
 
 def _one_by_one(prepared: Prepared) -> Iterator[Sizes]:
-    """Sizes of the last dim."""
+    """Yield consecutive sizes of the last dim."""
     small = {symbol.name: clamped(symbol, SMALL + 1, 1) for symbol in prepared.task.symbols}
     last = prepared.task.symbols[-1]
     return ({**small, last.name: clamped(last, size, 1)} for size in range(1, MAX_SCANNED))
@@ -165,7 +165,7 @@ def _secant(
     launches_at: Callable[[Sizes], Launches],
     is_possible: Callable[[Sizes], bool],
 ) -> Iterator[Sizes]:
-    """Sizes with another size of one dim, ever nearer to one at which the sides are equal."""
+    """Yield sizes with another size of one dim that converge to equal sides."""
 
     def distance(size: int) -> int | None:
         return _distances(launches_at({**base, name: size})).get(equality)

@@ -1,4 +1,4 @@
-"""Sizes with long rows, and with many: what small sizes do not show of a kernel."""
+"""Choose sizes with long rows, and with many rows, for errors that small sizes do not expose."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ WIDE_OF_MORE = (
     ((16_411, 7, 3, 2), (4_099, 7, 3, 2)),
     ((2, 2_048, 3, 2),),
 )
-"""For tasks with one symbol, two, and more: of each group the first inside the contract. A row of 20,000 is longer than
-what threads hold in registers and in the shared memory that nobody asks for, 300,000 elements are more than most fixed
-grids take, and past 65,536 a 16-bit index wraps. A whole number of thousands has no rest for a last piece. Where there
-are more symbols one of them is often the length of a sequence, with whose square the work grows. Numbers of rows are
-below 65,536, which is a grid's limit along y."""
+"""Groups of sizes for tasks with one symbol, two, and more; of each group the first inside the contract is taken. A row
+of 20,000 exceeds registers and default shared memory, 300,000 elements exceed most fixed grids, and past 65,536 a
+16-bit index wraps. Multiples of a thousand would leave no remainder for a last tile. With more symbols one is often a
+sequence length, with whose square the work grows. Numbers of rows are below 65,536, a grid's limit along y."""
 NEARLY_FULL = (1_023, 511, 255)
-"""Of each symbol, beside twos or ones: the last tile, whatever power of two it has, lacks one element."""
+"""Sizes of each symbol, with twos or ones for the others: the last tile of any power of two lacks one element."""
 WIDE_ALONE = (4_099, 2_053, 1_031, 521)
-"""Of each of several symbols, beside twos or ones, and of those together that were captured alike (a query's length and
-a key's): where heads or channels are no symbols none of the others is small enough, and any may be a sequence's."""
+"""Sizes of one of several symbols, with twos or ones for the others, or of those with equal captured sizes together
+(the lengths of query and key). Where heads or channels are no symbols, the others are not small enough, and any symbol
+may be a sequence length."""
 MAX_VAST_HERE = 1 << 21
-"""Elements of any tensor of a vast case that the executor runs: some ten instructions for each are a second."""
+"""Maximum elements of any tensor of a very large case on the executor: ten instructions for each take about 1 s."""
 VAST_OF_ONE = ((1_100_003,),)
 VAST_OF_TWO = ((70_001, 3), (65_521, 3))
 VAST_OF_MORE = ((35_003, 2, 3, 1), (35_003, 2, 1, 3), (32_749, 2, 3, 1), (32_749, 2, 1, 3))
-"""More rows than 16 bits count, or more than a million elements, which two levels of 1,024 threads take. A plan with
-rows along the grid's second dim has no more than 65,535."""
+"""More rows than 16 bits count, or more than a million elements, which two levels of 1,024 threads cover. A plan with
+rows along the grid's second dim has at most 65,535."""
 MAX_VAST_ELEMENTS = 1 << 24
 MAX_WIDE_ELEMENTS = 1 << 26
-"""Of any tensor in between: what an outer product of a long row would be is more than PyTorch has memory for."""
+"""Maximum elements of any intermediate: an outer product of a long row exceeds PyTorch's memory."""
 
 
 def wide_sizes(
     task: Task, operation: OperationKind, holds: Callable[[Sizes], bool], freedom: Freedom = ALL_FREE
 ) -> list[Sizes]:
-    """Sizes inside the contract with long rows, and with many. Empty for a task without symbols, and where all of them
-    have too many elements."""
+    """Return sizes inside the contract with long rows, and with many rows. Empty for a task without symbols, and where
+    all of them have too many elements."""
 
     def first_of(patterns: Sequence[tuple[int, ...]]) -> Sizes | None:
         tried = (sizes for pattern in patterns for sizes in aligned_sizes(task, pattern, freedom))
@@ -75,8 +75,8 @@ def vast_sizes(
     freedom: Freedom = ALL_FREE,
     max_elements: int = MAX_WIDE_ELEMENTS,
 ) -> list[Sizes]:
-    """Sizes with many rows, or elements of a single one, and no more elements in any tensor: one, or none where none
-    can be run."""
+    """Return one size with very many rows, or very many elements of a single row, within `max_elements` for any tensor.
+    Empty where none can run."""
     for pattern in ((), VAST_OF_ONE, VAST_OF_TWO, VAST_OF_MORE)[min(len(task.symbols), 3)]:
         for sizes in aligned_sizes(task, pattern, freedom):
             if (
@@ -89,7 +89,7 @@ def vast_sizes(
 
 
 def n_largest(graph: Graph, sizes: Sizes) -> int:
-    """Elements of the largest tensor that the graph makes."""
+    """Return the elements of the largest tensor that the graph computes."""
     largest = 0
     for type_ in (type_ for node in graph.nodes for type_ in node.types if type_ is not None):
         with suppress(ExpressionError):  # e.g. a size that depends on values
@@ -101,13 +101,13 @@ def n_largest(graph: Graph, sizes: Sizes) -> int:
 
 
 def _has_as_long(found: Sequence[Sizes], sizes: Sizes) -> bool:
-    """Whether one of those that were found is as long in the symbol that is longest here."""
+    """Check whether a found size is as long in the symbol that is longest here."""
     longest = max(sizes, key=lambda name: sizes[name])
     return any(other[longest] >= sizes[longest] for other in found)
 
 
 def _each_long(symbols: Sequence[Symbol]) -> list[list[tuple[int, ...]]]:
-    """Of several symbols each alone, and those together that were captured alike: patterns to try for each."""
+    """Return patterns for each of several symbols alone, and for those with equal captured sizes together."""
     if len(symbols) < 2:
         return []
     alike = [tuple(n for n, other in enumerate(symbols) if other.captured == each.captured) for each in symbols]
@@ -116,5 +116,5 @@ def _each_long(symbols: Sequence[Symbol]) -> list[list[tuple[int, ...]]]:
 
 
 def _with_long(n_symbols: int, positions: Sequence[int], lengths: Sequence[int] = WIDE_ALONE) -> list[tuple[int, ...]]:
-    """These symbols long and the others small, as far as the dims that are no symbols allow."""
+    """Return patterns with these symbols long and the others small, as far as the dims that are no symbols allow."""
     return [tuple(size if n in positions else other for n in range(n_symbols)) for other in (2, 1) for size in lengths]

@@ -1,7 +1,7 @@
-"""The few changes that a profile makes promising, each with what was seen and with what it could save at best.
+"""Advise the few changes that a profile makes promising, each with its evidence and its maximum gain.
 
 Gains are bounds from what is wasted, not predictions: a kernel that waits for wasted sectors cannot save more than
-their share of it. The thresholds are judgements, made on the kernels of this project's own measurements.
+their share of its time. The thresholds are judgements from this project's own measurements.
 """
 
 from __future__ import annotations
@@ -15,25 +15,26 @@ MAX_ADVICE = 3
 MIN_GAIN = 0.02
 MIN_WASTE = 0.1
 AT_THE_FLOOR = 1.15
-"""A time within this factor of the floor has nothing left that is worth a change."""
+"""Factor above the roofline bound within which no change is worthwhile."""
 LOW_OCCUPANCY = 0.5
 FEW_WAVES = 8
-"""Past it the last, partial wave of blocks does not show."""
+"""Waves of blocks from which the last, partial wave is negligible."""
 MUCH_TRAFFIC = 1.3
 BARRIER, GLOBAL_MEMORY = "other warps at a barrier", "global memory"
 MIN_BARRIER_STALL, MIN_MEMORY_STALL = 0.15, 0.35
 MAX_SPILL_GAIN, BYTES_OF_BAD_SPILLS = 0.3, 512
-"""A few spilled bytes stay in L1 and cost next to nothing."""
+"""Maximum share of a kernel's time to gain from spills, and the spilled bytes that would gain all of it: a few bytes
+stay in L1 and cost next to nothing."""
 MAX_FUSED_US = 50.0
-"""Of all launches: in longer operations a launch more or less does not show."""
+"""Maximum duration of all launches in which one launch more or less is noticeable."""
 UNKNOWN_WEIGHT = 0.5
-"""Of a waste in a unit of which nobody knows how busy it is."""
+"""Weight of a waste in a unit of unknown utilisation."""
 
 Rule = Callable[[KernelProfile], Iterator[Advice]]
 
 
 def advise(kernels: Sequence[KernelProfile], time_us: float, floor_us: float) -> tuple[Advice, ...]:
-    """At most three, the most promising first; none at the floor. No gain goes below the floor."""
+    """Return at most three, the most promising first; none at the roofline bound. No gain goes below that bound."""
     if floor_us and time_us <= AT_THE_FLOOR * floor_us:
         return ()
     most = 1 - floor_us / time_us if time_us else 1.0

@@ -1,5 +1,5 @@
-"""What the PTX executor counted of an operation's launches, as the profile's nouns: the profile of a machine without a
-GPU. Times are estimates; what a line costs is its share of the instructions."""
+"""Profile an operation from the PTX executor's counters, on a machine without a GPU. Times are estimates; the cost of a
+line is its share of the instructions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def executor_kernels(
     symbols: Mapping[str, str],
     gpu: GpuSpec,
 ) -> tuple[KernelProfile, ...]:
-    """One profile per launch, in order; `share` is of the launches' estimated time."""
+    """Return one profile per launch, in order; `share` is of the launches' estimated time."""
     steps = [step for step in bound.steps if isinstance(step, BoundLaunch)]
     estimates = [_estimate(bound, step, one, facts, symbols, gpu) for step, one in zip(steps, counters, strict=True)]
     total_us = sum(estimate.time_us for estimate in estimates) or 1.0
@@ -54,7 +54,7 @@ def _estimate(
     symbols: Mapping[str, str],
     gpu: GpuSpec,
 ) -> Estimate:
-    """Of one launch alone."""
+    """Estimate one launch alone."""
     return estimate_operation(bound.model_copy(update={"steps": (step,)}), [counters], facts, symbols, gpu)
 
 

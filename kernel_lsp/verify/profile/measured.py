@@ -1,4 +1,4 @@
-"""What Nsight Compute saw of an operation's launches, as the profile's nouns."""
+"""Profile an operation from Nsight Compute's measurements."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from kernel_lsp.core.verdict import KernelFacts
 from kernel_lsp.toolchain.tools.ncu import NcuLaunch, NcuLine, NcuSource
 
 BUSY = 0.6
-"""Of a peak rate: below, Nsight Compute itself speaks of latency (its rule SOLBottleneck)."""
+"""Share of a peak rate below which Nsight Compute itself diagnoses latency (its rule SOLBottleneck)."""
 LAUNCH_US = 4.0
-"""A kernel shorter than this takes about as long as one that does nothing (2.2 us) and its first access to memory."""
+"""Duration below which a kernel takes about as long as an empty one (2.2 us) and its first access to memory."""
 STALL_WORDS = {
     "long_scoreboard": "global memory",
     "long_sb": "global memory",
@@ -54,7 +54,8 @@ def measured_kernels(
     symbols: Mapping[str, str],
     file_name: str,
 ) -> tuple[KernelProfile, ...]:
-    """One profile per launch that both the plan and the report have, in order. `share` is of these launches' time."""
+    """Return one profile per launch that both the plan and the report have, in order. `share` is of these launches'
+    time."""
     steps = [step for step in bound.steps if isinstance(step, BoundLaunch) and step.n_blocks]
     total_us = sum(launch.metric("gpu__time_duration.sum") for launch in launches) or 1.0
     by_symbol = {fact.symbol: fact for fact in facts}
@@ -107,7 +108,7 @@ def _kernel(
 
 
 def compulsory_bytes(bound: BoundOperation, step: BoundLaunch) -> int:
-    """Every tensor that the launch is given, once."""
+    """Return the bytes of every tensor that the launch is given, each once."""
     names = dict.fromkeys(argument.tensor for argument in step.arguments if isinstance(argument, TensorArgument))
     return sum(bound.tensor(name).n_bytes for name in names)
 
@@ -129,7 +130,8 @@ def _bound(launch: NcuLaunch) -> KernelBound:
 
 
 def _lines(kernel: str, source: NcuSource, file_name: str) -> tuple[LineProfile, ...]:
-    """The lines of the `.cu` file itself; what is inlined from headers counts where nobody can change it."""
+    """Return the lines of the `.cu` file itself. Lines inlined from headers are left out: the user cannot change
+    them."""
     own = [line for line in source.lines if line.file.rsplit("/", 1)[-1] == file_name]
     total = sum(line.n_samples for line in own) or 1
     return tuple(_line(kernel, line, total) for line in own)

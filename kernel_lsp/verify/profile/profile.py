@@ -45,7 +45,8 @@ from kernel_lsp.verify.timing.floor import time_floor
 
 NEEDED_TOOLS = ("ncu", "compute-sanitizer", "clang-tidy")
 PROFILED_FOLDER = "profiled"
-"""In the cache folder: the text of each profiled kernel by its hash, where tools find it by the name in its code."""
+"""Subfolder of the cache with the text of each profiled kernel by its hash, where tools find it by the name in its
+code."""
 TRACE_DEADLINE_S = 120.0
 NO_GPU = "needs a GPU"
 
@@ -59,8 +60,8 @@ def _ignore(_: str) -> None:
 async def profile_kernel(
     kernel: Path, target: str | None, directory: Path, settings: Settings, tell: Tell = _ignore
 ) -> ProfileReport | CheckOutcome:
-    """The profile; or why the kernel cannot be run at all. What single tools cannot do is in the report. `tell` hears
-    what is done now, since tools take long.
+    """Return the profile, or the reason why the kernel cannot run at all. The report lists what single tools cannot do.
+    `tell` receives progress messages, since tools take long.
 
     Raises UserError for a file that cannot be read or has no task, TargetError when the task cannot be captured.
     """
@@ -81,7 +82,8 @@ async def profile_kernel(
 async def profile_candidate(
     session: Session, runs: RunBuilder, task: Task, candidate: Candidate, file_name: str, tell: Tell = _ignore
 ) -> ProfileReport | CheckOutcome:
-    """The profile of a candidate of the session's task, which the report calls `file_name`; as `profile_kernel`."""
+    """Return the profile of a candidate of the session's task, which the report calls `file_name`; as
+    `profile_kernel`."""
     index = await session.gpu_index()
     copy = _copy(candidate, session.settings.cache_directory)
     tell("it is compiled")
@@ -96,7 +98,7 @@ async def profile_candidate(
 
 
 def _copy(candidate: Candidate, cache: Path) -> Path:
-    """The text under a name that stays the same, so that its build is found again. Raises EnvironmentProblem."""
+    """Store the text under a stable name, so that its build is cached. Raises EnvironmentProblem."""
     path = cache / PROFILED_FOLDER / f"{candidate.id}.cu"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -126,7 +128,7 @@ class _Profiled:
         self._built = ready[0].built
 
     async def count(self) -> ProfileReport | CheckOutcome:
-        """By the executor, with ptxas's facts and estimated times."""
+        """Profile with the executor, with ptxas's facts and estimated times."""
         self._tell("the PTX executor counts what each line does")
         profiles = await self._runs.count_runs(self._given)
         if not isinstance(profiles, tuple):
@@ -144,7 +146,7 @@ class _Profiled:
         return report.model_copy(update={"findings": tuple(self._on_file(finding) for finding in lint)})
 
     async def measure(self, index: int) -> ProfileReport | CheckOutcome:
-        """By the tools on the GPU; what they leave open stays open."""
+        """Profile with the tools on the GPU. What they do not measure stays open."""
         ncu, sanitizer, tidy = await find_tools(NEEDED_TOOLS)
         files = [await self._runs.inputs_of(run) for run in self._given]
         for found in files:
@@ -178,7 +180,7 @@ class _Profiled:
         return report.model_copy(update={"findings": seen, "eager": eager})
 
     def _confinement(self, folder: Path, *, needs_counters: bool) -> Confinement:
-        """The tool writes to its folder, and reads what the session's inputs are."""
+        """Confine a tool: it writes to its folder, and reads the session's inputs."""
         session, readable = self._session, (self._session.scratch,)
         return profiler_confinement(
             session.sandbox, session.worker.python, readable=readable, scratch=folder, needs_counters=needs_counters
@@ -201,7 +203,7 @@ class _Profiled:
         return await run_ncu(tool, program, folder, self._confinement(folder, needs_counters=True), turn)
 
     async def _sanitize(self, tool: Tool, index: int) -> tuple[list[ToolRun], list[Finding]]:
-        """At small sizes, whose edges are where faults are: the tools are ten to a hundred times slower."""
+        """Run the sanitizers at small sizes, where edges are: the tools are ten to a hundred times slower."""
         runs: list[ToolRun] = []
         findings: list[Finding] = []
         for run in self._small or self._given:
@@ -219,7 +221,7 @@ class _Profiled:
         return list({run.tool: run for run in runs}.values()), findings
 
     async def _trace(self, index: int, files: CaseFiles) -> tuple[ToolRun, tuple[EagerKernel, ...]]:
-        """What PyTorch launches for the forward."""
+        """Trace PyTorch's own launches of the forward."""
         arguments = [
             {"tensor": argument.name} if isinstance(argument, TaskTensor) else {"value": argument.value}
             for argument in self._task.arguments
@@ -244,7 +246,7 @@ class _Profiled:
         operations: Sequence[tuple[float, tuple[KernelProfile, ...]]],
         tools: Sequence[ToolRun],
     ) -> ProfileReport:
-        """Forward and backward together; a kernel's share becomes that of both."""
+        """Combine forward and backward; a kernel's share becomes that of both."""
         total_us = sum(time_us for time_us, _ in operations)
         kernels = tuple(
             kernel.model_copy(update={"share": kernel.share * time_us / (total_us or 1.0)})
@@ -274,7 +276,7 @@ class _Profiled:
         return (f"{len(steps)} library steps are not part of the profile",) if steps else ()
 
     def _on_file(self, finding: Finding) -> Finding:
-        """The user's name for the file that the tools saw a copy of."""
+        """Restore the user's name of the file, of which the tools saw a copy."""
         return finding.model_copy(update={"file": self._file}) if finding.file == self._copy.name else finding
 
 
@@ -283,7 +285,7 @@ def _not_asked(name: str) -> ToolRun:
 
 
 def _with_tool(report: ProfileReport | CheckOutcome, failed: ToolRun) -> ProfileReport | CheckOutcome:
-    """A profile that was counted because ncu could not measure, with ncu's own reason."""
+    """Return a counted profile with ncu's reason for not measuring."""
     if not isinstance(report, ProfileReport):
         return report
     others = tuple(run for run in report.tools if run.tool != failed.tool)

@@ -1,8 +1,8 @@
-"""Runs the profilers and sanitizers around the program that launches a candidate (`worker/profile/launches.py`).
+"""Run profilers and sanitizers on the program that launches a candidate (`worker/profile/launches.py`).
 
-A tool that is not there, refuses the machine or overruns its deadline is a `ToolRun` with its reason, and the profile
-goes on without it. Each runs confined as `profiler_confinement` says, and with less of it where it gives nothing so:
-then its `ToolRun` says that. No host code but ours runs in them.
+A tool that is missing, refuses the machine or exceeds its deadline is a `ToolRun` with its reason, and the profile
+continues without it. Each runs confined as `profiler_confinement` defines. A tool that produces nothing there runs
+again with less confinement, and its `ToolRun` says so. No host code but ours runs in them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from kernel_lsp.verify.session.ready_runs import ReadyRun
 
 PROGRAM = "profile_launches"
 N_PASSES = 34
-"""About so many times Nsight Compute launches each kernel for what we ask of it."""
+"""Approximate passes of Nsight Compute over each kernel for the metrics that we request."""
 COLLECT_DEADLINE_S = 240.0
 PRINT_DEADLINE_S = 60.0
 SANITIZE_DEADLINE_S = 120.0
@@ -47,12 +47,12 @@ TIDY_DEADLINE_S = 60.0
 MAX_PAGE_BYTES = 64 << 20
 
 Turn = Callable[[], AbstractAsyncContextManager[None]]
-"""The GPU alone, for as long as it is entered."""
+"""Holds the GPU exclusively while entered."""
 
 
 @dataclass(frozen=True)
 class NcuPages:
-    """What Nsight Compute saw: nothing where it did not run."""
+    """Nsight Compute's results; empty where it did not run."""
 
     run: ToolRun
     launches: tuple[NcuLaunch, ...] = ()
@@ -60,7 +60,7 @@ class NcuPages:
 
 
 def launch_program(python: Path, ready: ReadyRun, files: CaseFiles, device: int, folder: Path) -> list[str | Path]:
-    """Write the request of `profile_launches` into `folder`; the command line that runs it."""
+    """Write the request of `profile_launches` into `folder`, and return the command line that runs it."""
     folder.mkdir(parents=True, exist_ok=True)
     code, request = folder / "code", folder / "request.json"
     code.write_bytes(base64.b64decode(ready.built.cubin) if ready.built.cubin else ready.built.ptx.encode())
@@ -80,7 +80,7 @@ def launch_program(python: Path, ready: ReadyRun, files: CaseFiles, device: int,
 async def run_ncu(
     tool: Tool, program: Sequence[str | Path], folder: Path, confinement: Confinement, turn: Turn = nullcontext
 ) -> NcuPages:
-    """Profile every launch of the program. `turn` is held meanwhile: the GPU's counters are one tool's at a time."""
+    """Profile every launch of the program. `turn` is held meanwhile: the GPU's counters serve one tool at a time."""
     absent = _absent(tool)
     if absent is not None:
         return NcuPages(absent)
@@ -104,7 +104,7 @@ async def run_ncu(
 async def run_sanitizers(
     tool: Tool, program: Sequence[str | Path], folder: Path, confinement: Confinement
 ) -> tuple[tuple[ToolRun, ...], tuple[Finding, ...]]:
-    """All four tools of compute-sanitizer, beside each other."""
+    """Run all four tools of compute-sanitizer concurrently."""
     absent = _absent(tool)
     if absent is not None:
         return (absent,), ()
@@ -115,7 +115,7 @@ async def run_sanitizers(
 async def run_tidy(
     tool: Tool, kernel: Path, include_directories: Sequence[Path], level: SandboxLevel
 ) -> tuple[ToolRun, tuple[Finding, ...]]:
-    """Lint a file of device code, which reads these headers."""
+    """Lint a file of device code, which includes these headers."""
     absent = _absent(tool)
     if absent is not None:
         return absent, ()
@@ -153,7 +153,7 @@ async def _sanitize(
 
 @dataclass(frozen=True)
 class _Held:
-    """How a tool was confined in the end."""
+    """The confinement that a tool finally ran in."""
 
     confinement: Confinement
     words: str
@@ -162,7 +162,7 @@ class _Held:
 async def _run_until(
     argv: Sequence[str | Path], deadline_s: float, folder: Path, confinement: Confinement, report: Path
 ) -> tuple[ProcessResult, _Held]:
-    """Run a tool that writes a report; once more with limits alone where it wrote none, and not for want of time."""
+    """Run a tool that writes a report. Where it ended without one, run it again confined by limits alone."""
     result = await _run(argv, deadline_s, folder, confinement)
     is_least = confinement.level in (SandboxLevel.NONE, SandboxLevel.LIMITS)
     if report.is_file() or result.timed_out or is_least:

@@ -1,4 +1,4 @@
-"""One kernel file against its task."""
+"""Check one kernel file against its task."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ MAX_KERNEL_BYTES = 4 << 20
 async def check_kernel(
     kernel: Path, target: str | None, directory: Path, settings: Settings, start: SessionStart | None = None
 ) -> Verdict:
-    """The full verdict on a `.cu` file, or on a file with host code of its own (`foreign`).
+    """Return the full verdict on a `.cu` file, or on a file with host code of its own (`foreign`).
 
-    The task is `target`, or what the file's `task:` line says. `start` is what a session begins with, where it has.
+    The task is `target`, or the file's `task:` line. `start` is an already started session, if any.
 
     Raises UserError for a file that cannot be read or has no task, TargetError when the task cannot be captured.
     """
@@ -55,11 +55,11 @@ async def check_kernel(
 
 
 def read_kernel(kernel: Path) -> str:
-    """The text of a kernel file. Raises UserError when it cannot be read."""
+    """Return the text of a kernel file. Raises UserError when it cannot be read."""
     try:
         if kernel.stat().st_size > MAX_KERNEL_BYTES:
             raise UserError(f"larger than {MAX_KERNEL_BYTES >> 20} MiB", file=str(kernel), next_step="name a .cu file")
-        return kernel.read_text(encoding="utf-8-sig")  # a mark of the byte order is nothing to a compiler
+        return kernel.read_text(encoding="utf-8-sig")  # compilers ignore a byte order mark
     except UnicodeDecodeError:
         raise UserError("not a text file in UTF-8", file=str(kernel), next_step="name a .cu file") from None
     except OSError as error:
@@ -67,9 +67,10 @@ def read_kernel(kernel: Path) -> str:
 
 
 def find_task(kernel: Path, task_line: str | None, target: str | None, directory: Path) -> TargetSource:
-    """The task of a kernel: `target` against `directory`, else its `task:` line against the kernel's own folder.
+    """Return the task of a kernel: `target` against `directory`, else its `task:` line against the kernel's own folder.
 
-    Raises UserError without either."""
+    Raises UserError without either.
+    """
     if target is not None:
         return read_target(target, directory)
     if task_line is not None:

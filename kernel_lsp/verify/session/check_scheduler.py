@@ -1,5 +1,4 @@
-"""What PTX executors are asked about one built candidate: looks, each on an executor of its own, several at once where
-the machine has cores to spare."""
+"""Run the CPU checks of a built candidate, in parallel where cores are free."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ LoadedLook = Callable[[PtxExecutor, Loaded], Awaitable[CheckOutcome | None]]
 
 @dataclass(frozen=True)
 class Lookout:
-    """What looks at one task's candidates need. `has_gpu` says that a GPU runs what they let through."""
+    """The resources of one task's CPU checks. `has_gpu`: a GPU runs the candidates that pass."""
 
     executors: ExecutorPool
     device: CpuDevice
@@ -48,7 +47,7 @@ class Lookout:
 
 @dataclass
 class Looks:
-    """Looks at one candidate that was built as `request` says."""
+    """The CPU checks of one candidate that was built from `request`."""
 
     lookout: Lookout
     request: BuildRequest
@@ -56,14 +55,15 @@ class Looks:
     built: Built
     plans: Mapping[OperationKind, Plan]
     is_loaded: bool = True
-    """False once no executor loads it, which is left to the GPU."""
+    """False once no executor loads it; the candidate is then left to the GPU."""
 
     async def first(self, depth: Depth, progress: Progress) -> CheckOutcome | None:
-        """All cases; where there is a GPU, what it must pass before the GPU may run it. None when nothing failed."""
+        """Run all cases; with a GPU, only those that must pass before the GPU may run the candidate. None when nothing
+        failed."""
         return await first_failure([partial(self._checked, plan, depth) for plan in self.plans.values()], progress)
 
     async def others(self, progress: Progress) -> CheckOutcome | None:
-        """What takes longer, and no GPU has to wait for. None when nothing failed."""
+        """Run the longer checks, which no GPU has to wait for. None when nothing failed."""
         far: list[Look] = [partial(self._far, plan) for plan in self.plans.values()]
         vast: list[Look] = [partial(self._vast, plan) for plan in self.plans.values()]
         estimates: list[Look] = [partial(self._estimated, plan) for plan in self.plans.values()]
@@ -84,7 +84,7 @@ class Looks:
         return await self._on_executor(self.built, look, progress, NOT_LOOKED_FURTHER)
 
     async def _estimated(self, plan: Plan, progress: Progress) -> CheckOutcome | None:
-        """What launches at the captured sizes do; where there is no GPU, the check of all cases begins with that."""
+        """Count what launches at the captured sizes do. Without a GPU the check of all cases begins with that."""
 
         async def look(executor: PtxExecutor, _: Loaded) -> CheckOutcome | None:
             await self.lookout.checks.estimate(executor, self.built, self.prepared, plan, progress)
@@ -101,7 +101,7 @@ class Looks:
         return await self._on_executor(self.built, look, progress, NOT_LOOKED_FURTHER)
 
     async def _elsewhere(self, progress: Progress) -> CheckOutcome | None:
-        """A few cases of what the text is on other GPUs and for other compilers."""
+        """Run a few cases of the text's other programs, on other GPUs and with other compilers."""
         few = [plan[:N_CASES_ELSEWHERE] for plan in self.plans.values()]
         async for other in programs_elsewhere(self.lookout.compiler, self.request, self.built):
             aside = Progress(progress.candidate_id)
@@ -112,7 +112,7 @@ class Looks:
         return None
 
     async def _with_guards(self, progress: Progress) -> CheckOutcome | None:
-        """Small cases with guards around local arrays, where there are any."""
+        """Run small cases with guards around local arrays, where there are any."""
         apart = await guarded(self.lookout.compiler, self.request, self.built)
         if apart is None:
             return None
@@ -124,7 +124,7 @@ class Looks:
     async def _cases(
         self, built: Built, plans: Sequence[Plan], depth: Depth, progress: Progress, *, looks_far: bool = False
     ) -> CheckOutcome | None:
-        """The cases of these plans, one after the other; None when nothing failed."""
+        """Run the cases of these plans one after the other; None when nothing failed."""
         lookout, prepared = self.lookout, self.prepared
 
         async def look(executor: PtxExecutor, loaded: Loaded) -> CheckOutcome | None:
@@ -144,8 +144,8 @@ class Looks:
     async def _on_executor(
         self, built: Built, look: LoadedLook, progress: Progress, without: str
     ) -> CheckOutcome | None:
-        """A look by an executor that has loaded this build. Where none loads it and a GPU runs all cases, that is a
-        note: what the candidate is `without`."""
+        """Run a check on an executor that has loaded this build. Where none loads it and a GPU runs all cases, note the
+        missing check as `without`."""
         lookout, module = self.lookout, module_of(built, self.prepared.plan)
         async with lookout.executors.executor(module) as executor:
             loaded = await lookout.executors.load(executor, module)
@@ -161,7 +161,8 @@ class Looks:
 
 
 def _check_of(lookout: Lookout, depth: Depth) -> Check:
-    """Where there is a GPU, what it must pass before that runs it; a full verdict estimates beside the GPU's cases."""
+    """Return the check of a depth. With a GPU, it is what must pass before the GPU runs; a full verdict estimates
+    during the GPU's cases."""
     checks = lookout.checks
     if lookout.has_gpu:
         return checks.screen_and_estimate if depth == "screen" else checks.screen
@@ -169,8 +170,8 @@ def _check_of(lookout: Lookout, depth: Depth) -> Check:
 
 
 async def first_failure(looks: Sequence[Look], progress: Progress, n_at_once: int = N_LOOKS) -> CheckOutcome | None:
-    """The first in their order, however many are under way; what each found is noted in that order, too. Those behind
-    it are not begun, or are ended."""
+    """Run checks concurrently and return the first failure in their order. Results are recorded in that order, too.
+    Checks behind a failure are not started, or cancelled."""
     turn, failures = asyncio.Semaphore(n_at_once), list[CheckOutcome]()
 
     async def look_in_turn(look: Look, piece: Progress) -> CheckOutcome | None:
@@ -195,7 +196,7 @@ async def first_failure(looks: Sequence[Look], progress: Progress, n_at_once: in
 
 
 def audited(text: str, built: Built, progress: Progress) -> Rejected | None:
-    """What a build may not do by its PTX; warnings are noted."""
+    """Reject a build whose PTX breaks a rule; warnings are recorded."""
     findings = audit(text, built)
     errors = [finding for finding in findings if finding.severity is Severity.ERROR]
     if errors:
@@ -208,7 +209,7 @@ def audited(text: str, built: Built, progress: Progress) -> Rejected | None:
 
 
 def _with_names(refused: Rejected, built: Built) -> Rejected:
-    """Findings call kernels by the names that the plan gives them, not by symbols."""
+    """Replace symbols in findings by the plan's names of kernels."""
     names = {symbol: name for name, symbol in built.symbols.items()}
     findings = [
         finding.model_copy(update={"kernel": names.get(finding.kernel or "", finding.kernel)})

@@ -1,7 +1,7 @@
-"""The configurations of a task's folder: those that one capture covers, and the others, each captured by itself.
+"""The configurations of a task's folder: those that one capture covers, and the others, each with a capture of its own.
 
-A configuration with another constant or dtype is another task. A candidate that is correct there as it is serves it;
-for one that is not the verdict says so, and the operator made from it falls back to PyTorch there.
+A configuration with another constant or dtype is another task. A candidate that is correct there unchanged serves it.
+For any other the verdict says so, and the operator made from the candidate falls back to PyTorch there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kernel_lsp.errors import TargetError
 from kernel_lsp.verify.session.platform import Platform
 
 ConfigurationVerdict = tuple[UncoveredConfiguration, Verdict | TargetError]
-"""What a candidate did in a configuration, or why that could not be captured."""
+"""A candidate's verdict in a configuration, or why that could not be captured."""
 
 
 class UncoveredCaptures:
@@ -43,10 +43,11 @@ class UncoveredCaptures:
 
 
 def with_configurations(verdict: Verdict, task: Task, others: Sequence[ConfigurationVerdict]) -> Verdict:
-    """Return a correct `verdict` with what the candidate does in every configuration.
+    """Return a correct `verdict` with the candidate's outcome in every configuration.
 
-    A candidate that crashes or hangs in one is at fault; one that is incorrect in another than the first does not
-    serve that one."""
+    A candidate that crashes or hangs in one is at fault. One that is incorrect in another than the first does not serve
+    that one.
+    """
     served = [ConfigurationOutcome(name=c.name, is_served=True) for c in task.configurations]
     found = (*served, *(_outcome(*other) for other in others))
     outcomes = [each.outcome for _, each in others if isinstance(each, Verdict)]

@@ -1,4 +1,4 @@
-"""Predicted times of a target, or of a kernel beside it, without checking anything."""
+"""Predict the times of a target, or of a kernel and its target, without checking anything."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KERNEL_SUFFIXES = (".cu", ".cuh")
 
 
 class EstimateReport(Noun):
-    """Estimates by what they are of: ``eager forward``, ``eager backward``, or the kernel's operations."""
+    """Estimates by subject: ``eager forward``, ``eager backward``, or the kernel's operations."""
 
     schema_version: int = SCHEMA_VERSION
     target: str
@@ -27,7 +27,7 @@ class EstimateReport(Noun):
 
 
 async def estimate_target(target: str, directory: Path, settings: Settings) -> EstimateReport:
-    """Eager PyTorch's time for a target; for a `.cu` file, its own time and eager's.
+    """Return eager PyTorch's time for a target; for a `.cu` file, its own time and eager's.
 
     Raises SettingError for an unknown GPU, TargetError and UserError as capturing and reading do.
     """

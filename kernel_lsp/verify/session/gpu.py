@@ -1,5 +1,5 @@
 """The GPU of a session. Workers take seconds to import torch and to open a device, so they start with the session,
-beside the capture of the target."""
+during the capture of the target."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SessionGpu:
     """One GPU, the worker that candidates run in, and a spare worker for PyTorch's own times."""
 
     def __init__(self, index: int, make_worker: Callable[[], Worker], compiler: Compiler, directory: Path) -> None:
-        """`make_worker` gives workers that were not started. Call from within a running event loop."""
+        """`make_worker` returns workers that are not started. Call from within a running event loop."""
         self.index = index
         self._make_worker = make_worker
         self._device = GpuDevice(make_worker, index, directory, compiler)
@@ -29,19 +29,19 @@ class SessionGpu:
         self._warming = asyncio.create_task(self._warm(self._spare))
 
     async def device(self) -> GpuDevice:
-        """The GPU, once it is open. Raises EnvironmentProblem when torch does not see it."""
+        """Return the GPU, once it is open. Raises EnvironmentProblem when torch does not see it."""
         return await asyncio.shield(self._opening)
 
     def timing_worker(self) -> Worker:
-        """A worker in which no candidate ever was: the spare one first."""
+        """Return a worker that never held a candidate, the spare one first."""
         spare, self._spare = self._spare, None
         return spare or self._make_worker()
 
     async def close(self) -> None:
-        """End the workers that nobody took."""
+        """Close the unused workers."""
         for task in (self._opening, self._warming):
             task.cancel()
-        # What they raise was told to whoever asked for the GPU.
+        # Their errors were reported to the callers that asked for the GPU.
         await asyncio.gather(self._opening, self._warming, return_exceptions=True)
         await self._device.__aexit__(None, None, None)
         if self._spare is not None:
@@ -49,11 +49,11 @@ class SessionGpu:
 
     async def _open(self) -> GpuDevice:
         device = await self._device.__aenter__()
-        with suppress(KernelLspError):  # it is built again, and missed, when it is needed
+        with suppress(KernelLspError):  # it is built again when needed, and reports its error then
             await device.slot.prepare_canary()
         return device
 
     async def _warm(self, worker: Worker) -> None:
-        with suppress(KernelLspError):  # then it is no faster than a new one
+        with suppress(KernelLspError):  # without it the worker starts as slowly as a new one
             await worker.__aenter__()
             await worker.converse("open_device", {"device": self.index}, deadline_s=WARM_DEADLINE_S)

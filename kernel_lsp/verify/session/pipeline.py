@@ -48,13 +48,13 @@ from kernel_lsp.verify.session.ready_runs import RunBuilder
 
 MIN_SLOTS, MAX_SLOTS = 2, 8
 N_SLOTS = max(MIN_SLOTS, min(MAX_SLOTS, (os.cpu_count() or 1) // 2))
-"""Candidates under way at once: a compiler and an executor are one core each, and the GPU takes one at a time."""
+"""Concurrent candidates: a compiler and an executor take one core each, and the GPU takes one candidate at a time."""
 DEVICE_NAME = "PTX executor (CPU)"
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Evaluator:
-    """Runs the pipeline for candidates of one captured task. Private to this room: others ask a `Verifier`."""
+    """Runs the pipeline for candidates of one captured task. Private to this room: other rooms use a `Verifier`."""
 
     def __init__(
         self,
@@ -65,9 +65,9 @@ class Evaluator:
         screen_families: Sequence[str] = SCREEN_FAMILIES,
         name: str = "",
     ) -> None:
-        """`measured_on` is the GPU that runs and times candidates beside the executor; None for the executor alone.
-        `screen_families` are the input families of the forward in a screen. `name` is a folder of its own: each
-        evaluator of a platform has another."""
+        """`measured_on` is the GPU that also runs and times candidates; None for the executor alone. `screen_families`
+        are the input families of the forward in a screen. `name` is its folder, unique among the evaluators of a
+        platform."""
         self._task, self._platform = task, platform
         self._compiler, self._gpu, self._executors = platform.compiler, platform.gpu, platform.executors
         self._gpu_device = None if measured_on is None else measured_on.device
@@ -100,8 +100,8 @@ class Evaluator:
         await self._store.close()
 
     async def worker_is_free(self) -> None:
-        """Wait until captures delay no case. A GPU has all cases made at once, and waits for them; the executor takes
-        longer for a case than the worker."""
+        """Wait until captures delay no case. With a GPU all cases are made at once, and the GPU waits for them. The
+        executor needs longer for a case than the worker."""
         if self._gpu_device is not None:
             await self._store.idle()
 
@@ -132,7 +132,7 @@ class Evaluator:
     ) -> CheckOutcome:
         building = self._begin_building(prepared)
         try:
-            await asyncio.sleep(0)  # a warm compiler has it before cases are chosen, which keeps this loop busy
+            await asyncio.sleep(0)  # send the request to a warm compiler before choosing cases blocks this loop
             plans = {direction: self._choice.plan(prepared, direction, depth) for direction in prepared.directions}
             if self._gpu_checks is not None:
                 self._gpu_checks.prefetch(list(plans.values()))
@@ -148,7 +148,7 @@ class Evaluator:
         if not is_plain(built.architecture):
             progress.notes.append(f"compiled for {built.architecture}: it uses what that architecture alone has")
         with self._executors.loading_ahead(module_of(built, prepared.plan), min(len(plans), N_LOOKS)):
-            await asyncio.sleep(0)  # they are asked to before this loop is busy
+            await asyncio.sleep(0)  # send the load requests before this loop is blocked
             return await self._evaluate_built(candidate, prepared, built, plans, depth, progress)
 
     async def _evaluate_built(
@@ -183,7 +183,7 @@ class Evaluator:
         return failure or Correct(cases=tuple(progress.cases))
 
     def _begin_building(self, prepared: Prepared) -> asyncio.Task[Built | BuildFailed | TimedOut] | None:
-        """Where the names of kernels depend on no size; None where they do."""
+        """Begin the build where kernel names depend on no size; None where they do."""
         names = all_names(map(prepared.operation, prepared.directions), prepared.signatures)
         if names is None:
             return None
@@ -228,13 +228,13 @@ def _operations(plans: Mapping[OperationKind, Plan]) -> list[BoundOperation]:
 
 
 def _held_by_the_task(prepared: Prepared) -> Sequence[str]:
-    """What a plan leaves open and no case can change."""
+    """Note the dims that are symbolic in the plan but fixed by the task."""
     held = ", ".join(f"{name} = {size}" for name, size in prepared.fixed_dims.items())
     return [f"{held} in every case, since the target holds it: the operator takes no other size"] if held else []
 
 
 def _total_estimate(estimates: Sequence[Estimate]) -> Estimate | None:
-    """Forward and backward together: what the search minimizes."""
+    """Return the estimate of forward and backward together, which the search minimises."""
     if not estimates:
         return None
     sums = ("time_us", "low_us", "high_us", "bytes_moved", "n_operations", "n_launches")
@@ -242,7 +242,7 @@ def _total_estimate(estimates: Sequence[Estimate]) -> Estimate | None:
 
 
 def _total_measurement(measurements: Sequence[Measurement], n_expected: int) -> Measurement | None:
-    """Forward and backward together, when both were measured."""
+    """Return the measurement of forward and backward together, when both were measured."""
     if len(measurements) < n_expected:
         return None
     sums = ("time_us", "low_us", "high_us")

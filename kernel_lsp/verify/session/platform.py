@@ -1,4 +1,4 @@
-"""The processes and folders that the verdicts on one task are reached with."""
+"""The processes and folders behind the verdicts on one task."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from kernel_lsp.verify.cpu.executor_pool import ExecutorPool
 
 @dataclass(frozen=True)
 class Platform:
-    """What all evaluators of one task share. `worker` captures and makes references; `executors` may read and write
-    `directory` alone. `gpu` is the one that times are estimated for. Each of `capture_numbers` names one capture in the
-    worker, and none is an index of a task folder's configuration."""
+    """The resources shared by all evaluators of one task. `worker` captures and makes references. `executors` may
+    access `directory` alone. `gpu` is the target of estimates. Each of `capture_numbers` names one capture in the
+    worker; none is an index of a task folder's configuration."""
 
     worker: Worker
     compiler: Compiler

@@ -1,4 +1,4 @@
-"""Builds and binds candidates without judging them: for profiles, and for tools that only compile."""
+"""Build and bind candidates without judging them: for profiles, and for tools that only compile."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ReadyRun:
 
     @property
     def is_given(self) -> bool:
-        """Return whether it is at the captured sizes, on the user's own inputs."""
+        """Return whether it runs the user's own inputs at the captured sizes."""
         return self.case.is_captured and self.case.family == "given"
 
 
@@ -51,7 +51,7 @@ class RunBuilder:
     device: CpuDevice
 
     async def ready_runs(self, candidate: Candidate, file_name: str = COMPILED_AS) -> list[ReadyRun] | CheckOutcome:
-        """Build and bind each direction at the captured sizes and at small ones; or return why it cannot be run.
+        """Build and bind each direction at the captured sizes and at small ones, or return why that is impossible.
         Tools call the text `file_name`."""
         prepared = prepare(candidate.text, self.task)
         if isinstance(prepared, BuildFailed):
@@ -69,7 +69,7 @@ class RunBuilder:
         return refused or [ReadyRun(built, case, bound) for plan in plans for case, bound in plan]
 
     async def count_runs(self, runs: Sequence[ReadyRun]) -> tuple[Profile, ...] | CheckOutcome:
-        """Count on the executor what the launches of runs do, which share one build; or return why that fails. Values
+        """Count on the executor what the launches of runs do, which share one build, or return why that fails. Values
         are not judged."""
         built, profiles = runs[0].built, list[Profile]()
         async with self.platform.executors.executor() as executor:

@@ -1,5 +1,5 @@
-"""Scalar mutation: a candidate whose plan takes scalars runs with other values, too, since one that was verified with a
-single value may ignore it."""
+"""Scalar mutation: run a candidate whose plan takes scalars with other values, too. One that was verified with a single
+value may ignore it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _Values = tuple[tuple[str, Number], ...]
 
 @dataclass(frozen=True, eq=False)
 class MutatedTask:
-    """The task with other values for the scalars in `names`, which `words` list. `families` are of its inputs."""
+    """The task with other values for the scalars in `names`, which `words` lists. `families` are its input families."""
 
     task: Task
     names: frozenset[str]
@@ -51,7 +51,7 @@ class MutatedTask:
     families: tuple[str, ...]
 
     def failure(self, outcome: CheckOutcome) -> Mismatch | Crashed | TimedOut | None:
-        """Return what a candidate's outcome on this task says against it; None where it says nothing."""
+        """Return the failure that a candidate's outcome on this task proves; None where it is inconclusive."""
         if not isinstance(outcome, Mismatch | Crashed | TimedOut) or _is_undefined(outcome):
             return None
         return outcome.model_copy(update={"message": f"with {self.words}: {outcome.message}"})
@@ -60,9 +60,10 @@ class MutatedTask:
 class ScalarMutation:
     """Captures one task's mutations, each once for all candidates.
 
-    All scalars that a plan takes change at once, each to a value of its own, as `number_changes` says. Fewer change
-    where the target cannot be captured with the new values, computes something else, or the plan's contract excludes
-    them. Another truth value may take another branch of the code, as the operator's caller may."""
+    All scalars that a plan takes change at once, each to a value of its own, by the rules in `scalar_mutators`. Fewer
+    change where the target cannot be captured with the new values, computes something else, or the plan's contract
+    excludes them. A flipped boolean may take another branch of the code, as the operator's caller may.
+    """
 
     def __init__(self, source: TargetSource, task: Task, platform: Platform) -> None:
         self._source, self._task, self._platform = source, task, platform
@@ -72,8 +73,9 @@ class ScalarMutation:
     async def mutated_tasks(self, candidate: Candidate) -> list[MutatedTask]:
         """Return at most five mutations of the scalars that the candidate's plan takes.
 
-        Integers go far away only where their neighbours leave the computation as it is: a repetition count would
-        otherwise cost a thousand times the work. Raises EnvironmentProblem for a broken machine."""
+        Integers change far only where a change by one keeps the computation: a repetition count would otherwise cost a
+        thousand times the work. Raises EnvironmentProblem for a broken machine.
+        """
         prepared = prepare(candidate.text, self._task)
         if isinstance(prepared, BuildFailed):
             return []
@@ -99,8 +101,8 @@ class ScalarMutation:
         return None
 
     async def _mutated(self, change: Change, prepared: Prepared) -> MutatedTask | None:
-        """Return None where nothing changes, and where the change is outside of the contract, cannot be captured or
-        gives another computation."""
+        """Return the mutated task. None where nothing changes, and where the change is outside the contract, cannot be
+        captured or gives another computation."""
 
         def is_taken(name: str, value: Value) -> bool:
             return self._takes(prepared, {name: value})
@@ -118,7 +120,7 @@ class ScalarMutation:
         try:
             return prepared.holds_with(values, captured_sizes(self._task))
         except PlanError:
-            return False  # e.g. a condition that divides by a scalar, which is zero now
+            return False  # e.g. a condition that divides by a scalar that is now zero
 
     async def _captured(
         self, after: TargetSource, pairs: Sequence[tuple[ScalarInput, ScalarInput]], families: tuple[str, ...]
@@ -141,8 +143,8 @@ def _taken_scalars(plan: LaunchPlan) -> frozenset[str]:
 
 
 def _is_undefined(outcome: Mismatch | Crashed | TimedOut) -> bool:
-    """Return whether PyTorch's own result is not finite for ordinary inputs, e.g. the root of a negative scalar: then
-    it defines no result for these values."""
+    """Return whether PyTorch's own result is not finite for ordinary inputs, e.g. the root of a negative scalar: it
+    then defines no result for these values."""
     if not isinstance(outcome, Mismatch) or outcome.failed.family not in ORDINARY_FAMILIES:
         return False
     wrong = [error.expected for error in outcome.failed.errors if not is_within_budget(error)]

@@ -14,15 +14,17 @@ from kernel_lsp.errors import EnvironmentProblem
 
 MEMORY_FOLDER = Path("/dev/shm")
 MIN_FREE_IN_MEMORY_BYTES = 16 << 30
-"""Of the memory folder, before it is used: one case at full size may be two gigabytes, and others live there, too."""
+"""Minimum free bytes of the memory folder to use it: one case at full size may take 2 GB, and other programs use it,
+too."""
 MIN_FREE_BYTES = 256 << 20
-"""Before a run starts: one case at full size is inputs, outputs and a reference."""
+"""Minimum free bytes before a run starts: one case at full size has inputs, outputs and a reference."""
 PREFIX = "kernel-lsp-"
 
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """A new folder that only this user can read, removed at the end; what a killed process of ours left goes first.
+    """Yield a new folder that only this user can read, removed at the end. Leftovers of killed processes are removed
+    first.
 
     ``$TMPDIR`` is used where it is set. Raises EnvironmentProblem when there is hardly any space.
     """
@@ -45,7 +47,7 @@ def _parent() -> Path:
 
 
 def _sweep(parent: Path) -> None:
-    """Remove folders whose process is gone: memory that nobody uses is missing until the machine restarts."""
+    """Remove folders whose process is gone: their memory would be lost until the machine restarts."""
     for folder in parent.glob(f"{PREFIX}*"):
         named = re.fullmatch(rf"{PREFIX}(\d+)-\w+", folder.name)
         if named and not Path(f"/proc/{named[1]}").exists() and Path("/proc/self").exists():

@@ -1,4 +1,4 @@
-"""What one command needs to evaluate: a worker under the user's interpreter, a compiler, a GPU to estimate for, and a
+"""The resources of one command: a worker under the user's interpreter, a compiler, a target GPU for estimates, and a
 private scratch folder. Everything ends with the session."""
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class _Workbench:
 
 
 class Session:
-    """Use as ``async with``. Raises EnvironmentProblem or SettingError when something is missing."""
+    """The resources of one command. Use as ``async with``. Raises EnvironmentProblem or SettingError when something is
+    missing."""
 
     def __init__(self, settings: Settings, start: SessionStart | None = None, *, full_wait_s: float = 0.0) -> None:
         """`start` is one that was entered already. `full_wait_s` is as `MeasuringGpu`'s."""
@@ -95,39 +96,41 @@ class Session:
 
     @property
     def worker(self) -> Worker:
-        """The one that captures."""
+        """Return the worker that captures."""
         return self._started.worker
 
     @property
     def scratch(self) -> Path:
-        """The session's folder, which its workers may write to."""
+        """Return the session's folder, which its workers may write to."""
         return self._started.scratch
 
     @property
     def include_directories(self) -> tuple[Path, ...]:
-        """Of the headers that kernels are compiled with."""
+        """Return the folders of the headers that kernels are compiled with."""
         return self._compiler.toolchain.include_directories
 
     @property
     def sandbox(self) -> SandboxLevel:
-        """How processes of this session are confined."""
+        """Return the confinement of this session's processes."""
         return self._started.sandbox
 
     def new_worker(self, python: Path) -> Worker:
-        """A worker, not started, with the deadline, the folders and the confinement of this session."""
+        """Return an unstarted worker with the deadline, folders and confinement of this session."""
         return self._started.new_worker(python)
 
     def new_folder(self, name: str) -> Path:
-        """An empty folder that ends with the session."""
+        """Return an empty folder that is removed with the session."""
         folder = self.scratch / f"{name}-{next(self._folder_numbers)}"
         folder.mkdir(parents=True)
         return folder
 
     async def gpu_index(self) -> int | None:
-        """The GPU that the settings ask for; None to use the executor alone. Raises SettingError when it is not there.
+        """Return the GPU that the settings select; None to use the executor alone. Raises SettingError when it is
+        missing.
 
-        One that the machine has is not waited for: `verifier` does that. What is measured on it is of that GPU: the
-        target GPU of estimates stays what the settings say."""
+        Does not wait for a GPU to open: `verifier` does. Measurements are of that GPU; the target GPU of estimates
+        stays that of the settings.
+        """
         device = self.settings.device
         if device == "cpu" or (device == "auto" and self._session_gpu is None):
             return None
@@ -136,12 +139,12 @@ class Session:
         return self._session_gpu.index
 
     async def capture(self, source: TargetSource, *, with_backward: bool) -> Task:
-        """The target as a task. Raises TargetError, EnvironmentProblem."""
+        """Return the target as a task. Raises TargetError, EnvironmentProblem."""
         return await self.worker.capture(source, with_backward=with_backward)
 
     def begin(self, text: str, plan: LaunchPlan) -> None:
-        """Begin to build a kernel, and have an executor load it, while its task is captured. The next `verifier` has
-        both."""
+        """Begin to build a kernel and to load it into an executor, while its task is captured. The next `verifier`
+        reuses both."""
         self._ahead = self._new_workbench()
         self._ahead.executors.start_with(
             lambda: build_ahead(self._compiler, text, plan, self.gpu, None),
@@ -150,8 +153,8 @@ class Session:
         self._stack.push_async_callback(self._ahead.executors.close)
 
     async def verifier(self, source: TargetSource, task: Task, *, uses_gpu: bool = True) -> Verifier:
-        """Return the verifier of the candidates of a task that was captured last, from `source`; it ends with the
-        session. Without `uses_gpu` candidates run on the PTX executor alone."""
+        """Return the verifier of the last captured task, from `source`; it ends with the session. Without `uses_gpu`
+        candidates run on the PTX executor alone."""
         device = await self.gpu_device() if uses_gpu and await self.gpu_index() is not None else None
         measured_on = None if device is None else await self._measuring_gpu(task, device)
         bench, self._ahead = self._ahead or self._new_workbench(), None
@@ -167,9 +170,11 @@ class Session:
         return await self._stack.enter_async_context(Verifier(source, task, platform, measured_on))
 
     async def gpu_device(self) -> GpuDevice | None:
-        """The session's GPU, once it is open. None when the settings leave it to us and torch cannot use it.
+        """Return the session's GPU, once it is open. None when the settings leave the choice open and torch cannot use
+        it.
 
-        Raises SettingError when it was asked for."""
+        Raises SettingError when it was asked for.
+        """
         if self._session_gpu is None:
             return None
         try:
@@ -180,7 +185,7 @@ class Session:
             raise await self._no_gpu() from None
 
     async def timer(self, task: Task, device: GpuDevice) -> OperationTimer:
-        """Who times this task's candidates on the session's GPU; it ends with the session."""
+        """Return the timer of this task's candidates on the session's GPU; it ends with the session."""
         assert self._session_gpu is not None
         timer = OperationTimer(
             task,
@@ -197,7 +202,8 @@ class Session:
         return _Workbench(directory, ExecutorPool(lambda: new_executor(directory, self.sandbox), N_SLOTS))
 
     async def _build_for_device(self, text: str, plan: LaunchPlan) -> Module | None:
-        """It opens later than a compiler does, and mostly is of the target GPU's architecture: the same build."""
+        """Build for the session's GPU. It opens later than a compiler, but mostly has the target GPU's architecture:
+        the same build."""
         return await build_ahead(self._compiler, text, plan, self.gpu, await self.gpu_device())
 
     async def _measuring_gpu(self, task: Task, device: GpuDevice) -> MeasuringGpu:

@@ -1,7 +1,7 @@
-"""What a session begins with: the user's interpreter, the scratch folder, and the worker that captures.
+"""Start a session: the user's interpreter, the scratch folder, and the worker that captures.
 
-The worker takes seconds to import torch. So this imports little itself, and a command may start it before it imports
-the rest of what it needs.
+The worker takes seconds to import torch. So this module imports little itself, and a command may start it before it
+imports the rest of what it needs.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from kernel_lsp.verify.session.scratch import scratch_folder
 
 
 class SessionStart:
-    """Use as ``async with``. What is wrong with the machine is raised by `check` alone: whoever entered may meanwhile
-    find something wrong with what the user gave, which is to be said first."""
+    """The start of a session. Use as ``async with``. Environment errors are deferred to `check()`, so that errors in
+    the user's input are reported first."""
 
     sandbox: SandboxLevel
     scratch: Path
@@ -59,8 +59,8 @@ class SessionStart:
             raise self._problem
 
     def new_worker(self, python: Path) -> Worker:
-        """A worker, not started, with the deadline, the folders and the confinement of this session. Raises
-        InternalError once that is ending."""
+        """Return an unstarted worker with the deadline, folders and confinement of this session. Raises InternalError
+        once the session is ending."""
         if self._removing is not None:
             raise InternalError("a worker was wanted by a session that is ending")
         worker = Worker(
@@ -74,8 +74,8 @@ class SessionStart:
         return worker
 
     def kill(self) -> None:
-        """Begin to end all workers at once, and to remove what they wrote: memory of a GPU, and of files, takes a
-        moment to be given back. No new one begins."""
+        """Begin to end all workers at once, and to remove their files: freeing memory of a GPU, and of files, takes a
+        moment. No new one starts."""
         for worker in self._workers:
             worker.kill()
         if self._removing is None and self._workers:
@@ -89,7 +89,8 @@ class SessionStart:
         if named is None:
             await self._start_worker(stack, await find_python(None))
             return
-        # Whether the interpreter has torch is found out while it imports it, and says best what is wrong.
+        # Examine the interpreter while the worker imports torch. Its errors are the most precise, so they are raised
+        # first.
         finding, starting = find_python(self.settings.python), self._start_worker(stack, named)
         for found in await asyncio.gather(finding, starting, return_exceptions=True):
             if isinstance(found, BaseException):
@@ -102,14 +103,14 @@ class SessionStart:
         if may_use_gpu(self.settings):
             self._preparing.append(asyncio.create_task(self.worker.open_context(gpu_number(self.settings))))
         self._preparing.append(asyncio.create_task(self.worker.prepare_capture()))
-        await asyncio.sleep(0)  # the request is on its way, whatever keeps this loop busy from now on
+        await asyncio.sleep(0)  # let the request be sent before this loop is blocked
 
 
 def may_use_gpu(settings: Settings) -> bool:
-    """Whether the settings allow a GPU, and there is one to try."""
+    """Check that the settings allow a GPU, and that there is one to try."""
     return settings.device != "cpu" and has_gpu()
 
 
 def gpu_number(settings: Settings) -> int:
-    """The number that `device` names: auto, cuda or cuda:N."""
+    """Return the GPU number in `device`: auto, cuda or cuda:N."""
     return int(settings.device.partition(":")[2] or 0)

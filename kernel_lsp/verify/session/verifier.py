@@ -1,4 +1,4 @@
-"""The one entry to a verdict: pipeline, scalar mutations and the configurations of the task's folder.
+"""The single entry point of verdicts: pipeline, scalar mutations and the configurations of the task's folder.
 
 async with await session.verifier(source, task) as verifier:
     verdict = await verifier.verify(candidate, "full")
@@ -33,7 +33,8 @@ class Verifier:
     """Reaches the verdicts on candidates of one task. Keeps executors warm between them. Use as ``async with``.
 
     A full verdict runs a candidate on the captured task, on the task with mutated scalars, and on those configurations
-    of the task's folder that the capture does not cover. The first failure decides. A screen runs the first alone."""
+    of the task's folder that the capture does not cover. The first failure decides. A screen runs the first alone.
+    """
 
     n_slots = N_SLOTS
 
@@ -54,7 +55,7 @@ class Verifier:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """End what is under way: left to itself it would start processes anew, and hold the GPU."""
+        """Cancel what is under way: otherwise it would start new processes, and hold the GPU."""
         for task in self._under_way:
             task.cancel()
         await asyncio.gather(*self._under_way, return_exceptions=True)
@@ -74,7 +75,7 @@ class Verifier:
 
     @property
     def runs(self) -> RunBuilder:
-        """Builds and counts candidates without a verdict, for profiles."""
+        """Return the builder that compiles and counts candidates without a verdict, for profiles."""
         return self._evaluator.runs
 
     async def verify(self, candidate: Candidate, depth: Depth) -> Verdict:
@@ -101,7 +102,7 @@ class Verifier:
         return verdict.model_copy(update={"stages_s": {**verdict.stages_s, **times.stages_s}})
 
     async def _capture_ahead(self, candidate: Candidate) -> None:
-        """Have the mutations captured while the candidate runs. Failures are raised where the mutations are needed."""
+        """Capture the mutations while the candidate runs. Failures are raised where the mutations are needed."""
         await self._evaluator.worker_is_free()
         with suppress(KernelLspError):
             await self._mutation.mutated_tasks(candidate)

@@ -1,4 +1,4 @@
-"""Scores of a benchmark run: speedups by group of baselines, fast_p, and the geometric mean."""
+"""Score a benchmark run: speedups by group of baselines, fast_p, and the geometric mean."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from kernel_lsp.core.benchmark import BaselineGroup, BenchEntry, BenchReport, Be
 from kernel_lsp.core.measurement import EAGER, Comparison, Estimate, TimedBaseline
 
 THRESHOLDS = (0.0, 0.5, 0.8, 1.0, 1.2, 1.5, 2.0, 5.0)
-"""KernelBench reports p of 0, 0.5, 0.8, 1, 1.5 and 2."""
+"""Values of p. KernelBench reports 0, 0.5, 0.8, 1, 1.5 and 2."""
 GROUPS: tuple[BaselineGroup, ...] = ("eager", "compile", "best")
 
 
 def bench_time(operation: str, comparison: Comparison) -> BenchTime:
-    """One operation's times, from the comparison that its verdict has."""
+    """Return one operation's times, from the comparison of its verdict."""
     baselines = {b.name: b.measurement.time_us for b in comparison.baselines if isinstance(b, TimedBaseline)}
     return BenchTime(
         operation=operation,
@@ -29,7 +29,7 @@ def bench_time(operation: str, comparison: Comparison) -> BenchTime:
 
 
 def speedups(times: Sequence[BenchTime]) -> dict[BaselineGroup, float]:
-    """Theirs over ours with all operations together, by group of baselines."""
+    """Return PyTorch's time over ours with all operations together, by group of baselines."""
     ours_us = sum(time.ours_us for time in times)
     if not ours_us:
         return {}
@@ -38,12 +38,12 @@ def speedups(times: Sequence[BenchTime]) -> dict[BaselineGroup, float]:
 
 
 def bench_report(entries: Sequence[BenchEntry]) -> BenchReport:
-    """The report of a finished run."""
+    """Return the report of a finished run."""
     kinds: set[Kind] = {entry.kind for entry in entries} - {"none"}
     kind: Kind = "none" if not kinds else kinds.pop() if len(kinds) == 1 else "mixed"
     scores = {group: score for group in GROUPS if (score := _score(group, entries)).n_compared}
     if "compile" not in scores:
-        scores.pop("best", None)  # it would be eager again
+        scores.pop("best", None)  # it would equal eager
     return BenchReport(
         kind=kind, date=datetime.date.today().isoformat(), entries=tuple(entries), scores=tuple(scores.values())
     )
@@ -53,7 +53,7 @@ def bench_report(entries: Sequence[BenchEntry]) -> BenchReport:
 
 
 def _baseline_us(baselines: Mapping[str, float], group: BaselineGroup) -> float:
-    """The fastest of the group; 0 when it has none."""
+    """Return the fastest time of the group; 0 when it has none."""
     chosen = {
         "eager": [time_us for name, time_us in baselines.items() if name == EAGER],
         "compile": [time_us for name, time_us in baselines.items() if name != EAGER],

@@ -1,8 +1,7 @@
-"""The filters for tasks: those of robust-kbench [arXiv 2509.14279] and of CUDA Agent's data synthesis [2602.24286].
+"""Filter tasks by the criteria of robust-kbench [arXiv 2509.14279] and of CUDA Agent's data synthesis [2602.24286].
 
-The worker measures (`worker/tasks/filters.py`), here are the thresholds. A task that a filter flags can be beaten by a
-kernel
-that does less than it should: a constant, a copy, a formula without the weights.
+The worker measures (`worker/tasks/filters.py`); the thresholds are here. A flagged task can be beaten by a kernel that
+does less than it should: a constant, a copy, a formula without the weights.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ from kernel_lsp.source.pytorch import read_target
 from kernel_lsp.verify.tasks.redundancy import redundancies
 
 MIN_RANGE = 0.01
-"""Outputs that all lie within ±0.01 pass at any usual tolerance when they are zero (robust-kbench)."""
+"""Half-width of the range in which all outputs pass any usual tolerance when they are zero (robust-kbench)."""
 MIN_STD = 0.01
-"""Over seeds, and along an axis (robust-kbench)."""
+"""Minimum standard deviation over seeds, and along an axis (robust-kbench)."""
 MIN_IMPACT = 0.01
-"""The largest change of any output when weights or inputs are others: the same tolerance as for the range."""
+"""Minimum change of any output under other weights or inputs: the same tolerance as for the range."""
 MIN_EAGER_MS, MAX_EAGER_MS = 1.0, 100.0
-"""CUDA Agent's bounds: below, launches are measured; above, a search takes too long."""
+"""CUDA Agent's bounds in milliseconds: below, launches are measured; above, a search takes too long."""
 MAX_BACKWARD_ERROR, DEFAULT_BACKWARD_ERROR = {"float16": 2e-2, "bfloat16": 1e-1}, 1e-3
-"""Relative L2 by the gradients' dtype: a wrong formula is further off, another order of sums is not."""
+"""Maximum relative L2 error by the gradients' dtype: a wrong formula exceeds it, another order of sums does not."""
 N_SEEDS = 5
-"""As many as robust-kbench's correctness check draws."""
+"""Seeds, as many as robust-kbench's correctness check draws."""
 EXAMINE_DEADLINE_S = 300.0
 COUNT_DEADLINE_S = 60.0
 
@@ -40,9 +39,11 @@ Facts = Mapping[str, Any]
 
 
 async def filter_targets(targets: Sequence[str], directory: Path, settings: Settings) -> tuple[TaskFilters, ...]:
-    """Every filter on every configuration of every target, in order. What is wrong with one target is said of that one.
+    """Apply every filter to every configuration of every target, in order. A problem with one target is reported for
+    that target alone.
 
-    Raises EnvironmentProblem when there is no interpreter with torch."""
+    Raises EnvironmentProblem when there is no interpreter with torch.
+    """
     python, found = await find_python(settings.python), []
     remaining = list(targets)
     while remaining:
@@ -53,7 +54,7 @@ async def filter_targets(targets: Sequence[str], directory: Path, settings: Sett
 
 
 def _worker(python: Path, settings: Settings) -> Worker:
-    """For many targets: one that a target's code killed or that overran is replaced."""
+    """Return a worker for many targets. One that a target's code killed or that timed out is replaced."""
     return Worker(
         python,
         capture_deadline_s=settings.capture_deadline_s,
@@ -83,7 +84,7 @@ async def _filter_target(worker: Worker, target: str, directory: Path, settings:
 
 
 def judge(configuration: str, facts: Facts) -> tuple[FilterResult, ...]:
-    """The filters that need the facts of one configuration (`worker.filters.examine_task`) alone."""
+    """Apply the filters that need only the facts of one configuration (`worker.tasks.filters.examine_task`)."""
     rules = (_not_finite, _range, _seeds, _axes, _weights, _inputs, _determinism, _backward, _compile, _eager_time)
     return tuple(result.model_copy(update={"configuration": configuration}) for rule in rules for result in rule(facts))
 
@@ -166,7 +167,7 @@ def _determinism(facts: Facts) -> Iterator[FilterResult]:
 
 
 def _backward(facts: Facts) -> Iterator[FilterResult]:
-    """Of a folder with a backward of its own; another task has none to disagree with."""
+    """Compare the backward of a folder that has its own; other tasks have none to disagree with."""
     error, problem = facts["backward"]["error"], facts["backward"]["problem"]
     if problem:
         yield _result("backward", None, None, is_flagged=True, message=f"its own backward: {problem}")
@@ -193,7 +194,7 @@ def _eager_time(facts: Facts) -> Iterator[FilterResult]:
 
 
 async def _redundancy(worker: Worker, source: TargetSource, facts: Facts) -> list[FilterResult]:
-    """On the captured graph, once for all configurations: what differs between them are numbers."""
+    """Examine the captured graph, once for all configurations: only numbers differ between them."""
     name = "redundancy"
     try:
         task = await worker.capture(source, with_backward=False)

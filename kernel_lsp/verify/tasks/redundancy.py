@@ -1,7 +1,7 @@
-"""Work in a task's graph that a person would leave out: duplicates, dead results, operations that do nothing.
+"""Find redundant work in a task's graph: duplicates, dead results, operations without effect.
 
-A task with such work rewards whoever deletes it, and says little about kernels. The rules are algebra on the captured
-ATen graph; each needs its pattern to be there exactly, so what they miss they do not report.
+A task with such work rewards its deletion, and says little about kernels. The rules are algebra on the captured ATen
+graph. Each requires its exact pattern; other redundancy is not reported.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from kernel_lsp.core.task import Graph, GraphNode
 from kernel_lsp.gpu.aten import base_op
 
 IDEMPOTENT = frozenset(("relu", "abs", "floor", "ceil", "round", "sign", "trunc", "clamp", "hardtanh", "_to_copy"))
-"""f(f(x)) is f(x), for equal other arguments."""
+"""Functions with f(f(x)) = f(x), for equal other arguments."""
 INVOLUTIONS = frozenset(("neg", "reciprocal", "logical_not", "bitwise_not"))
-"""f(f(x)) is x."""
+"""Functions with f(f(x)) = x."""
 INVERSES = {"log": "exp", "exp": "log"}
 NOT_NEGATIVE = frozenset(("relu", "abs", "exp", "sigmoid", "_softmax", "sqrt", "square"))
 SOFTMAX, LOG_SOFTMAX = "_softmax", "_log_softmax"
@@ -49,15 +49,15 @@ CHEAP = frozenset(
         "ones",
     )
 )
-"""Views and constants: two alike cost nothing."""
+"""Views and constants: duplicates of them cost nothing."""
 TORCHS_OWN = frozenset(("eq", "ne", "lt", "le", "gt", "ge", "where", "logical_and", "logical_or", "logical_not"))
-"""What torch's decompositions of losses and gathers do twice by themselves: the user wrote it once."""
+"""Operations that torch's decompositions of losses and gathers duplicate by themselves: the user wrote them once."""
 RANDOM = frozenset(("rand", "randn", "bernoulli", "native_dropout", "randint", "randperm", "rand_like", "randn_like"))
 
 
 @dataclass(frozen=True)
 class Redundancy:
-    """One piece of work that could be left out. `line` is the user's, None where the capture has none."""
+    """One piece of redundant work. `line` is the user's, None where the capture has none."""
 
     kind: str
     message: str
@@ -65,7 +65,7 @@ class Redundancy:
 
 
 def redundancies(graph: Graph) -> tuple[Redundancy, ...]:
-    """Everything that the rules see, in the graph's order, each node once."""
+    """Return the redundancies in the graph's order, each node once."""
     view = _View(graph)
     found: dict[str, Redundancy] = {}
     for node in graph.nodes:
@@ -81,7 +81,7 @@ def redundancies(graph: Graph) -> tuple[Redundancy, ...]:
 
 
 class _View:
-    """The graph by name, with who uses what."""
+    """The graph by name, with the users of each node."""
 
     def __init__(self, graph: Graph) -> None:
         self.nodes = {node.name: node for node in graph.nodes}
@@ -93,7 +93,7 @@ class _View:
         self.used = {name for node in graph.nodes for name in _references((node.arguments, node.keywords))}
 
     def operand(self, node: GraphNode, position: int = 0) -> GraphNode | None:
-        """The node that makes an operand, through views; None for an input or a number."""
+        """Return the node that computes an operand, through views; None for an input or a number."""
         if position >= len(node.arguments):
             return None
         found = _referred(node.arguments[position])
@@ -102,7 +102,7 @@ class _View:
         return self.nodes.get(found) if found is not None else None
 
     def through(self, node: GraphNode | None, *names: str) -> GraphNode | None:
-        """The node past operations of these names."""
+        """Skip operations of these names upstream."""
         while node is not None and base_op(node.op) in names:
             node = self.operand(node)
         return node
@@ -129,7 +129,7 @@ def _references(value: Any) -> Iterator[str]:
 
 
 def _dims(node: GraphNode, position: int = 1) -> tuple[int, ...] | None:
-    """The axes a node works along, counted from the front; None when they are not told."""
+    """Return the axes that a node works along, counted from the front; None when they are unknown."""
     if len(node.arguments) <= position:
         return None
     value, rank = node.arguments[position], _rank(node)
@@ -140,7 +140,8 @@ def _dims(node: GraphNode, position: int = 1) -> tuple[int, ...] | None:
 
 
 def _rank(node: GraphNode) -> int | None:
-    """Of the node's first operand where that is kept in the node's result: norms, softmax, reductions with keepdim."""
+    """Return the rank of the node's first operand where the node's result determines it: norms, softmax, reductions
+    with keepdim."""
     rank = len(node.types[0].shape) if node.types and node.types[0] is not None else None
     if rank is not None and base_op(node.op) in REDUCTIONS and not (len(node.arguments) > 2 and node.arguments[2]):
         dims = node.arguments[1] if len(node.arguments) > 1 else None
@@ -149,7 +150,7 @@ def _rank(node: GraphNode) -> int | None:
 
 
 def _size_along(node: GraphNode, view: _View) -> tuple[str, ...] | None:
-    """The sizes of the axes that a reduction sums over."""
+    """Return the sizes of the axes that a reduction sums over."""
     source, dims = view.operand(node), _dims(node)
     if source is None or dims is None or not source.types or source.types[0] is None:
         return None
@@ -232,7 +233,7 @@ def _not_negative(node: GraphNode, view: _View) -> str:
 
 
 def _neutral(node: GraphNode, _: _View) -> str:
-    """Adding 0, multiplying by 1, and what cancels out."""
+    """Detect adding 0, multiplying by 1, and operations that cancel out."""
     op = base_op(node.op)
     if len(node.arguments) < 2:
         return ""

@@ -1,5 +1,5 @@
 """Timing: rounds in turn with PyTorch, noise against itself, intervals and claims.
 
-In: prepared subjects on a device. Out: `Measurement` and `TimeClaim`.
-Nothing is timed before its values were compared, and no claim is made inside the noise.
+In: prepared subjects on a device. Out: `Measurement` and `TimeClaim`. Values are compared before anything is timed, and
+no claim is made inside the noise.
 """

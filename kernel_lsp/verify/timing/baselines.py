@@ -1,7 +1,7 @@
-"""The ways to run a task in PyTorch, each in a fresh process that never held a candidate, prepared in the background.
+"""PyTorch's baselines of a task, each in a fresh process that never held a candidate, prepared in the background.
 
-Eager is there at once. The modes of `torch.compile` take from seconds to minutes, are prepared one after the other, and
-hold still while something is timed. One that fails or takes too long is a result with its reason.
+Eager is ready at once. The modes of `torch.compile` take from seconds to minutes. They are prepared one after the
+other, and pause while something is timed. One that fails or times out is a result with its reason.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NOT_STARTED = "not compiled yet"
 
 
 class TimingWorker(Asker, Protocol):
-    """A worker process; `process.worker_client.Worker` is one. `hold` stops it where it is, `go_on` lets it run."""
+    """A worker process; `process.worker_client.Worker` is one. `hold` pauses it, `go_on` resumes it."""
 
     async def __aenter__(self) -> Any: ...
     async def __aexit__(self, *_: object) -> None: ...
@@ -43,7 +43,7 @@ class TimingWorker(Asker, Protocol):
 
 @dataclass(frozen=True)
 class Job:
-    """One operation of a task at one set of shapes. `request` is what `prepare_baseline` needs but for the mode."""
+    """One operation of a task at one set of shapes. `request` is `prepare_baseline`'s without the mode."""
 
     task_hash: str
     configuration: str
@@ -77,7 +77,7 @@ class Baselines:
         self._nothing_is_timed.set()
 
     async def __aenter__(self) -> Baselines:
-        """Starts eager's process, so that it has torch and a context when the first candidate comes."""
+        """Start eager's process, so that it has torch and a context before the first candidate."""
         worker = await self._modes[EAGER].start()
         self._warming = asyncio.create_task(_warm_up(worker, self._device))
         return self
@@ -86,11 +86,11 @@ class Baselines:
         background = [task for task in (self._warming, self._preparing) if task is not None]
         for task in background:
             task.cancel()
-        await asyncio.gather(*background, return_exceptions=True)  # what they found has been told
+        await asyncio.gather(*background, return_exceptions=True)  # their results have been reported
         await asyncio.gather(*(mode.close() for mode in self._modes.values()))
 
     async def offer(self, job: Job) -> None:
-        """Have eager ready for this job, and the others in a while."""
+        """Prepare eager for this job, and begin to prepare the other baselines."""
         await self._modes[EAGER].prepare(job)
         self._recall(job)
         if job.job_id not in (offered.job_id for offered in self._offered):
@@ -99,7 +99,7 @@ class Baselines:
             self._preparing = asyncio.create_task(self._prepare_all())
 
     async def wait(self, job: Job, at_most_s: float) -> None:
-        """Until nothing more is to come for this job, or so long."""
+        """Wait until this job's baselines are final, at most `at_most_s`."""
         deadline = time.monotonic() + at_most_s
         while self._preparing is not None and not self._preparing.done() and not self.is_complete(job):
             left_s = deadline - time.monotonic()
@@ -108,11 +108,12 @@ class Baselines:
             await asyncio.wait([self._preparing], timeout=min(left_s, PROGRESS_S))
 
     def is_complete(self, job: Job) -> bool:
-        """Whether each way can be timed now, was timed and is not the best, or will never be."""
+        """Check whether each baseline is ready, was timed and is not the best, or is permanently unavailable."""
         return not any(self._is_wanted(name, job) for name in self._names)
 
     def subjects(self, job: Job) -> list[Subject]:
-        """What to measure beside a candidate: eager, everything that was not timed yet, and the best compiled one."""
+        """Return the subjects to measure with a candidate: eager, everything that has no time yet, and the best
+        compiled one."""
         ready = [subject for name in self._names if isinstance(subject := self._modes[name].subject(job), Subject)]
         best = self._best_compiled(job)
         return [
@@ -122,11 +123,12 @@ class Baselines:
         ]
 
     def rearranged(self, job: Job, subject: Subject) -> None:
-        """A subject has other calls per sample from now on."""
+        """Record that a subject now has other calls per sample."""
         self._modes[subject.name].rearranged(job, subject)
 
     def others(self, job: Job, measured: Sequence[str]) -> list[BaselineResult]:
-        """What is known of the ways that were not `measured` just now: an earlier time, or why there is none."""
+        """Return the known results of the baselines that were not `measured` just now: an earlier time, or why there is
+        none."""
         found = []
         for name in self._names:
             if name in measured:
@@ -140,7 +142,7 @@ class Baselines:
         return found
 
     async def record(self, job: Job, timed: TimedBaseline) -> None:
-        """Remember a time, on disk, too. A process that no job needs any more ends."""
+        """Remember a time, on disk, too. Ends a process that no job needs any more."""
         if (job.job_id, timed.name) not in self._recorded:
             self._recorded.add((job.job_id, timed.name))
             self._cache.keep(self._key(job, timed.name), timed)
@@ -150,12 +152,12 @@ class Baselines:
                 await self._modes[name].close()
 
     async def drop(self, job: Job, failed: SubjectFailed) -> None:
-        """A baseline's process broke while it was timed. Its process is replaced for the next job."""
+        """Record that a baseline's process failed while it was timed. Its process is replaced for the next job."""
         await self._modes[failed.name].fail(job, failed)
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """While something is timed, what is being compiled stands still."""
+        """Pause what is being compiled while something is timed."""
         self._nothing_is_timed.clear()
         busy = [mode for mode in self._modes.values() if mode.is_preparing]
         for mode in busy:
@@ -170,7 +172,8 @@ class Baselines:
     # --- below: in the background
 
     async def _prepare_all(self) -> None:
-        """Mode by mode, so that the first one is ready for all jobs before the next begins; until nothing is wanted."""
+        """Prepare mode by mode until nothing is wanted, so that the first one is ready for all jobs before the next
+        begins."""
         while (wanted := self._next_wanted()) is not None:
             name, job = wanted
             await self._nothing_is_timed.wait()
@@ -178,7 +181,7 @@ class Baselines:
             if failed is not None:
                 missing = MissingBaseline(name=name, reason=failed.message, is_final=True)
                 self._known[job.job_id, name] = missing
-                if not failed.is_gone:  # what PyTorch says it will say again; a process may have been unlucky
+                if not failed.is_gone:  # PyTorch's error is reproducible; the loss of a process may not be
                     self._cache.keep(self._key(job, name), missing)
 
     def _next_wanted(self) -> tuple[str, Job] | None:
@@ -186,14 +189,14 @@ class Baselines:
         return next(((name, job) for name, job in wanted if name != EAGER and self._is_wanted(name, job)), None)
 
     def _is_wanted(self, name: str, job: Job) -> bool:
-        """Not ready, and without a time, or the one to compare with."""
+        """Check whether a baseline is not ready and has no time, or is the one to compare with."""
         subject = self._modes[name].subject(job)
         if isinstance(subject, Subject) or subject.is_final:
             return False
         return (job.job_id, name) not in self._known or name == self._best_compiled(job)
 
     def _is_done_with(self, name: str) -> bool:
-        """Whether for every job it has a time, and another is better."""
+        """Check whether the baseline has a time for every job, and another one is faster."""
         return all(
             (job.job_id, name) in self._known
             and all((job.job_id, other) in self._known for other in COMPILED if other in self._names)
@@ -202,7 +205,7 @@ class Baselines:
         )
 
     def _best_compiled(self, job: Job) -> str:
-        """The fastest mode of those with a time; empty without any."""
+        """Return the fastest mode of those with a time; empty without any."""
         times = {
             name: known.measurement.time_us
             for name in COMPILED
@@ -211,7 +214,7 @@ class Baselines:
         return min(times, key=lambda name: times[name], default="")
 
     def _recall(self, job: Job) -> None:
-        """What earlier sessions measured; the key needs eager's facts."""
+        """Load what earlier sessions measured. The key needs eager's facts."""
         for name in self._names:
             if name != EAGER and (job.job_id, name) not in self._known:
                 kept = self._cache.find(self._key(job, name))
@@ -232,16 +235,16 @@ class Baselines:
 
 
 PROGRESS_S = 0.2
-"""How often a wait looks at what is ready."""
+"""Seconds between two checks of a wait for baselines."""
 
 
 def hash_of(value: Any) -> str:
-    """Of a JSON value."""
+    """Return the hash of a JSON value."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 async def _warm_up(worker: TimingWorker, device: int | str) -> None:
-    """Have the process time something small. What goes wrong here goes wrong again where it has a name."""
+    """Time something small in the process. Errors are ignored: they recur where they are reported."""
     request = {"device": device, "method": "graph"}
     probe = await prepare(EAGER, "warm-up", worker, "prepare_probe", request, PREPARE_DEADLINES_S[EAGER])
     if isinstance(probe, Subject):
@@ -252,7 +255,7 @@ async def _warm_up(worker: TimingWorker, device: int | str) -> None:
 
 
 class _Mode:
-    """One way, its process, and its subjects by job."""
+    """One baseline's process, and its subjects by job."""
 
     def __init__(self, name: str, make_worker: Callable[[], TimingWorker]) -> None:
         self.name, self._make_worker = name, make_worker
@@ -266,19 +269,19 @@ class _Mode:
             worker = self._make_worker()
             await worker.__aenter__()
             self._worker = worker
-            if self._is_held:  # something began to be timed meanwhile
+            if self._is_held:  # a timing began meanwhile
                 worker.hold()
         return self._worker
 
     async def close(self) -> None:
-        """End the process; what it had prepared is gone."""
+        """End the process; what it had prepared is lost."""
         worker, self._worker = self._worker, None
         self._ready.clear()
         if worker is not None:
             await worker.__aexit__(None, None, None)
 
     def subject(self, job: Job) -> Subject | MissingBaseline:
-        """Ready, or why not. While the process compiles, nothing in it can be timed."""
+        """Return the subject, or why there is none. While the process compiles, nothing in it can be timed."""
         if job.job_id in self._missing:
             return self._missing[job.job_id]
         if self.is_preparing:
@@ -287,7 +290,7 @@ class _Mode:
         return self._ready.get(job.job_id, waiting)
 
     async def prepare(self, job: Job) -> SubjectFailed | None:
-        """Prepare once. A failure is returned once, and final for the job."""
+        """Prepare once. A failure is returned once, and is final for the job."""
         if job.job_id in self._ready or job.job_id in self._missing:
             return None
         self.is_preparing = True
@@ -305,7 +308,7 @@ class _Mode:
         self._ready[job.job_id] = subject
 
     async def fail(self, job: Job, failed: SubjectFailed) -> None:
-        """No time for this job; the next has a new process where this one is of no more use."""
+        """Record that this job has no time. A lost process is replaced for the next job."""
         self._ready.pop(job.job_id, None)
         self._missing[job.job_id] = MissingBaseline(name=self.name, reason=failed.message, is_final=True)
         if failed.is_gone or "CUDA" in failed.message:

@@ -1,4 +1,4 @@
-"""Baselines that were measured before, on disk: one small JSON file each, by everything that a time depends on."""
+"""Cache baseline measurements on disk: one small JSON file each, keyed by everything that a time depends on."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from kernel_lsp.core.model import Noun
 
 FOLDER = "baselines"
 FORMAT = 1
-"""Of a file; one of another format is as good as none."""
+"""File format; files of other formats are ignored."""
 
 _logger = logging.getLogger(__name__)
 _RESULT: TypeAdapter[BaselineResult] = TypeAdapter(BaselineResult)
 
 
 class BaselineKey(Noun):
-    """What a baseline's time depends on. `task_hash` is of the reference's text, `configuration` of the shapes, dtypes
-    and direction, `name` the way it is run."""
+    """The factors of a baseline's time. `task_hash` is of the reference's text, `configuration` of the shapes, dtypes
+    and direction, `name` is the mode."""
 
     task_hash: str
     configuration: str
@@ -35,13 +35,13 @@ class BaselineKey(Noun):
 
 
 class BaselineCache:
-    """Best effort: what cannot be read is measured again, what cannot be written is not kept."""
+    """A best-effort cache: unreadable entries are measured again, unwritable ones are dropped."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory / FOLDER
 
     def find(self, key: BaselineKey) -> BaselineResult | None:
-        """What was measured under this key; None where nothing was, or nothing readable."""
+        """Return the result of this key; None where there is none, or no readable one."""
         path = self._path(key)
         try:
             entry = json.loads(path.read_text(encoding="utf-8"))
@@ -55,7 +55,7 @@ class BaselineCache:
             return None
 
     def keep(self, key: BaselineKey, result: BaselineResult) -> None:
-        """Keep a final result. Its ratio is of one candidate and is not kept."""
+        """Keep a final result, without its ratio, which belongs to one candidate."""
         kept = result.model_copy(update={"ratio": None}) if result.kind == "timed" else result
         entry = {
             "format": FORMAT,

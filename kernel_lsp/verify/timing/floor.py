@@ -1,7 +1,7 @@
-"""The time that nothing beats, and the time that no right kernel can have taken.
+"""Compute the roofline bound of an operation, and the time below which a measurement is impossible.
 
-Only what every right kernel must do counts as impossible to skip: a product's or a pointwise operation's inputs, where
-all of their results are asked for, but not what a gather may leave unread, or a shortcut in arithmetic may save.
+Only work that every correct kernel must do counts as necessary. Inputs of a product or a pointwise operation are, where
+all of their results are required. What a gather may leave unread is not, nor what a shortcut in arithmetic may save.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kernel_lsp.gpu.roofline import US_PER_S, peak_rate
 from kernel_lsp.gpu.specs import GpuSpec
 
 MARGIN = 0.9
-"""A time is impossible below so much of its limit: clocks and timers are not exact."""
+"""Share of the limit below which a time is impossible: clocks and timers are not exact."""
 _POINTWISE = (
     "abs add addcdiv addcmul atan bitwise_and bitwise_not bitwise_or bitwise_xor ceil clamp cos cosh div elu erf exp "
     "exp2 expm1 floor gelu hardswish hardsigmoid hardtanh leaky_relu log log10 log1p log2 maximum minimum mul neg pow "
@@ -35,12 +35,12 @@ _ROWS = (
 )
 _LAYOUT = "cat clone expand permute reshape squeeze t transpose unsqueeze view _unsafe_view"
 NEEDS_ALL = frozenset(f"{_POINTWISE} {_ROWS} {_LAYOUT}".split())
-"""Operations that need every element of their floating operands when all of their result is asked for."""
+"""Operations that need every element of their floating operands when all of their result is required."""
 PRODUCTS = ("mm", "bmm", "addmm", "baddbmm")
 
 
 def time_floor(graph: Graph, bound: BoundOperation, gpu: GpuSpec) -> TimeFloor:
-    """The floor of one operation on one GPU, for the shapes that it is bound to."""
+    """Return the bounds of one operation on one GPU, for its bound shapes."""
     needed, sizes = _needed(graph), _symbol_sizes(graph, bound)
     shown = shown_floor(graph, sizes, gpu, estimate_eager(graph, sizes, gpu).n_operations)
     impossible_s = max(_memory_s(needed, bound, gpu), _product_s(graph, needed, sizes, gpu))
@@ -52,15 +52,15 @@ def time_floor(graph: Graph, bound: BoundOperation, gpu: GpuSpec) -> TimeFloor:
 
 
 def _memory_s(needed: frozenset[str], bound: BoundOperation, gpu: GpuSpec) -> float:
-    """What is written may still be in L2 when the kernel has ended."""
+    """Return the seconds of compulsory memory traffic. Written data may still be in L2 when the kernel has ended."""
     n_read = sum(tensor.n_bytes for tensor in bound.tensors if tensor.role == "input" and tensor.name in needed)
     n_written = sum(tensor.n_bytes for tensor in bound.tensors if tensor.role == "output")
     return (n_read + max(0, n_written - gpu.l2_bytes)) / gpu.datasheet_bandwidth
 
 
 def _product_s(graph: Graph, needed: frozenset[str], sizes: Mapping[str, int], gpu: GpuSpec) -> float:
-    """Of the largest matrix product alone: what follows may make the others unnecessary, by association. f32 runs on
-    the tensor cores, where several products of fewer bits can make an exact one."""
+    """Return the seconds of the largest matrix product alone: later operations may make the others unnecessary, by
+    association. f32 counts at the tensor cores' rate, where several products of fewer bits can form an exact one."""
     found = 0.0
     for node in graph.nodes:
         if base_op(node.op) in PRODUCTS and node.name in needed and node.types[0] is not None:
@@ -72,7 +72,7 @@ def _product_s(graph: Graph, needed: frozenset[str], sizes: Mapping[str, int], g
 
 
 def _n_operations(graph: Graph, node: GraphNode, sizes: Mapping[str, int]) -> int:
-    """Two per multiply-add of a product."""
+    """Return the operations of a product, two per multiply-add."""
     result = _shape(node.types[0], sizes)
     first = next(iter(_references(node.arguments[1 if base_op(node.op) in ("addmm", "baddbmm") else 0 :])))
     shape = _shape(_type_of(graph, first), sizes)
@@ -80,7 +80,7 @@ def _n_operations(graph: Graph, node: GraphNode, sizes: Mapping[str, int]) -> in
 
 
 def _symbol_sizes(graph: Graph, bound: BoundOperation) -> dict[str, int]:
-    """The size of each symbol that is a dim of an input by itself."""
+    """Return the size of each symbol that is a dim of an input by itself."""
     shapes = {tensor.name: tensor.shape for tensor in bound.tensors}
     return {
         dim: size
@@ -94,7 +94,7 @@ def _symbol_sizes(graph: Graph, bound: BoundOperation) -> dict[str, int]:
 
 
 def _needed(graph: Graph) -> frozenset[str]:
-    """Values of which every element is needed for the outputs, as far as the operations tell."""
+    """Return the values of which every element is needed for the outputs, as far as the operations show."""
     needed = {output.node for output in graph.outputs if output.node is not None}
     for node in reversed(graph.nodes):
         if node.name in needed and base_op(node.op) in NEEDS_ALL:

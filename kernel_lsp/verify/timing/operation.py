@@ -1,4 +1,4 @@
-"""One operation of a candidate, timed beside PyTorch: what a pipeline asks for.
+"""Time one operation of a candidate against PyTorch: the timer of a pipeline.
 
 async with OperationTimer(task, make_worker, device=0, cache_directory=folder) as timer:
     outcome = await timer.time_operation(candidate_worker, TimedOperation(candidate_id, bound, "forward", files))
@@ -48,8 +48,8 @@ from kernel_lsp.verify.timing.rounds import (
 
 PREPARE_DEADLINE_S = 60.0
 MAX_DIFFERENCE = 1e-2
-"""Between outputs of timed calls, relative L2: far above what the order of atomic additions changes, far below what
-missing work does. Values were judged before."""
+"""Maximum relative L2 difference between outputs of timed calls. The order of atomic additions changes far less,
+missing work far more. Values were judged before."""
 
 
 class OperationTimer:
@@ -67,8 +67,8 @@ class OperationTimer:
         patience_s: float = 0.0,
         seed: int = 0,
     ) -> None:
-        """`make_worker` gives a worker that is not started; `device` is an index, or ``cpu`` for the host's clock;
-        `patience_s` is how long a timing waits for what is being compiled."""
+        """`make_worker` returns a worker that is not started. `device` is an index, or ``cpu`` for the host's clock.
+        `patience_s` is the maximum wait of a timing for compilations."""
         self._task, self._device, self._plan, self._seed = task, device, plan or TimingPlan(), seed
         self._baselines = Baselines(make_worker, BaselineCache(cache_directory), device=device, names=baselines)
         self._noise = TimingNoise(device, seed)
@@ -88,14 +88,15 @@ class OperationTimer:
         await self._baselines.__aexit__()
 
     async def offer(self, operation: TimedOperation) -> None:
-        """Have PyTorch's own run ready, e.g. while the candidate is checked. What goes wrong is told with the time."""
+        """Prepare PyTorch's own run, e.g. while the candidate is checked. Errors are reported with the time."""
         await self._offered(self._job(operation))
 
     async def wait_for_baselines(self, operation: TimedOperation, *, at_least_s: float = 0.0) -> None:
-        """Until all ways to run it in PyTorch are ready, at most the timer's patience, or `at_least_s` where that is
-        more, from the first time it is asked.
+        """Wait until all baselines are ready, at most the timer's patience, or `at_least_s` where that is more, from
+        the first request on.
 
-        For who does not hold the GPU yet: others use it while PyTorch compiles. `time_operation` waits no more then.
+        Call it without holding the GPU: other candidates use it while PyTorch compiles. `time_operation` does not wait
+        again then.
         """
         patience_s = max(self._patience_s, at_least_s)
         if patience_s <= 0:
@@ -108,9 +109,11 @@ class OperationTimer:
     async def time_operation(
         self, worker: Asker, operation: TimedOperation, *, patience_s: float | None = None
     ) -> TimingOutcome:
-        """The candidate beside eager and what is compiled by then. `patience_s` is the timer's where it is not given.
+        """Time the candidate against eager and the modes that are compiled by then. `patience_s` defaults to the
+        timer's.
 
-        What is still being compiled is listed as missing; a later call has it."""
+        Modes that are still being compiled are listed as missing; a later call has them.
+        """
         async with self._turn:
             job = self._job(operation)
             await self._offered(job)
@@ -125,7 +128,7 @@ class OperationTimer:
         return baseline_job(self._task, self._device, operation.bound, operation.direction, operation.files)
 
     async def _offered(self, job: Job) -> None:
-        """Goes on when who asked is cancelled: a process whose answer nobody awaits is lost to all that come later."""
+        """Continue when the caller is cancelled: a process whose answer is not read is lost for all later jobs."""
 
         async def offer() -> None:
             async with self._offering:
@@ -157,7 +160,7 @@ class OperationTimer:
         return await self._outcome(ours, measured, operation, job)
 
     async def _rounds(self, candidates: list[Subject], job: Job) -> Measured | CandidateBroke | NotTimed:
-        """All in turn; without a baseline that breaks."""
+        """Measure all in turn, without the baselines that fail."""
         while True:
             baselines = self._baselines.subjects(job)
             if not baselines:
@@ -193,8 +196,9 @@ class OperationTimer:
         floor, notes = self._floor(operation, mine)
         if floor is not None and mine.time_us < floor.impossible_below_us:
             return ImpossibleTime(
-                f"measured {mine.time_us:.3g} us, and no right kernel takes less than "
-                f"{floor.impossible_below_us:.3g} us on {mine.gpu} (floor {floor.time_us:.3g} us: {floor.basis}): "
+                f"measured {mine.time_us:.3g} us, and no correct kernel takes less than "
+                f"{floor.impossible_below_us:.3g} us on {mine.gpu} "
+                f"(speed of light {floor.time_us:.3g} us: {floor.basis}): "
                 "the work was not done, or not timed"
             )
         comparison = Comparison(
@@ -235,7 +239,7 @@ class OperationTimer:
         )
 
     async def _wrong(self, subject: Subject) -> WrongWhileTimed | CandidateBroke | None:
-        """What its process saw of the results of timed calls; None when they are as they should be."""
+        """Return the failure in the results of timed calls, as their process saw them; None when they are correct."""
         seen = await end(subject)
         if isinstance(seen, SubjectFailed):
             return CandidateBroke(seen.message)
@@ -248,20 +252,20 @@ class OperationTimer:
             return WrongWhileTimed(f"{which} gave other outputs than the call that was judged")
         return None
 
-    # --- below: the floor
+    # --- below: the roofline bound
 
     def _floor(self, operation: TimedOperation, mine: Measurement) -> tuple[TimeFloor | None, tuple[str, ...]]:
         graph = self._task.forward if operation.direction == "forward" else self._task.backward
         try:
             gpu = find_gpu(mine.gpu)
         except SettingError:
-            return None, (f"no floor: no figures are known for {mine.gpu}",)
+            return None, (f"no speed of light (roofline bound): no figures are known for {mine.gpu}",)
         return (time_floor(graph, operation.bound, gpu), ()) if graph is not None else (None, ())
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Rounds with the subjects that were in them; the candidate itself is the first of `candidates`."""
+    """Rounds with their subjects; the candidate itself is the first of `candidates`."""
 
     rounds: Rounds
     baselines: tuple[Subject, ...]
@@ -271,7 +275,7 @@ class Measured:
 def baseline_job(
     task: Task, device: int | str, bound: BoundOperation, direction: OperationName, files: CaseFiles
 ) -> Job:
-    """What PyTorch is to be timed on, and what its times depend on."""
+    """Return PyTorch's job for these shapes, with everything that its times depend on."""
     reference = _reference(task, direction)
     inputs = [tensor for tensor in bound.tensors if tensor.role == "input"]
     shapes = ", ".join(f"{tensor.name} {tensor.dtype.value}{list(tensor.shape)}" for tensor in inputs)
@@ -314,7 +318,7 @@ def _entries(files: CaseFiles) -> list[dict[str, Any]]:
 
 
 def _best(found: Sequence[BaselineResult]) -> TimedBaseline:
-    """The fastest; eager among them was measured just now."""
+    """Return the fastest baseline; eager among them was measured just now."""
     timed = [baseline for baseline in found if isinstance(baseline, TimedBaseline)]
     return min(timed, key=lambda baseline: baseline.measurement.time_us)
 

@@ -1,4 +1,4 @@
-"""What is timed, and what may come of it."""
+"""Operations to time, and the possible outcomes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from kernel_lsp.process.worker_client import CaseFiles, OperationName
 
 @dataclass(frozen=True)
 class TimedOperation:
-    """What is to be timed: a candidate that its worker has loaded, bound to the shapes of a case's files. `expected`
-    are the fingerprints of outputs that were judged, by name."""
+    """An operation to time: a candidate that its worker has loaded, bound to the shapes of a case's files. `expected`
+    are the fingerprints of judged outputs, by name."""
 
     candidate_id: str
     bound: BoundOperation
@@ -25,21 +25,21 @@ class TimedOperation:
 
 @dataclass(frozen=True)
 class Timed:
-    """How fast, beside what."""
+    """The time with its baselines."""
 
     comparison: Comparison
 
 
 @dataclass(frozen=True)
 class NotTimed:
-    """PyTorch itself could not be timed, for no fault of the candidate's."""
+    """PyTorch itself could not be timed, through no fault of the candidate."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class TimingFailure:
-    """There is no time, and the candidate or the evaluation is at fault."""
+    """No time, through a fault of the candidate or of the evaluation."""
 
     message: str
 
@@ -49,18 +49,18 @@ class CandidateBroke(TimingFailure):
 
 
 class WrongWhileTimed(TimingFailure):
-    """Timed calls did not do what judged calls did: outputs or inputs changed, or a guard was written over."""
+    """Timed calls differed from judged calls: outputs or inputs changed, or a guard was overwritten."""
 
 
 class ImpossibleTime(TimingFailure):
-    """Shorter than the hardware allows: an error of the evaluation, and no win."""
+    """The time is shorter than the hardware allows: an error of the evaluation, not a speedup."""
 
 
 TimingOutcome = Timed | CandidateBroke | WrongWhileTimed | ImpossibleTime | NotTimed
 
 
 def verdict_of(failure: TimingFailure, operation: str, device: str) -> Crashed | Unsupported:
-    """What a failure makes of the verdict."""
+    """Convert a failure into a verdict."""
     if isinstance(failure, ImpossibleTime):
         return Unsupported(message=f"{operation}: {failure.message}")
     return Crashed(message=f"{operation}, while timed on {device}: {failure.message}")

@@ -1,4 +1,4 @@
-"""From blocks to numbers: each subject's times, and ours beside each baseline."""
+"""Compute results from blocks: each subject's times, and ours against each baseline."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from kernel_lsp.verify.timing.statistics import (
 )
 
 FACTS = ("gpu", "gpu_uuid", "driver", "torch_version", "date", "tf32", "cudnn_benchmark")
-"""Of a preparation's answer: what every measurement carries."""
+"""Facts of a preparation that every measurement carries."""
 
 
 def measurement(subject: Subject, rounds: Rounds, bound: BoundOperation, seed: int) -> Measurement:
-    """The median of a subject's cold samples, its interval, and what else was taken."""
+    """Return the median of a subject's cold samples, its interval, and the other samples' medians."""
     blocks = rounds.blocks(subject.name)
     time_us = median_interval([block.cold_us for block in blocks], seed)
     visible = [tensor for tensor in bound.tensors if tensor.role != "scratch"]
@@ -59,8 +59,8 @@ def measurement(subject: Subject, rounds: Rounds, bound: BoundOperation, seed: i
 
 
 def ratio(ours: Subject, theirs: Subject, rounds: Rounds, measured_noise: float, seed: int) -> Ratio:
-    """Theirs over ours, of the rounds that both were in. `measured_noise` is that of A-A pairs on this GPU, relative.
-    What was in too few rounds to be compared with itself is called another time only where it is far from ours."""
+    """Return theirs over ours, of the rounds that both were in. `measured_noise` is the relative noise of A-A pairs on
+    this GPU. A baseline with too few rounds to be compared with itself differs only where it is far from ours."""
     shared = rounds.of(theirs.name, ours.name)
     their_pairs, our_pairs = _pairs(theirs, shared), _pairs(ours, shared)
     found = log_ratio_interval(their_pairs, our_pairs, seed)
@@ -86,13 +86,14 @@ def ratio(ours: Subject, theirs: Subject, rounds: Rounds, measured_noise: float,
 
 
 def self_noise(subject: Subject, again: Subject, rounds: Rounds, seed: int) -> float:
-    """How far apart a subject and the same with other buffers are, relative, as far as the interval reaches."""
+    """Return the relative difference between a subject and the same on other buffers, at the far end of its
+    interval."""
     found: Interval = log_ratio_interval(_pairs(again, rounds.kept), _pairs(subject, rounds.kept), seed)
     return math.expm1(found.largest_magnitude)
 
 
 def clock_summary(blocks: Sequence[Block]) -> ClockSummary:
-    """The range of what NVML said during the blocks."""
+    """Return the range of NVML's readings during the blocks."""
     known = [block.clocks for block in blocks if "reason" not in block.clocks]
     if not known:
         reasons = [str(block.clocks["reason"]) for block in blocks if "reason" in block.clocks]
@@ -125,7 +126,7 @@ def _placement_noise(subject: Subject, rounds: Rounds) -> float:
 
 
 def _relative_resolution(subject: Subject) -> float:
-    """One tick of the timer in a sample: a smaller difference is none."""
+    """Return the relative size of one timer tick in a sample: smaller differences are not resolved."""
     return float(subject.facts["tick_us"]) / subject.n_calls / subject.time_us
 
 

@@ -1,6 +1,6 @@
 """Blocks of samples, alternating between processes: every subject twice a round, A-B-B-A, in an order drawn anew.
 
-While one process runs a block the others hold no running work. What comes before each sample is the same for all.
+While one process runs a block the others are idle. The preparation of each sample is the same for all.
 """
 
 from __future__ import annotations
@@ -18,46 +18,48 @@ from kernel_lsp.verify.timing.statistics import MIN_ROUNDS
 
 BLOCK_DEADLINE_S = 60.0
 BLOCK_US = 3000.0
-"""Of cold samples: short beside what clocks take to move, long beside a question to a process."""
+"""Cold samples of a block, in microseconds: short against clock changes, long against a request to a process."""
 MIN_SAMPLES, MAX_SAMPLES = 3, 8
 MAX_SAMPLE_US = 2000.0
-"""Of a baseline with as many calls as the candidate: what is that much slower needs no such care."""
+"""Maximum sample of a baseline with as many calls as the candidate, in microseconds: much slower baselines need no such
+precision."""
 OPERATOR_US = 1000.0
-"""Of calls from Python, once a round."""
+"""Calls from Python per round, in microseconds."""
 MAX_OPERATOR_CALLS = 16
 FLUSH_US = 60.0
-"""Of a flush of L2: 120 MB read and written at 4.3 TB/s."""
+"""Flush of L2, in microseconds: 120 MB read and written at 4.3 TB/s."""
 GRAPH: Final = "graph"
 GRAPH_ENQUEUE_US = 50.0
-"""Of waiting for the host to launch a graph."""
+"""Wait for the host to launch a graph, in microseconds."""
 MIN_KEPT_ROUNDS = 2 * MIN_ROUNDS
-"""So that the noise of a subject against itself has an interval, too."""
+"""Minimum rounds to keep, so that the noise of a subject against itself has an interval, too."""
 FAR_APART, ALIKE = math.log(1.1), 0.01
-"""Log ratios of times: beyond the one, or inside the other, in every round, more rounds would claim nothing else. The
-second is less than what is ever called a difference (`timing_statistics.MIN_NOISE_FLOOR`)."""
+"""Log ratios of times: beyond the first, or inside the second, in every round, more rounds would not change the claim.
+The second is smaller than any claimed difference (`verify.timing.statistics.MIN_NOISE_FLOOR`)."""
 N_FIRST_ROUNDS = MIN_ROUNDS
-"""After so many without throttling, a baseline that was far slower than another in each is left out of the rest."""
+"""Rounds without throttling after which a baseline that was far slower than another in each is dropped."""
 
 
 class Refusal(Protocol):
-    """Why there is no answer."""
+    """The reason why there is no answer."""
 
     @property
     def message(self) -> str: ...
 
 
 class Asker(Protocol):
-    """What a conversation with a worker needs to do here."""
+    """The part of a conversation with a worker that timing needs."""
 
     async def ask(self, command: str, arguments: Mapping[str, Any], *, deadline_s: float) -> dict[str, Any] | Refusal:
-        """The answer. When the worker is at fault or gone, it says so or raises KernelLspError."""
+        """Send one request and return its answer. Returns a refusal or raises KernelLspError when the worker is at
+        fault or gone."""
         ...
 
 
 @dataclass(frozen=True)
 class TimingPlan:
-    """How much is measured. The number of rounds is between the two, as `budget_s` allows by what the first one took,
-    and no more than are needed where what they say is clear."""
+    """The amount of measurement. `budget_s` and the first round's duration determine the number of rounds between the
+    bounds. Clear results need fewer."""
 
     min_rounds: int = MIN_KEPT_ROUNDS
     max_rounds: int = 12
@@ -67,7 +69,7 @@ class TimingPlan:
 
 @dataclass(frozen=True)
 class Subject:
-    """Something to time, prepared in a worker under `subject_id`. `facts` is what its preparation answered."""
+    """A subject to time, prepared in a worker under `subject_id`. `facts` is the answer of its preparation."""
 
     name: str
     subject_id: str
@@ -76,41 +78,41 @@ class Subject:
 
     @property
     def time_us(self) -> float:
-        """Of one call, from a probe."""
+        """Return the time of one call, from a probe."""
         return float(self.facts["time_us"])
 
     @property
     def n_calls(self) -> int:
-        """Per sample."""
+        """Return the calls per sample."""
         return int(self.facts["n_calls"])
 
     @property
     def method(self) -> str:
-        """How its calls reach the device: `GRAPH` or ``stream``."""
+        """Return the launch method: `GRAPH` or ``stream``."""
         return str(self.facts["method"])
 
     @property
     def n_samples(self) -> int:
-        """Per block, cold."""
+        """Return the cold samples per block."""
         return max(MIN_SAMPLES, min(MAX_SAMPLES, int(BLOCK_US / self.sample_us)))
 
     @property
     def n_operator_calls(self) -> int:
-        """Per round."""
+        """Return the calls from Python per round."""
         per_call = max(self.time_us, float(self.facts["enqueue_us"]), 1e-3)
         return max(1, min(int(OPERATOR_US / per_call), MAX_OPERATOR_CALLS))
 
     @property
     def sample_us(self) -> float:
-        """Of one cold sample with what comes before it, about."""
+        """Return the approximate time of one cold sample with its preparation."""
         enqueue_us = GRAPH_ENQUEUE_US if self.method == GRAPH else 2 * self.n_calls * float(self.facts["enqueue_us"])
         return FLUSH_US + enqueue_us + self.n_calls * self.time_us
 
 
 @dataclass(frozen=True)
 class Block:
-    """Samples of one subject in microseconds per call, and the clocks while they were taken. `places` says on which
-    set of buffers each cold sample began."""
+    """Samples of one subject in microseconds per call, and the clocks meanwhile. `places` has the set of buffers at
+    which each cold sample began."""
 
     cold_us: tuple[float, ...]
     places: tuple[int, ...]
@@ -120,13 +122,13 @@ class Block:
 
     @property
     def is_throttled(self) -> bool:
-        """Whether the GPU slowed itself down."""
+        """Check whether the GPU throttled."""
         return bool(self.clocks.get("throttled"))
 
 
 @dataclass(frozen=True)
 class Round:
-    """The two blocks of each subject that was in it, by name."""
+    """The two blocks of each subject of the round, by name."""
 
     blocks: Mapping[str, tuple[Block, Block]]
 
@@ -135,7 +137,7 @@ class Round:
         return any(block.is_throttled for pair in self.blocks.values() for block in pair)
 
     def log_ratio(self, theirs: str, ours: str) -> float:
-        """Of the medians of their blocks to those of ours."""
+        """Return the log ratio of the medians of their blocks to ours."""
         return math.fsum(
             math.log(median(their.cold_us) / median(our.cold_us)) / 2
             for their, our in zip(self.blocks[theirs], self.blocks[ours], strict=True)
@@ -144,7 +146,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Rounds:
-    """What was measured. Throttled rounds are not among the `kept`, for any subject, unless too few were left."""
+    """All measured rounds. Throttled rounds are not among the `kept`, for any subject, unless too few were left."""
 
     all: tuple[Round, ...]
 
@@ -158,18 +160,18 @@ class Rounds:
         return sum(found.is_throttled for found in self.all) / len(self.all)
 
     def of(self, *names: str) -> list[Round]:
-        """The kept rounds that all of these subjects were in, in order."""
+        """Return the kept rounds that all of these subjects were in, in order."""
         return [found for found in self.kept if found.blocks.keys() >= set(names)]
 
     def blocks(self, name: str) -> list[Block]:
-        """The kept blocks of one subject, in order."""
+        """Return the kept blocks of one subject, in order."""
         return [block for found in self.of(name) for block in found.blocks[name]]
 
 
 @dataclass(frozen=True)
 class SubjectFailed:
-    """A subject could not be prepared, or broke while it was timed. `is_gone` says that its process is of no more use:
-    it ended, overran its deadline, or lost its device."""
+    """A subject could not be prepared, or failed while it was timed. `is_gone`: its process ended, timed out or lost
+    its device, and is unusable."""
 
     name: str
     message: str
@@ -179,8 +181,8 @@ class SubjectFailed:
 async def measure_in_turn(
     subjects: Sequence[Subject], baselines: Sequence[Subject], plan: TimingPlan, seed: int
 ) -> Rounds | SubjectFailed:
-    """Rounds of all subjects, until it is clear how each compares with the first of them; without a baseline from
-    where it is clear that it is not the fastest of them. The first round wakes the clocks and counts for nothing."""
+    """Measure rounds of all subjects until each compares clearly with the first. A baseline is dropped once another is
+    clearly faster. The first round wakes the clocks and is discarded."""
     draw, started, racing = random.Random(seed), time.monotonic(), list(baselines)
     rounds: list[Round] = []
     woken = await _round([*subjects, *racing], plan, draw)
@@ -201,14 +203,14 @@ async def measure_in_turn(
 async def prepare(
     name: str, subject_id: str, worker: Asker, command: str, request: Mapping[str, Any], deadline_s: float
 ) -> Subject | SubjectFailed:
-    """Have a worker prepare a subject: what it refuses, and how it ends, is a value."""
+    """Have a worker prepare a subject. A refusal or the loss of the worker is a value."""
     answer = await _ask(name, worker, command, {"subject": subject_id, **request}, deadline_s)
     return answer if isinstance(answer, SubjectFailed) else Subject(name, subject_id, worker, answer)
 
 
 async def aligned(theirs: Subject, ours: Subject) -> Subject | SubjectFailed:
-    """Theirs with as many calls per sample as ours, as far as its samples stay short: what is around the calls of a
-    sample then weighs the same on both sides."""
+    """Give theirs as many calls per sample as ours, as far as its samples stay short. The overhead of a sample then
+    weighs the same on both sides."""
     longest = max(1, int(MAX_SAMPLE_US / max(theirs.time_us, 1e-3)))
     wanted = min(ours.n_calls, longest, int(theirs.facts["max_calls"]))
     if theirs.n_calls == wanted or theirs.facts.get("asked_calls") == wanted:
@@ -217,12 +219,12 @@ async def aligned(theirs: Subject, ours: Subject) -> Subject | SubjectFailed:
     answer = await _ask(theirs.name, theirs.worker, "set_calls", request, BLOCK_DEADLINE_S)
     if isinstance(answer, SubjectFailed):
         return answer
-    # On a stream it may have fewer than were asked for: asking again would not help.
+    # On a stream it may have fewer than requested: another request would not help.
     return Subject(theirs.name, theirs.subject_id, theirs.worker, {**answer, "asked_calls": wanted})
 
 
 async def end(subject: Subject) -> Mapping[str, Any] | SubjectFailed:
-    """Free a subject's buffers; what its process saw of its results."""
+    """Free a subject's buffers; return its process's view of its results."""
     return await _ask(
         subject.name, subject.worker, "end_timing", {"subject": subject.subject_id}, deadline_s=BLOCK_DEADLINE_S
     )
@@ -232,13 +234,13 @@ async def end(subject: Subject) -> Mapping[str, Any] | SubjectFailed:
 
 
 def _n_rounds(round_s: float, plan: TimingPlan) -> int:
-    """As many as the budget allows; an even number, since two make one round of a subject against itself."""
+    """Return the rounds within the budget, an even number, since two make one round of a subject against itself."""
     affordable = int(plan.budget_s / max(round_s, 1e-9))
     return max(plan.min_rounds, min(plan.max_rounds, affordable)) // 2 * 2
 
 
 def _is_clear(rounds: Sequence[Round], subjects: Sequence[Subject]) -> bool:
-    """Whether each subject is far from the first, or like it, in all of enough rounds that were not throttled."""
+    """Check whether each subject is far from the first, or equal to it, in all of enough rounds without throttling."""
     calm = [found for found in rounds if not found.is_throttled]
     ratios = [[found.log_ratio(other.name, subjects[0].name) for found in calm] for other in subjects[1:]]
     return len(calm) >= MIN_KEPT_ROUNDS and all(
@@ -247,7 +249,7 @@ def _is_clear(rounds: Sequence[Round], subjects: Sequence[Subject]) -> bool:
 
 
 def _is_beaten(baseline: Subject, racing: Sequence[Subject], rounds: Sequence[Round]) -> bool:
-    """Whether it was far slower than some other in each of enough rounds that were not throttled."""
+    """Check whether the baseline was far slower than some other in each of enough rounds without throttling."""
     calm = [found for found in rounds if not found.is_throttled]
     return len(calm) >= N_FIRST_ROUNDS and any(
         all(found.log_ratio(baseline.name, other.name) > FAR_APART for found in calm)
@@ -274,7 +276,7 @@ def _there_and_back(order: Sequence[Subject]) -> Iterator[tuple[Subject, bool]]:
 
 
 async def _block(subject: Subject, plan: TimingPlan, is_second: bool) -> Block | SubjectFailed:
-    """Cold samples; what is told but never compared is taken once a round."""
+    """Request cold samples. Samples that are reported but never compared are taken once a round."""
     request = {
         "subject": subject.subject_id,
         "n_samples": subject.n_samples,
@@ -296,7 +298,7 @@ async def _block(subject: Subject, plan: TimingPlan, is_second: bool) -> Block |
 async def _ask(
     name: str, worker: Asker, command: str, request: Mapping[str, Any], deadline_s: float
 ) -> Mapping[str, Any] | SubjectFailed:
-    """A good answer, or what went wrong."""
+    """Return a good answer, or the failure."""
     try:
         answer = await worker.ask(command, request, deadline_s=deadline_s)
     except KernelLspError as error:
@@ -311,4 +313,4 @@ async def _ask(
 
 
 GOOD = ("ready", "timed", "ended")
-"""States that an answer may be in; others say in `message` what went wrong."""
+"""States of good answers; others explain the failure in `message`."""

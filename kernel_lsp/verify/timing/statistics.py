@@ -1,7 +1,7 @@
 """Ratios of times that were measured in turn: their intervals, and when a difference may be claimed.
 
 A round measures every subject twice, the second time in reverse order (A-B-B-A), so that a drift that is linear over
-the round cancels. Rounds are the units: samples within a block depend on each other, rounds hardly do.
+the round cancels. Rounds are the units: samples within a block are dependent, rounds almost independent.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from kernel_lsp.core.measurement import Claim
 CONFIDENCE = 0.95
 N_RESAMPLES = 2000
 TRIM = 0.2
-"""Of the rounds, at each end: the 20 % trimmed mean, whose percentile bootstrap holds its level for small samples and
-heavy tails (Wilcox, Introduction to Robust Estimation and Hypothesis Testing)."""
+"""Trimmed share of the rounds at each end. The percentile bootstrap of the 20 % trimmed mean holds its level for small
+samples and heavy tails (Wilcox, Introduction to Robust Estimation and Hypothesis Testing)."""
 MIN_ROUNDS = 4
-"""For an interval: fewer say nothing about their own spread."""
+"""Minimum rounds for an interval: fewer do not show their own spread."""
 T_QUANTILES = {3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228, 12: 2.179, 15: 2.131,
                20: 2.086, 30: 2.042, 60: 2.000}  # fmt: skip
 """97.5 % points of Student's t by degrees of freedom."""
 MIN_NOISE_FLOOR = 0.015
-"""Relative. A kernel beside itself in another process came out within 0.4 % of 1 on an H200, five kernels of 5 to 520
-us; a transpose, whose time depends on where its buffers lie, within 1.8 % (benchmarks/results/gpu_repeatability-*)."""
+"""Minimum relative noise. A kernel against itself in another process was within 0.4 % of 1 on an H200, for five kernels
+of 5 to 520 us. A transpose, whose time depends on its buffers' addresses, was within 1.8 %
+(benchmarks/results/gpu_repeatability-*)."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +56,15 @@ class Pair:
 
 
 def log_ratio_interval(theirs: Sequence[Pair], ours: Sequence[Pair], seed: int) -> Interval:
-    """Of log(theirs / ours), paired by round. Raises ValueError for fewer than `MIN_ROUNDS` rounds."""
+    """Return the interval of log(theirs / ours), paired by round. Raises ValueError for fewer than `MIN_ROUNDS`
+    rounds."""
     return bootstrap([their.log_mean - our.log_mean for their, our in zip(theirs, ours, strict=True)], seed)
 
 
 def self_ratio_interval(pairs: Sequence[Pair], seed: int) -> Interval:
-    """The log ratio of a subject with itself, from the rounds that it was measured in anyway.
+    """Return the interval of a subject's log ratio with itself, from its existing rounds.
 
-    Two rounds after each other hold its blocks 1 2 3 4; 1 and 4 against 2 and 3 is an A-B-B-A round of it alone. Raises
+    Two consecutive rounds hold its blocks 1 2 3 4; 1 and 4 against 2 and 3 form an A-B-B-A round of it alone. Raises
     ValueError for fewer than twice `MIN_ROUNDS` rounds.
     """
     values = []
@@ -74,8 +76,8 @@ def self_ratio_interval(pairs: Sequence[Pair], seed: int) -> Interval:
 
 
 def placement_noise(times_us: Sequence[float], places: Sequence[int]) -> float:
-    """How far the mean over sets of buffers may be from that over all sets there could be, relative: the 95 % half
-    width of the mean of the sets' medians. 0 for too few sets to tell."""
+    """Return the relative uncertainty of the mean over sets of buffers: the 95 % half width of the mean of the sets'
+    medians. 0 for too few sets."""
     of_set: dict[int, list[float]] = {}
     for time_us, place in zip(times_us, places, strict=True):
         of_set.setdefault(place, []).append(time_us)
@@ -86,17 +88,17 @@ def placement_noise(times_us: Sequence[float], places: Sequence[int]) -> float:
 
 
 def noise_floor(self_ratios: Sequence[Interval], measured: float, resolution: float) -> float:
-    """The relative difference that is not one: the largest of what things here differ from themselves by.
+    """Return the relative difference that counts as noise: the largest difference of anything here from itself.
 
-    `measured` is what A-A pairs gave on this GPU, with other buffers and in another process; `resolution` is the
-    timer's, over the time.
+    `measured` comes from A-A pairs on this GPU, with other buffers and in another process. `resolution` is the timer's,
+    relative to the time.
     """
     own = [math.expm1(interval.largest_magnitude) for interval in self_ratios]
     return max([MIN_NOISE_FLOOR, measured, resolution, *own])
 
 
 def claim(log_ratio: Interval, floor: float) -> Claim:
-    """Of ours against theirs: only what clears the noise floor."""
+    """Return the claim of ours against theirs: only a difference beyond the noise."""
     threshold = math.log1p(floor)
     if log_ratio.low > threshold:
         return "faster"
@@ -104,7 +106,7 @@ def claim(log_ratio: Interval, floor: float) -> Claim:
 
 
 def bootstrap(values: Sequence[float], seed: int) -> Interval:
-    """The trimmed mean and its percentile interval, expanded for small samples as Hesterberg does ("What Teachers
+    """Return the trimmed mean and its percentile interval, expanded for small samples as in Hesterberg ("What Teachers
     Should Know About the Bootstrap", 2015, section 5.2). Raises ValueError for fewer than `MIN_ROUNDS` values."""
     given = np.asarray(values, dtype=np.float64)
     _need(len(given))
@@ -115,7 +117,7 @@ def bootstrap(values: Sequence[float], seed: int) -> Interval:
 
 
 def median_interval(blocks: Sequence[Sequence[float]], seed: int) -> Interval:
-    """The median of all samples, and its interval from resampling whole blocks. Raises ValueError for fewer than
+    """Return the median of all samples, and its interval from resampling whole blocks. Raises ValueError for fewer than
     `MIN_ROUNDS` blocks."""
     medians = np.array([np.median(block) for block in blocks], dtype=np.float64)
     _need(len(medians))
@@ -135,19 +137,19 @@ def _need(n: int) -> None:
 
 
 def _trimmed_mean(rows: np.ndarray) -> np.ndarray:
-    """Of each row, without `TRIM` of its values at each end. Shape (rows, n) to (rows,)."""
+    """Return the mean of each row, without `TRIM` of its values at each end. Shape (rows, n) to (rows,)."""
     n = rows.shape[1]
     n_cut = int(TRIM * n)
     return np.sort(rows, axis=1)[:, n_cut : n - n_cut].mean(axis=1)
 
 
 def _expanded_quantiles(n: int) -> tuple[float, float]:
-    """The percentiles that stand for 2.5 % and 97.5 % with `n` values: Phi(-sqrt(n / (n - 1)) t)."""
+    """Return the percentiles that stand for 2.5 % and 97.5 % with `n` values: Phi(-sqrt(n / (n - 1)) t)."""
     degrees = n - 1
     tail = 0.5 * math.erfc(math.sqrt(n / degrees) * _t_quantile(degrees) / math.sqrt(2))
     return tail, 1 - tail
 
 
 def _t_quantile(degrees: int) -> float:
-    """Of the largest number of degrees of freedom in the table that is not more: a little too wide."""
+    """Return the quantile of the table's next lower degrees of freedom, which is slightly too wide."""
     return T_QUANTILES[max((known for known in T_QUANTILES if known <= degrees), default=min(T_QUANTILES))]

@@ -1,4 +1,4 @@
-"""Times and ratios in words: a headline, and the lines that say how it came about."""
+"""Describe times and ratios: a headline, and the lines with its evidence."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from kernel_lsp.core.measurement import (
 
 
 def headline(comparison: Comparison) -> str:
-    """``2.7x vs eager, 1.3x vs compile``: eager and the fastest of the others, with what may not be claimed.
+    """Return the headline, e.g. ``2.7x vs eager, 1.3x vs compile``: eager and the fastest other baseline, and which may
+    not be claimed.
 
-    An estimate, or a measurement of an older version, has one baseline."""
+    An estimate, or a measurement of an older version, has one baseline.
+    """
     timed = [found for found in comparison.baselines if isinstance(found, TimedBaseline)]
     eager = [found for found in timed if found.name == EAGER]
     others = sorted((found for found in timed if found.name != EAGER), key=lambda found: found.measurement.time_us)
@@ -27,7 +29,7 @@ def headline(comparison: Comparison) -> str:
 
 
 def one_line(comparison: Comparison) -> str:
-    """The time with its interval, the headline, and where and when."""
+    """Return the time with its interval, the headline, and where and when."""
     ours = comparison.ours
     bound = f", {ours.bound}-bound" if isinstance(ours, Estimate) else ""
     baseline = "" if comparison.baselines else f" against {comparison.baseline_name} {_interval(comparison.baseline)}"
@@ -35,7 +37,7 @@ def one_line(comparison: Comparison) -> str:
 
 
 def detail_lines(comparison: Comparison) -> list[str]:
-    """How it was measured: every baseline, the floor, and the state of the GPU. Empty for an estimate."""
+    """Return the evidence: every baseline, the roofline bound, and the state of the GPU. Empty for an estimate."""
     ours = comparison.ours
     if not isinstance(ours, Measurement) or not comparison.baselines:
         return []
@@ -44,7 +46,8 @@ def detail_lines(comparison: Comparison) -> list[str]:
     if comparison.floor is not None:
         times = ours.time_us / comparison.floor.time_us
         lines.append(
-            f"floor {comparison.floor.time_us:.3g} us: {comparison.floor.basis}; this takes {times:.3g} times that"
+            f"speed of light (roofline bound) {comparison.floor.time_us:.3g} us: {comparison.floor.basis}; "
+            f"this takes {times:.3g} times that"
         )
     lines.append(_state_line(ours, next((r for r in map(_ratio_of, comparison.baselines) if r is not None), None)))
     return [*lines, *comparison.notes]
@@ -62,7 +65,7 @@ def _short(found: TimedBaseline, ours_us: float) -> str:
 
 
 def _factor(ratio: float) -> str:
-    """``2.7x``, ``0.81x``; ``1.04x`` where two digits would say nothing."""
+    """Format a ratio: ``2.7x``, ``0.81x``; ``1.04x`` where two digits would round to 1."""
     text = f"{ratio:.2g}"
     return f"{ratio:.3g}x" if text in ("1", "0.99") else f"{text}x"
 

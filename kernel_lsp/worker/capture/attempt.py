@@ -1,4 +1,5 @@
-"""One attempt at a capture: export the call with some dims symbolic, name all, print the graphs, find the bounds."""
+"""One attempt at a capture: export the call with some dims symbolic, name everything, print the graphs, find the
+bounds."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ MAX_INLINE_CONSTANT = 1
 
 
 class MustFix(Exception):
-    """Some dims must have their captured sizes; no dims means all."""
+    """Some dims must keep their captured sizes; no dims means all."""
 
     def __init__(self, dims: frozenset[Dim], notes: Sequence[str]) -> None:
         super().__init__()
@@ -56,7 +57,7 @@ class Attempt:
         self._dims_of: dict[sympy.Symbol, set[Dim]] = {}
 
     def run(self, with_backward: bool) -> Captured:
-        """The capture. Raises MustFix, StillRandom, Failure."""
+        """Return the capture. Raises MustFix, StillRandom, Failure."""
         program = self._export()
         if is_random(program.functional.graph) and getattr(self._callee.module, "training", False):
             raise StillRandom
@@ -114,7 +115,7 @@ class Attempt:
                 return export_program(self._wrapper, self._inputs, self._dynamic)
         except Failure as failure:
             raise failure
-        except BaseException as error:  # torch and the user's code raise anything here; each becomes an answer
+        except BaseException as error:  # torch and the user's code may raise anything here; each becomes an answer
             if self._wrapper.record.problem is not None:
                 raise self._wrapper.record.problem from None
             if self._dynamic and not _is_data_dependent(error):
@@ -150,7 +151,7 @@ class Attempt:
         }
 
     def _arguments(self, program: Program, constants: dict[str, torch.Tensor], pool: NamePool) -> list[Argument]:
-        """Inputs, then parameters, then buffers; scalars take their names between the inputs."""
+        """Return inputs, then parameters, then buffers. Scalars take their names between the inputs."""
         names = {}
         for leaf in self._inputs.leaves:
             names[id(leaf)] = pool.take(leaf.name)
@@ -207,7 +208,7 @@ class Attempt:
     # --- backward
 
     def _is_users(self, argument: Argument) -> bool:
-        """Whether it is an input that the user passes."""
+        """Check whether the argument is an input that the user passes."""
         placeholder = argument.placeholder
         return placeholder.role == "input" and self._inputs.tensors[placeholder.index].state is None
 
@@ -236,7 +237,7 @@ class Attempt:
             failure.file, failure.line = failure.file or self._place[0], failure.line or self._place[1]
             failure.next_step = failure.next_step or "run it without --backward"
             raise
-        except BaseException as error:  # autograd raises anything for an operator it cannot differentiate
+        except BaseException as error:  # autograd may raise anything for an operator without a derivative
             raise raised_by_user(
                 error,
                 "differentiating the target",
@@ -276,7 +277,7 @@ class Attempt:
         shape_env, sizes = shape_env_of(captured.program.fake_inputs), captured.captured_sizes
         if shape_env is None or not sizes:
             return
-        # Differentiating can fix a size, or make two equal, that the forward left free.
+        # Differentiation can fix a size, or equate two, that the forward left free.
         bound = frozenset(symbol for symbol in sizes if shape_env.replace(symbol) != symbol)
         if bound:
             raise self._must_fix(bound, "its backward needs the size")
@@ -298,7 +299,7 @@ class Attempt:
 
 
 def _user_function(callee: Callee) -> Callable[..., Any]:
-    """The function whose code is the target's."""
+    """Return the function whose code is the target's."""
     if callee.lifted is not None:
         return callee.lifted.forward
     return callee.call.forward if isinstance(callee.call, torch.nn.Module) else callee.call
@@ -314,7 +315,7 @@ def _by_node(arguments: Sequence[Argument]) -> dict[str, str]:
 def _kept(
     arguments: Sequence[Argument], used: set[str], program: Program, symbols: SymbolTable, texts: Sequence[GraphText]
 ) -> list[Argument]:
-    """The arguments whose values are used, and those from which alone the size of a symbol that is used is known."""
+    """Return the arguments whose values are used, and those that alone determine the size of a used symbol."""
     shapes = {a.name: {symbol_of(size) for size in program.fake_inputs[a.position].shape} - {None} for a in arguments}
     unknown = {symbol for symbol, name in symbols.names.items() if any(text.mentions(name) for text in texts)}
     unknown -= {symbol for name in used for symbol in shapes.get(name, ())}

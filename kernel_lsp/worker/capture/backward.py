@@ -1,4 +1,4 @@
-"""The backward of a captured call, through autograd, as a graph on the same symbols."""
+"""Trace the backward of a captured call, through autograd, as a graph on the same symbols."""
 
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ def trace_backward(program: Program, wanted: Sequence[int]) -> BackwardProgram:
 
 
 class _Traced(torch.fx.Interpreter):
-    """Runs the forward; nodes that autograd adds later carry the line of the forward node that they differentiate."""
+    """Runs the forward. Nodes that autograd adds later carry the line of the forward node that they differentiate."""
 
     def run_nodes(self, inputs: Sequence[torch.Tensor]) -> dict[str, Any]:
-        """Every node's value by name."""
+        """Return every node's value by name."""
         self._seen: set[Any] = set()
         self._made: dict[str, Any] = {}
         self.run(*inputs, enable_io_processing=False)

@@ -1,7 +1,8 @@
-"""Captures one call of the user's code: prepares its module, and retries with fewer symbolic dims until that works."""
+"""Capture one call of the user's code: prepare its module, and retry with fewer symbolic dims until that works."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,14 +12,19 @@ from .attempt import Attempt, MustFix, StillRandom
 from .captured import Captured
 from .inputs import CallInputs
 from .load import Callee
+from .modes import choose_mode, is_same_in_other_mode, updates_statistics, watched_mode
 from .program import Wrapper, all_dims
 
+DROPOUT_NOTE = "dropout is random in training mode: captured with the module in eval mode"
+MODE_NOTE = "captured in eval mode: training mode computes something else"
 MAX_ATTEMPTS = 6
 """Maximum attempts with symbolic dims; each fixes at least one, and the last fixes all."""
 
 
 def capture_call(source: dict[str, Any], callee: Callee, inputs: CallInputs, with_backward: bool) -> Captured:
     """Capture one call, with as many dims symbolic as torch and our expressions allow. Raises Failure."""
+    choose_mode(callee, source["kind"], with_backward)
+    has_statistics = updates_statistics(callee.owner)
     notes = list(dict.fromkeys([*callee.notes, *inputs.notes, *prepare_module(callee)]))
     wrapper = Wrapper(callee, inputs, source["file"], source["line"])
     dynamic = all_dims(inputs)
@@ -26,14 +32,20 @@ def capture_call(source: dict[str, Any], callee: Callee, inputs: CallInputs, wit
         if attempt == MAX_ATTEMPTS:
             dynamic = frozenset()
         try:
-            return Attempt(source, callee, inputs, wrapper, dynamic, notes).run(with_backward)
+            with watched_mode(callee.owner) as reads:
+                captured = Attempt(source, callee, inputs, wrapper, dynamic, notes).run(with_backward)
+            again = Attempt(
+                source, callee, inputs, Wrapper(callee, inputs, source["file"], source["line"]), dynamic, []
+            )
+            _note_mode(captured, again, has_statistics, reads)
+            return captured
         except MustFix as must:
             fewer = dynamic - must.dims if must.dims else frozenset()
             notes += [note for note in must.notes if note not in notes]
             dynamic = fewer
         except StillRandom:
             callee.module.eval()
-            notes.append("dropout is random in training mode: captured with the module in eval mode")
+            notes.append(DROPOUT_NOTE)
     raise AssertionError("an attempt without symbolic dims returns or raises a failure")
 
 
@@ -50,7 +62,7 @@ def refuse_empty(inputs: CallInputs, source: dict[str, Any]) -> None:
 
 
 def prepare_module(callee: Callee) -> list[str]:
-    """Bring the user's module to the CPU and into a mode whose result is a function of its arguments."""
+    """Move the user's module to the CPU and into a mode whose result is a function of its arguments."""
     owner, notes = callee.owner, []
     if owner is None:
         return []
@@ -60,7 +72,7 @@ def prepare_module(callee: Callee) -> list[str]:
     dropout = torch.nn.modules.dropout._DropoutNd
     if any(isinstance(m, dropout) and m.training and m.p > 0 for m in owner.modules()):
         owner.eval()
-        notes.append("dropout is random in training mode: captured with the module in eval mode")
+        notes.append(DROPOUT_NOTE)
     for module in owner.modules():
         if isinstance(module, dropout):
             module.eval()
@@ -69,8 +81,20 @@ def prepare_module(callee: Callee) -> list[str]:
     return list(dict.fromkeys(notes))
 
 
+def _note_mode(captured: Captured, again: Attempt, has_statistics: bool, reads: Sequence[str]) -> None:
+    """Note the mode that the capture of a module holds for, where the other one computes something else."""
+    owner = captured.callee.owner
+    if owner is None or captured.source["kind"] == "robust_kbench":
+        return
+    if has_statistics or (reads and not is_same_in_other_mode(captured, again)):
+        captured.mode = owner.training
+        if not owner.training and DROPOUT_NOTE not in captured.notes:
+            captured.notes.append(MODE_NOTE)
+
+
 def _use_batch_statistics(module: Any) -> list[str]:
-    """In training mode the result depends on the batch alone; the running statistics are a side effect, left out."""
+    """Make a module in training mode depend on the batch alone: updates of running statistics, a side effect, are left
+    out."""
     if not module.track_running_stats:
         return []
     module.track_running_stats = False

@@ -1,4 +1,4 @@
-"""The command `capture`: a target's source to a task, and the state that `make_cases` keeps working on."""
+"""The command `capture`: convert a target's source into a task, and keep the state that `make_cases` needs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .load import LoadedFile, load_file, resolve
 
 
 def capture(request: dict[str, Any]) -> dict[str, Any]:
-    """``{"source": TargetSource, "with_backward": bool, "configuration": int}`` -> ``{"task": Task}``. A configuration
-    other than the first of a task folder leaves the first one's capture as it is. Raises Failure."""
+    """Capture: ``{"source": TargetSource, "with_backward": bool, "configuration": int}`` -> ``{"task": Task}``. A
+    configuration other than the first of a task folder keeps the first one's capture. Raises Failure."""
     source, configuration = request["source"], int(request.get("configuration", 0))
     linecache.checkcache()
     take_asked()

@@ -1,4 +1,4 @@
-"""What is known of one capture, and the captures that this process keeps."""
+"""The data of one capture, and the captures that this process keeps."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Argument:
     name: str
     placeholder: Placeholder
     position: int
-    """Among the placeholders."""
+    """Its index among the placeholders."""
 
 
 @dataclass
 class Captured:
-    """Everything known of one capture."""
+    """The data of one capture."""
 
     source: dict[str, Any]
     callee: Callee
@@ -47,12 +47,14 @@ class Captured:
     constants: dict[str, torch.Tensor]
     notes: list[str] = field(default_factory=list)
     configuration: int = 0
+    mode: bool | None = None
+    """Of a module: `training` at the capture, None where the other mode computes the same."""
     coverage: Any = None
-    """Of a task folder: `configurations.Coverage`."""
+    """The coverage of a task folder, as `configurations.Coverage`."""
 
     @property
     def has_symbolic_state(self) -> bool:
-        """Whether some parameter or buffer has a dim that may change."""
+        """Check whether some parameter or buffer has a dim that may change."""
         return any(
             self.state_name(argument) is not None
             and any(isinstance(size, torch.SymInt) and not is_settled(size) for size in fake.shape)
@@ -61,19 +63,19 @@ class Captured:
         )
 
     def role(self, argument: Argument) -> str:
-        """input, parameter, buffer or constant, as the user's code has it."""
+        """Return input, parameter, buffer or constant, as in the user's code."""
         state = self._state(argument)
         return argument.placeholder.role if state is None else state.role
 
     def state_name(self, argument: Argument) -> str | None:
-        """The qualified name of a parameter or buffer; None for what is none."""
+        """Return the qualified name of a parameter or buffer; None for any other argument."""
         state = self._state(argument)
         if state is not None:
             return state.name
         return argument.placeholder.qualified_name if argument.placeholder.role != "input" else None
 
     def requires_grad(self, argument: Argument) -> bool:
-        """Whether a parameter asks for its gradient."""
+        """Check whether a parameter requires its gradient."""
         state = self._state(argument)
         return bool(argument.placeholder.value.requires_grad) if state is None else state.requires_grad
 
@@ -83,13 +85,13 @@ class Captured:
 
 
 def is_lifted(argument: Argument) -> bool:
-    """Whether it is a tensor that the code makes from numbers, and no attribute of a module."""
+    """Check whether the argument is a tensor that the code builds from numbers, not an attribute of a module."""
     return argument.placeholder.role == "constant" and argument.placeholder.qualified_name.startswith("lifted_tensor")
 
 
 @dataclass
 class _Warm:
-    """`others` are captures of further configurations of the same task folder, by their number."""
+    """The kept captures. `others` are those of further configurations of the same task folder, by their number."""
 
     captured: Captured | None = None
     others: dict[int, Captured] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The captures of a task folder: one that covers as many configurations as it can, and one for each of the others."""
+"""Capture a task folder: one capture covers as many configurations as it can, and each of the others has its own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from .robust_kbench import MAX_CONFIGURATIONS, Settings, build, read_settings
 from .symbols import symbol_of
 
 MAX_COMPARE_S = 45.0
-"""For the captures that say whether another configuration is the same computation; past it the others stand alone."""
+"""Seconds for captures that compare other configurations with the first. Configurations left over get captures of their
+own."""
 NOT_COMPARED = "not compared with the first one: there are too many"
 
 
@@ -39,16 +40,16 @@ class _Built:
 
 @dataclass
 class Coverage:
-    """Which configurations one capture is right for, by entry of the task, and why it is not for the others."""
+    """The configurations that one capture covers, by entry of the task, and why it does not cover the others."""
 
     covered: list[dict[str, Any]]
     uncovered: list[dict[str, Any]]
     differing_settings: set[str]
-    """Attributes of the module that are not the same in all that are covered."""
+    """Attributes of the module that differ between covered configurations."""
 
 
 def capture_folder(loaded: LoadedFile, source: dict[str, Any], with_backward: bool, index: int) -> Captured:
-    """The capture of configuration `index`; that of the first one covers others where it can. Raises Failure."""
+    """Return the capture of configuration `index`. That of the first one covers others where it can. Raises Failure."""
     settings = read_settings(source["file"], with_backward)
     if index >= len(settings):
         raise TargetFailure(f"the folder has {len(settings)} configurations, and no {index + 1}th", file=source["file"])
@@ -68,7 +69,7 @@ def capture_folder(loaded: LoadedFile, source: dict[str, Any], with_backward: bo
 
 
 class _Other:
-    """Another configuration, built when it is asked for; `problem` says why it cannot be."""
+    """Another configuration, built on demand; `problem` says why it cannot be."""
 
     def __init__(self, loaded: LoadedFile, source: dict[str, Any], settings: Settings) -> None:
         self.settings, self._arguments = settings, (loaded, source, settings)
@@ -92,7 +93,8 @@ def _build(loaded: LoadedFile, source: dict[str, Any], settings: Settings) -> _B
 
 
 def _varying(first: _Built, others: Sequence[_Other]) -> dict[str, tuple[int, ...]]:
-    """The dims of the module's parameters and buffers that differ between configurations which have the same ones."""
+    """Return the dims of the module's parameters and buffers that differ between configurations with the same
+    parameters."""
     own = first.state_shapes
     shapes = [other.built.state_shapes for other in others if other.built is not None]
     alike = [found for found in shapes if found.keys() == own.keys() and all(len(found[n]) == len(own[n]) for n in own)]
@@ -106,7 +108,8 @@ def _varying(first: _Built, others: Sequence[_Other]) -> dict[str, tuple[int, ..
 def _capture(
     source: dict[str, Any], built: _Built, with_backward: bool, varying: dict[str, tuple[int, ...]]
 ) -> Captured:
-    """With the varying sizes of parameters symbolic; with all of them fixed where the code does not allow that."""
+    """Capture with the varying sizes of parameters symbolic; with all of them fixed where the code does not allow
+    that."""
     if varying:
         try:
             captured = capture_call(source, *lifted(built.callee, built.inputs, varying), with_backward)
@@ -136,8 +139,8 @@ def _coverage(captured: Captured, first: _Built, others: Sequence[_Other], with_
 
 
 class _Comparison:
-    """Says why the capture is not right for another configuration. What differs in its inputs' sizes alone needs no
-    capture, and one capture tells of all configurations that construct the module alike."""
+    """Finds out why the capture does not cover another configuration. Differences in the inputs' sizes alone need no
+    capture. One capture decides for all configurations that construct the module alike."""
 
     def __init__(self, captured: Captured, first: _Built, with_backward: bool) -> None:
         self._captured, self._first, self._with_backward = captured, first, with_backward
@@ -145,7 +148,7 @@ class _Comparison:
         self._deadline = time.monotonic() + MAX_COMPARE_S
 
     def difference(self, other: _Other) -> str:
-        """Empty when there is none."""
+        """Return the difference; empty when there is none."""
         built = other.built
         if built is None:
             return f"it cannot be built: {other.problem}"
@@ -171,8 +174,8 @@ class _Comparison:
 
 
 def _capture_alike(captured: Captured, built: _Built, with_backward: bool) -> Captured:
-    """The other configuration, with the same dims symbolic. A size of 1 would not be: there it gets the captured one,
-    since what is compared are the constants."""
+    """Capture the other configuration with the same dims symbolic. A size of 1 cannot be symbolic: it is replaced by
+    the captured size, since only constants are compared."""
     inputs = _without_ones(captured, built)
     varying = {leaf.state.name: leaf.state.dims for leaf in captured.inputs.tensors if leaf.state is not None}
     if not varying:
@@ -204,13 +207,14 @@ def _grown(shape: Sequence[int], fake: Any, captured: Captured) -> tuple[int, ..
 
 
 def shapes_of(captured: Captured, built: _Built) -> dict[str, list[int]]:
-    """The shape of every argument of the capture in another configuration; none for one that it does not have."""
+    """Return the shape of every argument of the capture in another configuration; an empty one for an argument that is
+    missing there."""
     found = {argument.name: _tensor_of(captured, built, argument) for argument in captured.arguments}
     return {name: [] if tensor is None else list(tensor.shape) for name, tensor in found.items()}
 
 
 def _tensor_of(captured: Captured, built: _Built, argument: Argument) -> Any:
-    """What a configuration has for an argument, with its shape and dtype; None when it has none."""
+    """Return a configuration's tensor for an argument, with its shape and dtype; None when it has none."""
     name, index = captured.state_name(argument), argument.placeholder.index
     if name is not None:
         return state_of(built.callee.owner).get(name, argument.placeholder.value if index < 0 else None)
@@ -259,7 +263,8 @@ def _nodes(captured: Captured) -> list[dict[str, Any]]:
 
 
 def _misfit(captured: Captured, shapes: dict[str, list[int]]) -> str:
-    """Where shapes do not agree with the captured ones: a fixed dim, a symbol of two sizes, or one out of bounds."""
+    """Describe shapes that do not fit the capture: a different fixed dim, a symbol with two sizes, or one out of
+    bounds."""
     sizes: dict[Any, int] = {}
     for argument in captured.arguments:
         fake = captured.program.fake_inputs[argument.position]

@@ -1,4 +1,4 @@
-"""A core ATen graph of `torch.fx` as the JSON of `kernel_lsp.core.task.Graph`."""
+"""Convert a core ATen graph of `torch.fx` into the JSON of `kernel_lsp.core.task.Graph`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ IDENTITIES = frozenset(
     )
 )
 SAME_WHEN_SHAPE_IS = frozenset(("aten.view.default", "aten._unsafe_view.default", "aten.expand.default"))
-"""Identities where the result has the argument's shape."""
+"""Operations that are identities where the result has the argument's shape."""
 DROPPED_KEYWORDS = frozenset(("device", "layout", "pin_memory", "memory_format", "non_blocking", "copy"))
 RANDOM_OPS = frozenset(
     "bernoulli native_dropout rand rand_like randn randn_like randint randint_like randperm normal uniform multinomial "
@@ -41,12 +41,12 @@ DATA_DEPENDENT_OPS = frozenset(
 )
 
 FULL_END = (1 << 63) - 1
-"""How ATen spells the end of a slice that has none."""
+"""ATen's end of a slice without one."""
 
 
 @dataclass(frozen=True)
 class Value:
-    """What a node of `torch.fx` stands for: a result of a kept node, or an argument."""
+    """The value of a `torch.fx` node: a result of a kept node, or an argument."""
 
     node: str
     item: int | None = None
@@ -57,20 +57,20 @@ class Value:
 
 @dataclass
 class GraphText:
-    """The JSON of a graph, and which arguments it uses."""
+    """The JSON of a graph, and the arguments that it uses."""
 
     nodes: list[dict[str, Any]]
     outputs: list[dict[str, Any]]
     used: set[str] = field(default_factory=set)
 
     def mentions(self, symbol: str) -> bool:
-        """Whether any size in the graph depends on the symbol."""
+        """Check whether any size in the graph depends on the symbol."""
         sizes = json.dumps([[n["arguments"], n["types"]] for n in self.nodes] + [o["type"] for o in self.outputs])
         return re.search(rf"\b{re.escape(symbol)}\b", sizes) is not None
 
 
 class GraphReader:
-    """Renders one graph. `arguments` maps placeholder nodes to argument names; `constants` holds values of lifted
+    """Renders one graph. `arguments` maps placeholder nodes to argument names. `constants` holds values of lifted
     tensors, by placeholder, that become ``full`` nodes."""
 
     def __init__(
@@ -88,8 +88,8 @@ class GraphReader:
     def read(
         self, graph: torch.fx.Graph, results: Sequence[Any], names: Sequence[str], *, n_forward: int | None = None
     ) -> GraphText:
-        """The graph's nodes in order, and its results under the given names; the user's variables name nodes among the
-        first `n_forward` (all, when None). Raises TargetFailure, Inexpressible."""
+        """Return the graph's nodes in order, and its results under the given names. The user's variables name nodes
+        among the first `n_forward` (all, when None). Raises TargetFailure, Inexpressible."""
         made = [node for node in list(graph.nodes)[:n_forward] if node.op == "call_function"]
         user_names = self._sources.user_names([node for node in made if not self._is_skipped(node)])
         for node in graph.nodes:
@@ -150,7 +150,7 @@ class GraphReader:
         }
 
     def _same_as(self, node: Any, op: str) -> Any:
-        """The argument that a node only hands on; None when it computes something."""
+        """Return the argument that a node only passes on; None when it computes something."""
         if op in IDENTITIES:
             return node.args[0]
         if op in ("aten._to_copy.default", "aten.to.dtype"):
@@ -169,7 +169,7 @@ class GraphReader:
         return self._symbols.shape(node.meta["val"].shape) == self._symbols.shape(other.meta["val"].shape)
 
     def _pass_through(self, node: Any, same: Any, user_name: str | None) -> None:
-        """`node` stands for the same value as `same`, which gets the user's name for it when it has none."""
+        """Alias `node` to the value of `same`, which takes the user's name when it has none."""
         value = self._values[node.name] = self._values[same.name]
         made = next((entry for entry in reversed(self._nodes) if entry["name"] == value.node), None)
         if made is not None and made["user_name"] is None and value.item is None:
@@ -214,7 +214,7 @@ class GraphReader:
         return {"name": name, "node": value.node, "item": value.item, "type": tensor_type}
 
     def _pruned(self, outputs: list[dict[str, Any]]) -> GraphText:
-        """Only what the outputs need."""
+        """Return only what the outputs need."""
         needed = {output["node"] for output in outputs}
         kept = []
         for node in reversed(self._nodes):
@@ -249,7 +249,7 @@ class GraphReader:
 
 
 def is_random(graph: torch.fx.Graph) -> bool:
-    """Whether any node draws random numbers."""
+    """Check whether any node draws random numbers."""
     for node in graph.nodes:
         parts = str(node.target).split(".")
         base = parts[1].rstrip("_") if node.op == "call_function" and parts[0] == "aten" else ""
@@ -262,7 +262,7 @@ def is_random(graph: torch.fx.Graph) -> bool:
 
 
 def _canonical(op: str, arguments: list[Any]) -> tuple[str, list[Any]]:
-    """The backward's trace keeps an older spelling of batch norm: give it the forward's."""
+    """Rename the batch norm of the backward's trace, an older variant, to the forward's."""
     if op != "aten.native_batch_norm.default":
         return op, arguments
     value, weight, bias, mean, variance, is_training, momentum, eps = arguments
@@ -279,7 +279,8 @@ def _canonical(op: str, arguments: list[Any]) -> tuple[str, list[Any]]:
 def _is_inactive_dropout(node: Any, base: str) -> bool:
     if base not in ("dropout", "native_dropout", "alpha_dropout", "feature_dropout") or len(node.args) < 3:
         return False
-    return node.args[2] is False
+    is_kept_whole = base in ("dropout", "native_dropout") and node.args[1] == 0
+    return is_kept_whole or node.args[2] is False
 
 
 def _has_unbacked_size(node: Any) -> bool:
@@ -299,7 +300,7 @@ def _module_path(node: Any) -> str | None:
 
 
 def _is_full_slice(bounds: Sequence[Any]) -> bool:
-    """Whether (start, end, step) takes the whole dim."""
+    """Check whether (start, end, step) takes the whole dim."""
     given = list(bounds)
     start, end, step = given + [0, FULL_END, 1][len(given) :]
     return start in (0, None) and end == FULL_END and step == 1

@@ -1,8 +1,8 @@
-"""What the trace assumed about symbolic sizes, turned into bounds, or into dims that must be fixed.
+"""Convert the trace's assumptions about symbolic sizes into bounds, or into dims that must be fixed.
 
-A task's symbol has a minimum and a maximum and nothing else. The shape environment of `torch.export` holds every
-relation that the trace relied on, e.g. ``D % 8 == 0``. Each is tried on many sizes within the bounds: one that always
-holds costs nothing, one that fails at a few small sizes raises the minimum, any other fixes a dim at its captured size.
+A task's symbol has only a minimum and a maximum. The shape environment of `torch.export` holds every relation that the
+trace relied on, e.g. ``D % 8 == 0``. Each is evaluated at many sizes within the bounds. One that always holds is
+dropped, one that fails at a few small sizes raises the minimum, any other fixes a dim at its captured size.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from torch.utils._sympy.numbers import int_oo
 from .symbols import Inexpressible, SymbolTable
 
 SMALL_SIZES = 40
-"""Sizes tried one by one from the minimum up: a relation of a convolution or pooling stack fails there or nowhere."""
+"""Consecutive sizes tried from the minimum up: a relation of a convolution or pooling stack fails there or nowhere."""
 LARGE_SIZES = (64, 97, 128, 509, 1000, 1021, 2048, 4093, 16384, 65521, 100003)
-"""Powers of two, round numbers and primes."""
+"""Further sizes: powers of two, round numbers and primes."""
 PAIR_SIZES = 9
-"""Sizes tried per symbol, beside the large ones, in a relation among several."""
+"""Consecutive sizes tried per symbol, in addition to the large ones, in a relation among several."""
 MAX_COMBINATIONS = 4000
 ROOMY_SIZE = 17
 N_TELLING = 3
@@ -30,7 +30,7 @@ N_TELLING = 3
 
 @dataclass(frozen=True)
 class Bounds:
-    """Inclusive."""
+    """Inclusive bounds of a size."""
 
     minimum: int
     maximum: int | None
@@ -41,27 +41,27 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Assumptions:
-    """`bounds` by symbol; `fixed` are the symbols that must become their captured sizes, with the relation that asks
-    for each."""
+    """The symbols' bounds. `fixed` are the symbols that must become their captured sizes, each with the relation that
+    requires it."""
 
     bounds: dict[sympy.Symbol, Bounds]
     fixed: dict[sympy.Symbol, str]
 
 
 Agrees = Callable[[dict[sympy.Symbol, int]], bool]
-"""Whether the captured graph does what the user's code does at given sizes."""
+"""Returns whether the captured graph agrees with the user's code at given sizes."""
 
 
 def ranges(shape_env: Any, captured: dict[sympy.Symbol, int]) -> dict[sympy.Symbol, Bounds]:
-    """The bounds of every named symbol before any relation."""
+    """Return the bounds of every named symbol before any relation."""
     return {symbol: _range(shape_env, symbol) for symbol in captured}
 
 
 def assumptions(shape_env: Any, symbols: SymbolTable, captured: dict[sympy.Symbol, int], agrees: Agrees) -> Assumptions:
-    """The bounds of every named symbol, and which symbols cannot stay symbolic.
+    """Return the bounds of every named symbol, and the symbols that cannot stay symbolic.
 
-    `agrees` is asked about sizes at which a relation fails: torch takes relations among strides, and its own choices of
-    a formula, for needs of the code.
+    `agrees` is called for sizes at which a relation fails: torch reports relations among strides, and its own choices
+    of a formula, as requirements of the code.
     """
     bounds = ranges(shape_env, captured)
     fixed: dict[sympy.Symbol, str] = {}
@@ -102,7 +102,7 @@ def _relations(shape_env: Any) -> list[Any]:
 
 
 class _Relation:
-    """One assumption, as a function of the sizes of `involved`; `test` is None when it cannot be stated."""
+    """One assumption, as a function of the sizes of `involved`; `test` is None when it cannot be expressed."""
 
     def __init__(self, guard: Any, involved: list[sympy.Symbol], symbols: SymbolTable) -> None:
         self.involved = involved
@@ -112,9 +112,9 @@ class _Relation:
             text = _boolean_text(guard, symbols)
         except Inexpressible:
             return
-        self.text = text[1:-1]  # without the parentheses around the whole
+        self.text = text[1:-1]  # drop the outer parentheses
         names = ", ".join(symbols.names[symbol] for symbol in involved)
-        # The text is built by our own printer from sympy; nothing of the user's is evaluated.
+        # The text comes from our own printer of sympy expressions; it contains nothing of the user's.
         self.test = eval(f"lambda {names}: {text}", {"__builtins__": {}, "min": min, "max": max})
 
     def failures(self, choices: list[list[int]]) -> list[tuple[int, ...]]:
@@ -136,7 +136,7 @@ def _apply(
     fixed: dict[sympy.Symbol, str],
     agrees: Agrees,
 ) -> None:
-    """Raise minima, or fix symbols, until the relation holds on every size tried, or is seen not to matter."""
+    """Raise minima, or fix symbols, until the relation holds at every size tried, or proves irrelevant."""
     involved = relation.involved
     choices = [_sizes(bounds[symbol], captured[symbol], len(involved)) for symbol in involved]
     failures = relation.failures(choices)
@@ -161,7 +161,7 @@ def _sizes(bounds: Bounds, captured: int, n_symbols: int) -> list[int]:
 
 
 def _telling(failures: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """A few of the sizes at which a relation fails: the smallest that leave room for windows and strides."""
+    """Return a few of the sizes at which a relation fails: the smallest with room for windows and strides."""
     roomy = [sizes for sizes in failures if min(sizes) >= ROOMY_SIZE] or failures
     return sorted(roomy, key=lambda sizes: (sum(sizes), sizes))[:N_TELLING]
 
@@ -169,8 +169,8 @@ def _telling(failures: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
 def _raised_minima(
     relation: _Relation, choices: list[list[int]], failures: list[tuple[int, ...]], captured: dict[sympy.Symbol, int]
 ) -> list[int] | None:
-    """The smallest equal step above every minimum from which no failure is left; None when there is none that keeps
-    the captured sizes."""
+    """Return the smallest equal step above every minimum that removes all failures. None when no such step keeps the
+    captured sizes."""
     n_small = SMALL_SIZES if len(choices) == 1 else PAIR_SIZES
     starts = [sizes[0] for sizes in choices]
     for step in range(1, n_small):
@@ -182,7 +182,7 @@ def _raised_minima(
 
 
 def _to_fix(relation: _Relation, choices: list[list[int]], captured: dict[sympy.Symbol, int]) -> list[sympy.Symbol]:
-    """One symbol whose captured size alone makes the relation hold, the last such; else all."""
+    """Return the last symbol whose captured size alone makes the relation hold; else all."""
     for position in reversed(range(len(choices))):
         size = captured[relation.involved[position]]
         narrowed = [[size] if other == position else sizes for other, sizes in enumerate(choices)]
@@ -192,7 +192,7 @@ def _to_fix(relation: _Relation, choices: list[list[int]], captured: dict[sympy.
 
 
 def _boolean_text(expression: Any, symbols: SymbolTable) -> str:
-    """A sympy boolean as Python text. Raises Inexpressible."""
+    """Print a sympy boolean as Python text. Raises Inexpressible."""
     kind = type(expression).__name__
     if kind in ("And", "Or"):
         word = f" {kind.lower()} "

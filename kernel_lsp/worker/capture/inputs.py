@@ -1,6 +1,7 @@
-"""What a target is called with: from the pragma, from `get_inputs()`, or from a task folder's configuration.
+"""Make a target's inputs: from the pragma, from `get_inputs()`, or from a task folder's configuration.
 
-The user's `get_inputs` first runs on fake tensors, which know their shape and hold no data: a capture needs no values.
+The user's `get_inputs` first runs on fake tensors, which know their shape and hold no data: a capture needs no
+values.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from .names import identifier
 
 PLAIN_BYTES = 1 << 30
 MAP_NORESERVE = 0x4000
-"""<asm-generic/mman.h>: the kernel does not refuse more memory than the machine has."""
+"""Flag of mmap from <asm-generic/mman.h>: the kernel then accepts mappings larger than the machine's memory."""
 CAPTURED_SCALARS = (bool, int, float)
 KEEPS_VALUES = frozenset(("to", "long", "int", "view", "reshape", "contiguous"))
 
 
 @dataclass(frozen=True)
 class StateOf:
-    """Which parameter or buffer of the module an input stands for; `dims` are those that may become symbolic."""
+    """The parameter or buffer of the module that an input stands for; `dims` are those that may become symbolic."""
 
     role: str
     name: str
@@ -41,7 +42,7 @@ class StateOf:
 @dataclass(frozen=True)
 class TensorLeaf:
     """A tensor among the inputs. `dim_names` has a name or None per dim; `integer_range` is [low, high). `state` is
-    None for what the user passes."""
+    None for an input that the user passes."""
 
     name: str
     dtype: torch.dtype
@@ -51,7 +52,7 @@ class TensorLeaf:
     state: StateOf | None = None
 
     def empty(self) -> torch.Tensor:
-        """A tensor of the captured shape that costs no memory until it is touched, however large it is."""
+        """Return a tensor of the captured shape that takes no memory until it is touched, whatever its size."""
         n_bytes = torch.Size(self.shape).numel() * self.dtype.itemsize
         if n_bytes <= PLAIN_BYTES or sys.platform != "linux":
             return torch.empty(self.shape, dtype=self.dtype)
@@ -72,8 +73,9 @@ Leaf = Union[TensorLeaf, ScalarLeaf]
 
 @dataclass
 class CallInputs:
-    """The inputs of one call. `rebuild` puts tensors back where they were among the arguments; `fresh` makes the user's
-    own values again, and is None where only shapes are known. `state` has the values of those that are a module's."""
+    """The inputs of one call. `rebuild` restores tensors to their positions among the arguments. `fresh` makes the
+    user's own values again; None where only shapes are known. `state` has the values of inputs that are a module's
+    state."""
 
     leaves: list[Leaf]
     rebuild: Callable[[Sequence[torch.Tensor]], tuple[list[Any], dict[str, Any]]]
@@ -87,13 +89,13 @@ class CallInputs:
 
 
 def inputs_of(loaded: LoadedFile, source: dict[str, Any], call: Callable[..., Any]) -> CallInputs:
-    """The inputs as the target's source says: its pragma or annotations first, then `get_inputs()`."""
+    """Return the inputs that the target's source defines: its pragma or annotations first, then `get_inputs()`."""
     if source.get("inputs") is not None:
         return _described(source["inputs"], call)
     if source.get("has_get_inputs"):
         return generated(loaded, source, call, {})
     raise TargetFailure(
-        "nothing says which shapes the inputs have",
+        f"unknown input shapes for `{source['symbol']}`",
         file=source["file"],
         line=source["line"],
         next_step=f"add above it: {source['example_pragma']}",
@@ -103,7 +105,7 @@ def inputs_of(loaded: LoadedFile, source: dict[str, Any], call: Callable[..., An
 def generated(
     loaded: LoadedFile, source: dict[str, Any], call: Callable[..., Any], settings: dict[str, Any]
 ) -> CallInputs:
-    """The inputs that `get_inputs(**settings)` makes, named after the parameters of `call`."""
+    """Return the inputs of `get_inputs(**settings)`, named after the parameters of `call`."""
     get_inputs = find_symbol(loaded, "get_inputs", source["line"])
     given, ranges = _call_get_inputs(get_inputs, loaded.file, settings)
     positional, keywords = _as_call(given)
@@ -167,12 +169,12 @@ def _described_leaf(entry: dict[str, Any]) -> Leaf:
 
 
 class _RandintRanges(TorchFunctionMode):
-    """Remembers the [low, high) of every `torch.randint`, by the identity of its result."""
+    """Records the [low, high) of every `torch.randint`, by the identity of its result."""
 
     def __init__(self) -> None:
         super().__init__()
         self.ranges: dict[int, tuple[int, int]] = {}
-        self._kept: list[Any] = []  # an identity is a tensor's only while it lives
+        self._kept: list[Any] = []  # keep tensors alive: identities are reused
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -196,7 +198,7 @@ class _RandintRanges(TorchFunctionMode):
 def _call_get_inputs(
     get_inputs: Callable[..., Any], file: str, settings: dict[str, Any]
 ) -> tuple[Any, dict[int, tuple[int, int]]]:
-    """Its result on fake tensors, or on real ones when it needs values; and the ranges of its integers."""
+    """Return its result on fake tensors, or on real ones when it needs values, and the ranges of its integers."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     for mode in (FakeTensorMode(allow_non_fake_inputs=True), None):
@@ -233,7 +235,7 @@ def _flat_names(positional: list[Any], keywords: dict[str, Any], call: Callable[
 
 
 def _names_within(name: str, value: Any) -> list[str]:
-    """One name per leaf of a nested value: ``states_0``, ``states_1``, ``cache_key``."""
+    """Return one name per leaf of a nested value: ``states_0``, ``states_1``, ``cache_key``."""
     if isinstance(value, dict):
         return [n for key, inner in value.items() for n in _names_within(identifier(f"{name}_{key}"), inner)]
     if isinstance(value, (list, tuple)):
@@ -251,7 +253,7 @@ def _positional_names(call: Callable[..., Any]) -> list[str]:
 
 
 class _Collector:
-    """Turns the values of one call into leaves, with notes on what it had to change."""
+    """Converts the values of one call into leaves, with notes on its changes."""
 
     def __init__(self, file: str, line: int, ranges: dict[int, tuple[int, int]]) -> None:
         self._file, self._line, self._ranges = file, line, ranges

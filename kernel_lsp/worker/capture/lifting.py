@@ -1,7 +1,7 @@
-"""A module whose parameters and buffers are arguments of the call, so that a capture can keep their sizes symbolic.
+"""Lift a module's parameters and buffers to arguments of the call, so that a capture can keep their sizes symbolic.
 
-`torch.export` takes the sizes of a module's own parameters for constants. A task folder whose configurations build the
-module in several sizes is captured through here once for all of them.
+`torch.export` treats the sizes of a module's own parameters as constants. A task folder whose configurations build the
+module in several sizes is captured this way, once for all of them.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from .names import identifier
 
 
 def state_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """The module's parameters and buffers by qualified name, in their order."""
+    """Return the module's parameters and buffers by qualified name, in their order."""
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
 def lifted(callee: Callee, inputs: CallInputs, varying: Mapping[str, Sequence[int]]) -> tuple[Callee, CallInputs]:
-    """The same call, with the module's state as inputs behind the user's. `varying` names the dims of each that may
-    become symbolic."""
+    """Return the same call, with the module's state as inputs after the user's. `varying` names the dims of each that
+    may become symbolic."""
     module, state = callee.owner, state_of(callee.owner)
     parameters = dict(module.named_parameters())
     leaves = [_leaf(name, tensor, name in parameters, varying.get(name, ())) for name, tensor in state.items()]

@@ -1,4 +1,4 @@
-"""Imports the user's file and finds or builds the thing that a target names."""
+"""Import the user's file, and find or build the object that a target names."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class LoadedFile:
 
 @dataclass
 class Callee:
-    """What is captured: `call` takes the user's inputs. `owner` is the `nn.Module` whose parameters become arguments,
-    None for a plain function. `notes` are decisions made on the way. `lifted` is the module whose parameters are among
-    the inputs already. `passes_state` says that the code takes running statistics out of its modules by itself."""
+    """The object to capture. `call` takes the user's inputs. `owner` is the `nn.Module` whose parameters become
+    arguments, None for a plain function. `notes` are decisions of the capture. `lifted` is the module whose parameters
+    are already among the inputs. `passes_state`: the code itself passes its modules' running statistics."""
 
     call: Callable[..., Any]
     owner: Any
@@ -39,7 +39,7 @@ class Callee:
 
     @property
     def module(self) -> Any:
-        """The `nn.Module` behind the call, None for a plain function."""
+        """Return the `nn.Module` behind the call, None for a plain function."""
         return self.owner if self.owner is not None else self.lifted
 
 
@@ -57,12 +57,12 @@ def load_file(file: str) -> LoadedFile:
     try:
         with without_cuda():
             return LoadedFile(file, _import(name, file))
-    except BaseException as error:  # whatever the user's code raises, exit included, is an answer about that code
+    except BaseException as error:  # any exception of the user's code, exit included, is an answer about that code
         raise raised_by_user(error, "importing the file", file) from None
 
 
 def find_symbol(loaded: LoadedFile, symbol: str, line: int) -> Any:
-    """The object that a dotted name denotes in the file. Raises TargetFailure."""
+    """Return the object of a dotted name in the file. Raises TargetFailure."""
     value: Any = loaded.module
     for part in symbol.split("."):
         if not hasattr(value, part):
@@ -77,7 +77,7 @@ def find_symbol(loaded: LoadedFile, symbol: str, line: int) -> Any:
 
 
 def resolve(loaded: LoadedFile, source: dict[str, Any]) -> Callee:
-    """The function, module or bound method that a target names, its module constructed. Raises TargetFailure."""
+    """Return the function, module or bound method that a target names, its module constructed. Raises TargetFailure."""
     kind, symbol = source["kind"], source["symbol"]
     if kind == "kernelbench":
         return _from_module(loaded, source, build_object(loaded, source, symbol or KERNELBENCH_CLASS))
@@ -101,7 +101,8 @@ def resolve(loaded: LoadedFile, source: dict[str, Any]) -> Callee:
 
 
 def build_object(loaded: LoadedFile, source: dict[str, Any], class_name: str) -> Any:
-    """An instance of a class: with the pragma's init arguments, `get_init_inputs()`, or none. Raises TargetFailure."""
+    """Return an instance of a class, built with the pragma's init arguments, `get_init_inputs()`, or none. Raises
+    TargetFailure."""
     found = find_symbol(loaded, class_name, source["line"])
     positional, keywords = _init_arguments(loaded, source)
     try:
@@ -141,7 +142,7 @@ _PREVIOUS = _Previous()
 
 
 def _forget_previous() -> None:
-    """Drop the user's modules of an earlier capture: the files may have changed since."""
+    """Drop the user's modules of an earlier capture: their files may have changed since."""
     for folder in _PREVIOUS.folders:
         if folder in sys.path:
             sys.path.remove(folder)
@@ -156,7 +157,7 @@ def _forget_previous() -> None:
 
 
 def _module_name(file: str) -> tuple[str, str]:
-    """The folder that goes on the path, and the dotted name of the file from there."""
+    """Return the folder that goes on the path, and the dotted name of the file from there."""
     folder, base = os.path.split(file)
     parts = [os.path.splitext(base)[0]]
     while os.path.isfile(os.path.join(folder, "__init__.py")) and os.path.basename(folder).isidentifier():
@@ -214,7 +215,7 @@ def _init_arguments(loaded: LoadedFile, source: dict[str, Any]) -> tuple[list[An
 
 
 def _init_example(found: Any) -> str:
-    """``dim=64, eps=1e-06`` from the constructor's signature."""
+    """Return an example from the constructor's signature: ``dim=64, eps=1e-06``."""
     import inspect
 
     try:

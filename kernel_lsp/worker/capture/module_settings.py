@@ -1,4 +1,4 @@
-"""The plain attributes of a module that its captured graph has in it as constants."""
+"""The plain attributes of a module that are constants in its captured graph."""
 
 from __future__ import annotations
 
@@ -12,24 +12,22 @@ TOLD_BY_SHAPES = frozenset(
     "normalized_shape affine elementwise_affine output_padding transposed training call_super_init "
     "dump_patches num_batches_tracked".split()
 )
-"""What the contract on the parameters' shapes says already, or what says nothing about the values."""
-MODE_DEPENDENT = (torch.nn.modules.batchnorm._NormBase, torch.nn.modules.dropout._DropoutNd)
-TRAINING = "training"
+"""Attributes that the parameters' shapes determine, or that do not affect values."""
 
 
-def module_settings(owner: Any) -> dict[str, Any]:
-    """By qualified name, e.g. ``{"norm.eps": 1e-06, "conv.stride": [2, 2], "training": False}``; empty for a function.
-    The mode is among them only where some submodule computes something else in the other."""
+def module_settings(owner: Any, *, is_eval: bool = False) -> dict[str, Any]:
+    """Return the settings by qualified name, e.g. ``{"norm.eps": 1e-06, "conv.stride": [2, 2]}``; empty for a function.
+    With `is_eval` the rate of a dropout is left out: it affects nothing in eval mode."""
     if not isinstance(owner, torch.nn.Module):
         return {}
     settings: dict[str, Any] = {}
     for path, module in owner.named_modules():
+        if is_eval and isinstance(module, torch.nn.modules.dropout._DropoutNd):
+            continue
         for name, value in vars(module).items():
             if name.startswith("_") or name in TOLD_BY_SHAPES or not _is_plain(value):
                 continue
             settings[f"{path}.{name}" if path else name] = list(value) if isinstance(value, tuple) else value
-    if any(isinstance(module, MODE_DEPENDENT) for module in owner.modules()):
-        settings[TRAINING] = owner.training
     return settings
 
 

@@ -1,4 +1,4 @@
-"""Names that C++, CUDA, Python and a launch plan all accept."""
+"""Make names that are valid in C++, CUDA, Python and a launch plan."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ RESERVED = CPP_KEYWORDS | CUDA_NAMES | PLAN_NAMES | PYTHON_NAMES
 
 
 def identifier(text: str) -> str:
-    """`text` as an identifier: ``norm.weight`` gives ``norm_weight``, ``1x`` gives ``t1x``."""
+    """Convert `text` to an identifier: ``norm.weight`` gives ``norm_weight``, ``1x`` gives ``t1x``."""
     name = re.sub(r"\W", "_", text, flags=re.ASCII).strip("_") or "t"
     return f"t{name}" if name[0].isdigit() else name
 
 
 MIXED_CASE_WORDS = ("PReLU", "ReLU", "SiLU", "SwiGLU", "GeGLU", "ReGLU", "QKNorm")
-"""Words of the field whose capitals do not begin a word."""
+"""Terms whose inner capitals do not begin a word."""
 
 
 def snake_case(text: str) -> str:
-    """``RMSNorm`` gives ``rms_norm``, ``LinearReLU`` ``linear_relu``, ``1_Square-matmul`` ``square_matmul``."""
+    """Convert to snake case: ``RMSNorm`` gives ``rms_norm``, ``LinearReLU`` ``linear_relu``, ``1_Square-matmul``
+    ``square_matmul``."""
     text = re.sub(r"^\d+[_\-\s]*", "", text) or text
     for word in MIXED_CASE_WORDS:
         text = text.replace(word, word.capitalize())
@@ -46,13 +47,13 @@ def snake_case(text: str) -> str:
 
 
 class NamePool:
-    """Hands out each name once; a name already taken or reserved gets a number: ``D``, ``D2``; ``new_``."""
+    """A pool of unique names. A name that is taken or reserved gets a suffix: ``D``, ``D2``; ``new_``."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
 
     def take(self, wanted: str) -> str:
-        """`wanted`, or the first free variant of it."""
+        """Return `wanted`, or the first free variant of it."""
         name = identifier(wanted)
         if name in RESERVED:
             name = f"{name}_"

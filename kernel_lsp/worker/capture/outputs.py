@@ -1,4 +1,4 @@
-"""What a target returns, as a flat list of named tensors."""
+"""Flatten a target's result into a list of named tensors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .names import identifier
 
 
 def flatten_outputs(result: Any, file: str, line: int | None) -> list[tuple[str, torch.Tensor]]:
-    """Tensors with their names; None is dropped. Raises TargetFailure for anything else."""
+    """Return the tensors with their names; None is dropped. Raises TargetFailure for anything else."""
     flat = _flatten("", result, file, line)
     if not flat:
         raise TargetFailure(
@@ -25,7 +25,7 @@ def flatten_outputs(result: Any, file: str, line: int | None) -> list[tuple[str,
 
 
 def returned_names(function: Callable[..., Any]) -> list[str | None]:
-    """The variables of a final ``return a, b``: ``["a", "b"]``; empty when it does not end so."""
+    """Return the variables of a final ``return a, b``: ``["a", "b"]``; empty when the function does not end so."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
     except (OSError, TypeError, SyntaxError, IndentationError):
@@ -57,7 +57,7 @@ def _flatten(name: str, value: Any, file: str, line: int | None) -> list[tuple[s
 
 
 def _members(name: str, value: Any) -> list[tuple[str, Any]] | None:
-    """The named parts of a container; None for anything that is not one."""
+    """Return the named parts of a container; None for anything else."""
     prefix = f"{name}_" if name else ""
     if isinstance(value, dict):
         return [(identifier(f"{prefix}{key}"), member) for key, member in value.items()]

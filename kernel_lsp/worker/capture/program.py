@@ -1,4 +1,4 @@
-"""One attempt at `torch.export`: the user's call as a graph of tensors, with some dims symbolic and others fixed."""
+"""One call of `torch.export`: the user's call as a graph of tensors, with some dims symbolic and others fixed."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ Dim = tuple[int, int]
 
 @dataclass
 class Record:
-    """What the last call found out. Kept outside of the module: export resets attributes that a call sets."""
+    """The findings of the last call. Kept outside the module: export resets attributes that a call sets."""
 
     output_names: list[str]
     problem: TargetFailure | None = None
 
 
 class Wrapper(torch.nn.Module):
-    """Takes the user's tensors flat, calls the user's code with them where they belong, returns its tensors flat."""
+    """Takes the user's tensors flat, calls the user's code with them in their positions, returns its tensors flat."""
 
     def __init__(self, callee: Callee, inputs: CallInputs, file: str, line: int) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class Wrapper(torch.nn.Module):
 @dataclass(frozen=True)
 class Placeholder:
     """An argument of the captured graphs. `role` is input, parameter, buffer or constant; `index` is the position of an
-    input among the tensor inputs; `value` is what a parameter, buffer or constant holds."""
+    input among the tensor inputs; `value` is that of a parameter, buffer or constant."""
 
     node: str
     role: str
@@ -84,7 +84,7 @@ class Placeholder:
 
 @dataclass
 class Program:
-    """A captured call: `functional` is what the user wrote, in ATen; `core` is its decomposition."""
+    """A captured call: `functional` is the user's code in ATen; `core` is its decomposition."""
 
     functional: Any
     core: Any
@@ -95,12 +95,12 @@ class Program:
 
     @property
     def fake_inputs(self) -> list[Any]:
-        """The placeholders' fake tensors, in order."""
+        """Return the placeholders' fake tensors, in order."""
         return [node.meta["val"] for node in self.functional.graph.nodes if node.op == "placeholder"]
 
 
 def export_program(wrapper: Wrapper, inputs: CallInputs, dynamic: frozenset[Dim]) -> Program:
-    """Export with the given dims symbolic. Raises whatever torch or the user's code raises."""
+    """Export with the given dims symbolic. Raises any exception of torch or the user's code."""
     tensors = tuple(leaf.empty() for leaf in inputs.tensors)
     shapes = tuple(
         {dim: torch.export.Dim.AUTO for dim in range(tensor.dim()) if (position, dim) in dynamic} or None
@@ -124,7 +124,8 @@ def export_program(wrapper: Wrapper, inputs: CallInputs, dynamic: frozenset[Dim]
 
 
 def all_dims(inputs: CallInputs) -> frozenset[Dim]:
-    """Every dim of every tensor input that can be symbolic: sizes 0 and 1 cannot, nor most of a module's state."""
+    """Return every dim of every tensor input that can be symbolic: sizes 0 and 1 cannot, nor most of a module's
+    state."""
     return frozenset(
         (position, dim)
         for position, leaf in enumerate(inputs.tensors)
@@ -135,8 +136,8 @@ def all_dims(inputs: CallInputs) -> frozenset[Dim]:
 
 @contextlib.contextmanager
 def _user_frames() -> Iterator[None]:
-    """Keep the user's lines on nodes. Export keeps frames of functions named `forward` only, so that a node made in a
-    plain function, or in a helper that `forward` calls, would have no line: all the user's frames get that name."""
+    """Keep the user's lines on nodes. Export keeps only frames of functions named `forward`. So nodes made in a plain
+    function, or in a helper that `forward` calls, would have no line. Therefore all the user's frames get that name."""
     original = CapturedTraceback.summary
 
     def summary(self: Any) -> traceback.StackSummary:
@@ -154,7 +155,7 @@ def _user_frames() -> Iterator[None]:
 
 @contextlib.contextmanager
 def eagerly() -> Iterator[None]:
-    """`torch.compile` inside the user's code does nothing for a while."""
+    """Disable `torch.compile` inside the user's code temporarily."""
     stance = getattr(torch.compiler, "set_stance", None)
     with stance("force_eager") if stance is not None else contextlib.nullcontext():
         yield
@@ -162,7 +163,7 @@ def eagerly() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Torch's warnings and logs of what it tried are not the user's concern: failures are reported as answers."""
+    """Silence torch's warnings and logs of its tries: failures are reported as answers."""
     previous = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -174,7 +175,7 @@ def quiet() -> Iterator[None]:
 
 
 def user_outputs(exported: Any) -> list[Any]:
-    """The graph's results that the user returned, as nodes: buffer mutations come first and are left out."""
+    """Return the graph's results that the user returned, as nodes. Buffer mutations come first and are left out."""
     results = next(node for node in reversed(exported.graph.nodes) if node.op == "output").args[0]
     kinds = [spec.kind.name for spec in exported.graph_signature.output_specs]
     return [result for result, kind in zip(results, kinds) if kind == "USER_OUTPUT"]
@@ -184,7 +185,8 @@ def user_outputs(exported: Any) -> list[Any]:
 
 
 def _needs_rewriting(exported: Any) -> bool:
-    """Whether the graph changes tensors in place, or holds regions under autocast or no_grad as graphs of their own."""
+    """Check whether the graph changes tensors in place, or holds regions under autocast or no_grad as graphs of their
+    own."""
     return any(
         node.op == "get_attr" or getattr(getattr(node.target, "_schema", None), "is_mutable", False)
         for node in exported.graph.nodes
@@ -236,7 +238,7 @@ def _input_mutation(exported: Any, inputs: CallInputs) -> TargetFailure:
 
 
 def _root(node: Any) -> Any:
-    """The placeholder that a chain of views starts at, or the last node reached."""
+    """Return the placeholder at the root of a chain of views, or the last node reached."""
     while getattr(node, "op", "") == "call_function" and node.args and hasattr(node.args[0], "op"):
         node = node.args[0]
     return node

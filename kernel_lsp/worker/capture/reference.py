@@ -1,4 +1,4 @@
-"""A captured graph printed as a PyTorch function that a person can read: what the operator falls back to."""
+"""Print a captured graph as a readable PyTorch function, the operator's fallback."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ METHODS = frozenset(
     "view reshape expand transpose permute flatten unsqueeze squeeze contiguous repeat mean sum pow amax amin "
     "expand_as view_as".split()
 )
-"""Printed as ``x.name(...)``; their tensor methods take ATen's arguments in ATen's order."""
+"""Operations printed as ``x.name(...)``: the tensor methods take ATen's arguments in ATen's order."""
 FUNCTIONAL = frozenset(
     "linear gelu silu softplus mish leaky_relu elu hardswish hardsigmoid hardtanh relu6 log_sigmoid "
     "scaled_dot_product_attention avg_pool2d adaptive_avg_pool2d max_pool2d conv1d conv2d conv3d".split()
 )
-"""Printed as ``F.name(...)``: same arguments, same order."""
+"""Operations printed as ``F.name(...)``: same arguments, same order."""
 REDUCTIONS = frozenset(("mean", "sum", "amax", "amin"))
 INDEXING = frozenset(("slice", "select", "index"))
 FULL_END_TEXT = str(FULL_END)
@@ -43,7 +43,7 @@ INDENT = "    "
 
 @dataclass(frozen=True)
 class Text:
-    """Printed code and how tightly it binds."""
+    """Printed code and its precedence."""
 
     code: str
     precedence: int = ATOM
@@ -62,7 +62,7 @@ class ReferenceArgument:
 
 
 class ReferencePrinter:
-    """Prints one function. `plain` spells every call ``torch.ops.aten...``: less readable, but never a guess."""
+    """Prints one function. `plain` prints every call as ``torch.ops.aten...``: less readable, but always faithful."""
 
     def __init__(self, symbols: SymbolTable, shapes: dict[str, list[str]], *, plain: bool) -> None:
         self._symbols, self._shapes, self._plain = symbols, shapes, plain
@@ -80,7 +80,7 @@ class ReferencePrinter:
         constants: dict[str, torch.Tensor],
         results: dict[str, Any],
     ) -> str:
-        """The text of ``def <name>_reference(...)``."""
+        """Return the text of ``def <name>_reference(...)``."""
         self._take_arguments(graph, arguments, constants)
         nodes = [node for node in graph.nodes if node.op == "call_function" and not self._is_size(node)]
         result_names = {result.name: result_name for result_name, result in results.items()}
@@ -124,7 +124,7 @@ class ReferencePrinter:
         return ", ".join(a.name if a.default is None else f"{a.name}={a.default}" for a in arguments)
 
     def _size_lines(self, returned: str) -> list[str]:
-        """``B = x.shape[0]`` for each symbol that the body mentions."""
+        """Return lines such as ``B = x.shape[0]`` for each symbol that the body mentions."""
         body = "\n".join([*self._lines, returned])
         lines = []
         for symbol in self._symbols.names.values():
@@ -179,7 +179,7 @@ class ReferencePrinter:
         return self._pretty(node, base) or Text(f"torch.ops.{op}({self._arguments(node.args, node.kwargs)})")
 
     def _pretty(self, node: Any, base: str) -> Text | None:
-        """The call as people write it; None where no such spelling is known."""
+        """Return the call in its common form; None where no such form is known."""
         arguments = [self._argument(argument) for argument in node.args]
         if base in COMPARE and len(arguments) == 2 and not node.kwargs:
             return Text(f"{arguments[0].within(1)} {COMPARE[base]} {arguments[1].within(1)}", 0)
@@ -204,7 +204,7 @@ class ReferencePrinter:
         return None
 
     def _cast(self, node: Any) -> Text:
-        """A cast; to the dtype of an input where the user's line does not name one."""
+        """Print a cast; to the dtype of an input where the user's line does not name one."""
         value = self._argument(node.args[0])
         dtype = node.meta["val"].dtype
         name = self._input_of_dtype.get(dtype)
@@ -223,7 +223,7 @@ class ReferencePrinter:
         return ", ".join(parts)
 
     def _device(self) -> str:
-        """New tensors go where the first argument is."""
+        """Return the device of the first argument, for new tensors."""
         return f"{next(iter(self._shapes))}.device"
 
     def _argument(self, value: Any) -> Text:
@@ -250,14 +250,14 @@ class ReferencePrinter:
 
 
 def _reduced_dims(arguments: Sequence[Any]) -> str:
-    """``-1, keepdim=True`` for ``[-1], True``."""
+    """Print the reduced dims: ``-1, keepdim=True`` for ``[-1], True``."""
     dims = list(arguments[0])
     text = repr(dims[0] if len(dims) == 1 else dims)
     return f"{text}, keepdim=True" if len(arguments) > 1 and arguments[1] else text
 
 
 def _indexed(base: str, texts: Sequence[Text], arguments: Sequence[Any]) -> Text | None:
-    """``x[:, 1:-1]``, ``x[:, 0]`` and ``x[indices]``."""
+    """Print an index: ``x[:, 1:-1]``, ``x[:, 0]`` and ``x[indices]``."""
     value = texts[0].within(ATOM)
     if base == "index":
         entries = [entry.strip() for entry in texts[1].code[1:-1].split(", ")] if len(arguments[1]) == 1 else []
@@ -277,7 +277,8 @@ def _slice_text(bounds: Sequence[Text]) -> str:
 
 
 def _casts_to_variable_dtype(sources: SourceLines, node: Any) -> bool:
-    """Whether the user's line casts with ``.to(some_dtype)`` or ``.type_as(...)`` rather than with a dtype's name."""
+    """Check whether the user's line casts with ``.to(some_dtype)`` or ``.type_as(...)`` rather than with a dtype's
+    name."""
     place = sources.of(node)
     if place is None:
         return False
@@ -305,7 +306,7 @@ def _finite_literal(value: Any) -> str:
 
 
 def compile_reference(text: str, name: str) -> Any:
-    """The printed function itself. The text is ours, printed from the graph."""
+    """Compile the printed function. The text is ours, printed from the graph."""
     ast.parse(text)
     namespace: dict[str, Any] = {"torch": torch, "F": F}
     exec(compile(text, "<reference>", "exec"), namespace)

@@ -1,4 +1,4 @@
-"""Task folders in robust-kbench's layout: a functional forward, and a file of settings whose product is the
+"""Read task folders in robust-kbench's layout: a functional forward, and a file of settings whose product is the
 configurations."""
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from .load import Callee, LoadedFile, call_user, find_symbol
 FORWARD_SETTINGS, BACKWARD_SETTINGS = "config_forward.json", "config_backward.json"
 MODEL, GET_INPUTS = "Model", "get_inputs"
 MAX_CONFIGURATIONS = 64
-"""Folders seen have up to 16."""
+"""Maximum configurations; known folders have up to 16."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """One configuration of the folder: keyword arguments of `get_inputs` and of `Model`. `n_all` counts what is given,
-    also past `MAX_CONFIGURATIONS`."""
+    """One configuration of the folder: keyword arguments of `get_inputs` and of `Model`. `n_all` counts all given ones,
+    also beyond `MAX_CONFIGURATIONS`."""
 
     name: str
     inputs: dict[str, Any]
@@ -38,8 +38,8 @@ class Settings:
 
 
 def read_settings(file: str, with_backward: bool = False) -> list[Settings]:
-    """The product of the folder's settings, single ones first, at most `MAX_CONFIGURATIONS`; with the backward's own,
-    where it has any, behind the forward's. Raises TargetFailure."""
+    """Return the product of the folder's settings, single ones first, at most `MAX_CONFIGURATIONS`. The backward's own
+    settings, if any, follow the forward's. Raises TargetFailure."""
     folder = os.path.dirname(os.path.abspath(file))
     given = [_read(os.path.join(folder, FORWARD_SETTINGS))]
     backward = os.path.join(folder, BACKWARD_SETTINGS)
@@ -53,7 +53,7 @@ def read_settings(file: str, with_backward: bool = False) -> list[Settings]:
 
 
 def build(loaded: LoadedFile, source: dict[str, Any], settings: Settings) -> tuple[Callee, CallInputs]:
-    """The model and the inputs of one configuration. Raises TargetFailure."""
+    """Build the model and the inputs of one configuration. Raises TargetFailure."""
     model_class = find_symbol(loaded, MODEL, source["line"])
     get_inputs = find_symbol(loaded, GET_INPUTS, source["line"])
     init = _accepted(model_class, settings.init)
@@ -100,7 +100,7 @@ def _product(given: dict[str, Any], prefix: str) -> list[tuple[dict[str, Any], d
 
 
 def _listed(entries: Any) -> list[dict[str, Any]]:
-    """One object stands for a list of one, and nothing for a list of nothing to set."""
+    """Return a list of settings: a single object becomes a list of one, nothing a list of one empty object."""
     return [entries] if isinstance(entries, dict) else (entries or [{}])
 
 
@@ -109,7 +109,7 @@ def _name(inputs: dict[str, Any], init: dict[str, Any]) -> str:
 
 
 def _accepted(function: Callable[..., Any], settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings that the function takes: shared ones are meant for either."""
+    """Return the settings that the function accepts: shared ones are meant for either function."""
     parameters = inspect.signature(function).parameters.values()
     if any(p.kind == p.VAR_KEYWORD for p in parameters):
         return dict(settings)

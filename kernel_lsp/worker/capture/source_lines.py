@@ -1,4 +1,4 @@
-"""The user's line behind each node of a graph, and the variable that the line assigns."""
+"""Find the user's line behind each node of a graph, and the variable that the line assigns."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ class Place:
 
 
 class SourceLines:
-    """Reads stack traces of nodes; parses each of the user's files once."""
+    """Reads stack traces of nodes, and parses each of the user's files once."""
 
     def __init__(self) -> None:
         self._statements: dict[str, dict[int, ast.stmt]] = {}
 
     def of(self, node: Any) -> Place | None:
-        """The innermost line of the user's own code that made the node."""
+        """Return the innermost line of the user's own code that made the node."""
         frames = self.frames(node)
         return frames[-1] if frames else None
 
     def frames(self, node: Any) -> tuple[Place, ...]:
-        """The user's lines that led to the node, outermost first."""
+        """Return the user's lines that led to the node, outermost first."""
         trace = node.meta.get("stack_trace") or ""
         places = (Place(match["file"], int(match["line"])) for match in FRAME.finditer(trace))
         return tuple(place for place in places if is_user_file(place.file))
 
     def user_names(self, nodes: Sequence[Any]) -> dict[str, str]:
-        """For the last node of each of the user's lines, the variable that the line assigns, by node name.
+        """Return the variable that each of the user's lines assigns, by the name of the line's last node.
 
-        A line that only returns hands its value to the line that called it: ``h = self.mlp(x)`` names the value that
-        `mlp` returns.
+        A line that only returns passes its value to the calling line: ``h = self.mlp(x)`` names the value that `mlp`
+        returns.
         """
         frames = [self.frames(node) for node in nodes]
         found = {}
@@ -77,7 +77,7 @@ class SourceLines:
 
 
 def assigned_name(statement: ast.stmt | None) -> str | None:
-    """``y`` for ``y = ...``, ``y += ...`` and ``y: T = ...``; None for any other statement."""
+    """Return ``y`` for ``y = ...``, ``y += ...`` and ``y: T = ...``; None for any other statement."""
     if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
         target = statement.targets[0]
     elif isinstance(statement, (ast.AugAssign, ast.AnnAssign)):
@@ -88,13 +88,13 @@ def assigned_name(statement: ast.stmt | None) -> str | None:
 
 
 def _statements_by_line(file: str) -> dict[int, ast.stmt]:
-    """The innermost statement on each line of a file."""
+    """Return the innermost statement on each line of a file."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):
         return {}
     found: dict[int, ast.stmt] = {}
-    for node in ast.walk(tree):  # breadth first: an inner statement comes after the one around it
+    for node in ast.walk(tree):  # breadth first: an inner statement comes after its outer one
         if isinstance(node, ast.stmt):
             for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
                 found[line] = node

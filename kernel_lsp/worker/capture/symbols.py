@@ -1,4 +1,5 @@
-"""Symbolic sizes: sympy expressions of `torch.export` to the project's expression text, with readable names."""
+"""Convert symbolic sizes, sympy expressions of `torch.export`, into the project's expression text with readable
+names."""
 
 from __future__ import annotations
 
@@ -14,13 +15,13 @@ import torch
 from .names import NamePool
 
 NAMES_BY_RANK = {1: "N", 2: "BD", 3: "BTD", 4: "BCHW", 5: "BCDHW"}
-"""What the dims are called where neither pragma nor code names them."""
+"""Names of dims, by rank, where neither pragma nor code names them."""
 STATE_NAMES_BY_RANK = {1: "N", 2: "NK", 3: "NCL", 4: "NCRS", 5: "NCDRS"}
-"""Those of parameters, of whose sizes no input tells."""
+"""Names of parameters' dims, by rank, for sizes that no input determines."""
 
 
 class Inexpressible(Exception):
-    """A size that our expression text cannot state. `symbols` are those that must become fixed."""
+    """A size that our expression text cannot express. `symbols` are those that must become fixed."""
 
     def __init__(self, expression: sympy.Basic) -> None:
         super().__init__(f"{expression} is no sum, product, quotient, minimum or maximum of sizes")
@@ -35,7 +36,7 @@ class SymbolTable:
         self._shape_env = shape_env
 
     def text(self, size: Any) -> str:
-        """A size (int, SymInt, SymFloat or sympy expression) as expression text. Raises Inexpressible."""
+        """Print a size (int, SymInt, SymFloat or sympy expression) as expression text. Raises Inexpressible."""
         if isinstance(size, (bool, int, float)):
             return str(size)
         expression = size.node.expr if hasattr(size, "node") else size
@@ -48,20 +49,21 @@ class SymbolTable:
 
 
 def symbol_of(size: Any) -> sympy.Symbol | None:
-    """The symbol that a SymInt is, alone; None for a number or a compound."""
+    """Return the symbol of a SymInt that is a single symbol; None for a number or a compound."""
     expression = getattr(getattr(size, "node", None), "expr", None)
     return expression if isinstance(expression, sympy.Symbol) else None
 
 
 def is_settled(size: torch.SymInt) -> bool:
-    """Whether tracing found that a symbolic size can only be what it is, e.g. because a weight has it."""
+    """Check whether tracing fixed a symbolic size, e.g. because a weight has it."""
     return bool(size.node.expr.is_number)
 
 
 def names_in_code(function: Callable[..., Any]) -> dict[tuple[str, int], str]:
-    """What the code calls the dims of its parameters: ``B, T, D = x.shape`` gives ``{("x", 0): "B", ...}``.
+    """Return the names that the code gives to the dims of its parameters: ``B, T, D = x.shape`` gives ``{("x", 0): "B",
+    ...}``.
 
-    Knows tuples from ``x.shape`` and ``x.size()`` and single dims from ``x.shape[0]`` and ``x.size(0)``.
+    Recognises tuples from ``x.shape`` and ``x.size()`` and single dims from ``x.shape[0]`` and ``x.size(0)``.
     """
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
@@ -81,8 +83,8 @@ def name_symbols(
     pool: NamePool,
     state: frozenset[str] = frozenset(),
 ) -> dict[sympy.Symbol, str]:
-    """A name for every symbol of the tensors' shapes, in their order; `preferred` by tensor and dim wins. `state` are
-    the tensors that no user passes."""
+    """Return a name for every symbol of the tensors' shapes, in their order. `preferred`, by tensor and dim, wins.
+    `state` are the tensors that no user passes."""
     names: dict[sympy.Symbol, str] = {}
     for chosen in (True, False):
         for tensor, shape in shapes:
@@ -120,7 +122,7 @@ def _dims_named(target: ast.expr, value: ast.expr) -> list[tuple[tuple[str, int]
 
 
 def _dim_access(value: ast.expr) -> tuple[str | None, int | None]:
-    """``x.shape`` gives (x, None); ``x.shape[1]`` and ``x.size(1)`` give (x, 1)."""
+    """Return the tensor and dim: ``x.shape`` gives (x, None); ``x.shape[1]`` and ``x.size(1)`` give (x, 1)."""
     dim = None
     if isinstance(value, ast.Subscript):
         dim, value = _index(value.slice), value.value
@@ -202,11 +204,11 @@ class _Printer:
         factors = sorted(expression.args, key=lambda factor: (not factor.is_number, *self._order(factor)))
         if any(factor.is_Rational and not factor.is_Integer for factor in factors):
             raise _Unknown
-        # A floor division among factors needs its own parentheses: (a // 2) * b is not a // (2 * b).
+        # A floor division among factors needs parentheses of its own: (a // 2) * b is not a // (2 * b).
         return " * ".join(self._print(factor, 2) for factor in factors)
 
     def _order(self, part: sympy.Basic) -> tuple[bool, int, str]:
-        """Numbers last, others in the order in which the symbols are declared."""
+        """Return the sort key: numbers last, others in the order in which the symbols are declared."""
         order = list(self._names)
         positions = [order.index(symbol) for symbol in part.free_symbols if symbol in self._names]
         return bool(part.is_number), min(positions, default=0), str(part)
@@ -217,7 +219,7 @@ class _Unknown(Exception):
 
 
 def shape_env_of(tensors: Sequence[Any]) -> Any:
-    """The shape environment behind fake tensors; None when no size is symbolic."""
+    """Return the shape environment behind fake tensors; None when no size is symbolic."""
     for tensor in tensors:
         mode = getattr(tensor, "fake_mode", None)
         if isinstance(tensor, torch.Tensor) and mode is not None and mode.shape_env is not None:

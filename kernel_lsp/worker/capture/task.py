@@ -1,4 +1,4 @@
-"""A capture as the JSON of `kernel_lsp.core.task.Task`, its claims tried out on small sizes first."""
+"""Convert a capture into the JSON of `kernel_lsp.core.task.Task`, after testing its claims on small sizes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ..cases.index_bounds import index_limits
 from ..dtypes import PLAN_NAMES
 from .captured import Argument, Captured, is_lifted
 from .inputs import ScalarLeaf, TensorLeaf
+from .modes import mode_settings
 from .module_settings import module_settings
 from .names import snake_case
 from .program import user_outputs
@@ -25,7 +26,7 @@ DEFAULT_INTEGER_RANGE = (0, 2)
 
 
 def task_of(captured: Captured) -> dict[str, Any]:
-    """The task. Notes that come up on the way are added to the capture's."""
+    """Return the task. Adds notes to the capture's."""
     name = task_name(captured.source)
     symbols = [_symbol(captured, symbol) for symbol in captured.symbols.names if symbol in _symbols_kept(captured)]
     reference = reference_source(captured, name)
@@ -50,7 +51,7 @@ def task_of(captured: Captured) -> dict[str, Any]:
 
 
 def task_name(source: dict[str, Any]) -> str:
-    """snake_case, after the symbol; after the file or folder where there is no symbol."""
+    """Return the name in snake_case, after the symbol; after the file or folder where there is no symbol."""
     if source["kind"] == "robust_kbench":
         return snake_case(os.path.basename(os.path.dirname(os.path.abspath(source["file"]))))
     if source["kind"] == "kernelbench" or not source["symbol"]:
@@ -59,7 +60,7 @@ def task_name(source: dict[str, Any]) -> str:
 
 
 def reference_source(captured: Captured, name: str) -> str:
-    """The readable printing where it runs and agrees with the user's code, else the plain one."""
+    """Return the readable text where it runs and agrees with the user's code, else the plain one."""
     for plain in (False, True):
         text = _print_reference(captured, name, plain)
         if agrees_at(captured, {}, compile_reference(text, name)):
@@ -81,14 +82,14 @@ def _symbol(captured: Captured, symbol: sympy.Symbol) -> dict[str, Any]:
 
 
 def _symbols_kept(captured: Captured) -> set[sympy.Symbol]:
-    """The symbols whose size an argument tells."""
+    """Return the symbols whose size an argument determines."""
     shapes = [_fake(captured, argument).shape for argument in captured.arguments]
     return {symbol for shape in shapes for symbol in map(symbol_of, shape) if symbol is not None}
 
 
 def _arguments(captured: Captured) -> list[dict[str, Any]]:
-    """Inputs in the user's order with the scalars between them, then parameters and buffers."""
-    # What was lifted among the inputs lies behind the user's own, parameters first.
+    """Return inputs in the user's order with the scalars between them, then parameters and buffers."""
+    # Lifted inputs follow the user's own, parameters first.
     by_index = {a.placeholder.index: a for a in captured.arguments if a.placeholder.role == "input"}
     limits = index_limits(captured)
     listed, index = [], -1
@@ -125,7 +126,7 @@ def _tensor(captured: Captured, argument: Argument, leaf: TensorLeaf | None, lim
 def integer_range(
     captured: Captured, argument: Argument, leaf: TensorLeaf | None, limits: dict[str, str]
 ) -> tuple[int, int] | None:
-    """[low, high) of an integer input: as given, as made by `randint`, or as far as the code indexes with it."""
+    """Return [low, high) of an integer input: as given, as made by `randint`, or as the indexed dim allows."""
     dtype = _fake(captured, argument).dtype
     if leaf is None or leaf.state is not None or dtype.is_floating_point or dtype == torch.bool:
         return None
@@ -138,12 +139,12 @@ def integer_range(
 
 
 def evaluate_size(text: str, sizes: dict[str, int]) -> int:
-    """The value of an expression text that our own printer made."""
+    """Evaluate an expression text of our own printer."""
     return int(eval(text, {"__builtins__": {}, "min": min, "max": max}, sizes))
 
 
 def tensor_type(captured: Captured, argument: Argument) -> dict[str, Any]:
-    """Dtype and symbolic shape."""
+    """Return dtype and symbolic shape."""
     fake = _fake(captured, argument)
     return {"dtype": PLAN_NAMES[fake.dtype], "shape": captured.symbols.shape(fake.shape)}
 
@@ -174,14 +175,16 @@ def _configurations(captured: Captured) -> dict[str, Any]:
 
 
 def _module_settings(captured: Captured) -> dict[str, Any]:
-    """Those that are the same in every configuration which the capture covers: the others follow the sizes."""
+    """Return the settings that are the same in every covered configuration: the others follow the sizes. The mode is
+    included only where the other one computes something else."""
     differing = captured.coverage.differing_settings if captured.coverage is not None else set()
-    settings = module_settings(captured.callee.module)
-    return {name: value for name, value in settings.items() if name not in differing}
+    settings = module_settings(captured.callee.module, is_eval=captured.mode is False)
+    mode = {} if captured.mode is None else mode_settings(captured.callee.owner, captured.mode)
+    return {**{name: value for name, value in settings.items() if name not in differing}, **mode}
 
 
 def captured_shapes(captured: Captured) -> dict[str, list[int]]:
-    """The shape of every tensor argument in the capture."""
+    """Return the shape of every tensor argument in the capture."""
     leaves = captured.inputs.tensors
     return {
         a.name: list(leaves[a.placeholder.index].shape if a.placeholder.role == "input" else a.placeholder.value.shape)

@@ -1,4 +1,4 @@
-"""Runs a capture beside the user's code on small sizes: is what the task claims true?"""
+"""Test a task's claims: run a capture and the user's code on small sizes."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from .program import OWNER, eagerly, quiet, user_outputs
 
 SMALL_SIZE = 6
 MAX_TRIAL_ELEMENTS = 1 << 22
-"""Of one input: larger trials would cost more than they tell."""
+"""Maximum elements of one input: larger trials would cost more than they show."""
 RELATIVE_TOLERANCE = {torch.float16: 2e-2, torch.bfloat16: 5e-2}
 DEFAULT_TOLERANCE = 1e-3
-"""Loose: a trial looks for another formula, not for another rounding."""
+"""Loose, since a trial detects another formula, not another rounding."""
 SEED = 20
 
 Function = Callable[..., Any]
 
 
 def smallest_size_that_agrees(captured: Captured, symbol: sympy.Symbol) -> int:
-    """The smallest size from 1 up to the symbol's proven minimum from which graph and code agree without a gap.
+    """Return the smallest size, from 1 to the symbol's proven minimum, from which graph and code agree without a gap.
 
-    `torch.export` cannot prove sizes 0 and 1, and takes every relation among strides for a need of the code.
+    `torch.export` cannot prove sizes 0 and 1, and reports every relation among strides as a requirement of the code.
     """
     minimum = captured.bounds[symbol].minimum
     while minimum > 1 and agrees_at(captured, {symbol: minimum - 1}, None):
@@ -37,8 +37,8 @@ def smallest_size_that_agrees(captured: Captured, symbol: sympy.Symbol) -> int:
 
 
 def largest_size_that_holds(captured: Captured, symbol: sympy.Symbol) -> int | None:
-    """The symbol's maximum, or None when graph and code agree past it: torch's own choice of a CPU kernel by batch size
-    leaves such a maximum behind."""
+    """Return the symbol's maximum, or None when graph and code agree beyond it: torch's own choice of a CPU kernel by
+    batch size leaves such a maximum behind."""
     maximum = captured.bounds[symbol].maximum
     if maximum is None:
         return None
@@ -47,8 +47,8 @@ def largest_size_that_holds(captured: Captured, symbol: sympy.Symbol) -> int | N
 
 
 def agrees_at(captured: Captured, wanted: dict[sympy.Symbol, int], reference: Function | None) -> bool:
-    """Whether the graph (and a printed reference) give what the user's code gives, with the wanted sizes and others
-    small. False also where nothing of a size that can be tried runs."""
+    """Check whether the graph (and a printed reference) agrees with the user's code, with the wanted sizes and others
+    small. False also where no size that can be tried runs."""
     for small in (True, False):
         sizes = _sizes(captured, wanted, small=small)
         shapes = input_shapes(captured, sizes)
@@ -56,7 +56,7 @@ def agrees_at(captured: Captured, wanted: dict[sympy.Symbol, int], reference: Fu
             continue
         inputs = _trial_inputs(captured, shapes, sizes)
         with torch.random.fork_rng(devices=[]), quiet(), contextlib.suppress(Exception):
-            # The code may refuse these sizes with any exception: then the larger trial, or none, must tell.
+            # The code may refuse these sizes with any exception: the larger trial, or none, decides then.
             with torch.no_grad():
                 expected = run_original(captured, inputs)
                 if not _agree(expected, _run_core(captured, inputs, sizes)):
@@ -68,12 +68,13 @@ def agrees_at(captured: Captured, wanted: dict[sympy.Symbol, int], reference: Fu
 
 
 def run_original(captured: Captured, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The user's own code, in its own dtypes."""
+    """Run the user's own code, in its own dtypes."""
     return call_original(captured, inputs, {p.node: p.value for p in captured.program.placeholders})
 
 
 def call_original(captured: Captured, inputs: Sequence[torch.Tensor], state: dict[str, Any]) -> list[torch.Tensor]:
-    """The user's code with the given parameters and buffers, by placeholder; it may change copies of the buffers."""
+    """Run the user's code with the given parameters and buffers, by placeholder; it may change copies of the
+    buffers."""
     owner_state = {
         f"{OWNER}.{p.qualified_name}": state[p.node].clone() if p.role == "buffer" else state[p.node]
         for p in captured.program.placeholders
@@ -84,7 +85,7 @@ def call_original(captured: Captured, inputs: Sequence[torch.Tensor], state: dic
 
 
 def input_shapes(captured: Captured, sizes: dict[sympy.Symbol, int]) -> list[tuple[int, ...]]:
-    """The shapes of all tensor inputs for given sizes of the symbols."""
+    """Return the shapes of all tensor inputs for given sizes of the symbols."""
     shapes: list[tuple[int, ...]] = [leaf.shape for leaf in captured.inputs.tensors]
     for placeholder, fake in zip(captured.program.placeholders, captured.program.fake_inputs):
         if placeholder.role == "input":
@@ -100,7 +101,7 @@ def _sizes(captured: Captured, wanted: dict[sympy.Symbol, int], *, small: bool) 
     for symbol, size in captured.captured_sizes.items():
         low = captured.bounds[symbol].minimum
         sizes[symbol] = min(size, max(low, SMALL_SIZE)) if small else size
-    # Different sizes for different symbols, where there is room: equal ones would hide a mix-up.
+    # Use different sizes for different symbols, where there is room: equal ones would hide a mix-up.
     for offset, symbol in enumerate(sizes):
         if small and sizes[symbol] + offset <= captured.captured_sizes[symbol]:
             sizes[symbol] += offset
@@ -134,7 +135,7 @@ class _WrongShape(Exception):
 
 
 class _ShapeChecker(torch.fx.Interpreter):
-    """Runs the core graph, and raises where a result does not have the shape that the capture declares."""
+    """Runs the core graph, and raises where a result's shape differs from the declared one."""
 
     def __init__(self, module: torch.fx.GraphModule, sizes: dict[sympy.Symbol, int]) -> None:
         super().__init__(module)
@@ -151,7 +152,7 @@ class _ShapeChecker(torch.fx.Interpreter):
 
 
 def _run_core(captured: Captured, inputs: Sequence[torch.Tensor], sizes: dict[sympy.Symbol, int]) -> list[torch.Tensor]:
-    """The results of the graph that the task holds."""
+    """Run the graph that the task holds."""
     program = captured.program
     values = [inputs[p.index] if p.role == "input" else p.value for p in program.placeholders]
     results = list(_ShapeChecker(program.core.graph_module, sizes).run(*values, enable_io_processing=False))
@@ -161,7 +162,7 @@ def _run_core(captured: Captured, inputs: Sequence[torch.Tensor], sizes: dict[sy
 def _backward_agrees(
     captured: Captured, backward: BackwardProgram, inputs: Sequence[torch.Tensor], sizes: dict[sympy.Symbol, int]
 ) -> bool:
-    """Whether the captured backward gives what autograd gives through the user's code."""
+    """Check whether the captured backward agrees with autograd through the user's code."""
     placeholders = captured.program.placeholders
     values = [inputs[p.index] if p.role == "input" else p.value for p in placeholders]
     leaves = [v.detach().clone().requires_grad_(position in backward.of) for position, v in enumerate(values)]
@@ -212,7 +213,7 @@ def _close(expected: torch.Tensor, found: torch.Tensor) -> bool:
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """The global random state set for a while."""
+    """Set the global random state temporarily."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield

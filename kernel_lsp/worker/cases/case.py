@@ -1,4 +1,4 @@
-"""One case in memory, what the captured program takes of it, and gradients of what that gives."""
+"""One case in memory, the captured program's arguments of it, and gradients of its results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Case:
     gradients: list[torch.Tensor]
 
     def on(self, device: torch.device) -> Case:
-        """The same on another device."""
+        """Return the case on another device."""
         return Case(
             [value.to(device) for value in self.inputs],
             {name: value.to(device) for name, value in self.state.items()},
@@ -29,18 +29,18 @@ class Case:
 
 
 def placeholder_values(captured: Captured, case: Case) -> list[torch.Tensor]:
-    """What the captured program takes of a case, in its order."""
+    """Return the captured program's arguments of a case, in its order."""
     return [case.inputs[p.index] if p.role == "input" else case.state[p.node] for p in captured.program.placeholders]
 
 
 def leaves_of(captured: Captured, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Copies of the placeholders' values; those to differentiate with respect to ask for their gradient."""
+    """Return copies of the placeholders' values, which require gradients where these are wanted."""
     wanted = captured.backward.of if captured.backward is not None else []
     return [value.detach().clone().requires_grad_(position in wanted) for position, value in enumerate(values)]
 
 
 def widened(value: torch.Tensor) -> torch.Tensor:
-    """Floating values in float64, others as they are."""
+    """Convert floating values to float64, return others unchanged."""
     return value.double() if value.is_floating_point() else value
 
 
@@ -50,7 +50,7 @@ def differentiate(
     leaves: list[torch.Tensor],
     gradients: list[torch.Tensor],
 ) -> list[torch.Tensor]:
-    """The gradients of the wanted placeholders that exist in the captured backward."""
+    """Return the gradients of the wanted placeholders that exist in the captured backward."""
     backward = captured.backward
     assert backward is not None
     wanted = [position for position, result in zip(backward.of, backward.results) if result is not None]

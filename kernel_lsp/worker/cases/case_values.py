@@ -1,4 +1,4 @@
-"""The values of one case: inputs of its family, parameters and buffers near their own."""
+"""Make the values of one case: inputs of its family, parameters and buffers near their own."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from .integers import PLAIN, UNLIMITED, limited, unlimited
 from .special_values import place_numbers, place_special
 
 TIES = "halves"
-"""The family for what rounds to whole numbers, or to parts and multiples of them that the code names."""
+"""The family for rounding to integers, or to fractions and multiples that the code names."""
 GIVEN = "given"
-"""The family that is as the user's own `get_inputs` makes it."""
+"""The family of the user's own `get_inputs`."""
 
 
 @dataclass(frozen=True)
 class Values:
-    """Of which capture, family, seed and sizes. Integers that nothing limits are like those of `integers_of`; the
-    numbers `placed` are in every input that has a dtype for them."""
+    """The recipe of a case's values. Integers without a limit are those of the family `integers_of`. The numbers
+    `placed` go into every input with a suitable dtype."""
 
     captured: Captured
     family: str
@@ -41,7 +41,7 @@ class Values:
     placed: tuple[float, ...] = ()
 
     def make(self) -> Case:
-        """The case, without gradients."""
+        """Return the case, without gradients."""
         captured = self.captured
         shapes = input_shapes(captured, {**captured.captured_sizes, **self.sizes})
         given = self._given()
@@ -65,14 +65,15 @@ class Values:
         return Case(inputs, _state(captured, self.seed), [])
 
     def _own_families(self, shapes: Sequence[tuple[int, ...]]) -> list[str]:
-        """The family of each input: not all of them have a sparse one."""
+        """Return the family of each input: not all of them have a sparse one."""
         leaves = self.captured.inputs.tensors
         sizes = [math.prod(s) if t.dtype.is_floating_point else 0 for s, t in zip(shapes, leaves)]
         is_shared = self.family not in SPARSE_FAMILIES
         return [self.family if is_shared or size == max(sizes) else "normal" for size in sizes]
 
     def _given(self) -> list[torch.Tensor] | None:
-        """The user's own inputs; made only where they are wanted, or where integers among them tell their range."""
+        """Return the user's own inputs. They are made only where they are wanted, or where integers among them
+        determine a range."""
         is_wanted = self.family == GIVEN and are_captured(self.captured, self.sizes)
         is_wanted |= any(not leaf.dtype.is_floating_point for leaf in self.captured.inputs.tensors)
         if self.captured.inputs.fresh is None or not is_wanted:
@@ -92,8 +93,9 @@ class Values:
         return self._integers(position, shape, own)
 
     def _integers(self, position: int, shape: tuple[int, ...], own: torch.Tensor | None) -> torch.Tensor:
-        """A range that was only seen says nothing of what else is allowed: within it, all families are alike. One that
-        ends where a dim does, e.g. `torch.randint(0, vocabulary, ...)`, goes along with it."""
+        """Return the integers of an input. A range that was only observed says nothing about other values: within it,
+        all families are alike. A range that ends at a dim's size, e.g. `torch.randint(0, vocabulary, ...)`, scales with
+        it."""
         leaf = self.captured.inputs.tensors[position]
         generator = own_generator(self.seed, self.family, leaf.name)
         size = self._size_indexed(position, self.sizes)
@@ -106,7 +108,7 @@ class Values:
         return limited(family, shape, leaf.dtype, _within(known, size), generator)
 
     def _size_indexed(self, position: int, sizes: Mapping[sympy.Symbol, int]) -> int | None:
-        """The size of the dim that the code indexes with this input, if it does."""
+        """Return the size of the dim that the code indexes with this input, if it does."""
         captured = self.captured
         text = _limit_text(captured, position)
         names = captured.symbols.names
@@ -114,12 +116,12 @@ class Values:
 
 
 def are_captured(captured: Captured, sizes: dict[sympy.Symbol, int]) -> bool:
-    """Whether the sizes are those of the capture."""
+    """Check whether the sizes are those of the capture."""
     return all(captured.captured_sizes.get(symbol, size) == size for symbol, size in sizes.items())
 
 
 def has_unlimited_integers(captured: Captured, family: str) -> bool:
-    """Whether the family has integers that PyTorch may refuse: of an input whose range nothing tells."""
+    """Check whether the family has integers that PyTorch may refuse: those of an input without a known range."""
     if family not in UNLIMITED or captured.inputs.fresh is not None:
         return False
     return any(
@@ -140,7 +142,7 @@ def _limit_text(captured: Captured, position: int) -> str | None:
 
 
 def _within(known: tuple[int, int] | None, size: int | None) -> tuple[int, int]:
-    """[low, high), below the size of what is indexed."""
+    """Return [low, high), below the size of the indexed dim."""
     low, high = known or DEFAULT_INTEGER_RANGE
     if size is None:
         return low, high
@@ -154,7 +156,7 @@ def _observed_range(own: torch.Tensor | None) -> tuple[int, int] | None:
 
 
 def _lifted_state(captured: Captured, leaf: TensorLeaf, shape: tuple[int, ...], seed: int) -> torch.Tensor:
-    """A parameter near its own values, a buffer as it is; at other sizes like them."""
+    """Return a parameter near its own values, a buffer unchanged; at other sizes, values of the same distribution."""
     assert leaf.state is not None
     generator = own_generator(seed, "state", leaf.state.name)
     own = resized(captured.inputs.state[leaf.name], shape, generator)
@@ -162,7 +164,7 @@ def _lifted_state(captured: Captured, leaf: TensorLeaf, shape: tuple[int, ...], 
 
 
 def _state(captured: Captured, seed: int) -> dict[str, torch.Tensor]:
-    """Parameters near their own values, buffers and constants as they are, by placeholder."""
+    """Return parameters near their own values, buffers and constants unchanged, by placeholder."""
     state = {}
     for placeholder in captured.program.placeholders:
         generator = own_generator(seed, "state", placeholder.qualified_name)

@@ -1,4 +1,4 @@
-"""The command `make_cases`: inputs of one family, the fp64 reference and PyTorch's own result, in files."""
+"""The command `make_cases`: write inputs of one family, the fp64 reference and PyTorch's own result into files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .integers import PLAIN
 from .special_values import has_no_place
 
 FEW_ELEMENTS = 1 << 20
-"""Of all inputs: so few are a matter of milliseconds for a few threads."""
+"""Elements of all inputs up to which a few threads take milliseconds."""
 FEW_THREADS = 4
 LOAD = "/proc/loadavg"
 
@@ -54,8 +54,8 @@ def make_cases(request: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def threads_for(shapes: Mapping[str, Sequence[int]]) -> Iterator[None]:
-    """As many of PyTorch's threads as there are idle cores, and a few for few elements: OpenMP's threads wait for the
-    last of them after every operation, and where another program has its core that takes a time slice."""
+    """Use as many of PyTorch's threads as there are idle cores, and a few for few elements. OpenMP's threads wait for
+    the last of them after every operation. Where another program occupies its core, that takes a time slice."""
     n_threads = torch.get_num_threads()
     is_small = sum(math.prod(shape) for shape in shapes.values()) <= FEW_ELEMENTS
     try:
@@ -66,7 +66,8 @@ def threads_for(shapes: Mapping[str, Sequence[int]]) -> Iterator[None]:
 
 
 def n_idle_cores() -> int:
-    """Cores on which nothing runs but us, now; all of them where the system does not tell. May be less than one."""
+    """Return the cores on which only this process runs at present; all of them where the system does not tell. May be
+    less than one."""
     n_cores = os.cpu_count() or 1
     try:
         with open(LOAD, encoding="ascii") as file:
@@ -80,7 +81,7 @@ def _with_integers(
     captured: Captured, request: dict[str, Any], sizes: dict[sympy.Symbol, int], family: str
 ) -> dict[str, Any]:
     if has_unlimited_integers(captured, family):
-        # On the CPU, where an index past the end is an error; on a GPU it would be the end of the context.
+        # On the CPU, where an index past the end is an error; on a GPU it would destroy the context.
         with contextlib.suppress(TargetFailure):
             answer = _made(captured, {**request, "device": None}, sizes, family)
             if not answer["degenerate"]:
@@ -91,12 +92,12 @@ def _with_integers(
 def _made(
     captured: Captured, request: dict[str, Any], sizes: dict[sympy.Symbol, int], integers_of: str
 ) -> dict[str, Any]:
-    """The answer, with integers that nothing limits like those of the family `integers_of`."""
+    """Return the answer, with the integers without a limit from the family `integers_of`."""
     family, seed, is_backward = request["family"], int(request["seed"]), request["operation"] == "backward"
     case = Values(captured, family, integers_of, seed, sizes, tuple(request.get("values", ()))).make()
     gpu = request.get("device")
     with ThreadPoolExecutor(1) as writer:
-        # While a GPU makes the results, which takes copies of them there.
+        # While a GPU computes the results from its own copies.
         early = writer.submit(_write_inputs, captured, request, case) if gpu is not None else None
         results = results_of(captured, case, family, seed, is_backward, gpu)
         answer = _write(captured, request, case, results, is_backward)
@@ -110,7 +111,8 @@ def _made(
 
 
 def _bind(captured: Captured, shapes: dict[str, list[int]]) -> dict[sympy.Symbol, int]:
-    """The size of every symbol, from the shapes of the arguments. Raises Failure when they do not fit the capture."""
+    """Return the size of every symbol, from the shapes of the arguments. Raises Failure when they do not fit the
+    capture."""
     sizes: dict[sympy.Symbol, int] = {}
     for argument in captured.arguments:
         fake = captured.program.fake_inputs[argument.position]
@@ -127,7 +129,7 @@ def _bind(captured: Captured, shapes: dict[str, list[int]]) -> dict[sympy.Symbol
 
 
 def _cannot_make(captured: Captured, family: str, sizes: dict[sympy.Symbol, int]) -> str:
-    """Why the family cannot be made at these sizes; empty when it can."""
+    """Explain why the family cannot be made at these sizes; empty when it can."""
     if has_no_place(family, [leaf.dtype for leaf in captured.inputs.tensors if leaf.state is None]):
         return "no other floating input is there to hold a special value"
     if may_overflow_as_divisors(captured, family):
@@ -175,7 +177,7 @@ def _write(
     results: Results,
     is_backward: bool,
 ) -> dict[str, Any]:
-    """All but the arguments, which are among the inputs behind the gradients."""
+    """Write everything except the arguments, which follow the gradients among the inputs."""
     reason = why_it_tells_nothing(captured, request["family"], results.expected, results.native)
     folder = os.path.abspath(request["directory"])
     names = _result_names(captured, is_backward)
@@ -217,8 +219,8 @@ def _write_all(folder: str, kind: str, names: Sequence[str], tensors: Sequence[t
 
 
 def _write_wide(folder: str, kind: str, names: Sequence[str], tensors: Sequence[torch.Tensor]) -> list[dict[str, Any]]:
-    """Results as float64, which holds all that their dtypes do but for integers of 64 bits: those stay. None are
-    written when there are none."""
+    """Write results as float64, which represents all dtypes exactly except 64-bit integers: those stay. Writes none
+    when there are none."""
     wide = [tensor if tensor.dtype == torch.int64 else tensor.double() for tensor in tensors]
     return [
         write_tensor(os.path.join(folder, kind, f"{name}.wide.bin"), name, tensor) for name, tensor in zip(names, wide)
@@ -226,8 +228,8 @@ def _write_wide(folder: str, kind: str, names: Sequence[str], tensors: Sequence[
 
 
 def _write_unspecified(folder: str, names: Sequence[str], results: Results) -> list[dict[str, Any]]:
-    """Write the masks of elements for which any value is correct, of results that have some. A tie between equal
-    elements is none: of those the reference has one choice."""
+    """Write the masks of elements for which any value is correct, of results that have some. Ties between equal
+    elements are not among them: the reference has one choice of those."""
     pairs = zip_longest(results.undecided, results.chosen)
     masks = [where if chosen is None else where & ~chosen.where.to(where.device) for where, chosen in pairs]
     marked = [(name, mask) for name, mask in zip(names, masks) if bool(mask.any())]
@@ -242,7 +244,7 @@ def _write_chosen(folder: str, name: str, chosen: Chosen) -> dict[str, Any]:
 
 
 def _write_native(folder: str, names: Sequence[str], results: Results) -> list[dict[str, Any]]:
-    """PyTorch's own results, where their distance from the reference does not say everything."""
+    """Write PyTorch's own results, where their distance from the reference does not suffice."""
     told = [
         (name, native)
         for name, expected, native in zip(names, results.expected, results.native)

@@ -1,4 +1,4 @@
-"""Kinds of inputs that bring out different errors of a kernel."""
+"""Families of inputs that expose different errors of a kernel."""
 
 from __future__ import annotations
 
@@ -10,39 +10,40 @@ import torch
 SCALE_UP, SCALE_DOWN = 3.0, 0.01
 LARGE = 1e4
 HUGE, TINY = 1e10, 1e-8
-"""Beyond what an integer of 32 bits holds, and below what a guard against division by zero adds; the square of either,
-and the sum of many, is a normal number of f32 and bf16. In f16 they are infinite and zero."""
+"""Above any 32-bit integer, and below the guards that are added against division by zero. The square of either, and the
+sum of many, is a normal number of f32 and bf16. In f16 they are infinite and zero."""
 SUBNORMAL_EXPONENTS = (-149.0, -126.0)
-"""Powers of two: numbers of f32 and bf16 that some instructions take for zero. In f16 they are zero."""
+"""Exponents of two: f32 and bf16 numbers that some instructions flush to zero. In f16 they are zero."""
 LOW = -20_000.0
-"""Below all that a maximum may begin with by mistake, and not so low that its logarithm would be lost in it."""
+"""Below any faulty initial value of a maximum, yet not so low that it absorbs its logarithm."""
 FAR_NEGATIVE = (-20.0, -5.0)
-"""Where the tails of softplus and of its like are small, and have all of their digits."""
+"""Range in which the tails of softplus and similar functions are small but fully precise."""
 ZEROS_ONE_IN = 2
-"""Among infinities: of the few rows that hold none, some are to have a zero where another input has one."""
+"""Reciprocal share of zeros among inputs with infinities: some rows without infinities need a zero where another input
+has one."""
 OCTAVES = tuple(range(-8, 13))
-"""Powers of two: between the sizes of the other families, and numbers of f16."""
+"""Exponents of two: between the magnitudes of the other families, and within f16."""
 MINUTE_EXPONENTS = (-18.0, -12.0)
-"""Powers of ten. The product of two such numbers is a normal number of f32 and bf16, and far below what anybody takes
-for zero. In f16 they are zero."""
+"""Exponents of ten. The product of two such numbers is a normal number of f32 and bf16, and far below any threshold for
+zero. In f16 they are zero."""
 OFFSET = 1000.0
-"""A mean this many times the spread: the difference of the means of squares has no digit of the variance left."""
+"""Ratio of the mean to the spread: the variance as a difference of mean squares loses all digits."""
 NEEDLE = -1.0
 INTEGER_BOUND = 3
 """Small integers are within [-3, 3]: sums of thousands of their products are exact in f32."""
 MAX_HALVINGS = 5
 NEGATIVE_ZEROS_ONE_IN = 4
 PARAMETER_NOISE = 0.1
-"""Relative to a parameter's own size, or absolute where it is all zeros: weights of ones and biases of zeros would hide
-a kernel that forgets them."""
+"""Noise relative to a parameter's own magnitude, or absolute where it is all zeros: weights of ones and biases of zeros
+would hide a kernel that omits them."""
 MINUTE_PARAMETER = 1e-2
-"""Elements that are all equal and no larger are what a training starts from, as the 1e-6 of a layer scale, and not what
-it ends with: the noise is absolute there, too."""
+"""Magnitude up to which equal elements are initial values of a training, such as the 1e-6 of a layer scale, not its
+result: their noise is absolute, too."""
 
 LATE_SPREAD, GREATEST_LATE, LEAST_LATE = 0.875, 2.0, 0.0625
-"""All of the others are within this of 1. Exact in every dtype."""
+"""All other values are within this distance of 1. Exact in every dtype."""
 TIED = 3.0
-"""Beyond all others, which are cut off one before it."""
+"""Extreme beyond all others, which are clamped to one less."""
 
 Make = Callable[[tuple[int, ...], torch.Generator], torch.Tensor]
 
@@ -56,14 +57,14 @@ def _uniform(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor
 
 
 def _constant_rows(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Every row along the last dim is one value."""
+    """Draw rows along the last dim of one value each."""
     if not shape:
         return _normal(shape, generator)
     return _normal((*shape[:-1], 1), generator).expand(shape)
 
 
 def _one_hot(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Every row along the last dim is zero but for a single one."""
+    """Draw rows along the last dim of zeros with a single one."""
     if not shape:
         return torch.ones(shape)
     places = torch.randint(0, shape[-1], (*shape[:-1], 1), generator=generator)
@@ -71,7 +72,7 @@ def _one_hot(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor
 
 
 def _needles(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Every row along the last dim is positive, but for a single element."""
+    """Draw rows along the last dim of positive numbers with a single negative element."""
     if not shape:
         return torch.full(shape, NEEDLE)
     places = torch.randint(0, shape[-1], (*shape[:-1], 1), generator=generator)
@@ -79,7 +80,7 @@ def _needles(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor
 
 
 def _huge(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Every row along the last dim has one sign."""
+    """Draw rows along the last dim of one sign each."""
     rows = (*shape[:-1], 1) if shape else shape
     sign = torch.randint(0, 2, rows, generator=generator) * 2 - 1
     return HUGE * (0.5 + 0.5 * torch.rand(shape, generator=generator)) * sign
@@ -90,26 +91,25 @@ def _small_integers(shape: tuple[int, ...], generator: torch.Generator) -> torch
 
 
 def _negative_zeros(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Normal numbers, but for one in four that is -0.0. No zero is positive: which of two zeros is the larger, nobody
-    needs to agree on."""
+    """Draw normal numbers, with -0.0 for one in four. No zero is positive: the larger of two zeros is not defined."""
     is_zero = torch.randint(0, NEGATIVE_ZEROS_ONE_IN, shape, generator=generator) == 0
     return torch.where(is_zero, torch.tensor(-0.0), _normal(shape, generator))
 
 
 def _halves(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Halves of small integers and of parts of them: ties of whoever rounds to integers, or to eighths."""
+    """Draw halves of small integers and of their fractions: halfway cases of rounding to integers, or to eighths."""
     return _small_integers(shape, generator) / 2.0 ** torch.randint(1, MAX_HALVINGS + 1, shape, generator=generator)
 
 
 def _zeros_among(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Normal numbers, but for one in two that is zero."""
+    """Draw normal numbers, with zero for one in two."""
     is_zero = torch.randint(0, ZEROS_ONE_IN, shape, generator=generator) == 0
     return torch.where(is_zero, 0.0, _normal(shape, generator))
 
 
 def _late_extremes(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Positive numbers, the farther from 1 the later they come: along every dim the greatest and the least are among
-    the last. The two beyond all others are at odd places, which fewer digits than they have make even ones of."""
+    """Draw positive numbers whose distance from 1 grows with their position. Along every dim the largest and the
+    smallest are among the last. The two extremes are at odd indices, which truncation makes even."""
     n = math.prod(shape)
     sign = torch.randint(0, 2, (n,), generator=generator) * 2 - 1
     flat = 1.0 + LATE_SPREAD * sign * torch.arange(1, n + 1, dtype=torch.float64) / max(n, 1)
@@ -120,7 +120,7 @@ def _late_extremes(shape: tuple[int, ...], generator: torch.Generator) -> torch.
 
 
 def _tied_rows(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """In every row along the last dim two or three elements are equal and the greatest, and others the least."""
+    """Draw rows along the last dim with two or three equal maxima, and equal minima."""
     values = _normal(shape, generator).clamp(1 - TIED, TIED - 1)
     if shape:
         rows = values.view(-1, shape[-1])
@@ -130,8 +130,8 @@ def _tied_rows(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tens
 
 
 def _tied_places(n_rows: int, n: int, nth: int, generator: torch.Generator) -> torch.Tensor:
-    """Three places of each row, in turn: two next to each other, at both ends, anywhere, the last ones; the `nth` of
-    these first."""
+    """Return three places of each row, by turns: two adjacent ones, both ends, random ones, the last ones. The turns
+    begin with the `nth`."""
     anywhere = torch.randint(0, n, (n_rows, 3), generator=generator)
     first, last = torch.zeros_like(anywhere), torch.full_like(anywhere, n - 1)
     kinds = (
@@ -145,7 +145,7 @@ def _tied_places(n_rows: int, n: int, nth: int, generator: torch.Generator) -> t
 
 
 def _tied_columns(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """The same along the last dim but one."""
+    """Draw values as `_tied_rows` does, along the last dim but one."""
     if len(shape) < 2:
         return _tied_rows(shape, generator)
     return _tied_rows((*shape[:-2], shape[-1], shape[-2]), generator).transpose(-1, -2)
@@ -157,21 +157,21 @@ def _far_negative(shape: tuple[int, ...], generator: torch.Generator) -> torch.T
 
 
 def _subnormal(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Either sign, magnitudes over several powers of two alike."""
+    """Draw numbers of either sign, with magnitudes uniform over several powers of two."""
     low, high = SUBNORMAL_EXPONENTS
     magnitude = 2.0 ** (low + (high - low) * torch.rand(shape, generator=generator, dtype=torch.float64))
     return (magnitude * (torch.randint(0, 2, shape, generator=generator) * 2 - 1)).float()
 
 
 def _minute(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Either sign, magnitudes over several powers of ten alike."""
+    """Draw numbers of either sign, with magnitudes uniform over several powers of ten."""
     low, high = MINUTE_EXPONENTS
     magnitude = 10.0 ** (low + (high - low) * torch.rand(shape, generator=generator))
     return magnitude * (torch.randint(0, 2, shape, generator=generator) * 2 - 1)
 
 
 def _octaves(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Every row along the last dim has a size of its own; without rows, every element."""
+    """Draw rows along the last dim with a magnitude of their own each; without rows, single elements."""
     rows = (*shape[:-1], 1) if len(shape) > 1 else shape
     n_rows = math.prod(rows)
     exponents = torch.tensor(OCTAVES).repeat(n_rows // len(OCTAVES) + 1)[:n_rows]
@@ -179,7 +179,7 @@ def _octaves(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor
 
 
 def _large(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Either sign, magnitudes from half of `LARGE` up to it."""
+    """Draw numbers of either sign, with magnitudes from half of `LARGE` up to it."""
     magnitude = LARGE * (0.5 + 0.5 * torch.rand(shape, generator=generator))
     sign = torch.randint(0, 2, shape, generator=generator) * 2 - 1
     return magnitude * sign
@@ -223,26 +223,26 @@ FAMILIES: dict[str, Make] = {
     "low": lambda shape, generator: LOW + _normal(shape, generator),
     "sparse_gradients": _normal,
 }
-"""Family -> how its floating inputs are made. `given` is made by the user's own `get_inputs`."""
+"""Family -> generator of its floating inputs. `given` is made by the user's own `get_inputs`."""
 FRACTIONS = ("normal", "uniform", "scaled_up", "scaled_down", "negative", "far_negative", "offset", "tiny")
-"""Those whose numbers have all the digits of their type."""
+"""Families whose numbers use all digits of their type."""
 GRADIENT_FAMILIES = {"small_integers": "small_integers", "sparse_gradients": "one_hot"}
-"""Family of the inputs -> that of the gradients of outputs, where that is not `normal`. Who looks at a few of them to
-see whether all are alike finds zeros, where others are not."""
+"""Family of the inputs -> family of the outputs' gradients, where that is not `normal`. A kernel that samples a few of
+them to test for equality finds zeros, while others are not."""
 GRADIENT_SCALES = {"negative": -23, "constant_rows": 13}
-"""Family of the inputs -> by which power of two the gradients of outputs are larger, and with them exactly those of the
-inputs: as small as the mean of a batch makes them, and larger than who limits them expects."""
+"""Family of the inputs -> exponent of two by which the outputs' gradients are scaled, and exactly so those of the
+inputs. They are as small as a mean over the batch makes them, and larger than clipping code expects."""
 NARROW_SCALE = 4
-"""By so much less in f16."""
+"""Reduction of the exponent in f16."""
 ROW_FAMILIES = ("constant_rows", "octaves", "one_hot", "needles", "huge", "late_extremes", "tied_rows", "tied_columns")
-"""Those in which the elements of a row depend on each other."""
+"""Families in which the elements of a row depend on each other."""
 SPARSE_FAMILIES = ("one_hot", "needles", "zeros")
-"""Those that the largest inputs have alone, beside normal ones: a row of ones and zeros times a weight like it is zero
-nearly everywhere, whatever a kernel does."""
+"""Families that only the largest inputs have, with normal ones for the others: a row of ones and zeros times an equally
+sparse weight is zero almost everywhere, for any kernel."""
 
 
 def resized(own: torch.Tensor, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Values of another shape that are spread as `own` is; `own` itself where the shape is its own."""
+    """Return values of another shape with the distribution of `own`; `own` itself where the shape is equal."""
     if tuple(own.shape) == tuple(shape) or not own.numel():
         return own if tuple(own.shape) == tuple(shape) else torch.zeros(shape, dtype=own.dtype)
     flat = own.detach().reshape(-1)
@@ -251,7 +251,7 @@ def resized(own: torch.Tensor, shape: tuple[int, ...], generator: torch.Generato
 
 
 def near_own_values(own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """A parameter's own values with noise, in its dtype."""
+    """Return a parameter's own values with noise, in its dtype."""
     if not own.is_floating_point() or not own.numel():
         return own.detach().clone()
     values = own.detach().float()
@@ -262,8 +262,8 @@ def near_own_values(own: torch.Tensor, generator: torch.Generator) -> torch.Tens
 
 
 def buffer_values(own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """A buffer's own values; with noise where they are all equal, as fresh running statistics are. A positive buffer,
-    e.g. a variance, stays positive; a mask or a table stays as it is."""
+    """Return a buffer's own values; with noise where they are all equal, as fresh running statistics are. A positive
+    buffer, e.g. a variance, stays positive; a mask or a table stays unchanged."""
     first: torch.Tensor | None = own.reshape(-1)[0] if own.numel() > 1 and own.is_floating_point() else None
     if first is None or not bool(torch.isfinite(first)) or not bool((own == first).all()):
         return own.detach().clone()

@@ -1,4 +1,4 @@
-"""How far each integer input may go: the size of the dim that the code indexes with it."""
+"""Find the limit of each integer input: the size of the dim that the code indexes with it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ INDEXING = {
     "nll_loss_forward": (1, 0, -1),
     "nll_loss2d_forward": (1, 0, 1),
 }
-"""Base name -> (position of the index, position of what is indexed, position of the dim; None for dim 0). For the
+"""Base name -> (position of the index, position of the indexed tensor, position of the dim; None for dim 0). For the
 losses the last number is the class dim itself."""
 CARRIES = frozenset(
     "where clone view unsqueeze squeeze expand _to_copy alias permute select slice reshape lift_fresh_copy".split()
@@ -23,7 +23,7 @@ CARRIES = frozenset(
 
 
 def index_limits(captured: Captured) -> dict[str, str]:
-    """Argument name -> the expression of the size that its values must stay below."""
+    """Map argument names to the expression of the size that their values must stay below."""
     by_node = {a.placeholder.node: a.name for a in captured.arguments}
     limits: dict[str, str] = {}
     for node in captured.program.core.graph.nodes:
@@ -38,7 +38,7 @@ def index_limits(captured: Captured) -> dict[str, str]:
 
 
 def _indexed(node: Any, base: str) -> list[tuple[Any, Any]]:
-    """The (index node, size of the dim it indexes) of an indexing operator."""
+    """Return the (index node, size of the dim it indexes) of an indexing operator."""
     if base == "index" or base == "index_put":
         shape = node.args[0].meta["val"].shape
         return [(index, shape[dim]) for dim, index in enumerate(node.args[1]) if index is not None]
@@ -51,7 +51,7 @@ def _indexed(node: Any, base: str) -> list[tuple[Any, Any]]:
 
 
 def _origin(node: Any) -> str:
-    """The placeholder that an index comes from, through views and masks."""
+    """Return the placeholder that an index comes from, through views and masks."""
     while getattr(node, "op", "") == "call_function" and str(node.target).split(".")[1] in CARRIES:
         position = 1 if str(node.target) == "aten.where.self" else 0
         node = node.args[position]

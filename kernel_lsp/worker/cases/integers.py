@@ -1,8 +1,8 @@
-"""Integer and boolean inputs of each family.
+"""Draw integer and boolean inputs of each family.
 
-Nobody says of most integers how far they go: code that indexes with them does, and a stated range. Where neither is,
-they go as far as their dtype, and the families differ in where errors show: past 24 bits, which a float holds, past 31,
-at negative numbers. PyTorch itself may refuse such numbers: then `PLAIN` ones are what the family has.
+The range of most integers is unknown, unless code indexes with them or a range is stated. Without either, they span
+their dtype, and the families differ in where errors show: past 24 bits, which a float holds, past 31, at negative
+numbers. PyTorch itself may refuse such numbers: the family then has `PLAIN` ones.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ import torch
 PLAIN = "plain"
 """Zeros and ones, for any family."""
 GREATEST = "greatest_integers"
-"""The family of which each tensor is one number throughout, as large as it may be."""
+"""The family whose tensors each hold one number throughout, the largest possible."""
 LATE, LATE_PART = "late_extremes", 16
-"""The family of places that are in the last of so many parts of what they are in."""
+"""The family with indices in the last part of the indexed dim, and the number of parts."""
 SMALL, HUNDREDS = 3, 200
 NEAR = 8
-"""How far from a power of two."""
+"""Maximum distance from a power of two."""
 FEW_PART = 16
-"""Of a row with few true values, of which other rows have one or none."""
+"""Share of true values in a sparse row; other rows have one or none."""
 FLOAT_BITS, WORD_BITS = 24, 31
-"""Integers that float holds exactly have so many bits, and those of 32 bits so many beside their sign."""
+"""Bits of the integers that float represents exactly, and of 32-bit integers without their sign."""
 
 Limits = tuple[int, int]
 Make = Callable[[tuple[int, ...], Limits, torch.Generator], torch.Tensor]
 
 
 def _between(low: int, high: int) -> Make:
-    """Numbers from [low, high], as far as the dtype has them."""
+    """Return a generator of numbers from [low, high], within the dtype's range."""
 
     def make(shape: tuple[int, ...], limits: Limits, generator: torch.Generator) -> torch.Tensor:
         return torch.randint(max(low, limits[0]), min(high, limits[1]) + 1, shape, generator=generator)
@@ -40,8 +40,8 @@ def _between(low: int, high: int) -> Make:
 
 
 def _all(shape: tuple[int, ...], limits: Limits, generator: torch.Generator) -> torch.Tensor:
-    """Any number of the dtype; the least and the greatest among them."""
-    # `randint` takes no end past the greatest number of 64 bits, and the greatest is put in anyhow.
+    """Draw any number of the dtype, with its minimum and maximum among them."""
+    # `randint` has no end beyond the largest 64-bit number, which is placed anyway.
     drawn = torch.randint(limits[0], limits[1], shape, generator=generator)
     places = torch.randperm(drawn.numel(), generator=generator)[:2]
     drawn.view(-1)[places] = torch.tensor(limits)[: len(places)]
@@ -49,7 +49,8 @@ def _all(shape: tuple[int, ...], limits: Limits, generator: torch.Generator) -> 
 
 
 def _around(n_bits: int) -> Make:
-    """Either sign, a few beside a power of two. A dtype that is too narrow has its own ends instead."""
+    """Return a generator of numbers of either sign near a power of two. A dtype that is too narrow has its own limits
+    instead."""
 
     def make(shape: tuple[int, ...], limits: Limits, generator: torch.Generator) -> torch.Tensor:
         power = min(1 << n_bits, limits[1] - NEAR)
@@ -70,8 +71,8 @@ def _zeros(shape: tuple[int, ...], limits: Limits, generator: torch.Generator) -
 
 
 def _single(value: int) -> Make:
-    """Half of the rows along the last dim, and one element each of the others, are this; the rest is the other of 0 and
-    1."""
+    """Return a generator of zeros and ones: half of the rows along the last dim, and one element of each other row, are
+    `value`; the rest is the other number."""
 
     def make(shape: tuple[int, ...], limits: Limits, generator: torch.Generator) -> torch.Tensor:
         if not shape:
@@ -90,8 +91,8 @@ def _equal_rows(shape: tuple[int, ...], limits: Limits, generator: torch.Generat
 
 
 def _few(shape: tuple[int, ...], limits: Limits, generator: torch.Generator) -> torch.Tensor:
-    """Of the rows along the last dim, in turn, one with a single one, one with few, and one without: a mean of what a
-    mask leaves divides by their number."""
+    """Draw masks whose rows along the last dim have, by turns, one true value, few, and none. A mean over a mask
+    divides by their number."""
     if not shape:
         return torch.ones(shape, dtype=torch.int64)
     rows = (*shape[:-1], 1)
@@ -103,8 +104,8 @@ def _few(shape: tuple[int, ...], limits: Limits, generator: torch.Generator) -> 
 
 
 def greatest_odd(low: int, high: int) -> int:
-    """Of the integers from [low, high] the odd one of the largest magnitude, where one is odd. An odd number of them
-    adds up to an odd number, which has no rounding that is right by luck."""
+    """Return the odd integer of the largest magnitude in [low, high], where there is one. An odd number of them has an
+    odd sum, which cannot be correctly rounded by chance."""
     ends = [n for n in (high, high - 1, low + 1, low) if low <= n <= high]
     return max([n for n in ends if n % 2] or ends, key=abs)
 
@@ -114,7 +115,7 @@ def _greatest(shape: tuple[int, ...], limits: Limits, generator: torch.Generator
 
 
 def _late(shape: tuple[int, ...], limits: Limits, generator: torch.Generator) -> torch.Tensor:
-    """The greater the later they come, and of either sign where there are two."""
+    """Draw values that grow with their position, of either sign where negative ones are allowed."""
     n = math.prod(shape)
     sign = torch.randint(0, 2, (n,), generator=generator) * 2 - 1 if limits[0] < 0 else 1
     return (torch.arange(n) * min(limits[1], HUNDREDS * n) // max(n, 1) * sign).view(shape)
@@ -138,7 +139,7 @@ UNLIMITED: dict[str, Make] = {
     "one_hot": _single(1),
     "needles": _single(0),
 }
-"""Family -> integers that nothing limits but their dtype; zeros and ones for the others."""
+"""Family -> integers limited only by their dtype; zeros and ones for the others."""
 TRUTH_VALUES: dict[str, Make] = {
     "constant_rows": _equal_rows,
     "equal_integers": _equal_rows,
@@ -148,12 +149,12 @@ TRUTH_VALUES: dict[str, Make] = {
     "needles": _single(0),
     "uniform": _few,
 }
-"""Family -> truth values: of random ones, any is always true and all never is. Of `one_hot` the numbers beside them are
-nearly all zero, so that what a mask leaves of them says little; those of `uniform` are not."""
+"""Family -> booleans. Random ones make `any` always true and `all` always false. In `one_hot` the other inputs are
+nearly all zero, so a mask has little effect on them; in `uniform` they are not."""
 
 
 def unlimited(family: str, shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
-    """Integers, or booleans, of a family, as far as their dtype goes."""
+    """Draw integers, or booleans, of a family over the range of their dtype."""
     if dtype == torch.bool:
         return TRUTH_VALUES.get(family, _plain)(shape, (0, 1), generator).to(dtype)
     limits = (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
@@ -166,8 +167,8 @@ def unlimited(family: str, shape: tuple[int, ...], dtype: torch.dtype, generator
 def limited(
     family: str, shape: tuple[int, ...], dtype: torch.dtype, limits: Limits, generator: torch.Generator
 ) -> torch.Tensor:
-    """Integers, or booleans, from [low, high): all the same in some families, the least and the greatest in others. Of
-    two numbers the greater one stands for true."""
+    """Draw integers, or booleans, from [low, high): all equal in some families, the minimum and the maximum in others.
+    Of two numbers the larger one stands for true."""
     low, high = (0, 2) if dtype == torch.bool else (limits[0], max(limits[0] + 1, limits[1]))
     if high - low == 2 and family in TRUTH_VALUES:
         return (low + TRUTH_VALUES[family](shape, (0, 1), generator)).to(dtype)

@@ -1,4 +1,4 @@
-"""NaN, infinities and the lowest numbers in inputs: which tensors have them, and at which places."""
+"""Place NaN, infinities and the lowest numbers in inputs."""
 
 from __future__ import annotations
 
@@ -16,31 +16,32 @@ SPECIAL_VALUES = {
     "special_minus_inf": (-INFINITY,),
     MIXED: (0.0, NAN, INFINITY, -INFINITY, 1.0, -1.0),
 }
-"""A single one is twice in one row, and at another row's first element: of several NaNs in a row the first counts, and
-a run of a row may begin with -inf. Several are next to each other in one row, as many as it holds: they are for
-functions of single elements, whose formula may be another for a number that a plan takes."""
+"""Family -> its special values. A single one occurs twice in one row, and at another row's first element: the first of
+several NaNs in a row counts, and a part of a row may begin with -inf. Several are adjacent in one row, as many as fit.
+Those are for elementwise functions, whose formula may change with a scalar of the plan."""
 OF_THE_LARGEST, OF_THE_OTHERS = ("special_nan", "special_minus_inf"), ("special_others",)
-"""Which floating inputs have them; in `special_inf` all do. A NaN of one may hide that a kernel loses another's."""
+"""Families by the floating inputs that have the values; in `special_inf` all do. A NaN of one input may hide that a
+kernel drops another's."""
 MINUS_INF_ROWS, LOWEST_ROWS, HIGHEST_ROWS = "minus_inf_rows", "lowest_rows", "highest_rows"
 ROWS_OF = (MINUS_INF_ROWS, LOWEST_ROWS, HIGHEST_ROWS)
-"""One part in some of the largest floating input is this value throughout."""
+"""Families in which one index of the first dim of the largest floating input has this value throughout."""
 LOWEST_EXPONENT = 106
-"""As low as masks hold, -8e31: below what is taken for minus infinity, and far enough from the end of f32 for sums and
-products with ordinary numbers. A power of two, so that sums of it are exact in any order."""
+"""Exponent of the value of low masks, -8e31: below values that count as minus infinity, and far enough from f32's limit
+for sums and products with ordinary numbers. A power of two, so that sums of it are exact in any order."""
 LOWEST_BELOW_END = 3
-"""Powers of two that a type must go on behind it."""
+"""Exponents of two that a type must have beyond it."""
 NO_ZERO = 0.75
-"""In place of a zero of the inputs."""
+"""Replaces a zero of the inputs."""
 STAND_INS = (30.0, -20.0)
-"""Ordinary numbers in place of special ones: above and below all others, of different size."""
+"""Ordinary numbers in place of special ones: above and below all others, of different magnitude."""
 N_PATTERNS = 3
-"""Of a NaN: PyTorch's own, the one that a GPU's arithmetic gives (0x7fffffff of f32: code that rounds the bits like a
-number's comes to -0.0), and PyTorch's with a sign, which a CPU's arithmetic gives. The one of nothing but ones is what
-memory holds that nobody wrote."""
+"""Bit patterns of NaN: PyTorch's own; that of a GPU's arithmetic (0x7fffffff in f32: code that rounds its bits like a
+number's returns -0.0); and PyTorch's with a sign, from a CPU's arithmetic. The pattern of all ones marks unwritten
+memory."""
 SAME_WIDTH = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 PART_OF_ONE_ROW = 3
 N_OTHER_ROWS, PART_OF_ALL_ROWS = 6, 16
-"""Of many rows some more have a special value: it is to meet zeros of other inputs."""
+"""Further rows with a special value, where there are many rows: they are to meet zeros of other inputs."""
 
 
 def place_special(
@@ -51,10 +52,9 @@ def place_special(
     is_place_asked: bool = False,
     lowest_exponent: int = LOWEST_EXPONENT,
 ) -> None:
-    """Put the family's values where they belong, in place. `tensors` are the inputs; others than floating ones stay.
-    The lowest numbers are minus two to the `lowest_exponent`.
-    Where the code asks for the place of an extreme, the last of a row of the lowest, or highest, numbers is one: who
-    begins with another number has the first."""
+    """Place the family's values in place. `tensors` are the inputs; only floating ones change. The lowest numbers are
+    minus two to the `lowest_exponent`. Where the code returns the index of an extreme, the last of a row of lowest, or
+    highest, numbers is the extreme: an accumulator with a faulty initial value returns the first."""
     floating = [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
     if not floating:
         return
@@ -71,7 +71,7 @@ def place_special(
 
 
 def place_numbers(tensor: torch.Tensor, numbers: Sequence[float], generator: torch.Generator) -> None:
-    """Put as many of the numbers into a floating tensor, in place, as half of it holds."""
+    """Place the numbers into a floating tensor, as many as half of it holds."""
     if not tensor.is_floating_point():
         return
     places = torch.randperm(tensor.numel(), generator=generator)[: min(len(numbers), (tensor.numel() + 1) // 2)]
@@ -79,17 +79,17 @@ def place_numbers(tensor: torch.Tensor, numbers: Sequence[float], generator: tor
 
 
 def has_no_place(family: str, dtypes: Sequence[torch.dtype]) -> bool:
-    """Whether inputs of these dtypes have no tensor for the family's value."""
+    """Check whether inputs of these dtypes have no tensor for the family's value."""
     return family in OF_THE_OTHERS and sum(dtype.is_floating_point for dtype in dtypes) < 2
 
 
 def without_special(value: torch.Tensor, stand_in: float) -> torch.Tensor:
-    """The same input with an ordinary number wherever it holds a special one."""
+    """Return the input with an ordinary number in place of each special one."""
     return torch.where(torch.isfinite(value), value, stand_in) if value.is_floating_point() else value
 
 
 def without_zeros(value: torch.Tensor) -> torch.Tensor:
-    """The same input with an ordinary number wherever it holds a zero."""
+    """Return the input with an ordinary number in place of each zero."""
     return torch.where(value == 0, NO_ZERO, value) if value.is_floating_point() else value
 
 
@@ -124,8 +124,8 @@ def _vary_patterns(flat: torch.Tensor, places: torch.Tensor) -> None:
 
 
 def _places(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Flat indices: two of one row along the last dim, where another row begins, and one each of some others, if there
-    are any."""
+    """Return flat indices: two of one row along the last dim, the start of another row, and one of each of some others,
+    if there are any."""
     row_length = tensor.shape[-1] if tensor.dim() else 1
     n_rows = tensor.numel() // row_length
     n_others = min(N_OTHER_ROWS, n_rows // PART_OF_ALL_ROWS)
@@ -136,7 +136,7 @@ def _places(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _part(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """One index of the first dim, as a view; a run of the elements where there is no more than one."""
+    """Return one index of the first dim, as a view; a run of elements where that dim has one index at most."""
     whole = tensor if tensor.dim() > 1 and tensor.shape[0] > 1 else tensor.view(-1)
     n_taken = 1 if whole is tensor and whole.dim() > 1 else max(1, whole.numel() // PART_OF_ONE_ROW)
     first = int(torch.randint(0, len(whole) - n_taken + 1, (1,), generator=generator))

@@ -1,4 +1,4 @@
-"""The command `extension_facts`: what it takes to compile against this interpreter's torch."""
+"""The command `extension_facts`: the settings to compile against this interpreter's torch."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 
 
 def extension_facts(request: dict[str, Any]) -> dict[str, Any]:
-    """``{"torch_version", "cuda_version", "includes", "libraries", "library_directories", "cxx11_abi",
-    "cuda_runtime"}``: the last is the CUDA runtime that torch itself has loaded, empty without."""
+    """Return ``{"torch_version", "cuda_version", "includes", "libraries", "library_directories", "cxx11_abi",
+    "cuda_runtime"}``. The last is the CUDA runtime that torch itself has loaded, empty without one."""
     root = os.path.dirname(os.path.abspath(torch.__file__))
     include = os.path.join(root, "include")
     has_cuda = torch.version.cuda is not None
@@ -31,7 +31,7 @@ def extension_facts(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _loaded(name: str) -> str:
-    """Where a library is that this process has loaded; empty when it has not."""
+    """Return the path of a library that this process has loaded; empty when it has not."""
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
         found = {line.split()[-1] for line in file if f"/{name}" in line}
     return min(found, default="")

@@ -1,6 +1,6 @@
-"""`load_inline` and `load` of torch's `cpp_extension` for a file that is being checked: the engine builds.
+"""Replace `load_inline` and `load` of torch's `cpp_extension` for a file under check: the engine builds.
 
-A call with sources that were not built yet ends the import with `NeedsBuild`; the next time the library is there.
+A call with unbuilt sources ends the import with `NeedsBuild`. At the next import the library exists.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from typing import Any
 
 MODULE_NAME = "kernel_lsp_extension"
 OWN_CALLS: list[str] = []
-"""Names of the functions of built extensions, one per call that returned: none says that PyTorch alone computed."""
+"""Names of the called functions of built extensions, one per completed call: an empty list means that PyTorch alone
+computed."""
 
 
 class NeedsBuild(BaseException):
-    """The sources of an extension that a file wants. No `Exception`: the file's own `except` lets it through."""
+    """The sources of an extension that a file requests. Not an `Exception`, so that the file's own `except` does not
+    catch it."""
 
     def __init__(self, name: str, text: str, suffix: str) -> None:
         super().__init__(name)
@@ -25,17 +27,17 @@ class NeedsBuild(BaseException):
 
     @property
     def key(self) -> str:
-        """By content."""
+        """Return the hash of the content."""
         return hashlib.sha256(f"{self.suffix}\0{self.text}".encode()).hexdigest()
 
     def as_json(self) -> dict[str, Any]:
-        """As the engine is told."""
+        """Return the engine's description of the sources."""
         return {"key": self.key, "name": self.name, "text": self.text, "suffix": self.suffix}
 
 
 @contextlib.contextmanager
 def inline_builds(builds: Mapping[str, str], import_library: Callable[[str, str], Any]) -> Iterator[None]:
-    """Replace the two functions by a look-up in `builds`, key -> path; `import_library(name, path)` loads one."""
+    """Replace the two functions by a lookup in `builds`, key -> path; `import_library(name, path)` loads one."""
     from torch.utils import cpp_extension
 
     patched: Any = cpp_extension
@@ -73,7 +75,7 @@ def inline_builds(builds: Mapping[str, str], import_library: Callable[[str, str]
 
 
 def inline_text(cpp: Sequence[str], cuda: Sequence[str], functions: Any) -> tuple[str, str]:
-    """The one file that torch would make of the sources, and its suffix: headers, both texts, bindings."""
+    """Return the one file that torch would make of the sources, and its suffix: headers, both texts, bindings."""
     listed = {functions: functions} if isinstance(functions, str) else functions or {}
     listed = listed if isinstance(listed, dict) else {name: name for name in listed}
     headers = ["#include <torch/extension.h>"]
@@ -84,7 +86,7 @@ def inline_text(cpp: Sequence[str], cuda: Sequence[str], functions: Any) -> tupl
 
 
 def _counted(module: Any) -> Any:
-    """The module with functions that count their calls."""
+    """Wrap the module's functions so that calls are counted."""
     for name, value in list(vars(module).items()):
         if callable(value) and not isinstance(value, type) and not name.startswith("__"):
             setattr(module, name, _counting(name, value))

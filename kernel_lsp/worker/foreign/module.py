@@ -1,7 +1,7 @@
-"""Loads a stranger's kernel, whose host code runs here: a torch extension, or a Python file with `ModelNew`.
+"""Load a foreign kernel, whose host code runs here: a torch extension, or a Python file with `ModelNew`.
 
-This process belongs to the candidate: nothing that it says decides anything. It holds no reference values, and gets
-inputs only when they are to be used. The engine judges copies of the outputs, and has a clock of its own.
+This process belongs to the candidate: nothing that it reports is trusted. It holds no reference values, and gets inputs
+only when they are needed. The engine judges copies of the outputs, and has a clock of its own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Call = Callable[[Tensors], Any]
 
 @dataclass
 class Foreign:
-    """What was loaded. `forward` and `backward` take the task's tensors by name; backward also the gradients."""
+    """The loaded kernel. `forward` and `backward` take the task's tensors by name; backward also the gradients."""
 
     device: torch.device
     forward: Any = None
@@ -39,11 +39,11 @@ LOADED: dict[str, Foreign] = {}
 
 
 def open_foreign(request: dict[str, Any]) -> dict[str, Any]:
-    """``{"kind": "extension" | "model_new", "device", "arguments", "gradients", "source", "library", "module_name",
-    "file", "builds"}``.
+    """Open a kernel: ``{"kind": "extension" | "model_new", "device", "arguments", "gradients", "source", "library",
+    "module_name", "file", "builds"}``.
 
-    `arguments` are the task's, in order: ``{"name", "role", "qualified_name"}`` or ``{"name", "value"}``; `gradients`
-    names the gradients of results that a backward takes first; `source` is the task's, `builds` the extensions that
+    `arguments` are the task's, in order: ``{"name", "role", "qualified_name"}`` or ``{"name", "value"}``. `gradients`
+    names the gradients of results that a backward takes first. `source` is the task's. `builds` are the extensions that
     were built for `load_inline`, by key. Answers ``{"status": "opened", "functions": [...]}``, ``{"status":
     "needs_build", "key", "name", "text", "suffix"}``, or ``{"status": "refused", "message"}``.
     """
@@ -85,7 +85,7 @@ def _extension(request: dict[str, Any], device: torch.device) -> Foreign:
 
 
 def import_library(name: str, path: str) -> ModuleType:
-    """A compiled extension as a module. Raises ImportError."""
+    """Import a compiled extension as a module. Raises ImportError."""
     loader = importlib.machinery.ExtensionFileLoader(name, path)
     spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     if spec is None:
@@ -96,12 +96,12 @@ def import_library(name: str, path: str) -> ModuleType:
 
 
 def _in_order(arguments: Sequence[Mapping[str, Any]], tensors: Tensors) -> list[Any]:
-    """The task's arguments as a plain function takes them."""
+    """Return the task's arguments in the order of a plain function."""
     return [argument["value"] if "value" in argument else tensors[argument["name"]] for argument in arguments]
 
 
 def _in_task_folder(request: dict[str, Any], device: torch.device, forward: Any, backward: Any) -> Foreign:
-    """robust-kbench: the folder's `Model` calls the kernel, as its own evaluation does."""
+    """Call the kernel through the `Model` of a robust-kbench folder, as its own evaluation does."""
     calls: dict[str, Call | None] = {"forward": None, "backward": None}
     if forward is not None:
         _, model = _task_model(request["source"], request["source"]["file"], device)
@@ -129,7 +129,7 @@ def _call_model(model: torch.nn.Module, arguments: Sequence[Any], tensors: Tenso
 
 
 def _gradients(model: torch.nn.Module, request: dict[str, Any], tensors: Tensors) -> Any:
-    """Through the folder's own autograd function, whose backward is the kernel."""
+    """Differentiate through the folder's own autograd function, whose backward is the kernel."""
     wanted = {name: tensors[name].detach().requires_grad_() for name in request["wanted"]}
     with torch.enable_grad():
         results = _call_model(model, request["arguments"], {**tensors, **wanted})
@@ -141,7 +141,7 @@ def _gradients(model: torch.nn.Module, request: dict[str, Any], tensors: Tensors
 
 
 def set_state(model: torch.nn.Module, arguments: Sequence[Mapping[str, Any]], tensors: Tensors) -> None:
-    """The case's parameters and buffers into the module: by name, else by place where all shapes agree.
+    """Copy the case's parameters and buffers into the module: by name, else by position where all shapes agree.
 
     Raises TargetFailure when the module has other parameters than the task's model.
     """
@@ -184,7 +184,7 @@ def _model_new(request: dict[str, Any], device: torch.device) -> Foreign:
 
 
 def _import_foreign(file: str) -> LoadedFile:
-    """As a user's file is imported, but with CUDA: it may launch kernels while it is."""
+    """Import a file as a user's file, but with CUDA: it may launch kernels during its import."""
     name = f"_kernel_lsp_foreign_{os.path.basename(file)[:-3]}"
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None
@@ -194,6 +194,6 @@ def _import_foreign(file: str) -> LoadedFile:
         spec.loader.exec_module(module)
     except NeedsBuild:
         raise
-    except BaseException as error:  # whatever the file raises, exit included, is an answer about the file
+    except BaseException as error:  # any exception of the file, exit included, is an answer about the file
         raise raised_by_user(error, "importing the file", file) from None
     return LoadedFile(file, module)

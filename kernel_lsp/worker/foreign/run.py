@@ -1,7 +1,7 @@
-"""Runs a foreign kernel on case files, and times it: the commands `run_foreign`, `prepare_foreign` and beside them.
+"""Run a foreign kernel on case files, and time it: the commands `run_foreign`, `prepare_foreign` and related ones.
 
-What is told here is told by the candidate's own process. It catches what is careless or plain; what must hold is judged
-outside, from the outputs' copies and another clock.
+The candidate's own process computes these reports. They catch careless or plain errors. Guarantees come from outside,
+from copies of the outputs and another clock.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .threads import n_threads
 
 POISON_BYTE, GUARD_BYTES = 0xFF, 4096
 LATE_CYCLES = 2_000_000
-"""About a millisecond for which the inputs are not there yet: work on a stream of its own would read poison."""
+"""Cycles by which the inputs are delayed, about 1 ms: work on a stream of its own would read poison."""
 N_POISONED = 4
-"""Blocks of an output's size that are poisoned and given back before each call."""
+"""Blocks of an output's size that are poisoned and freed before each call."""
 MAX_KEPT_BYTES = 256 << 20
-"""Of outputs that are looked at again at the end."""
+"""Maximum bytes of outputs that are compared again at the end."""
 
 _BUFFERS: dict[Any, Buffers] = {}
 _HELD: list[tuple[str, torch.Tensor, torch.Tensor]] = []
@@ -35,7 +35,7 @@ _TIMED: dict[str, TimedSets] = {}
 
 
 class Buffers:
-    """The inputs of one call between guards: other content at the same addresses, when they are filled again."""
+    """The inputs of one call between guards. Refilling changes the contents at the same addresses."""
 
     def __init__(self, inputs: Mapping[str, torch.Tensor], device: torch.device) -> None:
         self.tensors: dict[str, torch.Tensor] = {}
@@ -47,7 +47,7 @@ class Buffers:
             self.tensors[name] = whole[GUARD_BYTES : GUARD_BYTES + n_bytes].view(tensor.dtype).view(tensor.shape)
 
     def fill(self, staged: Mapping[str, torch.Tensor]) -> None:
-        """From tensors on the same device: on the current stream, after poison and, on a GPU, a while."""
+        """Fill from tensors on the same device, on the current stream, after poison and, on a GPU, a delay."""
         for tensor in self.tensors.values():
             _bytes(tensor).fill_(POISON_BYTE)
         if any(tensor.is_cuda for tensor in self.tensors.values()):
@@ -57,23 +57,23 @@ class Buffers:
             self.tensors[name].copy_(tensor, non_blocking=True)
 
     def changed(self, staged: Mapping[str, torch.Tensor]) -> list[str]:
-        """Inputs that no longer have their bytes."""
+        """Return the inputs that no longer have their bytes."""
         return [name for name, tensor in staged.items() if not _same(self.tensors[name], tensor)]
 
     def overrun(self) -> list[str]:
-        """Inputs whose guards were written over."""
+        """Return the inputs whose guards were overwritten."""
         ends = {name: (whole[:GUARD_BYTES], whole[-GUARD_BYTES:]) for name, whole in self._whole.items()}
         return [name for name, parts in ends.items() if any(bool((part != POISON_BYTE).any()) for part in parts)]
 
 
 def run_foreign(request: dict[str, Any]) -> dict[str, Any]:
-    """``{"direction", "inputs": [entries], "declared": [{"name", "dtype", "shape"}], "outputs": {name: path}, "again":
-    {name: path}, "token"}``.
+    """Run on ``{"direction", "inputs": [entries], "declared": [{"name", "dtype", "shape"}], "outputs": {name: path},
+    "again": {name: path}, "token"}``.
 
-    Twice: at addresses that an earlier case of these shapes had, then at new ones. Answers ``{"status": "ran", "late",
-    "changed_inputs", "overrun", "spread", "token"}``: `late` names outputs that changed after PyTorch's
-    stream had finished, `spread` those that differ between the two runs, which are written to the paths of `again`.
-    Or ``{"status": "refused" | "crashed", "message"}``.
+    Runs twice: at addresses that an earlier case of these shapes had, then at new ones. Answers ``{"status": "ran",
+    "late", "changed_inputs", "overrun", "spread", "token"}``. `late` names outputs that changed after PyTorch's stream
+    had finished, `spread` those that differ between the two runs, which are written to the paths of `again`. Or answers
+    ``{"status": "refused" | "crashed", "message"}``.
     """
     foreign = LOADED["foreign"]
     inputs = {entry["name"]: read_tensor(entry) for entry in request["inputs"]}
@@ -87,15 +87,15 @@ def run_foreign(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def look_again(request: dict[str, Any]) -> dict[str, Any]:
-    """Every output that is still held, against its copy: ``{"status": "looked", "changed": [case], "n_threads",
-    "n_own_calls"}``. The last counts calls of functions of extensions that a Python file built."""
+    """Compare every held output with its copy: ``{"status": "looked", "changed": [case], "n_threads", "n_own_calls"}``.
+    The last counts calls of functions of extensions that a Python file built."""
     _wait()
     changed = [case for case, held, copy in _HELD if not _same(held, copy)]
     return {"status": "looked", "changed": changed, "n_threads": n_threads(), "n_own_calls": len(OWN_CALLS)}
 
 
 def prepare_foreign(request: dict[str, Any]) -> dict[str, Any]:
-    """``{"subject", "direction", "inputs", "operation"}``: a subject of timing, as `timing_candidate` prepares one."""
+    """Prepare a subject of timing, as `timing.candidate` does: ``{"subject", "direction", "inputs", "operation"}``."""
     foreign = LOADED["foreign"]
     inputs = {entry["name"]: read_tensor(entry) for entry in request["inputs"]}
     refuse_zeros(inputs)
@@ -110,7 +110,8 @@ def prepare_foreign(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_timed(request: dict[str, Any]) -> dict[str, Any]:
-    """``{"subject", "place", "outputs": {name: path}}``: what the last timed call on one set of inputs gave."""
+    """Write the results of the last timed call on one set of inputs: ``{"subject", "place", "outputs": {name:
+    path}}``."""
     sets = _TIMED[request["subject"]]
     found = sets.results[request["place"] % sets.n_sets]
     for (_, path), tensor in zip(request["outputs"].items(), found):
@@ -119,7 +120,7 @@ def write_timed(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def burst(request: dict[str, Any]) -> dict[str, Any]:
-    """``{"subject", "n_calls"}``: so many calls and one synchronization, for a clock outside."""
+    """Make `n_calls` calls and one synchronization, for a clock outside: ``{"subject", "n_calls"}``."""
     sets = _TIMED[request["subject"]]
     with torch.no_grad():
         for number in range(request["n_calls"]):
@@ -129,7 +130,7 @@ def burst(request: dict[str, Any]) -> dict[str, Any]:
 
 
 class TimedSets:
-    """Several sets of the same inputs, and the last outputs of each. Also what watches them while they are timed."""
+    """Several sets of the same inputs with the last outputs of each, and the checks on them during timing."""
 
     def __init__(self, foreign: Foreign, direction: str, inputs: Mapping[str, torch.Tensor]) -> None:
         self._call = getattr(foreign, direction)
@@ -144,7 +145,7 @@ class TimedSets:
         self._draw = random.Random()
 
     def arm(self, place: int) -> Any:
-        """A call on one set, which keeps what it gives."""
+        """Return a call on one set that keeps its results."""
         place %= self.n_sets
 
         def call() -> None:
@@ -153,7 +154,7 @@ class TimedSets:
         return call
 
     def before_block(self, places: Sequence[int]) -> None:
-        """Poison the last outputs of one set: a call that gives the same tensor again without work shows."""
+        """Poison the last outputs of one set: a call that returns the same tensor again without work is detected."""
         self._watched = self._draw.choice(list(places)) % self.n_sets
         if not self._first:
             self._first = [tensor.clone() for tensor in self.results[self._watched]]
@@ -161,7 +162,7 @@ class TimedSets:
             _bytes(tensor).fill_(POISON_BYTE)
 
     def after_block(self) -> None:
-        """Its new outputs against the first."""
+        """Compare the set's new outputs with the first ones."""
         _wait()
         self._n_checked += 1
         for found, first in zip(self.results[self._watched], self._first):
@@ -170,7 +171,7 @@ class TimedSets:
                 self._difference = max(self._difference, _relative(found, first))
 
     def report(self) -> dict[str, Any]:
-        """As `timing_candidate.OutputWatch.report`."""
+        """Report as `timing.candidate.OutputWatch.report`."""
         given = {name: tensor.to(self._device) for name, tensor in self._inputs.items()}
         changed = {n for each in self._sets for n, t in given.items() if not _same(each[n], t)}
         return {
@@ -217,8 +218,8 @@ def _once(
     declared: Sequence[Mapping[str, Any]],
     device: torch.device,
 ) -> tuple[list[torch.Tensor], list[torch.Tensor], list[str]]:
-    """The outputs of one call, copies as they were at its return, and those that changed after PyTorch's stream had
-    done all its work."""
+    """Return the outputs of one call, copies as of its return, and the outputs that changed after PyTorch's stream had
+    finished."""
     _poison_free_memory(declared, device)
     buffers.fill(staged)
     outputs = _flat(call(buffers.tensors))
@@ -236,7 +237,7 @@ def _flat(found: Any) -> list[torch.Tensor]:
 
 
 def _check_outputs(outputs: Sequence[Any], declared: Sequence[Mapping[str, Any]], device: torch.device) -> None:
-    """Plain tensors of the declared types and shapes, on the device. Raises TargetFailure."""
+    """Check for plain tensors of the declared types and shapes, on the device. Raises TargetFailure."""
     if len(outputs) != len(declared):
         raise TargetFailure(f"it returns {len(outputs)} tensors, and the task has {len(declared)} results")
     for entry, tensor in zip(declared, outputs):
@@ -253,7 +254,7 @@ def _check_outputs(outputs: Sequence[Any], declared: Sequence[Mapping[str, Any]]
 
 
 def _poison_free_memory(declared: Sequence[Mapping[str, Any]], device: torch.device) -> None:
-    """So that memory which the call is given, and does not write, holds nothing that is right by luck."""
+    """Poison free memory, so that unwritten memory that the call is given cannot be correct by chance."""
     for entry in declared:
         blocks = [
             torch.empty(entry["shape"], dtype=torch_dtype(entry["dtype"]), device=device) for _ in range(N_POISONED)

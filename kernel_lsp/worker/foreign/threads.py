@@ -1,6 +1,6 @@
-"""How many threads a foreign kernel's process has: the command `start_pools`, and the count later.
+"""Count the threads of a foreign kernel's process: the command `start_pools`, and later counts.
 
-PyTorch's own pools are started before the kernel is loaded, so that threads that come later are the candidate's.
+PyTorch's own pools are started before the kernel is loaded, so that later threads are the candidate's.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Any
 import torch
 
 PARALLEL_ELEMENTS = 1 << 20
-"""Far above the grain at which ATen gives work to its pool (32768 elements, at::internal::GRAIN_SIZE)."""
+"""Elements far above the grain at which ATen uses its pool (32768 elements, at::internal::GRAIN_SIZE)."""
 DRIVER_NAMES = ("cuda", "pt_autograd")
-"""Of the CUDA driver's threads, and of autograd's for one device: on a GPU they come when they are first needed."""
+"""Name prefixes of threads of the CUDA driver, and of autograd's for one device: on a GPU they start at first use."""
 
 
 def start_pools(request: dict[str, Any]) -> dict[str, Any]:
-    """``{"device"}``: have PyTorch start what it starts once. Answers ``{"status": "started", "n_threads"}``."""
+    """Start the threads that PyTorch starts once: ``{"device"}``. Answers ``{"status": "started", "n_threads"}``."""
     device = torch.device("cpu") if request["device"] == "cpu" else torch.device("cuda", int(request["device"]))
     large = torch.ones(PARALLEL_ELEMENTS)
     (large + large).sum()
@@ -29,7 +29,8 @@ def start_pools(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def n_threads() -> int:
-    """Of this process, without the driver's on a machine with a GPU; 0 where the system does not say."""
+    """Return the number of threads of this process, without the driver's on a machine with a GPU; 0 where the system
+    does not tell."""
     try:
         tasks = os.listdir("/proc/self/task")
     except OSError:
@@ -38,7 +39,7 @@ def n_threads() -> int:
 
 
 def _name(task: str) -> str:
-    """Empty for a thread that ended meanwhile."""
+    """Return the name of a thread; empty for one that ended meanwhile."""
     try:
         with open(f"/proc/self/task/{task}/comm", encoding="utf-8", errors="replace") as file:
             return file.read()

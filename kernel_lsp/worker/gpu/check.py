@@ -1,8 +1,8 @@
-"""Commands that run a candidate on case files for what it computes, not for how long it takes.
+"""Commands that run a candidate on case files for its results, not for its time.
 
-What only the device can tell is told here: whether guards and inputs are as they were, and whether the same content
-gives the same bytes at other addresses, over other poison and from a module loaded anew. Whether the values are right
-is judged elsewhere, from the copies.
+This process checks what only the device can show: whether guards and inputs are unchanged, and whether equal contents
+give equal bytes at other addresses, over other poison and from a module loaded anew. Values are judged elsewhere, from
+the copies.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from .load import load_candidate, loaded_candidate
 from .run import OTHER_POISON_BYTE, BoundRun, Candidate
 
 MAX_KEPT_BYTES = 64 << 20
-"""Of one run's buffers. Smaller ones are kept, so that later cases of the same shapes come to the same addresses."""
+"""Maximum bytes of one run's buffers to keep them. Later cases of the same shapes then reuse the same addresses."""
 RUN_DEADLINE_S = 60.0
-"""Of one run, where nobody says."""
+"""Default seconds of one run."""
 MAX_RECHECK_BYTES = 1 << 30
-"""Of one run's buffers, when cases are run again: past it a second run has told enough."""
+"""Maximum bytes of one run's buffers for the runs from a fresh module: for larger ones the second run suffices."""
 
 
 @dataclass
@@ -44,7 +44,7 @@ class _Remembered:
 
 @dataclass
 class _Session:
-    """What is known of one candidate between its requests."""
+    """The state of one candidate between its requests."""
 
     runs: dict[str, BoundRun] = field(default_factory=dict)
     cases: dict[str, _Remembered] = field(default_factory=dict)
@@ -54,24 +54,23 @@ _SESSIONS: dict[str, _Session] = {}
 
 
 def handle_check(request: dict[str, Any]) -> dict[str, Any]:
-    """``{"candidate", "case", "operation", "inputs": [entries], "outputs": {name: path}, "again": {name: path}}``, and
-    ``"offsets": {name: bytes}`` where inputs are to begin so far behind a page.
+    """Check a case: ``{"candidate", "case", "operation", "inputs": [entries], "outputs": {name: path}, "again": {name:
+    path}}``, and ``"offsets": {name: bytes}`` for inputs that begin at an offset from a page.
 
     Runs it twice: the second time in other buffers, over other poison. Answers ``{"status": "ran", "changed_inputs",
     "overrun", "outputs": [entries], "fingerprints": {name: int}, "spread": {name: {"relative_l2", "max"}}, "again":
-    [entries], "scratch_bytes", "stages_s": {name: seconds}}``;
-    `spread` names the outputs whose bytes differ, and only they are written to the paths of `again`. Otherwise the
-    status is ``out_of_memory``, ``refused`` (a launch or library step that cannot be made), ``crashed`` or
-    ``timed_out`` (a run took longer than ``"run_deadline_s"``), with a ``message``: after these two the CUDA context is
-    lost, and this process must be replaced.
+    [entries], "scratch_bytes", "stages_s": {name: seconds}}``. `spread` names the outputs whose bytes differ, and only
+    they are written to the paths of `again`. Otherwise the status is ``out_of_memory``, ``refused`` (an impossible
+    launch or library step), ``crashed`` or ``timed_out`` (a run took longer than ``"run_deadline_s"``), with a
+    ``message``. After the last two the CUDA context is lost, and this process must be replaced.
     """
     candidate = loaded_candidate(request)
     return _guarded(candidate, lambda: _check(candidate, request))
 
 
 def handle_recheck(request: dict[str, Any]) -> dict[str, Any]:
-    """``{"candidate", "seed", "run_deadline_s"}``: every remembered case again, from a module loaded anew, in random
-    order.
+    """Run every remembered case again, from a module loaded anew, in random order: ``{"candidate", "seed",
+    "run_deadline_s"}``.
 
     Answers ``{"status": "ran", "n_cases", "differs": [case]}``, or as `handle_check`.
     """
@@ -80,7 +79,7 @@ def handle_recheck(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def forget(name: str) -> None:
-    """Let go of a candidate's buffers."""
+    """Free a candidate's buffers."""
     _SESSIONS.pop(name, None)
 
 
@@ -92,7 +91,7 @@ def _guarded(candidate: Candidate, work: Callable[[], dict[str, Any]]) -> dict[s
         with on_device(candidate.device), torch.no_grad():
             return work()
     except EnvironmentFailure:
-        raise  # e.g. a full disk: it says nothing about the candidate
+        raise  # e.g. a full disk, which is no fault of the candidate
     except gpu_device.StillRunning as running:
         return {"status": "timed_out", "message": short_message(running)}
     except torch.OutOfMemoryError as error:
@@ -146,14 +145,14 @@ def _check(candidate: Candidate, request: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Clock:
-    """Seconds by what they were spent on, of the host's clock."""
+    """Host seconds by activity."""
 
     def __init__(self) -> None:
         self.laps_s: dict[str, float] = {}
         self._last = time.monotonic()
 
     def lap(self, name: str) -> None:
-        """All since the last lap was spent on this."""
+        """Attribute the time since the last lap to this activity."""
         now = time.monotonic()
         self.laps_s[name], self._last = now - self._last, now
 
@@ -165,7 +164,7 @@ def _run_for(
     tensors: dict[str, torch.Tensor],
     offsets: dict[str, int],
 ) -> BoundRun:
-    """The buffers of an earlier case of these shapes with new content, or new buffers."""
+    """Return the buffers of an earlier case of these shapes with new contents, or new buffers."""
     key = repr((operation["name"], operation["tensors"], sorted(offsets.items())))
     run = session.runs.get(key)
     if run is not None:
@@ -186,8 +185,8 @@ def _elsewhere(run: BoundRun, candidate: Candidate, deadline_s: float) -> BoundR
 
 
 def _tell_numbers_from_poison(run: BoundRun, other: BoundRun) -> None:
-    """A NaN with all bits set looks like poison, and a kernel gets one by negating that of arithmetic: what is that
-    over other poison, too, was written, and loses its sign."""
+    """Clear the sign of written NaNs with all bits set: they look like poison. A kernel gets one by negating an
+    arithmetic NaN. A value that stays the same over other poison was written."""
     elsewhere = other.output_tensors()
     for name, tensor in run.output_tensors().items():
         if not tensor.is_floating_point():
@@ -205,7 +204,7 @@ def _written(run: BoundRun, paths: dict[str, str]) -> list[dict[str, Any]]:
 
 
 def _spread(one: torch.Tensor, other: torch.Tensor) -> dict[str, float]:
-    """How far two results of the same work are apart; infinite where only one of two values is a number."""
+    """Return the distance of two results of the same work; infinite where only one of two values is a number."""
     wide = one.double(), other.double()
     difference = (wide[0] - wide[1]).abs()
     difference = torch.where(wide[0].isnan() & wide[1].isnan() | (wide[0] == wide[1]), 0.0, difference)

@@ -1,4 +1,4 @@
-"""What NVML says of a GPU's clocks, through ctypes: no package is needed, and nothing is changed."""
+"""Read a GPU's clocks from NVML through ctypes: needs no package, and changes nothing."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ THROTTLE_REASONS = {
     0x40: "hardware thermal slowdown",
     0x80: "hardware power brake",
 }
-"""The bits that mean slower than asked for. Others, e.g. idle, or clocks that an application set, do not."""
+"""The bits for a forced slowdown. Others, e.g. idle, or clocks that an application set, are none."""
 
 
 class Clocks:
-    """One GPU's readings. `reason` says why there are none; it is empty where there are."""
+    """One GPU's readings. `reason` explains why there are none; empty where there are."""
 
     def __init__(self, uuid: str, library: str = LIBRARY) -> None:
         self.reason = ""
@@ -34,8 +34,8 @@ class Clocks:
             self.reason = f"NVML: {error}"
 
     def read(self) -> dict[str, Any]:
-        """``{"sm_mhz", "memory_mhz", "temperature_c", "power_w", "throttled": [reasons]}``, without what this GPU does
-        not tell; ``{"reason"}`` where NVML is missing."""
+        """Return ``{"sm_mhz", "memory_mhz", "temperature_c", "power_w", "throttled": [reasons]}``, without values that
+        this GPU does not report; ``{"reason"}`` where NVML is missing."""
         if self.reason:
             return {"reason": self.reason}
         numbers = {
@@ -54,7 +54,7 @@ class Clocks:
         return [reason for bit, reason in THROTTLE_REASONS.items() if bits.value & bit]
 
     def _number(self, function: str, *arguments: int, scale: float = 1) -> float | None:
-        """A reading, or None for one that this GPU does not have."""
+        """Return a reading, or None for one that this GPU does not have."""
         value = ctypes.c_uint()
         call = getattr(self._nvml, function, None)
         if call is None or call(self._handle, *arguments, ctypes.byref(value)):
@@ -67,4 +67,4 @@ class Clocks:
 
 
 class NvmlRefused(Exception):
-    """NVML is there and says no."""
+    """NVML is present and refuses."""

@@ -1,7 +1,8 @@
-"""The worker's commands for a CUDA device: open it, load a candidate, check it, let it go.
+"""The worker's commands for a CUDA device: open it, load a candidate, check it, unload it.
 
 Verdicts are reached elsewhere: here outputs are poisoned, computed and copied out. An operation is the JSON of
-`kernel_lsp.core.plan.BoundOperation`; tensors in files are the entries of `files`. Times are `timing`'s.
+`kernel_lsp.core.plan.BoundOperation`; tensors in files are the entries of `files`. Commands for times are in
+`timing`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ __all__ = ["COMMANDS", "LOADED"]
 
 
 def handle_unload(request: dict[str, Any]) -> dict[str, Any]:
-    """``{"candidate"}``: forget it and what it ran on. Answers ``{"unloaded"}``: whether it was there."""
+    """Unload a candidate and its buffers: ``{"candidate"}``. Answers ``{"unloaded"}``: whether it was loaded."""
     forget(request["candidate"])
     return {"unloaded": unload(request["candidate"])}
 

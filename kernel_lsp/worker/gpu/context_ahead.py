@@ -1,8 +1,8 @@
-"""The command `open_context`: a GPU's context and its first kernels, in a thread, while this process imports the rest.
+"""The command `open_context`: create a GPU's context and load its first kernels, in a thread, while this process
+imports the rest.
 
-References of large cases are made there. The driver needs about half a second for the context and, as it loads each
-kernel when it is first called, 0.35 s more for the first reference (H200, torch 2.11), most of it without Python's
-lock.
+References of large cases are made on that GPU. The driver needs about 0.5 s for the context. It loads each kernel at
+its first call, which takes 0.35 s more for the first reference (H200, torch 2.11), most of it without Python's lock.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from ..transfer import reserve
 
 
 def open_context(request: dict[str, Any]) -> dict[str, Any]:
-    """``{"device": number}``. Answers at once; whoever needs the GPU first finds out what is wrong with it."""
+    """Open the context of ``{"device": number}``. Answers at once; errors are reported to the first user of the GPU."""
     threading.Thread(target=_open, args=(int(request["device"]),), daemon=True).start()
     return {}
 
 
 def _open(number: int) -> None:
-    with contextlib.suppress(RuntimeError, AssertionError):  # no driver, no such GPU, no memory: told when it is needed
+    with contextlib.suppress(RuntimeError, AssertionError):  # no driver, GPU or memory: reported when it is needed
         call_first(torch.device("cuda", number))
 
 
 def call_first(device: torch.device) -> None:
-    """Call on a few elements what references call, whatever they are of, and what much code does."""
+    """Call on a few elements the operations that every reference and much code use."""
     reserve(device)
     wide = torch.ones(4, 4, device=device, dtype=torch.float64)
     narrow = wide.float()

@@ -1,4 +1,4 @@
-"""What a CUDA device is, in words, and the few calls that need one: tests replace them by a device of their own."""
+"""Describe a CUDA device, and wrap the few calls that need one: tests replace them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from ..shipped.cuda_runtime import architecture_of, driver, make_context_current
 
 SMI_DEADLINE_S = 20
 SPIN_S, SLEEP_S = 0.002, 0.0005
-"""Most work is done before the first is over; after it, who waits sleeps between two looks."""
+"""Seconds of busy waiting, within which most work ends, and of sleep between two polls afterwards."""
 AWAKE_S = 0.005
-"""The most that counts of the time between two looks: on a machine that is short of processors it is longer, and what
-went by was not the device's."""
+"""Maximum seconds that count between two polls: on a machine that is short of processors more may pass, which is not
+the device's time."""
 
 
 class StillRunning(Exception):
-    """What was launched has not come to an end. This process must be replaced: the device will not be free."""
+    """Launched work has not ended. This process must be replaced: the device will not be free."""
 
 
 def open_device(request: dict[str, Any]) -> dict[str, Any]:
-    """``{"device"}``: make the context, once. Answers what the device is, and what every measurement carries."""
+    """Create the context of ``{"device"}``, once. Answers the device's description, and the facts that every
+    measurement carries."""
     device = device_index(request)
     with on_device(device):
         make_context_current(device)
@@ -40,7 +41,7 @@ def open_device(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def device_index(request: dict[str, Any]) -> int:
-    """The request's device. Raises EnvironmentFailure when torch does not see it."""
+    """Return the request's device. Raises EnvironmentFailure when torch does not see it."""
     device = int(request.get("device", 0))
     count = n_devices()
     if device >= count:
@@ -52,7 +53,7 @@ def device_index(request: dict[str, Any]) -> int:
 
 
 def device_facts(device: int) -> dict[str, str]:
-    """What every measurement carries."""
+    """Return the facts that every measurement carries."""
     return {
         "gpu": torch.cuda.get_device_name(device),
         "driver": driver_version(),
@@ -61,28 +62,29 @@ def device_facts(device: int) -> dict[str, str]:
 
 
 def n_devices() -> int:
-    """How many torch can use."""
+    """Return the number of devices that torch can use."""
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 def device_uuid(device: int) -> str:
-    """The same in every process, whatever CUDA_VISIBLE_DEVICES says."""
+    """Return the device's UUID, the same in every process, whatever CUDA_VISIBLE_DEVICES says."""
     uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
     return str(uuid) if uuid is not None else f"index-{device}"
 
 
 def total_bytes(device: int) -> int:
-    """Of device memory."""
+    """Return the bytes of device memory."""
     return int(torch.cuda.get_device_properties(device).total_memory)
 
 
 def synchronize(device: int) -> None:
-    """Wait for everything on the device. Raises RuntimeError for what went wrong there since the last time."""
+    """Wait for all work on the device. Raises RuntimeError for errors there since the last call."""
     torch.cuda.synchronize(device)
 
 
 def wait(device: int, at_most_s: float) -> None:
-    """As `synchronize`, for so many seconds in which this process was awake. Raises StillRunning after them."""
+    """Wait as `synchronize`, for at most so many seconds in which this process was awake. Raises StillRunning after
+    them."""
     event, awake_s = torch.cuda.Event(), 0.0
     event.record()
     started = last = time.monotonic()
@@ -97,18 +99,18 @@ def wait(device: int, at_most_s: float) -> None:
 
 
 def release_memory() -> None:
-    """Give back what the allocator keeps."""
+    """Free the allocator's cached memory."""
     torch.cuda.empty_cache()
 
 
 def unload_module(module: Any) -> None:
-    """Best effort: a module that stays costs memory only."""
+    """Unload a module, best effort: one that stays only costs memory."""
     driver().cuModuleUnload(module)
 
 
 @functools.lru_cache(maxsize=1)
 def driver_version() -> str:
-    """Of the kernel module, e.g. ``580.159.04``; ``unknown`` where nothing tells."""
+    """Return the version of the kernel module, e.g. ``580.159.04``; ``unknown`` where it cannot be determined."""
     try:
         words = Path("/proc/driver/nvidia/version").read_text().split()
         return next(word for word in words if word.count(".") >= 1 and word.replace(".", "").isdigit())

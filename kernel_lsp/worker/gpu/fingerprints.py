@@ -1,6 +1,6 @@
-"""What is said of a device's memory in a few numbers: what lies in tensors, and whether guards around them hold.
+"""Summarise a device's memory in a few numbers: the contents of tensors, and whether the guards around them hold.
 
-All of it is enqueued before anything is waited for: one answer of the device for any number of tensors.
+All work is enqueued before waiting: one answer of the device for any number of tensors.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections.abc import Mapping
 import torch
 
 FINGERPRINT_WORDS = 1 << 24
-"""Mixed at a time, to bound the memory that it takes."""
+"""Words mixed at a time, to bound the memory used."""
 WORD_BYTES = 8
 _MIX_INDEX, _MIX_VALUE = 0x1E3779B97F4A7C15, 0x3F58476D1CE4E5B9
 """Odd constants of SplitMix64 (Steele, Lea and Flood 2014), without their top bit: torch's integers have a sign."""
 
 
 def fingerprints(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
-    """For each, a number for its bytes and their places: 64 bits, for finding changes, not for secrecy. All tensors are
-    on one device."""
+    """Return for each tensor a 64-bit hash of its bytes and their positions, for finding changes, not for secrecy. All
+    tensors are on one device."""
     raw = {name: as_bytes(tensor) for name, tensor in tensors.items()}
     parts = {name: [*_tail(each), *_mixed_sums(each)] for name, each in raw.items()}
     numbers = iter(_numbers([part for each in parts.values() for part in each]))
@@ -31,13 +31,14 @@ def fingerprints(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
 
 
 def broken_guards(buffers: Mapping[str, torch.Tensor], n_bytes: int, byte: int) -> list[str]:
-    """The names of the buffers, of uint8 and on one device, whose first or last `n_bytes` do not all hold `byte`."""
+    """Return the names of the buffers, of uint8 and on one device, whose first or last `n_bytes` do not all hold
+    `byte`."""
     hold = [(buffer[:n_bytes] == byte).all() & (buffer[-n_bytes:] == byte).all() for buffer in buffers.values()]
     return [name for name, holds in zip(buffers, _numbers(hold)) if not holds]
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """Its bytes in order, as a flat tensor of uint8: the same memory where that is contiguous."""
+    """Return its bytes in order, as a flat tensor of uint8: the same memory where that is contiguous."""
     return tensor.detach().contiguous().view(-1).view(torch.uint8)
 
 
@@ -45,7 +46,7 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _tail(raw: torch.Tensor) -> list[torch.Tensor]:
-    """The bytes after the last whole word as one number, where there are any."""
+    """Return the bytes after the last whole word as one number, where there are any."""
     n_bytes = raw.numel() % WORD_BYTES
     if n_bytes == 0:
         return []
@@ -54,7 +55,7 @@ def _tail(raw: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _mixed_sums(raw: torch.Tensor) -> list[torch.Tensor]:
-    """Of its whole words, each mixed with its place."""
+    """Return sums over its whole words, each mixed with its position."""
     n_words = raw.numel() // WORD_BYTES
     words = raw[: WORD_BYTES * n_words].view(torch.int64)
     return [_mixed_sum(words, start) for start in range(0, n_words, FINGERPRINT_WORDS)]
@@ -71,5 +72,5 @@ def _mixed_sum(words: torch.Tensor, start: int) -> torch.Tensor:
 
 
 def _numbers(scalars: list[torch.Tensor]) -> list[int]:
-    """Their values, in one transfer."""
+    """Return their values, in one transfer."""
     return torch.stack(scalars).tolist() if scalars else []

@@ -1,4 +1,4 @@
-"""Case inputs on a device, kept between candidates, and never believed: their fingerprint is taken before each use."""
+"""Keep case inputs on a device between candidates, and verify their fingerprint before each use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .fingerprints import fingerprints
 from .run import on
 
 SHARE_OF_DEVICE = 8
-"""One part in so many of the device's memory may hold inputs."""
+"""Divisor of the device's memory: that share may hold inputs."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class _Kept:
 
 
 class DeviceInputs:
-    """Tensors of files by path, the longest unused let go first. Candidates get copies."""
+    """Tensors of files by path; the least recently used are freed first. Candidates get copies."""
 
     def __init__(self, device: int) -> None:
         self._device = device
@@ -34,7 +34,7 @@ class DeviceInputs:
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
 
     def get(self, entries: Sequence[dict[str, Any]]) -> tuple[dict[str, torch.Tensor], dict[str, int]]:
-        """The tensors of the entries by name, and their fingerprints."""
+        """Return the tensors of the entries by name, and their fingerprints."""
         self._forget_changed([entry["path"] for entry in entries])
         self._read([entry for entry in entries if entry["path"] not in self._kept])
         found = {entry["name"]: self._used(entry["path"]) for entry in entries}
@@ -42,11 +42,11 @@ class DeviceInputs:
         return {n: one.tensor for n, one in found.items()}, {n: one.fingerprint for n, one in found.items()}
 
     def clear(self) -> None:
-        """Let all go."""
+        """Free all."""
         self._kept.clear()
 
     def _forget_changed(self, paths: Sequence[str]) -> None:
-        """A kernel may have written anywhere."""
+        """Drop changed tensors: a kernel may have written anywhere."""
         kept = {path: self._kept[path] for path in paths if path in self._kept}
         now = fingerprints({path: one.tensor for path, one in kept.items()})
         for path, one in kept.items():
@@ -64,13 +64,13 @@ class DeviceInputs:
         return self._kept[path]
 
     def _let_go(self) -> None:
-        """Of those unused longest, as many as are too much."""
+        """Free the least recently used tensors beyond the limit."""
         while sum(one.n_bytes for one in self._kept.values()) > self._max_bytes and len(self._kept) > 1:
             self._kept.popitem(last=False)
 
 
 def inputs_on(device: int) -> DeviceInputs:
-    """Those of this process."""
+    """Return the inputs of this process."""
     if device not in _INPUTS:
         _INPUTS[device] = DeviceInputs(device)
     return _INPUTS[device]

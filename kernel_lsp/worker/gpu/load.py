@@ -1,4 +1,4 @@
-"""Candidates on a device: loaded from machine code, loaded anew, and let go."""
+"""Candidates on a device: load machine code, load it anew, and unload it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ LOADED: dict[str, Candidate] = {}
 
 
 def handle_load(request: dict[str, Any]) -> dict[str, Any]:
-    """``{"candidate", "device", "kernels", "symbols", "cubin" (base64) or "ptx"}``, or ``"text"`` and ``"file_name"``.
+    """Load ``{"candidate", "device", "kernels", "symbols", "cubin" (base64) or "ptx"}``, or ``"text"`` and
+    ``"file_name"``.
 
-    Answers ``{"loaded", "log", "load_s", ...device facts}``; what does not compile or load is an answer, no failure.
+    Answers ``{"loaded", "log", "load_s", ...device facts}``. Code that does not compile or load gives an answer, not a
+    failure.
     """
     device = gpu_device.device_index(request)
     started = time.monotonic()
@@ -47,7 +49,7 @@ def handle_load(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def unload(name: str) -> bool:
-    """Let go of a candidate; whether it was there."""
+    """Unload a candidate; returns whether it was loaded."""
     candidate = LOADED.pop(name, None)
     if candidate is not None:
         gpu_device.unload_module(candidate.module)
@@ -55,14 +57,14 @@ def unload(name: str) -> bool:
 
 
 def load_candidate(code: bytes, symbols: dict[str, str], device: int) -> Candidate:
-    """A module of its own, with its own variables in device memory. Raises CudaError."""
+    """Load a module of its own, with its own variables in device memory. Raises CudaError."""
     module = load_module(code)
     functions = {name: find_function(module, symbol) for name, symbol in symbols.items()}
     return Candidate(functions, device, module, code, symbols)
 
 
 def loaded_candidate(request: dict[str, Any]) -> Candidate:
-    """The request's candidate. Raises Failure when it is not loaded here."""
+    """Return the request's candidate. Raises Failure when it is not loaded here."""
     if request["candidate"] not in LOADED:
         raise Failure(f"the candidate {request['candidate']} is not loaded in this process")
     return LOADED[request["candidate"]]

@@ -1,10 +1,10 @@
-"""A bound operation with its tensors on a GPU: what is checked, replayed and timed.
+"""A bound operation with its tensors on a GPU, for checks, replays and timing.
 
     run = BoundRun(candidate, operation, inputs)   # buffers between guards, outputs and scratch poisoned
-    run()                                          # takes the steps on PyTorch's current stream, returns at once
+    run()                                          # enqueues the steps on PyTorch's current stream, returns at once
     run.outputs(); run.overrun()                   # after a synchronization
-    other = run.fresh()                            # the same content at other addresses
-    run.refill(other_inputs)                       # other content at the same addresses
+    other = run.fresh()                            # the same contents at other addresses
+    run.refill(other_inputs)                       # other contents at the same addresses
 
 An operation is the JSON of `kernel_lsp.core.plan.BoundOperation`.
 """
@@ -25,12 +25,13 @@ from ..shipped.cuda_runtime import POINTER, KernelLaunch, current_stream
 from .fingerprints import as_bytes, broken_guards, fingerprints
 
 POISON_BYTE = 0xFF
-"""Repeated, a NaN in every floating type."""
+"""Byte of the poison. Repeated, a NaN in every floating type."""
 OTHER_POISON_BYTE = 0xA5
-"""Repeated, a small number in every floating type: what depends on memory that nobody wrote shows beside the first."""
+"""Byte of the second poison. Repeated, a small number in every floating type: dependence on uninitialised memory shows
+against the first."""
 GUARD_BYTES = 4096
-"""Poisoned before and after every tensor that a kernel may write, and looked at afterwards. A whole page, so that
-alignment stays as it is."""
+"""Bytes of poison before and after every tensor that a kernel may write, checked afterwards. A whole page, so that
+alignment is unchanged."""
 
 
 NO_OFFSETS: Mapping[str, int] = {}
@@ -38,8 +39,8 @@ NO_OFFSETS: Mapping[str, int] = {}
 
 @dataclass
 class Candidate:
-    """A candidate on a device: a handle for each name expression. `code` is what they were loaded from, and `symbols`
-    has the symbol of each in it."""
+    """A candidate on a device: a handle for each name expression. `code` is the code they were loaded from, and
+    `symbols` has the symbol of each in it."""
 
     functions: dict[str, Any]
     device: int
@@ -49,11 +50,11 @@ class Candidate:
 
 
 class BoundRun:
-    """A bound operation with buffers of its own. Calling it takes the steps on the current stream.
+    """A bound operation with buffers of its own. Calling it enqueues the steps on the current stream.
 
-    `inputs` are tensors by name, on any device; their content is copied, and they are kept for `fresh`. Every tensor
-    lies between two guards of `GUARD_BYTES`; inputs begin `offsets` bytes behind a page, by name, others at one. Raises
-    torch.OutOfMemoryError where they do not fit.
+    `inputs` are tensors by name, on any device; their contents are copied, and they are kept for `fresh`. Every tensor
+    lies between two guards of `GUARD_BYTES`. An input begins `offsets` bytes after a page, by name, or at a page.
+    Raises torch.OutOfMemoryError where they do not fit.
     """
 
     def __init__(
@@ -81,11 +82,12 @@ class BoundRun:
             step()
 
     def fresh(self) -> BoundRun:
-        """The same operation on the same content in buffers of its own: other addresses while this one lives."""
+        """Return the same operation on the same contents in buffers of its own: other addresses while this one
+        lives."""
         return BoundRun(self._candidate, self._operation, self._inputs, offsets=self._offsets)
 
     def refill(self, inputs: Mapping[str, torch.Tensor]) -> None:
-        """Other content at the same addresses; outputs and scratch are poisoned."""
+        """Replace the contents at the same addresses; outputs and scratch are poisoned."""
         self._inputs = inputs
         for name, role in self._roles.items():
             if role == "input":
@@ -93,47 +95,47 @@ class BoundRun:
         self.poison()
 
     def poison(self, byte: int = POISON_BYTE) -> None:
-        """Write over outputs and scratch, so that what nobody writes is not right by luck."""
+        """Poison outputs and scratch, so that an element that is never written cannot pass by chance."""
         for name, role in self._roles.items():
             self.tensors[name] = self._own[name]
             if role != "input":
                 as_bytes(self._own[name]).fill_(byte)
 
     def output_tensors(self) -> dict[str, torch.Tensor]:
-        """The outputs themselves, on the device."""
+        """Return the outputs themselves, on the device."""
         return {name: self.tensors[name] for name, role in self._roles.items() if role == "output"}
 
     def outputs(self) -> dict[str, torch.Tensor]:
-        """Copies on the CPU."""
+        """Return copies on the CPU."""
         return {name: tensor.cpu() for name, tensor in self.output_tensors().items()}
 
     def output_fingerprints(self) -> dict[str, int]:
-        """A number for the bytes of each output."""
+        """Return a hash of the bytes of each output."""
         return fingerprints(self.output_tensors())
 
     def changed_inputs(self, expected: Mapping[str, int]) -> list[str]:
-        """Inputs whose bytes are not those of the fingerprints, taken before the run. A gradient need not take all that
-        the forward pass took: what it has no copy of it cannot have changed."""
+        """Return the inputs whose bytes differ from the fingerprints taken before the run. A gradient need not take all
+        that the forward took: it cannot have changed what it has no copy of."""
         found = fingerprints({name: self._own[name] for name in expected if name in self._own})
         return [name for name in found if found[name] != expected[name]]
 
     def overrun(self) -> list[str]:
-        """Tensors whose guards are no longer as they were."""
+        """Return the tensors whose guards changed."""
         return broken_guards(self._buffers, GUARD_BYTES, POISON_BYTE)
 
     @property
     def input_bytes(self) -> int:
-        """Of all inputs."""
+        """Return the bytes of all inputs."""
         return self._bytes_of("input")
 
     @property
     def output_bytes(self) -> int:
-        """Of all outputs."""
+        """Return the bytes of all outputs."""
         return self._bytes_of("output")
 
     @property
     def scratch_bytes(self) -> int:
-        """What the operation needs beside its inputs and outputs."""
+        """Return the bytes of all scratch."""
         return self._bytes_of("scratch")
 
     def _bytes_of(self, role: str) -> int:
@@ -159,7 +161,8 @@ class BoundRun:
         self.tensors[step["tensor"]].fill_(step["value"])
 
     def _library(self, step: Mapping[str, Any]) -> None:
-        """The library's own results take the place of the tensors: a copy would not be part of the operator either."""
+        """Run a library step. The library's own results replace the tensors: a copy would not be part of the operator
+        either."""
         arguments = [_argument(argument, self.tensors) for argument in step["arguments"]]
         found = _function(step["function"])(*arguments)
         values = found if isinstance(found, (tuple, list)) else (found,)
@@ -185,12 +188,12 @@ class BoundRun:
 
 
 def same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Bitwise, so that NaNs are equal to themselves and zeros have their sign."""
+    """Compare bitwise, so that NaNs equal themselves and zeros have their sign."""
     return torch.equal(as_bytes(one), as_bytes(other))
 
 
 def on(device: int) -> torch.device:
-    """The device that tensors of a GPU are on."""
+    """Return the torch device of a GPU."""
     return torch.device("cuda", device)
 
 

@@ -1,8 +1,8 @@
-"""The command `warm_up`: once, before there is a candidate, what every candidate's first case does.
+"""The command `warm_up`: run once, before there is a candidate, what every candidate's first case does.
 
-PyTorch loads each kernel of its own when it is first used and pins memory when it first copies that way, and the driver
-makes its pools. Inputs and first runs of a first verdict's 22 cases took 0.17 s on one H200, 2026-11-21, of a later
-one's 0.02 s; reading the inputs is part of the difference.
+PyTorch loads each of its kernels at first use and pins memory at the first such copy, and the driver creates its pools.
+Inputs and first runs of a first verdict's 22 cases took 0.17 s on one H200, 2026-11-21, those of a later one 0.02 s;
+reading the inputs is part of the difference.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from . import device as gpu_device
 from . import run as gpu_run
 
 ELEMENTS = LARGE_BYTES // 4
-"""Of float32: enough to be copied as large tensors are."""
+"""Elements of float32, enough to be copied as large tensors are."""
 OPERATION = {
     "name": "warm_up",
     "tensors": [
@@ -29,8 +29,8 @@ OPERATION = {
 
 
 def warm_up(request: dict[str, Any]) -> dict[str, Any]:
-    """``{"device", "path"}``: copy a tensor to the file at `path` and back, make buffers with guards and poison, and
-    look at them. Leaves no file. Answers ``{"status": "warm"}``."""
+    """Copy a tensor to the file at `path` and back, make buffers with guards and poison, and read them: ``{"device",
+    "path"}``. Leaves no file. Answers ``{"status": "warm"}``."""
     device, path = gpu_device.device_index(request), request["path"]
     with gpu_device.on_device(device), torch.no_grad():
         where = gpu_run.on(device)

@@ -1,5 +1,5 @@
-"""Attention as kernels compute it that never look at what a mask hides: the formula that the documentation of
-`torch.nn.functional.scaled_dot_product_attention` gives, with hidden scores left out instead of lowered."""
+"""Compute attention as kernels do that skip masked elements: the documented formula of
+`torch.nn.functional.scaled_dot_product_attention`, with masked scores left out instead of lowered."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ATTENTION = "aten.scaled_dot_product_attention."
 
 
 def has_attention(program: Program) -> bool:
-    """Whether the code calls PyTorch's attention."""
+    """Check whether the code calls PyTorch's attention."""
     return any(str(node.target).startswith(ATTENTION) for node in program.functional.graph_module.graph.nodes)
 
 
@@ -27,8 +27,8 @@ def attention_of_seen(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """Query [..., L, E], key [..., S, E] and value [..., S, V] to [..., L, V]; NaN in every row that sees a value which
-    is not finite. Dropout is none: it has no reference."""
+    """Return [..., L, V] for query [..., L, E], key [..., S, E] and value [..., S, V]; NaN in every row that sees a
+    non-finite value. Dropout is ignored: it has no reference."""
     if enable_gqa:
         key, value = (each.repeat_interleave(query.shape[-3] // each.shape[-3], -3) for each in (key, value))
     scores = query @ key.transpose(-2, -1) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)

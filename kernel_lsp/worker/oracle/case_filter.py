@@ -1,4 +1,4 @@
-"""Whether a case tells anything about a kernel: whether PyTorch has a result there that can be asked of others."""
+"""Filter out uninformative cases: PyTorch's own result must be well defined."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ from ..library import ALLOWED
 from .roundings import is_finite
 
 MOSTLY = 0.5
-"""A case whose reference is non-finite in more than this share of an output tells nothing about a kernel."""
+"""Maximum non-finite share of an output's reference; cases above it are uninformative."""
 LOW = "low"
 EXTREME_FAMILIES = ("huge", "tiny", "minute", "subnormal", "far_negative", "offset", "octaves", LOW)
-"""Told by where PyTorch keeps half of the digits that its dtype has: elsewhere the order of operations decides."""
+"""Families that are informative where PyTorch keeps half of its dtype's digits: elsewhere the order of operations
+decides."""
 UNCONVERTIBLE_FAMILIES = (*SPECIAL_VALUES, *ROWS_OF, "huge")
-"""Have values that no integer holds: what a conversion makes of them, C++ and PyTorch leave open."""
+"""Families with values outside every integer type: C++ and PyTorch leave their conversion undefined."""
 STEPS = tuple(f"aten.{name}." for name in "round floor ceil trunc frac sign div remainder fmod floor_divide".split())
-"""Jump, some of them or in some of their modes, at the middle between integers or at integers themselves."""
+"""Operations that jump, in some of their modes, at integers or halfway between them."""
 SUBNORMAL = "subnormal"
 ROOTS = tuple(f"aten.{name}." for name in ("sqrt", "std", "std_mean", "norm", "linalg_vector_norm"))
 DIVISIONS = ("aten.div.", "aten.reciprocal.")
@@ -37,14 +38,15 @@ EXPONENTIALS = (*LOGARITHMS, "aten.softmax.", "aten._softmax.", "aten.scaled_dot
 EXTREMES = tuple(
     f"aten.{name}" for name in ("min", "amin", "argmin", "max", "amax", "argmax", "sort", "argsort", "topk", "kthvalue")
 )
-"""By the beginnings of their names. The maximum of negatives is a minimum."""
+"""Operations that take an extreme, by prefix. The maximum of negatives is a minimum."""
 PLACES = tuple(f"aten.{name}." for name in ("argmax", "argmin", "max", "min", "topk", "sort", "argsort"))
 SUMS_OF_PRODUCTS = tuple(f"aten.{name}." for name in sorted(ALLOWED))
 LOWEST_OF_EXPONENTS, LOWEST_OF_FACTORS = 99, 90
-"""-6e29 and -1e27: lower than the masks that people write (-1e9, -1e20), and above -1e30, the latter times ordinary
-numbers, too."""
+"""Exponents of -6e29 and -1e27: lower than usual masks (-1e9, -1e20), and above -1e30, the latter also times ordinary
+numbers."""
 LOWEST_OF_GATED = 62
-"""-4.6e18: two of them multiplied are a number of f32. `a * b / (1 + exp(-a))` is right for a gate."""
+"""Exponent of -4.6e18: the product of two such numbers is finite in f32. `a * b / (1 + exp(-a))` is correct for a
+gate."""
 GATES = tuple(f"aten.{name}." for name in ("silu", "sigmoid", "hardsigmoid", "gelu", "mish", "tanh", "softplus"))
 CASTS = ("aten._to_copy.default", "aten.to.dtype")
 FLOATING = tuple(name for dtype, name in PLAN_NAMES.items() if dtype.is_floating_point)
@@ -54,7 +56,7 @@ INTEGERS = tuple(name for dtype, name in PLAN_NAMES.items() if not dtype.is_floa
 def why_it_tells_nothing(
     captured: Captured, family: str, expected: Sequence[torch.Tensor], native: Sequence[torch.Tensor]
 ) -> str:
-    """The reason; empty for a case that tells something."""
+    """Return why a case is uninformative; empty for an informative one."""
     if (
         family in UNCONVERTIBLE_FAMILIES
         and any(not t.is_floating_point() for t in native)
@@ -76,7 +78,7 @@ def why_it_tells_nothing(
 
 
 def why_it_is_for_other_code(captured: Captured, family: str) -> str:
-    """Why the family is for other code than this; empty where it is for this, too."""
+    """Return why the family does not apply to this code; empty where it does."""
     if family == HIGHEST_ROWS and not _has(captured, EXTREMES):
         return "the code takes no extreme"
     if family == LOW and not takes_exponentials(captured):
@@ -87,23 +89,23 @@ def why_it_is_for_other_code(captured: Captured, family: str) -> str:
 
 
 def takes_exponentials(captured: Captured) -> bool:
-    """Whether the code has an exponential, which makes small differences of large numbers large."""
+    """Check whether the code has an exponential, which amplifies small differences of large numbers."""
     return _has(captured, (*EXPONENTIALS, "aten.logsumexp.", "aten.exp."))
 
 
 def asks_for_places(captured: Captured) -> bool:
-    """Whether the code asks where an extreme is."""
+    """Check whether the code returns the index of an extreme."""
     return _has(captured, PLACES)
 
 
 def sums_products(captured: Captured) -> bool:
-    """Whether the code multiplies matrices, or convolves."""
+    """Check whether the code multiplies matrices, or convolves."""
     return _has(captured, SUMS_OF_PRODUCTS)
 
 
 def lowest_exponent(captured: Captured) -> int:
-    """Of the lowest numbers that are asked for. A maximum that an exponential follows begins with -1e30 in many
-    kernels, on purpose; sums of products are larger than the inputs; who multiplies with a gate may multiply first."""
+    """Return the exponent of the lowest inputs for this code. Many kernels intentionally start a maximum before an
+    exponential with -1e30. Sums of products are larger than the inputs. A kernel with a gate may multiply first."""
     if _has(captured, GATES) and _multiplies_tensors(captured):
         return LOWEST_OF_GATED
     if not takes_exponentials(captured):
@@ -112,8 +114,8 @@ def lowest_exponent(captured: Captured) -> int:
 
 
 def may_overflow_as_divisors(captured: Captured, family: str) -> bool:
-    """Whether the code divides by what is made of the family's inputs, and these are so small that their reciprocals
-    are no numbers: many kernels multiply with them, rightly for all others."""
+    """Check whether the code divides by values made of the family's inputs whose reciprocals overflow: many kernels
+    multiply by reciprocals, which is correct for all other inputs."""
     return family == SUBNORMAL and any(
         node["op"].startswith(DIVISIONS) and isinstance(node["arguments"][-1], dict)
         for node in captured.forward_text.nodes
@@ -121,7 +123,7 @@ def may_overflow_as_divisors(captured: Captured, family: str) -> bool:
 
 
 def is_judged_at_ties(captured: Captured, family: str) -> bool:
-    """Whether the inputs lie where the code jumps: what it would give beside them excuses nothing."""
+    """Check whether the inputs lie where the code jumps: results on the other side of a jump are then not accepted."""
     return family == "halves" and any(node["op"].startswith(STEPS) for node in captured.forward_text.nodes)
 
 
@@ -131,10 +133,10 @@ def is_judged_at_ties(captured: Captured, family: str) -> bool:
 def _why_rows_tell_nothing(
     captured: Captured, family: str, expected: Sequence[torch.Tensor], native: Sequence[torch.Tensor]
 ) -> str:
-    """A row of nothing but -inf, or of the lowest numbers, is asked for where PyTorch's answer to it is plain: there,
-    many kernels do on purpose what PyTorch does not."""
+    """Explain why rows of only -inf, or of only the lowest numbers, are uninformative: PyTorch's answer must be a plain
+    number. Elsewhere many kernels intentionally differ from PyTorch."""
     is_missing = torch.isnan if family == MINUS_INF_ROWS else lambda tensor: ~torch.isfinite(tensor)
-    asked = native if family == MINUS_INF_ROWS else (*expected, *native)  # of the former NaN may be as good
+    asked = native if family == MINUS_INF_ROWS else (*expected, *native)  # for the former NaN may be accepted
     if any(bool(is_missing(tensor).any()) for tensor in asked if tensor.is_floating_point()):
         return "PyTorch gives no number for a row of nothing else"
     if family == LOWEST_ROWS and _has(captured, LOGARITHMS):
@@ -153,7 +155,7 @@ def _mostly_not_finite(expected: Sequence[torch.Tensor], native: Sequence[torch.
 
 
 def _are_nan_alike(expected: torch.Tensor, native: torch.Tensor) -> bool:
-    """Whether all that is not finite is NaN in both: the variance of one number is, and that is its value."""
+    """Check whether all non-finite elements are NaN in both: the variance of one number is, and that is its value."""
     if not native.is_floating_point() or (is_finite(expected) and is_finite(native)):
         return True
     is_nan = torch.isnan(expected)
@@ -162,7 +164,7 @@ def _are_nan_alike(expected: torch.Tensor, native: torch.Tensor) -> bool:
 
 
 def _is_far(expected: torch.Tensor, native: torch.Tensor) -> bool:
-    """Whether PyTorch's result has less than half of its dtype's digits, or overflows."""
+    """Check whether PyTorch's result has less than half of its dtype's digits, or overflows."""
     if not native.is_floating_point():
         return False
     reference = expected.double()

@@ -1,4 +1,4 @@
-"""Results that are one number, whatever comes in: nothing of them says that an input counts, but NaN."""
+"""Detect results of a single number for all inputs: only NaN shows that an input counts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 
 def is_fixed(result: torch.Tensor) -> bool:
-    """Whether all numbers among many elements are one: then only NaN shows that inputs count."""
+    """Check whether all numbers among many elements are equal: only NaN shows that inputs count."""
     if not result.is_floating_point():
         return False
     numbers = result[torch.isfinite(result)]
@@ -14,6 +14,6 @@ def is_fixed(result: torch.Tensor) -> bool:
 
 
 def is_constant(result: torch.Tensor) -> torch.Tensor:
-    """Whether many elements are all one number: of what does not depend on its inputs, nothing is left out."""
+    """Check whether many elements are all equal: a result independent of its inputs loses nothing."""
     flat = result.reshape(-1)
     return (flat == flat[:1]).all() & (len(flat) > 1)

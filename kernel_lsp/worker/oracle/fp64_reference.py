@@ -1,4 +1,4 @@
-"""The fp64 reference: the captured graph on upcast inputs, with every cast among floats left out."""
+"""Compute the fp64 reference: the captured graph on upcast inputs, without casts among floats."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ..capture.program import DROPPED_OPS, Program, user_outputs
 from .attention import ATTENTION
 
 LIMITS_OF_DTYPE = "aten.nan_to_num."
-"""Puts the largest number of the dtype, which is another in float64."""
+"""The operation that inserts the dtype's largest number, which differs in float64."""
 
 
 @dataclass(frozen=True)
 class Meets:
-    """How an operation, by its node's name, meets its first argument: at the dtype that the code gives it, as an input
-    or computed, and along a dimension; None where the operation has none."""
+    """An operation's first argument, by its node's name: its dtype in the code, whether it is an input or computed, and
+    the dimension of the operation, None where it has none."""
 
     name: str
     dtype: torch.dtype
@@ -28,25 +28,26 @@ class Meets:
 
 
 Change = Callable[[torch.Tensor, Meets], torch.Tensor]
-"""Of a value that an operation meets."""
+"""Returns the replacement of an operation's first argument."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What operations of these names see of their first argument."""
+    """Replaces the first argument of the operations `ops`."""
 
     ops: tuple[str, ...]
     change: Change
 
 
 Moved = Callable[[str, Sequence[Any], Any, torch.dtype], Any]
-"""Of an operation, its arguments, its result, and the dtype that the code gives that."""
+"""Returns the replacement of a result, from an operation, its arguments, its result, and the result's dtype in the
+code."""
 
 
 class ExactInterpreter(torch.fx.Interpreter):
     """Runs the user's graph in float64: a cast to a lower dtype inside the code must not round the reference. Tensors
-    that the graph makes are made where its inputs are. `attention` takes the place of PyTorch's own; `seen` is what
-    some operations see of their first argument; `moved` is what others see of results."""
+    that the graph creates are on its inputs' device. `attention` replaces PyTorch's own; `seen` replaces the first
+    argument of some operations; `moved` replaces results of others."""
 
     def __init__(
         self,
@@ -91,8 +92,8 @@ def run_exact(
     seen: Seen | None = None,
     moved: Moved | None = None,
 ) -> list[torch.Tensor]:
-    """The user's outputs in float64 (integers and booleans stay), from the placeholders' values; with this attention in
-    place of PyTorch's, and with what some operations see, or what others see of their results, changed."""
+    """Return the user's outputs in float64 (integers and booleans stay), from the placeholders' values. `attention`
+    replaces PyTorch's, `seen` first arguments, `moved` results."""
     wide = [value.double() if value.is_floating_point() else value for value in values]
     device = wide[0].device if wide else torch.device("cpu")
     interpreter = ExactInterpreter(program.functional.graph_module, device, attention, seen, moved)
@@ -102,7 +103,7 @@ def run_exact(
 
 
 def _dim(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> int | None:
-    """The dimension that the operation goes along, as its schema has it."""
+    """Return the operation's dimension, by its schema."""
     for position, argument in enumerate(target._schema.arguments):
         if argument.name == "dim":
             dim = args[position] if position < len(args) else kwargs.get("dim", argument.default_value)
@@ -112,7 +113,7 @@ def _dim(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> int | None
 
 @contextlib.contextmanager
 def _float64_unless_said() -> Iterator[None]:
-    """A tensor that the code makes without naming a dtype is float64, too."""
+    """Make float64 the default dtype of tensors that the code creates without one."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
@@ -122,7 +123,7 @@ def _float64_unless_said() -> Iterator[None]:
 
 
 def _with_limits(args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype) -> tuple[Any, ...]:
-    """The arguments of `nan_to_num` with what it puts for infinities at the dtype that the code has."""
+    """Return the arguments of `nan_to_num` with the replacements of infinities at the code's dtype."""
     given = dict(zip(("self", "nan", "posinf", "neginf"), args)) | kwargs
     limits = torch.finfo(dtype)
     high, low = given.get("posinf"), given.get("neginf")
@@ -130,7 +131,7 @@ def _with_limits(args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype
 
 
 def _widened(value: Any, device: torch.device) -> Any:
-    """`value` with every floating dtype replaced by float64, and every device by this one."""
+    """Return `value` with every floating dtype replaced by float64, and every device by this one."""
     if isinstance(value, torch.device):
         return device
     if isinstance(value, torch.dtype) and value.is_floating_point:

@@ -1,5 +1,5 @@
-"""Results in which maxima, minima and limits leave NaN out, as `fmaxf`, `fminf` and `x > 0 ? x : 0` do, and most
-kernels with them: right where PyTorch, which lets NaN through, has one, and worth a warning."""
+"""Compute results in which maxima, minima and limits drop NaN, as `fmaxf`, `fminf` and `x > 0 ? x : 0` do, and most
+kernels with them. Such results are accepted with a warning where PyTorch, which propagates NaN, has one."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ LARGEST = tuple(
 )
 LEAST = tuple(f"aten.{name}." for name in ("clamp_max", "minimum", "min", "amin", "argmin"))
 LIMITED = tuple(f"aten.{name}." for name in ("clamp", "hardtanh", "hardsigmoid"))
-"""Of NaN, one limit or the other is left, by which is applied first."""
+"""Operations with two limits: NaN becomes the one or the other, depending on which is applied first."""
 LARGEST_OF_MANY = ("aten.max.", "aten.amax.", "aten.max_pool", "aten.adaptive_max_pool")
 LEAST_OF_MANY = ("aten.min.", "aten.amin.")
 OF_BOTH_SIDES = ("aten.elu.", "aten.leaky_relu.")
-"""The sum of a maximum and a minimum with zero, as PyTorch documents them: of NaN, each is zero."""
+"""Sums of a maximum and a minimum with zero, as PyTorch documents them: for NaN each of the two is zero."""
 CONVOLUTION = "aten.convolution."
 N_WAYS = 2
 
 
 @dataclass(frozen=True)
 class Lost:
-    """One result with numbers in place of NaNs that may be lost (`where`); in the places `any_of` any number may be."""
+    """A result with numbers in place of NaNs that may be dropped (`where`). At `any_of` any number is accepted."""
 
     result: torch.Tensor
     any_of: torch.Tensor
@@ -42,13 +42,14 @@ class Lost:
 
 
 def may_lose_nans(captured: Captured) -> bool:
-    """Whether the forward has an operation that may leave NaN out."""
+    """Check whether the forward has an operation that may drop NaN."""
     ops = (*LARGEST, *LEAST, *LIMITED, *OF_BOTH_SIDES)
     return any(node["op"].startswith(ops) for node in captured.forward_text.nodes)
 
 
 class WithoutNans(TorchDispatchMode):
-    """What leaves NaN out does not see any. `way` 0 gives NaN the lower limit, 1 the upper one."""
+    """Replaces NaN in the arguments of operations that drop it: by the lower limit for `way` 0, by the upper one for
+    1."""
 
     def __init__(self, way: int) -> None:
         super().__init__()
@@ -69,7 +70,7 @@ class WithoutNans(TorchDispatchMode):
 
 
 def other_starts(captured: Captured) -> list[TorchDispatchMode]:
-    """How kernels that leave NaN out may differ in what they begin with."""
+    """Return the modes of other initial values of kernels that drop NaN."""
     modes: list[TorchDispatchMode] = []
     if any(node["op"].startswith((*LARGEST_OF_MANY, *LEAST_OF_MANY)) for node in captured.forward_text.nodes):
         modes.append(FromTheLowest())
@@ -83,8 +84,8 @@ def other_starts(captured: Captured) -> list[TorchDispatchMode]:
 def lost_in(
     expected: torch.Tensor, native: torch.Tensor, ways: Sequence[torch.Tensor], others: Sequence[torch.Tensor] = ()
 ) -> Lost:
-    """Where PyTorch has nothing but NaN, and something else is left in some of `ways`, or in `others`, which begin with
-    something else; of integers, where another one is, which is right beside PyTorch's own."""
+    """Return where PyTorch has only NaN, and where some of `ways`, or of `others` with other initial values, has a
+    number. For integers, return where another one is, which is correct as well as PyTorch's own."""
     if not expected.is_floating_point():
         differing = ways[0] != expected
         return Lost(torch.where(differing, ways[0], expected), ways[0] != ways[-1], differing)
@@ -99,21 +100,22 @@ def lost_in(
 
 
 def lost_nowhere(expected: torch.Tensor) -> Lost:
-    """Nothing may be left out."""
+    """Return the result for which no NaN may be dropped."""
     nowhere = torch.zeros_like(expected, dtype=torch.bool)
     return Lost(expected, nowhere, nowhere)
 
 
 def from_the_lowest(expected: torch.Tensor, native: torch.Tensor, way: torch.Tensor) -> torch.Tensor:
-    """With the lowest number beside minus infinity, and the like for minima, where a kernel may begin with that."""
+    """Accept the lowest number in place of minus infinity for maxima, and the like for minima, where a kernel may start
+    with it."""
     if not expected.is_floating_point():
         return expected
     return torch.where(torch.isinf(expected) & (expected == native) & torch.isfinite(way), way, expected)
 
 
 class FromTheLowest(TorchDispatchMode):
-    """Maxima of many are at least the lowest number of f32, and minima at most the largest, as in kernels that begin
-    with FLT_MAX or its negative."""
+    """Bounds maxima of many by the lowest number of f32 from below, and minima by the largest from above, as in kernels
+    that start with FLT_MAX or its negative."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -127,7 +129,7 @@ class FromTheLowest(TorchDispatchMode):
 
 
 class WithoutSides(TorchDispatchMode):
-    """What is a maximum and a minimum with zero gives zero for NaN, as the sum of `fmaxf` and `fminf` does."""
+    """Returns zero for NaN from a sum of a maximum and a minimum with zero, as `fmaxf` and `fminf` do."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if str(func).startswith(OF_BOTH_SIDES):
@@ -136,7 +138,7 @@ class WithoutSides(TorchDispatchMode):
 
 
 class SkippedPadding(TorchDispatchMode):
-    """Convolutions whose NaN weights never meet the zeros of the padding."""
+    """Convolutions whose NaN weights skip the zeros of the padding."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not str(func).startswith(CONVOLUTION) or not bool(torch.isnan(args[1]).any()):

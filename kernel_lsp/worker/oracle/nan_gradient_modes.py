@@ -1,5 +1,5 @@
-"""Gradients that a NaN of the forward decides about: `x > 0 ? g : 0` is zero for it, and PyTorch's `relu` lets the
-gradient pass. Nothing is hidden by either: the forward's result is NaN there, or its verdict warns that it is not."""
+"""Accept gradients that depend on a forward NaN's branch: `x > 0 ? g : 0` is zero for it, while PyTorch's `relu` passes
+the gradient. Neither hides anything: the forward's result is NaN there, or its verdict warns that it is not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 STAND_INS = (1e30, -1e30, 0.0)
-"""For NaN: beyond any threshold, on both sides, and between two."""
+"""Replacements of NaN: beyond any threshold, on both sides, and between two."""
 COMPARISONS = tuple(f"aten.{name}." for name in ("gt", "ge", "lt", "le"))
 GATES = tuple(
     f"aten.{name}_backward."
@@ -18,11 +18,11 @@ GATES = tuple(
         *("_prelu_kernel", "rrelu_with_noise", "smooth_l1_loss", "huber_loss"),
     )
 )
-"""Gradients by pieces. The incoming gradient is their first argument."""
+"""Piecewise gradients. The incoming gradient is their first argument."""
 
 
 class NansAs(TorchDispatchMode):
-    """What decides between pieces of a gradient sees this number in place of NaN."""
+    """Replaces NaN by a number where it selects a piece of a gradient."""
 
     def __init__(self, stand_in: float) -> None:
         super().__init__()

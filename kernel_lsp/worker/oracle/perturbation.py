@@ -1,5 +1,5 @@
-"""How far results move when the inputs, and steps inside of functions, are rounded once: what a backward-stable
-algorithm may be off."""
+"""Measure the response of results to one rounding of the inputs, and of steps inside functions: the error of a
+backward-stable algorithm."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from .rounded_steps import of_either_sign, unit_of, with_rounded_steps
 
 CPU = torch.device("cpu")
 EXACT_FAMILIES = ("small_integers", "halves", "one_hot", "needles", "zeros", "pointed_values")
-"""Numbers that lie exactly where code compares with them, and whose sums are exact, or that are few."""
+"""Families of numbers that lie exactly on thresholds of the code, and whose sums are exact, or that are few."""
 EQUALITIES = ("aten.eq.Scalar", "aten.ne.Scalar")
 
 
 def response(
     captured: Captured, case: Case, expected: Sequence[torch.Tensor], *, family: str, seed: int, is_backward: bool
 ) -> list[torch.Tensor]:
-    """The results moved by one rounding. Where a few exact numbers lie on the thresholds of the code, one way over
-    them is no rounding: of two opposite moves the one that changes less counts."""
+    """Return the results perturbed by one rounding. Where a few exact numbers lie on the code's thresholds, crossing
+    one is not a rounding: of two opposite perturbations the smaller response counts."""
     moved = _perturbed(captured, case, seed, is_backward, 1)
     if family not in EXACT_FAMILIES:
         return moved
@@ -34,9 +34,9 @@ def response(
 
 
 def _perturbed(captured: Captured, case: Case, seed: int, is_backward: bool, sign: int) -> list[torch.Tensor]:
-    """The fp64 results on inputs, and steps inside of functions, moved by one rounding of the type that kernels
-    compute in. How far they move is what a backward-stable algorithm may be off; PyTorch's own error on one draw
-    may be luckier than that. The other `sign` moves all the other way."""
+    """Return the fp64 results on inputs, and steps inside functions, perturbed by one rounding of the kernels' type.
+    Their response is the error of a backward-stable algorithm; PyTorch's own error on one draw may be smaller by
+    chance. The other `sign` reverses all perturbations."""
     placed = placeholder_values(captured, case)
     generator = torch.Generator(placed[0].device if placed else CPU)
     generator.manual_seed(own_generator(seed, "rounding").initial_seed())
@@ -54,13 +54,13 @@ def _perturbed(captured: Captured, case: Case, seed: int, is_backward: bool, sig
 
 
 def _asked_for(captured: Captured) -> list[float]:
-    """Numbers that the code asks for: one rounding beside such a number is another."""
+    """Return the numbers that the code tests for equality: a rounding off such a number changes the branch."""
     asking = (node["arguments"][1] for node in captured.forward_text.nodes if node["op"] in EQUALITIES)
     return [float(number) for number in asking if isinstance(number, (int, float))]
 
 
 def _but_held(moved: torch.Tensor, value: torch.Tensor, held: Sequence[float]) -> torch.Tensor:
-    """`moved`, with the elements of `value` that are one of the held numbers left as they are."""
+    """Return `moved`, with the elements of `value` that equal a held number unchanged."""
     if not held or not value.is_floating_point():
         return moved
     numbers = torch.tensor(held, dtype=value.dtype, device=value.device)
@@ -68,12 +68,13 @@ def _but_held(moved: torch.Tensor, value: torch.Tensor, held: Sequence[float]) -
 
 
 def _nearer(to: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Of each two elements the one that is not farther away."""
+    """Return of each two elements the one that is not farther away."""
     return torch.where((one - to).abs() <= (other - to).abs(), one, other)
 
 
 def _moved(value: torch.Tensor, sign: int, generator: torch.Generator) -> torch.Tensor:
-    """In float64, each element up or down by half a unit of its last place; sums are kept in f32 for narrower types."""
+    """Return float64 values with each element perturbed up or down by half a unit of its last place; narrower types
+    count as f32, which sums are kept in."""
     if not value.is_floating_point():
         return value
     return value.double() * (1.0 + of_either_sign(value.double(), sign * unit_of(value.dtype) / 2, generator))

@@ -1,5 +1,5 @@
-"""What a case's results should be: in fp64, by PyTorch at the declared dtypes, and in fp64 on inputs moved by one
-rounding. On a GPU where one is lent for it, which no candidate uses meanwhile."""
+"""Compute a case's expected results: in fp64, by PyTorch at the declared dtypes, and in fp64 on inputs perturbed by one
+rounding. Uses a GPU where one is lent, which no candidate uses meanwhile."""
 
 from __future__ import annotations
 
@@ -58,12 +58,14 @@ INFINITE_ROWS = (MINUS_INF_ROWS, "special_inf", "special_minus_inf")
 
 @dataclass(frozen=True)
 class Results:
-    """What the outputs should be: in fp64, by PyTorch at the declared dtypes, and in fp64 on inputs moved by one
-    rounding (empty where that makes no sense). `note` says what had to be done otherwise, `eager_bytes` what PyTorch
-    needed beside its inputs on a GPU; `undecided` marks integers of each result that may be others as well, and
-    gradients that a NaN decides about (empty where all are decided); `may_lose_nans` says for each result whether it
-    has numbers in place of NaNs that are right as well (empty where none has); `chosen` what the undecided integers of
-    each are places of (empty where no order decides about any)."""
+    """The expected outputs: in fp64, by PyTorch at the declared dtypes, and in fp64 on inputs perturbed by one rounding
+    (empty where that makes no sense).
+
+    `note` describes a fallback; `eager_bytes` is PyTorch's memory beyond its inputs on a GPU. `undecided` masks
+    unspecified integers of each result, and gradients that depend on a NaN's branch (empty where there are none).
+    `may_lose_nans`: the result has numbers in place of NaNs that are correct as well (empty where none has). `chosen`
+    are the elements that each result's unspecified integers index (empty where no order decides).
+    """
 
     expected: list[torch.Tensor]
     native: list[torch.Tensor]
@@ -76,25 +78,25 @@ class Results:
 
 
 def results_of(captured: Captured, case: Case, family: str, seed: int, is_backward: bool, gpu: int | None) -> Results:
-    """The results of a case, made on the GPU of that index or on the CPU, and left there. Fills in the case's
-    gradients. Raises TargetFailure for what the user's code refuses."""
+    """Return the results of a case, computed on the GPU of that index or on the CPU, and left there. Fills in the
+    case's gradients. Raises TargetFailure for sizes or values that the user's code refuses."""
     run = _Run(captured, family, seed, is_backward)
     with quiet(), without_cuda():
         if gpu is not None:
             with contextlib.suppress(Failure, RuntimeError):
-                # E.g. a tensor that the code makes on the CPU, or too little memory: then it is done there.
+                # E.g. a tensor that the code creates on the CPU, or too little memory: falls back to the CPU.
                 return _on_gpu(run, case, gpu)
         return run.results(case, CPU)
 
 
 def give_back_memory(gpu: int | None) -> None:
-    """What is no longer used must not be missing to a candidate."""
+    """Free unused memory, which a candidate may need."""
     if gpu is not None and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
 
 
 def result_dtypes(captured: Captured, is_backward: bool) -> list[torch.dtype]:
-    """The declared dtypes of the outputs, or of the gradients that exist."""
+    """Return the declared dtypes of the outputs, or of the gradients that exist."""
     if not is_backward:
         return _declared_outputs(captured)
     assert captured.backward is not None
@@ -106,7 +108,7 @@ def result_dtypes(captured: Captured, is_backward: bool) -> list[torch.dtype]:
 
 
 def _on_gpu(run: _Run, case: Case, gpu: int) -> Results:
-    """TF32 is off: it is a precision of its own, and not what the declared dtype says."""
+    """Compute on the GPU with TF32 off: its precision is below the declared dtype's."""
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     device = torch.device("cuda", gpu)
@@ -153,7 +155,8 @@ class _Run:
         return Results(expected, native, perturbed, note, eager_bytes, marks, may_lose, chosen)
 
     def _expected(self, case: Case, original: Case) -> list[torch.Tensor]:
-        """The fp64 results: outputs, or the gradients of the wanted arguments. Fills in the original's gradients."""
+        """Return the fp64 results: outputs, or the gradients of the wanted arguments. Fills in the original's
+        gradients."""
         values = placeholder_values(self.captured, case)
         try:
             if not self.is_backward:
@@ -170,14 +173,14 @@ class _Run:
     def _without_hidden(
         self, case: Case, expected: list[torch.Tensor], native: list[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """Beside PyTorch's own result that of attention which never looks at what a mask hides. PyTorch adds its mask
-        to the scores on a CPU, so that an infinite key makes NaN of all rows that do not see it."""
+        """Accept, as well as PyTorch's own result, that of attention that skips masked elements. PyTorch adds its mask
+        to the scores on a CPU, so that an infinite key gives NaN in all rows that do not see it."""
         if self.is_backward or not has_attention(self.captured.program):
             return expected
         with torch.no_grad():
             seen = run_exact(self.captured.program, placeholder_values(self.captured, case), attention_of_seen)
         open_ = [torch.isnan(e) & torch.isnan(n) & torch.isfinite(s) for e, n, s in zip(expected, native, seen)]
-        # Of scores that are all minus infinity PyTorch makes zeros, and the formula that it documents makes NaN.
+        # PyTorch returns zeros for scores of only minus infinity, while its documented formula gives NaN.
         open_ = [
             o | (torch.isfinite(e) & torch.isfinite(n) & torch.isnan(s))
             for o, e, n, s in zip(open_, expected, native, seen)
@@ -187,10 +190,10 @@ class _Run:
     def _without_absorbed(
         self, case: Case, expected: list[torch.Tensor], native: list[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """Beside PyTorch's own result a second right answer, where a special value only meets a zero that the code put
-        there: the number that comes of leaving both out, as kernels for padding, for masks and for triangular or
-        diagonal factors do. A zero makes NaN of it, never infinity. A zero of the inputs is no such zero: who leaves
-        that out loses what it meets."""
+        """Accept a second correct result where a special value only meets a zero that the code inserted: the number
+        without both, as in kernels for padding, masks and triangular or diagonal factors. The zero turns a special
+        value into NaN, never into infinity. A zero of the inputs does not count: skipping it would drop the value that
+        it meets."""
         for changed in _changed_together(case.inputs):
             missing = [torch.isnan(e) & torch.isnan(n) for e, n in zip(expected, native)]
             if not any(bool(one.any()) for one in missing):
@@ -213,7 +216,7 @@ class _Run:
         return expected
 
     def _without_nans(self, case: Case) -> list[list[torch.Tensor]]:
-        """The results where maxima, minima and limits leave NaN out, in each way; empty without any."""
+        """Return the results where maxima, minima and limits drop NaN, in each way; empty without any."""
         if self.family not in SPECIAL_VALUES or not may_lose_nans(self.captured):
             return []
         ways = []
@@ -225,7 +228,7 @@ class _Run:
     def _lost(
         self, case: Case, plain: list[torch.Tensor], native: list[torch.Tensor], ways: list[list[torch.Tensor]]
     ) -> list[Lost]:
-        """Of each result what is lost in these ways, as there is beside PyTorch's own; empty without any."""
+        """Return the droppable NaNs of each result in these ways, in addition to PyTorch's own; empty without any."""
         if not ways:
             return []
         others: list[list[torch.Tensor]] = []
@@ -236,8 +239,8 @@ class _Run:
         return [lost_in(e, n, of_ways, of_others) for e, n, of_ways, of_others in found]
 
     def _any_of(self, lost: Lost, plain: torch.Tensor, expected: torch.Tensor, native: torch.Tensor) -> torch.Tensor:
-        """Where any number is right: where what leaves NaN out has several, where one that leaves out what meets a zero
-        has another, and where NaN comes of infinities, in an order of sums that is a kernel's own."""
+        """Return where any number is accepted: where operations that drop NaN have several results, where skipping a
+        zero's partner gives another, and where NaN arises from infinities, in a kernel's own order of sums."""
         if not plain.is_floating_point():
             return lost.any_of
         missing = torch.isnan(plain) & torch.isnan(native) & (not self._is_fixed(plain))
@@ -245,14 +248,14 @@ class _Run:
         return lost.any_of | (missing & is_other) | (missing & (self.family in INFINITE_ROWS))
 
     def _is_fixed(self, result: torch.Tensor) -> bool:
-        """Whether the result is one number, of ordinary inputs beside a few special ones."""
+        """Check whether the result is one number for ordinary inputs with a few special ones."""
         return self.family != MIXED and is_fixed(result)
 
     def _or_nan_of_factors(
         self, case: Case, expected: list[torch.Tensor], native: list[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """NaN beside PyTorch's number where an infinite factor has a part in it: a score of minus infinity, which is
-        none that a mask puts there, makes NaN of many online sums."""
+        """Accept NaN in place of PyTorch's number where an infinite factor contributes: an unmasked score of minus
+        infinity gives NaN in many online sums."""
         if self.family != "special_inf" or not sums_products(self.captured):
             return expected
         inputs = [without_special(value, math.nan) for value in case.inputs]
@@ -265,7 +268,7 @@ class _Run:
     def _from_the_lowest(
         self, case: Case, expected: list[torch.Tensor], native: list[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """Beside the infinity of a maximum over nothing else the number that many kernels begin with."""
+        """Accept the initial value of many kernels in place of the infinity of a maximum over nothing else."""
         if self.is_backward or self.family not in INFINITE_ROWS or not may_lose_nans(self.captured):
             return expected
         with FromTheLowest():
@@ -274,7 +277,8 @@ class _Run:
     def _undecided(
         self, case: Case, expected: Sequence[torch.Tensor], ways: Sequence[Sequence[torch.Tensor]], is_exact: bool
     ) -> list[torch.Tensor]:
-        """What lies beside a jump of the code; gradients that depend on which side of a threshold a NaN is."""
+        """Return the elements near a discontinuity of the code; for gradients, those that depend on a NaN's side of a
+        threshold."""
         if self.is_backward:
             return self._undecided_gradients(case, expected, ways)
         if is_exact or not has_computed_jumps(self.captured):
@@ -285,7 +289,7 @@ class _Run:
         return list(map(few_of, undecided(expected, beside, among_floats=True)))
 
     def _by_order(self, case: Case, expected: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Integers that depend on which of equal elements comes first, where nobody says which; empty without any."""
+        """Return the integers that depend on the order of equal elements, where it is undefined; empty without any."""
         if self.is_backward or not are_left_open(self.captured) or all(e.is_floating_point() for e in expected):
             return []
         program, values = self.captured.program, placeholder_values(self.captured, case)
@@ -308,7 +312,7 @@ class _Run:
         return _either(undecided(expected, others, among_floats=True), self._of_nans(case, expected))
 
     def _of_nans(self, case: Case, expected: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Where PyTorch has a number for the gradient of an element that is NaN, as abs(x) does: NaN is as good."""
+        """Return where the gradient of a NaN element is a number in PyTorch, as for abs(x): NaN is accepted there."""
         backward = self.captured.backward
         assert backward is not None, "gradients are of a backward pass"
         wanted = [position for position, result in zip(backward.of, backward.results) if result is not None]
@@ -319,8 +323,8 @@ class _Run:
         return response(self.captured, case, expected, family=self.family, seed=self.seed, is_backward=self.is_backward)
 
     def _native(self, case: Case, expected: list[torch.Tensor]) -> tuple[list[torch.Tensor], str]:
-        """The user's own code at the declared dtypes; the rounded reference and a note where torch has no kernel for
-        it."""
+        """Run the user's own code at the declared dtypes. Returns the rounded reference and a note where torch has no
+        kernel for it."""
         captured = self.captured
         try:
             if not self.is_backward:
@@ -345,7 +349,7 @@ class _Run:
             raise _refused(captured, error) from None
 
     def _gradients(self, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Random gradients of the floating outputs, at their declared dtypes, on the CPU."""
+        """Return random gradients of the floating outputs, at their declared dtypes, on the CPU."""
         family, exponent = GRADIENT_FAMILIES.get(self.family, "normal"), GRADIENT_SCALES.get(self.family, 0)
         captured, dtypes = self.captured, _declared_outputs(self.captured)
         assert captured.backward is not None, "gradients are for a backward pass"
@@ -359,25 +363,25 @@ class _Run:
 
 
 def _either(one: list[torch.Tensor], other: list[torch.Tensor]) -> list[torch.Tensor]:
-    """What one of two lists of marks marks, each of which may be empty."""
+    """Combine two lists of masks, either of which may be empty."""
     return [a | b for a, b in zip(one, other)] if one and other else one or other
 
 
 def _changed_together(inputs: Sequence[torch.Tensor]) -> list[set[int]]:
-    """Positions of the inputs whose special values are left out at once: of all, then of each alone. An infinity of one
-    may have a result where another's is absorbed: a key that is far below all others, and a value that is masked."""
+    """Return the positions of the inputs whose special values are replaced together: of all, then of each alone. One
+    infinity may have a result where another is absorbed: a key far below all others, and a masked value."""
     special = [p for p, v in enumerate(inputs) if v.is_floating_point() and not bool(torch.isfinite(v).all())]
     return [set(special), *([{position} for position in special] if len(special) > 1 else [])]
 
 
 def or_nan(expected: torch.Tensor, native: torch.Tensor) -> torch.Tensor:
-    """NaN beside an infinity: logarithms of sums, online sums and long products make it of one in many right formulas,
-    and it hides as little."""
+    """Accept NaN in place of an infinity: logarithms of sums, online sums and long products give NaN in many correct
+    formulas, which hides as little."""
     return torch.where(torch.isinf(expected) & torch.isinf(native), torch.nan, expected)
 
 
 def _start_counting(device: torch.device) -> int:
-    """Bytes in use on a GPU from which a peak is counted; 0 on the CPU, where nobody counts."""
+    """Return the bytes in use on a GPU, the base of a peak; 0 on the CPU, where memory is not counted."""
     if device.type != "cuda":
         return 0
     torch.cuda.reset_peak_memory_stats(device)

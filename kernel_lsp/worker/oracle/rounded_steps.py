@@ -1,5 +1,5 @@
-"""What functions lose that are written by way of a number near one: `expf(x) - 1`, `logf(1 + expf(x))`. Everybody
-writes them so, and of a small result a unit of that one is a large part."""
+"""Perturb functions that are computed through a number near one: `expf(x) - 1`, `logf(1 + expf(x))`. Most kernels use
+these forms, in which one unit of that number is a large part of a small result."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ import torch
 BY_WAY_OF_ONE = tuple(
     f"aten.{name}." for name in ("elu", "celu", "selu", "softplus", "tanh", "log_sigmoid_forward", "mish")
 )
-"""`expm1` and `log1p` are not among them: who calls them wants what the others lose."""
+"""Functions computed through one. `expm1` and `log1p` are not among them: their callers want the lost digits."""
 PRODUCTS = {
     **dict.fromkeys(("aten.mm.default", "aten.bmm.default", "aten.matmul.default", "aten.linear.default"), 0),
     **dict.fromkeys(("aten.addmm.default", "aten.baddbmm.default"), 1),
 }
-"""The argument whose last dim is summed over. Before an exponential, what such a sum loses grows."""
+"""The argument whose last dim is summed over. An exponential amplifies the error of such a sum."""
 PER_ROOT_OF_TERMS = 1 / 6
-"""Of n roundings, each up to half a unit of a partial sum that grows to the whole: sqrt(n / 36) of a unit."""
+"""Error per root of terms: n roundings, each up to half a unit of a partial sum that grows to the whole, give sqrt(n /
+36) of a unit."""
 TIMES_INPUT = ("aten.mish.",)
-"""Of these, products of such a number and the input."""
+"""The functions among them that multiply such a number by the input."""
 
 
 def with_rounded_steps(
@@ -33,9 +34,9 @@ def with_rounded_steps(
     sign: int,
     moves_products: bool,
 ) -> Any:
-    """The result of an operation, which the code gives this dtype, moved by one unit of one where it goes that way;
-    and products by what adding up their terms one by one loses, where that is wanted. The other `sign` moves all the
-    other way."""
+    """Return the result of an operation with this dtype in the code, perturbed by one unit of one where the operation
+    is computed through one. With `moves_products`, products are perturbed by the error of a serial sum of their terms.
+    The other `sign` reverses all perturbations."""
     if moves_products and op in PRODUCTS:
         n_terms = arguments[PRODUCTS[op]].shape[-1]
         return result * (
@@ -51,11 +52,11 @@ def with_rounded_steps(
 
 
 def unit_of(dtype: torch.dtype) -> float:
-    """The distance from one to the next number of the type that kernels compute in: f32 for narrower ones."""
+    """Return the distance from one to the next number of the type that kernels compute in: f32 for narrower ones."""
     return torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps
 
 
 def of_either_sign(like: torch.Tensor, size: float, generator: torch.Generator) -> torch.Tensor:
-    """Numbers of this size in float64, up or down at random, one for each element."""
+    """Return float64 numbers of this size with random signs, one for each element."""
     signs = torch.randint(0, 2, like.shape, generator=generator, device=like.device)
     return signs.double().mul_(2 * size).sub_(size)

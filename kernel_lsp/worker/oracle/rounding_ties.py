@@ -1,5 +1,5 @@
-"""Numbers that a code rounds, and that lie in the middle: `round(x * 64) / 64` has its ties at odd parts of 128, and
-`round(x / 7)` at odd multiples of 3.5. Only those are of use that no step before the rounding moves."""
+"""Find halfway cases of a code's roundings: `round(x * 64) / 64` has its ties at odd multiples of 1/128, and `round(x /
+7)` at odd multiples of 3.5. Only ties that no step before the rounding moves are useful."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from ..capture.captured import Captured
 _NAMES = ("round", "floor", "ceil", "trunc", "frac", "remainder", "fmod", "floor_divide")
 ROUNDINGS = (*(f"aten.{name}." for name in _NAMES), "aten.div.Tensor_mode", "aten.div.Scalar_mode")
 MULTIPLES = (1, 2, 3, 5, -1, -2, -3, -5)
-"""Of half a step: what is in the middle, where kinds of rounding differ, and whole steps, where floor, ceil and trunc
+"""Multiples of half a step: halfway cases, where rounding modes differ, and whole steps, where floor, ceil and trunc
 jump."""
 MAX_FACTORS = 4
 MAX_ODD_BITS = 8
-"""Of a factor's digits: with so few its products with small numbers are exact in every type."""
+"""Maximum bits of a factor's odd part: its products with small numbers are then exact in every type."""
 MAX_POWER = 20
-"""Factors are between 2^-20 and 2^20."""
+"""Maximum exponent: factors are between 2^-20 and 2^20."""
 PRODUCTS, QUOTIENTS = ("aten.mul.",), ("aten.div.", "aten.remainder.", "aten.fmod.", "aten.floor_divide.")
 DECIMALS = "aten.round.decimals"
 
 
 def rounding_ties(captured: Captured) -> tuple[float, ...]:
-    """Halves and wholes of a step, for each number that the code multiplies or divides by; none for a code that rounds
+    """Return half and whole steps for each number that the code multiplies or divides by; empty for code that rounds
     nothing."""
     nodes = captured.forward_text.nodes
     if not any(node["op"].startswith(ROUNDINGS) for node in nodes):
@@ -38,8 +38,8 @@ def rounding_ties(captured: Captured) -> tuple[float, ...]:
 
 
 def _steps(node: dict[str, Any]) -> Iterator[Fraction]:
-    """How far apart the inputs are that such a node takes from one whole number to the next: the divisor, and for a
-    factor the power of two in it, since the ties of 10 that are numbers are those of 2."""
+    """Yield the distance of inputs that such a node maps to consecutive integers: the divisor. For a factor it is the
+    reciprocal of its power of two, since the representable ties of 10 are those of 2."""
     if node["op"].startswith(DECIMALS):
         yield Fraction(1, 2 ** abs(int(node.get("keywords", {}).get("decimals", 0))))
     for argument in node["arguments"] if node["op"].startswith((*PRODUCTS, *QUOTIENTS)) else ():
@@ -51,6 +51,6 @@ def _steps(node: dict[str, Any]) -> Iterator[Fraction]:
 
 
 def _power_of_two(number: Fraction) -> Fraction:
-    """The largest that divides a number whose denominator is one."""
+    """Return the largest power of two that divides a number whose denominator is one."""
     up, down = number.numerator, number.denominator
     return Fraction(up & -up, down)

@@ -1,4 +1,4 @@
-"""How far PyTorch itself is off: what the budget of a kernel's error is made of."""
+"""Measure PyTorch's own error, the basis of a kernel's tolerance."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import torch
 
 
 def rounding(expected: torch.Tensor, native: torch.Tensor, perturbed: torch.Tensor | None) -> dict[str, Any]:
-    """Distances of PyTorch's result, and of the reference on moved inputs, from the fp64 reference. Only elements that
-    are finite in both results count, and for the size of the reference those that PyTorch has NaN for; the fields are
-    those of `kernel_lsp.process.worker_client.Rounding`."""
+    """Return the distances of PyTorch's result, and of the reference on perturbed inputs, from the fp64 reference. Only
+    elements that are finite in both results count; the reference's norm also includes those for which PyTorch has NaN.
+    The fields are those of `kernel_lsp.process.worker_client.Rounding`."""
     reference, values = expected.double(), native.double()
     moved = reference if perturbed is None else perturbed.double()
     if all(map(is_finite, (reference, values, moved))):
@@ -31,21 +31,21 @@ def rounding(expected: torch.Tensor, native: torch.Tensor, perturbed: torch.Tens
 
 
 def is_plain(expected: torch.Tensor, native: torch.Tensor) -> bool:
-    """Whether the rounding says all there is to know of PyTorch's result: floating, and finite throughout."""
+    """Check whether the rounding describes PyTorch's result completely: floating, and finite throughout."""
     if not native.is_floating_point():
         return False
     return is_finite(expected) and is_finite(native)
 
 
 def is_finite(tensor: torch.Tensor) -> bool:
-    """Whether all elements are. A sum, which is finite for almost all that are, reads them once."""
+    """Check whether all elements are finite. The sum, which is finite for almost all such tensors, reads them once."""
     if not tensor.is_floating_point():
         return True
     return bool(torch.isfinite(tensor.sum(dtype=torch.float64))) or bool(torch.isfinite(tensor).all())
 
 
 def _distance(values: torch.Tensor, reference: torch.Tensor, finite: torch.Tensor) -> torch.Tensor:
-    """|values - reference| where both are finite, 0 elsewhere."""
+    """Return |values - reference| where both are finite, 0 elsewhere."""
     return torch.where(finite & torch.isfinite(values), (values - reference).abs(), 0.0)
 
 

@@ -1,5 +1,5 @@
-"""Integers of a result that say which elements were chosen: of what, so that another choice among equal elements can be
-told from a place that holds no such element."""
+"""Find the elements that a result's indices select from, so that another choice among equal elements can be told from a
+wrong index."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from .fp64_reference import Meets, Seen, run_exact
 from .tie_orders import OPEN, in_their_order
 
 INDEX_ITEM = 1
-"""Of a pair of values and their places."""
+"""Position of the indices in a pair of values and indices."""
 PASSED_ON = tuple(f"aten.{name}." for name in ("alias", "clone", "detach", "lift_fresh_copy", "_to_copy", "to"))
-"""Give the same integers, in types that hold all places."""
+"""Operations that return the same integers, in types that hold all indices."""
 PLACE_TYPES = (torch.int32, torch.int64)
 EACH_ONCE = ("aten.topk.", "aten.sort.", "aten.argsort.")
-"""Choose no element twice."""
+"""Operations that select no element twice."""
 MAX_ELEMENTS = 1 << 24
-"""Chosen from: of more, any place is right."""
+"""Maximum elements to select from: with more, any index is accepted."""
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """Of one result the elements that it chose from along `dim`, in float64 with NaN and infinities as numbers, and
-    `where` their order decides. Elements are equal if they are no farther apart than `unit` times the larger of their
-    size and `least`."""
+    """The elements that one result selects from along `dim`, in float64 with NaN and infinities as numbers, and where
+    their order decides (`where`). Elements are equal if they differ by at most `unit` times the larger of their
+    magnitude and `least`."""
 
     where: torch.Tensor
     values: torch.Tensor
@@ -44,8 +44,8 @@ class Chosen:
 def chosen_among(
     captured: Captured, case: Case, where: Sequence[torch.Tensor], otherwise_open: Sequence[torch.Tensor]
 ) -> list[Chosen | None]:
-    """For each output what it chose from, and at which places: `where` the order of equal elements decides, and nothing
-    else does. None for what is no such output, or leaves nothing open."""
+    """Return for each output the elements that it selects from, at the indices `where` only the order of equal elements
+    decides. None for other outputs, and for those without unspecified elements."""
     nodes = [_choosing(node) for node in user_outputs(captured.program.functional)]
     if not any(node is not None and bool(places.any()) for node, places in zip(nodes, where)):
         return [None] * len(nodes)
@@ -69,7 +69,8 @@ def chosen_among(
 
 
 def _choosing(node: Any) -> Any:
-    """The operation whose places an output gives; None where it gives no such thing, or anything made of it."""
+    """Return the operation whose indices an output returns; None for any other output, and for values computed from
+    indices."""
     while _op(node).startswith(PASSED_ON) and node.meta["val"].dtype in PLACE_TYPES:
         node = node.args[0]
     if node.target is operator.getitem and node.args[1] == INDEX_ITEM:

@@ -1,5 +1,5 @@
-"""Which integers of a result PyTorch leaves open: of equal elements `topk` and `sort` may give any first, and its own
-kernels for CPUs and GPUs give different ones. (`argmax` and `max` promise the first.)"""
+"""Find integers of a result that PyTorch leaves unspecified: `topk` and `sort` may return equal elements in any order,
+and PyTorch's own kernels for CPUs and GPUs differ. (`argmax` and `max` guarantee the first.)"""
 
 from __future__ import annotations
 
@@ -14,31 +14,30 @@ from ..cases.input_generation import own_generator
 from .fp64_reference import Meets, Seen
 
 OPEN = ("aten.topk.", "aten.sort.", "aten.argsort.", "aten.kthvalue.", "aten.median.", "aten.mode.")
-"""Do not say which of equal elements comes first."""
+"""Operations with an undefined order of equal elements."""
 FOR_NAN, FOR_INFINITY = 1e300, 1e299
-"""Stand in for what is equal to nothing or to itself, in PyTorch's order of them."""
+"""Replacements of NaN and infinity, which equals itself, in PyTorch's order."""
 STEP = 1e-9
-"""Relative, at most: elements that differ in f32 stay in their order."""
+"""Maximum relative change: elements that differ in f32 keep their order."""
 N_ROUNDINGS = 8
-"""That what was computed may be off by."""
+"""Maximum error of a computed value, in roundings."""
 N_DRAWN = 8
-"""Orders, each second one the reverse of that before it: they part what is only nearly equal, too."""
+"""Random orders, every second one the reverse of that before it: they also separate nearly equal elements."""
 MAX_BY_POSITION = 1 << 21
-"""Elements: of more, each order takes long, and their places are closer to each other than float64 tells apart."""
+"""Maximum elements for the orders by position: more take long, and their positions exceed float64's resolution."""
 CPU = torch.device("cpu")
 
 
 def are_left_open(captured: Captured) -> bool:
-    """Whether the code has an operation that does not say which of equal elements comes first."""
+    """Check whether the code has an operation with an undefined order of equal elements."""
     nodes = captured.forward_text.nodes
     return any(n["op"].startswith(OPEN) and n.get("keywords", {}).get("stable") is not True for n in nodes)
 
 
 class Orders:
-    """Orders of equal elements, one after the other: drawn ones, then for each bit of a position those that have it
-    first. Of equal elements, whichever comes at a place by its position comes elsewhere when the two halves that their
-    highest differing bit parts them into change places; so no order of PyTorch's is like all of these. Of very many
-    elements only the drawn orders are taken."""
+    """Orders of equal elements: random ones, then for each bit of a position the elements that have it first. An order
+    of PyTorch's that depends on positions differs from at least one of these, since two elements change places where
+    the halves of their highest differing bit do. For very many elements only the random orders are used."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -72,8 +71,9 @@ class Orders:
 
 @dataclass(frozen=True)
 class Ordered:
-    """Floating values as the code orders them, in float64: at their dtype, with numbers for NaN and infinities. What is
-    no farther apart than `unit` times the larger of its size and `least` is equal, or nearly, where it was computed."""
+    """Floating values as the code orders them, in float64: at their dtype, with numbers for NaN and infinities. Values
+    that differ by at most `unit` times the larger of their magnitude and `least` are equal, or nearly so, where they
+    were computed."""
 
     values: torch.Tensor
     unit: float
@@ -81,7 +81,7 @@ class Ordered:
 
 
 def in_their_order(value: torch.Tensor, meets: Meets) -> Ordered:
-    """What an operation meets, as it orders it."""
+    """Return an operation's first argument as the operation orders it."""
     rounded = value.to(meets.dtype).double()
     wide = torch.nan_to_num(rounded, nan=FOR_NAN, posinf=FOR_INFINITY, neginf=-FOR_INFINITY)
     positive = wide.abs()[wide != 0]
@@ -93,7 +93,7 @@ def in_their_order(value: torch.Tensor, meets: Meets) -> Ordered:
 
 
 def _in_order(value: torch.Tensor, meets: Meets, places: torch.Tensor) -> torch.Tensor:
-    """With all that is equal in their dtype made different by their places, from 0 to 1; and all that is nearly equal,
-    where it was computed, which a kernel rounds otherwise."""
+    """Separate values that are equal in their dtype by their positions, from 0 to 1. Nearly equal computed values,
+    which a kernel may round otherwise, are separated, too."""
     ordered = in_their_order(value, meets)
     return ordered.values + ordered.unit * places * ordered.values.abs().clamp(min=ordered.least)

@@ -1,4 +1,4 @@
-"""Unspecified elements of results: those that PyTorch leaves open, so that more than one value is correct."""
+"""Find unspecified elements of results, for which more than one value is correct."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 def undecided(
     expected: Sequence[torch.Tensor], others: Iterable[Sequence[torch.Tensor]], *, among_floats: bool
 ) -> list[torch.Tensor]:
-    """For each result where it is no NaN, and another one in one of the `others`; floating ones are decided, or looked
-    at, too."""
+    """Return for each result the mask of non-NaN elements that differ in one of the `others`. Floating results are
+    included only with `among_floats`."""
     where = [torch.zeros_like(one, dtype=torch.bool) for one in expected]
     for results in others:
         where = [

@@ -1,13 +1,12 @@
-"""The program that profilers and sanitizers run: loads one candidate, takes the steps of one bound operation, ends.
+"""The program that profilers and sanitizers run: load one candidate, run the steps of one bound operation, end.
 
     PYTHON kernel_lsp/worker/__main__.py profile_launches REQUEST.json
 
 The request is ``{"device", "code", "symbols", "operation", "inputs"}``: `code` is a file of PTX or machine code,
 `operation` the JSON of `kernel_lsp.core.plan.BoundOperation`, `inputs` the entries of `files`. Every tensor is an
-allocation of its own, of exactly its size, and what no input fills is never written before the kernels run: so that an
-access past the end, or a read of what nobody wrote, is seen. Only our own launches and fills are taken; what a library
-step would write is drawn at random (its values are not looked at). Profilers that wait for ``cuProfilerStart`` see
-the steps and nothing else.
+allocation of its own, of exactly its size, and only inputs are written before the kernels run. So tools detect accesses
+past the end and uninitialised reads. Only our own launches and fills run; the results of a library step are random
+(their values are not examined). Profilers that wait for ``cuProfilerStart`` see only the steps.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from ..files import read_tensor
 from ..shipped.cuda_runtime import POINTER, KernelLaunch, _check, driver, find_function
 
 JIT_GENERATE_LINE_INFO = 13
-"""Of CUjit_option in cuda.h: keeps PTX's `.loc` for the tools that name lines."""
+"""The CUjit_option of cuda.h that keeps PTX's `.loc` for the tools that name lines."""
 LIBRARY_SEED = 20
 
 
@@ -44,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def load_with_lines(code: bytes) -> ctypes.c_void_p:
-    """PTX or machine code, loaded into the current context; PTX is assembled with its line information."""
+    """Load PTX or machine code into the current context; PTX is assembled with its line information."""
     module = ctypes.c_void_p()
     options = (ctypes.c_int * 1)(JIT_GENERATE_LINE_INFO)
     values = (ctypes.c_void_p * 1)(1)
@@ -79,7 +78,7 @@ class _Launches:
             step()
 
     def free(self) -> None:
-        """Give the memory back: a leak would be a finding."""
+        """Free the memory: a leak would be a finding."""
         for address in self._addresses.values():
             if address:
                 _check(driver().cuMemFree_v2(ctypes.c_uint64(address)), "cuMemFree")
@@ -121,8 +120,8 @@ class _Launches:
 
 
 def _open_device(index: int) -> None:
-    """Make the device's primary context current. PyTorch's own start-up on the device is left out: it would be slow
-    under a tool, and seen by it."""
+    """Make the device's primary context current. PyTorch's own start-up on the device is skipped: it would be slow
+    under a tool, and recorded by it."""
     _check(driver().cuInit(0), "cuInit")
     device, context = ctypes.c_int(), ctypes.c_void_p()
     _check(driver().cuDeviceGet(ctypes.byref(device), index), "cuDeviceGet")
@@ -131,7 +130,7 @@ def _open_device(index: int) -> None:
 
 
 def _allocate(tensor: dict[str, Any]) -> int:
-    """The address of exactly the tensor's bytes; 0 for an empty one."""
+    """Return the address of exactly the tensor's bytes; 0 for an empty one."""
     n_bytes = torch_dtype(tensor["dtype"]).itemsize
     for size in tensor["shape"]:
         n_bytes *= size

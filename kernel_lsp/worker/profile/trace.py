@@ -1,4 +1,4 @@
-"""The command `profile_trace`: what PyTorch itself launches for a task, as the torch profiler (kineto) sees it."""
+"""The command `profile_trace`: list PyTorch's own launches for a task, from the torch profiler (kineto)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ N_WARM_UP, N_PROFILED = 3, 3
 
 
 def profile_trace(request: dict[str, Any]) -> dict[str, Any]:
-    """``{"device", "inputs": [file entries], "reference": {"name", "source", "arguments"}}`` -> ``{"kernels": [{"name",
-    "n_calls", "time_us"}], "gpu"}``, per run of the reference, the longest first. Raises EnvironmentFailure without a
-    GPU, or when the reference does not run on it."""
+    """Trace ``{"device", "inputs": [file entries], "reference": {"name", "source", "arguments"}}`` -> ``{"kernels":
+    [{"name", "n_calls", "time_us"}], "gpu"}``, per run of the reference, the longest first. Raises EnvironmentFailure
+    without a GPU, or when the reference does not run on it."""
     index = int(request["device"])
     if not torch.cuda.is_available() or index >= torch.cuda.device_count():
         raise EnvironmentFailure("torch sees no such GPU", next_step="use --device cpu")
@@ -35,7 +35,7 @@ def profile_trace(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def kernels_of(events: list[Any]) -> list[dict[str, Any]]:
-    """The device's events of the profiled runs, summed by name, as counts and microseconds of one run."""
+    """Return the device's events of the profiled runs, summed by name, as counts and microseconds of one run."""
     found: dict[str, dict[str, Any]] = {}
     for event in events:
         if "CUDA" not in str(event.device_type):

@@ -1,62 +1,269 @@
-"""How an operator file keeps the launches that it has bound, and readies tensors for them.
+"""An operator whose kernels are compiled at first use and launched from Python: registration, launches, autograd.
 
-The part below the imports is carried by each operator file, word for word, between the support and the CUDA runtime.
+The part below the imports is carried by the shared runtime of operator files, word for word.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from .cuda_runtime import CudaError, on_device
-from .operator_support import _say_once
+from .cuda_runtime import NO_HEADERS, POINTER, CudaError, KernelLaunch, KernelLibrary, current_stream, on_device
+from .operator_support import _CALLS, Contract, _gradients, count_kernels, fell_back, outside
+from .operator_use import ModuleUse, Operator
 
-# --- Bound launches: kept by the kind of inputs, and tensors as kernels need them --------------------------
+# --- Registration, launches, autograd ---------------------------------------------------------------------
 
+NAMESPACE = "kernel_lsp"
 VECTOR_BYTES = 32  # of the widest load on sm_100, and of wmma's: torch's own allocations are aligned to 512
 MAX_BOUND = 1024  # kinds of inputs whose launches a thread keeps
 
 
-class _ThreadsLaunches(threading.local):
-    """The launches that a thread has bound, by the kind of their inputs. A launch holds the addresses of its
-    tensors, so threads cannot share it."""
+class CannotLaunch(Exception):
+    """A launch cannot be made on this GPU, or not with these numbers."""
+
+
+class _PerThread(threading.local):
+    """The launches that a thread has bound, by the kind of their inputs, or why there are none. A launch holds the
+    addresses of its tensors, so threads cannot share it."""
 
     def __init__(self) -> None:
-        self.by_inputs: dict[tuple[Any, ...], tuple[Any, ...] | str] = {}
+        self.by_inputs: dict[Any, Run | str] = {}
 
 
-_BOUND = _ThreadsLaunches()
+class Operation:
+    """One operation of a launch plan: `schema` declares it, `contract` says what its kernels take, and `steps`
+    allocates, launches by its first argument, a `Run`, and returns the results."""
+
+    def __init__(self, schema: str, contract: Callable[..., Contract], steps: Callable[..., Any]) -> None:
+        self.name, _, self._signature = schema.partition("(")
+        self.contract, self.steps, self.bound = contract, steps, _PerThread()
+
+    def schema(self, name: str) -> str:
+        """Return the declaration under the name that it is registered with."""
+        return f"{name}({self._signature}"
 
 
-def _bound(
-    name: str,
-    key: tuple[Any, ...],
-    outside: Callable[..., str],
-    bind: Callable[..., Any],
-    *arguments: Any,
-) -> tuple[Any, ...] | str:
-    """The launches for these inputs, or why there are none; kept for the next inputs of the same kind."""
-    reason = outside(*arguments)
-    launches: tuple[Any, ...] = ()
-    if not reason:
-        tensor = next(argument for argument in arguments if isinstance(argument, Tensor))
+class Run:
+    """The launches of an operation for one kind of inputs, bound when they are first made."""
+
+    def __init__(self, library: Callable[[], KernelLibrary], device_index: int) -> None:
+        self._library, self.device_index = library, device_index
+        self._launches: list[KernelLaunch] = []
+        self._next = self._stream = 0
+
+    @property
+    def n_launches(self) -> int:
+        """Count the launches that are bound."""
+        return len(self._launches)
+
+    def start(self) -> None:
+        """Begin a call, on PyTorch's current stream."""
+        self._next, self._stream = 0, current_stream(self.device_index)
+
+    def launch(
+        self,
+        kernel: str,
+        grid: int | Sequence[int],
+        block: int | Sequence[int],
+        arguments: Sequence[Any],
+        *,
+        shared: int = 0,
+        **attributes: int,
+    ) -> None:
+        """Launch a kernel as ``<<<grid, block, shared>>>``. Arguments are tensors, and numbers with their C++ type:
+        ``("int", D)``. Attributes are ``cooperative``, ``cluster`` and ``max_shared``."""
+        if self._next == len(self._launches):
+            self._launches.append(self._bind(kernel, grid, block, arguments, shared, attributes))
+        launch = self._launches[self._next]
+        self._next += 1
+        launch(self._stream, *[value.data_ptr() for value in arguments if isinstance(value, Tensor)])
+
+    def _bind(
+        self,
+        kernel: str,
+        grid: int | Sequence[int],
+        block: int | Sequence[int],
+        arguments: Sequence[Any],
+        shared: int,
+        attributes: Mapping[str, int],
+    ) -> KernelLaunch:
+        given = [POINTER if isinstance(value, Tensor) else value for value in arguments]
         try:
-            with on_device(tensor.device.index):
-                launches = bind(*arguments)
+            function = self._library().function(kernel, self.device_index)
+            return KernelLaunch(function, _three(grid), _three(block), shared, given, attributes)
         except (CudaError, OverflowError, OSError) as error:
-            reason = str(error)
-    if reason:
-        _say_once(name, reason)
-    if len(_BOUND.by_inputs) >= MAX_BOUND:
-        _BOUND.by_inputs.clear()
-    _BOUND.by_inputs[key] = reason or launches
-    return _BOUND.by_inputs[key]
+            raise CannotLaunch(str(error)) from error
+
+
+class CudaOperator(Operator):
+    """A PyTorch operator whose kernels are in the `.cu` file beside `file`. `gradients` names the arguments whose
+    gradients `backward` returns; other gradients, and second derivatives, are the reference's under autograd.
+    `headers` are those that the kernels include and NVRTC does not have."""
+
+    def __init__(
+        self,
+        module_name: str,
+        file: str,
+        *,
+        kernels: Sequence[str],
+        reference: Callable[..., Any],
+        forward: Operation,
+        backward: Operation | None = None,
+        gradients: Sequence[str] = (),
+        is_differentiable: bool = True,
+        captured: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] = NO_HEADERS,
+        module: ModuleUse | None = None,
+    ) -> None:
+        self.forward, self.backward = forward, backward
+        self._path, self._kernels, self._headers = Path(file).with_suffix(".cu"), tuple(kernels), headers
+        self._library: KernelLibrary | None = None
+        self._registry = torch.library.Library(NAMESPACE, "FRAGMENT")
+        self.registered = _free_name(forward.name)
+        call = self._register(forward, self.registered, self.forward_by_pytorch, self.fake_forward)
+        super().__init__(
+            *(forward.name, module_name, call, forward.contract, reference),
+            backward_contract=backward.contract if backward is not None else None,
+            gradients=gradients,
+            captured=captured,
+            module=module,
+        )
+        if backward is not None:
+            name = f"{self.registered}_backward"
+            self._backward_call = self._register(backward, name, self.backward_by_pytorch, self.fake_backward)
+        if is_differentiable:
+            torch.library.register_autograd(
+                f"{NAMESPACE}::{self.registered}", self._backpropagate, setup_context=_save, lib=self._registry
+            )
+
+    def calls(self) -> dict[str, dict[str, int]]:
+        """Count the calls so far: ``kernels`` by operation, ``fallback`` by reason. Compiled code counts a fallback
+        once per compilation, and a replay of a CUDA graph counts nothing."""
+        return {"kernels": dict(_CALLS[self.key].kernels), **super().calls()}
+
+    def library(self) -> KernelLibrary:
+        """Return the kernels, read when a GPU first needs them."""
+        if self._library is None:
+            text = self._path.read_text(encoding="utf-8")
+            self._library = KernelLibrary(text, str(self._path), self._kernels, self._headers)
+        return self._library
+
+    def outside(self, arguments: Sequence[Any]) -> str:
+        """Explain why the kernels cannot take the arguments; empty when they can. Answers of earlier calls are kept."""
+        known = None
+        if not torch.compiler.is_compiling():
+            with contextlib.suppress(TypeError):  # an argument that cannot be hashed is outside the contract
+                known = self.forward.bound.by_inputs.get(_kind_of(arguments))
+        if known is None:
+            return super().outside(arguments)
+        return known if isinstance(known, str) else ""
+
+    def on_gpu(self, operation: Operation, *arguments: Any) -> Any:
+        """Compute on a GPU: by the kernels, or by PyTorch where no launch can be made."""
+        kind = _kind_of(arguments)
+        run = operation.bound.by_inputs.get(kind)
+        if run is None:
+            run = self._prepare(operation, kind, arguments)
+        if not isinstance(run, str):
+            try:
+                return self._launch(operation, run, arguments)
+            except CannotLaunch as error:
+                run = operation.bound.by_inputs[kind] = str(error)
+        fell_back(self.key, run)
+        by_pytorch = self.forward_by_pytorch if operation is self.forward else self.backward_by_pytorch
+        return by_pytorch(*arguments)
+
+    # registration
+
+    def _register(self, operation: Operation, name: str, by_pytorch: Any, fake: Any) -> Any:
+        def cuda(*arguments: Any) -> Any:
+            return self.on_gpu(operation, *arguments)
+
+        def without_gpu(*arguments: Any) -> Any:
+            fell_back(self.key, outside(operation.contract(*arguments)) or "this device has no kernels")
+            return by_pytorch(*arguments)
+
+        self._registry.define(operation.schema(name), tags=(torch.Tag.pt2_compliant_tag,))
+        self._registry.impl(name, cuda, "CUDA")
+        self._registry.impl(name, without_gpu, "CompositeExplicitAutograd")
+        torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=self._registry)
+        return getattr(getattr(torch.ops, NAMESPACE), name).default
+
+    # launches
+
+    def _prepare(self, operation: Operation, kind: Any, arguments: Sequence[Any]) -> Run | str:
+        """Return the launches for these inputs, or why there are none; kept for the next inputs of the same kind."""
+        reason = outside(operation.contract(*arguments))
+        tensor = next(value for value in arguments if isinstance(value, Tensor))
+        found = reason or Run(self.library, tensor.device.index)
+        if len(operation.bound.by_inputs) >= MAX_BOUND:
+            operation.bound.by_inputs.clear()
+        operation.bound.by_inputs[kind] = found
+        return found
+
+    def _launch(self, operation: Operation, run: Run, arguments: Sequence[Any]) -> Any:
+        with on_device(run.device_index):
+            run.start()
+            ready = [_ready(value) if isinstance(value, Tensor) else value for value in arguments]
+            results = operation.steps(run, *ready)
+        count_kernels(self.key, operation.name)
+        return results
+
+    # autograd
+
+    def _backpropagate(self, ctx: Any, *result_gradients: Any) -> tuple[Any, ...]:
+        """Return the gradient for each argument, None for those that need none: by the backward's kernels, or by the
+        reference where a second derivative is asked for, or a gradient that no kernel makes."""
+        tensors = iter(ctx.saved_tensors)
+        arguments = tuple([next(tensors) if value is None else value for value in ctx.numbers])
+        gradients = [g for g, is_floating in zip(result_gradients, ctx.floating) if is_floating]
+        needs = zip(self.argument_names, ctx.needs_input_grad)
+        is_missing = any(is_needed and name not in self.gradients for name, is_needed in needs)
+        if self.backward is None or is_missing or torch.is_grad_enabled():
+            return _gradients(self.reference, arguments, ctx.needs_input_grad, gradients)
+        found = self._backward_call(*gradients, *arguments)
+        found = (found,) if isinstance(found, Tensor) else found
+        by_name = dict(zip(self.gradients, found))
+        return tuple([by_name.get(name) for name in self.argument_names])
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    """Save what the gradients need of a forward: every argument; tensors leave None among the numbers."""
+    ctx.save_for_backward(*[value for value in inputs if isinstance(value, Tensor)])
+    ctx.numbers = tuple([None if isinstance(value, Tensor) else value for value in inputs])
+    outputs = (output,) if isinstance(output, Tensor) else output
+    ctx.floating = tuple([value.is_floating_point() for value in outputs])
+
+
+def _kind_of(arguments: Sequence[Any]) -> tuple[Any, ...]:
+    """Return all that decides the launches for these arguments."""
+    return tuple([(v.device, v.dtype, v.shape) if isinstance(v, Tensor) else v for v in arguments])
+
+
+def _free_name(name: str) -> str:
+    """Return a name that no operator of this process has: two files may hold operators of one name, and one file may
+    be imported under two names."""
+    number, taken = 1, getattr(torch.ops, NAMESPACE)
+    found = name
+    while hasattr(taken, found) or hasattr(taken, f"{found}_backward"):
+        number += 1
+        found = f"{name}_{number}"
+    return found
+
+
+def _three(size: int | Sequence[int]) -> tuple[int, ...]:
+    given = (size,) if isinstance(size, int) else tuple(size)
+    return given + (1,) * (3 - len(given))
 
 
 def _ready(tensor: Tensor) -> Tensor:
-    """The tensor as kernels read it: contiguous, and aligned for their widest load."""
+    """Return the tensor as kernels read it: contiguous, and aligned for their widest load."""
     tensor = tensor.contiguous()
     return tensor.clone() if tensor.data_ptr() % VECTOR_BYTES else tensor

@@ -1,22 +1,86 @@
-"""What every exported operator does around its kernels: contract, fallback, gradients by PyTorch.
+"""What every exported operator does around its kernels: contract, counters, fallback, gradients by PyTorch.
 
-The part below the imports is carried by each operator file and each operator package, word for word.
+The part below the imports is carried by the shared runtime of operator files and by each package, word for word.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-# --- Operator support: the contract, the fallback, gradients by PyTorch ----------------------------------
+# --- Contract, counters, fallback, gradients by PyTorch ---------------------------------------------------
 
+DTYPES = {
+    **{"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16},
+    **{"i64": torch.int64, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8},
+    **{"u8": torch.uint8, "bool": torch.bool},
+}
 _NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
-_SAID: set[tuple[str, str]] = set()
+
+
+class Contract(NamedTuple):
+    """Inputs that the kernels take. Keys of `inputs` and `results` are a name and its type, ``x: f32[B, D]``; keys
+    of `where` are conditions as the plan writes them."""
+
+    inputs: Mapping[str, tuple[Tensor, tuple[int, ...]]]
+    results: Mapping[str, tuple[int, ...]]
+    where: Mapping[str, bool] = {}
+    numbers: Mapping[str, Any] = {}
+
+
+def sizes(tensor: Any, rank: int) -> tuple[int, ...]:
+    """Return the tensor's shape; zeros, which no contract takes, for another rank or no tensor."""
+    return tuple(tensor.shape) if isinstance(tensor, Tensor) and tensor.dim() == rank else (0,) * rank
+
+
+def holds(condition: Callable[[], Any]) -> bool:
+    """Evaluate a condition; one that divides by zero does not hold."""
+    try:
+        return bool(condition())
+    except ZeroDivisionError:
+        return False
+
+
+def mismatch(contract: Contract) -> str:
+    """Explain why dtypes or shapes are not those of the plan; empty when they are."""
+    for name, value in contract.numbers.items():
+        if not isinstance(value, _NUMBERS):
+            return f"{name} is not a number"
+    for label, (tensor, shape) in contract.inputs.items():
+        if not _is_tensor(tensor, _dtype_of(label), len(shape)):
+            return label.replace(": ", " is not a non-empty ")
+    for label, (tensor, shape) in contract.inputs.items():
+        if tuple(tensor.shape) != tuple(shape):
+            return label.replace(": ", " is not ")
+    return ""
+
+
+def outside(contract: Contract) -> str:
+    """Explain why the kernels cannot take the inputs; empty when they can."""
+    reason = mismatch(contract) or _not_on_one_gpu(*[tensor for tensor, _ in contract.inputs.values()])
+    if reason:
+        return reason
+    for condition, is_met in contract.where.items():
+        if not is_met:
+            return f"{condition} does not hold"
+    return ""
+
+
+def fake_results(contract: Contract) -> Any:
+    """Return results without data inside the contract's shapes, for tracing and `torch.compile`."""
+    device = next(iter(contract.inputs.values()))[0].device
+    results = [torch.empty(shape, dtype=_dtype_of(label), device=device) for label, shape in contract.results.items()]
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def _dtype_of(label: str) -> torch.dtype:
+    return DTYPES[label.split(": ")[1].split("[")[0]]
 
 
 def _is_tensor(value: Any, dtype: torch.dtype, rank: int) -> bool:
@@ -25,18 +89,61 @@ def _is_tensor(value: Any, dtype: torch.dtype, rank: int) -> bool:
 
 
 def _not_on_one_gpu(*tensors: Tensor) -> str:
-    """Why the tensors are not where kernels can run; empty when they are."""
+    """Explain why the tensors are not where kernels can run; empty when they are."""
     device = tensors[0].device
     if device.type != "cuda":
         return f"the tensors are on {device.type}"
     return "" if all(tensor.device == device for tensor in tensors) else "the tensors are on several devices"
 
 
-def _say_once(name: str, reason: str) -> None:
-    """Tell the user, once per process, that PyTorch does the work and why."""
-    if not torch.compiler.is_compiling() and (name, reason) not in _SAID:
-        _SAID.add((name, reason))
-        warnings.warn(f"{name}: computed by PyTorch, not by its CUDA kernels: {reason}", stacklevel=3)
+class Calls:
+    """Counts of one operator: kernel calls by operation, fallback calls by reason."""
+
+    def __init__(self) -> None:
+        self.kernels: dict[str, int] = {}
+        self.fallback: dict[str, int] = {}
+        self.told: set[str] = set()
+        self.is_reported = False
+        self._lock = threading.Lock()
+
+    def count(self, table: dict[str, int], key: str) -> bool:
+        """Count one call; true when it is the first with this key."""
+        with self._lock:
+            table[key] = table.get(key, 0) + 1
+            return table[key] == 1
+
+
+_CALLS: dict[str, Calls] = {}
+
+
+def count_kernels(name: str, operation: str) -> None:
+    """Count a call that the kernels computed."""
+    calls = _CALLS[name]
+    if calls.count(calls.kernels, operation) and calls.is_reported:
+        print(f"{operation}: computed by its CUDA kernels")
+
+
+def fell_back(name: str, reason: str) -> bool:
+    """Count a call that PyTorch computes, and warn of its reason."""
+    calls = _CALLS[name]
+    calls.count(calls.fallback, reason)
+    return warn_once(name, reason)
+
+
+def warn_once(name: str, reason: str) -> bool:
+    """Warn that PyTorch computes, once per process and reason."""
+    calls = _CALLS[name]
+    if reason not in calls.told:
+        calls.told.add(reason)
+        message = f"{name.split('@')[0]}: computed by PyTorch, not by its CUDA kernels: {reason}"
+        warnings.warn(message, stacklevel=5)
+        if calls.is_reported:
+            print(message)
+    return True
+
+
+# `torch.compiler.assume_constant_result` without importing the compiler: called once per compilation, not traced.
+fell_back._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _empty_like(tensor: Tensor) -> Tensor:
@@ -44,7 +151,7 @@ def _empty_like(tensor: Tensor) -> Tensor:
 
 
 def _own(results: Sequence[Tensor], inputs: Sequence[Tensor]) -> tuple[Any, ...]:
-    """The results, contiguous, each in memory of its own: an operator may not return its inputs or views."""
+    """Return the results contiguous, each in its own memory: an operator may not return its inputs or views."""
     taken = {tensor.untyped_storage().data_ptr() for tensor in inputs}
     owned = []
     for result in results:
@@ -57,7 +164,7 @@ def _own(results: Sequence[Tensor], inputs: Sequence[Tensor]) -> tuple[Any, ...]
 
 @contextlib.contextmanager
 def _autograd_in_operator() -> Iterator[None]:
-    """Lets autograd run inside an operator's own code, which is below it. It leaves no graph behind."""
+    """Let autograd run inside an operator's own code, which is below it. It leaves no graph behind."""
     autograd = torch._C.DispatchKey.AutogradFunctionality
     with torch.no_grad(), torch._C._SetExcludeDispatchKeyGuard(autograd, False):
         yield
@@ -69,7 +176,7 @@ def _gradients(
     needed: Sequence[bool],
     result_gradients: Sequence[Tensor],
 ) -> tuple[Any, ...]:
-    """The gradient for each argument that needs one, None for the others, by running the reference again."""
+    """Return the gradient of each argument that needs one, None for the others, by running the reference again."""
     again = torch.is_grad_enabled()  # then the gradients must be differentiable themselves
     with torch.enable_grad():
         inputs = list(arguments)

@@ -1,4 +1,4 @@
-"""The command `examine_task`: what the filters for tasks need to know, measured by running the user's own code.
+"""The command `examine_task`: measure the facts that the filters for tasks need, by running the user's own code.
 
 Nothing is judged here: the thresholds are in `kernel_lsp.verify.tasks.filters`. The code runs in the mode that it was
 constructed in, on a GPU where torch sees one, and on the user's own inputs.
@@ -28,22 +28,22 @@ from ..hide_cuda import without_cuda
 from .filters_backward import compare_backward
 
 RUN_SEED = 20
-"""Of the random state while the code runs, where only inputs or weights may make a difference."""
+"""Seed of the random state while the code runs, so that only inputs or weights make a difference."""
 MIN_NOISE = 0.1
-"""What a weight is moved by at least, where its own values are smaller: zeros count as weights, too."""
+"""Minimum change of a weight, where its own values are smaller: zeros count as weights, too."""
 N_TIMED_RUNS = 10
 DEFAULT_INTEGERS = (0, 2)
 MAX_NAMED_WEIGHTS = 64
-"""Past it weights are moved all together only."""
+"""Maximum weights that are changed one by one; more are only changed all together."""
 COMPILERS = {"cuda": "inductor", "cpu": "aot_eager"}
-"""By device: on a CPU, the compiler that needs no C++ compiler on the machine."""
+"""Compiler by device: on a CPU, the one that needs no C++ compiler on the machine."""
 
 Outputs = list[tuple[str, torch.Tensor]]
 
 
 def examine_task(request: dict[str, Any]) -> dict[str, Any]:
-    """``{"source", "configuration", "n_seeds", "seed"}`` -> the facts of one configuration. Raises Failure when the
-    code does not run at all."""
+    """Return the facts of one configuration: ``{"source", "configuration", "n_seeds", "seed"}`` -> the facts. Raises
+    Failure when the code does not run at all."""
     source = request["source"]
     loaded = load_file(source["file"])
     subject = _Subject(loaded, source, int(request.get("configuration", 0)))
@@ -61,7 +61,8 @@ def examine_task(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def count_configurations(request: dict[str, Any]) -> dict[str, Any]:
-    """``{"source"}`` -> ``{"names": [...]}`` of a task folder's configurations; one for any other target."""
+    """Return the names of a task folder's configurations; one for any other target: ``{"source"}`` -> ``{"names":
+    [...]}``."""
     source = request["source"]
     if source["kind"] != "robust_kbench":
         return {"names": ["captured"]}
@@ -92,7 +93,7 @@ class _Subject:
         return self._inputs.tensors
 
     def draw(self, seed: int) -> list[torch.Tensor]:
-        """The user's own inputs after this seed; normal ones where shapes are all that is known."""
+        """Draw the user's own inputs after this seed; normal ones where only shapes are known."""
         if self._inputs.fresh is not None:
             with seeded(seed):
                 return [tensor.to(self.device) for tensor in self._inputs.fresh()]
@@ -100,16 +101,16 @@ class _Subject:
         return [_drawn(leaf, generator).to(self.device) for leaf in self.leaves]
 
     def arguments(self, tensors: Sequence[torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:
-        """What the call takes, with these tensors where its own are."""
+        """Return the call's arguments, with these tensors in place of its own."""
         return self._inputs.rebuild(tensors)
 
     def run(self, tensors: Sequence[torch.Tensor]) -> Outputs:
-        """What the code gives, from a random state that is always the same. Raises TargetFailure."""
+        """Run the code from a fixed random state. Raises TargetFailure."""
         with seeded(RUN_SEED), without_cuda():
             return self.run_as(self.call, tensors)
 
     def run_as(self, call: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> Outputs:
-        """What `call` gives from the random state as it is: the user's code, or a compiled form of it."""
+        """Run `call`, the user's code or a compiled form of it, from the current random state."""
         positional, keywords = self.arguments([tensor.clone() for tensor in tensors])
         file, line = self._source["file"], self._source["line"]
         try:
@@ -119,7 +120,7 @@ class _Subject:
             raise
         except torch.OutOfMemoryError as error:
             raise EnvironmentFailure(f"the task needs more memory: {short_message(error)}", file=file) from None
-        except BaseException as error:  # whatever the user's code raises is an answer about that code
+        except BaseException as error:  # any exception of the user's code is an answer about that code
             raise raised_by_user(error, "running the task", file, line=line) from None
 
 
@@ -143,7 +144,7 @@ def _drawn(leaf: TensorLeaf, generator: torch.Generator) -> torch.Tensor:
 
 
 def _is_deterministic(subject: _Subject, tensors: Sequence[torch.Tensor]) -> bool:
-    """Two calls in a row, whose bits are compared."""
+    """Compare the bits of two consecutive calls."""
     with seeded(RUN_SEED), without_cuda():
         one, other = subject.run_as(subject.call, tensors), subject.run_as(subject.call, tensors)
     return all(_same(a, b) for (_, a), (_, b) in zip(one, other))
@@ -151,7 +152,7 @@ def _is_deterministic(subject: _Subject, tensors: Sequence[torch.Tensor]) -> boo
 
 @dataclass
 class _Moments:
-    """Of one output over the seeds, element by element (Welford's way)."""
+    """Elementwise moments of one output over the seeds (Welford's algorithm)."""
 
     n: int
     mean: torch.Tensor
@@ -165,8 +166,8 @@ class _Moments:
 
 
 def _spread(subject: _Subject, seed: int, n_seeds: int) -> list[dict[str, Any]]:
-    """Every output's range and non-finite elements, over all seeds; how much it differs between seeds, and along each
-    of its axes."""
+    """Return every output's range and non-finite elements over all seeds, and its spread between seeds and along each
+    axis."""
     facts: dict[str, dict[str, Any]] = {}
     moments: dict[str, _Moments] = {}
     for number in range(n_seeds):
@@ -211,13 +212,13 @@ def _note(found: dict[str, Any], values: torch.Tensor) -> None:
 def _impact_of_inputs(
     subject: _Subject, first: Sequence[torch.Tensor], outputs: Outputs, seed: int
 ) -> list[dict[str, Any]]:
-    """How far any output moves when one input is drawn anew and everything else stays."""
+    """Return the largest change of any output when one input is drawn anew and everything else stays."""
     others = subject.draw(seed + 1000)
     found = []
     for position, leaf in enumerate(subject.leaves):
         given, generator = list(first), torch.Generator().manual_seed(seed + 2000)
         given[position] = others[position]
-        if _same(first[position], others[position]):  # the user's own is the same for every seed
+        if _same(first[position], others[position]):  # the user's own input is the same for every seed
             given[position] = _drawn(leaf, generator).to(subject.device)
         found.append({"name": leaf.name, "impact": _distance(outputs, subject.run(given))})
     return found
@@ -226,7 +227,8 @@ def _impact_of_inputs(
 def _impact_of_weights(
     subject: _Subject, tensors: Sequence[torch.Tensor], outputs: Outputs, seed: int
 ) -> tuple[list[dict[str, Any]], float | None]:
-    """How far any output moves when one parameter does, and when all do; none and None without parameters."""
+    """Return the largest change of any output when one parameter changes, and when all do; none and None without
+    parameters."""
     if not isinstance(subject.module, torch.nn.Module):
         return [], None
     parameters = {name: p for name, p in subject.module.named_parameters() if p.is_floating_point() and p.numel()}
@@ -246,7 +248,7 @@ def _impact_of_weights(
 def _run_with(
     subject: _Subject, tensors: Sequence[torch.Tensor], values: dict[str, torch.Tensor], state: dict[str, torch.Tensor]
 ) -> Outputs:
-    """Run with other values in some parameters, and put everything back as `state` has it."""
+    """Run with other values in some parameters, and restore everything from `state`."""
     own = state_of(subject.module)
     with torch.no_grad():
         for name, value in values.items():
@@ -265,7 +267,7 @@ def _moved(parameter: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _eager_ms(subject: _Subject, tensors: Sequence[torch.Tensor]) -> float | None:
-    """The median time of a call to its end on the device; None without a GPU."""
+    """Return the median time of a call to its end on the device; None without a GPU."""
     if subject.device.type != "cuda":
         return None
     positional, keywords = subject.arguments(tensors)
@@ -281,7 +283,7 @@ def _eager_ms(subject: _Subject, tensors: Sequence[torch.Tensor]) -> float | Non
 
 
 def _compiles(subject: _Subject, tensors: Sequence[torch.Tensor]) -> tuple[str, str]:
-    """Which compiler was tried, and what it said; empty when the code runs under it."""
+    """Return the compiler that was tried, and its error; empty when the code runs under it."""
     compiler = COMPILERS[subject.device.type]
     torch.compiler.reset()
     try:
@@ -295,7 +297,7 @@ def _compiles(subject: _Subject, tensors: Sequence[torch.Tensor]) -> tuple[str, 
 
 
 def _idle_modules(module: Any) -> list[str]:
-    """Submodules that do nothing: dropout in eval mode or of probability 0, and identities."""
+    """Return submodules without effect: dropout in eval mode or of probability 0, and identities."""
     if not isinstance(module, torch.nn.Module):
         return []
     dropout = torch.nn.modules.dropout._DropoutNd
@@ -318,7 +320,8 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _distance(one: Outputs, other: Outputs) -> float:
-    """The largest difference of any element of any output, non-finite ones left out unless only one side has them."""
+    """Return the largest difference of any element of any output. Non-finite elements count only where one side alone
+    has them."""
     largest = 0.0
     for (_, a), (_, b) in zip(one, other):
         if a.shape != b.shape:
@@ -333,6 +336,6 @@ def _distance(one: Outputs, other: Outputs) -> float:
 
 
 def _number(value: torch.Tensor) -> float:
-    """As JSON has it; 0 for what is not finite, which another filter tells."""
+    """Convert to a JSON number; 0 for a non-finite one, which another filter reports."""
     number = float(value)
     return number if number == number and abs(number) != float("inf") else 0.0

@@ -1,4 +1,5 @@
-"""Does a task folder's own backward give the gradients of its forward? A kernel in place of `backward_fn` must."""
+"""Compare a task folder's own backward with the gradients of its forward. A kernel in place of `backward_fn` must
+agree."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ GRADIENT_SEED = 21
 
 
 def compare_backward(source: dict[str, Any], configuration: int, seed: int) -> dict[str, Any]:
-    """``{"error", "dtype", "problem"}``: the largest relative L2 distance of any gradient, None without a backward file
-    or where `problem` says why it cannot be told. `dtype` is the narrowest among the gradients'."""
+    """Return ``{"error", "dtype", "problem"}``: the largest relative L2 distance of any gradient, None without a
+    backward file or where `problem` says why it is unknown. `dtype` is the narrowest among the gradients'."""
     file = os.path.join(os.path.dirname(os.path.abspath(source["file"])), BACKWARD_FILE)
     nothing = {"error": None, "dtype": "", "problem": ""}
     if source["kind"] != "robust_kbench" or not os.path.isfile(file):
@@ -37,7 +38,7 @@ def compare_backward(source: dict[str, Any], configuration: int, seed: int) -> d
         gradients = [_gradients(callee, inputs, tensors, file) for callee, inputs in (ours, theirs)]
     except Failure as failure:
         return {**nothing, "problem": failure.message}
-    except (RuntimeError, TypeError, ValueError, AttributeError, KeyError) as error:  # what autograd and the user raise
+    except (RuntimeError, TypeError, ValueError, AttributeError, KeyError) as error:  # of autograd or the user's code
         return {**nothing, "problem": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"}
     return {**nothing, **_distance(*gradients)}
 
@@ -46,7 +47,7 @@ def compare_backward(source: dict[str, Any], configuration: int, seed: int) -> d
 
 
 def _load(file: str, source: dict[str, Any], configuration: int, seed: int) -> tuple[Callee, CallInputs]:
-    """The model of one of the folder's files, in the same configuration."""
+    """Build the model of one of the folder's files, in the same configuration."""
     loaded = load_file(file)
     own = getattr(loaded.module, AUTOGRAD_FUNCTION, None)
     if os.path.basename(file) == BACKWARD_FILE and not callable(getattr(own, BACKWARD_FUNCTION, None)):
@@ -58,7 +59,8 @@ def _load(file: str, source: dict[str, Any], configuration: int, seed: int) -> t
 def _gradients(
     callee: Callee, inputs: CallInputs, tensors: Sequence[torch.Tensor], file: str
 ) -> dict[str, torch.Tensor]:
-    """Of every floating input and parameter, by name, for the same random gradient of every output."""
+    """Return the gradients of every floating input and parameter, by name, for the same random gradient of every
+    output."""
     leaves = [tensor.detach().clone().requires_grad_(tensor.is_floating_point()) for tensor in tensors]
     positional, keywords = inputs.rebuild(leaves)
     generator = torch.Generator().manual_seed(GRADIENT_SEED)

@@ -1,4 +1,4 @@
 """Timed subjects on a GPU: a candidate, eager PyTorch or a mode of torch.compile.
 
-In: a prepared subject and a number of calls. Out: raw times. Comparing them is the command's work.
+In: a prepared subject and a number of calls. Out: raw times. The command compares them.
 """

@@ -1,7 +1,7 @@
-"""The command `prepare_baseline`: a way to run the task in PyTorch as a subject of timing.
+"""The command `prepare_baseline`: prepare a PyTorch baseline of the task as a subject of timing.
 
-Runs in a process that no candidate was ever loaded into. TF32 is off, as the budgets of correctness assume, and cuDNN
-chooses its algorithms by trying them, which only makes the baseline better.
+Runs in a process that never loaded a candidate. TF32 is off, as the tolerances of correctness assume. cuDNN selects its
+algorithms by trying them, which only makes the baseline faster.
 """
 
 from __future__ import annotations
@@ -21,27 +21,26 @@ from .rounds import admit
 from .subject import Subject, n_affordable_sets, refuse_zeros, set_precision
 
 GRADIENT_PREFIX = "grad_"
-"""Of the inputs of a backward that are the gradients of its results."""
+"""Prefix of a backward's inputs that are the gradients of its results."""
 EAGER = "eager"
 OWN_GRAPHS = ("reduce-overhead",)
-"""Modes of `torch.compile` that capture CUDA graphs, as they are run here: one result is alive at a time."""
+"""Modes of `torch.compile` that capture CUDA graphs: one result is alive at a time."""
 HARNESS_GRAPHS = {"max-autotune": "max-autotune-no-cudagraphs"}
-"""Modes that are run without graphs of their own, in ours: theirs copy every input first, which takes only longer."""
+"""Modes that run without graphs of their own, in ours: theirs copy every input first, which only takes longer."""
 N_CAPTURE_CALLS = 3
-"""Of a mode with graphs of its own: a plain one, one that records, one that replays."""
+"""Calls of a mode with graphs of its own: a plain one, one that records, one that replays."""
 
 Function = Callable[..., Any]
 
 
 def prepare_baseline(request: dict[str, Any]) -> dict[str, Any]:
-    """``{"subject", "device", "mode", "reference": {"name", "source", "arguments", "direction", "gradients"},
+    """Prepare ``{"subject", "device", "mode", "reference": {"name", "source", "arguments", "direction", "gradients"},
     "inputs": [file entries], "written_bytes"}``.
 
-    `mode` is ``eager`` or one of `torch.compile`'s; `arguments` are the reference's, in order: ``{"tensor": name}`` or
-    ``{"value": number}``; `gradients` names the arguments that a backward gives gradients of; `written_bytes` are
-    those of its results. `device` is an index, or
-    ``cpu``. Answers ``{"status": "ready", "prepare_s", ...}`` as `timing.admit` says, or ``{"status": "failed",
-    "message"}``: whatever PyTorch raises is an answer.
+    `mode` is ``eager`` or one of `torch.compile`'s. `arguments` are the reference's, in order: ``{"tensor": name}`` or
+    ``{"value": number}``. `gradients` names the arguments that a backward differentiates. `written_bytes` are the bytes
+    of its results. `device` is an index, or ``cpu``. Answers ``{"status": "ready", "prepare_s", ...}`` as
+    `timing.rounds.admit`, or ``{"status": "failed", "message"}``: any exception of PyTorch is an answer.
     """
     started = time.monotonic()
     device = None if request["device"] == "cpu" else int(request["device"])
@@ -55,8 +54,8 @@ def prepare_baseline(request: dict[str, Any]) -> dict[str, Any]:
             subject.written_bytes = int(request["written_bytes"])
             answer = admit(request["subject"], subject)
     except Failure:
-        raise  # no fault of PyTorch's
-    except Exception as error:  # torch.compile raises whatever its parts raise
+        raise  # not PyTorch's fault
+    except Exception as error:  # torch.compile raises any exception of its parts
         return {"status": "failed", "message": f"{type(error).__name__}: {short_message(error)}"}
     return {"status": "ready", "prepare_s": time.monotonic() - started, **answer}
 
@@ -64,10 +63,10 @@ def prepare_baseline(request: dict[str, Any]) -> dict[str, Any]:
 def reference_subject(
     reference: dict[str, Any], inputs: dict[str, torch.Tensor], mode: str, device: int | None
 ) -> Subject:
-    """The reference over several sets of inputs, which are on the device. Compiles where the mode says so."""
+    """Return the reference over several sets of inputs, which are on the device. Compiles in a compiled mode."""
     function = compile_reference(reference["source"], reference["name"])
     if mode != EAGER:
-        torch._functorch.config.donated_buffer = False  # a backward is run again and again over one forward
+        torch._functorch.config.donated_buffer = False  # a backward runs repeatedly over one forward
         function = torch.compile(function, mode=HARNESS_GRAPHS.get(mode, mode), dynamic=False)
     names = {argument["tensor"] for argument in reference["arguments"] if "tensor" in argument}
     n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in inputs.values())
@@ -117,7 +116,7 @@ def _armed_backward(
     given: list[list[torch.Tensor]],
     has_graphs: bool,
 ) -> Callable[[int], Function]:
-    """Arming runs the forward; the call is autograd's way back through it."""
+    """Return an arm that runs the forward; the call is autograd's backward through it."""
 
     def arm(place: int) -> Function:
         if has_graphs:
@@ -125,7 +124,7 @@ def _armed_backward(
         with torch.enable_grad():
             found = function(*arguments[place])
         results = found if isinstance(found, (tuple, list)) else (found,)
-        # A result that needs no gradient still has a gradient among the inputs, which nothing reads.
+        # A result without a gradient still has an input for it, which nothing reads.
         pairs = [(result, grad) for result, grad in zip(_floating(results), given[place]) if result.requires_grad]
         flat, gradients = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
         return lambda: torch.autograd.grad(flat, wanted[place], gradients, retain_graph=True, allow_unused=True)
@@ -134,7 +133,7 @@ def _armed_backward(
 
 
 def _capture(arm: Callable[[int], Function]) -> None:
-    """Compile, and have graphs recorded, before anything is timed."""
+    """Compile and record graphs before anything is timed."""
     with torch.no_grad():
         for _ in range(N_CAPTURE_CALLS):
             arm(0)()
@@ -151,5 +150,5 @@ def _arguments(reference: dict[str, Any], values: dict[str, torch.Tensor]) -> li
 
 
 def _copies(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """In the order of the case file."""
+    """Return copies in the order of the case file."""
     return {name: tensor.clone() for name, tensor in inputs.items()}

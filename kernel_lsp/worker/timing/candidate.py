@@ -1,4 +1,4 @@
-"""The command `prepare_candidate`: a loaded candidate's operation as a subject of timing."""
+"""The command `prepare_candidate`: prepare a loaded candidate's operation as a subject of timing."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ Inputs = Mapping[str, torch.Tensor]
 
 
 def prepare_candidate(request: dict[str, Any]) -> dict[str, Any]:
-    """``{"subject", "candidate", "operation", "inputs": [file entries]}``, and ``"expected": {output: fingerprint}`` of
-    outputs that were judged; without, of the first call here. ``"n_calls"`` go into each sample where it is given.
+    """Prepare ``{"subject", "candidate", "operation", "inputs": [file entries]}``, and ``"expected": {output:
+    fingerprint}`` of judged outputs; without it, those of the first call here. ``"n_calls"`` go into each sample where
+    it is given.
 
-    Answers ``{"status": "ready", ...}`` as `timing.admit` says, or ``{"status": "crashed", "message"}``.
+    Answers ``{"status": "ready", ...}`` as `timing.rounds.admit`, or ``{"status": "crashed", "message"}``.
     """
     candidate = loaded_candidate(request)
     try:
@@ -40,7 +41,7 @@ def prepare_candidate(request: dict[str, Any]) -> dict[str, Any]:
 def candidate_subject(
     candidate: Candidate, operation: Mapping[str, Any], inputs: Inputs, expected: Mapping[str, int]
 ) -> Subject:
-    """An operation over several sets of buffers, and once more as a user calls it. `inputs` are on the device."""
+    """Return an operation over several sets of buffers, and as a user calls it. `inputs` are on the device."""
     runs = [BoundRun(candidate, operation, inputs)]
     first = runs[0]
     n_bytes = first.input_bytes + first.output_bytes + first.scratch_bytes
@@ -62,7 +63,7 @@ def candidate_subject(
 
 
 def operator_call(run: BoundRun, operation: Mapping[str, Any]) -> Callable[[], None]:
-    """A call as an operator makes it: outputs and scratch are allocated, then the steps taken, all from Python."""
+    """Return a call as an operator makes it: it allocates outputs and scratch, then runs the steps, all from Python."""
     made = [
         (tensor["name"], run.tensors[tensor["name"]]) for tensor in operation["tensors"] if tensor["role"] != "input"
     ]
@@ -76,8 +77,8 @@ def operator_call(run: BoundRun, operation: Mapping[str, Any]) -> Callable[[], N
 
 
 class OutputWatch:
-    """Timed calls must do the work that was found right: in every block the outputs of one set of buffers, drawn at
-    random, are poisoned before and looked at after."""
+    """Checks that timed calls do the judged work: in every block the outputs of one random set of buffers are poisoned
+    before and compared after."""
 
     def __init__(self, runs: list[BoundRun], inputs: Inputs, expected: Mapping[str, int]) -> None:
         self._runs, self._draw = runs, random.Random()
@@ -90,8 +91,8 @@ class OutputWatch:
         self._difference = 0.0
 
     def capturing(self, place: int) -> Callable[[], None]:
-        """A call for a graph to capture. The results of library steps are the graph's: the first capture of a set is
-        the one that blocks replay."""
+        """Return a call for a graph to capture. The results of library steps are the graph's: blocks replay the first
+        capture of a set."""
 
         def call() -> None:
             self._runs[place]()
@@ -111,7 +112,7 @@ class OutputWatch:
             tensor.view(-1).view(torch.uint8).fill_(POISON_BYTE)
 
     def after_block(self) -> None:
-        """Its outputs against those of the call that was judged."""
+        """Compare its outputs with those of the judged call."""
         run, other = self._runs[self._watched], self._runs[self._watched - 1]
         self._n_checked += 1
         found = run.output_fingerprints()
@@ -125,9 +126,9 @@ class OutputWatch:
             self._difference = max(self._difference, _relative_difference(tensor, other.output_tensors()[name]))
 
     def report(self) -> dict[str, Any]:
-        """``{"n_checked", "n_unequal", "relative_difference", "changed_inputs", "overrun"}``. The difference is the
-        largest ||now - other|| / ||other|| of an output whose bytes were not those of the first call; infinite where
-        NaNs are in other places, or nothing was written."""
+        """Return ``{"n_checked", "n_unequal", "relative_difference", "changed_inputs", "overrun"}``. The difference is
+        the largest ||now - other|| / ||other|| of an output whose bytes differed from those of the first call; infinite
+        where NaNs are in other places, or nothing was written."""
         return {
             "n_checked": self._n_checked,
             "n_unequal": self._n_unequal,

@@ -1,8 +1,8 @@
-"""CUDA graphs that the harness captures: several calls as one launch from the host.
+"""Capture CUDA graphs: several calls as one launch from the host.
 
-On the device, launches of a graph follow each other closer than those of a stream (0.7 us against 1.5 to 1.65 us for a
-kernel that does nothing), and equally close in every process, which those of a stream do not: each process has a
-constant of its own (both measured on one H200, 2026-11-21). So both sides are captured where they can be.
+On the device, launches of a graph follow each other more closely than those of a stream (0.7 us against 1.5 to 1.65 us
+for an empty kernel). Their distance is also equal in every process, while each process has a constant of its own for a
+stream (both measured on one H200, 2026-11-21). So both sides are captured where possible.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import torch
 class CapturedCalls:
     """Calls as one CUDA graph. Calling it replays them on the current stream and returns at once.
 
-    `arm` is asked for the calls on the stream that is captured, before the capture, so that what autograd does later is
-    captured, too. Raises RuntimeError for what cannot be captured.
+    `arm` returns the calls, on the captured stream and before the capture, so that autograd's later work is captured,
+    too. Raises RuntimeError for calls that cannot be captured.
     """
 
     def __init__(self, arm: Callable[[int], Callable[[], Any]], places: Sequence[int], device: int, pool: Any) -> None:
@@ -41,7 +41,7 @@ class CapturedCalls:
 
 
 def capture_stream(device: int) -> torch.cuda.Stream:
-    """One per device: the default stream cannot be captured."""
+    """Return one stream per device: the default stream cannot be captured."""
     if device not in _STREAMS:
         _STREAMS[device] = torch.cuda.Stream(device)
     return _STREAMS[device]

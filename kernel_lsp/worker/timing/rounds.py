@@ -1,7 +1,7 @@
 """Commands that time one subject: `prepare_probe`, `set_calls`, `time_block` (a block of samples) and `end_timing`.
 
-A subject is a candidate's operation (`timing_candidate`) or a way to run the task in PyTorch (`baseline`): these live
-in different processes. Who asks for the blocks alternates between them; between two blocks nothing runs here.
+A subject is a candidate's operation (`timing.candidate`) or a PyTorch baseline (`timing.baseline`): these live in
+different processes. The client alternates blocks between them; between two blocks nothing runs here.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from .subject import (
 )
 
 PROBE_ELEMENTS = 1 << 18
-"""Of 4 bytes: a kernel of two or three microseconds, most of it its launch."""
+"""Elements of 4 bytes: a kernel of 2 or 3 us, most of it its launch."""
 
 SUBJECTS: dict[str, Subject] = {}
 
 
 def prepare_probe(request: dict[str, Any]) -> dict[str, Any]:
-    """``{"subject", "device", "method"}``: one small kernel of PyTorch's, the same in every process: it tells how two
-    processes differ. Answers as `admit` says."""
+    """Prepare one small kernel of PyTorch's, the same in every process, which shows the difference between two
+    processes: ``{"subject", "device", "method"}``. Answers as `admit`."""
     device = None if request["device"] == "cpu" else int(request["device"])
     where = torch.device("cpu") if device is None else torch.device("cuda", device)
     pairs = [[torch.rand(PROBE_ELEMENTS, device=where) + 1 for _ in range(2)] for _ in range(MAX_SETS)]
@@ -52,46 +52,47 @@ def prepare_probe(request: dict[str, Any]) -> dict[str, Any]:
     try:
         subject = Subject(arm, _no_call, MAX_SETS, device, graph_arm=graph_arm)
         return {"status": "ready", **admit(request["subject"], subject, MAX_SETS)}
-    except RuntimeError as error:  # torch raises nothing narrower for what a device refuses
+    except RuntimeError as error:  # torch raises nothing narrower for refusals of a device
         return {"status": "crashed", "message": str(error)[:500]}
 
 
 def set_calls(request: dict[str, Any]) -> dict[str, Any]:
-    """``{"subject", "n_calls"}``: put so many calls into each sample, so that what is around them weighs as much as on
-    the other side. Answers as `admit` does, or ``{"status": "crashed", "message"}``."""
+    """Set the calls of each sample, so that a sample's overhead weighs as much as on the other side: ``{"subject",
+    "n_calls"}``. Answers as `admit` does, or ``{"status": "crashed", "message"}``."""
     subject = _subject(request)
     try:
         with torch.no_grad(), _on(subject.device):
             return {"status": "ready", **_arranged(subject, int(request["n_calls"]))}
-    except RuntimeError as error:  # torch raises nothing narrower for what a device refuses
+    except RuntimeError as error:  # torch raises nothing narrower for refusals of a device
         return {"status": "crashed", "message": str(error)[:500]}
 
 
 def time_block(request: dict[str, Any]) -> dict[str, Any]:
-    """``{"subject", "n_samples", "n_warm_samples", "n_operator_calls"}``.
+    """Time a block: ``{"subject", "n_samples", "n_warm_samples", "n_operator_calls"}``.
 
-    Answers ``{"status": "timed", "cold_us": [...], "places": [...], "warm_us": [...], "operator_us": [...],
-    "clocks": {...}}``, times per call, and for each cold sample the first set of buffers that it used; or
-    ``{"status": "crashed", "message"}`` when the device or PyTorch fails: then use another process.
+    Answers ``{"status": "timed", "cold_us": [...], "places": [...], "warm_us": [...], "operator_us": [...], "clocks":
+    {...}}``, times per call, and for each cold sample the first set of buffers that it used; or ``{"status": "crashed",
+    "message"}`` when the device or PyTorch fails: then use another process.
     """
     subject = _subject(request)
     try:
         with torch.no_grad(), _on(subject.device):
             return {"status": "timed", **_block(subject, request)}
-    except RuntimeError as error:  # torch raises nothing narrower for what a device refuses
+    except RuntimeError as error:  # torch raises nothing narrower for refusals of a device
         return {"status": "crashed", "message": str(error)[:500]}
 
 
 def end_timing(request: dict[str, Any]) -> dict[str, Any]:
-    """``{"subject"}``: forget it, and say what was seen of its results: `OutputWatch.report` for a candidate."""
+    """Remove the subject of ``{"subject"}``, and return the checks of its results: `OutputWatch.report` for a
+    candidate."""
     subject = _subject(request)
     del SUBJECTS[request["subject"]]
     return {"status": "ended", **subject.watch.report()}
 
 
 def admit(name: str, subject: Subject, n_calls: int = 0) -> dict[str, Any]:
-    """Make a subject known under a name, warm it up, capture its graphs, and probe it. `n_calls` go into each sample,
-    or as many as make it long enough.
+    """Register a subject under a name, warm it up, capture its graphs, and probe it. `n_calls` go into each sample, or
+    as many as make it long enough.
 
     Answers ``{"n_sets", "n_calls", "max_calls", "method", "method_reason", "time_us", "enqueue_us", "resolution_us",
     "tick_us", ...facts of the device}``; `method` is `GRAPH` or `STREAM`, times are per call.
@@ -113,12 +114,12 @@ _DRAW = random.Random()
 def _block(subject: Subject, request: dict[str, Any]) -> dict[str, Any]:
     n_samples, stopwatch = int(request["n_samples"]), stopwatch_of(subject.device)
     start = _DRAW.randrange(subject.n_sets)
-    # The first sample of a block comes after another process had the device: it is not kept.
+    # Discard the first sample of a block: another process used the device before it.
     used = {place for index in range(n_samples + 1) for place in subject.places(start + index)}
     subject.watch.before_block(sorted(used))
     for index in range(n_samples + 1):
         stopwatch.cold_sample(subject.cold_sample(start + index), subject.sleep_us, subject.written_bytes)
-    clocks = _clocks(subject.device).read()  # while the device is at it
+    clocks = _clocks(subject.device).read()  # while the device is busy
     cold = stopwatch.take()[1:]
     warm = _warm_samples(subject, int(request["n_warm_samples"]))
     subject.watch.after_block()
@@ -144,7 +145,7 @@ def _warm_samples(subject: Subject, n_samples: int) -> list[float]:
 
 
 def _operator_samples(subject: Subject, n_calls: int) -> list[float]:
-    """One sample: the host's time per call until the device has done them all."""
+    """Return one sample: the host's time per call until the device has done them all."""
     if n_calls == 0:
         return []
     stopwatch = stopwatch_of(subject.device)
@@ -158,12 +159,12 @@ def _operator_samples(subject: Subject, n_calls: int) -> list[float]:
 
 
 def _no_call(place: int) -> Callable[[], Any]:
-    """Of a subject that is no operator."""
+    """Return an empty call, for a subject that is no operator."""
     return lambda: None
 
 
 def _arranged(subject: Subject, n_calls: int) -> dict[str, Any]:
-    """Put so many calls into each sample, and say how it went."""
+    """Set the calls of each sample, and return the result."""
     put_calls(subject, n_calls)
     resolution = _resolution(subject.device, stopwatch_of(subject.device))
     return {
@@ -210,7 +211,7 @@ def _switch(is_on: bool) -> str:
 
 
 def _uuid(device: int) -> str:
-    """As NVML spells it; empty where torch does not tell."""
+    """Return the UUID in NVML's spelling; empty where torch does not tell."""
     uuid = getattr(torch.cuda.get_device_properties(device), "uuid", "")
     return f"GPU-{uuid}" if uuid else ""
 

@@ -1,8 +1,8 @@
-"""Samples of time: of the device between two events, or, where there is none, of the host.
+"""Take samples of time: of the device between two events, or, without a device, of the host.
 
-A sample is one interval around one or more calls. On a device, what comes before each is the same for everything that
-is timed: reading twice as much as L2 holds (for cold samples), then a sleep on the device for as long as the host needs
-to enqueue the calls, so that gaps between launches are the device's and not Python's.
+A sample is one interval around one or more calls. On a device, its preparation is the same for everything that is
+timed. It reads twice the size of L2 (for cold samples), then sleeps on the device while the host enqueues the calls, so
+that gaps between launches are the device's and not Python's.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ import torch
 
 L2_FLUSH_FACTOR = 2
 SLEEP_CYCLES_PER_US = 2000
-"""Of `torch.cuda._sleep`, at the highest clock of current GPUs: sleeping too long costs little."""
+"""Cycles of `torch.cuda._sleep` per microsecond, at the highest clock of current GPUs: sleeping too long costs
+little."""
 N_EMPTY_SAMPLES = 15
 EVENT_TICK_US = 0.5
-"""Of CUDA's events, as cudaEventElapsedTime documents it; newer GPUs tick finer."""
+"""Resolution of CUDA's events in microseconds, as documented for cudaEventElapsedTime; newer GPUs resolve more."""
 
 Calls = Sequence[Callable[[], Any]]
 
 
 @dataclass
 class Resolution:
-    """`empty_us`: the time of nothing. `tick_us`: the smallest difference seen between two such times."""
+    """`empty_us`: the time of an empty sample. `tick_us`: the smallest difference seen between two such times."""
 
     empty_us: float
     tick_us: float
@@ -45,16 +46,16 @@ class CudaStopwatch:
         self._pending: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
 
     def cold_sample(self, calls: Calls, sleep_us: float, written_bytes: int = 0) -> None:
-        """Calls that find nothing of theirs in L2. `written_bytes` of it are left to be written to memory, as a call
-        that writes so many leaves them to the next: so a single call takes as long as one of many. Were all of L2 left
-        so, a kernel that only reads would be charged for up to 14 us of writes on an H200; were none, one that writes
-        would not be charged for its own."""
+        """Enqueue calls that find none of their data in L2. `written_bytes` of L2 are left dirty, as by a previous call
+        that writes so many: a single call then takes as long as one of many. Leaving all of L2 dirty would charge a
+        read-only kernel for up to 14 us of writes on an H200. Leaving none dirty would not charge a writing kernel for
+        its own."""
         self._read.sum()
         self._written[: min(written_bytes, self._l2_bytes) // 4].add_(1.0)
         self.warm_sample(calls, sleep_us)
 
     def warm_sample(self, calls: Calls, sleep_us: float) -> None:
-        """Calls that find in L2 what came before them."""
+        """Enqueue calls that find the previous contents of L2."""
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         torch.cuda._sleep(int(sleep_us * SLEEP_CYCLES_PER_US))
         start.record()
@@ -64,18 +65,18 @@ class CudaStopwatch:
         self._pending.append((start, end))
 
     def take(self) -> list[float]:
-        """Microseconds of each sample since the last `take`."""
+        """Return the microseconds of each sample since the last `take`."""
         self.wait()
         times = [start.elapsed_time(end) * 1e3 for start, end in self._pending]
         self._pending.clear()
         return times
 
     def wait(self) -> None:
-        """Until the device has done all its work."""
+        """Wait until the device has done all its work."""
         torch.cuda.synchronize(self._device)
 
     def resolution(self) -> Resolution:
-        """From samples with nothing between their events."""
+        """Measure samples with nothing between their events."""
         for _ in range(N_EMPTY_SAMPLES):
             self.cold_sample((), 0.0)
         return _resolution(self.take(), EVENT_TICK_US)
@@ -88,26 +89,26 @@ class HostStopwatch:
         self._times: list[float] = []
 
     def cold_sample(self, calls: Calls, sleep_us: float, written_bytes: int = 0) -> None:
-        """The same as a warm one."""
+        """Take a warm sample: a CPU's caches are not flushed."""
         self.warm_sample(calls, sleep_us)
 
     def warm_sample(self, calls: Calls, sleep_us: float) -> None:
-        """Runs the calls at once."""
+        """Run the calls at once."""
         started = time.perf_counter_ns()
         for call in calls:
             call()
         self._times.append((time.perf_counter_ns() - started) / 1e3)
 
     def take(self) -> list[float]:
-        """Microseconds of each sample since the last `take`."""
+        """Return the microseconds of each sample since the last `take`."""
         times, self._times = self._times, []
         return times
 
     def wait(self) -> None:
-        """Nothing runs by itself."""
+        """Return at once: nothing runs asynchronously."""
 
     def resolution(self) -> Resolution:
-        """From samples with nothing between two readings."""
+        """Measure samples with nothing between two readings."""
         for _ in range(N_EMPTY_SAMPLES):
             self.warm_sample((), 0.0)
         return _resolution(self.take(), time.get_clock_info("perf_counter").resolution * 1e6)

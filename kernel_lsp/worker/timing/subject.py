@@ -1,4 +1,4 @@
-"""Subjects of timing: what is called, on which buffers, and how many calls make a sample."""
+"""Subjects of timing: the calls, their buffers, and the number of calls of a sample."""
 
 from __future__ import annotations
 
@@ -15,48 +15,49 @@ from .graph import CapturedCalls
 from .stopwatch import CudaStopwatch, HostStopwatch, Stopwatch
 
 GRAPH, STREAM = "graph", "stream"
-"""How the calls of a sample reach the device: as one CUDA graph of ours, or one after the other."""
+"""Launch methods of a sample's calls: as one CUDA graph of ours, or one after the other."""
 N_WARM_UP = 3
 N_PROBES = 5
 LEAST_SAMPLE_US = 200.0
-"""Calls are put into one sample until it is as long: what is around them, 2.9 us on one H200, is divided by them."""
+"""Minimum microseconds of a sample. More calls are added until it is reached, which divides the overhead, 2.9 us on one
+H200."""
 N_PROBE_CALLS = 8
-"""Of a sample that tells how many calls a sample should have: in a single one the launch is most of it."""
+"""Calls of the sample that determines the calls per sample: a single one is mostly launch."""
 MAX_SHARED_GRAPHS = 4
-"""Of several calls each: they begin at different sets of buffers."""
+"""Maximum graphs of several calls each, which begin at different sets of buffers."""
 MAX_SLEEP_US = 4000.0
 SLEEP_MARGIN = 1.5
-"""Times the host's own time to enqueue: it varies."""
+"""Factor on the host's own time to enqueue, which varies."""
 LEAST_SLEEP_US = 20.0
-"""For the events and the sleep's own launch."""
+"""Microseconds for the events and the sleep's own launch."""
 MAX_SETS = 16
 SET_BYTES_BUDGET = 2 << 30
-"""Of all copies of one subject's buffers; two are made whatever they take."""
+"""Maximum bytes of all copies of one subject's buffers; two are made in any case."""
 FREE_MEMORY_SHARE = 8
-"""One part in so many of the device's free memory may go into copies."""
+"""Divisor of the device's free memory: that share may go into copies."""
 
 Arm = Callable[[int], Callable[[], Any]]
 
 
 class NoWatch:
-    """Nothing about a subject's results is looked at."""
+    """A watch that checks nothing."""
 
     def before_block(self, places: list[int]) -> None:
-        """Nothing to prepare."""
+        """Do nothing."""
 
     def after_block(self) -> None:
-        """Nothing to look at."""
+        """Do nothing."""
 
     def report(self) -> dict[str, Any]:
-        """Nothing was looked at."""
+        """Return an empty report."""
         return {}
 
 
 @dataclass
 class Subject:
-    """Something to time. `arm(place)` does what is not timed and gives a call on the buffers at `place`, of `n_sets`;
-    `arm_operator` the same for a call as a user makes it. At most `max_calls` are armed at once. `graph_arm` arms what
-    a CUDA graph captures; None where it has graphs of its own."""
+    """A subject to time. `arm(place)` does the untimed preparation and returns a call on the buffers at `place`, of
+    `n_sets`; `arm_operator` the same for a call as a user makes it. At most `max_calls` are armed at once. `graph_arm`
+    arms the calls that a CUDA graph captures; None where the subject has graphs of its own."""
 
     arm: Arm
     arm_operator: Arm
@@ -67,7 +68,7 @@ class Subject:
     watch: Any = field(default_factory=NoWatch)
     n_calls: int = 1
     written_bytes: int = 0
-    """By one call, at least: its results."""
+    """Minimum bytes that one call writes: its results."""
     own_enqueue_us: float = 0.0
     """The host's time for one call."""
     enqueue_us: float = 0.0
@@ -77,36 +78,36 @@ class Subject:
     capture_problem: str = "it has graphs of its own, or runs on no GPU"
 
     def places(self, start: int) -> Sequence[int]:
-        """The sets of buffers that the sample at `start` uses."""
+        """Return the sets of buffers that the sample at `start` uses."""
         if self.graphs:
             return self.graphs[start % len(self.graphs)].places
         return self.around(start * self.n_calls)
 
     def around(self, start: int) -> Sequence[int]:
-        """As many sets as a sample has calls, from `start` on, around the end."""
+        """Return as many sets as a sample has calls, from `start` on, wrapping around."""
         return [(start + offset) % self.n_sets for offset in range(self.n_calls)]
 
     def cold_sample(self, start: int) -> list[Callable[[], Any]]:
-        """What one sample runs."""
+        """Return the calls of one cold sample."""
         if self.graphs:
             return [self.graphs[start % len(self.graphs)]]
         return [self.arm(place) for place in self.places(start)]
 
     def warm_sample(self) -> list[Callable[[], Any]]:
-        """The same buffers again and again."""
+        """Return calls on the same buffers again and again."""
         if self.warm_graph is not None:
             return [self.warm_graph]
         return [self.arm(0) for _ in range(self.n_calls)]
 
     @property
     def sleep_us(self) -> float:
-        """How long the device waits for the host to enqueue a sample."""
+        """Return the time that the device waits for the host to enqueue a sample."""
         n_enqueued = 1 if self.graphs else self.n_calls
         return min(MAX_SLEEP_US, LEAST_SLEEP_US + SLEEP_MARGIN * n_enqueued * self.enqueue_us)
 
 
 def warm_up(subject: Subject) -> None:
-    """Call it on every set of buffers, and learn what a call costs the host."""
+    """Call it on every set of buffers, and measure a call's cost on the host."""
     stopwatch = stopwatch_of(subject.device)
     for place in range(max(N_WARM_UP, subject.n_sets)):
         subject.arm(place % subject.n_sets)()
@@ -115,7 +116,7 @@ def warm_up(subject: Subject) -> None:
 
 
 def put_calls(subject: Subject, n_calls: int) -> None:
-    """So many calls into each sample, as far as it can have them: as graphs, where they can be captured."""
+    """Set the calls of each sample, as far as possible: as graphs, where they can be captured."""
     subject.graphs, subject.warm_graph, subject.enqueue_us = [], None, subject.own_enqueue_us
     subject.n_calls = max(1, min(n_calls, subject.max_calls, subject.n_sets))
     if not _capture(subject, stopwatch_of(subject.device)):
@@ -123,7 +124,7 @@ def put_calls(subject: Subject, n_calls: int) -> None:
 
 
 def long_enough(subject: Subject) -> int:
-    """Calls for one sample: a power of two, so that small differences in time seldom make one."""
+    """Return the calls for one sample: a power of two, so that small differences in time seldom change it."""
     subject.enqueue_us = subject.own_enqueue_us
     subject.n_calls = max(1, min(N_PROBE_CALLS, subject.max_calls, subject.n_sets, _affordable_calls(subject)))
     wanted = LEAST_SAMPLE_US / max(probe_us(subject), 1e-3)
@@ -131,7 +132,7 @@ def long_enough(subject: Subject) -> int:
 
 
 def probe_us(subject: Subject) -> float:
-    """Per call, in the shortest of a few samples."""
+    """Return the time per call, in the shortest of a few samples."""
     stopwatch = stopwatch_of(subject.device)
     for _ in range(N_PROBES):
         stopwatch.cold_sample(subject.cold_sample(0), subject.sleep_us, subject.written_bytes)
@@ -139,15 +140,15 @@ def probe_us(subject: Subject) -> float:
 
 
 def set_precision() -> None:
-    """The same in every process that is timed: TF32 off, as the budgets of correctness assume; cuDNN chooses its
-    algorithms by trying them."""
+    """Set the same precision in every timed process: TF32 is off, as the tolerances of correctness assume; cuDNN
+    selects its algorithms by trying them."""
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
 
 
 def n_affordable_sets(set_bytes: int, device: int | None) -> int:
-    """How many copies of a subject's buffers are made."""
+    """Return the number of copies of a subject's buffers."""
     budget = SET_BYTES_BUDGET
     if device is not None:
         budget = min(budget, torch.cuda.mem_get_info(device)[0] // FREE_MEMORY_SHARE)
@@ -155,14 +156,14 @@ def n_affordable_sets(set_bytes: int, device: int | None) -> int:
 
 
 def refuse_zeros(inputs: Mapping[str, torch.Tensor]) -> None:
-    """Zeros take less power, so a GPU runs them faster than anything real."""
+    """Refuse inputs of only zeros: they take less power, so a GPU runs them faster than real data."""
     floating = [tensor for tensor in inputs.values() if tensor.is_floating_point() and tensor.numel()]
     if floating and not any(bool(tensor.any()) for tensor in floating):
         raise Failure("all floating inputs are zero: times on zeros are not true of other inputs")
 
 
 def stopwatch_of(device: int | None) -> Stopwatch:
-    """One per device, with its memory to flush with."""
+    """Return one stopwatch per device, with its memory to flush with."""
     if device not in _STOPWATCHES:
         _STOPWATCHES[device] = HostStopwatch() if device is None else CudaStopwatch(device)
     return _STOPWATCHES[device]
@@ -174,7 +175,8 @@ _STOPWATCHES: dict[int | None, Stopwatch] = {}
 
 
 def _capture(subject: Subject, stopwatch: Stopwatch) -> bool:
-    """Whether the subject's calls are graphs from now on; what cannot be captured stays as it is."""
+    """Capture the subject's calls as graphs; returns whether that succeeded. Calls that cannot be captured stay as they
+    are."""
     if subject.graph_arm is None or subject.device is None:
         return False
     arm, device, pool = subject.graph_arm, subject.device, torch.cuda.graph_pool_handle()
@@ -186,7 +188,7 @@ def _capture(subject: Subject, stopwatch: Stopwatch) -> bool:
         for graph in (*graphs, warm_graph):
             graph()
         stopwatch.wait()
-    except RuntimeError as error:  # torch raises nothing narrower for what cannot be captured
+    except RuntimeError as error:  # torch raises nothing narrower for calls that cannot be captured
         subject.capture_problem = short_message(error)
         return False
     subject.graphs, subject.warm_graph, subject.capture_problem = graphs, warm_graph, ""
@@ -195,7 +197,7 @@ def _capture(subject: Subject, stopwatch: Stopwatch) -> bool:
 
 
 def _enqueue_us(arm: Callable[[], Callable[[], Any]], stopwatch: Stopwatch) -> float:
-    """The host's time for one call, while the device has nothing else to do."""
+    """Return the host's time for one call, while the device is otherwise idle."""
     times = []
     for _ in range(N_PROBES):
         call = arm()
@@ -208,5 +210,5 @@ def _enqueue_us(arm: Callable[[], Callable[[], Any]], stopwatch: Stopwatch) -> f
 
 
 def _affordable_calls(subject: Subject) -> int:
-    """Calls that the device can be kept waiting for."""
+    """Return the number of calls that the device can be kept waiting for."""
     return max(1, int((MAX_SLEEP_US - LEAST_SLEEP_US) / max(SLEEP_MARGIN * subject.enqueue_us, 1.0)))

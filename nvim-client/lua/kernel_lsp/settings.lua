@@ -34,7 +34,7 @@
 ---@field earlyStop? "on"|"off" Stop a search near the speed of light (roofline bound), or when it gains nothing more.
 ---@field judges? "off"|"filter" Let models filter candidates before they reach the hardware.
 ---@field judgeThreshold? number Probability of correctness below which a judge votes no.
----@field outDirectory? string Folder of the two result files; default: next to the target's file.
+---@field outDirectory? string Folder of the result files; default: next to the target's file.
 ---@field logLevel? "debug"|"info"|"warning"|"error" Minimum level of log messages on stderr.
 ---@field sandbox? "auto"|"off"|"limits"|"landlock"|"landlock+seccomp"|"bwrap" Sandbox of compilers, the executor and workers: auto selects the strongest that this machine supports.
 ---@field diagnostics? boolean In an editor: show the rules' findings while you type.

@@ -440,7 +440,7 @@ async def test_a_time_below_the_floor_is_an_error_and_no_win(tmp_path: Path) -> 
     async with bench(tmp_path, candidate={"times_us": {"ours": 0.5}}) as it:
         outcome = await it.time()
     assert isinstance(outcome, ImpossibleTime)
-    assert "no right kernel takes less than" in outcome.message
+    assert "no correct kernel takes less than" in outcome.message
 
 
 async def test_the_floor_is_in_the_comparison(tmp_path: Path) -> None:
@@ -455,7 +455,7 @@ async def test_an_unknown_gpu_has_no_floor_and_says_so(tmp_path: Path) -> None:
     async with bench(tmp_path, gpu="Unheard-of 9000") as it:
         comparison = await it.comparison()
     assert comparison.floor is None
-    assert comparison.notes == ("no floor: no figures are known for Unheard-of 9000",)
+    assert comparison.notes == ("no speed of light (roofline bound): no figures are known for Unheard-of 9000",)
 
 
 async def test_what_was_offered_before_is_not_prepared_again(tmp_path: Path) -> None:

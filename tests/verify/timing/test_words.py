@@ -112,7 +112,7 @@ def test_a_time_under_the_resolution_says_nothing_and_says_that() -> None:
 def test_the_floor_and_its_basis_are_said() -> None:
     floor = TimeFloor(time_us=20.0, impossible_below_us=15.0, basis="86 MB at 4.3 TB/s (measured)")
     lines = detail_lines(comparison(timed("eager", 108), floor=floor))
-    assert "floor 20 us: 86 MB at 4.3 TB/s (measured); this takes 2 times that" in lines
+    assert "speed of light (roofline bound) 20 us: 86 MB at 4.3 TB/s (measured); this takes 2 times that" in lines
 
 
 def test_throttling_and_switches_are_said() -> None:

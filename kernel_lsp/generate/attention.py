@@ -1,0 +1,265 @@
+"""Find attention in a graph: a softmax of products of queries and keys, times values.
+
+The definitions say what is computed, not which operator was called, so `scaled_dot_product_attention`, its
+decompositions and attention written by hand look alike here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.generate.index import Index, Variable, as_index, coefficient
+from kernel_lsp.generate.lowering.elements import op
+from kernel_lsp.generate.scalar import Access, Argument, Constant, IndexValue, Operation, Scalar, compare, select
+from kernel_lsp.generate.scalar_walk import accesses, masked, rewrite
+from kernel_lsp.generate.tensor import Attention, Pointwise, Reduction, Tensor
+
+PRODUCT = "product"
+"""Name of the product of a query and a key in the score."""
+MINUS_INFINITY = float("-inf")
+MAX_HEAD = 128
+"""Maximum size of a head: 16 queries of a warp and their sums are in registers."""
+HEAD_MULTIPLE = 16
+OPERANDS = (DType.F32, DType.F16, DType.BF16)
+
+
+def find_attention(tensor: Tensor) -> Attention | None:
+    """Return the attention that a sum of products is; None when it is another."""
+    definition = tensor.definition
+    if not isinstance(definition, Reduction) or definition.contraction is None or len(definition.reduced) != 1:
+        return None
+    weights = _without_casts(_inlined(definition.contraction.left))
+    softmax = _find_softmax(weights, definition.reduced[0])
+    return None if softmax is None else _attention(definition, *softmax)
+
+
+def last_key_of(score: Scalar, m: Variable, key: Variable) -> Index | None:
+    """Return c where every score of a key beyond ``m + c`` is minus infinity, as causal masks make it."""
+    for condition in _conditions(score):
+        if not isinstance(condition, Operation) or condition.name not in ("le", "ge", "lt", "gt"):
+            continue
+        left, right = (_position_of(operand) for operand in condition.operands)
+        if left is None or right is None:
+            continue
+        beyond = left - right if condition.name in ("le", "lt") else right - left
+        beyond = beyond + 1 if condition.name in ("lt", "gt") else beyond  # beyond <= 0 for what is seen
+        if coefficient(beyond, key) == as_index(1) and coefficient(beyond, m) == as_index(-1):
+            return as_index(key) - as_index(m) - beyond
+    return None
+
+
+# --- below: the softmax
+
+
+def _find_softmax(weights: Scalar, key: Variable) -> tuple[Scalar, bool] | None:
+    """Return the scores, over `key`, of which the weights are the softmax, and whether none are zeros."""
+    for peak in _reductions(weights, "max"):
+        score = _body_at(peak, key)
+        exponential = op("exp", op("sub", score, peak))
+        for total in _reductions(weights, "sum"):
+            if _body_at(total, key) != exponential:
+                continue
+            log_sum = op("add", peak, op("log", total))
+            plain = {op("div", exponential, total), op("exp", op("sub", score, log_sum))}
+            if weights in plain:
+                return score, False
+            if _is_safe(weights, score, peak, plain, key):
+                return score, True
+    return None
+
+
+def _is_safe(weights: Scalar, score: Scalar, peak: Access, plain: set[Scalar], key: Variable) -> bool:
+    """Whether the weights are the softmax, but zeros where all scores are minus infinity."""
+    if not isinstance(weights, Operation) or weights.name != "select":
+        return False
+    condition, zeros, rest = weights.operands
+    if not isinstance(zeros, Constant) or zeros.value != 0 or _without_casts(rest) not in plain:
+        return False
+    lowest = Constant(MINUS_INFINITY, score.dtype)
+    if condition == compare("eq", peak, lowest):
+        return True
+    is_seen = op("logical_not", compare("eq", score, lowest))
+    any_seen = [entry for entry in _reductions(condition, "any") if _body_at(entry, key) == is_seen]
+    return bool(any_seen) and condition == op("logical_not", any_seen[0])
+
+
+def _reductions(scalar: Scalar, kind: str) -> list[Access]:
+    return [
+        access
+        for access in accesses(scalar)
+        if isinstance(access.tensor.definition, Reduction)
+        and access.tensor.definition.kind == kind
+        and access.tensor.definition.contraction is None
+        and len(access.tensor.definition.reduced) == 1
+    ]
+
+
+def _body_at(access: Access, key: Variable) -> Scalar:
+    """Return what the reduction combines at the row that is read, over `key`."""
+    definition = access.tensor.definition
+    assert isinstance(definition, Reduction)
+    replacements = dict(zip(definition.variables, access.index, strict=True))
+    return _inlined(definition.body.substitute({**replacements, definition.reduced[0]: as_index(key)}))
+
+
+# --- below: the products
+
+
+def _attention(definition: Reduction, score: Scalar, is_safe: bool) -> Attention | None:
+    contraction, key = definition.contraction, definition.reduced[0]
+    assert contraction is not None
+    products = [access for access in accesses(score) if _is_product(access.tensor)]
+    if len(products) != 1 or products[0].mask is not None:
+        return None
+    product = products[0]
+    inner = product.tensor.definition
+    assert isinstance(inner, Reduction)
+    assert inner.contraction is not None
+    replacements = dict(zip(inner.variables, product.index, strict=True))
+    query_part, key_part = (
+        factor.substitute(replacements) for factor in (inner.contraction.left, inner.contraction.right)
+    )
+    rows = frozenset(definition.variables[axis] for axis in contraction.row_axes)
+    if key in query_part.variables:
+        query_part, key_part = key_part, query_part
+    if key in query_part.variables or rows & key_part.variables:
+        return None
+    value = contraction.right
+    scale = 1.0
+    if plain := _plain_operands(query_part, key_part, value):
+        query_part, key_part, value, scale = plain
+    if not _are_operands(query_part, key_part, value):
+        return None
+
+    def named(access: Access) -> Scalar:
+        if access != product:
+            return access
+        argument = Argument(PRODUCT, access.dtype)
+        return argument if scale == 1.0 else op("mul", argument, Constant(scale, access.dtype))
+
+    axes = (contraction.batch_axes, contraction.row_axes, contraction.column_axes)
+    parts = (query_part, key_part, value, _chosen(rewrite(score, named)))
+    found = Attention(definition.variables, key, inner.reduced[0], *parts, is_safe, *axes)
+    return found if _fits(found) else None
+
+
+def _plain_operands(query_part: Scalar, key_part: Scalar, value: Scalar) -> tuple[Scalar, Scalar, Scalar, float] | None:
+    """Return the factors without conversions from narrower types and constant scales, and the product of the scales."""
+    (query, query_scale), (key, key_scale), (plain_value, value_scale) = (
+        _unscaled(factor) for factor in (query_part, key_part, value)
+    )
+    kept = plain_value if value_scale == 1.0 else value
+    return (query, key, kept, query_scale * key_scale) if _are_operands(query, key, kept) else None
+
+
+def _unscaled(factor: Scalar) -> tuple[Scalar, float]:
+    scale = 1.0
+    while True:
+        inner, own = _peeled(factor)
+        if inner is None:
+            return factor, scale
+        factor, scale = inner, scale * own
+
+
+def _peeled(factor: Scalar) -> tuple[Scalar | None, float]:
+    """Return what a view, a widening conversion or a constant scale is made of; None for anything else."""
+    if isinstance(factor, Access) and factor.mask is None and isinstance(factor.tensor.definition, Pointwise):
+        definition = factor.tensor.definition
+        body = definition.body.substitute(dict(zip(definition.variables, factor.index, strict=True)))
+        is_plain = isinstance(body, Access) or _peeled(body)[0] is not None
+        return (body if is_plain else None), 1.0
+    if isinstance(factor, Operation) and factor.name == "cast":
+        inner = factor.operands[0]
+        is_widening = inner.dtype.is_floating and inner.dtype.itemsize <= factor.dtype.itemsize
+        return (inner if is_widening else None), 1.0
+    if isinstance(factor, Operation) and factor.name == "mul":
+        for inner, scale in (factor.operands, factor.operands[::-1]):
+            if isinstance(scale, Constant):
+                return inner, float(scale.value)
+    return None, 1.0
+
+
+def _is_product(tensor: Tensor) -> bool:
+    definition = tensor.definition
+    return isinstance(definition, Reduction) and definition.contraction is not None and len(definition.reduced) == 1
+
+
+def _are_operands(*factors: Scalar) -> bool:
+    types = {factor.dtype for factor in factors}
+    return len(types) == 1 and types <= set(OPERANDS)
+
+
+def _fits(attention: Attention) -> bool:
+    """Whether one row axis and one column axis have sizes that the fragments have."""
+    if len(attention.row_axes) != 1 or len(attention.column_axes) != 1:
+        return False
+    sizes = (attention.head.extent.constant, attention.variables[attention.column_axes[0]].extent.constant)
+    return all(size is not None and size % HEAD_MULTIPLE == 0 and 0 < size <= MAX_HEAD for size in sizes)
+
+
+# --- below: conditions and inlining
+
+
+def _chosen(score: Scalar) -> Scalar:
+    """Return the score with ``x + (seen ? 0 : -inf)`` as ``seen ? x : -inf``: a hidden NaN stays hidden."""
+    if not isinstance(score, Operation) or score.name != "add":
+        return score
+    for value, mask in (score.operands, score.operands[::-1]):
+        if isinstance(mask, Operation) and mask.name == "select" and _is_lowest(mask.operands[2]):
+            seen, zero, lowest = mask.operands
+            if isinstance(zero, Constant) and zero.value == 0:
+                return select(seen, _chosen(value), lowest)
+    return score
+
+
+def _conditions(score: Scalar) -> list[Scalar]:
+    """Return conditions without which the score is minus infinity."""
+    if not isinstance(score, Operation):
+        return []
+    if score.name == "cast":
+        return _conditions(score.operands[0])
+    if score.name == "add":
+        return [condition for operand in score.operands for condition in _conditions(operand)]
+    if score.name == "select" and _is_lowest(score.operands[2]):
+        return [*_conjuncts(score.operands[0]), *_conditions(score.operands[1])]
+    return []
+
+
+def _conjuncts(condition: Scalar) -> Sequence[Scalar]:
+    if isinstance(condition, Operation) and condition.name == "logical_and":
+        return [part for operand in condition.operands for part in _conjuncts(operand)]
+    return [condition]
+
+
+def _position_of(scalar: Scalar) -> Index | None:
+    if isinstance(scalar, IndexValue):
+        return scalar.index
+    return as_index(int(scalar.value)) if isinstance(scalar, Constant) and scalar.dtype == DType.I64 else None
+
+
+def _is_lowest(scalar: Scalar) -> bool:
+    return isinstance(scalar, Constant) and scalar.value == MINUS_INFINITY
+
+
+def _without_casts(scalar: Scalar) -> Scalar:
+    while isinstance(scalar, Operation) and scalar.name == "cast" and scalar.operands[0].dtype.is_floating:
+        scalar = scalar.operands[0]
+    return scalar
+
+
+def _inlined(scalar: Scalar) -> Scalar:
+    """Return the scalar with every pointwise definition written out."""
+    done: dict[bytes, Scalar] = {}
+
+    def inline(access: Access) -> Scalar:
+        definition = access.tensor.definition
+        if not isinstance(definition, Pointwise):
+            return access
+        if access.digest not in done:
+            body = definition.body.substitute(dict(zip(definition.variables, access.index, strict=True)))
+            written = rewrite(body, inline)
+            done[access.digest] = written if access.mask is None else masked(access.mask, written)
+        return done[access.digest]
+
+    return rewrite(scalar, inline)

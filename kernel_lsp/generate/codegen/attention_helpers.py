@@ -1,0 +1,237 @@
+"""Device functions of attention: a warp's 16 queries against a tile of keys and values, by `mma.sync`.
+
+A warp holds `scores` and `sums` as fragments of 16 x 8: entry c of a lane is at row `lane / 4 + c / 2 * 8` and column
+`lane % 4 * 2 + c % 2`. In f32 the keys that a fragment of weights multiplies are numbered so that no lane needs
+another's weights.
+"""
+
+from __future__ import annotations
+
+Helpers = dict[str, tuple[str, tuple[str, ...]]]
+
+ATTENTION_HELPERS: Helpers = {
+    "weigh_scores": (
+        """
+// Turns scores into weights relative to the largest score so far of each query, and scales what is summed so far to it.
+template <int KEYS, int HEAD>
+__device__ inline void weigh_scores(float (&scores)[KEYS / 8][4], float (&peaks)[2], float (&totals)[2],
+                                    float (&sums)[HEAD / 8][4]) {
+    #pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        float peak = peaks[half];
+        #pragma unroll
+        for (int n = 0; n < KEYS / 8; ++n) peak = fmaxf(peak, fmaxf(scores[n][half * 2], scores[n][half * 2 + 1]));
+        peak = fmaxf(peak, __shfl_xor_sync(0xffffffff, peak, 1));
+        peak = fmaxf(peak, __shfl_xor_sync(0xffffffff, peak, 2));
+        const float base = peak == -CUDART_INF_F ? 0.0f : peak;  // no key is seen yet
+        const float scale = expf(peaks[half] - base);
+        totals[half] *= scale;
+        #pragma unroll
+        for (int n = 0; n < HEAD / 8; ++n) {
+            sums[n][half * 2] *= scale;
+            sums[n][half * 2 + 1] *= scale;
+        }
+        #pragma unroll
+        for (int n = 0; n < KEYS / 8; ++n) {
+            #pragma unroll
+            for (int c = half * 2; c < half * 2 + 2; ++c) {
+                scores[n][c] = expf(scores[n][c] - base);
+                totals[half] += scores[n][c];
+            }
+        }
+        peaks[half] = peak;
+    }
+}
+""",
+        (),
+    ),
+    "combine_totals": (
+        """
+// The sums of weights over the four lanes that share a query.
+__device__ inline void combine_totals(float (&totals)[2]) {
+    #pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        totals[half] += __shfl_xor_sync(0xffffffff, totals[half], 1);
+        totals[half] += __shfl_xor_sync(0xffffffff, totals[half], 2);
+    }
+}
+""",
+        (),
+    ),
+    "load_queries_f32": (
+        """
+// The 16 rows of a warp as left factors of m16n8k8.
+template <int HEAD, int STRIDE>
+__device__ inline void load_queries_f32(float (&queries)[HEAD / 8][4], const float (*rows)[STRIDE]) {
+    const int lane = threadIdx.x % 32;
+    #pragma unroll
+    for (int step = 0; step < HEAD / 8; ++step) {
+        #pragma unroll
+        for (int c = 0; c < 4; ++c) queries[step][c] = rows[lane / 4 + c % 2 * 8][step * 8 + lane % 4 + c / 2 * 4];
+    }
+}
+""",
+        (),
+    ),
+    "multiply_keys_f32": (
+        """
+// scores = queries * keys^T; three products of TF32 parts give the digits of f32. The two small ones are added up
+// apart: tensor cores round towards zero after each instruction.
+template <int HEAD, int KEYS, int STRIDE>
+__device__ inline void multiply_keys_f32(float (&scores)[KEYS / 8][4], const float (&queries)[HEAD / 8][4],
+                                         const float (*keys)[STRIDE]) {
+    const int lane = threadIdx.x % 32;
+    float small[KEYS / 8][4] = {};
+    #pragma unroll
+    for (int n = 0; n < KEYS / 8; ++n) {
+        for (int c = 0; c < 4; ++c) scores[n][c] = 0.0f;
+    }
+    #pragma unroll
+    for (int step = 0; step < HEAD / 8; ++step) {
+        unsigned query_high[4], query_low[4];
+        #pragma unroll
+        for (int c = 0; c < 4; ++c) split_tf32(__float_as_uint(queries[step][c]), query_high[c], query_low[c]);
+        #pragma unroll
+        for (int n = 0; n < KEYS / 8; ++n) {
+            unsigned key_high[2], key_low[2];
+            #pragma unroll
+            for (int c = 0; c < 2; ++c) {
+                const float key = keys[n * 8 + lane / 4][step * 8 + lane % 4 + c * 4];
+                split_tf32(__float_as_uint(key), key_high[c], key_low[c]);
+            }
+            multiply_tf32(small[n], query_low, key_high);
+            multiply_tf32(small[n], query_high, key_low);
+            multiply_tf32(scores[n], query_high, key_high);
+        }
+    }
+    #pragma unroll
+    for (int n = 0; n < KEYS / 8; ++n) {
+        for (int c = 0; c < 4; ++c) scores[n][c] += small[n][c];
+    }
+}
+""",
+        ("split_tf32", "multiply_tf32"),
+    ),
+    "multiply_values_f32": (
+        """
+// sums += weights * values. Columns 2 j and 2 j + 1 of a fragment of weights are rows j and j + 4 of the product. A
+// tile is added up by itself, and then to the sums in f32.
+template <int HEAD, int KEYS, int STRIDE>
+__device__ inline void multiply_values_f32(float (&sums)[HEAD / 8][4], const float (&weights)[KEYS / 8][4],
+                                           const float (*values)[STRIDE]) {
+    const int lane = threadIdx.x % 32;
+    unsigned weight_high[KEYS / 8][4], weight_low[KEYS / 8][4];
+    #pragma unroll
+    for (int step = 0; step < KEYS / 8; ++step) {
+        #pragma unroll
+        for (int c = 0; c < 4; ++c) {
+            const float weight = weights[step][c / 2 + c % 2 * 2];
+            split_tf32(__float_as_uint(weight), weight_high[step][c], weight_low[step][c]);
+        }
+    }
+    #pragma unroll
+    for (int n = 0; n < HEAD / 8; ++n) {
+        float large[4] = {}, small[4] = {};
+        #pragma unroll
+        for (int step = 0; step < KEYS / 8; ++step) {
+            unsigned value_high[2], value_low[2];
+            #pragma unroll
+            for (int c = 0; c < 2; ++c) {
+                const float value = values[step * 8 + lane % 4 * 2 + c][n * 8 + lane / 4];
+                split_tf32(__float_as_uint(value), value_high[c], value_low[c]);
+            }
+            multiply_tf32(small, weight_low[step], value_high);
+            multiply_tf32(small, weight_high[step], value_low);
+            multiply_tf32(large, weight_high[step], value_high);
+        }
+        #pragma unroll
+        for (int c = 0; c < 4; ++c) sums[n][c] += large[c] + small[c];
+    }
+}
+""",
+        ("split_tf32", "multiply_tf32"),
+    ),
+}
+"""Text of each helper, and the helpers that it calls."""
+
+
+def _of_16_bits(kind: str, type_: str, pair: str, to_pair: str) -> Helpers:
+    """The same for elements of 16 bits, which m16n8k16 takes in pairs."""
+    return {
+        f"load_queries_{kind}": (
+            f"""
+// The 16 rows of a warp as left factors of m16n8k16: pairs of neighbours.
+template <int HEAD, int STRIDE>
+__device__ inline void load_queries_{kind}(unsigned (&queries)[HEAD / 16][4], const {type_} (*rows)[STRIDE]) {{
+    const int lane = threadIdx.x % 32;
+    #pragma unroll
+    for (int step = 0; step < HEAD / 16; ++step) {{
+        #pragma unroll
+        for (int c = 0; c < 4; ++c) {{
+            const {type_}* at = &rows[lane / 4 + c % 2 * 8][step * 16 + lane % 4 * 2 + c / 2 * 8];
+            queries[step][c] = *reinterpret_cast<const unsigned*>(at);
+        }}
+    }}
+}}
+""",
+            (),
+        ),
+        f"multiply_keys_{kind}": (
+            f"""
+// scores = queries * keys^T.
+template <int HEAD, int KEYS, int STRIDE>
+__device__ inline void multiply_keys_{kind}(float (&scores)[KEYS / 8][4], const unsigned (&queries)[HEAD / 16][4],
+                                          const {type_} (*keys)[STRIDE]) {{
+    const int lane = threadIdx.x % 32;
+    #pragma unroll
+    for (int n = 0; n < KEYS / 8; ++n) {{
+        for (int c = 0; c < 4; ++c) scores[n][c] = 0.0f;
+        #pragma unroll
+        for (int step = 0; step < HEAD / 16; ++step) {{
+            unsigned key[2];
+            #pragma unroll
+            for (int c = 0; c < 2; ++c) {{
+                const {type_}* at = &keys[n * 8 + lane / 4][step * 16 + lane % 4 * 2 + c * 8];
+                key[c] = *reinterpret_cast<const unsigned*>(at);
+            }}
+            multiply_{kind}(scores[n], queries[step], key);
+        }}
+    }}
+}}
+""",
+            (f"multiply_{kind}",),
+        ),
+        f"multiply_values_{kind}": (
+            f"""
+// sums += weights * values.
+template <int HEAD, int KEYS, int STRIDE>
+__device__ inline void multiply_values_{kind}(float (&sums)[HEAD / 8][4], const float (&weights)[KEYS / 8][4],
+                                            const {type_} (*values)[STRIDE]) {{
+    const int lane = threadIdx.x % 32;
+    #pragma unroll
+    for (int step = 0; step < KEYS / 16; ++step) {{
+        unsigned weight[4];
+        #pragma unroll
+        for (int c = 0; c < 4; ++c) {{
+            const float* two = &weights[step * 2 + c / 2][c % 2 * 2];
+            const {pair} rounded = {to_pair}(two[0], two[1]);
+            memcpy(&weight[c], &rounded, 4);
+        }}
+        #pragma unroll
+        for (int n = 0; n < HEAD / 16; ++n) {{
+            unsigned value[4];  // of two neighbouring fragments
+            load_transposed(value, &values[step * 16 + lane % 16][n * 16 + lane / 16 * 8]);
+            const unsigned first[2] = {{value[0], value[1]}}, second[2] = {{value[2], value[3]}};
+            multiply_{kind}(sums[n * 2], weight, first);
+            multiply_{kind}(sums[n * 2 + 1], weight, second);
+        }}
+    }}
+}}
+""",
+            (f"multiply_{kind}", "load_transposed"),
+        ),
+    }
+
+
+ATTENTION_HELPERS |= _of_16_bits("f16", "__half", "__half2", "__floats2half2_rn")
+ATTENTION_HELPERS |= _of_16_bits("bf16", "__nv_bfloat16", "__nv_bfloat162", "__floats2bfloat162_rn")

@@ -1,0 +1,48 @@
+"""A pair of dependent reductions in one pass: each thread keeps both for what it has read so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernel_lsp.generate.codegen.block import Block
+from kernel_lsp.generate.fusion.pairs import Pair
+
+
+@dataclass(frozen=True)
+class OnlinePair:
+    """Two running values of a thread, and for moments the number of elements that they are of.
+
+    Of ``exponentials``, `first` is the maximum; of ``moments`` it is the mean, relative to the pair's offset.
+    """
+
+    pair: Pair
+    first: str
+    second: str
+    count: str
+    values: str
+
+    @classmethod
+    def start(cls, block: Block, pair: Pair, first: str, second: str) -> OnlinePair:
+        """Declare the values of no elements."""
+        is_maximum = pair.kind == "exponentials"
+        name = block.declare(first, "float", "-CUDART_INF_F" if is_maximum else "0.0f", is_const=False)
+        sum_name = block.declare(second, "float", "0.0f", is_const=False)
+        count = "" if is_maximum else block.declare("count", "float", "0.0f", is_const=False)
+        return cls(pair, name, sum_name, count, block.names.take("values"))
+
+    def begin_pack(self, block: Block, width: int) -> None:
+        """Declare the values of one pack."""
+        block.line(f"float {self.values}[{width}];")
+
+    def add(self, block: Block, lane: str, text: str) -> None:
+        """Note the value of one lane of the pack."""
+        block.line(f"{self.values}[{lane}] = {text};")
+
+    def end_pack(self, block: Block) -> None:
+        """Combine the pack with what came before it."""
+        if self.count:
+            block.kernel.use("add_moments")
+            block.line(f"add_moments({self.values}, {self.count}, {self.first}, {self.second});")
+        else:
+            helper = block.kernel.use("add_exponentials", self.pair.first.tensor.dtype)
+            block.line(f"{helper}({self.values}, {self.first}, {self.second});")

@@ -1,0 +1,322 @@
+"""Several kernels in one launch: side by side in one grid, or one after the other behind barriers.
+
+Each kernel becomes a device function that takes the number of its block. A launch costs a microsecond or two whatever
+it does, so small kernels are better off sharing one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kernel_lsp.core.expression import Constant, Expression
+from kernel_lsp.core.expression_rules import binary
+from kernel_lsp.generate.codegen.helpers import HelperUse
+from kernel_lsp.generate.codegen.kernel import ONE, RenderedKernel, SharedArray, argument_of, function_text
+from kernel_lsp.generate.codegen.kernel_writer import KernelParameterText
+from kernel_lsp.generate.names import NamePool
+
+MAX_SHARED_BYTES = 40 << 10
+"""Static shared memory of all parts together: 48 KiB less what the helpers of reductions take."""
+RESTRICT = " __restrict__"
+
+
+def can_share(kernels: Sequence[RenderedKernel]) -> bool:
+    """Return whether one launch can do them all: blocks of one size that need nothing of a launch of their own, and
+    static shared memory for every part."""
+    return (
+        len({kernel.block for kernel in kernels}) == 1
+        and not any(kernel.attributes or kernel.shared_bytes or kernel.scratch or kernel.when for kernel in kernels)
+        and _n_shared_bytes(kernels) <= MAX_SHARED_BYTES
+    )
+
+
+def share_launch(
+    name: str,
+    stages: Sequence[Sequence[RenderedKernel]],
+    n_blocks: int,
+    n_resident: int,
+    index_type: str,
+    sizes: Mapping[str, Expression],
+) -> RenderedKernel:
+    """One kernel that does the parts of a stage side by side, and the stages in order.
+
+    With one stage each block does one part's block. With several, `n_blocks` blocks walk all of a stage's blocks, and
+    meet between stages: one block at `__syncthreads`, more at the barrier of a cooperative grid, `n_resident` of
+    them on a multiprocessor. `sizes` are the elements of tensors, by the plan's name.
+    """
+    return _SharedLaunch(name, [list(stage) for stage in stages], n_blocks, n_resident, index_type, sizes).render()
+
+
+# --- below: one launch
+
+
+def _n_shared_bytes(kernels: Sequence[RenderedKernel]) -> int:
+    """What all parts declare: the array that they share, and those of their own."""
+    own = sum(kernel.source.shared_bytes for kernel in kernels)
+    return own + sum(4 * array.n_elements * array.align // 16 for array in _shared_arrays(kernels).values())
+
+
+def _shared_arrays(kernels: Sequence[RenderedKernel]) -> dict[str, SharedArray]:
+    """By element type, an array as large as the largest that a part asks for."""
+    found: dict[str, SharedArray] = {}
+    for kernel in kernels:
+        array = kernel.source.memory
+        if array is not None and (array.type not in found or array.n_elements > found[array.type].n_elements):
+            found[array.type] = array
+    return {type_: replace(array, name=f"memory_of_{type_}") for type_, array in found.items()}
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A kernel as a device function. `n_blocks` is what the launch calls the number of its blocks."""
+
+    kernel: RenderedKernel
+    text: str
+    call: str
+    n_blocks: str
+
+
+class _SharedLaunch:
+    def __init__(
+        self,
+        name: str,
+        stages: list[list[RenderedKernel]],
+        n_blocks: int,
+        n_resident: int,
+        index_type: str,
+        sizes: Mapping[str, Expression],
+    ) -> None:
+        self.sizes, self.n_resident = sizes, n_resident
+        self.name, self.stages, self.n_blocks, self.index_type = name, stages, n_blocks, index_type
+        self.kernels = [kernel for stage in stages for kernel in stage]
+        self.names = NamePool({kernel.name for kernel in self.kernels})
+        self.parameters: dict[Expression, KernelParameterText] = {}
+        self.exchanged = _exchanged(self.kernels)
+        self.arrays = _shared_arrays(self.kernels)
+        self._collect_parameters()
+
+    def render(self) -> RenderedKernel:
+        stages = [[self._part(kernel) for kernel in stage] for stage in self.stages]
+        body = self._side_by_side(stages[0]) if len(stages) == 1 else self._staged(stages)
+        block = self.kernels[0].block
+        body = [*(f"    {array.declaration}  // of one part at a time" for array in self.arrays.values()), *body]
+        bounds = f"{block[0]}, {self.n_resident}" if self.n_resident > 1 and len(stages) > 1 else str(block[0])
+        signature = f"__global__ void __launch_bounds__({bounds}) {self.name}("
+        parameters = _ordered(self.parameters.values())
+        text = function_text(self._comment(), signature, parameters, body)
+        grid = self._total([part.kernel for part in stages[0]]) if len(stages) == 1 else Constant(self.n_blocks)
+        is_cooperative = len(stages) > 1 and self.n_blocks != 1
+        first = self.kernels[0]
+        return replace(
+            first,
+            name=self.name,
+            text="\n".join([*(part.text for stage in stages for part in stage), text]),
+            grid=(grid, ONE, ONE),
+            arguments=tuple(argument_of(parameter) for parameter in parameters),
+            helpers=frozenset().union(*(kernel.helpers for kernel in self.kernels), self._own_helpers(body)),
+            conditions=tuple(condition for kernel in self.kernels for condition in kernel.conditions),
+            attributes=(("cooperative", 1),) if is_cooperative else (),
+        )
+
+    def _comment(self) -> str:
+        names = [" and ".join(kernel.name for kernel in stage) for stage in self.stages]
+        if len(names) == 1:
+            return f"One launch for {names[0]}: each block does a block of one of them."
+        who = "One block does" if self.n_blocks == 1 else f"{self.n_blocks} blocks that run at once do"
+        return f"{who} all stages in order: {', then '.join(names)}."
+
+    def _own_helpers(self, body: Sequence[str]) -> frozenset[HelperUse]:
+        names = ("prefetch", "prefetch_all") if any("prefetch_all(" in line for line in body) else ()
+        return frozenset(HelperUse(name, "") for name in names)
+
+    # --- parameters
+
+    def _collect_parameters(self) -> None:
+        """One parameter per argument; a tensor that some part writes is written, and read by nobody else's promise."""
+        for kernel in self.kernels:
+            for parameter in kernel.source.parameters:
+                self._add_parameter(parameter)
+
+    def _add_parameter(self, parameter: KernelParameterText) -> str:
+        key = argument_of(parameter)
+        known = self.parameters.get(key)
+        if known is None:
+            name = self.names.take(_name_of(parameter))
+            declaration = _renamed(self._declaration(parameter), name)
+            known = self.parameters[key] = replace(parameter, declaration=declaration)
+        elif known.declaration.startswith("const ") and not parameter.declaration.startswith("const "):
+            declaration = _renamed(self._declaration(parameter), _name_of(known))
+            known = self.parameters[key] = replace(known, declaration=declaration)
+        return _name_of(known)
+
+    def _declaration(self, parameter: KernelParameterText) -> str:
+        """Without the promise that nobody else writes, where another part does."""
+        if parameter.argument in self.exchanged:
+            return parameter.declaration.replace(RESTRICT, "")
+        return parameter.declaration
+
+    def _count(self, kernel: RenderedKernel) -> str:
+        """The number of a part's blocks: a literal or a parameter."""
+        return self._size(self._total([kernel]), f"n_{kernel.name}")
+
+    def _size(self, size: Expression, name: str) -> str:
+        if isinstance(size, Constant):
+            return str(size)
+        return self._add_parameter(KernelParameterText(f"{self.index_type} {name}", str(size), size))
+
+    def _total(self, kernels: Sequence[RenderedKernel]) -> Expression:
+        total: Expression = Constant(0)
+        for kernel in kernels:
+            product: Expression = ONE
+            for extent in kernel.grid:
+                product = binary("*", product, extent)
+            total = binary("+", total, product)
+        return total
+
+    # --- parts
+
+    def _part(self, kernel: RenderedKernel) -> _Part:
+        source = kernel.source
+        taken = {word for line in source.body for word in re.findall(r"\w+", line)}
+        taken |= {_name_of(parameter) for parameter in source.parameters}
+        pool = NamePool(taken)
+        block = pool.take("block")
+        extra = [KernelParameterText(f"int {block}", "the part's own", "")]
+        arguments = []
+        positions, sizes = self._block_positions(kernel, block, pool)
+        for name, outer in sizes:
+            extra.append(KernelParameterText(f"int {name}", "", ""))
+            arguments.append(outer)
+        body = [_substituted(line, positions) for line in source.body]
+        if source.memory is not None:
+            extra.append(KernelParameterText(f"{source.memory.type}* {source.memory.name}", "shared", ""))
+            arguments.append(self.arrays[source.memory.type].name)
+            body = [line for line in body if source.memory.declaration not in line]
+        parameters = [replace(p, declaration=self._declaration(p)) for p in source.parameters]
+        signature = f"__device__ __forceinline__ void {kernel.name}("
+        text = function_text(source.comment, signature, [*extra, *parameters], body)
+        arguments += [_name_of(self.parameters[argument_of(parameter)]) for parameter in source.parameters]
+        return _Part(kernel, text, f"{kernel.name}(BLOCK, {', '.join(arguments)})", self._count(kernel))
+
+    def _block_positions(
+        self, kernel: RenderedKernel, block: str, pool: NamePool
+    ) -> tuple[dict[str, str], list[tuple[str, str]]]:
+        """What stands for blockIdx in a part, and the sizes of the part's grid that it takes for that."""
+        width, height, depth = kernel.grid
+        if height == ONE and depth == ONE:
+            return {"blockIdx.x": block}, []
+        sizes: list[tuple[str, str]] = []
+
+        def text(extent: Expression, wanted: str) -> str:
+            if isinstance(extent, Constant):
+                return str(extent)
+            name = pool.take(wanted)
+            sizes.append((name, self._size(extent, f"{kernel.name}_{wanted}")))
+            return name
+
+        columns = text(width, "grid_x")
+        positions = {"blockIdx.x": f"({block} % {columns})", "blockIdx.y": f"({block} / {columns})"}
+        if depth != ONE:
+            rows = text(height, "grid_y")
+            positions["blockIdx.y"] = f"({block} / {columns} % {rows})"
+            positions["blockIdx.z"] = f"({block} / ({columns} * {rows}))"
+        return positions, sizes
+
+    # --- bodies
+
+    def _side_by_side(self, parts: list[_Part]) -> list[str]:
+        if len(parts) == 1:
+            return [f"    {parts[0].call.replace('BLOCK', 'blockIdx.x')};"]
+        return ["    int block = blockIdx.x;", *self._dispatch(parts, "    ", "return;")]
+
+    def _dispatch(self, parts: list[_Part], indent: str, leave: str) -> list[str]:
+        """Find the part that `block` belongs to, and do it."""
+        lines = []
+        for part in parts[:-1]:
+            call = part.call.replace("BLOCK", "block")
+            lines += [f"{indent}if (block < {part.n_blocks}) {{", f"{indent}    {call};"]
+            lines += [f"{indent}    {leave}", f"{indent}}}", f"{indent}block -= {part.n_blocks};"]
+        return [*lines, f"{indent}{parts[-1].call.replace('BLOCK', 'block')};"]
+
+    def _staged(self, stages: list[list[_Part]]) -> list[str]:
+        lines = self._prefetches()
+        if self.n_blocks != 1:
+            lines.append("    const auto grid = cooperative_groups::this_grid();")
+        for position, parts in enumerate(stages):
+            if position:
+                barrier = "__syncthreads();" if self.n_blocks == 1 else "grid.sync();"
+                lines.append(f"    {barrier}  // the stages before are done")
+            lines += self._stage(parts)
+        return lines
+
+    def _prefetches(self) -> list[str]:
+        """One block has little to read: it asks for all of it at once, whatever stage needs it."""
+        if self.n_blocks != 1:
+            return []
+        lines = []
+        for key, parameter in list(self.parameters.items()):
+            size = self.sizes.get(str(parameter.argument))
+            if parameter.declaration.startswith("const ") and parameter.argument not in self.exchanged and size:
+                n_elements = self._size(size, f"n_{_name_of(parameter)}")
+                lines.append(f"    prefetch_all({_name_of(self.parameters[key])}, {n_elements});")
+        return lines
+
+    def _stage(self, parts: list[_Part]) -> list[str]:
+        if self.n_blocks == 1 and all(part.n_blocks == "1" for part in parts):
+            return [f"    {part.call.replace('BLOCK', '0')};" for part in parts]
+        lines = []
+        for part in parts if self.n_blocks == 1 else []:
+            lines += [f"    for (int block = 0; block < {part.n_blocks}; ++block) {{"]
+            lines += [f"        {part.call.replace('BLOCK', 'block')};", "        __syncthreads();", "    }"]
+        if lines:
+            return [line for line in lines if any(map(_uses_shared, parts)) or "__syncthreads" not in line]
+        total = " + ".join(part.n_blocks for part in parts)
+        lines = [f"    for (int item = blockIdx.x; item < {total}; item += gridDim.x) {{"]
+        for position, part in enumerate(parts):
+            before = "".join(f" - {entry.n_blocks}" for entry in parts[:position])
+            keyword = "else " if position else ""
+            last = position == len(parts) - 1
+            upto = " + ".join(entry.n_blocks for entry in parts[: position + 1])
+            condition = "" if last else f"if (item < {upto}) "
+            lines.append(f"        {keyword}{condition}{part.call.replace('BLOCK', f'item{before}')};")
+        return [*lines, "        __syncthreads();  // shared memory is free again", "    }"]
+
+
+def _uses_shared(part: _Part) -> bool:
+    """Whether a part's blocks must take turns with shared memory."""
+    source, helpers = part.kernel.source, part.kernel.helpers
+    is_helped = any(use.name.startswith(("block_", "column_")) for use in helpers)
+    return bool(source.shared_bytes or source.memory or is_helped)
+
+
+def _exchanged(kernels: Sequence[RenderedKernel]) -> frozenset[str]:
+    """Tensors that one part writes and another reads."""
+    written = {p.argument for kernel in kernels for p in kernel.source.parameters if _is_written(p)}
+    read = {p.argument for kernel in kernels for p in kernel.source.parameters if p.declaration.startswith("const ")}
+    return frozenset(name for name in written & read if isinstance(name, str))
+
+
+def _is_written(parameter: KernelParameterText) -> bool:
+    return "*" in parameter.declaration and not parameter.declaration.startswith("const ")
+
+
+def _name_of(parameter: KernelParameterText) -> str:
+    return parameter.declaration.rsplit(" ", 1)[-1]
+
+
+def _renamed(declaration: str, name: str) -> str:
+    return f"{declaration.rsplit(' ', 1)[0]} {name}"
+
+
+def _substituted(line: str, positions: dict[str, str]) -> str:
+    for word, text in positions.items():
+        line = line.replace(word, text)
+    return line
+
+
+def _ordered(parameters: object) -> list[KernelParameterText]:
+    """Tensors read, tensors written, sizes."""
+    found = list(parameters)  # type: ignore[call-overload]
+    return sorted(found, key=lambda entry: 2 if "*" not in entry.declaration else int(_is_written(entry)))

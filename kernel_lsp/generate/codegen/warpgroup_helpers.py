@@ -1,0 +1,64 @@
+"""Device functions of `wgmma`: four warps multiply together, with one factor in shared memory."""
+
+from __future__ import annotations
+
+WARPGROUP_COLUMNS = (32, 64, 128)
+"""Columns of results per `wgmma` that helpers exist for."""
+_REGISTERS_PER_LINE, _SUMS_PER_LINE = 16, 4
+
+
+def _lines(texts: list[str], indent: str, per_line: int, *, quoted: bool = False) -> str:
+    rows = [", ".join(texts[start : start + per_line]) for start in range(0, len(texts), per_line)]
+    return f', "\n{indent}"'.join(rows) if quoted else f",\n{indent}".join(rows)
+
+
+def _multiply(n_columns: int) -> str:
+    """Return the text of one `wgmma` of TF32 numbers, whose sums are `n_columns` / 2 registers of each thread."""
+    n_sums = n_columns // 2
+    registers = _lines([f"%{place}" for place in range(n_sums)], " " * 8, _REGISTERS_PER_LINE, quoted=True)
+    sums = _lines([f'"+f"(sums[{place // 4}][{place % 4}])' for place in range(n_sums)], " " * 10, _SUMS_PER_LINE)
+    a = ", ".join(f"%{n_sums + place}" for place in range(4))
+    operands = ", ".join(f'"r"(a[{place}])' for place in range(4))
+    return f"""
+// Starts sums = a * b, or += where `adds`: `a` is 64 x 8 in registers of four warps, `b` 8 x {n_columns} in shared
+// memory.
+__device__ inline void multiply_warpgroup_{n_columns}(float (&sums)[{n_columns // 8}][4], const unsigned (&a)[4],
+                                              unsigned long long b, bool adds) {{
+    asm volatile(
+        "{{\\n.reg .pred adds;\\nsetp.ne.b32 adds, %{n_sums + 5}, 0;\\n"
+        "wgmma.mma_async.sync.aligned.m64n{n_columns}k8.f32.tf32.tf32 {{"
+        "{registers}}}, "
+        "{{{a}}}, %{n_sums + 4}, adds, 1, 1;\\n}}"
+        : {sums}
+        : {operands}, "l"(b), "r"(static_cast<int>(adds)));
+}}
+"""
+
+
+WARPGROUP_HELPERS: dict[str, str] = {
+    "describe_tile": """
+// Describes a tile in shared memory to wgmma: 8 columns of 16 bytes lie together, the next 8 behind them, and the next
+// 16 bytes of k `step_bytes` away.
+__device__ inline unsigned long long describe_tile(const void* tile, int step_bytes) {
+    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(tile));
+    const unsigned long long near = (address >> 4 & 0x3fffu) | static_cast<unsigned>(step_bytes >> 4) << 16;
+    return near | 8ull << 32;
+}
+""",
+    "begin_products": """
+// From here on wgmma may read registers that were written before.
+__device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+""",
+    "commit_products": """
+__device__ inline void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+""",
+    "wait_for_products": """
+__device__ inline void wait_for_products() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
+""",
+    "show_to_products": """
+// Lets wgmma see what this thread has written to shared memory.
+__device__ inline void show_to_products() { asm volatile("fence.proxy.async;" ::: "memory"); }
+""",
+    **{f"multiply_warpgroup_{count}": _multiply(count) for count in WARPGROUP_COLUMNS},
+}
+"""Name -> text, for sm_90a alone."""

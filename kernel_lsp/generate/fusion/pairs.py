@@ -1,0 +1,98 @@
+"""Pairs of dependent reductions that parts of a row can compute on their own and that combine exactly enough.
+
+A variance needs the mean of the row, and a softmax's sum its maximum. A part of the row can use its own mean or maximum
+instead: Chan's formula, or a factor, then moves its result to that of the whole row. So one pass over memory and one
+exchange between blocks do for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction
+from kernel_lsp.generate.index import Index
+from kernel_lsp.generate.scalar import Access, Constant, IndexValue, Operation, Scalar
+
+PairKind = Literal["moments", "exponentials"]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """`second` depends on `first` through `pivot` alone: the mean of the row, or its maximum.
+
+    For ``moments``, `offset` is what `first` is relative to: the mean is ``offset + first / n``; None stands for 0.
+    """
+
+    kind: PairKind
+    first: RowReduction
+    second: RowReduction
+    pivot: Scalar
+    offset: Scalar | None = None
+
+
+def find_pairs(group: RowGroup) -> tuple[Pair, ...]:
+    """Return the pairs of a group. No reduction is in two of them."""
+    pairs: list[Pair] = []
+    for second in group.reductions:
+        pair = _pair_of(second, group.reductions, group.column.extent)
+        if pair is not None and all(pair.first is not other.first for other in pairs):
+            pairs.append(pair)
+    return tuple(pairs)
+
+
+# --- below: the two patterns
+
+
+def _pair_of(second: RowReduction, reductions: Sequence[RowReduction], n_columns: Index) -> Pair | None:
+    if second.kind != "sum" or second.tensor.dtype != DType.F32:
+        return None
+    for first in reductions:
+        if first.level + 1 == second.level and first.tensor.dtype == DType.F32 and first.scalar.dtype == DType.F32:
+            pair = _moments(first, second, n_columns) or _exponentials(first, second)
+            if pair is not None:
+                return pair
+    return None
+
+
+def _exponentials(first: RowReduction, second: RowReduction) -> Pair | None:
+    """``max(v)`` and ``sum(exp(v - max))``."""
+    shifted = _operands(second.scalar, "exp")
+    difference = _operands(shifted[0], "sub") if shifted else ()
+    if first.kind != "max" or not difference or difference[0] != first.scalar:
+        return None
+    return Pair("exponentials", first, second, difference[1]) if _is_result(difference[1], first) else None
+
+
+def _moments(first: RowReduction, second: RowReduction, n_columns: Index) -> Pair | None:
+    """``sum(v - offset)`` and ``sum((v - mean)^2)``."""
+    factors = _operands(second.scalar, "mul")
+    difference = _operands(factors[0], "sub") if factors and factors[0] == factors[1] else ()
+    if first.kind != "sum" or not difference:
+        return None
+    value, mean = difference
+    offset, quotient = _operands(mean, "add") or (None, mean)
+    fraction = _operands(quotient, "div")
+    if not fraction or not _is_result(fraction[0], first) or not _is_count(fraction[1], n_columns):
+        return None
+    expected = _operands(first.scalar, "sub") if offset is not None else (first.scalar,)
+    is_same = expected == (value, offset) if offset is not None else expected == (value,)
+    return Pair("moments", first, second, mean, offset) if is_same else None
+
+
+def _operands(scalar: Scalar, name: str) -> tuple[Scalar, ...]:
+    return scalar.operands if isinstance(scalar, Operation) and scalar.name == name else ()
+
+
+def _is_result(scalar: Scalar, reduction: RowReduction) -> bool:
+    return isinstance(scalar, Access) and scalar.tensor is reduction.tensor
+
+
+def _is_count(scalar: Scalar, n_columns: Index) -> bool:
+    """Whether the scalar is the number of columns."""
+    if isinstance(scalar, Constant):
+        return n_columns.constant is not None and scalar.value == n_columns.constant
+    inner = _operands(scalar, "cast")
+    return bool(inner) and isinstance(inner[0], IndexValue) and inner[0].index == n_columns

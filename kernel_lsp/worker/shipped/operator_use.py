@@ -1,0 +1,302 @@
+"""An operator in place of a function or of a module's method, with the original code as its fallback.
+
+The part below the imports is carried by the shared runtime of operator files and by each package, word for word.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .operator_support import (
+    _CALLS,
+    Calls,
+    Contract,
+    _autograd_in_operator,
+    _empty_like,
+    _gradients,
+    _own,
+    fake_results,
+    fell_back,
+    mismatch,
+    outside,
+    warn_once,
+)
+
+# --- The operator in place of a function or of a module's method ------------------------------------------
+
+
+class ModuleUse:
+    """How a module's method gives the operator its arguments: `inputs` are the method's own arguments, `state` the
+    parameters and buffers behind them. `settings` are attributes that the kernels have in them as constants, and
+    `training` is the mode they were captured in, None where both modes compute the same; `modes` are those of
+    submodules in the other one."""
+
+    def __init__(
+        self,
+        method: str,
+        inputs: Sequence[str],
+        state: Sequence[str],
+        settings: Mapping[str, Any],
+        training: bool | None,
+        modes: Mapping[str, bool] | None = None,
+    ) -> None:
+        self.method, self.inputs, self.state = method, tuple(inputs), tuple(state)
+        self.settings, self.training, self.modes = dict(settings), training, dict(modes or {})
+
+    def why_not(self, module: torch.nn.Module) -> str:
+        """Explain why the kernels cannot stand for this module; empty when they can."""
+        for name, captured in self.settings.items():
+            found = _attribute(module, name)
+            if not isinstance(found, type(captured)) or found != captured:
+                return f"{name} is {found}, and the kernels were made for {captured}: optimize this module, too"
+        if self.training is not None:
+            for path, part in module.named_modules():
+                if part.training != self.modes.get(path, self.training):
+                    return _OTHER_MODE[self.training]
+        return ""
+
+    def arguments(self, module: torch.nn.Module, inputs: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+        """Return the operator's arguments, or None for a call that was not captured."""
+        given = _given(self.inputs, {}, inputs, keywords)
+        return None if given is None else (*given, *[_attribute(module, path) for path in self.state])
+
+
+_OTHER_MODE = {
+    False: "the kernels were made for eval mode, which computes something else: call .eval(), or run with --backward",
+    True: "the kernels were made for training mode, which computes something else: run without --backward for eval",
+}
+_OTHER_CALL = "called with other arguments than the captured call: {names}"
+
+
+class Operator:
+    """A PyTorch operator with its contract and its fallback. `call` takes the arguments of `reference`, and so does
+    `contract`; those of the backward stand behind the gradients of the results. `gradients` names the arguments whose
+    gradients the backward returns, `captured` the numbers that the reference has in it as constants."""
+
+    def __init__(
+        self,
+        name: str,
+        module_name: str,
+        call: Callable[..., Any],
+        contract: Callable[..., Contract],
+        reference: Callable[..., Any],
+        *,
+        backward_contract: Callable[..., Contract] | None = None,
+        gradients: Sequence[str] = (),
+        captured: Mapping[str, Any] | None = None,
+        module: ModuleUse | None = None,
+    ) -> None:
+        self.name, self.call, self.contract, self.reference = name, call, contract, reference
+        self.module, self.captured, self.module_name = module, dict(captured or {}), module_name
+        self.backward_contract, self.gradients = backward_contract, tuple(gradients)
+        code = contract.__code__
+        self.argument_names = code.co_varnames[: code.co_argcount]
+        self.key = f"{name}@{module_name}"
+        self._classes: dict[type, type] = {}
+        _CALLS[self.key] = Calls()
+
+    def __reduce__(self) -> Any:
+        return _operator_of, (self.module_name,)
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Compute by the kernels inside the contract, by the captured PyTorch code outside."""
+        reason = self.outside(arguments)
+        if reason:
+            fell_back(self.key, reason)
+            return self.reference(*arguments)
+        return self.call(*arguments)
+
+    def outside(self, arguments: Sequence[Any]) -> str:
+        """Explain why the kernels cannot take the arguments; empty when they can."""
+        return outside(self.contract(*arguments))
+
+    def calls(self) -> dict[str, dict[str, int]]:
+        """Count the calls so far that PyTorch computed, by reason; compiled code counts once per compilation."""
+        return {"fallback": dict(_CALLS[self.key].fallback)}
+
+    # the fallback
+
+    def forward_by_pytorch(self, *arguments: Any) -> Any:
+        """Compute the results by the reference, in tensors of their own as an operator must return them."""
+        inputs = [value for value in arguments if isinstance(value, Tensor)]
+        with torch.autocast(inputs[0].device.type, enabled=False):
+            results = self.reference(*arguments)
+        return _own((results,), inputs)[0] if isinstance(results, Tensor) else _own(results, inputs)
+
+    def backward_by_pytorch(self, *arguments: Any) -> Any:
+        """Compute the gradients that the kernels would: the reference again, under autograd."""
+        n_gradients = len(arguments) - len(self.argument_names)
+        needed = [name in self.gradients for name in self.argument_names]
+        with _autograd_in_operator():
+            found = _gradients(self.reference, arguments[n_gradients:], needed, arguments[:n_gradients])
+        by_name = dict(zip(self.argument_names, found))
+        results = [by_name[name] for name in self.gradients]
+        owned = _own(results, [value for value in arguments if isinstance(value, Tensor)])
+        return owned if len(owned) > 1 else owned[0]
+
+    def fake_forward(self, *arguments: Any) -> Any:
+        """Return results without data, for tracing and `torch.compile`."""
+        contract = self.contract(*arguments)
+        if not mismatch(contract):
+            return fake_results(contract)
+        results = self.reference(*arguments)
+        return _empty_like(results) if isinstance(results, Tensor) else tuple(map(_empty_like, results))
+
+    def fake_backward(self, *arguments: Any) -> Any:
+        """Return gradients without data, for tracing and `torch.compile`."""
+        assert self.backward_contract is not None
+        contract = self.backward_contract(*arguments)
+        if not mismatch(contract):
+            return fake_results(contract)
+        given = dict(zip(self.argument_names, arguments[-len(self.argument_names) :]))
+        results = tuple([_empty_like(given[name]) for name in self.gradients])
+        return results[0] if len(results) == 1 else results
+
+    # in place of PyTorch code
+
+    def why_not(self, arguments: Sequence[Any]) -> str:
+        """Explain why the original code must compute these arguments; empty when the kernels can."""
+        reason = self.outside(arguments)
+        if reason or not self.captured or not torch.is_grad_enabled():
+            return reason
+        if any(isinstance(value, Tensor) and value.requires_grad for value in arguments):
+            for name, value in zip(self.argument_names, arguments):
+                if name in self.captured and value != self.captured[name]:
+                    return f"{name} is not {self.captured[name]}, the captured value, which gradients need"
+        return ""
+
+    def use_in(self, module: torch.nn.Module, report: bool) -> torch.nn.Module:
+        """Have the module's method computed by the operator, and return the module."""
+        assert self.module is not None
+        self._report(report)
+        kind = type(module)
+        reason = "" if getattr(kind, "_kernel_operator", None) is self else self._swap_class(module)
+        reason = reason or self.module.why_not(module)
+        if reason:
+            warn_once(self.key, reason)
+        elif report:
+            print(f"{self.name}: {kind.__name__} uses its CUDA kernels")
+        return module
+
+    def use(self, original: Callable[..., Any], defaults: Mapping[str, Any], report: bool) -> FunctionUse:
+        """Return `original`, computed by the operator where it can be."""
+        self._report(report)
+        if report:
+            print(f"{self.name}: {getattr(original, '__name__', 'the function')} uses its CUDA kernels")
+        return FunctionUse(self, original, defaults)
+
+    def _report(self, is_wanted: bool) -> None:
+        calls = _CALLS[self.key]
+        calls.is_reported = calls.is_reported or is_wanted
+
+    def _swap_class(self, module: torch.nn.Module) -> str:
+        """Give the module a class whose method asks the operator first; explain what prevents it."""
+        assert self.module is not None
+        if self.module.method in vars(module):
+            return f"this module has a '{self.module.method}' of its own beside its class's"
+        try:
+            module.__class__ = self.class_over(type(module))
+        except (TypeError, AttributeError) as error:
+            return f"the class of this module cannot be extended: {error}"
+        return ""
+
+    def class_over(self, base: type) -> type:
+        """Return the subclass of a module's class whose method asks the operator first."""
+        if base not in self._classes:
+            assert self.module is not None
+            names = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
+            members = {self.module.method: _method(self, base), "__reduce_ex__": _reduce_used}
+            self._classes[base] = type(base.__name__, (base,), {**names, **members, "_kernel_operator": self})
+        return self._classes[base]
+
+
+class FunctionUse:
+    """A function computed by an operator where it can be, by its own code everywhere else."""
+
+    def __init__(self, operator: Operator, original: Callable[..., Any], defaults: Mapping[str, Any]) -> None:
+        functools.update_wrapper(self, original)
+        self._operator, self._original, self._defaults = operator, original, dict(defaults)
+
+    def __call__(self, *inputs: Any, **keywords: Any) -> Any:
+        arguments = _given(self._operator.argument_names, self._defaults, inputs, keywords)
+        if arguments is None:
+            reason = _OTHER_CALL.format(names=_names_of(inputs, keywords))
+        else:
+            reason = self._operator.why_not(arguments)
+        if not reason:
+            return self._operator.call(*arguments)
+        fell_back(self._operator.key, reason)
+        return self._original(*inputs, **keywords)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+
+def _method(operator: Operator, base: type) -> Callable[..., Any]:
+    """Return the method of `Operator.class_over`: the operator inside its contract, the class's own code outside."""
+    use = operator.module
+    assert use is not None
+    own = getattr(base, use.method)
+
+    def computed(self: Any, *inputs: Any, **keywords: Any) -> Any:
+        arguments = use.arguments(self, inputs, keywords)
+        reason = use.why_not(self)
+        if arguments is None:
+            reason = _OTHER_CALL.format(names=_names_of(inputs, keywords))
+        reason = reason or operator.why_not(arguments)
+        if not reason:
+            return operator.call(*arguments)
+        fell_back(operator.key, reason)
+        return own(self, *inputs, **keywords)
+
+    return functools.wraps(own)(computed)
+
+
+def _reduce_used(self: Any, protocol: Any) -> Any:
+    """Pickle as the class below does, and use the operator again: the class here has no name of its own."""
+    used = type(self)
+    try:
+        self.__class__ = used.__base__
+        make, arguments, *state = self.__reduce_ex__(protocol)
+    finally:
+        self.__class__ = used
+    return (_used_again, (used._kernel_operator, make, arguments), *state)
+
+
+def _used_again(operator: Operator, make: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+    module = make(*arguments)
+    module.__class__ = operator.class_over(type(module))
+    return module
+
+
+def _operator_of(module_name: str) -> Operator:
+    return importlib.import_module(module_name).OPERATOR  # type: ignore[no-any-return]
+
+
+def _attribute(module: Any, path: str) -> Any:
+    """Return ``module.norm.weight`` for ``norm.weight``; None where there is none."""
+    for part in path.split("."):
+        module = getattr(module, part, None)
+    return module
+
+
+def _given(
+    names: Sequence[str], defaults: Mapping[str, Any], inputs: Sequence[Any], keywords: Mapping[str, Any]
+) -> Any:
+    """Return the arguments of a call in the order of `names`, or None for a call with others."""
+    values = dict(zip(names, inputs))
+    if len(inputs) > len(names) or any(name in values or name not in names for name in keywords):
+        return None
+    values = {**defaults, **values, **keywords}
+    return tuple([values[name] for name in names]) if len(values) == len(names) else None
+
+
+def _names_of(inputs: Sequence[Any], keywords: Mapping[str, Any]) -> str:
+    """Describe a call: ``2 by position, shift``."""
+    return ", ".join([f"{len(inputs)} by position", *keywords])

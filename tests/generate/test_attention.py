@@ -1,0 +1,87 @@
+"""Attention: found in graphs however it is written, and computed by one kernel with an online softmax."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.generate.harness import Checked, check, tensor
+
+SDPA = "F.scaled_dot_product_attention(q, k, v{})"
+WRITTEN = """
+class M(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.tril(torch.ones(48, 48)).view(1, 1, 48, 48))
+    def forward(self, qkv):
+        B, T, _ = qkv.size()
+        q, k, v = (part.view(B, T, 2, 32).transpose(1, 2) for part in qkv.split(64, dim=2))
+        scores = (q @ k.transpose(-2, -1)) * k.size(-1) ** -0.5
+        scores = scores.masked_fill(self.seen[:, :, :T, :T] == 0, float("-inf"))
+        return (scores.softmax(-1) @ v).transpose(1, 2).contiguous().view(B, T, 64)
+"""
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+def test_causal_attention_is_one_kernel(dtype: str) -> None:
+    checked = check_sdpa(", is_causal=True", dtype=dtype, n_queries=70, n_keys=70)
+    assert "min(int(" in checked.text, "keys behind the last query of a block are not looked at"
+
+
+@pytest.mark.parametrize("mask", ["bool", "f32"])
+def test_masks_are_applied_where_scores_are_made(mask: str) -> None:
+    check_sdpa(", attn_mask=m", mask=mask)
+
+
+def test_queries_share_keys_and_values_of_a_group() -> None:
+    inputs = [tensor("q", 2, 4, 40, 16), tensor("k", 2, 2, 40, 16), tensor("v", 2, 2, 40, 16)]
+    assert check(f"def f(q, k, v): return {SDPA.format(', enable_gqa=True')}", inputs=inputs).n_kernels == 1
+
+
+def test_attention_written_by_hand_is_one_kernel_with_its_permutations() -> None:
+    checked = check(WRITTEN, symbol="M", inputs=[tensor("qkv", 2, 40, 192)])
+    assert checked.n_kernels == 1
+    assert "scratch:" not in checked.text
+
+
+@pytest.mark.parametrize("family", ["special_nan", "large", "constant_rows", "far_negative"])
+def test_attention_of_hard_inputs(family: str) -> None:
+    check_sdpa("", families=(family,))
+
+
+@pytest.mark.parametrize(("warps", "keys"), [(2, 16), (8, 32)])
+def test_tiles_of_other_sizes(warps: int, keys: int) -> None:
+    check_sdpa(", is_causal=True", n_queries=40, n_keys=40, schedule={"f.warps": warps, "f.keys": keys})
+
+
+def test_a_softmax_that_is_returned_is_computed_by_products() -> None:
+    text = """
+    def f(q, k, v):
+        weights = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).softmax(-1)
+        return weights @ v, weights
+    """
+    assert check(text, inputs=operands("f32", 9, 9)).n_kernels > 1
+
+
+# --- below: one call
+
+
+def operands(dtype: str, n_queries: int, n_keys: int) -> list[object]:
+    return [
+        tensor("q", 2, 2, n_queries, 32, dtype=dtype),
+        *(tensor(name, 2, 2, n_keys, 32, dtype=dtype) for name in "kv"),
+    ]
+
+
+def check_sdpa(
+    arguments: str, *, dtype: str = "f32", mask: str = "", n_queries: int = 37, n_keys: int = 70, **options: object
+) -> Checked:
+    """Assert that one kernel gives what PyTorch gives."""
+    inputs = operands(dtype, n_queries, n_keys)
+    names = "q, k, v"
+    if mask:
+        inputs.append(tensor("m", n_queries, n_keys, dtype=mask))
+        names += ", m"
+    text = f"def f({names}): return {SDPA.format(arguments)}"
+    checked = check(text, inputs=inputs, **options)  # type: ignore[arg-type]
+    assert checked.n_kernels == 1
+    return checked

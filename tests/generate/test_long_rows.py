@@ -1,0 +1,99 @@
+"""Rows that several blocks share, and pairs of dependent reductions in one pass."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.generate.harness import check, tensor
+
+SPECIAL = ("normal", "special_nan", "special_inf", "large")
+LAYER_NORM = """
+class M(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm((4, 40, 64))
+    def forward(self, x): return self.norm(x)
+"""
+GROUP_NORM = """
+class M(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.GroupNorm(2, 8)
+    def forward(self, x): return self.norm(x)
+"""
+WAYS = {
+    "a cluster, in registers": {"blocks": 4, "threads": 64, "vector": 4, "cached": 1},
+    "a cluster, parts of unequal length": {"blocks": 8, "threads": 128, "vector": 4, "cached": 1},
+    "a cluster, read twice": {"blocks": 4, "threads": 64, "vector": 4, "cached": 0, "streaming": 1},
+    "a grid, in registers": {"blocks": 64, "threads": 64, "vector": 2, "cached": 1, "staged": 0},
+    "a grid, the next row in shared memory": {"blocks": 64, "threads": 64, "vector": 4, "staged": 1, "streaming": 1},
+    "a grid, read twice": {"blocks": 64, "threads": 64, "vector": 4, "cached": 0},
+    "one block, read once": {"blocks": 1, "threads": 128, "vector": 4, "cached": 0, "online": 1, "streaming": 1},
+}
+
+
+def schedule_of(kernel: str, way: str) -> dict[str, int | str]:
+    return {f"{kernel}.{what}": value for what, value in {"cached": 1, **WAYS[way]}.items()}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_layer_norm_of_long_rows_is_one_launch(way: str) -> None:
+    checked = check(
+        LAYER_NORM,
+        symbol="M",
+        inputs=[tensor("x", 3, 4, 40, 64)],
+        schedule=schedule_of("m", way),
+        families=("normal", "constant_rows"),
+    )
+    assert checked.n_kernels == 1
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_group_norm_of_any_image(way: str) -> None:
+    sizes = ({}, {"H": 3, "W": 7}, {"H": 2, "W": 2})
+    check(GROUP_NORM, symbol="M", inputs=[tensor("x", 3, 8, 40, 60)], schedule=schedule_of("m", way), sizes=sizes)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_softmax_of_long_rows_keeps_nan_and_infinities(way: str) -> None:
+    text = "def f(x): return x.softmax(-1)"
+    check(text, inputs=[tensor("x", 3, 8200)], schedule=schedule_of("f", way), families=SPECIAL)
+
+
+def test_the_next_row_is_copied_while_this_one_is_computed() -> None:
+    way = "a grid, the next row in shared memory"
+    checked = check(LAYER_NORM, symbol="M", inputs=[tensor("x", 5, 4, 40, 64)], schedule=schedule_of("m", way))
+    assert "copy_async_once(" in checked.text
+
+
+def test_a_variance_that_is_small_beside_the_mean_keeps_its_digits() -> None:
+    text = "def f(x): return (x * 0.001 + 1000).var(-1)"
+    check(text, inputs=[tensor("x", 2, 9000)], schedule={"f.online": 1, "f.threads": 64, "f.blocks": 1})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def f(x): return F.instance_norm(x)",
+        "def f(x): return F.batch_norm(x, None, None, training=True)",
+        "def f(x): return x / x.norm(p=2)",
+        "def f(x): return x / x.abs().mean((2, 3), keepdim=True)",
+        "def f(x): return x / x.amax((1, 2, 3), keepdim=True)",
+    ],
+)
+def test_few_long_rows_are_one_launch_by_default(text: str) -> None:
+    assert check(text, inputs=[tensor("x", 3, 2, 96, 96)], families=("normal", "constant_rows")).n_kernels == 1
+
+
+def test_cross_entropy_of_few_short_rows_is_one_launch() -> None:
+    text = "def f(x, t): return F.cross_entropy(x, t)"
+    inputs = [tensor("x", 64, 10), tensor("t", 64, dtype="i64", within=(0, 9))]
+    schedule = {"f.peak.inlined": 1, "f.sum_exp.inlined": 1}
+    assert check(text, inputs=inputs, schedule=schedule, sizes=({}, {"B": 3, "D": 7})).n_kernels == 1
+
+
+def test_cross_entropy_of_long_rows_stores_one_loss_per_row() -> None:
+    text = "def f(x, t): return F.cross_entropy(x, t)"
+    inputs = [tensor("x", 300, 1500), tensor("t", 300, dtype="i64", within=(0, 1499))]
+    checked = check(text, inputs=inputs, schedule={"f_chosen.threads": 64, "f_chosen.vector": 4, "f_chosen.online": 1})
+    assert [str(scratch.dims[0]) for scratch in checked.plan.forward.scratch] == ["B"]

@@ -1,0 +1,104 @@
+"""Small tasks as few launches: products split over threads, kernels that share a launch, values that every block finds,
+boxes of elements per thread, and sums over rows beside the rows."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.generate.harness import Checked, check, tensor
+
+LINEAR = """
+class Linear(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(96, 40)
+    def forward(self, x): return F.relu(self.fc(x))
+"""
+NORM = """
+class Norm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(128)
+    def forward(self, x): return self.norm(x)
+"""
+POOL = "def f(x): return F.max_pool2d(x, 2)"
+CROSS_ENTROPY = "def f(x, labels): return F.cross_entropy(x, labels)"
+SPLIT = {"f.mm.contraction": "split_warps", "f.bmm.contraction": "split_warps"}
+
+
+def launches(checked: Checked, *, backward: bool = True) -> int:
+    """Return the launches of one direction."""
+    operation = checked.plan.backward if backward else checked.plan.forward
+    assert operation is not None
+    return sum(hasattr(step, "kernel") for step in operation.steps)
+
+
+@pytest.mark.parametrize("shape", [(37, 50, 19), (64, 200, 16), (5, 7, 130), (33, 128, 64)])
+@pytest.mark.parametrize("cluster", [1, 4])
+def test_split_products(shape: tuple[int, int, int], cluster: int) -> None:
+    inputs = [tensor("a", *shape[:2]), tensor("b", *shape[1:])]
+    check("def f(a, b): return a @ b", inputs=inputs, schedule={**SPLIT, "f.cluster": cluster})
+
+
+@pytest.mark.parametrize("tile", ["8x8_2x2", "16x32_2x4", "64x64_4x4"])
+def test_tiles_of_split_products(tile: str) -> None:
+    inputs = [tensor("a", 70, 96), tensor("b", 96, 72)]
+    check("def f(a, b): return a @ b", inputs=inputs, schedule={**SPLIT, "f.tile": tile, "f.step": 32})
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f64"])
+def test_split_products_in_other_types(dtype: str) -> None:
+    inputs = [tensor("a", 20, 64, dtype=dtype), tensor("b", 64, 40, dtype=dtype)]
+    check("def f(a, b): return a @ b", inputs=inputs, schedule=SPLIT)
+
+
+def test_split_products_in_batches() -> None:
+    inputs = [tensor("a", 3, 20, 36), tensor("b", 3, 36, 10)]
+    check("def f(a, b): return torch.bmm(a, b)", inputs=inputs, schedule=SPLIT, backward=True)
+
+
+@pytest.mark.parametrize("mode", ["each", "together", "cooperative"])
+def test_gradients_of_a_linear_layer_share_launches(mode: str) -> None:
+    schedule = {"linear_backward.launches": mode}
+    checked = check(LINEAR, symbol="Linear", inputs=[tensor("x", 9, 96)], schedule=schedule, backward=True)
+    assert launches(checked) == {"each": 4, "together": 2, "cooperative": 1}[mode]
+
+
+@pytest.mark.parametrize("way", ["direct", "rows", "tiled", "split_warps"])
+def test_every_way_can_share_a_launch(way: str) -> None:
+    schedule = {f"linear_backward.{name}.contraction": way for name in ("mm", "mm_2")}
+    checked = check(LINEAR, symbol="Linear", inputs=[tensor("x", 9, 96)], schedule=schedule, backward=True)
+    assert launches(checked) == 2
+
+
+def test_a_small_operation_is_one_block() -> None:
+    inputs = [tensor("x", 16, 10), tensor("labels", 16, dtype="i64", within=(0, 10))]
+    checked = check(CROSS_ENTROPY, inputs=inputs, sizes=[{}, {"B": 70}])
+    assert launches(checked, backward=False) == 1
+
+
+def test_a_count_that_all_rows_need_takes_no_launch() -> None:
+    inputs = [tensor("x", 40, 10), tensor("labels", 40, dtype="i64", within=(0, 10))]
+    assert launches(check(CROSS_ENTROPY, inputs=inputs, backward=True, sizes=[{}, {"B": 3}])) == 1
+
+
+@pytest.mark.parametrize("box", ["1x1x1x1", "1x1x2x2", "1x1x2x4"])
+def test_the_gradient_of_a_max_pool_asks_its_windows(box: str) -> None:
+    schedule = {"f_backward.box": box}
+    checked = check(
+        POOL, inputs=[tensor("x", 2, 3, 8, 9)], schedule=schedule, backward=True, families=["normal", "tied_rows"]
+    )
+    assert checked.plan.backward is not None
+    assert not checked.plan.backward.scratch
+
+
+def test_windows_that_overlap_are_stored() -> None:
+    text = "def f(x): return F.max_pool2d(x.exp(), 3, stride=2)"
+    assert check(text, inputs=[tensor("x", 2, 3, 9, 9)]).plan.forward.scratch
+
+
+@pytest.mark.parametrize("n_rows", [300, 1060])
+def test_sums_over_rows_ride_along_with_the_rows(n_rows: int) -> None:
+    schedule = {f"norm_backward.{name}.split": 132 for name in ("sum_3", "sum_4")}
+    checked = check(NORM, symbol="Norm", inputs=[tensor("x", n_rows, 128)], schedule=schedule, backward=True)
+    assert launches(checked) == 2

@@ -1,0 +1,204 @@
+"""Contractions on tensor cores: every layout and type, ragged sizes, infinities, schedules, epilogues."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.generate.codegen.tensor_core_schedule import TensorCoreSchedule, is_valid_schedule
+from kernel_lsp.generate.program import plan_program
+from kernel_lsp.gpu.specs import find_gpu
+from tests.generate.harness import Checked, check_program, plan_text, run, tensor
+
+LAYOUTS = {
+    "rows by columns": ("a @ b.t()", (40, 72), (56, 72)),
+    "rows by rows": ("a @ b", (40, 72), (72, 56)),
+    "columns by rows": ("a.t() @ b", (72, 40), (72, 56)),
+    "columns by columns": ("a.t() @ b.t()", (72, 40), (56, 72)),
+}
+RAGGED = {"rows by columns": ((37, 51), (19, 51)), "columns by rows": ((51, 37), (51, 19))}
+GROUPS = {"warpgroups": 1, "tile_m": 64, "tile_n": 32, "tile_k": 16, "warps_m": 4, "warps_n": 1, "stages": 3}
+CONVOLUTION = """
+class M(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = {layer}
+    def forward(self, x): return F.relu(self.conv(x))
+"""
+
+
+def check(
+    text: str, inputs: Sequence[Any], *, symbol: str = "f", knobs: dict[str, int] | None = None, **how: Any
+) -> Checked:
+    """Assert that every contraction of the text is right on tensor cores. `knobs` are set in all of its kernels."""
+    program = plan_text(text, inputs=inputs, symbol=symbol, backward=how.pop("backward", False))
+    ways = {knob.name: "tensor_cores" for knob in program.knobs if "tensor_cores" in knob.values}
+    assert ways
+    offered = [knob.name for knob in program.realize(ways).knobs]
+    wanted = {name: value for name in offered for knob, value in (knobs or {}).items() if name.endswith(f".{knob}")}
+    schedule = {**ways, **wanted}
+    assert program.is_valid(schedule)
+    checked = check_program(program, schedule=schedule, **how)
+    assert "multiply_" in checked.text
+    return checked
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_factors_lie_in_memory_either_way(layout: str, dtype: str) -> None:
+    call, left, right = LAYOUTS[layout]
+    inputs = [tensor("a", *left, dtype=dtype), tensor("b", *right, dtype=dtype)]
+    check(f"def f(a, b): return {call}", inputs)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("layout", RAGGED)
+def test_sizes_need_not_fit_tiles_or_copies(layout: str, dtype: str) -> None:
+    left, right = RAGGED[layout]
+    inputs = [tensor("a", *left, dtype=dtype), tensor("b", *right, dtype=dtype)]
+    check(f"def f(a, b): return {LAYOUTS[layout][0]}", inputs, sizes=({}, {"B": 1}, {"D": 130}))
+
+
+def test_wide_copies_put_their_condition_into_the_contract() -> None:
+    checked = check("def f(a, b): return a @ b", [tensor("a", 8, 16), tensor("b", 16, 24)])
+    assert "// where: D % 4 == 0" in checked.text
+    assert "copy_async<16>" in checked.text
+
+
+EXTREMES = {
+    "an infinity": [np.inf, 1.0],
+    "infinities of both signs": [np.inf, -np.inf],
+    "NaN": [np.nan, 1.0],
+    "a number that TF32 rounds up to an infinity": [3.4028235e38, 0.0],
+    "numbers whose low parts underflow": [1.2345678e-36, -3.4567891e-37],
+    "subnormal numbers": [1.2345678e-38, 3.4567891e-39],
+}
+
+
+@pytest.mark.parametrize("knobs", [{}, {"cluster": 2, "tile_k": 8}, GROUPS], ids=["warp", "cluster", "warpgroup"])
+def test_extreme_numbers_give_what_f32_gives(knobs: dict[str, int]) -> None:
+    checked = check("def f(a, b): return a @ b", [tensor("a", 20, 24), tensor("b", 24, 16)], knobs=knobs)
+    left, right = np.ones((len(EXTREMES), 24), "f4"), np.full((24, 16), 0.75, "f4")
+    for row, numbers in zip(left, EXTREMES.values(), strict=True):
+        row[:] = 0.0 if max(map(abs, numbers)) > 1e38 or max(numbers) < 1e-30 else 1.0
+        row[5], row[17] = numbers
+    with np.errstate(invalid="ignore", over="ignore"):
+        wanted = left.astype("f8") @ right.astype("f8")
+    found = run(checked, {"a": left, "b": right})["out"]
+    for name, one, other in zip(EXTREMES, found, wanted.astype("f4"), strict=True):
+        np.testing.assert_allclose(one, other, rtol=3e-7, atol=3e-45, err_msg=name)
+
+
+LINEAR = """
+class M(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(36, 20)
+    def forward(self, x): return F.silu(self.fc(x)) * 0.5
+"""
+
+
+@pytest.mark.parametrize("family", ["special_inf", "subnormal", "minute", "tiny", "large"])
+def test_a_linear_layer_keeps_the_digits_of_numbers_of_every_size(family: str) -> None:
+    checked = check(LINEAR, [tensor("x", 12, 36)], symbol="M", families=(family,))
+    assert checked.n_kernels == 1
+
+
+@pytest.mark.parametrize("knobs", [{}, GROUPS], ids=["warp", "warpgroup"])
+def test_tiles_that_fit_exactly_read_nothing_behind_the_last_step(knobs: dict[str, int]) -> None:
+    text = LINEAR.replace("36, 20", "64, 64")
+    check(text, [tensor("x", 64, 64)], symbol="M", knobs=knobs, sizes=({}, {"B": 5}))
+
+
+KNOBS = [
+    {"cluster": 4, "tile_k": 8},
+    {"chain": 1},
+    {"chain": 0, "tile_k": 32},
+    {"stages": 2},
+    {"tile_m": 64, "tile_n": 16, "warps_m": 4, "warps_n": 1, "stages": 4},
+]
+
+
+@pytest.mark.parametrize("knobs", KNOBS, ids=str)
+def test_every_schedule_gives_the_same_sums(knobs: dict[str, int]) -> None:
+    inputs = [tensor("a", 33, 76), tensor("b", 20, 76), tensor("c", 33, 20)]
+    check("def f(a, b, c): return torch.relu(a @ b.t()) + c", inputs, knobs=knobs, families=("normal", "special_nan"))
+
+
+@pytest.mark.parametrize("layout", ["rows by columns", "columns by rows"])
+def test_four_warps_multiply_together_on_hopper(layout: str) -> None:
+    call, left, right = LAYOUTS[layout]
+    inputs = [tensor("a", *left), tensor("b", *right)]
+    checked = check(f"def f(a, b): return {call}", inputs, knobs=GROUPS, families=("normal", "special_inf"))
+    assert "wgmma.mma_async" in checked.text
+
+
+@pytest.mark.parametrize(
+    ("name", "offered"),
+    [("H200", {"tensor_cores", "cluster", "warpgroups"}), ("A100 40GB", {"tensor_cores"}), ("V100", set())],
+)
+def test_a_gpu_is_offered_what_its_tensor_cores_can_do(name: str, offered: set[str]) -> None:
+    task = plan_text("def f(a, b): return a @ b", inputs=[tensor("a", 64, 64), tensor("b", 64, 64)]).task
+    knobs = plan_program(task, gpu=find_gpu(name)).knobs
+    found = {"tensor_cores" for knob in knobs if "tensor_cores" in knob.values}
+    found |= {knob.name.rsplit(".", 1)[1] for knob in knobs if len(knob.values) > 1} & {"cluster", "warpgroups"}
+    assert found == offered
+
+
+def test_batches_and_results_that_are_written_transposed() -> None:
+    inputs = [tensor("a", 3, 20, 30), tensor("b", 3, 30, 10)]
+    check("def f(a, b): return torch.bmm(a, b).transpose(1, 2).contiguous()", inputs)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+def test_factors_are_computed_where_they_are_no_plain_read(dtype: str) -> None:
+    inputs = [tensor("a", 20, 24, dtype=dtype), tensor("b", 24, 16, dtype=dtype)]
+    check("def f(a, b): return (a * 2 + 1).relu() @ b", inputs)
+
+
+def test_what_a_factor_reads_per_row_is_not_read_outside() -> None:
+    inputs = [tensor("a", 51, 37), tensor("s", 37), tensor("b", 51, 19)]
+    check("def f(a, s, b): return (a * s).t() @ b", inputs, sizes=({}, {"B": 17}))
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        "nn.Conv2d(4, 6, 3, padding=1)",
+        "nn.Conv2d(4, 4, 3, stride=2, groups=4)",
+        "nn.ConvTranspose2d(4, 6, 3, stride=2, padding=1, output_padding=1)",
+    ],
+)
+def test_convolutions_run_on_the_same_core(layer: str) -> None:
+    text = CONVOLUTION.format(layer=layer)
+    check(text, [tensor("x", 2, 4, 9, 11)], symbol="M", backward=True)
+
+
+def test_a_large_product_of_f32_is_on_tensor_cores_by_default() -> None:
+    program = plan_text("def f(a, b): return a @ b", inputs=[tensor("a", 512, 512), tensor("b", 512, 512)])
+    assert program.default_schedule()["f.mm.contraction"] == "tensor_cores"
+    small = plan_text("def f(a, b): return a @ b", inputs=[tensor("a", 8, 16), tensor("b", 16, 8)])
+    assert small.default_schedule()["f.mm.contraction"] != "tensor_cores"
+
+
+def test_f64_and_integers_are_not_offered_tensor_cores() -> None:
+    inputs = [tensor("a", 8, 16, dtype="f64"), tensor("b", 16, 8, dtype="f64")]
+    program = plan_text("def f(a, b): return a @ b", inputs=inputs)
+    assert not [knob for knob in program.knobs if "tensor_cores" in knob.values]
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        TensorCoreSchedule(64, 64, 8, 8, 1, 3),  # a warp of 8 rows
+        TensorCoreSchedule(64, 64, 12, 2, 2, 3),  # half a step of `mma.sync`
+        TensorCoreSchedule(256, 256, 16, 2, 2, 3),  # 512 sums per thread
+        TensorCoreSchedule(256, 256, 16, 4, 4, 3, chain=16),  # 512 threads with 256 sums each
+    ],
+)
+def test_schedules_that_do_not_fit_are_invalid(schedule: TensorCoreSchedule) -> None:
+    assert not is_valid_schedule(schedule, DType.F32)

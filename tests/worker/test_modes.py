@@ -1,0 +1,80 @@
+"""The mode that a module is captured in, and whether the other one computes the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.worker.capturing import capture_text, tensor
+
+BLOCK = """
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+        self.drop = nn.Dropout(RATE)
+        self.rate = RATE
+
+    def forward(self, x):
+        return self.drop(self.fc(x)) + F.dropout(x, self.rate, self.training)
+"""
+NORM = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.bn = nn.BatchNorm1d(8)
+
+    def forward(self, x):
+        return self.bn(x) * 2
+"""
+BRANCH = "class Net(nn.Module):\n    def forward(self, x):\n        return x * 2 if self.training else x * 3"
+PLAIN = "class Net(nn.Module):\n    def forward(self, x):\n        return x * 2 if x.dim() == 2 else x"
+SWITCH = "class Net(nn.Module):\n    def forward(self, x):\n        return x * (0.5 if self.training else 0.5)"
+
+
+@pytest.mark.parametrize(
+    ("text", "backward", "mode"),
+    [
+        (BLOCK.replace("RATE", "0.0"), False, None),
+        (BLOCK.replace("RATE", "0.0"), True, None),
+        (BLOCK.replace("RATE", "0.1"), False, False),
+        (BLOCK.replace("RATE", "0.1"), True, False),
+        (NORM, False, False),
+        (NORM, True, True),
+        (BRANCH, False, False),
+        (BRANCH, True, True),
+        (PLAIN, False, None),
+        (SWITCH, True, None),
+    ],
+    ids=[
+        *("dropout of 0", "dropout of 0, trained", "dropout", "dropout, trained"),
+        *("batch norm", "batch norm, trained", "branch", "branch, trained", "no mode", "both branches alike"),
+    ],
+)
+def test_the_mode_is_noted_where_the_other_one_computes_something_else(
+    text: str, backward: bool, mode: bool | None
+) -> None:
+    check_mode(text, backward, mode)
+
+
+def test_the_rate_of_a_dropout_is_no_setting_of_inference() -> None:
+    settings = capture_text(BLOCK.replace("RATE", "0.1"), "Block", inputs=[tensor("x", 4, 8)]).module_settings
+    assert "drop.p" not in settings
+    assert settings["training"] is False
+
+
+def test_inference_reads_running_statistics() -> None:
+    task = capture_text(NORM, "Net", inputs=[tensor("x", 4, 8)])
+    assert {"bn.running_mean", "bn.running_var"} <= {argument.qualified_name for argument in task.tensors}
+
+
+def test_a_submodule_in_the_other_mode_is_noted() -> None:
+    frozen = NORM.replace("nn.BatchNorm1d(8)", "nn.BatchNorm1d(8).eval()")
+    task = capture_text(frozen, "Net", inputs=[tensor("x", 4, 8)], backward=True)
+    modes = {name: value for name, value in task.module_settings.items() if name.endswith("training")}
+    assert modes == {"training": True, "bn.training": False}
+
+
+def check_mode(text: str, backward: bool, mode: bool | None) -> None:
+    symbol = "Block" if "Block" in text else "Net"
+    task = capture_text(text, symbol, inputs=[tensor("x", 4, 8)], backward=backward)
+    assert task.module_settings.get("training") is mode, task.notes
