@@ -1,7 +1,7 @@
-"""Every setting, once: its name, type, default, bounds, description and scope.
+"""All settings, each declared once: its name, type, default, bounds, description and scope.
 
-Later wins: defaults, ``[tool.kernel-lsp]`` of the nearest pyproject.toml, ``KERNEL_LSP_<NAME>`` in the environment,
-what the caller overrides (command-line options).
+Later sources override earlier ones: defaults, ``[tool.kernel-lsp]`` of the nearest pyproject.toml,
+``KERNEL_LSP_<NAME>`` in the environment, the caller's overrides (command-line options).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PYPROJECT_TABLE = "kernel-lsp"
 GIB = 1 << 30
 
 Scope = Literal["machine", "workspace"]
-"""Who may set it: `machine` settings say where things are on this computer and do not belong into a shared file."""
+"""Scope of a setting: `machine` settings depend on this computer and do not belong in a shared file."""
 
 
 def _setting(default: Any, description: str, scope: Scope = "workspace", **bounds: Any) -> Any:
@@ -32,13 +32,13 @@ def _setting(default: Any, description: str, scope: Scope = "workspace", **bound
 
 
 def default_cache_directory() -> Path:
-    """``$XDG_CACHE_HOME/kernel-lsp``, by default ``~/.cache/kernel-lsp`` (XDG Base Directory Specification)."""
+    """Return ``$XDG_CACHE_HOME/kernel-lsp``, by default ``~/.cache/kernel-lsp`` (XDG Base Directory Specification)."""
     root = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(root) if os.path.isabs(root) else Path("~/.cache").expanduser()) / "kernel-lsp"
 
 
 def _split(value: Any) -> Any:
-    """Lists may be written as words: ``a b`` or ``a, b``."""
+    """Split a list written as words: ``a b`` or ``a, b``."""
     return tuple(value.replace(",", " ").split()) if isinstance(value, str) else value
 
 
@@ -55,95 +55,100 @@ class Settings(Noun):
 
     device: str = _setting(
         "auto",
-        "Where candidates are checked and timed: auto, cpu (the PTX executor), cuda, or cuda:N.",
+        "Device that checks and times candidates: auto, cpu (the PTX executor), cuda, or cuda:N.",
         pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$",
     )
-    target_gpu: str = _setting("H200", "The GPU that estimates are for; every estimate names it.", min_length=1)
+    target_gpu: str = _setting("H200", "Target GPU of estimates; every estimate names it.", min_length=1)
     python: Path | None = _setting(
-        None, "The interpreter that has your torch; by default that of the active environment.", "machine"
+        None, "Python interpreter with your torch; default: that of the active environment.", "machine"
     )
-    cuda_directory: Path | None = _setting(
-        None, "Root of the CUDA toolkit to use; by default it is searched for.", "machine"
-    )
+    cuda_directory: Path | None = _setting(None, "Root of the CUDA toolkit; default: found automatically.", "machine")
     generations: int = _setting(4, "Generations of the search.", ge=1, le=1000)
     proposals: int = _setting(8, "Candidates proposed per generation.", ge=1, le=1000)
     seed: int = _setting(0, "Seed of the search and of the inputs.", ge=0, lt=1 << 63)
-    capture_deadline_s: Deadline = _setting(120.0, "Seconds that importing and capturing the target may take.")
-    compile_deadline_s: Deadline = _setting(60.0, "Seconds that one compile may take.")
-    case_deadline_s: Deadline = _setting(60.0, "Seconds that one correctness case may take.")
+    capture_deadline_s: Deadline = _setting(120.0, "Capture timeout (seconds), for importing and capturing the target.")
+    compile_deadline_s: Deadline = _setting(60.0, "Compile timeout (seconds), per compilation.")
+    case_deadline_s: Deadline = _setting(60.0, "Test case timeout (seconds), per correctness case.")
     baseline_wait_s: float = _setting(
-        0.0, "Seconds that a timing waits for torch.compile's modes; 0 takes those that are ready.", ge=0, le=3600
+        0.0,
+        "Baseline timeout (seconds): how long a timing waits for torch.compile's modes; 0 takes those that are ready.",
+        ge=0,
+        le=3600,
     )
-    run_deadline_s: Deadline = _setting(3600.0, "Seconds after which a run starts no further candidate.")
-    memory_limit_bytes: int = _setting(8 * GIB, "Memory that a worker process may use.", ge=GIB // 4)
+    run_deadline_s: Deadline = _setting(3600.0, "Run time limit (seconds), after which no further candidate starts.")
+    memory_limit_bytes: int = _setting(8 * GIB, "Memory limit of a worker process (bytes).", ge=GIB // 4)
     max_case_instructions: int = _setting(
-        20_000_000_000, "Instructions, counted per thread, that the executor may run for one case.", ge=1_000_000
+        20_000_000_000, "Maximum instructions per test case on the executor, counted per thread.", ge=1_000_000
     )
     cache_directory: Path = Field(
         default_factory=default_cache_directory,
-        description="Where compiled kernels are kept between runs.",
+        description="Folder that caches compiled kernels between runs.",
         json_schema_extra={"scope": "machine"},
     )
     models: Words = _setting(
         (),
         "Models that propose kernels, e.g. openai/gpt-5, ollama/qwen3, manual, judge=NAME; none: the generator alone.",
     )
-    model_base_url: str | None = _setting(None, "Address of a server that speaks OpenAI's protocol.", "machine")
+    model_base_url: str | None = _setting(None, "Base URL of a server with OpenAI's protocol.", "machine")
     model_prices: str | None = _setting(
-        None, "PROMPT:REPLY, US dollars per million tokens, for models whose price is not known.", "machine"
+        None, "Price of models without a known price: PROMPT:REPLY, US dollars per million tokens.", "machine"
     )
     budget_usd: float | None = _setting(
-        None, "US dollars that a run may spend on models; it never spends more.", "machine", ge=0, allow_inf_nan=False
+        None, "Maximum cost of a run's models (US dollars), never exceeded.", "machine", ge=0, allow_inf_nan=False
     )
-    model_deadline_s: Deadline = _setting(600.0, "Seconds that one reply of a model may take.")
-    model_idle_deadline_s: Deadline = _setting(120.0, "Seconds that a model may say nothing while it replies.")
+    model_deadline_s: Deadline = _setting(600.0, "Reply timeout (seconds), per reply of a model.")
+    model_idle_deadline_s: Deadline = _setting(
+        120.0, "Idle timeout (seconds) between parts of a model's streamed reply."
+    )
     manual_wait_s: float = _setting(
         86_400.0,
-        "Seconds that a run waits for a person's reply (model `manual`); then it stops, and can be resumed.",
+        "Manual reply timeout (seconds), for the model `manual`; the run then stops, and can be resumed.",
         ge=0,
         le=31_536_000,
     )
-    model_max_tokens: int = _setting(16_384, "Tokens that one reply may have.", ge=256, le=1_000_000)
-    model_concurrency: int = _setting(8, "Requests to one model at a time.", ge=1, le=256)
-    model_requests_per_minute: float | None = _setting(None, "Requests to one model per minute.", gt=0, le=1e6)
-    temperatures: Temperatures = _setting((0.3, 0.7, 1.0), "Temperatures that proposals are drawn with.", min_length=1)
+    model_max_tokens: int = _setting(16_384, "Maximum tokens of one reply.", ge=256, le=1_000_000)
+    model_concurrency: int = _setting(8, "Maximum concurrent requests to one model.", ge=1, le=256)
+    model_requests_per_minute: float | None = _setting(None, "Maximum requests to one model per minute.", gt=0, le=1e6)
+    temperatures: Temperatures = _setting((0.3, 0.7, 1.0), "Sampling temperatures of proposals.", min_length=1)
     strategy: Literal["evolve", "best-of-n", "beam", "agent"] = _setting(
-        "evolve", "How models' proposals build on each other; agent: each works in turns, with tools."
+        "evolve", "Search strategy of models' proposals; agent: each works in several turns, with tools."
     )
-    ensemble: Literal["bandit", "uniform"] = _setting("bandit", "How models, temperatures and hints are drawn.")
-    repair_rounds: int = _setting(3, "Times that a model may correct a translation.", ge=0, le=20)
-    islands: int = _setting(2, "Populations that evolve apart and exchange their best.", ge=1, le=64)
+    ensemble: Literal["bandit", "uniform"] = _setting("bandit", "Selection of models, temperatures and hints.")
+    repair_rounds: int = _setting(3, "Maximum repairs of a translation by a model.", ge=0, le=20)
+    islands: int = _setting(2, "Populations that evolve separately and exchange their best members.", ge=1, le=64)
     early_stop: Literal["on", "off"] = _setting(
-        "on", "Whether a search ends at the floor, or when it gains nothing more."
+        "on", "Stop a search near the speed of light (roofline bound), or when it gains nothing more."
     )
-    judges: Literal["off", "filter"] = _setting("off", "Whether models judge what may go to the hardware.")
-    judge_threshold: float = _setting(0.35, "Probability of being right below which a judge votes no.", ge=0, le=1)
-    out_directory: Path | None = _setting(None, "Where the two result files go; by default beside the target's file.")
-    log_level: Literal["debug", "info", "warning", "error"] = _setting("warning", "What is logged to stderr.")
+    judges: Literal["off", "filter"] = _setting("off", "Let models filter candidates before they reach the hardware.")
+    judge_threshold: float = _setting(0.35, "Probability of correctness below which a judge votes no.", ge=0, le=1)
+    out_directory: Path | None = _setting(None, "Folder of the result files; default: next to the target's file.")
+    log_level: Literal["debug", "info", "warning", "error"] = _setting(
+        "warning", "Minimum level of log messages on stderr."
+    )
     sandbox: Literal["auto", "off", "limits", "landlock", "landlock+seccomp", "bwrap"] = _setting(
         "auto",
-        "How compilers, the executor and workers are confined: auto takes the strongest that this machine has.",
+        "Sandbox of compilers, the executor and workers: auto selects the strongest that this machine supports.",
         "machine",
     )
     tolerance: ToleranceName = _setting(
         "strict", "Tolerance for kernels with host code of their own; the others are those of other benchmarks."
     )
-    diagnostics: bool = _setting(True, "In an editor: show what the rules find while you type.")
-    code_lens: bool = _setting(True, "In an editor: show what can be done, and the last result, above each target.")
+    diagnostics: bool = _setting(True, "In an editor: show the rules' findings while you type.")
+    code_lens: bool = _setting(True, "In an editor: show commands and the last result above each target.")
     inlay_hints: bool = _setting(False, "In an editor: show each line's share of the estimated time at its end.")
     estimate_on_hover: bool = _setting(
-        True, "In an editor: estimate a target when you hover over it. That imports its file, in a trusted workspace."
+        True, "In an editor: estimate a target when you hover over it; imports its file, in a trusted workspace."
     )
     check_on_save: bool = _setting(
         True, "In an editor: compile and check a kernel when you save it, in a trusted workspace."
     )
     measure_on_save: bool = _setting(
-        False, "In an editor: when you save a kernel, also run and time it on the GPU, in a trusted workspace."
+        False, "In an editor: also run and time a kernel on the GPU when you save it, in a trusted workspace."
     )
 
 
 class SettingDescription(Noun):
-    """One setting as help and editors show it."""
+    """One setting, as shown by help and editors."""
 
     name: str
     type: str
@@ -154,16 +159,15 @@ class SettingDescription(Noun):
 
 
 def describe_settings() -> tuple[SettingDescription, ...]:
-    """All settings in the order they are declared."""
+    """Return all settings in the order of declaration."""
     schema = Settings.model_json_schema()["properties"]
     return tuple(_describe(name, schema[name]) for name in Settings.model_fields)
 
 
 def load_settings(directory: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Settings:
-    """The settings that hold in `directory` (default: the current one). An override of None counts as not given.
+    """Load the settings for `directory` (default: the current one). An override of None is ignored.
 
-    Raises SettingError for a name that is no setting, with the names near it, and for a value that a setting cannot
-    have, with where it was set.
+    Raises SettingError for an unknown name, with similar ones, and for an invalid value, with its source.
     """
     given = {name: value for name, value in (overrides or {}).items() if value is not None}
     return _Layers().add_pyproject(directory or Path.cwd()).add_environment().add(given, "the command line").settings()
@@ -173,7 +177,7 @@ def load_settings(directory: Path | None = None, overrides: Mapping[str, Any] | 
 
 
 class _Layers:
-    """Values by setting, and where each came from."""
+    """Values by setting, with the source of each."""
 
     def __init__(self) -> None:
         self._values: dict[str, Any] = {}
@@ -249,7 +253,7 @@ def _read_table(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def _line_of(key: str, text: str) -> int | None:
-    """The line of `key = ` below the table's heading."""
+    """Return the line of `key = ` below the table's heading."""
     heading = re.search(rf"^\s*\[\s*tool\s*\.\s*[\"']?{PYPROJECT_TABLE}[\"']?\s*\]", text, re.MULTILINE)
     start = heading.end() if heading else 0
     match = re.compile(rf"^\s*[\"']?{re.escape(key)}[\"']?\s*=", re.MULTILINE).search(text, start)
@@ -257,7 +261,7 @@ def _line_of(key: str, text: str) -> int | None:
 
 
 def _relative_to(directory: Path, name: str, value: Any) -> Any:
-    """A path in a file is relative to the file."""
+    """Resolve a path in a settings file relative to that file."""
     is_path = "Path" in str(Settings.model_fields[name].annotation)
     return directory / Path(value).expanduser() if is_path and isinstance(value, str) else value
 

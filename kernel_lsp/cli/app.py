@@ -25,8 +25,8 @@ TARGET_HELP = (
 
 Device = Annotated[str, typer.Option(help="auto, cpu (the PTX executor) or cuda[:N].")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout; everything else goes to stderr.")]
-Python = Annotated[Path | None, typer.Option(help="The interpreter that has your torch. Default: the active one.")]
-TargetGpu = Annotated[str | None, typer.Option("--gpu", help="The GPU that estimates are for, e.g. H200, L40S, L4.")]
+Python = Annotated[Path | None, typer.Option(help="Python interpreter with your torch. Default: the active one.")]
+TargetGpu = Annotated[str | None, typer.Option("--gpu", help="Target GPU of estimates, e.g. H200, L40S, L4.")]
 
 
 @app.command()
@@ -36,16 +36,16 @@ def optimize(
     backward: Annotated[bool, typer.Option("--backward", help="Also generate and verify the backward.")] = False,
     generations: Annotated[int | None, typer.Option(min=1, help="Generations of the search.")] = None,
     proposals: Annotated[int | None, typer.Option(min=1, help="Candidates per generation.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the search and the inputs.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the search and the inputs.")] = None,
     model: Annotated[
         list[str] | None,
         typer.Option(
             "--model",
             metavar="[PURPOSE=]MODEL",
-            help="Who proposes: openai/..., ollama/..., manual, command:PROGRAM, ...",
+            help="Model that proposes: openai/..., ollama/..., manual, command:PROGRAM, ...",
         ),
     ] = None,
-    budget: Annotated[float | None, typer.Option(min=0, metavar="USD", help="The most that models may cost.")] = None,
+    budget: Annotated[float | None, typer.Option(min=0, metavar="USD", help="Maximum cost of models.")] = None,
     strategy: Annotated[str | None, typer.Option(help="evolve, best-of-n, beam or agent, with models.")] = None,
     judges: Annotated[str | None, typer.Option(help="off or filter: models judge what goes to the GPU.")] = None,
     record: Annotated[
@@ -54,10 +54,12 @@ def optimize(
     replay: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Recorded replies answer in place of the models.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Where the files go. Default: kernels/ beside the source.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the result files. Default: kernels/ next to the source.")
+    ] = None,
     seed_kernel: Annotated[
         list[Path] | None,
-        typer.Option("--seed-kernel", metavar="KERNEL.cu", help="A kernel to begin from, and to beat; repeatable."),
+        typer.Option("--seed-kernel", metavar="KERNEL.cu", help="A kernel to start from, and to beat; repeatable."),
     ] = None,
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="Continue a run; `last` is the newest.")] = None,
     gpu: TargetGpu = None,
@@ -102,11 +104,11 @@ def check(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Build a kernel, check it against PyTorch, and say what is wrong and where.
+    """Build a kernel, check it against PyTorch, and report errors with their lines.
 
-    A kernel with host code of its own that fails at other sizes than its task's is correct, with a warning.
+    A kernel with host code that fails at sizes other than its task's is correct, with a warning.
 
-    Exit status: 0 correct, 1 wrong or unsafe, 2 it could not be checked.
+    Exit status: 0 correct, 1 incorrect or unsafe, 2 it could not be checked.
     """
     import kernel_lsp.cli.check as command
 
@@ -125,7 +127,7 @@ def profile(
     python: Python = None,
     as_json: Json = False,
 ) -> None:
-    """Say what bounds a kernel, how far it is from the floor, on which lines, and what would help most.
+    """Profile a kernel: its bottleneck, its distance from the speed of light, its costliest lines, and advice.
 
     Exit status: 0 profiled, 2 it could not be.
     """
@@ -275,7 +277,7 @@ def judge_calibrate(
     python: Python = None,
     as_json: Json = False,
 ) -> None:
-    """Ask judges, blind, about kernels whose truth the whole pipeline tells; print and keep what they are worth.
+    """Calibrate judges, blind, on kernels that the whole pipeline labels; print and store their scores.
 
     Exit status: 0 it was measured, 2 it could not be.
     """
@@ -287,7 +289,7 @@ def judge_calibrate(
 
 @app.command()
 def doctor(python: Python = None, as_json: Json = False) -> None:
-    """Say what was found, what it enables, and how to fix the rest."""
+    """Report the tools found, what each enables, and how to fix the rest."""
     import kernel_lsp.cli.doctor as command
 
     raise typer.Exit(command.main({"python": python}, as_json))

@@ -194,9 +194,10 @@ async def _sandbox(settings: Settings) -> list[Check]:
         what = [a for a in opened if a.why_open == why]
         reasons += f"; left open to a {what[0].profile}: {', '.join(a.what for a in what)} ({why})"
     if not escapes:
-        found = f"{level}: a probe was denied all of {len(attempts) - len(opened)} attempts{reasons}"
+        found = f"{level}: all of {len(attempts) - len(opened)} escape probes were denied{reasons}"
         return [Check(name=name, status="ok", found=found, enables=enables)]
-    found = f"{level}{reasons}: {len(escapes)} of {len(attempts)} attempts of a probe succeed: {', '.join(escapes)}"
+    count = f"{len(escapes)} of {len(attempts)} escape probes succeeded"
+    found = f"sandbox incomplete: {count} ({', '.join(escapes)}); {level}{reasons}"
     is_weak = level is not SandboxLevel.LANDLOCK_SECCOMP and level is not SandboxLevel.BWRAP
     fix = "a kernel with Landlock and seccomp, and `sandbox = auto`" if is_weak else "report this"
     return [Check(name=name, status="missing" if is_weak else "broken", found=found, enables=enables, fix=fix)]

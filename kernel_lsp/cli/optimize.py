@@ -210,7 +210,7 @@ def print_report(finished: RunFinished, handle: RunHandle) -> None:
     say(f"{handle.target}", style="bold", markup=False)
     if handle.task_summary:
         say(f"  captured    {handle.task_summary}", markup=False)
-    counts = f"{finished.n_proposed} proposed, {finished.n_built} built, {finished.n_correct} right"
+    counts = f"{finished.n_proposed} proposed, {finished.n_built} built, {finished.n_correct} correct"
     say(f"  candidates  {counts}", markup=False)
     if finished.n_model_calls:
         say(f"  models      {finished.n_model_calls} calls, {_consumed(finished)}", markup=False)

@@ -1,1 +1,1 @@
-"""The nouns: frozen data with no I/O. Imports nothing else of ours."""
+"""The data model: frozen types without I/O. Imports no other package of ours."""

@@ -1,4 +1,4 @@
-"""What the benchmark suite says: how each task ended, and how often the kernels beat PyTorch."""
+"""Results of the benchmark suite: the outcome of each task, and speedups over PyTorch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BaselineGroup = Literal["eager", "compile", "best"]
 
 
 class BenchTime(Noun):
-    """One operation of a verified kernel. `baselines_us` has every way to run it in PyTorch that has a time."""
+    """One operation of a verified kernel. `baselines_us` has the time of every PyTorch baseline that was timed."""
 
     operation: str
     kind: Literal["measured", "estimated"]
@@ -21,12 +21,12 @@ class BenchTime(Noun):
     baselines_us: dict[str, float]
     floor_us: float | None = None
     claim: str = ""
-    """Against the best baseline, where the two were measured in turn: faster, slower or no difference."""
+    """Claim against the best baseline, from interleaved measurements: faster, slower or no difference."""
 
 
 class BenchEntry(Noun):
-    """How one target ended. `speedups` are theirs over ours, all operations together, by group of baselines; a group
-    without a time for each operation is left out."""
+    """Outcome of one target. `speedups` are PyTorch's time over ours, summed over all operations, by baseline group; a
+    group without a time for every operation is left out."""
 
     target: str
     status: Literal["verified", "none", "refused"]
@@ -36,7 +36,7 @@ class BenchEntry(Noun):
     library_steps: tuple[str, ...] = ()
     n_configurations: int = 1
     n_covered: int = 1
-    """Of the task's configurations: those that the verified kernel's capture covers."""
+    """Number of the task's configurations that the verified kernel's capture covers."""
     elapsed_s: float = 0.0
     cost_usd: float = 0.0
 
@@ -47,15 +47,15 @@ class BenchEntry(Noun):
 
 
 class FastP(Noun):
-    """The share of all tasks that are verified and more than `p` times as fast as the baseline (KernelBench's fast_p).
-    `p` of 0 is the share that is verified and has a time."""
+    """Share of all tasks that are verified and more than `p` times as fast as the baseline (KernelBench's fast_p). At
+    `p` = 0 it is the share that is verified and timed."""
 
     p: float
     share: float
 
 
 class BenchScore(Noun):
-    """All tasks against one group of baselines. `geomean` is of the `n_compared` verified tasks that have a speedup;
+    """Scores of all tasks against one baseline group. `geomean` covers the `n_compared` verified tasks with a speedup;
     None without any."""
 
     baseline: BaselineGroup

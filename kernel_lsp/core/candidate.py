@@ -1,4 +1,4 @@
-"""A candidate is data: CUDA device code with its launch plan in one text, and where it came from."""
+"""A candidate: CUDA device code and its launch plan as one text, with its provenance."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ID_HEX_DIGITS = 16
 
 
 class Origin(Noun):
-    """Who proposed it. `schedule` holds the generator's choices, e.g. ``{"block": 256, "vector": 4}``."""
+    """Provenance of a candidate. `schedule` holds the generator's choices, e.g. ``{"block": 256, "vector": 4}``."""
 
     proposer: Literal["generator", "model", "user"]
     description: str = ""
@@ -19,25 +19,25 @@ class Origin(Noun):
     parents: tuple[str, ...] = ()
     generation: int = 0
     model: str | None = None
-    """With the fields below: for a model's proposal."""
+    """With the fields below: set for a model's proposal."""
     operator: str = ""
-    """How it was asked for: ``translate``, ``improve``, ``edit``, ``crossover`` or ``repair``."""
+    """Kind of request: ``translate``, ``improve``, ``edit``, ``crossover`` or ``repair``."""
     temperature: float | None = None
     hint: str = ""
     thought: str = ""
     prompt: str = ""
     prompt_hash: str = ""
-    """Of the template; the prompt that was sent is found by `request_key`."""
+    """Hash of the prompt template; `request_key` finds the prompt that was sent."""
     request_key: str = ""
 
 
 class Candidate(Noun):
-    """One `.cu` text. Two candidates with the same text are the same candidate."""
+    """One `.cu` text. Candidates with equal texts are equal."""
 
     text: str
     origin: Origin
 
     @property
     def id(self) -> str:
-        """Content hash of the text."""
+        """Return the content hash of the text."""
         return hashlib.sha256(self.text.encode()).hexdigest()[:ID_HEX_DIGITS]

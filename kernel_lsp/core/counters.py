@@ -1,4 +1,4 @@
-"""What the PTX executor counted while it ran a launch."""
+"""Performance counters of a launch on the PTX executor."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ SECTOR_BYTES = 32
 
 
 class LineCounters(Noun):
-    """What one line of the `.cu` file did, inlined calls included. `line` is 1-based.
+    """Counters of one line of the `.cu` file, inlined calls included. `line` is 1-based.
 
-    `n_instructions` are per thread, over the blocks that ran. The rest covers the traced blocks: `n_global_requests` of
-    warps touched `n_global_sectors` of 32 bytes, in `n_global_accesses` by single threads of `n_global_bytes` in all.
+    `n_instructions` is per thread, over the blocks that ran. The others cover the traced blocks: `n_global_requests`
+    warp requests touched `n_global_sectors` sectors of 32 bytes, through `n_global_accesses` accesses by single threads
+    of `n_global_bytes` bytes in total.
     """
 
     line: int
@@ -23,22 +24,23 @@ class LineCounters(Noun):
 
     @property
     def sectors_per_request(self) -> float:
-        """4 for 32 threads that access neighbouring floats, 32 when each is in a sector of its own. 0 without any."""
+        """Return sectors per warp request: 4 for coalesced floats, 32 when each thread touches its own sector, 0
+        without requests."""
         return self.n_global_sectors / self.n_global_requests if self.n_global_requests else 0.0
 
     @property
     def threads_per_request(self) -> float:
-        """Of a warp's 32, how many took part: fewer where the warp has diverged. 0 without any request."""
+        """Return the active threads per request, at most 32; divergence lowers it. 0 without requests."""
         return self.n_global_accesses / self.n_global_requests if self.n_global_requests else 0.0
 
     @property
     def sector_efficiency(self) -> float:
-        """Which part of the sectors' bytes was asked for; above 1 where threads share elements. 1 without any."""
+        """Return the used fraction of the sectors' bytes; above 1 when threads share elements. 1 without requests."""
         return self.n_global_bytes / (self.n_global_sectors * SECTOR_BYTES) if self.n_global_sectors else 1.0
 
 
 class LaunchCounters(Noun):
-    """Totals over the `n_blocks_run` blocks that ran, of `n_blocks`; scale by their ratio for the whole launch.
+    """Totals over the `n_blocks_run` of `n_blocks` blocks that ran; scale by their ratio for the whole launch.
 
     Counts are per thread unless the name says warp. `n_global_sectors` counts 32-byte sectors per warp request, as
     Nsight Compute's ``l1tex__t_sectors`` does; it and `n_global_requests` cover the `n_blocks_traced` traced blocks.
@@ -51,9 +53,9 @@ class LaunchCounters(Noun):
     n_threads_per_block: int
     n_instructions: int
     n_floating_operations: int
-    """Adds, multiplies and so on in f16, f32 and f64; a fused multiply-add is two."""
+    """Arithmetic operations in f16, f32 and f64; a fused multiply-add counts as two."""
     n_special_operations: int
-    """Approximate functions: ex2, lg2, rcp, rsqrt, sqrt, sin, cos, tanh, and divisions."""
+    """Approximate functions (ex2, lg2, rcp, rsqrt, sqrt, sin, cos, tanh) and divisions."""
     n_f64_operations: int
     global_load_bytes: int
     global_store_bytes: int
@@ -66,7 +68,7 @@ class LaunchCounters(Noun):
     n_shuffles: int
     max_instructions_per_thread: int
     n_matrix_operations: int = 0
-    """Multiplications and additions of tensor cores, a thread's share of each instruction: an `mma` of m16n8k16 is 4096
-    of a warp. They are not among the floating operations."""
+    """Multiplications and additions on tensor cores, per thread: an `mma` of m16n8k16 counts 4096 for a warp. They are
+    not included in the floating-point operations."""
     lines: tuple[LineCounters, ...] = ()
-    """By line, where blocks were traced."""
+    """Counters by line, if blocks were traced."""

@@ -40,7 +40,7 @@ class DType(StrEnum):
 
     @classmethod
     def from_torch_name(cls, name: str) -> DType | None:
-        """The dtype that `torch` calls `name` (with or without ``torch.``); None when we do not support it."""
+        """Return the dtype that `torch` calls `name` (with or without ``torch.``); None when unsupported."""
         return _BY_TORCH_NAME.get(name.removeprefix("torch."))
 
 

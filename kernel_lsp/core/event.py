@@ -1,5 +1,5 @@
-"""What a run tells its listeners, in order. The command line renders them, the server translates them, the archive
-keeps them, and a crashed run is replayed from them."""
+"""Events of a run, in order. The command line renders them, the server translates them, the archive keeps them, and a
+crashed run is replayed from them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kernel_lsp.core.model import SCHEMA_VERSION, Noun
 
 
 class StageStarted(Noun):
-    """What is being done now: before there is a run to speak of, and where one waits. Not kept in the archive."""
+    """Start of a stage before the run exists, or while it waits. Not archived."""
 
     kind: Literal["stage_started"] = "stage_started"
     message: str
@@ -35,7 +35,7 @@ class TaskCaptured(Noun):
     n_nodes_backward: int
     configurations: tuple[str, ...]
     n_uncovered: int = 0
-    """Further configurations of the task's folder, which are tasks of their own."""
+    """Further configurations of the task's folder, each of which is a separate task."""
     notes: tuple[str, ...] = ()
 
 
@@ -59,7 +59,7 @@ class CandidateEvaluated(Noun):
     generation: int
     depth: Literal["precheck", "screen", "full"] = "full"
     outcome: str
-    """The kind of the outcome: ``correct``, ``mismatch``, ..."""
+    """Kind of the outcome: ``correct``, ``mismatch``, ..."""
     message: str
     score_us: float | None
     score_kind: Literal["measured", "estimated", "none"]
@@ -74,8 +74,8 @@ class NewBest(Noun):
 
 
 class ModelCalled(Noun):
-    """A model was asked for proposal `slot`. `outcome` is ``replied`` or why there is no reply. `run_cost_usd` is what
-    the run has spent so far; `cost_usd` is None where no price is known."""
+    """A model was asked for proposal `slot`. `outcome` is ``replied`` or the reason for a missing reply. `run_cost_usd`
+    is the run's spending so far; `cost_usd` is None when the price is unknown."""
 
     kind: Literal["model_called"] = "model_called"
     slot: int
@@ -93,8 +93,8 @@ class ModelCalled(Noun):
 
 
 class ProposalDropped(Noun):
-    """Proposal `slot` brought no kernel to measure: no reply, none that can be read, a program that is known already,
-    or one that the judges hold back from the hardware."""
+    """Proposal `slot` gave no kernel to measure: no reply, an unreadable one, a duplicate program, or one that the
+    judges filtered out."""
 
     kind: Literal["proposal_dropped"] = "proposal_dropped"
     slot: int
@@ -104,8 +104,8 @@ class ProposalDropped(Noun):
 
 
 class CandidateJudged(Noun):
-    """What the judges think, by judge: the probability that there is no fault. It orders and filters what goes to the
-    hardware; it never makes a candidate right or wrong."""
+    """Judges' estimates, by judge: the probability that the candidate is correct. They order and filter what goes to
+    the hardware, and never decide correctness."""
 
     kind: Literal["candidate_judged"] = "candidate_judged"
     candidate_id: str
@@ -120,14 +120,14 @@ class FilesWritten(Noun):
 
 
 class RunFinished(Noun):
-    """The end of a run that could run. `candidate_id` is None when no verified kernel was found."""
+    """End of a run. `candidate_id` is None when no verified kernel was found."""
 
     kind: Literal["run_finished"] = "run_finished"
     schema_version: int = SCHEMA_VERSION
     run_id: str
     candidate_id: str | None
     reason: str
-    """Why this one won, or why none was found."""
+    """Reason for the winner, or for its absence."""
     n_proposed: int
     n_built: int
     n_correct: int
@@ -136,12 +136,12 @@ class RunFinished(Noun):
     files: tuple[str, ...] = ()
     elapsed_s: float = 0.0
     stopped: str = ""
-    """Why the search ended before its last generation; empty when it did not."""
+    """Reason for an early stop; empty when the last generation was reached."""
     n_model_calls: int = 0
     n_prompt_tokens: int = 0
     n_reply_tokens: int = 0
     cost_usd: float = 0.0
-    """Of the calls whose price is known."""
+    """Cost of the calls with a known price, in US dollars."""
 
 
 Event = Annotated[

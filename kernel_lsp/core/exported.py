@@ -1,4 +1,4 @@
-"""What `kernel-lsp export` wrote."""
+"""Results of `kernel-lsp export`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ ExportForm = Literal["operator", "package"]
 
 
 class Exported(Noun):
-    """One form of one verified kernel. `verified` says where and on what its verdict was reached."""
+    """One exported form of a verified kernel. `verified` gives the device and the evidence of its verdict."""
 
     schema_version: int = SCHEMA_VERSION
     form: ExportForm
     name: str
-    """What users import."""
+    """Name to import."""
     directory: str
     files: tuple[str, ...]
     candidate_id: str

@@ -1,4 +1,4 @@
-"""Expressions over dims and scalars: what launch plans and symbolic shapes are made of, and their text.
+"""Expressions over dims and scalars, used in launch plans and symbolic shapes, and their text.
 
 Expressions are frozen, hashable and compare by structure. `expression_parser` reads them, `expression_value` evaluates
 them, `expression_rules` builds simplified ones.
@@ -15,11 +15,11 @@ Number = int | float | bool
 FUNCTIONS = ("ceil_div", "min", "max")
 COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 MAX_MAGNITUDE = 1 << 63
-"""Integers from here on are refused: no tensor, grid or scalar of a kernel can hold them."""
+"""Smallest magnitude that is rejected: no tensor, grid or scalar of a kernel can hold it."""
 
 
 class ExpressionError(ValueError):
-    """The text is not an expression, or it cannot be evaluated. `column` is 0-based within the text."""
+    """Parse or evaluation error of an expression. `column` is 0-based within the text."""
 
     def __init__(self, message: str, column: int = 0) -> None:
         super().__init__(message)
@@ -28,7 +28,7 @@ class ExpressionError(ValueError):
 
 
 class Expression:
-    """Base of all nodes. `str` gives a text that parses to the same expression."""
+    """Base of all nodes. `str` returns a text that parses to the same expression."""
 
     __slots__ = ()
 
@@ -84,7 +84,7 @@ class Call(Expression):
 
 
 def free_names(expression: Expression) -> frozenset[str]:
-    """Every name that the expression mentions."""
+    """Return every name in the expression."""
     match expression:
         case Name(id):
             return frozenset((id,))
@@ -98,7 +98,7 @@ def free_names(expression: Expression) -> frozenset[str]:
 
 
 def parts(expression: Expression) -> Iterator[Expression]:
-    """The expression and everything inside it."""
+    """Yield the expression and all its subexpressions."""
     yield expression
     match expression:
         case Unary(_, operand):

@@ -37,12 +37,12 @@ from kernel_lsp.core.expression import (
 MAX_TEXT_CHARACTERS = 4096
 MAX_NESTING = 60
 MAX_OPERATORS = 200
-"""Per text. Trees are walked by recursion, and a chain of additions is as deep as it is long."""
+"""Maximum operators per text. Trees are walked recursively, and a chain of additions is as deep as it is long."""
 
 
 @lru_cache(maxsize=16384)
 def parse(text: str) -> Expression:
-    """The expression that `text` spells, exactly as written. Raises ExpressionError with the column."""
+    """Parse `text` without simplification. Raises ExpressionError with the column."""
     if len(text) > MAX_TEXT_CHARACTERS:
         raise ExpressionError(f"the expression is longer than {MAX_TEXT_CHARACTERS} characters")
     parser = _Parser(text)
@@ -64,7 +64,7 @@ _KEYWORDS = ("and", "or", "not")
 
 
 class _Parser:
-    """Recursive descent over one text; every error carries its column."""
+    """Recursive-descent parser of one text; every error carries its column."""
 
     def __init__(self, text: str) -> None:
         self.text = text

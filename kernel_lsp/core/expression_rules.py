@@ -1,4 +1,4 @@
-"""Expressions built simpler than they are written: constants folded, identities removed, never a value changed."""
+"""Build simplified expressions: fold constants and remove identities without changing any value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kernel_lsp.core.expression_value import evaluate
 
 
 def substitute(expression: Expression, replacements: Mapping[str, Expression]) -> Expression:
-    """The expression with names replaced, simplified on the way."""
+    """Replace names in the expression and simplify."""
     match expression:
         case Name(id):
             return replacements.get(id, expression)
@@ -24,7 +24,7 @@ def substitute(expression: Expression, replacements: Mapping[str, Expression]) -
 
 
 def simplify(expression: Expression) -> Expression:
-    """The expression rebuilt with the local rules of `binary`, `unary` and `call`."""
+    """Rebuild the expression with the local rules of `binary`, `unary` and `call`."""
     return substitute(expression, {})
 
 
@@ -47,10 +47,10 @@ def call(function: str, *arguments: Expression) -> Expression:
 
 
 def binary(operator: str, left: Expression, right: Expression) -> Expression:
-    """``left operator right`` with constants folded and identities removed.
+    """Build ``left operator right`` with constants folded and identities removed.
 
-    The rules hold for all integers, negative ones included, and names are taken for integers: no rule relies on a dim
-    being non-negative. Whatever holds a float constant or a `/` is regrouped by none of them.
+    The rules hold for all integers, including negative ones, and assume that names are integers. Expressions with a
+    float constant or a `/` are never regrouped.
     """
     if isinstance(left, Constant) and isinstance(right, Constant):
         return _folded(Binary(operator, left, right))
@@ -66,7 +66,7 @@ def _no_identity(left: Expression, right: Expression) -> Expression | None:
 
 
 def _folded(expression: Expression) -> Expression:
-    """Its value as a constant; the expression itself when it has none, e.g. a division by zero."""
+    """Return the value as a constant, or the expression itself when it has none, e.g. a division by zero."""
     try:
         return Constant(evaluate(expression, {}))
     except ExpressionError:
@@ -74,7 +74,7 @@ def _folded(expression: Expression) -> Expression:
 
 
 def _is_integral(expression: Expression) -> bool:
-    """Whether the value is an integer when every name is one."""
+    """Return True when the value is an integer for all integer names."""
     match expression:
         case Constant(value):
             return not isinstance(value, float)
@@ -88,7 +88,7 @@ def _is_integral(expression: Expression) -> bool:
 
 
 def _constant(expression: Expression) -> int | None:
-    """The integer an expression is, or None."""
+    """Return the integer value of a constant expression, else None."""
     if isinstance(expression, Constant) and type(expression.value) is int:
         return expression.value
     return None
@@ -113,7 +113,7 @@ def _add(left: Expression, right: Expression) -> Expression | None:
 
 
 def _joins(value: int, inner: Expression) -> bool:
-    """Whether a joined constant may stand beside `inner`: regrouping a float sum or product would round otherwise."""
+    """Return True when constants may be combined with `inner`; regrouping floats would change the rounding."""
     return abs(value) < MAX_MAGNITUDE and _is_integral(inner)
 
 
@@ -187,9 +187,9 @@ def _modulo(left: Expression, right: Expression) -> Expression | None:
 
 
 def _split_sum(left: Expression, right: Expression) -> tuple[list[_Term], Expression] | None:
-    """``(a, b)`` with ``left == sum(a) * right + b``, where `a` has every term that `right` divides; None when it
-    divides none."""
-    terms = [term for term in _terms(left) if term.value != Constant(0)]  # `0 - x` is no sum to split
+    """Return ``(a, b)`` with ``left == sum(a) * right + b``, where `a` has every term divisible by `right`; None when
+    there is no such term."""
+    terms = [term for term in _terms(left) if term.value != Constant(0)]  # `0 - x` cannot be split
     if len(terms) <= 1:
         return None
     quotients: list[_Term] = []
@@ -212,7 +212,7 @@ class _Term:
 
 
 def _terms(expression: Expression) -> list[_Term]:
-    """The summands of nested sums and differences, in order."""
+    """Return the summands of nested sums and differences, in order."""
     match expression:
         case Binary("+", left, right):
             return _terms(left) + _terms(right)
@@ -224,7 +224,7 @@ def _terms(expression: Expression) -> list[_Term]:
 
 
 def _sum(terms: list[_Term]) -> Expression:
-    """The terms added up, one that is not negative first where there is one."""
+    """Sum the terms, a non-negative one first if there is one."""
     first = next((position for position, term in enumerate(terms) if not term.is_negative), 0)
     total: Expression = Constant(0)
     for term in [*terms[first : first + 1], *terms[:first], *terms[first + 1 :]]:
@@ -238,7 +238,7 @@ def _positive(expression: Expression) -> bool:
 
 
 def _divide_exactly(left: Expression, right: Expression) -> Expression | None:
-    """The q with left == q * right, when the shape of the product shows it."""
+    """Return q with left == q * right, when the factors of the product show it."""
     if left == right:
         return Constant(1)
     dividend, divisor = _constant(left), _constant(right)

@@ -1,4 +1,4 @@
-"""What an expression is for given dims and scalars: 64-bit integers, doubles and bools, and nothing beyond them."""
+"""Evaluate expressions for given dims and scalars: 64-bit integers, doubles and bools only."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from kernel_lsp.core.expression import (
 
 
 def evaluate(expression: Expression, values: Mapping[str, Number]) -> Number:
-    """The value of the expression. Raises ExpressionError for an unbound name or division by zero."""
-    if isinstance(expression, Name):  # most are; thousands are evaluated while cases are chosen
+    """Evaluate the expression. Raises ExpressionError for an unbound name or a division by zero."""
+    if isinstance(expression, Name):  # fast path: most are names, and choosing cases evaluates thousands
         if expression.id not in values:
             raise ExpressionError(f"'{expression.id}' has no value here")
         return values[expression.id]
@@ -45,7 +45,7 @@ def evaluate(expression: Expression, values: Mapping[str, Number]) -> Number:
 
 
 def evaluate_int(expression: Expression, values: Mapping[str, Number]) -> int:
-    """The value of an integer expression. Raises ExpressionError when it is not an integer."""
+    """Evaluate an integer expression. Raises ExpressionError when the value is not an integer."""
     value = evaluate(expression, values)
     if isinstance(value, float):
         divides = any(isinstance(part, Binary) and part.operator == "/" for part in parts(expression))

@@ -1,4 +1,4 @@
-"""What the filters for tasks say: is this task worth measuring kernels on?"""
+"""Results of the task filters: whether a task is worth measuring kernels on."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ FilterStatus = Literal["passed", "flagged", "skipped"]
 
 
 class FilterResult(Noun):
-    """One filter on one configuration. `number` is what was measured and `threshold` what it is compared with; None
-    where the filter has none. A skipped filter says why in `message`."""
+    """One filter on one configuration. `number` is the measured value and `threshold` its limit; None where the filter
+    has none. A skipped filter gives its reason in `message`."""
 
     filter: str
     configuration: str
@@ -23,7 +23,7 @@ class FilterResult(Noun):
 
 
 class TaskFilters(Noun):
-    """All filters on one task. `refused` says why the task could not be examined at all; empty when it could."""
+    """All filters on one task. `refused` is the reason why the task could not be examined; empty when it could."""
 
     target: str
     device: str = ""
@@ -41,7 +41,7 @@ class TaskFilters(Noun):
 
 
 class FilterReport(Noun):
-    """Several tasks."""
+    """Filter results of several tasks."""
 
     schema_version: int = SCHEMA_VERSION
     tasks: tuple[TaskFilters, ...]

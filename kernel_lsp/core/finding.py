@@ -1,4 +1,4 @@
-"""Findings: something at a place in a file that a person should know."""
+"""Findings: facts about a location in a file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kernel_lsp.core.model import Noun
 
 
 class Severity(StrEnum):
-    """As editors show it."""
+    """Severity levels, as in editors."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -17,8 +17,8 @@ class Severity(StrEnum):
 
 
 class RelatedPlace(Noun):
-    """Another place that a finding has to do with, e.g. in a header, or where a template was instantiated. `file` is
-    absolute where the file is known, `line` 1-based."""
+    """Related location of a finding, e.g. in a header or where a template was instantiated. `file` is absolute if
+    known, `line` is 1-based."""
 
     message: str
     file: str
@@ -26,7 +26,7 @@ class RelatedPlace(Noun):
 
 
 class Finding(Noun):
-    """One fact at one place. `line` and `column` are 1-based. `source` is who found it (``nvrtc``, ``ptxas``,
+    """One fact at one location. `line` and `column` are 1-based. `source` is its producer (``nvrtc``, ``ptxas``,
     ``executor``, ``plan``, ``integrity``, ``verdict``); `code` is stable and documented: ``out-of-bounds-read``."""
 
     code: str

@@ -1,4 +1,4 @@
-"""Numbers shown to a user. Each carries its kind, GPU, shapes, dtype and date."""
+"""Times shown to a user. Each carries its kind, GPU, shapes, dtype and date."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pydantic import Field
 from kernel_lsp.core.model import Noun
 
 EAGER = "eager"
-"""The baseline that every kernel has: PyTorch as it runs the user's code."""
+"""The baseline that every kernel has: the user's code in eager PyTorch."""
 Bound = Literal["memory", "compute", "latency", "launch", "library"]
 Claim = Literal["faster", "slower", "no difference", "not compared"]
-"""``not compared``: the two were not measured in turn, so that their ratio is a number and no claim."""
+"""``not compared``: the measurements were not interleaved, so their ratio supports no claim."""
 Switch = Literal["on", "off", "not said"]
 
 
 class Estimate(Noun):
-    """A predicted time with its interval. Never a measurement, and always said so."""
+    """A predicted time with its interval, always labelled as an estimate."""
 
     kind: Literal["estimated"] = "estimated"
     time_us: float
@@ -26,7 +26,7 @@ class Estimate(Noun):
     gpu: str
     bound: Bound
     bytes_moved: int
-    """Compulsory device-memory traffic: each input read once, each output written once, per step."""
+    """Compulsory device-memory traffic in bytes: each input read once and each output written once, per step."""
     n_operations: int
     """Floating-point operations."""
     n_launches: int
@@ -34,11 +34,11 @@ class Estimate(Noun):
     dtypes: dict[str, str]
     date: str
     method: str
-    """How it was reached, e.g. ``roofline over ATen ops`` or ``executor counters``."""
+    """Method of the estimate, e.g. ``roofline over ATen ops`` or ``executor counters``."""
 
 
 class ClockSummary(Noun):
-    """What NVML said of the GPU while it was timed. `is_known` is false where NVML is missing: `reason` says why."""
+    """GPU state from NVML during timing. `is_known` is false without NVML; `reason` says why."""
 
     is_known: bool = False
     reason: str = "not logged"
@@ -49,15 +49,15 @@ class ClockSummary(Noun):
     highest_temperature_c: int = 0
     highest_power_w: float = 0.0
     throttle_reasons: tuple[str, ...] = ()
-    """Why the GPU slowed down, if it did, e.g. ``software power cap``."""
+    """Reasons for throttling, if any, e.g. ``software power cap``."""
 
 
 class Measurement(Noun):
-    """A time measured on a GPU: that of the device, with its interval."""
+    """Device time measured on a GPU, with its interval."""
 
     kind: Literal["measured"] = "measured"
     time_us: float
-    """Median of the device's time per call."""
+    """Median device time per call, in microseconds."""
     low_us: float
     high_us: float
     n_samples: int
@@ -65,25 +65,25 @@ class Measurement(Noun):
     driver: str
     torch_version: str
     cache: Literal["cold", "warm"]
-    """State of L2 before each sample of `time_us`."""
+    """L2 state before each sample of `time_us`."""
     shapes: dict[str, tuple[int, ...]]
     dtypes: dict[str, str]
     date: str
     interval: Literal["percentiles", "bootstrap"] = "percentiles"
-    """What `low_us` and `high_us` are: the 10th and 90th percentile of the samples, or a 95 % interval of the median,
-    bootstrapped over blocks."""
+    """Type of the interval `low_us` to `high_us`: the 10th to 90th percentile of the samples, or a 95 % confidence
+    interval of the median, bootstrapped over blocks."""
     warm_us: float | None = None
-    """Median of the device's time with what it reads in L2 where that fits; None where it was not taken."""
+    """Median device time in microseconds with a warm L2, for inputs that fit; None when not measured."""
     operator_us: float | None = None
-    """Median per call from Python, one call after the other with fresh outputs: the larger of what the host and the
-    device need; None where it was not taken."""
+    """Median time per call from Python in microseconds, for consecutive calls with fresh outputs: the larger of host
+    and device time. None when not measured."""
     n_calls_per_sample: int = 1
-    """Calls between two time stamps, each on buffers of its own."""
+    """Calls between two time stamps, each on separate buffers."""
     method: Literal["graph", "stream", "not said"] = "not said"
-    """How the calls of a sample reach the device: as one CUDA graph that the harness captured, or one after the other.
-    Modes of `torch.compile` with graphs of their own are run as they are, on a stream."""
+    """Submission of a sample's calls: as one CUDA graph captured by the harness, or one by one on a stream. Modes of
+    `torch.compile` with graphs of their own are run as they are, on a stream."""
     resolution_us: float = 0.0
-    """Between two time stamps with nothing between them, per call: a shorter time says nothing."""
+    """Time per call of an empty interval between two time stamps; shorter times are not resolved."""
     tf32: Switch = "not said"
     cudnn_benchmark: Switch = "not said"
     gpu_uuid: str = ""
@@ -91,29 +91,29 @@ class Measurement(Noun):
 
     @property
     def is_resolved(self) -> bool:
-        """Whether the time is longer than what no work takes."""
+        """Return True when the time exceeds the timer's resolution."""
         return self.time_us > self.resolution_us
 
 
 class Ratio(Noun):
-    """Theirs over ours with a 95 % interval, from blocks measured in turn."""
+    """PyTorch's time over ours with a 95 % confidence interval, from interleaved blocks."""
 
     value: float
     low: float
     high: float
     noise_floor: float
-    """How far from 1 the ratio of a thing with itself comes out here, e.g. 0.012 for 1.2 %."""
+    """Deviation from 1 of the ratio of identical code in this setup, e.g. 0.012 for 1.2 %."""
     claim: Claim
-    """``faster`` says that ours is, and that the interval clears the noise floor."""
+    """``faster`` means that ours is, with the interval beyond the noise floor."""
     n_rounds: int
-    """Of blocks measured in turn that went into it."""
+    """Number of interleaved blocks in the ratio."""
     throttled_share: float = 0.0
-    """Of all rounds: those in which the GPU slowed itself down. They are left out, unless hardly any were left."""
+    """Share of all rounds in which the GPU throttled. They are excluded, unless too few others remain."""
 
 
 class TimedBaseline(Noun):
-    """A way to run the task in PyTorch, and its time. `ratio` is None when it was not measured in turn with ours: then
-    the time comes from an earlier measurement, of the date that it names."""
+    """A PyTorch baseline with its time. `ratio` is None when it was not interleaved with ours: the time then comes from
+    an earlier measurement, whose date it names."""
 
     kind: Literal["timed"] = "timed"
     name: str
@@ -122,7 +122,7 @@ class TimedBaseline(Noun):
 
 
 class MissingBaseline(Noun):
-    """A way to run the task in PyTorch that has no time. `is_final` is false while it may still get one."""
+    """A PyTorch baseline without a time. `is_final` is false while one may still follow."""
 
     kind: Literal["missing"] = "missing"
     name: str
@@ -134,32 +134,34 @@ BaselineResult = Annotated[TimedBaseline | MissingBaseline, Field(discriminator=
 
 
 class TimeFloor(Noun):
-    """What nothing can beat on this GPU, for the same shapes."""
+    """Speed of light (roofline bound) on this GPU, for the same shapes."""
 
     time_us: float
-    """Compulsory bytes at the best bandwidth known, all arithmetic at its peak rate, or a kernel that does nothing."""
+    """The largest of compulsory bytes at the best known bandwidth, arithmetic at peak rate, and an empty kernel; in
+    microseconds."""
     impossible_below_us: float
-    """A shorter measured time is an error of measurement: the datasheet's bandwidth and the fastest unit, with margin,
-    and nothing counted that might stay in L2."""
+    """Shorter measured times are measurement errors. Computed from the datasheet's bandwidth and the fastest unit, with
+    a margin, without traffic that may stay in L2."""
     basis: str
-    """Which limit it is, e.g. ``134 MB at 4.3 TB/s (measured)``."""
+    """The binding limit, e.g. ``134 MB at 4.3 TB/s (measured)``."""
 
 
 class Comparison(Noun):
-    """Our time beside PyTorch's, both of one kind and on one GPU.
+    """Our time and PyTorch's, of the same kind and on the same GPU.
 
-    `baseline` is the fastest way to run it in PyTorch that has a time; `baselines` lists all that were tried."""
+    `baseline` is the fastest PyTorch baseline with a time; `baselines` lists all that were tried.
+    """
 
     baseline_name: str
     baseline: Estimate | Measurement
     ours: Estimate | Measurement
     ratio: Ratio | None = None
-    """Against `baseline`; None for estimates and where the two were not measured in turn."""
+    """Ratio against `baseline`; None for estimates and measurements that were not interleaved."""
     baselines: tuple[BaselineResult, ...] = ()
     floor: TimeFloor | None = None
     notes: tuple[str, ...] = ()
 
     @property
     def speedup(self) -> float:
-        """Theirs over ours."""
+        """Return PyTorch's time over ours."""
         return self.ratio.value if self.ratio is not None else self.baseline.time_us / self.ours.time_us

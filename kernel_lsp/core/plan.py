@@ -1,6 +1,6 @@
-"""The launch plan: what the comment block at the top of a `.cu` file says, and its binding to actual shapes.
+"""The launch plan in the leading comment block of a `.cu` file, and its binding to concrete shapes.
 
-`kernel_lsp.plan` parses, prints and binds; `docs/kernel-format.md` is the user's description.
+`kernel_lsp.plan` parses, prints and binds it; `docs/kernel-format.md` is the user's description.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class TensorParameter:
 
 @dataclass(frozen=True)
 class ScalarParameter:
-    """A Python number that the operator takes beside its tensors."""
+    """A Python number argument of the operator."""
 
     name: str
     type: ScalarType
@@ -49,7 +49,7 @@ class ScalarParameter:
 
 @dataclass(frozen=True)
 class Condition:
-    """One `where:` line: outside it the operator falls back to the PyTorch reference."""
+    """One `where:` line; the operator falls back to the PyTorch reference when it does not hold."""
 
     expression: Expression
     span: Span = field(default=NO_SPAN, compare=False)
@@ -90,7 +90,7 @@ LibraryArgument = str | Expression | tuple["LibraryArgument", ...] | None
 
 @dataclass(frozen=True)
 class LibraryStep:
-    """`library: aten::mm(a, b) -> (c)`: a vendor library does this step, through ATen, and every report says so."""
+    """`library: aten::mm(a, b) -> (c)`: a vendor library runs this step, through ATen, and every report says so."""
 
     function: str
     arguments: tuple[LibraryArgument, ...]
@@ -116,14 +116,14 @@ class Operation:
 
     @property
     def tensors(self) -> tuple[TensorParameter, ...]:
-        """Every tensor in scope of the steps: tensor parameters, results, scratch."""
+        """Return every tensor in scope of the steps: tensor parameters, results, scratch."""
         inputs = tuple(p for p in self.parameters if isinstance(p, TensorParameter))
         return inputs + self.results + self.scratch
 
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """The whole block. `task` is the text of the `task:` line, a path relative to the `.cu` file."""
+    """The whole plan. `task` is the text of the `task:` line, a path relative to the `.cu` file."""
 
     operations: tuple[Operation, ...]
     task: str | None = None
@@ -145,8 +145,8 @@ class LaunchPlan:
 
 @dataclass(frozen=True)
 class KernelParameter:
-    """A parameter of a `__global__` function. `element` is the pointee of a pointer, or the type of a value, without
-    `const`, `__restrict__` and spaces that do not matter."""
+    """A parameter of a `__global__` function. `element` is the pointee of a pointer, or the type of a value, normalised
+    without `const`, `__restrict__` and insignificant spaces."""
 
     name: str
     element: str
@@ -156,8 +156,8 @@ class KernelParameter:
 
 @dataclass(frozen=True)
 class KernelSignature:
-    """A `__global__` function as the source declares it. A launch may leave out the last of its template parameters,
-    those with `template_defaults`."""
+    """A `__global__` function as declared in the source. A launch may omit trailing template parameters with
+    `template_defaults`."""
 
     name: str
     template_parameters: tuple[str, ...]
@@ -167,7 +167,7 @@ class KernelSignature:
 
     @property
     def takes_any_number(self) -> bool:
-        """Whether the last template parameter stands for any number of arguments: ``Ns...``."""
+        """Return True when the last template parameter is a pack: ``Ns...``."""
         return bool(self.template_parameters) and self.template_parameters[-1].endswith("...")
 
     @property
@@ -175,11 +175,11 @@ class KernelSignature:
         return len(self.template_defaults)
 
 
-# --- a plan bound to actual shapes: what the CPU executor and the GPU worker both run
+# --- a plan bound to concrete shapes, for the CPU executor and the GPU worker
 
 
 class BoundTensor(Noun):
-    """A tensor with its actual shape. `role` says who owns it."""
+    """A tensor with its concrete shape. `role` is its owner."""
 
     name: str
     dtype: DType
@@ -222,7 +222,7 @@ class ScalarArgument(Noun):
 
 
 class BoundLaunch(Noun):
-    """One kernel launch. `kernel` is the C++ name expression, e.g. ``rms_norm_rows<256>``; the compiler gives its
+    """One kernel launch. `kernel` is the C++ name expression, e.g. ``rms_norm_rows<256>``, which the compiler maps to a
     symbol. `line` is the line of the launch in the `.cu` file."""
 
     kind: Literal["launch"] = "launch"

@@ -1,4 +1,4 @@
-"""Where a kernel's time goes, by kernel and by line of the `.cu` file, and what would help most."""
+"""Profile of a kernel by kernel and by line of the `.cu` file, with advice."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from kernel_lsp.core.model import SCHEMA_VERSION, Noun
 
 SECTOR_BYTES = 32
 LAUNCH_US = 2.2
-"""Start to end of a kernel that does next to nothing (one H200, measured)."""
+"""Duration of a nearly empty kernel in microseconds (one H200, measured)."""
 FULL_WARP = 31.5
-"""Threads of a warp in a request, rounded: below, some do not take part."""
+"""Threads per warp request below which some are inactive; 32, allowing for rounding."""
 ProfileKind = Literal["measured", "executor"]
 KernelBound = Literal["memory", "cache", "compute", "latency", "launch"]
-"""``memory``: device memory is busy. ``cache``: L1, shared memory or L2 is. ``latency``: nothing is, warps wait."""
+"""``memory``: device memory is saturated. ``cache``: L1, shared memory or L2 is. ``latency``: nothing is; warps
+wait."""
 
 
 class LineProfile(Noun):
-    """What one line does. `line` is 1-based; `share` is of the kernel's samples (measured) or instructions (executor).
+    """Profile of one line. `line` is 1-based; `share` is its fraction of the kernel's samples (measured) or
+    instructions (executor).
 
-    Sectors are of global memory, 32 bytes each; `n_sectors_needed` would do if the threads of a warp were neighbours.
-    Wavefronts are of shared memory; beyond `n_wavefronts_needed` they are bank conflicts. `stall` is what warps on the
-    line wait for most often, empty where nobody sampled.
+    Sectors are of global memory, 32 bytes each; coalesced access would need `n_sectors_needed`. Wavefronts are of
+    shared memory; those beyond `n_wavefronts_needed` are bank conflicts. `stall` is the most frequent stall reason of
+    the line, empty without samples.
     """
 
     line: int
@@ -36,20 +38,20 @@ class LineProfile(Noun):
     n_wavefronts: int = 0
     n_wavefronts_needed: int = 0
     threads_per_request: float = 0.0
-    """Of a warp's 32, how many take part in a request to global memory; 0 where that was not counted."""
+    """Active threads of 32 per global memory request; 0 when not counted."""
 
     @property
     def wasted_sectors(self) -> float:
-        """The part of the line's sectors that coalescing would save."""
+        """Return the fraction of the line's sectors that coalescing would save."""
         return 1 - self.n_sectors_needed / self.n_sectors if self.n_sectors else 0.0
 
     @property
     def wasted_wavefronts(self) -> float:
-        """The part of the line's wavefronts that are bank conflicts."""
+        """Return the fraction of the line's wavefronts that are bank conflicts."""
         return 1 - self.n_wavefronts_needed / self.n_wavefronts if self.n_wavefronts else 0.0
 
     def in_words(self) -> str:
-        """One short sentence for the end of a line in an editor."""
+        """Summarise the line in a few words, for an inlay hint."""
         parts = [f"{self.share:.0%} of {self.kernel}"]
         if self.stall:
             parts.append(f"waits for {self.stall} ({self.stall_share:.0%})")
@@ -63,7 +65,8 @@ class LineProfile(Noun):
 
 
 class KernelProfile(Noun):
-    """One launch. `share` is of the operation's time; shares of peak rates are None where they were not measured."""
+    """One launch. `share` is its fraction of the operation's time; fractions of peak rates are None when not
+    measured."""
 
     kernel: str
     operation: str
@@ -77,35 +80,35 @@ class KernelProfile(Noun):
     spill_bytes: int = 0
     shared_bytes: int = 0
     occupancy: float = 0.0
-    """Warps that fit on an SM, as a part of what it can hold."""
+    """Resident warps per SM, as a fraction of the maximum."""
     occupancy_limit: str = ""
     achieved_occupancy: float | None = None
     n_waves: float = 0.0
-    """Of blocks: the grid over what fits on the GPU at once."""
+    """Waves: the grid's blocks over the blocks resident on the GPU."""
     bytes_moved: int | None = None
-    """To and from device memory, as measured."""
+    """Measured device-memory traffic in bytes."""
     compulsory_bytes: int = 0
     device_memory_busy: float | None = None
     l2_busy: float | None = None
     l1_busy: float | None = None
     compute_busy: float | None = None
     stalls: dict[str, float] = {}
-    """What warps wait for between two instructions, as shares that sum to 1."""
+    """Stall reasons of warps, as fractions that sum to 1."""
     lines: tuple[LineProfile, ...] = ()
 
 
 class EagerKernel(Noun):
-    """A kernel that PyTorch launches for the same task, as the torch profiler saw it."""
+    """A kernel that PyTorch launches for the same task, as seen by the torch profiler."""
 
     name: str
     n_calls: int
     time_us: float
-    """Of all calls in one run of the task."""
+    """Total time of all calls in one run of the task, in microseconds."""
 
 
 class Advice(Noun):
-    """A change worth trying. `gain` is how much of the operation's time it could save at best, from 0 to 1, and
-    `evidence` is what was seen."""
+    """A change worth trying. `gain` bounds the fraction of the operation's time that it can save, 0 to 1; `evidence` is
+    what was observed."""
 
     title: str
     evidence: str
@@ -115,7 +118,7 @@ class Advice(Noun):
 
 
 class ToolRun(Noun):
-    """What became of one tool. `reason` says why it did not run, `sandbox` how it was confined."""
+    """Status of one profiling tool. `reason` says why it did not run, `sandbox` how it was confined."""
 
     tool: str
     status: Literal["ran", "absent", "failed", "not asked"]
@@ -132,16 +135,16 @@ class ProfileReport(Noun):
     kind: ProfileKind
     file: str
     device: str
-    """The GPU that it was measured on; for the executor the one that its times are estimated for."""
+    """The measured GPU; for the executor, the GPU of its estimates."""
     date: str
     shapes: dict[str, tuple[int, ...]]
     time_us: float
-    """Of all launches: measured under the profiler, with cold caches, or estimated."""
+    """Total time of all launches in microseconds: measured under the profiler with cold caches, or estimated."""
     floor_us: float
     floor_basis: str
     kernels: tuple[KernelProfile, ...]
     advice: tuple[Advice, ...] = ()
-    """At most three, the most promising first."""
+    """At most three, the largest gain first."""
     findings: tuple[Finding, ...] = ()
     eager: tuple[EagerKernel, ...] = ()
     tools: tuple[ToolRun, ...] = ()
@@ -153,18 +156,20 @@ class ProfileReport(Noun):
 
     @property
     def hottest(self) -> KernelProfile | None:
-        """The kernel that takes the most time."""
+        """Return the kernel with the largest share of the time."""
         return max(self.kernels, key=lambda kernel: kernel.share, default=None)
 
     def lines(self) -> tuple[LineProfile, ...]:
-        """Every line's facts, by line and then by kernel."""
+        """Return the profile of every line, by line and then by kernel."""
         found = [line for kernel in self.kernels for line in kernel.lines]
         return tuple(sorted(found, key=lambda line: (line.line, line.kernel)))
 
     def summary(self) -> str:
-        """The few facts that matter, in words for people and prompts."""
+        """Summarise the main facts, for people and prompts."""
         how = f"measured on {self.device}" if self.kind == "measured" else f"estimated for {self.device}"
-        floor = f", {self.times_the_floor:.1f} times the floor of {self.floor_us:.3g} us" if self.floor_us else ""
+        floor = (
+            f", {self.times_the_floor:.1f} times the speed of light of {self.floor_us:.3g} us" if self.floor_us else ""
+        )
         text = [f"{self.time_us:.4g} us {how}{floor} ({self.floor_basis})."]
         if self.hottest is not None and self.hottest.bound == "launch":
             text.append(f"A launch that does nothing takes about {LAUNCH_US} us: little of this is the kernel's work.")

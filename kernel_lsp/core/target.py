@@ -1,4 +1,4 @@
-"""A target as its text shows it, before any of it runs."""
+"""A target as described by its source text, before any of it runs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class TensorInput(Noun):
     shape: tuple[int, ...]
     dim_names: tuple[str | None, ...] = ()
     integer_range: tuple[int, int] | None = None
-    """[low, high) for integers that index something."""
+    """Range [low, high) of an integer tensor used as an index."""
 
 
 class ScalarInput(Noun):
-    """A Python number that a pragma gives."""
+    """A Python number specified by a pragma."""
 
     kind: Literal["scalar"] = "scalar"
     name: str
@@ -30,10 +30,11 @@ class ScalarInput(Noun):
 
 
 class TargetSource(Noun):
-    """Where a target is and what its text says of its inputs. `inputs` is None when neither pragma nor annotations say:
-    then `get_inputs` must (`has_get_inputs`), or a robust-kbench folder's configurations.
+    """Location of a target and the inputs declared in its text. `inputs` is None without a pragma or annotations: then
+    `get_inputs` (`has_get_inputs`) or a robust-kbench folder's configurations define them.
 
-    `symbol` is empty for a KernelBench file or a task folder. `example_pragma` is what to add when nothing says.
+    `symbol` is empty for a KernelBench file or a task folder. `example_pragma` is a pragma to add when nothing declares
+    inputs.
     """
 
     target: str
@@ -43,7 +44,7 @@ class TargetSource(Noun):
     kind: TargetKind
     line: int
     parameters: tuple[str, ...]
-    """Of the function or of `forward`, without `self`."""
+    """Parameters of the function or of `forward`, without `self`."""
     inputs: tuple[TensorInput | ScalarInput, ...] | None
     init_arguments: dict[str, float | int | bool | str] | None = None
     """Keyword arguments to construct a module with, from ``# kernel-lsp: init: dim=4096, eps=1e-6``."""

@@ -1,6 +1,6 @@
-"""A task: what a captured PyTorch function computes, and on which configurations it must be right.
+"""A task: the computation of a captured PyTorch function, and the configurations for which a kernel must be correct.
 
-The graph is core ATen as `torch.export` decomposes it. Sizes are expressions (`kernel_lsp.core.expression`) over
+The graph is core ATen as decomposed by `torch.export`. Sizes are expressions (`kernel_lsp.core.expression`) over
 symbols, in text form. `kernel_lsp.worker` emits exactly this as JSON; it cannot import this file.
 """
 
@@ -24,7 +24,7 @@ class TensorType(Noun):
 
 
 class SourceLine(Noun):
-    """The user's line that made a node. `line` is 1-based."""
+    """The user's line that produced a node. `line` is 1-based."""
 
     file: str
     line: int
@@ -45,7 +45,7 @@ class TaskTensor(Noun):
 
 
 class TaskScalar(Noun):
-    """A Python number argument, a constant of the capture; `value` is what it was captured with."""
+    """A Python number argument, a constant of the capture; `value` is its captured value."""
 
     kind: Literal["scalar"] = "scalar"
     name: str
@@ -71,11 +71,11 @@ class GraphNode(Noun):
     user_name: str | None = None
     """The variable that the user's line assigns, for the last node of that line."""
     module_path: str | None = None
-    """The submodule that made the node, e.g. ``attention.q_proj``."""
+    """The submodule that contains the node, e.g. ``attention.q_proj``."""
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The names of the inputs and nodes among its arguments, in order."""
+        """Return the names of the inputs and nodes among its arguments, in order."""
         return tuple(_names(self.arguments))
 
 
@@ -98,7 +98,7 @@ class Graph(Noun):
 
 
 class Symbol(Noun):
-    """A dim that may change. `captured` is its size in the capture; `minimum` and `maximum` bound it, inclusive."""
+    """A dynamic dim. `captured` is its size in the capture; `minimum` and `maximum` are its inclusive bounds."""
 
     name: str
     captured: int
@@ -107,8 +107,8 @@ class Symbol(Noun):
 
 
 class Configuration(Noun):
-    """One setting the task is given for: the shape of each tensor argument, by name. `settings` are what the task's
-    own file calls it (robust-kbench's keyword arguments)."""
+    """One configuration of the task: the shape of each tensor argument, by name. `settings` are its parameters in the
+    task's own file (robust-kbench's keyword arguments)."""
 
     name: str
     shapes: dict[str, tuple[int, ...]]
@@ -116,8 +116,8 @@ class Configuration(Noun):
 
 
 class UncoveredConfiguration(Noun):
-    """A configuration of a task folder that the capture is not right for, e.g. because a constant differs. `index` is
-    its number among the folder's: it is captured as a task of its own."""
+    """A configuration of a task folder for which the capture does not hold, e.g. because a constant differs. `index` is
+    its number in the folder; it is captured as a separate task."""
 
     index: int
     name: str
@@ -134,7 +134,7 @@ class Task(Noun):
     name: str
     """snake_case; the name of the operator and of the files."""
     target: str
-    """As the user spelled it."""
+    """The target as spelled by the user."""
     kind: TargetKind
     source_file: str
     source_line: int
@@ -148,20 +148,20 @@ class Task(Noun):
     """A functional PyTorch function ``<name>_reference(...)`` over the same arguments, printed from the graph."""
     configurations: tuple[Configuration, ...]
     configuration: int = 0
-    """Which of its folder's configurations was captured."""
+    """Index of the captured configuration in the task's folder."""
     uncovered: tuple[UncoveredConfiguration, ...] = ()
-    """Further configurations of the task's folder. A kernel is checked on each as on another task."""
+    """Further configurations of the task's folder; a kernel is checked on each as a separate task."""
     module_settings: dict[str, bool | int | float | str | tuple[int, ...]] = {}
-    """For a module: the plain attributes of it and its submodules at the capture, by qualified name, e.g.
-    ``{"norm.eps": 1e-06, "training": False}``. The graph has their values in it: an instance with others computes
-    something else."""
+    """For a module: plain attributes of it and its submodules at the capture, by qualified name, e.g. ``{"norm.eps":
+    1e-06, "training": False}``. Their values are constants of the graph, which does not hold for an instance with other
+    values."""
     torch_version: str
     notes: tuple[str, ...] = ()
-    """What the capture decided for the user, e.g. a shape it could not keep symbolic."""
+    """Decisions of the capture, e.g. a shape that could not stay symbolic."""
 
     @property
     def input_names(self) -> frozenset[str]:
-        """What operations may call what they take: arguments, and gradients of results."""
+        """Return the names that operations may use for inputs: arguments, and gradients of results."""
         backward = () if self.backward is None else self.backward.inputs
         return frozenset((*(argument.name for argument in self.arguments), *backward))
 

@@ -1,4 +1,4 @@
-"""Outcomes are values. Nothing here is ever None to mean failure."""
+"""Outcomes as values; failure is never represented by None."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kernel_lsp.core.model import SCHEMA_VERSION, Noun
 
 
 class KernelFacts(Noun):
-    """What ptxas says of one compiled kernel. `symbol` is its mangled name."""
+    """Facts about one compiled kernel, from ptxas. `symbol` is its mangled name."""
 
     kernel: str
     symbol: str
@@ -24,7 +24,7 @@ class KernelFacts(Noun):
 
 
 class Built(Noun):
-    """It compiled. `ptx` is the text of the PTX, `cubin` the machine code in base64; `symbols` maps each name
+    """The build succeeded. `ptx` is the PTX text, `cubin` the machine code in base64; `symbols` maps each name
     expression to its symbol."""
 
     kind: Literal["built"] = "built"
@@ -39,7 +39,7 @@ class Built(Noun):
 
 
 class BuildFailed(Noun):
-    """It did not compile; the findings say where."""
+    """The build failed; the findings give locations."""
 
     kind: Literal["build_failed"] = "build_failed"
     findings: tuple[Finding, ...]
@@ -50,10 +50,10 @@ BuildOutcome = Annotated[Built | BuildFailed, Field(discriminator="kind")]
 
 
 class TensorError(Noun):
-    """How far one output is from the fp64 reference. `relative_l2` is ||out - ref|| / ||ref||; budgets are what the
-    dtype allows here. `n_nans_lost` are numbers where PyTorch has NaN and leaving it out is right, too; `n_cut_off`
-    are results of 16 bits that were cut off, where nearly all were. `worst_index` is where the largest error beyond its
-    budget is."""
+    """Error of one output against the fp64 reference. `relative_l2` is ||out - ref|| / ||ref||; budgets are the
+    tolerances for the dtype. `n_nans_lost` counts numbers where PyTorch has NaN and a number is correct, too;
+    `n_cut_off` counts 16-bit results that were truncated instead of rounded, if nearly all were. `worst_index` locates
+    the largest error beyond its tolerance."""
 
     output: str
     relative_l2: float
@@ -70,8 +70,8 @@ class TensorError(Noun):
 
 
 class CaseResult(Noun):
-    """One case: an operation, shapes and an input family. `n_blocks_run` of `n_blocks` ran when blocks were sampled.
-    `device` is where: the executor or the GPU's name."""
+    """One case: an operation, shapes and an input family. `n_blocks_run` of `n_blocks` ran if blocks were sampled.
+    `device` is the executor or the GPU's name."""
 
     device: str = "PTX executor (CPU)"
     operation: str
@@ -83,14 +83,14 @@ class CaseResult(Noun):
 
 
 class Correct(Noun):
-    """Every case is inside its budget and no check fired."""
+    """Every case is within its tolerance and no check fired."""
 
     kind: Literal["correct"] = "correct"
     cases: tuple[CaseResult, ...]
 
 
 class Mismatch(Noun):
-    """A case is outside its budget: `failed` is the first such case."""
+    """A case exceeds its tolerance; `failed` is the first such case."""
 
     kind: Literal["mismatch"] = "mismatch"
     message: str
@@ -99,8 +99,8 @@ class Mismatch(Noun):
 
 
 class Crashed(Noun):
-    """The kernel did what a kernel may not do: an access out of bounds, a trap, a deadlock at a barrier. Or the process
-    that ran it died."""
+    """The kernel performed an illegal operation, such as an out-of-bounds access, a trap or a deadlock at a barrier, or
+    its process died."""
 
     kind: Literal["crashed"] = "crashed"
     message: str
@@ -108,7 +108,8 @@ class Crashed(Noun):
 
 
 class TimedOut(Noun):
-    """No end within the deadline. The findings say which thread found none, and where, if that is known."""
+    """The kernel did not finish within the deadline. The findings name the thread that did not end, and its location,
+    if known."""
 
     kind: Literal["timed_out"] = "timed_out"
     message: str
@@ -117,7 +118,7 @@ class TimedOut(Noun):
 
 
 class Unsupported(Noun):
-    """We cannot tell. Never the same as clean."""
+    """The result is unknown. Never equivalent to clean."""
 
     kind: Literal["unsupported"] = "unsupported"
     message: str
@@ -126,7 +127,7 @@ class Unsupported(Noun):
 
 
 class Rejected(Noun):
-    """The integrity gate refused it before it ran; the findings say why."""
+    """The integrity gate rejected it before it ran; the findings give reasons."""
 
     kind: Literal["rejected"] = "rejected"
     message: str
@@ -139,7 +140,7 @@ CheckOutcome = Annotated[
 
 
 class ConfigurationOutcome(Noun):
-    """Whether a kernel serves one configuration of its task's folder; `message` says why it does not."""
+    """Support for one configuration of its task's folder; `message` is the reason if the kernel cannot serve it."""
 
     name: str
     is_served: bool
@@ -147,36 +148,36 @@ class ConfigurationOutcome(Noun):
 
 
 class Verdict(Noun):
-    """Everything `evaluate` found out about one candidate on one device."""
+    """Results of `evaluate` for one candidate on one device."""
 
     schema_version: int = SCHEMA_VERSION
     candidate_id: str
     depth: Literal["precheck", "screen", "full"] = "full"
-    """``precheck``: as ``screen``, by the executor alone, before judges and hardware. ``screen``: built, one case
+    """``precheck``: as ``screen``, on the executor alone, before judges and hardware. ``screen``: built, one case
     checked, scored, to rank a search. ``full``: every case; only this is "verified"."""
     device: str
-    """Where it was reached: ``PTX executor (CPU)`` or the GPU's name."""
+    """Device of the verdict: ``PTX executor (CPU)`` or the GPU's name."""
     outcome: CheckOutcome
     findings: tuple[Finding, ...] = ()
     kernels: tuple[KernelFacts, ...] = ()
     program_hash: str = ""
-    """Of the instructions that it compiled to, whatever its text looks like; empty when it did not compile."""
+    """Hash of the compiled instructions, independent of the source text; empty when the build failed."""
     library_steps: tuple[str, ...] = ()
-    """The vendor library functions that it calls, e.g. ``aten::mm``; empty for a kernel that is all its own."""
+    """Vendor library functions that the kernel calls, e.g. ``aten::mm``; empty for a kernel without any."""
     foreign: str = ""
     """``torch extension`` or ``ModelNew`` for a kernel whose own host code runs; empty for one with a launch plan."""
     tolerance: str = "strict"
     """Which errors were allowed: ours, or the tolerance of another benchmark (`verify/foreign/tolerances.py`)."""
     times: dict[str, Comparison] = {}
-    """By operation name: against eager."""
+    """Comparison against eager by operation name."""
     configurations: tuple[ConfigurationOutcome, ...] = ()
-    """Of a task folder with several: those that share the first one's capture are served with it."""
+    """Configurations of a task folder with several; those that share the first one's capture are served with it."""
     estimate: Estimate | None = None
     measurement: Measurement | None = None
     notes: tuple[str, ...] = ()
     evaluate_s: float = 0.0
     stages_s: dict[str, float] = {}
-    """Where the time went, by stage: ``build``, ``executor``, ``references``, ``gpu wait``, ``gpu cases`` and so on."""
+    """Seconds by stage: ``build``, ``executor``, ``references``, ``gpu wait``, ``gpu cases`` and so on."""
 
     @property
     def is_correct(self) -> bool:

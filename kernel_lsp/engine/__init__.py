@@ -1,1 +1,1 @@
-"""The engine: one process per workspace that owns its jobs. ``python -m kernel_lsp.engine`` speaks JSON lines."""
+"""The engine: one process per workspace that runs its jobs. ``python -m kernel_lsp.engine`` speaks JSON lines."""

@@ -1,4 +1,4 @@
-"""What an archive says of its runs, and what a finished run would write."""
+"""Read runs and their results from the archive."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TASK_LINE = re.compile(r"^// task: .*$", re.MULTILINE)
 
 
 def list_runs(directory: Path) -> tuple[RunSummary, ...]:
-    """The runs of the workspace of `directory`, newest first; none where there is no archive yet."""
+    """Return the runs of the workspace of `directory`, newest first; empty without an archive."""
     workspace = find_workspace(directory)
     if not (workspace / FOLDER_NAME).is_dir():
         return ()
@@ -31,13 +31,13 @@ def list_runs(directory: Path) -> tuple[RunSummary, ...]:
 
 
 def run_result(directory: Path, run_id: str) -> RunResult:
-    """The end of a run with its files as texts. Raises UserError when there is no such run."""
+    """Return a finished run's result with its files as text. Raises UserError when there is no such run."""
     with Archive(find_workspace(directory)) as archive:
         record = archive.run(run_id)
         summary = _summary(archive, record)
         try:
             return RunResult(summary=summary, files=_files(archive, record, summary), lines=_origin(record).lines)
-        except KernelLspError as error:  # the run is what it is; only its files have nowhere to go
+        except KernelLspError as error:  # the result stands; only its files cannot be placed
             return RunResult(summary=summary, problem=str(error))
 
 
@@ -77,20 +77,20 @@ def _summary(archive: Archive, record: RunRecord) -> RunSummary:
 
 
 def _origin(record: RunRecord) -> Origin:
-    """What the user has the run's code in."""
+    """Return the user's file, and lines if any, that the run's code comes from."""
     request = OptimizeRequest.model_validate(record.request)
     return origin_of(Path(os.path.abspath(request.directory / request.target.partition("::")[0])))
 
 
 def _files(archive: Archive, record: RunRecord, summary: RunSummary) -> tuple[ResultFile, ...]:
-    """Raises TargetError when a file is in the way."""
+    """Return the result files. Raises TargetError when an existing file is in the way."""
     verdict = archive.verdict(record.run_id, summary.candidate_id, "full") if summary.candidate_id else None
     if verdict is None or record.task_json is None:
         return ()
     candidate = next(c for c in archive.candidates(record.run_id) if c.id == summary.candidate_id)
     task, text = Task.model_validate_json(record.task_json), candidate.text
     lines = _origin(record).lines
-    if lines is not None:  # their function goes into the user's file: that is the kernel's task from then on
+    if lines is not None:  # their function moves into the user's file, which becomes the kernel's task
         target = f"{os.path.relpath(summary.file, summary.out)}::{lines.name}"
         task, text = task.model_copy(update={"target": target}), _TASK_LINE.sub(f"// task: {target}", text, count=1)
     plan = parse_or_raise(text, f"{task.name}.cu")

@@ -1,4 +1,4 @@
-"""The verdict on a kernel that does not say what it computes: what the compiler says of it, and no more."""
+"""Verdict on a kernel without a declared task: compiler findings only."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain
 from kernel_lsp.verify.build.building import names_without_sizes, request_of
 
 COMPILER = "NVRTC"
-"""Where such a verdict was reached."""
-NO_TASK = "nothing says what it computes; to have it checked and timed add `// task: model.py::symbol` to the plan"
+"""Device named in such a verdict."""
+NO_TASK = "no task declared: to check and time this kernel, add `// task: model.py::symbol` to the plan"
 
 
 async def build_only(text: str, plan: LaunchPlan, settings: Settings) -> Verdict:
-    """Compile the kernels that the plan launches: those whose names depend on no size. Raises EnvironmentProblem or
-    SettingError when something is missing."""
+    """Compile the launched kernels whose names depend on no size. Raises EnvironmentProblem or SettingError for a
+    missing tool."""
     gpu = find_gpu(settings.target_gpu)
     toolchain = find_toolchain(
         settings.cuda_directory, user_site_packages=site_packages(await find_python(settings.python))

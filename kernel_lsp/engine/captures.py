@@ -1,4 +1,4 @@
-"""What estimates captured, kept while the engine lives: for another GPU nothing needs to be imported and run again."""
+"""Cache of captures for estimates, kept while the engine lives: estimating for another GPU needs no new capture."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from kernel_lsp.errors import SettingError
 from kernel_lsp.gpu.specs import GpuSpec, find_gpu
 
 CAPTURED_NAME = "captured.json"
-"""In the folder of the job that captures."""
+"""File name in the folder of the job that captures."""
 MAX_KEPT = 64
-"""Targets; one takes up to some megabytes of disk."""
+"""Maximum number of targets; one takes up to some megabytes of disk."""
 
 
 class Captured(Noun):
-    """A target's task. `generated` is the file that was made of a notebook's cells, where it is of those."""
+    """A target's captured task. `generated` is the file built from a notebook's cells, if the target is in one."""
 
     task: Task
     generated: Path | None = None
 
 
 class Captures:
-    """By target and interpreter, in a folder of the engine's own."""
+    """Captures by target and interpreter, in a folder of the engine."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def keep(self, request: EstimateTarget, folder: Path) -> None:
-        """What a job left in its folder, if it did; the oldest of too many go."""
-        with suppress(OSError, SettingError):  # without it the next estimate captures again
+        """Store the capture that a job left in its folder, if any, and evict the oldest."""
+        with suppress(OSError, SettingError):  # on failure the next estimate captures again
             self._folder.mkdir(exist_ok=True)
             (folder / CAPTURED_NAME).replace(self._path(request))
             kept = sorted(self._folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)
@@ -45,14 +45,14 @@ class Captures:
                 path.unlink()
 
     def has(self, request: EstimateTarget) -> bool:
-        """Whether there is one for the target, under the interpreter of the request's settings."""
+        """Return True when the target was captured under the interpreter of the request's settings."""
         try:
             return self._path(request).is_file()
         except SettingError:
             return False
 
     def estimate(self, request: EstimateTarget) -> TargetEstimate:
-        """Of what is there, for the GPU of the request's settings. Raises SettingError."""
+        """Estimate the cached capture for the GPU of the request's settings. Raises SettingError."""
         captured = Captured.model_validate_json(self._path(request).read_bytes())
         gpu = find_gpu(load_settings(request.directory, request.settings).target_gpu)
         return estimate_captured(captured, request.target, gpu)
@@ -66,7 +66,7 @@ class Captures:
 
 
 def estimate_captured(captured: Captured, target: str, gpu: GpuSpec) -> TargetEstimate:
-    """The estimate of each line, in the lines of the file or of the cells put together."""
+    """Estimate each line, numbered as in the file or in the concatenated cells."""
     found = estimate_lines(target, captured.task, gpu)
     return found if captured.generated is None else _in_cells(found, captured.generated)
 
@@ -75,7 +75,7 @@ def estimate_captured(captured: Captured, target: str, gpu: GpuSpec) -> TargetEs
 
 
 def _in_cells(found: TargetEstimate, generated: Path) -> TargetEstimate:
-    """The lines of the generated file as lines of the cells, which have one less above them."""
+    """Convert lines of the generated file to lines of the cells, which have one line less above them."""
     notebook = str(origin_of(generated).file)
     lines = [
         line.model_copy(update={"file": notebook, "line": line.line - 1})

@@ -1,4 +1,4 @@
-"""Talks to an engine: starts it when it is first needed, notices its death, starts it again when next needed."""
+"""Client of an engine process: starts it on first use, detects its death, restarts it on the next use."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from kernel_lsp.process.tree import kill_tree
 
 ENGINE = (sys.executable, "-m", "kernel_lsp.engine")
 SHUTDOWN_GRACE_S = 1.2
-"""The engine itself gives its jobs 0.6 s."""
+"""Time for an orderly shutdown, in seconds; the engine itself grants its jobs 0.6 s."""
 
 OnEvent = Callable[[JobEvent], None]
 OnDeath = Callable[[str], None]
 
 
 class EngineClient:
-    """One engine for one workspace. `on_death` hears why, once for each engine that ended by itself."""
+    """One engine for one workspace. `on_death` receives the reason each time the engine ends unexpectedly."""
 
     def __init__(self, workspace: Path, on_death: OnDeath) -> None:
         self._workspace, self._on_death = workspace, on_death
@@ -34,11 +34,12 @@ class EngineClient:
 
     @property
     def pid(self) -> int:
-        """Of the engine; 0 when none runs."""
+        """Process id of the engine; 0 when none runs."""
         return self._channel.pid if self._channel is not None and self._channel.is_alive else 0
 
     async def ask(self, request: Request, on_event: OnEvent | None = None) -> Reply:
-        """The reply; an engine that dies or cannot start is one, too. `on_event` hears the job's events before."""
+        """Send a request and return its reply, which may report that the engine died or failed to start. `on_event`
+        receives the job's events first."""
         try:
             channel = await self._running()
         except OSError as error:
@@ -55,7 +56,7 @@ class EngineClient:
             self._listeners.pop(request.id, None)
 
     async def close(self) -> None:
-        """End the engine and all its jobs, in order if it is quick."""
+        """End the engine and all its jobs, orderly if it meets the grace time."""
         channel, self._channel = self._channel, None
         if self._listening is not None:
             self._listening.cancel()

@@ -1,4 +1,4 @@
-"""A job's side of the editor's own model: each question goes out as news of the job, its answer comes on stdin."""
+"""A job's side of the editor's own model: prompts are sent as job events, replies arrive on stdin."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kernel_lsp.llm.request import ModelFailed, ModelRequest, Replied
 
 
 class EditorModelCalls:
-    """The calls of one job that are under way. `tell` says something to whoever started the job."""
+    """The pending calls of one job. `tell` sends an event to the client."""
 
     def __init__(self, tell: Callable[[JobNews], None]) -> None:
         self.tell = tell
@@ -21,7 +21,7 @@ class EditorModelCalls:
         self._waiting: dict[str, asyncio.Future[Replied | ModelFailed]] = {}
 
     async def ask(self, request: ModelRequest) -> Replied | ModelFailed:
-        """What the editor's model says. Waits for as long as it is let; who gives up is told to the editor."""
+        """Return the reply of the editor's model. Waits until cancelled, and then tells the editor to drop the call."""
         call = str(next(self._numbers))
         self._waiting[call] = asyncio.get_running_loop().create_future()
         self.tell(ModelAsked(call=call, request=request))
@@ -34,7 +34,7 @@ class EditorModelCalls:
             del self._waiting[call]
 
     def take(self, line: bytes) -> None:
-        """One answer. What is none, or comes too late, is passed over: its call runs into its deadline."""
+        """Accept one reply. Malformed and late ones are ignored: their call times out."""
         try:
             answer = AnswerModel.model_validate_json(line)
         except ValidationError:
@@ -44,6 +44,6 @@ class EditorModelCalls:
             waiting.set_result(answer.outcome)
 
     async def listen(self, stdin: asyncio.StreamReader) -> None:
-        """Take answers until there are no more."""
+        """Accept replies until stdin ends."""
         while line := await stdin.readline():
             self.take(line)

@@ -1,7 +1,7 @@
-"""Files that a target is written into when it is none by itself: selected lines, cells of a notebook.
+"""Generate the files of targets that are not files themselves: selected lines and notebook cells.
 
-They lie in ``.kernel-lsp/generated``, each with a JSON file that says what it was made of, so that a run of one can be
-resumed and shown where the user has the code.
+They are in ``.kernel-lsp/generated``, each with a JSON file that records its origin, so that its runs can be resumed
+and shown in the user's own code.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GENERATED_FOLDER = "generated"
 
 
 def write_generated(workspace: Path, name: str, text: str, origin: Origin) -> Path:
-    """The Python file `name` with the text; returns where. Raises EnvironmentProblem when it cannot be written."""
+    """Write the Python file `name`; return its path. Raises EnvironmentProblem when it cannot be written."""
     folder = workspace / FOLDER_NAME / GENERATED_FOLDER
     path = folder / f"{name}.py"
     try:
@@ -34,18 +34,18 @@ def write_generated(workspace: Path, name: str, text: str, origin: Origin) -> Pa
 
 
 def origin_of(path: Path) -> Origin:
-    """What a file was made of; itself, when it was not made by us."""
+    """Return the origin of a generated file; any other file is its own origin."""
     if path.parent.name == GENERATED_FOLDER and path.parent.parent.name == FOLDER_NAME:
         try:
             return Origin.model_validate_json(path.with_suffix(".json").read_text(encoding="utf-8"))
         except (OSError, ValidationError):
-            pass  # somebody tidied up: then the file is all there is to show
+            pass  # the record was deleted: show the file itself
     return Origin(file=path)
 
 
 def file_of_lines(file: Path, lines: ExtractedLines) -> str:
-    """A file that has the function alone, with the names that it uses of the file that the lines are from. Raises
-    TargetError when that cannot be imported by its name."""
+    """Generate a file with the function alone, importing the names that it uses from the original file. Raises
+    TargetError when that file cannot be imported by name."""
     root, module = _module_name(file)
     what = f"Lines {lines.first_line} to {lines.last_line} of {file.name}, as a function of what they use."
     parts = [f'"""{what} Written by kernel-lsp."""', "import sys", f"sys.path.insert(0, {str(root)!r})"]
@@ -58,7 +58,7 @@ def file_of_lines(file: Path, lines: ExtractedLines) -> str:
 
 
 def _module_name(file: Path) -> tuple[Path, str]:
-    """The folder that Python's path needs, and the dotted name of the file from there, packages included."""
+    """Return the folder to add to Python's path and the file's dotted module name, packages included."""
     folder, parts = file.parent, [file.stem]
     while (folder / "__init__.py").is_file() and folder.name.isidentifier():
         parts.insert(0, folder.name)

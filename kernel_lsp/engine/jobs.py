@@ -1,4 +1,4 @@
-"""The engine's side of a job: its place in the queue, its process, its end."""
+"""Manage jobs in the engine: queueing, processes, termination."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ from kernel_lsp.process.tree import kill_tree
 RUNNER = (sys.executable, "-m", "kernel_lsp.engine.runner")
 FIRST_GPU = "cuda:0"
 GRACE_S = 0.6
-"""For an ending in order: the run is marked as interrupted, compilers and executors are reaped. Cancelling may take 1 s
-in all."""
+"""Time for an orderly end, in seconds: the run is marked as interrupted, and compilers and executors are reaped. A
+cancellation may take 1 s in all."""
 STDERR_LINES = 3
 
 Say = Callable[[JobEvent | Reply], None]
 
 
 class JobQueue:
-    """All jobs of one engine. Jobs of one lane run one after the other, lanes beside each other."""
+    """All jobs of one engine. Jobs in one lane run in sequence, lanes run in parallel."""
 
     def __init__(self, say: Say, scratch: Path, captures: Captures) -> None:
         self._say, self._scratch, self._captures = say, scratch, captures
@@ -52,23 +52,23 @@ class JobQueue:
         self._channels: dict[str, Channel] = {}
 
     def add(self, request: JobRequest) -> None:
-        """Run the job when its turn comes. Its `Reply` is said at its end, whatever that is."""
+        """Run the job when its turn comes. Its `Reply` is always sent at the end."""
         self._tasks[request.id] = asyncio.create_task(self._live(request))
 
     def is_known(self, job: str) -> bool:
         return job in self._tasks
 
     def cancel(self, job: str) -> bool:
-        """End the job; False when there is none. Its reply comes when all its processes are gone."""
+        """Cancel the job; return False when it does not exist. Its reply is sent once all its processes have ended."""
         task = self._tasks.get(job)
         if task is None:
             return False
-        # Not at once: a task that is cancelled before its first step never runs, and its reply would never be said.
+        # Not immediate: a task cancelled before its first step never runs, and would send no reply.
         asyncio.get_running_loop().call_soon(task.cancel)
         return True
 
     def answer_model(self, answer: AnswerModel) -> Done:
-        """Pass on what the editor's model said to the job that asked."""
+        """Forward the reply of the editor's model to the job."""
         channel = self._channels.get(answer.job)
         if channel is None:
             return Done(found=False)
@@ -134,8 +134,8 @@ class JobQueue:
 
 
 def lane_of(request: JobRequest, *, gpu_is_there: bool) -> str:
-    """A GPU is for one job at a time: a second one would disturb its times. On the CPU a check or an estimate need not
-    wait for a long run."""
+    """Return the job's lane. A GPU runs one job at a time, since a second one would disturb its timings. On the CPU,
+    checks and estimates need not wait for a long run."""
     device = "cpu" if isinstance(request, EstimateTarget) else _device(request)
     if device == "auto":
         device = FIRST_GPU if gpu_is_there else "cpu"
@@ -151,11 +151,11 @@ def _device(request: JobRequest) -> str:
     try:
         return load_settings(request.directory, getattr(request, "settings", {})).device
     except SettingError:
-        return "cpu"  # the job itself will say what is wrong
+        return "cpu"  # the job itself reports the error
 
 
 async def _end(channel: Channel, folder: Path) -> None:
-    """In order if it is quick, by force otherwise."""
+    """End the process, orderly within the grace time, else by force."""
     if channel.is_alive:
         with suppress(ProcessLookupError):
             os.kill(channel.pid, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""What each line of a target costs: its nodes' kernels, priced by themselves and scaled to the whole."""
+"""Estimate the cost of each line of a target: price the kernels of its nodes, then scale to the total."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kernel_lsp.verify.model.cases import captured_sizes
 
 
 def estimate_lines(target: str, task: Task, gpu: GpuSpec) -> TargetEstimate:
-    """The eager estimate of a captured task, and of each line of the user's code in it, costliest first."""
+    """Estimate a captured task in eager mode, and each of its source lines, costliest first."""
     sizes = captured_sizes(task)
     estimate = estimate_eager(task.forward, sizes, gpu)
     kernels = {line: _kernels_of(line, task.forward, sizes, gpu) for line in _lines(task.forward)}
@@ -38,7 +38,7 @@ def estimate_lines(target: str, task: Task, gpu: GpuSpec) -> TargetEstimate:
 
 
 def forward_floor_us(task: Task, gpu: GpuSpec) -> float:
-    """What a captured task's forward takes at best at its captured sizes: `TargetEstimate.floor_us`."""
+    """Return the speed of light of a captured forward pass at its captured sizes: `TargetEstimate.floor_us`."""
     sizes = captured_sizes(task)
     return shown_floor(task.forward, sizes, gpu, estimate_eager(task.forward, sizes, gpu).n_operations).time_us
 
@@ -54,7 +54,7 @@ def _line(
     whole: Estimate,
     gpu: GpuSpec,
 ) -> LineEstimate:
-    """A line's part of the whole: its interval is the whole's in proportion."""
+    """Scale a line to the total; its interval scales in proportion."""
     n_bytes, n_operations = sum(kernel.n_bytes for kernel in kernels), sum(kernel.n_operations for kernel in kernels)
     return LineEstimate(
         file=line.file,
@@ -74,7 +74,7 @@ def _line(
 
 
 def _bound(kernels: tuple[EagerKernel, ...]) -> Bound:
-    """What takes the most of the line's time, as `estimate_eager` says it of a whole."""
+    """Return the dominant cost of the line, in the terms of `estimate_eager`."""
     parts: dict[Bound, float] = {"launch": len(kernels) * (LAUNCH_US + EAGER_GAP_US)}
     for kernel in kernels:
         bound: Bound = "library" if kernel.is_library else "memory"
@@ -91,7 +91,7 @@ def _lines(graph: Graph) -> list[SourceLine]:
 
 
 def _kernels_of(line: SourceLine, graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec) -> tuple[EagerKernel, ...]:
-    """The kernels of the line's nodes, with every other node's result taken as given."""
+    """Return the kernels of the line's nodes, given the results of all other nodes."""
     inside = [node for node in graph.nodes if node.source == line]
     given = [node for node in graph.nodes if node.source != line and _single(node) is not None]
     part = Graph(
@@ -104,7 +104,7 @@ def _kernels_of(line: SourceLine, graph: Graph, sizes: Mapping[str, int], gpu: G
 
 
 def _single(node: GraphNode) -> TensorType | None:
-    """Of its first result: a line that takes another result of a node with several is priced without it."""
+    """Return the type of the node's first result; a line that uses another result is priced without it."""
     return node.types[0] if node.types else None
 
 

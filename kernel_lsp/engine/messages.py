@@ -1,7 +1,7 @@
-"""What the engine and whoever started it say to each other: one JSON object per line, on the engine's stdin and stdout.
+"""Messages between the engine and its client: one JSON object per line, on the engine's stdin and stdout.
 
-A request has an id of the asker's choice. It is answered once, by a `Reply` with that id; until then a job sends
-`JobEvent`s under the same id. Several requests may be under way.
+The client chooses a request's id. Each request gets one `Reply` with that id; until then a job sends `JobEvent`s with
+the same id. Requests may overlap.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ SettingValues = dict[str, Any]
 
 
 class Optimize(Noun):
-    """Run an optimization; nothing is written but the archive. Result: `RunResult`.
+    """Run an optimization; only the archive is written. Result: `RunResult`.
 
-    For a notebook `target` names its file, and `cells` are the texts of its Python cells up to that of the symbol:
-    what they define becomes a generated file. `kernel` is one to begin from: the file, or `kernel_text` as if it
-    stood there. `has_editor_model`: whoever asks answers `ModelAsked`."""
+    For a notebook `target` names its file, and `cells` are the texts of its Python cells up to that of the symbol; a
+    file is generated from them. `kernel` is the file of a kernel to start from, or `kernel_text` its unsaved text.
+    `has_editor_model` is true when the client answers `ModelAsked`.
+    """
 
     method: Literal["optimize"] = "optimize"
     id: str
@@ -60,7 +61,7 @@ class OptimizeLines(Noun):
 
 
 class Resume(Noun):
-    """Go on with a run. `run_id` may be ``last``. Result: `RunResult`."""
+    """Resume a run. `run_id` may be ``last``. Result: `RunResult`."""
 
     method: Literal["resume"] = "resume"
     id: str
@@ -70,7 +71,7 @@ class Resume(Noun):
 
 
 class Check(Noun):
-    """Check a kernel: the file, or `text` as if it stood in the file. Result: `CheckResult`."""
+    """Check a kernel: the file, or `text` in place of its contents. Result: `CheckResult`."""
 
     method: Literal["check"] = "check"
     id: str
@@ -82,8 +83,8 @@ class Check(Noun):
 
 
 class ProfileKernel(Noun):
-    """Find out what each line of a kernel does, on the GPU where there is one, on the executor where not: of the file,
-    or of `text` as if it stood in the file. Result: `ProfileResult`."""
+    """Profile each line of a kernel, on the GPU if there is one, else on the executor. Profiles the file, or `text` in
+    place of its contents. Result: `ProfileResult`."""
 
     method: Literal["profile"] = "profile"
     id: str
@@ -94,9 +95,9 @@ class ProfileKernel(Noun):
 
 
 class EstimateTarget(Noun):
-    """Capture a target, which imports its file, and estimate each of its lines. Result: `TargetEstimate`. `cells` as
-    for `Optimize`; lines are then those of the cells put together, from 1. With `as_captured` the target is taken as it
-    was captured last, where this engine has done that: nothing is imported then, and the answer comes at once."""
+    """Capture a target, which imports its file, and estimate each of its lines. Result: `TargetEstimate`. `cells` is as
+    in `Optimize`; lines then count from 1 in the concatenated cells. With `as_captured` this engine's last capture is
+    reused, if there is one: nothing is imported, and the reply is immediate."""
 
     method: Literal["estimate"] = "estimate"
     id: str
@@ -114,7 +115,8 @@ JobRequest = Optimize | OptimizeLines | Resume | Check | ProfileKernel | Estimat
 
 
 class Cancel(Noun):
-    """End a job: all its processes within a second. Result: `Done`; the job's own reply says that it was cancelled."""
+    """Cancel a job: all its processes end within a second. Result: `Done`; the job's own reply reports the
+    cancellation."""
 
     method: Literal["cancel"] = "cancel"
     id: str
@@ -122,7 +124,7 @@ class Cancel(Noun):
 
 
 class AnswerModel(Noun):
-    """What became of a `ModelAsked`. Result: `Done`; `found` is False when the job is gone."""
+    """Answer a `ModelAsked`. Result: `Done`; `found` is False when the job has ended."""
 
     method: Literal["answer_model"] = "answer_model"
     id: str
@@ -140,7 +142,7 @@ class ListRuns(Noun):
 
 
 class GetResult(Noun):
-    """What a finished run would write. Result: `RunResult`."""
+    """Return the files that a finished run would write. Result: `RunResult`."""
 
     method: Literal["result"] = "result"
     id: str
@@ -149,7 +151,7 @@ class GetResult(Noun):
 
 
 class GetReport(Noun):
-    """Everything about a run, also while it goes on, as data and as one HTML page. Result: `ReportPage`."""
+    """Return everything about a run, also of one in progress, as data and as one HTML page. Result: `ReportPage`."""
 
     method: Literal["report"] = "report"
     id: str
@@ -179,14 +181,14 @@ JOB_METHODS = ("optimize", "optimize_lines", "resume", "check", "profile", "esti
 
 
 class Done(Noun):
-    """Nothing more to say. `found` is False when there was nothing to do it to."""
+    """Acknowledgement. `found` is False when the object of the request does not exist."""
 
     found: bool = True
 
 
 class RunSummary(Noun):
-    """One run of the archive. `file` (absolute) and `symbol` are its target's, `name` is its operator's, with its
-    files in `out`. `comparisons` and `library_steps` are those of its winner; empty without one."""
+    """One run of the archive. `file` (absolute) and `symbol` identify its target; `name` is its operator's, with files
+    in `out`. `comparisons` and `library_steps` are those of its winner; empty without one."""
 
     run_id: str
     target: str
@@ -214,15 +216,15 @@ class RunList(Noun):
 
 
 class ResultFile(Noun):
-    """A file as it would be written. `path` is absolute."""
+    """A result file to be written. `path` is absolute."""
 
     path: Path
     text: str
 
 
 class ExtractedLines(Noun):
-    """Lines as the function `name`, and what takes their place; see `kernel_lsp.source.extraction.Extraction`.
-    `import_line` is how many lines stand above where one more import goes."""
+    """Lines extracted as the function `name`, and their replacement; see `kernel_lsp.source.extraction.Extraction`.
+    `import_line` counts the lines above the position for one more import."""
 
     name: str
     function: str
@@ -231,28 +233,28 @@ class ExtractedLines(Noun):
     first_line: int
     last_line: int
     replaced: str
-    """The text of these lines."""
+    """Original text of these lines."""
     global_names: tuple[str, ...] = ()
     import_line: int
     import_style: ImportStyle
 
 
 class Origin(Noun):
-    """What a generated file was made of: the user's file, and the lines when it was not all of it."""
+    """Origin of a generated file: the user's file, and the lines if it was generated from some of them."""
 
     file: Path
     lines: ExtractedLines | None = None
 
 
 class RunResult(Noun):
-    """How a run ended. `files` are empty when no verified kernel was found; `problem` says why they cannot be written
-    where they belong."""
+    """End of a run. `files` is empty without a verified kernel; `problem` says why they cannot be written to their
+    destination."""
 
     summary: RunSummary
     files: tuple[ResultFile, ...] = ()
     problem: str = ""
     lines: ExtractedLines | None = None
-    """Of the user's file, when only they were optimized."""
+    """The extracted lines of the user's file, if only lines were optimized."""
 
 
 class ReportPage(Noun):
@@ -277,7 +279,7 @@ class ProfileResult(Noun):
 
 
 class LineEstimate(Noun):
-    """What one line of the user's code costs in eager PyTorch. `share` is of the whole target's time, 0 to 1."""
+    """Eager-mode cost of one line of the user's code. `share` is its fraction of the target's time, 0 to 1."""
 
     file: str
     line: int
@@ -287,7 +289,7 @@ class LineEstimate(Noun):
     low_us: float
     high_us: float
     floor_us: float
-    """What moving its bytes, or its arithmetic, takes at best on the same GPU."""
+    """Speed of light of the line in microseconds: memory traffic or arithmetic at peak rate on the same GPU."""
     bound: Bound
     share: float
     bytes_moved: int
@@ -296,8 +298,8 @@ class LineEstimate(Noun):
 
 
 class TargetEstimate(Noun):
-    """A target's predicted time. `floor_us` is the least that its inputs and outputs take to move, or its arithmetic to
-    do, on the same GPU."""
+    """Predicted time of a target. `floor_us` is its speed of light in microseconds: the traffic of inputs and outputs,
+    or the arithmetic, at peak rate on the same GPU."""
 
     target: str
     estimate: Estimate
@@ -310,7 +312,7 @@ class TargetEstimate(Noun):
 
 
 class JobQueued(Noun):
-    """The job waits for `n_before` others on its device."""
+    """The job waits for `n_before` other jobs on its device."""
 
     kind: Literal["job_queued"] = "job_queued"
     n_before: int
@@ -321,7 +323,7 @@ class JobStarted(Noun):
 
 
 class ModelAsked(Noun):
-    """The job asks the editor's own model, and waits for an `AnswerModel` with the same `call`."""
+    """The job sent a prompt to the editor's own model, and waits for an `AnswerModel` with the same `call`."""
 
     kind: Literal["model_asked"] = "model_asked"
     call: str
@@ -329,14 +331,15 @@ class ModelAsked(Noun):
 
 
 class ModelDropped(Noun):
-    """The job waits for the answer to this call no longer."""
+    """The job no longer waits for the reply to this call."""
 
     kind: Literal["model_dropped"] = "model_dropped"
     call: str
 
 
 class PromptWaits(Noun):
-    """The model is a person: `prompt` is a file to take to any chat, `reply` where its answer is waited for."""
+    """A person is the model: `prompt` is the file to paste into a chat, `reply` the file in which the answer is
+    expected."""
 
     kind: Literal["prompt_waits"] = "prompt_waits"
     prompt: Path
@@ -344,14 +347,14 @@ class PromptWaits(Noun):
 
 
 class PromptOver(Noun):
-    """There is a reply to this prompt, or none is waited for any more."""
+    """The prompt has its reply, or the run no longer waits for one."""
 
     kind: Literal["prompt_over"] = "prompt_over"
     prompt: Path
 
 
 JobNews = JobQueued | JobStarted | ModelAsked | ModelDropped | PromptWaits | PromptOver | Event
-"""What a job says before its end. Beside the run's own events, none of it is archived."""
+"""Everything that a job sends before its end. Only the run's own events are archived."""
 
 
 class JobEvent(Noun):
@@ -363,8 +366,8 @@ ProblemKind = Literal["user", "environment", "busy", "internal", "cancelled", "d
 
 
 class Problem(Noun):
-    """Why there is no result. ``died``: the job's process ended by itself, or with its engine's orderly end;
-    ``engine_died``: the engine did; ``protocol``: the request was none."""
+    """Reason for a missing result. ``died``: the job's process ended unexpectedly, or with its engine's orderly end;
+    ``engine_died``: the engine died; ``protocol``: the request was malformed."""
 
     kind: ProblemKind
     message: str
@@ -374,7 +377,7 @@ class Problem(Noun):
 
 
 class Reply(Noun):
-    """Exactly one of `result` and `error`. `id` is empty for a line that had none."""
+    """Exactly one of `result` and `error` is set. `id` is empty for a line without one."""
 
     id: str
     result: dict[str, Any] | None = None

@@ -1,4 +1,4 @@
-"""Exceptions as values that cross a pipe."""
+"""Convert exceptions to values that can cross a pipe."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from kernel_lsp.errors import EnvironmentProblem, KernelLspError, UserError, Wor
 
 
 def problem_of(error: Exception) -> Problem:
-    """What a person is told. An exception that is not ours is our bug."""
+    """Convert an exception to a message for the user. One that is not a KernelLspError is an internal error."""
     if not isinstance(error, KernelLspError):
         return Problem(kind="internal", message=f"{type(error).__name__}: {error}")
     return Problem(

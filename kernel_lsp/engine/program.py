@@ -50,7 +50,7 @@ def main() -> None:
 
 
 class Engine:
-    """One process's worth of jobs. Nothing that takes long happens in its loop."""
+    """The jobs of one engine process. Its event loop never blocks."""
 
     def __init__(self, stdout: BinaryIO, scratch: Path) -> None:
         self._stdout = stdout
@@ -59,7 +59,7 @@ class Engine:
         self._answers: set[asyncio.Task[None]] = set()
 
     async def serve(self) -> None:
-        """Until the asker is gone; then every job ends."""
+        """Serve until the client disconnects; then end every job."""
         stdin = await open_stdin()
         while line := await stdin.readline():
             self._handle(line)
@@ -90,7 +90,7 @@ class Engine:
                 self._answer(request.id, partial(_from_archive, request))
 
     def _answer(self, id_: str, find: Callable[[], Noun]) -> None:
-        """From what is kept, in a thread: reading it, and the first import, may take a second."""
+        """Answer from cached data, in a thread: reading it, and the first import, may take a second."""
         task = asyncio.create_task(self._find(id_, find))
         self._answers.add(task)
         task.add_done_callback(self._answers.discard)
@@ -98,7 +98,7 @@ class Engine:
     async def _find(self, id_: str, find: Callable[[], Noun]) -> None:
         try:
             self._say(Reply(id=id_, result=(await asyncio.to_thread(find)).model_dump(mode="json")))
-        except Exception as error:  # one that cannot be answered is told so, and the engine lives
+        except Exception as error:  # the error is returned to the client, and the engine lives on
             self._say(Reply(id=id_, error=problem_of(error)))
 
     def _say(self, message: JobEvent | Reply) -> None:

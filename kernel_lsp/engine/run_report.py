@@ -1,4 +1,4 @@
-"""A run's report, from the archive: while the run goes on, and ever after."""
+"""Build a run's report from the archive, during the run or later."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from kernel_lsp.export.report import ReportCandidate, ReportFile, RunReport
 from kernel_lsp.gpu.specs import find_gpu
 
 REPEATED = (CandidateEvaluated, CandidateProposed, RunStarted, RunFinished, TaskCaptured)
-"""Events that say what the report says elsewhere."""
+"""Events whose contents the report has elsewhere."""
 
 
 def run_report(directory: Path, run_id: str) -> RunReport:
-    """The report of a run of the workspace of `directory`. Raises UserError when there is no such run."""
+    """Return the report of a run in the workspace of `directory`. Raises UserError when there is no such run."""
     workspace = find_workspace(directory)
     with Archive(workspace) as archive:
         record = archive.run(run_id)
@@ -77,7 +77,7 @@ def _report(record: RunRecord, events: list[Event]) -> RunReport:
 
 
 def _floor_us(record: RunRecord, request: OptimizeRequest) -> float | None:
-    """None where the archive has no task yet, or names a GPU that is not known any more."""
+    """Return the speed of light; None when the archive has no task yet or names an unknown GPU."""
     if record.task_json is None:
         return None
     try:

@@ -1,8 +1,8 @@
-"""One job in a process: the request is the first line of stdin, then come `RunnerLine`s on stdout, and on stdin the
-answers of the editor's model.
+"""Run one job in its own process: the first line of stdin is the request, further lines are replies of the editor's
+model, and stdout carries `RunnerLine`s.
 
-A process of its own because a job computes: the engine must stay able to hear a cancellation, and killing this process
-kills everything the job started. SIGTERM ends the job in order, so that its run is marked and its files are removed.
+A job computes, so it needs its own process: the engine stays able to receive a cancellation, and killing this process
+kills everything that the job started. SIGTERM ends the job in order: its run is marked and its files are removed.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from kernel_lsp.engine.stdio import claim_stdout, open_stdin, write_line
 from kernel_lsp.process.priority import step_back
 
 EXIT_OK, EXIT_ENDED = 0, 143
-"""143 is what a shell reports for SIGTERM."""
+"""Exit statuses; 143 is a shell's status for SIGTERM."""
 NICENESS = 10
-"""An editor, and the server that answers it, go first. Children inherit it."""
+"""Scheduling priority: below the editor and its server. Child processes inherit it."""
 _JOB_REQUEST: TypeAdapter[JobRequest] = TypeAdapter(JobRequest)
 
 
 class RunnerLine(Noun):
-    """An event on the way, or the end: a result or a problem."""
+    """An event, or the end: a result or a problem."""
 
     event: JobNews | None = None
     result: dict[str, Any] | None = None
@@ -40,7 +40,7 @@ class RunnerLine(Noun):
 
 
 def main() -> int:
-    """Run the job to its end; returns the exit status."""
+    """Run the job to its end; return the exit status."""
     stdout = claim_stdout()
     step_back(NICENESS)
 
@@ -68,11 +68,11 @@ def main() -> int:
 
 
 async def _outcome(line: bytes, calls: EditorModelCalls) -> RunnerLine:
-    from kernel_lsp.engine.work import do  # heavy: the signal handler has to be there before
+    from kernel_lsp.engine.work import do  # heavy import, deferred until the signal handler is installed
 
     try:
         result = await do(_JOB_REQUEST.validate_json(line), calls.tell, Path(os.environ["TMPDIR"]), calls.ask)
-    except Exception as error:  # whatever a job raises ends that job alone, and is told
+    except Exception as error:  # any exception ends this job only, and is reported
         sys.stderr.write(traceback.format_exc())
         return RunnerLine(error=problem_of(error))
     return RunnerLine(result=result.model_dump(mode="json"))

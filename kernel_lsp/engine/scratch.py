@@ -1,4 +1,4 @@
-"""Folders that jobs write into, gone with the job, or with the next engine when this one was killed."""
+"""Temporary folders of jobs, removed with the job, or by the next engine if this one was killed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOCK_NAME = "lock"
 
 @contextmanager
 def scratch_root() -> Iterator[Path]:
-    """A folder held by us while we live, and removed at the end. Folders of dead engines are removed at the start."""
+    """Create a locked folder for this process, removed at its end. Folders of dead engines are removed first."""
     _remove_abandoned(Path(tempfile.gettempdir()))
     root = Path(tempfile.mkdtemp(prefix=PREFIX))
     with (root / LOCK_NAME).open("w") as lock:
@@ -37,14 +37,14 @@ def _remove_abandoned(folder: Path) -> None:
 
 
 def _is_ours(root: Path) -> bool:
-    """Not another user's, and no link to elsewhere."""
+    """Return True for a folder owned by this user that is not a symbolic link."""
     with suppress(OSError):
         return root.is_dir() and not root.is_symlink() and root.stat().st_uid == os.getuid()
     return False
 
 
 def _is_held(lock: Path) -> bool:
-    """Also where it cannot be told: one that is being made has no lock yet."""
+    """Return True for a locked folder, or an undecidable one: a folder being created has no lock yet."""
     try:
         with lock.open() as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

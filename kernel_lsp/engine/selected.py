@@ -1,4 +1,4 @@
-"""Selected lines as a target: their function, with the shapes that the capture of their surroundings gave."""
+"""Selected lines as a target: their function, with shapes from the capture of the surrounding function."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from kernel_lsp.source.selection import select
 
 
 def extract_lines(task: Task, file: Path, symbol: str, first_line: int, last_line: int) -> ExtractedLines:
-    """The lines of `symbol` as a function; `task` is the captured `symbol`. Raises TargetError where it can be none."""
+    """Extract the lines of `symbol` as a function; `task` is the captured `symbol`. Raises TargetError when that is
+    impossible."""
     source = read_python_file(file, str(file))
     selection = select(source, symbol, first_line, last_line)
     name = f"{task.name}_lines_{selection.first_line}_{selection.last_line}"
@@ -32,7 +33,7 @@ def extract_lines(task: Task, file: Path, symbol: str, first_line: int, last_lin
 
 
 def known_values(task: Task, file: Path, before_line: int) -> dict[str, str]:
-    """What is known of every value that lines from `before_line` on may use, as pragma items."""
+    """Return the known values that lines from `before_line` on may use, as pragma items."""
     known = {SIZES: ", ".join(f"{symbol.name}={symbol.captured}" for symbol in task.symbols)}
     for path, value in task.module_settings.items():
         if isinstance(value, bool | int | float):
@@ -52,7 +53,8 @@ def known_values(task: Task, file: Path, before_line: int) -> dict[str, str]:
 
 
 def _assigned(task: Task, file: Path, before_line: int) -> list[GraphNode]:
-    """The nodes whose value a line above gives a name, in order: of two the later one counts."""
+    """Return the nodes whose values are assigned to names above a line, in order; the last assignment of a name
+    wins."""
     return [
         node
         for node in task.forward.nodes

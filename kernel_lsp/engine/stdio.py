@@ -1,4 +1,4 @@
-"""JSON lines over a program's own stdin and stdout, with stdout kept for them alone."""
+"""JSON lines over a program's stdin and stdout, with stdout reserved for them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kernel_lsp.process.supervisor import MAX_MESSAGE_BYTES
 
 
 def claim_stdout() -> BinaryIO:
-    """The real stdout. Whatever else prints, in any library, goes to stderr from now on."""
+    """Return the real stdout, and redirect other output of this process to stderr."""
     private = os.dup(sys.stdout.fileno())
     os.set_inheritable(private, False)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -20,7 +20,7 @@ def claim_stdout() -> BinaryIO:
 
 
 async def open_stdin() -> asyncio.StreamReader:
-    """Lines of our stdin as they come."""
+    """Return the lines of stdin as a stream."""
     reader = asyncio.StreamReader(limit=MAX_MESSAGE_BYTES)
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
@@ -28,7 +28,7 @@ async def open_stdin() -> asyncio.StreamReader:
 
 
 def write_line(stream: BinaryIO, noun: Noun) -> None:
-    """One message, all of it. Raises BrokenPipeError when nobody listens any more."""
+    """Write one whole message. Raises BrokenPipeError when the reader is gone."""
     data = memoryview(noun.model_dump_json().encode() + b"\n")
     while data:
         data = data[stream.write(data) or 0 :]

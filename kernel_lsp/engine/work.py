@@ -1,4 +1,4 @@
-"""What each kind of job does. Runs in a process of its own: `kernel_lsp.engine.runner`."""
+"""Execute each kind of job, in the job's own process: `kernel_lsp.engine.runner`."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ from kernel_lsp.verify.session.session import Session
 
 Tell = Callable[[JobNews], None]
 EDITOR = "editor"
-"""The name in `models` that stands for the editor's own model."""
+"""Name in `models` for the editor's own model."""
 
 
 async def do(request: JobRequest, tell: Tell, scratch: Path, ask: Ask) -> Noun:
-    """The job's result. Raises KernelLspError when it cannot run. `scratch` is a folder of the job's own, `ask` reaches
-    the editor's model where the request says that there is one."""
+    """Return the job's result. Raises KernelLspError when it cannot run. `scratch` is a folder of the job; `ask` calls
+    the editor's model if the request has one."""
     match request:
         case Optimize() if request.cells:
             path, symbol = _write_cells(request)
@@ -96,7 +96,7 @@ def _news_of(prompt: ManualPrompt) -> PromptWaits | PromptOver:
 
 
 def _of_target(request: Optimize) -> RunHandle:
-    """With a kernel to begin from, a run of what that has: with its backward when it has one."""
+    """Run a target. A kernel to start from determines the operations: its backward is included if it has one."""
     given = () if request.kernel is None else (_given_kernel(request.kernel, request.kernel_text),)
     plan = parse(given[0].text).plan if given else None
     backward = request.backward or (plan is not None and plan.backward is not None)
@@ -108,7 +108,7 @@ def _given_kernel(kernel: Path, text: str | None) -> SeedKernel:
 
 
 async def _of_lines(request: OptimizeLines, tell: Tell) -> RunHandle:
-    """The run of the lines' own function. Its shapes are those that the lines' surroundings were captured with."""
+    """Run the function extracted from the lines, with the shapes of the surrounding function's capture."""
     source = read_target(request.target, request.directory)
     settings = load_settings(request.directory, request.settings)
     tell(StageStarted(message=f"capturing {request.target}"))
@@ -122,7 +122,7 @@ async def _of_lines(request: OptimizeLines, tell: Tell) -> RunHandle:
 
 
 def _write_cells(request: Optimize | EstimateTarget) -> tuple[Path, str]:
-    """A file of what a notebook's cells define, and the symbol in it."""
+    """Write a file with the definitions of a notebook's cells; return it with the symbol."""
     file, _, symbol = request.target.partition("::")
     notebook = Path(os.path.abspath(request.directory / file))
     name = re.sub(r"\W", "_", f"{notebook.stem}_{symbol}", flags=re.ASCII)
@@ -131,13 +131,13 @@ def _write_cells(request: Optimize | EstimateTarget) -> tuple[Path, str]:
 
 
 def _of_generated(path: Path, symbol: str, settings: Settings, given: SettingValues, *, backward: bool) -> RunHandle:
-    """A run of a generated file, with its results where those of the file that it was made of belong."""
+    """Run a generated file, with results placed next to its origin."""
     out = settings.out_directory or origin_of(path).file.parent / OUT_FOLDER_NAME
     return start_request(path.parent, f"{path.name}::{symbol}", backward, {**given, "out_directory": str(out)})
 
 
 def _keep_in_archive(*_: Any, **__: Any) -> tuple[Path, ...]:
-    """Instead of writing: an editor's user sees the files before they are there."""
+    """Keep the result in the archive only: an editor's user reviews the files before they are written."""
     return ()
 
 
@@ -166,8 +166,8 @@ async def _profile(request: ProfileKernel, tell: Tell, scratch: Path) -> Profile
 
 
 def _as_given(request: Check | ProfileKernel, target: str | None, scratch: Path) -> tuple[Path, str | None, Path]:
-    """The kernel's file, its target, and the folder that the target is relative to. A text that an editor has goes into
-    a file of the same name; what it names stays relative to the real one."""
+    """Return the kernel's file, its target, and the folder to which the target is relative. Unsaved text is written to
+    a file of the same name; paths in it stay relative to the original."""
     if request.text is None:
         return request.kernel, target, request.directory
     kernel = scratch / request.kernel.name
@@ -194,5 +194,5 @@ async def _estimate(request: EstimateTarget, tell: Tell, scratch: Path) -> Noun:
 
 
 def _capturing(settings: Settings) -> Settings:
-    """A capture runs on the CPU: no GPU is opened for it."""
+    """Capture on the CPU; no GPU is opened."""
     return settings.model_copy(update={"device": "cpu"})

@@ -1,1 +1,1 @@
-"""The run: propose, evaluate, select, again; with an archive that survives any kill."""
+"""The optimization run: propose, evaluate, select, repeat; with an archive that survives any interruption."""

@@ -1,1 +1,1 @@
-"""What is known of GPUs, and times estimated from it."""
+"""GPU specifications, and time estimates based on them."""

@@ -1,4 +1,4 @@
-"""Families of ATen operators that cost alike, by base name."""
+"""Families of ATen operators with similar cost, by base name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VIEWS = _ops(
 )
 PRODUCTS = _ops("mm addmm bmm baddbmm linear matmul addbmm")
 BIASED_PRODUCTS = _ops("addmm baddbmm addbmm")
-"""Products whose first operand is added to."""
+"""Products with an added first operand."""
 CONVOLUTIONS = _ops("convolution conv1d conv2d conv3d")
 ROW_KERNELS = _ops("native_layer_norm layer_norm _softmax _log_softmax softmax log_softmax rms_norm _fused_rms_norm")
 TWO_PASS = _ops(
@@ -30,16 +30,16 @@ POOLS = _ops("max_pool2d_with_indices max_pool2d avg_pool2d max_pool3d_with_indi
 POOLS_BACKWARD = _ops("max_pool2d_with_indices_backward avg_pool2d_backward max_pool3d_with_indices_backward")
 GATHERS = _ops("gather index index_select embedding take")
 TOGETHER = _ops("sum mean amax amin prod var std var_mean argmax argmin any all cumsum sort topk")
-"""Simple passes of which one result's element needs many of the operand's."""
+"""Single-pass operators where one element of the result needs many of the operand."""
 FILLS = _ops("full zeros ones empty full_like zeros_like ones_like arange scalar_tensor")
 
 
 def is_attention(op: str) -> bool:
-    """Whether a base name is one of the fused attention operators."""
+    """Return True for the base name of a fused attention operator."""
     return op.startswith(("_scaled_dot_product", "scaled_dot_product", "_flash_attention", "_efficient_attention"))
 
 
 def is_heavy(op: str) -> bool:
-    """Whether a base name is more than one simple pass over memory."""
+    """Return True for an operator that needs more than one pass over memory."""
     families = (PRODUCTS, CONVOLUTIONS, ROW_KERNELS, TWO_PASS)
     return is_attention(op) or any(op in family for family in families)

@@ -1,9 +1,8 @@
-"""What PyTorch's eager mode would launch for a captured graph, and how long each kernel takes.
+"""Predict the kernels that PyTorch's eager mode launches for a captured graph, and the time of each.
 
-Each ATen op is one pass over memory, or one library call; views are free. The captured graph is decomposed further
-than eager runs it (a cross entropy is a dozen nodes and two kernels), so the nodes of one line of the user's code count
-as no more kernels than that line has calls and operators; what stays between the nodes of a merged kernel moves no
-bytes.
+Each ATen op is one pass over memory, or one library call; views are free. The captured graph is decomposed further than
+eager runs it (a cross entropy is a dozen nodes and two kernels), so the nodes of one source line count as at most as
+many kernels as the line has calls and operators; values internal to a merged kernel cause no traffic.
 """
 
 from __future__ import annotations
@@ -35,30 +34,30 @@ from kernel_lsp.gpu.roofline import US_PER_S
 from kernel_lsp.gpu.specs import GpuSpec
 from kernel_lsp.gpu.values import GraphValues, references_in
 
-# Parts of the copy bandwidth that ATen's kernels reach, each from one or two calls measured on one H200.
+# Fractions of the copy bandwidth that ATen's kernels reach, each from one or two calls measured on one H200.
 POINTWISE_EFFICIENCY = 0.95
 HALF_PRECISION_EFFICIENCY = 0.72
-"""Pointwise in 16 bits."""
+"""Pointwise kernels on 16-bit types."""
 BROADCAST_EFFICIENCY = 0.68
-"""Pointwise with a broadcast operand, where ATen does not vectorize."""
+"""Pointwise kernels with a broadcast operand, which ATen does not vectorize."""
 REDUCTION_EFFICIENCY = 0.8
 ROW_KERNEL_EFFICIENCY = 0.52
 """Softmax and norms of long rows, which are read twice."""
 POOL_EFFICIENCY = 0.52
 POOL_BACKWARD_EFFICIENCY = 0.22
 ROW_KERNEL_CYCLES_PER_ELEMENT = 4.0
-"""ATen's layer norm gives each row one block, however long: 8290 us for one row of 4,194,304 elements on one H200 at
-1.98 GHz (measured) are 3.9 cycles each."""
+"""Cycles per element of a row kernel. ATen's layer norm uses one block per row of any length: 8290 us for one row of
+4,194,304 elements on one H200 at 1.98 GHz (measured) are 3.9 cycles each."""
 
 GRADIENT_PREFIX = "grad_"
 ATTENTION_CALL = "scaled_dot_product_attention"
 FUNCTION_KERNELS = {"cross_entropy": 2, "mse_loss": 2, "l1_loss": 2, "smooth_l1_loss": 2, "huber_loss": 2, "kl_div": 2}
-"""Kernels that one call in the user's text launches, where it is not one."""
+"""Number of kernels that one call in the user's code launches, where it is not one."""
 
 
 @dataclass(frozen=True)
 class EagerKernel:
-    """One kernel, or one library call. `device_us` is without its launch."""
+    """One kernel or library call. `device_us` excludes the launch."""
 
     op: str
     device_us: float
@@ -69,8 +68,8 @@ class EagerKernel:
 
 @dataclass(frozen=True)
 class EagerRun:
-    """All kernels of a graph. Nodes without a line of the user's (a backward pass) cannot be limited by what that line
-    says: had eager one kernel for each run of them, it would launch `n_inflated` less and take `inflated_us` less."""
+    """All kernels of a graph. Nodes without a source line (a backward pass) cannot be limited by it: with one kernel
+    per run of such nodes, eager would launch `n_inflated` fewer and take `inflated_us` less."""
 
     kernels: tuple[EagerKernel, ...]
     inflated_us: float = 0.0
@@ -78,7 +77,8 @@ class EagerRun:
 
 
 def eager_run(graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec) -> EagerRun:
-    """The kernels that eager mode launches for `graph`, in order. Raises ExpressionError for a size without a value."""
+    """Return the kernels that eager mode launches for `graph`, in order. Raises ExpressionError for a size without a
+    value."""
     values = GraphValues(graph, sizes)
     kernels: list[EagerKernel] = []
     inflated_us, n_inflated = 0.0, 0
@@ -103,7 +103,7 @@ def eager_run(graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec) -> EagerRun:
 
 
 def _kernels(node: GraphNode, values: GraphValues, gpu: GpuSpec) -> list[EagerKernel]:
-    """The kernels of one node: mostly one."""
+    """Return the kernels of one node, mostly one."""
     op = base_op(node.op)
     if op in PRODUCTS:
         return [_product(node, values, gpu)]
@@ -119,7 +119,7 @@ def _kernels(node: GraphNode, values: GraphValues, gpu: GpuSpec) -> list[EagerKe
 
 
 def _pass(node: GraphNode, values: GraphValues, gpu: GpuSpec) -> EagerKernel:
-    """One pass over memory: pointwise, reduction, gather, copy. Anything unknown is taken for one, too."""
+    """Estimate one pass over memory: pointwise, reduction, gather, copy, or an unknown operator."""
     op = base_op(node.op)
     output = values.output_bytes(node)
     n_bytes = 2 * output if op in GATHERS or op == "cat" else values.input_bytes(node) + output
@@ -145,7 +145,7 @@ def _memory_us(gpu: GpuSpec, n_bytes: int, efficiency: float) -> float:
 
 
 def _row_kernel(node: GraphNode, values: GraphValues, gpu: GpuSpec) -> EagerKernel:
-    """One block per row: few long rows leave the GPU empty."""
+    """Estimate a kernel with one block per row; few long rows leave the GPU idle."""
     first = values.references(node)[0]
     shape = values.shape_of(first)
     n_row = _row_length(node, shape)
@@ -159,7 +159,7 @@ def _row_kernel(node: GraphNode, values: GraphValues, gpu: GpuSpec) -> EagerKern
 
 
 def _row_length(node: GraphNode, shape: Sequence[int]) -> int:
-    """Elements that are normalized together: a list of sizes for a norm, a dim for a softmax."""
+    """Return the elements normalized together: the product of a norm's sizes, or a softmax's dim."""
     argument = node.arguments[1] if len(node.arguments) > 1 else None
     if isinstance(argument, (list, tuple)):
         return prod(shape[len(shape) - len(argument) :])
@@ -169,7 +169,7 @@ def _row_length(node: GraphNode, shape: Sequence[int]) -> int:
 
 
 def _two_passes(node: GraphNode, values: GraphValues, gpu: GpuSpec) -> list[EagerKernel]:
-    """Statistics, then the result."""
+    """Estimate two passes: statistics, then the result."""
     n_input, n_output = values.input_bytes(node), values.output_bytes(node)
     n_elements = prod(values.shape_of(values.references(node)[0]))
     op = base_op(node.op)
@@ -191,7 +191,7 @@ def _product(node: GraphNode, values: GraphValues, gpu: GpuSpec) -> EagerKernel:
 
 
 def product_shape(left: Sequence[int], result: Sequence[int]) -> ProductShape:
-    """The product that takes `left`, whose last dim is summed over, to `result`."""
+    """Return the product from `left`, summed over its last dim, to `result`."""
     k = left[-1] if left else 1
     n = result[-1] if len(result) >= 2 else 1
     m = result[-2] if len(result) >= 2 else prod(result)
@@ -199,7 +199,7 @@ def product_shape(left: Sequence[int], result: Sequence[int]) -> ProductShape:
 
 
 def _convolution(node: GraphNode, values: GraphValues, gpu: GpuSpec) -> list[EagerKernel]:
-    """The convolution, and its bias as a pass of its own (cuDNN through ATen)."""
+    """Estimate the convolution, and its bias as a separate pass (cuDNN through ATen)."""
     operands = values.references(node)
     weight, result = values.shape_of(operands[1]), values.output_shape(node)
     n_bytes = values.input_bytes(node) + values.output_bytes(node)
@@ -214,8 +214,8 @@ def _convolution(node: GraphNode, values: GraphValues, gpu: GpuSpec) -> list[Eag
 
 
 def convolution_shape(weight: Sequence[int], result: Sequence[int], *, is_transposed: bool) -> ProductShape:
-    """A convolution as a product: positions by window by output channels. `weight` is (out, in / groups, *window), or
-    (in, out / groups, *window) when transposed, where the channels are summed over the first dim instead."""
+    """Return a convolution as a product: positions by window by output channels. `weight` is (out, in / groups,
+    *window), or (in, out / groups, *window) when transposed, where the first dim's channels are summed over."""
     positions = prod(result) // max(result[1], 1)
     window = prod(weight[2:]) * (weight[0] if is_transposed else weight[1])
     return ProductShape(batch=1, m=positions, n=result[1], k=window)
@@ -234,7 +234,7 @@ def _attention(node: GraphNode, values: GraphValues, gpu: GpuSpec) -> EagerKerne
 
 
 def _fused_attention(nodes: Sequence[GraphNode], values: GraphValues, gpu: GpuSpec) -> EagerKernel:
-    """What a call of attention was decomposed into: eager runs it fused."""
+    """Merge a decomposed attention call, which eager runs fused."""
     names = {node.name for node in nodes}
     entering = {key for node in nodes for key in values.references(node) if key[0] not in names}
     n_bytes = sum(values.storage[key] for key in entering) + values.output_bytes(nodes[-1])
@@ -248,7 +248,7 @@ def _fused_attention(nodes: Sequence[GraphNode], values: GraphValues, gpu: GpuSp
 
 @dataclass(frozen=True)
 class _Line:
-    """A line of the user's and the submodule it ran in."""
+    """A source line and the submodule in which it ran."""
 
     file: str
     line: int
@@ -267,7 +267,7 @@ def _is_backward(graph: Graph) -> bool:
 
 
 def _after_gradients(graph: Graph) -> list[GraphNode]:
-    """The nodes that depend on a gradient. What a backward graph computes again, eager has kept from the forward."""
+    """Return the nodes that depend on a gradient. Eager keeps from the forward what a backward graph recomputes."""
     known = {name for name in graph.inputs if name.startswith(GRADIENT_PREFIX)}
     found = []
     for node in graph.nodes:
@@ -278,7 +278,7 @@ def _after_gradients(graph: Graph) -> list[GraphNode]:
 
 
 def _is_scalar_fill(node: GraphNode) -> bool:
-    """A constant of the capture, which eager has as a Python number."""
+    """Return True for a constant of the capture that eager holds as a Python number."""
     return base_op(node.op) in FILLS and all(type_ is None or not type_.shape for type_ in node.types)
 
 
@@ -290,7 +290,7 @@ def _place(node: GraphNode) -> _Line | None:
 
 @dataclass(frozen=True)
 class _Run:
-    """Consecutive nodes of one line that are all heavy, or all simple passes, and their kernels."""
+    """Consecutive nodes of one line, either all multi-pass or all simple, and their kernels."""
 
     nodes: tuple[GraphNode, ...]
     kernels: tuple[EagerKernel, ...]
@@ -311,7 +311,7 @@ def _priced(nodes: Sequence[GraphNode], values: GraphValues, gpu: GpuSpec) -> tu
 
 
 def _limited(run: _Run, n_of_text: int, values: GraphValues) -> Sequence[EagerKernel]:
-    """The kernels of a line's simple nodes: at most as many as the line's text can launch, per repetition."""
+    """Limit the kernels of a line's simple nodes to those that its text can launch, per repetition."""
     n_most = _n_repeats([node.op for node in run.nodes]) * max(1, n_of_text)
     if len(run.kernels) <= n_most:
         return run.kernels
@@ -321,7 +321,7 @@ def _limited(run: _Run, n_of_text: int, values: GraphValues) -> Sequence[EagerKe
 
 
 def _merged(run: _Run, n_kernels: int, values: GraphValues) -> EagerKernel:
-    """All of a run in `n_kernels`: what enters and leaves the run moves, and a share of what stays inside."""
+    """Merge a run into `n_kernels`: its external traffic stays, and a share of the internal."""
     all_bytes = sum(kernel.n_bytes for kernel in run.kernels)
     names = {node.name for node in run.nodes}
     entering = {key for node in run.nodes for key in values.references(node) if key[0] not in names}
@@ -334,7 +334,7 @@ def _merged(run: _Run, n_kernels: int, values: GraphValues) -> EagerKernel:
 
 
 def _n_repeats(ops: Sequence[str]) -> int:
-    """How often the shortest repeating part occurs: a loop on one line."""
+    """Count the repetitions of the shortest period: a loop on one line."""
     for length in range(1, len(ops) // 2 + 1):
         if len(ops) % length == 0 and list(ops) == list(ops[:length]) * (len(ops) // length):
             return len(ops) // length
@@ -347,7 +347,7 @@ _OPERATOR = re.compile(r"\*\*|//|<<|>>|[<>=!]=|(?<![=(,*])[+\-*/@%&|^<>](?!=)|[+
 
 
 def _n_kernels_of_text(text: str) -> int:
-    """Calls and operators of a line of Python: what it can launch at most, and at least one."""
+    """Count the calls and operators of a line of Python, its maximum number of launches; at least one."""
     code = _STRINGS_AND_COMMENTS.sub(" ", text)
     calls = [FUNCTION_KERNELS.get(match["name"], 1) for match in _CALL.finditer(code)]
     return max(1, sum(calls) + len(_OPERATOR.findall(code)))

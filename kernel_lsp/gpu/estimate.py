@@ -1,6 +1,6 @@
-"""Predicted times: of PyTorch's eager mode for a graph, and of our operations from the executor's counters.
+"""Predict times: of PyTorch's eager mode for a graph, and of our operations from the executor's counters.
 
-Both are models, not measurements, and give an interval. `docs/estimates.md` says how far off they are.
+Both are models, not measurements, and give an interval. `docs/estimates.md` gives their accuracy.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from kernel_lsp.gpu.roofline import US_PER_S
 from kernel_lsp.gpu.specs import GpuSpec
 
 LAUNCH_US = 2.2
-"""Start to end of a kernel that does next to nothing: 64 rows of 1024 take 4.3 us with their latency (one H200)."""
+"""Duration of a nearly empty kernel, in microseconds: 64 rows of 1024 take 4.3 us with their latency (one H200)."""
 EAGER_GAP_US = 1.2
-"""What eager's launches add to that: an addition of 64 numbers takes 3.46 us on one H200 (measured)."""
+"""Additional microseconds per eager launch: an addition of 64 numbers takes 3.46 us on one H200 (measured)."""
 RELATIVE_ERROR = 0.30
-"""Of the model where memory or arithmetic bounds; comparable analytical models report 20 to 35 %."""
+"""Relative error of the model when bound by memory or arithmetic; comparable analytical models report 20 to 35 %."""
 ABSOLUTE_ERROR_US = 1.5
-"""Of launches and latencies, which dominate small times."""
+"""Absolute error of launches and latencies in microseconds, which dominates small times."""
 L2_SHARE_FOR_REUSE = 0.5
-"""Tensors that together fill no more of L2 than this stay there from one launch to the next."""
+"""Maximum share of L2 for tensors to stay resident from one launch to the next."""
 DEFAULT_REGISTERS = 32
-"""For a kernel of which ptxas said nothing."""
+"""Registers per thread for a kernel without ptxas data."""
 
 
 def estimate_eager(graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec) -> Estimate:
-    """Time on the GPU of the kernels that eager PyTorch launches for `graph`, with `sizes` for its symbols, without
-    TF32. The time of the CPU that launches them is left out: it hides behind the GPU's unless the kernels are short.
+    """Estimate the GPU time of the kernels that eager PyTorch launches for `graph`, with `sizes` for its symbols,
+    without TF32. Excludes CPU launch time, which overlaps with the GPU unless the kernels are short.
 
     Raises ExpressionError for a size without a value.
     """
@@ -79,8 +79,8 @@ def estimate_operation(
     symbols: Mapping[str, str],
     gpu: GpuSpec,
 ) -> Estimate:
-    """Time on the GPU of one bound operation. `counters` has one entry for each of its launches, in order; `kernels`
-    are ptxas's facts, matched to launches through `symbols` (name expression -> symbol).
+    """Estimate the GPU time of one bound operation. `counters` has one entry per launch, in order; `kernels` are
+    ptxas's facts, matched to launches through `symbols` (name expression -> symbol).
 
     Raises ValueError when `counters` do not match the launches.
     """
@@ -108,7 +108,7 @@ class _StepTime:
 
 
 class _OperationModel:
-    """Walks the steps of one operation; knows what earlier steps left in L2."""
+    """Walk the steps of one operation and track what earlier steps left in L2."""
 
     def __init__(
         self, bound: BoundOperation, kernels: Sequence[KernelFacts], symbols: Mapping[str, str], gpu: GpuSpec
@@ -164,7 +164,8 @@ class _OperationModel:
         )
 
     def _traffic(self, step: BoundLaunch, counters: LaunchCounters) -> Traffic:
-        """At most every argument once, and at most what the threads asked for: a gather reads little of its table."""
+        """Return the traffic: at most each argument once, and at most the bytes requested, as a gather reads little of
+        its table."""
         names = [argument.tensor for argument in step.arguments if isinstance(argument, TensorArgument)]
         tensors = [self._tensors[name] for name in dict.fromkeys(names)]
         scale = counters.n_blocks / max(1, counters.n_blocks_run)

@@ -1,4 +1,4 @@
-"""The time that a whole graph cannot beat: that of the bytes that it must read and write, or of its arithmetic."""
+"""The speed of light (roofline bound) of a graph: the time for its compulsory bytes, or for its arithmetic."""
 
 from __future__ import annotations
 
@@ -15,28 +15,29 @@ from kernel_lsp.gpu.values import GraphValues
 
 MEGA, GIGA, TERA = 1e6, 1e9, 1e12
 EMPTY_KERNEL_US = 1.18
-"""Device time of a kernel that does nothing, measured on one H200 (``empty_kernel_us`` of
-benchmarks/results/recorded_runs-nvidia_h200-2026-11-21.json): whatever is run takes one launch."""
+"""Device time of an empty kernel in microseconds, measured on one H200 (``empty_kernel_us`` of
+benchmarks/results/recorded_runs-nvidia_h200-2026-11-21.json): any computation takes one launch."""
 
 
 @dataclass(frozen=True)
 class Floor:
-    """In microseconds. `basis` says which limit it is, e.g. ``134 MB at 4.3 TB/s (measured)``."""
+    """Time in microseconds. `basis` names the binding limit, e.g. ``134 MB at 4.3 TB/s (measured)``."""
 
     time_us: float
     basis: str
 
 
 def shown_floor(graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec, n_operations: int) -> Floor:
-    """What people are shown as the floor: that of the graph, or a kernel that does nothing."""
+    """Return the speed of light to display: the graph's, or an empty kernel's if that is longer."""
     floor = graph_floor(graph, sizes, gpu, n_operations)
     empty = Floor(EMPTY_KERNEL_US, f"a kernel that does nothing: {EMPTY_KERNEL_US} us")
     return max(floor, empty, key=lambda each: each.time_us)
 
 
 def graph_floor(graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec, n_operations: int) -> Floor:
-    """Compulsory bytes at the best bandwidth known, or `n_operations`, the floating-point operations of the graph, at
-    the peak rate of its result's dtype. Raises ExpressionError for a size without a value."""
+    """Return the larger time: compulsory bytes at the best known bandwidth, or `n_operations`, the graph's
+    floating-point operations, at the peak rate of its result's dtype. Raises ExpressionError for a size without a
+    value."""
     dtype = graph.outputs[0].type.dtype if graph.outputs and graph.outputs[0].type is not None else DType.F32
     n_bytes = graph_bytes(graph, sizes)
     time_us = floor_us(gpu, n_bytes=n_bytes, n_operations=n_operations, dtype=dtype)
@@ -48,8 +49,8 @@ def graph_floor(graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec, n_operatio
 
 
 def graph_bytes(graph: Graph, sizes: Mapping[str, int]) -> int:
-    """The compulsory traffic: all inputs and outputs, but of a table only the rows that a gather takes, and of what is
-    cut only the part that is kept. Rows that are taken twice count twice, up to the whole table."""
+    """Return the compulsory traffic: all inputs and outputs, but only the gathered rows of a table and the kept part of
+    a slice. Repeated rows count repeatedly, up to the whole table."""
     values = GraphValues(graph, sizes)
     asked = _Asked(values)
     for node in reversed(graph.nodes):
@@ -68,7 +69,7 @@ def graph_bytes(graph: Graph, sizes: Mapping[str, int]) -> int:
 
 @dataclass
 class _Asked:
-    """By value; `scattered` are those of which elements here and there are, as a gather takes them."""
+    """Requested elements by value; `scattered` marks values of which a gather takes individual elements."""
 
     values: GraphValues
     numbers: dict[tuple[str, int], float] = field(default_factory=dict)
@@ -88,7 +89,7 @@ class _Asked:
         return prod(self.values.shape_of(key))
 
     def spread(self, node: GraphNode) -> None:
-        """From a node's results to its operands."""
+        """Propagate the requests for a node's results to its operands."""
         results = [(node.name, item) for item in range(len(node.types)) if (node.name, item) in self.values.types]
         n_asked = sum(self.n_of(key) for key in results)
         op, operands = base_op(node.op), self.values.references(node)
@@ -109,7 +110,7 @@ class _Asked:
     def _spread_evenly(
         self, op: str, operands: list[tuple[str, int]], n_asked: float, share: float, is_scattered: bool
     ) -> None:
-        """One element of a row's result needs the row, and elements here and there have a row each."""
+        """Propagate to rows: one element of a row's result needs the row, and each scattered element its own row."""
         if is_scattered and (op in TOGETHER or is_heavy(op)):
             share, is_scattered = 1.0, False
         for operand in operands:

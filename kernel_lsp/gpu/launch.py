@@ -1,7 +1,7 @@
-"""Time of one launch of one of our kernels, from what the executor counted.
+"""Estimate the time of one launch of our kernels from the executor's counters.
 
-Several resources could be the slowest: device memory, L2, L1, the issue slots, the arithmetic pipes, and the longest
-thread times the waves of blocks. They overlap, imperfectly, so the time is a smooth maximum of them.
+The bottleneck may be device memory, L2, L1, the issue slots, the arithmetic pipes, or the longest thread times the
+waves of blocks. They overlap imperfectly, so the time is a smooth maximum of them.
 """
 
 from __future__ import annotations
@@ -16,28 +16,31 @@ from kernel_lsp.gpu.specs import N_SCHEDULERS_PER_SM, GpuSpec
 
 SECTOR_BYTES = 32
 STREAM_EFFICIENCY = 0.93
-"""Of the copy bandwidth: compile's RMSNorm kernel reaches 125 us / 128 us of it (H200, measured), plain ones less."""
+"""Fraction of the copy bandwidth: compile's RMSNorm kernel reaches 125 us / 128 us of it (H200, measured), plain ones
+less."""
 MEMORY_LATENCY_S = 600e-9
-"""Of a miss to device memory under little load: 535 ns with 8 blocks on one H200, 670 ns with 132 (measured)."""
+"""Latency of a miss to device memory under low load, in seconds: 535 ns with 8 blocks on one H200, 670 ns with 132
+(measured)."""
 CACHE_LATENCY_S = 40e-9
-"""Of a hit, between L1's 33 cycles and L2's 260 (published microbenchmarks)."""
+"""Latency of a cache hit in seconds, between L1's 33 cycles and L2's 260 (published microbenchmarks)."""
 SM_BYTES_PER_CYCLE = 64.0
-"""From L2 into one SM (Ampere and Hopper architecture papers)."""
+"""Bytes per cycle from L2 into one SM (Ampere and Hopper architecture papers)."""
 L2_BYTES_PER_CYCLE_AND_SM = 40.0
-"""Sustained over all SMs: A100's 5120 bytes per cycle (Ampere architecture paper) over 108 SMs, less a tenth."""
+"""Sustained L2 bandwidth over all SMs: A100's 5120 bytes per cycle (Ampere architecture paper) over 108 SMs, less a
+tenth."""
 L1_SECTORS_PER_CYCLE = 4.0
 """128 bytes of one line per cycle."""
 CYCLES_PER_SCATTERED_LOAD_SECTOR = 1.0
-"""Sectors of different lines need a tag each."""
+"""Sectors of different lines need one tag lookup each."""
 CYCLES_PER_SCATTERED_STORE_SECTOR = 4.3
-"""Each goes to L2 by itself: 67 million scattered stores take 1106 us on 132 SMs (H200, measured)."""
+"""Each store goes to L2 separately: 67 million scattered stores take 1106 us on 132 SMs (H200, measured)."""
 BLOCK_STARTS_PER_CYCLE_AND_SM = 0.83 / 132
-"""Blocks that a GPU can start: 1650 per us on one H200 at 1.98 GHz, whatever their size (measured, three kernels)."""
+"""Block launch rate of the GPU: 1650 per us on one H200 at 1.98 GHz, whatever their size (measured, three kernels)."""
 SHARED_BYTES_PER_CYCLE = 128.0
 MAX_LOADS_IN_FLIGHT = 4.0
-"""Independent loads that the compiler keeps in flight per thread: a judgement, not a measurement."""
+"""Independent loads that the compiler keeps in flight per thread: an assumption, not a measurement."""
 ISSUE_EFFICIENCY = 0.7
-"""Of the issue slots, when nothing but them bounds."""
+"""Fraction of the issue slots that are used when issue is the only bottleneck."""
 CYCLES_PER_DEPENDENT_INSTRUCTION = 4.0  # arithmetic latency since Volta (microbenchmarks)
 CYCLES_PER_SHUFFLE = 23.0
 CYCLES_PER_BARRIER = 30.0
@@ -49,8 +52,8 @@ SMOOTH_MAXIMUM_POWER = 5.0
 
 @dataclass(frozen=True)
 class Traffic:
-    """Device memory that a launch cannot avoid: `read_bytes` and `written_bytes` of tensors, each counted once.
-    `cached_bytes` of them are in L2 already."""
+    """Compulsory device-memory traffic of a launch: `read_bytes` and `written_bytes` of tensors, each counted once.
+    `cached_bytes` of them are already in L2."""
 
     read_bytes: int
     written_bytes: int
@@ -63,7 +66,7 @@ class Traffic:
 
 @dataclass(frozen=True)
 class LaunchTime:
-    """`device_us` is without the launch itself; `parts_us` says how long each resource alone would take."""
+    """`device_us` excludes launch overhead; `parts_us` is the time of each resource alone."""
 
     device_us: float
     bound: Bound
@@ -87,7 +90,7 @@ BOUND_OF: dict[str, Bound] = {
 
 
 def launch_time(counters: LaunchCounters, resident: Occupancy, traffic: Traffic, gpu: GpuSpec) -> LaunchTime:
-    """The time of one launch whose blocks are resident as `resident` says. Counts of sampled blocks are scaled up."""
+    """Estimate one launch with the occupancy `resident`. Counts of sampled blocks are scaled up."""
     if counters.n_blocks == 0:
         return LaunchTime(0.0, "launch", {})
     load = _Load(counters, resident, gpu)
@@ -102,7 +105,7 @@ def launch_time(counters: LaunchCounters, resident: Occupancy, traffic: Traffic,
 
 @dataclass(frozen=True)
 class _Load:
-    """The counts of the whole launch, and how it is spread over the GPU."""
+    """Counters of the whole launch, and its distribution over the GPU."""
 
     counters: LaunchCounters
     resident: Occupancy
@@ -122,12 +125,12 @@ class _Load:
 
     @property
     def cycles_per_s(self) -> float:
-        """Of all SMs that have work."""
+        """Cycles per second, summed over the SMs with work."""
         return self.n_active_sms * self.gpu.clock_hz
 
     @property
     def n_waves(self) -> float:
-        """A last wave that is not full takes as long as a full one only while there are few."""
+        """Count waves; a partial last wave takes as long as a full one only if there are few waves."""
         blocks_at_once = self.gpu.n_sms * max(1, self.resident.n_blocks)
         exact = self.counters.n_blocks / blocks_at_once
         return max(1.0, exact + 0.5) if exact > 1.0 else 1.0
@@ -138,7 +141,7 @@ class _Load:
 
     @property
     def n_warps_at_once_per_sm(self) -> float:
-        """Warps that an active SM holds: few blocks do not fill it."""
+        """Return the warps per active SM, which few blocks may not fill."""
         blocks_per_sm = max(1.0, self.counters.n_blocks / self.gpu.n_sms)
         return min(blocks_per_sm, max(1, self.resident.n_blocks)) * self.n_warps_per_block
 
@@ -152,7 +155,7 @@ class _Load:
 
     @property
     def global_bytes(self) -> float:
-        """What threads asked for."""
+        """Bytes requested by threads."""
         return (self.counters.global_load_bytes + self.counters.global_store_bytes) * self.scale
 
     @property
@@ -165,7 +168,7 @@ class _Load:
 
     @property
     def loads_in_flight(self) -> float:
-        """Per warp."""
+        """Return the loads in flight per warp."""
         return min(MAX_LOADS_IN_FLIGHT, max(1.0, self.n_requests_per_warp))
 
 
@@ -187,7 +190,7 @@ def _parts_s(load: _Load, traffic: Traffic) -> dict[str, float]:
         "tensor cores": counters.n_matrix_operations * scale / load.gpu.f16_rate if load.gpu.f16_rate else 0.0,
         "special": counters.n_special_operations * scale / (architecture.special_lanes * cycles),
         "atomics": counters.n_atomics * scale / (ATOMICS_PER_CYCLE_AND_SM * cycles),
-        # Warps of blocks that start together wait together, so what they issue adds to the wait.
+        # Warps of concurrently started blocks wait together, so their instruction issue adds to the latency.
         "latency": load.n_waves * _longest_thread_s(load, traffic)
         + n_warp_instructions / (N_SCHEDULERS_PER_SM * cycles),
         "block starts": counters.n_blocks / (BLOCK_STARTS_PER_CYCLE_AND_SM * load.gpu.n_sms * load.gpu.clock_hz),
@@ -195,13 +198,13 @@ def _parts_s(load: _Load, traffic: Traffic) -> dict[str, float]:
 
 
 def _warp_fill(counters: LaunchCounters) -> float:
-    """A warp that is not full costs as much as a full one."""
+    """Return the average fill of a warp; a partial warp costs as much as a full one."""
     n_warps = -(-counters.n_threads_per_block // WARP_SIZE)
     return n_warps * WARP_SIZE / counters.n_threads_per_block
 
 
 def _device_memory_s(load: _Load, traffic: Traffic) -> float:
-    """Bytes over the bandwidth that the loads in flight can draw (Little's law), at most what an SM takes in."""
+    """Return bytes over the bandwidth sustained by the loads in flight (Little's law), capped by an SM's intake."""
     n_bytes = traffic.compulsory_bytes - traffic.cached_bytes + _missed_again(load, traffic)
     bytes_per_request = load.sector_bytes / load.n_requests if load.n_requests else float(SECTOR_BYTES)
     in_flight = load.n_warps_at_once_per_sm * load.loads_in_flight * bytes_per_request
@@ -211,9 +214,9 @@ def _device_memory_s(load: _Load, traffic: Traffic) -> float:
 
 
 def _missed_again(load: _Load, traffic: Traffic) -> float:
-    """Bytes asked for more than once that L2 no longer holds: the share of the working set that does not fit.
+    """Return repeatedly requested bytes that L2 has evicted: the share of the working set that does not fit.
 
-    Sectors that are fetched again for their other bytes are not among them: the next access comes at once.
+    Excludes sectors fetched again for their other bytes, because the next access follows immediately.
     """
     again = max(0.0, load.global_bytes - traffic.compulsory_bytes)
     blocks_at_once = min(load.counters.n_blocks, load.gpu.n_sms * max(1, load.resident.n_blocks))
@@ -223,12 +226,13 @@ def _missed_again(load: _Load, traffic: Traffic) -> float:
 
 
 def _l2_bytes(load: _Load, traffic: Traffic) -> float:
-    """All that is new, and half of the rest: the other half is taken to hit L1."""
+    """Return the L2 traffic: all first accesses, and half of the rest, assuming that the other half hits L1."""
     return traffic.compulsory_bytes + 0.5 * max(0.0, load.sector_bytes - traffic.compulsory_bytes)
 
 
 def _l1_cycles(load: _Load) -> float:
-    """Per SM. Sectors beyond the bytes asked for are scattered; loads and stores share them as they share the bytes."""
+    """Return L1 cycles per SM. Sectors beyond the requested bytes count as scattered, split between loads and stores in
+    proportion to their bytes."""
     sectors = load.sector_bytes / SECTOR_BYTES
     useful = min(sectors, load.global_bytes / SECTOR_BYTES)
     asked = load.counters.global_load_bytes + load.counters.global_store_bytes
@@ -256,6 +260,6 @@ def _longest_thread_s(load: _Load, traffic: Traffic) -> float:
 
 
 def _round_trip_s(load: _Load, traffic: Traffic) -> float:
-    """Mean over first accesses, which miss, and the rest, which mostly hit."""
+    """Return the mean latency of first accesses, which miss, and the rest, which mostly hit."""
     missed = min(1.0, traffic.compulsory_bytes / load.sector_bytes) if load.sector_bytes else 1.0
     return missed * MEMORY_LATENCY_S + (1.0 - missed) * CACHE_LATENCY_S

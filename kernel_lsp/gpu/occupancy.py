@@ -1,4 +1,4 @@
-"""How many blocks of a kernel fit on a multiprocessor: the rules of NVIDIA's CUDA Occupancy Calculator."""
+"""Compute the resident blocks per multiprocessor by the rules of NVIDIA's CUDA Occupancy Calculator."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from kernel_lsp.gpu.specs import Architecture
 
 WARP_SIZE = 32
 WARP_ALLOCATION_GRANULARITY = 4
-"""Registers are split evenly over the four schedulers, so warps count in fours against them."""
+"""Warps are rounded up to multiples of four: registers are split evenly over the four schedulers."""
 REGISTER_ALLOCATION_UNIT = 256
-"""Registers are given to a warp in multiples of this, all architectures since 3.0."""
+"""Registers are allocated to a warp in multiples of this, on all architectures since 3.0."""
 
 LimitingFactor = Literal["threads", "blocks", "registers", "shared memory"]
 
 
 @dataclass(frozen=True)
 class Occupancy:
-    """Resident blocks and warps per SM. `fraction` is of the most warps that the SM can hold. `n_blocks` is 0 when not
-    even one block fits, and `limited_by` then says why it cannot be launched."""
+    """Resident blocks and warps per SM. `fraction` is of the SM's maximum warps. `n_blocks` is 0 when not even one
+    block fits; `limited_by` then names the exceeded limit."""
 
     n_blocks: int
     n_warps: int
@@ -30,8 +30,8 @@ class Occupancy:
 def occupancy(
     architecture: Architecture, *, n_threads_per_block: int, n_registers: int, shared_bytes: int
 ) -> Occupancy:
-    """Resident blocks for a block of `n_threads_per_block` threads with `n_registers` registers each and `shared_bytes`
-    of shared memory, static and dynamic together.
+    """Compute the occupancy for blocks of `n_threads_per_block` threads with `n_registers` registers each and
+    `shared_bytes` of shared memory, static and dynamic together.
 
     Raises ValueError for a block without threads.
     """

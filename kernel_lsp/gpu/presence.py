@@ -1,4 +1,4 @@
-"""Whether this machine has an NVIDIA GPU, by its device files: no driver is loaded and no program is run for it."""
+"""Detect an NVIDIA GPU by its device files, without loading a driver or running a program."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 DEVICE_FOLDER = Path("/dev")
 DEVICE_PATTERNS = ("nvidia[0-9]*", "dxg")
-"""The driver's own, and that of Windows' GPUs under WSL."""
+"""Device files of the driver, and of Windows GPUs under WSL."""
 
 
 def has_gpu(folder: Path = DEVICE_FOLDER) -> bool:
-    """Whether there is one to try. That it works is known when something has run on it."""
+    """Return True when a GPU device file exists. Only running something shows that the GPU works."""
     return any(next(folder.glob(pattern), None) is not None for pattern in DEVICE_PATTERNS)

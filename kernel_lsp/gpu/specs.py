@@ -21,8 +21,8 @@ N_SCHEDULERS_PER_SM = 4
 
 @dataclass(frozen=True)
 class Architecture:
-    """What all GPUs of one compute capability share (CUDA C++ Programming Guide, table "Technical Specifications per
-    Compute Capability", and the arithmetic throughput table; lanes are results per cycle and SM)."""
+    """Properties shared by all GPUs of one compute capability (CUDA C++ Programming Guide, table "Technical
+    Specifications per Compute Capability", and the arithmetic throughput table; lanes are results per cycle and SM)."""
 
     capability: tuple[int, int]
     max_threads_per_sm: int
@@ -36,7 +36,7 @@ class Architecture:
     max_registers_per_thread: int = 255
     max_threads_per_block: int = 1024
     reserved_shared_bytes_per_block: int = KIB
-    """Of each block for the system since compute capability 8.0."""
+    """Bytes of each block's shared memory reserved for the system, since compute capability 8.0."""
 
     @property
     def name(self) -> str:
@@ -58,12 +58,12 @@ class GpuSpec:
     f16_rate: float
     bf16_rate: float
     measured_bandwidth: float | None = None
-    """Of a large copy, reads plus writes; only where we measured it."""
+    """Bandwidth of a large copy, reads plus writes; set only where we measured it."""
     aliases: tuple[str, ...] = ()
 
     @property
     def bandwidth(self) -> float:
-        """The best known: measured, else from the datasheet."""
+        """Return the best known bandwidth: measured, else from the datasheet."""
         return self.measured_bandwidth or self.datasheet_bandwidth
 
     @property
@@ -72,7 +72,7 @@ class GpuSpec:
 
     @property
     def f32_rate(self) -> float:
-        """Multiply-adds count two."""
+        """Peak f32 rate; a multiply-add counts as two."""
         return 2.0 * self.architecture.f32_lanes * self.n_sms * self.clock_hz
 
     @property
@@ -81,9 +81,9 @@ class GpuSpec:
 
 
 def find_gpu(name: str) -> GpuSpec:
-    """The GPU called `name`, as a datasheet or a driver spells it: case, vendor and form factor words do not matter.
+    """Return the GPU called `name` by a datasheet or a driver, ignoring case, vendor and form factor.
 
-    Raises SettingError, with the names known, for one that is not in the table.
+    Raises SettingError, with the known names, for one that is not in the table.
     """
     wanted = _key(name)
     for spec in GPUS:

@@ -1,4 +1,4 @@
-"""The values of a captured graph: their shapes, and the bytes that they are stored in."""
+"""The values of a captured graph: their shapes, and their storage in bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kernel_lsp.gpu.aten import VIEWS, base_op
 
 @dataclass
 class GraphValues:
-    """Type and storage bytes of every value by (node, item). A view holds no more than what it views."""
+    """Type and storage bytes of every value by (node, item). A view holds no more than its base."""
 
     graph: Graph
     sizes: Mapping[str, int]
@@ -41,7 +41,7 @@ class GraphValues:
         return tuple(evaluate_int(parse(dim), self.sizes) for dim in type_.shape)
 
     def references(self, node: GraphNode) -> list[tuple[str, int]]:
-        """The tensors that a node takes, each once, in order."""
+        """Return the tensors that a node takes, each once, in order."""
         found = list(references_in((node.arguments, node.keywords)))
         return [key for key in dict.fromkeys(found) if key in self.types]
 
@@ -62,7 +62,7 @@ class GraphValues:
 
 
 def references_in(value: Any) -> Iterator[tuple[str, int]]:
-    """The values, as (node, item), that a node's argument names, in order."""
+    """Return the values, as (node, item), that a node's argument names, in order."""
     if isinstance(value, dict):
         if "node" in value:
             yield str(value["node"]), int(value.get("item") or 0)

@@ -1,1 +1,1 @@
-"""Language models: providers behind one seam, prompts, replies, what they cost."""
+"""Language models: providers behind one interface, prompts, replies and costs."""

@@ -1,7 +1,7 @@
-"""What a run spends on models, and the limit that it never passes.
+"""Track a run's spending on models, and enforce its limit.
 
-Before a call its worst cost is set aside; afterwards the real cost replaces it. A call that could pass the limit is not
-made, so the limit holds whatever the calls that are under way turn out to cost.
+The worst-case cost of a call is reserved before it, and replaced by the real cost afterwards. A call that could exceed
+the limit is not made, so the limit holds whatever concurrent calls turn out to cost.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from kernel_lsp.core.model import Noun
 from kernel_lsp.llm.request import Usage
 
 ROUNDING_USD = 1e-9
-"""Sums of prices are exact to far less than this; a budget of exactly one call must allow it."""
+"""Tolerance in US dollars, far above the rounding error of sums, so that a budget of exactly one call allows it."""
 
 
 class Spending(Noun):
-    """Totals of a run. `n_unpriced` calls have no known price and are not in `cost_usd`."""
+    """Totals of a run. `n_unpriced` calls have no known price and are excluded from `cost_usd`."""
 
     n_calls: int = 0
     n_failed: int = 0
@@ -24,7 +24,7 @@ class Spending(Noun):
     n_unpriced: int = 0
 
     def plus(self, usage: Usage, *, failed: bool) -> Spending:
-        """With one more call."""
+        """Return the totals with one more call."""
         return Spending(
             n_calls=self.n_calls + 1,
             n_failed=self.n_failed + failed,
@@ -36,7 +36,7 @@ class Spending(Noun):
 
 
 class Ledger:
-    """The spending of one run against its budget; `budget_usd` None is no limit."""
+    """The spending of one run against its budget; `budget_usd` None means no limit."""
 
     def __init__(self, budget_usd: float | None, spending: Spending | None = None) -> None:
         self.budget_usd = budget_usd
@@ -44,7 +44,7 @@ class Ledger:
         self._reserved_usd = 0.0
 
     def reserve(self, worst_usd: float) -> bool:
-        """Set the worst cost of a call aside; False when it could pass the budget."""
+        """Reserve the worst-case cost of a call; return False if it could exceed the budget."""
         if self.budget_usd is not None and worst_usd > 0:
             committed_usd = self.spending.cost_usd + self._reserved_usd + worst_usd
             if committed_usd > self.budget_usd + ROUNDING_USD:
@@ -53,10 +53,10 @@ class Ledger:
         return True
 
     def settle(self, worst_usd: float, usage: Usage, *, failed: bool) -> None:
-        """Replace what was set aside by what the call cost."""
+        """Replace the reservation by the call's cost."""
         self._reserved_usd -= worst_usd
         self.spending = self.spending.plus(usage, failed=failed)
 
     def release(self, worst_usd: float) -> None:
-        """The call was not made."""
+        """Release the reservation of a call that was not made."""
         self._reserved_usd -= worst_usd

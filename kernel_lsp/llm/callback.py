@@ -1,4 +1,4 @@
-"""A model that someone else reaches for us: the editor's own, or a person at the terminal."""
+"""A model reached through a callback: the editor's own, or a person at the terminal."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable
 from kernel_lsp.llm.request import ModelFailed, ModelRequest, OnText, Replied, ignore_text
 
 Ask = Callable[[ModelRequest], Awaitable[Replied | ModelFailed]]
-"""Brings the request to the model and its reply back. It returns a value for every failure."""
+"""Sends the request to the model and returns its reply. Every failure is a value."""
 
 
 class CallbackModel:
-    """Asks through `ask`; a request that is not answered within `deadline_s` is a timeout."""
+    """Ask through `ask`; a request without a reply within `deadline_s` times out."""
 
     def __init__(self, name: str, ask: Ask, deadline_s: float) -> None:
         self._name, self._ask, self._deadline_s = name, ask, deadline_s

@@ -16,8 +16,8 @@ N_STDERR_CHARACTERS = 300
 
 
 class CommandModel:
-    """Runs `argv` for each request in an empty folder, with the short environment that all our children get: an
-    assistant that needs a key has to have it from its own configuration."""
+    """Run `argv` for each request in an empty folder, with the restricted environment of all child processes: an
+    assistant has to read an API key from its own configuration."""
 
     def __init__(self, argv: Sequence[str], deadline_s: float) -> None:
         self._argv, self._deadline_s = tuple(argv), deadline_s

@@ -1,8 +1,8 @@
-"""Which model, temperature and kind of hint to draw next: bandits that learn from verified improvement.
+"""Choose the next model, temperature and kind of hint by bandits that learn from verified improvement.
 
-Each of the three choices is a bandit of its own (UCB1, Auer, Cesa-Bianchi and Fischer 2002): arms are drawn by their
-mean gain, less their share of the cost, plus an allowance for having been drawn seldom. The state is a function of the
-results seen so far, so it survives whatever the run survives.
+Each of the three choices is a separate bandit (UCB1; Auer, Cesa-Bianchi and Fischer 2002): arms are ranked by their
+mean gain, minus their share of the cost, plus an exploration bonus. The state is a function of the results so far, so
+it survives a resumed run.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 EXPLORATION = 0.4
-"""Of UCB1's sqrt(2 ln n / n_i). Gains are mostly below 0.3, so the textbook's 1 would only explore."""
+"""Factor of UCB1's exploration bonus sqrt(2 ln n / n_i). Gains are mostly below 0.3, so the textbook's 1 would only
+explore."""
 COST_WEIGHT = 0.1
-"""An arm that costs all of the money gives up this much of its mean gain."""
+"""Mean gain deducted from an arm that causes all of the cost."""
 RIGHT_GAIN = 0.1
-"""For a kernel that is right and no faster: better than one that is wrong."""
+"""Gain of a correct kernel that is no faster: better than an incorrect one."""
 DROPPED_GAIN = 0.0
 
 Mode = Literal["bandit", "uniform"]
@@ -27,7 +28,7 @@ Arm = TypeVar("Arm")
 
 @dataclass(frozen=True)
 class Arms:
-    """One draw: an index into the models, a temperature, a kind of hint (empty where none applies)."""
+    """One draw: an index into the models, a temperature, and a kind of hint (empty if none applies)."""
 
     model: int
     temperature: float
@@ -36,7 +37,7 @@ class Arms:
 
 @dataclass(frozen=True)
 class Pull:
-    """What a draw brought. `gain` is None while it is not known."""
+    """Result of a draw. `gain` is None until it is known."""
 
     arms: Arms
     gain: float | None = None
@@ -44,14 +45,14 @@ class Pull:
 
 
 class Ensemble:
-    """Draws arms from the pulls so far. The same pulls and the same `seed` give the same draw."""
+    """Draw arms from the results so far. The same results and `seed` give the same draw."""
 
     def __init__(self, n_models: int, temperatures: Sequence[float], mode: Mode, seed: int) -> None:
         self._n_models, self._temperatures = n_models, tuple(temperatures)
         self._mode, self._seed = mode, seed
 
     def draw(self, slot: int, pulls: Sequence[Pull], hint_kinds: Sequence[str]) -> Arms:
-        """The arms of proposal `slot`. `hint_kinds` are those that apply now."""
+        """Return the arms of proposal `slot`. `hint_kinds` are the applicable ones."""
         draw = random.Random(f"{self._seed}:arms:{slot}")
         models = {model: [pull for pull in pulls if pull.arms.model == model] for model in range(self._n_models)}
         temperatures = {t: [pull for pull in pulls if pull.arms.temperature == t] for t in self._temperatures}
@@ -64,7 +65,7 @@ class Ensemble:
 
     def _best(self, pulls: Mapping[Arm, Sequence[Pull]], draw: random.Random) -> Arm:
         arms = list(pulls)
-        draw.shuffle(arms)  # ties, and the first draws, fall at random
+        draw.shuffle(arms)  # breaks ties, and the first draws, at random
         if self._mode == "uniform":
             return arms[0]
         n_all = sum(len(found) for found in pulls.values())
@@ -73,8 +74,8 @@ class Ensemble:
 
 
 def gain_of(time_us: float | None, parent_us: float | None) -> float:
-    """What a verified kernel is worth: the logarithm of its speed-up over the best it was shown, between 0 and 1; a
-    little for being right at all."""
+    """Return a verified kernel's gain: the logarithm of its speedup over the best kernel it was shown, between 0 and 1,
+    plus a small amount for being correct."""
     if time_us is None:
         return DROPPED_GAIN
     if parent_us is None:
@@ -83,7 +84,7 @@ def gain_of(time_us: float | None, parent_us: float | None) -> float:
 
 
 def _upper_bound(pulls: Sequence[Pull], n_all: int, cost_usd: float) -> float:
-    """A pull under way counts as drawn, so that many at once do not all draw the same."""
+    """Return the upper confidence bound. A pending draw counts, so that concurrent draws differ."""
     if not pulls:
         return math.inf
     known = [pull.gain for pull in pulls if pull.gain is not None]

@@ -1,7 +1,7 @@
-"""Any vendor's model, a local server that speaks OpenAI's protocol, or Ollama, through litellm.
+"""Access any vendor's model, a local server with OpenAI's protocol, or Ollama, through litellm.
 
-litellm takes seconds to import, so it is imported with the first call, in the process of the run alone. It is told to
-log nothing, to call nowhere for prices, and to leave retrying to us.
+litellm takes seconds to import, so it is imported with the first call, only in the run's process. Its logging, its
+price downloads and its retries are disabled.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from kernel_lsp.llm.keys import find_key
 from kernel_lsp.llm.request import Cause, ModelFailed, ModelRequest, OnText, Replied, Usage, ignore_text
 
 PROMPT_OVERHEAD_TOKENS = 64
-"""Of the chat format around the messages, for the bound on a prompt's tokens."""
+"""Tokens of the chat format around the messages, for the bound on a prompt's tokens."""
 BYTES_PER_TOKEN = 4
-"""Where a provider reports no usage: the usual average for English and code."""
+"""Bytes per token where a provider reports no usage: the usual average for English and code."""
 FREE_PREFIXES = ("ollama/", "ollama_chat/", "llamafile/", "lm_studio/", "hosted_vllm/")
 """Providers that run on the user's own machines."""
 NO_KEY = "none"
-"""Local servers want a key and look at none."""
+"""Placeholder for local servers, which require a key but ignore it."""
 N_MESSAGE_CHARACTERS = 500
 
 
@@ -46,20 +46,20 @@ class Prices:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a model is. `base_url` None is the vendor's own; `prices` None means litellm's table."""
+    """Location of a model. `base_url` None means the vendor's own; `prices` None means litellm's table."""
 
     base_url: str | None = None
     prices: Prices | None = None
     deadline_s: float = 600.0
     idle_deadline_s: float = 120.0
-    """Without a single piece of a streamed reply."""
+    """Maximum time between two chunks of a streamed reply, in seconds."""
 
 
 _FINISHES: dict[str, Literal["stop", "length"]] = {"stop": "stop", "length": "length"}
 
 
 class LitellmModel:
-    """`name` is litellm's: ``openai/gpt-...``, ``anthropic/...``, ``gemini/...``, ``ollama/...``."""
+    """`name` is in litellm's form: ``openai/gpt-...``, ``anthropic/...``, ``gemini/...``, ``ollama/...``."""
 
     def __init__(self, name: str, endpoint: Endpoint | None = None) -> None:
         self._name, self._endpoint = name, endpoint or Endpoint()
@@ -75,7 +75,7 @@ class LitellmModel:
         return self._prices() != Prices(0.0, 0.0)
 
     def worst_cost_usd(self, request: ModelRequest) -> float | None:
-        """A token is at least one byte, and the reply ends at its limit."""
+        """Return the upper bound of the cost: a token is at least one byte, and the reply ends at its limit."""
         prices = self._prices()
         if prices is None:
             return None
@@ -108,7 +108,7 @@ class LitellmModel:
             return self._failed("timeout", f"{message} s without a word)", request, stream)
         except EnvironmentProblem:
             raise
-        except Exception as error:  # litellm passes on whatever a vendor's client raises; each is an outcome
+        except Exception as error:  # litellm passes on any exception of a vendor's client; each becomes an outcome
             return self._failed(_cause(error), _message(error), request, stream, _retry_after_s(error))
         if not stream.finish:
             return self._failed("connection", "the stream ended before the reply did", request, stream)
@@ -130,7 +130,7 @@ class LitellmModel:
                 drop_params=True,
                 num_retries=0,
                 max_retries=0,
-                timeout=2 * idle_s,  # ours is first, and says which deadline it was
+                timeout=2 * idle_s,  # our deadline comes first, and its error names it
                 **self._connection(),
             )
         iterator = aiter(chunks)
@@ -143,7 +143,7 @@ class LitellmModel:
             stream.take(chunk)
 
     def _connection(self) -> dict[str, str]:
-        """The address and the key. Without a base URL, litellm reads the vendor's own variable where we find none."""
+        """Return the address and the key. Without a base URL or a key, litellm reads the vendor's own variable."""
         key = find_key(self._key_variable())
         if self._endpoint.base_url is not None:
             return {"api_base": self._endpoint.base_url, "api_key": key or NO_KEY}
@@ -160,7 +160,7 @@ class LitellmModel:
         return None if self._endpoint.base_url is not None else _listed_prices(self.name)
 
     def _usage(self, request: ModelRequest, stream: _Stream) -> Usage:
-        """As the provider reports it; else estimated from the lengths."""
+        """Return the usage reported by the provider, else an estimate from the lengths."""
         n_prompt, n_reply = stream.n_prompt_tokens, stream.n_reply_tokens
         if not n_prompt and not n_reply:
             n_prompt = sum(len(message.content.encode()) for message in request.messages) // BYTES_PER_TOKEN
@@ -172,13 +172,13 @@ class LitellmModel:
     def _failed(
         self, cause: Cause, message: str, request: ModelRequest, stream: _Stream, retry_after_s: float | None = None
     ) -> ModelFailed:
-        # What was streamed before it broke off is paid for; a request that was refused outright is not.
+        # A partially streamed reply is charged; a request that was rejected outright is not.
         usage = self._usage(request, stream) if stream.text else Usage()
         return ModelFailed(model=self.name, cause=cause, message=message, retry_after_s=retry_after_s, usage=usage)
 
 
 def check_base_url(url: str) -> None:
-    """Raise SettingError for an address that is none, or that has a password in it."""
+    """Raise SettingError for an invalid address, or one that contains a password."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise SettingError(f"model_base_url = '{url}' is no address", next_step="e.g. http://localhost:8000/v1")
@@ -190,7 +190,7 @@ def check_base_url(url: str) -> None:
 
 
 class _Stream:
-    """A reply as it comes."""
+    """A streamed reply."""
 
     def __init__(self, on_text: OnText) -> None:
         self._on_text = on_text
@@ -217,10 +217,12 @@ class _Stream:
 
 @cache
 def _litellm() -> ModuleType:
-    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # read while it is imported: no call for a price table
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = (
+        "True"  # read during its import: prevents the download of a price table
+    )
     os.environ.setdefault("LITELLM_LOG", "ERROR")
     try:
-        with contextlib.redirect_stdout(None):  # stdout belongs to whoever asked for JSON
+        with contextlib.redirect_stdout(None):  # stdout is reserved for the requested JSON
             import litellm
     except ImportError as error:
         raise EnvironmentProblem(
@@ -232,16 +234,16 @@ def _litellm() -> ModuleType:
     litellm.turn_off_message_logging = True
     litellm.disable_streaming_logging = True
     for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy", "httpx", "openai"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # their messages hold requests
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # their messages contain requests
     return litellm
 
 
 @cache
 def _listed_prices(name: str) -> Prices | None:
-    """litellm's table, as it came with the package."""
+    """Return litellm's bundled price table."""
     try:
         found = _litellm().get_model_info(name)
-    except Exception:  # litellm raises a plain Exception for a model that it does not know
+    except Exception:  # litellm raises a plain Exception for an unknown model
         return None
     prompt_usd, reply_usd = found.get("input_cost_per_token"), found.get("output_cost_per_token")
     return Prices(prompt_usd, reply_usd) if prompt_usd is not None and reply_usd is not None else None
@@ -277,7 +279,7 @@ def _message(error: Exception) -> str:
 
 
 def _retry_after_s(error: Exception) -> float | None:
-    """Seconds or a date, as RFC 9110 section 10.2.3 has it."""
+    """Parse seconds or a date (RFC 9110 section 10.2.3)."""
     headers = getattr(getattr(error, "response", None), "headers", None) or {}
     value = headers.get("retry-after") or (getattr(error, "litellm_response_headers", None) or {}).get("retry-after")
     if value is None:

@@ -1,4 +1,4 @@
-"""A person with any chat as the model: the prompt is written to a file, the reply is read from the file beside it."""
+"""A person with any chat as the model: the prompt is written to a file, the reply read from a file next to it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from kernel_lsp.llm.request import ModelFailed, ModelRequest, OnText, Replied, i
 POLL_S = 0.5
 WAIT_S = 24 * 3600.0
 MARK = "<!-- kernel-lsp: "
-"""Begins a first line of a reply's file that is ours, and no part of the reply."""
+"""Prefix of our own first line in a reply's file, which is not part of the reply."""
 
 
 @dataclass(frozen=True)
 class ManualPrompt:
-    """A prompt's file and that of its reply, which a person writes; `is_waiting` until there is one, or no need."""
+    """The files of a prompt and of its reply, which a person writes; `is_waiting` until the reply exists or is not
+    needed."""
 
     prompt: Path
     reply: Path
@@ -30,13 +31,13 @@ OnPrompt = Callable[[ManualPrompt], None]
 
 
 def ignore_prompt(_: ManualPrompt) -> None:
-    """For who leaves it to the person to look into the folder."""
+    """Do nothing: the person finds prompts in the folder."""
 
 
 class ManualModel:
-    """Writes ``<key>.prompt.md`` into `folder` and waits for ``<key>.reply.md``, at most `wait_s`. A reply that is
-    there already counts, so a run that was interrupted goes on with what was answered meanwhile. `on_prompt` hears of
-    each prompt that has no reply yet, and again when it waits no longer."""
+    """Write ``<key>.prompt.md`` into `folder` and wait for ``<key>.reply.md``, at most `wait_s`. An existing reply
+    counts, so a resumed run uses replies written meanwhile. `on_prompt` receives each prompt without a reply, and again
+    when it no longer waits."""
 
     def __init__(
         self,
@@ -75,11 +76,12 @@ class ManualModel:
         return ModelFailed(model=self.name, cause="awaited", message=message)
 
     async def _wait_for(self, answer: Path) -> str:
-        """The reply; empty when there was none in time. One that is there is read to its end, without any time, too."""
+        """Wait for the reply; return an empty text on timeout. An existing reply is read completely, even without time
+        left."""
         give_up_s = time.monotonic() + self._wait_s
         seen = ""
         while (text := read_reply(answer)) or time.monotonic() < give_up_s:
-            if text and text == seen:  # the same twice: whoever writes it has finished
+            if text and text == seen:  # unchanged on two reads: the writer has finished
                 return text
             seen = text
             await asyncio.sleep(self._poll_s)
@@ -87,23 +89,23 @@ class ManualModel:
 
 
 def prompt_text(request: ModelRequest) -> str:
-    """The messages as one text to paste into a chat."""
+    """Return the messages as one text to paste into a chat."""
     return "\n\n".join(message.content for message in request.messages) + "\n"
 
 
 def open_reply(prompt: ManualPrompt) -> None:
-    """Make the reply's file, if there is none, with a line that says what belongs there. Raises OSError."""
+    """Create the reply's file, if missing, with a line that explains its purpose. Raises OSError."""
     line = f"{MARK}paste a chat's reply to {prompt.prompt.name} below this line, and save -->\n"
     with prompt.reply.open("x", encoding="utf-8") as file:
         file.write(line)
 
 
 def read_reply(path: Path) -> str:
-    """What a person wrote, without a first line of ours; empty while there is nothing, or only blanks after it."""
+    """Return the person's reply without our first line; empty while there is no text."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
-        return ""  # not there yet, or half written
+        return ""  # missing, or only partly written
     if not text.startswith(MARK):
         return text
     reply = text.partition("\n")[2]

@@ -1,4 +1,4 @@
-"""Asks a model with a budget, at the provider's pace: bounded concurrency, back-off on its errors, Retry-After."""
+"""Call a model within a budget and the provider's rate limits: bounded concurrency, back-off on errors, Retry-After."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ Sleep = Callable[[float], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Pace:
-    """How hard to try. Waits grow by `factor` from `first_wait_s` to `longest_wait_s`, each shortened at random by up
-    to a half, so that calls which failed together come back apart. A Retry-After counts as a wait of its own."""
+    """Retry policy. Waits grow by `factor` from `first_wait_s` to `longest_wait_s`, each shortened at random by up to a
+    half to spread concurrent retries. A Retry-After header sets the wait itself."""
 
     n_attempts: int = 6
     first_wait_s: float = 1.0
     factor: float = 2.0
     longest_wait_s: float = 60.0
     patience_s: float = 600.0
-    """For all attempts and waits of one request together."""
+    """Maximum time for all attempts and waits of one request, in seconds."""
     n_at_once: int = 8
     requests_per_minute: float | None = None
 
 
 class PatientModel:
-    """A model with its pace and the run's ledger. A Retry-After holds back every call to this model."""
+    """A model with its retry policy and the run's ledger. A Retry-After delays every call to this model."""
 
     def __init__(self, model: Model, ledger: Ledger, pace: Pace | None = None, sleep: Sleep = asyncio.sleep) -> None:
         self._model, self._ledger, self._pace, self._sleep = model, ledger, pace or Pace(), sleep
@@ -44,7 +44,7 @@ class PatientModel:
         return self._model.name
 
     async def ask(self, request: ModelRequest, on_text: OnText = ignore_text) -> Replied | ModelFailed:
-        """The reply, after retries where the provider was at fault."""
+        """Return the reply, after retries on the provider's errors."""
         async with self._slots:
             return await self._persist(request, on_text)
 
@@ -81,7 +81,7 @@ class PatientModel:
         return outcome.model_copy(update={"text": hide_known_keys(outcome.text)})
 
     async def _wait_turn(self) -> None:
-        """Until the provider's Retry-After is over, and the pace allows another request."""
+        """Wait until the provider's Retry-After has passed and the rate limit allows another request."""
         now = time.monotonic()
         start_s = max(now, self._not_before_s)
         if self._pace.requests_per_minute:

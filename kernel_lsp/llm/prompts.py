@@ -43,7 +43,7 @@ _REFERENCE = re.compile(r"{%-?\s*(?:include|import|from|extends)\s+[\"']([^\"']+
 
 @dataclass(frozen=True)
 class RenderedPrompt:
-    """`hash` is of the template and all that it includes, not of what was filled in."""
+    """`hash` covers the template and its includes, not the inputs."""
 
     name: str
     version: int
@@ -61,7 +61,7 @@ class _Template:
 
 
 class Prompts:
-    """The prompts that hold in one workspace. `kernel_lsp_folder` is its `.kernel-lsp`; None uses ours alone."""
+    """The prompts of one workspace. `kernel_lsp_folder` is its `.kernel-lsp`; None uses only the built-in ones."""
 
     def __init__(self, kernel_lsp_folder: Path | None = None) -> None:
         folders = [PROMPTS_FOLDER]
@@ -74,12 +74,12 @@ class Prompts:
             trim_blocks=True,
             lstrip_blocks=True,
             keep_trailing_newline=True,
-            autoescape=False,  # the result is a prompt, not a page
+            autoescape=False,  # the result is a prompt, not HTML
         )
         self.rules = _read_rules(kernel_lsp_folder)
 
     def render(self, name: str, inputs: Mapping[str, Any]) -> RenderedPrompt:
-        """The prompt with its inputs filled in; `rules` is filled in by itself. Raises UserError naming the file."""
+        """Render the prompt with its inputs; `rules` is added automatically. Raises UserError naming the file."""
         template = self._template(name)
         given = {**inputs, "rules": self.rules} if "rules" in template.inputs else dict(inputs)
         if template.inputs != given.keys():
@@ -95,7 +95,7 @@ class Prompts:
         return RenderedPrompt(name, template.version, self._hash(name), messages)
 
     def names(self) -> tuple[str, ...]:
-        """Every prompt, without the parts that others include."""
+        """Return the names of all prompts, without include files."""
         found = (name for name in self._loader.list_templates() if name.endswith(SUFFIX) and not name.startswith("_"))
         return tuple(name.removesuffix(SUFFIX) for name in found)
 
@@ -120,7 +120,7 @@ class Prompts:
         return _Template(name, version, inputs, parts[0], parts[1])
 
     def _check_inputs(self, name: str, body: str, inputs: frozenset[str]) -> None:
-        """Every variable, those of included parts too, is declared, and every declared one is used."""
+        """Require that every variable, also of includes, is declared, and every declared one is used."""
         used: set[str] = set()
         for text in (body, *(self._source(part) for part in self._parts(body))):
             try:

@@ -1,7 +1,7 @@
-"""Recorded replies: what makes a run of models repeat itself exactly.
+"""Record and replay models' replies, which makes a run reproducible.
 
 A recording is a file of JSON lines, one `RecordedReply` each. A reply is found by its request's key, the hash of the
-messages; the model that is asked plays no part.
+messages; the model is not part of it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kernel_lsp.llm.request import ModelFailed, ModelOutcome, ModelRequest, OnTe
 
 
 class RecordedReply(Noun):
-    """A request as it was sent, and its outcome as it was received."""
+    """A request as sent, and its outcome as received."""
 
     key: str
     model: str
@@ -27,7 +27,7 @@ class RecordedReply(Noun):
 
 
 class RecordedValue(Noun):
-    """Something that was fixed when the run began and went into its prompts, e.g. related kernels."""
+    """A value fixed at the run's start that its prompts depend on, e.g. related kernels."""
 
     name: str
     value: str
@@ -45,7 +45,7 @@ _ENTRY: TypeAdapter[RecordedReply | RecordedValue] = TypeAdapter(RecordedReply |
 
 
 class ReplayModel:
-    """Answers from a recording, and never with anything else. Costs are those of the recording; none are paid."""
+    """Reply from a recording only. Reported costs are the recorded ones; nothing is charged."""
 
     def __init__(self, outcomes: Mapping[str, Replied | ModelFailed], name: str = "replay") -> None:
         self._outcomes, self._name = outcomes, name
@@ -72,7 +72,7 @@ class ReplayModel:
 
 
 def read_recording(path: Path) -> Recording:
-    """The file's contents. Raises UserError naming file and line."""
+    """Read a recording. Raises UserError naming file and line."""
     outcomes: dict[str, Replied | ModelFailed] = {}
     values: dict[str, str] = {}
     for number, line in enumerate(_lines(path), start=1):
@@ -87,7 +87,7 @@ def read_recording(path: Path) -> Recording:
 
 
 def write_recording(path: Path, values: Iterable[RecordedValue], replies: Iterable[RecordedReply]) -> None:
-    """Write the file: values by name, then replies by key. Raises OSError."""
+    """Write values by name, then replies by key. Raises OSError."""
     entries = [*sorted(values, key=lambda value: value.name), *sorted(replies, key=lambda recorded: recorded.key)]
     path.write_text("".join(entry.model_dump_json() + "\n" for entry in entries), encoding="utf-8")
 

@@ -45,7 +45,7 @@ BadKind = Literal["empty", "prose", "truncated", "malformed", "bad_edit"]
 
 @dataclass(frozen=True)
 class ParsedReply:
-    """A proposal: its name, why it should be fast, and the whole text of the kernel file."""
+    """A proposal: its name, the reason for its speed, and the whole text of the kernel file."""
 
     name: str
     thought: str
@@ -54,19 +54,19 @@ class ParsedReply:
 
 @dataclass(frozen=True)
 class BadReply:
-    """Why a reply is none, in words that its author can act on."""
+    """Error in a malformed reply, phrased so that its author can correct it."""
 
     kind: BadKind
     problem: str
 
 
 def parse_rewrite(reply: Replied) -> ParsedReply | BadReply:
-    """A reply that holds a whole file."""
+    """Parse a reply with a whole file."""
     return _parse(reply)
 
 
 def parse_edits(reply: Replied, shown: str) -> ParsedReply | BadReply:
-    """A reply that holds edits of the `shown` text; the result is the text with all of them made."""
+    """Parse a reply with edits of the `shown` text, and return the edited text."""
     parsed = _parse(reply)
     if isinstance(parsed, BadReply):
         return parsed

@@ -1,4 +1,4 @@
-"""What is asked of a model, and what comes back. `Model` is the seam; `kernel_lsp.llm.scripted` is its fake."""
+"""Requests to a model, and replies. `Model` is the interface; `kernel_lsp.llm.scripted` is its fake."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kernel_lsp.core.model import Noun
 KEY_HEX_DIGITS = 24
 
 Purpose = Literal["translate", "propose", "repair", "reformat", "judge"]
-"""What a reply is for; a run has a list of models for each."""
+"""Purpose of a reply; a run has a list of models for each."""
 
 
 class Message(Noun):
@@ -23,8 +23,8 @@ class Message(Noun):
 
 
 class ModelRequest(Noun):
-    """One question. `sample` tells equal prompts apart, so that each gets a reply of its own. `prompt` names the
-    template, `prompt_hash` its text."""
+    """One prompt. `sample` distinguishes equal prompts, so that each gets its own reply. `prompt` names the template,
+    `prompt_hash` its text."""
 
     purpose: Purpose
     messages: tuple[Message, ...]
@@ -36,14 +36,14 @@ class ModelRequest(Noun):
 
     @property
     def key(self) -> str:
-        """Hash of the messages and the sample: what a recorded reply is found by. The model and its temperature are not
-        in it, so a recording answers for whichever model is asked."""
+        """Hash of the messages and the sample, which identifies a recorded reply. It excludes the model and its
+        temperature, so a recording replays for any model."""
         text = json.dumps([self.purpose, [[m.role, m.content] for m in self.messages], self.sample])
         return hashlib.sha256(text.encode()).hexdigest()[:KEY_HEX_DIGITS]
 
 
 class Usage(Noun):
-    """What one call consumed. `cost_usd` is None where no price is known."""
+    """Consumption of one call. `cost_usd` is None when the price is unknown."""
 
     n_prompt_tokens: int = 0
     n_reply_tokens: int = 0
@@ -51,7 +51,7 @@ class Usage(Noun):
 
 
 class Replied(Noun):
-    """The whole reply, exactly as received. `finish` is ``length`` when the model was cut off at its limit."""
+    """The whole reply, exactly as received. `finish` is ``length`` when it was truncated at the token limit."""
 
     kind: Literal["replied"] = "replied"
     model: str
@@ -73,12 +73,12 @@ Cause = Literal[
     "awaited",
 ]
 RETRIED: frozenset[Cause] = frozenset(("rate_limited", "server", "connection", "timeout"))
-"""The provider's faults, which pass. What is wrong with the request or the key stays wrong; ``awaited`` is a person's
-reply that may come later."""
+"""Transient faults of the provider. Errors of the request or the key are permanent; ``awaited`` is a person's reply
+that may come later."""
 
 
 class ModelFailed(Noun):
-    """There is no reply. `usage` is what it cost all the same, e.g. a stream that broke off."""
+    """No reply. `usage` is the cost incurred nevertheless, e.g. by a broken stream."""
 
     kind: Literal["failed"] = "failed"
     model: str
@@ -91,28 +91,28 @@ class ModelFailed(Noun):
 ModelOutcome = Annotated[Replied | ModelFailed, Field(discriminator="kind")]
 
 OnText = Callable[[str], None]
-"""Called with each piece of a streamed reply as it comes."""
+"""Called with each chunk of a streamed reply."""
 
 
 def ignore_text(_: str) -> None:
-    """For who does not watch the stream."""
+    """Ignore the stream."""
 
 
 class Model(Protocol):
-    """One model of one provider. A failure is a value; only broken environments raise."""
+    """One model of one provider. Failures are values; only a broken environment raises."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def costs_money(self) -> bool:
-        """Whether a call is paid for. Where it is not, a budget does not bound it."""
+        """Return True when calls are charged; a budget does not apply to others."""
         ...
 
     def worst_cost_usd(self, request: ModelRequest) -> float | None:
-        """The most that this call can cost; None where no price is known."""
+        """Return the maximum cost of this call; None when the price is unknown."""
         ...
 
     async def reply(self, request: ModelRequest, on_text: OnText = ignore_text) -> Replied | ModelFailed:
-        """Ask once: no retries. Ends within the model's own deadline."""
+        """Ask once, without retries, within the model's own deadline."""
         ...

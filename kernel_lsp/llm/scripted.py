@@ -1,4 +1,4 @@
-"""The fake that ships with the `Model` seam: replies from a function or a list, and what it was asked."""
+"""Fake of the `Model` interface: replies from a function or a list, and a record of the requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Answer = str | Replied | ModelFailed
 
 
 class ScriptedModel:
-    """Answers with `answers`: a function of the request, or one after the other. Keeps `requests`."""
+    """Answer with `answers`: a function of the request, or a sequence. Keeps `requests`."""
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ from kernel_lsp.llm.recording import Recording, ReplayModel, read_recording
 from kernel_lsp.llm.request import Message, Model, ModelRequest, Purpose
 
 CALLBACKS = ("editor", "paste")
-"""Names that stand for a callback of whoever runs us."""
+"""Names of models that are called back in the calling program."""
 NOT_HERE = {
     "editor": "what runs this is no editor with a language model of its own",
     "paste": "there is no terminal to paste replies into",
@@ -39,7 +39,7 @@ TOKENS_PER_PRICE = 1_000_000
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Where specs are resolved. `replay` answers in place of every model, under the models' own names."""
+    """Context for resolving specs. `replay` answers in place of every model, under the models' own names."""
 
     directory: Path
     manual_folder: Path
@@ -47,19 +47,20 @@ class Surroundings:
     callbacks: Mapping[str, Ask] = field(default_factory=dict)
     replay: Recording | None = None
     manual_wait_s: float = WAIT_S
-    """For a person's reply to a prompt."""
+    """Maximum wait for a person's reply, in seconds."""
     on_prompt: OnPrompt = ignore_prompt
-    """Hears of prompts that wait for a person."""
+    """Receives prompts that wait for a person."""
 
 
 @dataclass(frozen=True)
 class Roster:
-    """The models of each purpose, in the order given; those without a purpose serve every one that has none."""
+    """The models of each purpose, in order; models without a purpose serve every purpose that has none of its own."""
 
     by_purpose: Mapping[str, tuple[Model, ...]]
 
     def of(self, purpose: Purpose) -> tuple[Model, ...]:
-        """`repair` falls back to `translate`, every purpose to those without one. Empty when there is none."""
+        """Return the models of a purpose. `repair` falls back to `translate`, and each purpose to the models without
+        one. May be empty."""
         for name in {"repair": ("repair", "translate", "")}.get(purpose, (purpose, "")):
             if self.by_purpose.get(name):
                 return self.by_purpose[name]
@@ -86,7 +87,7 @@ class Roster:
 
 
 def open_roster(specs: Sequence[str], surroundings: Surroundings) -> Roster:
-    """The models that the specs name. Raises SettingError, UserError."""
+    """Open the models named by the specs. Raises SettingError, UserError."""
     by_purpose: dict[str, tuple[Model, ...]] = {}
     for spec in specs:
         purpose, name = split_spec(spec)
@@ -98,7 +99,7 @@ def open_roster(specs: Sequence[str], surroundings: Surroundings) -> Roster:
 
 
 def check_prices(roster: Roster, budget_usd: float | None) -> None:
-    """Raise SettingError when a budget is given and a model has no price to hold it against."""
+    """Raise SettingError when a budget is given and a model has no price to check against it."""
     probe = ModelRequest(purpose="propose", messages=(Message(role="user", content=""),))
     for model in roster.models:
         if budget_usd is not None and model.worst_cost_usd(probe) is None:
@@ -115,7 +116,7 @@ def check_keys(roster: Roster) -> None:
 
 
 def parse_prices(text: str | None) -> Prices | None:
-    """``3:15`` is 3 US dollars per million prompt tokens and 15 per million reply tokens. Raises SettingError."""
+    """Parse ``3:15``: 3 US dollars per million prompt tokens and 15 per million reply tokens. Raises SettingError."""
     if not text:
         return None
     try:
@@ -131,7 +132,7 @@ def parse_prices(text: str | None) -> Prices | None:
 
 
 def split_spec(spec: str) -> tuple[str, str]:
-    """The purpose (empty for all) and the rest. Raises SettingError."""
+    """Split off the purpose (empty for all). Raises SettingError."""
     head, separator, rest = spec.partition("=")
     purposes = get_args(Purpose)
     if not separator or ":" in head or "/" in head:

@@ -1,4 +1,4 @@
-"""An operation with symbolic dims + actual shapes -> the launches to make, with every number computed and checked."""
+"""Bind an operation to concrete shapes: compute and check every launch parameter."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ MAX_BLOCK = (1024, 1024, 64)
 MAX_GRID = ((1 << 31) - 1, 65535, 65535)
 MAX_SHARED_BYTES = 227 * 1024
 """Limits of compute capability 7.0 to 10.0 (CUDA C++ Programming Guide, technical specifications per compute
-capability); shared memory as on 9.0. A device with less refuses the launch itself."""
+capability); shared memory as on 9.0. A device with less rejects the launch itself."""
 
 
 class SharedMemoryError(PlanError):
-    """At these sizes a launch asks for more shared memory than a block can have."""
+    """A launch at these sizes requests more shared memory than a block can have."""
 
 
 class UnwrittenError(PlanError):
-    """At these sizes no step writes some result, by the conditions of the steps."""
+    """No step writes some result at these sizes, because of the steps' conditions."""
 
 
 def bind(
@@ -52,17 +52,17 @@ def bind(
     scalars: Mapping[str, Number],
     signatures: Sequence[KernelSignature],
 ) -> BoundOperation:
-    """The operation for these shapes (one per tensor parameter) and scalars.
+    """Bind the operation to these shapes (one per tensor parameter) and scalars.
 
-    Steps whose condition is false are left out, and so is a launch whose grid has a dim of 0: there is nothing to do.
-    Raises ContractError outside the contract, and PlanError where the plan itself is at fault (line in the `.cu`),
-    also when the conditions of its launches leave a result unwritten.
+    Omits steps whose condition is false, and launches with a grid dim of 0, which have no work. Raises ContractError
+    outside the contract, and PlanError where the plan itself is at fault (line in the `.cu`), also when the launches'
+    conditions leave a result unwritten.
     """
     return bind_in(open_scope(operation, shapes, scalars), signatures)
 
 
 def bind_in(scope: Scope, signatures: Sequence[KernelSignature]) -> BoundOperation:
-    """The operation for shapes and scalars that are inside its contract. Raises PlanError."""
+    """Bind the operation to shapes and scalars inside its contract. Raises PlanError."""
     operation = scope.operation
     taken = (_bind_step(step, scope, signatures) for step in operation.steps)
     steps = tuple(step for step in taken if step is not None)
@@ -71,25 +71,25 @@ def bind_in(scope: Scope, signatures: Sequence[KernelSignature]) -> BoundOperati
 
 
 def decisions(scope: Scope) -> tuple[str, ...]:
-    """What each step comes to: the kernel's name with its template arguments and which side of each `min` and `max` its
-    grid takes, the library's function, or nothing where it is left out. Raises PlanError for a broken plan."""
+    """Return the outcome of each step: the kernel's name with template arguments and the chosen side of each `min` and
+    `max` in its grid, the library function, or nothing if skipped. Raises PlanError for a broken plan."""
     return tuple(_decision(step, scope) for step in scope.operation.steps)
 
 
 def blocks_by_line(scope: Scope) -> dict[int, int]:
-    """How many blocks the launch at each line has, where it is made: a small part of what binding it takes. Raises
-    PlanError."""
+    """Return the number of blocks of each launch by line, far cheaper than binding. Raises PlanError."""
     return {line: math.prod(grid) for line, grid in _grids(scope).items() if 0 not in grid}
 
 
 def has_grids_that_fit(scope: Scope) -> bool:
-    """Whether CUDA takes the grid of each launch. Operators leave other sizes to PyTorch, and no plan needs to say so.
-    Raises PlanError."""
+    """Return True when every launch's grid is within CUDA's limits. Operators fall back to PyTorch for other sizes, so
+    plans need not state it. Raises PlanError."""
     return all(size <= most for grid in _grids(scope).values() for size, most in zip(grid, MAX_GRID, strict=True))
 
 
 def shared_bound(launch: Launch, n_static_bytes: int = 0) -> str:
-    """What to write so that a launch is made only where its shared memory fits, beside so much of the kernel's own."""
+    """Return the condition to write so that a launch is made only where its shared memory fits, next to the kernel's
+    static shared memory."""
     fits = f"{launch.shared_bytes} <= {MAX_SHARED_BYTES - n_static_bytes}"
     if launch.condition is None:
         return f"; leave larger sizes to PyTorch by '// where: {fits}'"
@@ -112,7 +112,7 @@ def _decision(step: Fill | Launch | LibraryStep, scope: Scope) -> str:
 
 
 def _sides(expression: Expression, values: Mapping[str, Number]) -> Iterator[str]:
-    """Which argument each `min` and `max` in it is."""
+    """Yield the index of the selected argument of each `min` and `max`."""
     for part in parts(expression):
         if isinstance(part, Call) and part.function in ("min", "max"):
             result = evaluate(part, values)
@@ -122,7 +122,7 @@ def _sides(expression: Expression, values: Mapping[str, Number]) -> Iterator[str
 def _bind_step(
     step: Fill | Launch | LibraryStep, scope: Scope, signatures: Sequence[KernelSignature]
 ) -> BoundStep | None:
-    """None for a step that these shapes do not take."""
+    """Bind one step; None when its condition excludes these shapes."""
     match step:
         case Fill():
             return _bind_fill(step, scope)
@@ -133,7 +133,7 @@ def _bind_step(
 
 
 def _check_variants(steps: tuple[BoundStep, ...], scope: Scope) -> None:
-    """Every result that has elements is handed to some step, whatever variants these shapes take."""
+    """Require that some step receives every non-empty result, whatever variants these shapes select."""
     handed = {name for step in steps for name in _tensors_handed_to(step)}
     for result in scope.operation.results if scope.operation.steps else ():
         if result.name not in handed and scope.tensors[result.name].n_elements > 0:
@@ -186,7 +186,7 @@ def _bind_launch(launch: Launch, scope: Scope, signatures: Sequence[KernelSignat
 
 
 def _grids(scope: Scope) -> dict[int, tuple[int, int, int]]:
-    """Of the launches that are made, by line."""
+    """Return the grids of the launches that are made, by line."""
     launches = (s for s in scope.operation.steps if isinstance(s, Launch) and scope.holds(s.condition, s.span))
     return {launch.span.line: _evaluate_size(launch.grid, "grid", launch, scope) for launch in launches}
 

@@ -1,4 +1,4 @@
-"""The comment block at the top of a `.cu` file, cut into directives that remember where each character stands."""
+"""Read the comment block at the top of a `.cu` file as directives that track the position of each character."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from kernel_lsp.plan.codes import PlanCode, finding
 
 DIRECTIVE_KEYS = ("task", "op", "where", "scratch", "fill", "launch", "library")
 MIN_CONTINUATION_INDENT = 3
-"""Spaces after `//` that make a line continue the directive above it."""
+"""Minimum spaces after `//` for a continuation line of the directive above."""
 MAX_DIRECTIVE_CHARACTERS = 20_000
 MAX_HEADER_LINE_CHARACTERS = 2000
-"""Of a line above the plan, only this much is searched for the end of a block comment."""
+"""Maximum characters of a header line searched for the end of a block comment."""
 
 
 @dataclass(frozen=True, slots=True)
 class JoinedLines:
-    """A directive's text, its lines joined by one space. `starts` holds (offset, line, column) of each line's part."""
+    """A directive's text, its lines joined by one space. `starts` holds (offset, line, column) of each line."""
 
     text: str
     starts: tuple[tuple[int, int, int], ...]
 
     def place(self, offset: int) -> tuple[int, int]:
-        """Line and column, 1-based, of the character at `offset`."""
+        """Return the line and column, 1-based, of the character at `offset`."""
         index = max(bisect_right(self.starts, (offset, 1 << 60, 0)) - 1, 0)
         start, line, column = self.starts[index]
         return line, column + offset - start
@@ -48,7 +48,7 @@ class Piece:
 
     @property
     def span(self) -> Span:
-        """Where it stands; a piece that goes over several lines is cut at the end of its first."""
+        """Source position; a piece over several lines is cut at the end of its first."""
         line, column = self.source.place(self.start)
         end_line, end_column = self.source.place(max(self.end - 1, self.start))
         if end_line != line:
@@ -57,25 +57,25 @@ class Piece:
         return Span(line, column, max(end_column + 1, column) if self.end > self.start else column)
 
     def part(self, start: int, end: int | None = None) -> Piece:
-        """The part from `start` to `end`, both relative to this piece."""
+        """Return the part from `start` to `end`, both relative to this piece."""
         length = self.end - self.start
         stop = length if end is None else min(end, length)
         return Piece(self.source, self.start + min(start, length), self.start + max(stop, min(start, length)))
 
     def strip(self) -> Piece:
-        """Without the white space around it; an empty piece stays where its text would begin."""
+        """Strip surrounding white space; an empty piece keeps the position where its text would begin."""
         text = self.text
         leading = len(text) - len(text.lstrip())
         return self.part(leading, max(len(text.rstrip()), leading))
 
     def next_lines(self) -> Piece:
-        """The part behind the end of the line on which it begins."""
+        """Return the part after the end of the first line."""
         line, _ = self.source.place(self.start)
         start = next((start for start, at, _ in self.source.starts if at > line), self.end)
         return Piece(self.source, min(start, self.end), self.end)
 
     def split(self, separator: str = ",") -> list[Piece]:
-        """The stripped parts between separators that stand outside all brackets; none for blank text."""
+        """Split at separators outside brackets and strip the parts; empty for blank text."""
         if not self.text.strip():
             return []
         parts, start, depth = [], 0, 0
@@ -99,7 +99,7 @@ class Directive:
 
 @dataclass
 class Block:
-    """What stands in the comment block. `version` is None when the file has no plan."""
+    """Contents of the comment block. `version` is None when the file has no plan."""
 
     version: Piece | None = None
     directives: list[Directive] = field(default_factory=list)
@@ -107,7 +107,7 @@ class Block:
 
 
 def read_block(text: str) -> Block:
-    """The directives of the plan in `text`, and what looks like one but is not. Linear in the text."""
+    """Read the plan's directives in `text`, and report near misses. Takes linear time."""
     lines = [line.removesuffix("\r") for line in text.removeprefix("\ufeff").split("\n")]
     block = Block()
     at = _find_version(lines, block)
@@ -138,7 +138,7 @@ _VALUE_LIKE = {
     "launch": re.compile(r".*<<<"),
     "library": re.compile(r"[\w.:]+\(.*\)\s*->"),
 }
-"""What stands behind a key, where its colon is missing, and hardly ever in prose."""
+"""Patterns of values that rarely occur in prose, to detect a missing colon after a key."""
 _NEAR_KEY_RATIO = 0.7
 
 
@@ -157,7 +157,7 @@ def _find_version(lines: list[str], block: Block) -> int | None:
 
 
 def _skip_block_comments(line: str, in_comment: bool) -> tuple[str, bool]:
-    """What of the line is outside ``/* */``, and whether the line ends inside one."""
+    """Return the part of the line outside ``/* */``, and whether the line ends inside a comment."""
     outside = []
     while True:
         opening, closing = ("*/", "/*") if in_comment else ("/*", "//")
@@ -181,7 +181,7 @@ def _report_missing(lines: list[str], block: Block) -> None:
 
 
 def _grouped(lines: list[str], start: int, stop: int) -> Iterator[JoinedLines]:
-    """Each directive with its continuation lines; prose is left out."""
+    """Join each directive with its continuation lines; omit prose."""
     parts: list[tuple[int, str, int]] = []
     for index in range(start, stop):
         line = lines[index]
@@ -244,7 +244,7 @@ def _report_unknown(key: str, whole: Piece, block: Block) -> None:
 
 
 def _find_lost_colons(lines: list[str], start: int, stop: int, block: Block) -> None:
-    """What would be a directive if it had its colon is taken for prose: say so."""
+    """Report lines that would be directives but lack the colon, and are read as prose."""
     for index in range(start, stop):
         match = _COLONLESS.match(lines[index][:MAX_HEADER_LINE_CHARACTERS])
         if match and _VALUE_LIKE[match.group(1)].match(match.group(2).rstrip()):
@@ -254,7 +254,7 @@ def _find_lost_colons(lines: list[str], start: int, stop: int, block: Block) -> 
 
 
 def _find_orphans(lines: list[str], stop: int, block: Block) -> None:
-    """Directives in a comment below an empty line are no part of the plan: say so before someone relies on them."""
+    """Report directives after an empty line, which are not part of the plan."""
     for index in range(stop, len(lines)):
         if lines[index].strip() and not _COMMENT.match(lines[index]):
             return

@@ -1,4 +1,4 @@
-"""Does a plan make sense, and does it fit its kernels? Everything that can be said without shapes."""
+"""Static checks of a plan and of its fit with the kernels, without shapes."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from kernel_lsp.plan.step_parts import flat_arguments, launch_numbers
 
 
 def check(plan: LaunchPlan, signatures: Sequence[KernelSignature]) -> tuple[Finding, ...]:
-    """Findings about names, kernels, argument counts and types, what is written, and the backward's naming.
+    """Return findings about names, kernels, argument counts and types, writes, and the backward's naming.
 
-    No error among them means: every name is known, every launch fits a kernel of `signatures`, inputs are only read,
-    and every result is written by some step. Whether sizes fit is known only with shapes: `kernel_lsp.plan.binding`.
+    Without an error among them, every name is known, every launch fits a kernel of `signatures`, inputs are only read,
+    and every result is written by some step. Sizes need shapes: see `kernel_lsp.plan.binding`.
     """
     findings = _check_operation_names(plan)
     for operation in plan.operations:
@@ -47,7 +47,7 @@ def check(plan: LaunchPlan, signatures: Sequence[KernelSignature]) -> tuple[Find
 
 @dataclass
 class _Checker:
-    """Collects what is wrong with one operation. `read` and `written` are tensors that steps use."""
+    """Collect the findings of one operation. `read` and `written` are tensors used by steps."""
 
     operation: Operation
     signatures: Sequence[KernelSignature]
@@ -162,7 +162,7 @@ class _Checker:
         self.add(PlanCode.UNKNOWN_KERNEL, message, launch.span)
 
     def assume_used(self, launch: Launch) -> None:
-        """After an error in a launch its tensors count as written, so that one fault gives one finding."""
+        """Count a faulty launch's tensors as written, so that one fault gives one finding."""
         names = {argument.id for argument in launch.arguments if isinstance(argument, Name)}
         self.read |= names
         self.written |= names
@@ -222,7 +222,7 @@ class _Checker:
     ) -> None:
         self.check_numbers(argument, span)
         if parameter.is_pointer:
-            if not (isinstance(argument, Name) and argument.id not in self.numbers):  # else it is reported above
+            if not (isinstance(argument, Name) and argument.id not in self.numbers):  # other cases are reported above
                 message = f"the parameter '{parameter.name}' is a pointer, and '{argument}' is a number"
                 self.add(PlanCode.ARGUMENT_KIND, message, span)
         elif element is not None and scalar_type(element) is None:
@@ -233,7 +233,7 @@ class _Checker:
             self.add(PlanCode.ARGUMENT_TYPE, message, span)
 
     def is_float(self, argument: Expression) -> bool:
-        """Whether the argument is a float scalar or a float literal as it stands."""
+        """Return True for a float scalar or a float literal."""
         if isinstance(argument, Constant):
             return isinstance(argument.value, float) and not argument.value.is_integer()
         floats = {p.name for p in self.operation.parameters if isinstance(p, ScalarParameter) and p.type == "float"}
@@ -301,7 +301,7 @@ def _check_backward(forward: Operation, backward: Operation) -> list[Finding]:
 def _check_same_type(
     found: TensorParameter | ScalarParameter, expected: TensorParameter | ScalarParameter, code: PlanCode
 ) -> list[Finding]:
-    """Dtype and number of dims; the names of dims may differ between operations."""
+    """Compare dtype and rank; names of dims may differ between operations."""
     if _type_of(found) == _type_of(expected):
         return []
     message = f"'{found.name}' is {_type_of(found)}, and '{expected.name}' of the forward is {_type_of(expected)}"

@@ -1,4 +1,4 @@
-"""Every code that a finding about a launch plan can carry, with what the user can do about it."""
+"""Codes of findings about a launch plan, with the user's next step for each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SOURCE = "plan"
 
 
 class PlanCode(StrEnum):
-    """Stable codes. `next_step` says what to do; `docs/kernel-format.md` lists them all."""
+    """Stable codes. `next_step` gives the remedy; `docs/kernel-format.md` lists them all."""
 
     NO_PLAN = "no-plan"
     PLAN_NOT_AT_TOP = "plan-not-at-top"
@@ -47,12 +47,12 @@ class PlanCode(StrEnum):
 
     @property
     def next_step(self) -> str:
-        """What the user can do about it."""
+        """Return the user's remedy."""
         return _NEXT_STEP[self]
 
 
 def finding(code: PlanCode, message: str, span: Span, severity: Severity = Severity.ERROR) -> Finding:
-    """A finding of the plan at `span`."""
+    """Make a finding of the plan at `span`."""
     return Finding(code=code, severity=severity, message=message, source=SOURCE, line=span.line, column=span.column)
 
 

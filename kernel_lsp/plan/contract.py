@@ -1,4 +1,4 @@
-"""What an operation promises to take: its dims, scalars and `where:` lines against actual shapes."""
+"""An operation's contract: its dims, scalars and `where:` lines, checked against concrete shapes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Role = Literal["input", "output", "scratch"]
 
 
 class ContractError(PlanError):
-    """The shapes or scalars are outside what the operation promises (its dims and its `where:` lines). The plan is
-    fine: the operator falls back to PyTorch."""
+    """The shapes or scalars violate the operation's contract (its dims and `where:` lines). The plan itself is valid:
+    the operator falls back to PyTorch."""
 
 
 def contract_holds(operation: Operation, shapes: Mapping[str, tuple[int, ...]], scalars: Mapping[str, Number]) -> bool:
-    """Whether shapes and scalars are inside the operation's dims and `where:`. Raises PlanError for a broken plan."""
+    """Return True when shapes and scalars satisfy the operation's contract. Raises PlanError for a broken plan."""
     try:
         open_scope(operation, shapes, scalars)
     except ContractError:
@@ -31,7 +31,7 @@ def contract_holds(operation: Operation, shapes: Mapping[str, tuple[int, ...]], 
 
 @dataclass(frozen=True)
 class Scope:
-    """What names mean for one set of shapes."""
+    """Values of names for one set of shapes."""
 
     operation: Operation
     dims: dict[str, int]
@@ -40,7 +40,7 @@ class Scope:
 
     @cached_property
     def tensors(self) -> dict[str, BoundTensor]:
-        """Every tensor of the operation with its shape. Raises PlanError for a shape that there is none of."""
+        """Return every tensor of the operation with its shape. Raises PlanError for an invalid shape."""
         inputs = (parameter for parameter in self.operation.parameters if isinstance(parameter, TensorParameter))
         of_roles: dict[Role, Iterable[TensorParameter]] = {
             "input": inputs,
@@ -50,19 +50,19 @@ class Scope:
         return {each.name: self._tensor(each, role) for role, tensors in of_roles.items() for each in tensors}
 
     def number(self, expression: Expression, what: str, span: Span) -> Number:
-        """The value of an expression; `what` says what it is for, should it have none."""
+        """Evaluate an expression; `what` names its purpose in an error."""
         return self._evaluated(evaluate, expression, what, span)
 
     def integer(self, expression: Expression, what: str, span: Span) -> int:
-        """The value of an expression that must be an integer."""
+        """Evaluate an expression that must be an integer."""
         return int(self._evaluated(evaluate_int, expression, what, span))
 
     def holds(self, condition: Expression | None, span: Span) -> bool:
-        """Whether a step's condition holds; no condition always does."""
+        """Return True when a step's condition holds, or there is none."""
         return condition is None or bool(self.number(condition, "the condition", span))
 
     def fault(self, message: str, span: Span, next_step: str = "") -> PlanError:
-        """An error of the plan, at a place in the `.cu`."""
+        """Make an error of the plan, at a position in the `.cu`."""
         return PlanError(f"{self.operation.name}: {message}", line=span.line, next_step=next_step)
 
     def _tensor(self, tensor: TensorParameter, role: Role) -> BoundTensor:
@@ -81,8 +81,8 @@ class Scope:
 
 
 def open_scope(operation: Operation, shapes: Mapping[str, tuple[int, ...]], scalars: Mapping[str, Number]) -> Scope:
-    """What names mean for these shapes and scalars. Raises ContractError outside the contract, and PlanError where the
-    plan is at fault; what is wrong with a result's shape is raised where the tensors are asked for."""
+    """Bind names for these shapes and scalars. Raises ContractError outside the contract, and PlanError where the plan
+    is at fault; errors in a result's shape are raised when the tensors are requested."""
     scope = Scope(operation, {}, _check_scalars(operation, scalars))
     inputs = [parameter for parameter in operation.parameters if isinstance(parameter, TensorParameter)]
     for tensor in inputs:
@@ -110,7 +110,7 @@ def _check_scalars(operation: Operation, scalars: Mapping[str, Number]) -> dict[
 
 
 def _check_scalar(operation: Operation, parameter: ScalarParameter, value: Number) -> Number:
-    """An int may stand for a float, and nothing else for another type."""
+    """Check a scalar's type; only an int may stand for a float."""
     fits = {"float": (int, float), "int": (int,), "bool": (bool,)}[parameter.type]
     is_stray_bool = isinstance(value, bool) and parameter.type != "bool"
     if is_stray_bool or not isinstance(value, fits):
@@ -149,7 +149,7 @@ def _check_dims(tensor: TensorParameter, shape: tuple[int, ...], scope: Scope) -
 
 
 def _check_where(condition: Expression, span: Span, scope: Scope) -> None:
-    """A condition that cannot be evaluated for these shapes, e.g. a remainder by 0, does not hold."""
+    """Check a condition; one that cannot be evaluated for these shapes, e.g. a remainder by 0, does not hold."""
     _refuse_unknown(condition, span, scope)
     try:
         holds = bool(evaluate(condition, scope.values))

@@ -1,4 +1,4 @@
-"""C++ types of kernel parameters: which spellings mean the same, which pointers fit which tensors, which values fit."""
+"""C++ types of kernel parameters: equivalent spellings, pointers that fit tensors, values that fit types."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SCALAR_CUDA_TYPES = (
     "float",
     "double",
 )
-"""Every value that `ScalarArgument.cuda_type` can have."""
+"""All values of `ScalarArgument.cuda_type`."""
 INTEGER_RANGES = {
     "signed char": (-(1 << 7), (1 << 7) - 1),
     "unsigned char": (0, (1 << 8) - 1),
@@ -38,21 +38,21 @@ MAX_FLOAT32 = 3.4028234663852886e38
 
 
 def canonical_type(spelled: str) -> str:
-    """One spelling per type: ``unsigned`` and ``uint32_t`` are ``unsigned int``. Unknown types stay as spelled. `long`
-    is 64 bits, as on Linux."""
+    """Return one spelling per type: ``unsigned`` and ``uint32_t`` are ``unsigned int``. Unknown types are returned
+    unchanged. `long` is 64 bits, as on Linux."""
     name = spelled.removeprefix("::").removeprefix("std::").removeprefix("cuda::std::")
     name = " ".join(sorted(name.split(), key=_ORDER.index)) if set(name.split()) <= _ORDERED else name
     return _ALIASES.get(name, name)
 
 
 def scalar_type(spelled: str) -> str | None:
-    """The entry of SCALAR_CUDA_TYPES that `spelled` means; None when it is no scalar that a launch can pass."""
+    """Return the entry of SCALAR_CUDA_TYPES for `spelled`; None when it is not a scalar that a launch can pass."""
     name = canonical_type(spelled)
     return name if name in SCALAR_CUDA_TYPES else None
 
 
 def type_size_bytes(spelled: str) -> int | None:
-    """Bytes of a builtin scalar or vector type (``float4`` has 16); None for a type we do not know."""
+    """Return the bytes of a builtin scalar or vector type (``float4`` has 16); None for an unknown type."""
     name = canonical_type(spelled)
     if name in _SIZES:
         return _SIZES[name]
@@ -61,8 +61,8 @@ def type_size_bytes(spelled: str) -> int | None:
 
 
 def pointer_fits(element: str, dtype: DType) -> bool | None:
-    """Whether a pointer to `element` may point to a tensor of `dtype`: its own type, bytes, or a builtin vector that
-    the dtype's size divides. None for a type we do not know."""
+    """Return True when a pointer to `element` may point to a tensor of `dtype`: its own type, bytes, or a builtin
+    vector whose size is a multiple of the dtype's. None for an unknown type."""
     name = canonical_type(element)
     if name in _BYTE_TYPES or name in _ELEMENTS[dtype]:
         return True
@@ -73,8 +73,8 @@ def pointer_fits(element: str, dtype: DType) -> bool | None:
 
 
 def resolve_template(element: str, signature: KernelSignature, template_arguments: tuple[str, ...]) -> str | None:
-    """`element` with a template parameter replaced by its argument, or by its default where the launch leaves it out;
-    None when it depends on one in another way."""
+    """Replace a template parameter in `element` by its argument, or by its default if the launch omits it; None for any
+    other dependence on one."""
     names, defaults = signature.template_parameters, signature.template_defaults
     bound = dict(zip(names[len(names) - len(defaults) :], defaults, strict=False))
     bound |= dict(zip(names, template_arguments, strict=False))
@@ -85,7 +85,7 @@ def resolve_template(element: str, signature: KernelSignature, template_argument
 
 
 def convert_scalar(value: Number, cuda_type: str) -> Number:
-    """`value` as a C++ `cuda_type` holds it. Raises ValueError, with the reason, when it does not fit."""
+    """Convert `value` to the C++ `cuda_type`. Raises ValueError, with the reason, when it does not fit."""
     if cuda_type == "bool":
         return bool(value)
     if cuda_type in ("float", "double"):
@@ -111,7 +111,7 @@ def _convert_float(value: float, cuda_type: str) -> float:
 
 _ORDER = ("signed", "unsigned", "short", "long", "char", "int")
 _ORDERED = frozenset(_ORDER)
-"""Words that may stand in any order in one type."""
+"""Words whose order within a type is free."""
 _ALIASES = {
     "unsigned": "unsigned int",
     "uint": "unsigned int",

@@ -1,4 +1,4 @@
-"""`op:` lines and the tensors that they and `scratch:` declare."""
+"""Parse `op:` lines, and the tensors declared by them and `scratch:`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SCALAR_TYPES: dict[str, ScalarType] = {"float": "float", "int": "int", "bool": 
 
 
 def parse_signature(value: Piece) -> Operation:
-    """``name(parameters) -> (results)``, without steps. Raises Fault."""
+    """Parse ``name(parameters) -> (results)``, without steps. Raises Fault."""
     name, rest = take_name(value, "the operation's name")
     parameters, rest = take_parenthesized(rest, "the parameters")
     rest = expect(rest, "->", "the results")
@@ -41,7 +41,7 @@ def parse_signature(value: Piece) -> Operation:
 
 
 def parse_tensor(piece: Piece) -> TensorParameter:
-    """``name: dtype[dims]``. Raises Fault."""
+    """Parse ``name: dtype[dims]``. Raises Fault."""
     name, type_piece = _parse_declaration(piece)
     match = _TENSOR_TYPE.fullmatch(type_piece.text)
     if match is None:
@@ -63,7 +63,7 @@ def _parse_parameter(piece: Piece) -> TensorParameter | ScalarParameter:
 
 
 def _parse_declaration(piece: Piece) -> tuple[Piece, Piece]:
-    """``name: type``, cut at the colon."""
+    """Parse ``name: type``, split at the colon."""
     name, rest = take_name(piece, "a name")
     type_piece = expect(rest, ":", f"the type of '{name.text}'")
     if not type_piece.text:

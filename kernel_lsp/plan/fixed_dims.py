@@ -1,7 +1,7 @@
-"""Dims that a plan leaves open and its task holds: nothing was tried at another size, so nothing is promised there.
+"""Dims symbolic in the plan but fixed by the task: no other size was tested, so none is promised.
 
-A module's parameters have the sizes of the module that was captured, and code that computes with a size (a scale of
-``1 / sqrt(D)``) is captured for that size alone. A kernel with such a number in it is right for no other.
+A module's parameters have the sizes of the captured module, and code that computes with a size (a scale of ``1 /
+sqrt(D)``) is captured for that size alone. A kernel with such a constant is correct for no other size.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kernel_lsp.core.task import Graph, Task
 
 
 def with_fixed_dims(plan: LaunchPlan, task: Task) -> LaunchPlan:
-    """The plan with a condition ``D == 320`` for each such dim; the plan itself where there are none."""
+    """Return the plan with a condition ``D == 320`` for each such dim, unchanged without any."""
     graphs = [graph for graph in (task.forward, task.backward) if graph is not None]
     of_graphs = list(zip(plan.operations, graphs, strict=False))
     if not any(fixed_dims(operation, graph) for operation, graph in of_graphs):
@@ -25,7 +25,8 @@ def with_fixed_dims(plan: LaunchPlan, task: Task) -> LaunchPlan:
 
 
 def fixed_dims(operation: Operation, graph: Graph) -> dict[str, int]:
-    """The size of each dim that has a name in the operation and a number in the graph, by the inputs' shapes."""
+    """Return the size of each dim that is symbolic in the operation and constant in the graph, by the inputs'
+    shapes."""
     types = dict(zip(graph.inputs, graph.input_types, strict=True))
     return {
         dim.id: int(size)

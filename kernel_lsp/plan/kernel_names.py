@@ -1,4 +1,4 @@
-"""Which kernel a launch means, and what it is called with its template arguments."""
+"""Resolve a launch to its kernel, and to its C++ name with template arguments."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ CUDA_FUNCTIONS = frozenset(
         *("malloc", "max", "memcpy", "memset", "min", "printf", "signbit", "ullmax", "ullmin", "umax", "umin"),
     )
 )
-"""What a kernel may be called and CUDA's own headers have, too (crt/math_functions.h of CUDA 12.8)."""
+"""Kernel names that collide with functions in CUDA's own headers (crt/math_functions.h of CUDA 12.8)."""
 
 
 def kernel_name(launch: Launch, values: Mapping[str, Number]) -> str:
-    """The kernel with its template arguments, e.g. ``rows<256, true, float>``, for these dims and scalars. Raises
-    ExpressionError."""
+    """Return the kernel with its template arguments, e.g. ``rows<256, true, float>``, for these dims and scalars.
+    Raises ExpressionError."""
     arguments = ", ".join(template_texts(launch, values))
     return f"{launch.kernel}<{arguments}>" if launch.template_arguments else launch.kernel
 
@@ -42,16 +42,15 @@ def name_expression(
     signature: KernelSignature,
     signatures: Sequence[KernelSignature],
 ) -> str:
-    """What a compiler is asked for: the kernel's name, as ``rows<>`` where all template arguments are left to their
-    defaults, and with its parameters' types where it alone may mean another function. Raises ExpressionError."""
+    """Return the name expression for the compiler: the kernel's name, ``rows<>`` if all template arguments are
+    defaults, or a cast to its type if the name is ambiguous. Raises ExpressionError."""
     if signature.template_parameters and not launch.template_arguments:
         return f"{launch.kernel}<>"
     return typed_name(launch, signature, signatures) or kernel_name(launch, values)
 
 
 def typed_name(launch: Launch, signature: KernelSignature, signatures: Sequence[KernelSignature]) -> str:
-    """``static_cast<void (*)(const float*, int)>(norm)`` for a kernel whose name other functions have, too; nothing for
-    any other."""
+    """Return ``static_cast<void (*)(const float*, int)>(norm)`` for an ambiguous kernel name, else an empty text."""
     same = [other for other in signatures if other.name == signature.name]
     if signature.template_parameters or (len(same) == 1 and signature.name not in CUDA_FUNCTIONS):
         return ""
@@ -60,15 +59,16 @@ def typed_name(launch: Launch, signature: KernelSignature, signatures: Sequence[
 
 
 def template_texts(launch: Launch, values: Mapping[str, Number]) -> tuple[str, ...]:
-    """The template arguments as C++ text. Raises ExpressionError for one that cannot be evaluated or is a float."""
+    """Return the template arguments as C++ text. Raises ExpressionError for one that cannot be evaluated or is a
+    float."""
     return tuple(_template_text(argument, values) for argument in launch.template_arguments)
 
 
 def find_signature(
     launch: Launch, signatures: Sequence[KernelSignature], dtypes: Mapping[str, DType]
 ) -> KernelSignature | None:
-    """The kernel that a launch names; among overloads the first that takes tensors of these `dtypes`, by name, or else
-    as many arguments."""
+    """Return the kernel that a launch names. Among overloads, prefer the first that takes tensors of these `dtypes`, by
+    name, then the same number of arguments."""
     name = launch.kernel.removeprefix("::")
     named = [signature for signature in signatures if signature.name == name]
     counted = [signature for signature in named if len(signature.parameters) == len(launch.arguments)]

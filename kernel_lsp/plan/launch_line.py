@@ -1,4 +1,4 @@
-"""`launch:` lines, in CUDA's own syntax with attributes behind it."""
+"""Parse `launch:` lines, in CUDA's own syntax followed by attributes."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _ATTRIBUTE = re.compile(r"\s*(\w+)\s*=\s*(\d{1,9})(?!\w)", re.ASCII)
 
 
 def parse_launch(value: Piece, condition: Expression | None, numbers: set[str]) -> Launch:
-    """The launch that a line spells. `numbers` are the dims and scalars, which tell a template argument that is a
-    number from one that is a C++ type. Raises Fault."""
+    """Parse a launch. `numbers` are the dims and scalars, which distinguish a numeric template argument from a C++
+    type. Raises Fault."""
     target, rest = cut(value, "<<<", "a launch such as kernel<<<grid, block>>>(arguments)")
     configuration, rest = cut(rest, ">>>", "the '>>>' that ends the launch configuration")
     arguments, rest = take_parenthesized(rest.strip(), "the arguments")
@@ -67,7 +67,7 @@ def _parse_kernel(target: Piece, numbers: set[str]) -> tuple[str, tuple[Expressi
 
 
 def _with_types_whole(pieces: Sequence[Piece], numbers: set[str]) -> list[Piece]:
-    """The arguments, of which a type may have commas of its own: ``Chain<Relu, Scale>``."""
+    """Return the arguments, keeping types with commas whole: ``Chain<Relu, Scale>``."""
     whole: list[Piece] = []
     for piece in pieces:
         opened = whole[-1] if whole else piece
@@ -80,7 +80,7 @@ def _with_types_whole(pieces: Sequence[Piece], numbers: set[str]) -> list[Piece]
 
 
 def _is_over(piece: Piece, numbers: set[str]) -> bool:
-    """Whether it is an expression over dims and scalars: ``N < 4`` opens nothing."""
+    """Return True for an expression over dims and scalars: the `<` of ``N < 4`` opens no bracket."""
     try:
         return free_names(parse_expression_text(piece.text)) <= numbers
     except ExpressionError:
@@ -88,7 +88,7 @@ def _is_over(piece: Piece, numbers: set[str]) -> bool:
 
 
 def _parse_template_argument(piece: Piece, numbers: set[str]) -> Expression | str:
-    """An expression when it is one over dims and scalars, the name of a C++ type (or constant) otherwise."""
+    """Parse an expression over dims and scalars, or else the name of a C++ type or constant."""
     try:
         expression: Expression | None = parse_expression_text(piece.text)
     except ExpressionError:
@@ -103,7 +103,7 @@ def _parse_template_argument(piece: Piece, numbers: set[str]) -> Expression | st
 
 
 def _parse_configuration(piece: Piece) -> tuple[Size, Size, Expression]:
-    """Grid, block and bytes of shared memory."""
+    """Parse grid, block and bytes of shared memory."""
     parts = piece.split()
     if not 2 <= len(parts) <= 3:
         message = f"expected <<<grid, block>>> or <<<grid, block, shared_bytes>>>, and found {len(parts)} values"

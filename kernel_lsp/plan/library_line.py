@@ -1,4 +1,4 @@
-"""`library:` lines: a call of a vendor library through ATen."""
+"""Parse `library:` lines: calls of a vendor library through ATen."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_LIST_NESTING = 4
 
 
 def parse_library(value: Piece, condition: Expression | None, tensors: set[str]) -> LibraryStep:
-    """The call that a line spells. `tensors` are the names that mean one; other arguments are values. Raises Fault."""
+    """Parse a library call. `tensors` are the tensor names; other arguments are values. Raises Fault."""
     match = _LIBRARY_FUNCTION.match(value.text)
     if match is None:
         raise Fault(PlanCode.SYNTAX, "expected a function such as aten::mm(a, b) -> (c)", value.span)

@@ -57,7 +57,7 @@ class ParseResult:
 
 
 def parse(text: str) -> ParseResult:
-    """The launch plan at the top of `text`, the text of a `.cu` file. Never raises."""
+    """Parse the launch plan at the top of `text`, a `.cu` file. Never raises."""
     block = read_block(text)
     builder = _PlanBuilder(findings=block.findings)
     if block.version is not None:
@@ -74,7 +74,7 @@ def parse(text: str) -> ParseResult:
 
 
 def parse_or_raise(text: str, file: str) -> LaunchPlan:
-    """The launch plan of `text`. Raises PlanError with file, line and next step for the first error."""
+    """Parse the launch plan of `text`. Raises PlanError with file, line and next step for the first error."""
     result = parse(text)
     if result.plan is not None:
         return result.plan
@@ -120,7 +120,7 @@ class _Section:
 
 @dataclass
 class _PlanBuilder:
-    """Reads directives one by one and keeps going after an error."""
+    """Read directives one by one, continuing after an error."""
 
     findings: list[Finding]
     task: str | None = None
@@ -137,7 +137,7 @@ class _PlanBuilder:
             self.findings.append(fault.finding)
 
     def read(self, directives: list[Directive]) -> None:
-        """Scratch is read before the steps of its section: a step may stand above the scratch it uses."""
+        """Read scratch before the steps of its section, since a step may precede the scratch it uses."""
         groups: list[list[Directive]] = [[]]
         for directive in directives:
             if directive.key == "task":
@@ -166,7 +166,7 @@ class _PlanBuilder:
         n_sections = len(self.sections)
         self.attempt(self.read_signature, group[0])
         if len(self.sections) == n_sections:
-            return  # without its signature every other line would only add noise
+            return  # without its signature, errors in the other lines are noise
         section = self.sections[-1]
         for directive in sorted(group[1:], key=lambda d: d.key != "scratch"):
             self.attempt(_READERS[directive.key], directive, section)
@@ -191,7 +191,7 @@ def _refuse_condition(directive: Directive) -> None:
 # --- one directive each
 
 _BEHIND_TARGET = re.compile(r"\s+(?://|#)\s")
-"""What begins a comment behind a target."""
+"""Start of a comment after a target."""
 
 
 def _read_where(directive: Directive, section: _Section) -> None:
@@ -208,7 +208,7 @@ def _read_scratch(directive: Directive, section: _Section) -> None:
 
 
 def _declarations(value: Piece) -> Piece:
-    """Without a comment behind them: outside of brackets `//` divides nothing here."""
+    """Split declarations; no comments, since `//` outside brackets is never a division here."""
     depth = 0
     for position, character in enumerate(value.text):
         depth += (character in "([") - (character in ")]")

@@ -1,4 +1,4 @@
-"""The smallest steps of reading a directive: each returns what it took and the stripped rest, or raises a `Fault`."""
+"""Elementary parsers of a directive: each returns the parsed part and the stripped rest, or raises a `Fault`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
 class Fault(Exception):
-    """A directive that does not parse; the builder turns it into a finding."""
+    """A directive that does not parse; the builder converts it to a finding."""
 
     def __init__(self, code: PlanCode, message: str, span: Span) -> None:
         super().__init__(message)
@@ -23,7 +23,7 @@ class Fault(Exception):
 
 
 def take_name(piece: Piece, what: str) -> tuple[Piece, Piece]:
-    """An identifier that is no word of the plan; `what` says what is expected, for the message."""
+    """Take an identifier that is not a keyword of the plan; `what` names the expected item in the message."""
     match = _IDENTIFIER.match(piece.text)
     if match is None:
         raise Fault(PlanCode.SYNTAX, f"expected {what}{_found(piece)}", _first(piece))
@@ -34,14 +34,14 @@ def take_name(piece: Piece, what: str) -> tuple[Piece, Piece]:
 
 
 def whole_name(piece: Piece, what: str) -> str:
-    """An identifier with nothing behind it."""
+    """Take an identifier with nothing after it."""
     name, rest = take_name(piece, what)
     expect_end(rest)
     return name.text
 
 
 def take_parenthesized(piece: Piece, what: str) -> tuple[Piece, Piece]:
-    """What stands between the parentheses that the piece begins with."""
+    """Return the contents of the leading parentheses, and the rest."""
     if not piece.text.startswith("("):
         raise Fault(PlanCode.SYNTAX, f"expected '(' and {what}{_found(piece)}", _first(piece))
     depth = 0
@@ -53,7 +53,7 @@ def take_parenthesized(piece: Piece, what: str) -> tuple[Piece, Piece]:
 
 
 def cut(piece: Piece, mark: str, what: str) -> tuple[Piece, Piece]:
-    """What stands before and behind `mark`."""
+    """Return the parts before and after `mark`."""
     position = piece.text.find(mark)
     if position < 0:
         raise Fault(PlanCode.SYNTAX, f"expected {what}", piece.span)
@@ -61,14 +61,14 @@ def cut(piece: Piece, mark: str, what: str) -> tuple[Piece, Piece]:
 
 
 def expect(piece: Piece, mark: str, what: str) -> Piece:
-    """What stands behind `mark`, with which the piece must begin."""
+    """Return the part after `mark`, which must come first."""
     if not piece.text.startswith(mark):
         raise Fault(PlanCode.SYNTAX, f"expected '{mark}' and {what}{_found(piece)}", _first(piece))
     return piece.part(len(mark)).strip()
 
 
 def without_comment(rest: Piece) -> Piece:
-    """What stands behind the end of a statement, without a `;` and comments, each of which ends with its line."""
+    """Return the text after a statement's end, skipping a `;` and line comments."""
     rest = rest.strip()
     if rest.text.startswith(";"):
         rest = rest.part(1).strip()
@@ -78,13 +78,13 @@ def without_comment(rest: Piece) -> Piece:
 
 
 def expect_end(piece: Piece) -> None:
-    """Refuse anything more."""
+    """Reject trailing text."""
     if piece.text:
         raise Fault(PlanCode.SYNTAX, f"unexpected '{_shorten(piece.text)}' after the end", piece.span)
 
 
 def parse_expression(piece: Piece, what: str) -> Expression:
-    """The expression that the piece spells; a fault points at the column that is wrong."""
+    """Parse the piece as an expression; a fault points at the offending column."""
     if not piece.text.strip():
         raise Fault(PlanCode.SYNTAX, f"expected {what} here", piece.span)
     try:

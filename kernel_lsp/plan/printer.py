@@ -1,4 +1,4 @@
-"""Launch plan -> the comment block at the top of a `.cu` file. ``parse(print_plan(plan)).plan == plan``."""
+"""Print a launch plan as the comment block of a `.cu` file. ``parse(print_plan(plan)).plan == plan``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONTINUATION = "//     "
 
 
 def print_plan(plan: LaunchPlan) -> str:
-    """The comment block, lines of at most 110 columns where words allow it, ending in a newline."""
+    """Return the comment block, with lines of at most 110 columns where possible, ending in a newline."""
     lines = [f"// kernel-lsp: {plan.version}"]
     if plan.task is not None:
         lines.append(f"// task: {plan.task}")
@@ -33,14 +33,14 @@ def print_plan(plan: LaunchPlan) -> str:
 
 
 def print_signature(operation: Operation) -> str:
-    """``name(x: f32[B, D], eps: float) -> (out: f32[B, D])``."""
+    """Print ``name(x: f32[B, D], eps: float) -> (out: f32[B, D])``."""
     parameters = ", ".join(_parameter(parameter) for parameter in operation.parameters)
     results = ", ".join(_parameter(result) for result in operation.results)
     return f"{operation.name}({parameters}) -> ({results})"
 
 
 def print_step(step: Step) -> str:
-    """One step as its directive: ``launch: kernel<256><<<B, 256>>>(x, out, D)``."""
+    """Print one step as its directive: ``launch: kernel<256><<<B, 256>>>(x, out, D)``."""
     match step:
         case Fill(tensor, value):
             return f"fill: {tensor} = {value}"
@@ -100,7 +100,7 @@ def _library_argument(argument: LibraryArgument) -> str:
 
 
 def _wrap(directive: str) -> list[str]:
-    """The directive over several lines, broken after a comma where there is one in the second half of the line."""
+    """Wrap a directive, after a comma if there is one in the second half of the line."""
     lines, prefix, rest = [], "", directive
     while len(prefix) + len(rest) > MAX_COLUMNS:
         width = MAX_COLUMNS - len(prefix)
@@ -113,8 +113,8 @@ def _wrap(directive: str) -> list[str]:
 
 
 def _break_position(text: str, width: int) -> int:
-    """The space to break at: after the last comma that is not inside brackets, else the last space, within `width`;
-    else the first one after."""
+    """Return the space to break at within `width`: after the last comma outside brackets, else the last space; else the
+    first space after `width`."""
     first = len("// ") if text.startswith("// ") else 0
     comma = max((at for at in _outer_commas(text) if width // 3 <= at < width), default=-1)
     if comma >= 0:
@@ -124,7 +124,7 @@ def _break_position(text: str, width: int) -> int:
 
 
 def _outer_commas(text: str) -> Iterator[int]:
-    """Commas before a space that separate parameters, not dims: outside ``[...]``."""
+    """Return the commas before a space that separate parameters, not dims: outside ``[...]``."""
     depth = 0
     for at, character in enumerate(text):
         depth += (character == "[") - (character == "]")

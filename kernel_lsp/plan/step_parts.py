@@ -1,4 +1,4 @@
-"""What the steps of a plan mention: expressions, and the names of tensors."""
+"""Enumerate the expressions and tensor names in a plan's steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kernel_lsp.core.plan import Launch, LibraryArgument
 
 
 def launch_numbers(launch: Launch) -> Iterator[Expression]:
-    """What decides how a launch is made: grid, block, shared memory, template arguments and the condition."""
+    """Yield the expressions that determine a launch: grid, block, shared memory, template arguments and condition."""
     yield from launch.grid
     yield from launch.block
     yield launch.shared_bytes
@@ -19,7 +19,7 @@ def launch_numbers(launch: Launch) -> Iterator[Expression]:
 
 
 def flat_arguments(arguments: Iterable[LibraryArgument]) -> Iterator[str | Expression]:
-    """The names and expressions among the arguments of a library call, those in lists too."""
+    """Return the names and expressions among a library call's arguments, including nested lists."""
     for argument in arguments:
         if isinstance(argument, tuple):
             yield from flat_arguments(argument)
@@ -28,5 +28,5 @@ def flat_arguments(arguments: Iterable[LibraryArgument]) -> Iterator[str | Expre
 
 
 def argument_expressions(arguments: Iterable[LibraryArgument]) -> Iterator[Expression]:
-    """The expressions among them."""
+    """Return the expressions among the arguments."""
     return (argument for argument in flat_arguments(arguments) if isinstance(argument, Expression))

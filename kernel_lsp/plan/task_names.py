@@ -1,8 +1,8 @@
-"""The names that a task gives to its tensors, in a plan that has its own.
+"""Map a plan's tensor names to the task's.
 
-A name that means something in CUDA, C++ or Python has an underscore behind it in a task (``cos_``), since kernels are
-written around it. A plan may write it without: its own kernels are there, and a parameter may be called `cos`. And a
-plan may call its results as it likes, with ``grad_`` before them where they come back.
+A name reserved in CUDA, C++ or Python gets an underscore in a task (``cos_``), since kernels are written around it. A
+plan may omit it: with kernels of its own it can name a parameter `cos`. A plan may also choose its results' names, with
+a ``grad_`` prefix for their gradients.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from kernel_lsp.plan.checking import GRADIENT_PREFIX
 
 
 def with_task_names(plan: LaunchPlan, task: Task) -> LaunchPlan:
-    """The plan with ``cos_`` for ``cos`` where the task's inputs have only the former, and with the task's names of the
-    forward's results where a backward has their gradients. The plan itself where nothing is to be changed."""
+    """Return the plan with ``cos_`` for ``cos`` if the task's inputs have only the former, and with the task's names of
+    the forward's results where a backward takes their gradients. Unchanged where names agree."""
     inputs = task.input_names
     declared = {tensor.name for operation in plan.operations for tensor in operation.tensors}
     declared |= {parameter.name for operation in plan.operations for parameter in operation.parameters}

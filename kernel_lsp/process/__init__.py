@@ -1,1 +1,1 @@
-"""The one supervisor of every subprocess: own group, deadline, drained and bounded output, killed as a group."""
+"""The supervisor of every subprocess: process group, deadline, bounded output, and termination of the whole group."""

@@ -1,4 +1,4 @@
-"""A long-lived child that both sides send JSON lines to at any time."""
+"""Exchange JSON lines with a long-lived child process, asynchronously in both directions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DRAIN_S = 0.5
 
 
 class Channel:
-    """The child is a group of its own and dies when we die. What it prints on stderr is kept, up to a bound."""
+    """The child leads its own process group and dies with us. Its stderr is kept, up to a bound."""
 
     def __init__(
         self, argv: Sequence[str | Path], *, environment: Mapping[str, str] | None = None, directory: Path | None = None
@@ -31,12 +31,12 @@ class Channel:
 
     @property
     def pid(self) -> int:
-        """Of the child. Raises RuntimeError before `start`."""
+        """Process id of the child. Raises RuntimeError before `start`."""
         return self._running().pid
 
     @property
     def returncode(self) -> int:
-        """How the child ended, negative for a signal; -1 while it runs."""
+        """Exit status of the child, negative for a signal; -1 while it runs."""
         returncode = self._process.returncode if self._process is not None else None
         return -1 if returncode is None else returncode
 
@@ -46,14 +46,15 @@ class Channel:
         self._drain = asyncio.create_task(self._stderr.drain(self._process.stderr))
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Queue one message. One to a child that has ended is lost: `messages` ends and says so."""
+        """Queue one message. After the child's end it is lost: `messages` ends and reports that."""
         stdin = self._running().stdin
         if stdin is not None and not stdin.is_closing():
             with suppress(BrokenPipeError, ConnectionResetError):
                 stdin.write(json.dumps(message).encode() + b"\n")
 
     async def messages(self) -> AsyncIterator[dict[str, Any]]:
-        """What the child says, until it ends. A line that is no JSON object ends it, too: the child is broken."""
+        """Yield the child's messages until it ends. A line that is not a JSON object ends the stream: the child is
+        broken."""
         stdout = self._running().stdout
         while stdout is not None and (line := await stdout.readline()).endswith(b"\n"):
             try:
@@ -65,18 +66,18 @@ class Channel:
             yield message
 
     def end_input(self) -> None:
-        """Close the child's stdin: there are no more messages."""
+        """Close the child's stdin, after the last message."""
         stdin = self._running().stdin
         if stdin is not None:
             stdin.close()
 
     async def wait(self, at_most_s: float) -> None:
-        """Until the child has ended, or so long."""
+        """Wait for the child's end, up to a timeout."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._running().wait(), at_most_s)
 
     async def close(self, grace_s: float = 0.0) -> None:
-        """End the child: by the end of its input and up to `grace_s` of waiting, then by killing its group."""
+        """End the child: close its input, wait up to `grace_s`, then kill its group."""
         process = self._process
         if process is None:
             return
@@ -89,7 +90,7 @@ class Channel:
             self._drain.cancel()
 
     def stderr(self) -> str:
-        """The end of what the child printed on stderr."""
+        """Return the end of the child's stderr."""
         return self._stderr.text()
 
     def _running(self) -> asyncio.subprocess.Process:

@@ -36,7 +36,7 @@ LANDLOCK_RULE_PATH_BENEATH = 1  # <linux/landlock.h>
 CLONE_NEWNET = 0x40000000  # <linux/sched.h>
 SIOCSIFFLAGS, IFF_UP = 0x8914, 1  # <linux/sockios.h>, <linux/if.h>
 FILE_RIGHTS = 0x8007
-"""Rights that a rule on a file, and not a folder, may give: execute, write, read, ioctl. Truncate is added below."""
+"""Landlock rights valid for a rule on a file, not a folder: execute, write, read, ioctl. Truncate is added below."""
 TRUNCATE = 0x4000
 
 
@@ -54,7 +54,7 @@ def _confine(spec: dict) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     _call(libc.prctl, "parent-death signal", PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if spec["parent"] and os.getppid() != spec["parent"]:
-        os._exit(EXIT_NOT_CONFINED)  # it died before the kernel knew that we would follow
+        os._exit(EXIT_NOT_CONFINED)  # the parent died before the death signal was set
     if spec["group"]:
         with open(spec["group"], "w") as file:
             file.write(str(os.getpid()))
@@ -72,15 +72,15 @@ def _confine(spec: dict) -> None:
 
 
 def _limit(kind: int, limit: int) -> None:
-    """Never above what holds already."""
+    """Set a resource limit, never above the current one."""
     _, hard = resource.getrlimit(kind)
     value = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
     resource.setrlimit(kind, (value, value))
 
 
 def _leave_network(libc: ctypes.CDLL) -> None:
-    """A namespace in which one talks to oneself alone. Who may not make one stays where it is: what it is for, programs
-    that talk to their own children over TCP, has no other way."""
+    """Enter a network namespace with only a loopback device. Without the right to create one the process keeps its
+    network: programs that reach their own children over TCP have no other way."""
     if libc.unshare(CLONE_NEWNET) != 0:
         return
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
@@ -88,8 +88,7 @@ def _leave_network(libc: ctypes.CDLL) -> None:
 
 
 def _drop_capabilities(libc: ctypes.CDLL, keeps: int) -> None:
-    """Root keeps the access to files that root has, and nothing else that makes it root but `keeps`. No one else has
-    any."""
+    """Drop capabilities. Root keeps its access to files and `keeps`, nothing else; other users have none."""
     header = struct.pack("=Ii", CAPABILITY_VERSION_3, 0)
     data = ctypes.create_string_buffer(24)
     _call(libc.capget, "capabilities", header, data)
@@ -101,7 +100,7 @@ def _drop_capabilities(libc: ctypes.CDLL, keeps: int) -> None:
 
 
 def _landlock(libc: ctypes.CDLL, spec: dict) -> None:
-    """A path that is not there gives no rights, and takes none."""
+    """Restrict file access. A missing path adds no rule."""
     attributes = struct.pack("=QQQ", spec["fs"], spec["net"], spec["scoped"])
     n_known = 24 if spec["scoped"] else 16 if spec["net"] else 8
     buffer = ctypes.create_string_buffer(attributes, 24)
@@ -140,7 +139,7 @@ def _call(function: Callable[..., int], what: str, *arguments: object) -> int:
 
 
 def _become(how: str, argv: list) -> None:
-    """What we become finds its own folder first on the path, as if it had been started without us."""
+    """Become the program. Its own folder is first on the path, as if started without the launcher."""
     if how == "exec":
         os.execvp(argv[0], argv)
     sys.argv = argv

@@ -1,6 +1,6 @@
-"""What a child may do: levels and rights as data, and the command that makes a child give up the rest.
+"""Rights of child processes: levels and rights as data, and the command that makes a child drop all others.
 
-`confine.py` gives the rights up in the child itself. Who needs which rights is in `profiles.py`.
+`confine.py` drops the rights in the child itself. `profiles.py` lists the rights of each kind of program.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from kernel_lsp.process.task_limit import TaskGroup
 LAUNCHER = Path(__file__).with_name("confine.py")
 MAX_OPEN_FILES = 4096
 MAX_FILE_BYTES = 64 << 30
-"""Of one file that a worker or an executor writes: tensors are files."""
+"""Maximum bytes of one file written by a worker or an executor, which exchange tensors as files."""
 MAX_TASKS = 4096
-"""Of the user, or of one child of root's (`task_limit`): processes and threads. torch alone starts a thread per core
-several times over."""
+"""Maximum processes and threads of the user, or of one child of root (`task_limit`). torch alone starts several threads
+per core."""
 
 BWRAP_DEADLINE_S = 10.0
-"""To make its namespaces and start a program that does nothing: some milliseconds."""
+"""Timeout of the bwrap probe in seconds: creating namespaces and an empty program takes some milliseconds."""
 
 
 class SandboxLevel(StrEnum):
-    """From nothing to everything. Each has what the one before it has."""
+    """Sandbox levels, weakest first. Each includes the one before it."""
 
     NONE = "none"
     LIMITS = "limits"
@@ -49,7 +49,7 @@ class SandboxLevel(StrEnum):
 
 @dataclass(frozen=True)
 class Support:
-    """The strongest level of this machine without other programs, and what each missing one lacks."""
+    """The strongest level of this machine without other programs, and the reasons for missing levels."""
 
     level: SandboxLevel
     landlock_version: int
@@ -59,10 +59,10 @@ class Support:
 
 @dataclass(frozen=True)
 class Confinement:
-    """The rights of one child. Paths are folders or files with all below them.
+    """Rights of one child. Paths are files, or folders with everything below them.
 
-    `listable` may be listed but not read; `devices` may also be controlled. Without `may_start_programs` there is
-    neither fork nor exec, and a program that runs in this or another Python interpreter is all that it can be.
+    `listable` may be listed but not read; `devices` allow ioctl as well. Without `may_start_programs` there is neither
+    fork nor exec: the process stays a Python interpreter that runs one program.
     """
 
     level: SandboxLevel
@@ -72,28 +72,28 @@ class Confinement:
     devices: tuple[Path, ...] = ()
     may_start_programs: bool = False
     may_listen: bool = False
-    """Whether it may open UNIX sockets that others connect to. None of its own connects anywhere."""
+    """May open UNIX sockets for others to connect to. Its own sockets cannot connect."""
     max_file_bytes: int = MAX_FILE_BYTES
     max_memory_bytes: int = 0
-    """Of its own writable memory; 0 for no limit."""
+    """Limit of its own writable memory in bytes; 0 for no limit."""
     max_tasks: int = MAX_TASKS
     has_network: bool = True
-    """False for a network of its own, with nothing in it, where that can be had. Profiles with a system-call filter
-    need none: they have no sockets that connect."""
+    """False for an empty network namespace, where one can be created. Profiles with a system-call filter need none:
+    their sockets cannot connect."""
     kept_capabilities: int = 0
-    """What root keeps of root's rights, as a mask, beside the access to files."""
+    """Mask of root's capabilities to keep, in addition to file access."""
     environment: tuple[tuple[str, str], ...] = ()
-    """Set in the child beside what it gets anyway."""
+    """Variables to set in the child, in addition to the allowed ones."""
 
 
 How = Literal["run", "module", "exec"]
-"""A file or a module in the Python interpreter that the command starts with, or any other program."""
+"""A file or a module in the Python interpreter at the start of the command, or another program."""
 
 
 def sandbox_level(setting: str) -> SandboxLevel:
-    """The level that a setting means: ``auto`` the strongest that works without other programs, ``off`` none.
+    """Return the level of a setting: ``auto`` is the strongest without other programs, ``off`` is none.
 
-    Raises SettingError when this machine lacks what the setting names.
+    Raises SettingError when this machine lacks the requested level.
     """
     found = support()
     if setting == "auto":
@@ -117,7 +117,7 @@ def sandbox_level(setting: str) -> SandboxLevel:
 
 @functools.cache
 def support() -> Support:
-    """What this machine's kernel has. Looked at once; nothing is started."""
+    """Detect the sandbox layers of this machine's kernel, once, without starting a program."""
     has_bwrap = shutil.which("bwrap") is not None
     if sys.platform != "linux":
         return Support(SandboxLevel.NONE, 0, has_bwrap, (f"{sys.platform} has none of the layers",))
@@ -134,7 +134,7 @@ def support() -> Support:
 
 @functools.cache
 def _bwrap_problem() -> str:
-    """Why bwrap cannot make its namespaces here, in its own words; empty when it can. Many containers forbid it."""
+    """Return bwrap's error when it cannot create its namespaces, as in many containers; empty on success."""
     command = [*_bwrap(Confinement(SandboxLevel.BWRAP)), "true"]
     try:
         ended = subprocess.run(command, capture_output=True, timeout=BWRAP_DEADLINE_S, check=False)
@@ -146,7 +146,7 @@ def _bwrap_problem() -> str:
 
 @functools.cache
 def landlock_version() -> int:
-    """The kernel's version of Landlock; 0 when it has none, or has it switched off."""
+    """Return the Landlock version of the kernel; 0 when it is missing or disabled."""
     if sys.platform != "linux":
         return 0
     libc = ctypes.CDLL(None, use_errno=True)
@@ -156,11 +156,11 @@ def landlock_version() -> int:
 def confined_command(
     command: Sequence[str | Path], how: How, confinement: Confinement | None, group: TaskGroup | None = None
 ) -> list[str]:
-    """The command line that runs `command` confined; as it is without a confinement or at the level ``none``.
+    """Return the command line that runs `command` confined; unchanged without a confinement or at the level ``none``.
 
-    For ``run`` and ``module`` the command starts with the interpreter and its flags, then the file or module. Folders
-    to write to are made when they are missing. The child joins the `group`. One that cannot be confined ends with the
-    status `confine.EXIT_NOT_CONFINED` and says why on stderr. Raises FileNotFoundError for a program that is not there.
+    For ``run`` and ``module`` the command starts with the interpreter and its flags, then the file or module. Missing
+    writable folders are created. The child joins the `group`. A child that cannot be confined exits with
+    `confine.EXIT_NOT_CONFINED` and an error on stderr. Raises FileNotFoundError for a missing program.
     """
     words = [str(word) for word in command]
     if confinement is None or confinement.level is SandboxLevel.NONE:
@@ -180,14 +180,14 @@ def confined_command(
 _CREATE_RULESET, _GET_VERSION = 444, 1
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _CHANGES = 0x1FF0
-"""Remove and make, files and folders of every kind."""
+"""Rights to remove and create files and folders of every kind."""
 _REFER, _TRUNCATE, _IOCTL = 1 << 13, 1 << 14, 1 << 15
 _READING = _EXECUTE | _READ_FILE | _READ_DIR
 _ALWAYS_WRITABLE = ("/dev/null", "/dev/zero", "/dev/full", "/dev/urandom", "/dev/random")
 
 
 def _handled(version: int) -> int:
-    """Every right over files that this version knows: what is handled and not given is denied."""
+    """Return every file right that this version knows: rights handled but not granted are denied."""
     rights = _READING | _WRITE_FILE | _CHANGES
     for since, right in ((2, _REFER), (3, _TRUNCATE), (5, _IOCTL)):
         rights |= right if version >= since else 0
@@ -195,7 +195,7 @@ def _handled(version: int) -> int:
 
 
 def _rules(confinement: Confinement, version: int) -> Iterator[tuple[str, int]]:
-    """A right that the kernel does not know is no right: it is masked."""
+    """Build the rules; rights unknown to the kernel are masked out."""
     known = _handled(version)
     writing = (known & ~_IOCTL) & ~_EXECUTE
     groups = (
@@ -210,7 +210,7 @@ def _rules(confinement: Confinement, version: int) -> Iterator[tuple[str, int]]:
 
 
 def _resolved(path: Path) -> str:
-    """Without links, but for those to the process itself: the child's own are meant."""
+    """Resolve symbolic links, except those to the process itself, which must refer to the child."""
     return str(path) if path.parts[:3] == ("/", "proc", "self") else os.path.realpath(path)
 
 
@@ -255,7 +255,7 @@ def _filter(may_start_programs: bool, may_listen: bool) -> str:
 
 @functools.cache
 def _has_seccomp() -> bool:
-    """Whether the kernel has filters, and we know this machine's system calls."""
+    """Return True when the kernel supports filters and the architecture's system calls are known."""
     if sys.platform != "linux" or platform.machine() not in seccomp.ARCHITECTURES:
         return False
     allow, action_available = ctypes.c_uint32(0x7FFF0000), 2  # <linux/seccomp.h>
@@ -267,7 +267,7 @@ def _has_seccomp() -> bool:
 
 
 def _n_interpreter_words(words: Sequence[str]) -> int:
-    """The interpreter and its flags, none of which takes a value here."""
+    """Count the interpreter and its flags, none of which takes a value here."""
     return next((n for n, word in enumerate(words) if n > 0 and not word.startswith("-")), len(words))
 
 
@@ -277,8 +277,8 @@ def _unconfined(words: list[str], how: How) -> list[str]:
 
 
 def _bwrap(confinement: Confinement) -> list[str]:
-    """Namespaces of its own: no network at all, no other processes to see, the machine read-only. Landlock, inside,
-    says what may be read."""
+    """Build a bwrap command with its own namespaces: no network, no other processes, a read-only machine. Landlock,
+    inside, restricts reading."""
     binds = [word for path in confinement.writable if path.exists() for word in ("--bind", str(path), str(path))]
     return [
         *("bwrap", "--die-with-parent", "--unshare-net", "--unshare-pid", "--unshare-ipc", "--unshare-uts"),

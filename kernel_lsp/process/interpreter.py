@@ -1,4 +1,4 @@
-"""The interpreter that the user's code runs under: which one, and whether it has torch."""
+"""Find the Python interpreter for the user's code, and check that it has torch."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ PROBE_DEADLINE_S = 30.0
 
 
 async def find_python(option: Path | None) -> Path:
-    """The interpreter to run the user's code with: `option`, else the active environment's, else the first with torch.
+    """Return the interpreter for the user's code: `option`, else the active environment's, else the first with torch.
 
-    Raises EnvironmentProblem when the named one, or none at all, can be used.
+    Raises EnvironmentProblem when it, or every candidate, is unusable.
     """
     named = _named(option)
     if named is not None:
@@ -30,14 +30,14 @@ async def find_python(option: Path | None) -> Path:
 
 
 def named_python(option: Path | None) -> Path | None:
-    """What `find_python` will find if it has torch, for who starts it meanwhile; None where it has to look."""
+    """Return the interpreter that `find_python` will return if it has torch, so that it can be started early; None
+    where it must search."""
     named = _named(option)
     return None if named is None else _absolute(named[0])
 
 
 def site_packages(python: Path) -> tuple[Path, ...]:
-    """Where the packages of an interpreter are, torch's own compiler among them; Debian has a name of its own for it.
-    Nothing is run to find out."""
+    """Return the package folders of an interpreter, found without running it. Debian uses a different folder name."""
     patterns = ("lib*/python3*/site-packages", "lib*/python3*/dist-packages", "local/lib*/python3*/dist-packages")
     return tuple(sorted(found for pattern in patterns for found in python.parent.parent.glob(pattern)))
 
@@ -48,11 +48,11 @@ _PROBE = (
     "import importlib.util as u, compileall, sys; print('torch' if u.find_spec('torch') else 'none');"
     "compileall.compile_dir(sys.argv[1], quiet=2)"
 )
-"""The confined worker may not write beside its files, so its bytecode is made here."""
+"""Compiles the worker's bytecode too, since the confined worker may not write next to its files."""
 
 
 def _named(option: Path | None) -> tuple[Path, str] | None:
-    """The interpreter that the settings or the active environment name, and what names it."""
+    """Return the interpreter named by the settings or the active environment, and the source of the name."""
     if option is not None:
         return option, f"--python {option}"
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
@@ -62,12 +62,12 @@ def _named(option: Path | None) -> tuple[Path, str] | None:
 
 
 def _absolute(python: Path) -> Path:
-    """Symbolic links stay: they are how environments work."""
+    """Return an absolute path without resolving symbolic links, which virtual environments depend on."""
     return Path(os.path.abspath(python.expanduser()))
 
 
 async def _checked(python: Path, what: str) -> Path:
-    """`python`, once it is known to be a Python with torch."""
+    """Return `python` after checking that it is a Python with torch."""
     python = _absolute(python)
     problem = await _probe(python)
     if not problem:
@@ -83,7 +83,7 @@ async def _checked(python: Path, what: str) -> Path:
 
 
 async def _probe(python: Path) -> str:
-    """What is wrong with an interpreter; empty when nothing is."""
+    """Return the interpreter's problem; empty if usable."""
     if not python.exists():
         return "does not exist"
     if python.is_dir() or not os.access(python, os.X_OK):

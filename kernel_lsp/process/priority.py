@@ -1,9 +1,9 @@
-"""Work in the background steps back behind an editor and the server that answers it.
+"""Lower the priority of background work below an editor and its server.
 
-A nice value alone does not do it. Where Linux groups processes by their session for the scheduler (autogroups, on by
-default), it counts only within a session, and every session gets as much as any other: a job with eight children, each
-in a session of its own, takes eight ninths of a processor from an editor. So a process that has stepped back keeps its
-children in its own session, and that session as a whole has the nice value (sched(7), "The autogroup feature").
+A nice value alone is not enough. Linux autogroups (on by default) schedule by session: the nice value counts only
+within a session, and all sessions get equal shares. A job with eight children, each in its own session, would take
+eight ninths of a processor from an editor. A lowered process therefore keeps its children in its own session, and the
+nice value is set for the whole session (sched(7), "The autogroup feature").
 """
 
 from __future__ import annotations
@@ -15,25 +15,26 @@ from threading import Timer
 
 AUTOGROUP = Path("/proc/self/autogroup")
 N_TRIES, RETRY_S = 20, 0.15
-"""Only one session of the machine may change its value each tenth of a second, if it is not the administrator's."""
+"""Retries and their interval in seconds: for non-administrators, the machine allows one change per tenth of a
+second."""
 
 _has_stepped_back = False
 
 
 def step_back(niceness: int) -> None:
-    """Let everything else go first from now on, with all children that the supervisor starts. Never raises: where a
-    system has none of this, the work is done all the same."""
+    """Lower the priority of this process and of all children that the supervisor starts. Never raises: on a system
+    without support the work runs at normal priority."""
     global _has_stepped_back
     _has_stepped_back = True
     os.nice(niceness)
-    with suppress(AttributeError, OSError):  # only Linux has it; a sandbox may forbid it
+    with suppress(AttributeError, OSError):  # Linux only; a sandbox may forbid it
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-    if os.getsid(0) == os.getpid():  # a session that holds others than us, a terminal's, is not ours to put back
+    if os.getsid(0) == os.getpid():  # a session shared with other processes, such as a terminal's, is left alone
         _put_session_back(os.getpriority(os.PRIO_PROCESS, 0), N_TRIES)
 
 
 def stays_in_session() -> bool:
-    """Whether children belong into this process's session, rather than each into one of its own."""
+    """Return True when children belong in this process's session instead of one each."""
     return _has_stepped_back and os.getsid(0) == os.getpid()
 
 
@@ -46,4 +47,4 @@ def _put_session_back(niceness: int, n_tries: int) -> None:
             timer.daemon = True
             timer.start()
     except OSError:
-        pass  # no autogroups here, or groups of another kind, among which the plain value counts
+        pass  # no autogroups here, or other control groups, among which the plain value counts

@@ -74,14 +74,14 @@ def _connect_unix(request: dict) -> None:
 
 
 def _send_through_pair(request: dict) -> None:
-    """A pair of datagram sockets needs no connection: each end may send to any address."""
+    """Send through a datagram socket pair, whose ends can address any socket without connecting."""
     one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with one, other:
         one.sendto(b"x", request["datagrams"])
 
 
 def _resolve_name(request: dict) -> None:
-    """What a resolver does first. Whether there is a name server here is another question."""
+    """Start a name resolution. Whether a name server exists is irrelevant."""
     socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC).close()
     socket.getaddrinfo("localhost", 80)
 
@@ -99,11 +99,11 @@ def _signal_sibling(request: dict) -> None:
 
 
 def _fork_bomb(request: dict) -> None:
-    """As many children as asked for, each of which tries to leave the group."""
+    """Start the requested number of children, each of which tries to leave the group."""
     for _ in range(request["n_forks"]):
         if os.fork() == 0:
             try:
-                os.closerange(0, 3)  # whoever reads what we print waits for the last holder of its end
+                os.closerange(0, 3)  # the reader of our output waits until every copy of the pipe is closed
                 os.setsid()
                 time.sleep(SLEEP_S)
             finally:

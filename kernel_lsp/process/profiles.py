@@ -1,7 +1,7 @@
-"""Who needs which rights: the compiler, the executor, a worker with the user's code, and foreign host code.
+"""Sandbox profiles of each kind of program: compiler, executor, worker with the user's code, foreign host code.
 
-Compiler, executor and foreign code see the system's libraries, their interpreter and what they are given. A worker runs
-the user's own code, which may read what the user reads except for what is known to hold secrets.
+Compiler, executor and foreign code see the system's libraries, their interpreter and their inputs. A worker runs the
+user's own code, which may read the user's files except known secrets.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ SYSTEM = (
     *("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime"),
     *("/etc/nsswitch.conf", "/etc/passwd", "/etc/group", "/etc/os-release", "/sys/devices/system", "/sys/fs/cgroup"),
 )
-"""Programs, libraries and facts of the machine. Landlock keeps others' files in /proc closed."""
+"""Programs, libraries and machine information. Landlock hides other users' files in /proc."""
 CAP_SYS_ADMIN = 1 << 21  # <linux/capability.h>
 DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
 GPU_DEVICE_PATTERNS = ("nvidia*", "nvidia-caps", "dxg")
 OWN_THREADS = Path("/proc/self/task")
-"""CUDA names its threads there, and does not start where it cannot (measured on an H200, driver 580)."""
+"""CUDA names its threads here, and fails to start without access (measured on an H200, driver 580)."""
 GPU_READABLE = ("/sys/module/nvidia", "/sys/bus/pci", "/sys/devices", "/run/nvidia-persistenced", "/etc/nvidia")
 SECRET_FOLDERS = (
     *("/run", "/boot", "/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/sudoers.d", "/etc/ssh", "/etc/ssl/private"),
@@ -37,7 +37,7 @@ HOME_ALLOWED = (
     *(".cache", ".local", ".pyenv", ".conda", ".venv", ".venvs", ".virtualenvs", ".nv", ".triton", ".torch", ".keras"),
     *(".rye", ".asdf", ".mise", ".nix-profile", ".julia", ".python-version"),
 )
-"""Hidden entries of a home that hold interpreters, packages and caches. Every other hidden one may hold secrets."""
+"""Hidden entries of a home folder that hold interpreters, packages and caches. Any other may hold secrets."""
 SECRET_IN_HOME = (
     *(".cache/huggingface/token", ".cache/huggingface/stored_tokens", ".local/share/keyrings", ".local/share/kwalletd"),
     *(".local/share/containers", ".local/share/jupyter/runtime", ".local/share/TelegramDesktop", "snap"),
@@ -49,11 +49,11 @@ CACHE_VARIABLES = {
     "CUDA_CACHE_PATH": "cuda",
     "MPLCONFIGDIR": "matplotlib",
 }
-"""Where torch and what is below it keep what they compiled, so that a worker may write there and nowhere else."""
+"""Cache folders of torch and its compilers, redirected so that a worker writes only there."""
 
 
 def compiler_confinement(level: SandboxLevel, readable: Sequence[Path]) -> Confinement:
-    """NVRTC in our interpreter: it reads the toolkit, writes nothing and starts nothing."""
+    """Confine NVRTC in our interpreter: reads the toolkit, writes and starts nothing."""
     return Confinement(
         level,
         readable=(*_system(), *_interpreter(Path(sys.executable)), *readable),
@@ -63,7 +63,7 @@ def compiler_confinement(level: SandboxLevel, readable: Sequence[Path]) -> Confi
 
 
 def executor_confinement(level: SandboxLevel, *, readable: Sequence[Path], writable: Sequence[Path]) -> Confinement:
-    """The PTX executor in our interpreter: inputs to read, outputs to write, nothing to start."""
+    """Confine the PTX executor in our interpreter: reads inputs, writes outputs, starts nothing."""
     package = Path(__file__).resolve().parents[1]
     return Confinement(
         level,
@@ -77,8 +77,8 @@ def executor_confinement(level: SandboxLevel, *, readable: Sequence[Path], writa
 def worker_confinement(
     level: SandboxLevel, python: Path, *, scratch: Path | None, cache: Path, private: Sequence[Path] = ()
 ) -> Confinement:
-    """The user's code under the user's interpreter, with the GPU where there is one. Without a `scratch` folder of its
-    own it may write to the temporary folder. `private` is kept from it beside what is known to hold secrets."""
+    """Confine the user's code under the user's interpreter, with the GPU if there is one. Without a `scratch` folder it
+    may write to the temporary folder. `private` is hidden in addition to known secrets."""
     folder = scratch or Path(tempfile.gettempdir())
     if level in (SandboxLevel.NONE, SandboxLevel.LIMITS):
         return Confinement(level, may_start_programs=True)
@@ -98,7 +98,7 @@ def worker_confinement(
 def foreign_confinement(
     level: SandboxLevel, python: Path, *, readable: Sequence[Path], scratch: Path, may_start_programs: bool
 ) -> Confinement:
-    """A stranger's host code with torch and the GPU: its own files, a folder to write to, and no one else's anything.
+    """Confine foreign host code with torch and the GPU: its own files, one writable folder, nothing of the user's.
     Building needs `may_start_programs`; running does not."""
     return Confinement(
         level,
@@ -121,10 +121,10 @@ def profiler_confinement(
     needs_counters: bool,
     private: Sequence[Path] = (),
 ) -> Confinement:
-    """A profiler or sanitizer around our own program, which launches a candidate's device code: it reads what a worker
-    reads and writes to one folder. It talks to that program over sockets, so there is no filter of system calls, but a
-    network of its own with nothing in it, where root can make one. Where counters are needed and the driver gives them
-    to who may administrate the machine alone, root keeps that right."""
+    """Confine a profiler or sanitizer and our program below it, which launches a candidate's device code. It reads what
+    a worker reads and writes to one folder. It reaches that program over sockets, so it has no system-call filter, but
+    an empty network namespace where root can create one. Where the driver grants performance counters to administrators
+    only, root keeps that capability."""
     if level in (SandboxLevel.NONE, SandboxLevel.LIMITS):
         return Confinement(level, may_start_programs=True, has_network=False)
     return Confinement(
@@ -145,12 +145,12 @@ def profiler_confinement(
 
 
 def linter_confinement(level: SandboxLevel, readable: Sequence[Path]) -> Confinement:
-    """clang-tidy on one file: it reads that and headers, and writes nothing."""
+    """Confine clang-tidy on one file: it reads that and headers, and writes nothing."""
     return Confinement(level, readable=(*_system(), *readable), max_file_bytes=0, may_start_programs=True)
 
 
 def cache_environment(cache: Path) -> tuple[tuple[str, str], ...]:
-    """Variables that lead torch's caches into a folder."""
+    """Return variables that redirect torch's caches to a folder."""
     return tuple((variable, str(cache / folder)) for variable, folder in CACHE_VARIABLES.items())
 
 
@@ -168,7 +168,7 @@ def _system() -> tuple[Path, ...]:
 
 @functools.cache
 def _interpreter(python: Path) -> tuple[Path, ...]:
-    """The environment of an interpreter, and the installation that the environment was made from."""
+    """Return the interpreter's environment, and the installation that it was created from."""
     prefixes = {python.parent.parent, python.resolve().parent.parent}
     if python == Path(sys.executable):
         prefixes |= {Path(sys.prefix), Path(sys.base_prefix), Path(site.getusersitepackages())}
@@ -185,7 +185,8 @@ def _gpu_devices() -> tuple[Path, ...]:
 
 
 def _are_counters_for_administrators() -> bool:
-    """As NVIDIA's page on ERR_NVGPUCTRPERM says. True where the driver does not tell."""
+    """Return True when the driver restricts performance counters to administrators (NVIDIA, ERR_NVGPUCTRPERM) or does
+    not say."""
     if not _gpu_devices():
         return False
     try:
@@ -199,14 +200,14 @@ def _own_threads() -> tuple[Path, ...]:
 
 
 def _working_directory() -> tuple[Path, ...]:
-    """Where the user works is theirs to read, be it in a hidden folder; a home as a whole is not."""
+    """Return the working directory, readable even inside a hidden folder, but not an entire home."""
     here = Path(os.path.realpath(os.curdir))
     return () if any(here in secret.parents for secret in _secrets()) else (here,)
 
 
 @functools.cache
 def _all_but_secrets(private: tuple[Path, ...]) -> tuple[Path, ...]:
-    """The largest folders and files that hold no secret. What appears later beside a secret is not among them."""
+    """Return the largest folders and files without secrets. Files created next to a secret later are not included."""
     secrets = (
         _secrets() | {*map(_real, private)} | {Path("/dev"), Path("/proc"), Path("/sys/kernel"), Path("/sys/firmware")}
     )

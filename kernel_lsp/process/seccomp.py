@@ -1,7 +1,7 @@
 """The system-call filter of confined processes, as the bytes of a BPF program for `prctl(PR_SET_SECCOMP)`.
 
-What is on the lists fails with EACCES or EPERM, as if the user lacked the right; everything else is the kernel's
-business. Numbers are from <asm/unistd_64.h> and <asm-generic/unistd.h>, structures from <linux/seccomp.h>.
+Listed calls fail with EACCES or EPERM, as if the user lacked the right; all others are left to the kernel. Numbers are
+from <asm/unistd_64.h> and <asm-generic/unistd.h>, structures from <linux/seccomp.h>.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Architecture:
-    """`audit` is what the kernel calls it in a filter; `numbers` maps the system calls that we name to their numbers,
+    """`audit` identifies the architecture in a filter; `numbers` maps the system calls used here to their numbers,
     without those that the architecture lacks."""
 
     audit: int
@@ -50,12 +50,12 @@ _AARCH64 = {
     **{"finit_module": 273, "bpf": 280, "execveat": 281, "userfaultfd": 282, "kexec_file_load": 294, **_SINCE_5_1},
 }
 ARCHITECTURES = {"x86_64": Architecture(0xC000003E, _X86_64), "aarch64": Architecture(0xC00000B7, _AARCH64)}
-"""By what `platform.machine()` says; the codes are AUDIT_ARCH_* of <linux/audit.h>."""
+"""Architectures by `platform.machine()`; the codes are AUDIT_ARCH_* of <linux/audit.h>."""
 
 CONNECTING = ("connect",)
 LISTENING = ("bind", "listen", "accept", "accept4")
-"""A socket of any family, also netlink and UNIX, is denied: without one there is nothing to connect. Who may listen
-gets UNIX sockets that cannot connect: CUDA opens one for its own children. io_uring would be a way round."""
+"""Sockets of every other family are denied, also netlink: nothing can be connected. `may_listen` allows UNIX sockets
+that cannot connect, since CUDA opens one for its children. io_uring would bypass the filter."""
 OTHER_PROCESSES = ("ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "kcmp", "pidfd_getfd")
 KERNEL = (
     *("mount", "umount2", "pivot_root", "chroot", "open_tree", "move_mount", "fsopen", "fsconfig", "fsmount", "fspick"),
@@ -65,9 +65,9 @@ KERNEL = (
     *("settimeofday", "clock_settime", "clock_adjtime", "adjtimex", "sethostname", "setdomainname", "acct"),
     *("quotactl", "iopl", "ioperm", "syslog", "vhangup", "personality"),
 )
-"""What changes the machine, makes namespaces, or widens what of the kernel can be attacked."""
+"""Calls that change the machine, create namespaces, or widen the kernel's attack surface."""
 STAYS_IN_GROUP = ("setsid", "setpgid")
-"""They do nothing and say that it worked: whatever a confined process starts dies with its group."""
+"""These report success without effect, so that everything a confined process starts dies with its group."""
 PROGRAMS = ("fork", "vfork", "execve", "execveat")
 
 CLONE_THREAD = 0x00010000
@@ -104,7 +104,8 @@ def filter_program(machine: str, *, may_start_programs: bool, may_listen: bool) 
 
 
 def _denied(numbers: dict[str, int], *, may_start_programs: bool, may_listen: bool) -> Iterator[tuple[int, bytes]]:
-    """Always, whatever the arguments. glibc takes ENOSYS for clone3 as a wish for clone, whose flags can be seen."""
+    """Return the calls that are always denied. On ENOSYS for clone3 glibc falls back to clone, whose flags a filter can
+    inspect."""
     lists: list[tuple[tuple[str, ...], int]] = [
         (CONNECTING if may_listen else (*CONNECTING, *LISTENING), errno.EACCES),
         (OTHER_PROCESSES, errno.EPERM),
@@ -119,7 +120,8 @@ def _denied(numbers: dict[str, int], *, may_start_programs: bool, may_listen: bo
 
 
 def _conditional(*, may_start_programs: bool, may_listen: bool) -> Iterator[tuple[str, list[bytes]]]:
-    """What depends on an argument: threads but no namespaces, pairs of streams but no datagrams, no addresses."""
+    """Return the calls that depend on an argument: threads but no namespaces, stream pairs but no datagrams, no
+    addresses."""
     clone = [_statement(_LOAD, _ARGUMENTS), *_when(_ANY_BIT, CLONE_NAMESPACES, [_fail(errno.EPERM)])]
     if not may_start_programs:
         clone += _unless(_ANY_BIT, CLONE_THREAD, [_fail(errno.EPERM)])

@@ -1,5 +1,4 @@
-"""Does the sandbox hold? A probe, confined as the compiler, the executor, a worker and foreign code are, tries what
-none of them may do."""
+"""Test the sandbox: a probe, confined as each profile in turn, attempts what no profile may do."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ from kernel_lsp.process.tree import running_now
 PROBE = Path(probe.__file__)
 DEADLINE_S = 30.0
 N_FORKS = 24
-"""Enough to see whether a bomb would go off, few enough to go unnoticed where it does."""
+"""Children of the fork bomb: enough to detect it, few enough to be harmless."""
 FORK_BOMB = "fork bomb"
 N_LOOKS, LOOK_EVERY_S = 10, 0.1
 PROFILER = "profiler"
@@ -42,8 +41,8 @@ COUNTERS_NEEDED = "the driver gives counters to administrators alone, who on thi
 
 @dataclass(frozen=True)
 class Attempt:
-    """What a child confined as `profile` tried. `was_denied` is what should be; `detail` says what it met, and
-    `why_open` why the profile does not deny it."""
+    """One escape attempt by a child confined as `profile`. `was_denied` is the expected result; `detail` describes the
+    outcome, and `why_open` why the profile cannot deny it."""
 
     profile: str
     what: str
@@ -53,7 +52,8 @@ class Attempt:
 
 
 async def self_test(level: SandboxLevel) -> tuple[Attempt, ...]:
-    """Every attempt of every profile at a level. A fork bomb counts as denied when nothing of it outlives its group."""
+    """Run every attempt of every profile at a level. A fork bomb counts as denied when none of its processes outlives
+    its group."""
     with tempfile.TemporaryDirectory(prefix="kernel-lsp-probe-") as folder:
         root = Path(folder)
         found: list[Attempt] = []
@@ -66,7 +66,7 @@ async def self_test(level: SandboxLevel) -> tuple[Attempt, ...]:
 
 
 def _profiles(level: SandboxLevel, root: Path) -> dict[str, Confinement]:
-    """As the product makes them, with a scratch folder of the probe's."""
+    """Build the profiles as in production, with a scratch folder for the probe."""
     python, scratch = Path(sys.executable), root / "scratch"
     scratch.mkdir()
     return {
@@ -116,7 +116,7 @@ async def _attempts(profile: str, result: ProcessResult, root: Path) -> list[Att
 
 
 def _why_open(profile: str, what: str) -> str:
-    """Only of a profiler: whatever else it cannot be denied is a hole."""
+    """Return the reason for a profiler's permitted attempts; in any other profile a success is a hole."""
     if profile != PROFILER:
         return ""
     if what in SOCKET_ATTEMPTS:
@@ -126,7 +126,7 @@ def _why_open(profile: str, what: str) -> str:
 
 @contextmanager
 def _surroundings(root: Path) -> Iterator[dict[str, object]]:
-    """A secret, a folder, and listeners that the probe must not reach, beside its own folder."""
+    """Create a secret, a folder and listeners outside the probe's own folder, which it must not reach."""
     home = root / "home" / ".ssh"
     home.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
@@ -150,7 +150,7 @@ def _surroundings(root: Path) -> Iterator[dict[str, object]]:
 
 
 async def _are_gone(root: Path) -> bool:
-    """Whether nothing of a killed group is left. It takes a moment to die."""
+    """Wait until no process of a killed group is left; return False on timeout."""
     for _ in range(N_LOOKS):
         if not _survivors(root):
             return True
@@ -159,10 +159,10 @@ async def _are_gone(root: Path) -> bool:
 
 
 def _survivors(root: Path) -> list[int]:
-    """Processes that were told of the folder."""
+    """Return the processes whose arguments name the folder."""
     found = []
     for each in running_now():
-        with suppress(OSError):  # it ended while we looked
+        with suppress(OSError):  # it ended during the scan
             if str(root) in Path(f"/proc/{each}/cmdline").read_text(errors="replace"):
                 found.append(each)
     return found

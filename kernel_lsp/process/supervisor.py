@@ -1,8 +1,7 @@
-"""Runs other programs so that none outlives us, outruns its deadline or fills our memory.
+"""Run other programs so that none outlives us, exceeds its deadline or fills our memory.
 
-A child is the leader of its own process group, is killed with the whole group, and dies when we die (Linux's
-parent-death signal), also of `kill -9`. What it prints is read as it comes and kept up to a bound. With a `Confinement`
-it has no more rights than that gives.
+A child leads its own process group, is killed with the whole group, and dies with us (Linux's parent-death signal),
+even on `kill -9`. Its output is read continuously and kept up to a bound. A `Confinement` restricts its rights.
 """
 
 from __future__ import annotations
@@ -32,7 +31,8 @@ MAX_MESSAGE_BYTES = 256 << 20
 STDERR_TAIL_BYTES = 64 << 10
 READ_BYTES = 1 << 16
 REAP_S = 2.0
-"""What is killed is gone in milliseconds, even with gigabytes to give back: past it, it is not going."""
+"""Maximum time to reap a killed process, in seconds. It takes milliseconds, even with gigabytes of memory; a process
+alive after that is stuck."""
 REAP_POLL_S = 0.005
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 ENVIRONMENT_ALLOWED = (
@@ -50,15 +50,15 @@ ENVIRONMENT_ALLOWED = (
     "PYTHONPATH",
     "OMP_NUM_THREADS",
 )
-"""What a child sees of our environment. API keys are not on it, and nothing may put them there."""
+"""Environment variables passed to children. API keys are not listed, and must never be."""
 
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
 @dataclass(frozen=True)
 class ProcessResult:
-    """A finished program. `returncode` is negative for a signal, as in `subprocess`. `truncated` says that output past
-    the bound was read and dropped."""
+    """A finished program. `returncode` is negative for a signal, as in `subprocess`. `truncated` means that output
+    beyond the bound was dropped."""
 
     returncode: int
     stdout: bytes
@@ -69,7 +69,7 @@ class ProcessResult:
 
 
 def scrubbed_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment children get: the allowed names, and `extra`."""
+    """Return a child's environment: the allowed variables, and `extra`."""
     kept = {name: os.environ[name] for name in ENVIRONMENT_ALLOWED if name in os.environ}
     return {**kept, "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "0", **(extra or {})}
 
@@ -85,7 +85,7 @@ async def run(
     confinement: Confinement | None = None,
     how: How = "exec",
 ) -> ProcessResult:
-    """Run a program to its end or its deadline. Raises OSError when it cannot be started."""
+    """Run a program until its end or deadline. Raises OSError when it cannot be started."""
     started = time.monotonic()
     process = await _start(argv, environment, directory, confinement, how)
     out, err = _BoundedOutput(max_output_bytes), _BoundedOutput(max_output_bytes)
@@ -117,7 +117,7 @@ class Answered:
 
 @dataclass(frozen=True)
 class Died:
-    """The program ended instead of answering. `stderr` is the end of what it printed."""
+    """The program ended without answering. `stderr` is the end of its stderr."""
 
     returncode: int
     stderr: str
@@ -125,7 +125,7 @@ class Died:
 
 @dataclass(frozen=True)
 class Overran:
-    """No answer within the deadline; the program was killed."""
+    """No answer before the deadline; the program was killed."""
 
     deadline_s: float
     stderr: str
@@ -162,7 +162,7 @@ class Conversation:
 
     @property
     def pid(self) -> int:
-        """Of the program. Raises RuntimeError before `start`."""
+        """Process id of the program. Raises RuntimeError before `start`."""
         if self._process is None:
             raise RuntimeError("the conversation was not started")
         return self._process.pid
@@ -173,7 +173,7 @@ class Conversation:
 
     async def start(self) -> None:
         """Start the program, unless it runs. Raises OSError when it cannot be started."""
-        async with self._starting:  # two who start it at once get the same process
+        async with self._starting:  # concurrent callers share one process
             if not self.is_alive:
                 await self._start()
 
@@ -182,7 +182,8 @@ class Conversation:
         self._drain = asyncio.create_task(self._stderr.drain(self._process.stderr))
 
     async def ask(self, request: Mapping[str, Any], *, deadline_s: float) -> Answered | Died | Overran:
-        """Send one request and wait for its answer. A cancelled wait kills the program: its state is unknown."""
+        """Send one request and wait for its answer. A cancelled wait kills the program, whose state would be
+        unknown."""
         async with self._turn:
             process = self._process
             if process is None or process.stdin is None or process.stdout is None:
@@ -214,7 +215,7 @@ class Conversation:
                 os.killpg(self._process.pid, number)
 
     def kill(self) -> None:
-        """Begin to end the program and everything it started; `close` waits for that."""
+        """Start killing the program and everything it started; `close` waits for the end."""
         if self._process is not None:
             _kill(self._process)
 
@@ -228,10 +229,10 @@ class Conversation:
 
 
 async def kill_group(process: asyncio.subprocess.Process) -> None:
-    """Kill the process, its whole group and what it started outside of it, and reap it. Harmless when it is gone
-    already. Comes to an end whatever is left of it."""
+    """Kill and reap the process, its group, and what it started outside the group. Harmless when it is gone already.
+    Always terminates."""
     killed = _kill(process)
-    # A cancelled caller still has to reap: nobody else will.
+    # A cancelled caller still has to reap; nothing else will.
     reaping = asyncio.ensure_future(_reap(process, killed))
     try:
         await asyncio.shield(reaping)
@@ -253,8 +254,8 @@ def _kill(process: asyncio.subprocess.Process) -> tuple[int, ...]:
 
 
 async def _reap(process: asyncio.subprocess.Process, killed: Sequence[int]) -> None:
-    """asyncio calls a process ended when its pipes are closed, too: an orphan that was not found may hold them open for
-    ever, and a process that hangs in a driver does not die. So our ends are closed, and nobody waits longer."""
+    """Reap the process. asyncio considers it ended only once its pipes are closed, but an orphan may hold them open for
+    ever, and a process stuck in a driver does not die. Therefore close our ends and stop waiting."""
     if not await _has_ended(process):
         process._transport.close()  # type: ignore[attr-defined]  # Process has no way of its own to let go of pipes
         await _has_ended(process)
@@ -297,7 +298,7 @@ async def _start(
         cwd=str(directory) if directory else None,
         start_new_session=own_session,
         process_group=None if own_session else 0,
-        # The launcher of a confined child asks for the signal itself; without code of ours to run, the fork is cheap.
+        # The launcher of a confined child sets the signal itself; without a preexec function the fork is cheap.
         preexec_fn=None if is_confined else _die_with_parent,
         limit=MAX_MESSAGE_BYTES,
     )
@@ -309,18 +310,18 @@ async def _start(
 
 
 _GROUPS: weakref.WeakKeyDictionary[asyncio.subprocess.Process, TaskGroup] = weakref.WeakKeyDictionary()
-"""Of the children that have one."""
+"""Task groups of the children that have one."""
 
 
 def _group_for(confinement: Confinement | None) -> TaskGroup | None:
-    """bwrap's namespaces hold all that is in them, and nothing in them may write where groups are joined."""
+    """Return a new task group; none for bwrap, whose namespaces contain all processes and hide the group's files."""
     if confinement is None or confinement.level in (SandboxLevel.NONE, SandboxLevel.BWRAP):
         return None
     return new_group(confinement.max_tasks)
 
 
 def _die_with_parent() -> None:
-    """Runs in the child between fork and exec: asks the kernel to kill it when the parent dies."""
+    """Ask the kernel to kill the child when the parent dies; runs in the child between fork and exec."""
     if _LIBC is not None:
         _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
@@ -335,7 +336,7 @@ async def _feed(process: asyncio.subprocess.Process, data: bytes) -> None:
 
 
 class _BoundedOutput:
-    """Keeps the first `bound` bytes and reads the rest away, so that a chatty child never blocks."""
+    """Keeps the first `bound` bytes and discards the rest, so that the child never blocks on a full pipe."""
 
     def __init__(self, bound: int) -> None:
         self._bound, self._kept, self.truncated = bound, bytearray(), False

@@ -1,7 +1,7 @@
-"""How many tasks, processes and threads alike, a confined child and all below it may be.
+"""Limit the processes and threads of a confined child and its descendants.
 
-RLIMIT_NPROC holds every user to it but root. For root each child gets a pids cgroup where one can be made, which also
-finds whatever the child left behind; where none can, `task_watch` counts once a second.
+RLIMIT_NPROC enforces it for every user but root. For root each child gets a pids cgroup where one can be created, which
+also finds orphans; elsewhere `task_watch` counts once a second.
 """
 
 from __future__ import annotations
@@ -24,37 +24,35 @@ CGROUPS = Path("/sys/fs/cgroup")
 PREFIX = "kernel-lsp-"
 N_REMOVALS, REMOVE_EVERY_S = 20, 0.01
 TRIAL_S = 5.0
-"""A group is busy until the last of its processes is reaped."""
+"""Timeout in seconds for the removal of a trial group, which is busy until its last process is reaped."""
 _NUMBERS = itertools.count()
 
 
 @dataclass(frozen=True)
 class TaskGroup:
-    """A pids cgroup of one child. The child joins it by `procs`, before it gives up its rights."""
+    """A pids cgroup of one child. The child joins it through `procs`, before it drops its rights."""
 
     folder: Path
 
     @property
     def procs(self) -> Path:
-        """Writing a process id here moves the process into the group."""
+        """File that moves a process into the group when its id is written."""
         return self.folder / "cgroup.procs"
 
     def kill(self) -> None:
-        """Kill everything in the group, wherever it moved among sessions and parents."""
+        """Kill everything in the group, whatever its session and parent."""
         with suppress(OSError):
             (self.folder / "cgroup.kill").write_text("1")  # version 2, Linux 5.14
             return
         killed: set[int] = set()
-        while (
-            new := self._pids() - killed
-        ):  # again for what was being forked meanwhile; the dead are listed for a while
+        while new := self._pids() - killed:  # repeat for concurrent forks; dead processes stay listed for a while
             for pid in new:
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
             killed |= new
 
     def remove(self) -> bool:
-        """Remove the group once it is empty; whether that is done."""
+        """Remove the group if it is empty; return True on success."""
         with suppress(FileNotFoundError):
             try:
                 self.folder.rmdir()
@@ -69,14 +67,14 @@ class TaskGroup:
 
 
 def holder() -> Holder:
-    """What holds a confined child to its number of tasks here."""
+    """Return the mechanism that limits a confined child's tasks here."""
     if os.geteuid() != 0:
         return "rlimit"
     return "watch" if _parent() is None else "cgroup"
 
 
 def new_group(max_tasks: int) -> TaskGroup | None:
-    """A group for a child to come; None where this user may not make one, or needs none."""
+    """Create a group for a new child; None where this user may not, or needs none."""
     parent = _parent() if os.geteuid() == 0 else None
     if parent is None:
         return None
@@ -91,7 +89,7 @@ def new_group(max_tasks: int) -> TaskGroup | None:
 
 
 def tries_to_remove(group: TaskGroup) -> Iterator[float]:
-    """Seconds to wait before each further try, until the group is gone or stays."""
+    """Yield the waits in seconds before each retry, until the group is removed or retries are exhausted."""
     for _ in range(N_REMOVALS):
         if group.remove():
             return
@@ -103,7 +101,7 @@ def tries_to_remove(group: TaskGroup) -> Iterator[float]:
 
 @functools.cache
 def _parent() -> Path | None:
-    """The group below which groups can be made, joined and removed: it is tried out once."""
+    """Return the parent for new groups; one is created, joined and removed as a trial, once."""
     parent = _own_group()
     if parent is None:
         return None
@@ -122,7 +120,7 @@ def _parent() -> Path | None:
 
 
 def _own_group() -> Path | None:
-    """Our own group of the hierarchy that counts tasks, of version 1 or 2; None where there is none."""
+    """Return our own group in the hierarchy that counts tasks, version 1 or 2; None where there is none."""
     try:
         lines = [line for line in Path("/proc/self/cgroup").read_text().splitlines() if line.count(":") >= 2]
     except OSError:
@@ -140,7 +138,7 @@ def _existing(folder: Path) -> Path | None:
 
 
 def _delegating(folder: Path) -> Path | None:
-    """A group of version 2 counts tasks below it when it is told to; it can be where it is the root of its tree."""
+    """Return a version 2 group with task counting enabled for its children; possible at the root of its tree."""
     control = folder / "cgroup.subtree_control"
     try:
         if "pids" not in control.read_text().split():
@@ -151,7 +149,7 @@ def _delegating(folder: Path) -> Path | None:
 
 
 def _sweep(parent: Path) -> None:
-    """Groups whose maker was killed."""
+    """Remove groups whose creator was killed."""
     for folder in parent.glob(f"{PREFIX}*-*"):
         named = re.fullmatch(rf"{PREFIX}(\d+)-\d+", folder.name)
         if named and not Path(f"/proc/{named[1]}").exists():

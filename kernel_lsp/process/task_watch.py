@@ -1,4 +1,4 @@
-"""Counts the tasks of children that nothing else holds to a number, once a second for all of them together."""
+"""Count the tasks of children without another limit, once a second for all of them together."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ WATCH_EVERY_S = 1.0
 _PROC = Path("/proc")
 _WATCHED: dict[asyncio.AbstractEventLoop, dict[Process, int]] = {}
 _PLACES = (1, 2, 17)
-"""Of parent, group and number of threads in /proc/PID/stat, behind the name: fields 4, 5 and 20 of proc(5)."""
+"""Indices of parent, group and thread count in /proc/PID/stat after the name: fields 4, 5 and 20 of proc(5)."""
 
 
 def watch(process: Process, max_tasks: int) -> None:
-    """Kill the child with all that it started when they are more than so many. Ends with the child."""
+    """Kill the child and its descendants when they exceed the limit. Ends with the child."""
     loop = asyncio.get_running_loop()
     is_first = loop not in _WATCHED
     _WATCHED.setdefault(loop, {})[process] = max_tasks
@@ -44,7 +44,7 @@ async def _watch_all(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def end_those_over(watched: Mapping[Process, int]) -> None:
-    """Look once, at all of them together."""
+    """Check all children in one pass."""
     tasks = _tasks()
     for process, max_tasks in watched.items():
         if _n_tasks(process.pid, tasks) > max_tasks:
@@ -63,7 +63,7 @@ class _Running:
 
 
 def _n_tasks(pid: int, tasks: Mapping[int, _Running]) -> int:
-    """Of the group that the process leads, and of all below it, wherever that moved."""
+    """Count the tasks of the group led by the process, and of all descendants, including those that left it."""
     children: dict[int, list[int]] = {}
     for child, running in tasks.items():
         children.setdefault(running.parent, []).append(child)
@@ -78,7 +78,7 @@ def _n_tasks(pid: int, tasks: Mapping[int, _Running]) -> int:
 def _tasks() -> dict[int, _Running]:
     found = {}
     for each in running_now():
-        with suppress(OSError, ValueError, IndexError):  # it ended while we looked
+        with suppress(OSError, ValueError, IndexError):  # it ended during the scan
             stat = (_PROC / str(each) / "stat").read_bytes()
             fields = stat[stat.rindex(b")") + 2 :].split()
             found[each] = _Running(*(int(fields[place]) for place in _PLACES))

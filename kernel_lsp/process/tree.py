@@ -1,4 +1,4 @@
-"""Processes below a process, wherever they moved: a child in a session of its own is still a child (Linux)."""
+"""Find the descendants of a process: a child in its own session is still a child (Linux)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ _PROC = Path("/proc")
 
 
 def running_now() -> tuple[int, ...]:
-    """Every process there is; none where there is no /proc. Any of them may have ended a moment later."""
+    """Return every process; none without /proc. Any of them may end at any time."""
     return tuple(int(name) for name in os.listdir(_PROC) if name.isdigit()) if _PROC.is_dir() else ()
 
 
 def descendants(pid: int) -> tuple[int, ...]:
-    """Children, grandchildren and so on, nearest first; none where there is no /proc."""
+    """Return children, grandchildren and so on, nearest first; none without /proc."""
     parents: dict[int, list[int]] = {}
     for each in running_now():
-        with suppress(OSError, ValueError, IndexError):  # it ended while we looked
+        with suppress(OSError, ValueError, IndexError):  # it ended during the scan
             parents.setdefault(_parent((_PROC / str(each) / "stat").read_bytes()), []).append(each)
     found, below = [], [pid]
     while below:
@@ -29,8 +29,8 @@ def descendants(pid: int) -> tuple[int, ...]:
 
 
 def kill_tree(pid: int) -> tuple[int, ...]:
-    """Kill the process and all below it; returns them. They are found before the first dies: an orphan has another
-    parent. The kernel ends them a moment later: `is_running` says when."""
+    """Kill the process and its descendants; return them. They are found first, because orphans get another parent. The
+    kernel ends them asynchronously: poll `is_running`."""
     killed = (pid, *descendants(pid))
     for each in killed:
         with suppress(ProcessLookupError, PermissionError):
@@ -39,7 +39,7 @@ def kill_tree(pid: int) -> tuple[int, ...]:
 
 
 def is_running(pid: int) -> bool:
-    """A process that has ended and that nobody has asked about yet does not run; without /proc none is seen to."""
+    """Return True for a running process: not for a zombie, and never without /proc."""
     try:
         return _state((_PROC / str(pid) / "stat").read_bytes()) not in (b"Z", b"X")
     except OSError:
@@ -47,10 +47,10 @@ def is_running(pid: int) -> bool:
 
 
 def _state(stat: bytes) -> bytes:
-    """The third field of /proc/PID/stat."""
+    """Return the third field of /proc/PID/stat."""
     return stat[stat.rindex(b")") + 2 :].split()[0]
 
 
 def _parent(stat: bytes) -> int:
-    """The fourth field of /proc/PID/stat; the second, a name in parentheses, may hold anything."""
+    """Return the fourth field of /proc/PID/stat; the second, a name in parentheses, may contain anything."""
     return int(stat[stat.rindex(b")") + 2 :].split()[1])

@@ -1,7 +1,7 @@
 """The engine's side of the worker: a conversation with a program under the user's interpreter.
 
-What the user's file does wrong is raised as `TargetError` with file, line and next step; what is wrong with the
-interpreter as `EnvironmentProblem`. A worker that died or overran its deadline is over: use a new one.
+Errors in the user's file are raised as `TargetError` with file, line and next step; errors of the interpreter as
+`EnvironmentProblem`. A worker that died or exceeded its deadline is unusable: start a new one.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ CASE_DEADLINE_S = 300.0
 DESCRIBE_DEADLINE_S = 60.0
 STDERR_LINES = 3
 COMPILED_PARTS = ("torch", "torch/_dynamo", "torch/export", "sympy")
-"""What a capture imports; a plain `import torch` does not import it all."""
+"""Packages that a capture imports; a plain `import torch` does not import all of them."""
 COMPILED_MARKER = "complete"
-"""The file that the program `bytecode` makes in the folder of bytecode when it is done."""
+"""File that the program `bytecode` creates in the bytecode folder when it is done."""
 WORKER_CACHE = "worker"
-"""The folder of torch's and Triton's caches, in the cache folder."""
+"""Folder of torch's and Triton's caches, in the cache folder."""
 
 OperationName = Literal["forward", "backward"]
 
 
 @dataclass(frozen=True)
 class CaseTensor:
-    """A tensor in a file: raw, little-endian, row-major. `dtype` is that of the bytes."""
+    """A tensor in a file: raw, little-endian, row-major. `dtype` is that of the stored bytes."""
 
     name: str
     path: Path
@@ -49,12 +49,13 @@ class CaseTensor:
 
 @dataclass(frozen=True)
 class Rounding:
-    """How far PyTorch itself is off for one output, over the `n_finite` elements that are finite in both results.
+    """PyTorch's own rounding error for one output, over the `n_finite` elements that are finite in both results.
 
-    `native_...` is the distance of its result at the declared dtype from the fp64 reference; `response_...` is how far
-    the reference moves when the inputs move by one rounding. Norms are not relative. `has_one_answer` says that the
-    output is of 16 bits and rounded once: then it is the reference's nearest number, and nothing else; `may_recur` that
-    the task takes integers, and may look up few numbers with many of them."""
+    `native_...` is the distance of its result at the declared dtype from the fp64 reference; `response_...` is the
+    change of the reference when the inputs change by one rounding. Norms are absolute. `has_one_answer` marks a 16-bit
+    output that is rounded exactly once, and must therefore be correctly rounded. `may_recur` marks a task with integer
+    inputs, which may look up few numbers many times.
+    """
 
     n_finite: int
     reference_l2: float
@@ -68,9 +69,9 @@ class Rounding:
 
 @dataclass(frozen=True)
 class ChosenFrom:
-    """What integers of an output are places of, along `dim`: `values` are float64, with numbers for NaN and infinities.
-    `ties` masks the elements for which the place of any equal element is correct. Elements are equal if they are no
-    farther apart than `unit` times the larger of their size and `least`."""
+    """Values that an integer output indexes along `dim`: `values` are float64, with numbers for NaN and infinities.
+    `ties` masks the elements for which the index of any equal element is correct. Elements are equal if they differ by
+    at most `unit` times the larger of their magnitude and `least`."""
 
     values: CaseTensor
     ties: CaseTensor
@@ -82,14 +83,13 @@ class ChosenFrom:
 
 @dataclass(frozen=True)
 class CaseFiles:
-    """One case on disk. `expected` is the fp64 reference; `native` is what PyTorch gives at the declared dtypes, as
-    float64 bytes, for outputs that are not floating or not finite throughout; `roundings` has every output.
-    `may_lose_nans` names outputs of which `expected` has what is left without a NaN of PyTorch's, which is right, too.
-    `unspecified` has the masks of elements for which any value is correct, of outputs with such elements. `chosen` says
-    for outputs of integers what they are places of: PyTorch does not say which of equal elements it gives.
-    `eager_bytes` is what PyTorch's own run needed at its peak beside its inputs, where a GPU did it, else 0.
-    `is_degenerate` says that most of the reference is not finite, or that the family cannot be made: then `reason` says
-    why, and the case tells nothing."""
+    """One case on disk. `expected` is the fp64 reference; `native` is PyTorch's result at the declared dtypes, as
+    float64 bytes, for outputs that are not floating-point or not finite throughout; `roundings` has every output.
+    `may_lose_nans` names outputs where `expected` has the alternative to a NaN of PyTorch's, which is correct, too.
+    `unspecified` masks elements for which any value is correct. `chosen` describes the values that integer outputs
+    index: PyTorch does not specify which of equal elements it selects. `eager_bytes` is the peak memory of PyTorch's
+    own run in addition to its inputs if it ran on a GPU, else 0. `is_degenerate` marks an inconclusive case: most of
+    the reference is not finite, or the family cannot be generated; `reason` says which."""
 
     family: str
     seed: int
@@ -108,7 +108,7 @@ class CaseFiles:
 
 @dataclass(frozen=True)
 class Interpreter:
-    """What a worker says of itself."""
+    """Versions and devices that a worker reports."""
 
     python: Path
     python_version: str
@@ -121,7 +121,8 @@ class Interpreter:
 class Worker:
     """One worker process. Use as ``async with``; it starts on entry and is killed with its children on exit.
 
-    It may write to `scratch` (by default the temporary folder) and to torch's caches below `cache`, and has no network.
+    It may write to `scratch` (by default the temporary folder) and to torch's caches below `cache`, and has no
+    network.
     """
 
     def __init__(
@@ -134,7 +135,7 @@ class Worker:
         sandbox: SandboxLevel | None = None,
         program: Path = WORKER_PROGRAM,
     ) -> None:
-        """`sandbox` is how the process is confined; None takes the strongest level that this machine has."""
+        """`sandbox` is the process's confinement level; None selects the strongest of this machine."""
         self.python = python
         self._capture_deadline_s = capture_deadline_s
         folder = (cache or default_cache_directory()) / WORKER_CACHE
@@ -148,7 +149,7 @@ class Worker:
         )
 
     async def __aenter__(self) -> Worker:
-        """Once started it stays the same process: a worker may be warmed up before it is handed over."""
+        """Start the process, unless it is already running: a worker may be warmed up before it is handed over."""
         try:
             await self._conversation.start()
         except OSError as error:
@@ -163,24 +164,24 @@ class Worker:
         return self._conversation.is_alive
 
     def kill(self) -> None:
-        """Begin to end it. Memory of a GPU takes a moment to be given back: of several workers, at once."""
+        """Start killing it. GPU memory takes a moment to be released, so kill several workers at once."""
         self._conversation.kill()
 
     def hold(self) -> None:
-        """Stop it where it is, with its children, e.g. while something else is timed. What it runs on a GPU ends."""
+        """Suspend it and its children, e.g. while something else is timed. Its running GPU kernels finish."""
         self._conversation.signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """After `hold`."""
+        """Resume after `hold`."""
         self._conversation.signal(signal.SIGCONT)
 
     @property
     def pid(self) -> int:
-        """Of its process. Raises RuntimeError before it was started."""
+        """Process id. Raises RuntimeError before the start."""
         return self._conversation.pid
 
     async def describe(self) -> Interpreter:
-        """Versions and devices. Raises EnvironmentProblem when the interpreter has no usable torch."""
+        """Return versions and devices. Raises EnvironmentProblem when the interpreter has no usable torch."""
         reply = await self._ask({"command": "describe"}, DESCRIBE_DEADLINE_S)
         return Interpreter(
             python=Path(reply["python"]),
@@ -192,9 +193,8 @@ class Worker:
         )
 
     async def compile_ahead(self) -> None:
-        """Where nobody compiled torch's Python files, the first worker of a machine does: then on all cores at once,
-        as one alone takes seven seconds (two cores, torch 2.13). A process that comes too late, or does not start,
-        changes nothing but that time."""
+        """Compile torch's Python files on all cores, where the installation did not: a single core takes seven seconds
+        (two cores, torch 2.13). Failure or late completion only costs that time."""
         if self._bytecode is None or (marker := self._bytecode / COMPILED_MARKER).exists():
             return
         with suppress(OSError):
@@ -207,19 +207,19 @@ class Worker:
             )
 
     async def open_context(self, device: int) -> None:
-        """Have it begin to open a GPU, which goes on beside whatever it is asked next."""
+        """Start opening a GPU context, concurrently with the next requests."""
         await self.converse("open_context", {"device": device}, deadline_s=self._capture_deadline_s)
 
     async def prepare_capture(self) -> None:
-        """Have it import what a capture needs, which takes seconds. What is wrong there is told by whoever asks next;
-        what is asked meanwhile waits its turn."""
+        """Start importing the modules for a capture, which takes seconds. The next request reports any error; requests
+        sent meanwhile are queued."""
         await self.converse("prepare_capture", {}, deadline_s=self._capture_deadline_s)
 
     async def capture(self, source: TargetSource, *, with_backward: bool, configuration: int = 0) -> Task:
-        """Import the user's file, run what it names on inputs without values, and return its graph.
+        """Import the user's file, run the target on inputs without values, and return its graph.
 
-        `configuration` is a number among a task folder's; another than the first leaves the first one's capture alone.
-        Raises TargetError (the file raises, hangs, exits, or computes what cannot be captured), EnvironmentProblem.
+        `configuration` is an index in a task folder; capturing a later one keeps the first capture. Raises TargetError
+        (the file raises, hangs, exits, or computes what cannot be captured), EnvironmentProblem.
         """
         request = {
             "command": "capture",
@@ -243,11 +243,11 @@ class Worker:
         gpu: int | None = None,
         values: Sequence[float] = (),
     ) -> CaseFiles:
-        """Write inputs, the fp64 reference and PyTorch's own result for the task captured last, below `directory`.
+        """Write inputs, the fp64 reference and PyTorch's own result for the last captured task, below `directory`.
 
-        `configuration` picks among the captures of a task folder; `shapes` gives the shape of each tensor argument by
-        name; `gpu` is the index of one that is ours meanwhile; `values` are put into the inputs. Raises TargetError
-        when the user's code fails there.
+        `configuration` selects a capture of a task folder; `shapes` gives the shape of each tensor argument by name;
+        `gpu` is the index of a GPU reserved for us; `values` are inserted into the inputs. Raises TargetError when the
+        user's code fails.
         """
         request = {
             "command": "make_cases",
@@ -288,8 +288,8 @@ class Worker:
     ) -> None:
         """Run one vendor library function on files and write its results to files.
 
-        `arguments` are JSON values in which ``{"tensor": name}`` is one of `tensors`; `results` say where each result
-        goes, and with which dtype and shape. Raises TargetError when the function refuses them.
+        `arguments` are JSON values in which ``{"tensor": name}`` refers to `tensors`; `results` give each result's
+        file, dtype and shape. Raises TargetError when the function rejects them.
         """
         request = {
             "command": "run_library",
@@ -301,13 +301,13 @@ class Worker:
         await self._ask(request, deadline_s)
 
     async def ask(self, command: str, arguments: Mapping[str, Any], *, deadline_s: float) -> dict[str, Any]:
-        """Any other command, e.g. one of the GPU's. Raises what the worker's error says."""
+        """Send any other command, e.g. one for the GPU. Raises the worker's error."""
         return await self._ask({"command": command, **arguments}, deadline_s)
 
     async def converse(
         self, command: str, arguments: Mapping[str, Any], *, deadline_s: float
     ) -> Answered | Died | Overran:
-        """Any command, with whatever comes of it as a value. An answer that is no JSON counts as a death."""
+        """Send any command; return its outcome as a value. A reply that is not JSON counts as a death."""
         try:
             return await self._conversation.ask({"command": command, **arguments}, deadline_s=deadline_s)
         except ValueError:
@@ -316,8 +316,8 @@ class Worker:
     # --- below: asking
 
     def _environment(self) -> dict[str, str]:
-        """Where nobody compiled torch's Python files, what Python compiles is kept in our folder: nothing is written
-        beside anybody's files."""
+        """Return the environment. Where torch's bytecode is missing, Python's bytecode cache goes to our folder, so
+        that nothing is written next to other files."""
         return scrubbed_environment({"PYTHONPYCACHEPREFIX": str(self._bytecode)} if self._bytecode else {})
 
     async def _ask(self, request: dict[str, Any], deadline_s: float) -> dict[str, Any]:
@@ -334,7 +334,7 @@ class Worker:
         return answer.reply
 
     async def _ask_about(self, source: TargetSource, request: dict[str, Any], deadline_s: float) -> dict[str, Any]:
-        """Ask while the user's code runs: an end without an answer is the file's doing."""
+        """Send a request that runs user code: an end without a reply is the file's fault."""
         answer = await self._conversation.ask(request, deadline_s=deadline_s)
         if isinstance(answer, Overran):
             raise TargetError(
@@ -359,8 +359,8 @@ class Worker:
 
 
 def _is_compiled(python: Path) -> bool:
-    """Whether torch's Python files were compiled when they were installed. uv does not, and then each start would: 5 s
-    instead of 2 (measured, torch 2.11). Who imported torch once has compiled a part of it."""
+    """Return True when the installation compiled torch's Python files. uv does not, and then each start would take 5 s
+    instead of 2 (measured, torch 2.11). A previous import of torch compiles only a part."""
     folders = python.parent.parent.glob("lib*/python3*/site-packages")
     parts = [folder / part for folder in folders if (folder / "torch").is_dir() for part in COMPILED_PARTS]
     return all((part / "__pycache__").is_dir() for part in parts)
@@ -378,7 +378,7 @@ def _cannot_start(python: Path, error: OSError) -> EnvironmentProblem:
 
 
 def as_error(error: Mapping[str, Any]) -> KernelLspError:
-    """What a worker's ``error`` object says, to be raised."""
+    """Convert a worker's ``error`` object to an exception."""
     kinds: dict[str, type[KernelLspError]] = {
         "target": TargetError,
         "environment": EnvironmentProblem,
@@ -395,7 +395,7 @@ def _ending(returncode: int) -> str:
 
 
 def _tail(died: Died) -> str:
-    """The last lines it printed, which often say why."""
+    """Return the last lines of its output, which often give the reason."""
     lines = [line.strip() for line in died.stderr.splitlines() if line.strip()][-STDERR_LINES:]
     return f": {' | '.join(lines)}" if lines else ""
 

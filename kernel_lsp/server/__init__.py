@@ -1,1 +1,1 @@
-"""The language server. The only room that knows the Language Server Protocol; nothing of the user's runs in it."""
+"""The language server. Only this package knows the Language Server Protocol; no user code runs in its process."""

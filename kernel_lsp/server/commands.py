@@ -1,4 +1,4 @@
-"""What `workspace/executeCommand` does. A command that starts a job answers with its id before the job has begun."""
+"""Implement `workspace/executeCommand`. A command that starts a job replies with its id before the job begins."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ from kernel_lsp.server.protocol import messages as protocol
 from kernel_lsp.server.protocol.rpc import structure_strictly
 
 ANALYSIS_WAIT_S, FIRST_ANALYSIS_S = 0.5, 5.0
-"""A text takes some hundredths of a second, the first one as long as its analyst takes to start."""
+"""Maximum waits for an analysis, in seconds: one takes some hundredths of a second, the first also the process's
+start-up."""
 UNTRUSTED = "The workspace is not trusted, so nothing of it is run. Trust it first."
 
 
 async def execute(server: KernelLanguageServer, params: types.ExecuteCommandParams) -> Any:
-    """Run a command. Raises JsonRpcInvalidParams for one that there is not, or arguments that are none."""
+    """Run a command. Raises JsonRpcInvalidParams for an unknown command or invalid arguments."""
     command = next((known for known in protocol.COMMANDS if known.name == params.command), None)
     if command is None:
         raise JsonRpcInvalidParams(message=f"there is no command {params.command!r}")
@@ -54,7 +55,7 @@ async def _optimize_with_backward(server: KernelLanguageServer, about: protocol.
 
 
 async def _up_to_date(server: KernelLanguageServer, uri: str) -> None:
-    """Wait a moment for the analysis of the text as it is now, so that a result is known to be of it."""
+    """Wait briefly for the analysis of the current text, so that the result is attributed to it."""
     document = server.documents.named(uri)
     if document is not None:
         is_new = server.analyses.latest(document).asked_serial < 0
@@ -129,7 +130,7 @@ async def _profile(server: KernelLanguageServer, about: protocol.DocumentArgumen
 
 
 def _kernel(server: KernelLanguageServer, about: protocol.DocumentArguments) -> Document:
-    """The open kernel file that a command is about. Raises JsonRpcInvalidParams, also in an untrusted workspace."""
+    """Return the open kernel file of a command. Raises JsonRpcInvalidParams, also in an untrusted workspace."""
     _allow(server)
     document = server.documents.named(about.uri)
     if document is None or document.language != "cuda":
@@ -198,7 +199,7 @@ _HANDLERS: dict[str, Callable[[KernelLanguageServer, Any], Any]] = {
 
 
 def _allow(server: KernelLanguageServer) -> None:
-    """Raises JsonRpcInvalidParams in an untrusted workspace."""
+    """Raise JsonRpcInvalidParams in an untrusted workspace."""
     if not server.trust.allows_commands:
         server.say(types.MessageType.Warning, UNTRUSTED)
         raise JsonRpcInvalidParams(message=UNTRUSTED)
@@ -206,7 +207,8 @@ def _allow(server: KernelLanguageServer) -> None:
 
 
 def _check_saved(server: KernelLanguageServer, document: Document, path: Path) -> None:
-    """The worker imports the file: one that is not saved would give another kernel than the user sees code for."""
+    """Require a saved file: the worker imports it from disk, so unsaved code would give a kernel for other code than
+    shown."""
     if not is_saved(document, path):
         message = f"Save {path.name} first: the file on disk is what gets optimized."
         server.say(types.MessageType.Warning, message)
@@ -218,6 +220,6 @@ def _argument(command: protocol.Command, arguments: list[Any]) -> Any:
         if len(arguments) > 1:
             raise TypeError("one object is expected")
         return structure_strictly(arguments[0] if arguments else {}, command.argument)
-    except Exception as error:  # converters raise whatever the malformed value made them stumble over
+    except Exception as error:  # converters raise arbitrary exceptions on malformed values
         name = command.argument.__name__
         raise JsonRpcInvalidParams(message=f"{command.name} takes one {name}: {error}") from None

@@ -1,4 +1,4 @@
-"""Estimates that are made anew by themselves, since the settings that they were made with hold no more."""
+"""Re-estimate targets whose settings have changed."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from kernel_lsp.server.settings import are_alike
 
 
 def renew_estimates(server: KernelLanguageServer) -> None:
-    """Forget those that hold no more, and begin to make them anew: nobody can tell a client to ask for a hover again,
-    so the answer should be there when it does."""
+    """Drop outdated estimates and recompute them: the protocol cannot refresh an open hover, so the answer must be
+    ready when the client asks again."""
     for uri, symbol, made_with in server.knowledge.settings_of_estimates():
         document = server.documents.get(uri)
         if document is None:

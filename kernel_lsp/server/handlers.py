@@ -1,4 +1,4 @@
-"""What each message of the protocol does. Every handler is short: work is in another process, answers are at hand."""
+"""Handle each message of the protocol. Handlers are short: work runs in other processes, and replies are cached."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from kernel_lsp.server.protocol.conversion import change_of
 from kernel_lsp.server.settings import SECTION
 
 FIRST_ANALYSIS_S = 5.0
-"""A request waits so long for a text that was never analysed. With an older analysis it does not wait: that is carried
-along with the edits since."""
+"""Maximum wait of a request for the first analysis of a text, in seconds. A later request uses the rebased older
+analysis."""
 FRESH_ACTIONS_S = 0.03
-"""Quick fixes are only of the text as it is now: a moment's wait may be worth it."""
+"""Maximum wait of a code action request for a current analysis, in seconds: quick fixes need one."""
 PULL_S = 10.0
-"""Diagnostics are asked for in the background: they are worth waiting for."""
+"""Maximum wait of a diagnostics pull, in seconds; clients pull in the background."""
 
 
 def register(server: KernelLanguageServer) -> None:
-    """Bind every message, the end of jobs and changed settings to their handlers."""
+    """Bind handlers to every message, the end of jobs and changed settings."""
     server.when_job_ends, server.when_settings_change = job_ended, renew_estimates
     for method, handler in HANDLERS.items():
         server.feature(method)(handler)
@@ -126,7 +126,7 @@ def _did_save(ls: KernelLanguageServer, params: types.DidSaveTextDocumentParams)
 
 
 async def _check_again(ls: KernelLanguageServer, document: Document, *, is_measured: bool) -> None:
-    """Check a kernel, if its text has a plan, once that is read: whoever saves may have typed a moment before."""
+    """Check a saved kernel, if it has a plan, once its latest text is analysed."""
     known = await ls.analyses.current(document, PULL_S)
     is_open = ls.documents.get(document.uri) is document
     if known.analysis.has_plan and is_open and ls.trust.allows_background_work:
@@ -134,7 +134,7 @@ async def _check_again(ls: KernelLanguageServer, document: Document, *, is_measu
 
 
 async def _estimate_again(ls: KernelLanguageServer, document: Document) -> None:
-    """The targets whose code has changed since they were estimated."""
+    """Re-estimate the targets whose code has changed."""
     known = await ls.analyses.current(document, PULL_S)
     for target in known.analysis.targets:
         estimate = ls.knowledge.estimate(document.uri, target.symbol)
@@ -223,7 +223,7 @@ async def _hover(ls: KernelLanguageServer, params: types.HoverParams) -> types.H
         return None
     analysis = await _analysis(ls, document)
     line = params.position.line
-    settings = ls.settings_for(document.file)  # first: estimates from before a changed pyproject.toml are forgotten
+    settings = ls.settings_for(document.file)  # first: estimates outdated by a changed pyproject.toml are dropped
     if document.language == "cuda":
         text = cuda_hover(document, analysis, ls.knowledge, line, settings.target_gpu)
     else:
@@ -236,7 +236,7 @@ async def _hover(ls: KernelLanguageServer, params: types.HoverParams) -> types.H
 
 
 def _pending(ls: KernelLanguageServer, document: Document, analysis: Analysis, line: int) -> str:
-    """Starts an estimate where it may start by itself; says what is going on, or what the user can do."""
+    """Start an estimate if it may run automatically; return its status, or what the user can do."""
     target = analysis.target_at(line)
     if target is None or not target.inputs:
         return ""
@@ -320,7 +320,7 @@ async def _status(ls: KernelLanguageServer, params: protocol.StatusParams) -> pr
 
 
 async def _analysis(ls: KernelLanguageServer, document: Document) -> Analysis:
-    """In the lines of the text as it is now."""
+    """Return the analysis rebased onto the current text."""
     known = ls.analyses.latest(document)
     if known.asked_serial < 0:
         known = await ls.analyses.current(document, FIRST_ANALYSIS_S)

@@ -1,4 +1,4 @@
-"""What jobs have told about files: estimates, checks and runs, each with the text it is about."""
+"""Cache the results of jobs by file: estimates, checks and runs, each with the text that it is about."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from kernel_lsp.server.analysis.analysis_types import Target
 from kernel_lsp.server.documents.documents import Document
 
 PLAN_SOURCE = "plan"
-"""The rules find what is wrong with a launch plan; a check's findings of it would say the same again."""
+"""Source of plan findings in a check; omitted, since the rules report the same."""
 
 
 @dataclass(frozen=True)
 class KnownEstimate:
-    """An estimate of the target whose text had this digest, in the document's text at `serial`, with these settings."""
+    """An estimate of the target text with this digest, in the document at `serial`, under these settings."""
 
     estimate: TargetEstimate
     digest: str
@@ -31,7 +31,7 @@ class KnownEstimate:
 
 @dataclass(frozen=True)
 class NoEstimate:
-    """Why there is none, of the target whose text had this digest, with these settings."""
+    """Reason for a missing estimate of the target text with this digest, under these settings."""
 
     reason: str
     digest: str
@@ -40,7 +40,7 @@ class NoEstimate:
 
 @dataclass(frozen=True)
 class KnownCapture:
-    """What an engine has captured: the target whose text had this digest, in the document's text at `serial`."""
+    """A capture of the target text with this digest, in the document at `serial`."""
 
     digest: str
     serial: int
@@ -48,31 +48,31 @@ class KnownCapture:
 
 @dataclass(frozen=True)
 class KnownCheck:
-    """A verdict on a document's text at `serial`."""
+    """A verdict on the document's text at `serial`."""
 
     verdict: Verdict
     serial: int
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Each once, without those that the rules have."""
+        """Return the findings, deduplicated, without those of the rules."""
         every = dict.fromkeys((*getattr(self.verdict.outcome, "findings", ()), *self.verdict.findings))
         return tuple(finding for finding in every if finding.source != PLAN_SOURCE)
 
     def facts(self, kernel: str) -> tuple[KernelFacts, ...]:
-        """What ptxas says of a kernel, once for each of its instances."""
+        """Return the facts that ptxas reports for each instance of a kernel."""
         return tuple(facts for facts in self.verdict.kernels if _base_name(facts.kernel) == _base_name(kernel))
 
 
 @dataclass(frozen=True)
 class KnownProfile:
-    """A profile of a document's text at `serial`."""
+    """A profile of the document's text at `serial`."""
 
     report: ProfileReport
     serial: int
 
     def by_line(self) -> dict[int, list[LineProfile]]:
-        """What each 0-based line of that text does, in each kernel that has it, the costliest first."""
+        """Return the profiles of each 0-based line in every kernel that contains it, highest share first."""
         found: dict[int, list[LineProfile]] = {}
         for line in sorted(self.report.lines(), key=lambda line: -line.share):
             found.setdefault(line.line - 1, []).append(line)
@@ -80,7 +80,7 @@ class KnownProfile:
 
 
 class Knowledge:
-    """By document or file. Nothing here outlives the server: the archive does."""
+    """Results by document or file. They live as long as the server; the archive is persistent."""
 
     def __init__(self) -> None:
         self._estimates: dict[tuple[str, str], KnownEstimate] = {}
@@ -102,11 +102,11 @@ class Knowledge:
         return self._estimates.get((uri, symbol))
 
     def settings_of_estimates(self) -> tuple[tuple[str, str, Settings], ...]:
-        """The document and the symbol of each estimate, or of why there is none, and what it was made with."""
+        """Yield the document, symbol and settings of each estimate or missing estimate."""
         return tuple((*key, known.settings) for key, known in (self._estimates | self._no_estimates).items())
 
     def forget_estimate(self, uri: str, symbol: str) -> None:
-        """The settings have changed that it was made with."""
+        """Drop an estimate whose settings have changed."""
         self._estimates.pop((uri, symbol), None)
         self._no_estimates.pop((uri, symbol), None)
 
@@ -114,19 +114,19 @@ class Knowledge:
         self._captures[uri, symbol] = capture
 
     def capture(self, uri: str, symbol: str) -> KnownCapture | None:
-        """The last one of the target."""
+        """Return the target's last capture."""
         return self._captures.get((uri, symbol))
 
     def learn_no_estimate(self, uri: str, symbol: str, why: NoEstimate) -> None:
         self._no_estimates[uri, symbol] = why
 
     def why_no_estimate(self, uri: str, target: Target) -> str:
-        """What went wrong with this text of the target; empty when nothing did. Trying again would not help."""
+        """Return why this text of the target has no estimate, empty without an error. A retry would fail again."""
         why = self._no_estimates.get((uri, target.symbol))
         return why.reason if why is not None and why.digest == target.digest else ""
 
     def lines(self, document: Document, targets: Iterable[Target]) -> list[tuple[int, LineEstimate, bool]]:
-        """Where each estimated line of the document is now, and whether the target has changed since."""
+        """Return the current line of each estimate in the document, and whether the target has changed since."""
         found = []
         for target in targets:
             known = self._estimates.get((document.uri, target.symbol))
@@ -152,7 +152,7 @@ class Knowledge:
         return self._profiles.get(document.uri)
 
     def profiled_lines(self, document: Document) -> dict[int, list[LineProfile]]:
-        """By the line where it is now; without lines that were edited."""
+        """Return the profiles by current line, without edited lines."""
         known = self._profiles.get(document.uri)
         if known is None:
             return {}
@@ -164,7 +164,7 @@ class Knowledge:
         return known is not None and known.serial != document.serial
 
     def forget(self, uri: str) -> None:
-        """The document was closed: what was known of its text goes with it."""
+        """Drop the results of a closed document."""
         self._checks.pop(uri, None)
         self._profiles.pop(uri, None)
         for of_targets in (self._estimates, self._no_estimates, self._captures):
@@ -178,7 +178,7 @@ class Knowledge:
         self._index()
 
     def learn_run(self, workspace: Path, run: RunSummary, digest: str) -> None:
-        """A run that ended now, of the target whose text had this digest."""
+        """Record a finished run of the target text with this digest."""
         others = tuple(other for other in self._runs.get(workspace, ()) if other.run_id != run.run_id)
         self._runs[workspace] = (run, *others)
         self._index()
@@ -188,16 +188,16 @@ class Knowledge:
         return next((run for runs in self._runs.values() for run in runs if run.run_id == run_id), None)
 
     def last_result(self, path: Path | None, symbol: str) -> RunSummary | None:
-        """The newest run of the target that found a kernel."""
+        """Return the target's newest run that found a kernel."""
         return next((run for run in self._of(path, symbol) if run.candidate_id is not None), None)
 
     def interrupted(self, path: Path | None, symbol: str) -> RunSummary | None:
-        """The newest run of the target, when it did not finish."""
+        """Return the target's newest run, if it did not finish."""
         newest = next(iter(self._of(path, symbol)), None)
         return newest if newest is not None and newest.is_resumable else None
 
     def is_stale(self, run: RunSummary, target: Target, path: Path | None) -> bool:
-        """Whether the code has changed since the run. Of a run before our time only the file's date can tell."""
+        """Return True when the code has changed since the run. For a run of an earlier session, compare file dates."""
         digest = self._digests.get(run.run_id)
         if digest:
             return digest != target.digest
@@ -207,13 +207,13 @@ class Knowledge:
             return True
 
     def _of(self, path: Path | None, symbol: str) -> list[RunSummary]:
-        """Whichever way through links the file was opened."""
+        """Return the runs of a file, whatever symbolic links it was opened through."""
         if path is None or not self._of_file:
             return []
         return [run for run in self._of_file.get(os.path.realpath(path), ()) if _same_target(run.symbol, symbol)]
 
     def _index(self) -> None:
-        """A lens is asked for often and about every target, a run ends rarely."""
+        """Index the runs by target: lenses are requested often, runs end rarely."""
         self._of_file = {}
         for runs in self._runs.values():
             for run in runs:
@@ -224,7 +224,7 @@ class Knowledge:
 
 
 def _same_target(run_symbol: str, symbol: str) -> bool:
-    """A KernelBench file's run names no symbol: it is of its class `Model`."""
+    """Match a run to a target. A KernelBench file's run has no symbol: it belongs to its class `Model`."""
     return run_symbol == symbol or (not run_symbol and symbol == "Model")
 
 

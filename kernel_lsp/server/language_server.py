@@ -1,4 +1,4 @@
-"""The server's state, and what joins its parts: documents, analyses, knowledge, jobs and the client."""
+"""The server's state, which connects documents, analyses, cached results, jobs and the client."""
 
 from __future__ import annotations
 
@@ -84,32 +84,33 @@ class KernelLanguageServer(LanguageServer):
         self._lensed: dict[str, tuple[object, ...]] = {}
 
     def report_server_error(self, error: Exception, source: Any) -> None:
-        """Into the log alone: who asked has an answer already, and nobody else can do anything about it."""
+        """Log the error only: the requester already has a reply."""
         is_ours = not isinstance(error, JsonRpcInvalidParams)
         logger.log(logging.ERROR if is_ours else logging.INFO, "%s: %s", getattr(source, "__name__", source), error)
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Do it beside everything else; its exceptions go to the log."""
+        """Run in the background; log its exceptions."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(_log_failure)
 
     async def close(self) -> None:
-        """End every job and every process of ours, within the second and a half that engines are given."""
+        """End every job and process within the 1.5 s granted to engines."""
         for task in (*self._tasks,):
             task.cancel()
         await asyncio.gather(self.jobs.close(), self.engines.close(), self.analyses.close(), return_exceptions=True)
 
     def forget(self, uri: str) -> None:
-        """A document was closed, or begins anew: what was known of its text goes."""
+        """Drop the results of a closed or reopened document."""
         self.knowledge.forget(uri)
         self._lensed.pop(uri, None)
 
     # --- settings
 
     def settings_for(self, path: Path | None) -> Settings:
-        """The settings for a file, or for none. A wrong one is told once, and then those before it hold."""
+        """Return the settings for a file, or the defaults. An invalid setting is reported once, and the previous values
+        stay."""
         directory = path.parent if path is not None else (self.folders[0] if self.folders else Path.cwd())
         try:
             return self.settings.of(directory)
@@ -118,7 +119,7 @@ class KernelLanguageServer(LanguageServer):
             return self.settings.latest(directory)
 
     def _settings_changed(self) -> None:
-        """At once what was made with other settings goes; what is shown follows, where nobody sees to that anyway."""
+        """Drop results of other settings at once, and refresh what the client shows."""
         self._has_news = True
         self.when_settings_change(self)
         asyncio.get_running_loop().call_soon(self._show_news)
@@ -128,7 +129,7 @@ class KernelLanguageServer(LanguageServer):
             self.everything_changed()
 
     async def read_configuration(self) -> None:
-        """Ask the client for its values: for everything, and for each folder."""
+        """Request the client's configuration, globally and for each folder."""
         if not self.client.gives_configuration:
             return
         items = [types.ConfigurationItem(section=SECTION)]
@@ -148,17 +149,17 @@ class KernelLanguageServer(LanguageServer):
     # --- telling the client
 
     def say(self, kind: types.MessageType, message: str) -> None:
-        """A message that the user sees."""
+        """Show a message to the user."""
         self.window_show_message(types.ShowMessageParams(type=kind, message=message))
 
     def say_once(self, kind: types.MessageType, message: str) -> None:
-        """A message that would otherwise come with every edit."""
+        """Show a message once, not after every edit."""
         if message not in self._said:
             self._said.add(message)
             self.say(kind, message)
 
     async def show(self, path: Path) -> bool:
-        """Open a file in the editor; False when the client has no way to."""
+        """Open a file in the editor; return False if the client cannot."""
         if not self.client.shows_documents:
             return False
         try:
@@ -168,7 +169,7 @@ class KernelLanguageServer(LanguageServer):
         return shown.success
 
     def diagnostics(self, document: Document) -> list[types.Diagnostic]:
-        """Everything to say about a document now."""
+        """Return the current diagnostics of a document."""
         if not self.settings_for(document.file).diagnostics:
             return []
         analysis = self.analyses.latest(document).now(document)
@@ -176,7 +177,8 @@ class KernelLanguageServer(LanguageServer):
         return diagnostics_of(document, analysis, check, shows_related=self.client.shows_related)
 
     def analysis_changed(self, document: Document) -> None:
-        """New findings and targets. A client asks for lenses after each edit by itself; that was before this."""
+        """Publish new findings and targets. Lenses are refreshed too: the client's own request after the edit came too
+        early."""
         self._publish(document)
         analysis = self.analyses.latest(document).analysis
         lensed = (analysis.has_plan, analysis.kernels, *((each.symbol, each.line) for each in analysis.targets))
@@ -185,7 +187,7 @@ class KernelLanguageServer(LanguageServer):
             self.spawn(_harmless(self.workspace_code_lens_refresh_async(None)))
 
     def knowledge_changed(self, document: Document | None) -> None:
-        """New numbers, verdicts or runs."""
+        """Publish new times, verdicts or runs."""
         if document is not None:
             self._publish(document)
             if self.client.pulls_diagnostics:
@@ -196,7 +198,7 @@ class KernelLanguageServer(LanguageServer):
             self.spawn(_harmless(self.workspace_inlay_hint_refresh_async(None)))
 
     def everything_changed(self) -> None:
-        """Settings or trust: what is shown may be another."""
+        """Refresh everything after a change of settings or trust."""
         self.settings.look()
         self._has_news = False
         logging.getLogger("kernel_lsp").setLevel(self.settings_for(None).log_level.upper())
@@ -207,7 +209,7 @@ class KernelLanguageServer(LanguageServer):
         self.knowledge_changed(None)
 
     def _publish(self, document: Document) -> None:
-        """Nothing before the first analysis: an empty list would say that there is nothing to find."""
+        """Publish diagnostics, but not before the first analysis: an empty list would mean no findings."""
         if not self.client.pulls_diagnostics and self.analyses.latest(document).is_any:
             self.text_document_publish_diagnostics(
                 types.PublishDiagnosticsParams(document.uri, self.diagnostics(document), document.version)
@@ -216,7 +218,7 @@ class KernelLanguageServer(LanguageServer):
     # --- runs
 
     def list_runs(self, path: Path | None) -> None:
-        """Learn of the earlier runs of a file's workspace, once. Without an archive there is nothing to ask."""
+        """Load the earlier runs of a file's workspace, once; needs an archive."""
         if path is None or not self.trust.allows_commands:
             return
         workspace = find_workspace(path.parent)
@@ -264,7 +266,7 @@ class KernelLanguageServer(LanguageServer):
 
 
 async def _harmless(request: Coroutine[Any, Any, Any]) -> None:
-    """A client may refuse to refresh."""
+    """Ignore a client's refusal to refresh."""
     try:
         await request
     except ClientRefused as error:
@@ -277,7 +279,7 @@ def _log_failure(task: asyncio.Task[Any]) -> None:
 
 
 def _wants(initialized: Initialized, what: str) -> bool:
-    """Whether the client's capabilities say that it takes more than the protocol demands."""
+    """Return True when the client declares an experimental capability of ours."""
     experimental = _object(_object(initialized.params.get("capabilities")).get("experimental"))
     return _object(experimental.get("kernelLsp")).get(what) is True
 
@@ -287,7 +289,7 @@ def _object(value: Any) -> dict[str, Any]:
 
 
 def _folders(params: dict[str, Any]) -> list[Path]:
-    """The workspace folders; the root of a client that knows only one."""
+    """Return the workspace folders, or the root of a client without folder support."""
     given = params.get("workspaceFolders")
     uris = [folder.get("uri") for folder in given if isinstance(folder, dict)] if isinstance(given, list) else []
     uris = uris or [params.get("rootUri")]

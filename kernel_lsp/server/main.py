@@ -11,7 +11,7 @@ EXIT_OK, EXIT_UNASKED = 0, 1
 
 
 def serve() -> int:
-    """Serve one client until it says `exit` or is gone; returns the exit status that the protocol wants."""
+    """Serve one client until `exit` or disconnection; return the exit status that the protocol requires."""
     connection = _connect()
     try:
         initialized = shake_hands(connection)
@@ -19,13 +19,13 @@ def serve() -> int:
         return EXIT_UNASKED
     if isinstance(initialized, Left):
         return EXIT_UNASKED
-    from kernel_lsp.server.program import run  # heavy: only after the client has its answer
+    from kernel_lsp.server.program import run  # heavy import, deferred until the client has its answer
 
     return run(connection, initialized)
 
 
 def _connect() -> Connection:
-    """Stdout is for the protocol alone: whatever else prints, in any library, goes to stderr."""
+    """Reserve stdout for the protocol: output of any library goes to stderr."""
     stdout = os.dup(sys.stdout.fileno())
     os.set_inheritable(stdout, False)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""The server after its handshake: reads messages, hands them out, and ends with everything that it started."""
+"""The server after its handshake: read and dispatch messages, and stop every child process at the end."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from kernel_lsp.server.protocol.handshake import READ_BYTES, Connection, Initial
 PARENT_CHECK_S = 2.0
 FLUSH_S = 0.5
 SETTINGS_CHECK_S = 1.0
-"""Between two looks at when the settings' files were written: some microseconds each."""
+"""Interval between checks of the settings files' modification times, in seconds; each costs some microseconds."""
 
 
 def run(connection: Connection, initialized: Initialized) -> int:
-    """Serve until `exit`, the end of the input, a signal, or the client's death. Does not come back: threads that wait
-    for something must not keep the process."""
+    """Serve until `exit`, the end of input, a signal, or the client's death. Does not return: blocked threads must not
+    keep the process alive."""
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    logging.getLogger("pygls").setLevel(logging.CRITICAL)  # what it would say, `report_server_error` says
+    logging.getLogger("pygls").setLevel(logging.CRITICAL)  # `report_server_error` reports the same
     status = asyncio.run(_serve(connection, initialized))
     sys.stderr.flush()
     os._exit(status)
@@ -35,7 +35,7 @@ def run(connection: Connection, initialized: Initialized) -> int:
 async def _serve(connection: Connection, initialized: Initialized) -> int:
     server = KernelLanguageServer(initialized)
     register(server)
-    gc.freeze()  # the modules are never garbage, and looking through them takes as long as a person notices
+    gc.freeze()  # modules are never garbage, and scanning them takes noticeable time
     writer = await _Writer.open(connection.stdout, server.stopped)
     server.protocol.set_writer(writer)
     loop = asyncio.get_running_loop()
@@ -56,7 +56,7 @@ def _endless(connection: Connection, server: KernelLanguageServer) -> tuple[Coro
 
 
 async def _read(connection: Connection, server: KernelLanguageServer) -> None:
-    """Hand out messages in order. Between two of them everything else gets its turn."""
+    """Dispatch messages in order, yielding to other tasks between two of them."""
     reader = asyncio.StreamReader()
     stdin = os.fdopen(connection.stdin, "rb", buffering=0)
     loop = asyncio.get_running_loop()
@@ -74,7 +74,7 @@ async def _read(connection: Connection, server: KernelLanguageServer) -> None:
 
 
 async def _watch_client(server: KernelLanguageServer) -> None:
-    """A client that was killed may leave its end of the pipe to a child of its own."""
+    """Watch the client: a killed client may leave its end of the pipe to a child process."""
     pid = server.client_process_id
     while isinstance(pid, int) and not isinstance(pid, bool) and pid > 0:
         await asyncio.sleep(PARENT_CHECK_S)
@@ -88,14 +88,15 @@ async def _watch_client(server: KernelLanguageServer) -> None:
 
 
 async def _watch_settings(server: KernelLanguageServer) -> None:
-    """A client may be unable to watch files, and the pyproject.toml that counts may lie above what it watches."""
+    """Poll the settings files: a client may be unable to watch files, and the relevant pyproject.toml may lie above its
+    root."""
     while True:
         await asyncio.sleep(SETTINGS_CHECK_S)
         server.settings.look()
 
 
 class _Writer:
-    """The client's end. Never blocks: a client that does not read is waited for in memory."""
+    """Write to the client without blocking: messages for a slow client are queued in memory."""
 
     def __init__(self, transport: asyncio.WriteTransport) -> None:
         self._transport = transport
@@ -114,7 +115,7 @@ class _Writer:
         self._transport.close()
 
     async def flush(self) -> None:
-        """Wait until the client has everything, up to a bound."""
+        """Wait until the client has read everything, up to a time limit."""
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_S):
                 while self._transport.get_write_buffer_size():
@@ -122,7 +123,7 @@ class _Writer:
 
 
 class _Watch(asyncio.Protocol):
-    """Notices when the client closes its end."""
+    """Detect that the client has closed its end."""
 
     def __init__(self, stopped: asyncio.Event) -> None:
         self._stopped = stopped

@@ -1,4 +1,4 @@
-"""Settings in an editor: what `kernel_lsp.config` reads, with the client's own values on top, per folder and live."""
+"""Settings in an editor: `kernel_lsp.config` overridden by the client's values, per folder and live."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ from kernel_lsp.config import Settings, load_settings
 from kernel_lsp.errors import SettingError
 
 SECTION = "kernelLsp"
-"""Of the client's configuration; names in it are camelCase."""
+"""Section of the client's configuration, with names in camelCase."""
 OF_ESTIMATES = ("target_gpu", "python", "cuda_directory", "capture_deadline_s", "memory_limit_bytes", "sandbox")
-"""Settings that an estimate, or whether there is one, depends on."""
+"""Settings that an estimate, or its failure, depends on."""
 _CAPITAL = re.compile(r"(?<!^)(?=[A-Z])")
 _OVERRIDE_ORIGIN = "the command line"
 
 
 @dataclass(frozen=True)
 class _Read:
-    """What holds in a folder since its pyproject.toml was as `changed` says. With an `error`, what held before.
+    """Settings of a folder, valid since its pyproject.toml was modified at `changed`. With an `error`, the previous
+    settings.
 
-    The `error` itself is never raised, only copies of it are: each time that an error is raised it remembers one more
-    place in the code, with everything that was at hand there, and this one lives as long as the setting is wrong."""
+    Only copies of `error` are raised: each raise would append a traceback frame with its locals, and this object lives
+    until the setting is corrected.
+    """
 
     changed: object
     settings: Settings
@@ -34,9 +36,8 @@ class _Read:
 
 
 class EditorSettings:
-    """The client's values, and the settings of any folder with them. `on_change` is called when those of a folder that
-    was asked for before are others by now, whoever changed them. That is found out when they are asked for again, or
-    with `look`."""
+    """The client's values, and each folder's settings with them. `on_change` is called when settings of a folder that
+    was read before have changed, whatever the source. Changes are detected on the next read, or by `look`."""
 
     def __init__(self, initial: Mapping[str, Any], on_change: Callable[[], None] = lambda: None) -> None:
         self._on_change = on_change
@@ -45,38 +46,39 @@ class EditorSettings:
         self._read: dict[Path, _Read] = {}
 
     def set_everywhere(self, values: Mapping[str, Any]) -> None:
-        """The client's values for all folders that have none of their own."""
+        """Set the client's values for all folders without their own."""
         self._everywhere = overrides_of(values)
         self._read_again()
 
     def set_for(self, folder: Path, values: Mapping[str, Any]) -> None:
-        """The client's values for a workspace folder."""
+        """Set the client's values for a workspace folder."""
         self._of_folder[folder] = overrides_of(values)
         self._read_again()
 
     def forget(self, folder: Path) -> None:
-        """The folder has left the workspace."""
+        """Remove a folder that has left the workspace."""
         self._of_folder.pop(folder, None)
         self._read_again()
 
     def overrides(self, directory: Path) -> dict[str, Any]:
-        """What the client says for files in `directory`: the innermost workspace folder with values counts."""
+        """Return the client's values for files in `directory`: those of the innermost configured workspace folder."""
         folders = [folder for folder in self._of_folder if directory.is_relative_to(folder)]
         return self._of_folder[max(folders, key=lambda folder: len(folder.parts))] if folders else self._everywhere
 
     def of(self, directory: Path) -> Settings:
-        """The settings for files in `directory`. Raises SettingError. A changed pyproject.toml counts at once."""
+        """Return the settings for files in `directory`. Raises SettingError. A changed pyproject.toml takes effect at
+        once."""
         read = self._now(directory)
         if read.error is not None:
             raise copy(read.error)
         return read.settings
 
     def latest(self, directory: Path) -> Settings:
-        """The same; where they cannot be read now those before, or the defaults."""
+        """Return the same; on an error the previous settings, or the defaults."""
         return self._now(directory).settings
 
     def look(self) -> None:
-        """Find out what has changed of all that was asked for."""
+        """Detect changes in every folder that was read."""
         for directory in tuple(self._read):
             self._now(directory)
 
@@ -101,13 +103,13 @@ class EditorSettings:
 
 
 def overrides_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that are settings, by our names. An editor has others beside them."""
+    """Return the values that are settings, by our names. An editor has others in the same section."""
     named = {_CAPITAL.sub("_", name).lower(): value for name, value in values.items() if isinstance(name, str)}
     return {name: value for name, value in named.items() if name in Settings.model_fields and value is not None}
 
 
 def are_alike(one: Settings, other: Settings) -> bool:
-    """Whether an estimate that was made with the one is as good with the other."""
+    """Return True when an estimate under one is valid under the other."""
     return all(getattr(one, name) == getattr(other, name) for name in OF_ESTIMATES)
 
 
@@ -124,7 +126,7 @@ def _load(directory: Path, overrides: Mapping[str, Any]) -> Settings:
 
 
 def _pyproject_changed(directory: Path) -> object:
-    """Says which pyproject.toml is the nearest, and when it was written; the same again while nothing has changed."""
+    """Return the nearest pyproject.toml and its modification time, equal while nothing has changed."""
     for folder in (directory, *directory.parents):
         with suppress(OSError):
             found = (folder / "pyproject.toml").stat()

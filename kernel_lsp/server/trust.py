@@ -1,4 +1,4 @@
-"""May anything of the user's run? An untrusted workspace gets parsing, static rules and static hovers, and no more."""
+"""Decide whether user code may run. An untrusted workspace gets parsing, static rules and static hovers only."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 @dataclass
 class Trust:
-    """`said` is what the client said; None until it says anything. A command that the user gives is a word, too: in a
-    workspace that nobody called untrusted it runs, and from then on things may run by themselves."""
+    """`said` is the client's answer, None until it gives one. An explicit command counts as consent in a workspace that
+    was not declared untrusted; from then on background work may run, too."""
 
     said: bool | None = None
     has_been_asked: bool = False
 
     @property
     def allows_commands(self) -> bool:
-        """What the user asks for now."""
+        """Return True when explicitly requested commands may run."""
         return self.said is not False
 
     @property
     def allows_background_work(self) -> bool:
-        """What nobody asked for: a check on save, an estimate on hover."""
+        """Return True when automatic work may run: a check on save, an estimate on hover."""
         return self.said is True or (self.said is None and self.has_been_asked)

@@ -1,1 +1,1 @@
-"""Reads text, never runs it: CUDA kernels and PyTorch targets."""
+"""Parse source text without running it: CUDA kernels and PyTorch targets."""

@@ -1,4 +1,4 @@
-"""Shapes in annotations, as jaxtyping writes them: ``x: Float32[Tensor, "batch 4096"]``."""
+"""Read shapes from jaxtyping annotations: ``x: Float32[Tensor, "batch 4096"]``."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ JAXTYPING_DTYPES = {
     "UInt8": DType.U8,
     "Bool": DType.BOOL,
 }
-"""`Float` and `Int` leave the width open: f32 and i64 are what torch makes by default."""
+"""`Float` and `Int` leave the width open; f32 and i64 are torch's defaults."""
 
 
 def tensor_item(name: str, annotation: ast.expr | None, pragma: Pragma) -> TensorItem | None:
-    """The tensor that an annotation describes in full; None for one that does not say its shape. A dim ``batch=2``
-    gives the pragma a size. Raises PragmaError for dims that are no sizes."""
+    """Return the tensor of a complete annotation; None if it has no shape. A dim ``batch=2`` gives the pragma a size.
+    Raises PragmaError for invalid dims."""
     node = _unquoted(annotation)
     if not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Tuple) or len(node.slice.elts) != 2:
         return None
@@ -38,14 +38,14 @@ def tensor_item(name: str, annotation: ast.expr | None, pragma: Pragma) -> Tenso
         return None
     texts = shape.value.split()
     if any(text.startswith(("*", "#", "?", "_")) or text == "..." for text in texts):
-        return None  # leaves dims open: only a pragma can say
+        return None  # leaves dims open: needs a pragma
     line = annotation.lineno if annotation is not None else 1
     dims = tuple(read_dim(text, name, line, pragma) for text in texts)
     return TensorItem(name, dtype, dims, None, line)
 
 
 def annotation_kind(annotation: ast.expr | None) -> AnnotationKind:
-    """What an annotation says a parameter is: ``none`` without one."""
+    """Return the kind of value that an annotation declares: ``none`` without one."""
     node = _unquoted(annotation)
     if node is None:
         return "none"
@@ -67,7 +67,7 @@ def annotation_kind(annotation: ast.expr | None) -> AnnotationKind:
 
 
 def _unquoted(annotation: ast.expr | None) -> ast.expr | None:
-    """The annotation, parsed when it stands in quotes."""
+    """Return the annotation, parsed if it is a string."""
     if not isinstance(annotation, ast.Constant) or not isinstance(annotation.value, str):
         return annotation
     try:
@@ -77,7 +77,7 @@ def _unquoted(annotation: ast.expr | None) -> ast.expr | None:
 
 
 def _last_name(node: ast.expr) -> str:
-    """``Tensor`` for ``torch.Tensor``."""
+    """Return the last part of a dotted name: ``Tensor`` for ``torch.Tensor``."""
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""

@@ -1,8 +1,8 @@
-"""Text made blank in its place, so that the lines and columns of the rest stay true."""
+"""Replace text by blanks in place, preserving the lines and columns of the rest."""
 
 from __future__ import annotations
 
 
 def blanked(text: str) -> str:
-    """Spaces in place of everything but the ends of lines. By lines: by characters, megabytes take seconds."""
+    """Replace everything but line ends by spaces. Works by lines; by characters, megabytes take seconds."""
     return "\n".join(" " * len(line) for line in text.split("\n"))

@@ -1,5 +1,5 @@
-"""The kernels of a CUDA source text, read with tree-sitter. Nothing is compiled; text that does not parse as a whole
-still gives the kernels around the fault."""
+"""Read the kernels of a CUDA source text with tree-sitter, without compiling. A text with syntax errors still yields
+the kernels around them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kernel_lsp.source.preprocessed import preprocessed
 
 @dataclass(frozen=True)
 class KernelLines:
-    """The lines of one kernel, 1-based and inclusive, from its template or attributes to its closing brace."""
+    """Lines of one kernel, 1-based and inclusive, from its template or attributes to its closing brace."""
 
     name: str
     first_line: int
@@ -28,23 +28,23 @@ class KernelLines:
 
 
 def kernel_signatures(text: str) -> tuple[KernelSignature, ...]:
-    """Every `__global__` function in the text, in order. A declaration that a definition repeats is left out.
+    """Return every `__global__` function in the text, in order, omitting declarations of a defined kernel.
 
-    Names carry their namespaces (``ns::kernel``). Simple aliases (``using vec = float4;``) in parameter types are
-    replaced by what they stand for, and so are macros; of those that conditions choose from, what is compiled counts.
-    The span is that of the name, or the line of the macro that makes the function.
+    Names include their namespaces (``ns::kernel``). In parameter types, simple aliases (``using vec = float4;``) and
+    macros are expanded; of conditional alternatives, the compiled one counts. The span is that of the name, or the line
+    of the macro that generates the function.
     """
     written = _written_signatures(text)
     return _made_signatures(text, written) if _MAY_MAKE.search(text) else written
 
 
 def kernel_line_ranges(text: str) -> tuple[KernelLines, ...]:
-    """The lines of every kernel that has a body, in order."""
+    """Return the lines of every kernel with a body, in order."""
     return kernel_lines_in(parsed_source(text))
 
 
 def kernel_lines_in(parsed: ParsedSource) -> tuple[KernelLines, ...]:
-    """The lines of every kernel that has a body, in order, of a text that was parsed already."""
+    """Return the lines of every kernel with a body, in order, from a parsed text."""
     source = _Source(parsed.data, parsed.root)
     ranges = []
     for kernel in _kernels(_walk(source)):
@@ -55,8 +55,8 @@ def kernel_lines_in(parsed: ParsedSource) -> tuple[KernelLines, ...]:
 
 
 def host_function_lines(text: str) -> tuple[int, ...]:
-    """The line of each function that says neither `__device__` nor `__global__`, and is no `constexpr` and not
-    defaulted: nvcc takes it for one of the host."""
+    """Return the line of each function without `__device__`, `__global__`, `constexpr` or `= default`, which nvcc
+    compiles for the host."""
     source = _Source.read(text)
     lines = []
     for visited in _walk(source):
@@ -70,14 +70,14 @@ def host_function_lines(text: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ParsedSource:
-    """The bytes that were parsed and their tree."""
+    """The parsed bytes and their tree."""
 
     data: bytes
     root: Node
 
 
 def parsed_source(text: str) -> ParsedSource:
-    """The tree of a CUDA text, unfit parts and all. Attributes that the grammar does not know are blanks in it."""
+    """Return the tree of a CUDA text, including erroneous parts. Attributes unknown to the grammar are blanked."""
     source = _Source.read(text)
     return ParsedSource(source.data, source.root)
 
@@ -85,12 +85,12 @@ def parsed_source(text: str) -> ParsedSource:
 # --- below: finding `__global__` functions in the tree
 
 _MAY_MAKE = re.compile(r"^[ \t]*#[ \t]*(?:define|if)", re.MULTILINE)
-"""Where macros and conditions may change what a kernel's head says."""
+"""Marks macros and conditions, which may change a kernel's declaration."""
 
 
 def _made_signatures(text: str, written: tuple[KernelSignature, ...]) -> tuple[KernelSignature, ...]:
-    """Those of the preprocessed text, and written ones of names that it does not have: on what a condition comes to
-    where it asks for more than the text says, a compiler has the last word."""
+    """Merge the signatures of the preprocessed text with those of the raw text whose names it lacks: a condition that
+    the text alone cannot decide is left to the compiler."""
     try:
         made = _written_signatures(preprocessed(text))
     except MacroError:
@@ -128,7 +128,7 @@ _KERNEL_HEAD = re.compile(
 
 
 def _without_kernel_bodies(text: str) -> str:
-    """`text` with blanks in the bodies of kernels: macros there, which no grammar follows, hide no signature."""
+    """Blank the bodies of kernels: macros there, which no grammar can follow, must not hide signatures."""
     code, pieces, done = _without_comments_and_strings(text), [], 0
     for match in _KERNEL_HEAD.finditer(code):
         if match.end() >= done:
@@ -143,7 +143,7 @@ def _without_comments_and_strings(text: str) -> str:
 
 
 def _blanks(text: str) -> str:
-    """As many spaces, on as many lines."""
+    """Return as many spaces on as many lines."""
     return "\n".join([" " * len(line) for line in text.split("\n")])
 
 
@@ -151,7 +151,7 @@ _NO_CODE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n
 
 
 def _end_of_body(code: str, start: int) -> int:
-    """Where the brace is that closes the body which starts at `start`; `start` itself when none does."""
+    """Return the position of the brace that closes the body at `start`; `start` itself when there is none."""
     depth = 1
     for match in re.compile(r"[{}]").finditer(code, start):
         depth += 1 if match[0] == "{" else -1
@@ -161,14 +161,14 @@ def _end_of_body(code: str, start: int) -> int:
 
 
 _UNKNOWN_ATTRIBUTES = re.compile(rb"\b__(?:cluster_dims|maxnreg|block_size)__\s*\([^()]*(?:\([^()]*\)[^()]*)*\)")
-"""Attributes that the grammar takes for function calls; they are blanked, so every position stays as it was."""
+"""Attributes that the grammar reads as function calls; blanking them preserves every position."""
 MAX_NAMESPACE_DEPTH = 64
 _NOT_ENTERED = frozenset({"compound_statement", "parameter_list", "template_parameter_list", "string_literal"})
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """The bytes that were parsed and their tree."""
+    """The parsed bytes and their tree."""
 
     data: bytes
     root: Node
@@ -190,7 +190,7 @@ class _Source:
 
 @dataclass(frozen=True, slots=True)
 class _Kernel:
-    """A kernel's nodes. `outer` is its definition or declaration, `first` where its template or attributes begin."""
+    """Nodes of a kernel. `outer` is its definition or declaration, `first` the start of its template or attributes."""
 
     outer: Node
     first: Node
@@ -205,7 +205,7 @@ def _parser() -> Parser:
 
 
 class _Visited(NamedTuple):
-    """A node outside function bodies. The tree's own `parent` searches from the root each time, so it is carried."""
+    """A node outside function bodies, with its parent, because the tree's own `parent` searches from the root."""
 
     node: Node
     parent: Node | None
@@ -213,7 +213,7 @@ class _Visited(NamedTuple):
 
 
 def _walk(source: _Source) -> Iterator[_Visited]:
-    """Every node outside function bodies, in order. A stack, since text can nest deeply."""
+    """Yield every node outside function bodies, in order. Uses a stack, since text can nest deeply."""
     stack = [_Visited(source.root, None, ())]
     while stack:
         visited = stack.pop()
@@ -298,7 +298,7 @@ def _parameter(node: Node, source: _Source, aliases: dict[str, str]) -> KernelPa
 
 
 def _declared(declarator: Node | None, source: _Source) -> tuple[int, str]:
-    """How many pointers the declarator adds, and the name it declares (empty when it has none)."""
+    """Return the number of pointers in the declarator, and the declared name (empty without one)."""
     depth = 0
     while declarator is not None and declarator.type != "identifier":
         depth += declarator.type in _POINTER_TYPES
@@ -311,7 +311,7 @@ _DECLARATORS = _POINTER_TYPES | {"identifier", "reference_declarator", "parenthe
 
 
 def _normalize(spelled: str) -> str:
-    """The type without qualifiers, its words joined by single spaces."""
+    """Return the type without qualifiers, with its words separated by single spaces."""
     words = [word for word in re.findall(r"\w+|::|[^\s\w]", spelled) if word not in _QUALIFIERS]
     joined = ""
     for word in words:
@@ -321,7 +321,8 @@ def _normalize(spelled: str) -> str:
 
 
 def _template_parameter(node: Node, source: _Source) -> str:
-    """The parameter's name: ``BLOCK`` for ``int BLOCK = 256``, ``F`` for ``float (*F)(float)``, ``Ns...`` of many."""
+    """Return the parameter's name: ``BLOCK`` for ``int BLOCK = 256``, ``F`` for ``float (*F)(float)``, ``Ns...`` for a
+    pack."""
     head = source.text(node).split("=", 1)[0]
     names = _FUNCTION_NAME.findall(head) or re.findall(r"[A-Za-z_]\w*", head)
     name = names[-1] if names else head.strip()
@@ -332,12 +333,12 @@ _FUNCTION_NAME = re.compile(r"\(\s*[*&]\s*(\w+)\s*\)")
 
 
 def _template_default(node: Node, source: _Source) -> str:
-    """What the parameter is when a launch leaves it out: ``256`` for ``int BLOCK = 256``."""
+    """Return the parameter's default: ``256`` for ``int BLOCK = 256``."""
     return " ".join(source.text(node).partition("=")[2].split())
 
 
 def _aliases(all_visited: Iterable[_Visited], source: _Source) -> Iterator[tuple[str, str]]:
-    """Names and what they stand for, outside functions. Templates are left out."""
+    """Return type aliases outside functions, without templates."""
     for node, parent, _ in all_visited:
         is_template = parent is not None and parent.type == "template_declaration"
         if node.type in ("alias_declaration", "type_definition") and not is_template:

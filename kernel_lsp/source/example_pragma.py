@@ -1,4 +1,4 @@
-"""Pragmas to suggest: filled in from a signature, with guesses that are easy to correct."""
+"""Suggest pragmas from a signature, with guessed values that are easy to correct."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from kernel_lsp.source.python_file import Parameter
 
 @dataclass(frozen=True)
 class UnknownSize:
-    """A dim that has a name and no size."""
+    """A named dim without a size."""
 
     name: str
     tensor: str
 
 
 def example_pragma(parameters: Sequence[Parameter]) -> str:
-    """``# kernel-lsp: x=f32[1024, 4096], weight=f32[4096], eps=1e-6`` for the parameters without a default; all of them
-    when every one has a default."""
+    """Return ``# kernel-lsp: x=f32[1024, 4096], weight=f32[4096], eps=1e-6`` for the parameters without a default, or
+    for all when every one has a default."""
     needed = [parameter for parameter in parameters if not parameter.has_default] or list(parameters)
     items = ", ".join(_example_item(parameter) for parameter in needed)
     return f"# kernel-lsp: {items or 'x=f32[1024, 4096]'}"
 
 
 def example_init_pragma(parameters: Sequence[Parameter], given: Mapping[str, InitValue]) -> str:
-    """``# kernel-lsp: init: dim=1024`` for a constructor: what is given, and a guess for what is not."""
+    """Return ``# kernel-lsp: init: dim=1024`` for a constructor, with given arguments and guesses for the others."""
     items = [f"{name}={value!r}" for name, value in given.items()]
     items += [f"{p.name}={_example_init_value(p)}" for p in parameters if not p.has_default and p.name not in given]
     return f"# kernel-lsp: init: {', '.join(items)}"
 
 
 def example_sizes_pragma(items: Iterable[TensorItem], sizes: Mapping[str, int]) -> tuple[UnknownSize, str] | None:
-    """The first dim without a size and a pragma that gives one to all such dims; None when every dim has one."""
+    """Return the first dim without a size, and a pragma with sizes for all such dims; None when every dim has one."""
     unknown: dict[str, str] = {}
     for item in items:
         for dim in item.dims:
@@ -51,7 +51,7 @@ def example_sizes_pragma(items: Iterable[TensorItem], sizes: Mapping[str, int]) 
 
 _EXAMPLE_DIM = 1024
 _EXAMPLE_SHAPES = {1: (4096,), 2: (1024, 4096), 3: (8, 512, 1024), 4: (8, 64, 56, 56)}
-"""By the number of dims: rows of a matrix, a batch of sequences, a batch of images."""
+"""Example shapes by rank: rows of a matrix, a batch of sequences, a batch of images."""
 _VECTORS = ("weight", "bias", "gamma", "beta", "scale", "shift", "mean", "var", "running_mean", "running_var")
 _INDICES = ("target", "targets", "label", "labels", "index", "indices", "tokens", "token_ids", "input_ids", "ids")
 _FLOATS = {"eps": "1e-6", "epsilon": "1e-6", "alpha": "1.0", "temperature": "0.7", "dropout": "0.0", "p": "0.0"}
@@ -73,7 +73,7 @@ def _example_item(parameter: Parameter) -> str:
 
 
 def _example_init_value(parameter: Parameter) -> str:
-    """Constructors mostly take sizes."""
+    """Return an example constructor argument, usually a size."""
     kind = annotation_kind(parameter.annotation)
     if parameter.name in _FLOATS:
         return _FLOATS[parameter.name]

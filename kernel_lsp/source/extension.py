@@ -1,7 +1,7 @@
-"""A torch extension's one file as two: device code that needs no PyTorch header, and host code that needs no nvcc.
+"""Split a torch extension's file into device code without PyTorch headers, and host code that needs no nvcc.
 
-nvcc reads PyTorch's headers two or three times over, which is most of a minute. Apart, the kernels compile in seconds,
-and the host code compiles with a precompiled header. What cannot be taken apart safely is left whole, with the reason.
+nvcc reads PyTorch's headers two or three times, which takes most of a minute. Split, the kernels compile in seconds,
+and the host code uses a precompiled header. A file that cannot be split safely stays whole, with the reason.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ void {LAUNCH}(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t share
     }}, values);
 }}
 """
-"""What `kernel<<<grid, block>>>(...)` becomes: arguments are converted to the kernel's parameters, as in a call."""
+"""Replacement for `kernel<<<grid, block>>>(...)`, which converts arguments to the kernel's parameters, as a call
+does."""
 HOST_HEADERS = re.compile(r"[<\"](torch|ATen|c10|pybind11|Python\.h|iostream|vector|string|tuple)\b")
 DEVICE_HEADERS = re.compile(r"[<\"](cub|mma|cooperative_groups|cuda/)")
 WHOLE_ONLY = re.compile(r"[<\"]thrust/|__managed__|cudaMemcpy(To|From)Symbol|cudaGetSymbol|cudaFuncSetCacheConfig\s*<")
@@ -39,7 +40,8 @@ SHARED_LINKAGE = re.compile(r"\b(static|inline|__forceinline__)\b\s*")
 
 @dataclass(frozen=True)
 class SplitExtension:
-    """`templates` are the names of template kernels: which instances the host code launches, its object file tells."""
+    """`templates` are the names of template kernels; the host code's object file determines their launched
+    instances."""
 
     device: str
     host: str
@@ -48,7 +50,7 @@ class SplitExtension:
 
 @dataclass(frozen=True)
 class NotSplit:
-    """The file is compiled whole."""
+    """The file is compiled as a whole."""
 
     reason: str
 
@@ -65,11 +67,11 @@ class _Halves:
 
 
 class _Whole(Exception):
-    """Internal: the file stays whole, for the reason that it carries."""
+    """Internal: the file stays whole, for the given reason."""
 
 
 def split_extension(text: str) -> SplitExtension | NotSplit:
-    """The two halves. Lines keep their numbers' order, not their numbers: `#line` directives carry those."""
+    """Split into the two halves. Lines keep their order but not their numbers, which `#line` directives restore."""
     if found := WHOLE_ONLY.search(text):
         return NotSplit(f"it uses {found[0].strip()}")
     if "<<<" not in text:
@@ -118,7 +120,7 @@ def _place_include(text: str, halves: _Halves) -> None:
 
 
 def _place_namespace(node: Node, data: bytes, halves: _Halves) -> None:
-    """The same namespace in both halves. One without a name gets one: its kernels must be found from the other half."""
+    """Open the namespace in both halves. An anonymous one gets a name, since the other half refers to its kernels."""
     body = node.child_by_field_name("body")
     if body is None:
         raise _Whole("a namespace without a body")
@@ -151,7 +153,7 @@ def _place_definition(node: Node, text: str, line: str, data: bytes, halves: _Ha
 
 
 def _place_kernel(node: Node, text: str, line: str, data: bytes, halves: _Halves) -> None:
-    """Defined for the device, declared for the host. Both must have the same symbol, so neither is `static`."""
+    """Define the kernel for the device, declare it for the host. Both need the same symbol, so neither is `static`."""
     body = next((inner for inner in _descendants(node) if inner.type == "compound_statement"), None)
     if body is None:
         halves.both(line + text)  # a declaration
@@ -173,7 +175,7 @@ def _place_kernel(node: Node, text: str, line: str, data: bytes, halves: _Halves
 
 
 def _rewritten(node: Node, data: bytes) -> str:
-    """The node's text with every launch as a call."""
+    """Return the node's text with each launch replaced by a call."""
     edits = [edit for inner in _descendants(node) if (edit := _launch_edit(inner, data)) is not None]
     text, position = [], node.start_byte
     for start, end, replacement in sorted(edits):
@@ -200,7 +202,7 @@ def _launch_edit(node: Node, data: bytes) -> tuple[int, int, str] | None:
         raise _Whole("a launch whose configuration could not be read")
     parts += ["0", "0"][len(parts) - 2 :]
     given = [_text(child, data) for child in arguments.named_children if child.type != "comment"]
-    # A macro such as AT_DISPATCH counts commas, so that the whole call stands in parentheses of its own.
+    # A macro such as AT_DISPATCH splits at commas, so the call is parenthesized.
     call = ", ".join([_text(function, data), *(f"({part})" for part in parts), *given])
     return node.start_byte, node.end_byte, f"({LAUNCH}({call}))"
 

@@ -1,4 +1,4 @@
-"""Selected lines as the text of a function with a pragma, and the call that stands for them."""
+"""Extract selected lines as a function with a pragma, and the call that replaces them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from kernel_lsp.source.selection import OwnUse, Selection
 INDENT = "    "
 PRAGMA = "# kernel-lsp: "
 SIZES = ""
-"""Among the known values: the pragma items that give the dims their sizes."""
+"""Key among the known values for the pragma items that give the dims their sizes."""
 OWN = "self."
 
 
 @dataclass(frozen=True)
 class Extraction:
-    """`function` is its text from the pragma on; `call` the statement that takes the place of the lines
-    ``[first_line, last_line]``, with their indentation. `function_line` is where the function goes: above the top-level
-    definition that the lines are in. All 1-based. `global_names` are what the lines use of their file."""
+    """`function` is the text, starting with the pragma; `call` is the statement that replaces the lines ``[first_line,
+    last_line]``, indented as they are. `function_line` is the insertion line: above the top-level definition that
+    contains the lines. All are 1-based. `global_names` are names of the file that the lines use."""
 
     name: str
     function: str
@@ -35,10 +35,10 @@ class Extraction:
 
 
 def extract(source: PythonFile, selection: Selection, name: str, known: Mapping[str, str]) -> Extraction:
-    """The lines as the function `name`.
+    """Extract the lines as the function `name`.
 
-    `known` has a pragma item without its name (``f32[64, 256]``, ``1e-06``) for each input by local name, and for what
-    is ``self.<path>`` by that text. Raises TargetError for an input that is not in it.
+    `known` has an unnamed pragma item (``f32[64, 256]``, ``1e-06``) for each input by local name, and for
+    ``self.<path>`` by that text. Raises TargetError for an unknown input.
     """
     for own in selection.own:
         _known_part(source, own, known)
@@ -69,7 +69,7 @@ def extract(source: PythonFile, selection: Selection, name: str, known: Mapping[
 
 
 def _known_part(source: PythonFile, own: OwnUse, known: Mapping[str, str]) -> tuple[str, ast.Attribute]:
-    """The longest part of what is used that is a tensor or a number. Raises TargetError when there is none."""
+    """Return the longest used prefix that is a tensor or a number. Raises TargetError without one."""
     for path, node in reversed(own.nodes):
         if f"{OWN}{path}" in known:
             return f"{OWN}{path}", node
@@ -79,10 +79,11 @@ def _known_part(source: PythonFile, own: OwnUse, known: Mapping[str, str]) -> tu
 
 
 def _parameters(source: PythonFile, selection: Selection, known: Mapping[str, str]) -> dict[str, str]:
-    """What is passed, by how the lines call it: local names, then what is of `self`; with the parameter's name."""
+    """Return the arguments by their spelling in the lines, with parameter names: local names, then attributes of
+    `self`."""
     for name in selection.inputs:
         if name not in known:
-            message = f"nothing says what '{name}' is in these lines"
+            message = f"unknown value of '{name}' in these lines"
             next_step = f"select also the line that assigns '{name}'"
             raise TargetError(message, file=source.file, line=selection.first_line, next_step=next_step)
     parameters = {name: name for name in selection.inputs}
@@ -98,14 +99,14 @@ def _parameters(source: PythonFile, selection: Selection, known: Mapping[str, st
 
 
 def _sizes(items: Sequence[str], known: Mapping[str, str]) -> list[str]:
-    """The sizes of those dims that the items name."""
+    """Return the sizes of the dims named in the items."""
     names = set(re.findall(r"[A-Za-z_]\w*", " ".join(item.partition("[")[2] for item in items)))
     given = [size for size in known.get(SIZES, "").split(", ") if size]
     return [size for size in given if size.partition("=")[0] in names]
 
 
 def _as_written(value: str, selection: Selection) -> str:
-    """What is known as ``self.<path>``, by the name that the method has for it."""
+    """Replace ``self`` in ``self.<path>`` by the method's own name for it."""
     return f"{selection.own_name}.{value.removeprefix(OWN)}" if value.startswith(OWN) else value
 
 
@@ -115,7 +116,7 @@ def _as_written(value: str, selection: Selection) -> str:
 def _lines(
     source: PythonFile, selection: Selection, parameters: Mapping[str, str], known: Mapping[str, str]
 ) -> Sequence[str]:
-    """The selected lines with parameters in place of what is of `self`."""
+    """Return the selected lines, with attributes of `self` replaced by parameters."""
     lines = list(source.lines[selection.first_line - 1 : selection.last_line])
     parts = [_known_part(source, own, known) for own in selection.own]
     for value, node in sorted(parts, key=lambda part: (part[1].lineno, part[1].col_offset), reverse=True):
@@ -130,7 +131,7 @@ def _lines(
 
 
 def _function_line(source: PythonFile, selection: Selection) -> int:
-    """Above the top-level definition and the comments and decorators that belong to it."""
+    """Return the line above the top-level definition with its comments and decorators."""
     top = next(node for node in source.tree.body if any(inner is selection.function for inner in ast.walk(node)))
     first = min([top.lineno, *(decorator.lineno for decorator in getattr(top, "decorator_list", ()))])
     while first > 1 and source.lines[first - 2].lstrip().startswith("#"):
@@ -139,7 +140,7 @@ def _function_line(source: PythonFile, selection: Selection) -> int:
 
 
 def _global_names(source: PythonFile, selection: Selection, parameters: set[str]) -> tuple[str, ...]:
-    """Names that the file binds at its top and the lines use."""
+    """Return the names bound at the file's top level that the lines use."""
     used = {
         node.id
         for statement in selection.statements

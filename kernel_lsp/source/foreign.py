@@ -1,4 +1,4 @@
-"""Kernels with host code of their own, told from their text, and what a Python one may not contain."""
+"""Detect kernels with their own host code, and restrict the imports and calls of Python ones."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ _ALLOWED = (
     "enum abc warnings numpy __future__ textwrap string einops os sys contextlib copy random pathlib logging"
 )
 ALLOWED_IMPORTS = frozenset(_ALLOWED.split())
-"""Of a `ModelNew` file: what computing needs. Processes, threads, sockets and foreign functions are not among it."""
+"""Modules allowed in a `ModelNew` file: those for computation. Processes, threads, sockets and foreign functions are
+excluded."""
 REFUSED_NAMES = frozenset(("eval", "exec", "compile", "__import__", "globals", "breakpoint", "input"))
 REFUSED_ATTRIBUTES = {
     "os": frozenset(("system", "popen", "fork", "forkpty", "kill", "_exit", "abort", "remove", "unlink", "rename")),
     "sys": frozenset(("modules", "_getframe", "settrace", "setprofile", "exit", "meta_path", "path_hooks")),
     "torch": frozenset(("_C",)),
 }
-"""Ways out of a module that is allowed. `os.exec...` and `os.spawn...` are refused, too."""
+"""Forbidden attributes of allowed modules. `os.exec...` and `os.spawn...` are rejected, too."""
 REFUSED_PATHS = (
     "torch.multiprocessing",
     "torch.distributed",
@@ -42,7 +43,7 @@ REFUSED_PATHS = (
 
 @dataclass(frozen=True)
 class ForeignSource:
-    """A file with host code. `needs_cuda` says that it cannot run without a GPU."""
+    """A file with host code. `needs_cuda` means that it runs only on a GPU."""
 
     kind: ForeignKind
     needs_cuda: bool
@@ -50,7 +51,7 @@ class ForeignSource:
 
 
 def foreign_source(file_name: str, text: str) -> ForeignSource | None:
-    """What the text is, if its host code would run; None for a kernel with a launch plan, and for anything else."""
+    """Classify the text if its host code would run; None for a kernel with a launch plan, and for anything else."""
     if file_name.endswith(".py"):
         found: ForeignKind | None = "ModelNew" if MODEL_NEW.search(text) else None
     else:
@@ -61,8 +62,8 @@ def foreign_source(file_name: str, text: str) -> ForeignSource | None:
 
 
 def python_findings(text: str) -> tuple[Finding, ...]:
-    """What a `ModelNew` file may not import or call: errors, at their lines. A careful author gets past this; then the
-    confinement of the process holds."""
+    """Report forbidden imports and calls in a `ModelNew` file, with lines. A determined author can evade this; the
+    process's sandbox is the barrier."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError) as error:

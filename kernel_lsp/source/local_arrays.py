@@ -1,8 +1,8 @@
-"""Arrays of a thread's own in a CUDA text, and the same text with room between them.
+"""Insert guard zones around the local arrays of a thread in a CUDA text.
 
-A compiler puts all arrays of a function in one piece of memory, so that an index past one of them ends in another, and
-nobody sees it. With a guard on both sides of each, which looks at its own bytes where it goes out of scope, a store
-there runs into a trap, and a load gets a NaN.
+A compiler places all arrays of a function in one block of memory, so an index past the end of one reaches another
+unnoticed. With a guard on both sides, whose bytes are checked when it goes out of scope, an out-of-bounds store traps
+and a load returns NaN.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _PRELUDE = (
 _ELSEWHERE = re.compile(
     r"\b(?:__shared__|__constant__|__device__|__managed__|static|extern|constexpr|typedef|struct|class|union|enum)\b|[{(]"
 )
-"""In front of what is no array of a thread, or is declared with its type."""
+"""Precedes a declaration that is not a thread's local array, or that also declares its type."""
 _ALIGNED = re.compile(r"\b(?:alignas|__align__)\s*\([^()]*\)")
 _FUNCTIONS = ("function_definition", "lambda_expression")
 
 
 def with_guards(text: str) -> str | None:
-    """The text with guards around each array that a block of code declares; lines stay. None where there is none."""
+    """Return the text with guards around each array declared in a block, with unchanged lines; None without any."""
     source = parsed_source(text)
     changed, end, n_guards = [], 0, 0
     for node in _declarations(source.root):
@@ -47,7 +47,7 @@ def with_guards(text: str) -> str | None:
 
 
 def _declarations(root: Node) -> Iterator[Node]:
-    """Of blocks of code, in order."""
+    """Yield the declarations in blocks, in order."""
     pending = [root]
     while pending:
         node = pending.pop()
@@ -57,7 +57,7 @@ def _declarations(root: Node) -> Iterator[Node]:
 
 
 def _guarded(node: Node, data: bytes, n_guards: int) -> str:
-    """The declaration with a guard in front and behind each of its arrays; empty for one that has none."""
+    """Return the declaration with a guard before and after each array; empty if it has none."""
     declarators = node.children_by_field_name("declarator")
     if not any(map(_is_array, declarators)) or _is_constant(node, data):
         return ""
@@ -76,7 +76,8 @@ def _guarded(node: Node, data: bytes, n_guards: int) -> str:
 
 
 def _is_array(node: Node) -> bool:
-    """Whether it declares an array, of pointers perhaps, and no pointer or reference to one."""
+    """Return True for an array declaration, including an array of pointers, but not for a pointer or reference to
+    one."""
     inner: Node | None = node
     while inner is not None and inner.type in ("init_declarator", "pointer_declarator"):
         inner = inner.child_by_field_name("declarator")
@@ -87,7 +88,7 @@ def _is_array(node: Node) -> bool:
 
 
 def _is_constant(node: Node, data: bytes) -> bool:
-    """Whether it is in a function that a compiler may run: no guard can be there."""
+    """Return True inside a function that may run at compile time, where no guard is possible."""
     around = node.parent
     while around is not None:
         if around.type in _FUNCTIONS:

@@ -1,7 +1,7 @@
-"""Macros of C as a preprocessor expands them: arguments, `#`, `##`, `__VA_ARGS__`, and what comes out read again.
+"""Expand C macros like a preprocessor: arguments, `#`, `##`, `__VA_ARGS__`, and rescanning.
 
-Names in their own expansion stay as they are (C17 6.10.3.4): each token carries the macros it came from, after
-Prosser's algorithm.
+A macro's name in its own expansion is not expanded (C17 6.10.3.4): each token carries the macros that it came from,
+after Prosser's algorithm.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 MAX_TOKENS = 200_000
-"""Read in all for one text: macros of macros grow without bounds. A text of a thousand lines has 15,000."""
+"""Maximum tokens read for one text, since nested macros can grow without bounds. A text of a thousand lines has
+15,000."""
 MAX_DEPTH = 40
-"""Of invocations in arguments of others."""
+"""Maximum nesting of invocations in arguments."""
 VARIADIC = "__VA_ARGS__"
 
 _TOKEN = re.compile(
@@ -25,12 +26,12 @@ _DEFINITION = re.compile(r"\s*(?P<name>[A-Za-z_]\w*)(?:\((?P<parameters>[^()]*)\
 
 
 class MacroError(Exception):
-    """The expansion has no end in sight."""
+    """The expansion exceeds its limits."""
 
 
 @dataclass(frozen=True)
 class Macro:
-    """What a `#define` says. `parameters` is None for one without parentheses."""
+    """A `#define`. `parameters` is None for an object-like macro."""
 
     name: str
     parameters: tuple[str, ...] | None
@@ -42,7 +43,7 @@ class Macro:
 
 
 def read_macro(definition: str) -> Macro | None:
-    """The macro that stands behind `#define`; None for what is none."""
+    """Parse the text after `#define`; None if malformed."""
     match = _DEFINITION.fullmatch(definition)
     if match is None:
         return None
@@ -54,18 +55,18 @@ def read_macro(definition: str) -> Macro | None:
 
 
 def expanded(text: str, macros: Mapping[str, Macro]) -> str:
-    """`text` with all macros expanded, on as many lines. Raises MacroError."""
+    """Expand all macros in `text`, on as many lines. Raises MacroError."""
     return Expansion(macros).expanded(text)
 
 
 class Expansion:
-    """Expands the parts of one text, which may have `MAX_TOKENS` together. `macros` may change in between."""
+    """Expand the parts of one text, which share the limit `MAX_TOKENS`. `macros` may change in between."""
 
     def __init__(self, macros: Mapping[str, Macro]) -> None:
         self._macros, self._n_left = macros, MAX_TOKENS
 
     def expanded(self, text: str) -> str:
-        """A part with all macros expanded, on as many lines. Raises MacroError."""
+        """Expand all macros in a part, on as many lines. Raises MacroError."""
         return "".join(token.text for token in self._run([_Token(word, _NOTHING) for word in _TOKEN.findall(text)], 0))
 
     # --- below
@@ -96,7 +97,7 @@ class Expansion:
             raise MacroError
 
     def _invocation(self, ahead: list[_Token]) -> _Invocation | None:
-        """Takes the parenthesized arguments that come next; None, and nothing taken, where none do."""
+        """Consume the parenthesized arguments that follow; None, consuming nothing, without any."""
         position = len(ahead) - 1
         while position >= 0 and ahead[position].is_blank:
             position -= 1
@@ -120,7 +121,7 @@ class Expansion:
         return None
 
     def _substituted(self, macro: Macro, arguments: Sequence[list[_Token]], name: _Token, depth: int) -> list[_Token]:
-        """The body with the arguments in place of the parameters."""
+        """Return the body with arguments substituted for parameters."""
         given = _by_parameter(macro, arguments)
         hidden = name.hidden | {macro.name}
         found: list[_Token] = []
@@ -149,7 +150,7 @@ _NOTHING: frozenset[str] = frozenset()
 
 
 class _Token(NamedTuple):
-    """A word of the text, and the macros that it may no longer be."""
+    """A token, and the macros that must not be expanded in it."""
 
     text: str
     hidden: frozenset[str]
@@ -160,14 +161,14 @@ class _Token(NamedTuple):
 
 
 class _Invocation(NamedTuple):
-    """The arguments of one, and how many lines it goes on for."""
+    """Arguments of an invocation, and the number of lines that it spans."""
 
     arguments: list[list[_Token]]
     n_lines: int
 
 
 def _by_parameter(macro: Macro, arguments: Sequence[list[_Token]]) -> dict[str, list[_Token]]:
-    """Arguments by name, those of `...` in one. What was not given is empty."""
+    """Return arguments by name, those of `...` as one. Missing ones are empty."""
     names = macro.parameters or ()
     given = list(arguments)
     if macro.is_variadic and len(given) >= len(names):
@@ -181,7 +182,7 @@ def _by_parameter(macro: Macro, arguments: Sequence[list[_Token]]) -> dict[str, 
 
 
 def _next_word(body: Sequence[str], position: int) -> int:
-    """Where the next word that is no blank stands."""
+    """Return the position of the next token that is not blank."""
     position += 1
     while position < len(body) and body[position].isspace():
         position += 1
@@ -189,7 +190,7 @@ def _next_word(body: Sequence[str], position: int) -> int:
 
 
 def _paste(found: list[_Token], right: Sequence[_Token]) -> None:
-    """What `##` does: the last token and the first of `right` become one."""
+    """Apply `##`: join the last token and the first of `right`."""
     while found and found[-1].is_blank:
         found.pop()
     left = found.pop() if found else _Token("", _NOTHING)

@@ -1,4 +1,4 @@
-"""Cells of a notebook as Python: without what only a notebook understands, and as a file of their definitions."""
+"""Convert notebook cells to Python: without notebook-only syntax, and as a file of their definitions."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import ast
 from collections.abc import Sequence
 
 PYTHON_CELL_MAGICS = ("%%time", "%%timeit", "%%capture", "%%prun")
-"""What follows these is Python, like any other cell."""
+"""Cell magics followed by Python code."""
 _MAGIC_STARTS = ("%", "!", "?")
 _DEFINING = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def without_magics(cell: str) -> str:
-    """The cell with each line that is no Python as a `pass`; all empty for a cell in another language. Lines stay."""
+    """Replace each line that is not Python by `pass`; blank a cell in another language. Preserves lines."""
     lines = cell.split("\n")
     if lines[0].startswith("%%") and lines[0].split(" ")[0].rstrip() not in PYTHON_CELL_MAGICS:
         return "\n".join("" for _ in lines)
@@ -20,9 +20,9 @@ def without_magics(cell: str) -> str:
 
 
 def definitions_of(cells: Sequence[str], folder: str) -> str:
-    """A file of what the cells define, which can be imported without doing what they do: imports, functions, classes,
-    and names for plain values. Each line stands one below where it stands in the cells put together; the first has
-    Python look for modules in `folder`. A cell that does not parse is left out."""
+    """Return an importable file of the cells' definitions, without their side effects: imports, functions, classes, and
+    names of plain values. Lines are shifted down by one; the first line adds `folder` to the module search path. Cells
+    that do not parse are omitted."""
     parts = [f"import sys; sys.path.insert(0, {folder!r})"]
     parts += [_definitions(without_magics(cell)) for cell in cells]
     return "\n".join(parts) + "\n"
@@ -37,7 +37,7 @@ def _without_magic(line: str) -> str:
 
 
 def _definitions(cell: str) -> str:
-    """The cell with everything else as empty lines; comments stay, since a pragma is one."""
+    """Return the cell with everything else blanked; comments stay, since a pragma is one."""
     lines = cell.split("\n")
     try:
         statements = ast.parse(cell).body
@@ -58,5 +58,5 @@ def _is_defining(statement: ast.stmt) -> bool:
 
 
 def _is_plain(value: ast.expr) -> bool:
-    """Numbers, texts and what is computed of them and of names; attributes (``torch.float16``), and nothing called."""
+    """Return True for numbers, texts, names, attributes (``torch.float16``) and arithmetic on them, without calls."""
     return not any(isinstance(node, ast.Call | ast.Await | ast.Subscript | ast.Lambda) for node in ast.walk(value))

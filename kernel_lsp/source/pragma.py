@@ -28,7 +28,7 @@ InitValue = float | int | bool | str
 
 
 class PragmaError(ValueError):
-    """A pragma that does not parse or does not add up. `line` is 1-based."""
+    """Syntax error or inconsistency in a pragma. `line` is 1-based."""
 
     def __init__(self, message: str, line: int) -> None:
         super().__init__(message)
@@ -38,20 +38,20 @@ class PragmaError(ValueError):
 
 @dataclass(frozen=True)
 class PragmaLine:
-    """One comment: `text` is what follows ``# kernel-lsp:``."""
+    """One comment: `text` is the part after ``# kernel-lsp:``."""
 
     text: str
     line: int
 
     @property
     def is_init(self) -> bool:
-        """Whether it describes the constructor's arguments."""
+        """Return True for a pragma of the constructor's arguments."""
         return _INIT.match(self.text) is not None
 
 
 @dataclass(frozen=True)
 class TensorItem:
-    """A tensor with dims still symbolic. `bounds` are the two ends of its ``[low, high)``."""
+    """A tensor with symbolic dims. `bounds` are the two ends of its ``[low, high)``."""
 
     name: str
     dtype: DType
@@ -71,7 +71,7 @@ class NumberItem:
 
 @dataclass
 class Pragma:
-    """What all pragma lines of one target say together. `init` is None when no line is about the constructor."""
+    """All pragma lines of one target combined. `init` is None without a line for the constructor."""
 
     tensors: dict[str, TensorItem] = field(default_factory=dict)
     numbers: dict[str, NumberItem] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class Pragma:
 
 
 def parse_pragma(lines: Iterable[PragmaLine]) -> Pragma:
-    """All lines as one pragma. Raises PragmaError."""
+    """Combine all lines into one pragma. Raises PragmaError."""
     pragma = Pragma()
     for line in lines:
         if line.is_init:
@@ -97,7 +97,7 @@ def parse_pragma(lines: Iterable[PragmaLine]) -> Pragma:
 
 
 def bind_tensor(item: TensorItem, sizes: dict[str, int]) -> TensorInput:
-    """The tensor with its sizes. Raises PragmaError for a name without a size or a range that is none."""
+    """Return the tensor with concrete sizes. Raises PragmaError for a name without a size or an empty range."""
     shape = tuple(_size(dim, item, sizes) for dim in item.dims)
     return TensorInput(
         name=item.name,
@@ -132,7 +132,7 @@ def _items(text: str, line: int) -> Iterator[tuple[str, str]]:
 
 
 def split_commas(text: str) -> list[str]:
-    """The parts between commas outside brackets and quotes."""
+    """Split at commas outside brackets and quotes."""
     parts, depth, quote, start = [], 0, "", 0
     for position, character in enumerate(text):
         if quote:
@@ -202,7 +202,7 @@ def _read_tensor(name: str, match: re.Match[str], line: int, pragma: Pragma) -> 
 
 
 def dtype_of(spelled: str) -> DType | None:
-    """`f32`, or torch's `float32`; None for anything else."""
+    """Return the dtype for `f32`, or torch's `float32`; None for anything else."""
     return DType(spelled) if spelled in DType.__members__.values() else DType.from_torch_name(spelled)
 
 
@@ -212,7 +212,7 @@ def _suggest_dtype(spelled: str) -> str:
 
 
 def read_dim(text: str, tensor: str, line: int, pragma: Pragma) -> Expression:
-    """A dim, of which ``B=8192`` also gives the pragma a size. Raises PragmaError."""
+    """Parse a dim; one such as ``B=8192`` also gives the pragma a size. Raises PragmaError."""
     named = _NAMED_DIM.fullmatch(text)
     if named:
         _set_size(named.group(1), int(named.group(2)), line, pragma)
@@ -221,7 +221,7 @@ def read_dim(text: str, tensor: str, line: int, pragma: Pragma) -> Expression:
 
 
 def parse_dim(text: str, tensor: str, line: int) -> Expression:
-    """A dim as an expression over sizes. Raises PragmaError."""
+    """Parse a dim as an expression over sizes. Raises PragmaError."""
     try:
         return parse(text)
     except ExpressionError as error:

@@ -1,4 +1,4 @@
-"""A text as a compiler reads it, as far as the text itself says so: its own macros and conditions are resolved."""
+"""Preprocess a text as far as it determines itself: resolve its own macros and conditions."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from kernel_lsp.source.blanks import blanked
 from kernel_lsp.source.macros import Expansion, Macro, MacroError, read_macro
 
 MAX_NESTING = 256
-"""Of conditions; C17 5.2.4.1 asks for 63."""
+"""Maximum nesting of conditions; C17 5.2.4.1 requires 63."""
 DEFINED = {"__CUDACC__": "1", "__CUDACC_RTC__": "1", "__cplusplus": "201703", "__CUDA_ARCH__": "__CUDA_ARCH__"}
-"""What NVRTC defines and kernels ask for. The architecture's number is another on each GPU."""
+"""Macros predefined by NVRTC that kernels test. The architecture number depends on the GPU, so it stays symbolic."""
 _DIRECTIVE = re.compile(r"[ \t]*#[ \t]*(?P<name>\w+)(?P<rest>.*)", re.DOTALL)
 _COMMENT = re.compile(
     r"""(?P<comment>//(?:\\\n|[^\n])*|/\*.*?(?:\*/|\Z))|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+'""", re.DOTALL
@@ -27,9 +27,9 @@ _WORDS = frozenset(("and", "or", "not", "true", "false"))
 
 
 def preprocessed(text: str) -> str:
-    """`text` with its macros expanded, without comments and directives, and blank where its conditions leave it out; on
-    as many lines. A condition on what only a compiler knows leaves nothing out. Raises MacroError where expanding has
-    no end, or conditions are nested too deep."""
+    """Expand macros, remove comments and directives, and blank text excluded by conditions, on as many lines. A
+    condition that only a compiler can decide excludes nothing. Raises MacroError when the expansion does not end or
+    conditions nest too deep."""
     reader = _Reader()
     lines = _COMMENT.sub(_without_comment, text.replace("\r\n", "\n")).split("\n")
     number = 0
@@ -47,14 +47,15 @@ def preprocessed(text: str) -> str:
 
 @dataclass(frozen=True)
 class _Branch:
-    """Of an `#if`: whether this may be compiled, whether it or one before it surely is, and whether all is known."""
+    """A branch of an `#if`: whether it may be compiled, whether it or an earlier one certainly is, and whether all
+    conditions are known."""
 
     is_open: bool
     is_settled: bool
     is_sure: bool
 
     def next(self, answer: bool | None) -> _Branch:
-        """The branch behind it, whose condition has this answer."""
+        """Return the following branch, given its condition's value."""
         is_open = answer is not False and not self.is_settled
         return _Branch(is_open, self.is_settled or answer is True, self.is_sure and answer is not None)
 
@@ -63,7 +64,7 @@ _BEFORE_ALL = _Branch(is_open=False, is_settled=False, is_sure=True)
 
 
 class _Reader:
-    """Takes logical lines one by one."""
+    """Process logical lines one by one."""
 
     def __init__(self) -> None:
         self._macros = {name: Macro(name, None, (value,)) for name, value in DEFINED.items()}
@@ -73,7 +74,7 @@ class _Reader:
         self._done: list[str] = []
 
     def read(self, line: str, n_lines: int) -> None:
-        """A logical line, which was so many in the file."""
+        """Process a logical line that spans the given number of physical lines."""
         match = _DIRECTIVE.match(line)
         if match is not None:
             self._expand_waiting()
@@ -111,13 +112,13 @@ class _Reader:
                 self._branches.pop()
 
     def _define(self, rest: str) -> None:
-        """Of branches that nobody knows the first counts."""
+        """Define a macro. Of branches with undecidable conditions, the first definition counts."""
         macro = read_macro(rest)
         if macro is not None and (macro.name not in self._macros or all(branch.is_sure for branch in self._branches)):
             self._macros[macro.name] = macro
 
     def _answer(self, name: str, rest: str) -> bool | None:
-        """Whether the condition holds; None where only a compiler knows."""
+        """Evaluate the condition; None where only a compiler knows."""
         if name == "if":
             return self._value(rest)
         answer = self._is_defined(rest.strip())
@@ -145,7 +146,7 @@ class _Reader:
 
 
 def _number(answer: bool | None) -> str:
-    """A name that nobody knows is no number, and makes the whole unknown."""
+    """Return a number; an unknown name makes the whole condition undecidable."""
     return "__unknown" if answer is None else str(int(answer))
 
 

@@ -1,4 +1,4 @@
-"""A user's Python file as a tree: its functions, classes and pragma comments. Nothing in it is executed."""
+"""Parse a user's Python file: functions, classes and pragma comments. Nothing in it is executed."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Definition = FunctionNode | ast.ClassDef
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a function, `self` left out. `rank` is its number of dims where the function takes its shape
-    apart, else 0."""
+    """A parameter of a function, except `self`. `rank` is the number of dims where the function unpacks its shape, else
+    0."""
 
     name: str
     annotation: ast.expr | None
@@ -33,7 +33,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class PythonFile:
-    """The parsed file. `file` is as errors name it; `pragmas` are all of its pragma comments."""
+    """The parsed file. `file` is its name in errors; `pragmas` are all of its pragma comments."""
 
     file: str
     tree: ast.Module
@@ -41,8 +41,8 @@ class PythonFile:
     pragmas: tuple[PragmaLine, ...]
 
     def definition(self, symbol: str) -> Definition | None:
-        """The function or class that a dotted symbol names, methods inherited within the file included. Of several
-        definitions the last one counts, as in Python."""
+        """Return the function or class named by a dotted symbol, including methods inherited within the file. Of
+        several definitions the last one counts, as in Python."""
         found: Definition | None = None
         body: Sequence[ast.stmt] = self.tree.body
         for part in symbol.split("."):
@@ -56,7 +56,7 @@ class PythonFile:
         return found
 
     def inherited(self, node: ast.ClassDef, name: str) -> Definition | None:
-        """`name` in the class or in the bases that this file defines."""
+        """Return `name` from the class or its bases in this file."""
         for ancestor in self.ancestry(node):
             found = self._last(ancestor.body, name)
             if found is not None:
@@ -64,7 +64,7 @@ class PythonFile:
         return None
 
     def ancestry(self, node: ast.ClassDef) -> list[ast.ClassDef]:
-        """The class and its bases in this file, nearest first."""
+        """Return the class and its bases in this file, in order of distance."""
         found, queue = [node], list(node.bases)
         while queue:
             base = queue.pop(0)
@@ -75,14 +75,14 @@ class PythonFile:
         return found
 
     def is_module_class(self, node: ast.ClassDef) -> bool:
-        """Whether the class is an `nn.Module` as far as this file shows."""
+        """Return True when this file shows that the class is an `nn.Module`."""
         bases = [base for ancestor in self.ancestry(node) for base in ancestor.bases]
         return any(isinstance(base, ast.Name) and base.id == "Module" for base in bases) or any(
             isinstance(base, ast.Attribute) and base.attr == "Module" for base in bases
         )
 
     def pragmas_of(self, node: Definition) -> list[PragmaLine]:
-        """Those directly above the definition, within its header, or before its first statement."""
+        """Return the pragmas directly above the definition, within its header, or before its first statement."""
         first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
         while first > 1 and self.lines[first - 2].lstrip().startswith("#"):
             first -= 1
@@ -91,8 +91,7 @@ class PythonFile:
         return [pragma for pragma in self.pragmas if first <= pragma.line <= last]
 
     def _last(self, body: Sequence[ast.stmt], name: str) -> Definition | None:
-        """Of a body of this file, the last definition of the name. Bodies are asked for many names, so each is read
-        once."""
+        """Return the last definition of the name in a body. Each body is indexed once, because lookups are frequent."""
         index = self._indexes.get(id(body))
         if index is None:
             index = self._indexes[id(body)] = {node.name: node for node in definitions(body)}
@@ -104,13 +103,12 @@ class PythonFile:
 
 
 def read_python_file(path: Path, file: str) -> PythonFile:
-    """The file parsed. Raises TargetError when it cannot be read, is no text or is no Python."""
+    """Read and parse a file. Raises TargetError when it cannot be read, is not text or is not Python."""
     return parse_python(_decode(_read_bytes(path, file), file), file)
 
 
 def parse_python(text: str, file: str, tree: ast.Module | None = None) -> PythonFile:
-    """The text parsed; `tree` is that of the text where the caller has it. Raises TargetError with the line of a syntax
-    error."""
+    """Parse the text, reusing `tree` if given. Raises TargetError with the line of a syntax error."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     lines = tuple(text.split("\n"))
     tree = _tree(text, file) if tree is None else tree
@@ -118,7 +116,7 @@ def parse_python(text: str, file: str, tree: ast.Module | None = None) -> Python
 
 
 def parameters_of(node: FunctionNode, *, of_class: bool) -> tuple[Parameter, ...]:
-    """The parameters in order, without `*args`, `**kwargs` and, for a method, without `self`."""
+    """Return the parameters in order, without `*args`, `**kwargs` and a method's `self`."""
     positional = [*node.args.posonlyargs, *node.args.args]
     n_required = len(positional) - len(node.args.defaults)
     ranks = _ranks(node)
@@ -131,7 +129,7 @@ def parameters_of(node: FunctionNode, *, of_class: bool) -> tuple[Parameter, ...
 
 
 def _ranks(node: FunctionNode) -> dict[str, int]:
-    """By ``b, n, d = x.shape`` or ``x.size()`` among the function's own statements."""
+    """Return ranks by parameter, from ``b, n, d = x.shape`` or ``x.size()`` among the function's own statements."""
     found: dict[str, int] = {}
     for statement in node.body:
         match statement:
@@ -145,8 +143,8 @@ def _ranks(node: FunctionNode) -> dict[str, int]:
 
 
 def definitions(body: Sequence[ast.stmt]) -> Iterator[Definition]:
-    """The functions and classes of a body, those under `if`, `try` and `with` included, in order. A stack, since an
-    `elif` chain nests as deep as it is long."""
+    """Yield the functions and classes of a body in order, including those under `if`, `try` and `with`. Uses a stack,
+    since an `elif` chain nests as deep as it is long."""
     stack: list[ast.stmt | ast.excepthandler] = list(reversed(body))
     while stack:
         statement = stack.pop()
@@ -170,7 +168,8 @@ def import_style(path: Path, tree: ast.Module) -> ImportStyle:
 
 
 def import_line(tree: ast.Module) -> int:
-    """Where one more import goes, as a number of lines: below the last one at the top, else below the docstring."""
+    """Return the number of lines above the position for one more import: after the last top-level import, else after
+    the docstring."""
     lines = [node.end_lineno or node.lineno for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
     if lines:
         return max(lines)
@@ -205,7 +204,7 @@ def _decode(data: bytes, file: str) -> str:
 
 
 def _encoding(data: bytes) -> str:
-    """As the file declares it, else UTF-8."""
+    """Return the declared encoding, else UTF-8."""
     try:
         return tokenize.detect_encoding(io.BytesIO(data).readline)[0]
     except SyntaxError:
@@ -215,7 +214,7 @@ def _encoding(data: bytes) -> str:
 def _tree(text: str, file: str) -> ast.Module:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the user's invalid escapes are not ours to print
+            warnings.simplefilter("ignore")  # warnings about the user's invalid escapes are suppressed
             return ast.parse(text)
     except SyntaxError as error:
         message = f"the file is not valid Python: {error.msg}"
@@ -226,8 +225,8 @@ def _tree(text: str, file: str) -> ast.Module:
 
 
 def _pragmas(lines: Sequence[str], tree: ast.Module) -> Iterator[PragmaLine]:
-    """Between the file's statements a pragma is a line of its own. Only within one it may stand in a string, so that
-    the statement is read token by token, which takes longer than parsing does."""
+    """Yield the pragmas. Between statements, a pragma is a line of its own. Within a statement the text may be part of
+    a string, so it is tokenized, which takes longer than parsing."""
     candidates = [number for number, line in enumerate(lines, start=1) if _PRAGMA.search(line)]
     spans = iter(_statement_lines(tree) if candidates else ())
     first, last, done = 0, 0, 0
@@ -244,7 +243,7 @@ def _pragmas(lines: Sequence[str], tree: ast.Module) -> Iterator[PragmaLine]:
 
 
 def _statement_lines(tree: ast.Module) -> list[tuple[int, int]]:
-    """The first and last lines of the file's statements; those that share a line are one."""
+    """Return the first and last lines of the file's statements; those that share a line are merged."""
     spans: list[tuple[int, int]] = []
     for node in tree.body:
         first = min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", ()))])
@@ -256,18 +255,19 @@ def _statement_lines(tree: ast.Module) -> list[tuple[int, int]]:
 
 
 def _pragmas_by_tokens(lines: Sequence[str], first: int) -> Iterator[PragmaLine]:
-    """Those of a statement that begins in the line `first` of the file."""
+    """Yield the pragmas in a statement that begins at the line `first` of the file."""
     try:
         for token in tokenize.generate_tokens(io.StringIO("\n".join(lines)).readline):
             match = _PRAGMA.match(token.string) if token.type == tokenize.COMMENT else None
             if match:
                 yield PragmaLine(match.group(1), first - 1 + token.start[0])
     except (tokenize.TokenError, SyntaxError):
-        return  # the tree was parsed, so what the tokenizer dislikes stands behind the last pragma that counts
+        return  # the tree was parsed, so the tokenizer's error is after the last relevant pragma
 
 
 def _first_statement_line(node: Definition) -> int:
-    """Of the first statement that is not the docstring, decorators included; one past the end when there is none."""
+    """Return the first line of the first statement that is not the docstring, decorators included; without one, the
+    line past the end."""
     for statement in node.body:
         is_docstring = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
         if not is_docstring:

@@ -1,4 +1,4 @@
-"""A TARGET on the command line -> what its text says, by `ast` only: nothing of the user's is executed."""
+"""Resolve a TARGET from the command line by `ast` alone: no user code is executed."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ TASK_FUNCTION = "forward_fn"
 
 @dataclass(frozen=True)
 class TargetLocation:
-    """Something in a file that can be optimized. Lines are 1-based and inclusive; `line` is that of the `def` or
-    `class`."""
+    """Code in a file that can be optimized. Lines are 1-based and inclusive; `line` is that of the `def` or `class`."""
 
     symbol: str
     kind: TargetKind
@@ -46,10 +45,10 @@ class TargetLocation:
 
 
 def read_target(target: str, directory: Path) -> TargetSource:
-    """What the text of `target` says. `directory` is what a relative path starts from.
+    """Read the declaration of `target`. `directory` is the base of relative paths.
 
     `target` is ``file.py::symbol``, a KernelBench file, or a robust-kbench task folder. Raises TargetError with file,
-    line and next step; where shapes are unknown the next step is a pragma filled in from the signature.
+    line and next step; for unknown shapes the next step is a pragma based on the signature.
     """
     file, separator, symbol = target.partition("::")
     path = Path(os.path.abspath(directory / file))
@@ -66,7 +65,7 @@ def read_target(target: str, directory: Path) -> TargetSource:
 
 
 def list_targets(text: str) -> tuple[TargetLocation, ...]:
-    """The top-level functions and `nn.Module` classes of a file, in order; none for text that does not parse."""
+    """List the top-level functions and `nn.Module` classes of a file, in order; none for text that does not parse."""
     try:
         return targets_in(parse_python(text, ""))
     except TargetError:
@@ -74,7 +73,7 @@ def list_targets(text: str) -> tuple[TargetLocation, ...]:
 
 
 def targets_in(source: PythonFile) -> tuple[TargetLocation, ...]:
-    """The same of a file that is parsed already."""
+    """List the same for a parsed file."""
     found = []
     for node in definitions(source.tree.body):
         is_class = isinstance(node, ast.ClassDef)
@@ -87,7 +86,7 @@ def targets_in(source: PythonFile) -> tuple[TargetLocation, ...]:
 
 
 def read_symbol(symbol: str, path: Path, source: PythonFile) -> TargetSource:
-    """What `read_target` of ``path::symbol`` says, of a text that is at hand. Raises TargetError."""
+    """Return the result of `read_target` for ``path::symbol``, from a text in memory. Raises TargetError."""
     return _read_symbol(f"{path.name}::{symbol}", symbol, path, source)
 
 
@@ -241,7 +240,7 @@ def _forward_of(node: ast.ClassDef, source: PythonFile) -> FunctionNode:
 
 @dataclass(frozen=True)
 class _Subject:
-    """A target found in its file: `function` is called, and `owner` is the class to construct before."""
+    """A target in its file: `function` is called, and `owner` is the class to construct first."""
 
     target: str
     symbol: str
@@ -253,7 +252,7 @@ class _Subject:
 
     @property
     def definition(self) -> Definition:
-        """What the target names: where a pragma would go."""
+        """The definition that the target names, where a pragma belongs."""
         return self.owner if self.owner is not None and self.kind != "method" else self.function
 
     @property
@@ -262,7 +261,7 @@ class _Subject:
 
     @property
     def uses_get_inputs(self) -> bool:
-        """`get_inputs` of a KernelBench file belongs to its Model, and to no other definition."""
+        """Return True for a KernelBench file's Model, the only definition that uses `get_inputs`."""
         has_model = self.source.definition(KERNELBENCH_CLASS) is not None
         is_model = self.kind == "kernelbench" or self.symbol in (KERNELBENCH_CLASS, f"{KERNELBENCH_CLASS}.forward")
         return is_model or not has_model
@@ -301,7 +300,8 @@ def _read_pragma(subject: _Subject) -> Pragma:
 
 
 def _pragma_lines(subject: _Subject) -> list[PragmaLine]:
-    """Of the function; of the class and its constructor the `init:` lines, and for `forward` the others as well."""
+    """Return the function's pragma lines, the `init:` lines of its class and constructor, and for `forward` their other
+    lines, too."""
     lines = list(subject.source.pragmas_of(subject.function))
     if subject.owner is not None:
         constructor = subject.source.inherited(subject.owner, "__init__")
@@ -313,7 +313,7 @@ def _pragma_lines(subject: _Subject) -> list[PragmaLine]:
 
 
 def _inputs(subject: _Subject, pragma: Pragma) -> tuple[TensorInput | ScalarInput, ...] | None:
-    """None when only `get_inputs` knows."""
+    """Return the inputs; None when only `get_inputs` defines them."""
     try:
         items = _tensor_items(subject, pragma)
         if not items and not pragma.says_inputs and subject.parameters:
@@ -329,7 +329,7 @@ def _inputs(subject: _Subject, pragma: Pragma) -> tuple[TensorInput | ScalarInpu
 
 
 def _tensor_items(subject: _Subject, pragma: Pragma) -> dict[str, TensorItem]:
-    """By parameter name: from the pragma, else from the annotation."""
+    """Return tensors by parameter name, from the pragma, else from the annotation."""
     items = {}
     for parameter in subject.parameters:
         item = pragma.tensors.get(parameter.name)
@@ -341,7 +341,7 @@ def _tensor_items(subject: _Subject, pragma: Pragma) -> dict[str, TensorItem]:
 
 
 def _check_pragma_names(subject: _Subject, pragma: Pragma, items: dict[str, TensorItem]) -> None:
-    """Every name is a parameter or the size of some dim."""
+    """Require that every name is a parameter or the size of some dim."""
     if subject.function.args.kwarg is not None:
         return
     names = [parameter.name for parameter in subject.parameters]
@@ -364,7 +364,7 @@ def _check_complete(subject: _Subject, pragma: Pragma, items: dict[str, TensorIt
     missing = [p for p in required if p.name not in items and p.name not in pragma.numbers]
     if missing:
         names = ", ".join(f"'{parameter.name}'" for parameter in missing)
-        message = f"nothing says what {names} of {subject.function.name} is"
+        message = f"unknown shape of {names} in `{subject.function.name}`"
         raise subject.error(message, subject.function.lineno, f"add above it: {example_pragma(missing)}")
 
 
@@ -394,7 +394,7 @@ def _bound_inputs(
 
 
 def _no_shapes(subject: _Subject) -> TargetError:
-    message = f"nothing says which shapes the inputs of '{subject.symbol or subject.function.name}' have"
+    message = f"unknown input shapes for `{subject.symbol or subject.function.name}`"
     return subject.error(message, subject.function.lineno, f"add above it: {example_pragma(subject.parameters)}")
 
 
@@ -418,7 +418,7 @@ def _init_arguments(
         return None
     missing = [p for p in parameters if not p.has_default and p.name not in given]
     if missing:
-        message = f"nothing says with which '{missing[0].name}' to construct {owner.name}"
+        message = f"unknown constructor argument '{missing[0].name}' of `{owner.name}`"
         next_step = f"add above the class: {example_init_pragma(parameters, given)}"
         raise subject.error(message, constructor.lineno, next_step)
     return pragma.init

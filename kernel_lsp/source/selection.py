@@ -1,4 +1,4 @@
-"""Selected lines of a function: which statements they are, what flows into them and what out of them. By `ast` only."""
+"""Analyse selected lines of a function: their statements and data flow. Uses `ast` only."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _CANNOT_MOVE = (ast.Yield, ast.YieldFrom, ast.Await, ast.Global, ast.Nonlocal, a
 
 @dataclass(frozen=True)
 class OwnUse:
-    """A place that uses something of ``self``: ``self.norm.weight`` has the paths ``norm`` and ``norm.weight``, each
-    with its node."""
+    """A use of an attribute of ``self``: ``self.norm.weight`` has the paths ``norm`` and ``norm.weight``, each with its
+    node."""
 
     nodes: tuple[tuple[str, ast.Attribute], ...]
 
     @property
     def path(self) -> str:
-        """The whole of it."""
+        """Return the full path."""
         return self.nodes[-1][0]
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Whole statements of one block. `inputs` are the local names that they use, in the order of use; `outputs` those
+    """Whole statements of one block. `inputs` are the local names that they use, in order of use; `outputs` are names
     that they assign and the rest of the function uses. With `returns` the last one is a `return`."""
 
     function: FunctionNode
@@ -51,9 +51,8 @@ class Selection:
 
 
 def select(source: PythonFile, symbol: str, first_line: int, last_line: int) -> Selection:
-    """The statements of `symbol` (of its `forward`, for a class) that lie in the lines, 1-based and inclusive; a
-    statement that lies there in part is taken whole. Raises TargetError where they cannot be a function of their own.
-    """
+    """Return the statements of `symbol` (of its `forward`, for a class) in the lines, 1-based and inclusive; a
+    partially selected statement is included whole. Raises TargetError when they cannot form a function."""
     function, own_name = _function(source, symbol)
     statements = [s for s in _of_block(function.body, first_line, last_line) if not _is_docstring(s)]
     if not statements:
@@ -84,7 +83,7 @@ def select(source: PythonFile, symbol: str, first_line: int, last_line: int) -> 
 
 
 def _function(source: PythonFile, symbol: str) -> tuple[FunctionNode, str]:
-    """The function, and what it calls its own object; empty for a plain function."""
+    """Return the function, and its name for `self`, empty for a plain function."""
     node = source.definition(symbol)
     if isinstance(node, ast.ClassDef):
         node = source.definition(f"{symbol}.forward")
@@ -96,7 +95,7 @@ def _function(source: PythonFile, symbol: str) -> tuple[FunctionNode, str]:
 
 
 def _of_block(body: Sequence[ast.stmt], first: int, last: int) -> Sequence[ast.stmt]:
-    """Those of the innermost block that the lines lie in."""
+    """Return the selected statements of the innermost block that contains the lines."""
     hit = [statement for statement in body if statement.lineno <= last and (statement.end_lineno or 0) >= first]
     if len(hit) == 1 and not isinstance(hit[0], _SCOPES):
         for block in _blocks(hit[0]):
@@ -146,7 +145,7 @@ def _leaves_loop(statement: ast.stmt) -> bool:
 
 
 class _Flow:
-    """Names through the statements in order. `inputs` are read before they are surely assigned."""
+    """Track names through the statements in order. `inputs` are read before they are definitely assigned."""
 
     def __init__(self, statements: Sequence[ast.stmt], bound: set[str]) -> None:
         self.inputs: list[str] = []
@@ -170,7 +169,7 @@ def _check_bound(
 
 
 def _outside(function: FunctionNode, statements: Sequence[ast.stmt]) -> list[ast.stmt]:
-    """The simple statements and the headers of the function that are not selected, as statements without blocks."""
+    """Return the unselected simple statements and headers of the function, as statements without blocks."""
     found: list[ast.stmt] = []
     stack = list(function.body)
     while stack:
@@ -184,7 +183,7 @@ def _outside(function: FunctionNode, statements: Sequence[ast.stmt]) -> list[ast
 
 
 def _header(statement: ast.stmt) -> ast.stmt:
-    """A compound statement without what is in its blocks."""
+    """Return a compound statement without the contents of its blocks."""
     fields = {name: value for name, value in ast.iter_fields(statement) if not _is_block(value)}
     header = type(statement)(**fields)
     for name, value in ast.iter_fields(statement):
@@ -198,7 +197,7 @@ def _is_block(value: object) -> bool:
 
 
 def _used_outside(function: FunctionNode, statements: Sequence[ast.stmt]) -> set[str]:
-    """What is read behind the statements, and, where they are in a loop, before them as well."""
+    """Return the names read after the statements and, if they are in a loop, also before them."""
     last = statements[-1].end_lineno or statements[-1].lineno
     loops = [node for node in ast.walk(function) if isinstance(node, ast.For | ast.While)]
     is_in_loop = any(_contains(loop, statements[0]) for loop in loops)
@@ -211,7 +210,7 @@ def _contains(loop: ast.For | ast.While, statement: ast.stmt) -> bool:
 
 
 def _loaded(statement: ast.stmt) -> list[str]:
-    """Names that are read, each once, in the order of the text; those of comprehensions' own are left out."""
+    """Return the names read, each once, in text order, without variables of comprehensions."""
     own = {n.id for c in _walk([statement]) if isinstance(c, _COMPREHENSIONS) for g in c.generators for n in _names(g)}
     nodes = [node for node in _walk([statement]) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
     nodes += [n.target for n in _walk([statement]) if isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Name)]
@@ -224,7 +223,7 @@ def _names(generator: ast.comprehension) -> list[ast.Name]:
 
 
 def _stored(statement: ast.stmt) -> list[str]:
-    """Names that are assigned in the function's own scope, in the order of the text."""
+    """Return the names assigned in the function's own scope, in text order."""
     found: list[str] = []
     stack: list[ast.AST] = [statement]
     while stack:
@@ -239,7 +238,7 @@ def _stored(statement: ast.stmt) -> list[str]:
 
 
 def _surely_stored(statement: ast.stmt) -> set[str]:
-    """Names that are assigned whichever way the statement is run."""
+    """Return the names assigned on every path through the statement."""
     if isinstance(statement, (*_SIMPLE, ast.FunctionDef, ast.ClassDef)):
         return set(_stored(statement))
     if isinstance(statement, ast.With):

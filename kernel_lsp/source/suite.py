@@ -1,4 +1,4 @@
-"""Which targets a folder of tasks holds: KernelBench files and robust-kbench folders, found by their text alone."""
+"""Find the targets in a folder of tasks, KernelBench files and robust-kbench folders, by their text alone."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ MAX_FILE_BYTES = 1 << 20
 
 
 def expand_targets(targets: Sequence[str], directory: Path) -> list[str]:
-    """Each target, and in place of a folder that is no task the tasks below it, in the order of their paths.
+    """Replace each folder that is not a task by the tasks below it, in path order.
 
-    Raises TargetError for a folder with no task in it."""
+    Raises TargetError for a folder with no task in it.
+    """
     found: list[str] = []
     for target in targets:
         path = Path(os.path.abspath(directory / target))
@@ -48,7 +49,7 @@ def _tasks(folder: Path) -> Iterator[Path]:
 
 
 def _is_kernelbench(file: Path) -> bool:
-    """Whether the file defines `Model` and `get_inputs`; what cannot be read or parsed does not."""
+    """Return True when the file defines `Model` and `get_inputs`; False if it cannot be read or parsed."""
     try:
         if file.stat().st_size > MAX_FILE_BYTES:
             return False

@@ -1,1 +1,1 @@
-"""Finds and runs the CUDA compiler, reads what it says, and keeps what it made."""
+"""Find and run the CUDA compiler, parse its output, and cache its results."""

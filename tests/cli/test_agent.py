@@ -105,7 +105,7 @@ def test_compiling_says_what_is_wrong_with_its_line(replies: dict[Any, dict[str,
 
 
 def test_a_right_kernel_is_right_though_the_file_was_changed_meanwhile(replies: dict[Any, dict[str, Any]]) -> None:
-    assert "It is right" in text_of(replies, 6)
+    assert "It is correct" in text_of(replies, 6)
     assert "Reward: 2 (estimated times)" in text_of(replies, 6)
 
 

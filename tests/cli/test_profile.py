@@ -28,7 +28,7 @@ def test_without_a_gpu_the_executor_profiles(tmp_path: Path) -> None:
 def test_the_profile_reads_as_text(tmp_path: Path) -> None:
     ran = run(tmp_path, "profile", KERNEL, "--device", "cpu")
     assert ran.status == 0
-    assert "times the floor" in ran.stdout
+    assert "times the speed of light" in ran.stdout
     assert "1. Let neighbouring threads access neighbouring elements (line" in ran.stdout
     assert "ncu: not asked (needs a GPU)" in ran.stdout
 

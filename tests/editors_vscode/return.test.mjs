@@ -29,7 +29,7 @@ step("the hover names the GPU that is selected, with its own numbers", async () 
   await workbench.openFile("rms_norm.py");
   await workbench.lens("Optimize to CUDA").first().waitFor();
   const [first] = await estimates(/on H200/);
-  await workbench.run("kernel-lsp: Select the GPU that Estimates are for");
+  await workbench.run("kernel-lsp: Select Target GPU");
   await page.locator(".quick-input-list .monaco-list-row", { hasText: /^L4$/ }).first().click();
   await workbench.until("the setting", () => /"kernelLsp.targetGpu": *"L4"/.test(readFileSync(join(workbench.folder, "user", "User", "settings.json"), "utf8")));
   const [second] = await estimates(/on L4/);
@@ -46,11 +46,11 @@ step("a run whose window is closed is there when it is opened again, and is resu
   await new Promise((resolve) => setTimeout(resolve, AWAY_MS));
   await workbench.openWindow();
   page = workbench.page;
-  await workbench.lens(/^Resume run/).first().waitFor();
+  await workbench.lens(/^Resume "/).first().waitFor();
   await page.locator(".action-item a.action-label[aria-label='Kernels']").click();
   await page.locator(".monaco-list-row", { hasText: /rms_norm\.py::RMSNorm.*interrupted/ }).first().waitFor();
   await workbench.shot("02-interrupted");
-  await workbench.lens(/^Resume run/).first().click();
+  await workbench.lens(/^Resume "/).first().click();
   await workbench.until("the panel with Apply", () => workbench.panel().getByRole("button", { name: "Apply" }).isVisible().catch(() => false), RUN_MS);
   await workbench.shot("03-resumed");
 });

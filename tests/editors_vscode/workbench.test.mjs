@@ -56,7 +56,7 @@ step("a click on the lens starts a run, whose progress shows in the Kernels view
 step("its result is shown with the evidence before any file changes", async () => {
   await workbench.until("the panel with Apply", () => workbench.panel().getByRole("button", { name: "Apply" }).isVisible().catch(() => false), RUN_MS);
   const text = await workbench.panel().locator("main").innerText();
-  assert.match(text, /right in \d+ cases, reached on the PTX executor/);
+  assert.match(text, /passed \d+ test cases on the PTX executor/);
   assert.match(text, /vs eager, estimated/);
   assert.ok(!existsSync(join(workbench.workspace, "kernels", "rms_norm.cu")));
   await workbench.shot("06-review");

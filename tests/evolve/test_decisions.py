@@ -140,7 +140,7 @@ def test_without_anything_right_a_proposal_translates() -> None:
 
 
 def test_it_is_enough_at_the_floor() -> None:
-    assert "floor" in why_stop([10.4], member(10.4), 10.0, 4)
+    assert "speed of light" in why_stop([10.4], member(10.4), 10.0, 4)
     assert why_stop([10.6], member(10.6), 10.0, 4) == ""
 
 

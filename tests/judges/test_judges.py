@@ -41,7 +41,7 @@ INJECTED = (
 
 
 def case(text: str = PLAIN) -> Case:
-    return Case(describe_task(TASK, find_gpu("H200")), text, "it compiles", "right in 1 cases")
+    return Case(describe_task(TASK, find_gpu("H200")), text, "it compiles", "passed 1 test cases")
 
 
 def said(probability: float, judge: JudgeName = "memory") -> Judgement:
@@ -63,7 +63,7 @@ def test_a_judge_sees_task_sizes_plan_code_compiler_and_checks(judge: JudgeName)
         "launch: k<<<B, 256>>>",
         "out[threadIdx.x]",
         "it compiles",
-        "right in 1",
+        "passed 1",
     ):
         assert part in text
 

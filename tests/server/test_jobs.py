@@ -176,7 +176,7 @@ async def test_a_cancelled_run_can_be_resumed_from_its_lens(scale: Path) -> None
         resume: list[Any] = []
         while not resume and time.monotonic() < deadline:
             lenses = await editor.at("codeLens", uri)
-            resume = [lens["command"] for lens in lenses if lens["command"]["title"].startswith("Resume run")]
+            resume = [lens["command"] for lens in lenses if lens["command"]["title"].startswith("Resume ")]
             await asyncio.sleep(0.3)
         await editor.ask("workspace/executeCommand", {key: resume[0][key] for key in ("command", "arguments")})
         await editor.until(lambda: editor.asked("workspace/applyEdit"), RUN_S)

@@ -180,7 +180,7 @@ def test_the_summary_has_what_matters() -> None:
         floor_us=7.8, floor_basis="33.6 MB at 4.3 TB/s", kernels=kernels, advice=advise(kernels, 117.0, 7.8),
     )  # fmt: skip
     text = report.summary()
-    assert "117 us measured on H200, 15.0 times the floor of 7.8 us" in text
+    assert "117 us measured on H200, 15.0 times the speed of light of 7.8 us" in text
     assert "scale<256>: 80% of the time, bound by the caches (L2 84% busy" in text
     assert "1. Let neighbouring threads" in text
     assert report.hottest is not None

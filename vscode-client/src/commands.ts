@@ -147,7 +147,7 @@ async function pickRun(parts: Parts, title: string, fits: (run: RunItem) => bool
 // --- below: settings
 
 async function selectGpu(): Promise<void> {
-  const chosen = await vscode.window.showQuickPick([...GPUS], { title: `Estimates are for ${value("targetGpu", "H200")}` });
+  const chosen = await vscode.window.showQuickPick([...GPUS], { title: `Target GPU of estimates: ${value("targetGpu", "H200")}` });
   if (chosen !== undefined) await update("targetGpu", chosen);
 }
 

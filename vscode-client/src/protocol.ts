@@ -31,16 +31,16 @@ export const METHODS = {
   completeChat: "kernelLsp/completeChat",
 } as const;
 
-/** Whether the user trusts the workspace. Until a client says so, nothing runs unless it is asked for. */
+/** Tell the server whether the user trusts the workspace. Until then only explicit commands run code. */
 export interface TrustParams {
   trusted: boolean;
 }
 
-/** Nothing is asked. */
+/** No parameters. */
 export interface StatusParams {
 }
 
-/** What the server is doing: its jobs, and its helper processes (0 for none). */
+/** Server status: its jobs, and the ids of its helper processes (0 for none). */
 export interface StatusResult {
   jobs: (JobParams)[];
   nDocuments: number;
@@ -49,7 +49,7 @@ export interface StatusResult {
   enginePids: (number)[];
 }
 
-/** Where a job is. `run` is empty until it has one, and `symbol` where it is about no target. Sent only to a client whose capabilities have ``experimental.kernelLsp.jobs``. */
+/** State of a job. `run` is empty until it has one, `symbol` if it has no target. Sent only to a client with the capability ``experimental.kernelLsp.jobs``. */
 export interface JobParams {
   job: string;
   kind: "optimize" | "optimize_lines" | "resume" | "check" | "profile" | "estimate";
@@ -64,14 +64,14 @@ export interface JobParams {
   symbol?: string;
 }
 
-/** What a run told: an event as `kernel_lsp/core/event.py` describes it. Sent only to a client whose capabilities have ``experimental.kernelLsp.events``. */
+/** Event of a run, as described in `kernel_lsp/core/event.py`. Sent only to a client with the capability ``experimental.kernelLsp.events``. */
 export interface RunEventParams {
   job: string;
   run: string;
   event: { [name: string]: unknown };
 }
 
-/** A file or folder of the workspace that the question is about. */
+/** File or folder of the workspace to query. */
 export interface FolderParams {
   uri: string;
 }
@@ -81,7 +81,7 @@ export interface RunsResult {
   runs: (RunItem)[];
 }
 
-/** One run of the archive, newest first. `result` is its end in words, empty while there is none. */
+/** One run of the archive, newest first. `result` describes its outcome, empty while there is none. */
 export interface RunItem {
   run: string;
   target: string;
@@ -94,13 +94,13 @@ export interface RunItem {
   result: string;
 }
 
-/** The targets below a folder. `is_complete` is false when there were more files than are looked at. */
+/** Targets below a folder. `is_complete` is false when the scan stopped at its file limit. */
 export interface TargetsResult {
   targets: (TargetItem)[];
   isComplete: boolean;
 }
 
-/** Something in a file that can be optimized. `line` is 0-based; `inputs` are its shapes, empty when none are said. */
+/** Code in a file that can be optimized. `line` is 0-based; `inputs` describes its shapes, empty when unknown. */
 export interface TargetItem {
   uri: string;
   symbol: string;
@@ -109,20 +109,20 @@ export interface TargetItem {
   inputs: string;
 }
 
-/** The argument of commands on a run. ``last`` is the newest of the workspace of `uri`. */
+/** Argument of commands on a run. ``last`` is the newest of the workspace of `uri`. */
 export interface RunArguments {
   uri: string;
   run?: string;
 }
 
-/** A run's report: `data` as ``kernel-lsp report RUN --json`` prints it, and the page that shows it. */
+/** Report of a run: `data` as printed by ``kernel-lsp report RUN --json``, and the HTML page that shows it. */
 export interface ReportResult {
   run: string;
   data: { [name: string]: unknown };
   html: string;
 }
 
-/** What a run asks the editor's own model. `purpose` is ``translate``, ``propose``, ``repair``, ``reformat`` or ``judge``. `temperature` and `max_tokens` are wishes: not every editor can pass them on. */
+/** Prompt of a run for the editor's own model. `purpose` is ``translate``, ``propose``, ``repair``, ``reformat`` or ``judge``. `temperature` and `max_tokens` are hints: not every editor can pass them on. */
 export interface ChatParams {
   job: string;
   purpose: string;
@@ -137,7 +137,7 @@ export interface ChatMessage {
   content: string;
 }
 
-/** How that ended. `text` is the whole reply, however it came; otherwise `message` says why there is none. The run asks again after ``quota`` and ``failed``, a few times, and later each time. Tokens are 0 where they were not counted. */
+/** Reply to the prompt. `text` is the whole reply, empty on failure; `message` then gives the reason. The run retries after ``quota`` and ``failed``, a few times with increasing delays. Token counts are 0 if unknown. */
 export interface ChatResult {
   outcome: "replied" | "no_model" | "no_consent" | "quota" | "refused" | "cancelled" | "failed";
   model?: string;
@@ -147,19 +147,19 @@ export interface ChatResult {
   nReplyTokens?: number;
 }
 
-/** The argument of commands on a target. `kernel` is the URI of a `.cu` file that `optimize` begins from. */
+/** Argument of commands on a target. `kernel` is the URI of a `.cu` file from which `optimize` starts. */
 export interface TargetArguments {
   uri: string;
   symbol: string;
   kernel?: string;
 }
 
-/** What a command that starts a job answers, at once. */
+/** Immediate reply of a command that starts a job. */
 export interface JobStarted {
   job: string;
 }
 
-/** The argument of `optimizeLines`: whole statements of a target, by 0-based lines, both inclusive. */
+/** Argument of `optimizeLines`: whole statements of a target, as 0-based, inclusive lines. */
 export interface LinesArguments {
   uri: string;
   symbol: string;
@@ -167,17 +167,17 @@ export interface LinesArguments {
   lastLine: number;
 }
 
-/** The argument of commands on a kernel file. */
+/** Argument of commands on a kernel file. */
 export interface DocumentArguments {
   uri: string;
 }
 
-/** The argument of `cancel`: without it the newest job. */
+/** Argument of `cancel`: the newest job by default. */
 export interface JobArguments {
   job?: string | null;
 }
 
-/** The argument of `explain`: a finding's code, e.g. ``KL101`` or ``out-of-bounds-read``. */
+/** Argument of `explain`: a finding's code, e.g. ``KL101`` or ``out-of-bounds-read``. */
 export interface ExplainArguments {
   code: string;
 }

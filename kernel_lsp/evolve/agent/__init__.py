@@ -1,1 +1,1 @@
-"""Coding agents: a workspace, tools over MCP, and proposals that agents make."""
+"""Coding agents: a workspace, tools over MCP, and proposals made by agents."""

@@ -1,4 +1,4 @@
-"""The Model Context Protocol over JSON lines: an agent's tools as any MCP client sees them.
+"""The Model Context Protocol over JSON lines: an agent's tools for any MCP client.
 
 Version 2025-06-18 of the protocol (modelcontextprotocol.io): `initialize`, `ping`, `tools/list` and `tools/call`;
 nothing else is offered. A malformed line is answered with JSON-RPC's own errors and ends nothing.
@@ -14,7 +14,7 @@ from kernel_lsp.evolve.agent.tools import TOOLS, AgentTools, ToolSpec
 
 PROTOCOL_VERSION = "2025-06-18"
 KNOWN_VERSIONS = (PROTOCOL_VERSION, "2025-03-26", "2024-11-05")
-"""What we offer is the same in all of them."""
+"""Protocol versions in which our messages are identical."""
 PARSE_ERROR, INVALID_REQUEST, NO_METHOD, BAD_PARAMS = -32700, -32600, -32601, -32602
 INSTRUCTIONS = (
     "Write a CUDA kernel file that replaces a PyTorch function. Call task first. Then write a kernel, compile, check "
@@ -23,7 +23,7 @@ INSTRUCTIONS = (
 
 
 async def answer(line: str, tools: AgentTools) -> dict[str, Any] | None:
-    """The reply to one line; None for a notification."""
+    """Return the reply to one line; None for a notification."""
     try:
         message = json.loads(line)
     except ValueError as error:

@@ -1,7 +1,7 @@
-"""A proposal in turns: the model hands in kernels and asks tools, is told what was found, and goes on until it is done.
+"""A multi-turn proposal: the model submits kernels and calls tools, gets their results, and continues until it is done.
 
-Its kernels go the way of every other: compiler, executor, judges, hardware, archive. So what holds for proposals
-holds for agents, budget, replay and resume included.
+Its kernels take the same path as all others: compiler, executor, judges, hardware, archive. Budget, replay and resume
+therefore work as for other proposals.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from kernel_lsp.llm.request import Message, ModelFailed, Replied
 
 N_TURNS = 12
 N_BAD_TURNS = 2
-"""In a row: a model that cannot keep the form twice will not learn it."""
+"""Maximum consecutive malformed turns: a model that fails the format twice will not learn it."""
 
 _TOOL = re.compile(r"\A\s*TOOL:[ \t]*(?P<name>profile|explain|done)\b[ \t]*(?P<argument>[\w-]*)\s*\Z")
 
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A turn that asks a tool."""
+    """A turn that calls a tool."""
 
     name: str
     argument: str
 
 
 def read_tool(reply: str) -> ToolCall | None:
-    """The tool that a turn asks; None where it hands in a kernel."""
+    """Return the tool call of a turn; None if it submits a kernel."""
     match = _TOOL.match(reply)
     return ToolCall(match["name"], match["argument"]) if match else None
 
@@ -73,7 +73,8 @@ class AgentProposal(Proposal):
     # --- below: one turn
 
     async def _hand_in(self, question: Question, reply: Replied) -> tuple[str, Member | None, bool]:
-        """What the model is told of its kernel, its member where it is right, and whether it could be read."""
+        """Evaluate a submitted kernel. Return the reply to the model, the member if it is correct, and whether it could
+        be parsed."""
         parsed = parse_rewrite(reply)
         base = Round(
             operator="agent",
@@ -111,7 +112,7 @@ class AgentProposal(Proposal):
 
 
 def _continued(question: Question, reply: Replied, said: str) -> Question:
-    """The conversation with one more turn."""
+    """Append one turn to the conversation."""
     more = (Message(role="assistant", content=reply.text), Message(role="user", content=said))
     request = question.request.model_copy(update={"messages": (*question.request.messages, *more)})
     return Question(question.operator, question.prompt, request)

@@ -1,9 +1,9 @@
-"""The tools of an agent that works on one task: what it may ask, and nothing that it could bend.
+"""The tools of an agent that works on one task, which cannot influence its own evaluation.
 
-The task is captured once, when the tools are opened, from the files as they are then. Kernels come as text; they are
-built, run, judged and timed here, in our own processes and folders. So whatever an agent does to the files of its own
-folder, the verdict and the reward are of the task as it was given. An agent that may run programs as the same user
-could still change an installation: for a hard border, start the tools as another user or in a container of their own.
+The task is captured once, when the tools are opened, from the files at that time. Kernels are passed as text; they are
+built, run, judged and timed here, in our own processes and folders. Whatever an agent does to the files in its own
+folder, the verdict and the reward are for the original task. An agent that may run programs as the same user could
+still change an installation: for strict isolation, run the tools as another user or in a separate container.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MAX_CODE_CHARACTERS = 200_000
 
 @dataclass(frozen=True)
 class ToolSpec:
-    """One tool, as an agent is told of it. `parameters` are names with descriptions; all are text and required."""
+    """One tool, as described to an agent. `parameters` are names with descriptions; all are text and required."""
 
     name: str
     description: str
@@ -47,8 +47,8 @@ class ToolSpec:
 
 @dataclass(frozen=True)
 class ToolResult:
-    """What a tool says. `is_error` is for a call that could not be made, never for a kernel that is wrong. `reward` is
-    set by `check` alone."""
+    """Result of a tool call. `is_error` marks a call that could not be made, never an incorrect kernel. `reward` is set
+    by `check` alone."""
 
     text: str
     is_error: bool = False
@@ -71,7 +71,7 @@ TOOLS = (
 
 
 class AgentTools:
-    """The tools on one target. Use as ``async with``; raises what capturing raises on entry."""
+    """The tools for one target. Use as ``async with``; entry raises the errors of a capture."""
 
     def __init__(self, target: str, directory: Path, settings: Settings, *, with_backward: bool) -> None:
         self._source = read_target(target, directory)
@@ -94,11 +94,11 @@ class AgentTools:
 
     @property
     def name(self) -> str:
-        """The task's."""
+        """Name of the task."""
         return self._task.name
 
     async def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
-        """Call a tool. What a kernel does never raises, and what goes wrong with the call is a result, too."""
+        """Call a tool. Neither kernels nor faulty calls raise: both give a result."""
         tools: dict[str, Callable[..., Awaitable[ToolResult]]] = {
             "task": self._describe,
             "compile": self._compile,
@@ -167,14 +167,14 @@ class AgentTools:
     def _words(self, verdict: Verdict, candidate: Candidate) -> str:
         if not verdict.is_correct:
             return describe_failure(verdict, candidate.text)
-        lines = [f"It is {outcome_message(verdict)} on the {verdict.device}."]
+        lines = [f"It is correct: it {outcome_message(verdict)} on the {verdict.device}."]
         lines += [_comparison(name, comparison) for name, comparison in verdict.times.items()]
         lines.append(describe_profile(verdict, task_floor_us(self._task, self._session.gpu)))
         return "\n".join(lines)
 
 
 def task_document(task: Task, session: Session) -> str:
-    """The task and the kernel format, as prompts show them to models."""
+    """Return the task and the kernel format, as prompts show them to models."""
     inputs = {"task": describe_task(task, session.gpu), "kernels": [], "related": []}
     system, user = Prompts().render("translate", inputs).messages
     return f"{system.content}\n\n{user.content.split('Write the kernel file.')[0].strip()}\n"
@@ -187,7 +187,7 @@ def _comparison(name: str, comparison: Comparison) -> str:
 
 
 def _problem(spec: ToolSpec, arguments: dict[str, Any]) -> str:
-    """What is wrong with a call; empty when nothing is."""
+    """Return the error in a call; empty if it is valid."""
     if arguments.keys() != spec.parameters.keys():
         wanted, given = (", ".join(names) or "nothing" for names in (spec.parameters, arguments))
         return f"{spec.name} takes {wanted}, and was given {given}"

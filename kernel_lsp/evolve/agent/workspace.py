@@ -1,7 +1,7 @@
-"""A folder for an external coding agent: a skill document, the task, a place for kernels, and how to reach the tools.
+"""Write a folder for an external coding agent: a skill document, the task, a place for kernels, and the tools' address.
 
-The folder holds words and the agent's own work. The tools run elsewhere, over MCP, on the task as it was captured;
-nothing in the folder is read by them.
+The folder holds documents and the agent's own work. The tools run elsewhere, over MCP, on the captured task; they read
+nothing in the folder.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The archive (SQLite): runs, candidates, verdicts and model calls; rows to learn from."""
+"""The archive (SQLite): runs, candidates, verdicts and model calls; datasets for training."""

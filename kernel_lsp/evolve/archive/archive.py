@@ -1,7 +1,7 @@
-"""What every run found, in one SQLite file under `.kernel-lsp/` in the workspace.
+"""Archive of all runs, in one SQLite file under `.kernel-lsp/` in the workspace.
 
-Each finished evaluation is committed at once, in write-ahead mode, so killing any process at any moment loses nothing
-that had finished. Texts are stored once, by content hash. The folder ignores itself in git.
+Each finished evaluation is committed at once, in write-ahead mode, so killing any process loses no finished result.
+Texts are stored once, by content hash. The folder has its own .gitignore.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ CREATE TABLE IF NOT EXISTS innovations (identity TEXT PRIMARY KEY, innovation TE
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run as the archive knows it. `request` is what it was asked, so that it can be resumed."""
+    """One run in the archive. `request` is its original request, so that it can be resumed."""
 
     run_id: str
     target: str
@@ -81,7 +81,7 @@ class Archive:
     """One connection. Every method commits before it returns. Use as a context manager."""
 
     def __init__(self, workspace: Path) -> None:
-        """Open or create. Raises EnvironmentProblem when the folder cannot be written or is not ours."""
+        """Open or create the archive. Raises EnvironmentProblem when the folder cannot be written or is not ours."""
         self.folder = workspace / FOLDER_NAME
         try:
             make_folder(self.folder)
@@ -114,12 +114,12 @@ class Archive:
             db.execute("UPDATE runs SET task = ? WHERE run_id = ?", (task_json, run_id))
 
     def finish_run(self, run_id: str, status: str) -> None:
-        """Record how the run ended: ``finished``, ``interrupted`` or ``failed``."""
+        """Record the end of the run: ``finished``, ``interrupted`` or ``failed``."""
         with self.writing() as db:
             db.execute("UPDATE runs SET status = ?, finished = ? WHERE run_id = ?", (status, _now(), run_id))
 
     def run(self, run_id: str) -> RunRecord:
-        """The run of that id, or the newest for ``last``. Raises UserError when there is none."""
+        """Return the run with that id, or the newest for ``last``. Raises UserError when there is none."""
         known = self.runs()
         chosen = known[:1] if run_id == "last" else [record for record in known if record.run_id == run_id]
         if not chosen:
@@ -128,14 +128,14 @@ class Archive:
         return chosen[0]
 
     def runs(self) -> list[RunRecord]:
-        """Every run, newest first."""
+        """Return every run, newest first."""
         rows = self._connection.execute(
             "SELECT run_id, target, request, task, status, started FROM runs ORDER BY started DESC, rowid DESC"
         )
         return [RunRecord(row[0], row[1], json.loads(row[2]), row[3], row[4], row[5]) for row in rows]
 
     def save_candidate(self, run_id: str, candidate: Candidate) -> None:
-        """Keep the candidate; harmless when it is there."""
+        """Store the candidate, unless it is stored already."""
         text_hash = hashlib.sha256(candidate.text.encode()).hexdigest()
         with self.writing() as db:
             db.execute("INSERT OR IGNORE INTO artifacts VALUES (?, ?)", (text_hash, candidate.text))
@@ -145,7 +145,7 @@ class Archive:
             )
 
     def save_verdict(self, run_id: str, verdict: Verdict, event: Event) -> None:
-        """Keep a verdict and its event, both or neither. Raises sqlite3.IntegrityError when it is there already."""
+        """Store a verdict and its event, both or neither. Raises sqlite3.IntegrityError when it is already stored."""
         with self.writing() as db:
             db.execute(
                 "INSERT INTO verdicts VALUES (?, ?, ?, ?)",
@@ -158,7 +158,7 @@ class Archive:
             _insert_event(db, run_id, event)
 
     def verdict(self, run_id: str, candidate_id: str, depth: str) -> Verdict | None:
-        """The verdict of that depth, when it was reached."""
+        """Return the verdict of that depth, if there is one."""
         row = self._connection.execute(
             "SELECT verdict FROM verdicts WHERE run_id = ? AND candidate_id = ? AND depth = ?",
             (run_id, candidate_id, depth),
@@ -166,12 +166,12 @@ class Archive:
         return Verdict.model_validate_json(row[0]) if row else None
 
     def verdicts(self, run_id: str) -> list[Verdict]:
-        """Every verdict of the run, in the order reached."""
+        """Return every verdict of the run, in order."""
         rows = self._connection.execute("SELECT verdict FROM verdicts WHERE run_id = ? ORDER BY rowid", (run_id,))
         return [Verdict.model_validate_json(row[0]) for row in rows]
 
     def candidates(self, run_id: str) -> list[Candidate]:
-        """Every candidate of the run, in the order proposed."""
+        """Return every candidate of the run, in the order proposed."""
         rows = self._connection.execute(
             "SELECT origin, content FROM candidates JOIN artifacts ON hash = text_hash"
             " WHERE run_id = ? ORDER BY candidates.rowid",
@@ -180,17 +180,17 @@ class Archive:
         return [Candidate(text=text, origin=Origin.model_validate_json(origin)) for origin, text in rows]
 
     def events(self, run_id: str) -> list[Event]:
-        """What the run told its listeners, in order."""
+        """Return the events of the run, in order."""
         rows = self._connection.execute("SELECT event FROM events WHERE run_id = ? ORDER BY sequence", (run_id,))
         return [_EVENT.validate_json(row[0]) for row in rows]
 
     def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """What a query finds; for the tables that have a file of their own (`model_records`, `innovations`)."""
+        """Return the rows of a query; for tables defined in other modules (`model_records`, `innovations`)."""
         return self._connection.execute(query, tuple(parameters)).fetchall()
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """One transaction. A full disk is the machine's fault, and nothing of the transaction is kept."""
+        """Open one transaction. A full disk raises EnvironmentProblem, and the transaction is rolled back."""
         try:
             with self._connection:
                 self._connection.execute("BEGIN IMMEDIATE")
@@ -213,7 +213,8 @@ def check_workspace_is_free(workspace: Path) -> None:
 
 @contextmanager
 def workspace_lock(workspace: Path) -> Iterator[None]:
-    """Hold the workspace for one run. Raises WorkspaceBusyError naming the holder. The kernel frees it when we die."""
+    """Lock the workspace for one run. Raises WorkspaceBusyError naming the holder. The kernel releases it when we
+    die."""
     folder = workspace / FOLDER_NAME
     try:
         make_folder(folder)
@@ -226,9 +227,9 @@ def workspace_lock(workspace: Path) -> Iterator[None]:
         ) from error
     with file:
         _lock(file, folder)
-        with suppress(OSError):  # the process id is a courtesy; the lock holds without it
+        with suppress(OSError):  # the process id is informative only; the lock holds without it
             os.ftruncate(file.fileno(), 0)
-            os.pwrite(file.fileno(), str(os.getpid()).encode(), 0)  # unbuffered: closing has nothing left to fail at
+            os.pwrite(file.fileno(), str(os.getpid()).encode(), 0)  # unbuffered, so that closing cannot fail
         yield
 
 
@@ -258,7 +259,7 @@ def make_folder(folder: Path) -> None:
 def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
     connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = NORMAL")  # a killed process loses nothing; only a power cut may
+    connection.execute("PRAGMA synchronous = NORMAL")  # a killed process loses nothing; a power cut may
     connection.executescript(_SCHEMA)
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version not in (0, ARCHIVE_VERSION):

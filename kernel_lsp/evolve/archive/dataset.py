@@ -1,5 +1,5 @@
-"""Runs of models as rows for fine-tuning and reinforcement learning: one row per version of a proposal, as JSON lines
-or Parquet. `docs/dataset.md` describes every column; a test holds the two together."""
+"""Export runs of models as a dataset for fine-tuning and reinforcement learning: one row per version of a proposal, as
+JSON lines or Parquet. `docs/dataset.md` describes every column; a test keeps the two consistent."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROW_VERSION = 1
 
 
 class Row(Noun):
-    """One version of a proposal: what was asked, what was answered, what became of it."""
+    """One version of a proposal: the prompt, the reply and the outcome."""
 
     row_version: int = ROW_VERSION
     run_id: str
@@ -69,7 +69,7 @@ class Row(Noun):
 
 
 def rows(archive: Archive, run_id: str) -> Iterator[Row]:
-    """The rows of one run, in the order of proposals and their versions. None for a run without models."""
+    """Return the rows of one run, in the order of proposals and their versions; none for a run without models."""
     records = ModelRecords(archive, run_id)
     replies = {recorded.key: recorded for recorded in records.replies()}
     kernels = {candidate.id: candidate.text for candidate in archive.candidates(run_id)}
@@ -86,7 +86,7 @@ def rows(archive: Archive, run_id: str) -> Iterator[Row]:
 
 
 def write_dataset(found: Iterator[Row], path: Path, form: Format) -> int:
-    """Write the file; returns the number of rows. Raises OSError; EnvironmentProblem for Parquet without pyarrow."""
+    """Write the file; return the number of rows. Raises OSError; EnvironmentProblem for Parquet without pyarrow."""
     if form == "parquet":
         return _write_parquet([row.model_dump(mode="json") for row in found], path)
     n_rows = 0
@@ -101,7 +101,7 @@ def write_dataset(found: Iterator[Row], path: Path, form: Format) -> int:
 
 
 def _deepest(archive: Archive, run_id: str, candidate_id: str | None) -> Verdict | None:
-    """The verdict that says most of a candidate."""
+    """Return a candidate's most complete verdict."""
     depths = ("full", "screen", "precheck") if candidate_id is not None else ()
     found = (archive.verdict(run_id, candidate_id or "", depth) for depth in depths)
     return next((verdict for verdict in found if verdict is not None), None)
@@ -155,7 +155,7 @@ def _row(
 
 
 def _asked(proposal: ProposalRecord, recorded: RecordedReply | None) -> dict[str, Any]:
-    """The columns of the call. A call that the run ended before has no record."""
+    """Return the columns of the call. A call cut off by the run's end has no record."""
     if recorded is None:
         blank = {"messages": "[]", "reply": "", "finish": "none", "n_prompt_tokens": 0, "n_reply_tokens": 0}
         return {**blank, "cost_usd": None, "model": proposal.model}

@@ -1,5 +1,5 @@
-"""What a run of models keeps in the archive: replies as received, proposals with their whole story, and what was fixed
-at its start. All of it is needed to resume the run, or to repeat it."""
+"""Records of a run of models: replies as received, proposals with their history, and values fixed at its start. They
+suffice to resume or repeat the run."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ ProposalEnd = Literal["right", "wrong", "failed", "unreadable", "duplicate", "he
 
 
 class Round(Noun):
-    """One version of a proposal: how it was asked for, what was said, what became of it. `outcome` is the verdict's
-    kind; empty when there was nothing to evaluate."""
+    """One version of a proposal: the request, the reply and the outcome. `outcome` is the verdict's kind; empty when
+    there was nothing to evaluate."""
 
     operator: str
     prompt: str
@@ -33,8 +33,7 @@ class Round(Noun):
 
 
 class ProposalRecord(Noun):
-    """One proposal from the draw of its arms to its end. Nothing in it depends on when anything happened,
-    measured times excepted."""
+    """One proposal from the draw of its arms to its end. It is independent of timing, except for measured times."""
 
     slot: int
     generation: int
@@ -50,7 +49,7 @@ class ProposalRecord(Noun):
     end: ProposalEnd
     message: str = ""
     cause: str = ""
-    """Why there was no reply, for ``failed``."""
+    """Reason for the missing reply, for ``failed``."""
     candidate_id: str | None = None
     time_us: float | None = None
     parent_us: float | None = None
@@ -65,7 +64,7 @@ class ModelRecords:
         self._archive, self._run_id = archive, run_id
 
     def reply(self, key: str) -> Replied | ModelFailed | None:
-        """The recorded outcome, when there is one."""
+        """Return the recorded outcome, if there is one."""
         rows = self._archive.rows("SELECT recorded FROM replies WHERE run_id = ? AND key = ?", (self._run_id, key))
         return RecordedReply.model_validate_json(rows[0][0]).outcome if rows else None
 
@@ -77,12 +76,12 @@ class ModelRecords:
             )
 
     def replies(self) -> list[RecordedReply]:
-        """Every recorded reply, ordered by key."""
+        """Return every recorded reply, ordered by key."""
         rows = self._archive.rows("SELECT recorded FROM replies WHERE run_id = ? ORDER BY key", (self._run_id,))
         return [RecordedReply.model_validate_json(row[0]) for row in rows]
 
     def save_proposal(self, record: ProposalRecord) -> None:
-        """Keep it; a resumed run writes the same again."""
+        """Store the proposal; a resumed run writes the same again."""
         with self._archive.writing() as db:
             db.execute(
                 "INSERT OR REPLACE INTO proposals VALUES (?, ?, ?)",
@@ -90,17 +89,17 @@ class ModelRecords:
             )
 
     def proposals(self) -> list[ProposalRecord]:
-        """Every finished proposal, in order."""
+        """Return every finished proposal, in order."""
         rows = self._archive.rows("SELECT record FROM proposals WHERE run_id = ? ORDER BY slot", (self._run_id,))
         return [ProposalRecord.model_validate_json(row[0]) for row in rows]
 
     def value(self, name: str) -> str | None:
-        """What was fixed under that name when the run began."""
+        """Return the value fixed under that name at the start of the run."""
         rows = self._archive.rows("SELECT value FROM run_values WHERE run_id = ? AND name = ?", (self._run_id, name))
         return str(rows[0][0]) if rows else None
 
     def values(self) -> list[tuple[str, str]]:
-        """All of them, by name."""
+        """Return all fixed values, by name."""
         rows = self._archive.rows("SELECT name, value FROM run_values WHERE run_id = ? ORDER BY name", (self._run_id,))
         return [(str(name), str(value)) for name, value in rows]
 

@@ -1,7 +1,8 @@
-"""A run of models as text that depends on prompts, replies and verdicts alone: two runs of one replay have the same.
+"""Print a run of models as canonical text that depends on prompts, replies and verdicts alone: replays of one recording
+give equal texts.
 
-Dates, durations, folders, run ids, the order in which things happened to end, and the numbers of full checks, which
-draw a case anew each time, are left out; everything else is in.
+Excluded are dates, durations, folders, run ids, completion order, and the numbers of full checks, which draw a new
+random case each time.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from kernel_lsp.llm.recording import RecordedValue, write_recording
 
 VOLATILE = frozenset(("date", "run_id", "files", "from_cache", "source_file", "file"))
 SECONDS_SUFFIX = "_s"
-"""Fields that say when, how long and in which folder, wherever they are."""
+"""Suffix of fields with durations, which are excluded everywhere."""
 
 
 def canonical_record(archive: Archive, run_id: str) -> str:
-    """JSON lines: the task, proposals in order, replies by key, candidates by id, verdicts by id and depth, the end."""
+    """Return JSON lines: the task, proposals in order, replies by key, candidates by id, verdicts by id and depth, the
+    end."""
     records = ModelRecords(archive, run_id)
     lines: list[Any] = [{"task": json.loads(archive.run(run_id).task_json or "null")}]
     lines += [{"proposal": proposal.model_dump(mode="json")} for proposal in records.proposals()]
@@ -40,7 +42,7 @@ def canonical_record(archive: Archive, run_id: str) -> str:
 
 
 def record_run(archive: Archive, run_id: str, path: Path) -> int:
-    """Write the run's replies, for `--replay`; returns how many there are. Raises OSError."""
+    """Write the run's replies, for `--replay`; return their number. Raises OSError."""
     records = ModelRecords(archive, run_id)
     values = [RecordedValue(name=name, value=value) for name, value in records.values() if name != SPENDING]
     replies = records.replies()
@@ -49,7 +51,7 @@ def record_run(archive: Archive, run_id: str, path: Path) -> int:
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:
-    """A full check draws a case that nobody can know beforehand, so of its outcome only the kind repeats itself."""
+    """Return the verdict; for a full check, which draws an unpredictable case, only the kind of its outcome."""
     found = verdict.model_dump(mode="json")
     if verdict.depth == "full":
         found |= {"outcome": verdict.outcome.kind, "notes": [], "findings": []}

@@ -1,5 +1,5 @@
-"""The models of one run: archived replies first, then the models, with budget and patience; each reply is committed
-before it is used."""
+"""The models of one run: use archived replies first, then call models, within budget and rate limits; each reply is
+committed before it is used."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kernel_lsp.llm.request import Model, ModelFailed, ModelRequest, Purpose, Re
 from kernel_lsp.llm.specs import Roster
 
 NOT_RECORDED = ("budget", "no_recording", "awaited", "authentication")
-"""Ends of the run rather than replies: a resumed run with more money, with a reply or with the key asks again."""
+"""Outcomes that end the run instead of being recorded: a resumed run with more money, a reply or the key asks again."""
 
 SPENDING = "spending"
 
@@ -23,7 +23,7 @@ Tell = Callable[[Event], None]
 
 
 class Conversation:
-    """Asks on behalf of proposals. `spending` covers the whole run, what was spent before a resume included."""
+    """Ask models for proposals. `spending` covers the whole run, including the time before a resume."""
 
     def __init__(self, roster: Roster, records: ModelRecords, budget_usd: float | None, pace: Pace, tell: Tell) -> None:
         self._roster, self._records, self._tell = roster, records, tell
@@ -50,9 +50,10 @@ class Conversation:
         return refused[0].message if refused and refused[0] is not None and all(refused) else ""
 
     async def ask(self, request: ModelRequest, model_index: int, slot: int) -> Replied | ModelFailed:
-        """The outcome from the archive, or from the model; `model_index` wraps around the models of the purpose.
+        """Return the outcome from the archive, or from the model; `model_index` wraps around the models of the purpose.
 
-        Raises RepliesAwaited where a person has not replied yet."""
+        Raises RepliesAwaited when a person has not replied yet.
+        """
         known = self._records.reply(request.key)
         if known is not None:
             self._say(request, known, slot, from_archive=True)
@@ -62,7 +63,7 @@ class Conversation:
         if refused is not None:
             return refused
         outcome = await self._patient[id(model)].ask(request)
-        self._records.save_value(SPENDING, self.spending.model_dump_json())  # first: money spent is never forgotten
+        self._records.save_value(SPENDING, self.spending.model_dump_json())  # first, so that spending is never lost
         if isinstance(outcome, Replied) or outcome.cause not in NOT_RECORDED:
             self._records.save_reply(RecordedReply(key=request.key, model=model.name, request=request, outcome=outcome))
         self._say(request, outcome, slot, from_archive=False)

@@ -1,4 +1,4 @@
-"""What a finding's code means, for whoever asks: models, agents."""
+"""Explain finding codes to models and agents."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from kernel_lsp.rules.registry import RULES
 
 
 def explain(code: str) -> str:
-    """The rule's page; or which codes have one."""
+    """Return the rule's page, or the list of codes that have one."""
     rules = {rule.code: rule for rule in RULES}
     rule = rules.get(code.strip().upper())
     if rule is None:

@@ -1,13 +1,13 @@
-"""What is known of a kernel, as names that hints ask for. See `prompts/hints.toml`.
+"""Facts about a kernel, by the names that hints require. See `prompts/hints.toml`.
 
-memory_bound, compute_bound, latency_bound, launch_bound   what bounds its time
-rereads           it moves more than 1.3 times the task's compulsory bytes
-uncoalesced       the executor found accesses that touch many sectors
-several_launches  the plan launches more than one kernel
-spills            the assembler spilled registers
-shared_memory     it uses shared memory
-bank_conflicts, low_occupancy   its profile says so, see `kernel_lsp.evolve.propose.profiling`
-reduction, contraction, half_precision   the task has one
+memory_bound, compute_bound, latency_bound, launch_bound   the bottleneck
+rereads           traffic above 1.3 times the task's compulsory bytes
+uncoalesced       the executor found uncoalesced accesses
+several_launches  more than one launch in the plan
+spills            register spills
+shared_memory     shared memory is used
+bank_conflicts, low_occupancy   found in its profile, see `kernel_lsp.evolve.propose.profiling`
+reduction, contraction, half_precision   properties of the task
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Verdict
 
 REREAD_FACTOR = 1.3
-"""Below it, what is moved beyond the compulsory bytes is indices, statistics and partial sums."""
+"""Traffic above compulsory bytes, as a factor, that counts as rereading; less is indices, statistics and partial
+sums."""
 
 _REDUCTIONS = re.compile(
     r"aten\.(?:sum|mean|amax|amin|max|min|var|std|norm|_?softmax|_log_softmax|native_layer_norm|prod)"
@@ -28,7 +29,7 @@ _CONTRACTIONS = re.compile(r"aten\.(?:mm|bmm|addmm|matmul|baddbmm|convolution|_s
 
 
 def facts_of_task(task: Task) -> frozenset[str]:
-    """What holds whichever kernel computes it."""
+    """Return the facts that hold for every kernel of the task."""
     nodes = (*task.forward.nodes, *(task.backward.nodes if task.backward is not None else ()))
     tests = {
         "reduction": any(_REDUCTIONS.match(node.op) for node in nodes),
@@ -39,7 +40,8 @@ def facts_of_task(task: Task) -> frozenset[str]:
 
 
 def facts_of_kernel(verdict: Verdict, floor_bytes: int) -> frozenset[str]:
-    """What its estimate, its compilation and its findings say. `floor_bytes` is the task's compulsory traffic."""
+    """Return the facts in a kernel's estimate, compilation and findings. `floor_bytes` is the task's compulsory
+    traffic."""
     estimate = verdict.estimate
     tests = {
         "spills": any(kernel.spill_store_bytes or kernel.spill_load_bytes for kernel in verdict.kernels),

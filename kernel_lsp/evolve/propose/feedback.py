@@ -1,4 +1,4 @@
-"""A verdict as a model is told of it: what went wrong, where and how far; or what bounds the time."""
+"""Describe a verdict to a model: the error, its location and magnitude, or the bottleneck of a correct kernel."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ N_FINDINGS = 8
 N_MESSAGE_CHARACTERS = 400
 MAX_RECOMMENDATIONS = 3
 SPARSE_REGISTERS = 128
-"""Above it fewer than half of a multiprocessor's threads fit (64 K registers, 2048 threads: 32 each at full)."""
+"""Registers per thread above which fewer than half of a multiprocessor's threads fit (64 K registers, 2048 threads: 32
+each at full occupancy)."""
 
 
 def describe_failure(verdict: Verdict, text: str) -> str:
-    """Why a candidate is not right: the outcome, the findings with the lines they are on, the mismatch in numbers."""
+    """Describe why a candidate is incorrect: the outcome, the findings with their lines, the mismatch in numbers."""
     outcome = verdict.outcome
     lines: list[str] = []
     match outcome.kind:
@@ -34,7 +35,7 @@ def describe_failure(verdict: Verdict, text: str) -> str:
 
 
 def describe_profile(verdict: Verdict, floor_us: float) -> str:
-    """What bounds a right candidate, summarized, and up to three numbered recommendations."""
+    """Summarise a correct candidate's bottleneck, and give up to three numbered recommendations."""
     lines: list[str] = []
     estimate = verdict.estimate
     if estimate is not None:
@@ -51,7 +52,7 @@ def describe_profile(verdict: Verdict, floor_us: float) -> str:
 
 
 def describe_times(verdict: Verdict) -> str:
-    """What was measured on a GPU beside PyTorch, one line for each operation; empty where nothing was."""
+    """Report the times measured on a GPU for our kernel and PyTorch, one line per operation; empty without any."""
     lines = [_measured(name, comparison) for name, comparison in verdict.times.items()]
     return "\n".join(line for line in lines if line)
 
@@ -84,7 +85,7 @@ def _error(error: TensorError) -> str:
 
 
 def _findings(findings: Iterable[Finding], source: Sequence[str]) -> list[str]:
-    """The worst first, each with its line of the file."""
+    """List the findings by severity, each with its line of the file."""
     ranked = sorted(findings, key=lambda finding: finding.severity not in (Severity.ERROR, Severity.WARNING))
     lines = []
     for finding in ranked[:N_FINDINGS]:

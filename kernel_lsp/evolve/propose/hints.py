@@ -1,4 +1,4 @@
-"""Optimization hints: a curated catalogue in `prompts/hints.toml`, each with the facts under which it applies."""
+"""Optimization hints: a curated catalogue in `prompts/hints.toml`, each with the facts that it requires."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CATALOGUE_NAME = "hints.toml"
 
 @dataclass(frozen=True)
 class Hint:
-    """`when` are the facts that must all hold. `kind` is what the ensemble learns the worth of."""
+    """`when` are the facts that must all hold. `kind` is the category whose value the ensemble learns."""
 
     id: str
     kind: str
@@ -25,22 +25,22 @@ class Hint:
 
 @cache
 def catalogue() -> tuple[Hint, ...]:
-    """Every hint, in the order of the file."""
+    """Return every hint, in the order of the file."""
     entries = tomllib.loads((PROMPTS_FOLDER / CATALOGUE_NAME).read_text(encoding="utf-8"))["hint"]
     return tuple(Hint(entry["id"], entry["kind"], frozenset(entry["when"]), entry["text"]) for entry in entries)
 
 
 def applicable(facts: frozenset[str], hints: Sequence[Hint] | None = None) -> tuple[Hint, ...]:
-    """The hints whose facts all hold."""
+    """Return the hints whose facts all hold."""
     return tuple(hint for hint in (catalogue() if hints is None else hints) if hint.when <= facts)
 
 
 def kinds(hints: Sequence[Hint]) -> tuple[str, ...]:
-    """Each kind once, in order."""
+    """Return each kind once, in order."""
     return tuple(dict.fromkeys(hint.kind for hint in hints))
 
 
 def pick(hints: Sequence[Hint], kind: str, draw: random.Random) -> Hint | None:
-    """One hint of that kind; None without any."""
+    """Pick one hint of that kind; None without any."""
     of_kind = [hint for hint in hints if hint.kind == kind]
     return draw.choice(of_kind) if of_kind else None

@@ -1,4 +1,4 @@
-"""Verified kernels across tasks: what worked before is shown to whoever works on something related."""
+"""Share verified kernels across tasks: prompts for a related task show them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from kernel_lsp.evolve.propose.population import KernelText
 
 N_RELATED = 2
 MIN_SIMILARITY = 0.3
-"""Weighted Jaccard of the operators. Below it two functions share little but additions."""
+"""Minimum weighted Jaccard similarity of the operators. Below it two functions share little but additions."""
 MAX_INNOVATIONS = 500
 
 
 class Innovation(Noun):
-    """A kernel that was fully verified. `operators` counts the ATen operators of its task."""
+    """A fully verified kernel. `operators` counts the ATen operators of its task."""
 
     identity: str
     task: str
@@ -34,13 +34,13 @@ INNOVATIONS: TypeAdapter[tuple[Innovation, ...]] = TypeAdapter(tuple[Innovation,
 
 
 def operators_of(task: Task) -> dict[str, int]:
-    """How often each ATen operator is called, forward and backward."""
+    """Count the calls of each ATen operator, forward and backward."""
     nodes = (*task.forward.nodes, *(task.backward.nodes if task.backward is not None else ()))
     return dict(sorted(Counter(".".join(node.op.split(".")[:2]) for node in nodes).items()))
 
 
 def keep_innovation(archive: Archive, innovation: Innovation) -> None:
-    """Keep it for other tasks; the newest few hundred stay."""
+    """Store it for other tasks; the newest few hundred are kept."""
     with archive.writing() as db:
         db.execute(
             "INSERT OR REPLACE INTO innovations VALUES (?, ?)", (innovation.identity, innovation.model_dump_json())
@@ -52,7 +52,7 @@ def keep_innovation(archive: Archive, innovation: Innovation) -> None:
 
 
 def related(archive: Archive, task: Task) -> tuple[Innovation, ...]:
-    """The most similar kernels of other tasks, best first."""
+    """Return the most similar kernels of other tasks, most similar first."""
     rows = archive.rows("SELECT innovation FROM innovations ORDER BY identity")
     known = [Innovation.model_validate_json(row[0]) for row in rows]
     operators = operators_of(task)
@@ -64,7 +64,7 @@ def related(archive: Archive, task: Task) -> tuple[Innovation, ...]:
 
 
 def similarity(ours: dict[str, int], theirs: dict[str, int]) -> float:
-    """Weighted Jaccard: shared calls over all calls, 0 to 1."""
+    """Return the weighted Jaccard similarity: shared calls over all calls, 0 to 1."""
     names = ours.keys() | theirs.keys()
     all_calls = sum(max(ours.get(name, 0), theirs.get(name, 0)) for name in names)
     shared = sum(min(ours.get(name, 0), theirs.get(name, 0)) for name in names)
@@ -72,7 +72,7 @@ def similarity(ours: dict[str, int], theirs: dict[str, int]) -> float:
 
 
 def as_kernels(innovations: Sequence[Innovation]) -> list[KernelText]:
-    """As prompts show them."""
+    """Convert to the form used in prompts."""
     return [
         KernelText(name=f"{found.task}, {found.name}", time=found.time, thought=found.thought, code=found.text.strip())
         for found in innovations

@@ -1,4 +1,4 @@
-"""Puts a run's models, prompts, judges and records together, as its request says."""
+"""Assemble a run's models, prompts, judges and records as requested."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from kernel_lsp.verify.model.cases import captured_sizes
 
 MANUAL_FOLDER_NAME = "manual"
 RELATED, CALIBRATION = "related", "calibration"
-"""Names of what is fixed when a run begins: both go into prompts, or into what becomes of replies."""
+"""Names of values fixed at a run's start, which affect prompts or the handling of replies."""
 
 
 @dataclass(frozen=True)
 class ModelTools:
-    """What needs no task: opened before anything is captured, so that a wrong name costs nothing."""
+    """Parts independent of the task, opened before a capture so that a wrong name fails early."""
 
     roster: Roster
     prompts: Prompts
@@ -56,7 +56,7 @@ def open_tools(
     on_prompt: OnPrompt = ignore_prompt,
     manual_wait_s: float = WAIT_S,
 ) -> ModelTools:
-    """The models and prompts of a request. Raises SettingError, UserError."""
+    """Open the models and prompts of a request. Raises SettingError, UserError."""
     recording = read_recording(request.replay) if request.replay is not None else None
     roster = open_models(request.choices, request.directory, workspace, callbacks, recording, on_prompt, manual_wait_s)
     return ModelTools(roster, Prompts(workspace / FOLDER_NAME), recording)
@@ -85,8 +85,8 @@ def open_models(
     on_prompt: OnPrompt = ignore_prompt,
     manual_wait_s: float = WAIT_S,
 ) -> Roster:
-    """The models that `choices` name; `manual_wait_s` is how long to wait for a person's reply. Raises SettingError,
-    UserError."""
+    """Open the models named by `choices`; `manual_wait_s` is the maximum wait for a person's reply. Raises
+    SettingError, UserError."""
     endpoint = Endpoint(
         base_url=choices.model_base_url,
         prices=parse_prices(choices.model_prices),
@@ -109,7 +109,7 @@ def open_models(
 
 @dataclass(frozen=True)
 class ModelRun:
-    """Everything a search with models is made from. `target` is what candidates say on their `task:` line."""
+    """Everything needed for a search with models. `target` is the text of candidates' `task:` line."""
 
     run_id: str
     archive: Archive
@@ -125,7 +125,7 @@ class ModelRun:
     profile: ProfileCandidate | None = None
 
     def search(self) -> ModelSearch:
-        """The search, ready to run or to be resumed."""
+        """Return the search, ready to run or to be resumed."""
         records = ModelRecords(self.archive, self.run_id)
         sizes, request = captured_sizes(self.task), self.request
         graphs = [self.task.forward] + ([self.task.backward] if self.task.backward is not None else [])
@@ -186,7 +186,7 @@ class ModelRun:
         return read_calibration(self.workspace / FOLDER_NAME).model_dump_json()
 
     def _fixed(self, records: ModelRecords, name: str, make: Callable[[], str]) -> str:
-        """What holds for the whole run: as archived, else as recorded, else as it is now."""
+        """Return a value fixed for the whole run: archived, else recorded, else computed now."""
         value = records.value(name)
         if value is None:
             recording = self.tools.recording

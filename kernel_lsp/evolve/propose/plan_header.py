@@ -1,4 +1,4 @@
-"""A model's code as a candidate's text: its plan says which task it is of, whatever the model wrote there."""
+"""Convert a model's code to a candidate's text, with our own target in its plan."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ _CODE = re.compile(r"^(?!//)", re.MULTILINE)
 
 
 def assemble(code: str, target: str) -> str:
-    """The file's text with `target` on its `task:` line, lines ending in newlines, one at the end. Code without a plan
-    stays as it is: the evaluation says what it lacks."""
+    """Return the file's text with `target` on its `task:` line, and one newline at the end. Code without a plan is
+    unchanged: the evaluation reports what is missing."""
     text = "\n".join(line.rstrip() for line in code.replace("\r\n", "\n").split("\n")).strip("\n") + "\n"
     version = _VERSION.search(text)
     if version is None:

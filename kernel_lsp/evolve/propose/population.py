@@ -1,4 +1,4 @@
-"""What a search has found so far, and what of it a proposal is shown."""
+"""The population of a search, and the kernels shown in prompts."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from kernel_lsp.core.candidate import Candidate
 from kernel_lsp.core.verdict import Verdict
 
 N_CONTEXT = 5
-"""Kernels shown, from the slowest to the fastest: what the robust-kbench paper found best (arXiv 2509.14279)."""
+"""Number of kernels shown, from the slowest to the fastest, which the robust-kbench paper found best (arXiv
+2509.14279)."""
 SEED_SLOT = -1
 MAX_THOUGHT_CHARACTERS = 400
 
 
 @dataclass(frozen=True)
 class Member:
-    """A candidate that is right in its screen, with its time. Seeds have slot -1 and live on every island."""
+    """A candidate that passed its screen, with its time. Seeds have slot -1 and live on every island."""
 
     slot: int
     island: int
@@ -26,13 +27,13 @@ class Member:
 
     @property
     def identity(self) -> str:
-        """The same for candidates that are the same program."""
+        """Equal for candidates that are the same program."""
         return self.verdict.program_hash or self.candidate.id
 
 
 @dataclass(frozen=True)
 class KernelText:
-    """A kernel as prompts show it."""
+    """A kernel as shown in prompts."""
 
     name: str
     time: str
@@ -41,7 +42,8 @@ class KernelText:
 
 
 def ranked(members: Iterable[Member]) -> list[Member]:
-    """Best first, one of each program; ties by slot and id, so that the order of arrival changes nothing."""
+    """Return the best first, one of each program; ties are ordered by slot and id, independent of the order of
+    arrival."""
     ordered = sorted(members, key=lambda member: (member.time_us, member.slot, member.candidate.id))
     first: dict[str, Member] = {}
     for member in ordered:
@@ -50,7 +52,7 @@ def ranked(members: Iterable[Member]) -> list[Member]:
 
 
 def island_of(members: Sequence[Member], island: int, *, has_visitors: bool) -> list[Member]:
-    """The ranked members that live on an island. With visitors, the best of all is among them."""
+    """Return the ranked members of an island. With visitors, the overall best is among them."""
     best = ranked(members)
     local = [member for member in best if member.island == island or member.slot == SEED_SLOT]
     if has_visitors and best and best[0] not in local:
@@ -59,12 +61,12 @@ def island_of(members: Sequence[Member], island: int, *, has_visitors: bool) -> 
 
 
 def shown(members: Sequence[Member]) -> list[KernelText]:
-    """Ranked members as prompts show them: the best few, from the slowest to the fastest."""
+    """Return the best few members as shown in prompts, from the slowest to the fastest."""
     return [show(member) for member in reversed(members[:N_CONTEXT])]
 
 
 def show(member: Member) -> KernelText:
-    """One kernel as prompts show it."""
+    """Return one kernel as shown in prompts."""
     origin = member.candidate.origin
     is_generated = origin.proposer == "generator"
     name = "generated" if is_generated else origin.description or "proposal"

@@ -1,4 +1,4 @@
-"""The profile of the best kernel so far, as prompts and hints use it: made once per kernel, and kept with the run."""
+"""Profile the best kernel so far for prompts and hints, once per kernel, and store the result with the run."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from kernel_lsp.evolve.archive.model_records import ModelRecords
 
 VALUE_PREFIX = "profile:"
 WASTED = 0.25
-"""Of a line's sectors or wavefronts: below it the waste is edges and alignment."""
+"""Minimum wasted fraction of a line's sectors or wavefronts; less is due to edges and alignment."""
 LOW_OCCUPANCY = 0.25
 
 ProfileCandidate = Callable[[Candidate], Awaitable[ProfileReport | CheckOutcome]]
 
 
 class ProfileDigest(Noun):
-    """What of a profile goes into a prompt, and the facts that hints ask for. Empty where there is no profile."""
+    """A profile's summary for prompts, and the facts that hints require. Empty without a profile."""
 
     summary: str = ""
     facts: tuple[str, ...] = ()
 
 
 class Profiler:
-    """Profiles candidates of one run; `recorded` are the digests of a run that is replayed, by value name."""
+    """Profile the candidates of one run; `recorded` are the digests of a replayed run, by value name."""
 
     def __init__(
         self, records: ModelRecords, profile: ProfileCandidate | None, recorded: Mapping[str, str] | None = None
@@ -35,7 +35,7 @@ class Profiler:
         self._records, self._profile, self._recorded = records, profile, recorded or {}
 
     async def digest(self, candidate: Candidate) -> ProfileDigest:
-        """As archived, else as recorded, else made now. What cannot be profiled has an empty digest."""
+        """Return the digest: archived, else recorded, else computed now. It is empty if profiling fails."""
         name = VALUE_PREFIX + candidate.id
         known = self._records.value(name) or self._recorded.get(name)
         digest = ProfileDigest.model_validate_json(known) if known is not None else await self._made(candidate)
@@ -47,13 +47,13 @@ class Profiler:
             return ProfileDigest()
         try:
             report = await self._profile(candidate)
-        except KernelLspError:  # a tool that is missing or fails costs the prompt a paragraph, not the run
+        except KernelLspError:  # a missing or failing tool costs the prompt a paragraph, not the run
             return ProfileDigest()
         return digest_of(report) if isinstance(report, ProfileReport) else ProfileDigest()
 
 
 def digest_of(report: ProfileReport) -> ProfileDigest:
-    """The summary without dates, and what its lines waste."""
+    """Return the summary without dates, and the facts about its wasted accesses."""
     lines = report.lines()
     tests = {
         "uncoalesced": any(line.wasted_sectors > WASTED for line in lines),

@@ -1,4 +1,4 @@
-"""Prompts for proposals: what each operator is shown, and how its reply is read."""
+"""Build the prompts of proposals, by operator, and parse their replies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kernel_lsp.llm.request import ModelRequest, Purpose, Replied
 
 @dataclass(frozen=True)
 class Question:
-    """A request, and the text that edits in its reply are of (None for a rewrite)."""
+    """A request, and the text to which its reply's edits apply (None for a rewrite)."""
 
     operator: str
     prompt: RenderedPrompt
@@ -25,13 +25,13 @@ class Question:
     edited: str | None = None
 
     def read(self, reply: Replied) -> ParsedReply | BadReply:
-        """What the reply proposes, or why it cannot be read."""
+        """Parse the reply; return its proposal, or the parse error."""
         return parse_rewrite(reply) if self.edited is None else parse_edits(reply, self.edited)
 
 
 @dataclass(frozen=True)
 class Questions:
-    """Makes the questions of one run."""
+    """Build the prompts of one run."""
 
     prompts: Prompts
     task: TaskText
@@ -40,8 +40,8 @@ class Questions:
     max_tokens: int
 
     def first(self, plan: Plan, hint: str, profile: str, slot: int, temperature: float) -> Question:
-        """How a proposal begins. What was measured of the parent goes with it, and its
-        `profile`; without one its verdict is summarized."""
+        """Build the first prompt of a proposal. It includes the parent's measured times and its `profile`, or a summary
+        of the parent's verdict."""
         make = {"translate": self._translate, "improve": self._improve, "edit": self._edit, "crossover": self._improve}
         feedback = "\n".join(filter(None, (self._times(plan.parent), profile or self._summary(plan.parent))))
         inputs, edited = make[plan.operator](plan, hint, feedback)
@@ -49,17 +49,17 @@ class Questions:
         return self._question(plan.operator, purpose, inputs, slot, temperature, edited)
 
     def agent(self, plan: Plan, slot: int, temperature: float, n_turns: int) -> Question:
-        """How an agent's conversation begins."""
+        """Build the first prompt of an agent's conversation."""
         inputs = {"task": self.task, "kernels": shown(plan.members), "related": self.related, "n_turns": n_turns}
         return self._question("agent", "propose", inputs, slot, temperature)
 
     def repair(self, attempt: str, problem: str, slot: int, temperature: float) -> Question:
-        """After a candidate that is not right."""
+        """Build the prompt after an incorrect candidate."""
         inputs = {"task": self.task, "attempt": attempt.strip(), "problem": problem}
         return self._question("repair", "repair", inputs, slot, temperature)
 
     def reformat(self, question: Question, reply: Replied, bad: BadReply, slot: int) -> Question:
-        """After a reply that cannot be read; once."""
+        """Build the prompt after an unreadable reply; used once."""
         is_edit = question.edited is not None
         inputs = {"problem": bad.problem, "reply": reply.text, "is_edit": is_edit}
         again = self._question("reformat", "reformat", inputs, slot, question.request.temperature, question.edited)

@@ -1,5 +1,5 @@
-"""The life of one proposal: asked for, read, compiled and run by the executor, judged, measured, and corrected where it
-was wrong."""
+"""The life of one proposal: requested, parsed, compiled and run on the executor, judged, measured, and repaired if
+incorrect."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from kernel_lsp.llm.replies import BadReply, ParsedReply
 from kernel_lsp.llm.request import ModelFailed, Purpose, Replied
 
 N_REPAIRS_IN_EVOLUTION = 1
-"""Of a proposal that has a right parent: another proposal is worth more than a third attempt at this one."""
+"""Repairs of a proposal that has a correct parent: a new proposal is worth more than a third attempt."""
 N_MESSAGE_CHARACTERS = 300
 
 
 @dataclass(frozen=True)
 class Workshop:
-    """What every proposal of a run works with. `task_target` is what candidates say on their `task:` line; `panel` is
-    None where nothing is judged."""
+    """Services shared by all proposals of a run. `task_target` is the text of candidates' `task:` line; `panel` is None
+    without judges."""
 
     run_id: str
     archive: Archive
@@ -51,7 +51,7 @@ class Workshop:
 
 @dataclass(frozen=True)
 class Draw:
-    """What was drawn for a proposal."""
+    """Result of the draw for a proposal."""
 
     slot: int
     generation: int
@@ -65,7 +65,7 @@ class Draw:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The record of a proposal, and its member where it is right and new."""
+    """The record of a proposal, and its member if it is correct and new."""
 
     record: ProposalRecord
     member: Member | None
@@ -75,7 +75,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Ended:
-    """Why there is no candidate to correct any further."""
+    """Reason why there is no candidate to repair further."""
 
     end: ProposalEnd
     message: str = ""
@@ -83,7 +83,7 @@ class Ended:
 
 
 class Proposal:
-    """One proposal. `live` runs it to its end; it raises only what breaks the run."""
+    """One proposal. `live` runs it to its end; it raises only errors that end the run."""
 
     def __init__(self, workshop: Workshop, draw: Draw) -> None:
         self._shop, self._draw = workshop, draw
@@ -132,7 +132,7 @@ class Proposal:
         return await self._assess(candidate, base.model_copy(update={"name": parsed.name, "thought": parsed.thought}))
 
     async def _ask(self, question: Question) -> tuple[tuple[str, ...], tuple[ParsedReply, str] | Ended]:
-        """The parsed reply and the model it is of, after one more round for a reply that cannot be read."""
+        """Return the parsed reply and its model, with one more round for an unreadable reply."""
         reply = await self._reply(question)
         keys: tuple[str, ...] = (question.request.key,)
         if isinstance(reply, ModelFailed):
@@ -174,7 +174,8 @@ class Proposal:
         return Candidate(text=assemble(parsed.text, self._shop.task_target), origin=origin)
 
     async def _assess(self, candidate: Candidate, base: Round) -> tuple[Candidate, Verdict] | Ended:
-        """Compiler and executor, then the judges, then the hardware; each only for what passed the one before."""
+        """Run compiler and executor, then the judges, then the hardware; each stage only after the previous one
+        passed."""
         shop = self._shop
         shop.archive.save_candidate(shop.run_id, candidate)
         shop.tell(
@@ -205,7 +206,7 @@ class Proposal:
         return candidate, measured
 
     async def _judge(self, candidate: Candidate, verdict: Verdict) -> float | Ended:
-        """The priority on the hardware, or that it is held back from it."""
+        """Return the priority on the hardware, or the decision to skip it."""
         shop = self._shop
         if shop.panel is None:
             return 0.0
@@ -291,7 +292,7 @@ class Proposal:
 
 
 def compiler_report(verdict: Verdict) -> str:
-    """What the real compiler has said, for the judges."""
+    """Return the compiler's report for the judges."""
     kernels = (
         f"{kernel.kernel}: {kernel.n_registers} registers, {kernel.shared_bytes} bytes shared, "
         f"{kernel.spill_store_bytes + kernel.spill_load_bytes} bytes spilled"

@@ -1,6 +1,6 @@
-"""What proposal number `slot` asks for, given what is known: evolve, best-of-n, beam, agents.
+"""Plan a proposal from the current members: evolve, best-of-n, beam, agents.
 
-A strategy is a function of its arguments: the same members give the same plan, whenever it is asked.
+A strategy is a pure function: the same members give the same plan at any time.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ Operator = Literal["translate", "improve", "edit", "crossover", "agent"]
 StrategyName = Literal["evolve", "best-of-n", "beam", "agent"]
 
 MIGRATION_EVERY = 3
-"""Generations after which each island is shown the best of all for one generation."""
+"""Interval, in generations, at which each island is shown the overall best for one generation."""
 BEAM_WIDTH = 4
 OPERATOR_WEIGHTS: dict[Operator, float] = {"improve": 0.5, "edit": 0.3, "crossover": 0.2}
-"""Rewrites find new structures, edits are cheap and stay right, crossover needs two that differ."""
+"""Rewrites find new structures, edits are cheap and stay correct, crossover needs two different parents."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to ask for. `members` are shown, best first; the first is the parent, the one to edit or to be told of."""
+    """The request of a proposal. `members` are shown, best first; the first is the parent, to be edited or
+    described."""
 
     operator: Operator
     island: int = 0
@@ -38,7 +39,7 @@ class Plan:
 def plan_proposal(
     strategy: StrategyName, slot: int, n_per_generation: int, members: Sequence[Member], n_islands: int, seed: int
 ) -> Plan:
-    """The plan of one proposal. `members` are the right candidates that it may know."""
+    """Return the plan of one proposal. `members` are the correct candidates available to it."""
     if strategy == "agent":
         return Plan("agent", members=tuple(ranked(members)[:N_CONTEXT]))
     if strategy == "best-of-n" or not members:
@@ -54,8 +55,8 @@ def plan_proposal(
 
 
 def _evolve(slot: int, n_per_generation: int, members: Sequence[Member], n_islands: int, draw: random.Random) -> Plan:
-    """Least to most from the own island; the first proposal of each island translates anew, beside the seeds. Not where
-    the user gave kernels: then the search is to improve those."""
+    """Plan within the proposal's own island, from least to most guided; the first proposal of each island is a new
+    translation, in addition to the seeds. With kernels given by the user, the search improves those instead."""
     island, generation = slot % n_islands, slot // n_per_generation
     local = island_of(members, island, has_visitors=generation % MIGRATION_EVERY == MIGRATION_EVERY - 1)
     is_given = any(member.candidate.origin.proposer == "user" for member in members)

@@ -1,4 +1,4 @@
 """A run: from a request to events, an exported winner and a stopping reason.
 
-In: a request and a session. Out: a stream of events; every finished evaluation is in the archive first.
+Input: a request and a session. Output: a stream of events; every finished evaluation is archived first.
 """

@@ -1,8 +1,8 @@
-"""Judges against kernels whose truth is known: the whole pipeline says what is wrong, the judges are asked blind.
+"""Calibrate judges on kernels with known correctness: the whole pipeline labels them, the judges are asked blind.
 
-A corpus is a folder of `.cu` files with `task:` lines. A judge sees a kernel as it sees any: without comments, strings,
-file name or label; what the compiler and the executor found is withheld, since it is the label. It is asked only where
-the label says something of its kind of fault: an answer that nothing can be held against is paid for and of no use.
+A corpus is a folder of `.cu` files with `task:` lines. A judge sees a kernel as usual: without comments, strings, file
+name or label; the results of compiler and executor are withheld, since they are the label. A judge is asked only where
+the label covers its kind of fault: other answers could not be scored.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ UNKNOWN: dict[JudgeName, tuple[str, ...]] = {
     "memory": ("unsupported", "build_failed", "rejected", "mismatch"),
     "numerics": ("unsupported", "build_failed", "rejected", "crashed", "timed_out"),
 }
-"""Outcomes that say nothing about a judge's kind of fault: what does not compile has no values."""
+"""Outcomes without information on a judge's kind of fault: code that does not compile has no values."""
 FAULTY: dict[JudgeName, tuple[str, ...]] = {
     "compilation": ("build_failed",),
     "memory": ("crashed", "timed_out"),
@@ -52,7 +52,7 @@ FAULTY: dict[JudgeName, tuple[str, ...]] = {
 
 
 class CalibrationReport(Noun):
-    """What `kernel-lsp judge calibrate` found. `labels` are the pipeline's outcomes, by file."""
+    """Result of `kernel-lsp judge calibrate`. `labels` are the pipeline's outcomes, by file."""
 
     schema_version: int = SCHEMA_VERSION
     corpus: str
@@ -61,13 +61,13 @@ class CalibrationReport(Noun):
     n_calls: int
     cost_usd: float
     evaluate_s: float
-    """For all kernels together, on this device."""
+    """Total time for all kernels on this device, in seconds."""
     file: str
 
 
 @dataclass(frozen=True)
 class Labelled:
-    """A kernel of the corpus with its verdict and how it is shown to judges."""
+    """A kernel of the corpus with its verdict and its view for judges."""
 
     name: str
     case: Case
@@ -75,7 +75,7 @@ class Labelled:
 
     @property
     def judges(self) -> tuple[JudgeName, ...]:
-        """Those whose kind of fault the verdict tells of."""
+        """Return the judges whose kind of fault the verdict covers."""
         return tuple(judge for judge in JUDGES if self.verdict.outcome.kind not in UNKNOWN[judge])
 
 
@@ -88,7 +88,8 @@ async def calibrate(
     callbacks: Mapping[str, Ask] | None = None,
     record: Callable[[RecordedReply], None] = lambda _: None,
 ) -> CalibrationReport:
-    """Label, ask, score, fit, and keep the fits in the workspace. Raises UserError for a folder that is no corpus."""
+    """Label, ask, score, fit, and store the fits in the workspace. Raises UserError for a folder that is not a
+    corpus."""
     workspace = find_workspace(directory)
     choices = ModelChoices.of(settings)
     recording = read_recording(replay) if replay is not None else None
@@ -114,7 +115,8 @@ async def calibrate(
 
 
 async def label(corpus: Path, settings: Settings) -> list[Labelled]:
-    """The kernels of a corpus by name, each with the pipeline's verdict. Raises UserError for a folder without any."""
+    """Return the kernels of a corpus by name, each with the pipeline's verdict. Raises UserError for a folder without
+    any."""
     files = sorted(corpus.rglob("*.cu"))
     if not files:
         raise UserError("holds no .cu file", file=str(corpus), next_step="name a folder of kernels with `task:` lines")
@@ -149,7 +151,7 @@ async def _label_group(
     *,
     has_backward: bool,
 ) -> list[Labelled]:
-    """Kernels of one task, in one session."""
+    """Label the kernels of one task, in one session."""
     source = find_task(files[0], task_line, None, folder)
     async with Session(settings) as session:
         task = await session.capture(source, with_backward=has_backward)
@@ -198,6 +200,6 @@ def _is_of(answer: Judgement | NoJudgement, judge: JudgeName, model: str) -> boo
 
 
 def _judged(kernel: Labelled, judgement: Judgement) -> Judged:
-    """The judgement beside the truth."""
+    """Pair the judgement with the truth."""
     is_right = kernel.verdict.outcome.kind not in FAULTY[judgement.judge]
     return Judged(kernel=kernel.name, said=judgement.said, is_right=is_right, evaluate_s=kernel.verdict.evaluate_s)

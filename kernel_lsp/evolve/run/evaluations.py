@@ -1,5 +1,5 @@
-"""Verdicts for a run: from the archive where they were reached, else from the device, each once, the most promising
-first. A verdict is committed before anyone hears of it."""
+"""Obtain a run's verdicts: from the archive if available, else from the device, each once, by priority. A verdict is
+committed before it is published."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Depth = Literal["precheck", "screen", "full"]
 
 
 class CandidateVerifier(Protocol):
-    """What a run needs to reach verdicts; `evaluate.verifier.Verifier` is one."""
+    """Interface that produces verdicts for a run; `evaluate.verifier.Verifier` implements it."""
 
     n_slots: int
 
@@ -34,7 +34,7 @@ class CandidateVerifier(Protocol):
 
 
 class Evaluations:
-    """The verdicts of one run. `executor`, where there is one, does the prechecks: the PTX executor before a GPU."""
+    """The verdicts of one run. `executor`, if there is one, runs the prechecks: the PTX executor before a GPU."""
 
     def __init__(
         self, run_id: str, archive: Archive, verifier: CandidateVerifier, executor: CandidateVerifier | None = None
@@ -57,7 +57,8 @@ class Evaluations:
     async def evaluate(
         self, candidate: Candidate, depth: Depth, priority: float = 0.0
     ) -> tuple[Verdict, CandidateEvaluated]:
-        """The verdict and its event. Two who ask for the same wait for the same. Higher priorities go first."""
+        """Return the verdict and its event. Concurrent requests for the same verdict share one evaluation. Higher
+        priorities go first."""
         key = (candidate.id, depth)
         task = self._under_way.get(key)
         if task is None:
@@ -66,7 +67,7 @@ class Evaluations:
         return await asyncio.shield(task)
 
     async def close(self) -> None:
-        """Cancel what is under way and wait until it is gone."""
+        """Cancel running evaluations and wait for their end."""
         for task in self._under_way.values():
             task.cancel()
         await asyncio.gather(*self._under_way.values(), return_exceptions=True)
@@ -93,7 +94,7 @@ class Evaluations:
 
 
 class PrioritySlots:
-    """A semaphore whose waiters come by priority, then by arrival."""
+    """A semaphore whose waiters are served by priority, then by arrival."""
 
     def __init__(self, n_slots: int) -> None:
         self._n_free = n_slots
@@ -118,7 +119,7 @@ class PrioritySlots:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self._release()  # the slot was handed over in the moment of cancelling
+                self._release()  # the slot was granted at the moment of the cancellation
             raise
 
     def _release(self) -> None:
@@ -131,29 +132,29 @@ class PrioritySlots:
 
 
 def score_us(verdict: Verdict) -> float | None:
-    """What the search minimizes: the measured time when there is one, else the estimate; None without either."""
+    """Return the search's objective: the measured time if there is one, else the estimate; None without either."""
     if verdict.measurement is not None:
         return verdict.measurement.time_us
     return verdict.estimate.time_us if verdict.estimate is not None else None
 
 
 def score_kind(verdict: Verdict) -> Literal["measured", "estimated"]:
-    """Of a verdict that has a score."""
+    """Return the kind of a verdict's score."""
     return "measured" if verdict.measurement is not None else "estimated"
 
 
 def outcome_message(verdict: Verdict) -> str:
-    """The outcome in one line."""
+    """Summarise the outcome in one line."""
     outcome = verdict.outcome
     if outcome.kind == "correct":
-        return f"right in {len(outcome.cases)} cases"
+        return f"passed {len(outcome.cases)} test cases"
     if outcome.kind == "build_failed":
         return outcome.findings[0].message if outcome.findings else "it does not compile"
     return outcome.message
 
 
 def evaluated_event(verdict: Verdict, generation: int, *, from_archive: bool) -> CandidateEvaluated:
-    """What listeners are told of a verdict."""
+    """Return a verdict's event for listeners."""
     score = score_us(verdict)
     return CandidateEvaluated(
         candidate_id=verdict.candidate_id,

@@ -1,4 +1,4 @@
-"""A kernel that may be exported: the winner of an archived run, or a file that passes its full check now."""
+"""Find a kernel that may be exported: the winner of an archived run, or a file that passes its full check now."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kernel_lsp.verify.session.session import Session
 
 @dataclass(frozen=True)
 class Winner:
-    """A candidate with its task and the full verdict that says it is right. `date` is when that was."""
+    """A candidate with its task and its full, correct verdict. `date` is the verdict's."""
 
     task: Task
     candidate: Candidate
@@ -29,7 +29,8 @@ class Winner:
 
 
 def archived_winner(directory: Path, run_id: str) -> Winner:
-    """The winner of a run; ``last`` is the newest. Raises UserError when there is no such run, or it has none."""
+    """Return the winner of a run; ``last`` is the newest. Raises UserError when the run or its winner does not
+    exist."""
     with Archive(find_workspace(directory)) as archive:
         record = archive.run(run_id)
         ends = [event for event in archive.events(record.run_id) if isinstance(event, RunFinished)]
@@ -46,9 +47,9 @@ def archived_winner(directory: Path, run_id: str) -> Winner:
 
 
 async def checked_winner(kernel: Path, target: str | None, directory: Path, settings: Settings, date: str) -> Winner:
-    """A `.cu` file with a launch plan, after its full check, which it must pass.
+    """Run the full check of a `.cu` file with a launch plan, and return the kernel if it passes.
 
-    Raises UserError for a file that cannot be read, has no task or is not right, PlanError for a plan that does not
+    Raises UserError for a file that cannot be read, has no task or is incorrect, PlanError for a plan that does not
     parse, TargetError when the task cannot be captured.
     """
     text = read_kernel(kernel)

@@ -1,4 +1,4 @@
-"""The end of a search: the full check of the best, one after the other, until one holds."""
+"""The end of a search: full checks of the best candidates, one by one, until one passes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.evolve.run.evaluations import Evaluations, outcome_message, score_kind
 
 N_VERIFICATION_ATTEMPTS = 6
-"""Full checks before a run gives up: candidates share their structure, so what fails six of them fails the rest."""
+"""Maximum full checks of a run: candidates share their structure, so a cause that fails six of them fails the rest."""
 
 
 @dataclass(frozen=True)
 class Finalist:
-    """A candidate that was right in its screen, with that verdict and its time."""
+    """A candidate that passed its screen, with that verdict and its time."""
 
     candidate: Candidate
     screened: Verdict
@@ -25,8 +25,8 @@ class Finalist:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What the search ended with. `winner` is fully verified, or None. `n_built` counts those that compiled. `stopped`
-    says why it ended before its last generation."""
+    """Result of a search. `winner` is fully verified, or None. `n_built` counts the candidates that compiled. `stopped`
+    is the reason for an early stop."""
 
     winner: Candidate | None
     verdict: Verdict | None
@@ -38,8 +38,8 @@ class SearchResult:
 
 
 class Ending:
-    """Verifies `finalists`, best first; `screened` are all verdicts of the search. `given_ids` are the
-    candidates that the search was given to begin from."""
+    """Verify `finalists`, best first; `screened` are all verdicts of the search. `given_ids` are the candidates from
+    which the search started."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Ending:
         self.result: SearchResult | None = None
 
     async def run(self) -> AsyncIterator[Event]:
-        """The events of the full checks; afterwards `result` holds the end."""
+        """Yield the events of the full checks; afterwards `result` is set."""
         refused: list[str] = []
         for finalist in self._finalists[:N_VERIFICATION_ATTEMPTS]:
             yield StageStarted(message=self._full_check_text(finalist, len(refused)))
@@ -70,7 +70,7 @@ class Ending:
     # --- below
 
     def _full_check_text(self, finalist: Finalist, n_refused: int) -> str:
-        """What is done now and, where PyTorch's compiled modes are waited for, for how long at most."""
+        """Describe the current step, with the maximum wait for PyTorch's compiled modes, if any."""
         which = "best" if not n_refused else "next best"
         text = f"full check of the {which} candidate {finalist.candidate.id}"
         wait_s = self._evaluations.baseline_wait_s
@@ -84,14 +84,14 @@ class Ending:
     def _why(self, winner: Finalist, n_refused: int) -> str:
         kind = score_kind(winner.screened)
         others = [finalist for finalist in self._finalists if finalist is not winner]
-        text = f"lowest {kind} time of {len(self._finalists)} right candidates ({winner.time_us:.3g} us"
+        text = f"fastest of {len(self._finalists)} correct candidates ({kind}: {winner.time_us:.3g} us"
         text += f"; the next {others[0].time_us:.3g} us, the slowest {others[-1].time_us:.3g} us)" if others else ")"
         if n_refused:
             text += f"; {n_refused} faster ones failed the full check"
         return text + self._beside_given(winner)
 
     def _beside_given(self, winner: Finalist) -> str:
-        """Whether anything beat the kernels that the search began from, the best of which comes first."""
+        """Compare the winner with the best of the kernels from which the search started."""
         if not self._given_ids:
             return ""
         words = "the given kernel" if len(self._given_ids) == 1 else "the best given kernel"

@@ -1,7 +1,7 @@
-"""The generations of a run: propose, screen, rank, again; then the full check of the best until one holds.
+"""The generations of a run: propose, screen, rank, repeat; then full checks of the best until one passes.
 
-Everything decided here is a function of the request, the task and the archived verdicts, so a killed run resumes by
-doing the same again with the archive answering for what had finished.
+Every decision is a function of the request, the task and the archived verdicts. A killed run resumes by repeating the
+same steps, with the archive supplying finished results.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from kernel_lsp.evolve.run.search import Proposal, Proposer, SchedulableProgram,
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """How long to search."""
+    """Limits of the search."""
 
     n_generations: int
     n_proposals: int
     seed: int
     given: tuple[Candidate, ...] = ()
-    """Kernels to begin from, evaluated with the first generation."""
+    """Kernels to start from, evaluated with the first generation."""
 
 
 class Search:
-    """The generations of one run, then the full check of the best until one holds."""
+    """The generations of one run, then full checks of the best until one passes."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Search:
         self.result: SearchResult | None = None
 
     async def run(self) -> AsyncIterator[Event]:
-        """The events of the whole search; afterwards `result` holds its end."""
+        """Yield the events of the whole search; afterwards `result` is set."""
         try:
             for generation in range(self._settings.n_generations):
                 batch = self._propose(generation)
@@ -91,7 +91,7 @@ class Search:
         return self._with_given(batch) if generation == 0 else batch
 
     def _with_given(self, batch: Sequence[Candidate]) -> list[Candidate]:
-        """The given kernels first; the generator's own copy of one, if there is one, is the same candidate."""
+        """Put the given kernels first; the generator's own copy of one is the same candidate."""
         given = {candidate.id: candidate for candidate in self._settings.given}
         self._candidates.update(given)
         return [*given.values(), *(candidate for candidate in batch if candidate.id not in given)]
@@ -117,7 +117,7 @@ class Search:
         return await self._evaluations.evaluate(candidate, "screen")
 
     def _rank(self) -> None:
-        """Schedules, best first: a kernel that no schedule makes is no parent of one."""
+        """Return schedules, best first; a kernel without a schedule cannot be a parent."""
         self._ranked = [
             Scored(self._proposals[finalist.candidate.id].realized, finalist.candidate.id, finalist.time_us)
             for finalist in self._finalists()
@@ -125,7 +125,7 @@ class Search:
         ]
 
     def _finalists(self) -> list[Finalist]:
-        """Best first; ties by id, so that the order in which evaluations finish changes nothing."""
+        """Return the finalists, best first; ties are ordered by id, independent of completion order."""
         found = [
             Finalist(self._candidates[verdict.candidate_id], verdict, score)
             for verdict in self._screened.values()
@@ -137,7 +137,8 @@ class Search:
 async def _as_completed(
     evaluate: Callable[[Candidate], Awaitable[tuple[Verdict, Event]]], batch: Sequence[Candidate], n_slots: int
 ) -> AsyncIterator[tuple[Verdict, Event]]:
-    """Each result as it comes, `n_slots` at a time. Leaving early cancels the rest and waits until they are gone."""
+    """Yield results as they complete, with `n_slots` running. Leaving early cancels the rest and waits for their
+    end."""
     slots = asyncio.Semaphore(n_slots)
 
     async def one(candidate: Candidate) -> tuple[Verdict, Event]:

@@ -45,17 +45,17 @@ from kernel_lsp.verify.session.session import Session
 from kernel_lsp.verify.session.verifier import Verifier
 
 OUT_FOLDER_NAME = "kernels"
-"""Beside the user's file: `rms_norm.py` there must not meet the `rms_norm.py` it came from."""
+"""Folder next to the user's file, which keeps a result `rms_norm.py` from overwriting the target's `rms_norm.py`."""
 FINAL_BASELINE_WAIT_S = 45.0
-"""What the search found is compared with torch.compile, too, whose modes began to compile with the first candidate:
+"""Wait for torch.compile's modes in the final comparison, in seconds. They start compiling with the first candidate:
 those of three tasks were compiled and timed in 22 s with an H200 (`benchmarks/gpu_baselines.py`, 2026-11-21)."""
 
 
 @dataclass
 class RunHandle:
-    """A run that can be started or resumed once: iterate `events()`. `write` takes what `write_operator` takes, and
-    returns the files that are there now. `callbacks` reach the models that are someone else's, by name: ``editor``;
-    `on_prompt` hears of prompts that wait for a person's reply."""
+    """A run that can be started or resumed once: iterate `events()`. `write` takes the arguments of `write_operator`,
+    and returns the files written. `callbacks` reach models outside this process by name: ``editor``; `on_prompt`
+    receives prompts that wait for a person's reply."""
 
     request: OptimizeRequest
     settings: Settings
@@ -73,9 +73,10 @@ class RunHandle:
         return self.request.target
 
     async def events(self) -> AsyncIterator[Event]:
-        """The whole run. Raises KernelLspError when it cannot run; what candidates do never raises.
+        """Yield all events of the run. Raises KernelLspError when it cannot run; candidates' failures never raise.
 
-        Nothing is written, not even the archive, before the target has been captured and its kernels planned."""
+        Nothing is written, not even the archive, before the target has been captured and its kernels planned.
+        """
         started = time.monotonic()
         check_workspace_is_free(self.workspace)
         tools = self._tools()
@@ -102,17 +103,19 @@ class RunHandle:
                     yield event
 
     async def _archived(self, archive: Archive, prepared: _Prepared) -> AsyncIterator[Event]:
-        """The run with its beginning, its events and its end in the archive."""
+        """Archive the run's start, its events and its end."""
         run_id, resumed = self._begin(archive)
         self.is_resumable = True
         _check_unchanged(archive, run_id, prepared.task, prepared.source)
         try:
             async for event in self._run(archive, run_id, resumed, prepared):
-                if not isinstance(event, CandidateEvaluated | StageStarted):  # the first are saved with their verdict
+                if not isinstance(
+                    event, CandidateEvaluated | StageStarted
+                ):  # CandidateEvaluated is saved with its verdict
                     archive.save_event(run_id, event)
                 yield event
         except BaseException:
-            with suppress(EnvironmentProblem):  # the archive may be what failed; the run is resumable all the same
+            with suppress(EnvironmentProblem):  # the archive itself may have failed; the run is resumable nevertheless
                 archive.finish_run(run_id, "interrupted")
             raise
         archive.finish_run(run_id, "finished")
@@ -153,7 +156,7 @@ class RunHandle:
     async def _search(
         self, archive: Archive, run_id: str, verifier: Verifier, prepared: _Prepared
     ) -> Search | ModelSearch:
-        """Over the generator's schedules, or with models where the request names some."""
+        """Search the generator's schedules, or with models if the request names some."""
         request = self.request
         if prepared.tools is None:
             assert prepared.program is not None, "without models there is a program, or the run has not begun"
@@ -189,8 +192,8 @@ class RunHandle:
 
 @dataclass(frozen=True)
 class _Prepared:
-    """Everything a run needs before it begins. `task_line` is the target as the `.cu` file spells it; `program` is None
-    where the generator has no rule, `tools` where no model is asked."""
+    """Prerequisites of a run. `task_line` is the target as spelled in the `.cu` file; `program` is None where the
+    generator has no rule, `tools` without models."""
 
     session: Session
     source: TargetSource
@@ -211,8 +214,8 @@ def start_request(
     replay: Path | None = None,
     seed_kernels: Sequence[SeedKernel] = (),
 ) -> RunHandle:
-    """A new run of `target` as the settings of `directory` and the overrides say; `replay` is a recording that answers
-    in place of the models, and `seed_kernels` are kernels to begin from. Raises SettingError."""
+    """Make a request for a new run of `target` from the settings of `directory` and the overrides; `replay` is a
+    recording that replies in place of the models, and `seed_kernels` are kernels to start from. Raises SettingError."""
     settings = load_settings(directory, overrides)
     request = OptimizeRequest(
         target=target,
@@ -233,7 +236,7 @@ def start_request(
 
 
 def resume_request(directory: Path, run_id: str) -> RunHandle:
-    """The run to continue, as it was asked for. Raises UserError when there is no such run."""
+    """Return the original request of a run to resume. Raises UserError when there is no such run."""
     workspace = find_workspace(directory)
     with Archive(workspace) as archive:
         record = archive.run(run_id)
@@ -252,7 +255,7 @@ def resume_request(directory: Path, run_id: str) -> RunHandle:
 
 
 def summarize(task: Task) -> str:
-    """The task in one line: its tensors, its graph, its direction."""
+    """Summarise the task in one line: its tensors, its graph, its direction."""
     sizes = {symbol.name: symbol.captured for symbol in task.symbols}
     tensors = ", ".join(f"{t.name} {t.type.dtype}[{', '.join(t.type.shape)}]" for t in task.tensors)
     symbols = ", ".join(f"{name}={size}" for name, size in sizes.items())
@@ -261,7 +264,7 @@ def summarize(task: Task) -> str:
 
 
 def describe_verification(verdict: Verdict) -> str:
-    """Where and on what a verdict was reached."""
+    """Describe the device and the test cases of a verdict."""
     cases = verdict.outcome.cases if verdict.outcome.kind == "correct" else ()
     sampled = sum(case.n_blocks_run < case.n_blocks for case in cases)
     shapes = {json.dumps(case.shapes, sort_keys=True) for case in cases}
@@ -273,7 +276,7 @@ def describe_verification(verdict: Verdict) -> str:
 
 
 def _as_seen_from(out: Path, task: Task, source: TargetSource) -> Task:
-    """The task with its target spelled relative to the folder of the `.cu`, as a plan's `task:` line has it."""
+    """Return the task with its target relative to the folder of the `.cu`, as in a plan's `task:` line."""
     path, symbol = os.path.relpath(source.file, out), source.symbol
     if source.kind == "robust_kbench":
         path, symbol = os.path.relpath(Path(source.file).parent, out), ""
@@ -281,7 +284,7 @@ def _as_seen_from(out: Path, task: Task, source: TargetSource) -> Task:
 
 
 def _check_unchanged(archive: Archive, run_id: str, task: Task, source: TargetSource) -> None:
-    """A resumed run must be of the same task: its verdicts speak of that one."""
+    """Require that a resumed run has the same task, to which its verdicts apply."""
     task_json = task.model_dump_json()
     stored = archive.run(run_id).task_json
     if stored is None:
@@ -308,7 +311,7 @@ def _captured(task: Task, summary: str) -> TaskCaptured:
 
 
 def _plan(task: Task, session: Session, tools: ModelTools | None) -> Program | None:
-    """The generator's program. Where it has no rule for the target, only models can go on: None with them."""
+    """Return the generator's program. Without a rule for the target, None if models can be used instead."""
     try:
         return plan_program(task, gpu=session.gpu)
     except TargetError:
@@ -318,7 +321,7 @@ def _plan(task: Task, session: Session, tools: ModelTools | None) -> Program | N
 
 
 def _keep(archive: Archive, task: Task, result: SearchResult) -> None:
-    """A verified kernel may help with other tasks."""
+    """Store a verified kernel for use with other tasks."""
     winner, verdict = result.winner, result.verdict
     if winner is None or verdict is None:
         return

@@ -1,4 +1,4 @@
-"""What a run was asked for. Stored with the run, so that it resumes as it began."""
+"""The request of a run, stored with it, so that it resumes unchanged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kernel_lsp.evolve.propose.plan_header import assemble
 
 
 class ModelChoices(Noun):
-    """What a run uses models for, and how; the settings of the same names. Without `models` it uses none."""
+    """The models of a run and their use; the settings of the same names. Without `models` it uses none."""
 
     models: tuple[str, ...] = ()
     model_base_url: str | None = None
@@ -40,24 +40,25 @@ class ModelChoices(Noun):
         return cls(**{name: getattr(settings, name) for name in cls.model_fields})
 
     def overrides(self) -> dict[str, Any]:
-        """As `load_settings` takes them."""
+        """Return the overrides for `load_settings`."""
         return {name: getattr(self, name) for name in type(self).model_fields}
 
 
 class SeedKernel(Noun):
-    """A kernel that a search begins from, as it was then."""
+    """Copy of a kernel from which a search starts."""
 
     name: str
     text: str
 
     def candidate(self, target: str) -> Candidate:
-        """The first of a run, with `target` on its `task:` line: its results need not go where the kernel was."""
+        """Return it as the first candidate, with `target` on its `task:` line, since results may go to another
+        folder."""
         origin = Origin(proposer="user", description=f"the given {self.name}")
         return Candidate(text=assemble(self.text, target), origin=origin)
 
 
 def read_seed_kernel(path: Path) -> SeedKernel:
-    """The `.cu` file. Raises TargetError when it cannot be read as text."""
+    """Read the `.cu` file. Raises TargetError when it cannot be read as text."""
     try:
         return SeedKernel(name=path.name, text=path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -68,7 +69,7 @@ def read_seed_kernel(path: Path) -> SeedKernel:
 
 
 class OptimizeRequest(Noun):
-    """`target` is resolved against `directory`; paths are absolute, so that a resumed run may start elsewhere."""
+    """`target` is relative to `directory`; paths are absolute, so that a run can be resumed from elsewhere."""
 
     target: str
     directory: Path
@@ -84,17 +85,17 @@ class OptimizeRequest(Noun):
     seed_kernels: tuple[SeedKernel, ...] = ()
     """The first candidates, which the search starts from and is compared with."""
     replay: Path | None = None
-    """A recording that answers in place of every model."""
+    """A recording that replies in place of every model."""
 
     def given(self, target: str) -> tuple[Candidate, ...]:
-        """The candidates to begin from, with `target` on their `task:` line; each once."""
+        """Return the initial candidates, each once, with `target` on their `task:` line."""
         candidates = [kernel.candidate(target) for kernel in self.seed_kernels]
         return tuple({candidate.id: candidate for candidate in candidates}.values())
 
     @model_validator(mode="before")
     @classmethod
     def _one_seed_kernel(cls, value: Any) -> Any:
-        """Runs that were archived when there could be one only."""
+        """Accept archived runs from when there could be only one."""
         if not isinstance(value, dict) or "seed_kernel" not in value:
             return value
         others = {name: field for name, field in value.items() if name != "seed_kernel"}
@@ -102,7 +103,7 @@ class OptimizeRequest(Noun):
 
 
 def find_workspace(directory: Path) -> Path:
-    """The nearest folder, from `directory` up, that holds `.kernel-lsp`, `.git` or `pyproject.toml`; else
+    """Return the nearest folder, from `directory` up, that holds `.kernel-lsp`, `.git` or `pyproject.toml`; else
     `directory`."""
     for folder in (directory, *directory.parents):
         if any((folder / mark).exists() for mark in (".kernel-lsp", ".git", "pyproject.toml")):

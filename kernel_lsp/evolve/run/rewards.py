@@ -1,8 +1,8 @@
-"""What a verdict is worth to whoever learns from it: -1, 1, 2 or 3, as CUDA Agent (arXiv 2602.24286) defines them.
+"""Rewards for learning from verdicts: -1, 1, 2 or 3, as defined by CUDA Agent (arXiv 2602.24286).
 
--1 it is not right; 1 it is right; 2 it is also more than 5 % faster than eager PyTorch; 3 than eager and every mode of
-`torch.compile` that was timed. Forward and backward count as the worse of the two. Estimates know no compiled PyTorch,
-so they earn at most 2.
+-1: incorrect; 1: correct; 2: also more than 5 % faster than eager PyTorch; 3: also faster than every timed mode of
+`torch.compile`. The lower reward of forward and backward counts. Estimates have no compiled baseline, so they earn at
+most 2.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ FASTER_THAN_COMPILE: Final = 3
 
 
 class Reward(Noun):
-    """`kind` is that of the times it rests on; ``none`` where times play no part."""
+    """`kind` is that of the times behind it; ``none`` without times."""
 
     value: Literal[-1, 1, 2, 3]
     kind: Literal["measured", "estimated", "none"]
 
 
 def reward(verdict: Verdict) -> Reward:
-    """The worse of all operations."""
+    """Return the lowest reward of all operations."""
     if not verdict.is_correct:
         return Reward(value=WRONG, kind="none")
     if not verdict.times:
@@ -50,7 +50,7 @@ def _of_operation(comparison: Comparison) -> Reward:
 
 
 def _speedups(comparison: Comparison) -> dict[str, float]:
-    """By baseline. Without a list of them there is the one that was compared with."""
+    """Return speedups by baseline; without a list of baselines, the one compared with."""
     timed = [baseline for baseline in comparison.baselines if isinstance(baseline, TimedBaseline)]
     if not timed:
         return {comparison.baseline_name: comparison.speedup}

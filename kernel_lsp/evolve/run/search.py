@@ -10,13 +10,13 @@ from typing import Protocol
 Schedule = dict[str, int | str]
 
 N_PARENTS = 4
-"""The best schedules that the next generation comes from."""
+"""Number of best schedules from which the next generation is derived."""
 CROSSOVER_PROBABILITY = 0.25
 SECOND_MUTATION_PROBABILITY = 0.4
 N_BUILDS_PER_PROPOSAL = 4
-"""Texts rendered before a proposal is given up: what is left is invalid or known."""
+"""Maximum rendered texts per proposal; failures are invalid or already known."""
 N_DRAWS_PER_BUILD = 20
-"""Draws before a rendering: most of a neighbourhood is known once it has been searched."""
+"""Maximum draws per rendering: after a while most of a neighbourhood is known."""
 
 
 class KnobLike(Protocol):
@@ -31,7 +31,7 @@ class KnobLike(Protocol):
 
 
 class RealizedLike(Protocol):
-    """A schedule as text, with just the choices that the text depends on."""
+    """A rendered schedule, with only the choices that affect the text."""
 
     @property
     def schedule(self) -> Mapping[str, int | str]: ...
@@ -44,14 +44,14 @@ class RealizedLike(Protocol):
 
 
 class SchedulableProgram(Protocol):
-    """What the search needs of a generated program. A knob that a schedule leaves out is at its default."""
+    """Interface of a generated program. A knob missing in a schedule has its default."""
 
     def realize(self, schedule: Mapping[str, int | str]) -> RealizedLike: ...
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """A schedule to try, its text, and which candidates it came from."""
+    """A schedule to try, its text, and its parent candidates."""
 
     realized: RealizedLike
     parents: tuple[str, ...]
@@ -64,7 +64,7 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Scored:
-    """A candidate that was evaluated and is right, with its time."""
+    """An evaluated, correct candidate with its time."""
 
     realized: RealizedLike
     candidate_id: str
@@ -72,7 +72,7 @@ class Scored:
 
 
 class Proposer:
-    """Draws schedules that were not drawn before. One per run; `propose` is called once per generation, in order."""
+    """Draw new schedules. One per run; `propose` is called once per generation, in order."""
 
     def __init__(self, program: SchedulableProgram, seed: int) -> None:
         self._program, self._seed = program, seed
@@ -81,7 +81,7 @@ class Proposer:
         self._texts: set[str] = set()
 
     def propose(self, n: int, generation: int, ranked: Sequence[Scored]) -> list[Proposal]:
-        """Up to `n` new schedules; fewer when the space has no more nearby. `ranked` is best first. The first
+        """Return up to `n` new schedules; fewer when the neighbourhood is exhausted. `ranked` is best first. The first
         generation is the default and its neighbours."""
         draw = random.Random(f"{self._seed}:{generation}")
         proposals: list[Proposal] = []
@@ -104,7 +104,7 @@ class Proposer:
             proposals.append(Proposal(realized, parents, _difference(realized)))
 
     def _draw(self, ranked: Sequence[Scored], draw: random.Random) -> tuple[Schedule, tuple[str, ...]] | None:
-        """A schedule that was not drawn yet, or None when chance finds none."""
+        """Draw a new schedule; None when none is found."""
         for _ in range(N_DRAWS_PER_BUILD):
             schedule, parents = self._vary(ranked[:N_PARENTS], draw)
             key = frozenset(schedule.items())

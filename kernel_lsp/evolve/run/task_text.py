@@ -1,5 +1,5 @@
-"""A task as prompts show it: the functional reference, signatures for the plan, sizes. No comment of the user's and no
-path is in it: what the user's file says to a model it does not say through us."""
+"""Describe a task in prompts: the functional reference, signatures for the plan, sizes. It contains no comments or
+paths of the user, so their file cannot inject instructions into a prompt."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kernel_lsp.verify.model.cases import captured_sizes
 
 @dataclass(frozen=True)
 class TaskText:
-    """What a prompt says of the task. `signatures` are the forward's and, where wanted, the backward's."""
+    """A prompt's description of the task. `signatures` are the forward's and, if requested, the backward's."""
 
     name: str
     reference: str
@@ -26,7 +26,7 @@ class TaskText:
 
 
 def describe_task(task: Task, gpu: GpuSpec) -> TaskText:
-    """The same task gives the same text, wherever its file lies."""
+    """Describe the task, independent of the location of its file."""
     floor = task_floor_us(task, gpu)
     return TaskText(
         name=task.name,
@@ -40,7 +40,7 @@ def describe_task(task: Task, gpu: GpuSpec) -> TaskText:
 
 
 def signatures(task: Task) -> tuple[str, ...]:
-    """``name(x: f32[B, D], eps: float) -> (out: f32[B, D])``, and the backward's where the task has one."""
+    """Return ``name(x: f32[B, D], eps: float) -> (out: f32[B, D])``, and the backward's if the task has one."""
     scalars = [f"{a.name}: {a.type}" for a in task.arguments if isinstance(a, TaskScalar)]
     found = [_signature(task.name, task.forward, scalars)]
     if task.backward is not None:
@@ -49,7 +49,7 @@ def signatures(task: Task) -> tuple[str, ...]:
 
 
 def task_floor_us(task: Task, gpu: GpuSpec) -> float:
-    """Of the forward, and of the backward where there is one, at the captured sizes."""
+    """Return the speed of light of the forward, plus the backward if there is one, at the captured sizes."""
     sizes = captured_sizes(task)
     graphs = [task.forward] if task.backward is None else [task.forward, task.backward]
     floors = (graph_floor(graph, sizes, gpu, estimate_eager(graph, sizes, gpu).n_operations) for graph in graphs)

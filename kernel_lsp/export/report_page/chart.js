@@ -1,4 +1,4 @@
-// The best time by generation, against PyTorch's and the floor. Logarithmic: what matters is ratios.
+// The best time by generation, against PyTorch's and the speed of light (roofline bound). Logarithmic: what matters is ratios.
 
 const CHART = { width: 900, height: 300, left: 70, right: 190, top: 16, bottom: 36 };
 const LABEL_HEIGHT = 13;
@@ -18,7 +18,7 @@ function bestByGeneration(candidates) {
   return found;
 }
 
-/** The lines to beat: eager, compile and whatever else was timed, then the floor: [{name, us, kind}]. */
+/** The lines to beat: eager, compile and whatever else was timed, then the speed of light: [{name, us, kind}]. */
 function references(report) {
   const found = new Map();
   const ofVerdicts = report.times ? [report.times] : report.candidates.flatMap((candidate) => candidate.verdicts.map((verdict) => verdict.times));
@@ -33,7 +33,7 @@ function references(report) {
     if (found.size) break;
   }
   const lines = [...found].map(([name, number]) => ({ name, us: number.time_us, kind: number.kind }));
-  if (report.floor_us) lines.push({ name: "floor", us: report.floor_us, kind: "computed" });
+  if (report.floor_us) lines.push({ name: "speed of light", us: report.floor_us, kind: "computed" });
   return lines;
 }
 
@@ -59,7 +59,7 @@ function chart(report, choose) {
 }
 
 function kindOf(name) {
-  return name === "floor" ? "floor" : name.includes("compile") || name.includes("inductor") ? "compile" : "eager";
+  return name === "speed of light" ? "floor" : name.includes("compile") || name.includes("inductor") ? "compile" : "eager";
 }
 
 function scales(times, nGenerations) {

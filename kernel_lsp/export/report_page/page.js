@@ -100,11 +100,11 @@ function reviewBar() {
 function result(report) {
   const winner = report.candidates.find((candidate) => candidate.candidate_id === report.winner_id);
   const facts = Object.entries(report.comparisons).map(([name, comparison]) => fact(`${significant(speedupOf(comparison))}×`, `${name} vs ${comparison.baseline_name}, ${comparison.ours.kind}`));
-  facts.push(fact(String(report.candidates.filter(isRight).length), `right of ${report.candidates.length} candidates`));
+  facts.push(fact(`${report.candidates.filter(isRight).length}/${report.candidates.length}`, "candidates correct"));
   if (report.n_model_calls) facts.push(fact(costText(report.cost_usd), `${report.n_model_calls} calls of models`));
   return [
     element("div", { class: "facts" }, facts),
-    report.reason ? element("p", {}, winner ? `The winner has the ${report.reason}.` : report.reason) : "",
+    report.reason ? element("p", {}, winner ? `Winner: ${report.reason}.` : report.reason) : "",
     report.stopped ? element("p", {}, `Ended early: ${report.stopped}.`) : "",
     ...report.library_steps.map((step) => element("p", {}, `Library step: ${step} (a vendor library, not our kernel).`)),
     ...(winner ? evidence(report, winner) : []),
@@ -125,9 +125,9 @@ function evidence(report, winner) {
   ]);
   return [
     element("h2", {}, "Evidence"),
-    element("p", {}, `${outcomeText(verdict.outcome)}, reached on the ${verdict.device}.`),
-    rows.length ? element("div", { class: "scroll" }, element("table", {}, head(["", "time with its interval", ""]), element("tbody", {}, rows))) : "",
-    element("details", { "data-key": "cases" }, element("summary", { "data-key": "cases-summary" }, `Error against budget in ${nCases(verdict.outcome)} cases`), lazily(() => caseTable(casesOf(winner.candidate_id)))),
+    element("p", {}, `${outcomeText(verdict.outcome)} on the ${verdict.device}.`),
+    rows.length ? element("div", { class: "scroll" }, element("table", {}, head(["", "time (interval)", ""]), element("tbody", {}, rows))) : "",
+    element("details", { "data-key": "cases" }, element("summary", { "data-key": "cases-summary" }, `Error vs tolerance in ${nCases(verdict.outcome)} cases`), lazily(() => caseTable(casesOf(winner.candidate_id)))),
   ];
 }
 

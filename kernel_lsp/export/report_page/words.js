@@ -59,7 +59,7 @@ function isRight(candidate) {
 }
 
 function outcomeText(outcome) {
-  if (outcome.kind === "correct") return nCases(outcome) ? `right in ${nCases(outcome)} cases` : "right";
+  if (outcome.kind === "correct") return nCases(outcome) ? `passed ${nCases(outcome)} test cases` : "correct";
   if (outcome.kind === "build_failed") return outcome.findings && outcome.findings.length ? outcome.findings[0].message : outcome.message || "does not compile";
   if (outcome.kind === "unsupported") return `could not be checked: ${outcome.message}`;
   return outcome.message || outcome.kind.replaceAll("_", " ");

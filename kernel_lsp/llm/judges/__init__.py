@@ -1,5 +1,5 @@
-"""Judges: language models that order and filter candidates before hardware sees them.
+"""Judges: language models that order and filter candidates before they reach hardware.
 
-In: a candidate's text with its task, compiler output and shapes. Out: votes and a verdict with its reasons.
-A judge never decides correctness: what it refuses is only tried later, or not at all.
+Input: a candidate's text with its task, compiler output and shapes. Output: votes and a verdict with reasons. A judge
+never decides correctness: a rejected candidate is only tried later, or not at all.
 """

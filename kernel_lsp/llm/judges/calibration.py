@@ -1,4 +1,4 @@
-"""What a judge's probabilities are worth: a logistic map per judge and model, fitted to labelled kernels."""
+"""Calibrate judges' probabilities: a logistic map per judge and model, fitted to labelled kernels."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from kernel_lsp.llm.judges.verdicts import JudgeName
 
 FILE_NAME = "judges.json"
 CLIP = 1e-3
-"""What a judge is sure of is at most one in a thousand: a logit needs an end."""
+"""Probabilities are clipped to this distance from 0 and 1, which keeps logits finite."""
 N_STEPS = 100
 RIDGE = 1.0
-"""Pull towards the identity, worth about one observation: few labels must not make a step function."""
+"""Regularization towards the identity, equivalent to about one observation: few labels must not produce a step
+function."""
 MAX_STEP = 1.0
-"""Of one Newton step: where the curve is flat, whole steps overshoot and never come back."""
+"""Maximum size of one Newton step: on flat regions full steps overshoot and diverge."""
 
 
 class Fit(Noun):
-    """``calibrated = logistic(slope * logit(said) + shift)``; `n` labels were seen."""
+    """``calibrated = logistic(slope * logit(said) + shift)``, fitted to `n` labels."""
 
     judge: JudgeName
     model: str
@@ -33,12 +34,12 @@ class Fit(Noun):
 
 
 class Calibration(Noun):
-    """The fits of a workspace. A judge without one is believed as it is."""
+    """The fits of a workspace. Without a fit, a judge's probability is used unchanged."""
 
     fits: tuple[Fit, ...] = ()
 
     def calibrated(self, judge: JudgeName, model: str, said: float) -> float:
-        """The probability that history gives to what the judge said."""
+        """Return the calibrated probability of a judge's output."""
         for fit in self.fits:
             if (fit.judge, fit.model) == (judge, model):
                 return _logistic(fit.slope * _logit(said) + fit.shift)
@@ -46,7 +47,7 @@ class Calibration(Noun):
 
 
 def fit(judge: JudgeName, model: str, said: Sequence[float], is_right: Sequence[bool]) -> Fit:
-    """Platt's logistic fit, by Newton's method, with a ridge towards slope 1 and shift 0."""
+    """Fit Platt's logistic map by Newton's method, with a ridge penalty towards slope 1 and shift 0."""
     slope, shift = 1.0, 0.0
     points = [(_logit(probability), float(label)) for probability, label in zip(said, is_right, strict=True)]
     for _ in range(N_STEPS):
@@ -61,13 +62,13 @@ def fit(judge: JudgeName, model: str, said: Sequence[float], is_right: Sequence[
         determinant = h_slope * h_shift - h_both * h_both
         slope -= _bounded((h_shift * gradient_slope - h_both * gradient_shift) / determinant)
         shift -= _bounded((h_slope * gradient_shift - h_both * gradient_slope) / determinant)
-    if slope < 0.0:  # worse than a coin: only the base rate is left, for nobody is believed by his opposite
+    if slope < 0.0:  # worse than chance: use the base rate only; the judge is not inverted
         slope, shift = 0.0, _logit((sum(is_right) + 1) / (len(is_right) + 2))
     return Fit(judge=judge, model=model, slope=slope, shift=shift, n=len(points))
 
 
 def read_calibration(folder: Path) -> Calibration:
-    """The calibration in a workspace's `.kernel-lsp`; an empty one when there is none. Raises UserError."""
+    """Read the calibration from a workspace's `.kernel-lsp`; empty if there is none. Raises UserError."""
     path = folder / FILE_NAME
     if not path.exists():
         return Calibration()
@@ -80,7 +81,7 @@ def read_calibration(folder: Path) -> Calibration:
 
 
 def write_calibration(folder: Path, calibration: Calibration) -> Path:
-    """Keep it for the workspace's runs. Raises OSError."""
+    """Save it for the workspace's runs. Raises OSError."""
     path = folder / FILE_NAME
     path.write_text(calibration.model_dump_json(indent=1) + "\n", encoding="utf-8")
     return path

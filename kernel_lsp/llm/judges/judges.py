@@ -1,5 +1,5 @@
-"""Three judges: compilation, memory, numerics. Each is given the function, the sizes, the plan, the code without
-comments and strings, and what the real compiler and the executor have said."""
+"""Three judges: compilation, memory, numerics. Each gets the function, the sizes, the plan, the code without comments
+and strings, and the reports of the real compiler and the executor."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ MAX_REPORT_CHARACTERS = 2000
 _PROBABILITY = re.compile(r"^PROBABILITY:[ \t]*(?P<value>[01](?:\.\d+)?|\.\d+)[ \t]*$", re.MULTILINE)
 
 Ask = Callable[[ModelRequest, int], Awaitable[Replied | ModelFailed]]
-"""Ask the judges' model of that index."""
+"""Sends a request to the judges' model of that index."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is judged. `task` is what the prompts show of the task; `compiler` and `checks` are reports of what ran."""
+    """The candidate to judge. `task` is the prompts' view of the task; `compiler` and `checks` are reports of what
+    ran."""
 
     task: Any
     text: str
@@ -38,7 +39,7 @@ class Case:
 
 
 class Panel:
-    """The judges with their models: each model judges everything."""
+    """The judges with their models; every model acts as every judge."""
 
     def __init__(self, prompts: Prompts, ask: Ask, model_names: Sequence[str], calibration: Calibration) -> None:
         self._prompts, self._ask = prompts, ask
@@ -47,7 +48,7 @@ class Panel:
     async def judge(
         self, case: Case, sample: int = 0, judges: Sequence[JudgeName] = JUDGES
     ) -> tuple[Judgement | NoJudgement, ...]:
-        """One judgement per judge and model, in order. Of `judges`, where not all have something to say."""
+        """Return one judgement per judge and model, in order. `judges` restricts them to the applicable ones."""
         calls = [self._one(judge, model, case, sample) for judge in judges for model in range(len(self._models))]
         return tuple(await asyncio.gather(*calls))
 
@@ -72,7 +73,7 @@ class Panel:
 
 
 def judge_request(prompts: Prompts, judge: JudgeName, case: Case, sample: int = 0) -> ModelRequest:
-    """The prompt for one judge."""
+    """Return the prompt for one judge."""
     name = f"judge_{judge}"
     inputs = {
         "task": case.task,
@@ -94,13 +95,13 @@ def judge_request(prompts: Prompts, judge: JudgeName, case: Case, sample: int = 
 
 
 def without_prose(text: str) -> str:
-    """The code with comments, strings and the blank lines they leave taken out: nothing in it speaks to the reader."""
+    """Remove comments, strings and the resulting blank lines from the code: prose must not influence the judge."""
     lines = (line.rstrip() for line in mask_literals(text).splitlines())
     return "\n".join(line for line in lines if line)
 
 
 def read_probability(reply: str) -> float | None:
-    """The number of the last PROBABILITY line, when it is the reply's last line; None otherwise."""
+    """Return the number of the last PROBABILITY line, if it is the reply's last line, else None."""
     found = list(_PROBABILITY.finditer(reply.strip()))
     if not found or found[-1].end() != len(reply.strip()):
         return None
@@ -109,13 +110,13 @@ def read_probability(reply: str) -> float | None:
 
 
 def passes(judgements: Sequence[Judgement | NoJudgement], threshold: float) -> bool:
-    """Whether at least half of the judges that answered give at least the threshold. Nobody's answer lets it pass."""
+    """Return True when at least half of the judges that answered give at least the threshold, or none answered."""
     votes = [judgement.probability >= threshold for judgement in judgements if isinstance(judgement, Judgement)]
     return 2 * sum(votes) >= len(votes)
 
 
 def probability_right(judgements: Sequence[Judgement | NoJudgement]) -> float:
-    """The least of the judges' mean probabilities: one fault is enough. 0.5 without any answer."""
+    """Return the lowest of the judges' mean probabilities: one fault is enough. 0.5 without any answer."""
     means = []
     for judge in JUDGES:
         given = [j.probability for j in judgements if isinstance(j, Judgement) and j.judge == judge]
@@ -125,7 +126,7 @@ def probability_right(judgements: Sequence[Judgement | NoJudgement]) -> float:
 
 
 def _plan(text: str) -> str:
-    """The plan as it was read, printed anew: prose between its lines is left out, and its `task:` line."""
+    """Print the parsed plan again, without prose between its lines and without its `task:` line."""
     plan = parse(text).plan
     if plan is None:
         return "(it cannot be read)"

@@ -1,4 +1,4 @@
-"""How good a judge was on kernels whose truth is known."""
+"""Score a judge on kernels whose correctness is known."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ class Judged(Noun):
 
 
 class Score(Noun):
-    """`held_back` kernels are those whose probability is below the threshold.
+    """`held_back` counts the kernels whose probability is below the threshold.
 
-    `precision` is the part of the held back that are faulty, `recall` the part of the faulty that are held back, and
-    `brier` the mean squared error of the probabilities (0 is perfect, 0.25 is a coin). None where there is nothing to
-    divide by. `saved_s` is the evaluation time of faulty kernels held back, `n_lost` how many right ones were, too.
+    `precision` is the fraction of faulty kernels among those held back, `recall` the fraction of faulty kernels that
+    are held back, and `brier` the mean squared error of the probabilities (0 is perfect, 0.25 is chance). None where
+    the denominator is 0. `saved_s` is the evaluation time of faulty kernels held back, `n_lost` the number of correct
+    kernels held back.
     """
 
     judge: str
@@ -41,7 +42,7 @@ class Score(Noun):
 
 
 def score(judge: str, model: str, judged: Sequence[Judged], n_unanswered: int, threshold: float = THRESHOLD) -> Score:
-    """The score over all kernels that were judged."""
+    """Return the score over all judged kernels."""
     held_back = [found for found in judged if found.said < threshold]
     faulty = [found for found in judged if not found.is_right]
     caught = [found for found in held_back if not found.is_right]

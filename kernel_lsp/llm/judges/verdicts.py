@@ -1,4 +1,4 @@
-"""What a judge says of a candidate."""
+"""Judgements of candidates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ JUDGES: tuple[JudgeName, ...] = ("compilation", "memory", "numerics")
 
 
 class Judgement(Noun):
-    """`said` is the judge's own probability that there is no fault of its kind, `probability` the calibrated one."""
+    """`said` is the judge's own probability of no fault of its kind, `probability` the calibrated one."""
 
     judge: JudgeName
     model: str
@@ -22,7 +22,7 @@ class Judgement(Noun):
 
 
 class NoJudgement(Noun):
-    """The judge gave no answer that can be read. It counts for nothing."""
+    """The judge gave no readable answer, and is not counted."""
 
     judge: JudgeName
     model: str

@@ -1,1 +1,1 @@
-"""The analysis process: texts in, diagnostics, symbols and targets out, rebased onto the current text."""
+"""The analysis process: turns texts into diagnostics, symbols and targets, and rebases them onto the current text."""

@@ -1,4 +1,4 @@
-"""Keeps an analysis of every open text: asks the analyst when a text has changed, and has the last answer at hand."""
+"""Keep an analysis of every open document: request one after each change and cache the latest result."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from kernel_lsp.server.documents.documents import Document, Documents
 
 ANALYST = (sys.executable, "-m", "kernel_lsp.server.analysis.analysis_worker")
 QUIET_S = 0.15
-"""After the last edit; while a person types nobody reads diagnostics."""
+"""Debounce after the last edit, in seconds. Diagnostics shown while a person types are noise."""
 PATIENCE_S = 0.5
-"""After the first edit that no analysis has seen: someone who never pauses gets one, too."""
+"""Maximum delay after the first unanalysed edit, in seconds, so that continuous typing still gets an analysis."""
 DEADLINE_S = 20.0
-"""For one text. An analyst that takes longer is stopped, and the text is left alone until it changes."""
+"""Timeout of one analysis, in seconds. The process is then stopped, and the text is skipped until it changes."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass
 class Known:
-    """The last analysis of a text. `serial` is the document's when it was made; -1 before there is any."""
+    """The last analysis of a text. `serial` is the document's at that time, -1 before the first."""
 
     analysis: Analysis = EMPTY
     serial: int = -1
     asked_serial: int = -1
-    """Of the last text that was analysed or given up."""
+    """Serial of the last text that was analysed or abandoned."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     _carried: tuple[int, Analysis] = (-1, EMPTY)
 
     def now(self, document: Document) -> Analysis:
-        """The analysis in the lines of the text as it is now."""
+        """Return the analysis rebased onto the current text."""
         if self.serial == document.serial:
             return self.analysis
         if self._carried[0] != document.serial:
@@ -51,7 +51,7 @@ class Known:
 
     @property
     def is_any(self) -> bool:
-        """Whether there was an analysis, or an attempt; a part of one counts."""
+        """Return True once a text was analysed, even in part, or abandoned."""
         return self.serial >= 0 or self.asked_serial >= 0
 
     def is_current(self, document: Document) -> bool:
@@ -59,7 +59,8 @@ class Known:
 
 
 class Analyses:
-    """One analyst process, one text at a time, the longest unseen first. `on_change` hears of every new analysis."""
+    """Schedule one analysis process: one text at a time, the longest waiting first. `on_change` receives every new
+    result."""
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class Analyses:
         on_change: Callable[[Document], None],
         above: Callable[[Document], tuple[str, ...]] = lambda _: (),
     ) -> None:
-        """`above` gives the cells of a notebook above a text, which belong to what it means."""
+        """`above` returns the cells of a notebook above a text; names defined there are in scope."""
         self._documents, self._on_change, self._above = documents, on_change, above
         self._known: dict[str, Known] = {}
         self._first_unseen: dict[str, float] = {}
@@ -79,11 +80,11 @@ class Analyses:
 
     @property
     def analyst_pid(self) -> int:
-        """0 when none runs."""
+        """Return the process id, 0 when none runs."""
         return self._channel.pid if self._channel is not None and self._channel.is_alive else 0
 
     def start(self) -> None:
-        """Begin to work. The process starts at once, since it takes longer to start than most texts to analyse."""
+        """Start the process at once: its start-up takes longer than most analyses."""
         self._task = asyncio.create_task(self._work())
 
     async def close(self) -> None:
@@ -95,12 +96,12 @@ class Analyses:
             await self._channel.close()
 
     def opened(self, document: Document) -> None:
-        """A new text: analyse it now."""
+        """Analyse a newly opened text immediately."""
         self._known[document.uri] = Known()
         self._schedule(document, 0.0)
 
     def edited(self, document: Document) -> None:
-        """Analyse it when the typing pauses."""
+        """Schedule an analysis for when typing pauses."""
         self._schedule(document, QUIET_S)
 
     def closed(self, uri: str) -> None:
@@ -111,11 +112,11 @@ class Analyses:
             known.changed.set()
 
     def latest(self, document: Document) -> Known:
-        """The last analysis; of an older text, perhaps."""
+        """Return the last analysis, possibly of an older text."""
         return self._known.get(document.uri) or Known()
 
     async def current(self, document: Document, at_most_s: float) -> Known:
-        """The analysis of the text as it is now, or after `at_most_s` the latest there is."""
+        """Wait up to `at_most_s` for the analysis of the current text; then return the latest one."""
         known = self.latest(document)
         with suppress(TimeoutError):
             async with asyncio.timeout(at_most_s):
@@ -133,7 +134,7 @@ class Analyses:
         self._wake.set()
 
     async def _work(self) -> None:
-        with suppress(OSError):  # with the first text it is tried again, and what is wrong is said
+        with suppress(OSError):  # retried with the first text, which reports the error
             await self._analyst()
         while True:
             document = await self._next()
@@ -149,7 +150,7 @@ class Analyses:
             self._on_change(document)
 
     async def _next(self) -> Document:
-        """The next text that is due."""
+        """Return the next text that is due."""
         while True:
             self._wake.clear()
             now = asyncio.get_running_loop().time()
@@ -166,7 +167,7 @@ class Analyses:
                     await self._wake.wait()
 
     async def _analyse(self, document: Document) -> Analysis | None:
-        """None when the analyst died of it, or took too long."""
+        """Return None when the process died or timed out on the text."""
         try:
             async with asyncio.timeout(DEADLINE_S):
                 reply = await self._ask(document)
@@ -178,7 +179,7 @@ class Analyses:
             return None
 
     def _learn_a_part(self, document: Document, text: str, message: dict[str, Any]) -> None:
-        """Show what was found so far in a long text. Whoever waits for its analysis waits on."""
+        """Publish a partial analysis of a long text; requests for the complete one keep waiting."""
         if self._documents.get(document.uri) is document and document.text == text:
             known = self.latest(document)
             known.analysis, known.serial = ANALYSIS.validate_python(message["analysis"], strict=False), document.serial
@@ -204,7 +205,7 @@ class Analyses:
         return None
 
     async def _analyst(self) -> Channel:
-        """The running analyst, started anew where it is gone."""
+        """Return the running process, restarted if it has ended."""
         if self._channel is None or not self._channel.is_alive:
             self._channel = Channel(ANALYST, environment=dict(os.environ))
             await self._channel.start()

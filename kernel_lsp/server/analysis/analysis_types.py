@@ -1,4 +1,4 @@
-"""What the static analysis says of one text. Plain data, made by `server.analysis.analysis_worker` in its own
+"""Results of the static analysis of one text, as plain data. `server.analysis.analysis_worker` makes them in its own
 process."""
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Something that can be optimized. `line` is that of its `def` or `class`, `forward_line` that of the code that
-    computes; both 0-based, and `end_line` is its last. `digest` changes when its text does.
+    """A function, module or block that can be optimized. `line` is that of its `def` or `class`, `forward_line` that of
+    the code that computes; both are 0-based, and `end_line` is the last. `digest` changes with the text.
 
-    `inputs` are its shapes in words, empty when nothing says them: then `problem` says what is missing, and `pragma` is
-    what to add above `pragma_line`, when that is all that is missing.
+    `inputs` describes the input shapes and is empty when they are unknown. `problem` then says what is missing, and
+    `pragma`, when a pragma alone would fix it, is the text to insert above `pragma_line`.
     """
 
     symbol: str
@@ -47,8 +47,8 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A place where our operator stands for PyTorch code: `range` becomes `original` again, and of the import line
-    nothing stays when this was its only use."""
+    """A call where our operator replaces PyTorch code. Reverting restores `original` in `range`, and removes the import
+    when this was its only use."""
 
     name: str
     range: TextRange
@@ -58,8 +58,8 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A `__global__` function with a body. Lines are 0-based and inclusive. `n_threads` are those of a block where the
-    plan says a number, else 0."""
+    """A `__global__` function with a body. Lines are 0-based and inclusive. `n_threads` is the block size where the
+    plan gives a number, else 0."""
 
     name: str
     line: int
@@ -69,8 +69,8 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """Everything the server knows of a text without running anything. `import_line` is where one more import goes.
-    `task` is what the launch plan says the kernel computes; empty without a plan."""
+    """Static analysis of one text. `import_line` is the line for one more import. `task` is the operation that the
+    launch plan declares, empty without a plan."""
 
     findings: tuple[RuleFinding, ...] = ()
     targets: tuple[Target, ...] = ()
@@ -86,7 +86,7 @@ class Analysis:
         return next((target for target in self.targets if target.symbol == symbol), None)
 
     def target_at(self, line: int) -> Target | None:
-        """The target that the line is inside of."""
+        """Return the target that contains the line."""
         return next((target for target in self.targets if target.line <= line <= target.end_line), None)
 
     def kernel_at(self, line: int) -> Kernel | None:
@@ -94,7 +94,7 @@ class Analysis:
 
 
 def digest_of(text: str) -> str:
-    """What a target's `digest` is for its text, comments and decorators above it included."""
+    """Return the `digest` of a target's text, including the comments and decorators above it."""
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:DIGEST_CHARACTERS]
 
 

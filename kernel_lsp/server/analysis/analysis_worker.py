@@ -1,7 +1,7 @@
-"""The static analysis, in a process of its own: a text in, an `Analysis` out, one JSON line each.
+"""The static analysis in its own process: reads texts, writes `Analysis` objects, one JSON line each.
 
-A parser holds the interpreter for as long as it takes, and a broken grammar would end the process: neither may happen
-to the one that answers the editor. Nothing of the user's is run here, and nothing is read but the text.
+Parsing holds the interpreter lock, and a broken grammar could crash the process; neither may affect the server that
+answers the editor. No user code is run, and nothing but the given text is read.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ from kernel_lsp.source.pytorch import TargetLocation, read_symbol, targets_in
 
 MAX_TREES_KEPT = 8
 NICENESS = 5
-"""Behind the editor and the server that answers it, before the jobs."""
+"""Scheduling priority: below the editor and the server, above the jobs."""
 N_BLOCK_DIMS = 3
 CELL_SCHEMES = ("vscode-notebook-cell:", "notebook-cell:")
 BYTE_ORDER_MARK = "\ufeff"
 TORCH = "torch"
-"""A text without it has no targets."""
+"""A text without this word has no targets."""
 PRAGMA_MARK = "# kernel-lsp:"
 
 KERNEL_MARK = b"__global__"
 MAX_PARTS_KEPT, MAX_KEPT_BYTES = 2048, 4096
-"""Parts of files of which the lines of kernels are kept, and how long each is at most."""
+"""Cache limits: number of file parts whose kernel lines are kept, and the bytes of the largest such part."""
 
 _trees: OrderedDict[str, ParsedCuda] = OrderedDict()
 _lines: OrderedDict[bytes, tuple[KernelLines, ...]] = OrderedDict()
-"""By the text of a part."""
+"""Kernel lines by the text of a file part."""
 
 
 def main() -> None:
-    """Answer until stdin ends."""
+    """Answer requests until stdin ends."""
     stdout = claim_stdout()
     step_back(NICENESS)
     _warm_up()
@@ -81,9 +81,8 @@ def main() -> None:
 def analyse(
     language: str, path: str, text: str, above: Sequence[str] = (), soon: Callable[[Analysis], None] = lambda _: None
 ) -> Analysis:
-    """The analysis of a text; an empty one for a language that is none of ours. `above` are the cells of a notebook
-    that stand above it: they belong to what it means, and nothing is said of them. `soon` hears of what is known early
-    of a long text that was never seen."""
+    """Analyse a text; an unsupported language gets an empty analysis. `above` are the notebook cells above the text:
+    they are in scope but not analysed. `soon` receives early partial results of a long, unseen text."""
     if language == "python" and above:
         together = "\n".join(map(without_magics, (*above, text)))
         return below(_analyse_python(Path(path), together), sum(cell.count("\n") + 1 for cell in above))
@@ -93,7 +92,7 @@ def analyse(
 
 
 def targets_of(path: Path, text: str) -> tuple[Target, ...]:
-    """What can be optimized in a Python text; nothing in one that does not parse."""
+    """Return the targets of a Python text; none if it does not parse."""
     try:
         return tuple(_targets(path, parse_python(text, str(path)))) if TORCH in text else ()
     except TargetError:
@@ -104,7 +103,7 @@ def targets_of(path: Path, text: str) -> tuple[Target, ...]:
 
 
 def _warm_up() -> None:
-    """The grammars' tables and the rules' queries are made before the first text comes, not while someone waits."""
+    """Build the grammars' tables and the rules' queries before the first request."""
     analyse("cuda", "", "__global__ void kernel(float* x, int n) { if (threadIdx.x < n) x[threadIdx.x] = 0.0f; }\n")
     analyse("python", "", "import torch\n\ndef function(x: torch.Tensor):\n    return torch.relu(x)\n")
     _trees.clear()
@@ -131,7 +130,7 @@ def _analyse_cuda(path: str, text: str, soon: Callable[[Analysis], None]) -> Ana
 
 
 def _lines_of(part: Part) -> tuple[KernelLines, ...]:
-    """Those of the kernels in one part of a file, counted from where it begins."""
+    """Return the lines of the kernels in one part of a file, relative to its first line."""
     known = _lines.get(part.data)
     if known is None:
         is_empty = KERNEL_MARK not in part.data
@@ -144,7 +143,7 @@ def _lines_of(part: Part) -> tuple[KernelLines, ...]:
 
 
 def _block_sizes(plan: LaunchPlan) -> dict[str, int]:
-    """Threads of a block by kernel, of those that the plan launches with a number."""
+    """Return the threads per block of each kernel that the plan launches with a constant size."""
     launches = [step for operation in plan.operations for step in operation.steps if isinstance(step, Launch)]
     sizes = {launch.kernel: [size.value for size in launch.block if isinstance(size, Constant)] for launch in launches}
     return {kernel: prod(map(int, values)) for kernel, values in sizes.items() if len(values) == N_BLOCK_DIMS}
@@ -154,7 +153,8 @@ def _block_sizes(plan: LaunchPlan) -> dict[str, int]:
 
 
 def _analyse_python(path: Path, text: str) -> Analysis:
-    """Of a text that does not parse as a whole: what its sound parts have, and no calls to replace."""
+    """Analyse a Python text. One that does not parse as a whole yields the targets of its valid parts, without
+    calls."""
     module = pytorch.parse(text) if TORCH in text else None
     findings = pytorch.check(text, tree=module)
     try:
@@ -210,7 +210,7 @@ def _target(path: Path, location: TargetLocation, source: PythonFile) -> Target:
 
 
 def _first_line(location: TargetLocation, source: PythonFile) -> int:
-    """Of the comments above it: a pragma is part of a target."""
+    """Return the first line of the target's leading comments and decorators: a pragma is part of a target."""
     first = location.line
     while first > 1 and source.lines[first - 2].lstrip().startswith(("#", "@")):
         first -= 1
@@ -236,7 +236,7 @@ def _forward_line(location: TargetLocation, source: PythonFile) -> int:
 
 
 def _computes_tensors(location: TargetLocation, source: PythonFile) -> bool:
-    """Whether anybody would want to optimize it: a helper that handles no tensors is left alone."""
+    """Return True for code that handles tensors, the only code worth optimizing."""
     node = source.definition(location.symbol)
     if not isinstance(node, FunctionNode):
         return source.definition(f"{location.symbol}.forward") is not None
@@ -248,7 +248,7 @@ def _computes_tensors(location: TargetLocation, source: PythonFile) -> bool:
 
 
 def _places(source: PythonFile, calls: Sequence[ast.Call], symbols: set[str]) -> Iterator[Place]:
-    """Calls of targets, those that stand for them already left out."""
+    """Yield the calls of targets, except those already replaced by our operator."""
     wrapped = {id(call.args[0]) for call in calls if _is_wrapper(call)}
     for call in calls:
         if isinstance(call.func, ast.Name) and call.func.id in symbols and id(call) not in wrapped:
@@ -256,7 +256,7 @@ def _places(source: PythonFile, calls: Sequence[ast.Call], symbols: set[str]) ->
 
 
 def _uses(source: PythonFile, all_calls: Sequence[ast.Call]) -> Iterator[Use]:
-    """What `Use the optimized operator here` made."""
+    """Yield the calls inserted by `Use the optimized operator here`."""
     imported = {name: statement for statement in source.tree.body for name in _imported_names(statement)}
     calls = [call for call in all_calls if isinstance(call.func, ast.Name) and call.func.id in imported]
     for call in calls:
@@ -298,7 +298,7 @@ def _range(node: ast.expr, source: PythonFile) -> TextRange:
 
 
 def _column(source: PythonFile, line: int, offset: int) -> int:
-    """A column of `ast`, which counts UTF-8 bytes, in code points."""
+    """Convert an `ast` column, in UTF-8 bytes, to code points."""
     text = source.lines[line - 1]
     return offset if text.isascii() else len(text.encode(errors="replace")[:offset].decode(errors="replace"))
 

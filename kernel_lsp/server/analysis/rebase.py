@@ -1,4 +1,4 @@
-"""An analysis of an earlier text, carried along with the edits since."""
+"""Rebase a stale analysis onto the current document."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from kernel_lsp.server.documents.documents import Document
 
 
 def carried(document: Document, analysis: Analysis, serial: int) -> Analysis:
-    """The analysis in the lines of the text as it is now. What the edits touched is left out, and so is all that one
-    could only edit with: fixes, calls, imports."""
+    """Return the analysis with current line numbers. Omits what the edits touched, and everything that is only useful
+    for editing: fixes, calls, imports."""
     if serial == document.serial:
         return analysis
     findings = ((finding, range_now(document, finding.range, serial)) for finding in analysis.findings)
@@ -28,7 +28,7 @@ def carried(document: Document, analysis: Analysis, serial: int) -> Analysis:
 
 
 def below(analysis: Analysis, n_lines: int) -> Analysis:
-    """Of what lies below the first `n_lines`, as if they were not there."""
+    """Return the analysis of the lines below the first `n_lines`, renumbered from 0."""
     moved = replace(
         analysis,
         findings=tuple(shifted_finding(f, -n_lines) for f in analysis.findings if f.range.start_line >= n_lines),
@@ -50,7 +50,7 @@ def below(analysis: Analysis, n_lines: int) -> Analysis:
 
 
 def range_now(document: Document, found: TextRange, serial: int) -> TextRange | None:
-    """A range of an earlier text in the text as it is now; None when its lines were edited."""
+    """Map a range of an earlier text to the current one; None when its lines were edited."""
     if serial == document.serial:
         return found
     start, end = document.line_now(found.start_line, serial), document.line_now(found.end_line, serial)

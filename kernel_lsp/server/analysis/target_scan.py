@@ -1,4 +1,4 @@
-"""What can be optimized below a folder, or in one file, in a process of its own: one line in, one line out."""
+"""Find the targets in a file or below a folder, in a separate process: one request line in, one reply line out."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from kernel_lsp.process.priority import step_back
 from kernel_lsp.server.analysis.analysis_worker import NICENESS, targets_of
 
 MAX_FILES = 2_000
-"""Python files looked at; a folder with more is probably no project but a home."""
+"""Maximum Python files to scan; a folder with more is probably a home directory, not a project."""
 MAX_FILE_BYTES = 400_000
 SKIPPED = {"node_modules", "site-packages", "__pycache__", "build", "dist", "kernels"}
-"""Folders that hold no one's own code; `kernels` is where our results go. Hidden ones and environments, too."""
+"""Folders without the user's own code; `kernels` holds our results. Hidden folders and environments are skipped,
+too."""
 
 
 def main() -> None:

@@ -14,17 +14,18 @@ from kernel_lsp.server.protocol.positions import Encoding, column_of, split_line
 
 Language = Literal["python", "cuda", "other"]
 LANGUAGE_IDS: dict[str, Language] = {"python": "python", "cuda": "cuda", "cuda-cpp": "cuda"}
-"""VS Code says ``cuda-cpp``, Vim and Neovim ``cuda``."""
+"""VS Code sends ``cuda-cpp``, Vim and Neovim ``cuda``."""
 SUFFIXES: dict[str, Language] = {".py": "python", ".cu": "cuda", ".cuh": "cuda"}
 MAX_EDITS_KEPT = 4096
-"""Findings older than so many edits are not carried along any more."""
+"""Maximum edits kept per document; findings older than that are dropped instead of rebased."""
 SERIALS_PER_TEXT = 1 << 32
-"""More than a text is ever edited: a result for one that was closed is never taken for one of its successor."""
+"""Serials reserved per document, more than it is ever edited: a result for a closed text never matches its
+successor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edited:
-    """Which lines an edit replaced: ``[first, last]`` became `n_lines` lines, in the version after it."""
+    """Lines ``[first, last]`` replaced by `n_lines` lines in the next version."""
 
     version: int
     first: int
@@ -34,7 +35,7 @@ class Edited:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """New text for a range in the client's units, or for everything."""
+    """New text for a range in the client's units, or for the whole document."""
 
     text: str
     start: tuple[int, int] | None = None
@@ -51,7 +52,7 @@ class Document:
     encoding: Encoding
     lines: list[str] = field(repr=False)
     serial: int = 0
-    """Counts every change of the text, also those of a client that repeats its version numbers."""
+    """Incremented by every change, also for a client that repeats its version numbers."""
     _text: str | None = field(default=None, repr=False)
     _edits: list[Edited] = field(default_factory=list, repr=False)
 
@@ -62,25 +63,25 @@ class Document:
         return self._text
 
     notebook: Path | None = None
-    """The file of the notebook that it is a cell of."""
+    """File of the notebook that contains this cell."""
 
     @property
     def file(self) -> Path | None:
-        """The file that the user has it in: its own, or the notebook's."""
+        """Return the file that holds the text: its own, or the notebook's."""
         return self.path or self.notebook
 
     @property
     def name(self) -> str:
-        """What it is called where lines of several texts are told apart."""
+        """Return the name under which line numbers of this text are reported."""
         return str(self.path) if self.path is not None else self.uri
 
     @cached_property
     def path(self) -> Path | None:
-        """The file; None for a notebook's cell or anything else that is none."""
+        """Return the file; None for a notebook cell and for other URIs without a file."""
         return path_of(self.uri)
 
     def apply(self, changes: Sequence[Change], version: int) -> None:
-        """Change the text, one change after the other."""
+        """Apply the changes in order."""
         for change in changes:
             self.serial += 1
             first, last = (0, len(self.lines) - 1) if change.start is None else self._lines_touched(change)
@@ -101,7 +102,7 @@ class Document:
         return without_end(self.lines[line]) if 0 <= line < len(self.lines) else ""
 
     def line_now(self, line: int, since_serial: int) -> int | None:
-        """Where a line of an earlier text is now; None when it was edited, or when too much happened since."""
+        """Map a line of an earlier text to the current one; None when it was edited or the text is too old."""
         if since_serial < self.serial - len(self._edits):
             return None
         for edit in self._edits[len(self._edits) - (self.serial - since_serial) :]:
@@ -124,7 +125,7 @@ class Document:
         return first, min(max(change.end[0], first), last)
 
     def _changed(self, change: Change, first: int, last: int) -> str:
-        """The text of the lines ``[first, last]`` after the change."""
+        """Return the text of the lines ``[first, last]`` after the change."""
         if change.start is None:
             return change.text
         start, end = self._place(change.start), self._place(change.end)
@@ -141,7 +142,7 @@ class Document:
         return line, column_of(without_end(self.lines[line]), units, self.encoding)
 
     def _replace(self, first: int, last: int, text: str) -> None:
-        """A neighbour is split anew when the ends of lines meet: a ``\\r`` before a ``\\n`` is one end."""
+        """Replace lines. A neighbouring line is split again where line ends meet: ``\\r`` before ``\\n`` is one end."""
         if first > 0 and self.lines[first - 1].endswith("\r") and text.startswith("\n"):
             first -= 1
             text = self.lines[first] + text
@@ -177,7 +178,7 @@ class Documents:
         return len(self._open)
 
     def open(self, uri: str, language_id: str, version: int, text: str) -> Document:
-        """A newly opened document. Opening it again starts it anew."""
+        """Open a document; opening it again resets it."""
         language, lines = language_of(uri, language_id), split_lines(text)
         document = Document(uri, language, version, self._encoding, lines, self._n_opened * SERIALS_PER_TEXT)
         self._n_opened += 1
@@ -188,11 +189,11 @@ class Documents:
         self._open.pop(uri, None)
 
     def get(self, uri: str) -> Document | None:
-        """None when it is not open."""
+        """Return the document; None when it is not open."""
         return self._open.get(uri)
 
     def named(self, uri: str) -> Document | None:
-        """The open document that a URI means. Clients write the same path in several ways, and not always as we do."""
+        """Return the open document for a URI; clients spell the same path in several ways."""
         found, path = self.get(uri), path_of(uri)
         return self.at(path) if found is None and path is not None else found
 
@@ -202,7 +203,7 @@ class Documents:
 
 
 def language_of(uri: str, language_id: str) -> Language:
-    """By what the client says, else by the name."""
+    """Determine the language by the client's language id, else by the file suffix."""
     return LANGUAGE_IDS.get(language_id) or SUFFIXES.get(Path(urlsplit(uri).path).suffix, "other")
 
 
@@ -219,7 +220,7 @@ def path_of(uri: str) -> Path | None:
 
 
 def _common(old: Sequence[str], new: Sequence[str]) -> tuple[int, int]:
-    """How many lines at the start and at the end are as they were: the edit was between them."""
+    """Count the unchanged lines at the start and at the end."""
     most = min(len(old), len(new))
     before = next((i for i in range(most) if old[i] != new[i]), most)
     after = next((i for i in range(most - before) if old[-1 - i] != new[-1 - i]), most - before)

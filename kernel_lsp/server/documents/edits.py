@@ -1,4 +1,4 @@
-"""A result as an edit that the user sees first; never onto a document that has moved on."""
+"""Present results as edits that the user reviews first; never apply one to a document that has changed since."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RESULTS_FOLDER = ("results",)
 
 @dataclass(frozen=True)
 class Proposal:
-    """What to ask of the client. `edit` is None when the files must not, or need not, be edited: `reason` says why."""
+    """A proposed workspace edit. `edit` is None when no file needs to, or may, be edited; `reason` says why."""
 
     edit: types.WorkspaceEdit | None
     reason: str = ""
@@ -36,10 +36,10 @@ def propose(
     changed: DocumentEdits | None = None,
     description: str = "",
 ) -> Proposal:
-    """The edit that puts the files where they belong, and changes a document of the user's with it.
+    """Build the edit that writes the result files and applies `changed` to the user's document.
 
-    With confirmation, under `label` and `description`, where the client has it. Else only if all files are new, and
-    without `changed`: what is there is not changed unseen.
+    A client that supports change annotations gets `label` and `description` and asks for confirmation. For others the
+    edit is offered only if all files are new and `changed` is empty: existing text is never changed unseen.
     """
     states = [_state(file, documents) for file in files]
     if changed is not None and not features.confirms_edits:
@@ -67,7 +67,7 @@ def propose(
 
 
 def write_aside(files: Sequence[ResultFile], folder: Path) -> list[Path]:
-    """The files in a folder of ours, to look at. Raises OSError."""
+    """Write the files to a folder of ours for viewing. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for file in files:
@@ -94,7 +94,7 @@ def _document_edit(changed: DocumentEdits, annotation: str | None) -> types.Text
 
 @dataclass(frozen=True)
 class _State:
-    """A file as it is: `text` is None when there is none, `version` when it is not open."""
+    """A file's current state: `text` is None when it does not exist, `version` when it is not open."""
 
     path: Path
     uri: str
@@ -105,7 +105,7 @@ class _State:
     def become(
         self, file: ResultFile, annotation: str | None
     ) -> list[types.CreateFile | types.TextDocumentEdit | types.RenameFile | types.DeleteFile]:
-        """The changes that make it the new file."""
+        """Return the changes that turn the current file into the new one."""
         identifier = types.OptionalVersionedTextDocumentIdentifier(uri=self.uri, version=self.version)
         edit: types.TextEdit | types.AnnotatedTextEdit = types.TextEdit(self._whole(), file.text)
         if annotation is not None:
@@ -117,7 +117,7 @@ class _State:
         return [types.CreateFile(uri=self.uri, options=options, annotation_id=annotation), changed]
 
     def _whole(self) -> types.Range:
-        """Up to a line that is not there: clients take that for the end."""
+        """Return the range of the whole text, up to a line past its end, which clients clamp."""
         n_lines = len(split_lines(self.text)) if self.text is not None else 0
         return types.Range(types.Position(0, 0), types.Position(n_lines, 0))
 
@@ -132,7 +132,7 @@ def _state(file: ResultFile, documents: Documents) -> _State:
 
 
 def _read(path: Path) -> str | None:
-    """None when there is no such file, or none that is text."""
+    """Return the file's text; None when it does not exist or is not text."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             return file.read()

@@ -1,4 +1,4 @@
-"""The edit that has a call take the place of lines that were optimized, with the lines kept as a function."""
+"""Edit that replaces optimized lines by a call and keeps the original lines as a function."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from kernel_lsp.server.features.operator_use import USE_PREFIX, import_statement
 
 @dataclass(frozen=True)
 class DocumentEdits:
-    """Edits of one open document as it is now, none of which touches another."""
+    """Non-overlapping edits of one open document in its current version."""
 
     document: Document
     edits: tuple[TextEdit, ...]
 
     def diff(self) -> str:
-        """Them as a unified diff."""
+        """Return the edits as a unified diff."""
         name = self.document.path.name if self.document.path is not None else self.document.uri
         after = apply_fix(self.document.text, QuickFix("", self.edits, is_safe=False))
         before_lines, after_lines = self.document.text.splitlines(keepends=True), after.splitlines(keepends=True)
@@ -27,8 +27,8 @@ class DocumentEdits:
 
 
 def edits_of_lines(document: Document, lines: ExtractedLines, run: RunSummary, serial: int) -> tuple[TextEdit, ...]:
-    """Call the operator in place of the lines, keep them as a function above (it is what runs again after *Revert*),
-    import the operator. Empty when the lines are not there any more as they were at `serial`."""
+    """Replace the lines by a call of the operator, keep them as a function above (which *Revert* calls again), and
+    import the operator. Empty when the lines have changed since `serial`."""
     first = document.line_now(lines.first_line - 1, serial)
     above = document.line_now(lines.function_line - 1, serial)
     if first is None or above is None or document.path is None:

@@ -1,4 +1,4 @@
-"""Which cells a notebook has, in which order: a cell may use what those above it define."""
+"""Track the cells of notebooks and their order: a cell may use definitions of the cells above it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kernel_lsp.server.documents.documents import Document, Documents, path_of
 
 
 class Notebooks:
-    """The open notebooks: each a list of its code cells' URIs."""
+    """The open notebooks, each as the list of its code cells' URIs."""
 
     def __init__(self, documents: Documents) -> None:
         self._documents = documents
@@ -23,7 +23,7 @@ class Notebooks:
         self._splice(uri, 0, 0, cells)
 
     def change(self, uri: str, array: types.NotebookCellArrayChange) -> None:
-        """Some cells were replaced by others."""
+        """Replace some cells by others."""
         if uri in self._cells:
             self._splice(uri, array.start, array.delete_count, array.cells or ())
 
@@ -32,19 +32,19 @@ class Notebooks:
             self._of_cell.pop(cell, None)
 
     def path(self, cell: str) -> Path | None:
-        """The file of the notebook that the cell is in; None for a text that is no cell."""
+        """Return the notebook's file; None for a text that is not a cell."""
         notebook = self._of_cell.get(cell)
         return path_of(notebook) if notebook is not None else None
 
     def above(self, document: Document) -> tuple[str, ...]:
-        """The texts of the Python cells above a cell, in order; none for a text that is no cell."""
+        """Return the texts of the Python cells above a cell, in order; empty for a text that is not a cell."""
         cells = self._cells.get(self._of_cell.get(document.uri, ""), [])
         before = cells[: cells.index(document.uri)] if document.uri in cells else []
         found = (self._documents.get(uri) for uri in before)
         return tuple(cell.text for cell in found if cell is not None and cell.language == "python")
 
     def below(self, cell: str) -> tuple[Document, ...]:
-        """The cells below a cell, which may mean something else when it changes."""
+        """Return the cells below a cell, whose meaning may change with it."""
         cells = self._cells.get(self._of_cell.get(cell, ""), [])
         after = cells[cells.index(cell) + 1 :] if cell in cells else []
         return tuple(document for uri in after if (document := self._documents.get(uri)) is not None)
@@ -60,5 +60,5 @@ class Notebooks:
 
 
 def n_lines_above(above: Sequence[str]) -> int:
-    """How many lines stand above a cell when the cells are put together."""
+    """Count the lines above a cell in the concatenated notebook."""
     return sum(text.count("\n") + 1 for text in above)

@@ -1,4 +1,4 @@
-"""Which file a document of the client belongs to."""
+"""Map a client's documents to files."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from kernel_lsp.server.documents.notebooks import Notebooks
 
 
 def file_of(document: Document) -> Path:
-    """Its own, or that of the notebook it is a cell of. Raises JsonRpcInvalidParams for a text that was never saved."""
+    """Return the document's file, or that of its notebook. Raises JsonRpcInvalidParams for an unsaved text."""
     if document.file is None:
         raise JsonRpcInvalidParams(message=no_file_text(document.uri))
     return document.file
 
 
 def place_of(documents: Documents, uri: str) -> Path:
-    """The file of a document, open or not, or of the notebook that it is a cell of."""
+    """Return the file of a document, open or not, or that of its notebook."""
     document = documents.named(uri)
     return file_of(document) if document is not None else file_at(uri)
 
 
 def cells_of(notebooks: Notebooks, document: Document) -> tuple[str, ...]:
-    """The cells of a notebook up to this one; none for a file."""
+    """Return the notebook's cells up to this one; empty for a file."""
     return (*notebooks.above(document), document.text) if document.path is None else ()
 
 
 def is_saved(document: Document, path: Path) -> bool:
-    """Whether the file on disk says what the editor shows. An editor may keep a byte order mark to itself, and reads a
-    Python file in the encoding that its first lines name."""
+    """Return True when the file on disk equals the editor's text. Tolerates a byte order mark that the editor hides,
+    and decodes a Python file by its declared encoding."""
     try:
         data = path.read_bytes()
     except OSError:
@@ -41,7 +41,7 @@ def is_saved(document: Document, path: Path) -> bool:
 
 
 def file_at(uri: str) -> Path:
-    """The file of a URI. Raises JsonRpcInvalidParams when it is none."""
+    """Return the file of a URI. Raises JsonRpcInvalidParams when it is not a file."""
     path = path_of(uri)
     if path is None:
         raise JsonRpcInvalidParams(message=no_file_text(uri))
@@ -49,7 +49,7 @@ def file_at(uri: str) -> Path:
 
 
 def no_file_text(uri: str) -> str:
-    """What is wrong with a text that nothing can be run on, and what to do."""
+    """Return the message for a text that has no file, with the remedy."""
     return f"{uri!r} is no file on this machine: save it as one first"
 
 

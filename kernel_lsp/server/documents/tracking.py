@@ -1,4 +1,4 @@
-"""How far a job is, from what it tells."""
+"""Compute a job's progress from its events."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from kernel_lsp.engine.messages import JobNews, JobQueued, JobStarted
 from kernel_lsp.server.features.formatting import time_text
 
 CAPTURED_PERCENT, SEARCHED_PERCENT, FULL_PERCENT = 5, 90, 99
-"""Capturing is the first part of a run and the full check of the winner the last; the rest is the search."""
+"""Percentages at the end of capture and of the search; the winner's full verification is the rest."""
 
 
 @dataclass
 class Tracker:
-    """Hears a job's events; has its percentage and a line about it. `run_id` is empty before the run has one."""
+    """Convert a job's events to a percentage and a status line. `run_id` is empty until the run has one."""
 
     percentage: int = 0
     message: str = ""
@@ -30,14 +30,14 @@ class Tracker:
     best_us: float | None = None
     best: str = ""
     cost_usd: float = 0.0
-    """Of the models that were asked; a run without any costs nothing."""
+    """Cost of all model calls, in US dollars; 0 for a run without models."""
     _generation: int = 0
     _n_generations: int = 1
     _n_proposals: int = 1
     _n_evaluated: int = 0
 
     def hear(self, event: JobNews) -> None:
-        """Take one event in. The percentage never falls."""
+        """Process one event. The percentage never decreases."""
         match event:
             case JobQueued():
                 self.message = f"waits for {event.n_before} other job{'s' if event.n_before > 1 else ''}"

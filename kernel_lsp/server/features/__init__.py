@@ -1,1 +1,1 @@
-"""What a client asks about a text, answered from what is known: nothing here waits for more than a moment."""
+"""Answer the client's requests about a document from cached results; nothing here blocks."""

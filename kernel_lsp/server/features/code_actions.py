@@ -1,4 +1,4 @@
-"""Code actions: quick fixes of findings, and what can be made of a target."""
+"""Code actions: quick fixes of findings, and the commands for a target."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class CodeActions:
         self._analysis, self._is_current = known.now(document), known.is_current(document)
 
     def between(self, first: int, last: int, only: Sequence[str], *, selects: bool = False) -> list[types.CodeAction]:
-        """Those of the kinds that `only` asks for; all when it is empty. Edits are of the text as it is now, so there
-        are none while the analysis is of an older one. `selects` says that text is selected, not just a place."""
+        """Return the actions of the kinds in `only`, all when it is empty. Edits apply to the current text, so none are
+        offered while the analysis is stale. `selects` is true when text is selected, not just a position."""
         found = [*self._fixes(first, last), *self._refactorings(first, last)]
         if only and not any(_is_kind(REWRITE_KIND, kind) for kind in only):
             target = self._analysis.target_at(first)
@@ -111,7 +111,8 @@ class CodeActions:
         yield from self._shapes(target, REWRITE_KIND)
 
     def _shapes(self, target: Target, kind: str) -> Iterator[types.CodeAction]:
-        """To say the target's shapes. For who asks for quick fixes alone it is one."""
+        """Return the action that declares a target's shapes, as a quick fix if the client asks for quick fixes
+        alone."""
         if target.pragma and self._is_current:
             line = self._document.line_text(target.pragma_line)
             indent = line[: len(line) - len(line.lstrip())]
@@ -161,7 +162,7 @@ class CodeActions:
     # --- below: forms
 
     def _edit(self, edits: Sequence[TextEdit]) -> types.WorkspaceEdit:
-        """Versioned where the client can, so that it refuses an edit of a text that has changed meanwhile."""
+        """Return a versioned edit where the client supports it, so that it rejects an edit of a changed text."""
         document = self._document
         changed = [to_edit(document, edit.range, edit.new_text) for edit in edits]
         if not self._features.versioned_edits:
@@ -181,6 +182,6 @@ class CodeActions:
 
 
 def _is_kind(kind: str | types.CodeActionKind | None, wanted: str) -> bool:
-    """Kinds are hierarchical: ``refactor`` asks for ``refactor.rewrite``, too."""
+    """Compare hierarchical kinds: ``refactor`` includes ``refactor.rewrite``."""
     name = kind.value if isinstance(kind, types.CodeActionKind) else kind or ""
     return name == wanted or name.startswith(f"{wanted}.")

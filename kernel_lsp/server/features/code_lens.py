@@ -1,11 +1,13 @@
-"""Lenses: what can be done with a target or a kernel, and what was found last."""
+"""Code lenses: the commands for a target or kernel, and its latest result."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 
 from lsprotocol import types
 
+from kernel_lsp.engine.messages import RunSummary
 from kernel_lsp.server.analysis.analysis_types import Analysis, Target
 from kernel_lsp.server.documents.documents import Document
 from kernel_lsp.server.features.formatting import check_text, facts_text, result_text
@@ -14,7 +16,7 @@ from kernel_lsp.server.protocol.conversion import line_range
 
 
 def python_lenses(document: Document, analysis: Analysis, knowledge: Knowledge) -> list[types.CodeLens]:
-    """Above each target."""
+    """Return the lenses above each target."""
     return [
         types.CodeLens(line_range(document, target.line), command)
         for target in analysis.targets
@@ -23,7 +25,7 @@ def python_lenses(document: Document, analysis: Analysis, knowledge: Knowledge) 
 
 
 def cuda_lenses(document: Document, analysis: Analysis, knowledge: Knowledge) -> list[types.CodeLens]:
-    """Above the plan and each kernel."""
+    """Return the lenses above the plan and each kernel."""
     check = knowledge.check(document.uri)
     stale = " (stale)" if check is not None and check.serial != document.serial else ""
     lenses = []
@@ -45,13 +47,13 @@ def cuda_lenses(document: Document, analysis: Analysis, knowledge: Knowledge) ->
 
 def _target_commands(document: Document, target: Target, knowledge: Knowledge) -> Iterator[types.Command]:
     if document.file is None:
-        return  # a text that was never saved is no file that a worker could import
+        return  # an unsaved text is not a file that a worker can import
     about = {"uri": document.uri, "symbol": target.symbol}
     yield _command("Optimize to CUDA", "kernelLsp.optimize", about)
     interrupted = knowledge.interrupted(document.file, target.symbol)
     if interrupted is not None:
         run = {"uri": document.uri, "run": interrupted.run_id}
-        yield _command(f"Resume run {interrupted.run_id}", "kernelLsp.resume", run)
+        yield _command(_resume_title(interrupted, target.symbol), "kernelLsp.resume", run)
     result = knowledge.last_result(document.file, target.symbol)
     if result is not None:
         run = {"uri": document.uri, "run": result.run_id}
@@ -60,6 +62,13 @@ def _target_commands(document: Document, target: Target, knowledge: Knowledge) -
         yield _command("Show kernel", "kernelLsp.showKernel", run)
         yield _command("Compare", "kernelLsp.compare", run)
         yield _command("Report", "kernelLsp.report", run)
+
+
+def _resume_title(run: RunSummary, symbol: str) -> str:
+    """Return ``Resume "RMSNorm" (started 09:09)``, with the date instead for a run of another day."""
+    started, now = datetime.fromisoformat(run.started).astimezone(), datetime.now().astimezone()
+    when = f"{started:%H:%M}" if started.date() == now.date() else f"{started:%Y-%m-%d}"
+    return f'Resume "{symbol}" (started {when})'
 
 
 def _command(title: str, name: str, argument: dict[str, str]) -> types.Command:

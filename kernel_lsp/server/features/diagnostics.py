@@ -1,4 +1,4 @@
-"""Findings as diagnostics. Each producer is a `source` of its own, and nothing is said twice."""
+"""Convert findings to diagnostics. Each producer has its own `source`; duplicates are removed."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ SEVERITIES = {
 KERNEL_SUFFIX = ".cu"
 CHECK_SOURCE = "kernel-lsp check"
 INSTANTIATED = " (detected during:"
-"""How the compiler's list of instantiations begins in a message (`kernel_lsp.toolchain.nvrtc.diagnostics`)."""
+"""Marks the list of template instantiations in a compiler message (`kernel_lsp.toolchain.nvrtc.diagnostics`)."""
 MAX_RELATED = 20
-"""Other places of one diagnostic; a header that does not fit can make hundreds."""
+"""Maximum related locations per diagnostic; an incompatible header can produce hundreds."""
 
 
 def diagnostics_of(
     document: Document, analysis: Analysis, check: KnownCheck | None, *, shows_related: bool = True
 ) -> list[types.Diagnostic]:
-    """What is known of the text as it is now. `analysis` is in its lines. For a client that does not show related
-    places they are in the messages."""
+    """Return all diagnostics of the current text. `analysis` uses its line numbers. For a client without related
+    information, the locations are added to the message."""
     found = [rule_diagnostic(document, finding) for finding in analysis.findings]
     return [*found, *check_diagnostics(document, check, shows_related=shows_related)]
 
@@ -42,7 +42,7 @@ def diagnostics_of(
 def check_diagnostics(
     document: Document, check: KnownCheck | None, *, shows_related: bool = True
 ) -> Iterator[types.Diagnostic]:
-    """What a check found that is still where it was."""
+    """Yield a check's findings that still have a line in the text."""
     if check is None:
         return
     for group in _grouped(check.findings):
@@ -57,7 +57,7 @@ def check_diagnostics(
 
 
 def rule_diagnostic(document: Document, finding: RuleFinding) -> types.Diagnostic:
-    """What a rule found, with its other places."""
+    """Convert a rule's finding, with its related places."""
     related = [
         types.DiagnosticRelatedInformation(types.Location(document.uri, to_range(document, place)), finding.name)
         for place in finding.related[:MAX_RELATED]
@@ -77,7 +77,7 @@ def rule_diagnostic(document: Document, finding: RuleFinding) -> types.Diagnosti
 
 
 def _documentation(page: str) -> types.CodeDescription | None:
-    """A link to the rule's page; none where it can be nowhere."""
+    """Return a link to the rule's page; None if it cannot be located."""
     file, _, anchor = page.partition("#")
     path = page_file(file)
     return types.CodeDescription(href=f"{path.as_uri()}#{anchor}") if path is not None else None
@@ -87,7 +87,7 @@ def _documentation(page: str) -> types.CodeDescription | None:
 
 
 def _grouped(findings: Sequence[Finding]) -> list[list[Finding]]:
-    """What a header makes of one line of the user's is one thing to know; everything else stands for itself."""
+    """Group the findings that one header causes on one line of the user; other findings stay single."""
     groups: dict[object, list[Finding]] = {}
     for number, finding in enumerate(findings):
         in_header = bool(finding.related) and not _is_here(finding.related[0].file)
@@ -97,14 +97,15 @@ def _grouped(findings: Sequence[Finding]) -> list[list[Finding]]:
 
 
 def _line_of(document: Document, check: KnownCheck, finding: Finding) -> int | None:
-    """Where the finding is now; the first line for one that is at no line, None when its line was edited."""
+    """Return the finding's current line, 0 for one without a line, None if its line was edited."""
     if finding.line is None or not _is_here(finding.file):
         return 0
     return document.line_now(finding.line - 1, check.serial)
 
 
 def _is_here(file: str | None) -> bool:
-    """A kernel is compiled and run under bare names of its own (``kernel.cu``, its operation's); headers have paths."""
+    """Return True for the kernel's own file. It is compiled under a bare name (``kernel.cu``, its operation's); headers
+    have paths."""
     return file is None or ("/" not in file and file.endswith(KERNEL_SUFFIX))
 
 
@@ -149,7 +150,7 @@ def _location(document: Document, check: KnownCheck, place: RelatedPlace) -> typ
 
 
 def _message(finding: Finding, *, has_related: bool) -> str:
-    """With where a template was instantiated only for a client that does not show related places."""
+    """Return the message; template instantiations are included only for a client without related information."""
     parts = [finding.message.partition(INSTANTIATED)[0] if has_related else finding.message]
     if finding.block is not None and finding.thread is not None:
         parts.append(f"block {finding.block}, thread {finding.thread}")
@@ -159,7 +160,7 @@ def _message(finding: Finding, *, has_related: bool) -> str:
 
 
 def _of_outcome(document: Document, check: KnownCheck) -> types.Diagnostic:
-    """What a check ended with that is at no line of its own, at the operation's declaration."""
+    """Return a check's outcome, if it has no line of its own, at the operation's declaration."""
     outcome = check.verdict.outcome
     line = next((i for i, text in enumerate(document.lines) if text.startswith("// op:")), 0)
     is_unknown = outcome.kind == "unsupported"
@@ -173,7 +174,7 @@ def _of_outcome(document: Document, check: KnownCheck) -> types.Diagnostic:
 
 
 def _span(document: Document, line: int, column: int | None) -> TextRange:
-    """From the column to the end of its word; without one, the line."""
+    """Return the span from the column to the end of its word, or the whole line without a column."""
     text = document.line_text(line)
     start = len(text) - len(text.lstrip())
     if column is None or not 0 < column <= len(text):

@@ -1,6 +1,6 @@
-"""What each finding is about, in words: the rules', the compiler's, the executor's, the gate's, the plan's.
+"""Explain every finding code in prose: rules, compiler, PTX executor, integrity gate, plan.
 
-A test keeps every code that a producer has in here.
+A test checks that each producer's codes are complete.
 """
 
 from __future__ import annotations
@@ -176,14 +176,14 @@ _COMPILER_CODE = re.compile(r"nvrtc-(?P<number>\d+)(?P<is_discretionary>-D)?")
 
 
 def explanation(code: str) -> str:
-    """What a finding with this code is about; a rule's with an example. Imports the rules: call it in a thread."""
+    """Explain a finding's code, with an example for a rule. Imports the rules, so call it in a thread."""
     if code in EXPLANATIONS:
         return f"{code}: {' '.join(EXPLANATIONS[code].split())}"
     return _of_compiler(code) or _of_plan(code) or _of_rule(code) or f"There is no rule {code}."
 
 
 def is_explained(code: str) -> bool:
-    """Whether there is something to say of a finding that is not a rule's."""
+    """Return True when an explanation exists for a code that is not a rule's."""
     return code in EXPLANATIONS or bool(_of_compiler(code) or _of_plan(code))
 
 

@@ -1,4 +1,4 @@
-"""Numbers in words, each with its kind, GPU and date, as hovers, lenses and reports say them."""
+"""Format numbers with their kind, GPU and date for hovers, lenses and reports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MS, S = 1e3, 1e6
 _MARKS = re.compile(
     r"\*\*|`|\*(?=\(stale)|(?<=\))\*|(?<!\S)\*(?=\w)|(?<=\w)\*(?=[\s,.]|$)|^\|[-:| ]+\|\n|^\| | \|$", re.MULTILINE
 )
-"""Of bold, code, italics and tables."""
+"""Markdown for bold, code, italics and tables."""
 
 
 def time_text(time_us: float) -> str:
@@ -26,12 +26,12 @@ def time_text(time_us: float) -> str:
 
 
 def plain_text(markdown: str) -> str:
-    """Our Markdown for a client that shows none: without its marks, and with the columns of tables apart."""
+    """Convert our Markdown to plain text for a client that does not render it; table columns stay separated."""
     return _MARKS.sub("", markdown).replace(" | ", "  ")
 
 
 def amount_text(amount: float, unit: str) -> str:
-    """With the decimal prefix that fits: ``58.8 MB``, ``1.2 GFLOP``."""
+    """Format with a decimal prefix: ``58.8 MB``, ``1.2 GFLOP``."""
     for prefix, factor in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if amount >= factor:
             return f"{amount / factor:.3g} {prefix}{unit}"
@@ -39,51 +39,51 @@ def amount_text(amount: float, unit: str) -> str:
 
 
 def number_text(number: Estimate | Measurement) -> str:
-    """A time with its interval, kind, GPU and date."""
+    """Format a time with its interval, kind, GPU and date."""
     interval = f"[{number.low_us:.3g}, {number.high_us:.3g}]"
     return f"{time_text(number.time_us)} {interval}, {number.kind} on {number.gpu}, {number.date}"
 
 
 def bold_number_text(number: Estimate | Measurement) -> str:
-    """The same in Markdown, the time in bold."""
+    """Format the same as Markdown, the time in bold."""
     time, _, rest = number_text(number).partition(" [")
     return f"**{time}** [{rest}"
 
 
 def comparisons_text(comparisons: Mapping[str, Comparison]) -> str:
-    """``2.7x vs eager, 1.3x vs compile, H200`` of measured times, ``2.7x vs eager, estimated for H200`` of others;
-    whichever baselines there are, a backward's marked as such. Empty without any."""
+    """Format speedups: ``2.7x vs eager, 1.3x vs compile, H200`` if measured, ``2.7x vs eager, estimated for H200``
+    otherwise. Covers all baselines, marks those of a backward pass, and is empty without any."""
     said = {f"{_direction(name)}{headline(comparison)}": comparison.ours for name, comparison in comparisons.items()}
     where = dict.fromkeys(_where(ours) for ours in said.values())
     return ", ".join([*said, *where])
 
 
 def result_text(run: RunSummary) -> str:
-    """A run's result in one line: how fast against what, on which GPU, and where it was verified."""
+    """Summarise a run in one line: speedup, GPU, and where it was verified."""
     is_measured = any(isinstance(comparison.ours, Measurement) for comparison in run.comparisons.values())
     verified = "verified" if is_measured else f"verified on {run.device}"
     return ", ".join(filter(None, (comparisons_text(run.comparisons), verified)))
 
 
 def check_text(verdict: Verdict) -> str:
-    """A verdict in one line with its times, where it has any."""
+    """Summarise a verdict in one line, with times where available."""
     return ", ".join(filter(None, (verdict_text(verdict), comparisons_text(verdict.times))))
 
 
 def profile_text(lines: Sequence[LineProfile]) -> str:
-    """What one line does in each kernel that has it."""
+    """Describe a line's profile in each kernel that contains it."""
     return "; ".join(line.in_words() for line in lines)
 
 
 def shapes_text(number: Estimate | Measurement) -> str:
-    """``x f32[64, 256]``, for which shapes a number is."""
+    """Format the shapes that a number is for: ``x f32[64, 256]``."""
     return ", ".join(
         f"{name} {number.dtypes.get(name, '')}{list(shape)}".replace("  ", " ") for name, shape in number.shapes.items()
     )
 
 
 def comparison_lines(comparisons: Mapping[str, Comparison]) -> list[str]:
-    """Each time with its interval, kind, GPU, shapes and date, and the baselines beside it."""
+    """List each time with its interval, kind, GPU, shapes and date, and the baselines."""
     lines = []
     for name, comparison in comparisons.items():
         lines += [
@@ -94,14 +94,14 @@ def comparison_lines(comparisons: Mapping[str, Comparison]) -> list[str]:
 
 
 def facts_text(facts: KernelFacts) -> str:
-    """Registers, spills and shared memory, as ptxas says."""
+    """Format the registers, spills and shared memory that ptxas reports."""
     spills = facts.spill_store_bytes + facts.spill_load_bytes
     spilled = f"{spills} B spilled" if spills else "no spills"
     return f"{facts.n_registers} registers, {spilled}, {facts.shared_bytes} B shared"
 
 
 def verdict_text(verdict: Verdict) -> str:
-    """The outcome in one line."""
+    """Summarise the outcome in one line."""
     outcome = verdict.outcome
     if outcome.kind == "correct":
         return f"correct in {len(outcome.cases)} cases on the {verdict.device}"
@@ -109,7 +109,7 @@ def verdict_text(verdict: Verdict) -> str:
 
 
 def failure_text(outcome: CheckOutcome) -> str:
-    """Why a kernel is not correct, or not known to be. "Unsupported" is never called clean."""
+    """Explain why a kernel is incorrect or unverified. "Unsupported" is never reported as clean."""
     if outcome.kind == "correct":
         return ""
     if outcome.kind == "build_failed":
@@ -126,7 +126,7 @@ MAKER = "NVIDIA "
 
 
 def _baseline_lines(comparison: Comparison) -> list[str]:
-    """Every baseline with its time and what may be claimed; the one that an estimate has."""
+    """List every baseline with its time and supported claim, or the estimate's only baseline."""
     vs_baseline = f"{comparison.speedup:.2g}x vs {comparison.baseline_name}: {number_text(comparison.baseline)}"
     return detail_lines(comparison) or [vs_baseline]
 

@@ -1,4 +1,4 @@
-"""Hovers: what a target, a line or a kernel costs."""
+"""Hovers: the cost of a target, a line or a kernel."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ NO_PLAN = (
 STALE = " *(stale: the code has changed since)*"
 MAX_LINES_LISTED = 6
 MANY = 99.5
-"""Times the floor, from which on two digits would be a power of ten."""
+"""Ratio to the speed of light from which two significant digits would print as a power of ten."""
 MIN_FLOOR_US = 1e-6
-"""A line that moves nothing is no division by zero."""
+"""Smallest roofline bound, in microseconds: avoids a division by zero for lines without memory traffic."""
 
 
 def python_hover(document: Document, analysis: Analysis, knowledge: Knowledge, line: int, pending: str) -> str:
-    """Markdown for a line; empty when there is nothing to say. `pending` says what is being found out, or how to."""
+    """Return Markdown for a line, empty without information. `pending` describes a running estimate, or how to start
+    one."""
     target = analysis.target_at(line)
     if target is None:
         return ""
@@ -44,7 +45,7 @@ def python_hover(document: Document, analysis: Analysis, knowledge: Knowledge, l
 
 
 def cuda_hover(document: Document, analysis: Analysis, knowledge: Knowledge, line: int, gpu: str) -> str:
-    """Markdown for a line of a kernel; empty when there is nothing to say."""
+    """Return Markdown for a line of a kernel, empty without information."""
     kernel, check = analysis.kernel_at(line), knowledge.check(document.uri)
     if kernel is None or (line != kernel.line and "__global__" not in document.line_text(line)):
         return _profiled_text(document, knowledge, line)
@@ -94,7 +95,7 @@ def _estimate_parts(known: KnownEstimate, stale: str) -> list[str]:
         f"{estimate.bound}-bound; {moved}, {n} launch{'es' if n != 1 else ''}",
     ]
     if floor_us > 0:
-        parts.append(f"{_floor_text(estimate.time_us, floor_us)} (inputs read and outputs written once)")
+        parts.append(f"{_floor_text(estimate.time_us, floor_us)} (roofline: inputs read and outputs written once)")
     listed = known.estimate.lines[:MAX_LINES_LISTED]
     rows = [f"| {line.share:.0%} | {time_text(line.time_us)} | {line.line} | `{_cell(line.text)}` |" for line in listed]
     if rows:
@@ -116,7 +117,7 @@ def _line_text(document: Document, target: Target, knowledge: Knowledge, line: i
                     f"`{target.symbol}` in PyTorch eager, estimated on {estimate.gpu}, {estimate.date}"
                     f"{STALE if is_stale else ''}",
                     f"{found.bound}-bound; {moved}, {n} launch{'es' if n != 1 else ''} ({', '.join(found.operations)})",
-                    f"{_floor_text(found.time_us, found.floor_us)} (what it moves, moved once at full speed)",
+                    f"{_floor_text(found.time_us, found.floor_us)} (roofline: its bytes moved once at full speed)",
                 )
             )
     return ""
@@ -125,7 +126,7 @@ def _line_text(document: Document, target: Target, knowledge: Knowledge, line: i
 def _floor_text(time_us: float, floor_us: float) -> str:
     ratio = time_us / max(floor_us, MIN_FLOOR_US)
     shown = f"{ratio:.2g}" if ratio < MANY else f"{ratio:,.0f}"
-    return f"{shown}x above the floor of {time_text(floor_us)}"
+    return f"{shown}x the speed of light of {time_text(floor_us)}"
 
 
 def _cell(text: str) -> str:
@@ -148,7 +149,7 @@ def _profiled_text(document: Document, knowledge: Knowledge, line: int) -> str:
 
 
 def _occupancy(kernel: Kernel, facts: KernelFacts, gpu: str) -> str:
-    """Where the plan says the block's size, and not beyond what a GPU takes."""
+    """Format the occupancy; empty if the plan gives no block size or it exceeds the GPU's limits."""
     try:
         architecture = find_gpu(gpu).architecture
         found = occupancy(

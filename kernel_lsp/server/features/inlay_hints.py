@@ -1,4 +1,4 @@
-"""Hints at the end of lines: what each costs, and what each line of a profiled kernel does."""
+"""Inlay hints: the cost of each line, and the profile of each kernel line."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from kernel_lsp.server.knowledge import Knowledge
 from kernel_lsp.server.protocol.conversion import to_range
 
 MIN_SHARE = 0.05
-"""Of a kernel's time, and of a line's accesses that are wasted: lines with less of both get no hint."""
+"""Minimum share, of the kernel's time or of a line's wasted accesses, for a hint."""
 
 
 def profile_hints(document: Document, knowledge: Knowledge, first: int, last: int) -> list[types.InlayHint]:
-    """For the lines ``[first, last]`` of a kernel that was profiled: those that matter."""
+    """Return the hints of a profiled kernel for the lines ``[first, last]``, above `MIN_SHARE`."""
     stale = " (stale)" if knowledge.is_profile_stale(document) else ""
     return [
         _hint(document, line, f"{profile_text(found)}{stale}")
@@ -29,7 +29,7 @@ def profile_hints(document: Document, knowledge: Knowledge, first: int, last: in
 def line_hints(
     document: Document, analysis: Analysis, knowledge: Knowledge, first: int, last: int
 ) -> list[types.InlayHint]:
-    """For the lines ``[first, last]`` that an estimate is known of."""
+    """Return the hints for the estimated lines in ``[first, last]``."""
     hints = []
     for line, found, is_stale in knowledge.lines(document, analysis.targets):
         if first <= line <= last:

@@ -1,4 +1,4 @@
-"""Markdown: what a run found."""
+"""Render a run as Markdown."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from kernel_lsp.server.features.formatting import number_text
 
 
 def run_report(result: RunResult) -> str:
-    """A run: its target, what it found, where that was verified."""
+    """Render the run's target, its result, and where that was verified."""
     summary = result.summary
     parts = [
         f"# {summary.target}",

@@ -1,4 +1,4 @@
-"""Shows a run: its kernel, the code beside it, its report."""
+"""Show a run: its kernel, the original code, its report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kernel_lsp.server.protocol import messages as protocol
 
 
 async def show_result(server: KernelLanguageServer, about: protocol.RunArguments, *, beside: bool) -> None:
-    """The kernel where it is, else offered anew; beside it, where wanted, the code it stands for."""
+    """Open the kernel if its file exists, else offer it again; optionally open the original code in a second editor."""
     found = await _result(server, about)
     if found is None:
         return
@@ -39,7 +39,7 @@ async def show_result(server: KernelLanguageServer, about: protocol.RunArguments
 
 
 async def show_report(server: KernelLanguageServer, about: protocol.RunArguments) -> None:
-    """What the run found, as Markdown in a file."""
+    """Write the run's report as Markdown and open it."""
     found = await _result(server, about)
     if found is None:
         return

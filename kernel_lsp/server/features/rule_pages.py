@@ -1,5 +1,5 @@
-"""Where the page of a rule is that a diagnostic links to: in the project's own folder, or written to the user's cache
-from the rules themselves, since an installed package has no documentation beside it."""
+"""Locate the rule's page that a diagnostic links to: in the checkout's docs, or generated in the user's cache, since an
+installed package has no documentation files."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import kernel_lsp
 from kernel_lsp.config import default_cache_directory
 
 BESIDE = Path(kernel_lsp.__file__).parent.parent
-"""Where ``docs/rules`` is in a checkout."""
+"""Parent folder of ``docs/rules`` in a checkout."""
 
 
 @lru_cache(maxsize=8)
 def page_file(page: str, beside: Path = BESIDE, cache: Path | None = None) -> Path | None:
-    """The file of a page such as ``docs/rules/cuda.md``; None where it is not there and cannot be written."""
+    """Return the file of a page such as ``docs/rules/cuda.md``; None if it is missing and cannot be written."""
     path = beside / page
     if path.is_file():
         return path
@@ -34,7 +34,7 @@ def page_file(page: str, beside: Path = BESIDE, cache: Path | None = None) -> Pa
 
 
 def _write(path: Path) -> None:
-    """At once, so that a server that starts beside this one never reads half a page."""
+    """Write atomically, so that another server never reads half a page."""
     from kernel_lsp.rules.pages import render
 
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,1 +1,1 @@
-"""Jobs of the engine as editors see them: progress, results, restarts, prompts that wait for an answer."""
+"""Jobs of the engine in an editor: progress, results, restarts, pending manual prompts."""

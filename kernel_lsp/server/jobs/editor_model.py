@@ -1,4 +1,5 @@
-"""The editor's own language model, for runs whose `models` name it: their questions go to the client, answers back."""
+"""Use the editor's own language model for runs whose `models` names it: forward prompts to the client, replies to the
+engine."""
 
 from __future__ import annotations
 
@@ -23,32 +24,32 @@ CAUSES: dict[str, Cause] = {
     "cancelled": "refused",
     "failed": "connection",
 }
-"""What a client says, as the outcomes that every provider has: of these, quota and failure may pass by waiting."""
+"""Map a client's failure codes to the causes shared by all providers; only quota and failure are retryable."""
 
 logger = logging.getLogger(__name__)
 
 
 class EditorModel:
-    """Every question that is with the client, by job and call."""
+    """Pending prompts at the client, by job and call."""
 
     def __init__(self, rpc: Protocol) -> None:
         self._rpc = rpc
         self._asking: dict[tuple[str, str], asyncio.Task[None]] = {}
 
     def ask(self, job: Job, asked: ModelAsked) -> None:
-        """Put a job's question to the client; the answer goes to the job's engine."""
+        """Send a job's prompt to the client, and the reply to the job's engine."""
         task = asyncio.create_task(self._bring(job, asked))
         self._asking[job.id, asked.call] = task
         task.add_done_callback(lambda _: self._asking.pop((job.id, asked.call), None))
 
     def drop(self, job: str, call: str) -> None:
-        """The job waits for this answer no longer."""
+        """Stop waiting for this reply."""
         task = self._asking.get((job, call))
         if task is not None:
             task.cancel()
 
     def drop_all(self, job: str) -> None:
-        """The job is over."""
+        """Drop all prompts of a finished job."""
         for asking, call in tuple(self._asking):
             if asking == job:
                 self.drop(job, call)
@@ -69,7 +70,7 @@ class EditorModel:
             raise
         except ClientRefused as error:
             return ModelFailed(model=NAME, cause="unavailable", message=f"the editor refused: {error}")
-        except Exception as error:  # converters raise whatever the malformed value made them stumble over
+        except Exception as error:  # converters raise arbitrary exceptions on malformed values
             logger.warning("%s: %s", METHOD, error)
             return ModelFailed(model=NAME, cause="unavailable", message="the editor's answer is no ChatResult")
 
@@ -80,7 +81,7 @@ def _params(job: str, request: ModelRequest) -> protocol.ChatParams:
 
 
 def _outcome_of(result: protocol.ChatResult) -> ModelOutcome:
-    """Costs nothing here: what the editor's model costs is between the user and its vendor."""
+    """Convert the client's reply. Cost is 0: the user pays the editor's vendor directly."""
     name = f"{NAME}: {result.model}" if result.model else NAME
     usage = Usage(n_prompt_tokens=max(result.n_prompt_tokens, 0), n_reply_tokens=max(result.n_reply_tokens, 0))
     if result.outcome == "replied":

@@ -1,4 +1,4 @@
-"""One engine per workspace, started when it is first needed."""
+"""One engine process per workspace, started on first use."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ OnDeath = Callable[[Path, str], None]
 
 
 class Engines:
-    """`on_death` hears of each engine that ended by itself, with its workspace and how."""
+    """`on_death` receives each engine that ended unexpectedly, with its workspace and exit description."""
 
     def __init__(self, on_death: OnDeath) -> None:
         self._on_death = on_death
         self._engines: dict[Path, EngineClient] = {}
 
     def of(self, directory: Path) -> EngineClient:
-        """The engine of the workspace that the directory is in."""
+        """Return the engine of the workspace that contains the directory."""
         workspace = find_workspace(directory)
         if workspace not in self._engines:
             self._engines[workspace] = EngineClient(workspace, lambda how: self._on_death(workspace, how))
@@ -28,7 +28,7 @@ class Engines:
 
     @property
     def pids(self) -> list[int]:
-        """Of those that run."""
+        """Return the process ids of the running engines."""
         return [engine.pid for engine in self._engines.values() if engine.pid]
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What happens when a job ends: its result becomes knowledge, an edit, or a message."""
+"""Process the end of a job: store its result, offer an edit, or show a message."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 
 async def job_ended(server: KernelLanguageServer, job: Job, reply: Reply) -> None:
-    """Take in what the engine replied to a job."""
+    """Process the engine's reply to a job."""
     if isinstance(job.request, EstimateTarget) and reply.error is None:
         server.knowledge.learn_capture(job.uri, job.symbol, KnownCapture(job.digest, job.serial))
     if _is_outdated(server, job) and (reply.error is None or reply.error.kind != "cancelled"):
@@ -69,8 +69,8 @@ async def job_ended(server: KernelLanguageServer, job: Job, reply: Reply) -> Non
 async def present(
     server: KernelLanguageServer, workspace: Path, result: RunResult, since_serial: int | None = None
 ) -> None:
-    """Offer a run's files to the user, in the best way that the client has; of optimized lines also the call in their
-    place. `since_serial` is the document's at the start of the run; without it the lines must be where they were."""
+    """Offer a run's files in the best form that the client supports; for optimized lines, also the call that replaces
+    them. `since_serial` is the document's at the start of the run; without it the lines must be unchanged."""
     summary = result.summary
     label = f"kernel-lsp: {summary.name}, {result_text(summary)}"
     folder = workspace.joinpath(FOLDER_NAME, *RESULTS_FOLDER, summary.run_id)
@@ -95,7 +95,7 @@ async def present(
 
 
 def _changed_lines(server: KernelLanguageServer, result: RunResult, since_serial: int | None) -> DocumentEdits | None:
-    """None where no lines were optimized, or they are not there any more."""
+    """Return None if no lines were optimized or they have changed since."""
     document = server.documents.at(Path(result.summary.file))
     if result.lines is None or document is None:
         return None
@@ -109,7 +109,7 @@ def _changed_lines(server: KernelLanguageServer, result: RunResult, since_serial
 
 
 async def _show_diff(server: KernelLanguageServer, changed: DocumentEdits, folder: Path) -> None:
-    """For an editor that cannot show an edit before it is made."""
+    """Show the diff in an editor that cannot preview an edit."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{Path(changed.document.uri).name}.diff"
     path.write_text(changed.diff(), encoding="utf-8")
@@ -121,7 +121,7 @@ async def _show_diff(server: KernelLanguageServer, changed: DocumentEdits, folde
 
 
 def _is_outdated(server: KernelLanguageServer, job: Job) -> bool:
-    """Whether the settings that its result is for, another GPU perhaps, hold no more."""
+    """Return True when the settings that the result depends on, such as the GPU, have changed."""
     document = server.documents.get(job.uri)
     if job.settings is None or document is None:
         return False
@@ -129,7 +129,7 @@ def _is_outdated(server: KernelLanguageServer, job: Job) -> bool:
 
 
 def _estimate_again(server: KernelLanguageServer, job: Job) -> None:
-    """With the settings of now, where that may still be done."""
+    """Estimate again with the current settings, where that is allowed."""
     document = server.documents.get(job.uri)
     if document is not None and server.trust.allows_commands:
         start_estimate(server, document, job.symbol, is_quiet=job.is_quiet)
@@ -146,7 +146,7 @@ def _checked(server: KernelLanguageServer, job: Job, result: CheckResult) -> Non
 
 
 def _not_checked(server: KernelLanguageServer, job: Job, problem: Problem) -> None:
-    """Why nothing is known of a kernel that was saved stands where its findings would."""
+    """Record why a saved kernel could not be checked, at the location of its findings."""
     verdict = Verdict(candidate_id="", device="", outcome=Unsupported(message=_with_next_step(problem)))
     server.knowledge.learn_check(job.uri, KnownCheck(verdict, job.serial))
     server.knowledge_changed(server.documents.get(job.uri))
@@ -178,7 +178,7 @@ def _estimated(server: KernelLanguageServer, job: Job, estimate: TargetEstimate)
 
 
 def _in_document(estimate: TargetEstimate, document: Document, n_above: int) -> TargetEstimate:
-    """Of a cell: its own lines, counted in it."""
+    """Keep the lines of this notebook cell, renumbered from its first line."""
     if document.path is not None:
         return estimate
     lines = [
@@ -246,7 +246,7 @@ async def _offer_resume(server: KernelLanguageServer, job: Job, problem: Problem
 
 
 async def _offer(server: KernelLanguageServer, edit: types.WorkspaceEdit, label: str, result: RunResult) -> bool:
-    """Where nothing is confirmed, the folder has to be there: Neovim 0.7 creates files and no folders."""
+    """Apply the edit. Without confirmation the folders are created first: Neovim 0.7 creates files but no folders."""
     if server.client.confirms_edits:
         return await _apply(server, edit, label)
     for file in result.files:

@@ -1,4 +1,4 @@
-"""Long work: each job gets an id at once, shows its progress, can be cancelled, and says how it ended."""
+"""Long-running work: each job gets an id immediately, shows progress, can be cancelled, and reports its outcome."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OnEvent = Callable[["Job", JobEvent], None]
 
 @dataclass
 class Job:
-    """One job, from its command to its end. `uri` is the document that it was started from."""
+    """One job, from its command to its end. `uri` is the document from which it was started."""
 
     request: JobRequest
     title: str
@@ -33,15 +33,15 @@ class Job:
     engine: EngineClient
     progress: WorkDoneProgress
     is_quiet: bool = False
-    """Started by itself: its failure is no news."""
+    """Started automatically: its failure is not reported."""
     symbol: str = ""
     digest: str = ""
     serial: int = 0
-    """Which text it is about: the target's digest and the document's serial at the start."""
+    """With `digest`, identifies the text: the target's digest and the document's serial at the start."""
     settings: Settings | None = None
-    """What held for its file at the start, for a job whose result is of no use under other settings."""
+    """Settings of its file at the start, for a job whose result is valid only under them."""
     n_restarts: int = 0
-    """How often it went on after its engine had died."""
+    """Number of times it was resumed after its engine died."""
     tracker: Tracker = field(default_factory=Tracker)
     state: JobState = "queued"
 
@@ -50,7 +50,7 @@ class Job:
         return self.request.id
 
     def params(self) -> JobParams:
-        """The job as `kernelLsp/jobChanged` has it."""
+        """Return the parameters of `kernelLsp/jobChanged`."""
         tracker = self.tracker
         return JobParams(
             job=self.id,
@@ -68,8 +68,7 @@ class Job:
 
 
 class Jobs:
-    """Every job that is under way. `on_change` hears of each change, `on_event` of what jobs tell, `on_end` has the
-    reply."""
+    """All running jobs. `on_change` receives each change, `on_event` the jobs' events, `on_end` the reply."""
 
     def __init__(self, on_change: Callable[[Job], None], on_event: OnEvent, on_end: OnEnd) -> None:
         self._on_change, self._on_event, self._on_end = on_change, on_event, on_end
@@ -80,27 +79,27 @@ class Jobs:
         return iter(tuple(self._jobs.values()))
 
     def start(self, job: Job) -> None:
-        """Ask the engine for it; returns before anything has happened."""
+        """Send the request to the engine; return immediately."""
         self._jobs[job.id] = job
         self._tasks[job.id] = asyncio.create_task(self._live(job))
 
     def newest(self) -> Job | None:
-        """The job that was started last, of those that are still under way."""
+        """Return the running job that was started last."""
         return next(reversed(self._jobs.values()), None)
 
     def get(self, job: str) -> Job | None:
         return self._jobs.get(job)
 
     def of_token(self, token: str | int) -> Job | None:
-        """The job that a progress token is of."""
+        """Return the job of a progress token."""
         return next((job for job in self._jobs.values() if job.progress.token == token), None)
 
     async def cancel(self, job: Job) -> None:
-        """Have the engine end it. The job ends through its own reply."""
+        """Ask the engine to cancel it. The job then ends through its own reply."""
         await job.engine.ask(Cancel(id=new_id(), job=job.id))
 
     async def close(self) -> None:
-        """Stop waiting for any of them."""
+        """Stop waiting for all jobs."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -113,7 +112,7 @@ class Jobs:
         try:
             reply = await job.engine.ask(job.request, lambda event: self._hear(job, event))
         except BaseException:
-            job.progress.end("stopped")  # whatever ended the waiting, no progress stays open in the editor
+            job.progress.end("stopped")  # every exit closes the progress in the editor
             raise
         finally:
             self._jobs.pop(job.id, None)
@@ -132,7 +131,7 @@ class Jobs:
 
 
 def new_id() -> str:
-    """A fresh id, for a job or a request to an engine."""
+    """Return a fresh id for a job or an engine request."""
     return uuid.uuid4().hex[:ID_CHARACTERS]
 
 

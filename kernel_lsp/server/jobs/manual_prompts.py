@@ -1,4 +1,4 @@
-"""Prompts that wait for a person with any chat: shown in the editor, one after the other, each beside its reply."""
+"""Prompts for a person with any chat: shown in the editor one at a time, each next to its reply."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _Waiting:
 
 
 class ManualPrompts:
-    """What waits, in order. A run asks for several at once; the first is shown, and the next when it has its reply."""
+    """Pending prompts, in order. A run may ask for several at once; each is shown once the one before has its reply."""
 
     def __init__(
         self,
@@ -31,17 +31,17 @@ class ManualPrompts:
         self._waiting: list[_Waiting] = []
 
     def add(self, job: str, news: PromptWaits) -> None:
-        """A prompt waits."""
+        """Queue a prompt."""
         self._waiting.append(_Waiting(job, ManualPrompt(news.prompt, news.reply, is_waiting=True)))
         if len(self._waiting) == 1:
             self._present_first()
 
     def over(self, job: str, prompt: Path) -> None:
-        """It waits no longer."""
+        """Remove a prompt that is no longer needed."""
         self._keep([each for each in self._waiting if (each.job, each.prompt.prompt) != (job, prompt)])
 
     def drop_all(self, job: str) -> None:
-        """The job is over."""
+        """Remove all prompts of a finished job."""
         self._keep([each for each in self._waiting if each.job != job])
 
     # --- below
@@ -56,7 +56,7 @@ class ManualPrompts:
         self._spawn(self._present(self._waiting[0].prompt))
 
     async def _present(self, prompt: ManualPrompt) -> None:
-        with suppress(OSError):  # it is there already, or the person makes it
+        with suppress(OSError):  # the file exists already, or the person creates it
             open_reply(prompt)
         self._say(
             f"A prompt waits for a reply: take {prompt.prompt} to any chat, paste what it says into "

@@ -1,4 +1,4 @@
-"""Standard work-done progress that the server begins: one fresh token per job, never used again."""
+"""Standard work-done progress created by the server: one fresh token per job, never reused."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from lsprotocol import types
 from kernel_lsp.server.protocol.rpc import ClientRefused, Protocol
 
 MIN_INTERVAL_S = 0.1
-"""Between two reports: a person reads no faster."""
+"""Minimum interval between two reports, in seconds: a person reads no faster."""
 
 
 class WorkDoneProgress:
-    """Silent for a client that shows none, or that has not agreed to the token yet."""
+    """Sends nothing to a client without progress support, or before it has accepted the token."""
 
     def __init__(self, protocol: Protocol, title: str, *, is_shown: bool) -> None:
         self._protocol, self._title = protocol, title
@@ -27,8 +27,8 @@ class WorkDoneProgress:
         self._opening = asyncio.create_task(self._open()) if is_shown else None
 
     def report(self, percentage: int, message: str) -> None:
-        """Say how far it is: at once, or when the time between two reports is over. What comes last is always said:
-        nothing may follow it for long."""
+        """Report progress, at most once per interval. The latest report is always sent eventually: a long phase may
+        follow it."""
         self._latest = types.WorkDoneProgressReport(percentage=percentage, message=message, cancellable=True)
         if self._is_begun and not self._is_ended and self._due is None:
             loop = asyncio.get_running_loop()
@@ -39,7 +39,7 @@ class WorkDoneProgress:
                 self._due = loop.call_later(wait_s, self._tell_latest)
 
     def end(self, message: str) -> None:
-        """Close it; once."""
+        """Close the progress, once."""
         if self._due is not None:
             self._due.cancel()
         if self._is_begun and not self._is_ended:

@@ -1,4 +1,4 @@
-"""What was under way in an engine that ended by itself goes on in the next one."""
+"""Resume jobs after their engine died."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from kernel_lsp.server.jobs.progress import WorkDoneProgress
 from kernel_lsp.server.language_server import KernelLanguageServer
 
 MAX_RESTARTS = 5
-"""Of one job. What ends the engine again and again is for a person to look at."""
+"""Maximum restarts of one job; a person has to examine one that keeps killing its engine."""
 PAUSE_S = 0.5
-"""Until the dead engine's processes are gone, which hold the workspace."""
+"""Pause before a restart, in seconds, until the dead engine's processes release the workspace."""
 RESUMED = " (goes on)"
 
 
 def goes_on(job: Job, problem: Problem) -> bool:
-    """Whether the job may go on by itself: its engine died, or the dead one's processes were still there."""
+    """Return True when the job may resume: its engine died, or processes of the dead engine still held the
+    workspace."""
     is_passing = problem.kind == "engine_died" or (problem.kind == "busy" and job.n_restarts > 0)
     return is_passing and job.n_restarts < MAX_RESTARTS
 
 
 async def go_on(server: KernelLanguageServer, job: Job) -> None:
-    """Resume the job's run, or begin it again where it had not got that far, under an id and a progress of its own."""
+    """Resume the job's run, or restart it if it had not yet begun, with a new id and progress."""
     title = job.title if job.title.endswith(RESUMED) else job.title + RESUMED
     if not job.is_quiet:
         server.say(types.MessageType.Info, f"{job.title}: the engine is started again, and what had finished is kept.")

@@ -1,4 +1,4 @@
-"""Questions about a workspace as a whole: its runs, its targets, a run's report."""
+"""Requests about a whole workspace: its runs, its targets, a run's report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kernel_lsp.server.protocol import messages as protocol
 
 SCAN = (sys.executable, "-m", "kernel_lsp.server.analysis.target_scan")
 SCAN_S = 60.0
-"""For one folder: a file system that does not answer is not waited for."""
+"""Timeout of one folder scan, in seconds, in case the file system hangs."""
 
 
 async def _runs(ls: KernelLanguageServer, params: protocol.FolderParams) -> protocol.RunsResult:
@@ -35,8 +35,8 @@ async def _runs(ls: KernelLanguageServer, params: protocol.FolderParams) -> prot
 
 
 async def _targets(ls: KernelLanguageServer, params: protocol.FolderParams) -> protocol.TargetsResult:
-    """In a process of its own: parsing many files would hold up every other answer. One at a time, since a client may
-    ask any number of times."""
+    """Scan for targets in a separate process, so that parsing many files delays no other reply. Scans run one at a
+    time, whatever the number of requests."""
     path = _path(params.uri)
     async with ls.scanning:
         try:

@@ -1,4 +1,4 @@
-"""Starts jobs of the engine for a document: checks, estimates, resumed runs, and whatever else is asked for."""
+"""Start jobs of the engine for a document: checks, estimates, resumed runs and others."""
 
 from __future__ import annotations
 
@@ -46,8 +46,7 @@ def start_job(
 
 
 def start_check(server: KernelLanguageServer, document: Document, *, is_quiet: bool, is_measured: bool = False) -> str:
-    """Check a kernel file as it is in the editor, on the GPU as well where `is_measured`; an earlier check of it that
-    is under way is ended."""
+    """Check a kernel as it is in the editor, on the GPU too where `is_measured`; cancels an earlier running check."""
     path = file_at(document.uri)
     for job in server.jobs:
         if isinstance(job.request, Check) and job.uri == document.uri:
@@ -61,15 +60,15 @@ def start_check(server: KernelLanguageServer, document: Document, *, is_quiet: b
 
 
 def start_estimate(server: KernelLanguageServer, document: Document, symbol: str, *, is_quiet: bool) -> str:
-    """Estimate a target, of the file as it is on disk, or of a notebook's cells as they are in the editor. Quietly, one
-    whose text is as it was captured is not captured again."""
+    """Estimate a target in the saved file, or in a notebook's cells as edited. A quiet job does not capture unchanged
+    text again."""
     path = file_of(document)
     for job in server.jobs:
         if isinstance(job.request, EstimateTarget) and job.uri == document.uri and job.symbol == symbol:
             return job.id
     about = {**text_of_job(server, document, symbol), "settings": server.settings_for(path)}
     if document.path is not None and not is_saved(document, path):
-        about["digest"] = ""  # what is estimated is not the text in the editor
+        about["digest"] = ""  # the estimate is not of the text in the editor
     captured = server.knowledge.capture(document.uri, symbol)
     is_captured = is_quiet and captured is not None and captured.digest == about["digest"]
     if captured is not None and is_captured:
@@ -86,7 +85,7 @@ def start_estimate(server: KernelLanguageServer, document: Document, symbol: str
 
 
 def start_resume(server: KernelLanguageServer, uri: str, workspace: Path, run_id: str) -> str:
-    """Go on with a run."""
+    """Resume a run."""
     request = Resume(id=new_id(), directory=workspace, run_id=run_id, has_editor_model=server.has_editor_model)
     run = server.knowledge.run(run_id)
     title = f"Optimize {run.target} (resumed)" if run is not None else f"Resume {run_id}"
@@ -94,7 +93,7 @@ def start_resume(server: KernelLanguageServer, uri: str, workspace: Path, run_id
 
 
 def text_of_job(server: KernelLanguageServer, document: Document, symbol: str) -> dict[str, Any]:
-    """Which text a job is about."""
+    """Return the text that a job refers to: symbol, digest and serial."""
     target = server.analyses.latest(document).analysis.target(symbol)
     digest = target.digest if target is not None else ""
     return {"symbol": symbol, "digest": digest, "serial": document.serial}
@@ -104,7 +103,7 @@ def text_of_job(server: KernelLanguageServer, document: Document, symbol: str) -
 
 
 def _checking(device: str) -> str:
-    """Correctness needs no GPU: one is used when the user said so."""
+    """Select the device of a check. Correctness needs no GPU; one is used only if the user asked for it."""
     return "cpu" if device == "auto" else device
 
 

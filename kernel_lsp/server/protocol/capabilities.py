@@ -1,5 +1,5 @@
-"""What the client can do, and what we therefore offer. Standard library only: `initialize` is answered before anything
-heavy is imported."""
+"""The client's features, and the server's capabilities derived from them. Standard library only: `initialize` is
+answered before heavy imports."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ CELL_LANGUAGES = ("python", "cuda-cpp", "cuda")
 
 @dataclass(frozen=True)
 class ClientFeatures:
-    """What we ask of a client's capabilities, all of which it may lack."""
+    """The client features that we use; any may be missing."""
 
     encoding: Encoding
     pulls_diagnostics: bool
-    """Whether it asks for diagnostics, and can be told to ask again. One that cannot be told gets them pushed."""
+    """The client pulls diagnostics and can be told to refresh. To others they are pushed."""
     versioned_edits: bool
     creates_files: bool
     confirms_edits: bool
@@ -45,20 +45,20 @@ class ClientFeatures:
     gives_configuration: bool
     registers_configuration: bool
     watches_files: bool
-    """Whether it can be asked to tell of files that change on disk."""
+    """The client can be asked to watch files on disk."""
     refreshes_lenses: bool
     refreshes_hints: bool
     shows_hints: bool
     markdown_hover: bool
     literal_actions: bool
-    """Whether it takes actions with edits. One that does not gets the commands among them."""
+    """The client accepts code actions with edits. Others get only the actions that are commands."""
     opens_notebooks: bool
     shows_related: bool
-    """Other places that a diagnostic has to do with."""
+    """The client shows a diagnostic's related locations."""
 
 
 def client_features(capabilities: Mapping[str, Any]) -> ClientFeatures:
-    """The features, from whatever the client sent: anything that has not the form expected counts as lacking."""
+    """Read the features from the client's message; malformed entries count as missing."""
 
     def has(path: str) -> bool:
         return _at(capabilities, path) is True
@@ -91,7 +91,7 @@ def client_features(capabilities: Mapping[str, Any]) -> ClientFeatures:
 
 
 def server_capabilities(features: ClientFeatures) -> dict[str, Any]:
-    """Ours, for a client with these features."""
+    """Return our capabilities for a client with these features."""
     offered: dict[str, Any] = {
         "positionEncoding": features.encoding,
         "textDocumentSync": {"openClose": True, "change": SYNC_INCREMENTAL, "save": {"includeText": False}},

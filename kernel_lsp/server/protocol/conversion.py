@@ -1,4 +1,4 @@
-"""Plain ranges to the protocol's and back."""
+"""Convert plain ranges to and from the protocol's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kernel_lsp.server.documents.documents import Change, Document
 
 
 def to_range(document: Document, found: TextRange) -> types.Range:
-    """In the client's units."""
+    """Convert to the client's units."""
     start_line, start, end_line, end = document.client_range(found)
     return types.Range(types.Position(start_line, start), types.Position(end_line, end))
 
@@ -19,12 +19,12 @@ def to_edit(document: Document, found: TextRange, new_text: str) -> types.TextEd
 
 
 def line_range(document: Document, line: int) -> types.Range:
-    """A whole line without its end."""
+    """Return the range of a line without its end."""
     return to_range(document, TextRange(line, 0, line, len(document.line_text(line))))
 
 
 def change_of(event: types.TextDocumentContentChangeEvent) -> Change:
-    """A client's change."""
+    """Convert a client's change."""
     if not isinstance(event, types.TextDocumentContentChangePartial):
         return Change(event.text)
     start, end = event.range.start, event.range.end

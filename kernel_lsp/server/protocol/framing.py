@@ -1,4 +1,4 @@
-"""LSP's base protocol: a header with a length, then so many bytes of JSON. Standard library only."""
+"""LSP's base protocol: a header with a length, then that many bytes of JSON. Standard library only."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _HEADER_END = b"\r\n\r\n"
 
 
 class Frames:
-    """Bytes in, bodies out. What is no header is skipped up to the next thing that looks like one."""
+    """Split bytes into message bodies. Malformed input is skipped up to the next header."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self.n_skipped = 0
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The bodies that are complete now."""
+        """Add bytes; return the bodies that are now complete."""
         self._buffer += data
         while (body := self._next()) is not None:
             yield body
@@ -49,14 +49,14 @@ class Frames:
         return int(match[1])
 
     def _resynchronize(self, end: int) -> None:
-        """Drop a header that is none. One that begins inside of it may be real."""
+        """Drop a malformed header; a valid one may begin inside it."""
         again = _NEXT_HEADER.search(self._buffer, 1)
         cut = min(again.start(), end + len(_HEADER_END)) if again is not None else end + len(_HEADER_END)
         self.n_skipped += cut
         del self._buffer[:cut]
 
     def _skip_garbage(self) -> None:
-        """Never keep more than a header's worth of what has no end of a header."""
+        """Bound the buffer: keep at most one header's length of data without a header end."""
         if len(self._buffer) > MAX_HEADER_BYTES:
             excess = len(self._buffer) - MAX_HEADER_BYTES
             self.n_skipped += excess
@@ -64,5 +64,5 @@ class Frames:
 
 
 def frame(body: bytes) -> bytes:
-    """A body with its header."""
+    """Return a body with its header."""
     return b"Content-Length: %d\r\n\r\n%s" % (len(body), body)

@@ -1,7 +1,7 @@
-"""Answers `initialize` with the standard library alone; what else the server needs is imported afterwards.
+"""Answer `initialize` with the standard library alone, before the server's other imports.
 
-Importing the protocol's types takes most of a second of processor time, which nobody should wait for who only asked
-what we can do.
+Importing the protocol's types takes most of a second of CPU time, too long for a client that is waiting for our
+capabilities.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ PARSE_ERROR, INVALID_REQUEST, INVALID_PARAMS, NOT_INITIALIZED = -32700, -32600, 
 
 @dataclass
 class Connection:
-    """Stdin and stdout, as bytes read so far and a place to write."""
+    """Stdin and stdout: the bytes read so far, and a stream to write to."""
 
     stdin: int
     stdout: int
     frames: Frames = field(default_factory=Frames)
     waiting: list[bytes] = field(default_factory=list)
-    """Bodies that came together with `initialize`."""
+    """Bodies received together with `initialize`."""
 
 
 @dataclass(frozen=True)
 class Initialized:
-    """What `initialize` said, after it was answered."""
+    """Parameters of `initialize`, after it was answered."""
 
     params: dict[str, Any]
     features: ClientFeatures
@@ -42,11 +42,11 @@ class Initialized:
 
 @dataclass(frozen=True)
 class Left:
-    """The client ended, or said `exit`, before it initialized anything."""
+    """The client disconnected or sent `exit` before `initialize`."""
 
 
 def shake_hands(connection: Connection) -> Initialized | Left:
-    """Read until there is an `initialize` and answer it. Anything else before is refused, as the protocol demands."""
+    """Read until `initialize` and answer it. Earlier messages are refused, as the protocol requires."""
     for body in _bodies(connection):
         message = _parsed(body)
         if message is None:

@@ -1,6 +1,7 @@
-"""The methods and command arguments that are ours alone. `docs/protocol.md` is this file in words, and a test compares.
+"""Our own protocol methods and command arguments. `docs/protocol.md` is generated from this file, and a test compares
+them.
 
-A client without them has all main features: everything here only adds.
+All main features work without them: every extension is optional.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ JobState = Literal["queued", "running", "finished", "failed", "cancelled"]
 
 @attrs.frozen
 class TrustParams:
-    """Whether the user trusts the workspace. Until a client says so, nothing runs unless it is asked for."""
+    """Tell the server whether the user trusts the workspace. Until then only explicit commands run code."""
 
     trusted: bool
 
 
 @attrs.frozen
 class JobParams:
-    """Where a job is. `run` is empty until it has one, and `symbol` where it is about no target. Sent only to a client
-    whose capabilities have ``experimental.kernelLsp.jobs``."""
+    """State of a job. `run` is empty until it has one, `symbol` if it has no target. Sent only to a client with the
+    capability ``experimental.kernelLsp.jobs``."""
 
     job: str
     kind: JobKind
@@ -41,8 +42,8 @@ class JobParams:
 
 @attrs.frozen
 class RunEventParams:
-    """What a run told: an event as `kernel_lsp/core/event.py` describes it. Sent only to a client whose capabilities
-    have ``experimental.kernelLsp.events``."""
+    """Event of a run, as described in `kernel_lsp/core/event.py`. Sent only to a client with the capability
+    ``experimental.kernelLsp.events``."""
 
     job: str
     run: str
@@ -51,14 +52,14 @@ class RunEventParams:
 
 @attrs.frozen
 class FolderParams:
-    """A file or folder of the workspace that the question is about."""
+    """File or folder of the workspace to query."""
 
     uri: str
 
 
 @attrs.frozen
 class RunItem:
-    """One run of the archive, newest first. `result` is its end in words, empty while there is none."""
+    """One run of the archive, newest first. `result` describes its outcome, empty while there is none."""
 
     run: str
     target: str
@@ -80,8 +81,7 @@ class RunsResult:
 
 @attrs.frozen
 class TargetItem:
-    """Something in a file that can be optimized. `line` is 0-based; `inputs` are its shapes, empty when none are
-    said."""
+    """Code in a file that can be optimized. `line` is 0-based; `inputs` describes its shapes, empty when unknown."""
 
     uri: str
     symbol: str
@@ -92,7 +92,7 @@ class TargetItem:
 
 @attrs.frozen
 class TargetsResult:
-    """The targets below a folder. `is_complete` is false when there were more files than are looked at."""
+    """Targets below a folder. `is_complete` is false when the scan stopped at its file limit."""
 
     targets: list[TargetItem]
     is_complete: bool
@@ -100,7 +100,7 @@ class TargetsResult:
 
 @attrs.frozen
 class ReportResult:
-    """A run's report: `data` as ``kernel-lsp report RUN --json`` prints it, and the page that shows it."""
+    """Report of a run: `data` as printed by ``kernel-lsp report RUN --json``, and the HTML page that shows it."""
 
     run: str
     data: dict[str, Any]
@@ -109,12 +109,12 @@ class ReportResult:
 
 @attrs.frozen
 class StatusParams:
-    """Nothing is asked."""
+    """No parameters."""
 
 
 @attrs.frozen
 class StatusResult:
-    """What the server is doing: its jobs, and its helper processes (0 for none)."""
+    """Server status: its jobs, and the ids of its helper processes (0 for none)."""
 
     jobs: list[JobParams]
     n_documents: int
@@ -133,8 +133,8 @@ class ChatMessage:
 
 @attrs.frozen
 class ChatParams:
-    """What a run asks the editor's own model. `purpose` is ``translate``, ``propose``, ``repair``, ``reformat`` or
-    ``judge``. `temperature` and `max_tokens` are wishes: not every editor can pass them on."""
+    """Prompt of a run for the editor's own model. `purpose` is ``translate``, ``propose``, ``repair``, ``reformat`` or
+    ``judge``. `temperature` and `max_tokens` are hints: not every editor can pass them on."""
 
     job: str
     purpose: str
@@ -145,9 +145,8 @@ class ChatParams:
 
 @attrs.frozen
 class ChatResult:
-    """How that ended. `text` is the whole reply, however it came; otherwise `message` says why there is none. The run
-    asks again after ``quota`` and ``failed``, a few times, and later each time. Tokens are 0 where they were not
-    counted."""
+    """Reply to the prompt. `text` is the whole reply, empty on failure; `message` then gives the reason. The run
+    retries after ``quota`` and ``failed``, a few times with increasing delays. Token counts are 0 if unknown."""
 
     outcome: Literal["replied", "no_model", "no_consent", "quota", "refused", "cancelled", "failed"]
     model: str = ""
@@ -159,7 +158,7 @@ class ChatResult:
 
 @attrs.frozen
 class TargetArguments:
-    """The argument of commands on a target. `kernel` is the URI of a `.cu` file that `optimize` begins from."""
+    """Argument of commands on a target. `kernel` is the URI of a `.cu` file from which `optimize` starts."""
 
     uri: str
     symbol: str
@@ -168,7 +167,7 @@ class TargetArguments:
 
 @attrs.frozen
 class LinesArguments:
-    """The argument of `optimizeLines`: whole statements of a target, by 0-based lines, both inclusive."""
+    """Argument of `optimizeLines`: whole statements of a target, as 0-based, inclusive lines."""
 
     uri: str
     symbol: str
@@ -178,21 +177,21 @@ class LinesArguments:
 
 @attrs.frozen
 class DocumentArguments:
-    """The argument of commands on a kernel file."""
+    """Argument of commands on a kernel file."""
 
     uri: str
 
 
 @attrs.frozen
 class JobArguments:
-    """The argument of `cancel`: without it the newest job."""
+    """Argument of `cancel`: the newest job by default."""
 
     job: str | None = None
 
 
 @attrs.frozen
 class RunArguments:
-    """The argument of commands on a run. ``last`` is the newest of the workspace of `uri`."""
+    """Argument of commands on a run. ``last`` is the newest of the workspace of `uri`."""
 
     uri: str
     run: str = "last"
@@ -200,21 +199,21 @@ class RunArguments:
 
 @attrs.frozen
 class ExplainArguments:
-    """The argument of `explain`: a finding's code, e.g. ``KL101`` or ``out-of-bounds-read``."""
+    """Argument of `explain`: a finding's code, e.g. ``KL101`` or ``out-of-bounds-read``."""
 
     code: str
 
 
 @attrs.frozen
 class JobStarted:
-    """What a command that starts a job answers, at once."""
+    """Immediate reply of a command that starts a job."""
 
     job: str
 
 
 @attrs.frozen
 class Method:
-    """One method of ours. `result` is None for a notification."""
+    """One of our own methods. `result` is None for a notification."""
 
     name: str
     direction: Direction
@@ -225,7 +224,7 @@ class Method:
 
 @attrs.frozen
 class Command:
-    """One command for `workspace/executeCommand`. `argument` is what its only argument holds."""
+    """One command of `workspace/executeCommand`. `argument` is the type of its only argument."""
 
     name: str
     argument: type

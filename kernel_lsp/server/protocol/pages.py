@@ -1,4 +1,4 @@
-"""`docs/protocol.md`, printed from `server.protocol.messages`. `scripts/write_protocol_page.py` writes it."""
+"""Generate `docs/protocol.md` from `server.protocol.messages`. `scripts/write_protocol_page.py` writes the file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ use more.
 
 
 def render() -> str:
-    """The page, as Markdown."""
+    """Render the page as Markdown."""
     types_used = [method.params for method in protocol.METHODS]
     types_used += [method.result for method in protocol.METHODS if method.result is not None]
     types_used += [command.argument for command in protocol.COMMANDS]
@@ -47,7 +47,7 @@ def render() -> str:
 
 
 def _with_parts(types_used: Iterable[type]) -> dict[type, None]:
-    """Each once, followed by the types that its fields are lists of."""
+    """Return the types, each once, followed by the item types of their list fields."""
     found: dict[type, None] = {}
     for type_ in types_used:
         found[type_] = None
@@ -90,7 +90,7 @@ def _fields(type_: type) -> Iterable[str]:
 
 
 def _name_of(type_: Any) -> str:
-    """A type as JSON knows it."""
+    """Return a type's name in JSON."""
     if typing.get_origin(type_) is typing.Literal:
         return " \\| ".join(f'`"{value}"`' for value in typing.get_args(type_))
     if typing.get_origin(type_) is dict:

@@ -1,6 +1,6 @@
-"""Positions: ours are 0-based lines and code points, a client's columns are UTF-8, UTF-16 or UTF-32 units.
+"""Convert positions: ours are 0-based lines and code points, a client's columns are UTF-8, UTF-16 or UTF-32 units.
 
-A position in the middle of a character is that of its start; one beyond the end of a line is its end.
+A position inside a character maps to its start, one past the end of a line to its end.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from typing import Literal
 Encoding = Literal["utf-8", "utf-16", "utf-32"]
 ENCODINGS: tuple[Encoding, ...] = ("utf-8", "utf-16", "utf-32")
 DEFAULT_ENCODING: Encoding = "utf-16"
-"""What a client that says nothing uses (LSP 3.17, general.positionEncodings)."""
+"""Encoding of a client that declares none (LSP 3.17, general.positionEncodings)."""
 FIRST_ASTRAL = 0x10000
 
 
 def choose_encoding(offered: Sequence[object]) -> Encoding:
-    """The client's first choice that we know."""
+    """Return the first of the client's encodings that we support."""
     return next((known for offer in offered for known in ENCODINGS if known == offer), DEFAULT_ENCODING)
 
 
 def units_of(text: str, encoding: Encoding) -> int:
-    """How many units the text takes."""
+    """Count the units of the text."""
     if encoding == "utf-32" or text.isascii():
         return len(text)
     if encoding == "utf-8":
@@ -30,7 +30,7 @@ def units_of(text: str, encoding: Encoding) -> int:
 
 
 def column_of(line: str, units: int, encoding: Encoding) -> int:
-    """The code point at or around `units` in a line given without its end."""
+    """Return the code point that contains `units`, in a line without its end."""
     if encoding == "utf-32" or line.isascii():
         return min(max(units, 0), len(line))
     passed = 0
@@ -42,8 +42,7 @@ def column_of(line: str, units: int, encoding: Encoding) -> int:
 
 
 def split_lines(text: str) -> list[str]:
-    r"""The lines with their ends, which are ``\n``, ``\r\n`` and ``\r`` and nothing else. Never empty: the last one has
-    no end."""
+    r"""Split into lines with their ends: ``\n``, ``\r\n`` and ``\r`` only. Never empty: the last line has no end."""
     if "\r" not in text:
         lines = text.split("\n")
         return [*(f"{line}\n" for line in lines[:-1]), lines[-1]]
@@ -56,7 +55,7 @@ def split_lines(text: str) -> list[str]:
 
 
 def without_end(line: str) -> str:
-    r"""A line without its ``\n``, ``\r\n`` or ``\r``."""
+    r"""Strip the ``\n``, ``\r\n`` or ``\r`` of a line."""
     if line.endswith("\r\n"):
         return line[:-2]
     return line[:-1] if line.endswith(("\n", "\r")) else line

@@ -1,4 +1,4 @@
-"""JSON-RPC over pygls, with an answer for every request: also for one that is malformed, early, late or repeated."""
+"""JSON-RPC over pygls that answers every request, including malformed, early, late and repeated ones."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ logger = logging.getLogger(__name__)
 
 
 class Protocol(LanguageServerProtocol):
-    """Takes whole messages from `receive`. pygls's own features are left out: ours are all there is."""
+    """Processes the whole messages that `receive` gets. The built-in features of pygls are disabled."""
 
     def _register_builtin_features(self) -> None:
         self._asked: dict[str, Future[Any]] = {}
 
     def receive(self, body: bytes) -> None:
-        """Handle one message. Never raises for what a client sent."""
+        """Handle one message. Never raises on client input."""
         try:
             message = json.loads(body)
         except (ValueError, RecursionError):
@@ -50,7 +50,7 @@ class Protocol(LanguageServerProtocol):
             self._refuse(_id_in(message), INVALID_REQUEST, "this has neither a method nor a result")
 
     def shut_down(self) -> None:
-        """From now on every request but `exit` is refused."""
+        """Refuse every request but `exit` from now on."""
         self._shutdown = True
 
     @property
@@ -58,7 +58,7 @@ class Protocol(LanguageServerProtocol):
         return self._shutdown
 
     def send_request(self, method: str, params: Any = None, callback: Any = None, msg_id: Any = None) -> Future[Any]:
-        """As pygls does it, and remembered as ours: a client cannot answer its own requests."""
+        """Send a request, and remember its id as ours: a client cannot answer its own requests."""
         future = super().send_request(method, params, callback, msg_id)
         self._asked = {id_: asked for id_, asked in self._asked.items() if not asked.done()}
         self._asked.update({str(id_): asked for id_, asked in self._request_futures.items() if asked is future})
@@ -85,7 +85,7 @@ class Protocol(LanguageServerProtocol):
     def _call(self, message: dict[str, Any], method: str, id_: int | str | None) -> None:
         try:
             params = self._params(message, method)
-        except Exception as error:  # converters raise whatever the malformed value made them stumble over
+        except Exception as error:  # converters raise arbitrary exceptions on malformed values
             self._refuse_request(id_ is not None, id_, INVALID_PARAMS, f"{method}: {_reason(error)}")
             return
         context = contextvars.copy_context()
@@ -142,14 +142,14 @@ class Protocol(LanguageServerProtocol):
 
 
 def structure_strictly(value: Any, type_: type[T]) -> T:
-    """A value as one of our own types. Raises for another form: nothing is converted, since a text is no trust."""
+    """Convert a value to one of our types. Raises on another form: no coercion, since a string must not grant trust."""
     if not isinstance(value, dict):
         raise TypeError("one object is expected")
     return _strict_converter().structure({_snake(name): inner for name, inner in value.items()}, type_)
 
 
 class ClientRefused(Exception):
-    """The client answered a request of ours with an error, or with something that is no answer to it."""
+    """The client answered our request with an error or a malformed result."""
 
 
 # --- below
@@ -180,6 +180,6 @@ def _id_in(message: Any) -> int | str | None:
 
 
 def _reason(error: Exception) -> str:
-    """The innermost of what a converter says, which names the field."""
+    """Return the converter's innermost error, which names the field."""
     inner = getattr(error, "exceptions", None)
     return _reason(inner[0]) if inner else f"{type(error).__name__}: {error}"

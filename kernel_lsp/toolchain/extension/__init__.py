@@ -1,1 +1,1 @@
-"""Builds of torch extensions: headers, bindings, symbols, cached objects."""
+"""Build torch extensions: headers, bindings, symbols, cached objects."""

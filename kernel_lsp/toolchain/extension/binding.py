@@ -1,10 +1,10 @@
-"""A binding in place of pybind11's, for extensions that only bind functions: pybind11 is half of what their host code
-costs to compile.
+"""A lightweight replacement for pybind11, for extensions that only bind functions: pybind11 is half of their host
+code's compile time.
 
-It has `PYBIND11_MODULE`, `m.def("name", &function, "what it does")` and the types that functions on tensors take and
-give. Another type does not compile with it, and the extension is then compiled with pybind11 itself. What it refuses it
-refuses as pybind11 does: a TypeError for arguments that do not fit, a RuntimeError for what the function throws. It
-believes the address that an object gives as `_cdata`: who calls it is the process that loaded the extension.
+It provides `PYBIND11_MODULE`, `m.def("name", &function, "what it does")` and the usual types of functions on tensors.
+Any other type fails to compile, and the extension is then compiled with pybind11 itself. Errors are those of pybind11:
+a TypeError for unsuitable arguments, a RuntimeError for an exception in the function. It trusts the address in an
+object's `_cdata`, since its caller is the process that loaded the extension.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 PYTHON_VARIABLE = "torch/csrc/autograd/python_variable.h"
-"""PyTorch's declaration of what makes a Python object of a tensor; with its own includes it is too large to read."""
+"""PyTorch's declaration of the function that wraps a tensor in a Python object; the header itself includes too much."""
 WRAPS = ("PyObject* THPVariable_Wrap(const at::TensorBase& var);", "PyObject* THPVariable_Wrap(at::TensorBase var);")
-"""From release to release it takes its tensor otherwise."""
+"""Alternative declarations: the parameter type depends on the release."""
 REPLACED = ("pybind11/.*", "torch/csrc/utils/pybind.h", "torch/python.h")
 _ONLY_PYBIND11 = re.compile(r"\b(?:py|pybind11)\s*::|\bpybind11\s*;|\bPYBIND11_(?!MODULE\b)")
 BINDING = r"""#include <Python.h>
@@ -241,8 +241,8 @@ private:
 
 
 def light_binding(text: str, includes: Sequence[Path]) -> str:
-    """The binding that an extension can be compiled with, as a header's text; empty when it needs pybind11: it names
-    parts of it, or this PyTorch declares otherwise what the binding calls."""
+    """Return the header of the binding for an extension; empty when it needs pybind11, because it names parts of it or
+    this PyTorch declares the used functions differently."""
     if _ONLY_PYBIND11.search(text):
         return ""
     header = next((path for folder in includes if (path := folder / PYTHON_VARIABLE).is_file()), None)

@@ -37,20 +37,21 @@ from kernel_lsp.toolchain.extension.tools import ExtensionTools
 from kernel_lsp.toolchain.nvrtc.cache import content_key
 
 FORMAT = "5"
-"""Raised when a kept build would no longer be what a build gives."""
+"""Cache format, raised when cached builds become outdated."""
 DEADLINE_S = 180.0
 MAX_OUTPUT_BYTES = 1 << 20
 MAX_FINDINGS = 50
 MAX_LINE_CHARACTERS = 1000
-"""Of a log, so that searching it takes time that its length bounds."""
+"""Maximum characters of a log line, which bound the time to search it."""
 CXX_OPTIMIZATION = "-O0"
-"""Host code calls PyTorch and launches; optimizing it doubles the build and saves a microsecond a call."""
+"""Host code calls PyTorch and launches kernels; optimizing it doubles the build time and saves a microsecond per
+call."""
 _ERROR = re.compile(r"^[^\s:]*?([^\s:/]+\.(?:cu|cpp))[:(](\d+)\)?(?::(\d+))?:? (?:fatal )?error:? ?(.*)$", re.MULTILINE)
 
 
 class ExtensionBuilder:
-    """Builds for one torch and one GPU architecture. Use as ``async with``: a header that is being precompiled for the
-    next builds is finished first, or given up when the block is left by an error."""
+    """Builds for one torch and one GPU architecture. Use as ``async with``: on exit a header being precompiled for
+    later builds is finished, or abandoned on an error."""
 
     def __init__(
         self,
@@ -93,7 +94,7 @@ class ExtensionBuilder:
             return keep(kept, Path(folder), outcome.model_copy(update={"stages_s": stages}))
 
     async def precompile(self, headers: Headers = ALL_OPERATORS) -> float:
-        """Precompile the header that the next builds start with; the seconds it took, 0 when it is there."""
+        """Precompile the header for the next builds; return the seconds it took, 0 if it exists."""
         folder = self._header_folder(headers)
         if (folder / "prelude.h.gch").exists():
             return 0.0
@@ -112,7 +113,7 @@ class ExtensionBuilder:
             result = await self.compile(command, Path(made))
             if result.returncode == 0:
                 folder.parent.mkdir(parents=True, exist_ok=True)
-                with contextlib.suppress(OSError):  # another process was first
+                with contextlib.suppress(OSError):  # another process was faster
                     os.rename(made, folder)
                     os.mkdir(made)
             return result.elapsed_s
@@ -120,11 +121,11 @@ class ExtensionBuilder:
     # --- below: what a build needs
 
     def headers_for(self, text: str) -> tuple[Headers, ...]:
-        """What to compile host code with, and what to try next where that lacks a name."""
+        """Return the headers for the host code, followed by alternatives in case a name is missing."""
         return headers_for(text, self._facts.includes)
 
     def header(self, headers: Headers) -> Path | None:
-        """The precompiled header, when it is there; else it is made beside, for the next build."""
+        """Return the precompiled header if it exists; otherwise start building it for the next build."""
         folder = self._header_folder(headers)
         if (folder / "prelude.h.gch").exists():
             return folder / "prelude.h"
@@ -133,13 +134,13 @@ class ExtensionBuilder:
         return None
 
     def host_command(self, source: str, made: str, headers: Headers, header: Path | None) -> list[str | Path]:
-        """Compile host code, after the prelude and its operators."""
+        """Return the command to compile host code, after the prelude and its operators."""
         self._write_lean(headers)
         included: list[str | Path] = ["-include", header or "prelude.h", "-include", "operators.h"]
         return [self._tools.cxx, *self._flags(headers), "-w", *included, "-c", source, "-o", made]
 
     def device_command(self, source: str, made: str) -> list[str | Path]:
-        """Compile kernels. With PyTorch's headers on the path, for kernels that use its types."""
+        """Return the command to compile kernels, with PyTorch's headers on the path for kernels that use its types."""
         includes = [f"-I{path}" for path in self._facts.includes]
         flags = ["-O3", f"-std={self.standard}", "-lineinfo", "--expt-relaxed-constexpr", "-Xcompiler", "-fPIC", "-w"]
         macros = [f"-DTORCH_EXTENSION_NAME={MODULE_NAME}", f"-D_GLIBCXX_USE_CXX11_ABI={self._facts.cxx11_abi}"]
@@ -147,7 +148,7 @@ class ExtensionBuilder:
         return [nvcc, *flags, *macros, f"-arch={self._architecture}", *includes, "-c", source, "-o", made]
 
     def link_command(self, objects: Sequence[str]) -> list[str | Path]:
-        """The shared object of all parts."""
+        """Return the command to link all parts into a shared object."""
         folders = [*self._facts.library_directories, *self._tools.cuda_libraries]
         libraries = [f"-l{name}" for name in self._facts.libraries]
         runtime = self._facts.cuda_runtime or "-lcudart"
@@ -157,7 +158,7 @@ class ExtensionBuilder:
         return [self._tools.cxx, "-shared", *objects, *(f"-L{f}" for f in folders), *libraries, *cuda, "-o", "built.so"]
 
     async def compile(self, command: Sequence[str | Path], folder: Path) -> ProcessResult:
-        """Run a compiler, confined to the folder, the headers and its own parts."""
+        """Run a compiler, with access to the folder, the headers and its own files only."""
         runtime = [Path(self._facts.cuda_runtime).parent] if self._facts.cuda_runtime else []
         own = [*self._facts.includes, *self._facts.library_directories, *runtime]
         readable = [*own, self._root, *self._tools.roots]
@@ -175,12 +176,12 @@ class ExtensionBuilder:
 
     @property
     def shared_stubs(self) -> tuple[str, ...]:
-        """Flags for kernels that another file launches."""
+        """Return flags for kernels launched from another file."""
         return self._tools.shared_stubs
 
     @property
     def standard(self) -> str:
-        """Of C++: what this torch's headers need."""
+        """The C++ standard that this torch's headers require."""
         major, minor = (int(part) for part in self._facts.torch_version.split(".")[:2])
         return "c++20" if (major, minor) >= CXX20_SINCE else "c++17"
 
@@ -208,7 +209,7 @@ class ExtensionBuilder:
         return self._root / f"lean-{content_key(FORMAT, self._facts.torch_version, *places)}"
 
     def _write_lean(self, headers: Headers) -> None:
-        """Those that are not there yet, each whole or not at all."""
+        """Write the missing lean headers, each atomically."""
         for name in headers.lean:
             made = self._lean_folder / name
             found = next((path for folder in self._facts.includes if (path := folder / name).is_file()), None)
@@ -227,18 +228,18 @@ class ExtensionBuilder:
 
 
 CXX20_SINCE = (2, 13)
-"""torch's own build flags (torch/utils/cpp_extension.py) ask for C++20 from this release on."""
+"""First torch release whose build flags (torch/utils/cpp_extension.py) require C++20."""
 
 
 class _Failed(Exception):
-    """Internal: a compiler refused, or overran."""
+    """Internal: a compiler failed or timed out."""
 
     def __init__(self, outcome: BuildFailed | TimedOut) -> None:
         self.outcome = outcome
 
 
 class _Build:
-    """One file in one folder."""
+    """The build of one file in one folder."""
 
     def __init__(self, builder: ExtensionBuilder, folder: Path, text: str, file_name: str) -> None:
         self._builder, self._folder, self._text, self._file_name = builder, folder, text, file_name
@@ -268,7 +269,7 @@ class _Build:
         return await self._linked(["host.o"], "host only", header)
 
     async def _split(self, split: SplitExtension) -> ExtensionBuilt:
-        """Kernels that are no templates need not wait for the host code to say which instances it launches."""
+        """Compile both halves; non-template kernels need not wait for the host code's list of launched instances."""
         host = asyncio.create_task(self._host(LAUNCH_HELPER + split.host))
         try:
             if not split.templates:
@@ -288,7 +289,7 @@ class _Build:
         return await self._linked(["whole.o"], "whole", None)
 
     async def _host(self, text: str) -> Path | None:
-        """Compile host code; the precompiled header that it began with."""
+        """Compile host code, starting from the precompiled header."""
         first, *larger = self._builder.headers_for(text)
         try:
             return await self._host_with(first, text)
@@ -311,7 +312,7 @@ class _Build:
         await self._step("nvcc", [*self._builder.device_command("device.cu", "device.o"), *self._builder.shared_stubs])
 
     async def _instances(self, split: SplitExtension) -> str:
-        """Explicit instances of the template kernels that the host's object file asks for."""
+        """Return explicit instantiations of the template kernels that the host object file references."""
         wanted = await self._step("nm", [*self._builder.undefined_symbols_command, "-C", "host.o"])
         names = "|".join(map(re.escape, split.templates))
         found = re.findall(rf"^(void (?:\w+::)*(?:{names})<.*\)) U", wanted, re.MULTILINE)
@@ -323,7 +324,7 @@ class _Build:
         self, objects: Sequence[str], how: Literal["host only", "split", "whole"], header: Path | None
     ) -> ExtensionBuilt:
         await self._step("link", self._builder.link_command(objects))
-        # Of the objects: a compiler may link parts of the C++ library statically, which ask for more.
+        # From the object files: a compiler may link parts of the C++ library statically, which reference more.
         commands = [[*self._builder.undefined_symbols_command, each] for each in objects]
         listed = "".join([await self._step("symbols", command) for command in commands])
         return ExtensionBuilt(
@@ -351,7 +352,7 @@ class _Build:
 
 
 def _findings(log: str, tool: str, status: int) -> tuple[Finding, ...]:
-    """The compiler's errors at their lines; `#line` makes them those of the user's file."""
+    """Return the compiler's errors with lines, which `#line` maps to the user's file."""
     log = "\n".join(line[:MAX_LINE_CHARACTERS] for line in log.splitlines())
     found = tuple(
         Finding(

@@ -1,4 +1,4 @@
-"""A built torch extension, and where it is kept for the next who asks for it."""
+"""A built torch extension, and its place in the cache."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Literal
 from kernel_lsp.core.model import Noun
 
 MODULE_NAME = "kernel_lsp_extension"
-"""Of every extension: a precompiled header is good for one value of this macro only."""
+"""Module name of every extension: a precompiled header is valid for one value of this macro only."""
 
 
 class ExtensionBuilt(Noun):
-    """A shared object that Python can import as `module_name`. `how` says what nvcc saw; `header` whether a precompiled
-    header was there. `stages_s` is where the time went."""
+    """A shared object that Python can import as `module_name`. `how` is the kind of source compiled by nvcc; `header`
+    is true if a precompiled header was used. `stages_s` is seconds by stage."""
 
     kind: Literal["extension_built"] = "extension_built"
     path: Path
@@ -31,7 +31,7 @@ class ExtensionBuilt(Noun):
 
 
 def read_kept(kept: Path) -> ExtensionBuilt | None:
-    """The build that a folder holds; None when it holds none, or half of one."""
+    """Return the cached build of a folder; None if it is missing or incomplete."""
     try:
         found = ExtensionBuilt.model_validate_json((kept / "facts.json").read_text())
     except (OSError, ValueError):
@@ -44,7 +44,7 @@ def read_kept(kept: Path) -> ExtensionBuilt | None:
 
 
 def keep(kept: Path, folder: Path, built: ExtensionBuilt) -> ExtensionBuilt:
-    """Move the result to its place. A rename is whole or not at all; whoever was first is as good."""
+    """Move the result to its place by an atomic rename; a concurrent build's result is equivalent."""
     kept.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="kept-", dir=kept.parent) as made:
         place = Path(made) / "entry"

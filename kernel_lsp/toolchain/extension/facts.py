@@ -1,5 +1,5 @@
-"""What it takes to compile against a torch, kept on disk while that torch is the same: who builds an extension does not
-wait then until some process has imported it."""
+"""Compiler settings for a torch installation, cached on disk, so that a build need not wait for a process to import
+torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kernel_lsp.toolchain.nvrtc.cache import content_key
 
 
 class ExtensionFacts(Noun):
-    """What it takes to compile against the user's torch, as its interpreter says."""
+    """Settings for compiling against the user's torch, as reported by its interpreter."""
 
     torch_version: str
     cuda_version: str
@@ -23,20 +23,19 @@ class ExtensionFacts(Noun):
     library_directories: tuple[Path, ...]
     cxx11_abi: int
     cuda_runtime: str = ""
-    """The CUDA runtime that torch has loaded: an extension must use the same, and not carry one of its own."""
+    """CUDA runtime loaded by torch; an extension must use the same, not one of its own."""
 
 
 class KeptFacts:
-    """Those of one interpreter. It never raises: what cannot be read is asked for again, what cannot be written is not
-    kept."""
+    """Cached settings of one interpreter. Never raises: an unreadable cache is a miss, a failed write is ignored."""
 
     def __init__(self, cache_directory: Path, python: Path, site_packages: Sequence[Path]) -> None:
-        """`site_packages` are where the interpreter may have its torch."""
+        """`site_packages` are the folders where the interpreter's torch may be."""
         key = _key(python, site_packages)
         self._path = None if key is None else cache_directory / "extensions" / "facts" / f"{key}.json"
 
     def find(self) -> ExtensionFacts | None:
-        """What was kept of this torch; None where nothing was, or something that it names is gone."""
+        """Return the cached settings of this torch; None without any, or when a file that they name is gone."""
         if self._path is None:
             return None
         try:
@@ -51,7 +50,7 @@ class KeptFacts:
         return facts if all(path.exists() for path in named) else None
 
     def keep(self, facts: ExtensionFacts) -> None:
-        """For the next session. A rename is whole or not at all."""
+        """Save by an atomic rename."""
         if self._path is None:
             return
         with contextlib.suppress(OSError):
@@ -63,7 +62,7 @@ class KeptFacts:
 
 
 def _key(python: Path, site_packages: Sequence[Path]) -> str | None:
-    """Of the interpreter and the file that every installation of torch writes anew; None where there is none."""
+    """Return a cache key from the interpreter and a file that every torch installation rewrites; None without torch."""
     for version in (directory / "torch" / "version.py" for directory in site_packages):
         with contextlib.suppress(OSError):
             return content_key(str(python), str(version), str(version.stat().st_mtime_ns), version.read_text())

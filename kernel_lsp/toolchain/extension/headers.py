@@ -1,9 +1,9 @@
-"""Which of PyTorch's headers an extension's host code needs: the leanest that have what it names.
+"""Select the smallest PyTorch headers for an extension's host code.
 
-<torch/extension.h> has the C++ frontend in it, and even <torch/types.h> the declarations of all operators. Most
-extensions name a tensor, a few operators and a dispatch over types, and bind functions: parsing these takes a quarter
-of the time, when the headers of the operators leave out what only others need. What does not compile with lean headers
-is compiled with the next larger.
+<torch/extension.h> includes the C++ frontend, and even <torch/types.h> declares all operators. Most extensions use a
+tensor, a few operators and a type dispatch, and bind functions: parsing only these takes a quarter of the time if
+operator headers skip what they do not need. Code that fails to compile with lean headers is compiled with the next
+larger set.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from kernel_lsp.toolchain.extension.binding import REPLACED, light_binding
 
 PER_OPERATOR = "AT_PER_OPERATOR_HEADERS"
-"""Has PyTorch's headers include those of single operators where they can."""
+"""Macro that makes PyTorch's headers include single operators' headers where possible."""
 TENSORS = """#include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -40,7 +40,7 @@ constexpr auto kFloat32 = at::kFloat;
 constexpr auto kFloat64 = at::kDouble;
 }
 """
-"""With what makes tensors, and so with what the headers of all operators include. Names in `torch` are those of
+"""Tensor factories, and with them the common includes of all operator headers. Names in `torch` are those of
 <torch/types.h>."""
 PYBIND11 = "#include <torch/csrc/utils/pybind.h>\n"
 OPERATORS = f"#include <torch/types.h>\n{PYBIND11}"
@@ -59,27 +59,27 @@ LEAN_CUDA = {
 #include <c10/cuda/CUDAStream.h>
 """,
 }
-"""Streams and errors, without the libraries that the whole headers begin with (cuBLAS, cuSPARSE, cuSOLVER)."""
+"""Streams and errors, without the libraries that the full headers include (cuBLAS, cuSPARSE, cuSOLVER)."""
 LEAN = (*LEAN_CUDA, *(f"ATen/ops/{name}.h" for name in OF_TENSORS))
-"""Headers that are read without what only other parts of PyTorch need of them; those of named operators, too."""
+"""Headers reduced to what extensions need; used operators' headers are added."""
 
 _FRONTEND_NAME = re.compile(r"torch::(nn|optim|data|jit|serialize|autograd)\b")
 _NAME = re.compile(r"\b(?:torch|at)::(\w+)")
 _VALUES = "Tensor TensorOptions ScalarType Dtype Scalar IntArrayRef ArrayRef Device DeviceType Layout MemoryFormat Half"
 _TYPES = frozenset([*_VALUES.split(), "BFloat16", "dtype", "device", "layout", "optional", "nullopt", "cuda"])
-"""What <ATen/core/Tensor.h> has; `at::cuda` has headers of its own, which who uses it includes."""
+"""Names in <ATen/core/Tensor.h>; `at::cuda` has its own headers, included by their users."""
 _CONSTANT = re.compile(r"k[A-Z]\w*")
 _NEEDS_OPERATORS = re.compile(r"\busing\s+namespace\b|\brequires_grad\b")
-"""An unqualified call may mean another function where fewer are declared; and only `torch`'s own factories make tensors
-that ask for a gradient."""
+"""Requires all operators: an unqualified call may resolve differently with fewer declarations, and only `torch`'s own
+factories create tensors that require a gradient."""
 _HEAVY = re.compile(r"^#include <ATen/(?:Context|DeviceGuard|TensorUtils|TracerMode)\.h>\n", re.MULTILINE)
 _LACKING = re.compile(r"\b(?:at|torch|c10)\b|declared|not a member|incomplete type|does not name a type|no matching")
 
 
 @dataclass(frozen=True)
 class Headers:
-    """`prelude` can be precompiled, `operators` are read beside it; `replaced` are the names of headers that these two
-    stand for, as patterns. `lean` are the names of headers of which `lean_text` is read."""
+    """`prelude` can be precompiled, `operators` are included in addition; `replaced` are patterns of the header names
+    that these two replace. `lean` are the names of headers replaced by their `lean_text`."""
 
     prelude: str
     operators: str = ""
@@ -88,7 +88,7 @@ class Headers:
     lean: tuple[str, ...] = ()
 
     def without_replaced(self, text: str) -> str:
-        """The text without the includes that these headers stand for; its lines stay where they are."""
+        """Remove the includes of replaced headers, preserving lines."""
         if not self.replaced:
             return text
         names = "|".join(self.replaced)
@@ -100,8 +100,8 @@ ALL_OPERATORS = Headers(OPERATORS, replaced=("torch/extension.h", "torch/all.h",
 
 
 def headers_for(text: str, includes: Sequence[Path]) -> tuple[Headers, ...]:
-    """What to compile the host code with, and what to try next where that lacks a name. `includes` are the folders of
-    PyTorch's headers."""
+    """Return the headers for the host code, followed by alternatives in case a name is missing. `includes` are the
+    folders of PyTorch's headers."""
     if _FRONTEND_NAME.search(text):
         return (WHOLE,)
     if _NEEDS_OPERATORS.search(text):
@@ -119,10 +119,10 @@ def headers_for(text: str, includes: Sequence[Path]) -> tuple[Headers, ...]:
 
 
 def lean_text(name: str, text: str) -> str:
-    """A header of PyTorch without the includes that cost the most and that what it declares does not need."""
+    """Return a PyTorch header without its most expensive includes that its declarations do not need."""
     return LEAN_CUDA.get(name) or _HEAVY.sub("", text)
 
 
 def may_lack_a_header(log: str) -> bool:
-    """Whether what a compiler said may come from headers that are too lean."""
+    """Return True when a compiler's error may come from a missing header."""
     return _LACKING.search(log) is not None

@@ -1,6 +1,6 @@
-"""What a built extension may ask of the system: PyTorch, CUDA's libraries, the C++ library and arithmetic.
+"""Restrict the symbols that a built extension may import: PyTorch, CUDA's libraries, the C++ library and arithmetic.
 
-An extension's host code runs, so that what it could do is told from the symbols that it leaves for the loader to find.
+An extension's host code runs, so its capabilities are judged by the symbols that it leaves to the loader.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from collections.abc import Sequence
 from kernel_lsp.core.finding import Finding, Severity
 
 MANGLED = re.compile(r"_Z\w+")
-"""C++ names: of PyTorch and of the standard library, whose dangerous parts are refused by name. No other C++ library is
-linked, so that another name would not load."""
+"""C++ names of PyTorch and the standard library, whose dangerous functions are refused by name. No other C++ library is
+linked, so other names would not load."""
 _ALLOWED = (
-    # Python, as pybind11 uses it; what runs or imports Python text is refused by name.
+    # Python, as used by pybind11; functions that run or import Python text are refused by name.
     r"_?Py\w+",
-    # CUDA: the runtime, what nvcc registers kernels with, tensor maps, libraries that compute.
+    # CUDA: the runtime, nvcc's kernel registration, tensor maps, computing libraries.
     r"__cuda\w+|__nv_\w+|_nv_\w+|cuda[A-Z]\w+|cuTensorMap\w+|cuGetError(String|Name)|cuLaunchKernel(Ex)?|cuFunc[GS]et\w+",
     r"(cublas|cublasLt|cudnn|cufft|cusolver|cusparse|cusparseLt|cutensor|curand|nvtx)\w+",
-    # What compilers ask for.
+    # Compiler support functions.
     r"__dynamic_cast|__libc_single_threaded|__cxa_\w+|__gxx_\w+|_Unwind_\w+|__stack_chk_fail|__gmon_start__|_ITM_\w+",
     r"__dso_handle|__tls_get_addr|_GLOBAL_OFFSET_TABLE_|_edata|_end|__bss_start|_fini|_init|__assert_fail|abort",
-    # nvcc's own registration asks for `atexit`; destructors of static objects run at the end of the process as well.
+    # nvcc's own registration needs `atexit`; destructors of static objects also run at the end of the process.
     r"atexit|__errno_location|__(u?div|u?mod|mul|fix|float|extend|trunc|pop|clz|ctz|add|sub|gcc_personality)\w+",
     r"__atomic_\w+|__aarch64_\w+",
     r"pthread_(mutex|once|rwlock|cond|spin|key|getspecific|setspecific|self|equal)\w*|sched_yield|__pthread_key_create",
@@ -38,11 +38,11 @@ _ALLOWED = (
     r"|sqrt|cbrt|fabs|floor|ceil|round|roundeven|l?lround|l?lrint|rint|nearbyint|trunc|fmod|remainder|remquo|fma|fmax"
     r"|fmin|fdim|hypot|erfc?|lgamma|lgamma_r|tgamma|ldexp|frexp|scalbn|scalbln|copysign|nextafter|nexttoward|isnan|isinf"
     r"|finite|logb|ilogb|modf|nan|j0|j1|jn|y0|y1|yn)[fl]?",
-    # Threads of the C++ compiler's own pool, which ends its work before it returns.
+    # Threads of the compiler's own pool, which finishes its work before it returns.
     r"GOMP_\w+|omp_\w+|__kmpc_\w+",
 )
 PLAIN = re.compile("|".join(_ALLOWED))
-"""Names that are not of C++ and that computing needs. Another one is refused: what it does is not known."""
+"""Non-C++ names needed for computing. All others are refused as unknown."""
 REFUSED = {
     "starts threads or processes": (
         r"_ZNSt6thread.*|_ZNSt5async.*|_ZNSt13__future_base.*|pthread_create|thrd_create|v?fork|clone3?|posix_spawnp?"
@@ -73,13 +73,12 @@ REFUSED = {
         r"|connect|bind|listen|accept4?|send\w*|recv\w*|getaddrinfo"
     ),
 }
-"""What a symbol of the kind does -> the symbols."""
+"""Refused symbols by their effect."""
 SIDE_STREAMS = re.compile(r"^(cudaStreamCreate\w*|cuStreamCreate\w*)$|_ZN3c104cuda17getStreamFromPool")
 
 
 def symbol_findings(undefined: Sequence[str]) -> tuple[Finding, ...]:
-    """What a built extension asks for that it may not have, known or unknown (errors), and what is worth knowing
-    (information)."""
+    """Report imported symbols that are refused or unknown (errors), and notable ones (information)."""
     found = [_finding(symbol) for symbol in undefined]
     return tuple(finding for finding in found if finding is not None)
 

@@ -1,4 +1,4 @@
-"""The programs that build a torch extension: a C++ compiler, nm, and nvcc where there is CUDA code."""
+"""Find the programs that build a torch extension: a C++ compiler, nm, and nvcc for CUDA code."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ STATIC_STUBS = "-static-global-template-stub"
 
 
 class ExtensionTools(Noun):
-    """Where the compilers are. `version` tells builds of other compilers apart. `nvcc` is None without a toolkit.
-    `shared_stubs` are nvcc's flags by which other object files can launch instances of a template kernel: from CUDA 13
-    on it keeps them to their own file unless it is told otherwise."""
+    """Paths of the compilers. `version` distinguishes builds of different compilers. `nvcc` is None without a toolkit.
+    `shared_stubs` are nvcc's flags that let other object files launch instances of a template kernel: since CUDA 13
+    these are local to their file by default."""
 
     cxx: Path
     nm: Path
@@ -33,13 +33,13 @@ class ExtensionTools(Noun):
 
     @property
     def roots(self) -> tuple[Path, ...]:
-        """What the compilers read of themselves beside the system."""
+        """Folders of the compilers' own files outside the system."""
         own = [path.parent for path in (self.cxx, self.nm, self.nvcc) if path is not None]
         return (*own, *self.cuda_includes, *self.cuda_libraries)
 
 
 async def find_extension_tools() -> ExtensionTools:
-    """What this machine has. Raises EnvironmentProblem without a C++ compiler."""
+    """Find the tools of this machine. Raises EnvironmentProblem without a C++ compiler."""
     cxx = next(
         (path for name in (os.environ.get("CXX", ""), *CXX_NAMES) if name and (path := shutil.which(name))), None
     )
@@ -66,13 +66,13 @@ async def find_extension_tools() -> ExtensionTools:
 
 
 async def _shared_stubs(nvcc: Path) -> tuple[str, ...]:
-    """Older compilers know no such flag, and need none."""
+    """Return nvcc's flags for shared stubs; older versions have none and need none."""
     said = await run([nvcc, "--help"], deadline_s=VERSION_DEADLINE_S)
     return (f"{STATIC_STUBS}=false",) if STATIC_STUBS.encode() in said.stdout else ()
 
 
 async def _toolkit_root(nvcc: Path) -> Path:
-    """What nvcc itself takes for its toolkit: the program on the path may be a script or a link."""
+    """Return nvcc's own toolkit root, since the program on the path may be a script or a link."""
     said = await run([nvcc, "--dryrun", "-c", "none.cu"], deadline_s=VERSION_DEADLINE_S)
     text = (said.stdout + said.stderr).decode(errors="replace")
     top = next((line.split("TOP=", 1)[1] for line in text.splitlines() if "TOP=" in line), "")

@@ -1,4 +1,4 @@
-"""Rejects text that may not be compiled or run, and reads facts from PTX for it.
+"""Reject text that must not be compiled or run, and extract facts from PTX.
 
-In: CUDA text and PTX. Out: findings at their lines. Nothing is compiled here.
+Input: CUDA text and PTX. Output: findings with lines. Nothing is compiled here.
 """

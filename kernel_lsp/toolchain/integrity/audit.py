@@ -1,7 +1,7 @@
-"""The integrity gate: what a candidate may not do, read from its text and from its PTX before it runs.
+"""The integrity gate: reject forbidden constructs in a candidate's text and PTX before it runs.
 
-A finding of severity error rejects the candidate. The rules are over the text for what the compiler would open, and
-over the PTX, after all macros and templates, for everything else.
+A finding of severity error rejects the candidate. Files that the compiler would open are checked in the text;
+everything else in the PTX, after macros and templates are expanded.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ ALLOWED_HEADERS = frozenset(
 KNOWN_FUNCTIONS = frozenset(("vprintf", "__assertfail"))
 LIBDEVICE_PREFIX = "__nv_"
 LAUNCH_REGISTERS = ("%gridid", "%current_graph_exec", "%envreg")
-"""They differ from launch to launch of one kernel, and so tell a check from a timed call."""
+"""These differ between launches of a kernel, so they could distinguish a check from a timed call."""
 PLACE_REGISTERS = ("%smid", "%nsmid", "%nwarpid")
-"""Where a block happens to run."""
+"""Registers that reveal where a block runs."""
 SLOT_REGISTER = "%warpid"
-"""May change while a warp runs (PTX ISA 9.0, special registers), and is no number of a warp in its block."""
+"""May change while a warp runs (PTX ISA 9.0, special registers), and is not the warp's index in its block."""
 LINE_DIRECTIVE = "a line directive is left out when this is compiled: findings name the lines of the file as it is"
 NOWHERE = Place(None, None)
 
 _EXTERN_FUNCTION = re.compile(r"\.extern\s+\.func\s*(?:\([^)]*\))?\s*(?P<name>[\w$]+)")
 _F64_ARITHMETIC = re.compile(r"(?:add|sub|mul|fma|mad|div|sqrt|rcp|rsqrt|min|max)\.(?:\w+\.)*f64\b")
 _MAY_BE_F64 = re.compile(r"\b(?:double|float64_t|sinf?|cosf?|tanf?|sincosf?|sinpif?|cospif?)\b")
-"""Double precision that the text asks for, and that of CUDA's argument reduction."""
+"""Double precision in the text, and functions whose argument reduction in CUDA uses it."""
 _REDUCED_PRODUCT = re.compile(r"(?:mma\.sync|wmma\.mma|wgmma\.mma)(?!\S*\.(?:f64|s32))")
 _DIRECTIVE = re.compile(
     r"^[ \t\v\f]*(?:\#|%:|\?\?=)[ \t\v\f]*(?P<name>include_next|include|import|embed)\b(?P<rest>[^\n]*)", re.MULTILINE
@@ -62,7 +62,7 @@ _OPERAND = re.compile(r'^[ \t\v\f]*(?:<(?P<angle>[^>"\n]+)>|"(?P<quoted>[^"\n]+)
 
 @lru_cache(maxsize=4)
 def source_findings(text: str, file_name: str = "kernel.cu") -> tuple[Finding, ...]:
-    """What the text would make the compiler read, and what makes it another program elsewhere: anything but the
+    """Report files that the compiler would read, and constructs that compile differently elsewhere: anything but the
     toolkit's own headers is an error."""
     found: dict[tuple[int | None, str], Finding] = {}
     for reading in _readings(text):
@@ -81,7 +81,7 @@ def source_findings(text: str, file_name: str = "kernel.cu") -> tuple[Finding, .
 
 
 def is_allowed_header(name: str) -> bool:
-    """Whether `name` is a header of the toolkit, or one of C and C++ that we give to the compiler."""
+    """Return True for a header of the toolkit, or a C or C++ header that we provide to the compiler."""
     parts = name.split("/")
     if ".." in parts or "." in parts or name.startswith("/"):
         return False
@@ -89,11 +89,11 @@ def is_allowed_header(name: str) -> bool:
 
 
 def audit(text: str, built: Built, file_name: str = "kernel.cu") -> tuple[Finding, ...]:
-    """Everything that the gate has to say of a compiled text. It is rejected when a finding is an error.
+    """Return all findings of the gate on a compiled text. An error rejects it.
 
     Errors: headers from outside the toolkit, variables in device memory that keep state between launches, calls to
     functions that are not in the text, clocks, and launched names that were not compiled. Warnings: printing, sleeping.
-    Information: arithmetic in double precision that the text does not name, matrix products in reduced precision.
+    Information: double-precision arithmetic without a `double` in the text, matrix products in reduced precision.
     """
     ptx = read_ptx(built.ptx, file_name)
     found = [
@@ -110,7 +110,7 @@ def audit(text: str, built: Built, file_name: str = "kernel.cu") -> tuple[Findin
 
 @dataclass(frozen=True)
 class ApproximateInstruction:
-    """How often an approximate instruction such as ``ex2.approx.ftz.f32`` occurs in a kernel's PTX."""
+    """Count of an approximate instruction, such as ``ex2.approx.ftz.f32``, in a kernel's PTX."""
 
     kernel: str
     instruction: str
@@ -118,7 +118,7 @@ class ApproximateInstruction:
 
 
 def approximate_instructions(built: Built) -> tuple[ApproximateInstruction, ...]:
-    """The approximate instructions of each kernel and of the functions beside it, most frequent first."""
+    """Return the approximate instructions of each kernel and of its functions, most frequent first."""
     names = {symbol: name for name, symbol in built.symbols.items()}
     counts = Counter(
         (statement.function, statement.opcode)
@@ -147,8 +147,8 @@ def _include_findings(code: str, text: str, file_name: str) -> Iterator[Finding]
 
 
 def _readings(text: str) -> Iterable[str]:
-    """The text as compilers may read it: some take a backslash before blanks, a trigraph or a lone carriage return for
-    the end of a line or for its continuation, others do not. What any of them would open is looked at."""
+    """Return the text as different compilers may read it: they disagree on a backslash before blanks, trigraphs and
+    lone carriage returns. Whatever any of them would open is checked."""
     text = text.removeprefix("\ufeff")
     as_lines = text.replace("\r\n", "\n")
     ends = dict.fromkeys((as_lines, as_lines.replace("\r", "\n")))
@@ -156,7 +156,7 @@ def _readings(text: str) -> Iterable[str]:
 
 
 def _splice(text: str, continues: Callable[[str], bool]) -> str:
-    """Line splices resolved, with the line count kept: the directive moves to the line it starts on."""
+    """Resolve line splices, preserving the number of lines: a directive moves to its first line."""
     lines = text.split("\n")
     spliced: list[str] = []
     index = 0
@@ -245,7 +245,7 @@ def _precision_findings(ptx: PtxText, text: str) -> Iterator[Finding]:
 
 
 def _first_of_each(ptx: PtxText, opcode: re.Pattern[str], code: str, message: str) -> Iterator[Finding]:
-    """One finding per function that has such an instruction, where the first is, with how many there are."""
+    """Return one finding per function with such an instruction, at the first one, with their count."""
     by_function: dict[str, list[Statement]] = {}
     for statement in ptx.statements:
         if opcode.match(statement.opcode):
@@ -269,7 +269,7 @@ def _state_finding(variable: str, place: Place) -> Finding:
 
 
 def _plain_name(symbol: str) -> str:
-    """The last name in a mangled symbol: ``c`` of ``_ZZ1kPfE1c``."""
+    """Return the last name in a mangled symbol: ``c`` of ``_ZZ1kPfE1c``."""
     if not symbol.startswith("_Z"):
         return symbol
     lengths = re.finditer(r"\d+", symbol)
@@ -289,7 +289,7 @@ def _finding(code: str, severity: Severity, message: str, place: Place) -> Findi
 
 
 def _located(finding: Finding, text: str, file_name: str, names: Mapping[str, str]) -> Finding:
-    """With the file, and with the kernel's name for its symbol."""
+    """Add the file, and replace the symbol by the kernel's name."""
     kernel = names.get(finding.kernel, finding.kernel) if finding.kernel else None
     if kernel is None and finding.line is not None:
         kernel = kernel_at_line(text, finding.line)

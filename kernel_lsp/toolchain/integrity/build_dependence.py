@@ -1,5 +1,5 @@
-"""Text that is another program on another machine or at another time: what asks for the hour of the build, looks for
-files of the machine, or is assembly of the host, which only some compilers see at all."""
+"""Detect text that compiles differently on another machine or at another time: uses of the build time, of files on the
+machine, or of host assembly, which only some compilers process."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ _BUILD_TIME = re.compile(r"\b__(?:TIME|DATE|TIMESTAMP)__\b")
 _HAS_FILE = re.compile(r"\b__has_(?:include_next|include|embed)\b")
 _FILE_OPERAND = re.compile(r'\s*\(?\s*(?:<(?P<angle>[^>"\n]+)>|"(?P<quoted>[^"\n]+)")')
 _QUESTION = re.compile(r"^[ \t]*(?:#|%:|\?\?=)[ \t]*(?:ifdef|ifndef)\b|\bdefined\s*\(?\s*$", re.MULTILINE)
-"""`#ifdef __has_include` asks for the feature, not for a file."""
+"""`#ifdef __has_include` tests for the feature, not for a file."""
 _PASTE = re.compile(r"##|%:%:|\?\?=\?\?=")
 _WORD = re.compile(r"\w+", re.ASCII)
 PLACE_QUESTIONS = ("__INCLUDE_LEVEL__", "source_location")
 HIDDEN_NAMES = ("__TIME__", "__DATE__", "__TIMESTAMP__", "__has_include", "__has_include_next", "__has_embed")
 VERSIONS = ("__CUDACC_VER_MAJOR__", "__CUDACC_VER_MINOR__", "CUDART_VERSION", "CUDA_VERSION")
 NAMES_OF_COMPILERS = ("__CUDACC_RTC__", "__NVCC__", *VERSIONS)
-"""A text may ask for them where that can be seen: then it is tried with other answers, too."""
+"""Macros that a text may test visibly: it is then also checked with other values."""
 _SCOPE_OR_ASSEMBLY = re.compile(r"[{}]|\b(?:asm|__asm__|__asm)\b")
 _NAMED_SCOPE = re.compile(r"(?:\bnamespace(?:\s+[\w:]+)?|\bextern)\s*$")
-"""What opens a brace that is no body: names in it are still at file scope. The `"C"` of `extern "C"` is masked."""
+"""Precedes a brace that is not a function body: names in it are still at file scope. The `"C"` of `extern "C"` is
+masked."""
 _MAX_HEAD_CHARACTERS = 200
 
 
 @dataclass(frozen=True)
 class Dependence:
-    """What is wrong at a 1-based line."""
+    """A problem at a 1-based line."""
 
     code: str
     message: str
@@ -42,7 +43,7 @@ class Dependence:
 
 
 def build_dependences(reading: str, is_allowed_header: Callable[[str], bool]) -> Iterator[Dependence]:
-    """All of them in a text whose line splices are resolved."""
+    """Return all dependences of a text whose line splices are resolved."""
     code = mask_literals(reading)
     for match in _BUILD_TIME.finditer(code):
         message = f"'{match[0]}' makes another program of every build"
@@ -73,7 +74,7 @@ def _file_questions(reading: str, code: str, is_allowed_header: Callable[[str], 
 
 
 def _pasted_names(code: str) -> Iterator[Dependence]:
-    """Names that may be made by `##` out of words of the text, which no rule for the whole name sees."""
+    """Return forbidden names that `##` could form from words of the text, which no rule for the whole name detects."""
     paste = _PASTE.search(code)
     if paste is None:
         return
@@ -85,7 +86,7 @@ def _pasted_names(code: str) -> Iterator[Dependence]:
 
 
 def _is_made_of(name: str, words: set[str]) -> bool:
-    """Whether words side by side spell the name."""
+    """Return True when concatenated words spell the name."""
     ends = {0}
     for end in range(1, len(name) + 1):
         if any(start in ends and name[start:end] in words for start in range(end)):
@@ -101,7 +102,7 @@ def _false_lines(reading: str) -> Iterator[Dependence]:
 
 
 def _assembly_of_the_host(code: str) -> Iterator[int]:
-    """Where assembly stands outside of every function and class."""
+    """Yield the positions of assembly outside functions and classes."""
     is_named: list[bool] = []
     for match in _SCOPE_OR_ASSEMBLY.finditer(code):
         if match[0] == "{":
@@ -114,7 +115,7 @@ def _assembly_of_the_host(code: str) -> Iterator[int]:
 
 
 def _is_in_a_directive(code: str, position: int) -> bool:
-    """Whether it stands in the text of a macro, which may be used inside a function."""
+    """Return True inside a macro's definition, which may be used in a function."""
     return code[code.rfind("\n", 0, position) + 1 : position].lstrip().startswith(("#", "%:", "??="))
 
 

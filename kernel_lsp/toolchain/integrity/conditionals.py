@@ -1,4 +1,4 @@
-"""Conditions of the preprocessor that another compiler may answer otherwise than NVRTC, which checked the text."""
+"""Detect preprocessor conditions that another compiler may evaluate differently from NVRTC, which checked the text."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _OPERATORS = frozenset(("defined", "true", "false"))
 
 @dataclass(frozen=True)
 class ForeignCondition:
-    """A condition at a 1-based line that asks for `name`, which the text itself does not settle."""
+    """A condition at a 1-based line on `name`, which the text itself does not determine."""
 
     name: str
     line: int
 
 
 def foreign_conditions(text: str) -> tuple[ForeignCondition, ...]:
-    """Conditions on anything but numbers and macros that the text has defined before, outside of all conditions, and
-    that come down to numbers: those on what only a compiler knows, `__CUDA_ARCH__`, `__NVCC__`, `linux` and the like.
-    What they leave out was never compiled when the kernel was checked."""
+    """Return the conditions on compiler-dependent names, such as `__CUDA_ARCH__`, `__NVCC__` and `linux`: on anything
+    but numbers and macros that the text defines before, unconditionally, as numbers. The excluded branches were never
+    compiled when the kernel was checked."""
     own: dict[str, set[str]] = {}
     found: list[ForeignCondition] = []
     depth = 0
@@ -48,12 +48,12 @@ def foreign_conditions(text: str) -> tuple[ForeignCondition, ...]:
 
 
 def _directives(text: str) -> Iterator[tuple[str, str, int]]:
-    """Name, rest and 1-based line of each, line splices resolved."""
+    """Yield the name, rest and 1-based line of each directive, with line splices resolved."""
     code = mask_literals(text).split("\n")
     number = 0
     while number < len(code):
         first, line = number, code[number]
-        # A blank after the backslash is a splice to some compilers and none to others: taken for one.
+        # A blank after the backslash is a splice to some compilers only; treat it as one.
         while line.rstrip().endswith("\\") and number + 1 < len(code):
             number += 1
             line = line.rstrip()[:-1] + code[number]
@@ -63,7 +63,7 @@ def _directives(text: str) -> Iterator[tuple[str, str, int]]:
 
 
 def _is_own(name: str, own: dict[str, set[str]], seen: frozenset[str]) -> bool:
-    """Whether the text settles it: an operator, or a macro of which every definition is settled."""
+    """Return True for names determined by the text: operators, and macros whose every definition is."""
     if name in _OPERATORS or name in seen:
         return True
     return name in own and all(_is_own(inner, own, seen | {name}) for inner in own[name])

@@ -1,7 +1,7 @@
-"""Which variables in device memory a compiled text writes: they would keep state between launches.
+"""Find the variables in device memory that a compiled text writes: they would keep state between launches.
 
-A table that is only read is none, however it was declared; so the rule follows where the address of each variable goes,
-over all functions and through pointers that are variables themselves, without regard to order.
+A read-only table is harmless however it is declared, so the analysis tracks each variable's address, over all functions
+and through pointer variables, ignoring execution order.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from itertools import groupby
 from kernel_lsp.toolchain.integrity.ptx_text import Place, PtxText, Statement, mentioned
 
 READING_FUNCTIONS = frozenset(("vprintf", "__assertfail"))
-"""Functions of the system that get addresses of strings and only read them."""
+"""System functions that receive addresses of strings and only read them."""
 
 _DECLARATION = re.compile(r"^(?:\.\w+\s+)*\.(?:global|const)\b(?P<rest>[^=]*)(?:=(?P<initial>.*))?", re.DOTALL)
 _WRITES = ("st", "atom", "red", "cp", "stmatrix", "multimem", "wmma.store")
 _BRACKETED = re.compile(r"\[([^\]]*)\]")
 
 _Holders = dict[str, frozenset[str]]
-"""Which variables' addresses a register may hold."""
+"""Variables whose addresses each register may hold."""
 
 
 def written_variables(ptx: PtxText) -> list[tuple[str, Place]]:
-    """Each variable of the module that is written, or whose address gets out of sight, with the first place where."""
+    """Return each variable of the module that is written or whose address escapes, with the first location."""
     variables = {name for statement in ptx.statements if (name := _declared(statement))}
     if not variables:
         return []
@@ -42,7 +42,7 @@ def written_variables(ptx: PtxText) -> list[tuple[str, Place]]:
 
 
 def _declared(statement: Statement) -> str | None:
-    """The name that a `.global` declaration gives; None for any other statement."""
+    """Return the name declared by a `.global` statement; None for any other statement."""
     match = _DECLARATION.match(statement.text)
     if match is None:
         return None
@@ -53,7 +53,7 @@ def _declared(statement: Statement) -> str | None:
 
 
 def _points_to(ptx: PtxText, variables: set[str]) -> dict[str, frozenset[str]]:
-    """Variables whose addresses the initial value of another holds, at once or by way of others."""
+    """Return the variables whose addresses are reachable from another's initial value, directly or indirectly."""
     found: dict[str, frozenset[str]] = {name: frozenset() for name in variables}
     for statement in ptx.statements:
         match = _DECLARATION.match(statement.text)
@@ -66,7 +66,7 @@ def _points_to(ptx: PtxText, variables: set[str]) -> dict[str, frozenset[str]]:
 
 @dataclass(frozen=True)
 class _Known:
-    """What holds for the body of `function`. A kernel's parameters come from the launch and hold no variable."""
+    """Facts about the body of `function`. A kernel's parameters come from the launch and hold no variable."""
 
     variables: set[str]
     points_to: Mapping[str, frozenset[str]]
@@ -82,7 +82,7 @@ class _Known:
 
 @dataclass(frozen=True)
 class _Exchanged:
-    """Variables whose address any call hands over, and those whose address any function gives back."""
+    """Variables whose address is passed by any call, and those returned by any function."""
 
     passed: frozenset[str] = frozenset()
     returned: frozenset[str] = frozenset()
@@ -97,7 +97,7 @@ def _exchanged(
     variables: set[str],
     points_to: Mapping[str, frozenset[str]],
 ) -> _Exchanged:
-    """Of all functions: every parameter may hold what any call hands over."""
+    """Compute the exchange over all functions: every parameter may hold what any call passes."""
     passed = _Exchanged()
     while True:
         more = passed
@@ -119,12 +119,12 @@ def _exchanged_by(body: Sequence[Statement], holders: Mapping[str, frozenset[str
             if not READING_FUNCTIONS & statement.names:
                 passed |= arguments
             arguments = frozenset()
-    return _Exchanged(passed, returned=arguments)  # what no call takes is what the function gives back
+    return _Exchanged(passed, returned=arguments)  # operands that are not arguments are the function's results
 
 
 def _holders(body: Sequence[Statement], known: _Known) -> _Holders:
-    """To a fixed point: a result holds what its operands hold, a loaded value what the variables it may be loaded from
-    point to, a parameter what was passed."""
+    """Return the variables that each register may hold, by iteration to a fixed point: a result holds what its operands
+    hold, a loaded value what the source variables point to, a parameter what was passed."""
     holders: _Holders = {variable: frozenset((variable,)) for variable in known.variables}
     changed = True
     while changed:
@@ -172,7 +172,7 @@ def _held(text: str, holders: Mapping[str, frozenset[str]]) -> frozenset[str]:
 
 
 def _written_by(statement: Statement, holders: Mapping[str, frozenset[str]]) -> frozenset[str]:
-    """The variables that a statement writes, or whose address it stores where it can no longer be followed."""
+    """Return the variables that a statement writes, or whose address it stores where it cannot be tracked."""
     if statement.opcode.startswith("st.param") or not _is_write(statement.opcode):
         return frozenset()
     destination = _BRACKETED.search(statement.text)
@@ -181,12 +181,12 @@ def _written_by(statement: Statement, holders: Mapping[str, frozenset[str]]) -> 
 
 
 def _is_on_stack(statement: Statement) -> bool:
-    """Whether it stores to the thread's own stack, where what is loaded again is known."""
+    """Return True for a store to the thread's own stack, whose later loads are tracked."""
     return statement.opcode.startswith("st.local")
 
 
 def _stored(statement: Statement, holders: Mapping[str, frozenset[str]]) -> frozenset[str]:
-    """The variables whose address it stores."""
+    """Return the variables whose address it stores."""
     if not statement.opcode.startswith("st"):
         return frozenset()
     return _held(_BRACKETED.sub(" ", _operands(statement)), holders)

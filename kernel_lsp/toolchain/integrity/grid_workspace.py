@@ -1,8 +1,8 @@
-"""Whether a function uses the driver's grid workspace for the barrier of cooperative groups, and for nothing else.
+"""Check that a function uses the driver's grid workspace only for the barrier of cooperative groups.
 
-`grid_group::sync` (cooperative_groups/details/sync.h) finds a word of the driver's through %envreg1 and %envreg2, adds
-to it, and waits until its top bit is another. The word outlives the launch, so what it holds may not be learnt: only
-whether that one word changed between two looks of one launch may.
+`grid_group::sync` (cooperative_groups/details/sync.h) locates a word of the driver through %envreg1 and %envreg2, adds
+to it, and waits until its top bit changes. The word outlives the launch, so its value must not be observable: only
+whether it changed between two reads in one launch.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from enum import Enum
 from kernel_lsp.toolchain.integrity.ptx_text import PtxText, Statement, mentioned
 
 WORKSPACE_REGISTERS = frozenset(("%envreg1", "%envreg2"))
-"""Halves of its address."""
+"""Halves of the workspace address."""
 
 
 class _Kind(Enum):
-    """What a register holds."""
+    """Kind of value in a register."""
 
     ADDRESS = "the workspace's address, or a half of it"
     BARRIER = "the address of the barrier's word"
@@ -30,15 +30,15 @@ _HALVES_JOINED = re.compile(r"(?:mov\.|cvt\.|bfi\.b64\s+%\w+\s*,\s*%\w+\s*,\s*%\
 _BARRIER_ADDRESS = re.compile(r"add\.s64\s+%\w+\s*,\s*%\w+\s*,\s*4\s*;?$")
 """The word is the second of `struct grid_workspace` (cooperative_groups/details/driver_abi.h)."""
 _LOOK = re.compile(r"(?:ld\.(?:acquire|volatile|relaxed)|atom\.(?:\w+\.)*add)\.(?:\w+\.)*[bsu]32$")
-"""Of the whole word: two widths of one word differ by what it holds."""
+"""Reads of the whole word: reads of two widths would differ by its value."""
 _COPY = re.compile(r"mov\.[bsu](?:32|64)\s+%\w+\s*,\s*%\w+\s*;?$")
 _COMPARED_TO_NULL = re.compile(r"setp\.(?:eq|ne)\.[bsu]64\s+%\w+\s*,\s*%\w+\s*,\s*0\s*;?$")
-"""Only of an address, which has 64 bits."""
+"""Comparison with null, valid only for an address, which has 64 bits."""
 _ADDRESS_OPERAND = re.compile(r"\[(?P<address>[^\]]*)\]")
 
 
 def functions_with_only_a_grid_barrier(ptx: PtxText) -> frozenset[str]:
-    """The functions in which nothing but a grid's barrier comes of the workspace registers."""
+    """Return the functions that use the workspace registers only for a grid barrier."""
     bodies: dict[str, list[Statement]] = {}
     for statement in ptx.statements:
         bodies.setdefault(statement.function, []).append(statement)
@@ -54,7 +54,7 @@ def _is_only_a_barrier(body: Sequence[Statement]) -> bool:
 
 
 def _kinds_of_registers(body: Sequence[Statement]) -> _Kinds:
-    """To a fixed point."""
+    """Infer the kinds by iteration to a fixed point."""
     kinds: _Kinds = dict.fromkeys(WORKSPACE_REGISTERS, _Kind.ADDRESS)
     n_before = 0
     while len(kinds) > n_before:
@@ -84,7 +84,7 @@ def _is_allowed(statement: Statement, kinds: Mapping[str, _Kind]) -> bool:
         return True
     result = _result_kind(statement, kinds)
     if any(kind is not result for kind in results):
-        return False  # a register that holds something else at another time: it cannot be followed
+        return False  # the register has several kinds and cannot be tracked
     if result is None:
         is_null_check = used == {_Kind.ADDRESS} and _COMPARED_TO_NULL.match(statement.text.strip())
         return not used or bool(is_null_check) or _is_change(statement, kinds)
@@ -104,7 +104,7 @@ def _all_followed(statement: Statement, kinds: Mapping[str, _Kind]) -> bool:
 
 
 def _is_change(statement: Statement, kinds: Mapping[str, _Kind]) -> bool:
-    """Whether it says what changed between two looks at the word, and not what the word holds."""
+    """Return True when it yields only the change between two reads of the word, not its value."""
     names = [name for name in statement.source_names if name.startswith("%")]
     looks = [name for name in names if kinds.get(name) is _Kind.WORD]
     return statement.opcode.startswith("xor.") and len(looks) == len(names) == len(set(names)) == 2

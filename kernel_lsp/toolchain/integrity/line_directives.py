@@ -1,5 +1,5 @@
-"""`#line` directives: a text that says its lines are others, or another file's. What is found in it must be shown where
-it is, so the compiler gets the text without them; a text whose code asks for its lines means another program then."""
+"""Handle `#line` directives, which claim other line numbers or another file. Findings need true locations, so the
+compiler gets the text without them; code that uses its own line number would then be a different program."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _ASKS_FOR_ITS_PLACE = re.compile(rf"\b(?:{'|'.join(PLACE_NAMES)}|source_location
 
 
 def line_directives(text: str) -> tuple[int, ...]:
-    """The 1-based lines that hold one, in a text whose line splices are resolved."""
+    """Return the 1-based lines of the directives, in a text whose line splices are resolved."""
     code = mask_literals(text)
     return tuple(code.count("\n", 0, match.start()) + 1 for match in _LINE_DIRECTIVE.finditer(code))
 
 
 def asks_for_its_place(text: str) -> bool:
-    """Whether its code depends on the number of a line or the name of its file."""
+    """Return True when the code depends on its line number or file name."""
     return _ASKS_FOR_ITS_PLACE.search(mask_literals(text)) is not None
 
 
 def without_line_directives(text: str) -> str:
-    """The text with empty lines in their places. One that goes over several lines stays."""
+    """Blank the directives; one that spans several lines stays."""
     lines = text.split("\n")
     for number in line_directives(text):
         if not lines[number - 1].rstrip().endswith("\\"):

@@ -1,4 +1,4 @@
-"""CUDA text with what is not code blanked out, so that simple rules read only code. Line and column stay true."""
+"""Blank comments and literals of CUDA text, so that simple rules see only code. Preserves lines and columns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NOT_CODE = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-"""A number is code; it is here because its digit separators look like the quotes of a character."""
+"""Includes numbers, which are code, because their digit separators look like quotes."""
 _GLOBAL_FUNCTION = re.compile(
     r"\b__global__\b[^;{}]{0,500}?\b(?P<name>[A-Za-z_]\w*)\s*\((?=[^;{}]{0,4000}\)[^;{}()]{0,200}\{)"
 )
@@ -29,18 +29,18 @@ _LAUNCH_BOUNDS = re.compile(
 
 @lru_cache(maxsize=4)
 def mask_comments(text: str) -> str:
-    """`text` with every comment replaced by spaces; string literals stay."""
+    """Replace every comment in `text` by spaces; string literals stay."""
     return _NOT_CODE.sub(lambda match: blanked(match[0]) if match.lastgroup in _COMMENTS else match[0], text)
 
 
 @lru_cache(maxsize=4)
 def mask_literals(text: str) -> str:
-    """`text` with every comment, string and character literal replaced by spaces."""
+    """Replace every comment, string and character literal in `text` by spaces."""
     return _NOT_CODE.sub(lambda match: match[0] if match.lastgroup == "number" else blanked(match[0]), text)
 
 
 def kernel_at_line(text: str, line: int) -> str | None:
-    """The `__global__` function whose text spans the 1-based `line`; None outside of all."""
+    """Return the `__global__` function that contains the 1-based `line`; None outside of all."""
     for name, first, last in kernel_spans(text):
         if first <= line <= last:
             return name
@@ -49,7 +49,7 @@ def kernel_at_line(text: str, line: int) -> str | None:
 
 @lru_cache(maxsize=8)
 def kernel_spans(text: str) -> tuple[tuple[str, int, int], ...]:
-    """Name, first line and last line (1-based) of each `__global__` function that has a body."""
+    """Return name, first line and last line (1-based) of each `__global__` function with a body."""
     code = _LAUNCH_BOUNDS.sub(lambda match: blanked(match[0]), mask_literals(text))
     spans = []
     for match in _GLOBAL_FUNCTION.finditer(code):

@@ -1,4 +1,4 @@
-"""Whether two candidates are the same program: PTX without what does not run."""
+"""Identify equal programs: hash PTX without the parts that do not run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _REGISTER = re.compile(r"%[a-z]+\d+|\$L_\w+|[\w$]+_param_\d+")
 
 
 def program_hash(ptx: str) -> str:
-    """Hash of the instructions: lines, comments, names of kernels, registers, labels and parameters play no part."""
+    """Hash the instructions, ignoring lines, comments and the names of kernels, registers, labels and parameters."""
     text = _NOT_RUN.sub("", _SECTION.sub("", _COMMENT.sub("", ptx)))
     renamed: dict[str, str] = {name: f"@{position}" for position, name in enumerate(_ENTRY.findall(text))}
 

@@ -1,4 +1,4 @@
-"""PTX as statements with their source lines, for audits. It reads any PTX and judges nothing."""
+"""Parse PTX into statements with source lines, for audits. Accepts any PTX."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache
 from kernel_lsp.source.blanks import blanked
 
 N_REMEMBERED = 8
-"""Texts: several looks at one candidate read the same."""
+"""Cached texts: several checks of one candidate read the same PTX."""
 _COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?(?:\*/|\Z)|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 _FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', re.MULTILINE)
 _LOC = re.compile(r"^\.loc\s+(\d+)\s+(\d+)\s+(\d+)(?:.*?\binlined_at\s+(\d+)\s+(\d+)\s+(\d+))?")
@@ -18,7 +18,7 @@ _HEADER = re.compile(r"\.(?P<kind>entry|func)\b(?P<rest>.*)", re.DOTALL)
 _GUARD = re.compile(r"^@\s*!?\s*(?P<predicate>[%$\w]+)\s+")
 _LABELS = re.compile(r"^(?:[$%\w]+\s*:(?!:)\s*)+")
 _SECTION = re.compile(r"\.section\s+\.debug_\w+\s*\{[^{}]*\}")
-"""Debug information, which holds bytes and labels. A section of any other name stays and is read as statements."""
+"""Debug information, which holds bytes and labels. Sections with other names are read as statements."""
 _PIECE = re.compile(r"[{};]|[^{};]+")
 _LABEL = re.compile(r"[$%\w]+")
 _FIRST_OPERAND = re.compile(r"\s*(\{[^}]*\}\s*|[^,\[]*)(,)")
@@ -27,7 +27,7 @@ _MENTIONED = re.compile(r"[%$A-Za-z_][\w$]*(?:\.[xyzw]\b)?")
 
 @dataclass(frozen=True)
 class Place:
-    """Where in the user's file: 1-based; None where there is no such line, or no column."""
+    """Location in the user's file, 1-based; None for an unknown line or column."""
 
     line: int | None
     column: int | None
@@ -35,8 +35,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Statement:
-    """Text up to a semicolon, without guard, label and comments. `function` is the symbol it is in, or empty; `guard`
-    the predicate that it runs under, or empty; `labels` are those right before it."""
+    """Text up to a semicolon, without guard, label and comments. `function` is the enclosing symbol, or empty; `guard`
+    is its predicate, or empty; `labels` are those directly before it."""
 
     text: str
     function: str
@@ -50,24 +50,24 @@ class Statement:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """All that it mentions."""
+        """Return all names in it."""
         return frozenset(mentioned(self.text))
 
     @cached_property
     def results(self) -> tuple[str, ...]:
-        """The registers that it sets; none for a store."""
+        """Return the registers that it sets; none for a store."""
         first, comma, _ = self._split()
         return tuple(mentioned(first)) if comma and not self._is_store else ()
 
     @cached_property
     def sources(self) -> str:
-        """Its operands but for the results."""
+        """Return its operands except the results."""
         first, comma, rest = self._split()
         return rest if comma and not self._is_store else f"{first},{rest}"
 
     @cached_property
     def source_names(self) -> tuple[str, ...]:
-        """What its sources mention, in order."""
+        """Return the names in its sources, in order."""
         return tuple(mentioned(self.sources))
 
     @property
@@ -82,7 +82,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class PtxText:
-    """The statements of all functions, and the symbols of those that can be launched."""
+    """The statements of all functions, and the symbols of the kernels."""
 
     statements: tuple[Statement, ...]
     entries: tuple[str, ...]
@@ -90,7 +90,7 @@ class PtxText:
 
 @lru_cache(maxsize=N_REMEMBERED)
 def read_ptx(ptx: str, file_name: str) -> PtxText:
-    """The statements of `ptx`; their lines are of the file called `file_name`."""
+    """Parse `ptx`; its lines refer to the file called `file_name`."""
     user_files = user_file_numbers(ptx, file_name)
     reader = _Reader(user_files)
     for line in _SECTION.sub("", _blank_comments(ptx)).splitlines():
@@ -99,12 +99,12 @@ def read_ptx(ptx: str, file_name: str) -> PtxText:
 
 
 def user_file_numbers(ptx: str, file_name: str) -> frozenset[str]:
-    """The numbers that `.loc` gives the user's file."""
+    """Return the numbers that `.loc` uses for the user's file."""
     return frozenset(number for number, path in _FILE.findall(ptx) if f"/{path}".endswith(f"/{file_name}"))
 
 
 def place_of(loc: str, user_files: frozenset[str]) -> Place | None:
-    """What a `.loc` line says: the place in the user's file, that of the call when inlined; None for other text."""
+    """Return the location of a `.loc` line in the user's file, that of the call when inlined; None for other text."""
     match = _LOC.match(loc)
     if match is None:
         return None
@@ -118,7 +118,7 @@ def place_of(loc: str, user_files: frozenset[str]) -> Place | None:
 
 
 class _Reader:
-    """Collects statements line by line. A function's header ends at its brace, all else at semicolons."""
+    """Collect statements line by line. A function's header ends at its brace, all else at semicolons."""
 
     def __init__(self, user_files: frozenset[str]) -> None:
         self._user_files = user_files
@@ -150,7 +150,7 @@ class _Reader:
             self._pending += " " + piece
 
     def _is_operand_brace(self) -> bool:
-        """A vector operand ``{%f1, %f2}`` or an initializer: a brace within a statement that has begun."""
+        """Return True for a brace within a statement: a vector operand ``{%f1, %f2}`` or an initializer."""
         text = _LABELS.sub("", self._pending.strip())
         return bool(text) and not _HEADER.search(text)
 
@@ -185,7 +185,7 @@ class _Reader:
             self.statements.append(Statement(" ".join(text.split()), self._function, self._place, predicate, labels))
 
     def _take_labels(self) -> str:
-        """Keep the labels that what is pending begins with for the next statement; what follows them."""
+        """Move leading labels of the pending text to the next statement; return the rest."""
         pending = self._pending.strip()
         if match := _LABELS.match(pending):
             self._labels += tuple(_LABEL.findall(match[0]))
@@ -194,20 +194,19 @@ class _Reader:
 
 
 def _function_name(rest: str) -> str:
-    """``.func (.param .b32 r) name(...)`` or ``.entry name(...)``."""
+    """Return the name in ``.func (.param .b32 r) name(...)`` or ``.entry name(...)``."""
     without_result = re.sub(r"^\s*\([^)]*\)", "", rest)
     match = re.match(r"\s*([$%\w]+)", without_result)
     return match[1] if match else ""
 
 
 def _blank_comments(text: str) -> str:
-    """A string may look like a comment, and a comment like a string. What a string holds is no code, but the path of a
-    `.file` is wanted."""
+    """Blank comments, and strings except the path of a `.file`. A string may look like a comment, and vice versa."""
     return _COMMENT_OR_STRING.sub(
         lambda match: re.sub(r"[{};]", " ", match[0]) if match[0][0] == '"' else blanked(match[0]), text
     )
 
 
 def mentioned(text: str) -> Iterator[str]:
-    """The names in a piece of a statement: registers, variables, labels, special registers."""
+    """Return the names in part of a statement: registers, variables, labels, special registers."""
     yield from _MENTIONED.findall(text)

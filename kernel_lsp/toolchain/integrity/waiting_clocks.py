@@ -1,8 +1,8 @@
-"""Whether a function reads the time only to pace a wait: to sleep longer, the longer it has waited.
+"""Check that a function reads clocks only to pace a wait: to sleep longer, the longer it has waited.
 
-So do the waits of libcu++ (``cuda::barrier``, ``cuda::pipeline``): between two looks at a barrier they compare clocks
-and sleep. Nothing that such a function computes depends on time, as long as what comes of a clock goes into arithmetic,
-into how long it sleeps, and into branches whose two ways do nothing else before they meet.
+The waits of libcu++ (``cuda::barrier``, ``cuda::pipeline``) do so: between two polls of a barrier they compare clocks
+and sleep. The results of such a function are independent of time if values derived from a clock are used only in
+arithmetic, in the duration of sleeps, and in branches whose two paths do nothing else before they join.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _ARITHMETIC = frozenset([*_OF_NUMBERS.split(), "setp", "selp"])
 _SLEEP, _BRANCH = "nanosleep", "bra"
 _JUMP = re.compile(r"bra(?:\.uni)?\s+(?P<target>[$%\w]+)$")
 END, UNKNOWN = -1, -2
-"""Where a way leaves its function, and where it cannot be followed."""
+"""Targets of control flow: the function's end, and an unknown address."""
 
 
 def functions_that_only_pace_waits(ptx: PtxText) -> frozenset[str]:
-    """The functions that read a clock, and in which nothing but the length of sleeps comes of it."""
+    """Return the functions that read a clock and use it only for the duration of sleeps."""
     bodies: dict[str, list[Statement]] = {}
     for statement in ptx.statements:
         bodies.setdefault(statement.function, []).append(statement)
@@ -30,7 +30,7 @@ def functions_that_only_pace_waits(ptx: PtxText) -> frozenset[str]:
 
 
 class _Body:
-    """One function. Registers are followed by name, wherever they are set: more seems to come of time than does."""
+    """One function. Registers are tracked by name, ignoring order, which overestimates those derived from time."""
 
     def __init__(self, statements: Sequence[Statement]) -> None:
         self._statements = statements
@@ -39,13 +39,14 @@ class _Body:
         self._only_slept = self._registers_only_slept()
 
     def only_paces_waits(self) -> bool:
-        """Whether time goes nowhere but into sleeps."""
+        """Return True when time affects nothing but sleeps."""
         return bool(self._timed) and all(map(self._is_harmless, range(len(self._statements))))
 
     # --- below: what comes of a clock
 
     def _registers_of_time(self) -> frozenset[str]:
-        """To a fixed point. What is set under a predicate that came of time came of time, too."""
+        """Return the registers derived from time, by iteration to a fixed point. Values set under a predicate derived
+        from time are included."""
         found: set[str] = set()
         n_before = -1
         while len(found) > n_before:
@@ -56,7 +57,7 @@ class _Body:
         return frozenset(found)
 
     def _registers_only_slept(self) -> frozenset[str]:
-        """Those that nothing but a sleep reads."""
+        """Return the registers read by nothing but sleeps."""
         read: dict[str, bool] = {}
         for each in self._statements:
             for name in (*each.source_names, *([each.guard] if each.guard else [])):
@@ -64,7 +65,7 @@ class _Body:
         return frozenset(name for name, is_slept in read.items() if is_slept)
 
     def _uses(self, statement: Statement, timed: Collection[str]) -> bool:
-        """Of what is no arithmetic, any operand may be read."""
+        """Return True when the statement reads a time value; any operand of a non-arithmetic statement may be read."""
         operands = statement.sources if _kind(statement) in _ARITHMETIC else statement.text
         names = (*mentioned(operands), statement.guard)
         return any(name in timed or name.startswith(CLOCK_REGISTERS) for name in names)
@@ -80,7 +81,7 @@ class _Body:
         return self._is_pacing(index)
 
     def _is_pacing(self, index: int) -> bool:
-        """It sets what came of time, or what is only slept, or sleeps."""
+        """Return True when it sets a time value, or one that is only slept, or sleeps."""
         statement = self._statements[index]
         if statement.opcode.startswith("."):
             return True
@@ -90,7 +91,7 @@ class _Body:
         return is_arithmetic and all(name in self._timed | self._only_slept for name in statement.results)
 
     def _ends(self, index: int) -> set[int]:
-        """The first statements, on all ways from a branch, that do more than pace; ways that go round end nowhere."""
+        """Return the first statements on all paths from a branch that do more than pace; loops have none."""
         ends: set[int] = set()
         seen: set[int] = set()
         ways = self._next(index)
@@ -113,7 +114,7 @@ class _Body:
         return self._is_pacing(index)
 
     def _next(self, index: int) -> list[int]:
-        """Where control goes after a statement; a branch that cannot be followed may go anywhere."""
+        """Return the successors of a statement; an unresolved branch may go anywhere."""
         statement = self._statements[index]
         following = index + 1 if index + 1 < len(self._statements) else END
         if _kind(statement) != _BRANCH:

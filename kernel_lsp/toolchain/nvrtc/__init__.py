@@ -1,1 +1,1 @@
-"""NVRTC: finds it, compiles in a process that can be killed, reads its log, caches builds by content."""
+"""NVRTC: find it, compile in a process that can be killed, parse its log, cache builds by content."""

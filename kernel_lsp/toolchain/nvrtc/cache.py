@@ -1,7 +1,7 @@
-"""Compiled kernels kept on disk by content, for all runs and processes of a user.
+"""Cache of compiled kernels on disk by content, shared by all runs and processes of a user.
 
-An entry is one file: a line with the SHA-256 of the rest, then the outcome as JSON. It appears by rename, so a reader
-sees a whole entry or none, whoever is killed when. Losing an entry costs one compile.
+An entry is one file: a line with the SHA-256 of the rest, then the outcome as JSON. It is created by rename, so a
+reader sees a whole entry or none, even if the writer is killed. A lost entry costs one compile.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _OUTCOME: TypeAdapter[Built | BuildFailed] = TypeAdapter(BuildOutcome)
 
 
 class BuildCache:
-    """Outcomes of compiles under a directory, up to about `max_bytes`; the entries longest unused go first.
+    """Compile outcomes under a directory, up to about `max_bytes`, with least recently used entries evicted first.
 
-    It never raises: what cannot be read is a miss, and after a write that fails (said once) it only reads.
+    Never raises: an unreadable entry is a miss, and after a failed write (logged once) it is read-only.
     """
 
     def __init__(self, directory: Path, *, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
@@ -43,7 +43,7 @@ class BuildCache:
         self._serial = itertools.count()
 
     def get(self, key: str) -> Built | BuildFailed | None:
-        """The outcome kept under `key`; None when there is none that is whole."""
+        """Return the outcome stored under `key`; None when it is missing or damaged."""
         path = self._path(key)
         try:
             checksum, _, payload = path.read_bytes().partition(b"\n")
@@ -57,7 +57,7 @@ class BuildCache:
         return outcome.model_copy(update={"from_cache": True}) if isinstance(outcome, Built) else outcome
 
     def put(self, key: str, outcome: Built | BuildFailed) -> None:
-        """Keep `outcome` under `key`, if the disk allows."""
+        """Store `outcome` under `key`, if the disk allows."""
         if not self._writable:
             return
         payload = outcome.model_dump_json().encode()
@@ -85,7 +85,7 @@ class BuildCache:
             raise
 
     def _prune(self) -> None:
-        """Delete what a killed writer left, and the oldest entries when there are too many bytes."""
+        """Delete files of killed writers, and the oldest entries beyond the size limit."""
         entries = sorted(self._entries())
         total = sum(size for _, size, _ in entries)
         if total <= self._max_bytes:
@@ -98,7 +98,7 @@ class BuildCache:
                 total -= size
 
     def _entries(self) -> Iterator[tuple[float, int, Path]]:
-        """Last use, bytes and path of every entry. Another process may delete any of them meanwhile."""
+        """Return last use, bytes and path of every entry. Other processes may delete entries at any time."""
         for path in self._directory.glob("*/*"):
             with contextlib.suppress(OSError):
                 status = path.stat()
@@ -109,7 +109,7 @@ class BuildCache:
 
 
 def content_key(*parts: str) -> str:
-    """SHA-256 over the parts with their lengths, so that no two lists of parts share a key by joining."""
+    """Return the SHA-256 of the parts with their lengths, so that different lists never share a key."""
     digest = hashlib.sha256()
     for part in parts:
         data = part.encode(errors="surrogatepass")

@@ -1,4 +1,4 @@
-"""CUDA text to PTX and ptxas facts, in a compiler process that can be killed.
+"""Compile CUDA text to PTX and ptxas facts, in a compiler process that can be killed.
 
     async with Compiler(toolchain, cache=cache) as compiler:
         outcome = await compiler.compile(BuildRequest(text=..., name_expressions=("rms_norm_rows<256>",)))
@@ -42,20 +42,20 @@ NVCC_CONSTANTS = (
     *("-DM_2_SQRTPI=1.12837916709551257390", "-DM_LOG2E=1.4426950408889634074"),
     *("-DM_LN2=0.69314718055994530942", "-DINT_MAX=0x7fffffff"),
 )
-"""What nvcc's own headers define without being asked, and kernels that were written for nvcc use."""
+"""Macros that nvcc's own headers define implicitly, used by kernels written for nvcc."""
 FIXED_WIDTH = ("int8_t", "int16_t", "int32_t", "int64_t", "intptr_t")
 FIXED_WIDTH_HEADER = "--pre-include=cuda/std/cstdint"
-"""nvcc's own headers bring int64_t and the like, too."""
+"""nvcc's own headers also provide int64_t and similar types."""
 SHORT_TYPES = re.compile(r"\b(?:uint|ushort)\b")
 SHORT_TYPES_HEADER = "short_types.h"
 SHORT_TYPES_TEXT = "typedef unsigned short ushort; typedef unsigned int uint;\n"
-"""And these, by way of the C library's."""
+"""Types that nvcc provides through the C library's headers."""
 DEFAULT_OPTIONS = ("--std=c++17", "-lineinfo", "-default-device", "--ptxas-options=-v", *NVCC_CONSTANTS)
-"""Never fast-math: it would change results without the text saying so."""
+"""Excludes fast-math, which would change results silently."""
 MAX_TEXT_BYTES = 4 << 20
 MAX_LOG_CHARACTERS = 20_000
 CACHE_FORMAT = "5"
-"""Raised when a stored outcome would no longer be what a compile gives."""
+"""Cache format, raised when stored outcomes become outdated."""
 
 _NVRTC_INVALID_OPTION = 5  # nvrtcResult in <nvrtc.h>
 _NVRTC_OUT_OF_MEMORY = 1
@@ -64,8 +64,8 @@ _NAME_EXPRESSION = re.compile(r"&?[A-Za-z_:][\w:<>,&*()+\-/%. =!|^~]*")
 
 
 class BuildRequest(Noun):
-    """What to compile. `name_expressions` are the C++ names to look symbols up for, e.g. ``rms_norm_rows<256>``;
-    templates are instantiated by being named. `architecture` is a real one such as ``sm_90``."""
+    """A compile request. `name_expressions` are the C++ names to resolve to symbols, e.g. ``rms_norm_rows<256>``;
+    naming a template instantiates it. `architecture` is a real one such as ``sm_90``."""
 
     text: str
     file_name: str = "kernel.cu"
@@ -86,7 +86,7 @@ class Compiler:
         deadline_s: float = DEFAULT_DEADLINE_S,
         sandbox: SandboxLevel | None = None,
     ) -> None:
-        """`sandbox` is how the processes are confined; None takes the strongest level that this machine has."""
+        """`sandbox` is the processes' confinement level; None selects the strongest of this machine."""
         self.toolchain = toolchain
         parts = (toolchain.nvrtc.parent, toolchain.nvrtc.resolve().parent, *toolchain.include_directories)
         self._confinement = compiler_confinement(
@@ -105,11 +105,11 @@ class Compiler:
             await self._idle.pop().close()
 
     async def compile(self, request: BuildRequest) -> Built | BuildFailed | TimedOut:
-        """Compile one text. The user's text reaches no file and the compiler no file but the toolkit's headers.
+        """Compile one text. The text is not written to a file, and the compiler reads only the toolkit's headers.
 
-        Where the text needs what one architecture alone has it is compiled for ``sm_90a`` in place of ``sm_90``; the
-        build says so. Raises SettingError for an architecture that is no architecture, EnvironmentProblem when the
-        compiler does not start or does not know the architecture.
+        A text that needs architecture-specific features is compiled for ``sm_90a`` in place of ``sm_90``, which the
+        build records. Raises SettingError for an invalid architecture, EnvironmentProblem when the compiler does not
+        start or does not know the architecture.
         """
         own = own_architecture(request.architecture)
         if own and asks_for_own(request.text):
@@ -142,14 +142,14 @@ class Compiler:
                 answer = await self._ask_one(self._idle.pop(), message)
                 if not isinstance(answer, Died):
                     return answer
-            # A warm process may have been killed while it was idle: only a fresh one that dies blames the text.
+            # A warm process may have been killed while idle: only the death of a fresh one is the text's fault.
             return await self._ask_one(await self._start(), message)
 
     async def _ask_one(self, conversation: Conversation, message: Mapping[str, Any]) -> Answered | Died | Overran:
         try:
             return await conversation.ask(message, deadline_s=self._deadline_s)
         finally:
-            # After a death, a missed deadline or a cancelled wait the conversation is over.
+            # After a death, a missed deadline or a cancelled wait the conversation cannot continue.
             if conversation.is_alive:
                 self._idle.append(conversation)
 
@@ -180,7 +180,7 @@ async def compile_cuda(
     deadline_s: float = DEFAULT_DEADLINE_S,
     cache: BuildCache | None = None,
 ) -> Built | BuildFailed | TimedOut:
-    """Compile one text in a process of its own. For many, keep a `Compiler`."""
+    """Compile one text in a new process. For many, keep a `Compiler`."""
     request = BuildRequest(text=text, file_name=file_name, name_expressions=name_expressions, architecture=architecture)
     async with Compiler(toolchain, cache=cache, n_processes=1, deadline_s=deadline_s) as compiler:
         return await compiler.compile(request)
@@ -190,7 +190,7 @@ async def compile_cuda(
 
 
 def _refuse(request: BuildRequest) -> tuple[Finding, ...]:
-    """Why this text never reaches the compiler; empty when it may."""
+    """Return the reasons to reject this text before compiling; empty if acceptable."""
     if not _ARCHITECTURE.fullmatch(request.architecture):
         raise SettingError(f"'{request.architecture}' is not an architecture", next_step="use one such as sm_90")
     if "\0" in request.text or not _is_encodable(request.text):
@@ -249,7 +249,7 @@ def _outcome(
 
 
 def _died(returncode: int, stderr: str) -> BuildFailed:
-    """A crash of the compiler is the text's fault unless the library did not even load."""
+    """Attribute a compiler crash to the text, unless the library failed to load."""
     if "OSError" in stderr:
         raise EnvironmentProblem(
             f"NVRTC does not load: {stderr.strip().splitlines()[-1]}", next_step="run `kernel-lsp doctor`"

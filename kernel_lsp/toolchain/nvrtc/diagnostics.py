@@ -1,4 +1,4 @@
-"""What NVRTC and ptxas print, as findings and facts."""
+"""Parse the output of NVRTC and ptxas into findings and facts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kernel_lsp.toolchain.integrity.ptx_text import Place, place_of, user_file_n
 MAX_FINDINGS = 100
 STATIC_SHARED_BYTES_LIMIT = 48 << 10  # CUDA C++ Programming Guide, compute capabilities: static shared memory per block
 NAME_MAP_FILE = "__nv_name_map"
-"""The file that NVRTC says an error in a name expression is in."""
+"""File name in NVRTC's errors about a name expression."""
 
 _HEADING = re.compile(
     r"^(?P<file>[^\s(][^(\n]*)\((?P<line>\d+)\): "
@@ -41,9 +41,10 @@ _SHARED = re.compile(r"(?P<bytes>\d+)(?:\+\d+)? bytes smem")
 def compiler_findings(
     log: str, text: str, file_name: str, include_directories: Sequence[Path] = ()
 ) -> tuple[Finding, ...]:
-    """NVRTC's errors, warnings and remarks about `text`, in its order, at most `MAX_FINDINGS`.
+    """Return NVRTC's errors, warnings and remarks about `text`, in order, at most `MAX_FINDINGS`.
 
-    What it says of a header is put on the user's line that led there, with the header's place in the message.
+    A message about a header is assigned to the user's line that includes it, with the header's location in the
+    message.
     """
     place = _Place(text, file_name, tuple(f"{directory}/" for directory in include_directories))
     findings = _without_repeats(_finding(diagnostic, place) for diagnostic in _diagnostics(log))
@@ -53,7 +54,7 @@ def compiler_findings(
 def assembler_findings(
     log: str, ptx: str, text: str, file_name: str, kernels: Mapping[str, str]
 ) -> tuple[Finding, ...]:
-    """What ptxas refuses or warns of, on the source line that the PTX line came from. `kernels`: symbol -> name."""
+    """Return ptxas's errors and warnings, with the source line of each PTX line. `kernels`: symbol -> name."""
     findings = list(_assembler_lines(log, ptx, text, file_name, kernels))
     for facts in kernel_facts(log, kernels):
         if facts.shared_bytes > STATIC_SHARED_BYTES_LIMIT:
@@ -62,7 +63,7 @@ def assembler_findings(
 
 
 def kernel_facts(log: str, kernels: Mapping[str, str]) -> tuple[KernelFacts, ...]:
-    """ptxas's ``-v`` lines, per entry. `kernels` maps symbols to name expressions."""
+    """Parse ptxas's ``-v`` lines, per entry. `kernels` maps symbols to name expressions."""
     entries: dict[str, dict[str, int]] = {}
     current: dict[str, int] = {}
     for line in log.splitlines():
@@ -84,7 +85,7 @@ def kernel_facts(log: str, kernels: Mapping[str, str]) -> tuple[KernelFacts, ...
 
 @dataclass(frozen=True)
 class _Diagnostic:
-    """A heading with the lines that follow it: the source line, a caret under it, and where it was instantiated."""
+    """A heading with its following lines: the source line, a caret under it, and the template instantiations."""
 
     file: str
     line: int
@@ -146,7 +147,7 @@ def _finding(diagnostic: _Diagnostic, place: _Place) -> Finding:
 
 
 def _related(diagnostic: _Diagnostic, place: _Place) -> Iterator[RelatedPlace]:
-    """The header that it is in, and every place that a template was instantiated at on the way."""
+    """Return the header location, and every template instantiation leading there."""
     if diagnostic.file not in (place.file_name, ""):
         yield RelatedPlace(message=diagnostic.message, file=diagnostic.file, line=diagnostic.line)
     for context in diagnostic.following:
@@ -181,7 +182,7 @@ def _context_suffix(diagnostic: _Diagnostic) -> str:
 
 
 def _in_header(diagnostic: _Diagnostic, place: _Place) -> tuple[int | None, str]:
-    """The user's line that led into the header, and a message that says so."""
+    """Return the user's line that includes the header, and a message with the header."""
     header = _short(diagnostic.file, place)
     line, include = _include_of(header, place)
     message = f"{diagnostic.message} (in {header}, line {diagnostic.line}"
@@ -196,7 +197,7 @@ def _short(file: str, place: _Place) -> str:
 
 
 def _include_of(header: str, place: _Place) -> tuple[int | None, str]:
-    """The user's `#include` of this header; else the last before the trouble is not known, so the first."""
+    """Return the user's `#include` of this header, or else the first one, since the true one is unknown."""
     includes = list(_INCLUDE.finditer(mask_comments(place.text)))
     exact = [match for match in includes if match["name"] == header]
     same_folder = [match for match in includes if match["name"].split("/")[0] == header.split("/")[0]]
@@ -214,7 +215,7 @@ def _instantiation_line(diagnostic: _Diagnostic, place: _Place) -> int | None:
 
 
 def _column(following: Sequence[str]) -> int | None:
-    """1-based, from the caret under the quoted source line; the quote is indented by two."""
+    """Return the 1-based column from the caret under the quoted source line, which is indented by two."""
     for line in following:
         if line.strip() == "^":
             return max(1, line.index("^") - 1)
@@ -255,7 +256,7 @@ def _assembler_finding(message: str, kind: str, file_name: str, place: Place, te
 
 
 def _source_of(ptx: str, ptx_line: int, file_name: str) -> Place:
-    """What the last `.loc` before a PTX line says."""
+    """Return the location given by the last `.loc` before a PTX line."""
     user_files = user_file_numbers(ptx, file_name)
     for line in reversed(ptx.splitlines()[:ptx_line]):
         if place := place_of(line.strip(), user_files):
@@ -283,7 +284,7 @@ def _too_much_shared(facts: KernelFacts, file_name: str) -> Finding:
 
 
 def _name(symbol: str, kernels: Mapping[str, str]) -> str:
-    """The name expression of a symbol; else the plain name in it (Itanium ABI: ``_Z<length><name>``)."""
+    """Return the name expression of a symbol, else the plain name in it (Itanium ABI: ``_Z<length><name>``)."""
     if symbol in kernels:
         return kernels[symbol]
     match = re.match(r"_Z(\d+)", symbol)
@@ -303,7 +304,7 @@ def _facts(symbol: str, kernel: str, numbers: Mapping[str, int]) -> KernelFacts:
 
 
 def _without_repeats(findings: Iterable[Finding]) -> list[Finding]:
-    """The first of each; NVRTC says one bad name expression three times."""
+    """Remove duplicates; NVRTC reports one bad name expression three times."""
     seen: dict[tuple[object, ...], Finding] = {}
     for finding in findings:
         subject = finding.kernel if finding.code == "no-such-kernel" else finding.message

@@ -1,7 +1,7 @@
-"""Where the CUDA compiler is: NVRTC and the headers that belong to it.
+"""Locate the CUDA compiler: NVRTC and its headers.
 
-The first place that holds both wins, in the order of `find_toolchain`. Nothing is loaded to find out: file names and
-one `#define` give the versions.
+The first location with both is used, in the order of `find_toolchain`. Nothing is loaded: file names and one `#define`
+give the versions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from kernel_lsp.core.model import Noun
 from kernel_lsp.errors import EnvironmentProblem
 
 MINIMUM_VERSION = (12, 0)
-"""NVRTC before CUDA 12 has another file naming, and no `-default-device` that works with `cuda/std`."""
+"""Minimum CUDA version: earlier NVRTC files are named differently, and their `-default-device` fails with
+`cuda/std`."""
 INSTALL_COMMAND = "pip install 'kernel_lsp[cuda]'"
 TOOLKIT_PARENT = Path("/usr/local")
 LIBRARY_DIRECTORIES = ("lib64", "lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib")
@@ -32,8 +33,8 @@ VERSION_HEADER_CHARACTERS = 64 << 10
 
 
 class Toolchain(Noun):
-    """A CUDA compiler with its headers. `version` is ``major.minor`` of both. `passed_over` says which places were
-    looked at before and why they would not do."""
+    """A CUDA compiler with its headers. `version` is ``major.minor`` of both. `passed_over` lists the locations
+    rejected before, with reasons."""
 
     nvrtc: Path
     builtins: Path
@@ -49,9 +50,9 @@ def find_toolchain(
     user_site_packages: Sequence[Path] = (),
     toolkit_parent: Path = TOOLKIT_PARENT,
 ) -> Toolchain:
-    """The compiler to use: `explicit` (a toolkit's root) and nothing else when given; else $CUDA_HOME and $CUDA_PATH,
-    the toolkit of the nvcc on PATH, /usr/local/cuda*, the wheels beside this interpreter, the wheels in
-    `user_site_packages` (torch's own).
+    """Find the compiler: only `explicit` (a toolkit's root) when given; else $CUDA_HOME and $CUDA_PATH, the toolkit of
+    the nvcc on PATH, /usr/local/cuda*, the wheels of this interpreter, the wheels in `user_site_packages` (torch's
+    own).
 
     Raises EnvironmentProblem when there is none, with the command that installs one.
     """
@@ -71,7 +72,7 @@ def find_toolchain(
 
 
 class _Place:
-    """Somewhere a toolchain may be. `include_sets` are alternatives."""
+    """A possible location of a toolchain. `include_sets` are alternatives."""
 
     def __init__(self, origin: str, libraries: Iterable[Path], include_sets: Iterable[tuple[Path, ...]]) -> None:
         self.origin = origin
@@ -104,7 +105,7 @@ def _places(user_site_packages: Sequence[Path], toolkit_parent: Path) -> Iterato
 
 
 def _toolkit_order(root: Path) -> tuple[bool, tuple[int, ...]]:
-    """`/usr/local/cuda` is the administrator's choice; after it the newest."""
+    """Order toolkits: `/usr/local/cuda`, the administrator's choice, then the newest first."""
     return (root.name != "cuda", tuple(-int(part) for part in re.findall(r"\d+", root.name)))
 
 
@@ -133,7 +134,7 @@ def _wheels(origin: str, nvidia: Path) -> _Place:
 
 
 def _inspect(place: _Place) -> Toolchain | str:
-    """The toolchain at a place, or why there is none."""
+    """Return the toolchain at a location, or the reason why there is none."""
     libraries = [found for directory in place.libraries if (found := _nvrtc_in(directory))]
     if not libraries:
         return "has no libnvrtc with its builtins"
@@ -161,7 +162,8 @@ def _inspect(place: _Place) -> Toolchain | str:
 
 
 def _nvrtc_in(directory: Path) -> tuple[Path, Path, tuple[int, int]] | None:
-    """NVRTC, its builtins, and their version. The builtins' file name holds major and minor, NVRTC's only the major."""
+    """Return NVRTC, its builtins, and their version. The builtins' file name has major and minor, NVRTC's only the
+    major."""
     by_version: dict[tuple[int, int], Path] = {}
     for path in directory.glob("libnvrtc-builtins.so.*"):
         if match := re.fullmatch(r"libnvrtc-builtins\.so\.(\d+)\.(\d+)", path.name):
@@ -186,7 +188,7 @@ def _header_version(directories: Sequence[Path]) -> tuple[int, int] | None:
 
 
 def _with_cccl(directories: Sequence[Path]) -> tuple[Path, ...]:
-    """CUDA 13 keeps cub, thrust and cuda/std one level down."""
+    """Add CCCL's folder; CUDA 13 keeps cub, thrust and cuda/std one level down."""
     present = [directory for directory in directories if directory.is_dir()]
     return tuple(present + [nested for directory in present if (nested := directory / "cccl").is_dir()])
 

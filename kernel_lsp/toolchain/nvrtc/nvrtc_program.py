@@ -20,19 +20,19 @@ import sys
 import time
 from collections.abc import Callable
 
-MAX_MEMORY_BYTES = 8 << 30  # NVRTC maps about 0.4 GB for itself; template bombs end here and not in the machine
+MAX_MEMORY_BYTES = 8 << 30  # NVRTC itself maps about 0.4 GB; this stops template bombs before the machine runs out
 MAX_LOG_BYTES = 1 << 20
 MAX_PTX_BYTES = 64 << 20
 MAX_CUBIN_BYTES = 64 << 20
 TOO_LARGE_STATUS = -1
-"""Our own code: the PTX is past `MAX_PTX_BYTES`."""
+"""Our own status: the PTX exceeds `MAX_PTX_BYTES`."""
 Foreign = Callable[..., int]
-"""A function of the library, which returns its status."""
+"""A library function that returns a status."""
 
 
 def main() -> None:
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # whatever the library prints must not mix with the replies
+    os.dup2(2, 1)  # output of the library must not mix with the replies
     _limit_resources()
     library = _load(sys.argv[1], sys.argv[2])
     for line in sys.stdin.buffer:
@@ -42,12 +42,12 @@ def main() -> None:
 
 def _limit_resources() -> None:
     for kind, limit in ((resource.RLIMIT_AS, MAX_MEMORY_BYTES), (resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0)):
-        with contextlib.suppress(ValueError, OSError):  # a lower limit is in force already
+        with contextlib.suppress(ValueError, OSError):  # a lower limit is already in force
             resource.setrlimit(kind, (limit, limit))
 
 
 def _load(nvrtc: str, builtins: str) -> ctypes.CDLL:
-    """NVRTC looks its builtins up by name, which fails outside the loader's path unless they are loaded first."""
+    """Load NVRTC after its builtins, which it looks up by name and would not find outside the loader's path."""
     ctypes.CDLL(builtins, mode=ctypes.RTLD_GLOBAL)
     return ctypes.CDLL(nvrtc)
 
@@ -102,7 +102,7 @@ def _text(size_of: Foreign, read: Foreign, program: ctypes.c_void_p, max_bytes: 
 
 
 def _machine_code(library: ctypes.CDLL, program: ctypes.c_void_p) -> str:
-    """Empty for a virtual architecture, which has none."""
+    """Return the machine code; empty for a virtual architecture, which has none."""
     code = _raw(library.nvrtcGetCUBINSize, library.nvrtcGetCUBIN, program)
     return base64.b64encode(code).decode() if len(code) <= MAX_CUBIN_BYTES else ""
 

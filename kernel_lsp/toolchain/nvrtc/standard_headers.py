@@ -1,8 +1,7 @@
-"""The C and C++ headers that hand-written kernels include and NVRTC, which has no host headers, does not find.
+"""C and C++ headers for kernels compiled with NVRTC, which has no host headers.
 
 Each is a few lines over `cuda/std` where the toolkit has it, whose types a second declaration must match, or over plain
-constants. They are given to the compiler from memory. An empty one declares
-functions that NVRTC has built in.
+constants. They are passed to the compiler from memory. An empty one stands for functions built into NVRTC.
 """
 
 from __future__ import annotations
@@ -93,7 +92,7 @@ using ::ptrdiff_t;
 }
 """
 _SIZE_OF_STD = "typedef unsigned long size_t;\nnamespace std {\nusing ::size_t;\n}\n"
-"""By way of any header of C++, as most compilers have it."""
+"""Definition of size_t that most compilers include through any C++ header."""
 _ALGORITHM = """#pragma once
 namespace std {
 template <class T> constexpr const T& min(const T& a, const T& b) { return b < a ? b : a; }
@@ -128,18 +127,18 @@ _CUB_THREAD_PARTS = ("load", "operators", "reduce", "scan", "search", "sort", "s
 
 
 def _std(header: str, *names: str) -> str:
-    """`namespace std` with some names of ``cuda/std/<header>``."""
+    """Return `namespace std` with some names of ``cuda/std/<header>``."""
     uses = "".join(f"using ::cuda::std::{name};\n" for name in names)
     return f"#pragma once\n#include <cuda/std/{header}>\nnamespace std {{\n{uses}}}\n"
 
 
 def _using(names: Sequence[str]) -> str:
-    """`namespace std` with names that are there without it."""
+    """Return `namespace std` with names available without it."""
     return "".join(("namespace std {\n", *(f"using ::{name};\n" for name in names), "}\n"))
 
 
 def _cub() -> str:
-    """What blocks, warps and threads of a kernel use. The whole of CUB has code for the host, which NVRTC refuses."""
+    """Return the block, warp and thread parts of CUB. The full header has host code, which NVRTC rejects."""
     parts = (("block", _CUB_PARTS), ("warp", _CUB_WARP_PARTS), ("thread", _CUB_THREAD_PARTS))
     names = [f"cub/{part}/{part}_{name}.cuh" for part, listed in parts for name in listed]
     lines = [f"#if __has_include(<{name}>)\n#include <{name}>\n#endif\n" for name in names]
@@ -147,7 +146,7 @@ def _cub() -> str:
 
 
 def headers_of(text: str) -> dict[str, str]:
-    """Those that a text includes, by name."""
+    """Return the headers included by a text, by name."""
     included = set(_INCLUDED.findall(text))
     return {name: header for name, header in STANDARD_HEADERS.items() if name in included}
 
@@ -217,4 +216,4 @@ STANDARD_HEADERS: dict[str, str] = {
     "cub/cub.cuh": _cub(),
     "tuple": _std("tuple", "tuple", "get", "make_tuple"),
 }
-"""Include name -> text."""
+"""Header text by include name."""

@@ -1,1 +1,1 @@
-"""NVIDIA's and LLVM's command-line tools: ncu, compute-sanitizer, clang-tidy, and the reading of what they print."""
+"""NVIDIA's and LLVM's command-line tools: ncu, compute-sanitizer, clang-tidy, and parsers for their output."""

@@ -1,4 +1,4 @@
-"""The other programs that can help: where each is and which version, for `kernel-lsp doctor`. None is required."""
+"""Locate optional programs and their versions, for `kernel-lsp doctor`."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ TOOLS = {
     "compute-sanitizer": "checks memory accesses on a GPU",
     "clang-tidy": "lints host and device code",
 }
-"""Name -> what it is good for."""
+"""Purpose by name."""
 
 
 class Tool(Noun):
-    """A program that may be there. `path` is None when it is not; `version` is empty when it did not say."""
+    """An optional program. `path` is None when it is missing; `version` is empty when unknown."""
 
     name: str
     purpose: str
@@ -37,7 +37,7 @@ class Tool(Noun):
 
 
 async def find_tools(names: Sequence[str] = tuple(TOOLS)) -> tuple[Tool, ...]:
-    """Every named program, found or not, in order. Each has `VERSION_DEADLINE_S` to say its version."""
+    """Look up every program, in order. Each has `VERSION_DEADLINE_S` to report its version."""
     return tuple(await asyncio.gather(*(_find(name) for name in names)))
 
 
@@ -66,6 +66,6 @@ def _path_of(name: str) -> Path | None:
 
 
 def _version_in(text: str) -> str:
-    """The most exact version number in what a tool prints: nvcc has ``release 13.0, V13.0.88``."""
+    """Return the most precise version number in a tool's output: nvcc has ``release 13.0, V13.0.88``."""
     versions = re.findall(r"\d+\.\d+(?:\.\d+)*", text)
     return max(versions, key=lambda version: version.count("."), default="")

@@ -1,4 +1,4 @@
-"""How clang reads kernels with the headers that this project compiles them with, for clangd and clang-tidy alike."""
+"""Flags with which clangd and clang-tidy parse kernels with this project's headers."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 CLANG_ARCHITECTURE = "sm_80"
-"""Known to every clang since 11. It is for reading alone: what is compiled is for the target GPU."""
+"""Supported by every clang since 11. For parsing only: kernels are compiled for the target GPU."""
 STANDARD = "c++17"
 
 
 def clang_cuda_flags(include_directories: Sequence[Path], architecture: str = CLANG_ARCHITECTURE) -> tuple[str, ...]:
-    """Checked with clang 14 and the headers of CUDA 13: no errors in kernels with half precision and CUB.
+    """Return clang's CUDA flags, checked with clang 14 and the headers of CUDA 13: no errors in kernels with half
+    precision and CUB.
 
-    `--cuda-path` would not do: clang takes only a whole toolkit for one (with `bin`), and the wheels from PyPI hold
-    headers alone. So clang's own CUDA prelude is included by name, and the headers are given.
+    `--cuda-path` is insufficient: clang requires a complete toolkit (with `bin`), while the wheels from PyPI hold
+    headers alone. So clang's own CUDA prelude is included by name, with the headers' folders.
     """
     return (
         "-xcuda",

@@ -1,4 +1,4 @@
-"""clang-tidy on device code, where it is installed: its command line and its diagnostics as findings."""
+"""clang-tidy on device code, where installed: its command line, and its diagnostics as findings."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _CODE = re.compile(r"\s*\[(?P<code>[\w.,-]+)\]$")
 
 
 def tidy_command(clang_tidy: Path, kernel: Path, include_directories: Sequence[Path]) -> list[str | Path]:
-    """Lint one file as CUDA device code, with these folders' headers."""
+    """Return the command to lint one file as CUDA device code, with these header folders."""
     flags = ("--cuda-device-only", *clang_cuda_flags(include_directories))
     return [clang_tidy, f"--checks={CHECKS}", "--quiet", kernel, "--", *flags]
 
 
 def parse_tidy(text: str, kernel: Path) -> tuple[Finding, ...]:
-    """Diagnostics in the kernel's own file. Errors are left out: they are clang's failing to read CUDA headers, and
-    NVRTC, which compiles the text, has its own."""
+    """Parse the diagnostics in the kernel's own file. Errors are omitted: clang's own come from CUDA headers that it
+    cannot parse, and NVRTC reports the others."""
     lines = (_DIAGNOSTIC.match(line) for line in text.splitlines())
     return tuple(_finding(match) for match in lines if match is not None and _is_ours(match, kernel))
 

@@ -1,8 +1,8 @@
 """Nsight Compute: its command line, and its CSV pages as typed data.
 
 A report is written once and printed as two pages: `raw` has every metric of every launch, `source` every line of the
-`.cu` file with the machine code below it. Rows of a line sum those of its machine code: only the former are read. Its
-durations are with cold caches and unlocked clocks, and no measurement of a kernel's time.
+`.cu` file with its machine code. Only the rows of source lines are read, which sum those of their machine code.
+Durations are with cold caches and unlocked clocks, and are not a measurement of a kernel's time.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ SECTIONS = (
     "MemoryWorkloadAnalysis",
     "MemoryWorkloadAnalysis_Tables",
 )
-"""34 passes on an H200; the full set takes half as long again and adds nothing that is read here."""
+"""These sections take 34 passes on an H200; the full set takes half as long again without useful additions."""
 ENVIRONMENT = {"LC_ALL": "C"}
-"""Numbers would otherwise have the separators of the user's language."""
+"""Prevents locale-dependent number separators."""
 UNITS = {
     "ns": 1e-3,
     "us": 1.0,
@@ -37,7 +37,7 @@ UNITS = {
     "byte/block": 1.0,
     "Kbyte/block": 1e3,
 }
-"""To microseconds and bytes."""
+"""Factors to microseconds and bytes."""
 STALL_PREFIX, STALL_SUFFIX = "smsp__average_warps_issue_stalled_", "_per_issue_active.ratio"
 STALL_COLUMN = "stall_"
 NOT_ISSUED = "(Not Issued)"
@@ -46,7 +46,7 @@ SAMPLES_COLUMN = "# Samples"
 
 @dataclass(frozen=True)
 class NcuLaunch:
-    """One profiled launch: `metrics` in microseconds, bytes or as printed; `name` as ncu demangles it."""
+    """One profiled launch: `metrics` in microseconds, bytes or as printed; `name` as demangled by ncu."""
 
     name: str
     grid: tuple[int, int, int]
@@ -55,12 +55,12 @@ class NcuLaunch:
     metrics: Mapping[str, float]
 
     def metric(self, name: str) -> float:
-        """The value; 0 for a metric that was not collected."""
+        """Return the value; 0 for a metric that was not collected."""
         return self.metrics.get(name, 0.0)
 
     @property
     def stalls(self) -> dict[str, float]:
-        """Why a warp waits between two instructions, as shares of the whole, largest first."""
+        """Return the stall reasons between two instructions of a warp, as fractions of the total, largest first."""
         found = {
             name.removeprefix(STALL_PREFIX).removesuffix(STALL_SUFFIX): value
             for name, value in self.metrics.items()
@@ -94,7 +94,8 @@ class NcuSource:
 
 
 def collect_command(ncu: Path, report: Path, program: Sequence[str | Path]) -> list[str | Path]:
-    """Profile what `program` launches between ``cuProfilerStart`` and ``cuProfilerStop``, all kernels."""
+    """Return the command to profile all kernels that `program` launches between ``cuProfilerStart`` and
+    ``cuProfilerStop``."""
     sections = [argument for section in SECTIONS for argument in ("--section", section)]
     options = ["--clock-control", "none", "--profile-from-start", "off", "--import-source", "yes"]
     return [ncu, *options, *sections, "--force-overwrite", "--export", report, *program]
@@ -109,7 +110,7 @@ def source_command(ncu: Path, report: Path) -> list[str | Path]:
 
 
 def parse_raw(text: str) -> tuple[NcuLaunch, ...]:
-    """The launches of a `raw` page; none for a text that is no such page."""
+    """Parse a `raw` page; return no launches for other text."""
     rows = list(_rows(text, "ID"))
     if len(rows) < 3:
         return ()
@@ -118,7 +119,7 @@ def parse_raw(text: str) -> tuple[NcuLaunch, ...]:
 
 
 def parse_source(text: str) -> tuple[NcuSource, ...]:
-    """The lines of a `source` page by launch. A launch whose code comes from several files has the lines of all."""
+    """Parse the lines of a `source` page by launch. A launch with code from several files has the lines of all."""
     found: list[NcuSource] = []
     file, function = "", ""
     header: list[str] = []
@@ -143,7 +144,7 @@ def parse_source(text: str) -> tuple[NcuSource, ...]:
 
 
 def _rows(text: str, first: str) -> Iterator[list[str]]:
-    """The CSV's rows from the header on: ncu prints warnings before it."""
+    """Return the CSV's rows starting at the header: ncu prints warnings before it."""
     begun = False
     for row in csv.reader(io.StringIO(text)):
         begun = begun or row[:1] == [first]

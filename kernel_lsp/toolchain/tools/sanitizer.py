@@ -12,9 +12,9 @@ from kernel_lsp.core.finding import Finding, Severity
 SanitizerTool = Literal["memcheck", "racecheck", "initcheck", "synccheck"]
 TOOLS: tuple[SanitizerTool, ...] = ("memcheck", "racecheck", "initcheck", "synccheck")
 ERROR_EXIT_CODE = 86
-"""Without one the program's own status is returned, and an error looks like success."""
+"""Exit status on errors. By default the program's own status is returned, which hides them."""
 MAX_RECORDS = 100
-"""Each occurrence in each thread is one."""
+"""Maximum records; each occurrence in each thread is one."""
 CODES: dict[SanitizerTool, str] = {
     "memcheck": "invalid-access",
     "racecheck": "race",
@@ -27,13 +27,14 @@ SOURCE = "compute-sanitizer"
 def sanitizer_command(
     sanitizer: Path, tool: SanitizerTool, report: Path, program: Sequence[str | Path]
 ) -> list[str | Path]:
-    """Run `program` under one tool; ``--xml`` writes nothing without ``--save``."""
+    """Return the command to run `program` under one tool; ``--xml`` writes nothing without ``--save``."""
     options = ["--tool", tool, "--xml", "--save", str(report), "--error-exitcode", str(ERROR_EXIT_CODE)]
     return [sanitizer, *options, "--print-limit", str(MAX_RECORDS), *program]
 
 
 def parse_sanitizer(tool: SanitizerTool, text: str) -> tuple[Finding, ...]:
-    """The findings of a saved report, one per place, message and kernel. Raises ValueError for what is no report."""
+    """Return the findings of a saved report, one per location, message and kernel. Raises ValueError for a malformed
+    report."""
     try:
         root = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
@@ -57,7 +58,7 @@ def _again(finding: Finding) -> Finding:
 
 
 def _finding(tool: SanitizerTool, record: ElementTree.Element) -> Finding | None:
-    """None for records of the host, which belong to the program that launches and not to the kernel."""
+    """Return a finding; None for records of the host, which concern the launching program, not the kernel."""
     where = record.find("where")
     if where is None:
         where = record.find("what/source/where")
