@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.index import Index, Variable, as_index, coefficient
+from kernel_lsp.generate.ir.index import Index, Variable, as_index, coefficient
+from kernel_lsp.generate.ir.scalar import Access, Argument, Constant, IndexValue, Operation, Scalar, compare, select
+from kernel_lsp.generate.ir.scalar_walk import accesses, masked, rewrite
+from kernel_lsp.generate.ir.tensor import Attention, Pointwise, Reduction, Tensor
 from kernel_lsp.generate.lowering.elements import op
-from kernel_lsp.generate.scalar import Access, Argument, Constant, IndexValue, Operation, Scalar, compare, select
-from kernel_lsp.generate.scalar_walk import accesses, masked, rewrite
-from kernel_lsp.generate.tensor import Attention, Pointwise, Reduction, Tensor
 
 PRODUCT = "product"
 """Name of the product of a query and a key in the score."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernel_lsp.generate.index import Index, as_index, product
+from kernel_lsp.generate.ir.index import Index, as_index, product
+from kernel_lsp.generate.ir.row_major import ravel, reshape
+from kernel_lsp.generate.ir.scalar import Access, Scalar, cast
+from kernel_lsp.generate.ir.tensor import LibraryCall, LibraryResult, Pointwise, Reduction, Tensor
 from kernel_lsp.generate.lowering.builder import positions
-from kernel_lsp.generate.row_major import ravel, reshape
-from kernel_lsp.generate.scalar import Access, Scalar, cast
-from kernel_lsp.generate.tensor import LibraryCall, LibraryResult, Pointwise, Reduction, Tensor
 
 
 @dataclass(frozen=True)

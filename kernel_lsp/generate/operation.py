@@ -21,16 +21,16 @@ from kernel_lsp.generate.codegen.kernel import RenderedKernel
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.fusion.fuse import fuse
 from kernel_lsp.generate.fusion.groups import ElementwiseGroup, FusedGraph, Group, RowGroup
-from kernel_lsp.generate.index import Index, divide_exactly, is_nonnegative
-from kernel_lsp.generate.knobs import Choices
-from kernel_lsp.generate.launches import LaunchPlanner
+from kernel_lsp.generate.ir.index import Index, divide_exactly, is_nonnegative
+from kernel_lsp.generate.ir.sizes import to_expression
+from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.table import LoweredGraph
 from kernel_lsp.generate.names import NamePool
-from kernel_lsp.generate.sizes import to_expression
+from kernel_lsp.generate.schedule.knobs import Choices
+from kernel_lsp.generate.schedule.launches import LaunchPlanner
+from kernel_lsp.generate.schedule.tensor_core_knobs import HOPPER
 from kernel_lsp.generate.structure import StructurePlan, plan_structure
 from kernel_lsp.generate.templates import GroupRenderer, RenderedGroup
-from kernel_lsp.generate.tensor import Tensor
-from kernel_lsp.generate.tensor_core_knobs import HOPPER
 
 MAX_INT_ELEMENTS = 1 << 30
 """Tensors up to this size are indexed with int: twice as many elements still cannot overflow it."""

@@ -15,11 +15,11 @@ from kernel_lsp.core.task import Graph, Task
 from kernel_lsp.errors import KernelLspError, TargetError
 from kernel_lsp.generate.codegen.helpers import HelperUse, render_helpers
 from kernel_lsp.generate.fusion.groups import FusedGraph
-from kernel_lsp.generate.knobs import Choice, Choices, Knob
+from kernel_lsp.generate.ir.sizes import Sizes
 from kernel_lsp.generate.lowering.table import LoweredGraph, lower_graph
 from kernel_lsp.generate.operation import OperationBuilder, RenderedOperation
-from kernel_lsp.generate.sizes import Sizes
-from kernel_lsp.generate.tensor_core_knobs import HOPPER
+from kernel_lsp.generate.schedule.knobs import Choice, Choices, Knob
+from kernel_lsp.generate.schedule.tensor_core_knobs import HOPPER
 from kernel_lsp.plan.printer import print_plan
 
 MAX_KNOB_ROUNDS = 4

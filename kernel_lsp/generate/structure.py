@@ -9,22 +9,22 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Constant as ConstantExpression
 from kernel_lsp.core.expression_rules import call
 from kernel_lsp.generate.attention import find_attention
-from kernel_lsp.generate.codegen.row_schedule import SHAREABLE_KINDS
+from kernel_lsp.generate.codegen.rows.row_schedule import SHAREABLE_KINDS
 from kernel_lsp.generate.fusion.contractions import operand_type
 from kernel_lsp.generate.fusion.reads import live_tensors, scalars_of
 from kernel_lsp.generate.fusion.rows import MAX_SUMMED_COLUMNS, pattern_of
-from kernel_lsp.generate.identity import identity_of
-from kernel_lsp.generate.index import Index, Variable, as_index, product
-from kernel_lsp.generate.knobs import Choices
+from kernel_lsp.generate.ir.identity import identity_of
+from kernel_lsp.generate.ir.index import Index, Variable, as_index, product
+from kernel_lsp.generate.ir.row_major import unravel_safe
+from kernel_lsp.generate.ir.scalar import Access, Loop, Scalar, compare, index_value, select
+from kernel_lsp.generate.ir.scalar_walk import accesses, masked
+from kernel_lsp.generate.ir.sizes import Sizes, to_expression
+from kernel_lsp.generate.ir.tensor import Attention, Definition, Parts, Pointwise, Reduction, Tensor
 from kernel_lsp.generate.library import library_plan, n_products
 from kernel_lsp.generate.lowering.table import LoweredGraph
 from kernel_lsp.generate.names import NamePool
-from kernel_lsp.generate.row_major import unravel_safe
-from kernel_lsp.generate.scalar import Access, Loop, Scalar, compare, index_value, select
-from kernel_lsp.generate.scalar_walk import accesses, masked
-from kernel_lsp.generate.sizes import Sizes, to_expression
-from kernel_lsp.generate.tensor import Attention, Definition, Parts, Pointwise, Reduction, Tensor
-from kernel_lsp.generate.tensor_core_knobs import AMPERE
+from kernel_lsp.generate.schedule.knobs import Choices
+from kernel_lsp.generate.schedule.tensor_core_knobs import AMPERE
 
 MIN_SPLIT_COLUMNS = 8192
 """A row shorter than this is one block's work: a second launch would cost more than it wins."""

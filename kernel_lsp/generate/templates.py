@@ -8,39 +8,37 @@ from dataclasses import dataclass, replace
 from kernel_lsp.core.expression import Constant, Unary
 from kernel_lsp.core.plan import Fill, LibraryArgument, LibraryStep
 from kernel_lsp.errors import TargetError
-from kernel_lsp.generate.codegen import (
-    attention,
-    column_sums,
-    elementwise,
-    matmul,
-    rows,
-    scan,
-    scatter,
-    split_matmul,
-    tensor_core,
-)
-from kernel_lsp.generate.codegen import boxes as boxed
-from kernel_lsp.generate.codegen.attention import (
+from kernel_lsp.generate.codegen.attention import attention
+from kernel_lsp.generate.codegen.attention.attention import (
     AttentionSchedule,
     default_attention_schedule,
     is_valid_attention_schedule,
     render_attention,
 )
-from kernel_lsp.generate.codegen.boxes import boxes_of, default_box, render_boxes
-from kernel_lsp.generate.codegen.column_sums import (
+from kernel_lsp.generate.codegen.elements import boxes as boxed
+from kernel_lsp.generate.codegen.elements import elementwise, scatter
+from kernel_lsp.generate.codegen.elements.boxes import boxes_of, default_box, render_boxes
+from kernel_lsp.generate.codegen.elements.elementwise import ElementwiseSchedule, render_elementwise
+from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES
+from kernel_lsp.generate.codegen.elements.scatter import ATOMIC_TYPES, render_scatter
+from kernel_lsp.generate.codegen.kernel import RenderedKernel
+from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.products import matmul, split_matmul
+from kernel_lsp.generate.codegen.products.matmul import TileSchedule, is_valid_tile_schedule, render_contraction
+from kernel_lsp.generate.codegen.products.split_matmul import render_split
+from kernel_lsp.generate.codegen.products.split_schedule import SplitSchedule, is_valid_split_schedule
+from kernel_lsp.generate.codegen.rows import column_sums, rows
+from kernel_lsp.generate.codegen.rows.column_sums import (
     default_column_schedule,
     is_valid_column_schedule,
     render_column_sums,
 )
-from kernel_lsp.generate.codegen.elementwise import ElementwiseSchedule, render_elementwise
-from kernel_lsp.generate.codegen.kernel import RenderedKernel
-from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
-from kernel_lsp.generate.codegen.matmul import TileSchedule, is_valid_tile_schedule, render_contraction
-from kernel_lsp.generate.codegen.packs import MAX_PACK_BYTES
-from kernel_lsp.generate.codegen.row_schedule import WARP, RowSchedule
-from kernel_lsp.generate.codegen.rows import RowRenderer
-from kernel_lsp.generate.codegen.scan import render_scan
-from kernel_lsp.generate.codegen.scan_schedule import (
+from kernel_lsp.generate.codegen.rows.row_schedule import WARP, RowSchedule
+from kernel_lsp.generate.codegen.rows.rows import RowRenderer
+from kernel_lsp.generate.codegen.rows.shared_rows import SharedRowRenderer
+from kernel_lsp.generate.codegen.scans import scan
+from kernel_lsp.generate.codegen.scans.scan import render_scan
+from kernel_lsp.generate.codegen.scans.scan_schedule import (
     SCAN_THREADS,
     ScanSchedule,
     ScanState,
@@ -50,12 +48,9 @@ from kernel_lsp.generate.codegen.scan_schedule import (
     scan_widths,
     single_element_schedule,
 )
-from kernel_lsp.generate.codegen.scatter import ATOMIC_TYPES, render_scatter
-from kernel_lsp.generate.codegen.shared_rows import SharedRowRenderer
-from kernel_lsp.generate.codegen.split_matmul import render_split
-from kernel_lsp.generate.codegen.split_schedule import SplitSchedule, is_valid_split_schedule
-from kernel_lsp.generate.codegen.tensor_core import TensorCoreRenderer
-from kernel_lsp.generate.codegen.tensor_core_warpgroups import WarpgroupRenderer
+from kernel_lsp.generate.codegen.tensor_cores import tensor_core
+from kernel_lsp.generate.codegen.tensor_cores.tensor_core import TensorCoreRenderer
+from kernel_lsp.generate.codegen.tensor_cores.tensor_core_warpgroups import WarpgroupRenderer
 from kernel_lsp.generate.fusion.groups import (
     AttentionGroup,
     ContractionGroup,
@@ -66,14 +61,20 @@ from kernel_lsp.generate.fusion.groups import (
     ScanGroup,
     ScatterGroup,
 )
-from kernel_lsp.generate.index import Index, divides
-from kernel_lsp.generate.knobs import Choices
-from kernel_lsp.generate.row_choices import LARGE_BYTES, RowChooser, row_comment
-from kernel_lsp.generate.scalar import Access, Loop
-from kernel_lsp.generate.scalar_walk import accesses, nodes
-from kernel_lsp.generate.split_choice import SHAPES, default_split_schedule, shape_name, split_comment, steps_of
-from kernel_lsp.generate.tensor import Tensor
-from kernel_lsp.generate.tensor_core_knobs import HOPPER, default_schedule, pick_schedule, tensor_core_comment
+from kernel_lsp.generate.ir.index import Index, divides
+from kernel_lsp.generate.ir.scalar import Access, Loop
+from kernel_lsp.generate.ir.scalar_walk import accesses, nodes
+from kernel_lsp.generate.ir.tensor import Tensor
+from kernel_lsp.generate.schedule.knobs import Choices
+from kernel_lsp.generate.schedule.row_choices import LARGE_BYTES, RowChooser, row_comment
+from kernel_lsp.generate.schedule.split_choice import (
+    SHAPES,
+    default_split_schedule,
+    shape_name,
+    split_comment,
+    steps_of,
+)
+from kernel_lsp.generate.schedule.tensor_core_knobs import HOPPER, default_schedule, pick_schedule, tensor_core_comment
 
 SHARED_TILES = {
     128: TileSchedule(32, 32, 16, 4, 2),

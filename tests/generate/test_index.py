@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernel_lsp.core.expression_parser import parse
-from kernel_lsp.generate.index import (
+from kernel_lsp.generate.ir.index import (
     Index,
     Quotient,
     Remainder,
@@ -18,8 +18,8 @@ from kernel_lsp.generate.index import (
     is_nonnegative,
     substitute,
 )
-from kernel_lsp.generate.row_major import ravel, reshape, unravel
-from kernel_lsp.generate.sizes import Sizes, to_expression
+from kernel_lsp.generate.ir.row_major import ravel, reshape, unravel
+from kernel_lsp.generate.ir.sizes import Sizes, to_expression
 
 
 def variable(name: str, extent: int | Index) -> Variable:

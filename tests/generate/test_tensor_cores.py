@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.codegen.tensor_core_schedule import TensorCoreSchedule, is_valid_schedule
+from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import TensorCoreSchedule, is_valid_schedule
 from kernel_lsp.generate.program import plan_program
 from kernel_lsp.gpu.specs import find_gpu
 from tests.generate.harness import Checked, check_program, plan_text, run, tensor

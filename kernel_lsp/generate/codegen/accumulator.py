@@ -8,7 +8,7 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.codegen.block import Block
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.codegen.operators import ATOM, COMPUTE_TYPE, UNARY, Text, literal
-from kernel_lsp.generate.identity import identity_of
+from kernel_lsp.generate.ir.identity import identity_of
 
 ORDERS = {"argmax": "comes_before", "argmin": "comes_before", "window_argmax": "wins_window"}
 """Kinds of reduction that return a position, and the helper that says which of two is returned."""

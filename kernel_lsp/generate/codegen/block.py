@@ -7,9 +7,9 @@ from typing import Self
 
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.codegen.operators import ATOM, Text
-from kernel_lsp.generate.index import Variable
+from kernel_lsp.generate.ir.index import Variable
+from kernel_lsp.generate.ir.scalar import Scalar
 from kernel_lsp.generate.names import NamePool
-from kernel_lsp.generate.scalar import Scalar
 
 INDENT = "    "
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
-from kernel_lsp.generate.index import Index, Quotient, Remainder, Symbol
-from kernel_lsp.generate.row_major import unravel_safe
+from kernel_lsp.generate.ir.index import Index, Quotient, Remainder, Symbol
+from kernel_lsp.generate.ir.row_major import unravel_safe
 
 BY_RANK = {2: ("row", "col"), 3: ("b", "t", "d"), 4: ("n", "c", "h", "w"), 5: ("n", "c", "d", "h", "w")}
 MAX_DIM_NAME = 3

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from kernel_lsp.generate.codegen.block import Block
 from kernel_lsp.generate.codegen.index_text import IndexWriter
 from kernel_lsp.generate.codegen.operators import ADD, ATOM, MULTIPLY, UNARY, Text
-from kernel_lsp.generate.index import (
+from kernel_lsp.generate.ir.index import (
     ONE,
     ZERO,
     Index,

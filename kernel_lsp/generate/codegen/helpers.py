@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kernel_lsp.generate.codegen.attention_helpers import ATTENTION_HELPERS
-from kernel_lsp.generate.codegen.scan_helpers import SCAN_BASICS, SCAN_HELPERS
-from kernel_lsp.generate.codegen.tensor_core_helpers import TENSOR_CORE_HELPERS
-from kernel_lsp.generate.codegen.warpgroup_helpers import WARPGROUP_HELPERS
+from kernel_lsp.generate.codegen.attention.attention_helpers import ATTENTION_HELPERS
+from kernel_lsp.generate.codegen.scans.scan_helpers import SCAN_BASICS, SCAN_HELPERS
+from kernel_lsp.generate.codegen.tensor_cores.tensor_core_helpers import TENSOR_CORE_HELPERS
+from kernel_lsp.generate.codegen.tensor_cores.warpgroup_helpers import WARPGROUP_HELPERS
 
 SUFFIXES = {"float": ("f", "f"), "double": ("", "")}
 

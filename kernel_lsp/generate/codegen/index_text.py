@@ -8,7 +8,7 @@ from math import gcd
 
 from kernel_lsp.generate.codegen.block import Block
 from kernel_lsp.generate.codegen.operators import ADD, ATOM, MULTIPLY, UNARY, Text
-from kernel_lsp.generate.index import (
+from kernel_lsp.generate.ir.index import (
     Atom,
     Index,
     Indirect,
@@ -20,7 +20,7 @@ from kernel_lsp.generate.index import (
     as_index,
     is_nonnegative,
 )
-from kernel_lsp.generate.scalar import Scalar
+from kernel_lsp.generate.ir.scalar import Scalar
 
 Term = tuple[Monomial, int]
 

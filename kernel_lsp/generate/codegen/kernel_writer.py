@@ -11,10 +11,10 @@ from kernel_lsp.core.expression import Constant, Expression
 from kernel_lsp.core.plan import Fill, TensorParameter
 from kernel_lsp.generate.codegen.helpers import HelperUse
 from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE
-from kernel_lsp.generate.index import Index, Symbol, as_index
+from kernel_lsp.generate.ir.index import Index, Symbol, as_index
+from kernel_lsp.generate.ir.sizes import to_expression
+from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.names import NamePool
-from kernel_lsp.generate.sizes import to_expression
-from kernel_lsp.generate.tensor import Tensor
 
 
 @dataclass(frozen=True)

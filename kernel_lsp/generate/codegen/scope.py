@@ -21,11 +21,11 @@ from kernel_lsp.generate.codegen.operators import (
     literal,
     loaded,
 )
-from kernel_lsp.generate.index import Index, Variable, as_index
-from kernel_lsp.generate.row_major import ravel
-from kernel_lsp.generate.scalar import Access, Argument, Constant, IndexValue, Loop, Operation, Scalar
-from kernel_lsp.generate.scalar_walk import children, indirect_scalars, nodes
-from kernel_lsp.generate.tensor import Tensor
+from kernel_lsp.generate.ir.index import Index, Variable, as_index
+from kernel_lsp.generate.ir.row_major import ravel
+from kernel_lsp.generate.ir.scalar import Access, Argument, Constant, IndexValue, Loop, Operation, Scalar
+from kernel_lsp.generate.ir.scalar_walk import children, indirect_scalars, nodes
+from kernel_lsp.generate.ir.tensor import Tensor
 
 MAX_EXPRESSION_CHARACTERS = 80
 """An expression longer than this is named, so that lines stay readable."""

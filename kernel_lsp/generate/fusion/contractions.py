@@ -10,11 +10,11 @@ from typing import Protocol
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.fusion.groups import AttentionGroup, ContractionGroup, LibraryGroup, Store
 from kernel_lsp.generate.fusion.progress import Progress
-from kernel_lsp.generate.index import Index, Variable, as_index, product
-from kernel_lsp.generate.row_major import ravel, reshape, unravel_safe
-from kernel_lsp.generate.scalar import Access, Operation, Scalar
-from kernel_lsp.generate.scalar_walk import accesses, rewrite
-from kernel_lsp.generate.tensor import Attention, Contraction, LibraryResult, Pointwise, Reduction, Tensor
+from kernel_lsp.generate.ir.index import Index, Variable, as_index, product
+from kernel_lsp.generate.ir.row_major import ravel, reshape, unravel_safe
+from kernel_lsp.generate.ir.scalar import Access, Operation, Scalar
+from kernel_lsp.generate.ir.scalar_walk import accesses, rewrite
+from kernel_lsp.generate.ir.tensor import Attention, Contraction, LibraryResult, Pointwise, Reduction, Tensor
 
 
 def grow_contraction(

@@ -29,12 +29,12 @@ from kernel_lsp.generate.fusion.groups import (
 from kernel_lsp.generate.fusion.progress import Progress
 from kernel_lsp.generate.fusion.rows import grow_rows
 from kernel_lsp.generate.fusion.scans import grow_scan
-from kernel_lsp.generate.index import as_index, product, substitute
-from kernel_lsp.generate.row_major import unravel_like, unravel_safe
-from kernel_lsp.generate.scalar import Access, cast
-from kernel_lsp.generate.scalar_walk import accesses
-from kernel_lsp.generate.sizes import Sizes
-from kernel_lsp.generate.tensor import Attention, Buffer, Definition, LibraryResult, Reduction, Scan, Scatter, Tensor
+from kernel_lsp.generate.ir.index import as_index, product, substitute
+from kernel_lsp.generate.ir.row_major import unravel_like, unravel_safe
+from kernel_lsp.generate.ir.scalar import Access, cast
+from kernel_lsp.generate.ir.scalar_walk import accesses
+from kernel_lsp.generate.ir.sizes import Sizes
+from kernel_lsp.generate.ir.tensor import Attention, Buffer, Definition, LibraryResult, Reduction, Scan, Scatter, Tensor
 
 
 def fuse(

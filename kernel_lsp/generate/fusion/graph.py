@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from kernel_lsp.generate.fusion.reads import live_tensors, operands_of, scalars_of
-from kernel_lsp.generate.index import Index, Variable
-from kernel_lsp.generate.scalar import Access, Loop, Operation
-from kernel_lsp.generate.scalar_walk import accesses, nodes
-from kernel_lsp.generate.tensor import Attention, Buffer, Definition, Pointwise, Reduction, Tensor
+from kernel_lsp.generate.ir.index import Index, Variable
+from kernel_lsp.generate.ir.scalar import Access, Loop, Operation
+from kernel_lsp.generate.ir.scalar_walk import accesses, nodes
+from kernel_lsp.generate.ir.tensor import Attention, Buffer, Definition, Pointwise, Reduction, Tensor
 
 MAX_REPEATED_NODES = 60
 """A pointwise definition larger than this that several kernels read is computed once and stored."""

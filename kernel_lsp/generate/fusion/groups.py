@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.fusion.reads import scalars_of
-from kernel_lsp.generate.index import Index, Variable
-from kernel_lsp.generate.row_major import reshape, unravel_safe
-from kernel_lsp.generate.scalar import IndexValue, Scalar
-from kernel_lsp.generate.tensor import LibraryCall, LibraryResult, Tensor
+from kernel_lsp.generate.ir.index import Index, Variable
+from kernel_lsp.generate.ir.row_major import reshape, unravel_safe
+from kernel_lsp.generate.ir.scalar import IndexValue, Scalar
+from kernel_lsp.generate.ir.tensor import LibraryCall, LibraryResult, Tensor
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from typing import Literal
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction
-from kernel_lsp.generate.index import Index
-from kernel_lsp.generate.scalar import Access, Constant, IndexValue, Operation, Scalar
+from kernel_lsp.generate.ir.index import Index
+from kernel_lsp.generate.ir.scalar import Access, Constant, IndexValue, Operation, Scalar
 
 PairKind = Literal["moments", "exponentials"]
 

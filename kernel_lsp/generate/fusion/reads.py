@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kernel_lsp.generate.index import as_index
-from kernel_lsp.generate.scalar import Access, IndexValue, Scalar
-from kernel_lsp.generate.scalar_walk import accesses
-from kernel_lsp.generate.tensor import Attention, Definition, LibraryResult, Pointwise, Reduction, Scan, Scatter, Tensor
+from kernel_lsp.generate.ir.index import as_index
+from kernel_lsp.generate.ir.scalar import Access, IndexValue, Scalar
+from kernel_lsp.generate.ir.scalar_walk import accesses
+from kernel_lsp.generate.ir.tensor import (
+    Attention,
+    Definition,
+    LibraryResult,
+    Pointwise,
+    Reduction,
+    Scan,
+    Scatter,
+    Tensor,
+)
 
 
 def live_tensors(outputs: Sequence[Tensor], definitions: Mapping[Tensor, Definition]) -> list[Tensor]:

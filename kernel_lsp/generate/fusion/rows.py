@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from kernel_lsp.generate.fusion.groups import ColumnSum, RowGroup, RowReduction, Store, row_index
 from kernel_lsp.generate.fusion.progress import NotReadyError, Progress
-from kernel_lsp.generate.index import Index, Variable, as_index, product
-from kernel_lsp.generate.row_major import ravel, reshape, unravel_safe
-from kernel_lsp.generate.scalar import Access, Scalar
-from kernel_lsp.generate.scalar_walk import accesses, rewrite
-from kernel_lsp.generate.sizes import Sizes
-from kernel_lsp.generate.tensor import Parts, Pointwise, Reduction, Tensor
+from kernel_lsp.generate.ir.index import Index, Variable, as_index, product
+from kernel_lsp.generate.ir.row_major import ravel, reshape, unravel_safe
+from kernel_lsp.generate.ir.scalar import Access, Scalar
+from kernel_lsp.generate.ir.scalar_walk import accesses, rewrite
+from kernel_lsp.generate.ir.sizes import Sizes
+from kernel_lsp.generate.ir.tensor import Parts, Pointwise, Reduction, Tensor
 
 
 def grow_rows(progress: Progress, seed: Tensor, definition: Reduction) -> tuple[RowGroup, list[Tensor]]:

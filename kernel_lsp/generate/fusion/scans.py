@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.fusion.groups import ScanGroup, Store
 from kernel_lsp.generate.fusion.progress import NotReadyError, Progress
-from kernel_lsp.generate.identity import identity_of
-from kernel_lsp.generate.index import ZERO, Index, Variable, as_index, product
-from kernel_lsp.generate.row_major import unravel_safe
-from kernel_lsp.generate.scalar import (
+from kernel_lsp.generate.ir.identity import identity_of
+from kernel_lsp.generate.ir.index import ZERO, Index, Variable, as_index, product
+from kernel_lsp.generate.ir.row_major import unravel_safe
+from kernel_lsp.generate.ir.scalar import (
     TRUE,
     Access,
     Argument,
@@ -28,8 +28,8 @@ from kernel_lsp.generate.scalar import (
     integer,
     select,
 )
-from kernel_lsp.generate.scalar_walk import accesses, masked, rewrite
-from kernel_lsp.generate.tensor import Pointwise, Scan, Tensor
+from kernel_lsp.generate.ir.scalar_walk import accesses, masked, rewrite
+from kernel_lsp.generate.ir.tensor import Pointwise, Scan, Tensor
 
 POSITIONS = {"argmax": "max", "argmin": "min"}
 """Kinds that give the position of an extreme, and the kind that gives its value."""

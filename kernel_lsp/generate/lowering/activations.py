@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from kernel_lsp.core.dtype import DType
+from kernel_lsp.generate.ir.scalar import Scalar, both, compare, operation, select
+from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.builder import Call
 from kernel_lsp.generate.lowering.elements import clamped, elementwise, number, op
 from kernel_lsp.generate.lowering.table import lowers
-from kernel_lsp.generate.scalar import Scalar, both, compare, operation, select
-from kernel_lsp.generate.tensor import Tensor
 
 SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 """Self-Normalizing Neural Networks, Klambauer et al. 2017; the digits of ATen."""

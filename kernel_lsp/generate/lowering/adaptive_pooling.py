@@ -8,16 +8,10 @@ from dataclasses import dataclass
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Constant as ExpressionConstant
 from kernel_lsp.core.expression_rules import binary
-from kernel_lsp.generate.identity import identity_of
-from kernel_lsp.generate.index import Index, Variable, as_index, divide_exactly, expanded, product
-from kernel_lsp.generate.lowering.builder import Call, Shape, accumulation_dtype, positions
-from kernel_lsp.generate.lowering.contraction import converted
-from kernel_lsp.generate.lowering.elements import number, op
-from kernel_lsp.generate.lowering.reduction import mean_over
-from kernel_lsp.generate.lowering.table import lowers
-from kernel_lsp.generate.lowering.windows import n_spatial_of, taps_of
-from kernel_lsp.generate.row_major import ravel
-from kernel_lsp.generate.scalar import (
+from kernel_lsp.generate.ir.identity import identity_of
+from kernel_lsp.generate.ir.index import Index, Variable, as_index, divide_exactly, expanded, product
+from kernel_lsp.generate.ir.row_major import ravel
+from kernel_lsp.generate.ir.scalar import (
     Access,
     Constant,
     Loop,
@@ -30,9 +24,15 @@ from kernel_lsp.generate.scalar import (
     integer,
     select,
 )
-from kernel_lsp.generate.scalar_walk import guarded
-from kernel_lsp.generate.sizes import ceil_div, to_expression
-from kernel_lsp.generate.tensor import Tensor
+from kernel_lsp.generate.ir.scalar_walk import guarded
+from kernel_lsp.generate.ir.sizes import ceil_div, to_expression
+from kernel_lsp.generate.ir.tensor import Tensor
+from kernel_lsp.generate.lowering.builder import Call, Shape, accumulation_dtype, positions
+from kernel_lsp.generate.lowering.contraction import converted
+from kernel_lsp.generate.lowering.elements import number, op
+from kernel_lsp.generate.lowering.reduction import mean_over
+from kernel_lsp.generate.lowering.table import lowers
+from kernel_lsp.generate.lowering.windows import n_spatial_of, taps_of
 
 
 @dataclass(frozen=True)

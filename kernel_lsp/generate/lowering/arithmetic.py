@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kernel_lsp.core.dtype import DType
+from kernel_lsp.generate.ir.scalar import Constant, Scalar, cast, compare, select
+from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.builder import Call
 from kernel_lsp.generate.lowering.elements import elementwise, number, op, operand_of
 from kernel_lsp.generate.lowering.table import lowers
-from kernel_lsp.generate.scalar import Constant, Scalar, cast, compare, select
-from kernel_lsp.generate.tensor import Tensor
 
 UNARY = (
     "abs acos acosh asin asinh atan atanh ceil cos cosh erf erfc erfinv exp exp2 expm1 floor log log10 log1p log2 neg "

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.index import Index
+from kernel_lsp.generate.ir.index import Index
+from kernel_lsp.generate.ir.scalar import Access, Scalar, cast, compare, index_value, select
+from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.builder import Call, accumulation_dtype, read
 from kernel_lsp.generate.lowering.contraction import converted
 from kernel_lsp.generate.lowering.elements import number, op
 from kernel_lsp.generate.lowering.table import lowers
-from kernel_lsp.generate.scalar import Access, Scalar, cast, compare, index_value, select
-from kernel_lsp.generate.tensor import Tensor
 
 MINUS_INFINITY = float("-inf")
 

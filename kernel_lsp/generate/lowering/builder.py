@@ -12,12 +12,12 @@ from kernel_lsp.core.expression import Constant as ExpressionConstant
 from kernel_lsp.core.expression_parser import parse
 from kernel_lsp.core.task import GraphNode, TensorType
 from kernel_lsp.errors import TargetError
-from kernel_lsp.generate.index import ONE, ZERO, Index, Variable, as_index
+from kernel_lsp.generate.ir.index import ONE, ZERO, Index, Variable, as_index
+from kernel_lsp.generate.ir.row_major import reshape as reshape_index
+from kernel_lsp.generate.ir.scalar import Access, Constant, Scalar, cast, index_value, operation
+from kernel_lsp.generate.ir.sizes import Sizes
+from kernel_lsp.generate.ir.tensor import Buffer, Contraction, Definition, LibraryCall, Pointwise, Reduction, Tensor
 from kernel_lsp.generate.names import identifier
-from kernel_lsp.generate.row_major import reshape as reshape_index
-from kernel_lsp.generate.scalar import Access, Constant, Scalar, cast, index_value, operation
-from kernel_lsp.generate.sizes import Sizes
-from kernel_lsp.generate.tensor import Buffer, Contraction, Definition, LibraryCall, Pointwise, Reduction, Tensor
 
 Body = Callable[[tuple[Index, ...]], Scalar]
 Shape = tuple[Index, ...]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.index import Index, as_index
+from kernel_lsp.generate.ir.index import Index, as_index
+from kernel_lsp.generate.ir.scalar import Constant, Scalar, cast, compare, index_value, operation, select
+from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.builder import Call, read
 from kernel_lsp.generate.lowering.elements import clamped, element_of, elementwise, number, op, operand_of
 from kernel_lsp.generate.lowering.table import lowers
-from kernel_lsp.generate.scalar import Constant, Scalar, cast, compare, index_value, operation, select
-from kernel_lsp.generate.tensor import Tensor
 
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 FLOATING_WIDTH = {DType.F16: 1, DType.BF16: 1, DType.F32: 2, DType.F64: 3}

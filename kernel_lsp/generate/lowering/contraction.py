@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.index import ZERO, Index, as_index, divide_exactly
+from kernel_lsp.generate.ir.index import ZERO, Index, as_index, divide_exactly
+from kernel_lsp.generate.ir.scalar import Access, Constant, Scalar, both, cast, compare, in_range, index_value
+from kernel_lsp.generate.ir.scalar_walk import guarded
+from kernel_lsp.generate.ir.tensor import LibraryCall, Tensor
 from kernel_lsp.generate.lowering.builder import Call, Shape, accumulation_dtype, read
 from kernel_lsp.generate.lowering.elements import op
 from kernel_lsp.generate.lowering.table import lowers
-from kernel_lsp.generate.scalar import Access, Constant, Scalar, both, cast, compare, in_range, index_value
-from kernel_lsp.generate.scalar_walk import guarded
-from kernel_lsp.generate.tensor import LibraryCall, Tensor
 
 Factors = Callable[[tuple[Index, ...], tuple[Index, ...]], tuple[Scalar, Scalar]]
 

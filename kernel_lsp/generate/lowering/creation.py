@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.index import Index
+from kernel_lsp.generate.ir.index import Index
+from kernel_lsp.generate.ir.scalar import Constant, Scalar, cast, compare, index_value
+from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.builder import Call, read
 from kernel_lsp.generate.lowering.elements import element_of, op, operand_of
 from kernel_lsp.generate.lowering.table import RULES, lowers
-from kernel_lsp.generate.scalar import Constant, Scalar, cast, compare, index_value
-from kernel_lsp.generate.tensor import Tensor
 
 
 @lowers("_to_copy", "to", "clone", "alias", "detach", "contiguous", "lift_fresh_copy", "prims.convert_element_type")

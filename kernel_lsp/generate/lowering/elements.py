@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.index import Index
+from kernel_lsp.generate.ir.index import Index
+from kernel_lsp.generate.ir.scalar import Constant, Scalar, cast, compare, operation, select
+from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.builder import Call, read
-from kernel_lsp.generate.scalar import Constant, Scalar, cast, compare, operation, select
-from kernel_lsp.generate.tensor import Tensor
 
 
 def elementwise(call: Call, body: Callable[..., Scalar], *operands: Tensor | Scalar) -> Tensor:

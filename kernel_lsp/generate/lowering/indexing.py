@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.index import Index, as_index
-from kernel_lsp.generate.lowering.builder import Call, accumulation_dtype, positions, read
-from kernel_lsp.generate.lowering.contraction import converted
-from kernel_lsp.generate.lowering.elements import op
-from kernel_lsp.generate.lowering.table import lowers
-from kernel_lsp.generate.scalar import (
+from kernel_lsp.generate.ir.index import Index, as_index
+from kernel_lsp.generate.ir.scalar import (
     Access,
     Constant,
     Scalar,
@@ -21,8 +17,12 @@ from kernel_lsp.generate.scalar import (
     integer,
     select,
 )
-from kernel_lsp.generate.scalar_walk import guarded
-from kernel_lsp.generate.tensor import Scatter, Tensor
+from kernel_lsp.generate.ir.scalar_walk import guarded
+from kernel_lsp.generate.ir.tensor import Scatter, Tensor
+from kernel_lsp.generate.lowering.builder import Call, accumulation_dtype, positions, read
+from kernel_lsp.generate.lowering.contraction import converted
+from kernel_lsp.generate.lowering.elements import op
+from kernel_lsp.generate.lowering.table import lowers
 
 
 @lowers("gather")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.index import ZERO, Index, as_index
+from kernel_lsp.generate.ir.index import ZERO, Index, as_index
+from kernel_lsp.generate.ir.scalar import Access, Scalar, cast
+from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.builder import Builder, Call, Shape, accumulation_dtype, read
 from kernel_lsp.generate.lowering.elements import number, op
 from kernel_lsp.generate.lowering.reduction import count_of, element_count, variance_over, without
 from kernel_lsp.generate.lowering.table import lowers
-from kernel_lsp.generate.scalar import Access, Scalar, cast
-from kernel_lsp.generate.tensor import Tensor
 
 
 def inverse_deviation(builder: Builder, variance: Tensor, epsilon: float) -> Tensor:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from kernel_lsp.generate.index import Index
+from kernel_lsp.generate.ir.index import Index
+from kernel_lsp.generate.ir.scalar import Access, Scalar, cast, compare, select
+from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.builder import Call, accumulation_dtype, read
 from kernel_lsp.generate.lowering.elements import number, op
 from kernel_lsp.generate.lowering.reduction import reduce_over, shaped
 from kernel_lsp.generate.lowering.table import lowers
-from kernel_lsp.generate.scalar import Access, Scalar, cast, compare, select
-from kernel_lsp.generate.tensor import Tensor
 
 
 @lowers("linalg_vector_norm", "norm")

@@ -6,14 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.identity import identity_of
-from kernel_lsp.generate.index import Index, as_index, product
-from kernel_lsp.generate.lowering.builder import Call, Shape, accumulation_dtype, positions
-from kernel_lsp.generate.lowering.elements import number, op
-from kernel_lsp.generate.lowering.table import lowers
-from kernel_lsp.generate.lowering.windows import Window, is_inside, n_spatial_of, reach_of, reaching_windows, taps_of
-from kernel_lsp.generate.row_major import ravel
-from kernel_lsp.generate.scalar import (
+from kernel_lsp.generate.ir.identity import identity_of
+from kernel_lsp.generate.ir.index import Index, as_index, product
+from kernel_lsp.generate.ir.row_major import ravel
+from kernel_lsp.generate.ir.scalar import (
     Access,
     Constant,
     Loop,
@@ -26,8 +22,12 @@ from kernel_lsp.generate.scalar import (
     integer,
     select,
 )
-from kernel_lsp.generate.scalar_walk import guarded
-from kernel_lsp.generate.tensor import Tensor
+from kernel_lsp.generate.ir.scalar_walk import guarded
+from kernel_lsp.generate.ir.tensor import Tensor
+from kernel_lsp.generate.lowering.builder import Call, Shape, accumulation_dtype, positions
+from kernel_lsp.generate.lowering.elements import number, op
+from kernel_lsp.generate.lowering.table import lowers
+from kernel_lsp.generate.lowering.windows import Window, is_inside, n_spatial_of, reach_of, reaching_windows, taps_of
 
 
 @lowers("max_pool1d", "max_pool2d", "max_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices")

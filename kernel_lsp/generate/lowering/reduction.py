@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.index import ZERO, Index, product
+from kernel_lsp.generate.ir.index import ZERO, Index, product
+from kernel_lsp.generate.ir.scalar import Access, Scalar, cast, compare, index_value, select
+from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.builder import Body, Builder, Call, Shape, accumulation_dtype
 from kernel_lsp.generate.lowering.elements import elementwise, number, op
 from kernel_lsp.generate.lowering.table import lowers
-from kernel_lsp.generate.scalar import Access, Scalar, cast, compare, index_value, select
-from kernel_lsp.generate.tensor import Tensor
 
 
 def reduce_over(

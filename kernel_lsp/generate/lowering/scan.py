@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kernel_lsp.core.dtype import DType
+from kernel_lsp.generate.ir.scalar import Access, Constant, cast
+from kernel_lsp.generate.ir.tensor import Scan, Tensor
 from kernel_lsp.generate.lowering.builder import Call, accumulation_dtype, positions
 from kernel_lsp.generate.lowering.table import lowers
-from kernel_lsp.generate.scalar import Access, Constant, cast
-from kernel_lsp.generate.tensor import Scan, Tensor
 
 NARROW = (DType.I16, DType.I8, DType.U8, DType.BOOL)
 

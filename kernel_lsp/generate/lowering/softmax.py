@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.index import Index
+from kernel_lsp.generate.ir.index import Index
+from kernel_lsp.generate.ir.scalar import Access, Constant, Scalar, cast, compare, operation, select
+from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.builder import Builder, Call, accumulation_dtype
 from kernel_lsp.generate.lowering.elements import number, op
 from kernel_lsp.generate.lowering.reduction import shaped, without
 from kernel_lsp.generate.lowering.table import lowers
-from kernel_lsp.generate.scalar import Access, Constant, Scalar, cast, compare, operation, select
-from kernel_lsp.generate.tensor import Tensor
 
 
 @lowers("_softmax", "_safe_softmax", "softmax", "_log_softmax", "log_softmax")

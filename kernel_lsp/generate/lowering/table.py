@@ -8,11 +8,11 @@ from functools import lru_cache
 
 from kernel_lsp.core.expression_parser import parse
 from kernel_lsp.core.task import Graph, GraphNode, TensorType
+from kernel_lsp.generate.ir.scalar import Access
+from kernel_lsp.generate.ir.sizes import Sizes
+from kernel_lsp.generate.ir.tensor import Buffer, Tensor
 from kernel_lsp.generate.lowering.builder import Builder, Call, Rule, Shape
 from kernel_lsp.generate.names import identifier
-from kernel_lsp.generate.scalar import Access
-from kernel_lsp.generate.sizes import Sizes
-from kernel_lsp.generate.tensor import Buffer, Tensor
 
 RULES: dict[str, Rule] = {}
 """By operator without its overload, e.g. ``aten.add``, or with it where overloads differ, e.g. ``aten.max.dim``."""

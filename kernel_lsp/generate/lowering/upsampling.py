@@ -6,12 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.index import Index, divide_exactly
-from kernel_lsp.generate.lowering.builder import Call, Shape, accumulation_dtype, positions
-from kernel_lsp.generate.lowering.elements import op
-from kernel_lsp.generate.lowering.table import lowers
-from kernel_lsp.generate.lowering.windows import n_spatial_of, taps_of
-from kernel_lsp.generate.scalar import (
+from kernel_lsp.generate.ir.index import Index, divide_exactly
+from kernel_lsp.generate.ir.scalar import (
     Access,
     Constant,
     Loop,
@@ -23,7 +19,11 @@ from kernel_lsp.generate.scalar import (
     integer,
     select,
 )
-from kernel_lsp.generate.tensor import Tensor
+from kernel_lsp.generate.ir.tensor import Tensor
+from kernel_lsp.generate.lowering.builder import Call, Shape, accumulation_dtype, positions
+from kernel_lsp.generate.lowering.elements import op
+from kernel_lsp.generate.lowering.table import lowers
+from kernel_lsp.generate.lowering.windows import n_spatial_of, taps_of
 
 
 def _scale_factors(call: Call, source: Shape, out: Shape) -> list[Index]:

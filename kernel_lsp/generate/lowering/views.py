@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.index import ONE, ZERO, Index, as_index, expanded
+from kernel_lsp.generate.ir.index import ONE, ZERO, Index, as_index, expanded
+from kernel_lsp.generate.ir.scalar import Access, Constant, Scalar, both, cast, compare, in_range, index_value
+from kernel_lsp.generate.ir.scalar_walk import guarded
+from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.builder import Call, read
 from kernel_lsp.generate.lowering.table import lowers
-from kernel_lsp.generate.scalar import Access, Constant, Scalar, both, cast, compare, in_range, index_value
-from kernel_lsp.generate.scalar_walk import guarded
-from kernel_lsp.generate.tensor import Tensor
 
 OPEN_END = 1 << 62
 """A slice's end that means to the end; ATen passes 2^63 - 1."""

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.index import Index, Variable, as_index
+from kernel_lsp.generate.ir.index import Index, Variable, as_index
+from kernel_lsp.generate.ir.scalar import Constant, Scalar, both, in_range
 from kernel_lsp.generate.lowering.builder import Call, Shape
-from kernel_lsp.generate.scalar import Constant, Scalar, both, in_range
 
 
 @dataclass(frozen=True)

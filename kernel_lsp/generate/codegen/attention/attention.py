@@ -1,0 +1,357 @@
+"""Attention in one kernel: scores stay in registers, and weights are relative to the largest score so far.
+
+A warp has 16 queries. The block goes over the keys in tiles that it holds in shared memory together with their values;
+the next tile is copied there while one is used.
+The method is that of FlashAttention (Dao et al. 2022) with its second version's order of loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.expression import Expression
+from kernel_lsp.core.expression_rules import binary
+from kernel_lsp.generate.attention import PRODUCT, last_key_of
+from kernel_lsp.generate.codegen.coordinates import name_coordinates
+from kernel_lsp.generate.codegen.elements.elementwise import write_stores
+from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES, Packing, find_packed
+from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, rendered
+from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.operators import ATOM, MULTIPLY, UNARY, Text, convert, stored
+from kernel_lsp.generate.codegen.rows.row_schedule import WARP
+from kernel_lsp.generate.codegen.scope import Scope
+from kernel_lsp.generate.fusion.groups import AttentionGroup
+from kernel_lsp.generate.ir.index import Index, Variable, as_index
+from kernel_lsp.generate.ir.scalar import Access, Argument, Scalar
+from kernel_lsp.generate.ir.scalar_walk import nodes
+from kernel_lsp.generate.ir.sizes import to_expression
+
+_PLACES = (
+    "m0",
+    "k0",
+    "e",
+    "m",
+    "n",
+    "c",
+    "v",
+    "key",
+    "col",
+    "pack",
+    "batch",
+    "lane",
+    "warp",
+    "row",
+    "n_tiles",
+    "n_keys",
+)
+LOCAL_NAMES = (
+    *_PLACES,
+    "tiles",
+    "queries",
+    "scores",
+    "score",
+    "sums",
+    "peaks",
+    "totals",
+    "part",
+    "product",
+    "value",
+    "stage",
+    "other",
+    "shared",
+)
+ROWS_PER_WARP = 16
+MAX_SHARED_BYTES = 112 << 10
+"""Maximum shared memory of a block, so that two fit a multiprocessor with 227 KiB."""
+MAX_FRAGMENT_WORDS = 160
+"""Maximum 32-bit registers of a thread for queries, sums and scores; with more, ptxas spills."""
+KINDS = {DType.F32: "f32", DType.F16: "f16", DType.BF16: "bf16"}
+
+
+@dataclass(frozen=True)
+class AttentionSchedule:
+    """`warps` of 16 queries each per block; `keys` per tile."""
+
+    warps: int
+    keys: int
+
+
+def default_attention_schedule(
+    group: AttentionGroup, captured: Callable[[Index], int], n_multiprocessors: int
+) -> AttentionSchedule:
+    """Return tiles that fit a block, of as few queries as it takes to fill the GPU."""
+    warps, wanted = 4, 32 if group.value.dtype == DType.F32 else 64
+    n_queries, n_batch = captured(group.m.extent), captured(group.batch.extent)
+    while warps > 1 and -(-n_queries // (warps * ROWS_PER_WARP)) * n_batch < n_multiprocessors:
+        warps //= 2
+    fitting = (AttentionSchedule(warps, keys) for keys in (wanted, wanted // 2, 16))
+    return next(schedule for schedule in fitting if is_valid_attention_schedule(group, schedule))
+
+
+def is_valid_attention_schedule(group: AttentionGroup, schedule: AttentionSchedule) -> bool:
+    """Return whether a block holds the tiles, and a thread its fragments."""
+    head, width = int(group.head.extent.constant or 0), int(group.n.extent.constant or 0)
+    is_split = group.value.dtype == DType.F32  # into parts, of weights too
+    n_words = head // (2 if is_split else 4) + width // 2 + schedule.keys * (4 if is_split else 1) // 2
+    return n_words <= MAX_FRAGMENT_WORDS and _shared_bytes(group, schedule) <= MAX_SHARED_BYTES
+
+
+def render_attention(
+    kernel: KernelWriter, group: AttentionGroup, schedule: AttentionSchedule, comment: str
+) -> RenderedKernel:
+    """Return the kernel of an attention."""
+    return _AttentionRenderer(kernel, group, schedule).render(comment)
+
+
+# --- below: one kernel
+
+
+class _AttentionRenderer:
+    def __init__(self, kernel: KernelWriter, group: AttentionGroup, schedule: AttentionSchedule) -> None:
+        self.kernel, self.group, self.schedule = kernel, group, schedule
+        self.scope = Scope(kernel)
+        self.dtype = group.value.dtype
+        self.kind = KINDS[self.dtype]
+        self.head = int(group.head.extent.constant or 0)
+        self.width = int(group.n.extent.constant or 0)
+        self.n_queries = kernel.size("n_queries", group.m.extent)
+        self.n_keys = kernel.size("n_all_keys", group.key.extent)
+
+    def render(self, comment: str) -> RenderedKernel:
+        self._declare()
+        self._load_keys(self.scope, "0", "")
+        self._load_queries()
+        self._walk_keys()
+        self._write()
+        n_bytes = _shared_bytes(self.group, self.schedule)
+        return rendered(
+            self.kernel, comment, self.scope.lines, (self._grid(),), (self._n_threads,), dynamic_bytes=n_bytes
+        )
+
+    @property
+    def _n_threads(self) -> int:
+        return self.schedule.warps * WARP
+
+    @property
+    def _n_rows(self) -> int:
+        return self.schedule.warps * ROWS_PER_WARP
+
+    def _grid(self) -> Expression:
+        n_tiles = blocks_of(self.group.m.extent, self._n_rows)
+        return binary("*", n_tiles, to_expression(self.group.batch.extent))
+
+    def _declare(self) -> None:
+        scope, type_ = self.scope, self.kernel.index_type
+        scope.line(f"constexpr int HEAD = {self.head}, WIDTH = {self.width}, KEYS = {self.schedule.keys};")
+        scope.line(f"constexpr int STRIDE = {_stride(self.group)};  // keeps the rows of a fragment in different banks")
+        element = self.dtype.cuda_type
+        scope.line("extern __shared__ __align__(128) unsigned char shared[];")
+        scope.line(f"auto tiles = reinterpret_cast<{element} (*)[STRIDE]>(shared);  // two stages of keys above values")
+        scope.line("const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;")
+        tiles = f"({self.n_queries} + {self._n_rows - 1}) / {self._n_rows}"
+        if self.n_queries.isdigit():
+            tiles = str(-(-int(self.n_queries) // self._n_rows))
+        scope.line(f"const int n_tiles = {tiles};")
+        if self.group.batch.extent.constant == 1:
+            scope.define(self.group.batch, "0")
+        else:
+            scope.line(f"const {type_} batch = blockIdx.x / n_tiles;")
+            scope.define(self.group.batch, "batch")
+        last = self._last_key()
+        order = "(n_tiles - 1 - blockIdx.x % n_tiles)" if last is not None else "blockIdx.x % n_tiles"
+        comment = "  // the longest first" if last is not None else ""
+        scope.line(f"const {type_} m0 = {order} * {self._n_rows};{comment}")
+        scope.line(f"const {type_} row = m0 + warp * 16 + lane / 4;  // this lane has rows `row` and `row + 8`")
+        keys = self.n_keys
+        if last is not None:
+            shift = "" if last == as_index(0) else f" + {scope.index(last).within(ATOM)}"
+            keys = f"min({type_}({self.n_keys}), m0 + {self._n_rows}{shift})"
+        scope.line(f"const {type_} n_keys = {keys};")
+
+    def _last_key(self) -> Index | None:
+        last = last_key_of(self.group.score, self.group.m, self.group.key)
+        return last if last is not None and not last.variables else None
+
+    # --- tiles
+
+    def _load_queries(self) -> None:
+        """By way of the second stage to registers."""
+        scope, group = self.scope, self.group
+        place = ("m", "m0", self.n_queries)
+        self._load_tile(scope, group.query_part, group.m, group.head, place, "2 * KEYS + ", self._n_rows)
+        for helper in ("commit_copies", "wait_for_copies", f"load_queries_{self.kind}"):
+            self.kernel.use(helper)
+        scope.line("commit_copies();")
+        scope.line("wait_for_copies<0>();")
+        scope.line("__syncthreads();")
+        n_words = f"[HEAD / {8 if self.kind == 'f32' else 16}][4]"
+        scope.line(f"{'float' if self.kind == 'f32' else 'unsigned'} queries{n_words};")
+        scope.line(f"load_queries_{self.kind}<HEAD, STRIDE>(queries, tiles + 2 * KEYS + warp * 16);")
+
+    def _load_keys(self, scope: Scope, start: str, first: str) -> None:
+        """Keys from `start` on, and their values below them, to a stage that begins at row `first`."""
+        group, keys = self.group, self.schedule.keys
+        place = ("key", start, self.n_keys)
+        self._load_tile(scope, group.key_part, group.key, group.head, place, first, keys)
+        self._load_tile(scope, group.value, group.key, group.n, place, f"{first}KEYS + ", keys)
+
+    def _load_tile(
+        self,
+        scope: Scope,
+        scalar: Scalar,
+        row: Variable,
+        column: Variable,
+        place: tuple[str, str, str],
+        first: str,
+        n_rows: int,
+    ) -> None:
+        """Copy rows of a factor to shared memory in packs; zeros where there is no row."""
+        name, start, limit = place
+        vector = MAX_PACK_BYTES // self.dtype.itemsize
+        n_columns = int(column.extent.constant or 0)
+        n_packs = n_columns // vector
+        packing = Packing(
+            Variable("pack", 1 << 20, as_index(n_packs)), Variable("v", (1 << 20) + 1, as_index(vector)), vector
+        )
+        body = scalar.substitute({column: packing.flat})
+        self.kernel.use("packs")
+        scope.line("#pragma unroll")
+        loop = scope.open(f"for (int e = threadIdx.x; e < {n_rows * n_packs}; e += {self._n_threads})")
+        begin = "" if start == "0" else f"{start} + "
+        loop.line(f"const {self.kernel.index_type} {name} = {begin}e / {n_packs};")
+        loop.line(f"const int pack = e % {n_packs};")
+        loop.define(row, name)
+        loop.define(packing.pack, "pack")
+        to = f"&tiles[{first}e / {n_packs}][pack * {vector}]"
+        packed = find_packed([body], packing)
+        if body.digest in [access.digest for access in packed]:
+            self.kernel.use("copy_async")
+            loop.line(f"copy_async<16>({to}, {packing.address(loop, packed[0])}, {name} < {limit});")
+        else:
+            self._write_pack(loop, body, packing, packed, f"{name} < {limit}", to)
+        loop.close()
+
+    def _write_pack(
+        self, scope: Scope, body: Scalar, packing: Packing, packed: list[Access], condition: str, to: str
+    ) -> None:
+        type_ = f"Pack<{self.dtype.cuda_type}, {packing.vector}>"
+        scope.line(f"{type_} part{{}};")
+        inner = scope.open(f"if ({condition})")
+        self._compute_pack(inner, body, packing, {access: packing.load(inner, access) for access in packed})
+        inner.close()
+        scope.line(f"*reinterpret_cast<{type_}*>({to}) = part;")
+
+    def _compute_pack(self, scope: Scope, body: Scalar, packing: Packing, packs: Mapping[Access, str]) -> None:
+        scope.line("#pragma unroll")
+        lane = scope.open(f"for (int v = 0; v < {packing.vector}; ++v)")
+        lane.define(packing.lane, "v")
+        for access, name in packs.items():
+            lane.bind(access, packing.item(name, access.dtype))
+        lane.line(f"part.item[v] = {stored(lane.value(body), body.dtype, self.dtype)};")
+        lane.close()
+
+    # --- keys
+
+    def _walk_keys(self) -> None:
+        scope = self.scope
+        self.kernel.use("weigh_scores")
+        scope.line("float sums[WIDTH / 8][4] = {};")
+        scope.line("float peaks[2] = {-CUDART_INF_F, -CUDART_INF_F}, totals[2] = {};")
+        loop = scope.open(f"for ({self.kernel.index_type} k0 = 0; k0 < n_keys; k0 += KEYS)")
+        loop.line("const int stage = k0 / KEYS % 2 * 2 * KEYS;  // the first row of this tile")
+        loop.line("wait_for_copies<0>();")
+        loop.line("__syncthreads();")
+        ahead = loop.open("if (k0 + KEYS < n_keys)")
+        ahead.line("const int other = 2 * KEYS - stage;")
+        self._load_keys(ahead, "k0 + KEYS", "other + ")
+        ahead.close()
+        loop.line("commit_copies();")
+        loop.line("float scores[KEYS / 8][4];")
+        for product in ("keys", "values"):
+            self.kernel.use(f"multiply_{product}_{self.kind}")
+        loop.line(f"multiply_keys_{self.kind}<HEAD, KEYS, STRIDE>(scores, queries, tiles + stage);")
+        self._write_scores(loop)
+        used = loop.open("if (__any_sync(0xffffffff, is_seen))")
+        used.line("weigh_scores<KEYS, WIDTH>(scores, peaks, totals, sums);")
+        used.line(f"multiply_values_{self.kind}<WIDTH, KEYS, STRIDE>(sums, scores, tiles + stage + KEYS);")
+        used.close()
+        loop.close()
+
+    def _write_scores(self, scope: Scope) -> None:
+        """What the user's code makes of the products: scale and mask."""
+        group, type_ = self.group, self.kernel.index_type
+        scope.line("bool is_seen = false;  // by any query")
+        outer, inner = self._open_fragment(scope, "KEYS")
+        inner.line(f"const {type_} m = row + c / 2 * 8, key = k0 + n * 8 + lane % 4 * 2 + c % 2;")
+        inner.line("float score = -CUDART_INF_F;  // beyond the last key")
+        guard = inner.open(f"if (m < {self.n_queries} && key < {self.n_keys})")
+        guard.define(group.m, "m")
+        guard.define(group.key, "key")
+        name_coordinates(self.kernel, as_index(group.batch), ())
+        product = "scores[n][c]" if self.kind != "f32" else self._checked_product(guard)
+        for node in nodes(group.score):
+            if isinstance(node, Argument) and node.name == PRODUCT:
+                guard.bind(node, convert(Text(product, ATOM), DType.F32, node.dtype))
+        guard.line(f"score = {guard.value(group.score).text};")
+        guard.close()
+        inner.line("scores[n][c] = score;")
+        inner.line("is_seen |= score != -CUDART_INF_F;")
+        inner.close()
+        outer.close()
+
+    def _checked_product(self, scope: Scope) -> str:
+        """Infinities have no parts in TF32: their products are computed again in f32."""
+        group = self.group
+        scope.line("float product = scores[n][c];")
+        redo = scope.open("if (!isfinite(product))")
+        redo.line("product = 0.0f;  // the parts of an infinity are no numbers")
+        redo.line("#pragma unroll 1")
+        loop = redo.open("for (int d = 0; d < HEAD; ++d)")
+        loop.define(group.head, "d")
+        left, right = loop.values([group.query_part, group.key_part])
+        loop.line(f"product += {left.within(MULTIPLY)} * {right.within(UNARY)};")
+        loop.close()
+        redo.close()
+        return "product"
+
+    def _open_fragment(self, scope: Scope, size: str) -> tuple[Scope, Scope]:
+        scope.line("#pragma unroll")
+        outer = scope.open(f"for (int n = 0; n < {size} / 8; ++n)")
+        outer.line("#pragma unroll")
+        return outer, outer.open("for (int c = 0; c < 4; ++c)")
+
+    # --- results
+
+    def _write(self) -> None:
+        scope, group = self.scope, self.group
+        self.kernel.use("combine_totals")
+        scope.line("combine_totals(totals);")
+        outer, inner = self._open_fragment(scope, "WIDTH")
+        inner.line(f"const {self.kernel.index_type} m = row + c / 2 * 8;")
+        inner.line("const int col = n * 8 + lane % 4 * 2 + c % 2;")
+        guard = inner.open(f"if (m < {self.n_queries})")
+        guard.define(group.m, "m")
+        guard.define(group.n, "col")
+        quotient = "sums[n][c] / totals[c / 2]"
+        if group.is_safe:
+            quotient = f"totals[c / 2] == 0.0f ? 0.0f : {quotient}"
+        guard.line(f"const float value = {quotient};")
+        guard.bind(Access(group.tensor, group.at), convert(Text("value", ATOM), DType.F32, group.tensor.dtype))
+        write_stores(guard, group.stores)
+        guard.close()
+        inner.close()
+        outer.close()
+
+
+def _stride(group: AttentionGroup) -> int:
+    """Elements between rows of a tile: 16 bytes more than a row, which is a multiple of 32 or 64 bytes."""
+    widest = max(int(variable.extent.constant or 0) for variable in (group.head, group.n))
+    return widest + MAX_PACK_BYTES // group.value.dtype.itemsize
+
+
+def _shared_bytes(group: AttentionGroup, schedule: AttentionSchedule) -> int:
+    """Bytes of two stages; the queries come to registers by way of the second."""
+    n_rows = 2 * schedule.keys + max(schedule.warps * ROWS_PER_WARP, 2 * schedule.keys)
+    return n_rows * _stride(group) * group.value.dtype.itemsize

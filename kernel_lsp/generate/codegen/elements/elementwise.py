@@ -1,0 +1,178 @@
+"""One thread per element, or per pack of neighbouring elements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kernel_lsp.generate.codegen.coordinates import name_coordinates
+from kernel_lsp.generate.codegen.elements.packs import Packing, find_packed
+from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, divisible, rendered
+from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.operators import stored
+from kernel_lsp.generate.codegen.scope import Scope
+from kernel_lsp.generate.fusion.groups import ElementwiseGroup, Store
+from kernel_lsp.generate.ir.index import Variable, as_index, divide_exactly
+from kernel_lsp.generate.ir.scalar import Access, Scalar
+from kernel_lsp.generate.ir.scalar_walk import accesses
+from kernel_lsp.generate.ir.tensor import Tensor
+
+LOCAL_NAMES = ("i", "pack", "v", "u")
+
+
+@dataclass(frozen=True)
+class ElementwiseSchedule:
+    """`threads` per block; each thread does `unroll` packs of `vector` elements, a block's width apart.
+
+    `streaming` marks tensors that are as large as the result, and the result, for early eviction.
+    """
+
+    threads: int
+    vector: int
+    unroll: int = 1
+    streaming: bool = False
+
+
+def render_elementwise(
+    kernel: KernelWriter, group: ElementwiseGroup, schedule: ElementwiseSchedule, comment: str
+) -> RenderedKernel:
+    """The kernel of an elementwise group."""
+    if schedule.vector > 1:
+        return _render_packed(kernel, group, schedule, comment)
+    scope = Scope(kernel)
+    n_elements = kernel.size("n", group.position.extent)
+    scope.define(group.position, "i")
+    name_coordinates(kernel, as_index(group.position), group.shape)
+    inner = _open_unrolled(scope, schedule, "i", n_elements)
+    write_stores(inner, group.stores)
+    if inner is not scope:
+        inner.close()
+    grid = (blocks_of(group.position.extent, schedule.threads * schedule.unroll),)
+    return rendered(kernel, comment, scope.lines, grid, (schedule.threads,))
+
+
+def write_stores(scope: Scope, stores: Sequence[Store]) -> None:
+    """Compute every scalar, then write each to its place."""
+    texts = scope.values([store.scalar for store in stores])
+    for store, text in zip(stores, texts, strict=True):
+        target = scope.kernel.target(store.tensor)
+        offset = scope.offset(store.tensor, store.index).text
+        scope.line(f"{target}[{offset}] = {stored(text, store.scalar.dtype, store.tensor.dtype)};")
+
+
+def _open_unrolled(scope: Scope, schedule: ElementwiseSchedule, name: str, limit: str) -> Scope:
+    """Declare the thread's position; the scope in which the work is done for it."""
+    type_, threads = scope.kernel.index_type, schedule.threads
+    cast = "(long long)" if type_ == "long long" else ""
+    if schedule.unroll == 1:
+        scope.line(f"const {type_} {name} = {cast}blockIdx.x * {threads} + threadIdx.x;")
+        scope.line(f"if ({name} >= {limit}) return;")
+        return scope
+    scope.line("#pragma unroll")
+    inner = scope.open(f"for (int u = 0; u < {schedule.unroll}; ++u)")
+    inner.line(f"const {type_} {name} = ({cast}blockIdx.x * {schedule.unroll} + u) * {threads} + threadIdx.x;")
+    inner.line(f"if ({name} >= {limit}) return;")
+    return inner
+
+
+# --- below: packs
+
+
+def _render_packed(
+    kernel: KernelWriter, group: ElementwiseGroup, schedule: ElementwiseSchedule, comment: str
+) -> RenderedKernel:
+    vector = schedule.vector
+    total = group.position.extent
+    n_packs = divide_exactly(total, as_index(vector))
+    pack_extent = n_packs if n_packs is not None else total
+    packing = Packing(
+        Variable("pack", 1 << 20, pack_extent),
+        Variable("v", (1 << 20) + 1, as_index(vector)),
+        vector,
+        _large_inputs(group) if schedule.streaming else frozenset(),
+        schedule.streaming,
+    )
+    stores = packing.substituted(group.stores, group.position)
+    scope = Scope(kernel)
+    size = kernel.size("n", total)
+    limit = str(int(size) // vector) if size.isdigit() else f"{size} / {vector}"
+    scope.define(packing.pack, "pack")
+    name_coordinates(kernel, packing.flat, group.shape)
+    if schedule.unroll == 1:
+        write_packed(_open_unrolled(scope, schedule, "pack", limit), packing, stores)
+    else:
+        _write_unrolled(scope, schedule, packing, stores, limit)
+    per_block = schedule.threads * schedule.unroll
+    grid = (blocks_of(pack_extent, per_block) if n_packs is not None else blocks_of(total, per_block * vector),)
+    return rendered(kernel, comment, scope.lines, grid, (schedule.threads,), divisible(total, vector))
+
+
+def _large_inputs(group: ElementwiseGroup) -> frozenset[Tensor]:
+    """Return the tensors that are as large as the result."""
+    found = accesses(*(store.scalar for store in group.stores))
+    return frozenset(access.tensor for access in found if access.tensor.n_elements == group.position.extent)
+
+
+def _write_unrolled(
+    scope: Scope, schedule: ElementwiseSchedule, packing: Packing, stores: Sequence[Store], limit: str
+) -> None:
+    """Load all packs of a thread before the first is used, so that the loads are in flight together."""
+    packed = find_packed([store.scalar for store in stores], packing)
+    arrays = {access.digest: _declare_packs(scope, schedule, access) for access in packed}
+    outer, inner = _open_guarded(scope, schedule, limit)
+    for access in packed:
+        inner.line(f"{arrays[access.digest]}[u] = {packing.memory(inner, access)};")
+    inner.close()
+    outer.close()
+    outer, inner = _open_guarded(scope, schedule, limit)
+    write_packed(inner, packing, stores, {digest: f"{name}[u]" for digest, name in arrays.items()})
+    inner.close()
+    outer.close()
+
+
+def _declare_packs(scope: Scope, schedule: ElementwiseSchedule, access: Access) -> str:
+    scope.kernel.use("packs")
+    name = scope.names.take(f"{scope.kernel.pointer(access.tensor)}_pack")
+    scope.line(f"Pack<{access.dtype.cuda_type}, {schedule.vector}> {name}[{schedule.unroll}];")
+    return name
+
+
+def _open_guarded(scope: Scope, schedule: ElementwiseSchedule, limit: str) -> tuple[Scope, Scope]:
+    """Open the loop over a thread's packs, and in it the block for those that exist."""
+    type_ = scope.kernel.index_type
+    cast = "(long long)" if type_ == "long long" else ""
+    scope.line("#pragma unroll")
+    outer = scope.open(f"for (int u = 0; u < {schedule.unroll}; ++u)")
+    position = f"({cast}blockIdx.x * {schedule.unroll} + u) * {schedule.threads} + threadIdx.x"
+    outer.line(f"const {type_} pack = {position};")
+    return outer, outer.open(f"if (pack < {limit})")
+
+
+def write_packed(
+    scope: Scope, packing: Packing, stores: Sequence[Store], loads: Mapping[bytes, str] | None = None
+) -> None:
+    """Load packs, compute lane by lane, store packs. `loads` names the packs that are loaded already."""
+    scalars: list[Scalar] = [store.scalar for store in stores]
+    scope.hoist(scalars, [packing.lane])
+    packed = find_packed(scalars, packing)
+    names = loads if loads is not None else {access.digest: packing.load(scope, access) for access in packed}
+    targets = [packing.declare_result(scope, store) for store in stores]
+    divisions = scope.hoist_lanes(scalars, packing.lane)
+    scope.line("#pragma unroll")
+    inner = scope.open(f"for (int v = 0; v < {packing.vector}; ++v)")
+    inner.define(packing.lane, "v")
+    inner.named |= divisions
+    for access in packed:
+        inner.bind(access, packing.item(names[access.digest], access.dtype))
+    texts = inner.values(scalars)
+    for store, target, text in zip(stores, targets, texts, strict=True):
+        value = stored(text, store.scalar.dtype, store.tensor.dtype)
+        if target is None:
+            offset = inner.offset(store.tensor, store.index).text
+            inner.line(f"{inner.kernel.target(store.tensor)}[{offset}] = {value};")
+        else:
+            inner.line(f"{target}.item[v] = {value};")
+    inner.close()
+    for store, target in zip(stores, targets, strict=True):
+        if target is not None:
+            packing.store(scope, store, target)

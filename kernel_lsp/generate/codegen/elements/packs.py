@@ -1,0 +1,175 @@
+"""Vector loads and stores: packs of neighbouring elements that move as one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.generate.codegen.operators import ADD, Text, loaded
+from kernel_lsp.generate.codegen.scope import Scope
+from kernel_lsp.generate.fusion.groups import Store
+from kernel_lsp.generate.ir.index import (
+    ONE,
+    ZERO,
+    Atom,
+    Index,
+    Variable,
+    as_index,
+    coefficient,
+    divide_exactly,
+    divides,
+    replace_atoms,
+    substitute,
+)
+from kernel_lsp.generate.ir.row_major import ravel
+from kernel_lsp.generate.ir.scalar import Access, Scalar
+from kernel_lsp.generate.ir.scalar_walk import accesses
+from kernel_lsp.generate.ir.tensor import Tensor
+
+MAX_PACK_BYTES = 16
+"""The widest load of a thread on every architecture up to sm_90."""
+
+WORD_BYTES = 4
+"""The narrowest load with a cache hint here."""
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Flat position ``pack * vector + lane``. With `may_reverse` a pack may also be read and written from its end.
+
+    Reads of `streamed` tensors, and results where `streams_results`, are marked for early eviction; reads of `kept`
+    ones for late eviction. The contract promises that `vector` divides `multiple`; the launch's condition makes the
+    sizes in `multiples` multiples of it, as such.
+    """
+
+    pack: Variable
+    lane: Variable
+    vector: int
+    streamed: frozenset[Tensor] = frozenset()
+    streams_results: bool = False
+    kept: frozenset[Tensor] = frozenset()
+    multiple: Index | None = None
+    may_reverse: bool = False
+    multiples: Mapping[Atom, Index] = field(default_factory=dict)
+
+    @property
+    def flat(self) -> Index:
+        if self.vector == 1:
+            return as_index(self.pack)
+        return as_index(self.pack) * self.vector + as_index(self.lane)
+
+    def substituted(self, stores: Sequence[Store], position: Variable) -> list[Store]:
+        """The stores over pack and lane instead of a flat position."""
+        replacements = {position: self.flat}
+        return [
+            replace(
+                store,
+                index=tuple(substitute(index, replacements) for index in store.index),
+                scalar=store.scalar.substitute(replacements),
+            )
+            for store in stores
+        ]
+
+    def pack_position(self, flat: Index) -> Index | None:
+        """Which pack of its tensor the element at `flat` is in, when all lanes share it; else None."""
+        is_reversed = self.is_reversed(flat)
+        if coefficient(flat, self.lane) != ONE and not is_reversed:
+            return None
+        start = substitute(flat, {self.lane: as_index(self.vector - 1) if is_reversed else ZERO})
+        if self.multiples:
+            start = replace_atoms(start, lambda atom: self.multiples.get(atom, as_index(atom)))
+        position = ZERO
+        for monomial, factor in start.terms:
+            part = self._in_packs(Index({monomial: factor}))
+            if part is None:
+                return None
+            position = position + part
+        return position
+
+    def _in_packs(self, term: Index) -> Index | None:
+        """Return a term of a position in packs, when it is a multiple of their width."""
+        if divides(self.vector, term):
+            return divide_exactly(term, as_index(self.vector))
+        if self.multiple is None:
+            return None
+        times = divide_exactly(term, self.multiple)
+        return None if times is None else times * (self.multiple // self.vector)
+
+    def is_reversed(self, flat: Index) -> bool:
+        """Whether neighbouring lanes lie in memory from the last to the first."""
+        return self.may_reverse and coefficient(flat, self.lane) == ZERO - 1
+
+    def item_of(self, name: str, tensor: Tensor, index: Sequence[Index]) -> str:
+        """The lane's element of a pack of `tensor`, as an lvalue."""
+        lane = f"{self.vector - 1} - v" if self.is_reversed(ravel(index, tensor.shape)) else "v"
+        return f"{name}.item[{lane}]"
+
+    def load(self, scope: Scope, access: Access) -> str:
+        """Declare the pack that holds the element; its name."""
+        text = self.memory(scope, access)
+        name = scope.kernel.pointer(access.tensor)
+        return scope.declare(f"{name}_pack", f"Pack<{access.dtype.cuda_type}, {self.vector}>", text)
+
+    def memory(self, scope: Scope, access: Access) -> str:
+        """Return the expression that loads the pack of the element, or the element itself without packs."""
+        flat = ravel(access.index, access.tensor.shape)
+        name = scope.kernel.pointer(access.tensor)
+        if self.vector == 1:
+            return f"{name}[{scope.index(flat).text}]"
+        position = self.pack_position(flat)
+        assert position is not None
+        scope.kernel.use("packs")
+        text = f"packs<{self.vector}>({name})[{scope.index(position).text}]"
+        if access.tensor in self.streamed and self._can_stream(access.dtype):
+            return f"{scope.kernel.use('load_once')}(&{text})"
+        if access.tensor in self.kept and access.dtype.itemsize * self.vector == MAX_PACK_BYTES:
+            return f"{scope.kernel.use('load_kept')}(&{text})"
+        return text
+
+    def _can_stream(self, dtype: DType) -> bool:
+        return dtype.itemsize * self.vector >= WORD_BYTES
+
+    def address(self, scope: Scope, access: Access) -> str:
+        """The address of the pack that holds the element."""
+        position = self.pack_position(ravel(access.index, access.tensor.shape))
+        assert position is not None
+        scope.kernel.use("packs")
+        return f"packs<{self.vector}>({scope.kernel.pointer(access.tensor)}) + {scope.index(position).within(ADD)}"
+
+    def item(self, name: str, dtype: DType) -> Text:
+        """The lane's element of a pack."""
+        return loaded(f"{name}.item[v]", dtype)
+
+    def declare_result(self, scope: Scope, store: Store) -> str | None:
+        """Declare a pack for a store that can be one; None for one that goes element by element."""
+        is_wide = store.tensor.dtype.itemsize * self.vector > MAX_PACK_BYTES
+        if is_wide or self.pack_position(ravel(store.index, store.tensor.shape)) is None:
+            return None
+        scope.kernel.use("packs")
+        name = scope.names.take(f"{scope.kernel.target(store.tensor)}_pack")
+        scope.line(f"Pack<{store.tensor.dtype.cuda_type}, {self.vector}> {name};")
+        return name
+
+    def store(self, scope: Scope, store: Store, name: str) -> None:
+        position = self.pack_position(ravel(store.index, store.tensor.shape))
+        assert position is not None
+        target = scope.kernel.target(store.tensor)
+        text = f"packs<{self.vector}>({target})[{scope.index(position).text}]"
+        if self.streams_results and self._can_stream(store.tensor.dtype):
+            scope.kernel.use("load_once")
+            scope.line(f"store_once(&{text}, {name});")
+        else:
+            scope.line(f"{text} = {name};")
+
+
+def find_packed(scalars: Sequence[Scalar], packing: Packing) -> list[Access]:
+    """The reads that one vector load per thread can do, in a stable order."""
+    found = []
+    for access in accesses(*scalars):
+        is_small = access.dtype.itemsize * packing.vector <= MAX_PACK_BYTES
+        if access.mask is None and is_small:
+            position = packing.pack_position(ravel(access.index, access.tensor.shape))
+            if position is not None and packing.lane not in position.variables:
+                found.append(access)
+    return sorted(found, key=lambda access: (access.tensor.serial, access.digest))

@@ -1,0 +1,225 @@
+"""Sums of products through shared memory: each block computes a tile of the result, each thread a small part of it.
+
+The factors are arbitrary reads of (batch, m, k) and (batch, k, n), so one template does matrix products, convolutions
+as implicit matrix products, and their gradients.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.expression import Binary, Constant, Expression
+from kernel_lsp.generate.codegen.coordinates import name_coordinates
+from kernel_lsp.generate.codegen.elements.elementwise import write_stores
+from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, rendered
+from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE, Text
+from kernel_lsp.generate.codegen.scope import Scope
+from kernel_lsp.generate.fusion.groups import ContractionGroup
+from kernel_lsp.generate.ir.index import ONE, Index, Variable, as_index, coefficient
+from kernel_lsp.generate.ir.row_major import ravel
+from kernel_lsp.generate.ir.scalar import Access, Scalar
+from kernel_lsp.generate.ir.scalar_walk import accesses
+from kernel_lsp.generate.ir.sizes import to_expression
+
+LOCAL_NAMES = (
+    *("m0", "n0", "k0", "left_tile", "right_tile", "sums", "left", "right", "e", "m", "n", "k", "i", "j", "row", "col"),
+    *("batch", "value", "TM", "TN", "TK"),
+)
+RUN = 4
+"""Neighbouring rows or columns that a thread reads at once: 16 bytes of f32."""
+MAX_GRID_Z = 65535
+
+
+@dataclass(frozen=True)
+class TileSchedule:
+    """A block computes `tile_m` x `tile_n` results, `tile_k` products at a time; a thread `thread_m` x `thread_n`."""
+
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    thread_m: int
+    thread_n: int
+
+    @property
+    def n_threads(self) -> int:
+        return (self.tile_m // self.thread_m) * (self.tile_n // self.thread_n)
+
+
+def is_valid_tile_schedule(schedule: TileSchedule, dtype: DType) -> bool:
+    """Whether a block holds it: whole warps, and two tiles within 48 KiB of shared memory."""
+    if schedule.tile_m % schedule.thread_m or schedule.tile_n % schedule.thread_n:
+        return False
+    n_shared_bytes = schedule.tile_k * (schedule.tile_m + schedule.tile_n + 8) * max(4, dtype.itemsize)
+    return 32 <= schedule.n_threads <= 1024 and schedule.n_threads % 32 == 0 and n_shared_bytes <= 48 << 10
+
+
+def render_contraction(
+    kernel: KernelWriter, group: ContractionGroup, schedule: TileSchedule, comment: str
+) -> RenderedKernel:
+    """The kernel of a contraction."""
+    return _TileRenderer(kernel, group, schedule).render(comment)
+
+
+def innermost(flat: Index) -> Variable | None:
+    """The variable of the term with the smallest step; of several that a quotient mixes, the first by name, so that a
+    text does not depend on how Python hashes."""
+    direct = [monomial for monomial, factor in flat.terms if len(monomial) == 1 and abs(factor) == 1]
+    mixed = next((monomial[0].variables for monomial in direct if monomial[0].variables), frozenset())
+    return min(mixed, key=lambda variable: variable.name, default=None)
+
+
+def is_innermost(flat: Index, variable: Variable) -> bool:
+    """Return whether neighbours along the variable are neighbours at a flat position."""
+    step = coefficient(flat, variable)
+    return step == ONE if step is not None else innermost(flat) == variable
+
+
+# --- below: one kernel
+
+
+class _TileRenderer:
+    def __init__(self, kernel: KernelWriter, group: ContractionGroup, schedule: TileSchedule) -> None:
+        self.kernel, self.group, self.schedule = kernel, group, schedule
+        self.scope = Scope(kernel)
+        self.type = COMPUTE_TYPE[group.tensor.dtype]
+        self.n_rows = kernel.size("M", group.m.extent)
+        self.n_columns = kernel.size("N", group.n.extent)
+        self.n_terms = kernel.size("K", group.k.extent)
+        self.has_batch = group.batch.extent.constant != 1
+
+    def render(self, comment: str) -> RenderedKernel:
+        self._declare()
+        self._main_loop()
+        self._write_results()
+        schedule = self.schedule
+        grid = [blocks_of(self.group.m.extent, schedule.tile_m), blocks_of(self.group.n.extent, schedule.tile_n)]
+        conditions: list[Expression] = []
+        if self.has_batch:
+            grid.append(to_expression(self.group.batch.extent))
+            conditions += grid_conditions(self.group.batch.extent)
+        n_shared = schedule.tile_k * (schedule.tile_m + schedule.tile_n + 8) * max(4, self.group.tensor.dtype.itemsize)
+        return rendered(
+            *(self.kernel, comment, self.scope.lines, grid, (schedule.n_threads,), conditions), static_bytes=n_shared
+        )
+
+    def _declare(self) -> None:
+        scope, schedule = self.scope, self.schedule
+        scope.line(f"constexpr int TM = {schedule.tile_m}, TN = {schedule.tile_n}, TK = {schedule.tile_k};")
+        scope.line(
+            f"__shared__ __align__(16) {self.type} left_tile[TK][TM + 4];  // the extra columns keep banks apart"
+        )
+        scope.line(f"__shared__ __align__(16) {self.type} right_tile[TK][TN + 4];")
+        scope.line("const int m0 = blockIdx.x * TM, n0 = blockIdx.y * TN;")
+        if self.has_batch:
+            scope.line("const int batch = blockIdx.z;")
+            scope.define(self.group.batch, "batch")
+        n_rows, n_columns = schedule.tile_m // schedule.thread_m, schedule.tile_n // schedule.thread_n
+        # Neighbouring threads write neighbours in memory.
+        store = self.group.stores[-1]
+        by_row = is_innermost(ravel(store.index, store.tensor.shape), self.group.m)
+        row, col = (f"% {n_rows}", f"/ {n_rows}") if by_row else (f"/ {n_columns}", f"% {n_columns}")
+        scope.line(f"const int row = threadIdx.x {row} * {min(schedule.thread_m, RUN)};")
+        scope.line(f"const int col = threadIdx.x {col} * {min(schedule.thread_n, RUN)};")
+        name_coordinates(self.kernel, as_index(self.group.m), self.group.row_shape)
+        names = [variable.name for variable in self.group.reduced]
+        name_coordinates(self.kernel, as_index(self.group.k), [v.extent for v in self.group.reduced], names)
+        scope.line(f"{self.type} sums[{schedule.thread_m}][{schedule.thread_n}] = {{}};")
+
+    def _main_loop(self) -> None:
+        loop = self.scope.open(f"for (int k0 = 0; k0 < {self.n_terms}; k0 += TK)")
+        self._load(loop, "left_tile", self.group.left, self.group.m, "m", "TM", self.n_rows)
+        self._load(loop, "right_tile", self.group.right, self.group.n, "n", "TN", self.n_columns)
+        loop.line("__syncthreads();")
+        self._multiply(loop)
+        loop.line("__syncthreads();")
+        loop.close()
+
+    def _load(self, scope: Scope, tile: str, factor: Scalar, along: Variable, name: str, size: str, limit: str) -> None:
+        """Fill a tile. Neighbouring threads follow whatever the memory has next to each other."""
+        inner = scope.open(f"for (int e = threadIdx.x; e < TK * {size}; e += {self.schedule.n_threads})")
+        if runs_along(factor, self.group.k):
+            inner.line(f"const int k = k0 + e % TK, {name} = {name}0 + e / TK;")
+        else:
+            inner.line(f"const int k = k0 + e / {size}, {name} = {name}0 + e % {size};")
+        inner.define(self.group.k, "k")
+        inner.define(along, name)
+        inner.line(f"{self.type} value = 0;")
+        guard = inner.open(f"if ({name} < {limit} && k < {self.n_terms})")
+        text = guard.value(factor)
+        guard.line(f"value = {text.text};")
+        guard.close()
+        inner.line(f"{tile}[k - k0][{name} - {name}0] = value;")
+        inner.close()
+
+    def _multiply(self, scope: Scope) -> None:
+        schedule = self.schedule
+        scope.line("#pragma unroll")
+        inner = scope.open("for (int k = 0; k < TK; ++k)")
+        inner.line(f"__align__(16) {self.type} left[{schedule.thread_m}], right[{schedule.thread_n}];")
+        self._read_part(inner, "left", "row", schedule.thread_m, schedule.tile_m)
+        self._read_part(inner, "right", "col", schedule.thread_n, schedule.tile_n)
+        inner.line("#pragma unroll")
+        rows = inner.open(f"for (int i = 0; i < {schedule.thread_m}; ++i)")
+        rows.line("#pragma unroll")
+        rows.line(f"for (int j = 0; j < {schedule.thread_n}; ++j) sums[i][j] += left[i] * right[j];")
+        rows.close()
+        inner.close()
+
+    def _read_part(self, scope: Scope, name: str, first: str, count: int, tile: int) -> None:
+        """This thread's part of a row of a tile, by reads as wide as they can be."""
+        width = min(count, RUN)
+        step = tile // (count // width)
+        if width == 1:
+            scope.line(f"{name}[0] = {name}_tile[k][{first}];")
+            return
+        self.kernel.use("packs")
+        if width == count:
+            scope.line(f"*packs<{width}>({name}) = *packs<{width}>(&{name}_tile[k][{first}]);")
+            return
+        scope.line("#pragma unroll")
+        run = scope.open(f"for (int i = 0; i < {count}; i += {width})")
+        at = f"{first} + i * {step // width}"
+        run.line(f"*packs<{width}>({name} + i) = *packs<{width}>(&{name}_tile[k][{at}]);")
+        run.close()
+
+    def _write_results(self) -> None:
+        schedule, scope = self.schedule, self.scope
+        scope.line("#pragma unroll")
+        rows = scope.open(f"for (int i = 0; i < {schedule.thread_m}; ++i)")
+        rows.line("#pragma unroll")
+        columns = rows.open(f"for (int j = 0; j < {schedule.thread_n}; ++j)")
+        m, n = spread("i", schedule.thread_m, schedule.tile_m), spread("j", schedule.thread_n, schedule.tile_n)
+        columns.line(f"const int m = m0 + row + {m}, n = n0 + col + {n};")
+        columns.line(f"if (m >= {self.n_rows} || n >= {self.n_columns}) continue;")
+        columns.define(self.group.m, "m")
+        columns.define(self.group.n, "n")
+        columns.bind(Access(self.group.tensor, self.group.at), Text("sums[i][j]", 20))
+        write_stores(columns, self.group.stores)
+        columns.close()
+        rows.close()
+
+
+def runs_along(factor: Scalar, variable: Variable) -> bool:
+    """Whether neighbours in memory are neighbours along `variable`."""
+    for access in accesses(factor):
+        flat = ravel(access.index, access.tensor.shape)
+        if variable in flat.variables:
+            return is_innermost(flat, variable)
+    return True
+
+
+def spread(index: str, count: int, tile: int) -> str:
+    """Where a thread's `index`-th row or column lies from its first: in runs, which are spread over the tile so that
+    neighbouring threads read neighbouring runs."""
+    if count <= RUN:
+        return index
+    return f"{index} / {RUN} * {tile // (count // RUN)} + {index} % {RUN}"
+
+
+def grid_conditions(size: Index) -> list[Expression]:
+    """The ``where:`` line of a batch of symbolic size along z."""
+    if size.constant is not None:
+        return []
+    return [Binary("<=", to_expression(size), Constant(MAX_GRID_Z))]

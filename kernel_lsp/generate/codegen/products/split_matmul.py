@@ -1,0 +1,475 @@
+"""Sums of products that are too small to fill a GPU by their results alone.
+
+Threads of a block, and blocks of a cluster, share the products of one tile, and add up what each has found.
+
+A block stages whole runs of both factors in shared memory, all loads in flight at once. Groups of threads then take
+every so many products of the tile; their sums meet in shared memory, those of a cluster's blocks over its network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.expression import Constant, Expression
+from kernel_lsp.core.expression_rules import binary
+from kernel_lsp.generate.codegen.coordinates import name_coordinates
+from kernel_lsp.generate.codegen.elements.elementwise import write_stores
+from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES, Packing, find_packed
+from kernel_lsp.generate.codegen.elements.prefetching import prefetch, reads_ahead
+from kernel_lsp.generate.codegen.kernel import RenderedKernel, SharedArray, blocks_of, rendered
+from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.operators import ADD, COMPUTE_TYPE, Text
+from kernel_lsp.generate.codegen.products.matmul import grid_conditions, runs_along, spread
+from kernel_lsp.generate.codegen.products.split_schedule import QUAD, SplitSchedule, n_shared_elements
+from kernel_lsp.generate.codegen.scope import Scope
+from kernel_lsp.generate.fusion.groups import ContractionGroup
+from kernel_lsp.generate.ir.index import Variable, as_index, divide_exactly
+from kernel_lsp.generate.ir.scalar import Access, Scalar
+from kernel_lsp.generate.ir.scalar_walk import accesses
+from kernel_lsp.generate.ir.sizes import to_expression
+
+LOCAL_NAMES = (
+    *("m0", "n0", "k0", "k_first", "k_last", "left_tile", "right_tile", "sums", "left", "right", "e", "m", "n", "k"),
+    *("i", "j", "s", "q", "v", "row", "col", "batch", "value", "TM", "TN", "TK", "GROUPS", "CLUSTER", "memory"),
+    *("of_group", "group", "lane", "pack", "rank", "total", "run", "fetch"),
+    *("left_fetched", "right_fetched"),
+)
+
+
+def render_split(
+    kernel: KernelWriter, group: ContractionGroup, schedule: SplitSchedule, comment: str
+) -> RenderedKernel:
+    """The kernel of a contraction whose products are split."""
+    return _SplitRenderer(kernel, group, schedule).render(comment)
+
+
+# --- below: one kernel
+
+
+@dataclass(frozen=True)
+class _Factor:
+    """One factor and its tile. `is_along_k`: neighbours in memory are neighbours along k, and so in the tile."""
+
+    scalar: Scalar
+    along: Variable
+    name: str
+    size: str
+    limit: str
+    thread: int
+    tile: int
+    is_along_k: bool
+
+    @property
+    def variable(self) -> str:
+        return self.along.name
+
+
+class _SplitRenderer:
+    def __init__(self, kernel: KernelWriter, group: ContractionGroup, schedule: SplitSchedule) -> None:
+        self.kernel, self.group, self.schedule = kernel, group, schedule
+        self.scope = Scope(kernel)
+        self.type = COMPUTE_TYPE[group.tensor.dtype]
+        align = 32 if self.type == "double" else 16
+        self.align = f"__align__({align})"
+        self.memory = SharedArray(self.type, "memory", n_shared_elements(schedule), align)
+        self.n_terms = kernel.size("K", group.k.extent)
+        self.has_batch = group.batch.extent.constant != 1
+        rows, columns = kernel.size("M", group.m.extent), kernel.size("N", group.n.extent)
+        self.left = _Factor(
+            *(group.left, group.m, "left", "TM", rows, schedule.thread_m, schedule.tile_m),
+            runs_along(group.left, group.k),
+        )
+        self.right = _Factor(
+            *(group.right, group.n, "right", "TN", columns, schedule.thread_n, schedule.tile_n),
+            runs_along(group.right, group.k),
+        )
+
+    def render(self, comment: str) -> RenderedKernel:
+        schedule, extents = self.schedule, (self.group.m.extent, self.group.n.extent)
+        self._declare()
+        self._main_loop()
+        self._add_groups()
+        self._write_results()
+        first = binary("*", blocks_of(extents[0], schedule.tile_m), Constant(schedule.cluster))
+        grid: list[Expression] = [first, blocks_of(extents[1], schedule.tile_n)]
+        conditions: Sequence[Expression] = ()
+        if self.has_batch:
+            grid.append(to_expression(self.group.batch.extent))
+            conditions = grid_conditions(self.group.batch.extent)
+        return rendered(
+            *(self.kernel, comment, self.scope.lines, grid, (schedule.threads,), conditions),
+            memory=self.memory,
+            attributes=(("cluster", schedule.cluster),) if schedule.cluster > 1 else (),
+        )
+
+    # --- what a block and a thread compute
+
+    def _declare(self) -> None:
+        scope, schedule = self.scope, self.schedule
+        names = f"TM = {schedule.tile_m}, TN = {schedule.tile_n}, TK = {schedule.tile_k}, GROUPS = {schedule.n_groups}"
+        scope.line(f"constexpr int {names};")
+        scope.line(f"{self.memory.declaration}  // tiles first, sums of groups then")
+        scope.line(f"auto left_tile = reinterpret_cast<{self.type} (*)[{self._stride(self.left)}]>(memory);")
+        offset = f"{self._depth(self.left)} * ({self._stride(self.left)})"
+        scope.line(
+            f"auto right_tile = reinterpret_cast<{self.type} (*)[{self._stride(self.right)}]>(memory + {offset});"
+        )
+        if schedule.cluster > 1:
+            scope.line(
+                f"const int rank = blockIdx.x % {schedule.cluster};  // in a cluster that shares a tile's products"
+            )
+            scope.line(f"const int m0 = blockIdx.x / {schedule.cluster} * TM, n0 = blockIdx.y * TN;")
+        else:
+            scope.line("const int m0 = blockIdx.x * TM, n0 = blockIdx.y * TN;")
+        if self.has_batch:
+            scope.line("const int batch = blockIdx.z;")
+            scope.define(self.group.batch, "batch")
+        name_coordinates(self.kernel, as_index(self.group.m), self.group.row_shape)
+        names_of_k = [variable.name for variable in self.group.reduced]
+        name_coordinates(self.kernel, as_index(self.group.k), [v.extent for v in self.group.reduced], names_of_k)
+        self._prefetch()
+        self._declare_thread()
+
+    def _declare_thread(self) -> None:
+        scope, schedule = self.scope, self.schedule
+        n_columns = schedule.tile_n // schedule.thread_n
+        lane = "threadIdx.x"
+        if schedule.n_groups > 1:
+            scope.line(f"const int group = threadIdx.x / {schedule.n_lanes}, lane = threadIdx.x % {schedule.n_lanes};")
+            lane = "lane"
+        scope.line(f"const int row = {lane} / {n_columns}{self._run(self.left)};")
+        scope.line(f"const int col = {lane} % {n_columns}{self._run(self.right)};")
+        scope.line(f"{self.type} sums[{schedule.thread_m}][{schedule.thread_n}] = {{}};")
+
+    def _run(self, factor: _Factor) -> str:
+        """Neighbouring threads take neighbouring rows of a tile along k, and runs of neighbours of one across it."""
+        width = min(factor.thread, QUAD)
+        return "" if factor.is_along_k or width == 1 else f" * {width}"
+
+    def _lies_at(self, factor: _Factor, index: str) -> str:
+        """Where a thread's `index`-th row or column lies from its first."""
+        if factor.is_along_k:
+            step = factor.tile // factor.thread
+            return f"{index} * {step}" if factor.thread > 1 else "0"
+        return spread(index, factor.thread, factor.tile)
+
+    def _stride(self, factor: _Factor) -> str:
+        pad = self.schedule.row_stride() - self.schedule.tile_k
+        return f"TK + {pad}" if factor.is_along_k else f"{factor.size} + {QUAD}"
+
+    def _depth(self, factor: _Factor) -> str:
+        return factor.size if factor.is_along_k else "TK"
+
+    # --- products
+
+    def _main_loop(self) -> None:
+        scope, schedule, terms = self.scope, self.schedule, self.n_terms
+        first, last = "0", terms
+        if schedule.cluster > 1:
+            length = self._slice_length()
+            scope.line(f"const int k_first = rank * {length}, k_last = min(k_first + {length}, {terms});")
+            first, last = "k_first", "k_last"
+        self._declare_fetched()
+        if self._is_one_step():
+            scope.line(f"const int k0 = {first};")
+            self._fetch(scope, last)
+            self._place(scope)
+            self._multiply(scope)
+            scope.line("__syncthreads();")
+            return
+        scope.line("// What the next step needs is on its way while this one multiplies.")
+        fetch = scope.open("const auto fetch = [&](int k0)")
+        self._fetch(fetch, last)
+        fetch.close()
+        scope.lines[-1] += ";"
+        scope.line(f"fetch({first});")
+        loop = scope.open(f"for (int k0 = {first}; k0 < {last}; k0 += TK)")
+        self._place(loop)
+        loop.line(f"if (k0 + TK < {last}) fetch(k0 + TK);")
+        self._multiply(loop)
+        loop.line("__syncthreads();")
+        loop.close()
+
+    def _is_one_step(self) -> bool:
+        return (self._slice_constant() or self.schedule.tile_k + 1) <= self.schedule.tile_k
+
+    def _is_async(self, factor: _Factor) -> bool:
+        """Whether a tile is filled by copies that no thread waits for before it has asked for all of them."""
+        packed = self._packed(factor)
+        scalar = packed[1] if packed else None
+        is_plain = isinstance(scalar, Access) and scalar.mask is None and scalar.dtype == DType.F32
+        return is_plain and self._is_one_step() and self.type == "float"
+
+    def _slice_constant(self) -> int | None:
+        terms = self.group.k.extent.constant
+        if terms is None:
+            return None
+        per_block = -(-terms // self.schedule.cluster)
+        return -(-per_block // QUAD) * QUAD if self.schedule.cluster > 1 else per_block
+
+    def _slice_length(self) -> str:
+        """Products per block of a cluster, whole quads."""
+        constant = self._slice_constant()
+        if constant is not None:
+            return str(constant)
+        step = QUAD * self.schedule.cluster
+        return self.scope.declare("length", "int", f"({self.n_terms} + {step - 1}) / {step} * {QUAD}")
+
+    def _declare_fetched(self) -> None:
+        """Registers for what a thread brings of each tile: all loads are made before the first is waited for."""
+        for factor in (self.left, self.right):
+            if self._is_async(factor):
+                continue
+            if self._packed(factor) is None:
+                self.scope.line(f"{self.type} {factor.name}_fetched[{self._n_fetched(factor)}];")
+            else:
+                self.kernel.use("packs")
+                self.scope.line(f"Pack<{self.type}, {QUAD}> {factor.name}_fetched[{self._n_fetched(factor)}];")
+
+    def _n_items(self, factor: _Factor) -> int:
+        """Packs or elements of a tile."""
+        width = 1 if self._packed(factor) is None else QUAD
+        return factor.tile * self.schedule.tile_k // width
+
+    def _n_fetched(self, factor: _Factor) -> int:
+        return -(-self._n_items(factor) // self.schedule.threads)
+
+    def _open_items(self, scope: Scope, factor: _Factor) -> Scope:
+        """The loop over the items of a tile that this thread brings."""
+        scope.line("#pragma unroll")
+        inner = scope.open(f"for (int i = 0; i < {self._n_fetched(factor)}; ++i)")
+        inner.line(f"const int e = i * {self.schedule.threads} + threadIdx.x;")
+        return inner
+
+    def _is_item(self, factor: _Factor) -> str:
+        """The condition that there is such an item, where threads have different numbers of them."""
+        n_items = self._n_items(factor)
+        return f"e < {n_items}" if n_items % self.schedule.threads else ""
+
+    def _fetch(self, scope: Scope, last: str) -> None:
+        """Read both tiles, four neighbours at a time where the memory has them."""
+        for factor in (self.left, self.right):
+            packed = self._packed(factor)
+            inner = self._open_items(scope, factor)
+            if packed is None:
+                self._fetch_single(inner, factor, last)
+            else:
+                self._fetch_packs(inner, factor, last, *packed)
+            inner.close()
+
+    def _place(self, scope: Scope) -> None:
+        """Move what was read to shared memory."""
+        for factor in (self.left, self.right):
+            if self._is_async(factor):
+                continue
+            inner = self._open_items(scope, factor)
+            is_packed, place = self._packed(factor) is not None, self._tile_place(factor)
+            target = f"*packs<{QUAD}>(&{place})" if is_packed else place
+            condition = self._is_item(factor)
+            prefix = f"if ({condition}) " if condition else ""
+            inner.line(f"{prefix}{target} = {factor.name}_fetched[i];")
+            inner.close()
+        if any(map(self._is_async, (self.left, self.right))):
+            scope.line(f"{self.kernel.use('wait_async')}();")
+        scope.line("__syncthreads();")
+
+    def _tile_place(self, factor: _Factor) -> str:
+        """Where item `e` of a tile lies."""
+        is_packed = self._packed(factor) is not None
+        length = self._tile_along(factor) // (QUAD if is_packed else 1)
+        return f"{factor.name}_tile[e / {length}][e % {length}{f' * {QUAD}' if is_packed else ''}]"
+
+    def _packed(self, factor: _Factor) -> tuple[Packing, Scalar] | None:
+        """The factor over packs, when every read of it that differs within a pack is a vector load."""
+        along = self.group.k if factor.is_along_k else factor.along
+        extent = divide_exactly(along.extent, as_index(QUAD))
+        if extent is None or self._tile_along(factor) % QUAD:
+            return None
+        packing = Packing(Variable("pack", 1 << 20, extent), Variable("v", (1 << 20) + 1, as_index(QUAD)), QUAD)
+        scalar = factor.scalar.substitute({along: packing.flat})
+        varying = [access for access in accesses(scalar) if packing.lane in access.variables]
+        fitting = find_packed(varying, packing)
+        if len(fitting) != len(varying) or any(a.dtype.itemsize * QUAD > MAX_PACK_BYTES for a in varying):
+            return None
+        return packing, scalar
+
+    def _tile_along(self, factor: _Factor) -> int:
+        return self.schedule.tile_k if factor.is_along_k else factor.tile
+
+    def _fetch_packs(self, scope: Scope, factor: _Factor, last: str, packing: Packing, scalar: Scalar) -> None:
+        name, length = factor.variable, self._tile_along(factor) // QUAD
+        if factor.is_along_k:
+            scope.line(f"const int {name} = {name}0 + e / {length}, pack = k0 / {QUAD} + e % {length};")
+            scope.define(factor.along, name)
+            guard = f"{name} < {factor.limit} && pack * {QUAD} < {last}"
+        else:
+            scope.line(f"const int k = k0 + e / {length}, pack = {name}0 / {QUAD} + e % {length};")
+            scope.define(self.group.k, "k")
+            guard = f"pack * {QUAD} < {factor.limit} && k < {last}"
+        scope.define(packing.pack, "pack")
+        if self._is_async(factor):
+            self._copy_packs(scope, factor, guard, packing, scalar)
+            return
+        scope.line(f"{factor.name}_fetched[i] = {{}};")
+        inside = scope.open(f"if ({self._and_item(factor, guard)})")
+        self._read_packs(inside, factor, packing, scalar)
+        inside.close()
+
+    def _copy_packs(self, scope: Scope, factor: _Factor, guard: str, packing: Packing, scalar: Scalar) -> None:
+        assert isinstance(scalar, Access)
+        first = scalar.substitute({packing.lane: as_index(0)})
+        assert isinstance(first, Access)
+        source = f"{self.kernel.pointer(first.tensor)} + {scope.offset(first.tensor, first.index).within(ADD)}"
+        condition = self._is_item(factor)
+        prefix = f"if ({condition}) " if condition else ""
+        copy = self.kernel.use("copy_async")
+        scope.line(f"{prefix}{copy}<16>(&{self._tile_place(factor)}, {source}, {guard});")
+
+    def _and_item(self, factor: _Factor, guard: str) -> str:
+        condition = self._is_item(factor)
+        return f"{condition} && {guard}" if condition else guard
+
+    def _read_packs(self, scope: Scope, factor: _Factor, packing: Packing, scalar: Scalar) -> None:
+        scope.hoist([scalar], [packing.lane])
+        packed = find_packed([scalar], packing)
+        names = {access.digest: packing.load(scope, access) for access in packed}
+        scope.line("#pragma unroll")
+        lanes = scope.open(f"for (int v = 0; v < {QUAD}; ++v)")
+        lanes.define(packing.lane, "v")
+        for access in packed:
+            lanes.bind(access, packing.item(names[access.digest], access.dtype))
+        lanes.line(f"{factor.name}_fetched[i].item[v] = {lanes.value(scalar).text};")
+        lanes.close()
+
+    def _fetch_single(self, scope: Scope, factor: _Factor, last: str) -> None:
+        name, length = factor.variable, self._tile_along(factor)
+        if factor.is_along_k:
+            scope.line(f"const int k = k0 + e % {length}, {name} = {name}0 + e / {length};")
+        else:
+            scope.line(f"const int k = k0 + e / {length}, {name} = {name}0 + e % {length};")
+        scope.define(self.group.k, "k")
+        scope.define(factor.along, name)
+        scope.line(f"{factor.name}_fetched[i] = 0;")
+        guard = scope.open(f"if ({self._and_item(factor, f'{name} < {factor.limit} && k < {last}')})")
+        guard.line(f"{factor.name}_fetched[i] = {guard.value(factor.scalar).text};")
+        guard.close()
+
+    def _multiply(self, scope: Scope) -> None:
+        schedule = self.schedule
+        first, step = ("group", "GROUPS") if schedule.n_groups > 1 else ("0", "1")
+        scope.line("#pragma unroll 2")  # more would spill registers
+        inner = scope.open(f"for (int q = {first}; q < TK / {QUAD}; q += {step})")
+        inner.line(f"{self.align} {self.type} left[{schedule.thread_m}][{QUAD}], right[{schedule.thread_n}][{QUAD}];")
+        for factor in (self.left, self.right):
+            self._read_quad(inner, factor, "row" if factor is self.left else "col")
+        inner.line("#pragma unroll")
+        products = inner.open(f"for (int s = 0; s < {QUAD}; ++s)")
+        products.line("#pragma unroll")
+        rows = products.open(f"for (int i = 0; i < {schedule.thread_m}; ++i)")
+        rows.line("#pragma unroll")
+        rows.line(f"for (int j = 0; j < {schedule.thread_n}; ++j) sums[i][j] += left[i][s] * right[j][s];")
+        rows.close()
+        products.close()
+        inner.close()
+
+    def _read_quad(self, scope: Scope, factor: _Factor, first: str) -> None:
+        """This thread's rows or columns of a tile, four products of each."""
+        name, tile, place = factor.name, f"{factor.name}_tile", self._lies_at(factor, "i")
+        self.kernel.use("packs")
+        width = 1 if factor.is_along_k else min(factor.thread, QUAD)
+        scope.line("#pragma unroll")
+        inner = scope.open(f"for (int i = 0; i < {factor.thread}; {'++i' if width == 1 else f'i += {width}'})")
+        if factor.is_along_k:
+            inner.line(f"*packs<{QUAD}>({name}[i]) = *packs<{QUAD}>(&{tile}[{first} + {place}][q * {QUAD}]);")
+        else:
+            inner.line("#pragma unroll")
+            products = inner.open(f"for (int s = 0; s < {QUAD}; ++s)")
+            at = f"{tile}[q * {QUAD} + s][{first} + {place}]"
+            products.line(f"const Pack<{self.type}, {width}> run = *packs<{width}>(&{at});")
+            products.line("#pragma unroll")
+            products.line(f"for (int v = 0; v < {width}; ++v) {name}[i + v][s] = run.item[v];")
+            products.close()
+        inner.close()
+
+    # --- sums
+
+    def _add_groups(self) -> None:
+        """Every group leaves its sums of the tile in shared memory."""
+        scope, schedule = self.scope, self.schedule
+        scope.line(f"auto of_group = reinterpret_cast<{self.type} (*)[TM * TN]>(memory);")
+        scope.line("#pragma unroll")
+        rows = scope.open(f"for (int i = 0; i < {schedule.thread_m}; ++i)")
+        rows.line("#pragma unroll")
+        place = f"(row + {self._lies_at(self.left, 'i')}) * TN + col + {self._lies_at(self.right, 'j')}"
+        group = "group" if schedule.n_groups > 1 else "0"
+        rows.line(f"for (int j = 0; j < {schedule.thread_n}; ++j) of_group[{group}][{place}] = sums[i][j];")
+        rows.close()
+        scope.line("__syncthreads();")
+
+    def _write_results(self) -> None:
+        schedule, scope = self.schedule, self.scope
+        if schedule.cluster > 1:
+            self._write_cluster()
+            return
+        inner = scope.open(self._own_elements())
+        self._sum_of_groups(inner)
+        self._write_result(inner)
+        inner.close()
+
+    def _sum_of_groups(self, scope: Scope) -> None:
+        scope.line(f"{self.type} total = of_group[0][e];")
+        if self.schedule.n_groups > 1:
+            scope.line("#pragma unroll")
+            scope.line("for (int i = 1; i < GROUPS; ++i) total += of_group[i][e];")
+
+    def _write_cluster(self) -> None:
+        """The blocks of a cluster each finish a part of the tile, in the same order of sums wherever it is."""
+        schedule, scope = self.schedule, self.scope
+        threads, n_blocks = schedule.threads, schedule.cluster
+        inner = scope.open(f"for (int e = threadIdx.x; e < TM * TN; e += {threads})")
+        self._sum_of_groups(inner)
+        inner.line("of_group[GROUPS][e] = total;")
+        inner.close()
+        scope.line(f"{self.kernel.use('cluster_sync')}();")
+        last = scope.open(self._own_elements())
+        last.line(f"{self.type} total = 0;")
+        last.line("#pragma unroll")
+        last.line(f"for (int i = 0; i < {n_blocks}; ++i) total += read_peer(&of_group[GROUPS][e], i);")
+        self.kernel.use("read_peer")
+        self._write_result(last)
+        last.close()
+        scope.line("cluster_sync();  // no block may end while another reads its sums")
+
+    def _own_elements(self) -> str:
+        """The loop over the elements that this thread finishes: the block's own, or its share of the cluster's tile."""
+        threads, n_blocks = self.schedule.threads, self.schedule.cluster
+        if n_blocks == 1:
+            return f"for (int e = threadIdx.x; e < TM * TN; e += {threads})"
+        share = self.schedule.tile_m * self.schedule.tile_n // n_blocks
+        return f"for (int e = rank * {share} + threadIdx.x; e < (rank + 1) * {share}; e += {threads})"
+
+    def _prefetch(self) -> None:
+        """Ask for what the end reads beside the sums, so that it is near by then."""
+        scalars = [store.scalar for store in self.group.stores]
+        reads = reads_ahead(scalars, (self.group.batch, self.group.m, self.group.n))
+        plain = [access for access in reads if access.tensor is not self.group.tensor]
+        if not plain:
+            return
+        inner = self.scope.open(self._own_elements())
+        inner.line("const int m = m0 + e / TN, n = n0 + e % TN;")
+        inner.define(self.group.m, "m")
+        inner.define(self.group.n, "n")
+        guard = inner.open(f"if (m < {self.left.limit} && n < {self.right.limit})")
+        prefetch(guard, plain)
+        guard.close()
+        inner.close()
+
+    def _write_result(self, scope: Scope) -> None:
+        scope.line("const int m = m0 + e / TN, n = n0 + e % TN;")
+        scope.line(f"if (m >= {self.left.limit} || n >= {self.right.limit}) continue;")
+        scope.define(self.group.m, "m")
+        scope.define(self.group.n, "n")
+        scope.bind(Access(self.group.tensor, self.group.at), Text("total", 20))
+        write_stores(scope, self.group.stores)

@@ -1,0 +1,85 @@
+"""The row in registers: what several passes read of it is loaded by the first and kept for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernel_lsp.generate.codegen.elements.packs import Packing, find_packed
+from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.rows.row_schedule import RowSchedule
+from kernel_lsp.generate.codegen.scope import Scope
+from kernel_lsp.generate.fusion.groups import RowGroup
+from kernel_lsp.generate.ir.scalar import Access, Scalar
+from kernel_lsp.generate.ir.scalar_walk import accesses
+
+
+class RowCache:
+    """An array per read that is kept; none where the schedule keeps no row."""
+
+    def __init__(self, kernel: KernelWriter, group: RowGroup, schedule: RowSchedule, packing: Packing) -> None:
+        self.kernel, self.group, self.schedule, self.packing = kernel, group, schedule, packing
+        self._arrays: dict[bytes, str] = {}
+        self._filled: set[bytes] = set()
+
+    def declare(self, scope: Scope, n_items: int) -> None:
+        """Declare an array of `n_items` for every read of the whole row that several passes make, once."""
+        if self._arrays:
+            return
+        for access in self.shared_reads():
+            self.kernel.pointer(access.tensor)
+            name = scope.names.take(f"{self.kernel.local_name(access.tensor)}_row")
+            type_ = access.dtype.cuda_type
+            if self.schedule.vector > 1:
+                self.kernel.use("packs")
+                type_ = f"Pack<{type_}, {self.schedule.vector}>"
+            scope.line(f"{type_} {name}[{n_items}];")
+            self._arrays[access.digest] = name
+
+    def kept(self, scalars: Sequence[Scalar]) -> list[Access]:
+        """The reads of the scalars that have an array."""
+        return [access for access in self._cacheable(scalars) if access.digest in self._arrays]
+
+    def is_filled(self, access: Access) -> bool:
+        """Return whether the array of the access is loaded."""
+        return access.digest in self._filled
+
+    def load(self, scope: Scope, access: Access) -> str:
+        """Where the access is found in this pass: a register of the row's array, or a pack just loaded."""
+        array = self._arrays.get(access.digest)
+        if array is None:
+            return self.packing.load(scope, access)
+        if access.digest not in self._filled:
+            self._filled.add(access.digest)
+            scope.line(f"{array}[item] = {self._source(scope, access)};")
+        return f"{array}[item]"
+
+    def _source(self, scope: Scope, access: Access) -> str:
+        return self.packing.memory(scope, access)
+
+    def shared_reads(self) -> list[Access]:
+        """Return the reads that more than one pass makes, of elements that differ from row to row."""
+        passes: dict[bytes, set[int]] = {}
+        found: dict[bytes, Access] = {}
+        entries = [(entry.level, entry.scalar) for entry in self.group.reductions]
+        entries += [(level, store.scalar) for level, store in self.group.stores]
+        for level, scalar in entries:
+            for access in self._cacheable([scalar.substitute({self.group.column: self.packing.flat})]):
+                passes.setdefault(access.digest, set()).add(level)
+                found[access.digest] = access
+        shared = [access for digest, access in found.items() if len(passes[digest]) > 1]
+        return sorted(shared, key=lambda access: (access.tensor.serial, access.digest))
+
+    def _cacheable(self, scalars: Sequence[Scalar]) -> list[Access]:
+        if not self.schedule.cached:
+            return []
+        if self.schedule.vector > 1:
+            found = find_packed(scalars, self.packing)
+        else:
+            found = [access for access in accesses(*scalars) if access.mask is None]
+        return [
+            access
+            for access in found
+            if access.tensor in self.kernel.tensor_names
+            and self.packing.pack in access.variables
+            and (self.group.row in access.variables or self.group.row.extent.constant == 1)
+        ]

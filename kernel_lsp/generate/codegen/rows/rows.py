@@ -1,0 +1,504 @@
+"""Reductions along rows, with everything pointwise around them.
+
+Where neighbours in memory belong to one row, the threads of a block or warp share a row and combine by shuffles. Where
+they belong to different rows, neighbouring threads take different rows, so that reads stay coalesced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.expression import Binary, Constant, Expression
+from kernel_lsp.generate.codegen.accumulator import Accumulator
+from kernel_lsp.generate.codegen.coordinates import name_coordinates
+from kernel_lsp.generate.codegen.elements.packs import Packing, find_packed
+from kernel_lsp.generate.codegen.elements.prefetching import prefetch, reads_ahead
+from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, divisible, rendered
+from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.operators import ATOM, MULTIPLY, Text, loaded, stored
+from kernel_lsp.generate.codegen.rows.online import OnlinePair
+from kernel_lsp.generate.codegen.rows.row_cache import RowCache
+from kernel_lsp.generate.codegen.rows.row_schedule import WARP, RowSchedule
+from kernel_lsp.generate.codegen.scope import Scope
+from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction, Store, WholeReduction, row_index, scalars_of_group
+from kernel_lsp.generate.fusion.pairs import Pair, find_pairs
+from kernel_lsp.generate.ir.index import Index, Variable, as_index, divide_exactly
+from kernel_lsp.generate.ir.scalar import Access, Scalar
+from kernel_lsp.generate.ir.scalar_walk import accesses
+from kernel_lsp.generate.ir.sizes import to_expression
+from kernel_lsp.generate.ir.tensor import Tensor
+
+LOCAL_NAMES = ("row", "my_row", "is_row", "first_row", "col", "pack", "v", "item", "rank", "lane", "n_expected", "at")
+
+
+RunningValue = Accumulator | OnlinePair
+
+
+class RowRenderer:
+    """Writes the kernel of a row group in which one thread, warp or block does a row."""
+
+    def __init__(self, kernel: KernelWriter, group: RowGroup, schedule: RowSchedule) -> None:
+        self.kernel, self.group, self.schedule = kernel, group, schedule
+        self.scope = Scope(kernel)
+        self.pairs = self._active_pairs()
+        total = group.column.extent
+        packs = divide_exactly(total, as_index(schedule.vector))
+        n_packs = packs if packs is not None else total
+        self.packing = Packing(
+            Variable("pack" if schedule.vector > 1 else "col", 1 << 20, n_packs),
+            Variable("v", (1 << 20) + 1, as_index(schedule.vector)),
+            schedule.vector,
+            self._read_once() if schedule.streaming else frozenset(),
+            schedule.streaming,
+            self._read_by_all_rows() if schedule.streaming and schedule.is_grid else frozenset(),
+            total,
+        )
+        self.cache = self._new_cache()
+        self.levels = 1 + max(
+            [reduction.level for reduction in group.reductions] + [level for level, _ in group.stores], default=0
+        )
+
+    def _read_by_all_rows(self) -> frozenset[Tensor]:
+        """Return the tensors of which every row reads the same elements."""
+        if self.group.row.extent.constant == 1:
+            return frozenset()
+        scalars = [*(e.scalar for e in self.group.reductions), *(store.scalar for _, store in self.group.stores)]
+        found = [access for access in accesses(*scalars) if self.group.column in access.variables]
+        varying = {access.tensor for access in found if self.group.row in access.variables}
+        return frozenset(access.tensor for access in found) - varying
+
+    def _new_cache(self) -> RowCache:
+        return RowCache(self.kernel, self.group, self.schedule, self.packing)
+
+    def _read_once(self) -> frozenset[Tensor]:
+        """Return the tensors that differ from row to row, if the kernel reads them once."""
+        group = self.group
+        n_passes = len({entry.level for entry in group.reductions} | {level for level, _ in group.stores})
+        if n_passes - len(self.pairs) > 1 and not self.schedule.cached:
+            return frozenset()
+        scalars = [*(entry.scalar for entry in group.reductions), *(store.scalar for _, store in group.stores)]
+        varying = [access for access in accesses(*scalars) if group.column in access.variables]
+        return frozenset(a.tensor for a in varying if group.row in a.variables or group.row.extent.constant == 1)
+
+    def render(self, comment: str) -> RenderedKernel:
+        """Return the kernel with `comment` above it."""
+        self._begin()
+        self._find_wholes()
+        for level in range(self.levels):
+            self._pass(level)
+        self._finish()
+        grid = (blocks_of(self.group.row.extent, self.schedule.rows),)
+        return rendered(self.kernel, comment, self.scope.lines, grid, self._block(), self._conditions())
+
+    def _active_pairs(self) -> tuple[Pair, ...]:
+        """Return the pairs that one pass over memory does."""
+        return find_pairs(self.group) if self.schedule.online and not self.schedule.cached else ()
+
+    def _block(self) -> tuple[int, ...]:
+        return (self.schedule.threads * self.schedule.rows,)
+
+    # --- which row
+
+    def _begin(self) -> None:
+        """Declare the row, and leave where there is none."""
+        scope, schedule = self.scope, self.schedule
+        name = "row"
+        scope.define(self.group.row, name)
+        name_coordinates(self.kernel, as_index(self.group.row), self.group.row_shape)
+        if self.group.row.extent.constant == 1 and schedule.rows == 1:
+            scope.named[as_index(self.group.row).digest] = Text("0", 20)
+            scope.variables[self.group.row] = Text("0", 20)
+            return
+        block_row = f"blockIdx.x * {schedule.rows} + " if schedule.rows > 1 else "blockIdx.x"
+        lane = self._row_lane() if schedule.rows > 1 else ""
+        text = f"{block_row}{lane}"
+        if self.kernel.index_type == "long long":
+            text = f"(long long){text}"
+        if schedule.rows == 1:
+            scope.line(f"const {self.kernel.index_type} {name} = {text};")
+            return
+        n_rows = self.kernel.size("n_rows", self.group.row.extent)
+        if self._is_guarded():
+            raw = "my_row"
+            scope.line(f"const {self.kernel.index_type} {raw} = {text};")
+            scope.line(f"const bool is_row = {raw} < {n_rows};")
+            scope.line(
+                f"const {self.kernel.index_type} {name} = is_row ? {raw} : {n_rows} - 1;  // all threads combine"
+            )
+            return
+        scope.line(f"const {self.kernel.index_type} {name} = {text};")
+        scope.line(f"if ({name} >= {n_rows}) return;")
+
+    def _row_lane(self) -> str:
+        if self.schedule.threads == 1:
+            return "threadIdx.x"
+        if not self.group.is_column_contiguous:
+            return f"threadIdx.x % {self.schedule.rows}"
+        return f"threadIdx.x / {self.schedule.threads}"
+
+    def _is_guarded(self) -> bool:
+        """Whether threads without a row must stay, because others wait for them."""
+        if self.group.wholes and self.schedule.rows > 1:
+            return True
+        if not self.group.is_column_contiguous:
+            return self.schedule.threads > 1
+        return 1 < self.schedule.threads < WARP
+
+    # --- what is known before any row
+
+    def _find_wholes(self) -> None:
+        """Every block finds for itself what there is one of; the first elements of its rows come meanwhile."""
+        if not self.group.wholes:
+            return
+        self._prefetch_row()
+        for whole in self.group.wholes:
+            self._find_whole(whole)
+
+    def _prefetch_row(self) -> None:
+        scalars = scalars_of_group(replace(self.group, wholes=()))
+        found = reads_ahead(scalars, (self.group.row, self.group.column))
+        ordered = [access for access in found if access.tensor in self.kernel.tensor_names]
+        prefetch(self.scope, [access for access in ordered if self.group.column not in access.variables])
+        along = [access for access in ordered if self.group.column in access.variables]
+        if along and self.group.is_column_contiguous:
+            lane = self._column_lane()
+            limit = self.kernel.size("n_columns", self.group.column.extent)
+            inner = self.scope.open(f"if ({lane} < {limit})")
+            inner.define(self.group.column, Text(lane, MULTIPLY))
+            prefetch(inner, along)
+            inner.close()
+
+    def _find_whole(self, whole: WholeReduction) -> None:
+        n_threads = self.schedule.threads * self.schedule.rows
+        scope = self.scope
+        scope.hoist([whole.scalar], [whole.position])
+        name = f"{whole.tensor.name}_value" if self.kernel.is_parameter(whole.tensor.name) else whole.tensor.name
+        accumulator = Accumulator.start(scope, name, whole.kind, whole.scalar.dtype, whole.tensor.dtype)
+        limit = self.kernel.size(f"n_{name}", whole.position.extent)
+        inner = scope.open(f"for (int at = threadIdx.x; at < {limit}; at += {n_threads})")
+        inner.define(whole.position, "at")
+        accumulator.add(inner, inner.value(whole.scalar))
+        inner.close()
+        base, dtype = _combination(whole.kind, accumulator.dtype)
+        helper = self.kernel.use(f"block_{base}", dtype)
+        scope.line(f"{accumulator.name} = {helper}<{n_threads}>({accumulator.name});")
+        for access in accesses(*scalars_of_group(self.group)):
+            if access.tensor is whole.tensor:
+                scope.bind(access, accumulator.result)
+
+    # --- one pass over the columns
+
+    def _pass(self, level: int) -> None:
+        seconds = {pair.second.tensor for pair in self.pairs}
+        entries = [entry for entry in self.group.reductions if entry.level == level and entry.tensor not in seconds]
+        stores = [store for store_level, store in self.group.stores if store_level == level]
+        if entries or stores:
+            self._finish_pass(entries, self._sweep(entries, stores))
+
+    def _sweep(self, entries: Sequence[RowReduction], stores: Sequence[Store]) -> list[RunningValue]:
+        """Walk over the row once; return what each entry was accumulated in."""
+        scalars = [self._over_packs(entry.scalar) for entry in entries]
+        packed_stores = self.packing.substituted(stores, self.group.column)
+        everything = [*scalars, *(store.scalar for store in packed_stores)]
+        self.scope.hoist(everything, [self.packing.pack, self.packing.lane])
+        accumulators = [self._accumulator(entry, scalar) for entry, scalar in zip(entries, scalars, strict=True)]
+        if self.schedule.cached:
+            self.cache.declare(self.scope, self._n_items())
+            self._fill_cache(everything)
+        inner, closes = self._open_loop()
+        self._body(inner, scalars, accumulators, packed_stores)
+        for scope in closes:
+            scope.close()
+        return accumulators
+
+    def _fill_cache(self, scalars: Sequence[Scalar]) -> None:
+        """Load what is kept of a row before anything is computed from it, where a branch around each pack would keep
+        the loads from being in flight together."""
+        wanted = [access for access in self.cache.kept(scalars) if not self.cache.is_filled(access)]
+        if not wanted or self._is_whole():
+            return
+        inner, closes = self._open_loop()
+        for access in wanted:
+            self.cache.load(inner, access)
+        for scope in closes:
+            scope.close()
+
+    def _is_whole(self) -> bool:
+        """Return whether the threads that share a row have as many packs each."""
+        return self._limit() == str(self._n_items() * self.schedule.stride)
+
+    def _finish_pass(self, entries: Sequence[RowReduction], accumulators: Sequence[RunningValue]) -> None:
+        """Combine over the threads of the row."""
+        for entry, accumulator in zip(entries, accumulators, strict=True):
+            if isinstance(accumulator, OnlinePair):
+                self._combine_online(accumulator)
+                continue
+            self._combine(entry, accumulator)
+            self._bind(entry, accumulator.result)
+
+    def _combine_online(self, online: OnlinePair) -> None:
+        """Combine a pair over the threads of the row."""
+        first, second = self._combine_pair(online, self._count())
+        self._bind(online.pair.first, Text(first, ATOM))
+        self._bind(online.pair.second, Text(second, ATOM))
+
+    def _combine_pair(self, online: OnlinePair, count: str) -> tuple[str, str]:
+        """Combine a pair over the threads of a block, which have `count` elements; return the names of both."""
+        pair, scope = online.pair, self.scope
+        if pair.kind == "exponentials":
+            own = scope.declare("own_peak", "float", online.first)
+            scope.line(self._combining(pair.first, online.first))
+            pivot = self._peak_pivot(online.first)
+            scope.line(f"{online.second} *= expf({own} - {pivot});")
+            scope.line(self._combining(pair.second, online.second))
+            return online.first, online.second
+        total = scope.declare(self._name_of(pair.first), "float", f"{online.first} * {online.count}", is_const=False)
+        scope.line(self._combining(pair.first, total))
+        distance = scope.declare("distance", "float", f"{online.first} - {total} / {count}")
+        scope.line(f"{online.second} += {online.count} * {distance} * {distance};")
+        scope.line(self._combining(pair.second, online.second))
+        return total, online.second
+
+    def _peak_pivot(self, peak: str) -> str:
+        """Return what exponentials of a row, or of part of it, are relative to."""
+        return peak
+
+    def _count(self) -> str:
+        """Return the number of columns as a float."""
+        size = self.kernel.size("n_columns", self.group.column.extent)
+        return f"{size}.0f" if size.isdigit() else f"(float){size}"
+
+    def _bind(self, entry: RowReduction, text: Text) -> None:
+        """Give the result of a reduction its name from here on."""
+        self.scope.bind(Access(entry.tensor, self._row_index(entry)), text)
+
+    def _over_packs(self, scalar: Scalar) -> Scalar:
+        return scalar.substitute({self.group.column: self.packing.flat})
+
+    def _accumulator(self, entry: RowReduction, scalar: Scalar) -> RunningValue:
+        pair = next((pair for pair in self.pairs if pair.first is entry), None)
+        if pair is not None and self._is_online():
+            first = "mean_so_far" if pair.kind == "moments" else self._name_of(entry)
+            return OnlinePair.start(self.scope, pair, first, self._name_of(pair.second))
+        return Accumulator.start(self.scope, self._name_of(entry), entry.kind, scalar.dtype, entry.tensor.dtype)
+
+    def _is_online(self) -> bool:
+        return not self.schedule.cached
+
+    def _name_of(self, entry: RowReduction) -> str:
+        name = entry.tensor.name
+        return f"{name}_value" if self.kernel.is_parameter(name) else name
+
+    def _open_loop(self) -> tuple[Scope, list[Scope]]:
+        """The loop over this thread's packs; the scopes to close, innermost first."""
+        limit = self._limit()
+        stride = self.schedule.stride
+        lane = self._column_lane()
+        kernel_type = self.kernel.index_type
+        name = self.packing.pack.name
+        if self.schedule.cached:
+            return self._open_unrolled(name, lane, limit)
+        step = f"{name} += {stride}" if stride > 1 else f"++{name}"
+        if stride > WARP or (self.pairs and stride == WARP):
+            self.scope.line("#pragma unroll 4")
+        inner = self.scope.open(f"for ({kernel_type} {name} = {lane}; {name} < {limit}; {step})")
+        inner.define(self.packing.pack, name)
+        return inner, [inner]
+
+    def _open_unrolled(self, name: str, lane: str, limit: str) -> tuple[Scope, list[Scope]]:
+        stride = self.schedule.stride
+        n_items = self._n_items()
+        self.scope.line("#pragma unroll")
+        item = self.scope.open(f"for (int item = 0; item < {n_items}; ++item)")
+        item.line(f"const int {name} = item * {stride} + {lane};")
+        item.define(self.packing.pack, name)
+        if self._is_whole():
+            return item, [item]
+        guarded = item.open(f"if ({name} < {limit})")
+        return guarded, [guarded, item]
+
+    def _limit(self) -> str:
+        size = self.kernel.size("n_columns", self.group.column.extent)
+        if self.schedule.vector == 1:
+            return size
+        return str(int(size) // self.schedule.vector) if size.isdigit() else f"{size} / {self.schedule.vector}"
+
+    def _n_items(self) -> int:
+        """Return how many packs of a row a thread keeps."""
+        if self.schedule.items:
+            return self.schedule.items
+        return -(-int(self._limit()) // self.schedule.stride)
+
+    def _conditions(self) -> tuple[Expression, ...]:
+        """Return the `where:` lines of the schedule: whole packs, and room for the row."""
+        extent = self.group.column.extent
+        conditions = divisible(extent, self.schedule.vector)
+        if not self.schedule.items:
+            return conditions
+        capacity = self.schedule.items * self.schedule.stride * self.schedule.vector
+        return (*conditions, Binary("<=", to_expression(extent), Constant(capacity)))
+
+    def _column_lane(self) -> str:
+        if self.schedule.threads == 1:
+            return "0"
+        if not self.group.is_column_contiguous:
+            return f"threadIdx.x / {self.schedule.rows}"
+        return f"threadIdx.x % {self.schedule.threads}" if self.schedule.rows > 1 else "threadIdx.x"
+
+    def _body(
+        self,
+        scope: Scope,
+        scalars: Sequence[Scalar],
+        accumulators: Sequence[RunningValue],
+        stores: Sequence[Store],
+    ) -> None:
+        everything = [*scalars, *(store.scalar for store in stores)]
+        name_coordinates(self.kernel, self.packing.flat, self.group.column_shape)
+        if self.schedule.vector > 1:
+            scope.hoist(everything, [self.packing.lane])
+        packed = find_packed(everything, self.packing) if self.schedule.vector > 1 else self.cache.kept(everything)
+        loads = {access.digest: self.cache.load(scope, access) for access in packed}
+        targets = [self._declare_result(scope, store) for store in stores]
+        online = [entry for entry in accumulators if isinstance(entry, OnlinePair)]
+        for pair in online:
+            pair.begin_pack(scope, self.schedule.vector)
+        lane_scope = scope
+        if self.schedule.vector > 1:
+            divisions = scope.hoist_lanes(everything, self.packing.lane)
+            scope.line("#pragma unroll")
+            lane_scope = scope.open(f"for (int v = 0; v < {self.schedule.vector}; ++v)")
+            lane_scope.define(self.packing.lane, "v")
+            lane_scope.named |= divisions
+        for access in packed:
+            lane_scope.bind(access, self._item(loads[access.digest], access.dtype))
+        self._compute(lane_scope, scalars, accumulators, stores, targets)
+        if lane_scope is not scope:
+            lane_scope.close()
+        for pair in online:
+            pair.end_pack(scope)
+        for store, target in zip(stores, targets, strict=True):
+            if target is not None:
+                self._guarded_store(scope, lambda inner, s=store, t=target: self.packing.store(inner, s, t))
+
+    def _compute(
+        self,
+        scope: Scope,
+        scalars: Sequence[Scalar],
+        accumulators: Sequence[RunningValue],
+        stores: Sequence[Store],
+        targets: Sequence[str | None],
+    ) -> None:
+        texts = scope.values([*scalars, *(store.scalar for store in stores)])
+        for scalar, text in zip(scalars, texts, strict=False):
+            scope.bind(scalar, text)
+        for accumulator, scalar in zip(accumulators, scalars, strict=True):
+            element = scope.value(scalar)
+            if isinstance(accumulator, OnlinePair):
+                accumulator.add(scope, "v" if self.schedule.vector > 1 else "0", element.text)
+            elif accumulator.returns_position:
+                accumulator.add_candidate(scope, element, scope.index(self.packing.flat))
+            else:
+                accumulator.add(scope, element)
+        for store, target, text in zip(stores, targets, texts[len(scalars) :], strict=True):
+            value = stored(text, store.scalar.dtype, store.tensor.dtype)
+            if target is not None:
+                scope.line(f"{target}.item[v] = {value};")
+                continue
+            self._store_element(scope, store, value)
+
+    def _store_element(self, scope: Scope, store: Store, value: str) -> None:
+        """Write one element of a result."""
+        offset = scope.offset(store.tensor, store.index).text
+        line = f"{self.kernel.target(store.tensor)}[{offset}] = {value};"
+        self._guarded_store(scope, lambda inner: inner.line(line))
+
+    def _guarded_store(self, scope: Scope, write: object) -> None:
+        if not self._is_guarded():
+            write(scope)  # type: ignore[operator]
+            return
+        inner = scope.open("if (is_row)")
+        write(inner)  # type: ignore[operator]
+        inner.close()
+
+    def _item(self, name: str, dtype: DType) -> Text:
+        if self.schedule.vector > 1:
+            return self.packing.item(name, dtype)
+        return loaded(name, dtype)
+
+    def _declare_result(self, scope: Scope, store: Store) -> str | None:
+        return self.packing.declare_result(scope, store) if self.schedule.vector > 1 else None
+
+    # --- between passes
+
+    def _combine(self, entry: RowReduction, accumulator: Accumulator) -> None:
+        """Combine a reduction over the threads of the block that share the row."""
+        call = self._combiner(entry.kind, accumulator)
+        if call:
+            self.scope.line(call)
+
+    def _combining(self, entry: RowReduction, name: str) -> str:
+        """Return the statement that combines the variable `name` over the threads of the block."""
+        return self._combiner(entry.kind, Accumulator(entry.kind, name, "", entry.tensor.dtype))
+
+    def _row_index(self, entry: RowReduction) -> tuple[Index, ...]:
+        return row_index(as_index(self.group.row), self.group.row_shape, entry.tensor)
+
+    def _combiner(self, kind: str, accumulator: Accumulator) -> str:
+        threads = self.schedule.threads
+        if threads == 1:
+            return ""
+        base, dtype = _combination(kind, accumulator.dtype)
+        if self.group.is_column_contiguous:
+            scope_name = "block" if threads > WARP else "warp"
+            template = f"<{threads}>"
+        else:
+            scope_name, template = "column", f"<{threads}, {self.schedule.rows}>"
+        helper = self.kernel.use(f"{scope_name}_{base}", dtype)
+        if base == "argmax":
+            return f"{helper}{template}({accumulator.name}, {accumulator.index_name});"
+        return f"{accumulator.name} = {helper}{template}({accumulator.name});"
+
+    # --- results per row
+
+    def _finish(self) -> None:
+        """Write what there is one of per row: by one thread."""
+        stores = [*self.group.row_stores, *self._reduction_stores()]
+        if not stores:
+            return
+        scope = self.scope
+        condition = self._leader_condition()
+        inner = scope.open(f"if ({condition})") if condition else scope
+        texts = inner.values([store.scalar for store in stores])
+        for store, text in zip(stores, texts, strict=True):
+            offset = inner.offset(store.tensor, store.index).text
+            value = stored(text, store.scalar.dtype, store.tensor.dtype)
+            inner.line(f"{self.kernel.target(store.tensor)}[{offset}] = {value};")
+        if inner is not scope:
+            inner.close()
+
+    def _reduction_stores(self) -> list[Store]:
+        return [
+            Store(entry.tensor, index, Access(entry.tensor, index))
+            for entry in self.group.reductions
+            if entry.stored
+            for index in (self._row_index(entry),)
+        ]
+
+    def _leader_condition(self) -> str:
+        conditions = []
+        if self._is_guarded():
+            conditions.append("is_row")
+        if self.schedule.threads > 1:
+            conditions.append(f"{self._column_lane()} == 0")
+        return " && ".join(conditions)
+
+
+def _combination(kind: str, dtype: DType) -> tuple[str, DType]:
+    """The helper, less its scope, that combines the results of threads."""
+    names = {"argmax": "argmax", "argmin": "argmax", "any": "max", "all": "min"}
+    base = names.get(kind, kind)
+    if dtype == DType.BOOL and base in ("max", "min", "sum", "prod"):
+        base = "max" if base in ("max", "sum") else "min"
+    return base, dtype

@@ -1,0 +1,270 @@
+"""Rows that several blocks share: each keeps its part on chip, and they exchange what they found of it.
+
+Up to 16 blocks form a cluster and write to each other's shared memory. More blocks meet at the barrier of a cooperative
+grid, and exchange through scratch in global memory; teams of them take row after row. All of them combine the parts in
+the same order, so the result does not depend on which block is first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.expression import Constant
+from kernel_lsp.core.expression_rules import binary
+from kernel_lsp.core.plan import Fill
+from kernel_lsp.generate.codegen.accumulator import Accumulator
+from kernel_lsp.generate.codegen.coordinates import name_coordinates
+from kernel_lsp.generate.codegen.elements.packs import find_packed
+from kernel_lsp.generate.codegen.kernel import RenderedKernel, rendered
+from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.operators import ATOM, COMPUTE_TYPE, Text
+from kernel_lsp.generate.codegen.rows.online import OnlinePair
+from kernel_lsp.generate.codegen.rows.row_cache import RowCache
+from kernel_lsp.generate.codegen.rows.row_schedule import RowSchedule
+from kernel_lsp.generate.codegen.rows.rows import RowRenderer, RunningValue
+from kernel_lsp.generate.codegen.rows.staged_rows import StagedRows
+from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction
+from kernel_lsp.generate.fusion.pairs import Pair, find_pairs
+from kernel_lsp.generate.ir.index import as_index
+from kernel_lsp.generate.ir.sizes import to_expression
+
+SCRATCH_TYPE = {"double": DType.F64, "float": DType.F32, "long long": DType.I64, "int": DType.I32}
+
+
+class SharedRowRenderer(RowRenderer):
+    """Writes the kernel of a row group whose rows several blocks share."""
+
+    def __init__(self, kernel: KernelWriter, group: RowGroup, schedule: RowSchedule) -> None:
+        super().__init__(kernel, group, schedule)
+        self.row_scope = self.scope
+        self._is_ahead = False
+        self.counter = ""
+
+    def render(self, comment: str) -> RenderedKernel:
+        """Return the kernel with `comment` above it."""
+        self._begin()
+        for level in range(self.levels):
+            self._pass(level)
+        self._finish()
+        if self.scope is not self.row_scope:
+            self.scope.close()
+        kernel = rendered(
+            self.kernel,
+            comment,
+            self.row_scope.lines,
+            (self._grid(),),
+            self._block(),
+            self._conditions(),
+            min_blocks=self.schedule.resident,
+        )
+        attributes = (("cooperative", 1),) if self.schedule.is_grid else (("cluster", self.schedule.blocks),)
+        shared_bytes = self.cache.n_bytes if isinstance(self.cache, StagedRows) else 0
+        fills = (Fill(self.kernel.scratch[self.counter].name, Constant(0)),) if self.counter else ()
+        return replace(kernel, attributes=attributes, shared_bytes=shared_bytes, fills=fills)
+
+    def _grid(self) -> Constant:
+        blocks = self.schedule.blocks
+        if self.schedule.is_grid:
+            return Constant(blocks * self.schedule.teams)
+        return binary("*", to_expression(self.group.row.extent), Constant(blocks))  # type: ignore[return-value]
+
+    def _active_pairs(self) -> tuple[Pair, ...]:
+        return find_pairs(self.group)
+
+    def _new_cache(self) -> RowCache:
+        if self.schedule.staged:
+            return StagedRows(self.kernel, self.group, self.schedule, self.packing)
+        return super()._new_cache()
+
+    # --- which row
+
+    def _begin(self) -> None:
+        scope, schedule = self.scope, self.schedule
+        name_coordinates(self.kernel, as_index(self.group.row), self.group.row_shape)
+        scope.names.take_exactly("rank")
+        scope.names.take_exactly("lane")
+        scope.line(f"const int rank = blockIdx.x % {schedule.blocks};  // of the block among those of its row")
+        scope.line(f"const int lane = rank * {schedule.threads} + threadIdx.x;")
+        if schedule.is_grid:
+            self.kernel.use("grid_sync")
+            self.counter = self.kernel.add_scratch("n_arrived", DType.I32, (Constant(1),))
+            scope.line("int n_expected = 0;  // arrivals at the barrier so far")
+        else:
+            scope.line(
+                f"{self.kernel.use('cluster_sync')}();  // from here on the shared memory of all its blocks is there"
+            )
+        if schedule.is_grid and self.group.row.extent.constant != 1:
+            self._open_rows()
+        elif self.group.row.extent.constant == 1:
+            scope.named[as_index(self.group.row).digest] = Text("0", ATOM)
+            scope.define(self.group.row, "0")
+        else:
+            cast = "(long long)" if self.kernel.index_type == "long long" else ""
+            scope.line(f"const {self.kernel.index_type} row = {cast}blockIdx.x / {schedule.blocks};")
+            scope.define(self.group.row, "row")
+
+    def _open_rows(self) -> None:
+        """Open the loop in which the teams take row after row. All of them stay in it, for they share the barrier."""
+        teams, type_ = self.schedule.teams, self.kernel.index_type
+        n_rows = self.kernel.size("n_rows", self.group.row.extent)
+        if isinstance(self.cache, StagedRows):
+            self.cache.begin(self.scope, self._row_of("0", n_rows), self._n_items(), self._column_lane(), self._limit())
+        if teams == 1:
+            self.scope = self.scope.open(f"for ({type_} row = 0; row < {n_rows}; ++row)")
+        else:
+            self.scope = self.scope.open(f"for ({type_} first_row = 0; first_row < {n_rows}; first_row += {teams})")
+            self.scope.line(f"const {type_} my_row = first_row + blockIdx.x / {self.schedule.blocks};")
+            self.scope.line(f"const bool is_row = my_row < {n_rows};")
+            self.scope.line(f"const {type_} row = is_row ? my_row : {n_rows} - 1;  // all blocks meet at the barrier")
+        self.scope.define(self.group.row, "row")
+
+    def _row_of(self, first: str, n_rows: str) -> str:
+        """Return the row of this block's team when the first team is at `first`."""
+        if self.schedule.teams == 1:
+            return first
+        start = "" if first == "0" else f"{first} + "
+        return f"min({start}(int)blockIdx.x / {self.schedule.blocks}, {n_rows} - 1)"
+
+    def _is_guarded(self) -> bool:
+        return self.schedule.is_grid and self.schedule.teams > 1 and self.group.row.extent.constant != 1
+
+    def _column_lane(self) -> str:
+        return "lane"
+
+    def _leader_condition(self) -> str:
+        return " && ".join([*(["is_row"] if self._is_guarded() else []), "lane == 0"])
+
+    # --- one stage: a pass over the row, the second reductions of its pairs, one exchange
+
+    def _finish_pass(self, entries: Sequence[RowReduction], accumulators: Sequence[RunningValue]) -> None:
+        if isinstance(self.cache, StagedRows) and not self._is_ahead:
+            n_rows = self.kernel.size("n_rows", self.group.row.extent)
+            first = "row + 1" if self.schedule.teams == 1 else f"first_row + {self.schedule.teams}"
+            self.cache.copy_next(self.scope, f"{first} < {n_rows}", self._row_of(first, n_rows))
+        elif not self._is_ahead and self.schedule.cached and self.group.row.extent.constant == 1:
+            self._prefetch()
+        self._is_ahead = True
+        if not entries:
+            return
+        found: dict[RowReduction, str] = {}
+        for entry, accumulator in zip(entries, accumulators, strict=True):
+            if isinstance(accumulator, OnlinePair):
+                pair = accumulator.pair
+                found[pair.first], found[pair.second] = self._combine_pair(accumulator, self._part_count())
+            else:
+                self._combine(entry, accumulator)
+                found[entry] = accumulator.name
+        if self.schedule.cached:
+            self._second_sweeps(found)
+        parts = {entry: self._parts(entry, name) for entry, name in found.items()}
+        self._exchange(found, parts)
+        self._combine_parts(found, parts)
+
+    def _second_sweeps(self, found: dict[RowReduction, str]) -> None:
+        """Walk over the part of the row in registers for the second reductions of pairs."""
+        for pair in self.pairs:
+            if pair.first not in found:
+                continue
+            first = found[pair.first]
+            pivot = self._peak_pivot(first) if pair.kind == "exponentials" else self._part_mean(pair, first)
+            self.scope.bind(pair.pivot, pivot)
+            (accumulator,) = self._sweep([pair.second], [])
+            del self.scope.named[pair.pivot.digest]
+            assert isinstance(accumulator, Accumulator)
+            self._combine(pair.second, accumulator)
+            found[pair.second] = accumulator.name
+
+    def _peak_pivot(self, peak: str) -> str:
+        """Declare the block's maximum, or 0 where that is -inf: an infinity minus itself would be NaN."""
+        return self.scope.declare("part_peak", "float", f"{peak} == -CUDART_INF_F ? 0.0f : {peak}")
+
+    def _part_mean(self, pair: Pair, first: str) -> str:
+        """Declare the mean of the block's part of the row."""
+        offset = ""
+        if pair.offset is not None:
+            offset = f"{self.scope.value(pair.offset).text} + "
+        return self.scope.declare("part_mean", "float", f"{offset}{first} / {self._part_count()}")
+
+    def _part_count(self) -> str:
+        """Return the number of columns that this block does, as a float above 0."""
+        constant = self.group.column.extent.constant
+        if constant is not None and constant % (self.schedule.stride * self.schedule.vector) == 0:
+            return f"{constant // self.schedule.blocks}.0f"
+        helper = self.kernel.use("share_of")
+        count = f"(float){helper}<{self.schedule.blocks}, {self.schedule.threads}>({self._limit()}, rank)"
+        count = count if self.schedule.vector == 1 else f"{count} * {self.schedule.vector}"
+        return self.scope.declare("part_count", "float", f"fmaxf({count}, 1.0f)")
+
+    def _prefetch(self) -> None:
+        """Start to load what only later passes read, so that memory is busy while blocks wait for each other."""
+        later = [store.scalar for level, store in self.group.stores if level > 0]
+        packed = find_packed([self._over_packs(scalar) for scalar in later], self.packing)
+        kept = {access.tensor for access in self.cache.shared_reads()}
+        wanted = [access for access in packed if access.tensor not in kept and self.packing.pack in access.variables]
+        if not wanted or self.schedule.vector == 1:
+            return
+        self.kernel.use("prefetch")
+        inner, closes = self._open_loop()
+        for access in wanted:
+            inner.line(f"prefetch(&{replace(self.packing, streamed=frozenset()).memory(inner, access)});")
+        for scope in closes:
+            scope.close()
+
+    # --- what the blocks exchange
+
+    def _parts(self, entry: RowReduction, name: str) -> str:
+        """Declare where the blocks of a row find what each of them found; return a pointer to it."""
+        blocks, type_ = self.schedule.blocks, COMPUTE_TYPE[entry.tensor.dtype]
+        wanted = f"{entry.tensor.name}_parts"
+        if not self.schedule.is_grid:
+            parts = self.row_scope.names.take(wanted)
+            self.scope.line(f"__shared__ {type_} {parts}[{blocks}];")
+            return parts
+        dims = (to_expression(self.group.row.extent), Constant(blocks))
+        parts = self.kernel.add_scratch(wanted, SCRATCH_TYPE[type_], dims)
+        return parts if self.group.row.extent.constant == 1 else f"{parts} + row * {blocks}"
+
+    def _exchange(self, found: dict[RowReduction, str], parts: dict[RowReduction, str]) -> None:
+        """Hand what this block found to the blocks of its row, and wait for what they found."""
+        if not self.schedule.is_grid:
+            inner = self.scope.open(f"if (threadIdx.x < {self.schedule.blocks})")
+            for entry, name in found.items():
+                inner.line(f"*{self.kernel.use('in_block')}(&{parts[entry]}[rank], threadIdx.x) = {name};")
+            inner.close()
+            self.scope.line("cluster_sync();")
+            return
+        is_row = "is_row && " if self._is_guarded() else ""
+        inner = self.scope.open(f"if ({is_row}threadIdx.x == 0)")
+        for entry, name in found.items():
+            pointer = parts[entry]
+            at = f"({pointer})[rank]" if " " in pointer else f"{pointer}[rank]"
+            inner.line(f"{at} = {name};")
+        inner.close()
+        n_blocks = self.schedule.blocks * self.schedule.teams
+        self.scope.line(f"n_expected += {n_blocks};")
+        self.scope.line(f"grid_sync({self.counter}, n_expected);")
+
+    def _combine_parts(self, found: dict[RowReduction, str], parts: dict[RowReduction, str]) -> None:
+        """Combine what the blocks found; the results have names from here on."""
+        seconds = {pair.second: pair for pair in self.pairs}
+        for entry, name in found.items():
+            if entry in seconds:
+                call = self._pair_call(seconds[entry], parts, found)
+            else:
+                kind = {"any": "max", "all": "min"}.get(entry.kind, entry.kind)
+                call = f"{self.kernel.use(f'parts_{kind}', entry.tensor.dtype)}<{self.schedule.blocks}>({parts[entry]})"
+            self.scope.line(f"{name} = {call};")
+        for entry, name in found.items():
+            self._bind(entry, Text(name, ATOM))
+
+    def _pair_call(self, pair: Pair, parts: dict[RowReduction, str], found: dict[RowReduction, str]) -> str:
+        schedule, total = self.schedule, found[pair.first]
+        both = f"{parts[pair.second]}, {parts[pair.first]}"
+        if pair.kind == "exponentials":
+            helper = self.kernel.use("parts_exponentials", pair.second.tensor.dtype)
+            return f"{helper}<{schedule.blocks}>({both}, {total})"
+        helper = self.kernel.use("parts_squares")
+        template = f"<{schedule.blocks}, {schedule.threads}, {schedule.vector}>"
+        return f"{helper}{template}({both}, {total} / {self._count()}, {self._limit()})"

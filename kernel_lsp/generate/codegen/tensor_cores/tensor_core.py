@@ -1,0 +1,478 @@
+"""Contractions on tensor cores: asynchronous copies to shared memory, products by `mma.sync`, a fused epilogue.
+
+f32 factors are split into two TF32 numbers each, and three of the four products of the parts are added up ("3xTF32"):
+the sums are as exact as those of f32. A result that shows an infinity, NaN, overflow or underflow is computed again by
+plain multiplications, so that it is what f32 arithmetic gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.expression import Binary, Constant, Expression
+from kernel_lsp.generate.codegen.coordinates import name_coordinates
+from kernel_lsp.generate.codegen.elements.elementwise import write_stores
+from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, rendered
+from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.operators import MULTIPLY, Text
+from kernel_lsp.generate.codegen.products.matmul import grid_conditions, is_innermost
+from kernel_lsp.generate.codegen.scope import Scope
+from kernel_lsp.generate.codegen.tensor_cores.tensor_core_operands import (
+    LoadText,
+    Operand,
+    keep_row,
+    plan_operand,
+    write_load,
+)
+from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import (
+    MAX_SHARED_BYTES,
+    MAX_UNROLLED_SUMS,
+    ROW_BYTES,
+    TensorCoreSchedule,
+    TileLayout,
+    depth_of,
+    is_chained,
+    is_valid_schedule,
+    n_sums,
+    operand_layout,
+    result_layout,
+)
+from kernel_lsp.generate.fusion.groups import ContractionGroup
+from kernel_lsp.generate.ir.index import Index, as_index
+from kernel_lsp.generate.ir.row_major import ravel
+from kernel_lsp.generate.ir.scalar import Access
+from kernel_lsp.generate.ir.sizes import to_expression
+
+_TILE_NAMES = ("TM", "TN", "TK", "WM", "WN", "STAGES", "CLUSTER", "left_tiles", "right_tiles", "results", "shared")
+_VALUE_NAMES = (
+    "left",
+    "right",
+    "left_high",
+    "left_low",
+    "right_high",
+    "right_low",
+    "bits",
+    "part",
+    "sums",
+    "sum",
+    "value",
+)
+_SUM_NAMES = ("part", "parts", "sums", "sum", "value")
+_PLACE_NAMES = (
+    "m0",
+    "n0",
+    "k0",
+    "m",
+    "n",
+    "k",
+    "i",
+    "j",
+    "c",
+    "e",
+    "step",
+    "stage",
+    "n_steps",
+    "n_all_steps",
+    "next",
+    "fetch",
+    "split",
+)
+_THREAD_NAMES = (
+    "lane",
+    "warp",
+    "warp_m",
+    "warp_n",
+    "row",
+    "col",
+    "batch",
+    "cluster",
+    "rank",
+    "first_step",
+    "peer",
+    "parts",
+)
+LOCAL_NAMES = (*_TILE_NAMES, *_VALUE_NAMES, *_SUM_NAMES, *_PLACE_NAMES, *_THREAD_NAMES)
+MIN_UNROLLED_ROUNDS = 8
+"""Results per thread from which the epilogue is unrolled, so that its loads overlap."""
+FRAGMENT_LOADS = {
+    # (is left, is k inner): row and column of the 16-byte row whose address a lane gives.
+    (True, True): ("warp_m + i * 16 + lane % 16", "k + lane / 16 * {chunk}"),
+    (False, True): ("warp_n + j * 8 + lane / 16 * 8 + lane % 8", "k + lane / 8 % 2 * {chunk}"),
+    (True, False): ("k + lane / 16 * 8 + lane % 8", "warp_m + i * 16 + lane / 8 % 2 * 8"),
+    (False, False): ("k + lane % 16", "warp_n + j * 8 + lane / 16 * 8"),
+}
+WORD_LOADS = {
+    # is left: place of the c-th word of a fragment in a tile of f32 whose rows run along m or n.
+    True: "[k + lane % 4 + c / 2 * 4][warp_m + i * 16 + lane / 4 + c % 2 * 8]",
+    False: "[k + lane % 4 + c % 2 * 4][warp_n + j * 8 + lane / 4 + c / 2 * 8]",
+}
+
+
+def unrolled(scope: Scope, header: str) -> Scope:
+    """Open a loop that is unrolled."""
+    scope.line("#pragma unroll")
+    return scope.open(header)
+
+
+class TensorCoreRenderer:
+    """Renders one kernel of a contraction group whose operands have a type of the tensor cores."""
+
+    def __init__(
+        self,
+        kernel: KernelWriter,
+        group: ContractionGroup,
+        schedule: TensorCoreSchedule,
+        captured: Callable[[Index], int],
+    ) -> None:
+        assert group.operand is not None
+        self.kernel, self.group, self.schedule, self.operand = kernel, group, schedule, group.operand
+        self.scope = Scope(kernel)
+        self.left = plan_operand("left_tiles", group.left, self.operand, group.m, group.k, captured)
+        self.right = plan_operand("right_tiles", group.right, self.operand, group.n, group.k, captured)
+        store = group.stores[-1]
+        self._loads: tuple[tuple[Operand, LoadText], ...] = ()
+        self.is_m_inner = is_innermost(ravel(store.index, store.tensor.shape), group.m)
+
+    @property
+    def is_valid(self) -> bool:
+        """Return whether the schedule fits the hardware."""
+        return is_valid_schedule(self.schedule, self.operand) and self.shared_bytes <= MAX_SHARED_BYTES
+
+    @property
+    def shared_bytes(self) -> int:
+        """Return the bytes of the tiles, or of the results that take their place."""
+        tiles = sum(self._layout(operand).n_bytes for operand in (self.left, self.right))
+        return max(self.schedule.stages * tiles, self._result_layout.n_bytes)
+
+    def render(self, comment: str) -> RenderedKernel:
+        """Return the kernel."""
+        schedule, group = self.schedule, self.group
+        self._declare_tiles()
+        self._declare_places()
+        self._write_steps()
+        self._write_sums()
+        self._write_results()
+        rows = blocks_of(group.m.extent, schedule.tile_m)
+        if schedule.cluster > 1:
+            rows = Binary("*", rows, Constant(schedule.cluster))
+        grid = [rows, blocks_of(group.n.extent, schedule.tile_n)]
+        conditions: list[Expression] = [*self.left.conditions, *self.right.conditions]
+        if self._has_batch:
+            grid.append(to_expression(group.batch.extent))
+            conditions += grid_conditions(group.batch.extent)
+        return rendered(
+            self.kernel,
+            comment,
+            self.scope.lines,
+            grid,
+            (schedule.n_threads,),
+            conditions,
+            dynamic_bytes=self.shared_bytes,
+            attributes=(("cluster", schedule.cluster),) if schedule.cluster > 1 else (),
+        )
+
+    # --- declarations
+
+    @property
+    def _has_batch(self) -> bool:
+        return self.group.batch.extent.constant != 1
+
+    @property
+    def _is_split(self) -> bool:
+        """Return whether factors are f32 and split into TF32."""
+        return self.operand == DType.F32
+
+    @property
+    def _is_chained(self) -> bool:
+        return is_chained(self.schedule, self.operand)
+
+    @property
+    def _result_layout(self) -> TileLayout:
+        return result_layout(self.schedule, is_m_inner=self.is_m_inner)
+
+    def _layout(self, operand: Operand) -> TileLayout:
+        size = self.schedule.tile_m if operand is self.left else self.schedule.tile_n
+        return operand_layout(self.schedule, size, self.operand, is_k_inner=operand.is_k_inner)
+
+    def _declare_tiles(self) -> None:
+        scope, schedule = self.scope, self.schedule
+        scope.line(
+            f"constexpr int TM = {schedule.tile_m}, TN = {schedule.tile_n}, TK = {schedule.tile_k};  // of a block"
+        )
+        scope.line(f"constexpr int WM = {schedule.warp_m}, WN = {schedule.warp_n};  // of a warp")
+        scope.line(f"constexpr int STAGES = {schedule.stages};  // tiles in shared memory: all but one on their way")
+        scope.line("// Rows are padded so that the rows of a fragment lie in different banks.")
+        scope.line("extern __shared__ __align__(128) unsigned char shared[];")
+        for operand, place in ((self.left, "shared"), (self.right, "left_tiles + STAGES")):
+            layout, own = self._layout(operand), "TM" if operand is self.left else "TN"
+            outer, inner = (own, "TK") if operand.is_k_inner else ("TK", own)
+            array = f"{self.operand.cuda_type} (*)[{outer}][{inner} + {layout.padding}]"
+            scope.line(f"auto {operand.tile} = reinterpret_cast<{array}>({place});")
+
+    def _declare_places(self) -> None:
+        scope, schedule, group = self.scope, self.schedule, self.group
+        type_ = self.kernel.index_type
+        block = f"blockIdx.x / {schedule.cluster}" if schedule.cluster > 1 else "blockIdx.x"
+        scope.line(f"const {type_} m0 = {block} * TM, n0 = blockIdx.y * TN;")
+        if self._has_batch:
+            scope.line("const int batch = blockIdx.z;")
+            scope.define(group.batch, "batch")
+        scope.line("const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;")
+        if schedule.warps_n == 1:
+            scope.line("const int warp_m = warp * WM, warp_n = 0;")
+        else:
+            scope.line(f"const int warp_m = warp / {schedule.warps_n} * WM, warp_n = warp % {schedule.warps_n} * WN;")
+        name_coordinates(self.kernel, as_index(group.m), group.row_shape)
+        names = [variable.name for variable in group.reduced]
+        name_coordinates(self.kernel, as_index(group.k), [v.extent for v in group.reduced], names)
+
+    # --- products
+
+    def _write_steps(self) -> None:
+        """Write the pipeline: while a tile is multiplied, the next ones are on their way."""
+        scope = self.scope
+        scope.line("float sums[WM / 16][WN / 8][4] = {};")
+        self._declare_steps()
+        self._prepare_loads()
+        loop = scope.open("for (int step = 1 - STAGES; step < n_steps; ++step)")
+        ready = loop.open("if (step >= 0)")
+        ready.line("wait_for_copies<STAGES - 2>();  // the tile of this step is there")
+        ready.line("__syncthreads();")
+        ready.close()
+        loop.line("// Fetch the tile of a later step to where the step before this one has read.")
+        fetch = loop.open("if (step + STAGES - 1 < n_steps)")
+        self._write_fetch(fetch)
+        fetch.close()
+        loop.line("commit_copies();")
+        loop.line("if (step < 0) continue;")
+        self._write_products(loop)
+        loop.close()
+        for helper in ("wait_for_copies", "commit_copies"):
+            self.kernel.use(helper)
+
+    def _declare_steps(self) -> None:
+        scope, n_terms, cluster = self.scope, self._n_terms, self.schedule.cluster
+        count = f"({n_terms} + TK - 1) / TK"
+        if cluster == 1:
+            scope.line(f"const int n_steps = {count};")
+            return
+        scope.line("// The blocks of a cluster share the products of one tile.")
+        rank = f"{self.kernel.use('cluster_rank')}()"
+        scope.line(f"const int rank = {rank}, n_all_steps = {count};")
+        scope.line(f"const int first_step = rank * ((n_all_steps + {cluster - 1}) / {cluster});")
+        scope.line(f"const int n_steps = min(n_all_steps - first_step, (n_all_steps + {cluster - 1}) / {cluster});")
+
+    @property
+    def _n_terms(self) -> str:
+        return self.kernel.size("K", self.group.k.extent)
+
+    def _write_fetch(self, scope: Scope) -> None:
+        scope.line("const int next = step + STAGES - 1, stage = next % STAGES;")
+        first = "(first_step + next)" if self.schedule.cluster > 1 else "next"
+        scope.line(f"const {self.kernel.index_type} k0 = {first} * TK;")
+        self._write_loads(scope)
+
+    def _write_loads(self, scope: Scope) -> None:
+        for operand, text in self._loads:
+            write_load(scope, operand, text)
+
+    def _prepare_loads(self) -> None:
+        """Declare what threads keep from step to step."""
+        left, right = self._load_texts()
+        self._loads = (
+            (keep_row(self.scope, self.left, left, self.group.row_shape), left),
+            (keep_row(self.scope, self.right, right, ()), right),
+        )
+
+    def _load_texts(self) -> tuple[LoadText, LoadText]:
+        schedule = self.schedule
+        depth = self._depth_limit
+        n_k, n_threads = schedule.tile_k, schedule.n_threads
+        return (
+            LoadText("m", schedule.tile_m, n_k, n_threads, self._row_limit, depth),
+            LoadText("n", schedule.tile_n, n_k, n_threads, self._column_limit, depth),
+        )
+
+    @property
+    def _depth_limit(self) -> str:
+        return _limit(self.group.k.extent, self.schedule.tile_k, self._n_terms)
+
+    @property
+    def _row_limit(self) -> str:
+        return _limit(self.group.m.extent, self.schedule.tile_m, self.kernel.size("M", self.group.m.extent))
+
+    @property
+    def _column_limit(self) -> str:
+        return _limit(self.group.n.extent, self.schedule.tile_n, self.kernel.size("N", self.group.n.extent))
+
+    def _write_products(self, scope: Scope) -> None:
+        scope.line("const int stage = step % STAGES;")
+        if self._is_chained:
+            scope.line("float parts[WM / 16][WN / 8][4] = {};  // tensor cores cut sums off: they add up one tile only")
+        is_full = n_sums(self.schedule) > MAX_UNROLLED_SUMS
+        scope.line("#pragma unroll 1" if is_full else "#pragma unroll")
+        inner = scope.open(f"for (int k = 0; k < TK; k += {depth_of(self.operand)})")
+        if self._is_split:
+            self._write_split_products(inner)
+        else:
+            self._write_plain_products(inner)
+        inner.close()
+        if self._is_chained:
+            _add_up(scope, "parts[i][j][c]")
+
+    def _write_plain_products(self, scope: Scope) -> None:
+        kind = self.operand.value
+        self.kernel.use(f"multiply_{kind}")
+        scope.line("unsigned right[WN / 8][2];")
+        pairs = unrolled(scope, "for (int j = 0; j < WN / 8; j += 2)")
+        self._write_fragment(pairs, self.right)
+        pairs.line("for (int c = 0; c < 4; ++c) right[j + c / 2][c % 2] = bits[c];")
+        pairs.close()
+        rows = unrolled(scope, "for (int i = 0; i < WM / 16; ++i)")
+        self._write_fragment(rows, self.left)
+        rows.line("#pragma unroll")
+        rows.line(f"for (int j = 0; j < WN / 8; ++j) multiply_{kind}(sums[i][j], bits, right[j]);")
+        rows.close()
+
+    def _write_split_products(self, scope: Scope) -> None:
+        for helper in ("split_tf32", "multiply_tf32"):
+            self.kernel.use(helper)
+        scope.line("unsigned right_high[WN / 8][2], right_low[WN / 8][2];")
+        pairs = unrolled(scope, "for (int j = 0; j < WN / 8; j += 2)")
+        self._write_fragment(pairs, self.right)
+        split = unrolled(pairs, "for (int c = 0; c < 4; ++c)")
+        split.line("split_tf32(bits[c], right_high[j + c / 2][c % 2], right_low[j + c / 2][c % 2]);")
+        split.close()
+        pairs.close()
+        rows = unrolled(scope, "for (int i = 0; i < WM / 16; ++i)")
+        self._write_fragment(rows, self.left)
+        rows.line("unsigned left_high[4], left_low[4];")
+        rows.line("#pragma unroll")
+        rows.line("for (int c = 0; c < 4; ++c) split_tf32(bits[c], left_high[c], left_low[c]);")
+        self._write_three_products(rows)
+        rows.close()
+
+    def _write_three_products(self, scope: Scope) -> None:
+        """Write the products of the parts, the smallest first. That of both low parts is below the rounding of f32."""
+        part, start = ("parts[i][j]", "multiply_tf32") if self._is_chained else ("part[j]", "start_tf32")
+        self.kernel.use(start)
+        if not self._is_chained:
+            scope.line("float part[WN / 8][4];  // tensor cores cut sums off: they add up few products")
+        for function, left, right in (
+            (start, "left_low", "right_high"),
+            ("multiply_tf32", "left_high", "right_low"),
+            ("multiply_tf32", "left_high", "right_high"),
+        ):
+            scope.line("#pragma unroll")
+            scope.line(f"for (int j = 0; j < WN / 8; ++j) {function}({part}, {left}, {right}[j]);")
+        if not self._is_chained:
+            columns = unrolled(scope, "for (int j = 0; j < WN / 8; ++j)")
+            columns.line("#pragma unroll")
+            columns.line("for (int c = 0; c < 4; ++c) sums[i][j][c] += part[j][c];")
+            columns.close()
+
+    def _write_fragment(self, scope: Scope, operand: Operand) -> None:
+        """Read the fragment of 16 rows or columns to `bits`."""
+        is_left = operand is self.left
+        scope.line("unsigned bits[4];")
+        if self._is_split and not operand.is_k_inner:
+            scope.line("#pragma unroll")
+            place = f"{operand.tile}[stage]{WORD_LOADS[is_left]}"
+            scope.line("for (int c = 0; c < 4; ++c) {")
+            scope.line(f"    bits[c] = __float_as_uint({place});")
+            scope.line("}")
+            return
+        row, column = FRAGMENT_LOADS[is_left, operand.is_k_inner]
+        column = column.format(chunk=ROW_BYTES // self.operand.itemsize)
+        load = self.kernel.use("load_matrices" if operand.is_k_inner else "load_transposed")
+        scope.line(f"{load}(bits, &{operand.tile}[stage][{row}][{column}]);")
+
+    # --- results
+
+    def _write_sums(self) -> None:
+        """Gather the block's sums in shared memory, so that neighbouring threads write neighbours."""
+        scope, layout = self.scope, self._result_layout
+        inner = f"{'TM' if self.is_m_inner else 'TN'} + {layout.padding}"
+        scope.line("// The sums take the place of the tiles.")
+        scope.line("wait_for_copies<0>();")
+        scope.line("__syncthreads();")
+        scope.line(f"auto results = reinterpret_cast<float (*)[{inner}]>(shared);")
+        rows = unrolled(scope, "for (int i = 0; i < WM / 16; ++i)")
+        columns = unrolled(rows, "for (int j = 0; j < WN / 8; ++j)")
+        words = unrolled(columns, "for (int c = 0; c < 4; ++c)")
+        words.line(
+            "const int row = warp_m + i * 16 + lane / 4 + c / 2 * 8, col = warp_n + j * 8 + lane % 4 * 2 + c % 2;"
+        )
+        words.line(
+            f"results[{'col' if self.is_m_inner else 'row'}][{'row' if self.is_m_inner else 'col'}] = sums[i][j][c];"
+        )
+        for block in (words, columns, rows):
+            block.close()
+        scope.line(f"{self.kernel.use('cluster_sync')}();" if self.schedule.cluster > 1 else "__syncthreads();")
+
+    def _write_results(self) -> None:
+        scope, schedule, group = self.scope, self.schedule, self.group
+        n_threads, start = schedule.n_threads, "threadIdx.x"
+        if schedule.cluster > 1:
+            start, n_threads = f"rank * {n_threads} + threadIdx.x", n_threads * schedule.cluster
+        if schedule.tile_m * schedule.tile_n >= MIN_UNROLLED_ROUNDS * n_threads:
+            scope.line("#pragma unroll 4")
+        loop = scope.open(f"for (int e = {start}; e < TM * TN; e += {n_threads})")
+        row, col = ("e % TM", "e / TM") if self.is_m_inner else ("e / TN", "e % TN")
+        loop.line(f"const {self.kernel.index_type} m = m0 + {row}, n = n0 + {col};")
+        limits = (("m", self._row_limit), ("n", self._column_limit))
+        outside = [f"{name} >= {limit}" for name, limit in limits if limit]
+        if outside:
+            loop.line(f"if ({' || '.join(outside)}) continue;")
+        loop.define(group.m, "m")
+        loop.define(group.n, "n")
+        self._write_sum(loop)
+        loop.bind(Access(group.tensor, group.at), Text("sum", 20))
+        write_stores(loop, group.stores)
+        loop.close()
+        if schedule.cluster > 1:
+            scope.line("cluster_sync();  // others may still read this block's sums")
+
+    def _write_sum(self, scope: Scope) -> None:
+        place = "[n - n0][m - m0]" if self.is_m_inner else "[m - m0][n - n0]"
+        if self.schedule.cluster > 1:
+            scope.line("float sum = 0.0f;")
+            scope.line("#pragma unroll")
+            peers = scope.open(f"for (int peer = 0; peer < {self.schedule.cluster}; ++peer)")
+            peers.line(f"sum += {self.kernel.use('read_peer')}(&results{place}, peer);")
+            peers.close()
+        else:
+            scope.line(f"float sum = results{place};")
+        if self._is_split:
+            self._write_again(scope)
+
+    def _write_again(self, scope: Scope) -> None:
+        """Compute a sum once more, without the split."""
+        again = scope.open(f"if ({self.kernel.use('must_be_redone')}(sum))")
+        again.line("sum = 0.0f;")
+        again.line("#pragma unroll 1")
+        loop = again.open(f"for ({self.kernel.index_type} k = 0; k < {self._n_terms}; ++k)")
+        loop.define(self.group.k, "k")
+        left, right = loop.values([self.group.left, self.group.right])
+        loop.line(f"sum += {left.within(MULTIPLY)} * {right.within(MULTIPLY + 1)};")
+        loop.close()
+        again.close()
+
+
+# --- below: small pieces of text
+
+
+def _add_up(scope: Scope, part: str) -> None:
+    rows = unrolled(scope, "for (int i = 0; i < WM / 16; ++i)")
+    columns = unrolled(rows, "for (int j = 0; j < WN / 8; ++j)")
+    columns.line("#pragma unroll")
+    columns.line(f"for (int c = 0; c < 4; ++c) sums[i][j][c] += {part};")
+    columns.close()
+    rows.close()
+
+
+def _limit(extent: Index, tile: int, limit: str) -> str:
+    """Return what an index must be below, or nothing where tiles fit exactly."""
+    is_exact = extent.constant is not None and extent.constant % tile == 0
+    return "" if is_exact else limit

@@ -1,0 +1,248 @@
+"""Factors of a contraction on tensor cores: how their tiles come to shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.expression import Expression
+from kernel_lsp.generate.codegen.coordinates import name_coordinates
+from kernel_lsp.generate.codegen.kernel import divisible
+from kernel_lsp.generate.codegen.operators import AND, ATOM, Text, stored
+from kernel_lsp.generate.codegen.scope import Scope
+from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import ROW_BYTES
+from kernel_lsp.generate.ir.index import (
+    ONE,
+    ZERO,
+    Atom,
+    Index,
+    Quotient,
+    Remainder,
+    Symbol,
+    Variable,
+    as_index,
+    coefficient,
+    product,
+    substitute,
+)
+from kernel_lsp.generate.ir.row_major import ravel
+from kernel_lsp.generate.ir.scalar import Access, Constant, Operation, Scalar
+from kernel_lsp.generate.ir.scalar_walk import accesses, indirect_scalars
+
+MIN_COPY_BYTES = 4
+"""The narrowest copy of `cp.async`."""
+MAX_UNROLLED_COPIES = 8
+"""Copies per thread whose addresses are all computed ahead."""
+PACK_SERIAL = 1 << 20
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One factor over (`along`, `k`). `read` is what asynchronous copies fetch, `width` elements each; without it the
+    elements are computed in registers. `conditions` are what the width needs of sizes. `row` names the place along
+    `along` that a thread keeps from step to step."""
+
+    tile: str
+    scalar: Scalar
+    dtype: DType
+    along: Variable
+    k: Variable
+    is_k_inner: bool
+    read: Access | None
+    width: int
+    conditions: tuple[Expression, ...] = ()
+    row: str | None = None
+
+
+@dataclass(frozen=True)
+class LoadText:
+    """Names and sizes that the text of a load refers to."""
+
+    along: str
+    n_along: int
+    n_k: int
+    n_threads: int
+    along_limit: str
+    k_limit: str
+
+    def limits(self, along: str) -> list[str]:
+        """Return the conditions that an element is inside of the factor. Tiles that fit exactly need none."""
+        names = ((along, self.along_limit), ("k", self.k_limit))
+        return [f"{name} < {limit}" for name, limit in names if limit]
+
+
+def plan_operand(
+    tile: str, scalar: Scalar, dtype: DType, along: Variable, k: Variable, captured: Callable[[Index], int]
+) -> Operand:
+    """Decide how a factor is read: in copies as wide as the captured sizes allow."""
+    read = _plain_read(scalar, dtype)
+    is_k_inner = _runs_along_k(scalar, k, along, captured)
+    if read is not None:
+        flat, inner = ravel(read.index, read.tensor.shape), k if is_k_inner else along
+        for width in _widths(dtype, is_masked=read.mask is not None):
+            conditions = _pack_conditions(flat, inner, width, captured)
+            if conditions is not None:
+                return Operand(tile, scalar, dtype, along, k, is_k_inner, read, width, conditions)
+    return Operand(tile, scalar, dtype, along, k, is_k_inner, None, 1)
+
+
+def keep_row(scope: Scope, operand: Operand, text: LoadText, row_shape: Sequence[Index]) -> Operand:
+    """Declare what does not change from step to step of a thread that fetches single elements of one row."""
+    if operand.is_k_inner or operand.width > 1 or text.n_threads % text.n_along:
+        return operand
+    name = scope.names.take(f"{text.along}_of_thread")
+    own = Variable(name, operand.along.serial - (1 << 20), operand.along.extent)
+    scope.line(f"const {scope.kernel.index_type} {name} = {text.along}0 + threadIdx.x % {text.n_along};")
+    scope.define(own, name)
+    replacements = {operand.along: as_index(own)}
+    scalar = operand.scalar.substitute(replacements)
+    name_coordinates(scope.kernel, as_index(own), row_shape)
+    for access in accesses(scalar):
+        _declare_divisions(scope, ravel(access.index, access.tensor.shape), own)
+    read = _plain_read(scalar, operand.dtype) if operand.read is not None else None
+    if read is not None and read.mask is not None and not any(True for _ in accesses(read.mask)):
+        scope.hoist([read.mask], [operand.k])  # what reads no memory: the row may lie outside
+    return replace(operand, scalar=scalar, along=own, read=read, row=name)
+
+
+def write_load(scope: Scope, operand: Operand, text: LoadText) -> None:
+    """Fill the tile `stage` of a factor from products `k0` on."""
+    n_inner, n_outer = (text.n_k, text.n_along) if operand.is_k_inner else (text.n_along, text.n_k)
+    n_copies = n_inner * n_outer // operand.width
+    n_rounds = -(-n_copies // text.n_threads)
+    scope.line("#pragma unroll" if n_rounds <= MAX_UNROLLED_COPIES else "#pragma unroll 4")
+    inner = scope.open(f"for (int e = threadIdx.x; e < {n_copies}; e += {text.n_threads})")
+    _write_place(inner, operand, text, n_inner // operand.width)
+    inner.define(operand.k, "k")
+    inner.define(operand.along, operand.row or text.along)
+    if operand.read is not None:
+        _write_copy(inner, operand, operand.read, text)
+    else:
+        _write_computed(inner, operand, text)
+    inner.close()
+
+
+# --- below: plans
+
+
+def _plain_read(scalar: Scalar, dtype: DType) -> Access | None:
+    """Return the read that is all there is to the factor, perhaps with zeros outside of its mask."""
+    if isinstance(scalar, Operation) and scalar.name == "select":
+        condition, if_true, if_false = scalar.operands
+        is_zero = isinstance(if_false, Constant) and if_false.value == 0
+        if is_zero and isinstance(if_true, Access) and if_true.mask == condition:
+            scalar = if_true
+    if not isinstance(scalar, Access) or scalar.dtype != dtype:
+        return None
+    has_lookup = any(True for _ in indirect_scalars(ravel(scalar.index, scalar.tensor.shape)))
+    return None if has_lookup else scalar
+
+
+def _runs_along_k(scalar: Scalar, k: Variable, along: Variable, captured: Callable[[Index], int]) -> bool:
+    """Return whether neighbours in memory are neighbours along k rather than along the factor's own dim."""
+    for access in accesses(scalar):
+        flat = ravel(access.index, access.tensor.shape)
+        if not flat.variables.isdisjoint((k, along)):
+            return _run_length(flat, k, captured) >= _run_length(flat, along, captured)
+    return True
+
+
+def _run_length(flat: Index, variable: Variable, captured: Callable[[Index], int]) -> int:
+    """Return how many neighbours along the variable are neighbours in memory."""
+    direct = [monomial[0] for monomial, factor in flat.terms if len(monomial) == 1 and abs(factor) == 1]
+    lengths = [captured(variable.extent) for atom in direct if atom == variable]
+    remainders = [atom for atom in direct if isinstance(atom, Remainder) and atom.dividend == as_index(variable)]
+    return max(lengths + [captured(atom.divisor) for atom in remainders], default=0)
+
+
+def _declare_divisions(scope: Scope, index: Index, variable: Variable) -> None:
+    """Name the quotients and remainders of the variable alone."""
+    for atom in _atoms(index):
+        if not isinstance(atom, Quotient | Remainder) or atom.variables != {variable}:
+            continue
+        digest = as_index(atom).digest
+        if scope.lookup(digest) is None:
+            wanted = scope.kernel.coordinates.get(digest, "place")
+            text = scope.index(as_index(atom)).text
+            scope.named[digest] = Text(scope.declare(wanted, scope.kernel.index_type, text), ATOM)
+
+
+def _atoms(index: Index) -> list[Atom]:
+    return [atom for monomial, _ in index.terms for atom in monomial]
+
+
+def _widths(dtype: DType, *, is_masked: bool) -> tuple[int, ...]:
+    """Return elements per copy, the most first. A mask differs from element to element."""
+    widths = [n_bytes // dtype.itemsize for n_bytes in (ROW_BYTES, 8, MIN_COPY_BYTES) if n_bytes >= dtype.itemsize]
+    return tuple(width for width in widths if width == 1 or not is_masked)
+
+
+def _pack_conditions(
+    flat: Index, inner: Variable, width: int, captured: Callable[[Index], int]
+) -> tuple[Expression, ...] | None:
+    """Return what sizes must satisfy so that each run of `width` along `inner` is one aligned piece of memory; None
+    where it is not, or the captured sizes do not satisfy it."""
+    if width == 1:
+        return ()
+    pack, lane = Variable("pack", PACK_SERIAL, inner.extent), Variable("lane", PACK_SERIAL + 1, as_index(width))
+    packed = substitute(flat, {inner: as_index(pack) * width + as_index(lane)})
+    if coefficient(packed, lane) != ONE:
+        return None
+    start = substitute(packed, {lane: ZERO})
+    sizes = [inner.extent]
+    for monomial, factor in start.terms:
+        if factor % width:
+            sizes.append(product(as_index(atom) for atom in monomial if isinstance(atom, Symbol)) * factor)
+    if any(captured(size) % width for size in sizes):
+        return None
+    return tuple(dict.fromkeys(condition for size in sizes for condition in divisible(size, width)))
+
+
+# --- below: text
+
+
+def _write_place(scope: Scope, operand: Operand, text: LoadText, per_row: int) -> None:
+    """Declare the coordinates of a thread's copy: neighbouring threads read neighbours in memory."""
+    type_, along = scope.kernel.index_type, text.along
+    step = f" * {operand.width}" if operand.width > 1 else ""
+    outer, inner = f"e / {per_row}", f"e % {per_row}{step}"
+    of_along, of_k = (outer, inner) if operand.is_k_inner else (inner, outer)
+    own = "" if operand.row else f"{along} = {along}0 + {of_along}, "
+    scope.line(f"const {type_} {own}k = k0 + {of_k};")
+
+
+def _place(operand: Operand, along: str) -> str:
+    own, of_k = f"{operand.row or along} - {along}0", "k - k0"
+    outer, inner = (own, of_k) if operand.is_k_inner else (of_k, own)
+    return f"{operand.tile}[stage][{outer}][{inner}]"
+
+
+def _write_copy(scope: Scope, operand: Operand, read: Access, text: LoadText) -> None:
+    limits = text.limits(operand.row or text.along)
+    if read.mask is not None:
+        limits.append(scope.value(read.mask).within(AND))
+    pointer = scope.kernel.pointer(read.tensor)
+    offset = scope.offset(read.tensor, read.index).text
+    scope.kernel.use("copy_async")
+    n_bytes = operand.width * operand.dtype.itemsize
+    inside = " && ".join(limits) or "true"
+    if read.mask is not None:
+        inside = scope.declare("is_inside", "bool", inside)
+    scope.line(f"copy_async<{n_bytes}>(&{_place(operand, text.along)}, {pointer} + ({offset}), {inside});")
+
+
+def _write_computed(scope: Scope, operand: Operand, text: LoadText) -> None:
+    scope.line(f"{operand.dtype.cuda_type} value = {stored_zero(operand.dtype)};")
+    limits = text.limits(operand.row or text.along)
+    guard = scope.open(f"if ({' && '.join(limits)})") if limits else scope
+    value = guard.value(operand.scalar)
+    guard.line(f"value = {stored(value, operand.scalar.dtype, operand.dtype)};")
+    if guard is not scope:
+        guard.close()
+    scope.line(f"{_place(operand, text.along)} = value;")
+
+
+def stored_zero(dtype: DType) -> str:
+    """Return a zero of the element type."""
+    return {DType.F16: "__float2half(0.0f)", DType.BF16: "__float2bfloat16(0.0f)"}.get(dtype, "0.0f")

@@ -1,0 +1,1 @@
+"""The intermediate representation: index polynomials, hashed scalars and tensor definitions."""

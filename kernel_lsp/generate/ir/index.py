@@ -1,0 +1,525 @@
+"""Index arithmetic: integer polynomials over sizes and index variables, in a canonical form.
+
+Views, permutes, slices and reshapes are substitutions here, so that they never become kernels. Simplification knows
+the range of every variable: with ``k`` in [0, 64), ``k // 64`` is 0 and ``k % 64`` is ``k``. Two indices are equal
+exactly when their canonical forms are, which their digests tell.
+
+Divisors are sizes of dims that a kernel loops over: where one is 0 the loop does not run, so they count as positive.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache, reduce
+from math import gcd
+from typing import Any
+
+from kernel_lsp.core.expression import Expression
+
+DIGEST_BYTES = 16
+CACHED_RESULTS = 1 << 15
+"""Divisions and proofs that are remembered: the schedules of one program ask for the same ones again and again."""
+
+
+def digest_of(*parts: object) -> bytes:
+    """A content hash of the parts: bytes as they are, everything else by its text."""
+    hasher = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    for part in parts:
+        data = part if isinstance(part, bytes) else repr(part).encode()
+        hasher.update(len(data).to_bytes(4, "little"))
+        hasher.update(data)
+    return hasher.digest()
+
+
+class Digested:
+    """Compared and hashed by `digest`, a hash of the content."""
+
+    __slots__ = ("variables",)
+
+    digest: bytes
+    variables: frozenset[Variable]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Digested) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+
+class Atom(Digested):
+    """What a monomial multiplies: a size, a variable, a quotient, a remainder, or a value read from memory."""
+
+    __slots__ = ("as_index", "digest", "sort_key")
+
+    as_index: Index
+    sort_key: tuple[int, str, bytes]
+
+    def as_polynomial(self) -> Index:
+        """The index that is this atom alone."""
+        made: Index | None = getattr(self, "as_index", None)
+        if made is None:
+            made = self.as_index = Index({(self,): 1})
+        return made
+
+
+class Symbol(Atom):
+    """A size that a launch knows: a dim of the task, or one derived from dims (`definition`)."""
+
+    __slots__ = ("definition", "exact", "minimum", "name")
+
+    def __init__(
+        self, name: str, minimum: int = 0, definition: Expression | None = None, exact: Index | None = None
+    ) -> None:
+        self.name, self.minimum, self.definition, self.exact = name, minimum, definition, exact
+        self.digest = digest_of("symbol", name, minimum, exact.digest if exact is not None else b"")
+        self.variables = frozenset()
+
+
+class Variable(Atom):
+    """An index in [0, extent). `serial` tells variables of one name apart."""
+
+    __slots__ = ("extent", "name", "serial")
+
+    def __init__(self, name: str, serial: int, extent: Index) -> None:
+        self.name, self.serial, self.extent = name, serial, extent
+        self.digest = digest_of("variable", name, serial, extent.digest)
+        self.variables = frozenset((self,))
+
+
+class Quotient(Atom):
+    """``floor(dividend / divisor)``."""
+
+    __slots__ = ("dividend", "divisor")
+
+    def __init__(self, dividend: Index, divisor: Index) -> None:
+        self.dividend, self.divisor = dividend, divisor
+        self.digest = digest_of("quotient", dividend.digest, divisor.digest)
+        self.variables = dividend.variables | divisor.variables
+
+
+class Remainder(Atom):
+    """``dividend - divisor * floor(dividend / divisor)``."""
+
+    __slots__ = ("dividend", "divisor")
+
+    def __init__(self, dividend: Index, divisor: Index) -> None:
+        self.dividend, self.divisor = dividend, divisor
+        self.digest = digest_of("remainder", dividend.digest, divisor.digest)
+        self.variables = dividend.variables | divisor.variables
+
+
+class Indirect(Atom):
+    """An index that is a value: what a gather reads. `scalar` is a `kernel_lsp.generate.ir.scalar.Scalar`."""
+
+    __slots__ = ("scalar",)
+
+    def __init__(self, scalar: Any) -> None:
+        self.scalar = scalar
+        self.digest = digest_of("indirect", scalar.digest)
+        self.variables = scalar.variables
+
+
+Monomial = tuple[Atom, ...]
+_RANKS = {"Variable": 0, "Quotient": 1, "Remainder": 2, "Indirect": 3, "Symbol": 4}
+
+
+def _atom_key(atom: Atom) -> tuple[int, str, bytes]:
+    key: tuple[int, str, bytes] | None = getattr(atom, "sort_key", None)
+    if key is None:
+        key = atom.sort_key = (_RANKS[type(atom).__name__], getattr(atom, "name", ""), atom.digest)
+    return key
+
+
+def _term_key(term: tuple[Monomial, int]) -> tuple[object, ...]:
+    monomial, factor = term
+    return -len(monomial), -abs(factor), tuple(_atom_key(atom) for atom in monomial)
+
+
+class Index(Digested):
+    """A polynomial: `terms` pairs each monomial with its coefficient, in a canonical order."""
+
+    __slots__ = ("_digest", "terms")
+
+    def __init__(self, terms: Mapping[Monomial, int]) -> None:
+        kept = [(monomial, factor) for monomial, factor in terms.items() if factor]
+        self.terms = tuple(sorted(kept, key=_term_key) if len(kept) > 1 else kept)
+        self._digest: bytes | None = None
+        self.variables = frozenset().union(*[atom.variables for monomial, _ in self.terms for atom in monomial])
+
+    @property
+    def digest(self) -> bytes:  # type: ignore[override]
+        """Made when it is first asked for: most indices are steps on the way to others."""
+        if self._digest is None:
+            parts = [part for monomial, factor in self.terms for part in (factor, *(atom.digest for atom in monomial))]
+            self._digest = digest_of("index", *parts)
+        return self._digest
+
+    @property
+    def constant(self) -> int | None:
+        """The integer it is, or None when it is not one."""
+        if not self.terms:
+            return 0
+        if len(self.terms) == 1 and not self.terms[0][0]:
+            return self.terms[0][1]
+        return None
+
+    def __add__(self, other: Index | int) -> Index:
+        return _recombined(_sum(self, as_index(other), 1))
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Index | int) -> Index:
+        return _recombined(_sum(self, as_index(other), -1))
+
+    def __rsub__(self, other: int) -> Index:
+        return as_index(other) - self
+
+    def __mul__(self, other: Index | int) -> Index:
+        terms: dict[Monomial, int] = {}
+        for left, left_factor in self.terms:
+            for right, right_factor in as_index(other).terms:
+                monomial = _sorted(left + right)
+                terms[monomial] = terms.get(monomial, 0) + left_factor * right_factor
+        return Index(terms)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Index | int) -> Index:
+        return _floor_divide(self, as_index(other))
+
+    def __mod__(self, other: Index | int) -> Index:
+        return _remainder(self, as_index(other))
+
+    def __repr__(self) -> str:
+        names = [[getattr(atom, "name", type(atom).__name__) for atom in monomial] for monomial, _ in self.terms]
+        return " + ".join("*".join([str(term[1]), *own]) for term, own in zip(self.terms, names, strict=True)) or "0"
+
+
+def as_index(value: Index | Atom | int) -> Index:
+    """`value` as a polynomial."""
+    if isinstance(value, Index):
+        return value
+    return _integer(value) if isinstance(value, int) else value.as_polynomial()
+
+
+@lru_cache(maxsize=4096)
+def _integer(value: int) -> Index:
+    return Index({(): value})
+
+
+ZERO, ONE = as_index(0), as_index(1)
+
+
+def product(factors: Iterable[Index]) -> Index:
+    """The product of the factors; 1 for none."""
+    return reduce(lambda left, right: left * right, factors, ONE)
+
+
+def replace_atoms(index: Index, replacement: Callable[[Atom], Index]) -> Index:
+    """The index with every atom replaced, simplified on the way."""
+    total = ZERO
+    for monomial, factor in index.terms:
+        term = as_index(factor)
+        for atom in monomial:
+            term = term * replacement(atom)
+        total = total + term
+    return total
+
+
+def substitute(index: Index, replacements: Mapping[Variable, Index]) -> Index:
+    """The index with variables replaced, simplified on the way."""
+    if index.variables.isdisjoint(replacements):
+        return index
+    return replace_atoms(index, lambda atom: _substitute_atom(atom, replacements))
+
+
+@lru_cache(maxsize=CACHED_RESULTS)
+def is_nonnegative(index: Index) -> bool:
+    """Whether the index is provably >= 0 for all variables in range and sizes at or above their minimum."""
+    lower = _bound(index, -1)
+    if lower is None:
+        return False
+    if _has_no_negative_term(lower):
+        return True
+    exact = expanded(lower)
+    return _has_no_negative_term(exact) or _has_no_negative_term(_without_quotients(exact))
+
+
+def is_below(index: Index, limit: Index) -> bool:
+    """Whether ``index < limit`` is provable."""
+    return is_nonnegative(limit - index - 1)
+
+
+def divides(divisor: int, index: Index) -> bool:
+    """Whether every value of the index is provably a multiple of `divisor`."""
+    return all(factor % divisor == 0 for _, factor in index.terms)
+
+
+def coefficient(index: Index, variable: Variable) -> Index | None:
+    """The c of ``index == c * variable + rest`` with neither c nor rest over the variable; None when there is none."""
+    terms: dict[Monomial, int] = {}
+    for monomial, factor in index.terms:
+        n_direct = sum(atom == variable for atom in monomial)
+        if n_direct > 1 or any(variable in atom.variables and atom != variable for atom in monomial):
+            return None
+        if n_direct:
+            rest = tuple(atom for atom in monomial if atom != variable)
+            terms[rest] = terms.get(rest, 0) + factor
+    return Index(terms)
+
+
+def divide_exactly(index: Index, divisor: Index) -> Index | None:
+    """The q with ``index == q * divisor`` for a divisor of one term, or None."""
+    quotient, rest = _split_multiple(index, divisor)
+    return quotient if not rest.terms else None
+
+
+def expanded(index: Index) -> Index:
+    """The index over the task's own dims, without derived symbols. Equal sizes have equal expansions."""
+    if not any(_exact(atom) is not None for monomial, _ in index.terms for atom in monomial):
+        return index
+    return replace_atoms(index, lambda atom: _exact(atom) or as_index(atom))
+
+
+# --- below: canonical order, bounds, and the rules of division
+
+
+def _exact(atom: Atom) -> Index | None:
+    """What a derived size is over the task's own dims."""
+    return atom.exact if isinstance(atom, Symbol) else None
+
+
+def _sorted(monomial: Monomial) -> Monomial:
+    return tuple(sorted(monomial, key=_atom_key))
+
+
+def _sum(left: Index, right: Index, sign: int) -> Index:
+    terms = dict(left.terms)
+    for monomial, factor in right.terms:
+        terms[monomial] = terms.get(monomial, 0) + sign * factor
+    return Index(terms)
+
+
+def _substitute_atom(atom: Atom, replacements: Mapping[Variable, Index]) -> Index:
+    if atom.variables.isdisjoint(replacements):
+        return as_index(atom)
+    match atom:
+        case Variable():
+            return replacements.get(atom, as_index(atom))
+        case Quotient():
+            return substitute(atom.dividend, replacements) // substitute(atom.divisor, replacements)
+        case Remainder():
+            return substitute(atom.dividend, replacements) % substitute(atom.divisor, replacements)
+        case Indirect():
+            return as_index(Indirect(atom.scalar.substitute(replacements)))
+    return as_index(atom)
+
+
+def _split_multiple(index: Index, divisor: Index) -> tuple[Index, Index]:
+    """`index` as ``quotient * divisor + rest``, term by term. The divisor has one term."""
+    if len(divisor.terms) != 1:
+        return (ONE, ZERO) if index == divisor else (ZERO, index)
+    atoms, factor = divisor.terms[0]
+    quotient: dict[Monomial, int] = {}
+    rest: dict[Monomial, int] = {}
+    for monomial, coefficient_ in index.terms:
+        remaining = _without(monomial, atoms)
+        if remaining is None:
+            rest[monomial] = coefficient_
+            continue
+        multiple, left_over = divmod(coefficient_, factor)
+        quotient[remaining] = multiple
+        rest[monomial] = left_over
+    return Index(quotient), Index(rest)
+
+
+def _without(monomial: Monomial, atoms: Monomial) -> Monomial | None:
+    remaining = list(monomial)
+    for atom in atoms:
+        if atom not in remaining:
+            return None
+        remaining.remove(atom)
+    return tuple(remaining)
+
+
+@lru_cache(maxsize=CACHED_RESULTS)
+def _floor_divide(index: Index, divisor: Index) -> Index:
+    if divisor.constant == 1:
+        return index
+    if divisor.constant == 0:
+        return as_index(Quotient(index, divisor))
+    quotient, rest = _split_multiple(index, divisor)
+    if not rest.terms or (is_nonnegative(rest) and is_below(rest, divisor)):
+        return quotient
+    if len(rest.terms) == 1 and len(rest.terms[0][0]) == 1 and rest.terms[0][1] == 1:
+        atom = rest.terms[0][0][0]
+        if isinstance(atom, Quotient):
+            return quotient + _floor_divide(atom.dividend, atom.divisor * divisor)
+        if isinstance(atom, Remainder) and (ratio := divide_exactly(atom.divisor, divisor)) is not None:
+            return quotient + _remainder(_floor_divide(atom.dividend, divisor), ratio)
+    coarse = _coarse_part(rest, divisor)
+    if coarse is not None:
+        return quotient + _floor_divide(coarse.multiple, _scaled_down(divisor, coarse.step))
+    if quotient.terms and not is_nonnegative(rest) and is_nonnegative(index):
+        return as_index(Quotient(index, divisor))  # keeps a dividend that C's division rounds as we mean
+    return _sum(quotient, as_index(Quotient(rest, divisor)), 1)
+
+
+@lru_cache(maxsize=CACHED_RESULTS)
+def _remainder(index: Index, divisor: Index) -> Index:
+    if divisor.constant == 1:
+        return ZERO
+    if divisor.constant == 0:
+        return as_index(Remainder(index, divisor))
+    quotient, rest = _split_multiple(index, divisor)
+    if not rest.terms or (is_nonnegative(rest) and is_below(rest, divisor)):
+        return rest
+    if quotient.terms and not is_nonnegative(rest) and is_nonnegative(index):
+        return as_index(Remainder(index, divisor))
+    coarse = _coarse_part(rest, divisor)
+    if coarse is not None:
+        return _remainder(coarse.multiple, _scaled_down(divisor, coarse.step)) * coarse.step + coarse.rest
+    if len(rest.terms) == 1 and len(rest.terms[0][0]) == 1 and rest.terms[0][1] == 1:
+        atom = rest.terms[0][0][0]
+        if isinstance(atom, Remainder) and divide_exactly(atom.divisor, divisor) is not None:
+            return _remainder(atom.dividend, divisor)
+    return as_index(Remainder(rest, divisor))
+
+
+@dataclass(frozen=True)
+class _CoarsePart:
+    """``index == multiple * step + rest`` with rest in [0, step)."""
+
+    multiple: Index
+    step: int
+    rest: Index
+
+
+def _coarse_part(index: Index, divisor: Index) -> _CoarsePart | None:
+    """How to divide ``4 * p + v`` with v in [0, 4) by 4096: divide p by 1024."""
+    if len(divisor.terms) != 1:
+        return None
+    steps = {gcd(divisor.terms[0][1], factor) for _, factor in index.terms} - {1}
+    for step in sorted(steps, reverse=True):
+        multiple = {monomial: factor // step for monomial, factor in index.terms if factor % step == 0}
+        rest = Index({monomial: factor for monomial, factor in index.terms if factor % step})
+        if is_nonnegative(rest) and is_below(rest, as_index(step)):
+            return _CoarsePart(Index(multiple), step, rest)
+    return None
+
+
+def _scaled_down(index: Index, factor: int) -> Index:
+    return Index({monomial: value // factor for monomial, value in index.terms})
+
+
+def _recombined(index: Index) -> Index:
+    """``k*m*(x // m) + k*(x % m)`` is ``k*x``, and ``k*m*((x // m) % h) + k*(x % m)`` is ``k*(x % (h*m))``."""
+    for monomial, factor in index.terms:
+        for atom in monomial:
+            if isinstance(atom, Remainder):
+                simpler = _recombine(index, monomial, factor, atom)
+                if simpler is not None:
+                    return simpler
+    return index
+
+
+def _recombine(index: Index, monomial: Monomial, factor: int, low: Remainder) -> Index | None:
+    outer = Index({_without(monomial, (low,)) or (): factor})
+    terms = dict(index.terms)
+    for high, merged in _partners(index, low):
+        partner = outer * low.divisor * as_index(high)
+        if len(partner.terms) == 1 and terms.get(partner.terms[0][0]) == partner.terms[0][1]:
+            del terms[monomial], terms[partner.terms[0][0]]
+            return Index(terms) + outer * merged
+    return None
+
+
+def _partners(index: Index, low: Remainder) -> list[tuple[Atom, Index]]:
+    """The atoms that merge with ``x % m``, each with what the two make."""
+    quotient = low.dividend // low.divisor
+    found: list[tuple[Atom, Index]] = []
+    for monomial, _ in index.terms:
+        for atom in monomial:
+            if as_index(atom) == quotient:
+                found.append((atom, low.dividend))
+            elif isinstance(atom, Remainder) and atom.dividend == quotient:
+                found.append((atom, low.dividend % (low.divisor * atom.divisor)))
+    return found
+
+
+def _bound(index: Index, direction: int) -> Index | None:
+    """The least (-1) or greatest (+1) value over all variables, as a polynomial of sizes; None when unknown."""
+    total = ZERO
+    for monomial, factor in index.terms:
+        bound = _monomial_bound(monomial, direction if factor > 0 else -direction)
+        if bound is None:
+            return None
+        total = _sum(total, bound * factor, 1)
+    return total
+
+
+def _monomial_bound(monomial: Monomial, direction: int) -> Index | None:
+    bound = ONE
+    for atom in monomial:
+        atom_bound = _atom_bound(atom, direction)
+        if atom_bound is None:
+            return None
+        bound = bound * atom_bound
+    return bound
+
+
+def _atom_bound(atom: Atom, direction: int) -> Index | None:
+    """Of atoms that are never negative; None for others."""
+    match atom:
+        case Symbol():
+            return as_index(atom)
+        case Variable():
+            return ZERO if direction < 0 else atom.extent - 1
+        case Remainder():
+            return ZERO if direction < 0 else atom.divisor - 1
+        case Quotient() if not is_nonnegative(atom.dividend):
+            return None
+        case Quotient() if not atom.variables:
+            return as_index(atom)
+        case Quotient():
+            return ZERO if direction < 0 else _quotient_upper(atom)
+    return None
+
+
+def _quotient_upper(atom: Quotient) -> Index | None:
+    upper = _bound(atom.dividend, 1)
+    if upper is None:
+        return None
+    exact = divide_exactly(upper + 1, atom.divisor)
+    return exact - 1 if exact is not None else upper // atom.divisor
+
+
+def _has_no_negative_term(index: Index) -> bool:
+    return all(factor >= 0 for _, factor in _above_minimum(index).terms)
+
+
+def _without_quotients(index: Index) -> Index:
+    """No more than the index: ``q = a // m`` is at most ``a / m`` and at least ``(a - m + 1) / m``."""
+    total = ZERO
+    for monomial, factor in index.terms:
+        term = Index({monomial: factor})
+        atom = monomial[0] if len(monomial) == 1 else None
+        if isinstance(atom, Quotient) and (step := atom.divisor.constant) and factor % step == 0:
+            bound = atom.dividend if factor < 0 else atom.dividend - (step - 1)
+            term = bound * (factor // step)
+        total = _sum(total, term, 1)
+    return total
+
+
+def _above_minimum(index: Index) -> Index:
+    """The polynomial over how far each size is above its minimum: all coefficients >= 0 proves it >= 0."""
+    total = ZERO
+    for monomial, factor in index.terms:
+        term = as_index(factor)
+        for atom in monomial:
+            above = as_index(atom)
+            term = term * (above + atom.minimum if isinstance(atom, Symbol) else above)
+        total = _sum(total, term, 1)
+    return total

@@ -1,0 +1,158 @@
+"""Tensors as definitions: what the elements are, not where they are stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.task import SourceLine
+from kernel_lsp.generate.ir.index import Index, Variable, digest_of, product
+from kernel_lsp.generate.ir.scalar import Scalar
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """It lies in memory already: an argument of the operation."""
+
+
+@dataclass(frozen=True)
+class Pointwise:
+    """Element `variables` is `body`. Views are pointwise: a body that is one access."""
+
+    variables: tuple[Variable, ...]
+    body: Scalar
+
+
+@dataclass(frozen=True)
+class LibraryCall:
+    """An ATen function, e.g. ``aten::mm``, and the shape of its result. Arguments are tensors, which must lie in
+    memory, numbers, lists of numbers, or None."""
+
+    function: str
+    arguments: tuple[Tensor | int | bool | tuple[int, ...] | None, ...]
+    shape: tuple[Index, ...]
+
+
+@dataclass(frozen=True)
+class LibraryResult:
+    """What a library call returns."""
+
+    call: LibraryCall
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """The factors of a sum of products ``sum over k of left(batch, m, k) * right(batch, k, n)``.
+
+    `batch_axes`, `row_axes` (m) and `column_axes` (n) are axes of the result. `library` is how ATen does it, if it can;
+    `way` is the template that does it, where one of ours does.
+    """
+
+    left: Scalar
+    right: Scalar
+    batch_axes: tuple[int, ...]
+    row_axes: tuple[int, ...]
+    column_axes: tuple[int, ...]
+    library: LibraryCall | None = None
+    way: str = "tiled"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Row ``part * length + within`` of `n_rows`."""
+
+    part: Variable
+    within: Variable
+    n_rows: Index
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """Element `variables` is `body` combined over `reduced`. `domain` is all variables in the order of the memory that
+    the body walks. Kinds: sum, prod, max, min, any, all, argmax, argmin (these return the position in `reduced`).
+
+    `parts` says that the rows of a reduction over rows were split: which part, and the row within it.
+    """
+
+    kind: str
+    variables: tuple[Variable, ...]
+    reduced: tuple[Variable, ...]
+    domain: tuple[Variable, ...]
+    body: Scalar
+    contraction: Contraction | None = None
+    parts: Parts | None = None
+
+
+@dataclass(frozen=True)
+class Scan:
+    """Element `variables` is `body` combined over all positions up to it along `axis`.
+
+    Kinds: sum, prod, logsumexp, max, min, argmax, argmin (these return the position of the last of equal extremes)."""
+
+    kind: str
+    variables: tuple[Variable, ...]
+    axis: int
+    body: Scalar
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Element `variables` is the sum over `key` of softmax(`score`) times `value`, where the softmax is over `key`.
+
+    `score` reads the sum over `head` of `query_part` times `key_part` as the argument ``product``. Axes are those of a
+    `Contraction`. With `is_safe` a query that sees no key has zeros, else NaN.
+    """
+
+    variables: tuple[Variable, ...]
+    key: Variable
+    head: Variable
+    query_part: Scalar
+    key_part: Scalar
+    value: Scalar
+    score: Scalar
+    is_safe: bool
+    batch_axes: tuple[int, ...]
+    row_axes: tuple[int, ...]
+    column_axes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """A copy of `base`, then for every value of `variables`: element `index` is set to, or combined with, `body`.
+
+    Kinds: set, sum. Where `mask` is false nothing is written.
+    """
+
+    kind: str
+    base: Scalar | None
+    base_variables: tuple[Variable, ...]
+    variables: tuple[Variable, ...]
+    index: tuple[Index, ...]
+    body: Scalar
+    mask: Scalar | None = None
+
+
+Definition = Buffer | Pointwise | Reduction | Attention | Scan | Scatter | LibraryResult
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """A value of the graph. `name` is an identifier after the user's variable; `serial` orders by definition."""
+
+    name: str
+    serial: int
+    dtype: DType
+    shape: tuple[Index, ...]
+    definition: Definition
+    source: SourceLine | None = None
+    digest: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "digest", digest_of("tensor", self.name, self.serial))
+
+    @property
+    def n_elements(self) -> Index:
+        return product(self.shape)
+
+    def __repr__(self) -> str:
+        return f"{self.name}#{self.serial}: {self.dtype}{list(self.shape)} {type(self.definition).__name__}"

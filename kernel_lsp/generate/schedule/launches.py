@@ -1,0 +1,153 @@
+"""Which groups of an operation share a launch: those of one stage side by side, or all stages behind barriers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kernel_lsp.core.expression import Expression
+from kernel_lsp.generate.codegen.kernel import RenderedKernel
+from kernel_lsp.generate.codegen.shared_launch import can_share, share_launch
+from kernel_lsp.generate.fusion.groups import (
+    ContractionGroup,
+    ElementwiseGroup,
+    Group,
+    RowGroup,
+    scalars_of_group,
+    written_by,
+)
+from kernel_lsp.generate.ir.index import Index
+from kernel_lsp.generate.ir.scalar_walk import accesses
+from kernel_lsp.generate.ir.tensor import Tensor
+from kernel_lsp.generate.schedule.knobs import Choices
+
+EACH, TOGETHER, ONE_BLOCK, COOPERATIVE = "each", "together", "one_block", "cooperative"
+MAX_SHARED_ELEMENTS = 1 << 23
+"""Elements that the groups of a stage read and write up to which they share a launch by default: 32 MB take as long as
+five launches, so that a launch saved no longer shows beyond."""
+MAX_BLOCK_ELEMENTS = 1 << 12
+"""Elements that an operation reads and writes up to which one block does it all by default: a thread has a few."""
+MAX_OFFERED_BLOCK_ELEMENTS = 1 << 16
+BLOCK_THREADS, GRID_THREADS = 1024, 256
+
+
+@dataclass(frozen=True)
+class LaunchPlanner:
+    """The groups of one operation in launch order, with the launches that they share."""
+
+    operation: str
+    groups: tuple[Group, ...]
+    choices: Choices
+    captured: Callable[[Index], int]
+    n_multiprocessors: int
+
+    @property
+    def stages(self) -> list[list[int]]:
+        """Positions of groups by how many others must be done before them."""
+        levels: list[int] = []
+        for position, group in enumerate(self.groups):
+            read = {access.tensor for access in accesses(*scalars_of_group(group))}
+            before = [levels[other] for other in range(position) if read & written_by(self.groups[other])]
+            levels.append(1 + max(before, default=-1))
+        return [
+            [position for position, level in enumerate(levels) if level == stage]
+            for stage in range(1 + max(levels, default=-1))
+        ]
+
+    def mode(self) -> str:
+        """How launches are shared: the schedule's choice."""
+        modes = self._modes()
+        if len(modes) == 1:
+            return EACH
+        default = self._default_mode(modes)
+        return str(self.choices.pick(f"{self.operation}.launches", modes, default, "which groups share a launch"))
+
+    def threads(self, mode: str) -> dict[int, int]:
+        """The size of the blocks of every group that shares a launch, by its position."""
+        shared = {position for stage in self._shared(mode) for position in stage}
+        if not shared:
+            return {}
+        default = BLOCK_THREADS if mode == ONE_BLOCK else GRID_THREADS
+        name = f"{self.operation}.block"
+        values = (256, 512, 1024) if mode == ONE_BLOCK else (128, 256, 512)
+        threads = self.choices.pick_int(name, values, default, "threads per block of a shared launch")
+        return dict.fromkeys(shared, threads)
+
+    def shared_kernels(
+        self,
+        mode: str,
+        kernels: Sequence[RenderedKernel | None],
+        new_name: Callable[[str], str],
+        index_type: str,
+        sizes: Mapping[str, Expression],
+    ) -> list[tuple[frozenset[int], RenderedKernel]] | None:
+        """The launches of several groups, each with their positions; None where a template could not be made to fit.
+        `kernels` are those of the groups by position."""
+        found: list[tuple[frozenset[int], RenderedKernel]] = []
+        stages = self._shared(mode)
+        launches = [stages] if mode in (ONE_BLOCK, COOPERATIVE) else [[stage] for stage in stages]
+        for launch in launches:
+            positions = [position for stage in launch for position in stage]
+            parts = [[kernel for position in stage if (kernel := kernels[position])] for stage in launch]
+            flat = [kernel for stage in parts for kernel in stage]
+            if len(flat) != len(positions) or not can_share(flat):
+                return None
+            n_resident = self._n_resident() if mode == COOPERATIVE else 1
+            n_blocks = 1 if mode == ONE_BLOCK else self.n_multiprocessors * n_resident
+            covers_all = len(positions) == len(self.groups)
+            name = new_name(f"{self.operation}_{'all' if covers_all else 'together'}")
+            found.append((frozenset(positions), share_launch(name, parts, n_blocks, n_resident, index_type, sizes)))
+        return found
+
+    def _n_resident(self) -> int:
+        """Blocks of a cooperative grid per multiprocessor."""
+        name = f"{self.operation}.resident"
+        return self.choices.pick_int(name, (1, 2, 4), 2, "blocks per multiprocessor of a cooperative grid")
+
+    # --- below: what may be shared
+
+    def _shared(self, mode: str) -> list[list[int]]:
+        """Stages of positions that share launches."""
+        if mode in (ONE_BLOCK, COOPERATIVE):
+            return self.stages
+        if mode == TOGETHER:
+            stages = [[position for position in stage if self._is_kernel(position)] for stage in self.stages]
+            return [stage for stage in stages if len(stage) > 1]
+        return []
+
+    def _modes(self) -> list[str]:
+        modes = [EACH]
+        if self._shared(TOGETHER):
+            modes.append(TOGETHER)
+        if len(self.groups) > 1 and all(self._is_kernel(position) for position in range(len(self.groups))):
+            if self._n_elements(range(len(self.groups))) <= MAX_OFFERED_BLOCK_ELEMENTS:
+                modes.append(ONE_BLOCK)
+            if len(self.stages) > 1:
+                modes.append(COOPERATIVE)
+        return modes
+
+    def _default_mode(self, modes: Sequence[str]) -> str:
+        everything = range(len(self.groups))
+        if ONE_BLOCK in modes and self._n_elements(everything) <= MAX_BLOCK_ELEMENTS:
+            return ONE_BLOCK
+        if TOGETHER in modes and self._n_elements(everything) <= MAX_SHARED_ELEMENTS:
+            return TOGETHER
+        return EACH
+
+    def _is_kernel(self, position: int) -> bool:
+        """Return whether the group is one kernel that needs nothing before it, and whose blocks may have any size."""
+        group = self.groups[position]
+        if isinstance(group, ContractionGroup):
+            return group.operand is None
+        return isinstance(group, ElementwiseGroup | RowGroup)
+
+    def _n_elements(self, positions: Sequence[int]) -> int:
+        """Elements of everything that the groups read or write, as captured."""
+        tensors: set[Tensor] = set()
+        for position in positions:
+            group = self.groups[position]
+            tensors |= {access.tensor for access in accesses(*scalars_of_group(group))} | written_by(group)
+        return sum(self.captured(tensor.n_elements) for tensor in tensors)
+
+
+__all__ = ["COOPERATIVE", "EACH", "ONE_BLOCK", "TOGETHER", "LaunchPlanner"]

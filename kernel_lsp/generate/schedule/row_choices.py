@@ -1,0 +1,368 @@
+"""Which threads and blocks share the rows of a reduction: knobs, and defaults by the bytes that move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES
+from kernel_lsp.generate.codegen.rows.row_schedule import (
+    COLUMN_WIDTH,
+    MAX_CACHED_BYTES_PER_BLOCK,
+    MAX_CLUSTER,
+    MAX_STAGED_BYTES,
+    WARP,
+    RowSchedule,
+    can_share,
+    is_valid_row_schedule,
+    n_blocks_per_multiprocessor,
+)
+from kernel_lsp.generate.fusion.groups import RowGroup
+from kernel_lsp.generate.fusion.pairs import find_pairs
+from kernel_lsp.generate.ir.index import Index, divides
+from kernel_lsp.generate.ir.scalar import Access
+from kernel_lsp.generate.ir.scalar_walk import accesses
+from kernel_lsp.generate.schedule.knobs import Choices
+from kernel_lsp.generate.schedule.tensor_core_knobs import HOPPER
+
+MAX_SERIAL_SUM = 4096
+"""Elements that one thread adds to one f32: the error grows with their number, and PyTorch's own sums are pairwise."""
+MIN_SHARED_COLUMNS = 8192
+"""Columns from which blocks share a row. A shorter one is read faster than blocks exchange anything."""
+PORTABLE_CLUSTER = 8
+"""Blocks of a cluster that every GPU with clusters runs."""
+L2_BYTES = 36 << 20
+"""Bytes of rows in work that stay in an H200's L2 cache (50 MB) between two passes; their results leave it early."""
+LARGE_BYTES = 32 << 20
+"""Bytes of a tensor from which packs are worth a contract: single elements took 1.35 times as long on an H200."""
+MIN_ONLINE_COLUMNS = 1024
+"""Columns from which one pass over memory beats several: shorter rows stay in L1."""
+
+
+@dataclass(frozen=True)
+class ChosenRows:
+    """The schedule to render. `is_valid`: it is what the knobs said."""
+
+    schedule: RowSchedule
+    is_valid: bool
+
+
+@dataclass(frozen=True)
+class RowChooser:
+    """Chooses the schedule of one row group. `captured` evaluates a size as it was captured; `threads` is the size of
+    every block where groups share a launch."""
+
+    choices: Choices
+    captured: Callable[[Index], int]
+    n_multiprocessors: int
+    group: RowGroup
+    threads: int | None = None
+    capability: tuple[int, int] = HOPPER
+
+    def choose(self, kernel: str) -> ChosenRows:
+        """Read the knobs of `kernel`; return its schedule, or the default one where they are impossible."""
+        default = self._in_block(self._default())
+        schedule = self._fitted(self._in_block(self._picked(kernel, default)))
+        is_valid = self._is_valid(schedule)
+        return ChosenRows(schedule if is_valid else default, is_valid)
+
+    def _picked(self, kernel: str, default: RowSchedule) -> RowSchedule:
+        is_contiguous = self.group.is_column_contiguous
+        threads_values = (1, 8, 16, 32, 64, 128, 256, 512, 1024) if is_contiguous else (1, 2, 4, 8, 16, 32)
+        rows_values = (1, 2, 4, 8, 32, 64, 128, 256) if is_contiguous else (COLUMN_WIDTH,)
+
+        def pick(what: str, values: Sequence[int], default: int, description: str) -> int:
+            return self.choices.pick_int(f"{kernel}.{what}", values, default, description)
+
+        picked = RowSchedule(
+            pick("threads", threads_values, default.threads, "threads of a block that share a row"),
+            pick("rows", rows_values, default.rows, "rows per block"),
+            pick("vector", self.widths(), default.vector, "neighbouring elements per load"),
+            bool(pick("cached", self._cache_values(), int(default.cached), "keep the row in registers")),
+            pick("blocks", self._block_values(), default.blocks, "blocks that share a row"),
+            streaming=bool(pick("streaming", (0, 1), int(default.streaming), "evict early what is used once")),
+            online=bool(pick("online", self._online_values(), int(default.online), "dependent reductions in one pass")),
+        )
+        picked = self._with_items(self._with_teams(picked))
+        values = (0, 1) if self._can_stage(picked) else (0,)
+        default_staged = int(default.staged if picked.blocks == default.blocks else self._can_stage(picked))
+        staged = pick("staged", values, min(default_staged, max(values)), "copy the next row to shared memory")
+        return replace(picked, staged=bool(staged))
+
+    def _in_block(self, schedule: RowSchedule) -> RowSchedule:
+        """Return the schedule with as many rows, or threads per row, as make a block of a shared launch."""
+        if self.threads is None:
+            return schedule
+        schedule = replace(schedule, blocks=1, teams=1, resident=1, staged=False)
+        if not self.group.is_column_contiguous:
+            return replace(schedule, threads=self.threads // schedule.rows)
+        lanes = schedule.threads if schedule.threads <= WARP else self.threads
+        return self._fitted(replace(schedule, threads=lanes, rows=self.threads // lanes))
+
+    def _fitted(self, schedule: RowSchedule) -> RowSchedule:
+        """Return the schedule without what a choice makes meaningless: rows per block where a block shares one, a
+        cache or a stage that is too small."""
+        if self.group.is_column_contiguous and schedule.threads > WARP:
+            schedule = replace(schedule, rows=1)
+        if schedule.cached and not self._is_possible(replace(schedule, staged=False)):
+            schedule = replace(schedule, cached=False, staged=False, items=0)
+        if schedule.threads == 1 or schedule.cached:
+            schedule = replace(schedule, online=False)
+        return schedule if not schedule.staged or self._can_stage(schedule) else replace(schedule, staged=False)
+
+    def _is_valid(self, schedule: RowSchedule) -> bool:
+        n_resident = self.n_multiprocessors * n_blocks_per_multiprocessor(schedule.threads)
+        is_resident = not schedule.is_grid or schedule.blocks <= n_resident
+        return is_resident and self._is_possible(schedule) and self._is_accurate(schedule)
+
+    def _is_possible(self, schedule: RowSchedule) -> bool:
+        return is_valid_row_schedule(self.group, schedule, self._kept_bytes())
+
+    def _is_accurate(self, schedule: RowSchedule) -> bool:
+        """Return whether no thread adds up so many elements that rounding adds up too."""
+        return self._n_columns <= schedule.stride * MAX_SERIAL_SUM
+
+    # --- the values of knobs
+
+    def _cache_values(self) -> tuple[int, ...]:
+        return (0, 1) if self.group.is_column_contiguous and self._n_columns else (0,)
+
+    def _online_values(self) -> tuple[int, ...]:
+        return (0, 1) if find_pairs(self.group) else (0,)
+
+    def _block_values(self) -> tuple[int, ...]:
+        if self.threads is not None or not can_share(self.group) or self._n_columns < MIN_SHARED_COLUMNS // 4:
+            return (1,)
+        most = self.n_multiprocessors
+        in_grid = {32, 64, _power_of_two(most), most, 2 * _power_of_two(most)}
+        clusters = (2, 4, 8, MAX_CLUSTER) if self.capability >= HOPPER else ()
+        return (1, *clusters, *sorted(n for n in in_grid if n > MAX_CLUSTER))
+
+    def widths(self) -> list[int]:
+        """Return the numbers of neighbouring columns that a load may take."""
+        if not self.group.is_column_contiguous:
+            return [1]
+        size = self._n_columns
+        return [1, *(width for width in (2, 4, 8) if size and size % width == 0 and self._fits_a_pack(width))]
+
+    def _fits_a_pack(self, width: int) -> bool:
+        return any(access.dtype.itemsize * width <= MAX_PACK_BYTES for access in self._accesses())
+
+    def _can_stage(self, schedule: RowSchedule) -> bool:
+        """Return whether shared memory has room for what the threads keep of a row."""
+        kept = self._kept()
+        if not schedule.is_grid or not schedule.cached or not kept or self.group.row.extent.constant == 1:
+            return False
+        pack_bytes = [access.dtype.itemsize * schedule.vector for access in kept]
+        n_items = -(-self._n_columns // (schedule.vector * schedule.stride))
+        n_bytes = n_items * schedule.threads * sum(pack_bytes)
+        fits = n_bytes * n_blocks_per_multiprocessor(schedule.threads) <= MAX_STAGED_BYTES
+        return fits and schedule.vector > 1 and all(size in (4, 8, MAX_PACK_BYTES) for size in pack_bytes)
+
+    # --- defaults
+
+    def _default(self) -> RowSchedule:
+        schedule = self._default_shared() or self._default_block()
+        n_columns = self._n_columns
+        is_online = bool(find_pairs(self.group)) and n_columns >= MIN_ONLINE_COLUMNS and schedule.threads > 1
+        return replace(
+            schedule,
+            online=is_online and not schedule.cached,
+            staged=self._can_stage(schedule),
+        )
+
+    def _default_block(self) -> RowSchedule:
+        """Return the best schedule in which a thread, a warp or a block does a row."""
+        n_rows, n_columns = self._n_rows, self._n_columns
+        if not self.group.is_column_contiguous:
+            lanes = 1
+            while lanes < 16 and n_rows * lanes < self.n_multiprocessors * 8192 and n_columns >= 16 * lanes:
+                lanes *= 2
+            return RowSchedule(lanes, COLUMN_WIDTH, 1, False)
+        width = self._default_width()
+        if n_columns <= 16 and n_rows * 16 <= self.n_multiprocessors * 1024:
+            return RowSchedule(16, 16, 1, False)
+        if n_columns <= 16:
+            return RowSchedule(1, 64, 1, False)
+        if n_rows == 1 and n_columns <= 512:
+            return RowSchedule(max(WARP, _power_of_two(2 * n_columns - 1)), 1, 1, False)
+        if n_columns <= 512:
+            width = 1 if n_columns < 128 else min(width, 4)
+            return self._with_cache(RowSchedule(WARP, 4, width, False))
+        if self._n_passes() == 1 and n_columns <= 4096 and n_rows >= 16 * self.n_multiprocessors:
+            return RowSchedule(WARP, 4, width, False)
+        # A pass that computes more than it loads wants few threads with many packs: fewer of them combine.
+        n_packs = 16 if self._is_online_sum() else 4
+        threads = 64
+        while threads < 1024 and threads * width * n_packs < n_columns:
+            threads *= 2
+        return self._with_cache(RowSchedule(threads, 1, width, False))
+
+    def _default_shared(self) -> RowSchedule | None:
+        """Return the schedule in which blocks share a row, where one block per row leaves the GPU idle."""
+        n_rows, n_columns = self._n_rows, self._n_columns
+        if not n_rows or self._n_passes() == 1 or n_columns < MIN_SHARED_COLUMNS or not can_share(self.group):
+            return None
+        filling = min(self.n_multiprocessors // n_rows, n_columns // 4096)
+        if filling < 2:
+            return None
+        return self._sharing_cached(filling) or self._sharing_uncached(filling)
+
+    def _sharing_cached(self, filling: int) -> RowSchedule | None:
+        """Return the schedule with the fewest blocks that keep a row on chip and fill the GPU."""
+        width = self._default_width()
+        for threads, blocks in ((512, 2), (512, 4), (512, 8), (1024, 8), (1024, 32), (1024, 64), (1024, 128)):
+            if blocks > self.n_multiprocessors or (blocks * 2 <= filling) or not self._can_run(blocks):
+                continue
+            schedule = self._with_teams(RowSchedule(threads, 1, width, True, blocks))
+            # Blocks of 512 threads leave room for a second one on each SM, which loads while the first one waits.
+            is_half = self._kept_per_block(schedule) <= MAX_CACHED_BYTES_PER_BLOCK // 2
+            if self._is_possible(schedule) and (threads > 512 or is_half):
+                return schedule
+        return None
+
+    def _sharing_uncached(self, filling: int) -> RowSchedule | None:
+        """Return the schedule in which the rows in work stay in L2 between the passes."""
+        row_bytes = self._n_columns * self._kept_bytes()
+        width, most = self._default_width(), _power_of_two(self.n_multiprocessors)
+        for blocks in (2, 4, PORTABLE_CLUSTER):
+            fits = row_bytes * (2 * self.n_multiprocessors // blocks) <= L2_BYTES
+            if fits and blocks * 2 > filling and self._can_run(blocks):
+                return RowSchedule(1024, 1, width, False, blocks)
+        for blocks in (32, 64, most):
+            if row_bytes * self._teams(blocks, 1024) <= L2_BYTES and blocks * 2 > filling and blocks <= most:
+                return self._with_teams(RowSchedule(1024, 1, width, False, blocks))
+        schedule = RowSchedule(1024, 1, width, False, most)
+        return self._with_teams(schedule) if most > MAX_CLUSTER else None
+
+    def _can_run(self, blocks: int) -> bool:
+        """Return whether the GPU has clusters, where blocks meet in one."""
+        return blocks > MAX_CLUSTER or self.capability >= HOPPER
+
+    def _with_items(self, schedule: RowSchedule) -> RowSchedule:
+        """Return the schedule with room for rows as long as the captured one, where their length is symbolic."""
+        if not schedule.cached or self.group.column.extent.constant is not None:
+            return schedule
+        return replace(schedule, items=-(-self._n_columns // (schedule.vector * schedule.stride)))
+
+    def _with_teams(self, schedule: RowSchedule) -> RowSchedule:
+        """Return the schedule with as many rows at a time as the GPU holds."""
+        teams, n_blocks = self._teams(schedule.blocks, schedule.threads), 1
+        if schedule.blocks > 1:
+            n_blocks = n_blocks_per_multiprocessor(schedule.threads)
+        if schedule.is_grid:
+            n_blocks = -(-teams * schedule.blocks // self.n_multiprocessors)
+        return replace(schedule, teams=teams, resident=n_blocks)
+
+    def _teams(self, blocks: int, threads: int) -> int:
+        """Return how many rows a cooperative grid does at a time, with 1024 threads on each SM."""
+        if blocks <= MAX_CLUSTER:
+            return 1
+        n_resident = self.n_multiprocessors * n_blocks_per_multiprocessor(threads)
+        return max(1, min(n_resident // blocks, self._n_rows))
+
+    def _with_cache(self, schedule: RowSchedule) -> RowSchedule:
+        """Return the schedule with a cache when several passes read the row and it fits the registers."""
+        cached = replace(schedule, cached=True)
+        return cached if self._n_passes() > 1 and self._is_possible(cached) else schedule
+
+    def _default_width(self) -> int:
+        """Return 16 bytes' worth of the widest element of a row, where no contract is needed or the row tensors are
+        large."""
+        widest = max((access.dtype.itemsize for access in self._varying()), default=4)
+        fitting = [
+            width
+            for width in self.widths()
+            if widest * width <= MAX_PACK_BYTES and (divides(width, self.group.column.extent) or self._is_large())
+        ]
+        return max(fitting, default=1)
+
+    # --- facts of the group
+
+    @property
+    def _n_rows(self) -> int:
+        return self.captured(self.group.row.extent)
+
+    @property
+    def _n_columns(self) -> int:
+        return self.captured(self.group.column.extent)
+
+    def _is_large(self) -> bool:
+        tensors = [access.tensor for access in self._varying() if self.group.row in access.variables]
+        return any(self.captured(tensor.n_elements) * tensor.dtype.itemsize >= LARGE_BYTES for tensor in tensors)
+
+    def _is_online_sum(self) -> bool:
+        """Return whether one pass over memory reads the row and nothing of its length is written."""
+        return bool(find_pairs(self.group)) and not self.group.stores
+
+    def _n_passes(self) -> int:
+        return n_passes(self.group)
+
+    def _accesses(self) -> list[Access]:
+        scalars = [entry.scalar for entry in self.group.reductions] + [store.scalar for _, store in self.group.stores]
+        return list(accesses(*scalars))
+
+    def _varying(self) -> list[Access]:
+        return [access for access in self._accesses() if self.group.column in access.variables]
+
+    def _kept(self) -> list[Access]:
+        """Return the reads of the row itself that several passes make, each tensor once."""
+        group = self.group
+        levels: dict[object, set[int]] = {}
+        found: dict[object, Access] = {}
+        entries = [(entry.level, entry.scalar) for entry in group.reductions]
+        entries += [(level, store.scalar) for level, store in group.stores]
+        for level, scalar in entries:
+            for access in accesses(scalar):
+                is_row = group.row in access.variables or group.row.extent.constant == 1
+                if group.column in access.variables and is_row and access.mask is None:
+                    levels.setdefault(access.digest, set()).add(level)
+                    found[access.digest] = access
+        return [access for digest, access in found.items() if len(levels[digest]) > 1]
+
+    def _kept_bytes(self) -> int:
+        """Return the bytes per column that a cached schedule keeps."""
+        return sum(access.dtype.itemsize for access in self._kept()) or 4
+
+    def _kept_per_block(self, schedule: RowSchedule) -> int:
+        return -(-self._n_columns // schedule.blocks) * self._kept_bytes()
+
+
+def n_passes(group: RowGroup) -> int:
+    """Return how many passes over the row its dependences need."""
+    return len({entry.level for entry in group.reductions} | {level for level, _ in group.stores})
+
+
+def row_comment(group: RowGroup, schedule: RowSchedule) -> str:
+    """Return the comment above the kernel: who does a row, and how often it is read."""
+    results = ", ".join(dict.fromkeys(entry.tensor.name for entry in group.reductions))
+    passes = n_passes(group)
+    if schedule.online or (schedule.blocks > 1 and not schedule.cached):
+        passes -= len(find_pairs(group))
+    text = f"{passes} passes over the row" if passes > 1 else "one pass over the row"
+    kept = ", which stays in registers between them" if schedule.cached and passes > 1 else ""
+    ahead = " The next row is copied to shared memory meanwhile." if schedule.staged else ""
+    return f"{_who(group, schedule)}: {results} in {text}{kept}.{ahead}"
+
+
+# --- below: who does a row
+
+
+def _who(group: RowGroup, schedule: RowSchedule) -> str:
+    threads = schedule.threads
+    if schedule.is_grid:
+        return f"{schedule.blocks} blocks of {threads} threads per row in one cooperative grid"
+    if schedule.blocks > 1:
+        return f"A cluster of {schedule.blocks} blocks of {threads} threads per row"
+    if threads == 1:
+        return "One thread per row"
+    if not group.is_column_contiguous:
+        return f"{threads} threads per row, neighbouring threads on neighbouring rows so that reads coalesce"
+    if threads <= WARP:
+        return f"One warp per row, {schedule.rows} rows per block" if schedule.rows > 1 else "One warp per row"
+    return f"One block of {threads} threads per row"
+
+
+def _power_of_two(value: int) -> int:
+    """Return the largest one up to `value`, at least 1."""
+    return 1 << max(0, value.bit_length() - 1)

@@ -1,0 +1,93 @@
+"""Schedules for sums of products that are split over threads and clusters: which there are, and the default."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.generate.codegen.products.split_schedule import (
+    MAX_SHARED_BYTES,
+    QUAD,
+    SplitSchedule,
+    is_valid_split_schedule,
+)
+from kernel_lsp.generate.codegen.shared_launch import MAX_SHARED_BYTES as SHARED_LAUNCH_BYTES
+
+_TILES = (
+    *((8, 8, 2, 2), (16, 8, 4, 2), (16, 16, 2, 2), (16, 16, 4, 2), (32, 8, 4, 2), (32, 16, 4, 2), (32, 16, 4, 4)),
+    *((16, 32, 2, 4), (16, 32, 4, 4), (32, 32, 4, 4), (32, 32, 4, 2), (32, 64, 4, 4), (64, 32, 4, 4), (64, 64, 4, 4)),
+)
+SHAPES: dict[str, tuple[int, int, int, int]] = {
+    f"{tile_m}x{tile_n}_{thread_m}x{thread_n}": (tile_m, tile_n, thread_m, thread_n)
+    for tile_m, tile_n, thread_m, thread_n in _TILES
+}
+"""Tiles of a block and of a thread, by name."""
+MAX_STEP = 512
+DEFAULT_THREADS = 256
+CLUSTERS = (1, 2, 4, 8)
+SYNC_COST = 256
+"""What a cluster's exchange costs, in elements that a block could read meanwhile: about a microsecond's quarter."""
+
+
+def shape_name(schedule: SplitSchedule) -> str:
+    """The key of a schedule's tiles in `SHAPES`."""
+    return f"{schedule.tile_m}x{schedule.tile_n}_{schedule.thread_m}x{schedule.thread_n}"
+
+
+def steps_of(n_terms: int) -> tuple[int, ...]:
+    """How many products may be staged at a time: a sum's own length, or a part of it."""
+    parts = {-(-n_terms // part // QUAD) * QUAD for part in (1, 2, 4, 8, 16)}
+    return tuple(sorted({part for part in parts if QUAD <= part <= MAX_STEP} | {16, 32, 64}))
+
+
+def default_split_schedule(
+    n_rows: int, n_columns: int, n_terms: int, n_multiprocessors: int, threads: int | None
+) -> SplitSchedule:
+    """The schedule with the least work on the busiest multiprocessor: elements that its blocks read and products that
+    they make, and what the exchange within a cluster costs."""
+    clusters = (1,) if threads else CLUSTERS
+    n_bytes = SHARED_LAUNCH_BYTES if threads else MAX_SHARED_BYTES
+    found = [
+        _fitted(SplitSchedule(*tile[:2], QUAD, *tile[2:], threads or DEFAULT_THREADS, cluster), n_terms, n_bytes)
+        for tile in _TILES
+        for cluster in clusters
+        if cluster * 4 * QUAD <= max(n_terms, 4 * QUAD)
+    ]
+    valid = [schedule for schedule in found if is_valid_split_schedule(schedule, DType.F32, n_bytes)]
+    return min(valid, key=lambda schedule: _cost(schedule, n_rows, n_columns, n_terms, n_multiprocessors))
+
+
+def split_comment(schedule: SplitSchedule, name: str, written: str) -> str:
+    """What the kernel does, for the line above it."""
+    text = (
+        f"Each block computes a {schedule.tile_m} x {schedule.tile_n} tile of {name} from {schedule.tile_k} products "
+        f"at a time in shared memory. {schedule.n_groups} groups of {schedule.n_lanes} threads share the products, and "
+        f"add up their sums at the end"
+    )
+    if schedule.cluster > 1:
+        text += f"; so do the {schedule.cluster} blocks of a cluster"
+    return f"{text}. Writes {'the sums' if written == 'them' else written}."
+
+
+# --- below: what a schedule costs
+
+
+def _fitted(schedule: SplitSchedule, n_terms: int, n_bytes: int) -> SplitSchedule:
+    """With the longest step that fits shared memory."""
+    per_block = -(-n_terms // schedule.cluster)
+    steps = [step for step in steps_of(n_terms) if step < per_block + QUAD or step == 16]
+    fitting = [step for step in steps if is_valid_split_schedule(replace(schedule, tile_k=step), DType.F32, n_bytes)]
+    return replace(schedule, tile_k=max(fitting, default=QUAD))
+
+
+def _cost(schedule: SplitSchedule, n_rows: int, n_columns: int, n_terms: int, n_multiprocessors: int) -> float:
+    tiles = -(-n_rows // schedule.tile_m) * -(-n_columns // schedule.tile_n)
+    waves = -(-tiles * schedule.cluster // n_multiprocessors)
+    per_block = n_terms / schedule.cluster
+    # A multiprocessor reads 16 floats from the L2 and makes 128 products per clock.
+    n_read = (schedule.tile_m + schedule.tile_n) * per_block / 16
+    n_multiplied = schedule.tile_m * schedule.tile_n * per_block / 128
+    n_exchanged = schedule.tile_m * schedule.tile_n * schedule.n_groups / 64
+    steps = -(-per_block // schedule.tile_k)
+    exchange = SYNC_COST * 2 if schedule.cluster > 1 else 0
+    return waves * (n_read + n_multiplied + n_exchanged) + exchange + steps * SYNC_COST

@@ -1,0 +1,170 @@
+"""Knobs of contractions on tensor cores, and their defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import TensorCoreSchedule, depth_of
+from kernel_lsp.generate.fusion.groups import ContractionGroup
+from kernel_lsp.generate.ir.index import Index
+from kernel_lsp.generate.ir.scalar import Access, Scalar
+from kernel_lsp.generate.schedule.knobs import Choices
+
+AMPERE, HOPPER = (8, 0), (9, 0)
+"""Compute capabilities: from the first on there is `mma.sync` of TF32 and `cp.async`, from the second on clusters."""
+CLUSTERS = (1, 2, 4, 8)
+"""Blocks per cluster; up to 8 run on every GPU with clusters."""
+MIN_STEPS_PER_BLOCK = 2
+"""Steps along k that a block of a cluster has at least."""
+MIN_CLUSTER_GAIN = 1.25
+"""How much faster clusters must be by the estimate, which knows little of what they cost."""
+FULL_WARPS = 8
+"""Warps that keep the tensor cores of a multiprocessor busy."""
+SINGLE_COPY_COST = 26.0
+"""Products in whose time one element is copied alone, as a convolution's factor is; fitted to one on an H200."""
+START_PRODUCTS = {DType.F32: 500_000, DType.F16: 3_000_000, DType.BF16: 3_000_000}
+"""Products that a multiprocessor could do while a block starts, fills its pipeline and writes results: about 1.5 us."""
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """A block tile with its warps, the blocks of it that a multiprocessor holds, and its estimated share of the peak
+    rate."""
+
+    m: int
+    n: int
+    warps_m: int
+    warps_n: int
+    n_resident: int
+    efficiency: float
+
+    @property
+    def n_warps(self) -> int:
+        return self.warps_m * self.warps_n
+
+
+TILES = (
+    _Tile(128, 64, 2, 2, 2, 1.0),
+    _Tile(64, 128, 2, 2, 2, 0.98),
+    _Tile(128, 128, 2, 4, 1, 0.97),
+    _Tile(64, 64, 2, 2, 3, 0.8),
+    _Tile(32, 64, 2, 2, 4, 0.6),
+    _Tile(32, 32, 2, 2, 6, 0.4),
+    _Tile(16, 32, 1, 2, 8, 0.3),
+)
+
+
+def pick_schedule(
+    choices: Choices, name: str, group: ContractionGroup, default: TensorCoreSchedule, *, capability: tuple[int, int]
+) -> TensorCoreSchedule:
+    """Read the schedule's knobs: `wgmma` for Hopper alone, clusters from it on."""
+
+    def pick(what: str, values: tuple[int, ...], value: int, description: str) -> int:
+        return choices.pick_int(f"{name}.{what}", values, value, description)
+
+    depth = depth_of(_operand(group))
+    tile_k = pick("tile_k", (depth, 2 * depth, 4 * depth, 8 * depth), default.tile_k, "products per step")
+    chain = default.chain > depth
+    if group.operand == DType.F32:
+        chain = bool(pick("chain", (0, 1), int(chain), "tensor cores add up a whole step before an f32 addition"))
+    warpgroups = False
+    if group.operand == DType.F32 and capability == HOPPER:
+        warpgroups = bool(pick("warpgroups", (0, 1), 0, "four warps multiply together, by wgmma"))
+    return TensorCoreSchedule(
+        pick("tile_m", (16, 32, 64, 128, 256), default.tile_m, "rows of a block's tile"),
+        pick("tile_n", (16, 32, 64, 128, 256), default.tile_n, "columns of a block's tile"),
+        tile_k,
+        pick("warps_m", (1, 2, 4, 8), default.warps_m, "warps along the rows of a block's tile"),
+        pick("warps_n", (1, 2, 4), default.warps_n, "warps along the columns of a block's tile"),
+        pick("stages", (2, 3, 4, 5), default.stages, "tiles in shared memory, all but one on their way"),
+        pick("cluster", _clusters(capability), default.cluster, "blocks that share the products of a tile"),
+        tile_k if chain else depth,
+        warpgroups,
+    )
+
+
+def default_schedule(
+    group: ContractionGroup, captured: Callable[[Index], int], n_multiprocessors: int, capability: tuple[int, int]
+) -> TensorCoreSchedule:
+    """Choose the tile and cluster of the least estimated time at the captured sizes."""
+    operand = _operand(group)
+    m, n, k, batch = (max(1, captured(variable.extent)) for variable in (group.m, group.n, group.k, group.batch))
+    are_plain = (_is_plain(group.left), _is_plain(group.right))
+    sizes = _Sizes(m, n, k, batch, n_multiprocessors, operand, are_plain)
+    tile, cluster = min(sizes.candidates(), key=lambda candidate: sizes.cost(*candidate))
+    alone = min(TILES, key=lambda tile: sizes.cost(tile, 1))
+    if capability < HOPPER or sizes.cost(alone, 1) < MIN_CLUSTER_GAIN * sizes.cost(tile, cluster):
+        tile, cluster = alone, 1
+    depth = depth_of(operand)
+    is_latency_bound = cluster > 1 and tile.m * tile.n <= 32 * 64
+    tile_k = 4 * depth
+    chain = depth if is_latency_bound else tile_k
+    n_stages = 4 if is_latency_bound else 3
+    return TensorCoreSchedule(tile.m, tile.n, tile_k, tile.warps_m, tile.warps_n, n_stages, cluster, chain)
+
+
+def tensor_core_comment(group: ContractionGroup, schedule: TensorCoreSchedule, written: str) -> str:
+    """Describe the kernel in its head."""
+    size = f"{schedule.tile_m} x {schedule.tile_n}"
+    who = f"Each cluster of {schedule.cluster} blocks" if schedule.cluster > 1 else "Each block"
+    how = ", with sums in f32"
+    if group.operand == DType.F32:
+        how = ": three TF32 products stand for one of f32 (a = a_high + a_low, without a_low * b_low)"
+    ahead = schedule.stages - 1
+    fetched = "the next tile is fetched" if ahead == 1 else f"the next {ahead} tiles are fetched"
+    return (
+        f"{who} computes a {size} tile of {group.tensor.name} on tensor cores{how}. It takes {schedule.tile_k} products"
+        f" per step, while {fetched}, and writes {written}."
+    )
+
+
+# --- below: estimates
+
+
+def _clusters(capability: tuple[int, int]) -> tuple[int, ...]:
+    return CLUSTERS if capability >= HOPPER else (1,)
+
+
+def _is_plain(factor: Scalar) -> bool:
+    """Return whether a factor is a read of memory without a mask, which comes in wide copies."""
+    return isinstance(factor, Access) and factor.mask is None
+
+
+def _operand(group: ContractionGroup) -> DType:
+    assert group.operand is not None
+    return group.operand
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    n_rows: int
+    n_columns: int
+    n_terms: int
+    n_batch: int
+    n_multiprocessors: int
+    operand: DType
+    are_plain: tuple[bool, bool]
+
+    def candidates(self) -> Iterator[tuple[_Tile, int]]:
+        """Yield tiles with the clusters that leave each block enough steps."""
+        for tile in TILES:
+            for cluster in CLUSTERS:
+                if cluster == 1 or self.n_terms >= cluster * MIN_STEPS_PER_BLOCK * 4 * depth_of(self.operand):
+                    yield tile, cluster
+
+    def cost(self, tile: _Tile, cluster: int) -> float:
+        """Estimate the time, in products of one multiprocessor at its peak."""
+        n_tiles = -(-self.n_rows // tile.m) * -(-self.n_columns // tile.n) * self.n_batch
+        n_blocks = n_tiles * cluster
+        n_resident = min(tile.n_resident, -(-n_blocks // self.n_multiprocessors))
+        n_waves = -(-n_blocks // (self.n_multiprocessors * tile.n_resident))
+        copies = sum(
+            SINGLE_COPY_COST / along
+            for is_plain, along in zip(self.are_plain, (tile.n, tile.m), strict=True)
+            if not is_plain
+        )
+        rate = tile.efficiency / (1.0 + copies) * min(1.0, n_resident * tile.n_warps / FULL_WARPS)
+        start = START_PRODUCTS[self.operand] * (1.0 if cluster == 1 else 1.3)
+        return n_waves * (n_resident * tile.m * tile.n * self.n_terms / cluster / rate + start)
