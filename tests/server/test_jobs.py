@@ -81,7 +81,7 @@ async def test_a_run_shows_its_progress_and_ends_in_an_edit_to_confirm(scale: Pa
         (asked,) = await editor.until(lambda: editor.asked("workspace/applyEdit"), RUN_S)
         check_progress(editor)
         changes = asked["edit"]["documentChanges"]
-        assert [change.get("kind", "edit") for change in changes] == ["create", "edit", "create", "edit"]
+        assert [change.get("kind", "edit") for change in changes] == ["create", "edit"] * len(WRITTEN)
         (annotation,) = asked["edit"]["changeAnnotations"].values()
         assert annotation["needsConfirmation"]
         assert all("annotationId" in change for change in changes if change.get("kind") == "create")
