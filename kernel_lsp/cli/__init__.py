@@ -1,4 +1,4 @@
-"""The command line, and the only room that prints. Each command imports what it needs when it runs."""
+"""The command line, and the only package that prints. Each command imports its dependencies when it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands and their options. What they do is in the module of the same name beside this one."""
+"""The commands and their options. Each is implemented in the module of the same name in this package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A `.clangd` with which clangd reads kernels with the headers that this project compiles them with."""
+"""Write a `.clangd` that makes clangd parse kernels with this project's headers."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ def clangd_text(toolchain: Toolchain) -> str:
 
 
 def find_clangd_file(directory: Path) -> Path | None:
-    """The one that clangd takes for files in `directory`; None when there is none."""
+    """Return the file that clangd uses for `directory`; None when there is none."""
     return next((path for folder in (directory, *directory.parents) if (path := folder / FILE_NAME).is_file()), None)

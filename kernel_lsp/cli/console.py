@@ -1,4 +1,4 @@
-"""Where output goes: results to stdout, progress and errors to stderr."""
+"""Output streams: results on stdout, progress and errors on stderr."""
 
 from __future__ import annotations
 

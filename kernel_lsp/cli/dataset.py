@@ -1,4 +1,4 @@
-"""`kernel-lsp export RUN --format`: what models were asked and earned."""
+"""`kernel-lsp export RUN --format`: the prompts and rewards of models as a dataset."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALL_RUNS = "all"
 
 
 class DatasetWritten(Noun):
-    """What `kernel-lsp export RUN --format jsonl --json` prints."""
+    """JSON output of `kernel-lsp export RUN --format jsonl --json`."""
 
     schema_version: int = SCHEMA_VERSION
     file: str

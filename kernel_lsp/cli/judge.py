@@ -1,4 +1,4 @@
-"""`kernel-lsp judge calibrate`: how far judges can be believed."""
+"""`kernel-lsp judge calibrate`: measure the accuracy of judges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this machine has: each thing looked for, what it enables, and how to get it when it is missing."""
+"""Examine this machine: each tool, what it enables, and how to install it if missing."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ N_SELF_TEST_THREADS = 64
 
 
 class Check(Noun):
-    """One thing looked for. `is_required` says that the main job cannot run without it."""
+    """One examined item. `is_required` means that the main job cannot run without it."""
 
     name: str
     status: Status
@@ -53,7 +53,7 @@ class Check(Noun):
 
 
 class DoctorReport(Noun):
-    """Everything looked for, in the order to read it."""
+    """All items, in reading order."""
 
     schema_version: int = SCHEMA_VERSION
     version: str = __version__
@@ -65,7 +65,7 @@ class DoctorReport(Noun):
 
 
 async def examine(settings: Settings, directory: Path, scratch: Path) -> DoctorReport:
-    """Look at everything. Never raises for what is missing. `scratch` is a folder to run the self-test in."""
+    """Examine everything. Never raises for a missing item. `scratch` is a folder for the self-test."""
     checks = [
         Check(
             name="kernel-lsp", status="ok", found=f"{__version__}, Python {sys.version.split()[0]}", enables="itself"
@@ -87,7 +87,7 @@ async def examine(settings: Settings, directory: Path, scratch: Path) -> DoctorR
 
 
 async def _guarded(name: str, enables: str, look: Callable[[Settings], Awaitable[str]], settings: Settings) -> Check:
-    """A required thing: what `look` says of it, or the error that it raises."""
+    """Return a required item: the result of `look`, or the error that it raises."""
     try:
         return Check(name=name, status="ok", found=await look(settings), enables=enables, is_required=True)
     except KernelLspError as error:
@@ -97,7 +97,7 @@ async def _guarded(name: str, enables: str, look: Callable[[Settings], Awaitable
 
 
 async def _interpreter(settings: Settings) -> list[Check]:
-    """The user's Python with its torch, and the GPU that torch sees."""
+    """Examine the user's Python with its torch, and the GPU that torch sees."""
     enables = "capturing your code, references, library steps"
     try:
         async with Worker(await find_python(settings.python)) as worker:
@@ -137,7 +137,7 @@ async def _target_gpu(settings: Settings) -> str:
 
 
 async def _self_test(settings: Settings, scratch: Path) -> Check:
-    """Compile a kernel, run it, and look at what it wrote."""
+    """Compile a kernel, run it, and check its output."""
     name, enables = "PTX executor", "checking kernels without a GPU"
     try:
         problem = await _run_self_test(settings, scratch)
@@ -150,7 +150,7 @@ async def _self_test(settings: Settings, scratch: Path) -> Check:
 
 
 async def _run_self_test(settings: Settings, scratch: Path) -> str:
-    """What went wrong; empty when nothing did."""
+    """Return the error of the self-test; empty on success."""
     built = await compile_cuda(
         SELF_TEST_KERNEL, toolchain=find_toolchain(settings.cuda_directory), name_expressions=("self_test",)
     )
@@ -180,7 +180,7 @@ async def _run_self_test(settings: Settings, scratch: Path) -> str:
 
 
 async def _sandbox(settings: Settings) -> list[Check]:
-    """The level that holds, and what a probe could do at it."""
+    """Examine the sandbox: its level, and the escape probes that succeed at it."""
     name, enables = "sandbox", "running compilers and other people's kernels without trusting them"
     try:
         level = sandbox_level(settings.sandbox)
@@ -233,7 +233,7 @@ def _cache(settings: Settings) -> Check:
 
 
 def _clangd(settings: Settings, directory: Path) -> Check:
-    """Whether clangd, beside this server in an editor, is told how to read kernels."""
+    """Check that clangd, running next to this server in an editor, can read kernels."""
     enables = "clangd's completion and navigation in kernels"
     known = find_clangd_file(directory)
     if known is not None:
@@ -252,7 +252,7 @@ def _clangd(settings: Settings, directory: Path) -> Check:
 
 
 async def _tools() -> list[Check]:
-    """None is required."""
+    """Examine the optional tools."""
     return [
         Check(
             name=tool.name,

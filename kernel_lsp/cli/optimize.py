@@ -36,7 +36,7 @@ from kernel_lsp.verify.timing.words import detail_lines, one_line
 
 @dataclass(frozen=True)
 class Recordings:
-    """Files of models' replies: to write at the end, to answer from."""
+    """Files of models' replies: to record to, and to replay from."""
 
     record: Path | None = None
     replay: Path | None = None
@@ -126,7 +126,7 @@ class RunView:
         self._progress.stop()
 
     def show(self, event: Event) -> None:
-        """Say what happened, if a person wants to know."""
+        """Print an event, if it is of interest to a person."""
         match event:
             case StageStarted():
                 self._say(event.message)
@@ -157,7 +157,7 @@ class RunView:
                 self._say("wrote " + ", ".join(event.files))
 
     def say_resumable(self, handle: RunHandle) -> None:
-        """After an interrupt or an error: how to go on."""
+        """Print how to resume, after an interruption or an error."""
         if self.run_id is not None and handle.is_resumable:
             self._say(f"to go on: kernel-lsp optimize --resume {self.run_id}")
 
@@ -170,7 +170,7 @@ class RunView:
             self._say(f"{description}: {event.n_proposals} candidates {self._best}".rstrip())
 
     def say_recorded(self, handle: RunHandle, path: Path) -> None:
-        """Write the run's replies where they were asked for."""
+        """Write the run's replies to the requested file."""
         if handle.run_id is None or not handle.is_resumable:
             return
         with Archive(handle.workspace) as archive:
@@ -204,7 +204,7 @@ class RunView:
 
 
 def print_report(finished: RunFinished, handle: RunHandle) -> None:
-    """What was captured, tried and chosen, what it costs, where the files are, and what to do next."""
+    """Print the capture, the candidates, the winner, its cost, its files, and the next step."""
     say = console.stdout.print
     say()
     say(f"{handle.target}", style="bold", markup=False)
@@ -237,7 +237,7 @@ def print_report(finished: RunFinished, handle: RunHandle) -> None:
 
 
 def _consumed(finished: RunFinished) -> str:
-    """Tokens and money; a person who pastes replies, or a program, does not say how many tokens there were."""
+    """Return tokens and money; the tokens of a pasted or external program's reply are unknown."""
     if not finished.n_prompt_tokens + finished.n_reply_tokens:
         return "tokens and cost not known here"
     return f"{finished.n_prompt_tokens} + {finished.n_reply_tokens} tokens, ${finished.cost_usd:.4f}"

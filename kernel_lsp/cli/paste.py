@@ -10,7 +10,7 @@ from kernel_lsp.llm.manual import prompt_text
 from kernel_lsp.llm.request import ModelFailed, ModelRequest, Replied
 
 END_MARK = "."
-"""A line with nothing else ends a reply, as in mail; the end of stdin does, too."""
+"""Line that ends a reply, as in mail; the end of stdin does, too."""
 
 _TURN = asyncio.Lock()
 

@@ -23,8 +23,7 @@ LIBRARY_BANDWIDTH_EFFICIENCY = 0.8
 LIBRARY_FIXED_US = 6.0
 LIBRARY_US_PER_INNER_STEP = 0.0085
 FIXED_FADES_AT_US = 60.0
-"""Time in microseconds at which the fixed part, a latency, is hidden by a product that fills the GPU; it decreases
-linearly."""
+"""Decay constant of the fixed part, in microseconds: latency, which a product long enough to fill the GPU hides."""
 ATTENTION_EFFICIENCY = 0.5
 """Fraction of the peak rate: 34 GFLOP in 1022 us (f32, heads of 64, H200, measured)."""
 

@@ -18,7 +18,7 @@ Sleep = Callable[[float], Awaitable[None]]
 @dataclass(frozen=True)
 class Pace:
     """Retry policy. Waits grow by `factor` from `first_wait_s` to `longest_wait_s`, each shortened at random by up to a
-    half to spread concurrent retries. A Retry-After header sets the wait itself."""
+    half to spread concurrent retries. A Retry-After is the minimum wait."""
 
     n_attempts: int = 6
     first_wait_s: float = 1.0

@@ -29,7 +29,7 @@ from kernel_lsp.server.protocol.rpc import structure_strictly
 ANALYSIS_WAIT_S, FIRST_ANALYSIS_S = 0.5, 5.0
 """Maximum waits for an analysis, in seconds: one takes some hundredths of a second, the first also the process's
 start-up."""
-UNTRUSTED = "The workspace is not trusted, so nothing of it is run. Trust it first."
+UNTRUSTED = "Workspace not trusted: its code does not run. Trust it first."
 
 
 async def execute(server: KernelLanguageServer, params: types.ExecuteCommandParams) -> Any:

@@ -250,9 +250,9 @@ def _pending(ls: KernelLanguageServer, document: Document, analysis: Analysis, l
     if not ls.trust.allows_commands:
         return "No estimate: the workspace is not trusted."
     if not (ls.trust.allows_background_work and ls.settings_for(document.file).estimate_on_hover):
-        return f"*Estimate {target.symbol}* (a code action) finds out what it costs; it imports this file."
+        return f"*Estimate {target.symbol}* (a code action) predicts its time; it imports this file."
     start_estimate(ls, document, target.symbol, is_quiet=True)
-    return "Being estimated: hover again in a moment."
+    return "Estimating: hover again in a moment."
 
 
 async def _code_lens(ls: KernelLanguageServer, params: types.CodeLensParams) -> list[types.CodeLens]:

@@ -71,7 +71,7 @@ async def test_a_file_that_is_gone_at_the_end_is_named(scale: Path) -> None:
         scale.rename(scale.with_name("renamed.py"))
         (folder / "go").touch()
         (said,) = await editor.until(lambda: editor.said("window/showMessage"))
-        assert "scale.py, which scale was made of, is gone meanwhile" in said["message"]
+        assert "scale.py, the source of scale, no longer exists" in said["message"]
         assert editor.asked("workspace/applyEdit") or await editor.until(lambda: editor.asked("workspace/applyEdit"))
 
 
@@ -142,6 +142,6 @@ async def test_a_cell_of_a_notebook_that_was_never_saved_is_estimated_from_its_t
         cells = [{"kind": 2, "document": cell}]
         opened = {"notebookDocument": {**notebook, "cells": cells}, "cellTextDocuments": [item]}
         editor.tell("notebookDocument/didOpen", opened)
-        assert "Being estimated" in str(await editor.at("hover", cell, SCALE_LINE, 5))
+        assert "Estimating" in str(await editor.at("hover", cell, SCALE_LINE, 5))
         (asked,) = await editor.until(lambda: requests_of(tmp_path / "script"))
         assert asked["cells"] == [SCALE]

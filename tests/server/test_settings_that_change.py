@@ -14,7 +14,7 @@ CAPTURE_S = 180.0
 """The first estimate imports torch, on whatever machine this is."""
 AGAIN_S = 10.0
 """Far less than a capture takes on a busy machine, and far more than what is kept takes to be read."""
-BEING_ESTIMATED = "Being estimated"
+BEING_ESTIMATED = "Estimating"
 
 
 def choose_gpu(folder: Path, name: str) -> None:

@@ -84,7 +84,7 @@ async def present(
         is_applied = await _offer(server, proposal.edit, label, result)
         if is_applied or server.client.confirms_edits:
             return
-        reason = "the editor did not make the files"
+        reason = "the editor did not create the files"
     if proposal.is_nothing_new:
         server.say(types.MessageType.Info, f"{label}. {proposal.reason}: {summary.out}")
         return
@@ -102,7 +102,7 @@ def _changed_lines(server: KernelLanguageServer, result: RunResult, since_serial
     serial = document.serial if since_serial is None else since_serial
     edits = edits_of_lines(document, result.lines, result.summary, serial)
     if not edits:
-        text = f"{result.lines.name}: the lines have changed meanwhile, so no call takes their place."
+        text = f"{result.lines.name}: the lines have changed since, so they are not replaced by a call."
         server.say(types.MessageType.Info, text)
         return None
     return DocumentEdits(document, edits)
@@ -114,7 +114,7 @@ async def _show_diff(server: KernelLanguageServer, changed: DocumentEdits, folde
     path = folder / f"{Path(changed.document.uri).name}.diff"
     path.write_text(changed.diff(), encoding="utf-8")
     if not await server.show(path):
-        server.say(types.MessageType.Info, f"What calls the kernel in place of the lines is in {path}")
+        server.say(types.MessageType.Info, f"The call that replaces the lines is in {path}")
 
 
 # --- below: ends
@@ -200,9 +200,7 @@ async def _ran(server: KernelLanguageServer, job: Job, result: RunResult) -> Non
         server.say(types.MessageType.Warning, f"{summary.target}: {result.problem}")
     else:
         if not Path(summary.file).exists():
-            server.say(
-                types.MessageType.Warning, f"{summary.file}, which {summary.name} was made of, is gone meanwhile."
-            )
+            server.say(types.MessageType.Warning, f"{summary.file}, the source of {summary.name}, no longer exists.")
         await present(server, job.workspace, result, None if isinstance(job.request, Resume) else job.serial)
 
 
@@ -234,7 +232,7 @@ async def _failed(server: KernelLanguageServer, job: Job, problem: Problem) -> N
 async def _offer_resume(server: KernelLanguageServer, job: Job, problem: Problem, run_id: str) -> None:
     params = types.ShowMessageRequestParams(
         type=types.MessageType.Warning,
-        message=f"{job.title}: {problem.message}. What had finished is kept: run {run_id} can go on.",
+        message=f"{job.title}: {problem.message}. Finished work is kept: run {run_id} can be resumed.",
         actions=[types.MessageActionItem(title=RESUME)],
     )
     try:

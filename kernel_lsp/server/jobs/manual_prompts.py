@@ -59,8 +59,8 @@ class ManualPrompts:
         with suppress(OSError):  # the file exists already, or the person creates it
             open_reply(prompt)
         self._say(
-            f"A prompt waits for a reply: take {prompt.prompt} to any chat, paste what it says into "
-            f"{prompt.reply.name} beside it, and save."
+            f"A prompt waits for a reply: paste {prompt.prompt} into any chat, its answer into "
+            f"{prompt.reply.name} next to it, and save."
         )
         await self._show(prompt.prompt)
         await self._show(prompt.reply)

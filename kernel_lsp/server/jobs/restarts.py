@@ -31,7 +31,7 @@ async def go_on(server: KernelLanguageServer, job: Job) -> None:
     """Resume the job's run, or restart it if it had not yet begun, with a new id and progress."""
     title = job.title if job.title.endswith(RESUMED) else job.title + RESUMED
     if not job.is_quiet:
-        server.say(types.MessageType.Info, f"{job.title}: the engine is started again, and what had finished is kept.")
+        server.say(types.MessageType.Info, f"{job.title}: the engine restarts; finished work is kept.")
     await asyncio.sleep(PAUSE_S)
     run_id = job.tracker.run_id
     request = job.request.model_copy(update={"id": new_id()})
