@@ -1,18 +1,20 @@
 """Time many `.cu` texts of one task against PyTorch on a GPU: for tuning templates, not for verdicts.
 
+    python benchmarks/kernel_variants.py render FOLDER...         # CPU: the default text and its neighbours by one knob
     python benchmarks/kernel_variants.py bind FOLDER...           # CPU: bind each launch plan; needs kernel_lsp
     python benchmarks/kernel_variants.py time FOLDER... --out F   # GPU: needs torch alone
     python benchmarks/kernel_variants.py time FOLDER... --compile # with torch.compile's modes beside eager
 
-A FOLDER holds one folder per task: `task.py` in KernelBench's form (`Model`, `get_inputs`, `get_init_inputs`), the
-texts `*.cu`, and an empty file `BACKWARD` where gradients count. Numbers that a plan takes are `SCALARS` of `task.py`
-or attributes of its model. Values are compared with fp64 where that fits; times are device times in a CUDA graph with
-a cold L2 cache. A claim about a kernel needs `kernel-lsp check` or `optimize`.
+A FOLDER (such as a copy of `benchmarks/variants`) holds one folder per task: `task.py` in KernelBench's form (`Model`,
+`get_inputs`, `get_init_inputs`), the texts `*.cu`, and an empty file `BACKWARD` where gradients count. Numbers that a
+plan takes are `SCALARS` of `task.py` or attributes of its model. Values are compared with fp64 where that fits; times
+are device times in a CUDA graph with a cold L2 cache. A claim about a kernel needs `kernel-lsp check` or `optimize`.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import copy
 import functools
 import importlib.util
@@ -41,20 +43,64 @@ MAX_CALLS_IN_GRAPH = 20
 TARGET_S = 0.12
 """Seconds of measuring for each subject."""
 N_COMPILERS = 12
+MAX_TEXTS = 24
+"""Texts of one task: each costs about half a second of a GPU's time."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=("bind", "time"))
+    parser.add_argument("command", choices=("render", "bind", "time"))
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--out", type=Path, default=Path("kernel_variants.json"))
     parser.add_argument("--compile", action="store_true", help="time torch.compile's modes, too")
     parser.add_argument("--deadline-s", type=float, default=540.0)
     arguments = parser.parse_args()
     tasks = [path.parent for folder in arguments.folders for path in sorted(folder.rglob("task.py"))]
+    if arguments.command == "render":
+        return asyncio.run(render_all(tasks))
     if arguments.command == "bind":
         return bind_all(tasks)
     return time_all(tasks, arguments)
+
+
+# --- render: on the CPU, with kernel_lsp
+
+
+async def render_all(folders: list[Path]) -> int:
+    """Write the generator's texts beside each task. Returns 1 when a task has no text."""
+    from kernel_lsp.config import load_settings
+    from kernel_lsp.errors import KernelLspError
+    from kernel_lsp.generate.program import plan_program
+    from kernel_lsp.source.pytorch import read_target
+    from kernel_lsp.verify.session.session import Session
+
+    n_failed = 0
+    async with Session(load_settings(ROOT, {"device": "cpu"})) as session:
+        for folder in folders:
+            try:
+                source = read_target(str(folder / "task.py"), folder)
+                task = await session.capture(source, with_backward=(folder / "BACKWARD").exists())
+                texts = neighbours(plan_program(task))
+            except KernelLspError as error:
+                print(f"{folder.name}: {error}")
+                n_failed += 1
+                continue
+            for name, text in texts.items():
+                (folder / f"{name}.cu").write_text(text, encoding="utf-8")
+            print(f"{folder.name}: {len(texts)} texts", flush=True)
+    return int(n_failed > 0)
+
+
+def neighbours(program: Any) -> dict[str, str]:
+    """The default text and those that differ from it by one knob, each text once."""
+    default = program.realize({})
+    found = {"default": default.text}
+    for knob in default.knobs:
+        for value in knob.values:
+            realized = program.realize({knob.name: value})
+            if realized.is_valid and realized.text not in found.values() and len(found) < MAX_TEXTS:
+                found[f"{knob.name}.{value}"] = realized.text
+    return found
 
 
 # --- bind: on the CPU, with kernel_lsp
