@@ -216,6 +216,12 @@ def test_the_rules_see_a_path_in_prose_and_none_in_a_code_block() -> None:
     assert named_paths("see `verify/ray.py` and [x](x.md)\n```\nmodel.py\n```\n") == ["verify/ray.py", "x.md"]
 
 
+def test_the_rules_follow_an_import_inside_a_function_and_none_for_types() -> None:
+    text = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import a\n\ndef f():\n    import b\n"
+    found = Module.parse("plan/late.py", text).imports
+    assert {used.module: used.is_run for used in found if used.module in "ab"} == {"a": False, "b": True}
+
+
 def test_the_rules_see_a_circle() -> None:
     assert find_circles({"a": ["b"], "b": ["c"], "c": ["a"]}) == [["a", "b", "c", "a"]]
 
@@ -230,12 +236,12 @@ def check(violations: Iterator[str]) -> None:
 
 @dataclass(frozen=True)
 class Import:
-    """One imported module, by its full name. `is_at_import_time` is False inside functions and `if TYPE_CHECKING`."""
+    """One imported module, by its full name. `is_run` is False inside `if TYPE_CHECKING`."""
 
     module: str
     line: int
     is_relative: bool
-    is_at_import_time: bool
+    is_run: bool
 
     @property
     def top(self) -> str:
@@ -313,27 +319,24 @@ def package_of(path: str) -> tuple[str, ...]:
 
 
 def find_imports(tree: ast.Module, package: tuple[str, ...]) -> Iterator[Import]:
-    at_import_time = set(map(id, import_time_statements(tree.body)))
+    for_types = set(map(id, type_checking_statements(tree)))
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield Import(alias.name, node.lineno, False, id(node) in at_import_time)
+                yield Import(alias.name, node.lineno, False, id(node) not in for_types)
         elif isinstance(node, ast.ImportFrom):
             base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
             source = ".".join(part for part in (base, node.module) if part)
             # `from package import name` may name a module: the longest name that is one counts.
             for alias in node.names:
-                yield Import(f"{source}.{alias.name}", node.lineno, node.level > 0, id(node) in at_import_time)
+                yield Import(f"{source}.{alias.name}", node.lineno, node.level > 0, id(node) not in for_types)
 
 
-def import_time_statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements that run when the module is imported."""
-    for statement in body:
-        yield statement
-        if isinstance(statement, ast.If) and not is_type_checking(statement.test):
-            yield from import_time_statements(statement.body + statement.orelse)
-        elif isinstance(statement, ast.Try | ast.With | ast.ClassDef):
-            yield from import_time_statements(statement.body)
+def type_checking_statements(tree: ast.Module) -> Iterator[ast.stmt]:
+    """Yield the statements that type checkers alone read."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and is_type_checking(node.test):
+            yield from node.body
 
 
 def is_type_checking(test: ast.expr) -> bool:
@@ -341,13 +344,13 @@ def is_type_checking(test: ast.expr) -> bool:
 
 
 def resolved_imports(module: Module) -> Iterator[str]:
-    """The modules of ours that importing this one imports, without its own parents."""
+    """Yield the modules of ours that this one imports, also inside functions, without its own parents."""
     known = {other.name for other in modules()}
     for used in module.imports:
         name = used.module
         while name and name not in known:
             name = name.rpartition(".")[0]
-        if used.is_at_import_time and name and name != module.name and not module.name.startswith(f"{name}."):
+        if used.is_run and name and name != module.name and not module.name.startswith(f"{name}."):
             yield name
 
 

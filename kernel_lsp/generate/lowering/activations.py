@@ -7,7 +7,7 @@ from kernel_lsp.generate.ir.scalar import Scalar, both, compare, operation, sele
 from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.builder import Call
 from kernel_lsp.generate.lowering.elements import clamped, elementwise, number, op
-from kernel_lsp.generate.lowering.table import lowers
+from kernel_lsp.generate.lowering.registry import lowers
 
 SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 """Self-Normalizing Neural Networks, Klambauer et al. 2017; the digits of ATen."""

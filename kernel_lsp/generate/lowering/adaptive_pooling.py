@@ -31,7 +31,7 @@ from kernel_lsp.generate.lowering.builder import Call, Shape, accumulation_dtype
 from kernel_lsp.generate.lowering.contraction import converted
 from kernel_lsp.generate.lowering.elements import number, op
 from kernel_lsp.generate.lowering.reduction import mean_over
-from kernel_lsp.generate.lowering.table import lowers
+from kernel_lsp.generate.lowering.registry import lowers
 from kernel_lsp.generate.lowering.windows import n_spatial_of, taps_of
 
 

@@ -9,7 +9,7 @@ from kernel_lsp.generate.ir.scalar import Constant, Scalar, cast, compare, selec
 from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.builder import Call
 from kernel_lsp.generate.lowering.elements import elementwise, number, op, operand_of
-from kernel_lsp.generate.lowering.table import lowers
+from kernel_lsp.generate.lowering.registry import lowers
 
 UNARY = (
     "abs acos acosh asin asinh atan atanh ceil cos cosh erf erfc erfinv exp exp2 expm1 floor log log10 log1p log2 neg "

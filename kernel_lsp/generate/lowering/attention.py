@@ -16,7 +16,7 @@ from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.builder import Call, accumulation_dtype, read
 from kernel_lsp.generate.lowering.contraction import converted
 from kernel_lsp.generate.lowering.elements import number, op
-from kernel_lsp.generate.lowering.table import lowers
+from kernel_lsp.generate.lowering.registry import lowers
 
 MINUS_INFINITY = float("-inf")
 

@@ -12,7 +12,7 @@ from kernel_lsp.generate.ir.scalar_walk import guarded
 from kernel_lsp.generate.ir.tensor import LibraryCall, Tensor
 from kernel_lsp.generate.lowering.builder import Call, Shape, accumulation_dtype, read
 from kernel_lsp.generate.lowering.elements import op
-from kernel_lsp.generate.lowering.table import lowers
+from kernel_lsp.generate.lowering.registry import lowers
 
 Factors = Callable[[tuple[Index, ...], tuple[Index, ...]], tuple[Scalar, Scalar]]
 

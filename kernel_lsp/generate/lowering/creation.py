@@ -8,7 +8,7 @@ from kernel_lsp.generate.ir.scalar import Constant, Scalar, cast, compare, index
 from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.builder import Call, read
 from kernel_lsp.generate.lowering.elements import element_of, op, operand_of
-from kernel_lsp.generate.lowering.table import RULES, lowers
+from kernel_lsp.generate.lowering.registry import RULES, lowers
 
 
 @lowers("_to_copy", "to", "clone", "alias", "detach", "contiguous", "lift_fresh_copy", "prims.convert_element_type")

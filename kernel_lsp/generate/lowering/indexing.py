@@ -22,7 +22,7 @@ from kernel_lsp.generate.ir.tensor import Scatter, Tensor
 from kernel_lsp.generate.lowering.builder import Call, accumulation_dtype, positions, read
 from kernel_lsp.generate.lowering.contraction import converted
 from kernel_lsp.generate.lowering.elements import op
-from kernel_lsp.generate.lowering.table import lowers
+from kernel_lsp.generate.lowering.registry import lowers
 
 
 @lowers("gather")

@@ -11,7 +11,7 @@ from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.builder import Builder, Call, Shape, accumulation_dtype, read
 from kernel_lsp.generate.lowering.elements import number, op
 from kernel_lsp.generate.lowering.reduction import count_of, element_count, variance_over, without
-from kernel_lsp.generate.lowering.table import lowers
+from kernel_lsp.generate.lowering.registry import lowers
 
 
 def inverse_deviation(builder: Builder, variance: Tensor, epsilon: float) -> Tensor:

@@ -26,7 +26,7 @@ from kernel_lsp.generate.ir.scalar_walk import guarded
 from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.builder import Call, Shape, accumulation_dtype, positions
 from kernel_lsp.generate.lowering.elements import number, op
-from kernel_lsp.generate.lowering.table import lowers
+from kernel_lsp.generate.lowering.registry import lowers
 from kernel_lsp.generate.lowering.windows import Window, is_inside, n_spatial_of, reach_of, reaching_windows, taps_of
 
 

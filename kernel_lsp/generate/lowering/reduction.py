@@ -10,7 +10,7 @@ from kernel_lsp.generate.ir.scalar import Access, Scalar, cast, compare, index_v
 from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.builder import Body, Builder, Call, Shape, accumulation_dtype
 from kernel_lsp.generate.lowering.elements import elementwise, number, op
-from kernel_lsp.generate.lowering.table import lowers
+from kernel_lsp.generate.lowering.registry import lowers
 
 
 def reduce_over(

@@ -8,7 +8,7 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.ir.scalar import Access, Constant, cast
 from kernel_lsp.generate.ir.tensor import Scan, Tensor
 from kernel_lsp.generate.lowering.builder import Call, accumulation_dtype, positions
-from kernel_lsp.generate.lowering.table import lowers
+from kernel_lsp.generate.lowering.registry import lowers
 
 NARROW = (DType.I16, DType.I8, DType.U8, DType.BOOL)
 

@@ -11,7 +11,7 @@ from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.builder import Builder, Call, accumulation_dtype
 from kernel_lsp.generate.lowering.elements import number, op
 from kernel_lsp.generate.lowering.reduction import shaped, without
-from kernel_lsp.generate.lowering.table import lowers
+from kernel_lsp.generate.lowering.registry import lowers
 
 
 @lowers("_softmax", "_safe_softmax", "softmax", "_log_softmax", "log_softmax")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -11,22 +10,27 @@ from kernel_lsp.core.task import Graph, GraphNode, TensorType
 from kernel_lsp.generate.ir.scalar import Access
 from kernel_lsp.generate.ir.sizes import Sizes
 from kernel_lsp.generate.ir.tensor import Buffer, Tensor
-from kernel_lsp.generate.lowering.builder import Builder, Call, Rule, Shape
+from kernel_lsp.generate.lowering import (  # noqa: F401 (each registers its rules)
+    activations,
+    adaptive_pooling,
+    arithmetic,
+    attention,
+    comparisons,
+    contraction,
+    creation,
+    indexing,
+    normalization,
+    norms,
+    pooling,
+    reduction,
+    scan,
+    softmax,
+    upsampling,
+    views,
+)
+from kernel_lsp.generate.lowering.builder import Builder, Call, Shape
+from kernel_lsp.generate.lowering.registry import RULES
 from kernel_lsp.generate.names import identifier
-
-RULES: dict[str, Rule] = {}
-"""By operator without its overload, e.g. ``aten.add``, or with it where overloads differ, e.g. ``aten.max.dim``."""
-
-
-def lowers(*names: str) -> Callable[[Rule], Rule]:
-    """Register a rule for operators, spelled without ``aten.``."""
-
-    def register(rule: Rule) -> Rule:
-        for name in names:
-            RULES[f"aten.{name}"] = rule
-        return rule
-
-    return register
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,6 @@ class LoweredGraph:
 
 def lower_graph(graph: Graph, sizes: Sizes) -> LoweredGraph:
     """The graph as definitions. Raises TargetError for an operator without a rule."""
-    _load_rules()
     builder = Builder(sizes)
     inputs = {
         name: builder.buffer(identifier(name), type_.dtype, _shape(type_, sizes))
@@ -73,7 +76,6 @@ def lower_graph(graph: Graph, sizes: Sizes) -> LoweredGraph:
 @lru_cache(maxsize=1)
 def supported_operators() -> tuple[str, ...]:
     """Every operator with a rule, spelled as in the table, sorted."""
-    _load_rules()
     return tuple(sorted(RULES))
 
 
@@ -129,25 +131,3 @@ def _own(tensor: Tensor, taken: list[Tensor], builder: Builder, name: str) -> Te
 
 def _shape(type_: TensorType, sizes: Sizes) -> Shape:
     return tuple(sizes.size(parse(dim)) for dim in type_.shape)
-
-
-def _load_rules() -> None:
-    """The modules register their rules when they are imported."""
-    from kernel_lsp.generate.lowering import (  # noqa: F401
-        activations,
-        adaptive_pooling,
-        arithmetic,
-        attention,
-        comparisons,
-        contraction,
-        creation,
-        indexing,
-        normalization,
-        norms,
-        pooling,
-        reduction,
-        scan,
-        softmax,
-        upsampling,
-        views,
-    )

@@ -8,7 +8,7 @@ from kernel_lsp.generate.ir.scalar import Access, Constant, Scalar, both, cast, 
 from kernel_lsp.generate.ir.scalar_walk import guarded
 from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.builder import Call, read
-from kernel_lsp.generate.lowering.table import lowers
+from kernel_lsp.generate.lowering.registry import lowers
 
 OPEN_END = 1 << 62
 """A slice's end that means to the end; ATen passes 2^63 - 1."""
