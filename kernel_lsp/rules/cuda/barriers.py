@@ -110,7 +110,7 @@ def barrier_after_return(kernel: Function) -> Iterator[Hit]:
             break
 
 
-# --- helpers of the rules
+# --- below: helpers of the rules
 
 
 def _divergent_condition(function: Function, node: Node) -> Node | None:

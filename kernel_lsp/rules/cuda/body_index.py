@@ -125,7 +125,7 @@ class Inside:
         """Each assignment or update of a name, with the name."""
         return list(self._writes())
 
-    # --- helpers of the index
+    # --- below: helpers of the index
 
     def _found(self, name: str) -> Found:
         if self.spans is None:

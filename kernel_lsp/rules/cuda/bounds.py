@@ -67,7 +67,7 @@ def missing_bound_check(kernel: Function) -> Iterator[Hit]:
         yield hit(file, access, "missing bounds check on this index", *_bound_fix(kernel, access))
 
 
-# --- helpers of the rules
+# --- below: helpers of the rules
 
 
 def _takes_no_size(kernel: Function) -> bool:

@@ -106,7 +106,7 @@ Soon = Callable[[tuple[RuleFinding, ...]], None]
 """Callback that receives the early findings before the check is done."""
 
 
-# --- cache of analysed functions
+# --- below: cache of analysed functions
 
 
 def _tell(soon: Soon, functions: list[FunctionFacts], parsed: ParsedCuda) -> None:

@@ -173,7 +173,7 @@ def allocation_in_loop(function: Function) -> Iterator[Hit]:
             yield hit(file, call, f"allocation in each iteration: `{function.callee(call)}` may synchronize the device")
 
 
-# --- helpers of the rules
+# --- below: helpers of the rules
 
 
 def _is_in_counting_loop(function: Function, call: Node) -> bool:

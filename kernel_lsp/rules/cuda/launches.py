@@ -392,7 +392,7 @@ def unused_plan_name(file: FileFacts) -> Iterator[Hit]:
                     yield Hit(file.plan.span_range(scalar.span), message)
 
 
-# --- names of the plan
+# --- below: names of the plan
 
 
 def _product(block: Block) -> int:

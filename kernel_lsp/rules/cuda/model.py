@@ -263,7 +263,7 @@ def read_function(definition: Definition, file: CudaFile) -> Function | None:
     return Function(file, definition, declarator, body)
 
 
-# --- helpers about one function
+# --- below: helpers about one function
 
 
 def _has_type_parameter(node: Node) -> bool:

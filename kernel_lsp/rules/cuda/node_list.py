@@ -133,7 +133,7 @@ class FoundSpans(Found):
             return self._of_page(index, page)
         node = self.body.descendant_for_byte_range(start, end)
         while node is not None and node.type not in self.types and node.id != self.body.id:
-            node = node.parent  # what is around it, or in it, may stand at the same place
+            node = node.parent  # an ancestor or descendant may start at the same byte
         if node is None or node.start_byte != start or node.end_byte != end:
             raise Lost
         self.known[index] = node

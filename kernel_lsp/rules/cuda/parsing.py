@@ -170,7 +170,7 @@ def language() -> Language:
     return Language(tree_sitter_cuda.language())
 
 
-# --- text that the grammar supports
+# --- below: text that the grammar supports
 
 
 def _readable(data: bytes) -> bytes:

@@ -73,7 +73,7 @@ def reach_of_variable(function: Function, variable: Variable | None, depth: int 
     return cache[key]
 
 
-# --- moving pointers
+# --- below: moving pointers
 
 
 def _sum_reach(function: Function, node: Node, depth: int) -> Reach | None:

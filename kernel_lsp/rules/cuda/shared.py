@@ -114,7 +114,7 @@ def missing_barrier_in_loop(function: Function) -> Iterator[Hit]:
             yield hit(file, write, message, *_barrier_at_end(function, loop))
 
 
-# --- fixes
+# --- below: fixes
 
 
 def _barrier_before(function: Function, statement: Node) -> Iterator[QuickFix]:
@@ -148,7 +148,7 @@ def _indent(function: Function, statement: Node) -> str:
     return line[: len(line) - len(line.lstrip())]
 
 
-# --- helpers of the rules
+# --- below: helpers of the rules
 
 
 def _shared_target(function: Function, write: Node) -> Variable | None:

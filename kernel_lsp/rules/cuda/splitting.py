@@ -35,7 +35,7 @@ def split_behind_functions(data: bytes) -> list[bytes]:
     return [data[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
 
-# --- braces
+# --- below: braces
 
 
 def _ends_at_the_top(data: bytes) -> list[int]:

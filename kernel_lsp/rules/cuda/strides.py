@@ -126,7 +126,7 @@ def misaligned_vector(function: Function) -> Iterator[Hit]:
             yield hit(function.file, cast, message)
 
 
-# --- strided accesses
+# --- below: strided accesses
 
 
 def _is_far(function: Function, subscript: Node) -> bool:

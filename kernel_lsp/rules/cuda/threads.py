@@ -83,7 +83,7 @@ def summed(left: Growth, right: Growth, operator: str) -> Growth:
     return Stride.UNKNOWN if both else Stride.VARIABLE
 
 
-# --- names
+# --- below: names
 
 
 def _dependent_names(function: Function, key: str, sources: frozenset[str]) -> frozenset[str]:
@@ -99,7 +99,7 @@ def _find_dependent(function: Function, sources: frozenset[str]) -> frozenset[st
         return sources
     reached = set(sources)
     waiting = given_values(function)
-    for _ in range(2):  # a loop may carry a value to a line above
+    for _ in range(2):  # a loop-carried value may reach an earlier line
         waiting = {name: values for name, values in waiting.items() if not _reach_for_sure(name, values, reached)}
     return frozenset(reached)
 

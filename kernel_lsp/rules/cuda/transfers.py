@@ -169,7 +169,7 @@ def launch_misses_elements(function: Function) -> Iterator[Hit]:
             yield hit(function.file, parts[0], message)
 
 
-# --- values
+# --- below: values
 
 
 def known_value(function: Function, node: Node | None, depth: int = 0) -> int | None:
@@ -216,7 +216,7 @@ def _expanded(function: Function, node: Node, depth: int = 0) -> str:
     return " ".join([function.source(node), *(_expanded(function, value, depth + 1) for value in values if value)])
 
 
-# --- pointers
+# --- below: pointers
 
 
 def _pointer(function: Function, node: Node | None, depth: int = 0) -> Variable | None:
@@ -267,7 +267,7 @@ def _side(function: Function, node: Node) -> str:
     return "host" if re.match(r"(?:h_|host_)", variable.name) else ""
 
 
-# --- launches
+# --- below: launches
 
 
 def _allocated(function: Function) -> Iterator[tuple[str, int]]:

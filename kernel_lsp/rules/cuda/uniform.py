@@ -48,7 +48,7 @@ def is_read_from_memory(function: Function, node: Node) -> bool:
     return False
 
 
-# --- below
+# --- below: values of a name
 
 
 def _values_of_name(function: Function, name: str) -> list[Node] | None:

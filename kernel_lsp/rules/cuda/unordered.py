@@ -92,7 +92,7 @@ def unordered_read(function: Function, write: Node, array: Variable) -> Unordere
     return None
 
 
-# --- statements between write and read
+# --- below: statements between write and read
 
 
 def _behind(statement: Node) -> Iterator[Node]:
@@ -182,7 +182,7 @@ class _Question:
         return re.sub(r"[\s()]", "", text)
 
 
-# --- elements
+# --- below: elements
 
 
 def indices_of(subscript: Node) -> list[Node]:

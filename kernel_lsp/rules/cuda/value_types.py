@@ -59,7 +59,7 @@ def is_double_literal(text: str) -> bool:
     return _DOUBLE_LITERAL.fullmatch(text) is not None
 
 
-# --- one kind of node each
+# --- below: one kind of node each
 
 
 def _type_parameters(function: Function) -> frozenset[str]:

@@ -128,7 +128,7 @@ def visible_at(place: int, known: Sequence[Variable]) -> Variable | None:
     return None
 
 
-# --- one declarator
+# --- below: one declarator
 
 
 def _scope_start(variable: Variable) -> int:

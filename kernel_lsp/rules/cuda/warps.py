@@ -179,7 +179,7 @@ def warp_synchronous(function: Function) -> Iterator[Hit]:
             break
 
 
-# --- helpers of the rules
+# --- below: helpers of the rules
 
 
 def _is_conditionally_compiled(function: Function, node: Node) -> bool:

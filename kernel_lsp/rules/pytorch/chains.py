@@ -48,7 +48,7 @@ def chains_of(scope: Scope) -> Iterator[Chain]:
         yield open_chain
 
 
-# --- one expression
+# --- below: one expression
 
 
 def _extend(chain: Chain, more: Chain) -> None:

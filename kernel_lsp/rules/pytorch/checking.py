@@ -46,7 +46,7 @@ def check(text: str, *, tree: ParsedModule | None = None) -> tuple[RuleFinding, 
     return tuple(sorted(kept, key=lambda finding: (finding.range, finding.code))[:MAX_FINDINGS])
 
 
-# --- cache of analysed functions
+# --- below: cache of analysed functions
 
 
 def _n_bytes_of(key: tuple, findings: tuple[RuleFinding, ...]) -> int:
@@ -112,7 +112,7 @@ def _read(
         return [], []
     try:
         scope, inner = read_scope(node, owner, module, selection.names)
-    except RecursionError:  # code nested beyond the stack: nothing is said about it
+    except RecursionError:  # nested beyond the stack: nothing is reported
         return [], []
     return _check(scope, checks), inner
 
@@ -121,7 +121,7 @@ def _check(scope: Scope, checks: tuple[Check, ...]) -> list[RuleFinding]:
     try:
         wanted = [check for check in checks if check.on == "any" or scope.is_forward]
         return [finding for check in wanted for finding in check.findings(scope)]
-    except RecursionError:  # an expression nested beyond the stack: nothing is said about this function
+    except RecursionError:  # an expression nested beyond the stack: nothing is reported for this function
         return []
 
 

@@ -223,7 +223,7 @@ def cast_there_and_back(scope: Scope) -> Iterator[Hit]:
             yield hit(scope, call, f"cast to {inner_dtype}, and at once to {outer_dtype}: cast once")
 
 
-# --- helpers of the rules
+# --- below: helpers of the rules
 
 
 def _receiver(call: ast.Call) -> ast.expr | None:

@@ -161,7 +161,7 @@ def reciprocal_square_root(scope: Scope) -> Iterator[Hit]:
                 yield hit(scope, node, "`torch.rsqrt` does this in one kernel", rewrite(scope, node, text))
 
 
-# --- helpers of the rules
+# --- below: helpers of the rules
 
 
 def _is_compiled(scope: Scope) -> bool:

@@ -145,7 +145,7 @@ def is_moved(call: ast.Call, scope: Scope) -> bool:
     return False
 
 
-# --- helpers of the rules
+# --- below: helpers of the rules
 
 
 def _moving_call(call: ast.Call, scope: Scope) -> ast.Call | None:

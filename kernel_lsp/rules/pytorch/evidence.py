@@ -73,7 +73,7 @@ def tensor_parameters(node: FunctionNode, unclear: set[str], scope: Scope, calls
     return dict.fromkeys(lists & unclear, Kind.TENSORS) | dict.fromkeys(found & unclear, Kind.TENSOR)
 
 
-# --- arguments of a call
+# --- below: arguments of a call
 
 
 def _tensors_taken(call: ast.Call, unclear: set[str], calls: CallKinds) -> tuple[set[str], bool]:

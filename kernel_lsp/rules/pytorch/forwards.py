@@ -50,7 +50,7 @@ def is_forward(scope: Scope, has_tensor_parameter: bool, returns_tensor: bool) -
     return returns_tensor or scope.names.is_tensor_annotation(node.returns)
 
 
-# --- pragmas
+# --- below: pragmas
 
 
 def _has_pragma(module: ParsedModule, node: FunctionNode) -> bool:

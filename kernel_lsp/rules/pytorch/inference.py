@@ -37,7 +37,7 @@ def read_scope(
     return scope, reader.inner
 
 
-# --- reading one scope
+# --- below: reading one scope
 
 
 class _Reader:

@@ -108,7 +108,7 @@ def module_in_forward(scope: Scope) -> Iterator[Hit]:
         dotted = scope.dotted(call.func)
         parts = dotted.removeprefix("torch.nn.").split(".")
         is_layer = dotted.startswith("torch.nn.") and parts[-1][:1].isupper() and parts[0] not in _NOT_LAYERS
-        is_layer = is_layer and not parts[-1].endswith("Loss")  # has nothing to train or to save
+        is_layer = is_layer and not parts[-1].endswith("Loss")  # a loss has no parameters or buffers
         if is_layer or dotted == "torch.nn.Parameter":
             yield hit(scope, call, f"`{parts[-1]}` is new at each forward: make it in `__init__`")
 
@@ -232,7 +232,7 @@ def same_tensor_each_forward(scope: Scope) -> Iterator[Hit]:
             yield hit(scope, call, "this makes the same tensor at each forward: keep it as a buffer")
 
 
-# --- helpers of the rules
+# --- below: helpers of the rules
 
 
 def _is_constant_copy(call: ast.Call, scope: Scope) -> bool:

@@ -118,7 +118,7 @@ def functions_of(node: ast.AST) -> dict[str, ast.FunctionDef]:
     return {child.name: child for child in getattr(node, "body", ()) if isinstance(child, ast.FunctionDef)}
 
 
-# --- definitions
+# --- below: definitions
 
 
 def _is_none(node: ast.expr) -> bool:

@@ -83,7 +83,7 @@ def parse(text: str) -> ParsedModule:
     return ParsedModule(text, lines, _parse_in_pieces(lines), False)
 
 
-# --- trees of incomplete text
+# --- below: trees of incomplete text
 
 _BYTE_ORDER_MARK = "\ufeff"
 _LINE_END = re.compile(r"\r\n|\n|\r")
@@ -96,7 +96,7 @@ def _try_parse(text: str) -> ast.Module | int:
     """Return the tree, or the 1-based line of the syntax error."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # invalid escapes in the user's strings are not ours to print
+            warnings.simplefilter("ignore")  # invalid escapes in the user's strings would print warnings
             return ast.parse(text)
     except SyntaxError as error:
         return error.lineno or 1

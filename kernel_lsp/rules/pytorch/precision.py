@@ -447,7 +447,7 @@ def variance_by_difference(scope: Scope) -> Iterator[Hit]:
             yield hit(scope, node, "digits cancel when the mean is large: use `torch.var`")
 
 
-# --- helpers of the rules
+# --- below: helpers of the rules
 
 
 def _argument_of(node: ast.expr | None, function: str, scope: Scope) -> ast.expr | None:

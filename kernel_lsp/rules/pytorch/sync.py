@@ -345,7 +345,7 @@ def membership_of_tensor(scope: Scope) -> Iterator[Hit]:
             yield hit(scope, compare, "`in` waits for the GPU: compare and reduce with `any` instead")
 
 
-# --- helpers of the rules
+# --- below: helpers of the rules
 
 
 def _is_maybe_none(test: ast.expr, scope: Scope) -> bool:

@@ -97,7 +97,7 @@ def handwritten_attention(scope: Scope) -> Iterator[Hit]:
 )
 def loss_over_vocabulary(scope: Scope) -> Iterator[Hit]:
     if scope.loops:
-        return  # chunks of tokens, most likely
+        return  # the loop probably splits the tokens into chunks
     for call in scope.calls:
         if scope.function_name(call) == "cross_entropy" and call.args:
             size = _largest_number(scope.definition(call.args[0]), call.args[0])
@@ -216,7 +216,7 @@ def cast_under_autocast(scope: Scope) -> Iterator[Hit]:
                     yield hit(scope, argument, f"redundant `.{name}()` under autocast: it casts operands itself")
 
 
-# --- helpers of the rules
+# --- below: helpers of the rules
 
 
 def _behind(node: ast.expr | None, scope: Scope, name: str) -> ast.Call | None:

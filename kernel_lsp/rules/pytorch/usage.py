@@ -351,7 +351,7 @@ def kept_graph(scope: Scope) -> Iterator[Hit]:
                 yield hit(scope, statement, f"`{source}` keeps its graph alive: keep `{source}.detach()`", fix)
 
 
-# --- helpers of the rules
+# --- below: helpers of the rules
 
 
 def _kept(statement: ast.stmt) -> ast.expr | None:

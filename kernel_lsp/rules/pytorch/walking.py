@@ -46,7 +46,7 @@ def children_of(node: ast.AST) -> list[ast.AST]:
     return found
 
 
-# --- fields to visit
+# --- below: fields to visit
 
 _fields: dict[type, tuple[str, ...]] = {ast.Constant: (), ast.MatchSingleton: (), ast.Global: (), ast.Nonlocal: ()}
 
