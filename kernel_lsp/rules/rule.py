@@ -91,8 +91,8 @@ class Check(Generic[Subject]):
 
 
 class Declare:
-    """Declare rules of one language by decorator: ``@declare("KL101", "name", severity, summary=..., why=...,
-    ...)``."""
+    """Declare rules of one language by decorator:
+    ``@declare("KL101", "name", severity, summary=..., why=..., ...)``."""
 
     def __init__(self, language: Language) -> None:
         self.language = language

@@ -126,8 +126,8 @@ def _first_way_out(function: Function) -> int:
 
 
 def _is_way_out(function: Function, branch: Node) -> bool:
-    """Return whether the condition makes most threads return: ``if (threadIdx.x != 0) return;`` or ``if (lane)
-    return;``."""
+    """Return whether the condition makes most threads return: ``if (threadIdx.x != 0) return;`` or
+    ``if (lane) return;``."""
     condition = branch.child_by_field_id(fields.CONDITION)
     node = None if condition is None else _bare(condition)
     return node is not None and ("!=" in function.source(node) or node.type in ("identifier", "field_expression"))

@@ -13,8 +13,8 @@ OFFSETS = "I"
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The difference between two texts and their trees: the bytes ``[start, old_end)`` of one became ``[start,
-    new_end)``."""
+    """The difference between two texts and their trees: the bytes ``[start, old_end)`` of one became
+    ``[start, new_end)``."""
 
     start: int
     old_end: int

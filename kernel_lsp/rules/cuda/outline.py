@@ -128,7 +128,7 @@ class Outline:
 
     @once
     def launch_bounds_at(self) -> list[int]:
-        """The positions of launch bounds, or of a macro that expands to them."""
+        """The positions of launch bounds, or of a macro named after them."""
         return _places(self.parsed.data.lower(), _LAUNCH_BOUNDS)
 
     @once
@@ -146,8 +146,8 @@ class Outline:
 
     @once
     def fits_its_launches(self) -> bool:
-        """True if the launch plan rules out partial blocks: a `where:` line has a remainder such as ``N % 256 ==
-        0``, or no launch divides, and so rounds, to compute its grid."""
+        """True if the launch plan rules out partial blocks: a `where:` line has a remainder such as
+        ``N % 256 == 0``, or no launch divides, and so rounds, to compute its grid."""
         plan = [line.lstrip()[2:] for line in self.parsed.text[:MAX_PLAN_CHARACTERS].splitlines() if _IS_PLAN(line)]
         launches = [line for line in plan if "<<<" in line]
         is_exact = bool(launches) and not any("ceil_div" in line or "/" in line for line in launches)

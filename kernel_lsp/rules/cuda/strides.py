@@ -140,8 +140,8 @@ def _is_far(function: Function, subscript: Node) -> bool:
 
 
 def _is_in_tail(function: Function, subscript: Node) -> bool:
-    """Return whether the access is in a tail loop of one thread: ``if (i + 4 <= n) {...} else for (int k = i; k < n;
-    ++k) y[k] = ...``."""
+    """Return whether the access is in a tail loop of one thread:
+    ``if (i + 4 <= n) {...} else for (int k = i; k < n; ++k) y[k] = ...``."""
     loop = function.loop_around(subscript) if function.loops else None
     if loop is None or loop.type != "for_statement":
         return False

@@ -44,7 +44,7 @@ TENSORS_FUNCTIONS = words(
 )
 """Functions and methods that return several tensors."""
 EXTREMA = frozenset(("max", "min", "median", "nanmedian"))
-"""Methods that return values and indices with a dim, and one tensor without."""
+"""Functions and methods that return values and indices with a dim, and one tensor without."""
 
 NOT_TENSOR_METHODS = words(
     """
