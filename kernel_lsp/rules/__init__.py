@@ -1,4 +1,5 @@
-"""Static rules for PyTorch and CUDA text: what is slow, wrong or fragile, said while it is typed. Nothing is run.
+"""Check PyTorch and CUDA text statically for slow, incorrect or fragile code while it is typed. No code is run.
 
-`kernel_lsp.rules.pytorch.check` and `kernel_lsp.rules.cuda.check` give findings, `kernel_lsp.rules.registry` all rules.
+`kernel_lsp.rules.pytorch.check` and `kernel_lsp.rules.cuda.check` return findings. `kernel_lsp.rules.registry` lists
+all rules.
 """

@@ -1,4 +1,5 @@
-"""A property that is read once. `functools.cached_property` takes a lock each first time, until Python 3.12."""
+"""Provide a lock-free cached property. `functools.cached_property` takes a lock on each first read until Python
+3.12."""
 
 from __future__ import annotations
 
@@ -9,8 +10,7 @@ Value = TypeVar("Value")
 
 
 class once(Generic[Value]):
-    """A decorator, as `property` is: what the method gives the first time is the attribute from then on. For one
-    thread."""
+    """Decorate a method as a property that stores its first result as the attribute. Single-threaded use only."""
 
     def __init__(self, read: Callable[[Any], Value]) -> None:
         self.read, self.name, self.__doc__ = read, read.__name__, read.__doc__

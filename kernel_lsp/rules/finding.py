@@ -1,7 +1,7 @@
-"""What a rule found, where, and what would fix it.
+"""Define findings, their text ranges and their quick fixes.
 
 Positions are 0-based lines and 0-based columns in Unicode code points; ends are exclusive. A line ends with ``\\n``,
-``\\r\\n`` or ``\\r``, as the Language Server Protocol counts. Whoever needs UTF-8 or UTF-16 columns converts them.
+``\\r\\n`` or ``\\r``, as in the Language Server Protocol. Callers that need UTF-8 or UTF-16 columns convert them.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from operator import itemgetter
 from kernel_lsp.core.finding import Severity
 
 SOURCE = "kernel-lsp"
-"""Who a finding of this room is from, as an editor shows it."""
+"""Diagnostic source of these findings, as an editor shows it."""
 FINDING_BYTES = 1024
-"""About what one takes in memory, with its message and a fix."""
+"""Approximate memory of one finding in bytes, including its message and one fix."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class TextRange:
-    """From the first character to one past the last."""
+    """A half-open range, from the first character to one past the last."""
 
     start_line: int
     start_column: int
@@ -30,7 +30,7 @@ class TextRange:
 
 @dataclass(frozen=True, slots=True)
 class TextEdit:
-    """Put `new_text` in place of what stands in `range`; an empty range inserts."""
+    """Replace the text in `range` with `new_text`. An empty range inserts."""
 
     range: TextRange
     new_text: str
@@ -38,10 +38,10 @@ class TextEdit:
 
 @dataclass(frozen=True, slots=True)
 class QuickFix:
-    """Edits that belong together; none overlaps another.
+    """A group of edits that belong together and do not overlap.
 
-    `is_safe` says that the code means the same after it, up to rounding that the rule is about. A fix that is not safe
-    may be right, but only a person can know.
+    `is_safe` means that the fix preserves the code's meaning, up to the rounding that the rule is about. A fix that is
+    not safe may be correct but needs a person's judgement.
     """
 
     title: str
@@ -51,7 +51,7 @@ class QuickFix:
 
 @dataclass(frozen=True, slots=True)
 class RuleFinding:
-    """One place that a rule is about. `documentation` is the path of its page in the project with an anchor."""
+    """One location that violates a rule. `documentation` is the project-relative path of its page with an anchor."""
 
     code: str
     name: str
@@ -61,11 +61,11 @@ class RuleFinding:
     documentation: str
     fixes: tuple[QuickFix, ...] = ()
     related: tuple[TextRange, ...] = ()
-    """The other places of a finding that stands for several of one code."""
+    """The other locations of a folded finding, which represents several of one code."""
 
 
 def in_order(findings: Iterable[RuleFinding]) -> list[RuleFinding]:
-    """In the order of the text; what one rule says of one place is said once."""
+    """Return the findings in source order, without duplicates of one code at one location."""
     found: dict[tuple, RuleFinding] = {}
     for finding in findings:
         place = finding.range
@@ -75,8 +75,8 @@ def in_order(findings: Iterable[RuleFinding]) -> list[RuleFinding]:
 
 
 def folded(findings: Sequence[RuleFinding], codes: Container[str], at_least: int) -> list[RuleFinding]:
-    """Return the findings with those of one of the codes as one, from as many as `at_least` of them on. Fixes of the
-    same title become one."""
+    """Return the findings with each listed code folded into one finding once it occurs `at_least` times. Fixes with
+    the same title are merged."""
     groups: dict[str, list[RuleFinding]] = {}
     for finding in findings:
         if finding.code in codes:
@@ -96,7 +96,7 @@ def _fold(group: Sequence[RuleFinding]) -> RuleFinding:
 
 
 def apply_fix(text: str, fix: QuickFix) -> str:
-    """`text` after the edits of `fix`, which was found in it."""
+    """Return `text` with the edits of `fix` applied. The fix must have been found in `text`."""
     starts = line_starts(text)
     for edit in sorted(fix.edits, key=lambda edit: edit.range, reverse=True):
         start = starts[edit.range.start_line] + edit.range.start_column
@@ -106,18 +106,18 @@ def apply_fix(text: str, fix: QuickFix) -> str:
 
 
 def shifted_range(place: TextRange, n_lines: int) -> TextRange:
-    """The range `n_lines` further down."""
+    """Return the range moved `n_lines` down."""
     return TextRange(place.start_line + n_lines, place.start_column, place.end_line + n_lines, place.end_column)
 
 
 def shifted_finding(finding: RuleFinding, n_lines: int) -> RuleFinding:
-    """The finding with its fixes `n_lines` further down."""
+    """Return the finding with its fixes moved `n_lines` down."""
     fixes = tuple(_shifted_fix(fix, n_lines) for fix in finding.fixes)
     return replace(finding, range=shifted_range(finding.range, n_lines), fixes=fixes)
 
 
 def line_starts(text: str) -> list[int]:
-    """The offset of each line's first character."""
+    """Return the offset of each line's first character."""
     starts = [0]
     position = text.find("\r")
     if position < 0:

@@ -1,4 +1,5 @@
-"""No garbage collection while a text is read: nothing of it is garbage before the end, and looking takes time."""
+"""Pause garbage collection while a text is analysed. Nothing becomes garbage before the end, and collection takes
+time."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ Result = TypeVar("Result")
 
 
 def uncollected(work: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """The same function, during which the collector rests if it did not before."""
+    """Wrap a function so that garbage collection is disabled during the call. A disabled collector stays disabled."""
 
     @wraps(work)
     def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:

@@ -1,4 +1,4 @@
-"""What was found before, by all that it depends on; the oldest goes when it is too much."""
+"""Cache earlier results by everything they depend on. The oldest entry is evicted first."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ Value = TypeVar("Value")
 
 
 class Kept(Generic[Key, Value]):
-    """Values by key, at most `max_entries` with at most `max_bytes` together. Whoever types in a long function leaves
-    its text behind with every pause: by their number alone, entries take as much as functions are long.
+    """A cache of at most `max_entries` values that take at most `max_bytes` together. Each pause while typing in a long
+    function leaves one version of its text behind, so a limit on entries alone would not bound the memory.
 
-    `n_bytes_of` is what an entry takes. For a value that takes the place of another of its key it gives the same.
+    `n_bytes_of` returns the size of an entry. It must return the same size for a value that replaces another of its
+    key.
     """
 
     def __init__(self, max_entries: int, max_bytes: int, n_bytes_of: Callable[[Key, Value], int]) -> None:
@@ -29,7 +30,7 @@ class Kept(Generic[Key, Value]):
         return self._entries.get(key)
 
     def keep(self, key: Key, value: Value) -> None:
-        """Add a value, or put it in the place of another. One that is too much by itself is not kept."""
+        """Add or replace a value. A value that exceeds the byte limit by itself is not kept."""
         n_before = len(self._entries)
         self._entries[key] = value
         if len(self._entries) == n_before:

@@ -1,4 +1,4 @@
-"""The rules' documentation pages, printed from their declarations. `scripts/write_rule_pages.py` writes them."""
+"""Render the rules' documentation pages from their declarations. `scripts/write_rule_pages.py` writes them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FENCES: dict[Language, str] = {"pytorch": "python", "cuda": "cpp"}
 
 
 def render(language: Language) -> str:
-    """The page of one language, as Markdown."""
+    """Return the Markdown page of one language."""
     rules = rules_of(language)
     parts = [
         f"# {TITLES[language]}",

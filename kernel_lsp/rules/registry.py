@@ -1,4 +1,4 @@
-"""Every rule, once."""
+"""List every rule of all languages once."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from kernel_lsp.rules import cuda, pytorch
 from kernel_lsp.rules.rule import Language, Rule
 
 RULES: tuple[Rule, ...] = (*pytorch.RULES, *cuda.RULES)
-"""In the order of their codes: KL1xx for PyTorch, KL2xx for CUDA."""
+"""All rules in code order: KL1xx for PyTorch, KL2xx for CUDA."""
 
 
 def rule(code: str) -> Rule:
-    """The rule with this code. Raises KeyError when there is none."""
+    """Return the rule with this code. Raises KeyError for an unknown code."""
     return _BY_CODE[code]
 
 
 def rules_of(language: Language) -> tuple[Rule, ...]:
-    """The rules of one language."""
+    """Return the rules of one language."""
     return tuple(rule for rule in RULES if rule.language == language)
 
 

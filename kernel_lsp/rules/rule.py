@@ -1,4 +1,4 @@
-"""What a rule is: its declaration, and the function that looks for it."""
+"""Define a rule: its declaration and the function that checks for it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from kernel_lsp.rules.finding import QuickFix, RuleFinding, TextRange
 
 Language = Literal["pytorch", "cuda"]
 SubjectKind = Literal["any", "kernel", "device", "host", "forward"]
-"""``device`` is kernels and the functions that they call, ``forward`` what a model runs at each step."""
+"""Kinds of subject. ``device`` covers kernels and the functions that they call; ``forward`` covers code that runs at
+each step of a model."""
 Subject = TypeVar("Subject")
-"""What a check looks at: an analysed file, function or kernel."""
+"""The analysed file, function or kernel that a check receives."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule as its documentation shows it. `bad` and `good` are whole files: it finds something in the first alone."""
+    """A rule as its documentation shows it. `bad` and `good` are whole files; the rule reports only `bad`."""
 
     code: str
     name: str
@@ -35,13 +36,13 @@ class Rule:
 
     @property
     def documentation(self) -> str:
-        """Path of the page with the rule's anchor, from the project's root."""
+        """Project-relative path of the rule's page, with the rule's anchor."""
         return f"docs/rules/{self.language}.md#{self.code.lower()}"
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One place that a check found. `severity` is given where it is not the rule's."""
+    """One location that a check found. `severity` is set where it differs from the rule's."""
 
     range: TextRange
     message: str
@@ -51,9 +52,9 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Check(Generic[Subject]):
-    """A rule and the generator of its hits, in the order of the text. `on` says what kind of subject it is for, where
-    there are several. A subject has one of the words of each text in `needs`, and a place for each of
-    `patterns` behind the one before, or the rule finds nothing in it: most subjects need then not be read at all."""
+    """A rule and its generator of hits, in source order. `on` selects the kind of subject where there are several. A
+    subject can violate the rule only if it contains a word of each text in `needs` and matches `patterns` one after
+    the other. Most subjects fail this filter and need not be parsed."""
 
     rule: Rule
     hits: Callable[[Subject], Iterator[Hit]]
@@ -62,9 +63,9 @@ class Check(Generic[Subject]):
     patterns: tuple[re.Pattern[str], ...] = ()
 
     def may_find_in(self, text: str, ends: dict[re.Pattern[str], int] | None = None) -> bool:
-        """Whether the patterns have their places. One search after the other takes a walk over the text; a pattern with
-        all of them in it would try each place with each. `ends` is where the first place of a pattern ends, -1 without
-        one, as far as it was looked for in this text."""
+        """Return whether the patterns match one after the other. Separate searches take linear time; one joined
+        pattern would backtrack over all combinations. `ends` caches the end of each pattern's first match in this
+        text, -1 without one."""
         ends = {} if ends is None else ends
         end = 0
         for index, pattern in enumerate(self.patterns):
@@ -79,18 +80,19 @@ class Check(Generic[Subject]):
         return True
 
     def findings(self, subject: Subject, at_most: int | None = None) -> list[RuleFinding]:
-        """The first hits, with what they have of the rule."""
+        """Return the first findings in a subject, completed with the rule's fields."""
         return [self.finding(hit) for hit in islice(self.hits(subject), at_most)]
 
     def finding(self, hit: Hit) -> RuleFinding:
-        """The hit with what it has of the rule."""
+        """Return the finding of a hit, completed with the rule's fields."""
         rule = self.rule
         severity = hit.severity or rule.severity
         return RuleFinding(rule.code, rule.name, severity, hit.message, hit.range, rule.documentation, hit.fixes)
 
 
 class Declare:
-    """Decorator factory of one language: ``@declare("KL101", "name", severity, summary=..., why=..., ...)``."""
+    """Declare rules of one language by decorator:
+    ``@declare("KL101", "name", severity, summary=..., why=..., ...)``."""
 
     def __init__(self, language: Language) -> None:
         self.language = language
@@ -116,12 +118,12 @@ class Declare:
 
 
 def _end_of(pattern: re.Pattern[str], text: str, start: int) -> int:
-    """Where the next place of the pattern ends, -1 without one."""
+    """Return the end of the pattern's next match, -1 without one."""
     place = pattern.search(text, start)
     return -1 if place is None else place.end()
 
 
 def checks_in(*modules: ModuleType) -> tuple[Check, ...]:
-    """Every check that the modules declare, in the order of their codes."""
+    """Return every check that the modules declare, in code order."""
     checks = [value for module in modules for value in vars(module).values() if isinstance(value, Check)]
     return tuple(sorted(checks, key=lambda check: check.rule.code))

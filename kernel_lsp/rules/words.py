@@ -1,8 +1,8 @@
-"""Long lists of names, written as text."""
+"""Write long lists of names as text."""
 
 from __future__ import annotations
 
 
 def words(text: str) -> frozenset[str]:
-    """The words of `text`, which white space separates."""
+    """Return the whitespace-separated words of `text`."""
     return frozenset(text.split())

@@ -1,4 +1,5 @@
-"""Rules for `.cu` and `.cuh` files: `check`, and `parse` to keep a tree between calls. No compiler."""
+"""Rules for `.cu` and `.cuh` files: `check` runs them, `parse` keeps a syntax tree between calls. No compiler is
+needed."""
 
 from kernel_lsp.rules.cuda.checking import RULES, check
 from kernel_lsp.rules.cuda.parsing import ParsedCuda, parse

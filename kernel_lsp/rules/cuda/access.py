@@ -1,4 +1,4 @@
-"""KL211 to KL213, KL215 and KL216: how memory is reached."""
+"""KL211 to KL213, KL215 and KL216: memory access patterns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from kernel_lsp.rules.rule import Hit
 
 N_BANKS = 32
 BANK_BYTES = 4
-"""Shared memory has 32 banks of 4 bytes (CUDA C++ Programming Guide, compute capability 5.x and later)."""
+"""Width of a shared-memory bank in bytes. There are 32 banks (CUDA C++ Programming Guide, compute capability 5.x and
+later)."""
 _WIDE_CASTS = ("size_t", "long long", "int64_t", "uint64_t", "ptrdiff_t", "long")
 _WIDE_LITERAL = re.compile(r"\b\d[\d'a-fA-FxX]*[uU]?[lL]")
 
@@ -251,7 +252,7 @@ def narrow_loopindex_of(function: Function) -> Iterator[Hit]:
 
 
 def _compared_grid_indices(function: Function) -> Iterator[tuple[Variable, Variable]]:
-    """Yield each `int` that numbers the threads of the grid with the 64-bit parameter that bounds it."""
+    """Yield each `int` grid index with the 64-bit parameter that bounds it."""
     found: dict[int, tuple[Variable, Variable]] = {}
     for condition in function.conditions():
         comparison = condition.named_children[0] if condition.type == "condition_clause" else condition
@@ -268,7 +269,7 @@ def _compared_grid_indices(function: Function) -> Iterator[tuple[Variable, Varia
 
 
 def _has_full_rows(function: Function, tile: Variable) -> bool:
-    """A shared array of 4-byte elements whose rows fill the banks."""
+    """Return whether a shared array of 4-byte elements has rows that span all banks."""
     if not tile.is_shared or len(tile.sizes) < 2 or type_bytes(tile.element) != BANK_BYTES:
         return False
     width = function.constant(tile.sizes[-1])
@@ -276,7 +277,7 @@ def _has_full_rows(function: Function, tile: Variable) -> bool:
 
 
 def _padding_fix(function: Function, tile: Variable) -> tuple[QuickFix, ...]:
-    """One more element per row, when the tile is only ever used with all its indices."""
+    """Return a fix that pads each row by one element, if the tile is only used with all its indices."""
     size = tile.sizes[-1]
     if size is None:
         return ()
@@ -296,7 +297,8 @@ def _is_in_registers(array: Variable) -> bool:
 
 
 def _is_runtime_value(function: Function, index: Variable) -> bool:
-    """An index that no unrolling makes constant: loaded from memory, a parameter, or counted to such a size."""
+    """Return whether unrolling cannot make the index constant: it is loaded, a parameter, or counts up to such a
+    value."""
     if is_loop_variable(function, index):
         return False
     if index in function.parameters:
@@ -309,7 +311,7 @@ def _is_runtime_value(function: Function, index: Variable) -> bool:
 
 
 def _changed_in(function: Function, loop: Node) -> frozenset[str]:
-    """The names that change within the loop, and the ones declared there."""
+    """Return the names that are modified or declared within the loop."""
     cache = function.caches.setdefault("changed", {})
     if loop.id not in cache:
         cache[loop.id] = function.written_in(loop) | function.declared_in(loop)
@@ -317,7 +319,7 @@ def _changed_in(function: Function, loop: Node) -> frozenset[str]:
 
 
 def _narrow_product(function: Function, value: Node) -> Node | None:
-    """``blockIdx.x * n`` of 32-bit factors, at the top of the value or in a sum."""
+    """Return the 32-bit product ``blockIdx.x * n`` that is the value, or an operand of its sum."""
     node: Node | None = value
     for _ in range(8):
         if node is None or node.type not in ("binary_expression", "parenthesized_expression"):
@@ -335,7 +337,7 @@ def _narrow_product(function: Function, value: Node) -> Node | None:
 
 
 def _first_factor(product: Node) -> Node | None:
-    """The first factor of ``a * b * c``: products are computed from the left."""
+    """Return the leftmost factor of ``a * b * c``, which is evaluated first."""
     left = product.child_by_field_id(fields.LEFT)
     while left is not None and left.type == "binary_expression":
         left = left.child_by_field_id(fields.LEFT)

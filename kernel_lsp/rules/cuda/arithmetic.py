@@ -1,4 +1,4 @@
-"""KL222 to KL226: arithmetic that is slower or less exact than it looks."""
+"""KL222 to KL226: arithmetic with a hidden cost in speed or accuracy."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def half_accumulator(function: Function) -> Iterator[Hit]:
 
 
 def _small_exponent(text: str) -> int | None:
-    """2, 3 or 4 written as a float or integer."""
+    """Return 2, 3 or 4, written as a float or integer; None for other text."""
     match = re.fullmatch(r"([234])(?:\.0*)?[fF]?", text)
     return int(match[1]) if match else None
 
@@ -227,7 +227,7 @@ _SIZES_OF_LAUNCH = re.compile(r"(?:blockDim|gridDim)\s*\.\s*[xyz]")
 
 
 def _divides_at_run_time(function: Function, node: Node) -> bool:
-    """Whether it is an integer division by a variable or by a size of the launch, which the compiler does not know."""
+    """Return whether this is an integer division by a variable or launch dimension, unknown at compile time."""
     right = node.child_by_field_id(fields.RIGHT)
     dividend, divisor = function.variable(node.child_by_field_id(fields.LEFT)), function.variable(right)
     are_integers = function.operator(node) == "%" or (dividend is not None and dividend.is_integer)
@@ -240,7 +240,7 @@ def _divides_at_run_time(function: Function, node: Node) -> bool:
 
 
 def _is_declared_constant(function: Function, value: Node | None) -> bool:
-    """A local name for a constant or for a template parameter, which the compiler knows."""
+    """Return whether the value is a local name for a constant or template parameter, known at compile time."""
     if value is None:
         return False
     names = function.names_in(value)
@@ -248,7 +248,7 @@ def _is_declared_constant(function: Function, value: Node | None) -> bool:
 
 
 def _in_loop_body(function: Function, node: Node) -> bool:
-    """In the body of a loop, and not computable before it: one operand changes there."""
+    """Return whether the node is in a loop body and not loop-invariant: the loop modifies one of its operands."""
     loop = function.loop_around(node)
     body = None if loop is None else loop.child_by_field_id(fields.BODY)
     if loop is None or body is None or not body.start_byte <= node.start_byte < body.end_byte:

@@ -1,4 +1,4 @@
-"""KL218 and KL219: indices beyond the ends of arrays whose sizes the text says, and racy updates by loaded indices."""
+"""KL218 and KL219: out-of-bounds indices of arrays with known sizes, and racy updates at data-dependent indices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kernel_lsp.rules.finding import QuickFix
 from kernel_lsp.rules.rule import Hit
 
 MAX_STEPS = 8
-"""Names and sums that an index is followed through."""
+"""Maximum names and sums that an index is traced through."""
 _UPDATES = ("+=", "-=", "*=", "|=", "&=", "^=")
 _ATOMICS = {"+=": "atomicAdd", "-=": "atomicSub", "|=": "atomicOr", "&=": "atomicAnd", "^=": "atomicXor"}
 _SUMMED = ("int", "unsigned", "unsigned int", "float", "double", "uint32_t")
@@ -104,8 +104,8 @@ def racy_update(function: Function) -> Iterator[Hit]:
 
 
 def thread_reaches(function: Function) -> Iterator[tuple[Node, int, int]]:
-    """Yield unguarded accesses to shared arrays by the thread's own number, its axis, and how many threads along it
-    the array has room for."""
+    """Yield unguarded accesses to shared arrays by thread index, with the axis and the array's extent in threads
+    along it."""
     for subscript in function.subscripts:
         array = _sized_array(function, subscript)
         if array is None or not array.is_shared:
@@ -124,7 +124,7 @@ def thread_reaches(function: Function) -> Iterator[tuple[Node, int, int]]:
 
 @dataclass(frozen=True)
 class _Place:
-    """An index as a counter (None for a constant) and what is added to it."""
+    """An index split into a counter (None for a constant) and an offset."""
 
     counter: Node | None
     offset: int
@@ -207,7 +207,7 @@ def _sum_of(function: Function, node: Node, depth: int) -> _Place | None:
 
 
 def _is_guarded(function: Function, access: Node, counter: Node) -> bool:
-    """Whether a condition may keep a thread, or an iteration, from the access."""
+    """Return whether a condition may exclude a thread or an iteration from the access."""
     names = function.names_in(counter)
     variable = function.variable(counter)
     for condition in conditions_around(function, access):
@@ -223,14 +223,14 @@ def _is_guarded(function: Function, access: Node, counter: Node) -> bool:
 
 
 def _is_head_of(function: Function, condition: Node, variable: Variable) -> bool:
-    """Whether it is the condition of the loop that declares the variable."""
+    """Return whether this is the condition of the loop that declares the variable."""
     loop = function.parent(variable.declaration)
     head = None if loop is None else loop.child_by_field_id(fields.CONDITION)
     return head is not None and head.id == condition.id
 
 
 def _counted(function: Function, counter: Node, size: Node | None) -> tuple[int | None, int | None, bool]:
-    """Return the first and last value of a loop that counts up by one, and whether it counts to the size itself."""
+    """Return the first and last value of a loop that counts up by one, and whether its bound is the array's size."""
     variable = function.variable(counter)
     loop = None if variable is None else function.parent(variable.declaration)
     condition = None if loop is None else loop.child_by_field_id(fields.CONDITION)
@@ -248,7 +248,7 @@ def _counted(function: Function, counter: Node, size: Node | None) -> tuple[int 
 
 
 def _fixes(function: Function, access: Node) -> Iterator[QuickFix]:
-    """Yield ``i > 0 ? tile[i - 1] : 0`` for a value that is read, and `<` for a loop that goes one too far."""
+    """Yield fixes: ``i > 0 ? tile[i - 1] : 0`` for a read, and `<` for a loop with an off-by-one bound."""
     parsed, index = function.file.parsed, indices_of(access)[0]
     place = _place(function, index, 0)
     if place is None or place.counter is None:
@@ -272,7 +272,7 @@ def _fixes(function: Function, access: Node) -> Iterator[QuickFix]:
 
 
 def _reads_itself(function: Function, update: Node, target: Node) -> bool:
-    """``a[i] += x``, ``a[i]++`` and ``a[i] = a[i] + x``."""
+    """Return whether the update is a read-modify-write: ``a[i] += x``, ``a[i]++`` or ``a[i] = a[i] + x``."""
     if update.type == "update_expression" or function.operator(update) in _UPDATES:
         return True
     right, text = update.child_by_field_id(fields.RIGHT), function.source(target)
@@ -280,7 +280,7 @@ def _reads_itself(function: Function, update: Node, target: Node) -> bool:
 
 
 def _is_by_data(function: Function, target: Node) -> bool:
-    """Whether the element is chosen by what a thread loaded, and by nothing else that differs between threads."""
+    """Return whether only loaded values make the element differ between threads."""
     chosen = False
     for index in indices_of(target):
         loads = list(function.subscripts.within(index))
@@ -294,7 +294,7 @@ def _is_by_data(function: Function, target: Node) -> bool:
 
 
 def _is_loaded(function: Function, name: str) -> bool:
-    """Whether all that a variable is set to is loaded at an index of the thread's own."""
+    """Return whether every value of the variable is loaded at a thread-dependent index."""
     values = [value for variable in function.named(name) for value in values_of(variable)]
     return bool(values) and all(
         any(depends_on_thread(function, load) for load in function.subscripts.within(value)) for value in values

@@ -59,7 +59,7 @@ def same_address_atomic(function: Function) -> Iterator[Hit]:
 
 
 def _is_one_place(function: Function, address: Node) -> bool:
-    """Whether all threads of a block mean the same element of global memory."""
+    """Return whether all threads of a block address the same element of global memory."""
     pointers = [v for name in function.names_in(address) for v in function.named(name) if v.is_pointer]
     return bool(pointers) and all(map(partial(_is_global, function), pointers)) and is_uniform(function, address)
 
@@ -68,11 +68,11 @@ def _is_global(function: Function, pointer: Variable) -> bool:
     return reach_of_variable(function, pointer) is not None
 
 
-# --- who comes there
+# --- threads that reach the call
 
 
 def _is_for_few_threads(function: Function, call: Node) -> bool:
-    """Whether a condition around the call, or a way out in front of it, leaves few threads of a block."""
+    """Return whether a guard around the call, or an early return before it, leaves few threads of a block."""
     is_count = function.callee(call) in _COUNTS
     branches = [branch for branch in function.branches_around(call) if branch.type == "if_statement"]
     conditions = filter(None, [branch.child_by_field_id(fields.CONDITION) for branch in branches])
@@ -82,8 +82,9 @@ def _is_for_few_threads(function: Function, call: Node) -> bool:
 
 
 def _leaves_few(function: Function, condition: Node, *, is_count: bool, depth: int = 0) -> bool:
-    """Whether few threads meet the condition, or it cannot be said. What compares numbers that were read lets many
-    through: that counts for a sum (`is_count`), while of a maximum such a condition keeps most threads away."""
+    """Return whether few threads satisfy the condition, or the condition is undecidable. A comparison of loaded
+    values admits many threads, which matters for a sum (`is_count`). For a maximum such a condition excludes most
+    threads."""
     node = _bare(condition)
     variable = function.variable(node)
     if variable is not None and variable.value is not None and not variable.writes and depth < MAX_DEPTH:
@@ -107,7 +108,7 @@ def _leaves_few(function: Function, condition: Node, *, is_count: bool, depth: i
 
 
 def _bare(condition: Node) -> Node:
-    """The condition without its brackets."""
+    """Return the condition without its parentheses."""
     node = condition
     while node.type in ("condition_clause", "parenthesized_expression") and node.named_child_count == 1:
         node = node.named_children[0]
@@ -115,7 +116,7 @@ def _bare(condition: Node) -> Node:
 
 
 def _first_way_out(function: Function) -> int:
-    """Where the first branch ends by which most threads return; behind the body without one."""
+    """Return the end of the first branch in which most threads return, or one past the end of the body."""
     cache = function.caches.setdefault("way out", {})
     if not cache:
         exits = [branch for branch in function.branches if function.returns.within(branch)]
@@ -125,7 +126,8 @@ def _first_way_out(function: Function) -> int:
 
 
 def _is_way_out(function: Function, branch: Node) -> bool:
-    """``if (threadIdx.x != 0) return;`` and ``if (lane) return;``."""
+    """Return whether the condition makes most threads return: ``if (threadIdx.x != 0) return;`` or
+    ``if (lane) return;``."""
     condition = branch.child_by_field_id(fields.CONDITION)
     node = None if condition is None else _bare(condition)
     return node is not None and ("!=" in function.source(node) or node.type in ("identifier", "field_expression"))

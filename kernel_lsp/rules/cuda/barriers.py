@@ -1,4 +1,4 @@
-"""KL202 and KL203: barriers that not all threads of a block reach."""
+"""KL202 and KL203: barriers in divergent control flow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from kernel_lsp.rules.rule import Hit
 _ROUNDING = re.compile(r"blockDim|[Rr]ound|[Cc]eil|\bBLOCK")
 _BARRIER_WORDS = "__syncthreads cg::sync __barrier_sync .sync"
 _BRANCH = r"[ifwsd?](?:(?<=\?)|(?<=\bi)f\b|(?<=\bf)or\b|(?<=\bw)hile\b|(?<=\bs)witch\b|(?<=\bd)o\b)"
-"""What a branch or loop begins with. It begins with a character, which a search is fast for, and looks behind it."""
+"""Matches the start of a branch or loop. It begins with a character class, which makes the search fast, and then
+looks behind."""
 
 
 @declare(
@@ -109,7 +110,7 @@ def barrier_after_return(kernel: Function) -> Iterator[Hit]:
             break
 
 
-# --- below: what the rules ask
+# --- below: helpers of the rules
 
 
 def _divergent_condition(function: Function, node: Node) -> Node | None:
@@ -118,7 +119,8 @@ def _divergent_condition(function: Function, node: Node) -> Node | None:
 
 
 def _has_rounded_limit(function: Function, condition: Node) -> bool:
-    """``i < limit`` with a limit that is rounded up to whole blocks: then all threads do the same rounds."""
+    """Return whether the limit of ``i < limit`` is rounded up to whole blocks, so that all threads run the same
+    iterations."""
     right = condition.child_by_field_id(fields.RIGHT)
     variable = function.variable(right)
     value = "" if variable is None or variable.value is None else function.source(variable.value)

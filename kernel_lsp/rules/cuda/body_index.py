@@ -1,4 +1,4 @@
-"""What a function has by its tree alone: the same for all functions whose texts have one shape."""
+"""Index a function by its syntax tree alone. Functions whose texts share one shape share the index."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ NO_SPANS = Spans(array(OFFSETS), array(OFFSETS))
 
 
 class Inside:
-    """The nodes of a function with this declarator and body, each list in the order of the text. What it gives is not
-    to be changed."""
+    """The nodes of a function with this declarator and body, each list in source order. Callers must not modify the
+    results."""
 
     def __init__(self, declarator: Node, body: Node) -> None:
         self.declarator, self.body = declarator, body
         self.parents: dict[int, Node | None] = {}
-        """What is known of the node around each."""
+        """The known parents, by node id."""
         self.ordered: dict[str, Found] = {}
         self.around_operators: dict[str, Found] = {}
         self.spans: dict[str, Spans] | None = None
-        """Where the nodes of every `NodesOf` stand, if that is known from the tree before an edit."""
+        """The spans of every `NodesOf`, if they are known from the tree before an edit."""
 
     @once
     def captured(self) -> dict[str, list[Node]]:
@@ -44,22 +44,22 @@ class Inside:
         return captured_in(self.body)
 
     def nodes(self, name: str) -> Found:
-        """Those of the `NodesOf` of this name; the operators of a `BinariesWith`."""
+        """Return the nodes of the `NodesOf` with this name, or the operators of a `BinariesWith`."""
         found = self.ordered.get(name)
         if found is None:
             found = self.ordered[name] = self._found(name)
         return found
 
     def binaries(self, name: str) -> Found:
-        """The binary expressions of the `BinariesWith` of this name."""
+        """Return the binary expressions of the `BinariesWith` with this name."""
         found = self.around_operators.get(name)
         if found is None:
             found = self.around_operators[name] = FoundNodes(binaries_around(self.nodes(name)))
         return found
 
     def carry(self, old: Inside, window: Window) -> None:
-        """Know of the nodes where they stand from the same function before an edit, which changed it at `window` or not
-        at all. Only where the old one's were known or read."""
+        """Rebase the node spans of the same function before an edit, which changed it at `window` or not at all.
+        Applies only if the old spans are known or the old nodes were read."""
         if old.spans is None and "captured" not in old.__dict__:
             return
         before = old.all_spans()
@@ -75,21 +75,21 @@ class Inside:
         }
 
     def all_spans(self) -> dict[str, Spans]:
-        """Of every `NodesOf` that has any."""
+        """Return the spans of every non-empty `NodesOf`."""
         if self.spans is None:
             start = self.body.start_byte
             self.spans = {name: spans_of(self.nodes(name), start) for name in self.captured}
         return self.spans
 
     def without_nodes(self) -> Inside:
-        """The same with no more than where the nodes stand: in long functions they take megabytes."""
+        """Return a copy that keeps only the spans. In long functions the nodes take megabytes."""
         inside = Inside(self.declarator, self.body)
         if self.spans is not None or "captured" in self.__dict__:
             inside.spans = self.all_spans()
         return inside
 
     def parent(self, node: Node | None) -> Node | None:
-        """The node around `node`, None for the body itself."""
+        """Return the parent of `node`, None for the body itself."""
         if node is None or node.id == self.body.id:
             return None
         cache, key = self.parents, node.id
@@ -99,8 +99,8 @@ class Inside:
 
     @once
     def all_parents(self) -> dict[int, Node | None]:
-        """The node around each node of the body. The tree finds one parent from its root down, which takes as long as
-        it is deep: where code is nested beyond all measure, one walk that notes them all is much faster."""
+        """The parent of each node in the body. A tree finds a parent from its root in time proportional to the
+        depth. For deeply nested code one walk that records all parents is much faster."""
         found: dict[int, Node | None] = {}
         waiting = [self.body]
         while waiting:
@@ -112,20 +112,20 @@ class Inside:
 
     @once
     def parameters(self) -> list[Declarator]:
-        """Those of the parameters."""
+        """The declarators of the parameters."""
         return list(parameters_of(self.declarator, self.body))
 
     @once
     def locals(self) -> list[Declarator]:
-        """Those of the variables in the body."""
+        """The declarators of the local variables."""
         return [d for node in self.nodes("declarations") for d in declarators_of(node, self._block_of(node))]
 
     @once
     def writes(self) -> list[tuple[Node, Node]]:
-        """Each assignment and update of a name, with the name."""
+        """Each assignment or update of a name, with the name."""
         return list(self._writes())
 
-    # --- below: what these are made of
+    # --- below: helpers of the index
 
     def _found(self, name: str) -> Found:
         if self.spans is None:
@@ -135,7 +135,7 @@ class Inside:
         )
 
     def _block_of(self, declaration: Node) -> Node:
-        """Where the names of the declaration end."""
+        """Return the block in which the declared names are visible."""
         block = self.parent(declaration)
         if block is not None and block.type == "condition_clause":
             block = self.parent(block)

@@ -1,4 +1,4 @@
-"""KL201: the check of an index against the size."""
+"""KL201: missing bounds checks."""
 
 from __future__ import annotations
 
@@ -67,17 +67,17 @@ def missing_bound_check(kernel: Function) -> Iterator[Hit]:
         yield hit(file, access, "missing bounds check on this index", *_bound_fix(kernel, access))
 
 
-# --- below: what the rules ask
+# --- below: helpers of the rules
 
 
 def _takes_no_size(kernel: Function) -> bool:
-    """A size that is no parameter is a constant: the launch may fit it exactly."""
+    """Return whether no parameter is a size. The size is then a constant, and the launch may match it exactly."""
     return bool(kernel.lambdas) or not any(parameter.is_integer for parameter in kernel.parameters)
 
 
 def _unchecked_dims(kernel: Function) -> frozenset[str]:
-    """Those of x, y and z along which block and thread number something that no condition and no clamp asks for, by any
-    way; none where one asks a group of threads for its number."""
+    """Return the dims x, y and z whose block and thread indices no condition or clamp depends on, even transitively.
+    The set is empty where a condition uses the thread's rank in a cooperative group."""
     unchecked = {dim for dim in "xyz" if f"threadIdx.{dim}" in kernel.text and f"blockIdx.{dim}" in kernel.text}
     if unchecked:
         for source, dim in _numbers_in(kernel, [*kernel.conditions(), *_clamps(kernel)]):
@@ -93,7 +93,7 @@ def _clamps(kernel: Function) -> list[Node]:
 
 
 def _indexed_by_number(kernel: Function) -> Iterator[Node]:
-    """The subscripts of parameters in whose text names depend on the block, and others on the thread."""
+    """Yield the parameter subscripts that mention both block-dependent and thread-dependent names."""
     threads, blocks, subscripts = thread_names(kernel), block_names(kernel), kernel.subscripts
     arrays = tuple([parameter.name for parameter in kernel.parameters if parameter.is_pointer])
     others: set[str] = set()
@@ -107,7 +107,8 @@ def _indexed_by_number(kernel: Function) -> Iterator[Node]:
 
 
 def _is_global_access(kernel: Function, subscript: Node, dims: frozenset[str]) -> bool:
-    """``p[i]`` of a pointer parameter, where i numbers blocks and threads along one of the dims."""
+    """Return whether this is ``p[i]`` of a pointer parameter, with i derived from block and thread indices along one
+    of the dims."""
     array = kernel.variable(subscript.child_by_field_id(fields.ARGUMENT))
     if array is None or array not in kernel.parameters or not array.is_pointer:
         return False
@@ -122,8 +123,8 @@ def _is_global_access(kernel: Function, subscript: Node, dims: frozenset[str]) -
 
 
 def _has_number_along(kernel: Function, index: Node, dims: frozenset[str]) -> bool:
-    """Whether the index, or a value that it is made of, depends on the block's and the thread's number along one of the
-    dims, and on no other."""
+    """Return whether the index depends, even transitively, on the block and thread index along one of the dims and
+    on no other dim."""
     wanted = [{("threadIdx", dim), ("blockIdx", dim)} for dim in dims]
     found = set(_numbers_in(kernel, [index]))
     if not any(pair <= found for pair in wanted):
@@ -133,12 +134,12 @@ def _has_number_along(kernel: Function, index: Node, dims: frozenset[str]) -> bo
 
 
 def _names_behind(kernel: Function, node: Node) -> set[str]:
-    """The names that the value is made of, by any way."""
+    """Return the names that the value depends on, transitively."""
     return _names_of_values(kernel, kernel.names_in(node))
 
 
 def _names_of_values(kernel: Function, names: Iterable[str]) -> set[str]:
-    """These names and those that their values are made of."""
+    """Return these names and all names that their values depend on."""
     given, seen = given_values(kernel), set(names)
     waiting = [*seen]
     while waiting:
@@ -151,8 +152,8 @@ def _names_of_values(kernel: Function, names: Iterable[str]) -> set[str]:
 
 
 def _numbers_in(kernel: Function, nodes: list[Node]) -> Iterator[tuple[str, str]]:
-    """The block's and the thread's numbers on which the values depend, by any way, as ``("blockIdx", "x")``; those of
-    groups of threads as ``("thread_rank", "")``."""
+    """Yield the block and thread indices that the values depend on, transitively, as ``("blockIdx", "x")``. Ranks in
+    cooperative groups are ``("thread_rank", "")``."""
     named: set[str] = set()
     for node in nodes:
         names = kernel.names_in(node)
@@ -166,14 +167,14 @@ def _numbers_in(kernel: Function, nodes: list[Node]) -> Iterator[tuple[str, str]
 
 
 def _numbers_of(kernel: Function, node: Node, names: frozenset[str]) -> Iterator[tuple[str, str]]:
-    """Those that a value mentions itself."""
+    """Yield the block and thread indices that the value mentions directly."""
     if not names.isdisjoint(_SOURCES):
         yield from _NUMBERS.findall(kernel.source(node))
         yield from ((name, "") for name in names & _GROUP_NUMBERS)
 
 
 def _bound_fix(kernel: Function, access: Node) -> tuple[QuickFix, ...]:
-    """``if (i >= n) return;`` when there is one index variable and one integer parameter."""
+    """Return the fix ``if (i >= n) return;`` if there is one index variable and one integer parameter."""
     sizes = [parameter for parameter in kernel.parameters if parameter.is_integer]
     indices = access.child_by_field_id(fields.INDICES)
     names = [] if indices is None else [node for node in indices.named_children if node.type == "identifier"]

@@ -1,4 +1,4 @@
-"""Which conditions decide whether a thread comes to a place."""
+"""Find the conditions that control whether a thread reaches a node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kernel_lsp.rules.cuda.model import Function
 
 
 def conditions_around(function: Function, node: Node) -> Iterator[Node]:
-    """The conditions of the branches and loops that hold the node, not those whose head it is in."""
+    """Yield the conditions of enclosing branches and loops, except those whose head contains the node."""
     place = node.start_byte
     for branch in function.branches_around(node):
         condition = branch.child_by_field_id(fields.CONDITION)

@@ -1,4 +1,4 @@
-"""What is found in a function's body by its text, since there is little of it among many nodes."""
+"""Find rare constructs of a function body by text search, which is faster than a walk over its many nodes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _QUOTIENT_TOKENS = ("/", "%")
 
 
 def next_mention(data: bytes, word: bytes, start: int, end: int) -> int:
-    """The first place in the bytes ``[start, end)`` where the name stands other than as a field, -1 without one. A
-    search for the text, since a pattern for each name would have to be compiled."""
+    """Return the first position in the bytes ``[start, end)`` where the name occurs other than as a field, -1
+    without one. A plain text search avoids compiling a pattern per name."""
     start = data.find(word, start, end)
     while start >= 0:
         after = start + len(word)
@@ -29,14 +29,14 @@ def next_mention(data: bytes, word: bytes, start: int, end: int) -> int:
 
 
 def quotients_in(body: Node, data: bytes) -> list[Node]:
-    """The divisions and remainders in a body, in the order of the text."""
+    """Return the divisions and remainders of a body in source order."""
     places = [match.start() for match in _QUOTIENT.finditer(data, body.start_byte, body.end_byte)]
     tokens = [body.descendant_for_byte_range(place, place + 1) for place in places]
     return binaries_around([token for token in tokens if token is not None and token.type in _QUOTIENT_TOKENS])
 
 
 def numbers_in(body: Node, places: list[int]) -> list[Node]:
-    """The number literals in a body at those of the places, which are in order, that lie in it."""
+    """Return the number literals of a body at the given positions, which are in order."""
     first = bisect_left(places, body.start_byte)
     if first == len(places) or places[first] >= body.end_byte:
         return []

@@ -1,4 +1,4 @@
-"""Runs every rule over a CUDA file. What was found in a function is kept until its text changes."""
+"""Run every rule over a CUDA file. Findings of a function are cached until its text changes."""
 
 from __future__ import annotations
 
@@ -62,25 +62,27 @@ _NEEDED_WORDS = {
 _ALL_NEEDED_WORDS = frozenset(word for words in _NEEDED_WORDS.values() for word in words)
 RULES = tuple(sorted((check.rule for check in (*FUNCTION_CHECKS, *FILE_CHECKS)), key=lambda rule: rule.code))
 FOLDED, FOLDED_FROM = frozenset(("KL240", "KL241", "KL250")), 3
-"""Codes that whole files have on many lines: from so many findings on they are one, with related places."""
+"""Codes that repeat on many lines, and the number of findings from which they fold into one with related locations."""
 MAX_FINDINGS = 500
-"""Of one file: an editor shows no more of use."""
+"""Maximum findings per file. An editor shows no more usefully."""
 SOON_S = 0.03
-"""After parsing: with that, a third of the 150 ms that somebody who types should wait at most."""
+"""Time limit in seconds after parsing, before early findings are reported. With parsing it takes a third of the 150
+ms that typing should wait at most."""
 MAX_KEPT_FUNCTIONS, MAX_KEPT_BYTES = 16384, 8 << 20
-"""Of all files together: three files of 5,000 lines with a function on each. With its text as the key; eight files of
-5,000 lines fit, with as many findings as are shown."""
+"""Maximum cached functions and bytes over all files. The count covers three files of 5,000 lines with a function on
+each line. The bytes include the texts, which are the keys: eight files of 5,000 lines fit, with the maximum number
+of findings."""
 
 
 @uncollected
 def check(text: str, *, tree: ParsedCuda | None = None, soon: Soon | None = None) -> tuple[RuleFinding, ...]:
-    """What the rules find in a `.cu` or `.cuh` file, in the order of the text. Never raises.
+    """Return the findings in a `.cu` or `.cuh` file in source order. Never raises.
 
-    `tree` is a parse that the caller keeps (`parse(text, previous)` after each edit); it is used if it is of the same
-    text. The launch plan's own findings are among the rules (KL235 to KL237): no one else need report them. A line that
-    ends in ``// NOLINT`` or ``// NOLINT(KL205)`` is left out, all of it or that code.
+    `tree` is a parse that the caller keeps (`parse(text, previous)` after each edit). It is used only if it matches the
+    text. Findings of the launch plan are included (KL235 to KL237), so no other caller needs to report them. A line
+    that ends in ``// NOLINT`` or ``// NOLINT(KL205)`` suppresses all findings or those of that code.
 
-    Where a check takes longer than `SOON_S`, `soon` is called once at most, with what was found so far.
+    If a check takes longer than `SOON_S`, `soon` is called at most once with the findings so far.
     """
     started_s = monotonic()
     parsed = tree if tree is not None and tree.text == text else parse(text)
@@ -101,20 +103,21 @@ def check(text: str, *, tree: ParsedCuda | None = None, soon: Soon | None = None
 
 
 Soon = Callable[[tuple[RuleFinding, ...]], None]
-"""Hears of findings before the check is done."""
+"""Callback that receives the early findings before the check is done."""
 
 
-# --- below: functions that were seen before
+# --- below: cache of analysed functions
 
 
 def _tell(soon: Soon, functions: list[FunctionFacts], parsed: ParsedCuda) -> None:
-    """What is to be shown of these functions, if anything: an empty list would say that there is nothing to find."""
+    """Report the early findings of these functions. No finding means no call: an empty list would mean that the code
+    is clean."""
     if early := _shown([finding for function in functions for finding in function.findings], parsed):
         soon(early)
 
 
 def _shown(found: list[RuleFinding], parsed: ParsedCuda) -> tuple[RuleFinding, ...]:
-    """In order, without the silenced ones, and no more than are of use."""
+    """Return the findings in source order, without suppressed ones and up to the maximum."""
     ordered = in_order(found)
     if b"NOLINT" in parsed.data:
         ordered = [finding for finding in ordered if not _is_silenced(finding, parsed)]
@@ -122,25 +125,25 @@ def _shown(found: list[RuleFinding], parsed: ParsedCuda) -> tuple[RuleFinding, .
 
 
 Facts = tuple[FunctionFacts, ...]
-"""Those of one definition, none when it has no readable body."""
+"""The facts of one definition, empty without a readable body."""
 Placed = tuple[int, Facts]
-"""Facts with the first line of their definition."""
+"""The first line of a definition, with its facts."""
 
 
 def _n_bytes_of(key: tuple, placed: Placed) -> int:
-    """The text, and what was found in it."""
+    """Return the bytes of an entry: its text and its findings."""
     return len(key[1]) + FINDING_BYTES * sum(len(facts.findings) for facts in placed[1])
 
 
 _kept: Kept[tuple, Placed] = Kept(MAX_KEPT_FUNCTIONS, MAX_KEPT_BYTES, _n_bytes_of)
-"""By all that the rules about one function look at, and how it was read."""
+"""Cached facts, by everything that the rules about one function depend on, including the parse."""
 _DIGITS = re.compile(rb"\d")
 
 
 class _Reading:
-    """One file, function by function. `is_full` says that all findings that will be shown are found. `alike` has the
-    facts of this file by all but the function's own name, `selected` the checks for a kind of function by the words
-    that it has."""
+    """One file, analysed function by function. `is_full` means that all findings that will be shown are known.
+    `alike` caches the facts of this file by everything except the function's own name. `selected` caches the checks
+    by the function's kind and words."""
 
     def __init__(self, outline: Outline) -> None:
         self.outline = outline
@@ -153,8 +156,8 @@ class _Reading:
         self.visible = (outline.fits_its_launches, outline.unchecked_kernels, _interned(outline.context))
 
     def all_facts(self) -> Iterator[FunctionFacts]:
-        """The facts of every function. Functions behind the one that has the last finding to be shown are not checked:
-        what is found in them stands behind it."""
+        """Yield the facts of every function. Functions after the last finding that will be shown are not checked,
+        because their findings come later in the text."""
         n_open = MAX_FINDINGS
         may_be_silenced = b"NOLINT" in self.outline.parsed.data
         for file, definition in self.outline.definitions:
@@ -164,7 +167,7 @@ class _Reading:
             self.is_full = n_open <= 0 and not may_be_silenced
 
     def facts(self, file: CudaFile, definition: Definition) -> Facts:
-        """Those of a definition, new or kept."""
+        """Return the facts of a definition, new or cached."""
         first_line, column = file.parsed.position(definition.outer.start_byte)
         key = self.key(file, definition, column)
         kept = _kept.get(key)
@@ -188,14 +191,14 @@ class _Reading:
         )
 
     def repeated(self, file: CudaFile, definition: Definition) -> tuple[RepeatedArgument, ...]:
-        """What launches of the kernel pass twice."""
+        """Return the buffers that launches of the kernel pass twice."""
         known = self.outline.repeated_arguments
         name = definition.plain_name if known else None
         return () if name is None else known.get(file.source(name), ())
 
     def first_facts(self, file: CudaFile, definition: Definition, key: tuple, first_line: int) -> Facts:
-        """The facts of a function that was never seen: those of another with as long a name, if only the digits in the
-        names differ."""
+        """Return the facts of an uncached function. Functions share facts if their names have equal length and
+        differ only in digits."""
         name = definition.plain_name
         if name is None or _DIGITS.search(file.parsed.data, name.start_byte, name.end_byte) is None:
             return self.read(file, definition)
@@ -210,8 +213,8 @@ class _Reading:
         return tuple(replace(facts, name=renamed) for facts in _moved(self.alike[shared], first_line))
 
     def key_but_name(self, file: CudaFile, definition: Definition, name: Node, key: tuple) -> tuple | None:
-        """The key without the digits in the function's name. None where the name is mentioned again: what rules say may
-        then have to do with it. Words that rules look for in the text are in both names or in none."""
+        """Return the key without the digits in the function's name. None where the name occurs again, since findings
+        may depend on it. The words that rules search for are in both names or in neither."""
         is_full, code, *others = key
         first = definition.outer.start_byte
         start, end = name.start_byte - first, name.end_byte - first
@@ -222,7 +225,7 @@ class _Reading:
         return is_full, code[:start], _DIGITS.sub(b"0", text), code[end:], is_declared, *others
 
     def read(self, file: CudaFile, definition: Definition) -> Facts:
-        """The facts with all that the rules find, as long as that is shown."""
+        """Return the facts with the findings of all rules, as long as more findings can be shown."""
         try:
             return self.read_once(file, definition)
         except Lost:
@@ -230,7 +233,8 @@ class _Reading:
             return self.read_once(file, definition)
 
     def read_once(self, file: CudaFile, definition: Definition) -> Facts:
-        """The same, if what was carried over from the tree before an edit holds."""
+        """Return the same facts, assuming that the data rebased from the tree before an edit is valid. Raises `Lost`
+        otherwise."""
         function = read_function(definition, file)
         if function is None:
             return ()
@@ -240,7 +244,7 @@ class _Reading:
         return (facts,)
 
     def findings(self, function: Function) -> list[RuleFinding]:
-        """What the rules find in one function."""
+        """Return the findings of the rules about one function."""
         found: list[RuleFinding] = []
         ends: dict[re.Pattern[str], int] = {}
         known = function.definition.found_patterns
@@ -255,7 +259,7 @@ class _Reading:
         return found
 
     def checks_for(self, function: Function) -> tuple[Check, ...]:
-        """Those for its kind that may find something in a text with its words."""
+        """Return the checks for the function's kind whose required words occur in its text."""
         kind, text = "kernel" if function.is_kernel else "device" if function.is_device else "host", function.text
         words = self.words[kind]
         key = kind, *[word in text for word in words]
@@ -275,7 +279,7 @@ def _moved(placed: Placed, first_line: int) -> Facts:
 
 @lru_cache(maxsize=16)
 def _interned(context: tuple) -> tuple:
-    """The first context that was equal: keys of one file then share it, and comparing them looks no further."""
+    """Return the first equal context. The keys of one file then share one object, which makes their comparison fast."""
     return context
 
 

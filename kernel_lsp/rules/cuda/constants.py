@@ -1,4 +1,4 @@
-"""The arithmetic of constant integer expressions."""
+"""Evaluate constant integer expressions."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 
 _INTEGER = re.compile(r"(?:0[xX][0-9a-fA-F']+|[0-9][0-9']*)[uUlL]*")
 _MAX_LITERAL = 40
-"""Characters. No number that means anything here is longer."""
+"""Maximum characters of a literal. No meaningful number is longer."""
 
 
 def integer_literal(text: str) -> int | None:
-    """``0x10u`` -> 16; None for a text that is no integer literal."""
+    """Return the value of an integer literal, such as 16 for ``0x10u``. None for other text."""
     if not _INTEGER.fullmatch(text) or len(text) > _MAX_LITERAL:
         return None
     digits = text.rstrip("uUlL").replace("'", "")
@@ -20,7 +20,7 @@ def integer_literal(text: str) -> int | None:
 
 
 def applied(operator: str, left: int, right: int) -> int | None:
-    """``left operator right`` as C computes it; None where that is undefined, or for other operators."""
+    """Return ``left operator right`` as C computes it. None for undefined results and other operators."""
     if operator in ("/", "%"):
         if right == 0:
             return None

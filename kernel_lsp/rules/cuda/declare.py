@@ -1,4 +1,4 @@
-"""How the rules of this language are declared, and short words that they share."""
+"""Declare the rules of this language, and share short helpers among them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ BARRIERS = frozenset(
 THREAD_WORDS = "threadIdx thread_rank thread_index"
 BLOCK_WORDS = "blockIdx block_rank group_index"
 LOOP_WORDS = "for while"
-"""What rules need: a `do` has a `while`, too."""
+"""Required words of the loop rules. A `do` loop contains `while`, too."""
 
 
 def launches_in(function: Function) -> list[Node]:
-    """The calls that are a ``kernel<<<grid, block>>>(...)``."""
+    """Return the ``kernel<<<grid, block>>>(...)`` calls."""
     return [
         call
         for call in function.calls_with(b"<<<")
@@ -38,12 +38,12 @@ def hit(file: CudaFile, node: Node, message: str, *fixes: QuickFix) -> Hit:
 
 
 def rewrite(file: CudaFile, node: Node, new_text: str) -> QuickFix:
-    """A safe fix that puts `new_text` in place of `node`."""
+    """Return a safe fix that replaces `node` with `new_text`."""
     return QuickFix(f"Replace with `{new_text}`", (file.parsed.replace(node, new_text),), True)
 
 
 def barriers_in(function: Function) -> list[Node]:
-    """The calls that all threads of the block must reach together."""
+    """Return the calls that all threads of the block must reach together."""
     known = function.caches.setdefault("barriers", {})
     if not known:
         known[0] = [call for call in function.calls_with(b"sync") if is_barrier(function, call)]
@@ -51,6 +51,6 @@ def barriers_in(function: Function) -> list[Node]:
 
 
 def is_barrier(function: Function, call: Node) -> bool:
-    """Whether all threads of the block must reach the call together."""
+    """Return whether all threads of the block must reach the call together."""
     name = function.callee(call)
     return name in BARRIERS or (name.endswith(".sync") and "block" in name)

@@ -1,4 +1,4 @@
-"""KL220 and KL221: doubles among floats that nobody asked for."""
+"""KL220 and KL221: unintended double precision among floats."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def double_function(function: Function) -> Iterator[Hit]:
 
 
 def _of_parameter(function: Function, number: Node, type_name: str) -> Hit:
-    """The literal beside a value of a type parameter, which may be double itself."""
+    """Return the hit for a literal combined with a value of a type parameter, which may be double itself."""
     text = function.source(number)
     fix = QuickFix(
         f"Write `{type_name}({text})`", (function.file.parsed.replace(number, f"{type_name}({text})"),), False
@@ -119,8 +119,8 @@ def _of_parameter(function: Function, number: Node, type_name: str) -> Hit:
 
 
 def _may_have_doubles(function: Function) -> bool:
-    """Device code with a double literal, perhaps, that never speaks of doubles: of floats, or of types that may be
-    floats."""
+    """Return whether device code may contain a double literal but never names `double`. Its values are floats, or
+    types that may be floats."""
     if not function.doubles or not function.is_on_device:
         return False
     text = function.text
@@ -129,8 +129,8 @@ def _may_have_doubles(function: Function) -> bool:
 
 
 def _promoted(function: Function, number: Node) -> str:
-    """What the literal makes double: arithmetic of floats, or of a type parameter; `UNKNOWN` for nothing that the text
-    says. Outside of templates whatever is no literal counts as a float."""
+    """Return the type that the literal promotes to double: float or a type parameter. `UNKNOWN` if the text does not
+    determine it. Outside of templates every non-literal counts as a float."""
     node = number
     for parent in function.around(number):
         if parent.type in ("unary_expression", "parenthesized_expression"):
@@ -156,21 +156,21 @@ def _if_type(met: str) -> str:
 
 
 def _met(function: Function, other: Node | None) -> str:
-    """The type of what a literal stands beside."""
+    """Return the type of the other operand of a literal."""
     if other is None or _is_constant_text(function.source(other)):
         return LITERAL
     return value_type(function, other) if function.is_template_of_types else FLOAT
 
 
 def _other_choice(choice: Node, node: Node) -> Node | None:
-    """The other branch of ``c ? x : 0.0``."""
+    """Return the other branch of ``c ? x : 0.0``."""
     branches = (choice.child_by_field_id(fields.CONSEQUENCE), choice.child_by_field_id(fields.ALTERNATIVE))
     others = [branch for branch in branches if branch is not None and branch.id != node.id]
     return others[0] if len(others) == 1 else None
 
 
 def _given_type(function: Function, call: Node) -> str:
-    """The type of the arguments that are no double literals; `UNKNOWN` without any."""
+    """Return the type of the arguments that are not double literals; `UNKNOWN` without any."""
     others = [a for a in function.arguments(call) if not _is_double(function, a)]
     if not others or not function.is_template_of_types:
         return FLOAT if others else UNKNOWN
@@ -209,7 +209,8 @@ def _float_call_fix(function: Function, call: Node, new_name: str, literals: lis
 
 
 def _is_float_call(function: Function, call: Node) -> bool:
-    """Whether every argument that is no literal is a float for sure; of integers the double overload may be meant."""
+    """Return whether every non-literal argument is provably a float. With integers the double overload may be
+    intended."""
     names = [a for a in function.arguments(call) if not _is_double(function, a)]
     return all(_is_float_value(function, node) for node in names)
 

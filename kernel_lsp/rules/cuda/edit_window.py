@@ -1,4 +1,4 @@
-"""What an edit leaves as it was: places in a text that are known stay known, but for those that it is near to."""
+"""Rebase known positions across an edit. Only positions near the edit are searched again."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 OFFSETS = "I"
-"""How places are kept: in 4 bytes each."""
+"""Array type code of offsets: 4 bytes each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Where two texts differ, and their trees: the bytes ``[start, old_end)`` of one became ``[start, new_end)``."""
+    """The difference between two texts and their trees: the bytes ``[start, old_end)`` of one became
+    ``[start, new_end)``."""
 
     start: int
     old_end: int
@@ -21,34 +22,34 @@ class Window:
 
     @property
     def n_more(self) -> int:
-        """By how much what stands behind it moved."""
+        """The distance in bytes by which the text after the window moved."""
         return self.new_end - self.old_end
 
     def within(self, start: int) -> Window:
-        """The same, counted from the byte `start` in front of it."""
+        """Return the window relative to the byte `start`, which precedes it."""
         return Window(self.start - start, self.old_end - start, self.new_end - start)
 
     def with_lines(self, data: bytes) -> Window:
-        """All of the lines that it is in, where `data` is the new text and lines end with a line feed."""
+        """Return the window extended to whole lines. `data` is the new text, and lines end with a line feed."""
         end = data.find(b"\n", self.new_end)
         n_more = (len(data) if end < 0 else end) - self.new_end
         return Window(data.rfind(b"\n", 0, self.start) + 1, self.old_end + n_more, self.new_end + n_more)
 
 
 def carried_places(places: Sequence[int], window: Window, found: Iterable[int]) -> list[int]:
-    """The places, which are in order, in the new text: `found` are those within the window."""
+    """Return the positions rebased to the new text, in order. `found` are the positions within the window."""
     first, behind = bisect_left(places, window.start), bisect_left(places, window.old_end)
     n_more = window.n_more
     return [*places[:first], *found, *[place + n_more for place in places[behind:]]]
 
 
 class Words:
-    """Which words stand in a text, by one place of each that has any."""
+    """An index of the words in a text, with one position of each word that occurs."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.places: dict[bytes, int] = {}
-        """Of the words that were asked for, -1 for one that stands nowhere."""
+        """The position of each queried word, -1 for an absent word."""
 
     def __contains__(self, word: bytes) -> bool:
         place = self.places.get(word)
@@ -57,7 +58,7 @@ class Words:
         return place >= 0
 
     def carried(self, data: bytes, window: Window) -> Words:
-        """What is known then of the new text: a word that stood nowhere may stand at the window alone."""
+        """Return the index rebased to the new text. An absent word can occur only at the window."""
         words = Words(data)
         for word, place in self.places.items():
             reach = len(word) - 1
@@ -72,14 +73,14 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """Where nodes stand, from the first byte of a function's body: in the order of the text, and what is around a node
-    before it."""
+    """The spans of nodes, relative to the first byte of a function's body. They are in source order, and an
+    enclosing node precedes its children."""
 
     starts: array[int]
     ends: array[int]
 
     def carried(self, window: Window, found: Sequence[tuple[int, int]]) -> Spans:
-        """Those of the new tree, of which `found` are the ones at the window, in order."""
+        """Return the spans rebased to the new tree. `found` are the spans at the window, in order."""
         first, behind = bisect_left(self.starts, window.start), bisect_left(self.starts, window.old_end)
         starts, ends = self.starts[:first], self.ends[:first]
         if first and max(ends) > window.start:

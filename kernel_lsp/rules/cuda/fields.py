@@ -1,4 +1,4 @@
-"""The grammar's names of a node's parts, as the numbers that the tree itself has: a third of the time to look up."""
+"""Resolve the grammar's field names to the tree's own ids. A lookup by id takes a third of the time."""
 
 from __future__ import annotations
 

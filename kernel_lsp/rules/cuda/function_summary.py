@@ -1,4 +1,4 @@
-"""What is known of each function, kept from one edit to the next, and of the file as a whole."""
+"""Summarise each function and the file as a whole. Summaries are reused across edits."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ Block = tuple[int, int, int]
 PLAN_MARK = "kernel-lsp:"
 NOWHERE = TextRange(0, 0, 0, 0)
 MACRO_REACH_BYTES = 200
-"""How far in front of a function a macro with its launch bounds is looked for."""
+"""Maximum bytes before a function in which a launch-bounds macro is searched."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchFacts:
-    """`kernel` has no namespace and no template arguments. A size that the text does not say is None."""
+    """The facts of one launch. `kernel` has no namespace and no template arguments. An unknown size is None."""
 
     kernel: str
     block: Block | None
@@ -45,7 +45,7 @@ class LaunchFacts:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """An unguarded access to an array that blocks of more than `limit` threads along `axis` leave."""
+    """An unguarded access that is out of bounds for blocks of more than `limit` threads along `axis`."""
 
     range: TextRange
     text: str
@@ -55,8 +55,8 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class FunctionFacts:
-    """One function: what the rules found in it alone, and what those about the whole file ask. `launch_bound` is 0
-    where none is stated as a number; `static_shared_bytes` is a lower bound."""
+    """The facts of one function: its own findings, and the inputs of the whole-file rules. `launch_bound` is 0
+    without a stated number. `static_shared_bytes` is a lower bound."""
 
     name: str
     name_range: TextRange
@@ -71,7 +71,7 @@ class FunctionFacts:
     reaches: tuple[Reach, ...] = ()
 
     def shifted(self, n_lines: int) -> FunctionFacts:
-        """The same function `n_lines` further down."""
+        """Return the facts of the same function moved `n_lines` down."""
         if not n_lines:
             return self
         return replace(
@@ -86,15 +86,15 @@ class FunctionFacts:
 
 @dataclass(frozen=True)
 class CheckedPlan:
-    """The launch plan with all that its parser and its checks say; empty for a file without one. `lines` are those of
-    the file down to the last one that it is about."""
+    """The launch plan with all findings of its parser and checks; empty for a file without one. `lines` are the
+    file's lines up to the last one that the plan refers to."""
 
     plan: LaunchPlan | None
     findings: tuple[Finding, ...]
     lines: tuple[str, ...]
 
     def finding_range(self, finding: Finding) -> TextRange:
-        """From where a finding stands to the end of its line."""
+        """Return the range from a finding's start to the end of its line."""
         line = min((finding.line or 1) - 1, len(self.lines) - 1)
         length = len(self.lines[line].rstrip())
         start = min((finding.column or 1) - 1, max(length - 1, 0))
@@ -108,7 +108,8 @@ class CheckedPlan:
 
 @dataclass(frozen=True)
 class FileFacts:
-    """The whole file. `sets_attributes` says that host code may raise the limit of dynamic shared memory."""
+    """The facts of the whole file. `sets_attributes` means that host code may raise the limit of dynamic shared
+    memory."""
 
     functions: tuple[FunctionFacts, ...]
     plan: CheckedPlan
@@ -120,7 +121,7 @@ class FileFacts:
 
     @cached_property
     def launches(self) -> tuple[LaunchFacts, ...]:
-        """Those of the plan, then those of host code."""
+        """The launches of the plan, then those of host code."""
         operations = self.plan.plan.operations if self.plan.plan is not None else ()
         steps = [step for operation in operations for step in operation.steps if isinstance(step, Launch)]
         planned = [_planned_launch(self.plan, step) for step in steps]
@@ -128,7 +129,7 @@ class FileFacts:
 
 
 def function_facts(function: Function, findings: tuple[RuleFinding, ...]) -> FunctionFacts:
-    """The facts of a function at its place in the file."""
+    """Return the facts of a function at its position in the file."""
     file, text = function.file, function.text
     name_range = file.parsed.range(function.name_node)
     is_bounded = has_launch_bounds(file, function.node, function.body.start_byte)
@@ -158,8 +159,8 @@ def _reaches(function: Function) -> Iterator[Reach]:
 
 
 def has_launch_bounds(file: CudaFile, node: Node, end: int) -> bool:
-    """Whether launch bounds stand between a little before `node` and `end`: a macro with them may stand outside of the
-    function."""
+    """Return whether launch bounds occur from slightly before `node` up to `end`. A macro with launch bounds may
+    precede the function."""
     places = file.outline.launch_bounds_at
     if not places:
         return False
@@ -169,7 +170,7 @@ def has_launch_bounds(file: CudaFile, node: Node, end: int) -> bool:
 
 
 def read_plan(outline: Outline) -> CheckedPlan:
-    """The plan at the top of the file, checked against its kernels."""
+    """Return the plan at the top of the file, checked against its kernels."""
     if PLAN_MARK not in outline.parsed.text:
         return CheckedPlan(None, (), ("",))
     return _parse_and_check(_without_bodies(outline))
@@ -201,7 +202,7 @@ def _host_launch(function: Function, call: Node) -> LaunchFacts:
 
 
 def _block_of(function: Function, node: Node | None, depth: int = 0) -> Block | None:
-    """The size that ``256``, ``dim3(32, 8)`` or a variable of either says."""
+    """Return the block size given by ``256``, ``dim3(32, 8)`` or a variable of either."""
     if node is None or depth > 1:
         return None
     variable = function.variable(node)
@@ -218,7 +219,8 @@ def _block_of(function: Function, node: Node | None, depth: int = 0) -> Block | 
 
 
 def _block_of_declared(function: Function, name: Node) -> Block | None:
-    """That of ``dim3 block(X, Y);``, which a grammar without names takes for the declaration of a function."""
+    """Return the block size of ``dim3 block(X, Y);``, which the grammar parses as a function declaration without
+    name lookup."""
     for declaration in function.declarations:
         declarator = declaration.child_by_field_id(fields.DECLARATOR)
         type_node = declaration.child_by_field_id(fields.TYPE)
@@ -252,7 +254,7 @@ def _block_of_sizes(function: Function, nodes: list[Node]) -> Block | None:
 
 
 def _bytes(function: Function, sizes: tuple[Node | None, ...], element: str) -> int:
-    """Bytes of an array, 0 when its type or a size is not known."""
+    """Return the size of an array in bytes, 0 if its type or an extent is unknown."""
     n_bytes = type_bytes(element) or 0
     for size in sizes:
         n_bytes *= function.constant(size) or 0
@@ -270,8 +272,8 @@ def _launch_bound(function: Function) -> int:
 
 
 def _without_bodies(outline: Outline) -> str:
-    """The text with empty function bodies, every line where it was: all that a plan can disagree with. An edit in a
-    body does not change it, so that the answer is kept."""
+    """Return the text with empty function bodies and unchanged line numbers, which is all that a plan can disagree
+    with. Edits within a body leave this text unchanged, so that the cached result stays valid."""
     data, parts, end = outline.parsed.data, [], 0
     for file, definition in outline.definitions:
         body = definition.node.child_by_field_id(fields.BODY)

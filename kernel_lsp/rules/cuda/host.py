@@ -1,4 +1,4 @@
-"""KL250 to KL259: the host side of a `.cu` file."""
+"""KL250 to KL259: the host code of a `.cu` file."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _CHECKED_CALLS = (
     "cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaFuncSetAttribute", "cudaMemcpyToSymbol",
     "cudaLaunchCooperativeKernel", "cudaLaunchKernel", "cudaEventCreate", "cudaEventElapsedTime",
 )  # fmt: skip
-"""Calls whose failure makes all that follows wrong; freeing and destroying are left out."""
+"""Calls whose failure invalidates all later results. Freeing and destroying are excluded."""
 _WAITS = ("cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize")
 _ALLOCATIONS = ("cudaMalloc", "cudaMallocManaged", "cudaMallocHost", "cudaHostAlloc")
 _LAUNCH_CHECKS = ("GetLastError", "PeekAtLastError", "CHECK", "check", "Check", "= cuda", "return cuda")
-"""A later call reports the error of a launch, too, when its own result is looked at."""
+"""Texts that indicate a check of a launch. A later call whose result is checked also reports the launch's error."""
 
 
 @declare(
@@ -173,7 +173,7 @@ def allocation_in_loop(function: Function) -> Iterator[Hit]:
             yield hit(file, call, f"allocation in each iteration: `{function.callee(call)}` may synchronize the device")
 
 
-# --- below: what the rules ask
+# --- below: helpers of the rules
 
 
 def _is_in_counting_loop(function: Function, call: Node) -> bool:
@@ -182,7 +182,7 @@ def _is_in_counting_loop(function: Function, call: Node) -> bool:
 
 
 def _is_for_another(function: Function, call: Node, loop: Node) -> bool:
-    """Whether each round waits for a stream or an event of its own, which the loop goes over."""
+    """Return whether each iteration waits for its own stream or event, which the loop iterates over."""
     body = loop.child_by_field_id(fields.BODY)
     end = loop.start_byte if body is None else body.start_byte
     head = set(re.findall(r"\w+", function.file.parsed.between(loop.start_byte, end)))

@@ -1,4 +1,4 @@
-"""KL230 to KL239: launches against the limits of the hardware, and the launch plan against its kernels."""
+"""KL230 to KL239: launches against hardware limits, and the launch plan against its kernels."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ MAX_THREADS_PER_BLOCK = 1024
 MAX_THREADS_Z = 64
 MAX_STATIC_SHARED_BYTES = 48 * 1024
 MAX_SHARED_BYTES = 227 * 1024
-"""Of one block on compute capability 9.0, the most of all (CUDA C++ Programming Guide, technical specifications)."""
+"""Maximum shared memory per block in bytes, on compute capability 9.0, the highest of all (CUDA C++ Programming
+Guide, technical specifications)."""
 WARP = 32
 MANY_THREADS = 512
-"""Above it a kernel may have at most 64 registers per thread (65,536 per multiprocessor), or the launch fails."""
+"""Threads per block above which a launch fails if the kernel uses more than 64 registers per thread (65,536 per
+multiprocessor)."""
 _DISAGREEMENTS = frozenset(
     (
         PlanCode.UNKNOWN_KERNEL,
@@ -404,7 +406,7 @@ def _plan_hits(plan: CheckedPlan, codes: frozenset[PlanCode]) -> Iterator[Hit]:
 
 
 def _used_names(operation: Operation) -> frozenset[str]:
-    """Names in conditions, in sizes of results and scratch, and in steps."""
+    """Return the names in conditions, in sizes of results and scratch, and in steps."""
     expressions: list[Expression] = [condition.expression for condition in operation.where]
     for tensor in (*operation.results, *operation.scratch):
         expressions += tensor.dims

@@ -1,4 +1,4 @@
-"""A function of a CUDA file, with what the rules ask about it: variables, and nodes by type."""
+"""Model a function of a CUDA file for the rules: its variables, and its nodes by type."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from kernel_lsp.rules.cuda.type_text import IDENTIFIER
 from kernel_lsp.rules.cuda.variables import Variable, visible_at
 
 MAX_PARENTS_ASKED = 64
-"""Of one node, before the parents of all nodes are noted."""
+"""Maximum parent lookups per node before the parents of all nodes are recorded at once."""
 
 Meaning = str | tuple
-"""See `Function.meaning`."""
+"""A key of expressions with equal meaning; see `Function.meaning`."""
 
 
 class Function:
-    """A function definition. What only some rules ask for is read when one asks."""
+    """A function definition. Data that few rules need is computed on first use."""
 
     calls = NodesOf("call_expression")
     subscripts = NodesOf("subscript_expression")
@@ -46,9 +46,9 @@ class Function:
         self.node, self.inside = definition.node, definition.inside
         self.name_node = declarator.child_by_field_id(fields.DECLARATOR) or declarator
         self.source: Callable[[Node], str] = file.source
-        """The text of a node."""
+        """Return the text of a node."""
         self.parent: Callable[[Node | None], Node | None] = self.inside.parent
-        """The node around another, None for the body itself."""
+        """Return the parent of a node, None for the body itself."""
         self.names_in: Callable[[Node | None], frozenset[str]] = file.names_in
         head = file.parsed.data[self.node.start_byte : body.start_byte]
         self.is_kernel, self.is_device = b"__global__" in head, b"__device__" in head
@@ -66,7 +66,7 @@ class Function:
 
     @once
     def variables(self) -> dict[str, list[Variable]]:
-        """The parameters and local variables by their names, in the order of the text."""
+        """The parameters and local variables by name, in source order."""
         return _read_variables(self)
 
     @property
@@ -75,11 +75,11 @@ class Function:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no name stands in the body."""
+        """True if no name occurs in the body."""
         return IDENTIFIER.search(self.source(self.body)) is None
 
     def mentions(self, name: str) -> Iterator[int]:
-        """Where the name stands in the body, other than as a field."""
+        """Yield the positions of the name in the body, other than as a field."""
         word = name.encode()
         start = self._next_mention(word, self.body.start_byte)
         while start >= 0:
@@ -94,29 +94,29 @@ class Function:
 
     @once
     def head(self) -> str:
-        """The text in front of the body."""
+        """The text before the body."""
         data = self.file.parsed.data[self.node.start_byte : self.body.start_byte]
         return data.decode("utf-8", errors="replace")
 
     def calls_named(self, names: Collection[str]) -> list[Node]:
-        """The calls of any of the names. Most rules look for a few that most calls do not have."""
+        """Return the calls of any of the names. Most rules search for a few names that most functions do not call."""
         calls = self.beginning(self.calls, tuple([name.encode() for name in names]))
         return [call for call in calls if self.callee(call) in names]
 
     def beginning(self, nodes: Found, words: tuple[bytes, ...]) -> Iterator[Node]:
-        """Those of the nodes of which the text begins with one of the words."""
+        """Yield the nodes whose text begins with one of the words."""
         begins = self.file.parsed.data.startswith
         return (nodes[index] for index, start in enumerate(nodes.starts) if begins(words, start))
 
     def calls_with(self, word: bytes) -> list[Node]:
-        """The calls in whose text the word stands."""
+        """Return the calls whose text contains the word."""
         find, calls = self.file.parsed.data.find, self.calls
         spans = enumerate(zip(calls.starts, calls.ends, strict=True))
         return [calls[index] for index, (start, end) in spans if find(word, start, end) >= 0]
 
     @once
     def quotients(self) -> list[Node]:
-        """The divisions and remainders, in the order of the text. Most functions are not asked."""
+        """The divisions and remainders in source order, computed on first use because most functions need none."""
         return quotients_in(self.body, self.file.parsed.data)
 
     @once
@@ -125,11 +125,11 @@ class Function:
 
     @once
     def doubles(self) -> list[Node]:
-        """The literals in the body that may be doubles, in the order of the text."""
+        """The literals in the body that may be doubles, in source order."""
         return numbers_in(self.body, self.file.doubles_at)
 
     def callee(self, call: Node) -> str:
-        """The name that a call names, without template arguments."""
+        """Return the callee's name without template arguments."""
         cache = self.callees
         name = cache.get(call.id)
         if name is None:
@@ -140,7 +140,7 @@ class Function:
 
     @once
     def callees(self) -> dict[int, str]:
-        """What is known of `callee`."""
+        """The cache of `callee`."""
         return {}
 
     def arguments(self, call: Node) -> list[Node]:
@@ -148,7 +148,7 @@ class Function:
         return [] if arguments is None else [child for child in arguments.named_children if child.type != "comment"]
 
     def around(self, node: Node) -> Iterator[Node]:
-        """The nodes around `node` within the body, from the inside out."""
+        """Yield the ancestors of `node` within the body, innermost first."""
         depth = 0
         while (parent := self.parent(node)) is not None:
             yield parent
@@ -157,7 +157,7 @@ class Function:
                 self.inside.parents.update(self.inside.all_parents)
 
     def branches_around(self, node: Node) -> Iterator[Node]:
-        """The branches, `?:` and loops around `node`, from the inside out."""
+        """Yield the branches, `?:` and loops around `node`, innermost first."""
         return self._nesting.around(node)
 
     @once
@@ -172,13 +172,13 @@ class Function:
         return Nesting(self.loops)
 
     def meaning(self, node: Node) -> Meaning:
-        """What is the same for expressions that say the same: their text, and which variables it is about if the
-        function has several of a name."""
+        """Return a key that is equal for expressions with equal meaning: their text, plus the variables they refer
+        to where the function has several with one name."""
         text = self.source(node)
         return self.meaning_of(text, node.start_byte) if self.repeated else text
 
     def meaning_of(self, text: str, place: int) -> Meaning:
-        """`meaning` of a node with this text that begins there."""
+        """Return the `meaning` of a node with this text at this position."""
         if not self.repeated:
             return text
         unclear = self.unclear.get(text)
@@ -190,23 +190,24 @@ class Function:
 
     @once
     def unclear(self) -> dict[str, tuple[str, ...]]:
-        """The names in a text of which there are several variables, as far as `meaning` was asked."""
+        """The ambiguous names of each text that `meaning` was called for. Several variables share an ambiguous name."""
         return {}
 
     @once
     def repeated(self) -> frozenset[str]:
-        """The names of which there are several variables."""
+        """The names that several variables share."""
         return frozenset([name for name, variables in self.variables.items() if len(variables) > 1])
 
     def variable(self, node: Node | None) -> Variable | None:
-        """The variable that a name stands for where it is; None for other nodes and names from outside."""
+        """Return the variable that a name refers to at its position. None for other nodes and for names declared
+        outside."""
         if node is None or node.type != "identifier":
             return None
         known = self.variables.get(self.source(node))
         return None if known is None else visible_at(node.start_byte, known)
 
     def named(self, name: str) -> list[Variable]:
-        """Every variable with this name, parameters first."""
+        """Return every variable with this name, parameters first."""
         return self.variables.get(name, [])
 
     def all_variables(self) -> Iterator[Variable]:
@@ -219,16 +220,17 @@ class Function:
         return tuple([name.encode() for name, known in self.variables.items() if any(v.is_shared for v in known)])
 
     def declared_in(self, node: Node) -> frozenset[str]:
-        """The names of the variables that are declared within the node."""
+        """Return the names of the variables declared within the node."""
         return _names_between(self._declared_at, node)
 
     def written_in(self, node: Node) -> frozenset[str]:
-        """The names of the variables that are written within the node, other than where they are declared."""
+        """Return the names of the variables written within the node, declarations excluded."""
         return _names_between(self._written_at, node)
 
     @once
     def _declared_at(self) -> list[tuple[int, str]]:
-        """Where each variable is declared, in the order of the text: a search per loop, not a walk over all of them."""
+        """The declaration of each variable, in source order. A loop needs one search instead of a walk over all
+        variables."""
         return sorted((variable.declaration.start_byte, variable.name) for variable in self.all_variables())
 
     @once
@@ -236,7 +238,7 @@ class Function:
         return sorted((write.start_byte, v.name) for v in self.all_variables() for write in v.writes)
 
     def conditions(self) -> Iterator[Node]:
-        """What `if`, loops, `?:`, `&&` and `||` decide on."""
+        """Yield the conditions of `if`, loops, `?:`, `&&` and `||`."""
         for nodes in (self.branches, self.loops, self.conditionals):
             for node in nodes:
                 condition = node.child_by_field_id(fields.CONDITION)
@@ -249,19 +251,19 @@ class Function:
         return "" if operator is None else operator.type
 
     def constant(self, node: Node | None, depth: int = 0) -> int | None:
-        """The value of a constant integer expression; None when the text does not say."""
+        """Return the value of a constant integer expression; None if the text does not determine it."""
         return self.file.constant(node, self, depth)
 
 
 def read_function(definition: Definition, file: CudaFile) -> Function | None:
-    """The function with its variables and nodes, None for a definition without a readable body."""
+    """Return the function with its variables and nodes. None for a definition without a readable body."""
     declarator, body = definition.declarator, definition.body
     if declarator is None or body is None:
         return None
     return Function(file, definition, declarator, body)
 
 
-# --- below: one function
+# --- below: helpers about one function
 
 
 def _has_type_parameter(node: Node) -> bool:

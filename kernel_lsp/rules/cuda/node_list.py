@@ -1,4 +1,5 @@
-"""The nodes of some types in a function's body, each made when it is asked for: most of a long body stays as it was."""
+"""List the nodes of some types in a function's body, materialised lazily. Most nodes of a long body are reused
+across edits."""
 
 from __future__ import annotations
 
@@ -16,30 +17,31 @@ from kernel_lsp.rules.cuda.edit_window import OFFSETS, Spans, Window
 
 
 class Lost(Exception):
-    """A node is not where it stood: the tree changed elsewhere than where the text did."""
+    """Raised if a node is not at its expected position: the tree changed outside the edited text."""
 
 
 DEEP = 24
-"""Nodes around a place. A tree finds a node from its root down, which there takes longer than to walk over a page."""
+"""Maximum ancestors of a position before pages are used. A tree finds a node from its root down, which is slower
+than a walk over a page at this depth."""
 PAGE_NODES = 64
 start_of, end_of = attrgetter("start_byte"), attrgetter("end_byte")
 
 
 class Found(Sequence[Node]):
-    """Nodes in the order of the text. Where each begins and ends is known without the nodes."""
+    """A sequence of nodes in source order. Their spans are known without the nodes."""
 
     @property
     @abstractmethod
     def starts(self) -> Sequence[int]:
-        """In bytes of the part of the file."""
+        """The start of each node, in bytes from the start of its part of the file."""
 
     @property
     @abstractmethod
     def ends(self) -> Sequence[int]:
-        """In bytes of the part of the file."""
+        """The end of each node, in bytes from the start of its part of the file."""
 
     def within(self, outer: Node) -> list[Node]:
-        """Those that start within `outer`."""
+        """Return the nodes that start within `outer`."""
         first = bisect_left(self.starts, outer.start_byte)
         return list(self[first : bisect_left(self.starts, outer.end_byte, lo=first)])
 
@@ -48,7 +50,7 @@ class Found(Sequence[Node]):
 
 
 class FoundNodes(Found):
-    """Nodes that are at hand."""
+    """Nodes that are already materialised."""
 
     def __init__(self, nodes: list[Node]) -> None:
         self.nodes = nodes
@@ -76,7 +78,7 @@ class FoundNodes(Found):
 
 
 class FoundSpans(Found):
-    """Nodes of which it is known where they stand. `between` gives those that a range of bytes touches, in order."""
+    """Nodes known by their spans alone. `between` returns the nodes that a byte range touches, in order."""
 
     def __init__(
         self, body: Node, spans: Spans, types: frozenset[str], between: Callable[[int, int], list[Node]]
@@ -112,13 +114,13 @@ class FoundSpans(Found):
         return self.node(index)
 
     def within(self, outer: Node) -> list[Node]:
-        """Those that start within `outer`."""
+        """Return the nodes that start within `outer`."""
         first = bisect_left(self.starts, outer.start_byte)
         last = bisect_left(self.starts, outer.end_byte, lo=first)
         return list(map(self.node, range(first, last))) if first < last else []
 
     def node(self, index: int) -> Node:
-        """The node of this number."""
+        """Return the node at this index."""
         node = self.known[index]
         if node is not None:
             return node
@@ -131,7 +133,7 @@ class FoundSpans(Found):
             return self._of_page(index, page)
         node = self.body.descendant_for_byte_range(start, end)
         while node is not None and node.type not in self.types and node.id != self.body.id:
-            node = node.parent  # what is around it, or in it, may stand at the same place
+            node = node.parent  # an ancestor or descendant may start at the same byte
         if node is None or node.start_byte != start or node.end_byte != end:
             raise Lost
         self.known[index] = node
@@ -140,7 +142,7 @@ class FoundSpans(Found):
     # --- below: pages
 
     def _of_page(self, index: int, page: int) -> Node:
-        """The node, found with all of its page."""
+        """Return the node at this index; all nodes of its page are materialised together."""
         starts, first = self.starts, page * PAGE_NODES
         last = min(first + PAGE_NODES, len(starts)) - 1
         nodes = self.between(starts[first], starts[last] + 1)
@@ -160,7 +162,7 @@ class FoundSpans(Found):
 
 
 def spans_of(nodes: Found, origin: int) -> Spans:
-    """Where nodes stand, from the byte `origin`."""
+    """Return the spans of the nodes relative to the byte `origin`."""
     return Spans(
         array(OFFSETS, [start - origin for start in nodes.starts]),
         array(OFFSETS, [end - origin for end in nodes.ends]),
@@ -168,7 +170,8 @@ def spans_of(nodes: Found, origin: int) -> Spans:
 
 
 def touched_by(window: Window, nodes: list[Node], origin: int) -> list[tuple[int, int]]:
-    """Where those of the nodes stand that touch the window of a new tree; all from the byte `origin`."""
+    """Return the spans of the nodes that touch the window in a new tree. All offsets are relative to the byte
+    `origin`."""
     spans = [(node.start_byte - origin, node.end_byte - origin) for node in nodes]
     touching = [(start, end) for start, end in spans if end > window.start and start < window.new_end]
     return sorted(touching, key=lambda span: (span[0], -span[1]))

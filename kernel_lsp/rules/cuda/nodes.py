@@ -1,4 +1,4 @@
-"""The nodes of a function's body by their type. One query finds them all, much faster than a walk here."""
+"""Group the nodes of a function's body by type. One query finds them all, much faster than a walk in Python."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ LOOPS = frozenset(("for_statement", "while_statement", "do_statement", "for_rang
 
 
 class NodesOf:
-    """An attribute of `Function`: the nodes of some types in its body, in the order of the text; put in order when
-    first asked for."""
+    """An attribute of `Function`: the nodes of some types in its body, in source order. They are sorted on first
+    use."""
 
     def __init__(self, *types: str) -> None:
         self.types, self.name = frozenset(types), ""
@@ -36,9 +36,9 @@ class NodesOf:
 
 
 class BinariesWith(NodesOf):
-    """The binary expressions with any of some operators: those with others, the most nodes of all, are never made. It
-    is the operators that are looked for: a pattern for a node with a part stays open for as long as the node is, and a
-    sum of 500 terms is 500 nodes in each other."""
+    """The binary expressions with any of some operators. Expressions with other operators, the most frequent nodes,
+    are never materialised. The query matches operators, not expressions: a pattern with a child stays open for the
+    whole node, and a sum of 500 terms nests 500 nodes."""
 
     def __init__(self, *operators: str) -> None:
         super().__init__(*operators)
@@ -50,36 +50,36 @@ class BinariesWith(NodesOf):
 
 
 def captured_in(body: Node) -> dict[str, list[Node]]:
-    """The nodes of all these attributes, unordered."""
+    """Return the nodes of all these attributes, unordered."""
     return _cursor().captures(body)
 
 
 def captured_between(body: Node, start: int, end: int) -> dict[str, list[Node]]:
-    """Those that the bytes ``[start, end)`` touch."""
+    """Return the nodes that the bytes ``[start, end)`` touch, by attribute."""
     cursor = _cursor_between()
     cursor.set_byte_range(start, end)
     return cursor.captures(body)
 
 
 def nodes_between(body: Node, name: str, start: int, end: int) -> list[Node]:
-    """Those of one attribute, in order."""
+    """Return the nodes of one attribute, in order."""
     return in_order(captured_between(body, start, end).get(name, []))
 
 
 def types_of(name: str) -> frozenset[str]:
-    """What the query captures for this attribute."""
+    """Return the node types or operators that the query captures for this attribute."""
     return _types[name]
 
 
 def binaries_around(operators: Iterable[Node]) -> list[Node]:
-    """The binary expressions of these operators, in the order of the text."""
+    """Return the binary expressions of these operators, in source order."""
     around = [operator.parent for operator in operators]
     return in_order([node for node in around if node is not None and node.type == "binary_expression"])
 
 
 class Nesting:
-    """Nodes in the order of the text, with the one of them that is next around each. It is asked for what is around any
-    node in a search and a few steps; the tree itself finds one parent from its root down."""
+    """Nodes in source order, each with the nearest enclosing one of them. It finds the enclosing nodes of any node
+    by one search and a few steps. The tree itself finds a parent from its root down."""
 
     def __init__(self, *found: Found) -> None:
         places = [
@@ -92,7 +92,7 @@ class Nesting:
         self.found, self.places = found, places
         self.starts, self.ends = [place[0] for place in places], [-place[1] for place in places]
         self.outer: list[int] = []
-        """The index of the next one around each, -1 where there is none."""
+        """The index of the nearest enclosing node of each, -1 without one."""
         opened: list[int] = []
         for index, end in enumerate(self.ends):
             while opened and self.ends[opened[-1]] < end:
@@ -101,7 +101,7 @@ class Nesting:
             opened.append(index)
 
     def around(self, node: Node) -> Iterator[Node]:
-        """Those around `node`, from the inside out."""
+        """Yield the enclosing nodes of `node`, innermost first."""
         start, end = node.start_byte, node.end_byte
         index = bisect_right(self.starts, start) - 1
         while index >= 0:
@@ -117,7 +117,7 @@ class Nesting:
 
 
 def in_order(nodes: list[Node]) -> list[Node]:
-    """In the order of a walk from the root: what is around a node stands before it."""
+    """Return the nodes in preorder: an enclosing node precedes its children."""
     if len(nodes) > 1:
         if len(set(map(start_of, nodes))) < len(nodes):
             nodes.sort(key=end_of, reverse=True)
@@ -128,9 +128,9 @@ def in_order(nodes: list[Node]) -> list[Node]:
 # --- below: the query
 
 _patterns: dict[str, tuple[str, ...]] = {}
-"""Of each attribute, as they are declared."""
+"""The query patterns of each attribute, in declaration order."""
 _types: dict[str, frozenset[str]] = {}
-"""What the nodes of an attribute are, or the operators that they are found by."""
+"""The node types of each attribute, or the operators that identify its nodes."""
 
 
 @lru_cache(maxsize=1)
@@ -146,5 +146,5 @@ def _cursor() -> QueryCursor:
 
 @lru_cache(maxsize=1)
 def _cursor_between() -> QueryCursor:
-    """Another: a range stays with a cursor."""
+    """Return a separate cursor, because a cursor keeps its byte range."""
     return QueryCursor(_query())

@@ -1,4 +1,4 @@
-"""What stands outside of function bodies in a CUDA file, and what its functions can see of it."""
+"""Outline a CUDA file: the code outside of function bodies, and the parts of it that functions can see."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from kernel_lsp.rules.cuda.model import Function
 
 MIN_LONG_BYTES = 8192
-"""Of a function. The nodes of a shorter one are found in less than 2 ms."""
+"""Minimum bytes of a long function. The nodes of a shorter one are found in less than 2 ms."""
 MAX_CONSTANT = 1 << 63
 MAX_DEPTH = 60
-"""Of an expression that is evaluated: beyond it nothing is known."""
+"""Maximum nesting depth of an evaluated expression. Deeper ones have no known value."""
 MAX_PLAN_CHARACTERS = 5000
-"""Of the file, within which a launch plan's conditions are looked for."""
+"""Characters at the start of the file in which the conditions of a launch plan are searched."""
 CONDITIONAL_COMPILATION = ("preproc_if", "preproc_el")
-"""How the types of nodes for `#if` and `#else` begin."""
+"""Prefixes of the node types for `#if` and `#else`."""
 _NOT_ENTERED = words(
     """
     parameter_list template_parameter_list string_literal preproc_arg comment preproc_include
@@ -43,7 +43,8 @@ _DEFINE_INTEGER = re.compile(r"\(?\s*((?:0[xX][0-9a-fA-F]+|\d+)[uUlL]*)\s*\)?\s*
 _IS_PLAN = re.compile(r"\s*//\s*(?:where|launch)\b").match
 _LAUNCH_BOUNDS = b"launch_bounds"
 _POINT = re.compile(rb"\.(?:(?<=[\d']\.)|(?=\d))[\d']*(?:[eE][+-]?\d+)?(?![a-zA-Z0-9.'])")
-"""The point of ``0.5``, ``5.`` or ``.5e3`` without a suffix. It begins with a character, which a search is fast for."""
+"""The decimal point of ``0.5``, ``5.`` or ``.5e3`` without a suffix. It begins with a literal character, which makes
+the search fast."""
 _EXPONENT = re.compile(rb"[eE](?<=[\d'][eE])[+-]?\d+(?![a-zA-Z0-9.'])")
 """The exponent of ``1e3`` without a suffix."""
 
@@ -54,40 +55,40 @@ _GRID_INDEX = re.compile(r"\bblockIdx\.x\s*\*\s*blockDim\.x\s*\+\s*threadIdx\.x\
 
 
 class Definition:
-    """A function definition as the outline finds it. `outer` is its template declaration, or itself. It is the same for
-    all texts of one shape."""
+    """A function definition in the outline. `outer` is its template declaration, or the definition itself. All texts
+    of one shape share it."""
 
     def __init__(self, node: Node, outer: Node, is_conditionally_compiled: bool) -> None:
         self.node, self.outer, self.is_conditionally_compiled = node, outer, is_conditionally_compiled
         self.found_patterns: dict[tuple[re.Pattern[str], ...], bool] = {}
-        """Whether the patterns of a check have their places in its text, as far as that is known. Patterns take all
-        digits but zero for the same, as shapes do."""
+        """The known results of matching a check's patterns against the text. Patterns treat all digits except zero
+        alike, as shapes do."""
 
     @once
     def declarator(self) -> Node | None:
-        """That of the function; None for text that declares none."""
+        """The function's declarator; None if the text declares no function."""
         return _function_declarator(self.node)
 
     @once
     def plain_name(self) -> Node | None:
-        """The function's name if it is one word of no namespace."""
+        """The function's name if it is a single unqualified identifier."""
         name = None if self.declarator is None else self.declarator.child_by_field_id(fields.DECLARATOR)
         return name if name is not None and name.type == "identifier" else None
 
     @once
     def body(self) -> Node | None:
-        """None for text that is none of statements."""
+        """The function's block of statements; None without one."""
         body = self.node.child_by_field_id(fields.BODY)
         return body if body is not None and body.type == "compound_statement" else None
 
     @once
     def extent(self) -> tuple[int, int]:
-        """The bytes of its body."""
+        """The byte range of the body."""
         return (0, 0) if self.body is None else (self.body.start_byte, self.body.end_byte)
 
     @property
     def is_long(self) -> bool:
-        """Whether it takes less time to carry over what is known of its nodes than to look for them again."""
+        """True if rebasing the known nodes is faster than finding them again."""
         node = self.node
         return (
             node.end_byte - node.start_byte >= MIN_LONG_BYTES and self.declarator is not None and self.extent != (0, 0)
@@ -95,58 +96,58 @@ class Definition:
 
     @once
     def inside(self) -> Inside:
-        """For a function that has a declarator and a body."""
+        """The index of the body. Requires a declarator and a body."""
         assert self.declarator is not None
         assert self.body is not None
         return Inside(self.declarator, self.body)
 
     def rest(self) -> None:
-        """Keep no nodes of a long function until it is asked for again."""
+        """Drop the nodes of a long function until the next request."""
         if self.is_long:
             self.__dict__["inside"] = self.inside.without_nodes()
 
     def forget(self) -> None:
-        """What is known of the nodes inside, and what is carried over from the tree before an edit."""
+        """Drop the known nodes, including those rebased from the tree before an edit."""
         self.__dict__.pop("inside", None)
 
 
 @dataclass(eq=False)
 class Outline:
-    """A parsed file: `constants` are its `#define`s, `constexpr`s and enumerators that are integers."""
+    """A parsed file. `constants` are its integer `#define`s, `constexpr`s and enumerators."""
 
     parsed: ParsedCuda
     definitions: list[tuple[CudaFile, Definition]] = field(default_factory=list)
     constants: dict[str, int] = field(default_factory=dict)
     declared: set[str] = field(default_factory=set)
-    """Functions that are declared without a body."""
+    """Functions declared without a body."""
 
     @once
     def context(self) -> tuple[frozenset, frozenset]:
-        """What a function can see of the file."""
+        """The declarations that a function can see."""
         return frozenset(self.constants.items()), frozenset(self.declared)
 
     @once
     def launch_bounds_at(self) -> list[int]:
-        """Where launch bounds are mentioned, or a macro with them."""
+        """The positions of launch bounds, or of a macro named after them."""
         return _places(self.parsed.data.lower(), _LAUNCH_BOUNDS)
 
     @once
     def repeated_arguments(self) -> dict[str, tuple[RepeatedArgument, ...]]:
-        """By kernel: what its launches pass twice."""
+        """The arguments that launches pass twice, by kernel."""
         return repeated_arguments(self.parsed.text)
 
     @once
     def unchecked_kernels(self) -> frozenset[str]:
-        """The kernels without any condition that have one element for each thread of the grid: launches are held
-        against what they are given."""
+        """The kernels without any condition in which each thread of the grid handles one element. Their launches are
+        checked against the allocated sizes."""
         if b"cudaMalloc" not in self.parsed.data or b"<<<" not in self.parsed.data:
             return frozenset()
         return frozenset(found[1] for found in _KERNEL_TEXT.finditer(self.parsed.text) if _is_unchecked(found[2]))
 
     @once
     def fits_its_launches(self) -> bool:
-        """Whether the launch plan says that no block stands out: a `where:` line has a remainder, as in
-        ``N % 256 == 0``, or no launch divides, and so rounds, to get its grid."""
+        """True if the launch plan rules out partial blocks: a `where:` line has a remainder such as
+        ``N % 256 == 0``, or no launch divides, and so rounds, to compute its grid."""
         plan = [line.lstrip()[2:] for line in self.parsed.text[:MAX_PLAN_CHARACTERS].splitlines() if _IS_PLAN(line)]
         launches = [line for line in plan if "<<<" in line]
         is_exact = bool(launches) and not any("ceil_div" in line or "/" in line for line in launches)
@@ -154,7 +155,7 @@ class Outline:
 
 
 class CudaFile:
-    """The file as the functions in one part of it see it."""
+    """The file as seen by the functions in one of its parts."""
 
     def __init__(self, parsed: Part, outline: Outline) -> None:
         self.parsed, self.outline = parsed, outline
@@ -170,33 +171,35 @@ class CudaFile:
 
     @once
     def source(self) -> Callable[[Node], str]:
-        """The text of a node."""
+        """Return the text of a node."""
         text = self.parsed.ascii_text
         if text is None:
             return self.parsed.source
         return lambda node: text[node.start_byte : node.end_byte]
 
     def texts(self, nodes: Found) -> list[str]:
-        """The text of each."""
+        """Return the text of each node."""
         text, spans = self.parsed.ascii_text, zip(nodes.starts, nodes.ends, strict=True)
         if text is None:
             return [self.parsed.between(start, end) for start, end in spans]
         return [text[start:end] for start, end in spans]
 
     def names_in(self, node: Node | None) -> frozenset[str]:
-        """Every identifier in the node's text, field names too."""
+        """Return every identifier in the node's text, including field names."""
         return frozenset() if node is None else names_in_text(self.source(node))
 
     @once
     def doubles_at(self) -> list[int]:
-        """Places in literals that may be doubles, in comments too; a literal may have two of them."""
+        """The positions of literals that may be doubles, including those in comments. One literal may have two
+        positions."""
         shape = self.parsed.shape
         if shape.doubles_at is None:
             shape.doubles_at = _places_of_doubles(self.parsed.data, 0, len(self.parsed.data))
         return shape.doubles_at
 
     def constant(self, node: Node | None, function: Function | None = None, depth: int = 0) -> int | None:
-        """The value of a constant integer expression; None when the text does not say, or it is out of range."""
+        """Return the value of a constant integer expression. None if the text does not determine it, or if it is out
+        of range."""
         if node is None or depth > MAX_DEPTH:
             return None
         value = self._constant(node, function, depth)
@@ -231,7 +234,7 @@ class CudaFile:
 
 
 def read_outline(parsed: ParsedCuda) -> Outline:
-    """What stands outside of function bodies."""
+    """Return the outline of the parsed file."""
     outline = Outline(parsed)
     for part in parsed.parts:
         file = CudaFile(part, outline)
@@ -248,13 +251,13 @@ def read_outline(parsed: ParsedCuda) -> Outline:
 # --- below: names in texts
 
 MAX_KEPT_NAMES, MAX_NAMED_CHARACTERS = 16384, 400
-"""Texts of which the names are kept, and how long each is at most."""
+"""Maximum texts whose names are cached, and maximum characters of each."""
 _names: dict[str, frozenset[str]] = {}
-"""Those in texts of expressions, which repeat, and stay as they were when others are edited."""
+"""The names in texts of expressions. Expressions repeat, and most survive an edit of others."""
 
 
 def names_in_text(text: str) -> frozenset[str]:
-    """Every identifier in the text of an expression, field names too."""
+    """Return every identifier in the text of an expression, including field names."""
     names = _names.get(text)
     return _names_of(text) if names is None else names
 
@@ -269,14 +272,14 @@ def _names_of(text: str) -> frozenset[str]:
     return names
 
 
-# --- what stands outside of functions
+# --- items outside of functions
 
 Item = Definition | Node
-"""A function definition, or the node of a declaration, of a `#define` or of an enumerator."""
+"""A function definition, or the node of a declaration, a `#define` or an enumerator."""
 
 
 def _items_of(part: Part) -> list[Item]:
-    """The items of a tree, in the order of the text."""
+    """Return the items of a tree in source order."""
     shape = part.shape
     known = shape.items
     if known is None:
@@ -288,7 +291,7 @@ def _items_of(part: Part) -> list[Item]:
 
 
 def _carry(part: Part, before: Shape, window: Window) -> None:
-    """What is known of the tree before an edit that is the same of this one."""
+    """Rebase the data of the tree before an edit that is still valid."""
     if before.doubles_at is not None:
         lines = window.with_lines(part.data)
         found = _places_of_doubles(part.data, lines.start, lines.new_end)
@@ -300,7 +303,8 @@ def _carry(part: Part, before: Shape, window: Window) -> None:
 def _long_ones(
     before: Iterable[Item], items: Iterable[Item], window: Window
 ) -> Iterator[tuple[Definition, Definition]]:
-    """Long functions whose bodies hold an edit or are away from it, with what they were."""
+    """Yield the long functions whose bodies contain the edit or lie outside of it, each with its definition before
+    the edit."""
     old = {item.extent: item for item in before if isinstance(item, Definition) and item.is_long}
     for item in items:
         if isinstance(item, Definition) and item.is_long:
@@ -310,7 +314,7 @@ def _long_ones(
 
 
 def _extent_before(extent: tuple[int, int], window: Window) -> tuple[int, int]:
-    """Where a body stood that holds an edit or is away from it; nowhere for one of which it cuts an end."""
+    """Return the extent of a body before the edit, (-1, -1) if the edit overlaps an end of the body."""
     start, end = extent
     if window.new_end <= start:
         return start - window.n_more, end - window.n_more
@@ -348,7 +352,8 @@ def _places(data: bytes, word: bytes) -> list[int]:
 
 
 def _places_of_doubles(data: bytes, start: int, end: int) -> list[int]:
-    """Those in the lines between two bytes. These ask which characters are digits, not which digits they are."""
+    """Return the positions of possible doubles in the lines between two bytes. The patterns test which characters
+    are digits, not which digits they are."""
     found = [match.start() for match in _POINT.finditer(data, start, end)]
     exponents = [match.start() for match in _EXPONENT.finditer(data, start, end)]
     return sorted(found + exponents) if exponents else found
@@ -366,7 +371,7 @@ def _function_declarator(node: Node) -> Node | None:
 
 
 def _read_named_value(node: Node, file: CudaFile) -> None:
-    """A `#define` of an integer, or an enumerator with a value."""
+    """Record a `#define` of an integer, or an enumerator with a value."""
     name, value = node.child_by_field_id(fields.NAME), node.child_by_field_id(fields.VALUE)
     if name is None or value is None:
         return
@@ -395,7 +400,7 @@ def _read_outer_declaration(node: Node, file: CudaFile) -> None:
 
 
 def _add_constant(file: CudaFile, name: str, value: int | None) -> None:
-    """A name with two values (under `#if`) has none that we know."""
+    """Record a constant. A name with two values (under `#if`) has no known value."""
     if name in file.constants and file.constants[name] != value:
         value = None
     if value is None:

@@ -1,4 +1,4 @@
-"""CUDA text -> syntax trees with code-point positions; after an edit what did not change is reused."""
+"""Parse CUDA text into syntax trees with code-point positions. Unchanged parts are reused after an edit."""
 
 from __future__ import annotations
 
@@ -18,44 +18,45 @@ from kernel_lsp.rules.finding import TextEdit, TextRange
 from kernel_lsp.rules.gc_pause import uncollected
 
 MIN_SPLIT_BYTES = 32_768
-"""Shorter texts are parsed in a few milliseconds."""
+"""Minimum bytes of a text that is split into parts. Shorter texts are parsed in a few milliseconds."""
 _ATTRIBUTES = (b"__cluster_dims__", b"__maxnreg__", b"__block_size__", b"__align__")
 _UNKNOWN_ATTRIBUTES = re.compile(rb"\b(?:" + b"|".join(_ATTRIBUTES) + rb")\s*\([^()\n]*(?:\([^()\n]*\)[^()\n]*)*\)")
-"""Attributes that the grammar does not know. They and long tables are blanked: every position stays as it was."""
+"""Attributes that the grammar does not support. They and long tables are blanked, so that all positions are
+preserved."""
 _TABLE = re.compile(rb"(?<=[{,])[\s\d.,'+\-xXuUlLa-fA-F]{4096,}+(?<=[,\s\d.fFuUlLa-eA-E])(?=})")
-"""The numbers of a long table, which take a parser a quarter of a second per megabyte, and which no rule is about."""
+"""The numbers of a long table. They take a parser 0.25 s per megabyte, and no rule is about them."""
 _TABLE_BLOCK_BYTES = 2048
 _IN_TABLES = re.compile(rb"[\s\d.,'+\-xXuUlLa-fA-F]{2048}")
-"""A table covers a whole block of these, which most files have none of: to look at each costs next to nothing."""
+"""A block of characters that any long table contains. Most files have none, and this test costs almost nothing."""
 _BLANKS = bytes(byte if byte in b"\r\n" else ord(" ") for byte in range(256))
 _LINE_ENDS = b"\r\n"
 _ONE_DIGIT = bytes.maketrans(b"23456789", b"11111111")
-"""Zero stays: at the start of a number it says how the number is written."""
+"""Maps all digits but zero to one. A leading zero selects the base of a number, so zero is kept."""
 _END_OF_TYPE = re.compile(rb"_t\b")
 _TYPE_DIGITS = 2
-"""In front of the end of a name such as `int32_t`, which they make a keyword."""
+"""Characters kept before the suffix of a name such as `int32_t`. Its digits make it a keyword."""
 _U8 = b"u8"
-"""The only other digit in a keyword, in front of strings."""
+"""The only other keyword with a digit, a prefix of strings."""
 
 
 class Shape:
-    """A tree, and what is kept of it whichever text it is of: the parts of a file that differ in digits alone have one
-    together, for a tree says only where things stand."""
+    """A tree with the data that depends on the tree alone. Parts of a file that differ only in digits share one
+    shape, because a tree holds positions only."""
 
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
         self.items: list[Any] | None = None
-        """What the outline of a file is made of, once it was read."""
+        """The items of the outline, once read."""
         self.doubles_at: list[int] | None = None
-        """Where literals may be doubles, once that was looked for."""
+        """The positions of possible doubles, once searched."""
         self.before: tuple[Shape, Window] | None = None
-        """The one before an edit, and where it changed, until the outline is read."""
+        """The shape before an edit and the changed window, until the outline is read."""
 
 
 class Part:
-    """Some lines of a file with their tree. `data` is the UTF-8 that was parsed, and offsets count from its first byte:
-    in the file that stands at `start`, at the beginning of the line `first_line`. `ascii_text` is the same as `data`
-    where a byte is a character, which spares decoding, else None."""
+    """Some lines of a file with their tree. `data` is the parsed UTF-8, and offsets count from its first byte. The
+    part begins in the file at the byte `start`, the beginning of the line `first_line`. `ascii_text` equals `data`
+    if each byte is a character, which avoids decoding, else None."""
 
     def __init__(self, data: bytes, shape: Shape, start: int = 0, first_line: int = 0) -> None:
         self.data, self.shape, self.start, self.first_line = data, shape, start, first_line
@@ -76,7 +77,7 @@ class Part:
         return self.data[node.start_byte : node.end_byte].decode("utf-8", errors="replace")
 
     def between(self, start: int, end: int) -> str:
-        """The text of the bytes ``[start, end)``."""
+        """Return the text of the bytes ``[start, end)``."""
         if self.ascii_text is not None:
             return self.ascii_text[start:end]
         return self.data[start:end].decode("utf-8", errors="replace")
@@ -85,7 +86,7 @@ class Part:
         return self.span(node.start_byte, node.end_byte)
 
     def span(self, start: int, end: int) -> TextRange:
-        """The range of the bytes ``[start, end)`` in the file."""
+        """Return the file's range of the bytes ``[start, end)``."""
         line, column = self.position(start)
         behind = line - self.first_line + 1
         if self.ascii_text is not None and (behind == len(self.starts) or end < self.starts[behind]):
@@ -93,7 +94,7 @@ class Part:
         return TextRange(line, column, *self.position(end))
 
     def position(self, offset: int) -> tuple[int, int]:
-        """0-based line in the file and code-point column of the byte at `offset`."""
+        """Return the 0-based line in the file and the code-point column of the byte at `offset`."""
         line = bisect_right(self.starts, offset) - 1
         if self.ascii_text is not None:
             return self.first_line + line, offset - self.starts[line]
@@ -109,17 +110,18 @@ class Part:
 
 
 class ShortPart(Part):
-    """One of many. Its lines, which end with a line feed, are counted each time: few places in it are asked for."""
+    """One of many parts. Its lines, which end with a line feed, are counted on each request, because few positions
+    in it are requested."""
 
     def span(self, start: int, end: int) -> TextRange:
-        """The range of the bytes ``[start, end)`` in the file."""
+        """Return the file's range of the bytes ``[start, end)``."""
         line, column = self.position(start)
         if self.ascii_text is not None and self.data.find(b"\n", start, end) < 0:
             return TextRange(line, column, line, column + end - start)
         return TextRange(line, column, *self.position(end))
 
     def position(self, offset: int) -> tuple[int, int]:
-        """0-based line in the file and code-point column of the byte at `offset`."""
+        """Return the 0-based line in the file and the code-point column of the byte at `offset`."""
         line, start = self.first_line + self.data.count(b"\n", 0, offset), self.data.rfind(b"\n", 0, offset) + 1
         if self.ascii_text is not None:
             return line, offset - start
@@ -127,8 +129,8 @@ class ShortPart(Part):
 
 
 class ParsedCuda:
-    """A file in parts, which are one after the other all of `data`. Most have one; a long file of functions that are
-    alike has one for each of them."""
+    """A file in consecutive parts that together cover `data`. Most files have one part. A long file of similar
+    functions has one part per function."""
 
     def __init__(
         self, text: str, data: bytes, parts: tuple[Part, ...], shapes: dict[bytes, Shape], words: Words | None = None
@@ -138,7 +140,7 @@ class ParsedCuda:
 
     @once
     def tree(self) -> Tree:
-        """That of the whole file."""
+        """The tree of the whole file."""
         return self.parts[0].tree if len(self.parts) == 1 else _parser().parse(self.data)
 
     @once
@@ -149,7 +151,7 @@ class ParsedCuda:
 
 @uncollected
 def parse(text: str, previous: ParsedCuda | None = None) -> ParsedCuda:
-    """The trees of `text`, with those of `previous` that did not change. Never raises; faults are ERROR nodes."""
+    """Parse `text`, reusing the unchanged trees of `previous`. Never raises; syntax errors are ERROR nodes."""
     if previous is not None and previous.text == text:
         return previous
     data = _readable(text.encode("utf-8", errors="replace"))
@@ -164,15 +166,15 @@ def parse(text: str, previous: ParsedCuda | None = None) -> ParsedCuda:
 
 @lru_cache(maxsize=1)
 def language() -> Language:
-    """The grammar."""
+    """Return the grammar."""
     return Language(tree_sitter_cuda.language())
 
 
-# --- below: what the grammar reads
+# --- below: text that the grammar supports
 
 
 def _readable(data: bytes) -> bytes:
-    """The text without what the grammar cannot read, or only slowly."""
+    """Blank the text that the grammar cannot parse, or parses slowly."""
     if any(attribute in data for attribute in _ATTRIBUTES):
         data = _UNKNOWN_ATTRIBUTES.sub(lambda match: b" " * len(match.group()), data)
     if any(_IN_TABLES.match(data, start) for start in range(0, len(data), _TABLE_BLOCK_BYTES)):
@@ -180,13 +182,13 @@ def _readable(data: bytes) -> bytes:
     return data
 
 
-# --- parts that are alike
+# --- parts of one shape
 
 
 def _alike_parts(data: bytes, known: dict[bytes, Shape]) -> tuple[tuple[Part, ...], dict[bytes, Shape]] | None:
-    """The parts of a file and their shapes, if those that are not known are less than half of it; none where one has an
-    error, since what an error means for what stands behind it only the tree of the whole file says. The last may: it is
-    where a file ends in the middle of a function, and where a brace was opened and not closed."""
+    """Return the parts of a file and their shapes, if fewer than half of the shapes are unknown. None if a part has
+    an error, since only the tree of the whole file shows its effect on later text. The last part may have one: the
+    file may end within a function or an unclosed brace."""
     texts = split_behind_functions(data)
     keys = [_shape_of(text) for text in texts]
     unknown = {key: text for key, text in zip(keys, texts, strict=True) if key not in known}
@@ -207,14 +209,14 @@ def _alike_parts(data: bytes, known: dict[bytes, Shape]) -> tuple[tuple[Part, ..
 
 
 def _shape_of(text: bytes) -> bytes:
-    """What is the same for texts that have the same tree: the digits of numbers and names do not matter."""
+    """Return a key that is equal for texts with the same tree. Digits of numbers and names are ignored."""
     if _U8 in text:
         return text
     ends = [match.start() for match in _END_OF_TYPE.finditer(text)] if b"_t" in text else []
     return b" ".join((text.translate(_ONE_DIGIT), *[text[end - _TYPE_DIGITS : end] for end in ends]))
 
 
-# --- what changed between two texts
+# --- differences between two texts
 
 
 @lru_cache(maxsize=1)
@@ -223,7 +225,7 @@ def _parser() -> Parser:
 
 
 def _parsed_again(text: str, data: bytes, previous: ParsedCuda) -> ParsedCuda:
-    """The tree of an edited text, with what was known of the old one."""
+    """Parse an edited text, reusing the data of the old one."""
     edit = _edit(previous.data, data)
     before = _edited(previous, data, edit)
     shape = Shape(_parser().parse(data, before))
@@ -233,14 +235,14 @@ def _parsed_again(text: str, data: bytes, previous: ParsedCuda) -> ParsedCuda:
 
 
 def _edit(old: bytes, data: bytes) -> Window:
-    """Where the texts differ."""
+    """Return the difference of the texts."""
     start = _common_prefix(old, data)
     tail = _common_prefix(old[start:][::-1], data[start:][::-1])
     return Window(start, len(old) - tail, len(data) - tail)
 
 
 def _edited(previous: ParsedCuda, data: bytes, edit: Window) -> Tree:
-    """A copy of the old tree that knows which bytes the new text replaces."""
+    """Return a copy of the old tree with the bytes that the new text replaces marked as edited."""
     old = previous.data
     tree = previous.tree.copy()
     points = _point(old, edit.start), _point(old, edit.old_end), _point(data, edit.new_end)
@@ -249,7 +251,7 @@ def _edited(previous: ParsedCuda, data: bytes, edit: Window) -> Tree:
 
 
 def _changed(edit: Window, before: Tree, tree: Tree) -> Window:
-    """Where the texts or their trees differ: outside of it each character is in the same nodes."""
+    """Return the window outside of which texts and trees agree: each character there is in the same nodes."""
     ranges = before.changed_ranges(tree)
     start = min([edit.start, *(each.start_byte for each in ranges)])
     end = max([edit.new_end, *(each.end_byte for each in ranges)])
@@ -257,7 +259,8 @@ def _changed(edit: Window, before: Tree, tree: Tree) -> Window:
 
 
 def _common_prefix(first: bytes, second: bytes) -> int:
-    """How many bytes the two begin with in common: a binary search over slices, which compare fast."""
+    """Return the length of the common prefix in bytes. A binary search over slices is fast, because slices compare
+    fast."""
     low, high = 0, min(len(first), len(second))
     while low < high:
         middle = (low + high + 1) // 2
@@ -269,5 +272,5 @@ def _common_prefix(first: bytes, second: bytes) -> int:
 
 
 def _point(data: bytes, offset: int) -> tuple[int, int]:
-    """Row and byte column, as tree-sitter counts them: rows end with a line feed."""
+    """Return the row and byte column as tree-sitter counts them. Rows end with a line feed."""
     return data.count(b"\n", 0, offset), offset - (data.rfind(b"\n", 0, offset) + 1)

@@ -1,4 +1,4 @@
-"""What a subscript or a pointer reaches: which parameter, and how far neighbouring threads are apart there."""
+"""Resolve subscripts and pointers: the parameter they access, and the stride between consecutive threads."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from kernel_lsp.rules.cuda.variables import Variable
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """A place in the memory behind a parameter. `step` is by how many elements it moves with `threadIdx.x`."""
+    """An address within a parameter's memory. `step` is the stride in elements along `threadIdx.x`."""
 
     array: Variable
     step: Growth
 
 
 def index_of(subscript: Node) -> Node | None:
-    """The index of a subscript that has one."""
+    """Return the index of a subscript, if it has one."""
     indices = subscript.child_by_field_id(fields.INDICES)
     return indices.named_children[0] if indices is not None and indices.named_child_count == 1 else None
 
 
 def global_array(function: Function, subscript: Node) -> Variable | None:
-    """The pointer parameter that a subscript names."""
+    """Return the pointer parameter that a subscript names."""
     if subscript.type != "subscript_expression":
         return None
     array = function.variable(subscript.child_by_field_id(fields.ARGUMENT))
@@ -36,7 +36,8 @@ def global_array(function: Function, subscript: Node) -> Variable | None:
 
 
 def reach_of(function: Function, subscript: Node) -> Reach | None:
-    """The element of a pointer parameter, or of a local pointer into one, that a subscript is; None for others."""
+    """Return the element of a pointer parameter, or of a local pointer into one, that a subscript accesses. None for
+    others."""
     if subscript.type != "subscript_expression":
         return None
     start, index = pointed(function, subscript.child_by_field_id(fields.ARGUMENT)), index_of(subscript)
@@ -44,8 +45,8 @@ def reach_of(function: Function, subscript: Node) -> Reach | None:
 
 
 def pointed(function: Function, node: Node | None, depth: int = 0) -> Reach | None:
-    """What the value of ``x``, ``x + row * n``, ``&x[row * n]`` or of a name for one points to; None where the text
-    does not say."""
+    """Return the address that ``x``, ``x + row * n``, ``&x[row * n]`` or a name for one points to. None if the text
+    does not determine it."""
     if node is None or depth > MAX_DEPTH:
         return None
     kind = node.type
@@ -62,17 +63,17 @@ def pointed(function: Function, node: Node | None, depth: int = 0) -> Reach | No
 
 
 def reach_of_variable(function: Function, variable: Variable | None, depth: int = 0) -> Reach | None:
-    """Where a pointer begins."""
+    """Return the address that a pointer is initialised with."""
     if variable is None or not variable.is_pointer:
         return None
     cache, key = function.caches.setdefault("reaches", {}), variable.name_node.id
     if key not in cache:
-        cache[key] = None  # for a pointer that is defined by itself
+        cache[key] = None  # guard against a pointer defined by itself
         cache[key] = _new_reach(function, variable, depth)
     return cache[key]
 
 
-# --- below: pointers that move
+# --- below: moving pointers
 
 
 def _sum_reach(function: Function, node: Node, depth: int) -> Reach | None:
@@ -97,7 +98,7 @@ def _new_reach(function: Function, variable: Variable, depth: int) -> Reach | No
 
 
 def _after(function: Function, reach: Reach, write: Node) -> Reach | None:
-    """``p += step`` and ``++p`` move a pointer; what another assignment makes of it is not known."""
+    """Return the address after ``p += step`` or ``++p``. None after any other assignment."""
     if write.type == "update_expression":
         return reach
     operator, right = function.operator(write), write.child_by_field_id(fields.RIGHT)

@@ -1,25 +1,25 @@
-"""Launches that pass one argument twice, read from the text: those of host code and those of the launch plan alike."""
+"""Find launches that pass one argument twice, by text search. Host code and launch plans are treated alike."""
 
 from __future__ import annotations
 
 import re
 
 RepeatedArgument = tuple[int, int, str]
-"""The places of the two, counted from 0, and what is passed."""
+"""The positions of the two arguments, counted from 0, and the buffer passed."""
 MAX_ARGUMENTS_CHARACTERS = 2000
-"""Of one launch: behind it nothing is read."""
+"""Maximum characters of one launch's arguments. Text beyond is not searched."""
 MAX_CONFIGURATION_CHARACTERS = 400
-"""Between the angle brackets of one launch."""
+"""Maximum characters of one launch's configuration, between the angle brackets."""
 MAX_NAME_CHARACTERS = 200
 _NAME_BEFORE = re.compile(r"(\w+)\s*(?:<[^<>;{}]*>\s*)?$")
 _SEPARATOR = re.compile(r"[()\[\]{},]")
 _OPENING = re.compile(r">>>\s*\(")
 _BUFFER = re.compile(r"[A-Za-z_](?:[\w.]|->|::)*(?:\s*<[\w:\s]*>)?(?:\(\s*\))?")
-"""A name, a member, or what a method without arguments gives: ``x``, ``x.data_ptr<float>()``."""
+"""A name, a member, or the result of a method without arguments: ``x``, ``x.data_ptr<float>()``."""
 
 
 def repeated_arguments(text: str) -> dict[str, tuple[RepeatedArgument, ...]]:
-    """By the kernel's name: the pairs of arguments that are one buffer in some launch."""
+    """Return the pairs of arguments that are one buffer in some launch, by kernel name."""
     found: dict[str, set[RepeatedArgument]] = {}
     place = text.find("<<<")
     while place >= 0:
@@ -36,7 +36,8 @@ def repeated_arguments(text: str) -> dict[str, tuple[RepeatedArgument, ...]]:
 
 
 def _arguments(text: str, start: int) -> list[str]:
-    """What stands between the bracket before `start` and the one that closes it; nothing when none does."""
+    """Return the arguments between the bracket before `start` and its closing bracket. Empty without a closing
+    bracket."""
     depth, begin, arguments = 0, start, []
     for match in _SEPARATOR.finditer(text, start, start + MAX_ARGUMENTS_CHARACTERS):
         character = match[0]

@@ -1,4 +1,4 @@
-"""KL240 and KL246: what `__restrict__` promises of the pointers of a kernel."""
+"""KL240 and KL246: aliasing of a kernel's pointers under `__restrict__`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def missing_restrict(kernel: Function) -> Iterator[Hit]:
     pointers = [p for p in kernel.parameters if p.is_pointer and not p.is_reference]
     bare = [p for p in pointers if not _is_restricted(file, p) and _has_star(file, p)]
     writes = any(not p.is_const for p in pointers)
-    # One that is written, beside restricted ones, overlaps with none of them. One that is read also gets its own loads.
+    # A single written pointer cannot alias the restricted ones. A const pointer also gains read-only loads.
     may_gain = len(bare) >= 2 or any(p.is_const for p in bare)
     if may_gain and len(pointers) >= 2 and writes and not _aliases_on_purpose(kernel):
         edits = tuple(file.parsed.insert(p.name_node.start_byte, _spaced_restrict(file, p)) for p in bare)
@@ -108,7 +108,7 @@ def overlapping_restrict(kernel: Function) -> Iterator[Hit]:
 
 
 def _overlapping(kernel: Function) -> Iterator[tuple[Variable, Variable, str]]:
-    """Pairs of pointers for which a launch passes one buffer, where one of the two is written through."""
+    """Yield pairs of pointers for which a launch passes one buffer, if one of the two is written through."""
     repeated = kernel.file.repeated_arguments.get(kernel.name, ())
     declared = kernel.declarator.child_by_field_id(fields.PARAMETERS)
     if not repeated or declared is None or _n_parameters(declared) != len(kernel.parameters):
@@ -130,7 +130,7 @@ def _is_restricted(file: File, parameter: Variable) -> bool:
 
 
 def _freed(file: File, parameter: Variable) -> tuple[TextEdit, ...]:
-    """The edits that take `__restrict__` out of a declaration."""
+    """Return the edits that remove `__restrict__` from a declaration."""
     place = parameter.declaration
     found = _RESTRICT.finditer(file.parsed.data, place.start_byte, place.end_byte)
     return tuple(TextEdit(file.parsed.span(match.start(), match.end()), "") for match in found)
@@ -146,14 +146,14 @@ def _spaced_restrict(file: File, parameter: Variable) -> str:
 
 
 def _aliases_on_purpose(kernel: Function) -> bool:
-    """Where the text says so, where a launch passes one buffer twice, or where one pointer becomes another, as two
-    buffers that change places do."""
+    """Return whether the kernel's pointers alias on purpose: the text says so, a launch passes one buffer twice, or
+    one pointer is assigned to another, as in a buffer swap."""
     is_said = "in place" in kernel.head or "alias" in kernel.head
     return is_said or any(_overlapping(kernel)) or any(map(partial(_renames, kernel), kernel.assignments))
 
 
 def _renames(kernel: Function, assignment: Node) -> bool:
-    """``a = b`` of pointers, the first of them a parameter."""
+    """Return whether the assignment is ``a = b`` of pointers and the first is a parameter."""
     left = kernel.variable(assignment.child_by_field_id(fields.LEFT))
     right = kernel.variable(assignment.child_by_field_id(fields.RIGHT))
     if left is None or right is None or kernel.operator(assignment) != "=":

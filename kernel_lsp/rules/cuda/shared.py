@@ -1,4 +1,4 @@
-"""KL207 and KL208: shared memory that one thread writes and another reads."""
+"""KL207 and KL208: races between threads in shared memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kernel_lsp.rules.rule import Hit
 
 _BARRIER_WORDS = "__syncthreads cg::sync __barrier_sync .sync"
 MAX_STATEMENTS = 40
-"""Statements behind a write to shared memory that are searched for a read."""
+"""Maximum statements after a write to shared memory that are searched for a read."""
 
 
 @declare(
@@ -118,7 +118,7 @@ def missing_barrier_in_loop(function: Function) -> Iterator[Hit]:
 
 
 def _barrier_before(function: Function, statement: Node) -> Iterator[QuickFix]:
-    """Yield a fix that orders everything above a statement that all threads reach."""
+    """Yield a fix that adds a barrier before a statement that all threads reach."""
     parsed = function.file.parsed
     if _is_uniform(function, statement):
         indent = _indent(function, statement)
@@ -127,7 +127,7 @@ def _barrier_before(function: Function, statement: Node) -> Iterator[QuickFix]:
 
 
 def _barrier_at_end(function: Function, loop: Node) -> Iterator[QuickFix]:
-    """Yield a fix that ends each iteration of a loop that all threads run alike."""
+    """Yield a fix that adds a barrier at the end of a loop whose iterations are uniform across the block."""
     body = loop.child_by_field_id(fields.BODY)
     if body is None or body.type != "compound_statement" or not body.named_children:
         return
@@ -148,11 +148,11 @@ def _indent(function: Function, statement: Node) -> str:
     return line[: len(line) - len(line.lstrip())]
 
 
-# --- below: what the rules ask
+# --- below: helpers of the rules
 
 
 def _shared_target(function: Function, write: Node) -> Variable | None:
-    """The shared array that the assignment writes at an index of its own for each thread."""
+    """Return the shared array that the assignment writes at a distinct index per thread."""
     if not function.file.parsed.data.startswith(function.shared_names, write.start_byte):
         return None
     left = write.child_by_field_id(fields.LEFT)
@@ -167,7 +167,8 @@ def _launches_one_warp(function: Function) -> bool:
 
 
 def _unprotected_write(function: Function, loop: Node) -> Node | None:
-    """A write of a shared array at the top of a loop's body that no barrier separates from the last round's reads."""
+    """Return a write to a shared array at the top of a loop's body that no barrier separates from the reads of the
+    previous iteration."""
     body = loop.child_by_field_id(fields.BODY)
     if body is None or body.type != "compound_statement":
         return None
@@ -191,12 +192,13 @@ def _unprotected_write(function: Function, loop: Node) -> Node | None:
 
 
 def _is_made_of(function: Function, name: str, names: frozenset[str]) -> bool:
-    """Whether a variable starts as something that depends on one of the names: ``buffer = step % 2``."""
+    """Return whether a variable's initial value depends on one of the names: ``buffer = step % 2``."""
     return any(v.value is not None and not function.names_in(v.value).isdisjoint(names) for v in function.named(name))
 
 
 def _unordered_step(function: Function, loop: Node) -> Node | None:
-    """``data[t] += data[t + s]`` in a loop that nothing orders: a round reads what others wrote in the one before."""
+    """Return ``data[t] += data[t + s]`` in a loop without a barrier. An iteration reads elements that other threads
+    wrote in the previous one."""
     body = loop.child_by_field_id(fields.BODY)
     if body is None or any(not is_harmless(function, call) for call in function.calls.within(body)):
         return None
@@ -215,16 +217,16 @@ def _unordered_step(function: Function, loop: Node) -> Node | None:
 
 
 def _is_of_a_neighbour(function: Function, read: Node, own: Node, array: Variable) -> bool:
-    """Whether it is another element of the same array than the thread's own, for each thread another one."""
+    """Return whether the read is of a different element of the same array, distinct for each thread."""
     is_other = shared_array(function, read) is array and function.source(read) != function.source(own)
     return is_other and growth(function, index_of(read)) == 1
 
 
-# --- what one thread writes for all
+# --- broadcasts from one thread
 
 
 def _broadcast_read(function: Function, write: Node) -> Unordered | None:
-    """``if (threadIdx.x == 0) mean = ...;`` and then ``x - mean``, with no barrier in between: the read."""
+    """Return the read of a broadcast without a barrier: ``if (threadIdx.x == 0) mean = ...;`` and then ``x - mean``."""
     left = write.child_by_field_id(fields.LEFT)
     array = None if left is None else _shared_one(function, left)
     branch = next(function.branches_around(write), None)
@@ -242,7 +244,7 @@ def _broadcast_read(function: Function, write: Node) -> Unordered | None:
 
 
 def _shared_one(function: Function, target: Node) -> Variable | None:
-    """The shared variable, or array, of which an assignment sets one element for all threads."""
+    """Return the shared variable, or the shared array, of which an assignment writes one element for all threads."""
     if not function.file.parsed.data.startswith(function.shared_names, target.start_byte):
         return None
     variable = function.variable(target) if target.type == "identifier" else shared_array(function, target)
@@ -251,7 +253,7 @@ def _shared_one(function: Function, target: Node) -> Variable | None:
 
 
 def _is_for_one(function: Function, branch: Node) -> bool:
-    """``if (threadIdx.x == 0)`` without an `else`."""
+    """Return whether the branch is ``if (threadIdx.x == 0)`` without an `else`."""
     condition = branch.child_by_field_id(fields.CONDITION)
     is_plain = branch.type == "if_statement" and branch.child_by_field_id(fields.ALTERNATIVE) is None
     if not is_plain or condition is None or not depends_on_thread(function, condition):
@@ -261,13 +263,13 @@ def _is_for_one(function: Function, branch: Node) -> bool:
 
 
 def _mention(function: Function, statement: Node, element: Node) -> Node | None:
-    """The same element in a statement."""
+    """Return the same element in a statement."""
     text = function.source(element)
     return next((s for s in function.subscripts.within(statement) if function.source(s) == text), None)
 
 
 def _use(function: Function, statement: Node, variable: Variable) -> Node | None:
-    """The first mention of the variable in a statement."""
+    """Return the first mention of the variable in a statement."""
     length = len(variable.name.encode())
     for start in function.mentions(variable.name):
         if statement.start_byte <= start < statement.end_byte:
@@ -278,7 +280,7 @@ def _use(function: Function, statement: Node, variable: Variable) -> Node | None
 
 
 def _is_set(function: Function, node: Node) -> bool:
-    """Whether the first that happens to it is that it is set again, or that it is asked for by the thread that did."""
+    """Return whether the node overwrites the variable, or is executed only by the thread that wrote it."""
     parent = function.parent(node)
     left = None if parent is None else parent.child_by_field_id(fields.LEFT)
     is_target = left is not None and parent is not None and left.id == node.id

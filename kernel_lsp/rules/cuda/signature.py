@@ -1,4 +1,4 @@
-"""KL241 to KL245: what a kernel declares, and calls that do not belong in one."""
+"""KL241 to KL245: kernel signatures, and calls unsuitable for a kernel."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def sizeof_pointer(function: Function) -> Iterator[Hit]:
 
 
 def _is_only_read(kernel: Function, parameter: Variable) -> bool:
-    """Whether each use is a subscript that is read, outside of casts, calls and pointer arithmetic."""
+    """Return whether each use is a subscript that is read, outside of casts, calls and pointer arithmetic."""
     if len(kernel.named(parameter.name)) != 1:
         return False
     n_uses = 0
@@ -195,7 +195,7 @@ def _is_only_read(kernel: Function, parameter: Variable) -> bool:
 
 
 def _uses(kernel: Function, parameter: Variable) -> Iterator[Node]:
-    """Every mention of the name in the body, comments and strings left out."""
+    """Yield every mention of the name in the body, except in comments and strings."""
     length = len(parameter.name.encode())
     for start in kernel.mentions(parameter.name):
         node = kernel.body.descendant_for_byte_range(start, start + length)
@@ -223,7 +223,7 @@ def _is_read(kernel: Function, use: Node) -> bool:
 
 
 def _is_unknown_call(kernel: Function, call: Node | None) -> bool:
-    """A call that might take the element by reference: one that this file does not define by value."""
+    """Return whether the call might take the element by reference: this file does not define it by value."""
     if call is None or call.type != "call_expression":
         return True
     name = kernel.callee(call)

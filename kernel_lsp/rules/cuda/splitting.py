@@ -1,4 +1,4 @@
-"""Where a CUDA text can be cut, so that each part parses by itself: behind what ends with a brace at the top of it."""
+"""Split a CUDA text into parts that parse independently. Splits are after lines that close a top-level brace."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _TOKEN = re.compile(
     rb"|\}",
     re.DOTALL,
 )
-"""What has braces that are none, and braces. Each begins with a character, which a search is fast for."""
+"""Braces, and tokens that may contain characters that look like braces. Each alternative begins with a literal
+character, which makes the search fast."""
 _OPENS = re.compile(rb"#[ \t]*if")
 _CLOSES = re.compile(rb"#[ \t]*endif")
 _END_OF_LINE = re.compile(rb"[ \t]*\r?\n")
@@ -23,9 +24,9 @@ _RAW_STRING = b'R"'
 
 
 def split_behind_functions(data: bytes) -> list[bytes]:
-    """The parts of `data`, in order: whole lines each, none within braces or an `#if`. One part where it has a raw
-    string or carriage returns alone, or where the braces do not match. It looks at no grammar: that each part means
-    the same by itself is for whoever parses it to see."""
+    """Return the parts of `data` in order. Each consists of whole lines and ends outside of all braces and `#if`s.
+    There is one part if the text has a raw string, bare carriage returns or unbalanced braces. The split ignores the
+    grammar: the caller must verify that each part means the same by itself."""
     if _RAW_STRING in data or data.count(b"\r") != data.count(b"\r\n"):
         return [data]
     ends = _ends_at_the_top(data)
@@ -38,7 +39,7 @@ def split_behind_functions(data: bytes) -> list[bytes]:
 
 
 def _ends_at_the_top(data: bytes) -> list[int]:
-    """Behind each line that a brace ends which closes what stands at the top."""
+    """Return the end of each line that ends with a brace closing a top-level block."""
     ends: list[int] = []
     depth = 0
     for token in _TOKEN.finditer(data):

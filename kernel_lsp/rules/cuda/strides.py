@@ -1,4 +1,4 @@
-"""KL210 and KL217: how far apart neighbouring threads access memory, and whether a vector can begin there."""
+"""KL210 and KL217: access strides between consecutive threads, and alignment of vector accesses."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from kernel_lsp.rules.cuda.type_text import type_bytes
 from kernel_lsp.rules.rule import Hit
 
 MAX_NEIGHBOUR_STRIDE = 4
-"""Elements: up to it the other elements of the same sectors are usually used by the next lines."""
+"""Maximum stride in elements between consecutive threads. Up to this, later lines usually use the other elements of
+the same sectors."""
 SECTOR_ELEMENTS = 8
-"""Of 4 bytes in a sector of 32 bytes."""
+"""Elements of 4 bytes per sector of 32 bytes."""
 _MACRO_NAME = re.compile(r"[A-Z_][A-Z0-9_]+")
 _VECTORS = "float2 float4 int2 int4 uint2 uint4 double2 half2 __half2 __nv_bfloat162 nv_bfloat162"
 _POINTER_TO = re.compile(r"(?:const\s+)?(\w+)(?:\s+const)?\s*\*(?:\s*(?:const|__restrict__))*")
 _OLD_CAST = re.compile((r"\(\s*(?:const\s+)?(?:" + "|".join(_VECTORS.split()) + r")(?:\s+const)?\s*\*\s*\)").encode())
 _PICKS_THREADS = re.compile(r"[%&]|==")
-"""A condition with one of these may let only the threads through whose address is right."""
+"""Operators of a condition that may admit only threads with an aligned address."""
 
 
 @declare(
@@ -125,11 +126,11 @@ def misaligned_vector(function: Function) -> Iterator[Hit]:
             yield hit(function.file, cast, message)
 
 
-# --- below: what is far apart
+# --- below: strided accesses
 
 
 def _is_far(function: Function, subscript: Node) -> bool:
-    """Whether it is about global memory, and neighbouring threads access elements far apart."""
+    """Return whether the access is to global memory with a large stride between consecutive threads."""
     if not may_depend_on_thread(function, subscript):
         return False
     reach = reach_of(function, subscript)
@@ -139,7 +140,8 @@ def _is_far(function: Function, subscript: Node) -> bool:
 
 
 def _is_in_tail(function: Function, subscript: Node) -> bool:
-    """``if (i + 4 <= n) {...} else for (int k = i; k < n; ++k) y[k] = ...``: one thread does what is left over."""
+    """Return whether the access is in a tail loop of one thread:
+    ``if (i + 4 <= n) {...} else for (int k = i; k < n; ++k) y[k] = ...``."""
     loop = function.loop_around(subscript) if function.loops else None
     if loop is None or loop.type != "for_statement":
         return False
@@ -148,8 +150,8 @@ def _is_in_tail(function: Function, subscript: Node) -> bool:
 
 
 def _is_wrapped(function: Function, subscript: Node) -> bool:
-    """Where a whole vector may be accessed: the one argument of a macro, as in ``LDST128BITS(x[i])``, or the address
-    that is made another pointer, as in ``reinterpret_cast<float4*>(&x[i])``; or where only the address is taken."""
+    """Return whether a whole vector may be accessed, or only the address is taken. Vector accesses are the single
+    argument of a macro, as in ``LDST128BITS(x[i])``, or a pointer cast, as in ``reinterpret_cast<float4*>(&x[i])``."""
     arguments = function.parent(subscript)
     if arguments is not None and arguments.type == "pointer_expression":
         taken = function.parent(arguments)
@@ -164,8 +166,8 @@ def _is_wrapped(function: Function, subscript: Node) -> bool:
 
 
 def _uses_all_between(function: Function, reach: Reach) -> bool:
-    """Whether the function accesses as many of the elements in between as it leaves out, as of a record with five
-    numbers: then the sectors that one access fetches serve the next ones."""
+    """Return whether the function accesses at least as many of the elements in between as it skips, as for a record
+    with five numbers. The sectors that one access fetches then serve the next accesses."""
     if not isinstance(reach.step, int) or abs(reach.step) > SECTOR_ELEMENTS:
         return False
     cache = function.caches.setdefault("elements", {})
@@ -179,7 +181,7 @@ def _uses_all_between(function: Function, reach: Reach) -> bool:
 
 
 def _vector_casts(function: Function) -> Iterator[tuple[Node, str, Node]]:
-    """Each cast to a pointer to a vector: its node, the vector's type and what is cast."""
+    """Yield each cast to a pointer to a vector: its node, the vector type and the operand."""
     for call in function.calls_named(("reinterpret_cast",)):
         target = function.source(call.child_by_field_id(fields.FUNCTION) or call).partition("<")[2].rstrip("> ")
         arguments, pointer = function.arguments(call), _POINTER_TO.fullmatch(target.strip())

@@ -1,4 +1,5 @@
-"""How values depend on the thread: which names do at all, and by how much an index grows from a thread to the next."""
+"""Analyse thread dependence: the names that differ between threads, and the stride of an index between consecutive
+threads."""
 
 from __future__ import annotations
 
@@ -26,38 +27,38 @@ WARP = 32
 
 
 class Stride(Enum):
-    """An index that grows by something that the text does not say as a number."""
+    """A stride that the text does not give as a number."""
 
     VARIABLE = "variable"
     UNKNOWN = "unknown"
 
 
 Growth = int | Stride
-"""By how much a value grows from thread x to thread x + 1 of the same warp."""
+"""The change of a value from thread x to thread x + 1 of the same warp."""
 
 
 def thread_names(function: Function) -> frozenset[str]:
-    """The thread's own index, and the variables whose value differs between the threads of a block, for sure."""
+    """Return the thread's own index and the variables whose values provably differ between the threads of a block."""
     return _dependent_names(function, "thread names", THREAD_SOURCES)
 
 
 def block_names(function: Function) -> frozenset[str]:
-    """The block's own index, and the variables that depend on it, for sure."""
+    """Return the block's own index and the variables that provably depend on it."""
     return _dependent_names(function, "block names", BLOCK_SOURCES)
 
 
 def depends_on_thread(function: Function, node: Node | None) -> bool:
-    """Whether the value differs between threads for sure: what a call gives is not known, and counts as uniform."""
+    """Return whether the value provably differs between threads. Results of calls are unknown and count as uniform."""
     return _mentions(function, node, thread_names(function))
 
 
 def may_depend_on_thread(function: Function, node: Node | None) -> bool:
-    """Whether the value could differ between threads: everything that is reached from the thread index by any way."""
+    """Return whether the value could differ between threads: it depends on the thread index, even transitively."""
     return not function.names_in(node).isdisjoint(possible_names(function))
 
 
 def growth(function: Function, node: Node | None, depth: int = 0) -> Growth:
-    """By how much the value grows with `threadIdx.x`."""
+    """Return the change of the value with `threadIdx.x`."""
     if node is None or depth > MAX_DEPTH:
         return Stride.UNKNOWN
     if node.type == "number_literal":
@@ -65,13 +66,13 @@ def growth(function: Function, node: Node | None, depth: int = 0) -> Growth:
     cache, meaning = function.growths, function.meaning(node)
     known = cache.get(meaning)
     if known is None:
-        cache[meaning] = Stride.UNKNOWN  # for a name that is defined by itself
+        cache[meaning] = Stride.UNKNOWN  # guard against a name defined by itself
         known = cache[meaning] = _new_growth(function, node, depth)
     return known
 
 
 def summed(left: Growth, right: Growth, operator: str) -> Growth:
-    """By how much a sum, or a difference, grows."""
+    """Return the change of a sum or difference."""
     if left == 0 and right == 0:
         return 0
     if Stride.UNKNOWN in (left, right):
@@ -86,7 +87,8 @@ def summed(left: Growth, right: Growth, operator: str) -> Growth:
 
 
 def _dependent_names(function: Function, key: str, sources: frozenset[str]) -> frozenset[str]:
-    """A name that several variables share counts when all of them depend on the sources."""
+    """Return the names that depend on the sources. A name that several variables share counts only if all of them
+    depend."""
     if key not in function.caches:
         function.caches[key] = {0: _find_dependent(function, sources)}
     return function.caches[key][0]
@@ -97,13 +99,14 @@ def _find_dependent(function: Function, sources: frozenset[str]) -> frozenset[st
         return sources
     reached = set(sources)
     waiting = given_values(function)
-    for _ in range(2):  # a loop may carry a value to a line above
+    for _ in range(2):  # a loop-carried value may reach an earlier line
         waiting = {name: values for name, values in waiting.items() if not _reach_for_sure(name, values, reached)}
     return frozenset(reached)
 
 
 def _reach_for_sure(name: str, values: Values, reached: set[str]) -> bool:
-    """Whether the name is reached, now: all of its variables have a value that differs with those that are."""
+    """Add the name to `reached` if each of its variables has a value that depends on the reached names. Return
+    whether it was added."""
     if not values.mention(reached):
         return False
     function, alone = values.function, values.alone
@@ -121,12 +124,12 @@ def _mentions_any(function: Function, sources: frozenset[str]) -> bool:
 
 
 def _is_made_of(function: Function, values: list[Node], names: set[str]) -> bool:
-    """Whether a value mentions one of the names, and no call in it may give all threads the same."""
+    """Return whether a value mentions one of the names and contains no call whose result may be uniform."""
     return any(_mentions(function, value, names) for value in values)
 
 
 def possible_names(function: Function) -> frozenset[str]:
-    """The thread's own index, and the variables whose value could differ between the threads of a block."""
+    """Return the thread's own index and the variables whose values could differ between the threads of a block."""
     if "possible" not in function.caches:
         function.caches["possible"] = {0: _find_possible(function)}
     return function.caches["possible"][0]
@@ -153,7 +156,7 @@ def _reach_perhaps(name: str, values: Values, reached: set[str]) -> bool:
 
 
 class Values:
-    """What the variables of one name start with and are set to: the nodes for each variable."""
+    """The initial and assigned values of the variables of one name, as nodes for each variable."""
 
     __slots__ = ("function", "names", "of_each", "unread")
 
@@ -161,20 +164,21 @@ class Values:
         self.function, self.of_each = function, of_each
         self.unread = iter([node for nodes in of_each for node in nodes])
         self.names: set[str] = set()
-        """Those in the nodes that were read."""
+        """The names in the nodes read so far."""
 
     @property
     def nodes(self) -> list[Node]:
-        """All of them."""
+        """All value nodes of all variables."""
         return [node for nodes in self.of_each for node in nodes]
 
     @property
     def alone(self) -> Node | None:
-        """The one value of the one variable, if there are no others: what its names are is known then."""
+        """The single value of the single variable, if there are no others. Its names are then exact."""
         return self.of_each[0][0] if len(self.of_each) == 1 and len(self.of_each[0]) == 1 else None
 
     def mention(self, names: set[str]) -> bool:
-        """Whether any of the values does. They are read as far as it takes: a sum may have thousands of them."""
+        """Return whether any value mentions one of the names. Values are read lazily, because a sum may have
+        thousands of them."""
         if not names.isdisjoint(self.names):
             return True
         for node in self.unread:
@@ -186,14 +190,14 @@ class Values:
 
     @property
     def all_names(self) -> set[str]:
-        """Those in all of the nodes."""
+        """Return the names in all nodes."""
         for node in self.unread:
             self.names |= self.function.names_in(node)
         return self.names
 
 
 def given_values(function: Function) -> dict[str, Values]:
-    """By name; names that are never given a value are left out."""
+    """Return the values by name. Names that are never assigned are left out."""
     if "values" not in function.caches:
         function.caches["values"] = dict(_given_values(function))
     return function.caches["values"]
@@ -207,7 +211,7 @@ def _given_values(function: Function) -> Iterator[tuple[str, Values]]:
 
 
 def values_of(variable: Variable) -> list[Node]:
-    """The nodes of what a variable starts with and is set to."""
+    """Return the nodes of a variable's initial and assigned values."""
     nodes = [] if variable.value is None else [variable.value]
     if variable.writes:
         nodes += filter(None, [write.child_by_field_id(fields.RIGHT) for write in variable.writes])
@@ -221,7 +225,7 @@ def _mentions(function: Function, node: Node | None, names: frozenset[str] | set
 
 
 def has_hiding_call(function: Function, node: Node) -> bool:
-    """Whether a call in it may give all threads the same, or give what the text does not say."""
+    """Return whether the node contains a call whose result is unknown or may be uniform."""
     known = function.caches.setdefault("hiding", {})
     hides = known.get(node.id)
     if hides is None:
@@ -231,7 +235,7 @@ def has_hiding_call(function: Function, node: Node) -> bool:
 
 
 def _hides(function: Function, call: Node) -> bool:
-    """Whether the call may give all threads the same value: votes, shuffles and functions that we do not know."""
+    """Return whether the call's result may be uniform: votes, shuffles and unknown functions."""
     name = function.callee(call).rpartition("::")[2].rpartition(".")[2]
     return name not in _PURE_FUNCTIONS and name not in THREAD_SOURCES and name != "static_cast"
 
@@ -239,15 +243,16 @@ def _hides(function: Function, call: Node) -> bool:
 # --- growth
 
 MAX_COMMON_CHARACTERS, MAX_COMMON_DEPTH = 80, 8
-"""Of an expression of which it is kept what it means in every function: it cannot nest beyond `MAX_DEPTH`."""
+"""Maximum characters and depth of an expression whose growth is cached for all functions. At this depth it cannot
+exceed `MAX_DEPTH`."""
 MAX_KEPT_GROWTHS = 4096
 _BUILTINS = frozenset(("threadIdx", "blockIdx", "blockDim", "gridDim"))
 _growth_of_builtins: dict[str, Growth] = {}
-"""Of expressions of these alone, which files repeat over and over, by their text."""
+"""Growth of expressions that use only builtins, by text. Files repeat them often."""
 
 
 def _new_growth(function: Function, node: Node, depth: int) -> Growth:
-    """That of an expression which the function did not have so far."""
+    """Return the growth of an expression that is not cached for the function."""
     names = function.names_in(node)
     if not names or not names <= _BUILTINS or depth > MAX_COMMON_DEPTH or not names.isdisjoint(function.variables):
         return _growth(function, node, depth)
@@ -279,7 +284,8 @@ def _growth(function: Function, node: Node, depth: int) -> Growth:
 
 
 def _index_growth(function: Function, node: Node) -> Growth:
-    """`threadIdx.x` grows by one; y and z are taken as equal within a warp, as they are for blocks 32 wide."""
+    """Return the growth of an index. `threadIdx.x` grows by one; y and z count as equal within a warp, as in blocks
+    32 wide."""
     text = function.source(node).replace(" ", "")
     if text == "threadIdx.x":
         return 1
@@ -302,7 +308,7 @@ def _variable_growth(function: Function, node: Node, depth: int) -> Growth:
 
 
 def _keeps_growth(function: Function, write: Node) -> bool:
-    """``i += blockDim.x`` and ``i++`` move all threads alike."""
+    """Return whether the write moves all threads alike: ``i += blockDim.x`` or ``i++``."""
     if write.type == "update_expression":
         return True
     return function.operator(write) in ("+=", "-=") and not may_depend_on_thread(
@@ -343,6 +349,6 @@ def _product(value: Growth, factor: int | None) -> Growth:
 
 
 def is_loop_variable(function: Function, variable: Variable) -> bool:
-    """Whether the variable is declared in the head of a `for`."""
+    """Return whether the variable is declared in the head of a `for`."""
     parent = function.parent(variable.declaration)
     return parent is not None and parent.type == "for_statement"

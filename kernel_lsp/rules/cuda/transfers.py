@@ -1,4 +1,4 @@
-"""KL254 to KL257: what host code allocates, copies and launches for its arrays."""
+"""KL254 to KL257: allocations, copies and launches of host code, checked against the sizes of its arrays."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KINDS = {
     ("device", "device"): "cudaMemcpyDeviceToDevice",
     ("host", "host"): "cudaMemcpyHostToHost",
 }
-"""By where the source and where the destination is."""
+"""Copy kinds by the sides of source and destination."""
 _SIZEOF = re.compile(r"\bsizeof\s*\(\s*([A-Za-z_][\w:\s]*?)\s*\)")
 _ROUNDED_DOWN = re.compile(r"\(?\s*(\w+)\s*/\s*(\w+)\s*\)?")
 
@@ -173,7 +173,7 @@ def launch_misses_elements(function: Function) -> Iterator[Hit]:
 
 
 def known_value(function: Function, node: Node | None, depth: int = 0) -> int | None:
-    """Return the value of an integer expression, through variables that are set once and passed to nobody."""
+    """Return the value of an integer expression. Variables that are set once and never passed on are resolved."""
     if node is None or depth > MAX_DEPTH:
         return None
     value = function.constant(node)
@@ -200,7 +200,7 @@ def _applied(operator: str, left: int | None, right: int | None) -> int | None:
 
 
 def _definition(function: Function, node: Node) -> Node | None:
-    """Return what a local variable that is set once starts as."""
+    """Return the initial value of a local variable that is set once."""
     variable = function.variable(node)
     if variable is None or variable.writes or variable in function.parameters or variable.is_pointer:
         return None
@@ -210,7 +210,7 @@ def _definition(function: Function, node: Node) -> Node | None:
 
 
 def _expanded(function: Function, node: Node, depth: int = 0) -> str:
-    """Return the text of an expression, and of what its variables start as."""
+    """Return the text of an expression together with the initial values of its variables."""
     names = sorted(function.names_in(node)) if depth < 3 else []
     values = (variable.value for name in names for variable in function.named(name))
     return " ".join([function.source(node), *(_expanded(function, value, depth + 1) for value in values if value)])
@@ -235,7 +235,7 @@ def _pointer(function: Function, node: Node | None, depth: int = 0) -> Variable 
 
 
 def _other_type(text: str, element: str, n_bytes: int) -> str:
-    """Return the type of a `sizeof` that has another size than the element."""
+    """Return the type of a `sizeof` whose size differs from the element's."""
     named = [name for name in _SIZEOF.findall(text) if type_bytes(name) is not None]
     if len(named) != 1 or "sizeof(*" in text.replace(" ", ""):
         return ""
@@ -247,7 +247,7 @@ def _has_call(function: Function, node: Node) -> bool:
 
 
 def _side(function: Function, node: Node) -> str:
-    """Return where a pointer points, ``host`` or ``device``, or an empty text where nothing says."""
+    """Return the side that a pointer points to, ``host`` or ``device``; an empty text if it is unknown."""
     text = function.source(node)
     if re.search(r"\.data\(\)|\.c_str\(\)", text) or node.type == "pointer_expression":
         return "" if re.search(r"\bd_|\bdev|thrust", text) else "host"
@@ -271,7 +271,7 @@ def _side(function: Function, node: Node) -> str:
 
 
 def _allocated(function: Function) -> Iterator[tuple[str, int]]:
-    """Yield the pointers of this function with the elements that are allocated for them."""
+    """Yield the pointers of this function with the number of elements allocated for each."""
     for call in function.calls_named(tuple(_ALLOCATIONS)):
         arguments = function.arguments(call)
         pointer = _pointer(function, arguments[0]) if len(arguments) > 1 else None
@@ -282,7 +282,7 @@ def _allocated(function: Function) -> Iterator[tuple[str, int]]:
 
 
 def _rounded_down(function: Function, grid: Node, block: Node) -> str:
-    """``n / 256`` blocks of 256 threads, where n is known to be no multiple."""
+    """Return the message for ``n / 256`` blocks of 256 threads where n is provably no multiple, or an empty text."""
     node = _definition(function, grid) or grid
     found = _ROUNDED_DOWN.fullmatch(function.source(node))
     threads = known_value(function, block)
@@ -297,7 +297,8 @@ def _rounded_down(function: Function, grid: Node, block: Node) -> str:
 
 
 def _too_many(function: Function, call: Node, parts: list[Node], elements: dict[str, int]) -> str:
-    """More threads than an array has elements, for a kernel in this file that checks nothing."""
+    """Return the message for a launch with more threads than an array has elements, or an empty text. The kernel must
+    be in this file and have no bounds checks."""
     blocks, threads = known_value(function, parts[0]), known_value(function, parts[1])
     if blocks is None or threads is None or function.callee(call) not in function.file.outline.unchecked_kernels:
         return ""

@@ -1,4 +1,4 @@
-"""What the text of a type says: its words, its size, whether it counts or holds something."""
+"""Interpret the text of a type: its words, its size, its qualifiers, and whether it is an integer."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ IDENTIFIER = re.compile(
     r"[A-Za-z_](?:(?<![\w.].)(?<!->.)\w*"
     r"|(?<=\.t)hread_(?:rank|index)\b|(?<=\.b)lock_rank\b|(?<=\.g)roup_index\b)"
 )
-"""Names in an expression without its fields, but with the methods of cooperative groups that name a thread. It begins
-with a letter, which a search is fast for, and looks behind it then."""
+"""Names in an expression, without its fields but with the methods of cooperative groups that return a thread's rank.
+It begins with a letter, which makes the search fast, and then looks behind."""
 _TYPE_BYTES = {
     **dict.fromkeys(("char", "signed char", "unsigned char", "bool", "int8_t", "uint8_t", "__nv_fp8_e4m3"), 1),
     **dict.fromkeys(("short", "unsigned short", "half", "__half", "__nv_bfloat16", "nv_bfloat16", "int16_t"), 2),
@@ -24,7 +24,7 @@ _TYPE_BYTES = {
     **dict.fromkeys(("size_t", "long", "unsigned long", "uint2"), 8),
     **dict.fromkeys(("float4", "int4", "uint4", "double2"), 16),
 }
-"""Sizes of types on 64-bit Linux, bytes."""
+"""Sizes of types on 64-bit Linux, in bytes."""
 INTEGER_TYPES = words(
     """
     int unsigned long short size_t int64_t int32_t uint32_t uint64_t char int16_t uint16_t ptrdiff_t
@@ -41,7 +41,7 @@ _QUALIFIERS = words(
 
 @dataclass(frozen=True, slots=True)
 class TypeFacts:
-    """What the text of a type says. `element` is the type without qualifiers and storage."""
+    """The facts in the text of a type. `element` is the type without qualifiers and storage class."""
 
     words: frozenset[str]
     element: str
@@ -53,7 +53,7 @@ class TypeFacts:
 
 @lru_cache(maxsize=4096)
 def type_facts(type_text: str) -> TypeFacts:
-    """The facts of a type, which files repeat over and over."""
+    """Return the facts of a type. Results are cached, because files repeat types."""
     all_words = frozenset(re.findall(r"\w+", type_text))
     return TypeFacts(
         words=frozenset(IDENTIFIER.findall(type_text)),
@@ -66,5 +66,5 @@ def type_facts(type_text: str) -> TypeFacts:
 
 
 def type_bytes(type_text: str) -> int | None:
-    """Bytes of a builtin type, None for others."""
+    """Return the bytes of a builtin type, None for others."""
     return _TYPE_BYTES.get(" ".join(type_text.split()))

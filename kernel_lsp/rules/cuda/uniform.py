@@ -1,4 +1,4 @@
-"""Which values all threads of a block share for sure, and which come from memory."""
+"""Decide whether a value is uniform across a block, and whether it is loaded from memory."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.threads import has_hiding_call, may_depend_on_thread, values_of
 
 _DEREFERENCE = re.compile(r"(?:^|[-+*/%=(,&|!<>?:\[])\s*\*\s*[\w(]")
-"""A star that is no product: it stands in front of what it reads."""
+"""A dereferencing star rather than a product: it precedes its operand."""
 _KNOWN_NAMES = frozenset(("threadIdx", "blockIdx", "blockDim", "gridDim", "warpSize", "true", "false", "nullptr"))
 
 
 def is_uniform(function: Function, node: Node) -> bool:
-    """Whether all threads of a block have the same value there for sure: it is made of parameters, constants and the
-    block's index alone. What a call gives, or a name that the text does not declare, is not known."""
+    """Return whether the value is provably uniform across the block: it depends on parameters, constants and the
+    block index alone. Results of calls, and names that the text does not declare, are unknown."""
     waiting: list[Node] = [node]
     seen: set[str] = set()
     while waiting:
@@ -33,7 +33,8 @@ def is_uniform(function: Function, node: Node) -> bool:
 
 
 def is_read_from_memory(function: Function, node: Node) -> bool:
-    """Whether the value comes from memory or a call, by any way, and not from indices and sizes alone."""
+    """Return whether the value depends on memory or a call, even transitively, rather than on indices and sizes
+    alone."""
     waiting: list[Node] = [node]
     seen: set[str] = set()
     while waiting:
@@ -47,11 +48,11 @@ def is_read_from_memory(function: Function, node: Node) -> bool:
     return False
 
 
-# --- below
+# --- below: values of a name
 
 
 def _values_of_name(function: Function, name: str) -> list[Node] | None:
-    """The values that the variables of a name have; None for one that may have another."""
+    """Return the values of all variables of a name. None for a name that may have other values."""
     variables = function.named(name)
     if not variables and name not in _KNOWN_NAMES and name not in function.file.constants:
         return None

@@ -1,7 +1,7 @@
-"""Reads of shared memory that nothing orders behind another thread's write: what KL207 asks.
+"""Find reads of shared memory that no barrier orders after another thread's write, for KL207.
 
-From a write the walk goes on in program order, out of the branches and loops around it, until a barrier, or until
-something that could be one.
+From a write the search follows program order, out of the enclosing branches and loops. It ends at a barrier, or at
+anything that could be one.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from kernel_lsp.rules.cuda.variables import Variable
 from kernel_lsp.rules.words import words
 
 MAX_STATEMENTS = 40
-"""Statements behind a write that are searched for a read."""
+"""Maximum statements after a write that are searched for a read."""
 MAX_FIRST_THREADS = 32
-"""Every block is taken to have these threads: `tile[0]` is written by one of them."""
+"""Threads that every block is assumed to have. One of them writes `tile[0]`."""
 MAX_SUBSTITUTIONS = 3
 _PASSED = frozenset(("if_statement", "else_clause", *LOOPS))
 _ENDS = frozenset(("return_statement", "break_statement", "continue_statement", "goto_statement"))
 _STOPS = re.compile(rb"#|\basm\b|\bvolatile\b|\[[&=]\]|\[[&=]?\w*\]\s*\(")
-"""Preprocessor conditions, inline PTX and lambdas: nothing is said behind them."""
+"""Preprocessor conditions, inline PTX and lambdas. Nothing is reported after them."""
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 _HARMLESS_CALLS = words(
     """
@@ -37,12 +37,12 @@ _HARMLESS_CALLS = words(
     __bfloat162float powf tanhf fmaf fma __expf __fdividef size_t unsigned
     """
 )
-"""Calls that are no barrier for sure. Behind any other one nothing is said about shared memory."""
+"""Calls that are provably no barrier. After any other call nothing is reported about shared memory."""
 
 
 @dataclass(frozen=True)
 class Unordered:
-    """A read, and the statement in front of which a barrier would order it."""
+    """An unordered read, and the statement before which a barrier would order it."""
 
     read: Node
     statement: Node
@@ -53,7 +53,7 @@ def is_harmless(function: Function, call: Node) -> bool:
 
 
 def shared_array(function: Function, subscript: Node | None) -> Variable | None:
-    """Return the shared array that a subscript (of any number of dims) is about."""
+    """Return the shared array that a subscript (of any number of dims) accesses."""
     for _ in range(4):
         if subscript is None or subscript.type != "subscript_expression":
             break
@@ -63,7 +63,7 @@ def shared_array(function: Function, subscript: Node | None) -> Variable | None:
 
 
 def following(function: Function, statement: Node) -> Iterator[Node]:
-    """Yield the statements that run behind one, in program order, as far as the end of the body."""
+    """Yield the statements that run after one, in program order, up to the end of the body."""
     node = statement
     while (parent := function.parent(node)) is not None:
         if parent.type == "compound_statement":
@@ -74,7 +74,7 @@ def following(function: Function, statement: Node) -> Iterator[Node]:
 
 
 def unordered_read(function: Function, write: Node, array: Variable) -> Unordered | None:
-    """Return the first read of another thread's element behind the write that no barrier orders."""
+    """Return the first read of another thread's element after the write that no barrier orders."""
     statement, left = function.parent(write), write.child_by_field_id(fields.LEFT)
     if statement is None or statement.type != "expression_statement" or left is None:
         return None
@@ -92,7 +92,7 @@ def unordered_read(function: Function, write: Node, array: Variable) -> Unordere
     return None
 
 
-# --- below: what stands between
+# --- below: statements between write and read
 
 
 def _behind(statement: Node) -> Iterator[Node]:
@@ -104,7 +104,7 @@ def _behind(statement: Node) -> Iterator[Node]:
 
 
 def _may_order(function: Function, statement: Node) -> bool:
-    """Whether a statement cannot be read: `#if`, `asm`, a macro that stands alone."""
+    """Return whether a statement cannot be analysed: `#if`, `asm`, a macro on its own."""
     data = function.file.parsed.data[statement.start_byte : statement.end_byte]
     is_macro = statement.type == "expression_statement" and any(
         child.type == "identifier" for child in statement.named_children[:1]
@@ -117,7 +117,7 @@ def _first_call(function: Function, statement: Node) -> Node | None:
 
 
 class _Question:
-    """One write, and whether a read is of an element that another thread writes there."""
+    """One write, and the test whether a read accesses an element that another thread writes there."""
 
     def __init__(self, function: Function, write: Node, left: Node, array: Variable) -> None:
         self._function, self._left, self._array = function, left, array
@@ -131,14 +131,14 @@ class _Question:
         self._is_written_in_loop = any(_has_loop_variable(function, target) for target in targets)
 
     def reads(self, statement: Node) -> Iterator[Node]:
-        """Yield the reads of others' elements in a statement, in the order of the text."""
+        """Yield the reads of other threads' elements in a statement, in source order."""
         function = self._function
         for read in function.subscripts.within(statement):
             if shared_array(function, read) is self._array and _is_read(function, read) and self._is_others(read):
                 yield read
 
     def counted(self, call: Node) -> Node | None:
-        """Return the element of ``atomicAdd(&counts[bin], 1)``: it is that of whichever thread."""
+        """Return the element of ``atomicAdd(&counts[bin], 1)``, which any thread may own."""
         function = self._function
         arguments = function.arguments(call) if function.callee(call).startswith("atomic") else []
         target = arguments[0].child_by_field_id(fields.ARGUMENT) if arguments else None
@@ -182,7 +182,7 @@ class _Question:
         return re.sub(r"[\s()]", "", text)
 
 
-# --- below: places
+# --- below: elements
 
 
 def indices_of(subscript: Node) -> list[Node]:
@@ -215,7 +215,7 @@ def _has_loop_variable(function: Function, target: Node) -> bool:
 
 
 def _is_everyones(function: Function, index: Node) -> bool:
-    """Whether an index that is the same for all threads is one that threads write: a small constant, a loop's."""
+    """Return whether threads write the element at this uniform index: a small constant, or a loop variable."""
     value = function.constant(index)
     if value is not None:
         return 0 <= value < MAX_FIRST_THREADS
@@ -224,13 +224,13 @@ def _is_everyones(function: Function, index: Node) -> bool:
 
 
 def _is_own_constant(function: Function, index: Node, guards: frozenset[str]) -> bool:
-    """Whether it is ``tile[0]`` for the thread with ``threadIdx.x == 0``."""
+    """Return whether the access is ``tile[0]`` by the thread with ``threadIdx.x == 0``."""
     value = function.constant(index)
     return value is not None and any(guard.endswith(f"=={value}") for guard in guards)
 
 
 def _guards(function: Function, node: Node) -> frozenset[str]:
-    """Return the conditions around a node that single out threads: ``lane == 0``."""
+    """Return the conditions around a node that select single threads: ``lane == 0``."""
     return frozenset(
         "".join(function.source(condition).split()).strip("()")
         for condition in conditions_around(function, node)
@@ -239,7 +239,8 @@ def _guards(function: Function, node: Node) -> frozenset[str]:
 
 
 def _is_read(function: Function, subscript: Node) -> bool:
-    """Whether the value is used: it is no plain target, no part of another subscript, and no operand of `&`."""
+    """Return whether the value is used: it is no plain assignment target, no part of another subscript, and no
+    operand of `&`."""
     parent = function.parent(subscript)
     if parent is None or parent.type in ("subscript_expression", "pointer_expression", "sizeof_expression"):
         return False

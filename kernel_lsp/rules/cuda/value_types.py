@@ -1,4 +1,5 @@
-"""The type of an expression, as far as the text says: enough to tell floats and type parameters from doubles."""
+"""Infer the type of an expression from the text, as far as needed to separate floats and type parameters from
+doubles."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from kernel_lsp.rules.cuda.outline import MAX_DEPTH
 from kernel_lsp.rules.words import words
 
 FLOAT, INTEGER, LITERAL, UNKNOWN = "float", "int", "literal", ""
-"""What `value_type` gives besides the names of type parameters. A literal is a double of which the rest decides."""
+"""Results of `value_type` besides the names of type parameters. A literal is a double whose effect depends on its
+other operands."""
 _DOUBLE_LITERAL = re.compile(r"(?:\d[\d']*\.[\d']*|\.\d[\d']*|\d[\d']*(?=[eE]))(?:[eE][+-]?\d+)?")
 _FLOAT_FUNCTIONS = words(
     """
@@ -28,32 +30,32 @@ _OVERLOADED = words(
     fmod fma fmax fmin max min abs __ldg
     """
 )
-"""They give what they are given."""
+"""Overloaded functions that return the type of their arguments."""
 _COMPARISONS = frozenset(("<", "<=", ">", ">=", "==", "!=", "&&", "||"))
 _CAST_TARGET = re.compile(r"static_cast\s*<\s*(?:const\s+)?([\w:]+)\s*>")
 
 
 def type_parameters(function: Function) -> frozenset[str]:
-    """The names of the types that the function is a template over."""
+    """Return the names of the function's template type parameters."""
     if "type parameters" not in function.caches:
         function.caches["type parameters"] = {0: _type_parameters(function)}
     return function.caches["type parameters"][0]
 
 
 def value_type(function: Function, node: Node | None, depth: int = 0) -> str:
-    """`FLOAT`, `INTEGER`, `LITERAL` or a type parameter; `UNKNOWN` for everything else."""
+    """Return `FLOAT`, `INTEGER`, `LITERAL` or a type parameter; `UNKNOWN` for everything else."""
     if node is None or depth > MAX_DEPTH:
         return UNKNOWN
     cache = function.caches.setdefault("value types", {})
     if node.id not in cache:
-        cache[node.id] = UNKNOWN  # for a name that is defined by itself
+        cache[node.id] = UNKNOWN  # guard against a name defined by itself
         reader = _READERS.get(node.type)
         cache[node.id] = UNKNOWN if reader is None else reader(function, node, depth + 1)
     return cache[node.id]
 
 
 def is_double_literal(text: str) -> bool:
-    """Whether the text is a floating-point literal without a suffix."""
+    """Return whether the text is a floating-point literal without a suffix."""
     return _DOUBLE_LITERAL.fullmatch(text) is not None
 
 
@@ -69,7 +71,7 @@ def _type_parameters(function: Function) -> frozenset[str]:
 
 
 def _named(function: Function, type_text: str) -> str:
-    """What a type's own text says."""
+    """Return the value type named by a type's text."""
     if type_text == "float" or type_text in type_parameters(function):
         return type_text
     return INTEGER if type_text in _INTEGERS else UNKNOWN
@@ -95,7 +97,7 @@ def _of_name(function: Function, node: Node, depth: int) -> str:
 
 
 def _of_element(function: Function, node: Node, depth: int) -> str:
-    """``x[i]`` and ``tile[i][j]``."""
+    """Return the type of ``x[i]`` or ``tile[i][j]``."""
     array: Node | None = node
     while array is not None and array.type == "subscript_expression":
         array = array.child_by_field_id(fields.ARGUMENT)
@@ -139,7 +141,7 @@ def _of_choice(function: Function, node: Node, depth: int) -> str:
 
 
 def _joined(function: Function, types: list[str]) -> str:
-    """What arithmetic of these types is meant to be: literals and integers take the type of the rest."""
+    """Return the intended type of arithmetic on these types. Literals and integers adopt the type of the rest."""
     if UNKNOWN in types:
         return UNKNOWN
     parameters = [each for each in types if each in type_parameters(function)]

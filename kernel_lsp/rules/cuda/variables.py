@@ -1,4 +1,4 @@
-"""The parameters and local variables of a function, as its text declares them."""
+"""Read the parameters and local variables of a function from their declarations."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from kernel_lsp.rules.cuda.parsing import Part
 from kernel_lsp.rules.cuda.type_text import TypeFacts, type_facts
 
 FEW_VARIABLES = 8
-"""Of a name, to look at each of which takes no longer than a search."""
+"""Maximum variables of one name that are scanned linearly, which is then as fast as a binary search."""
 MAX_DECLARATORS = 60
-"""In each other, as for a pointer to an array of pointers: beyond it nothing is known."""
+"""Maximum nested declarators, as in a pointer to an array of pointers. Deeper declarations are unknown."""
 
 
 class Declarator:
-    """Where a parameter or local variable is declared: all but the words, and so the same for all texts of one shape.
-    `end_of_type` is where its type ends, which begins with the declaration; see `Variable` for the others."""
+    """The declaration of a parameter or local variable without its text, shared by all texts of one shape. Its type
+    starts with the declaration and ends at `end_of_type`. `Variable` documents the other fields."""
 
     __slots__ = (
         "declaration", "end_of_type", "is_array", "is_pointer", "is_reference", "name_node", "scope", "sizes", "value",
@@ -33,9 +33,9 @@ class Declarator:
 
 
 class Variable:
-    """A parameter or local variable. `type_text` has its qualifiers; `sizes` are the nodes of its array extents,
-    `writes` the assignments and updates of the variable itself. `scope` are the bytes in which the name means this
-    variable, if nothing inside declares it again."""
+    """A parameter or local variable. `type_text` includes its qualifiers; `sizes` are the nodes of its array
+    extents; `writes` are the assignments and updates of the variable itself. `scope` is the byte range in which the
+    name refers to this variable, unless an inner declaration shadows it."""
 
     __slots__ = (
         "declaration", "is_array", "is_pointer", "is_reference", "name", "name_node", "scope", "sizes", "type_text",
@@ -76,12 +76,12 @@ class Variable:
 
     @property
     def is_wide_integer(self) -> bool:
-        """Whether it is an integer of 64 bits."""
+        """True for a 64-bit integer."""
         return self.is_integer and type_facts(self.type_text).is_wide
 
 
 def parameters_of(function: Node, body: Node) -> Iterator[Declarator]:
-    """The named parameters of a function's declarator; an array among them is a pointer."""
+    """Yield the named parameters of a function's declarator. An array parameter is a pointer."""
     parameters = function.child_by_field_id(fields.PARAMETERS)
     scope = (body.start_byte, body.end_byte)
     for node in () if parameters is None else parameters.named_children:
@@ -96,7 +96,7 @@ def parameters_of(function: Node, body: Node) -> Iterator[Declarator]:
 
 
 def declarators_of(node: Node, block: Node) -> Iterator[Declarator]:
-    """Those of one declaration in `block`, where its names end."""
+    """Yield the declarators of one declaration in `block`, which bounds the scope of its names."""
     children = node.children_by_field_id(fields.DECLARATOR)
     end_of_type = children[0].start_byte if children else node.start_byte
     for child in children:
@@ -115,7 +115,7 @@ def declarators_of(node: Node, block: Node) -> Iterator[Declarator]:
 
 
 def visible_at(place: int, known: Sequence[Variable]) -> Variable | None:
-    """The one of the variables of a name that it means at the byte `place`; they are in the order of the text, and the
+    """Return the variable that a name refers to at the byte `place`. Its variables are in source order, and the
     innermost begins last."""
     if len(known) == 1:
         start, end = known[0].scope
@@ -136,7 +136,7 @@ def _scope_start(variable: Variable) -> int:
 
 
 def _declarator(declaration: Node, declarator: Node, value: Node | None, end_of_type: int) -> Declarator | None:
-    """What a declarator declares, None for functions and text that is not one."""
+    """Return the declared variable, None for functions and for text that declares none."""
     kinds: list[str] = []
     sizes: list[Node | None] = []
     node: Node | None = declarator

@@ -1,4 +1,4 @@
-"""KL204 to KL206 and KL209: what the lanes of a warp do together."""
+"""KL204 to KL206 and KL209: warp-level operations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from kernel_lsp.rules.rule import Hit
 _FULL_MASK = 0xFFFFFFFF
 _LEGACY = ("__shfl", "__shfl_up", "__shfl_down", "__shfl_xor", "__any", "__all", "__ballot")
 _BRANCH = r"[ifwsd?](?:(?<=\?)|(?<=\bi)f\b|(?<=\bf)or\b|(?<=\bw)hile\b|(?<=\bs)witch\b|(?<=\bd)o\b)"
-"""What a branch or loop begins with. It begins with a character, which a search is fast for, and looks behind it."""
+"""Matches the start of a branch or loop. It begins with a character class, which makes the search fast, and then
+looks behind."""
 _SHUFFLES = ("__shfl_sync", "__shfl_up_sync", "__shfl_down_sync", "__shfl_xor_sync")
 _VOTES = ("__any_sync", "__all_sync", "__ballot_sync")
 
@@ -178,17 +179,17 @@ def warp_synchronous(function: Function) -> Iterator[Hit]:
             break
 
 
-# --- below: what the rules ask
+# --- below: helpers of the rules
 
 
 def _is_conditionally_compiled(function: Function, node: Node) -> bool:
-    """Whether an `#if` holds the node: code for other compilers or older hardware."""
+    """Return whether an `#if` contains the node, which is code for other compilers or older hardware."""
     is_inside = any(parent.type.startswith(CONDITIONAL_COMPILATION) for parent in function.around(node))
     return is_inside or function.definition.is_conditionally_compiled
 
 
 def _splits_warp(function: Function, condition: Node) -> bool:
-    """Whether lanes of one warp decide differently for sure: ``lane < 16``, ``threadIdx.x == 0``."""
+    """Return whether the condition provably diverges within a warp: ``lane < 16``, ``threadIdx.x == 0``."""
     comparison = condition.named_children[0] if condition.type == "condition_clause" else condition
     if comparison.type != "binary_expression":
         return False
@@ -202,7 +203,7 @@ def _splits_warp(function: Function, condition: Node) -> bool:
 
 
 def _is_lane(function: Function, node: Node) -> bool:
-    """`threadIdx.x`, a name for it, or ``threadIdx.x % 32``."""
+    """Return whether the node is the lane index: `threadIdx.x`, a name for it, or ``threadIdx.x % 32``."""
     variable = function.variable(node)
     if variable is not None and not variable.writes and variable.value is not None:
         node = variable.value
@@ -211,7 +212,7 @@ def _is_lane(function: Function, node: Node) -> bool:
 
 
 def _step(function: Function, write: Node) -> Node:
-    """The statement, with an ``if (size >= 64)`` that holds it alone."""
+    """Return the statement, including an ``if (size >= 64)`` around it alone."""
     statement = function.parent(write) or write
     while (parent := function.parent(statement)) is not None and parent.type == "if_statement":
         statement = parent
@@ -219,7 +220,7 @@ def _step(function: Function, write: Node) -> Node:
 
 
 def _is_reduction_step(function: Function, write: Node) -> bool:
-    """``data[t] += data[t + 16]`` of a volatile pointer or array."""
+    """Return whether the write is ``data[t] += data[t + 16]`` of a volatile pointer or array."""
     left, right = write.child_by_field_id(fields.LEFT), write.child_by_field_id(fields.RIGHT)
     if function.operator(write) != "+=" or left is None or right is None:
         return False

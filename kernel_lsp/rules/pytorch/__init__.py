@@ -1,4 +1,5 @@
-"""Rules for Python files that use PyTorch: `check`, and `parse` to keep a tree between calls. Only `ast`, no torch."""
+"""Rules for Python files that use PyTorch: `check` runs them, `parse` keeps a syntax tree between calls. They need
+only `ast`, not torch."""
 
 from kernel_lsp.rules.pytorch.checking import RULES, check
 from kernel_lsp.rules.pytorch.parsing import ParsedModule, parse

@@ -1,4 +1,4 @@
-"""Chains of pointwise operations that feed each other: each is a kernel of its own in eager mode."""
+"""Find chains of dependent pointwise operations. Each operation is a kernel of its own in eager mode."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from kernel_lsp.rules.pytorch.scopes import Scope
 
 @dataclass(slots=True)
 class Chain:
-    """Pointwise operations that feed each other. `inputs` are the distinct tensors from outside, as their code."""
+    """A chain of dependent pointwise operations. `inputs` are the distinct tensors from outside, as source code."""
 
     first: ast.expr
     last: ast.expr
     n_operations: int = 0
     n_moved: int = 0
-    """Tensors read or written by the separate kernels."""
+    """Tensors that the separate kernels read or write."""
     inputs: set[str] = field(default_factory=set)
     names: set[str] = field(default_factory=set)
     """Variables that hold results of the chain."""
 
 
 def chains_of(scope: Scope) -> Iterator[Chain]:
-    """Chains in runs of plain statements; a branch, a loop or another operation ends one."""
+    """Yield the chains in runs of plain statements. A branch, a loop or another operation ends a chain."""
     open_chain: Chain | None = None
     for statement in scope.statements:
         value = getattr(statement, "value", None)
@@ -59,7 +59,7 @@ def _extend(chain: Chain, more: Chain) -> None:
 
 
 def _chain_at(root: ast.expr, scope: Scope) -> Chain | None:
-    """The largest chain at the root of an expression, through the pointwise operations only."""
+    """Return the largest chain at the root of an expression, through pointwise operations only."""
     operands = _pointwise_operands(root, scope)
     if not operands:
         return None
@@ -82,8 +82,8 @@ def _chain_at(root: ast.expr, scope: Scope) -> Chain | None:
 
 
 def _may_be_tensor(node: ast.expr, scope: Scope) -> bool:
-    """A name, or arithmetic with one, of which the text does not say what it is. It counts as a tensor that both ways
-    of computing move."""
+    """Return whether the node is a name, or arithmetic with one, whose type the text does not determine. It counts
+    as a tensor that both the separate kernels and the fused kernel move."""
     if isinstance(node, ast.BinOp) and scope.kind(node) is Kind.OTHER:
         return _may_be_tensor(node.left, scope) or _may_be_tensor(node.right, scope)
     if not isinstance(node, ast.Name) or scope.kind(node) is not Kind.OTHER:
@@ -100,12 +100,12 @@ def _n_without_default(arguments: ast.arguments) -> int:
 
 
 def _code(tensor: ast.expr, scope: Scope) -> str:
-    """What is the same for the same code, whatever its spaces."""
+    """Return the source code of a tensor without white space, so that equal code compares equal."""
     return tensor.id if isinstance(tensor, ast.Name) else "".join(scope.module.source(tensor).split())
 
 
 def _pointwise_operands(node: ast.expr, scope: Scope) -> list[ast.expr]:
-    """The operands of a pointwise operation on tensors; none for anything else."""
+    """Return the operands of a pointwise operation on tensors; empty for anything else."""
     if not scope.is_tensor(node):
         return []
     if isinstance(node, ast.Call):

@@ -1,4 +1,4 @@
-"""Runs every rule over a Python file. What was found in a function is kept until its text changes."""
+"""Run every rule over a Python file. Findings of a function are cached until its text changes."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from kernel_lsp.rules.rule import Check, checks_in
 CHECKS = checks_in(sync, cost, copies, devices, memory, precision, usage, training)
 RULES = tuple(check.rule for check in CHECKS)
 MAX_FINDINGS = 500
-"""Of one file: an editor shows no more of use."""
+"""Maximum findings per file. An editor shows no more usefully."""
 MAX_KEPT_FUNCTIONS, MAX_KEPT_BYTES = 4096, 8 << 20
-"""Of all files together, with their lines as the keys."""
+"""Maximum cached functions and bytes over all files. The bytes include the functions' lines, which are the keys."""
 LINE_BYTES = 64
-"""What a line takes in memory besides its characters."""
+"""Memory of one line in bytes, in addition to its characters."""
 
 
 @uncollected
 def check(text: str, *, tree: ParsedModule | None = None) -> tuple[RuleFinding, ...]:
-    """What the rules find in a Python file that imports torch, in the order of the text. Never raises.
+    """Return the findings in a Python file that imports torch, in source order. Never raises.
 
-    `tree` is a parse that the caller keeps; it is used if it is of the same text. In a text that does not parse as a
-    whole, the top-level statements that do are looked at. A line that ends in ``# noqa`` or ``# noqa: KL101`` is left
-    out, all of it or that code.
+    `tree` is a parse that the caller keeps. It is used only if it matches the text. If the text does not parse as a
+    whole, the top-level statements that do parse are checked. A line that ends in ``# noqa`` or ``# noqa: KL101``
+    suppresses all findings or those of that code.
     """
     if "torch" not in text:
         return ()
@@ -46,16 +46,17 @@ def check(text: str, *, tree: ParsedModule | None = None) -> tuple[RuleFinding, 
     return tuple(sorted(kept, key=lambda finding: (finding.range, finding.code))[:MAX_FINDINGS])
 
 
-# --- below: functions that were seen before
+# --- below: cache of analysed functions
 
 
 def _n_bytes_of(key: tuple, findings: tuple[RuleFinding, ...]) -> int:
-    """The lines, and what was found in them."""
+    """Return the bytes of an entry: its lines and its findings."""
     return sum(map(len, key[0])) + LINE_BYTES * len(key[0]) + FINDING_BYTES * len(findings)
 
 
 _kept: Kept[tuple, tuple[RuleFinding, ...]] = Kept(MAX_KEPT_FUNCTIONS, MAX_KEPT_BYTES, _n_bytes_of)
-"""By all that the rules about one function look at; the ranges count from its first line."""
+"""Cached findings, by everything that the rules about one function depend on. Ranges are relative to the function's
+first line."""
 
 
 def _findings(module: ParsedModule, names: Names) -> Iterator[RuleFinding]:
@@ -69,7 +70,7 @@ def _findings(module: ParsedModule, names: Names) -> Iterator[RuleFinding]:
 def _function_findings(
     node: FunctionNode, owner: ModuleClass | None, module: ParsedModule, selection: _Selection
 ) -> tuple[RuleFinding, ...]:
-    """Those of a function and of all functions in it."""
+    """Return the findings of a function and of all functions nested in it."""
     line = first_line(node) - 1
     key = (_text(node, module), node.col_offset, selection.names.context, None if owner is None else owner.context)
     kept = _kept.get(key)
@@ -80,7 +81,7 @@ def _function_findings(
 
 
 def _text(node: FunctionNode, module: ParsedModule) -> tuple[str, ...]:
-    """The function's lines with the one above, where a pragma may stand."""
+    """Return the function's lines and the line above, which may contain a pragma."""
     first = max(first_line(node) - 2, 0)
     above = module.lines[first] if first_line(node) >= 2 else ""
     return (above.strip(), *_lines(node, module))
@@ -104,14 +105,14 @@ def _fresh_findings(
 def _read(
     node: FunctionNode | ast.Module, owner: ModuleClass | None, module: ParsedModule, selection: _Selection
 ) -> tuple[list[RuleFinding], list[Definition]]:
-    """The findings of one scope, and the functions in it. A scope in which no rule can find anything is not read."""
+    """Return the findings of one scope and the functions nested in it. A scope that no rule can match is not read."""
     text = module.text if isinstance(node, ast.Module) else "\n".join(_lines(node, module))
     checks = selection.checks_for(text, may_be_forward(node, owner, module))
     if not checks and not isinstance(node, ast.Module) and text.count("def") <= 1 and "class" not in text:
         return [], []
     try:
         scope, inner = read_scope(node, owner, module, selection.names)
-    except RecursionError:  # code nested beyond the stack: nothing is said about it
+    except RecursionError:  # nested beyond the stack: nothing is reported
         return [], []
     return _check(scope, checks), inner
 
@@ -120,13 +121,13 @@ def _check(scope: Scope, checks: tuple[Check, ...]) -> list[RuleFinding]:
     try:
         wanted = [check for check in checks if check.on == "any" or scope.is_forward]
         return [finding for check in wanted for finding in check.findings(scope)]
-    except RecursionError:  # an expression nested beyond the stack: nothing is said about this function
+    except RecursionError:  # an expression nested beyond the stack: nothing is reported for this function
         return []
 
 
 class _Selection:
-    """Which rules a scope of one file needs, by the words in its text. A name that an import renames counts as one that
-    every scope has."""
+    """The rules that each scope of one file needs, by the words in its text. A name that an import renames counts as
+    present in every scope."""
 
     def __init__(self, names: Names) -> None:
         self.names = names
@@ -135,8 +136,8 @@ class _Selection:
         self.selected: dict[tuple, tuple[Check, ...]] = {}
 
     def checks_for(self, text: str, is_hot: bool) -> tuple[Check, ...]:
-        """Those that may find something in a scope, which may be a forward; all where letters may be written in several
-        ways."""
+        """Return the checks that may find something in a scope, which may be a forward. All checks are returned if
+        the text may spell letters in several ways."""
         if not text.isascii():
             return tuple(check for check in CHECKS if check.on == "any" or is_hot)
         text += self.renamed

@@ -1,4 +1,4 @@
-"""KL111, KL112, KL115 to KL117 and KL119: conversions and copies that need not be."""
+"""KL111, KL112, KL115 to KL117 and KL119: redundant conversions and copies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kernel_lsp.rules.rule import Hit
 
 _SAME_AGAIN = ("contiguous", "detach", "cpu", "cuda", "clone", *CASTS)
 _FLOATING_DTYPES = ("float32", "float16", "bfloat16", "float64")
-"""Casts to integers truncate, which is often meant."""
+"""Floating-point dtypes. Casts to integers are excluded, because they truncate, often on purpose."""
 _TRANSPOSING = ("permute", "transpose", "t", "movedim", "swapaxes", "mT", "T")
 
 
@@ -223,7 +223,7 @@ def cast_there_and_back(scope: Scope) -> Iterator[Hit]:
             yield hit(scope, call, f"cast to {inner_dtype}, and at once to {outer_dtype}: cast once")
 
 
-# --- below: what the rules ask
+# --- below: helpers of the rules
 
 
 def _receiver(call: ast.Call) -> ast.expr | None:
@@ -231,7 +231,7 @@ def _receiver(call: ast.Call) -> ast.expr | None:
 
 
 def _method(call: ast.Call) -> str:
-    """The name of a method or of a module's function; empty for another call."""
+    """Return the name of a method or of a module's function; empty for another call."""
     return call.func.attr if isinstance(call.func, ast.Attribute) else ""
 
 
@@ -250,7 +250,7 @@ def _arguments(call: ast.Call) -> list[str]:
 
 
 def _cast_dtype(call: ast.Call, scope: Scope) -> str:
-    """The dtype that a cast gives, in its first spelling; "" for other calls."""
+    """Return the dtype that a cast produces, in its first spelling; "" for other calls."""
     name = _method(call)
     if name in CAST_DTYPES and not call.args and not call.keywords:
         return CAST_DTYPES[name][0]
@@ -265,7 +265,7 @@ def _only_repeats(counts: list[ast.expr], dim: int) -> bool:
 
 
 def _methods_before(call: ast.Call) -> list[str]:
-    """The methods of a chain, the last one first."""
+    """Return the methods of a chain, the last one first."""
     methods: list[str] = []
     node: ast.expr = call
     while True:
@@ -280,7 +280,7 @@ def _methods_before(call: ast.Call) -> list[str]:
 
 
 def _transposing_copies(methods: list[str]) -> int:
-    """How many `contiguous` directly follow a transposition."""
+    """Return the number of `contiguous` calls that directly follow a transposition."""
     return sum(after == "contiguous" and before in _TRANSPOSING for after, before in pairwise(methods))
 
 

@@ -12,7 +12,7 @@ from kernel_lsp.rules.pytorch.scopes import Scope
 from kernel_lsp.rules.rule import Hit
 
 MIN_CHAIN = 4
-"""Pointwise operations in a row from which fusing is worth a word: below, launches of the rest dominate."""
+"""Minimum pointwise operations in a chain that is reported. Below this, launches of other kernels dominate."""
 
 
 @declare(
@@ -161,7 +161,7 @@ def reciprocal_square_root(scope: Scope) -> Iterator[Hit]:
                 yield hit(scope, node, "`torch.rsqrt` does this in one kernel", rewrite(scope, node, text))
 
 
-# --- below: what the rules ask
+# --- below: helpers of the rules
 
 
 def _is_compiled(scope: Scope) -> bool:
@@ -171,7 +171,7 @@ def _is_compiled(scope: Scope) -> bool:
 
 
 def _new_dim(node: ast.expr, scope: Scope) -> int | None:
-    """The dim that the operand adds with None or `unsqueeze`, None when it adds none or is small for sure."""
+    """Return the dim that the operand adds with None or `unsqueeze`. None if it adds no dim or is provably small."""
     match node:
         case ast.Subscript(value=value, slice=ast.Tuple(elts=parts)) if scope.is_tensor(value):
             at = [i for i, part in enumerate(parts) if isinstance(part, ast.Constant) and part.value is None]
@@ -186,7 +186,7 @@ def _new_dim(node: ast.expr, scope: Scope) -> int | None:
 
 
 def _is_read_besides(name: str, loop: ast.stmt, call: ast.Call) -> bool:
-    """Whether the loop needs the value so far, as a model needs the tokens that it wrote."""
+    """Return whether the loop reads the value besides extending it, as a model reads the tokens it has generated."""
     reads = [n for n in ast.walk(loop) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)]
     parts = getattr(call.args[0], "elts", ())
     own = sum(isinstance(part, ast.Name) and part.id == name for part in parts)
@@ -194,7 +194,8 @@ def _is_read_besides(name: str, loop: ast.stmt, call: ast.Call) -> bool:
 
 
 def _is_reduced(node: ast.expr, scope: Scope) -> bool:
-    """Whether a reduction takes the value, through pointwise operations, here or through the one name it is given."""
+    """Return whether a reduction consumes the value, through pointwise operations, directly or through its single
+    name."""
     child: ast.AST = node
     for parent in scope.around(node):
         if isinstance(parent, ast.Call) and scope.function_name(parent) in REDUCTIONS:
@@ -212,7 +213,7 @@ def _is_reduced(node: ast.expr, scope: Scope) -> bool:
 
 
 def _name_is_reduced(name: str, scope: Scope) -> bool:
-    """Whether a reduction in this scope takes something with the name in it."""
+    """Return whether a reduction in this scope consumes an expression with the name."""
     if scope.reduced_names is None:
         calls = [call for call in scope.calls if scope.function_name(call) in REDUCTIONS]
         operands = [operand for call in calls if (operand := scope.operand(call)) is not None]
@@ -222,7 +223,7 @@ def _name_is_reduced(name: str, scope: Scope) -> bool:
 
 
 def _is_written_by_parts(name: str, scope: Scope) -> bool:
-    """Whether parts of what the name stands for are set: then it has to be there."""
+    """Return whether elements of the name's value are assigned. The value must then be materialised."""
     targets = (
         target
         for statement in scope.statements

@@ -1,4 +1,4 @@
-"""How the rules of this language are declared, and short words that they share."""
+"""Declare the rules of this language, and share short helpers among them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ declare = Declare("pytorch")
 ERROR, WARNING, INFORMATION, HINT = Severity.ERROR, Severity.WARNING, Severity.INFORMATION, Severity.HINT
 LOOP_WORDS = "for while"
 CALLED = r"[\s\\]*\("
-"""What stands behind the name of what is called, as a pattern."""
+"""Pattern of the text between a callee's name and its arguments."""
 
 
 def hit(scope: Scope, node: ast.expr | ast.stmt, message: str, *fixes: QuickFix) -> Hit:
@@ -21,22 +21,22 @@ def hit(scope: Scope, node: ast.expr | ast.stmt, message: str, *fixes: QuickFix)
 
 
 def rewrite(scope: Scope, node: ast.expr, new_text: str) -> QuickFix:
-    """A safe fix that puts `new_text` in place of `node`."""
+    """Return a safe fix that replaces `node` with `new_text`."""
     return QuickFix(f"Replace with `{_shortened(new_text)}`", (scope.module.replace(node, new_text),), True)
 
 
 def unsafe_rewrite(scope: Scope, node: ast.expr, new_text: str) -> QuickFix:
-    """As `rewrite`, for one that a person must judge."""
+    """Return a fix like that of `rewrite` that needs a person's judgement."""
     return QuickFix(f"Replace with `{_shortened(new_text)}`", (scope.module.replace(node, new_text),), False)
 
 
 def is_number(node: ast.expr | None, value: float) -> bool:
-    """Whether the node is this number as a literal."""
+    """Return whether the node is this number as a literal."""
     return isinstance(node, ast.Constant) and type(node.value) in (int, float) and node.value == value
 
 
 def integer(node: ast.expr | None) -> int | None:
-    """The value of an integer literal, negative ones too; None for anything else."""
+    """Return the value of an integer literal, including negative ones. None for anything else."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         value = integer(node.operand)
         return None if value is None else -value

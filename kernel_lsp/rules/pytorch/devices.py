@@ -1,4 +1,4 @@
-"""KL120, KL121 and KL126: on which device a forward makes its tensors."""
+"""KL120, KL121 and KL126: devices of the tensors that a forward creates."""
 
 from __future__ import annotations
 
@@ -137,18 +137,19 @@ def hard_coded_cuda(scope: Scope) -> Iterator[Hit]:
 
 
 def is_moved(call: ast.Call, scope: Scope) -> bool:
-    """Whether the tensor is moved at once, which KL121 reports, or made like another one with `.to(x)`, `.type_as`."""
+    """Return whether the new tensor is moved immediately, which KL121 reports, or converted to match another tensor
+    by `.to(x)` or `.type_as`."""
     attribute = scope.parents.get(id(call))
     if isinstance(attribute, ast.Attribute):
         return attribute.attr in ("to", "cuda", "type_as", "shape", "size", "tolist", "item", "numpy")
     return False
 
 
-# --- below: what the rules ask
+# --- below: helpers of the rules
 
 
 def _moving_call(call: ast.Call, scope: Scope) -> ast.Call | None:
-    """The `.to(device)` or `.cuda()` that takes what `call` creates."""
+    """Return the `.to(device)` or `.cuda()` call on the result of `call`."""
     attribute = scope.parents.get(id(call))
     outer = scope.parents.get(id(attribute))
     if not isinstance(attribute, ast.Attribute) or not isinstance(outer, ast.Call) or outer.func is not attribute:
@@ -169,7 +170,8 @@ def _is_device(node: ast.expr, scope: Scope) -> bool:
 
 
 def _is_random(name: str) -> bool:
-    """Random numbers differ between devices for the same seed: moving where they are made is not safe."""
+    """Return whether the function draws random numbers. They differ between devices for the same seed, so creating
+    them on another device is not safe."""
     return name.startswith("rand")
 
 
@@ -180,7 +182,7 @@ def _create_there(call: ast.Call, outer: ast.Call, device: str, scope: Scope) ->
 
 
 def _added_argument(call: ast.Call, text: str, scope: Scope) -> TextEdit:
-    """Puts a keyword argument in front of the closing bracket of the call."""
+    """Return the edit that inserts a keyword argument before the closing bracket of the call."""
     place = scope.module.range(call)
     source = scope.module.source(call)
     has_arguments = bool(call.args or call.keywords)
@@ -190,7 +192,7 @@ def _added_argument(call: ast.Call, text: str, scope: Scope) -> TextEdit:
 
 
 def _device_fix(call: ast.Call, scope: Scope) -> tuple[QuickFix, ...]:
-    """``device=x.device`` of the first tensor parameter."""
+    """Return the fix ``device=x.device`` with the first tensor parameter."""
     if isinstance(scope.node, ast.Module):
         return ()
     for argument in scope.node.args.args:

@@ -1,4 +1,4 @@
-"""What names say of values: which calls give tensors, and which parameters must be some for how they are used."""
+"""Infer tensors from names: the calls that return tensors, and the parameters whose use requires a tensor."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FORWARD_EVIDENCE = TENSOR_ONLY_METHODS | ARRAY_LIKE_NAMES
 
 @dataclass(eq=False)
 class CallKinds:
-    """What the calls of a scope give, by the names of what they call."""
+    """The kinds of the results of a scope's calls, by the callee's name."""
 
     scope: Scope
     by_name: dict[str, Kind] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class CallKinds:
 
 
 def tensor_parameters(node: FunctionNode, unclear: set[str], scope: Scope, calls: CallKinds) -> dict[str, Kind]:
-    """What parameters without an annotation are, by a use that nothing else would survive."""
+    """Return the kinds of unannotated parameters that have a use valid for tensors alone."""
     in_forward = scope.owner is not None and node.name in scope.owner.forward_methods
     evidence = _FORWARD_EVIDENCE if in_forward else TENSOR_ONLY_METHODS
     found: set[str] = set()
@@ -73,12 +73,12 @@ def tensor_parameters(node: FunctionNode, unclear: set[str], scope: Scope, calls
     return dict.fromkeys(lists & unclear, Kind.TENSORS) | dict.fromkeys(found & unclear, Kind.TENSOR)
 
 
-# --- below: what a call takes
+# --- below: arguments of a call
 
 
 def _tensors_taken(call: ast.Call, unclear: set[str], calls: CallKinds) -> tuple[set[str], bool]:
-    """The unclear names in a call's first argument that must be tensors for it; or the one that must be a list of
-    them."""
+    """Return the unclear names in a call's first argument that must be tensors, or the one name that must be a list
+    of tensors. The flag marks a list."""
     first = call.args[0]
     listed = first.elts if isinstance(first, ast.List | ast.Tuple) else None
     names = _only_name(first) if listed is None else {part.id for part in listed if isinstance(part, ast.Name)}
@@ -94,8 +94,8 @@ def _tensors_taken(call: ast.Call, unclear: set[str], calls: CallKinds) -> tuple
 
 
 def _only_name(node: ast.expr) -> set[str]:
-    """The name that arithmetic, and methods that arrays have, come down to, when there is just one: the tensor that
-    they give was one before."""
+    """Return the single name that arithmetic, and methods that arrays share, are applied to. If their result is a
+    tensor, so is the name."""
     found: set[str] = set()
     parts = [node]
     while parts:

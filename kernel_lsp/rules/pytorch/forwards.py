@@ -1,4 +1,4 @@
-"""Which functions run at each step of a model."""
+"""Decide which functions run at each step of a model."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _NOT_HOT = (
     "log_",
     "get_",
 )
-"""Starts of names of functions that a model does not call at each step."""
+"""Prefixes of names of functions that a model does not call at each step."""
 _TRAINING_METHODS = frozenset(("backward", "zero_grad"))
 
 
 def may_be_forward(node: FunctionNode | ast.Module, owner: ModuleClass | None, module: ParsedModule) -> bool:
-    """Whether the code may run at each step of a model, as far as can be said without reading it."""
+    """Return whether the code may run at each step of a model, as far as is known before it is read."""
     if isinstance(node, ast.Module):
         return False
     if owner is not None:
@@ -37,7 +37,7 @@ def may_be_forward(node: FunctionNode | ast.Module, owner: ModuleClass | None, m
 
 
 def is_forward(scope: Scope, has_tensor_parameter: bool, returns_tensor: bool) -> bool:
-    """Whether the code runs at each step of a model."""
+    """Return whether the code runs at each step of a model."""
     node = scope.node
     if isinstance(node, ast.Module) or not may_be_forward(node, scope.owner, scope.module):
         return False
@@ -54,6 +54,6 @@ def is_forward(scope: Scope, has_tensor_parameter: bool, returns_tensor: bool) -
 
 
 def _has_pragma(module: ParsedModule, node: FunctionNode) -> bool:
-    """Whether a comment ``# kernel-lsp: x=f32[...]`` stands above the function."""
+    """Return whether a comment ``# kernel-lsp: x=f32[...]`` precedes the function."""
     first = first_line(node)
     return first >= 2 and module.lines[first - 2].lstrip().startswith("# kernel-lsp:")

@@ -1,7 +1,7 @@
-"""Which expressions of a scope are tensors.
+"""Infer which expressions of a scope are tensors.
 
-Inference goes once through the statements in the order of the text. It is meant to be silent when in doubt: a name is a
-tensor by annotation, by a use that only tensors have, or by what is assigned to it.
+Inference visits the statements once in source order. It is conservative: a name is a tensor by its annotation, by a use
+valid for tensors alone, or by its assigned value.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from kernel_lsp.rules.pytorch.scopes import Definition, FunctionNode, Scope
 def read_scope(
     node: FunctionNode | ast.Module, owner: ModuleClass | None, module: ParsedModule, names: Names
 ) -> tuple[Scope, list[Definition]]:
-    """One function or the top level, and the functions that are defined in it. Raises RecursionError for code that is
-    nested beyond the stack."""
+    """Read one function or the top level, and the functions nested in it. Raises RecursionError for code nested
+    beyond the stack."""
     scope = Scope(module, names, node, owner)
     reader = _Reader(scope)
     reader.read()
@@ -41,7 +41,7 @@ def read_scope(
 
 
 class _Reader:
-    """Goes through one scope and fills it. `inner` are the functions found in it, to be read on their own."""
+    """Visit one scope and fill it. `inner` are the nested functions, which are read separately."""
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
@@ -84,7 +84,7 @@ class _Reader:
                 self.read_parts(statement)
 
     def read_parts(self, node: ast.AST) -> None:
-        """Any node without a reader of its own: its expressions, then its blocks."""
+        """Read any node without its own reader: its expressions, then its blocks."""
         for name in node._fields:
             value = getattr(node, name, None)
             if isinstance(value, ast.expr):
@@ -162,7 +162,7 @@ class _Reader:
             self.returns_tensor |= kind in TENSOR_KINDS or kind is Kind.TENSORS
 
     def read_target(self, target: ast.expr, source: ast.expr, kind: Kind) -> None:
-        """The names that a loop or comprehension binds."""
+        """Record the names that a loop or comprehension binds."""
         match source, target:
             case ast.Call(func=ast.Name(id="enumerate"), args=[inner, *_]), ast.Tuple(elts=[_, last]):
                 self.assign(last, self.item_kind(self.scope.kind(inner)), source)
@@ -195,7 +195,7 @@ class _Reader:
             self.value(target)
 
     def test(self, node: ast.expr) -> None:
-        """A condition: what Python asks for its truth."""
+        """Record a condition whose truth value Python evaluates."""
         if isinstance(node, ast.BoolOp):
             for value in node.values:
                 self.test(value)
@@ -274,7 +274,7 @@ class _Reader:
         return Kind.TENSOR
 
     def is_pairwise(self, node: ast.Call) -> bool:
-        """`torch.max(a, b)` of two tensors."""
+        """Return whether the call is `torch.max(a, b)` of two tensors."""
         return len(node.args) == 2 and self.scope.is_tensor(node.args[1])
 
     def method_kind(self, method: str, node: ast.Call) -> Kind:

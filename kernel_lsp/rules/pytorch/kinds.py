@@ -1,4 +1,4 @@
-"""What kind of value a PyTorch call or method gives, by name. Only what decides whether a rule speaks."""
+"""Classify the results of PyTorch calls and methods by name, as far as the rules depend on it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from kernel_lsp.rules.words import words
 
 
 class Kind(StrEnum):
-    """Of a value, as far as the text shows. OTHER is everything that no rule may speak about."""
+    """The kind of a value, as far as the text determines it. Rules must not report OTHER."""
 
     TENSOR = "tensor"
     MASK = "mask"
-    """A tensor that a comparison made."""
+    """A tensor that a comparison returned."""
     TENSORS = "tensors"
     """A list or tuple of tensors."""
     SIZE = "size"
@@ -33,7 +33,8 @@ NOT_TENSOR_FUNCTIONS = words(
     use_deterministic_algorithms vmap equal allclose
     """
 )
-"""Functions of `torch` that give no tensor. Names in its submodules give none either, but for those below."""
+"""Functions of `torch` that return no tensor. Names in its submodules return none either, except those in
+`TENSOR_NAMESPACES`."""
 TENSOR_NAMESPACES = ("torch.nn.functional.", "torch.special.", "torch.fft.", "torch.linalg.")
 TENSORS_FUNCTIONS = words(
     """
@@ -41,9 +42,9 @@ TENSORS_FUNCTIONS = words(
     kthvalue cummax cummin std_mean var_mean unique_consecutive slogdet svd qr eigh eig frexp
     """
 )
-"""Functions and methods that give several tensors."""
+"""Functions and methods that return several tensors."""
 EXTREMA = frozenset(("max", "min", "median", "nanmedian"))
-"""With a dim they give values and indices, without one a tensor."""
+"""Functions and methods that return values and indices with a dim, and one tensor without."""
 
 NOT_TENSOR_METHODS = words(
     """
@@ -61,7 +62,8 @@ TENSOR_ONLY_METHODS = words(
     addmm baddbmm einsum
     """
 )
-"""A parameter on which one of these is called is a tensor: arrays of NumPy have none of them."""
+"""Methods that only tensors have. A parameter on which one is called is a tensor, because NumPy arrays have none of
+them."""
 TAKES_NUMBERS = words(
     """
     arange range zeros ones empty full eye linspace logspace rand randn randint randperm normal tensor as_tensor
@@ -69,20 +71,21 @@ TAKES_NUMBERS = words(
     bartlett_window blackman_window hamming_window hann_window kaiser_window einsum vander broadcast_shapes
     """
 )
-"""Functions of `torch` whose first argument is a size, a number, a text or an array: no evidence of a tensor."""
+"""Functions of `torch` whose first argument is a size, a number, a text or an array. They are no evidence of a
+tensor."""
 TAKES_TENSORS = words(
     """
     cat concat concatenate stack hstack vstack dstack row_stack column_stack block_diag cartesian_prod meshgrid
     broadcast_tensors
     """
 )
-"""Those whose first argument is a list of tensors."""
+"""Functions of `torch` whose first argument is a list of tensors."""
 ARRAY_LIKE_NAMES = words(
     """
     shape ndim device dtype view reshape transpose flatten mean sum pow exp log sqrt abs max min T
     """
 )
-"""Enough evidence inside a `forward`, where an array would be odd."""
+"""Methods that are sufficient evidence of a tensor inside a `forward`, where an array would be unusual."""
 MULTIPLE_OUTPUT_MODULES = frozenset(
     ["LSTM", "GRU", "RNN", "LSTMCell", "MultiheadAttention", "AdaptiveLogSoftmaxWithLoss"]
 )
@@ -97,7 +100,7 @@ POINTWISE_FUNCTIONS = words(
     threshold true_divide trunc where
     """
 )
-"""As functions of `torch` and `torch.nn.functional`, and as methods; each launches one kernel in eager mode."""
+"""Functions of `torch` and `torch.nn.functional`, and methods. Each launches one kernel in eager mode."""
 POINTWISE_MODULES = words(
     """
     ReLU ReLU6 LeakyReLU ELU CELU SELU GELU SiLU Mish Sigmoid Tanh Hardswish Hardsigmoid Hardtanh Softplus
@@ -113,7 +116,7 @@ CAST_DTYPES = {
     "int": ("int32", "int"),
     "long": ("int64", "long"),
 }
-"""Each cast method with the dtypes of `torch` that mean the same."""
+"""Equivalent `torch` dtypes of each cast method."""
 REDUCTIONS = words(
     """
     sum mean norm amax amin max min prod argmin argmax logsumexp

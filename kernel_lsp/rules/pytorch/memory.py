@@ -1,4 +1,4 @@
-"""KL122 to KL125 and KL127: what a forward allocates or builds anew."""
+"""KL122 to KL125 and KL127: allocations and constants that a forward repeats."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from kernel_lsp.rules.rule import Hit
 from kernel_lsp.rules.words import words
 
 _FILLERS = words("ones full arange eye linspace logspace tril_indices triu_indices hann_window hamming_window")
-"""They fill a tensor with numbers that only their arguments decide. One of zeros is often a start that is written."""
+"""Functions whose result depends on their arguments alone. `zeros` is excluded, because it is often an initial value
+that is overwritten."""
 _NUMBERS = ("size", "start", "end", "step", "steps", "n", "m", "fill_value", "row", "col", "offset", "window_length")
-"""Names of arguments that decide about sizes and numbers."""
+"""Names of arguments that determine sizes and values."""
 _MAX_DEFINITIONS = 10
-"""Names that are followed to what they stand for; names that stand for each other end there."""
+"""Maximum names that are resolved to their definitions. It ends cyclic definitions."""
 _VIEWS = ("expand", "expand_as", "broadcast_to")
 _NOT_LAYERS = ("functional", "init", "utils", "Parameter", "ParameterList", "Module", "Identity")
 
@@ -107,7 +108,7 @@ def module_in_forward(scope: Scope) -> Iterator[Hit]:
         dotted = scope.dotted(call.func)
         parts = dotted.removeprefix("torch.nn.").split(".")
         is_layer = dotted.startswith("torch.nn.") and parts[-1][:1].isupper() and parts[0] not in _NOT_LAYERS
-        is_layer = is_layer and not parts[-1].endswith("Loss")  # has nothing to train or to save
+        is_layer = is_layer and not parts[-1].endswith("Loss")  # a loss has no parameters or buffers
         if is_layer or dotted == "torch.nn.Parameter":
             yield hit(scope, call, f"`{parts[-1]}` is new at each forward: make it in `__init__`")
 
@@ -231,11 +232,12 @@ def same_tensor_each_forward(scope: Scope) -> Iterator[Hit]:
             yield hit(scope, call, "this makes the same tensor at each forward: keep it as a buffer")
 
 
-# --- below: what the rules ask
+# --- below: helpers of the rules
 
 
 def _is_constant_copy(call: ast.Call, scope: Scope) -> bool:
-    """Not of a number that stays on the CPU, which kernels get as an argument, and not of what a loop goes over."""
+    """Return whether the call copies a constant to the device. Numbers that stay on the CPU are excluded, because
+    kernels take them as arguments. Loop variables are excluded, too."""
     value = call.args[0]
     is_number = isinstance(value, ast.BinOp) or (isinstance(value, ast.Constant) and not isinstance(value.value, str))
     if is_number and keyword(call, "device") is None and not is_moved(call, scope):
@@ -245,14 +247,14 @@ def _is_constant_copy(call: ast.Call, scope: Scope) -> bool:
 
 
 def _given_names(value: ast.expr, scope: Scope) -> list[ast.Name]:
-    """The names in it that the forward gets or makes: what it copies is then another tensor each time."""
+    """Return the names in the value that the forward receives or computes. Copies of these differ between calls."""
     known = scope.parameters | scope.assigned.keys()
     names = [node for node in ast.walk(value) if isinstance(node, ast.Name) and node.id in known - {"self"}]
     return [node for node in names if _changes(node, scope, 0)]
 
 
 def _changes(name: ast.Name, scope: Scope, depth: int) -> bool:
-    """Whether the name stands for something else in each call, other than for the same numbers."""
+    """Return whether the name's value may differ between calls. A name defined by constants alone does not."""
     value = scope.definition(name)
     if value is name or depth > _MAX_DEFINITIONS:
         return True
@@ -262,7 +264,7 @@ def _changes(name: ast.Name, scope: Scope, depth: int) -> bool:
 
 
 def _counted_around(node: ast.AST, scope: Scope) -> set[str]:
-    """The names that loops and comprehensions around the node go over."""
+    """Return the loop variables of all loops and comprehensions around the node."""
     targets: list[ast.expr] = []
     for parent in scope.around(node):
         if isinstance(parent, ast.For | ast.AsyncFor):
@@ -273,7 +275,7 @@ def _counted_around(node: ast.AST, scope: Scope) -> set[str]:
 
 
 def _written_in_place(statement: ast.stmt, scope: Scope) -> ast.expr | None:
-    """What the statement writes into: ``y += ..``, ``y[..] = ..``, ``y.add_(..)``."""
+    """Return the target that the statement modifies in place: ``y += ..``, ``y[..] = ..``, ``y.add_(..)``."""
     match statement:
         case ast.AugAssign(target=ast.Name() as name):
             return name
@@ -291,7 +293,7 @@ def _is_expanded(value: ast.expr, scope: Scope) -> bool:
 
 
 def _is_fixed(node: ast.expr, scope: Scope) -> bool:
-    """Whether it is made of numbers and of attributes of the module that are no tensors."""
+    """Return whether the expression depends only on numbers and on non-tensor attributes of the module."""
     match node:
         case ast.Constant():
             return True
@@ -307,7 +309,7 @@ def _is_fixed(node: ast.expr, scope: Scope) -> bool:
 
 
 def _is_written(call: ast.Call, scope: Scope) -> bool:
-    """Whether what the call gives, under the name that it gets, is written in place."""
+    """Return whether the call's result is modified in place under its assigned name."""
     parent = scope.parents.get(id(call))
     names = {t.id for t in parent.targets if isinstance(t, ast.Name)} if isinstance(parent, ast.Assign) else set()
     written = (_written_in_place(statement, scope) for statement in scope.statements) if names else ()

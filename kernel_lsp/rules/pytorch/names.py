@@ -1,4 +1,4 @@
-"""What names of a file stand for: ``F.softmax`` -> ``torch.nn.functional.softmax``."""
+"""Resolve the names of a file: ``F.softmax`` -> ``torch.nn.functional.softmax``."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ _MODULE = "torch.nn.Module"
 
 @dataclass(frozen=True, slots=True)
 class ModuleClass:
-    """An `nn.Module` of the file. `submodules` maps attributes to what `__init__` constructs there."""
+    """An `nn.Module` subclass in the file. `submodules` maps attributes to the modules that `__init__` constructs."""
 
     node: ast.ClassDef
     methods: dict[str, ast.FunctionDef]
     submodules: dict[str, str]
     tensor_attributes: frozenset[str]
-    """Parameters and buffers."""
+    """Names of parameters and buffers."""
     forward_methods: frozenset[str]
     """`forward` and the methods that it reaches through `self`."""
     returns_tensor: bool
-    """By the annotation of `forward`."""
+    """True if the annotation of `forward` returns a tensor."""
     base_names: tuple[str, ...]
 
     @property
     def context(self) -> tuple:
-        """All that a method can see of its class."""
+        """Everything that a method can see of its class."""
         submodules = frozenset(self.submodules.items())
         return self.base_names, submodules, self.tensor_attributes, self.forward_methods, self.returns_tensor
 
@@ -43,11 +43,11 @@ class Names:
     tensor_functions: set[str] = field(default_factory=set)
     """Functions of the file that are annotated to return a tensor."""
     sets_device: bool = False
-    """Whether the file says where tensors go: in a `with torch.device(...)`, or by a default."""
+    """True if the file sets a device, by `with torch.device(...)` or as a default."""
 
     @cached_property
     def context(self) -> tuple:
-        """All that a function can see of its file."""
+        """Everything that a function can see of its file."""
         classes = frozenset((name, known.returns_tensor) for name, known in self.classes.items())
         return frozenset(self.imported.items()), classes, frozenset(self.tensor_functions), self.sets_device
 
@@ -56,7 +56,7 @@ class Names:
         return any(target == "torch" or target.startswith("torch.") for target in self.imported.values())
 
     def dotted(self, node: ast.expr) -> str:
-        """The full dotted name that `node` spells, "" for anything else."""
+        """Return the full dotted name that `node` spells, "" for anything else."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)
@@ -67,7 +67,7 @@ class Names:
         return ".".join(reversed(parts))
 
     def spelled(self, dotted: str) -> str:
-        """How this file can write a name under torch: with the shortest alias that it has."""
+        """Return the spelling of a name under torch in this file, with its shortest alias."""
         best = dotted
         for alias, target in self.imported.items():
             if dotted == target:
@@ -77,7 +77,7 @@ class Names:
         return best
 
     def is_tensor_annotation(self, node: ast.expr | None) -> bool:
-        """Whether the annotation means one tensor, perhaps an optional one."""
+        """Return whether the annotation is a single tensor, possibly optional."""
         match node:
             case ast.Constant(value=str(text)):
                 return text.split(".")[-1].split("[")[0] == "Tensor" or "Tensor | None" in text
@@ -96,7 +96,7 @@ class Names:
 
 
 def read_names(module: ParsedModule) -> Names:
-    """Imports anywhere in the file, and the classes and functions at its top level."""
+    """Read the imports anywhere in the file, and the classes and functions at its top level."""
     text = module.text
     names = Names(sets_device="set_default_device" in text or "with torch.device" in text)
     for node in _statements(module.tree):
@@ -114,11 +114,11 @@ def read_names(module: ParsedModule) -> Names:
 
 
 def functions_of(node: ast.AST) -> dict[str, ast.FunctionDef]:
-    """The functions that the body of a module or class defines."""
+    """Return the functions that the body of a module or class defines."""
     return {child.name: child for child in getattr(node, "body", ()) if isinstance(child, ast.FunctionDef)}
 
 
-# --- below: how definitions are read
+# --- below: definitions
 
 
 def _is_none(node: ast.expr) -> bool:
@@ -130,7 +130,7 @@ def _is_text(node: ast.expr) -> bool:
 
 
 def _statements(tree: ast.Module) -> list[ast.stmt]:
-    """All statements, those inside functions and blocks too; no expressions."""
+    """Return all statements, including those inside functions and blocks. Expressions are not visited."""
     found: list[ast.stmt] = []
     stack: list[ast.AST] = [tree]
     while stack:
@@ -203,7 +203,8 @@ def _read_attribute(statement: ast.stmt, names: Names, submodules: dict[str, str
 
 
 def _reached(methods: dict[str, ast.FunctionDef], module: ParsedModule) -> frozenset[str]:
-    """`forward` and what it calls through `self`. Only a method with the name of another in its text may call it."""
+    """Return `forward` and the methods that it calls through `self`, transitively. Only methods whose text has
+    another method's name are searched for calls."""
     reached: set[str] = set()
     waiting: list[str] = [name for name in ("forward", "__call__") if name in methods]
     while waiting:

@@ -1,4 +1,4 @@
-"""Python text -> syntax tree with code-point positions. Text under edit gives the statements that do parse."""
+"""Parse Python text into a syntax tree with code-point positions. Incomplete text yields the statements that parse."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from kernel_lsp.rules.finding import TextEdit, TextRange
 from kernel_lsp.rules.gc_pause import uncollected
 
 MAX_FAULTS = 8
-"""In top-level statements, after which each of them is read by itself."""
+"""Maximum faults in top-level statements. After these, each statement is parsed separately."""
 MAX_REPAIRS = 6
-"""Lines that may be blanked to make one top-level statement parse."""
+"""Maximum lines blanked to make one top-level statement parse."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedModule:
-    """`lines` keep no line ends. `is_complete` says that the whole text parsed."""
+    """A parsed file. `lines` have no line ends. `is_complete` is True if the whole text parsed."""
 
     text: str
     lines: tuple[str, ...]
@@ -36,17 +36,17 @@ class ParsedModule:
         )
 
     def between(self, first: ast.expr | ast.stmt, last: ast.expr | ast.stmt) -> TextRange:
-        """From the start of one node to the end of another."""
+        """Return the range from the start of one node to the end of another."""
         start, end = self.range(first), self.range(last)
         return TextRange(start.start_line, start.start_column, end.end_line, end.end_column)
 
     def after(self, node: ast.expr, outer: ast.expr) -> TextRange:
-        """What `outer` has behind the end of `node`."""
+        """Return the range in `outer` after the end of `node`."""
         start, end = self.range(node), self.range(outer)
         return TextRange(start.end_line, start.end_column, end.end_line, end.end_column)
 
     def source(self, node: ast.expr) -> str:
-        """The text of the node as it stands, brackets around it left out."""
+        """Return the source text of the node, without enclosing brackets."""
         place = self.range(node)
         if place.start_line == place.end_line:
             return self.lines[place.start_line][place.start_column : place.end_column]
@@ -55,7 +55,7 @@ class ParsedModule:
         return "\n".join((first, *inner, self.lines[place.end_line][: place.end_column]))
 
     def operand(self, node: ast.expr) -> str:
-        """The text of the node, in brackets where it could bind looser than a call or an attribute."""
+        """Return the source text of the node, in brackets if it may bind more loosely than a call or an attribute."""
         source = self.source(node)
         return source if isinstance(node, _TIGHT) else f"({source})"
 
@@ -63,7 +63,7 @@ class ParsedModule:
         return TextEdit(self.range(node), new_text)
 
     def column(self, line: int, utf8_offset: int) -> int:
-        """Code points before the byte `utf8_offset` of the 1-based `line`."""
+        """Return the code points before the byte `utf8_offset` of the 1-based `line`."""
         text = self.lines[line - 1] if line <= len(self.lines) else ""
         if text.isascii():
             column = utf8_offset
@@ -74,7 +74,7 @@ class ParsedModule:
 
 @uncollected
 def parse(text: str) -> ParsedModule:
-    """The tree of `text`. Never raises: what does not parse is left out, statement by statement."""
+    """Parse `text`. Never raises: statements that do not parse are left out."""
     readable = text.encode("utf-8", errors="replace").decode("utf-8").removeprefix(_BYTE_ORDER_MARK)
     lines = tuple(_LINE_END.split(readable))
     tree = _try_parse("\n".join(lines))
@@ -83,7 +83,7 @@ def parse(text: str) -> ParsedModule:
     return ParsedModule(text, lines, _parse_in_pieces(lines), False)
 
 
-# --- below: trees of text that has errors
+# --- below: trees of incomplete text
 
 _BYTE_ORDER_MARK = "\ufeff"
 _LINE_END = re.compile(r"\r\n|\n|\r")
@@ -93,10 +93,10 @@ _CONTINUES = re.compile(r"\s|[)\]}#]|$|(?:else|elif|except|finally)\b")
 
 
 def _try_parse(text: str) -> ast.Module | int:
-    """The tree, or the 1-based line that is at fault."""
+    """Return the tree, or the 1-based line of the syntax error."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # invalid escapes in the user's strings are not ours to print
+            warnings.simplefilter("ignore")  # invalid escapes in the user's strings would print warnings
             return ast.parse(text)
     except SyntaxError as error:
         return error.lineno or 1
@@ -105,7 +105,8 @@ def _try_parse(text: str) -> ast.Module | int:
 
 
 def _parse_in_pieces(lines: tuple[str, ...]) -> ast.Module:
-    """A fault costs only its own top-level statement: what stands before it is read as a whole, and what behind."""
+    """Parse the text around each fault. A fault loses only its own top-level statement; the text before and after it
+    is parsed as a whole."""
     starts = [0, *(i for i, line in enumerate(lines) if i and _begins(line, lines[i - 1])), len(lines)]
     body: list[ast.stmt] = []
     waiting = [list(pairwise(starts))]
@@ -118,7 +119,7 @@ def _parse_in_pieces(lines: tuple[str, ...]) -> ast.Module:
         elif n_faults >= MAX_FAULTS:
             waiting += [[piece] for piece in reversed(pieces)]
         elif pieces:
-            # Empty lines above it cost less than counting the lines of every node anew.
+            # Blank lines above preserve the line numbers. They cost less than renumbering every node.
             start, stop = pieces[0][0], pieces[-1][1]
             tree = _try_parse("\n" * start + "\n".join(lines[start:stop]))
             if isinstance(tree, ast.Module):

@@ -1,4 +1,4 @@
-"""KL130 to KL149: formulas that lose accuracy or overflow, and doubles that nobody asked for."""
+"""KL130 to KL149: formulas that lose accuracy or overflow, and unintended double precision."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kernel_lsp.rules.rule import Hit
 from kernel_lsp.rules.words import words
 
 _MAX_DEFINITIONS = 10
-"""Names that are followed to what they stand for; names that stand for each other end there."""
+"""Maximum names that are resolved to their definitions. It ends cyclic definitions."""
 _DOUBLES = ("torch.float64", "torch.double", "numpy.float64", "numpy.double", "np.float64")
 _DOUBLE_ARRAYS = words(
     """
@@ -447,18 +447,18 @@ def variance_by_difference(scope: Scope) -> Iterator[Hit]:
             yield hit(scope, node, "digits cancel when the mean is large: use `torch.var`")
 
 
-# --- below: what the rules ask
+# --- below: helpers of the rules
 
 
 def _argument_of(node: ast.expr | None, function: str, scope: Scope) -> ast.expr | None:
-    """What a call of `function` (of torch, of its functions or as a method) is applied to; None for other nodes."""
+    """Return the operand of a call of `function` (of torch, of its functions or as a method); None for other nodes."""
     if not isinstance(node, ast.Call) or scope.function_name(node) != function:
         return None
     return scope.operand(node)
 
 
 def _renamed(call: ast.Call, name: str, scope: Scope) -> str:
-    """The call's text with its function's last name replaced."""
+    """Return the call's text with the last component of its function's name replaced."""
     module = scope.module
     function = call.func
     if isinstance(function, ast.Attribute):
@@ -473,7 +473,7 @@ def _renamed(call: ast.Call, name: str, scope: Scope) -> str:
 
 
 def _is_compared(attribute: ast.Attribute, scope: Scope) -> bool:
-    """``x.dtype == torch.float64`` asks; it does not compute."""
+    """Return whether the attribute is only compared: ``x.dtype == torch.float64`` computes nothing."""
     return any(isinstance(parent, ast.Compare) for parent in scope.around(attribute))
 
 
@@ -487,7 +487,7 @@ def _is_double_array(node: ast.expr, scope: Scope) -> bool:
 
 
 def _has_floats(node: ast.expr) -> bool:
-    """``[0.1, 0.2]``: numbers of which one is a Python float."""
+    """Return whether the node is a list of numbers with a Python float: ``[0.1, 0.2]``."""
     parts = node.elts if isinstance(node, ast.List | ast.Tuple) else []
     return any(_has_floats(part) or (isinstance(part, ast.Constant) and type(part.value) is float) for part in parts)
 
@@ -497,7 +497,7 @@ def _is_converted(call: ast.Call, scope: Scope) -> bool:
 
 
 def _is_shifted(argument: ast.expr, scope: Scope, depth: int = 0) -> bool:
-    """Whether the exponent has something subtracted, as the maximum is, or is bounded above."""
+    """Return whether the exponent is shifted, as by its maximum, or bounded above."""
     if depth > _MAX_DEFINITIONS:
         return True
     argument = scope.definition(argument)
@@ -510,7 +510,7 @@ def _is_shifted(argument: ast.expr, scope: Scope, depth: int = 0) -> bool:
 
 
 def _softmax_fix(node: ast.BinOp, argument: ast.expr, total: ast.expr, scope: Scope) -> tuple[QuickFix, ...]:
-    """``torch.softmax(x, dim=d)``, where the sum keeps one literal dim."""
+    """Return the fix ``torch.softmax(x, dim=d)``, if the sum keeps one literal dim."""
     if not isinstance(total, ast.Call) or not _is_true(keyword(total, "keepdim")):
         return ()
     dims = [keyword(total, "dim"), *scope.arguments(total)[:1]]
@@ -522,18 +522,19 @@ def _softmax_fix(node: ast.BinOp, argument: ast.expr, total: ast.expr, scope: Sc
 
 
 def _keeps_its_value(node: ast.expr, scope: Scope) -> bool:
-    """Whether no name in the expression is assigned more than once: it means the same further down."""
+    """Return whether every name in the expression is assigned at most once. The expression then has the same value
+    later."""
     names = {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
     return all(len(scope.assigned.get(name, ())) + (name in scope.parameters) <= 1 for name in names)
 
 
 def _is_true(node: ast.expr | None) -> bool:
-    """Whether the node is the literal True."""
+    """Return whether the node is the literal True."""
     return isinstance(node, ast.Constant) and node.value is True
 
 
 def _squared(node: ast.expr | None, scope: Scope) -> ast.expr | None:
-    """x of ``x ** 2``, ``x * x``, ``x.pow(2)``, ``x.square()``."""
+    """Return x of ``x ** 2``, ``x * x``, ``x.pow(2)`` or ``x.square()``."""
     if node is None:
         return None
     match node:

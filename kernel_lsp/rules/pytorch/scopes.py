@@ -1,4 +1,4 @@
-"""One function (or the top level) of a PyTorch file: which of its expressions are tensors, and its nodes by type."""
+"""Model one function (or the top level) of a PyTorch file: its tensor expressions, and its nodes by type."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _OTHER_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 @dataclass(eq=False)
 class Scope:
-    """`is_forward` says that the code runs at each step of a model: the rules about synchronization look there."""
+    """One function or the top level of a file. `is_forward` is True if the code runs at each step of a model; the
+    rules about synchronization check such code."""
 
     module: ParsedModule
     names: Names
@@ -32,16 +33,16 @@ class Scope:
     compares: list[ast.Compare] = field(default_factory=list)
     attributes: list[ast.Attribute] = field(default_factory=list)
     tests: list[ast.expr] = field(default_factory=list)
-    """Conditions that Python decides: of `if`, `while`, `assert`, `x if c else y`, `and`, `or`, `not`."""
+    """Conditions that Python evaluates: of `if`, `while`, `assert`, `x if c else y`, `and`, `or`, `not`."""
     loops: list[ast.For | ast.AsyncFor | ast.While] = field(default_factory=list)
     comprehensions: list[ast.ListComp | ast.GeneratorExp | ast.SetComp] = field(default_factory=list)
     statements: list[ast.stmt] = field(default_factory=list)
     assigned: dict[str, list[ast.expr]] = field(default_factory=dict)
-    """The values that plain assignments give each name."""
+    """The values that plain assignments bind to each name."""
     dotted_names: dict[int, str] = field(default_factory=dict)
     function_names: dict[int, str] = field(default_factory=dict)
     reduced_names: frozenset[str] | None = None
-    """The names in what reductions take, once a rule has asked."""
+    """The names in operands of reductions, computed on first use."""
 
     def is_tensor(self, node: ast.AST) -> bool:
         return self.kinds.get(id(node)) in TENSOR_KINDS
@@ -56,7 +57,7 @@ class Scope:
         return name
 
     def function_name(self, node: ast.expr) -> str:
-        """``softmax`` for a call of `torch.softmax`, `F.softmax` or a tensor's method `softmax`, else ""."""
+        """Return ``softmax`` for a call of `torch.softmax`, `F.softmax` or a tensor's method `softmax`, else ""."""
         if not isinstance(node, ast.Call):
             return ""
         name = self.function_names.get(id(node))
@@ -74,24 +75,24 @@ class Scope:
         return ""
 
     def operand(self, node: ast.Call) -> ast.expr | None:
-        """The tensor that a call is about: the object of a method, the first argument of a function."""
+        """Return the main operand of a call: the object of a method, or the first argument of a function."""
         if isinstance(node.func, ast.Attribute) and not self.dotted(node.func).startswith("torch."):
             return node.func.value
         return node.args[0] if node.args else None
 
     def arguments(self, node: ast.Call) -> list[ast.expr]:
-        """The positional arguments behind the operand."""
+        """Return the positional arguments after the operand."""
         is_method = isinstance(node.func, ast.Attribute) and not self.dotted(node.func).startswith("torch.")
         return node.args if is_method else node.args[1:]
 
     def around(self, node: ast.AST) -> Iterator[ast.AST]:
-        """The nodes around `node`, from the inside out."""
+        """Yield the nodes around `node`, innermost first."""
         while (parent := self.parents.get(id(node))) is not None:
             yield parent
             node = parent
 
     def loop_around(self, node: ast.AST) -> ast.For | ast.AsyncFor | ast.While | None:
-        """The innermost loop whose body holds the node."""
+        """Return the innermost loop whose body contains the node."""
         child = node
         for parent in self.around(node):
             if isinstance(parent, ast.For | ast.AsyncFor) and child is not parent.iter:
@@ -102,7 +103,7 @@ class Scope:
         return None
 
     def definition(self, node: ast.expr) -> ast.expr:
-        """The one value that a name ever has in this scope, or the node itself."""
+        """Return the single value that a name has in this scope, or the node itself."""
         if isinstance(node, ast.Name) and node.id not in self.parameters:
             values = self.assigned.get(node.id, ())
             if len(values) == 1:
@@ -111,7 +112,7 @@ class Scope:
 
     @cached_property
     def parents(self) -> dict[int, ast.AST]:
-        """The node around each node of this scope, by id. Functions and classes in it are scopes of their own."""
+        """The parent of each node of this scope, by id. Nested functions and classes are scopes of their own."""
         found: dict[int, ast.AST] = {}
         waiting: list[ast.AST] = [self.node]
         while waiting:
@@ -140,14 +141,14 @@ def keyword(node: ast.Call, name: str) -> ast.expr | None:
 
 
 def first_line(node: FunctionNode) -> int:
-    """The 1-based line where the function or its first decorator begins."""
+    """Return the 1-based first line of the function or of its first decorator."""
     return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
 
 
 def same(first: ast.AST, second: ast.AST) -> bool:
-    """Whether two nodes are the same code."""
+    """Return whether two nodes are the same code."""
     return type(first) is type(second) and ast.dump(first) == ast.dump(second)
 
 
 Definition = tuple[FunctionNode, ModuleClass | None]
-"""A function, and the module class that it is a method of."""
+"""A function, and the module class whose method it is."""

@@ -1,4 +1,4 @@
-"""KL101 to KL109: what makes the CPU wait for the GPU."""
+"""KL101 to KL109: synchronizations between the CPU and the GPU."""
 
 from __future__ import annotations
 
@@ -345,16 +345,16 @@ def membership_of_tensor(scope: Scope) -> Iterator[Hit]:
             yield hit(scope, compare, "`in` waits for the GPU: compare and reduce with `any` instead")
 
 
-# --- below: what the rules ask
+# --- below: helpers of the rules
 
 
 def _is_maybe_none(test: ast.expr, scope: Scope) -> bool:
-    """A parameter or attribute: its truth is often asked to know whether it is there."""
+    """Return whether the condition is a parameter or attribute. Its truth value is often a test for None."""
     return isinstance(test, ast.Attribute) or (isinstance(test, ast.Name) and test.id not in scope.assigned)
 
 
 def _to_host(call: ast.Call, scope: Scope) -> str:
-    """``.item()`` and the like, "" for other calls."""
+    """Return ``.item()`` and similar calls as text, "" for other calls."""
     function = call.func
     if not isinstance(function, ast.Attribute) or not scope.is_tensor(function.value):
         return ""
@@ -366,7 +366,8 @@ def _to_host(call: ast.Call, scope: Scope) -> str:
 
 
 def _is_host_already(node: ast.expr, scope: Scope) -> bool:
-    """Whether the chain before has a `.cpu()`, which was reported on its own: `x.detach().cpu().numpy()`."""
+    """Return whether the chain contains an earlier `.cpu()`, which is reported separately:
+    `x.detach().cpu().numpy()`."""
     while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         device = keyword(node, "device")
         if node.func.attr == "cpu" or (isinstance(device, ast.Constant) and device.value == "cpu"):
@@ -387,7 +388,7 @@ def _printed(argument: ast.expr) -> list[ast.expr]:
 
 
 def _is_occasional(call: ast.Call, loop: ast.stmt, scope: Scope) -> bool:
-    """Whether a condition with `%` (every so many steps) or a `break` guards the call."""
+    """Return whether a condition with `%` (every n steps) or a `break` guards the call."""
     for parent in scope.around(call):
         if parent is loop:
             return False
@@ -399,11 +400,12 @@ def _is_occasional(call: ast.Call, loop: ast.stmt, scope: Scope) -> bool:
 
 
 _CPU_ARGUMENTS = ("pack_padded_sequence",)
-"""Functions that take nothing else: their lengths have to be on the CPU."""
+"""Functions that require a CPU argument: their lengths must be on the CPU."""
 
 
 def _is_wanted_on_cpu(call: ast.Call, scope: Scope) -> bool:
-    """As an argument that must be there, or as what a sampler or the like hands out at its end."""
+    """Return whether the value is needed on the CPU: as such an argument, or as the result of a sampler or similar
+    inference function."""
     parent = next(scope.around(call), None)
     if isinstance(parent, ast.Return) and scope.owner is None and _is_for_inference(scope):
         return True
@@ -416,7 +418,8 @@ def _is_for_inference(scope: Scope) -> bool:
 
 
 def _holds_steps(loop: ast.stmt) -> bool:
-    """Whether each round is an epoch: an inner loop does the steps, beside which one wait is nothing."""
+    """Return whether each iteration is an epoch. An inner loop runs the steps, and its cost outweighs one
+    synchronization."""
     inner = (node for node in ast.walk(loop) if isinstance(node, ast.For | ast.While) and node is not loop)
     return any(
         isinstance(node, ast.Attribute) and node.attr in ("backward", "step")
@@ -426,7 +429,8 @@ def _holds_steps(loop: ast.stmt) -> bool:
 
 
 def _is_recurrence(loop: ast.For) -> bool:
-    """Whether a round needs the result of the one before, other than to add to it, as ``h = cell(x[t], h)`` does."""
+    """Return whether an iteration depends on the result of the previous one, as in ``h = cell(x[t], h)``.
+    Accumulation does not count."""
     for node in ast.walk(loop):
         if isinstance(node, ast.Assign):
             names = [target.id for target in node.targets if isinstance(target, ast.Name)]
@@ -436,27 +440,27 @@ def _is_recurrence(loop: ast.For) -> bool:
 
 
 def _calls_module(loop: ast.For) -> bool:
-    """Whether a round runs a layer of the module, as that of a recurrent net does."""
+    """Return whether an iteration runs a layer of the module, as in a recurrent network."""
     calls = (node.func for node in ast.walk(loop) if isinstance(node, ast.Call))
     owners = (f.value for f in calls if isinstance(f, ast.Attribute))
     return any(isinstance(owner, ast.Name) and owner.id == "self" for owner in owners)
 
 
 def _needs_the_last(name: str, node: ast.Assign, loop: ast.For) -> bool:
-    """Whether the name's new value is made of its old one, which the round before gave it."""
+    """Return whether the name's new value depends on its value from the previous iteration."""
     is_needed = any(isinstance(each, ast.Name) and each.id == name for each in ast.walk(node.value))
     return is_needed and not _adds_to(name, node.value) and not _is_read_first(name, loop, node)
 
 
 def _adds_to(name: str, value: ast.expr) -> bool:
-    """``total + ...``."""
+    """Return whether the value is an accumulation: ``total + ...``."""
     if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Add | ast.Sub):
         return False
     return any(isinstance(side, ast.Name) and side.id == name for side in (value.left, value.right))
 
 
 def _is_read_first(name: str, loop: ast.For, statement: ast.Assign) -> bool:
-    """Whether the round itself gave the name its value before: ``y = x[i]``, then ``y = y * 2``."""
+    """Return whether the same iteration assigns the name earlier: ``y = x[i]``, then ``y = y * 2``."""
     targets = [loop.target]
     for node in ast.walk(loop):
         if isinstance(node, ast.Assign) and node.lineno < statement.lineno:
@@ -474,7 +478,7 @@ def _iterates_tensor(iterated: ast.expr, scope: Scope) -> bool:
 
 
 def _counts_size(loop: ast.For, scope: Scope) -> bool:
-    """``for i in range(x.shape[0])`` with ``y[i]`` of a tensor in the body."""
+    """Return whether the loop is ``for i in range(x.shape[0])`` with ``y[i]`` of a tensor in its body."""
     counted = loop.iter
     match counted:
         case ast.Call(func=ast.Name(id="reversed"), args=[inner]):

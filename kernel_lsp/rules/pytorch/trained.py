@@ -1,4 +1,4 @@
-"""Values that only training has: losses that a model gave, and gradients."""
+"""Find values that exist only in training: losses of a model, and gradients."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kernel_lsp.rules.pytorch.scopes import Scope
 
 
 def item_of_training(call: ast.Call, scope: Scope) -> str:
-    """Return ``.item()`` for a call on what only training has: a gradient, or a loss that a model gave."""
+    """Return ``.item()`` for a call on a value that exists only in training: a gradient, or a loss of a model."""
     function = call.func
     if not isinstance(function, ast.Attribute) or function.attr != "item" or call.args:
         return ""
@@ -18,7 +18,7 @@ def item_of_training(call: ast.Call, scope: Scope) -> str:
 
 
 def _is_of_gradient(node: ast.expr) -> bool:
-    """Whether the node is a chain of methods behind `.grad`: ``p.grad.detach().norm()``."""
+    """Return whether the node is a chain of methods on `.grad`: ``p.grad.detach().norm()``."""
     while isinstance(node, ast.Call | ast.Attribute):
         if isinstance(node, ast.Attribute) and node.attr == "grad":
             return True
@@ -27,13 +27,13 @@ def _is_of_gradient(node: ast.expr) -> bool:
 
 
 def _trained_names(scope: Scope) -> set[str]:
-    """Return the names with a ``.backward()``: only tensors have one without an argument."""
+    """Return the names with a ``.backward()`` call. Only tensors have such a method without arguments."""
     methods = [call.func for call in scope.calls if isinstance(call.func, ast.Attribute) and not call.args]
     return {m.value.id for m in methods if m.attr == "backward" and isinstance(m.value, ast.Name)}
 
 
 def _is_loss_of_model(name: str, scope: Scope) -> bool:
-    """Whether a name says that it is a loss, and all that it is ever set to are calls of nothing imported."""
+    """Return whether the name contains "loss" and all its values are calls of functions that are not imported."""
     values = scope.assigned.get(name, [])
     roots = [_root(value.func) for value in values if isinstance(value, ast.Call)]
     is_local = len(roots) == len(values) > 0 and not any(root in (None, *scope.names.imported) for root in roots)

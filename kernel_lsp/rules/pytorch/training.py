@@ -1,4 +1,4 @@
-"""KL160 to KL164: what training and inference do by hand, and PyTorch does faster."""
+"""KL160 to KL164: manual code for training and inference that PyTorch provides faster."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from kernel_lsp.rules.pytorch.scopes import Scope, keyword
 from kernel_lsp.rules.rule import Hit
 
 LARGE_VOCABULARY = 16_384
-"""Classes from which on logits of a whole batch outweigh the model's activations."""
+"""Minimum classes for which the logits of a whole batch outweigh the model's activations."""
 MAX_STEPS = 8
-"""Names and operations that an attention's scores are followed through."""
+"""Maximum names and operations that attention scores are traced through."""
 _OPTIMIZERS = ("Adam", "AdamW", "SGD", "Adagrad")
-"""Those of `torch.optim` with a `fused` implementation on CUDA."""
+"""Optimizers of `torch.optim` with a `fused` implementation on CUDA."""
 _PASSED = ("dropout", "masked_fill", "to", "type_as", "float", "half", "bfloat16", "contiguous", "where", "type")
 _PRODUCTS = ("matmul", "bmm")
 _AUTOCAST_OPERATIONS = ("matmul", "bmm", "mm", "linear", "conv1d", "conv2d", "conv3d", "addmm", "einsum")
@@ -97,7 +97,7 @@ def handwritten_attention(scope: Scope) -> Iterator[Hit]:
 )
 def loss_over_vocabulary(scope: Scope) -> Iterator[Hit]:
     if scope.loops:
-        return  # chunks of tokens, most likely
+        return  # the loop probably splits the tokens into chunks
     for call in scope.calls:
         if scope.function_name(call) == "cross_entropy" and call.args:
             size = _largest_number(scope.definition(call.args[0]), call.args[0])
@@ -216,11 +216,11 @@ def cast_under_autocast(scope: Scope) -> Iterator[Hit]:
                     yield hit(scope, argument, f"redundant `.{name}()` under autocast: it casts operands itself")
 
 
-# --- below: what the rules ask
+# --- below: helpers of the rules
 
 
 def _behind(node: ast.expr | None, scope: Scope, name: str) -> ast.Call | None:
-    """Return the call of a function that a value comes from, through masks, dropout and casts."""
+    """Return the call of a function that produces a value, traced through masks, dropout and casts."""
     for _ in range(MAX_STEPS):
         node = None if node is None else scope.definition(node)
         if not isinstance(node, ast.Call):
@@ -236,7 +236,7 @@ def _behind(node: ast.expr | None, scope: Scope, name: str) -> ast.Call | None:
 
 
 def _is_product(node: ast.expr, scope: Scope) -> bool:
-    """Whether scores are a product with a transposed operand, scaled, masked or cast."""
+    """Return whether the scores are a product with a transposed operand, which may be scaled, masked or cast."""
     for _ in range(MAX_STEPS):
         node = scope.definition(node)
         if isinstance(node, ast.BinOp):
@@ -275,7 +275,7 @@ def _largest_number(*nodes: ast.expr) -> int:
 
 
 def _moves_in_half(call: ast.Call) -> bool:
-    """``model.to("cuda", dtype=torch.bfloat16)``."""
+    """Return whether the call moves and casts to half precision: ``model.to("cuda", dtype=torch.bfloat16)``."""
     if not isinstance(call.func, ast.Attribute) or call.func.attr != "to":
         return False
     given = ast.dump(call)

@@ -1,4 +1,4 @@
-"""KL150 to KL169: what PyTorch offers, and is used otherwise."""
+"""KL150 to KL169: misused or deprecated PyTorch features."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NO_GRADIENT = ("no_grad", "inference_mode", "set_grad_enabled")
 _RENAMED = {
     "torch.ger": "torch.outer",
 }
-"""Old names that take the same arguments under the new one."""
+"""Deprecated names whose replacements take the same arguments."""
 _REPLACED = {
     "torch.autograd.Variable": "a tensor; `requires_grad_()` where it needs a gradient",
     "torch.symeig": "`torch.linalg.eigh`",
@@ -42,7 +42,7 @@ _REPLACED = {
     "torch.set_default_tensor_type": "`torch.set_default_dtype` and `torch.set_default_device`",
 }
 _KEEPS_MODE = ("to", "cuda", "cpu", "half", "float", "bfloat16", "requires_grad_")
-"""Methods that give back the module."""
+"""Methods that return the module itself."""
 _TENSOR_CONSTRUCTORS = ("Tensor", "FloatTensor", "DoubleTensor", "HalfTensor", "LongTensor", "IntTensor", "ByteTensor")
 
 
@@ -351,11 +351,11 @@ def kept_graph(scope: Scope) -> Iterator[Hit]:
                 yield hit(scope, statement, f"`{source}` keeps its graph alive: keep `{source}.detach()`", fix)
 
 
-# --- below: what the rules ask
+# --- below: helpers of the rules
 
 
 def _kept(statement: ast.stmt) -> ast.expr | None:
-    """What ``total += loss`` or ``losses.append(loss)`` keeps; None for other statements."""
+    """Return the value that ``total += loss`` or ``losses.append(loss)`` retains; None for other statements."""
     match statement:
         case ast.AugAssign(op=ast.Add(), value=loss):
             return loss
@@ -373,7 +373,7 @@ def _turns_gradients_off(scope: Scope) -> bool:
 
 
 def _is_decorator(call: ast.Call, scope: Scope) -> bool:
-    """Whether the call is above a function that the scope defines, and so about that one alone."""
+    """Return whether the call decorates a function that the scope defines, and so affects only that function."""
     parent = scope.parents.get(id(call))
     return isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef) and call in parent.decorator_list
 
@@ -383,14 +383,14 @@ def _is_method(call: ast.Call, name: str) -> bool:
 
 
 def _is_bare_eval(call: ast.Call) -> bool:
-    """``model.eval()`` of a name or an attribute."""
+    """Return whether the call is ``model.eval()`` of a name or an attribute."""
     if not _is_method(call, "eval") or call.args or call.keywords:
         return False
     return isinstance(call.func.value, ast.Name | ast.Attribute)  # type: ignore[attr-defined]
 
 
 def _is_made_evaluated(name: str, scope: Scope) -> bool:
-    """``model = Net().eval().cuda()``, the one value that the name has."""
+    """Return whether the name's single value is in evaluation mode: ``model = Net().eval().cuda()``."""
     values = scope.assigned[name]
     node = values[0] if len(values) == 1 else None
     while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -405,7 +405,8 @@ def _is_init(scope: Scope) -> bool:
 
 
 def _calls_base_init(scope: Scope) -> bool:
-    """`super().__init__()` or `nn.Module.__init__(self)`; a class of the file in between is not followed."""
+    """Return whether the scope calls `super().__init__()` or `nn.Module.__init__(self)`. Intermediate classes of the
+    file are not followed."""
     owner = scope.owner
     if owner is None or any(base != "torch.nn.Module" for base in owner.base_names):
         return True
@@ -426,7 +427,7 @@ def _is_module_call(node: ast.expr, scope: Scope) -> bool:
 
 
 def _is_wrapped_later(name: str, scope: Scope) -> bool:
-    """``nn.Sequential(*self.layers)`` or the like below registers them."""
+    """Return whether later code registers the layers: ``nn.Sequential(*self.layers)`` or similar."""
     return any(
         isinstance(node, ast.Attribute) and node.attr == name
         for call in scope.calls

@@ -1,4 +1,4 @@
-"""The nodes of a syntax tree of Python, as a list: `ast.walk` takes several times as long."""
+"""List the nodes of a Python syntax tree. `ast.walk` takes several times as long."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _NO_NODES = words(
     type_comment type_ignores
     """
 )
-"""Fields that hold no node, or one that says nothing more than its place does, as an operator's."""
+"""Fields without child nodes, or whose nodes repeat what their parent determines, such as operators."""
 _WITH_GAPS = frozenset(("keys", "kw_defaults"))
-"""Lists that may have None in them."""
+"""Fields whose lists may contain None."""
 
 
 def nodes_in(root: ast.AST) -> list[ast.AST]:
-    """The node and all in it, level by level, in the order of the text within a level; but for operators, contexts and
-    the names of imports."""
+    """Return the node and its descendants, level by level, in source order within a level. Operators, contexts and
+    the names of imports are left out."""
     found = [root]
     for node in found:
         fields = _fields.get(node.__class__)
@@ -35,7 +35,7 @@ def nodes_in(root: ast.AST) -> list[ast.AST]:
 
 
 def children_of(node: ast.AST) -> list[ast.AST]:
-    """The nodes right below it, in the order of the text."""
+    """Return the children of a node in source order."""
     found: list[ast.AST] = []
     for name in _fields_of(node):
         value = getattr(node, name, None)
@@ -46,7 +46,7 @@ def children_of(node: ast.AST) -> list[ast.AST]:
     return found
 
 
-# --- below: which fields to look at
+# --- below: fields to visit
 
 _fields: dict[type, tuple[str, ...]] = {ast.Constant: (), ast.MatchSingleton: (), ast.Global: (), ast.Nonlocal: ()}
 
