@@ -10,9 +10,9 @@ import pytest
 
 from kernel_lsp.config import Settings
 from kernel_lsp.engine.messages import EstimateTarget, Problem, Reply
-from kernel_lsp.server import commands
 from kernel_lsp.server.documents.documents import Documents
 from kernel_lsp.server.documents.notebooks import Notebooks
+from kernel_lsp.server.jobs import job_results
 from kernel_lsp.server.jobs.job_results import job_ended
 from kernel_lsp.server.jobs.jobs import Job
 from kernel_lsp.server.knowledge import Knowledge, NoEstimate
@@ -41,7 +41,7 @@ class World:
             trust=trust,
             knowledge_changed=lambda _: None,
         )
-        monkeypatch.setattr(commands, "start_estimate", self._start)
+        monkeypatch.setattr(job_results, "start_estimate", self._start)
 
     async def end(self, error: Problem | None = None) -> None:
         """The end of an estimate that began when the H200 was the GPU to estimate for."""
