@@ -190,7 +190,7 @@ async def test_a_killed_job_s_run_is_offered_to_go_on(scale: Path) -> None:
         (engine,) = (await editor.ask("kernelLsp/status", {}))["enginePids"]
         os.kill(children_of(engine)[0], signal.SIGKILL)
         (offered,) = await editor.until(lambda: editor.asked("window/showMessageRequest"))
-        assert "can go on" in offered["message"]
+        assert "can be resumed" in offered["message"]
         await editor.until(lambda: editor.asked("workspace/applyEdit"), RUN_S)
 
 
