@@ -394,7 +394,7 @@ class Emitter(IrText):
         self.end_block(block)
 
     def keeps_live(self, block: Block) -> bool:
-        """Flag: threads may yield within the block."""
+        """Check whether threads may yield within the block."""
         return self.waits_for_grid or self.can_be_torn or may_yield(block)
 
     def settle(self, instruction: Instruction) -> None:

@@ -233,8 +233,8 @@ def elements_of(operand: Operand) -> tuple[Operand, ...]:
 def step_of(
     e: Emitter, i: Instruction, function: WarpFunction, *, n_bytes: int = 0, addresses: Sequence[Operand] = ()
 ) -> Step:
-    """Add a step for this instruction to the batch. Operands that the instruction needs immediately must not be in the
-    batch."""
+    """Add a step for this instruction to the batch. End the batch first if it holds an address operand, which is needed
+    immediately, or has no room."""
     n_bytes = n_bytes or function.n_bytes
     names = {name for operand in addresses for name in registers_of(operand)}
     if not names.isdisjoint(e.batch.held) or not e.batch.has_room(n_bytes):
