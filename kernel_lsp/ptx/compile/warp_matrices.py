@@ -17,8 +17,8 @@ ALL_LANES = (1 << WARP_SIZE) - 1
 
 
 def perform_matrix(first: int, stride: int, group: int) -> int:
-    """Run the instruction that the lanes of `group` wait for. Returns 0, or the FaultKind that forbids it. The site is
-    then the first lane's `Thread.C`, otherwise that of the first step."""
+    """Run the instruction that the lanes of `group` wait for. Returns 0, or the FaultKind that forbids it. On a fault,
+    the first lane's `Thread.C` becomes the site of the failed step; otherwise it stays that of the first step."""
     if group != ALL_LANES:
         return FaultKind.WARP_INCOMPLETE
     code = call_warp(load64(first + Thread.WARP_FUNCTION), load64(first + Thread.MATRIX_AREA), stride)

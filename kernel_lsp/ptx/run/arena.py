@@ -97,7 +97,7 @@ class Arenas:
         return arenas
 
     def show(self, arena: Arena) -> None:
-        """Map the block's shared and local memory in the address table."""
+        """Map the block's shared, local and parameter memory in the address table."""
         shared = window_base(SHARED_WINDOW) + self._shared_start
         races = load64(arena.context + Context.RACES)
         records = load64(races + RaceBlock.SHARED_RECORDS) if races else 0
