@@ -91,8 +91,8 @@ class BufferFile:
 
 @dataclass(frozen=True)
 class BlockSample:
-    """Select the blocks to run of each launch: `n_blocks`, i.e. the first, the last, and random ones by `seed`. Named
-    `blocks` replace them."""
+    """Select the blocks to run of each launch: `n_blocks`, i.e. the first, the last, and random ones by `seed`.
+    Named `blocks` replace them."""
 
     n_blocks: int
     seed: int = 0
@@ -110,15 +110,15 @@ class RunOptions:
     n_traced_blocks: int = 2
     max_instructions: int = DEFAULT_MAX_INSTRUCTIONS
     max_thread_instructions: int = DEFAULT_MAX_INSTRUCTIONS
-    """Maximum instructions per thread. Beyond it the run ends with a finding `NO_END`. Not enforced where threads may
-    wait for others."""
+    """Maximum instructions per thread. Beyond it the run ends with a finding `NO_END`.
+    Not enforced where threads may wait for others."""
     max_findings: int = 20
     deadline_s: float = DEFAULT_DEADLINE_S
     may_write_variables: bool = True
     """Allow writes to module variables, which keep state between launches."""
     watches_races: bool = False
-    """Report races as errors: reads of another thread's write that nothing in the launch orders. Takes eight times the
-    memory of outputs and scratch."""
+    """Report races as errors: reads of another thread's write that nothing in the launch orders.
+    Takes eight times the memory of outputs and scratch."""
     shared_poison: int = SHARED_POISON
     """Poison byte of shared memory before its first store."""
     shared_start: int = SHARED_START
@@ -126,20 +126,20 @@ class RunOptions:
     shared_unit: int = SHARED_UNIT_BYTES
     """Allocation unit of shared memory in bytes, visible in `%total_smem_size`."""
     resident_blocks: Mapping[str, int] = field(default_factory=dict)
-    """Maximum co-resident blocks by kernel: another block starts only when one has ended. Other kernels have no
-    limit."""
+    """Maximum co-resident blocks by kernel: another block starts only when one has ended.
+    Other kernels have no limit."""
     n_multiprocessors: int = N_MULTIPROCESSORS
     """Value of `%nsmid`, and the range of `%smid`."""
     n_warp_slots: int = N_WARP_SLOTS
     """Value of `%nwarpid`."""
     keeps_lanes_apart: bool = False
-    """Keep diverged lanes apart at an `activemask` until they meet at a barrier or a `.sync` instruction. A GPU
-    promises no earlier reconvergence."""
+    """Keep diverged lanes apart at an `activemask` until they meet at a barrier or a `.sync` instruction.
+    A GPU promises no earlier reconvergence."""
     keeps_written: bool = False
     """Write a ``.written`` file for each output of a complete run, too."""
     interruptions: Interruptions = "none"
-    """Let threads and blocks yield before atomic, volatile and ordered accesses, and resume in the same or in
-    alternating order."""
+    """Yields before atomic, volatile and ordered accesses.
+    Threads and blocks resume in the same or in alternating order."""
 
 
 @dataclass(frozen=True)
@@ -194,8 +194,8 @@ class PtxExecutor:
             self._conversation = None
 
     async def load(self, ptx: str, file_name: str, *, deadline_s: float = DEFAULT_DEADLINE_S) -> LoadOutcome:
-        """Compile a PTX text. `file_name` is the `.cu` file's name in findings. Rejected when one of its loops cannot
-        end."""
+        """Compile a PTX text. `file_name` is the `.cu` file's name in findings.
+        Rejected when one of its loops cannot end."""
         if not self.is_alive:
             await self._start()
         answer = await self._ask({"command": "load", "ptx": ptx, "file_name": file_name}, deadline_s)

@@ -1,5 +1,5 @@
-"""Turn execution counts of basic blocks into counts per instruction class. The content of a block is known
-statically."""
+"""Turn execution counts of basic blocks into counts per instruction class.
+The content of a block is known statically."""
 
 from __future__ import annotations
 

@@ -10,14 +10,14 @@ from kernel_lsp.ptx.run.layout import MAX_CLUSTER_BLOCKS
 from kernel_lsp.ptx.text.syntax import Function
 
 PORTABLE_CLUSTER_BLOCKS = 8
-"""Maximum blocks per cluster on every GPU with clusters. Larger clusters are opt-in (programming guide, thread block
-clusters)."""
+"""Maximum blocks per cluster on every GPU with clusters.
+Larger clusters are opt-in (programming guide, thread block clusters)."""
 
 
 @dataclass(frozen=True)
 class ClusterShape:
-    """Blocks per cluster along x, y and z. Without clusters, each block is its own cluster and `is_explicit` is
-    false."""
+    """Blocks per cluster along x, y and z.
+    Without clusters, each block is its own cluster and `is_explicit` is false."""
 
     sizes: tuple[int, ...]
     is_explicit: bool
@@ -28,8 +28,7 @@ class ClusterShape:
 
 
 def cluster_shape(kernel: Function, attributes: Mapping[str, int]) -> ClusterShape:
-    """Return the shape from ``__cluster_dims__`` or from the launch attribute ``cluster``, which counts blocks along
-    x."""
+    """Return the shape from ``__cluster_dims__``, or from the launch attribute ``cluster``: blocks along x."""
     if kernel.cluster:
         return ClusterShape(kernel.cluster, is_explicit=True)
     return ClusterShape((attributes.get("cluster", 1), 1, 1), is_explicit="cluster" in attributes)

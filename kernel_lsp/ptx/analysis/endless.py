@@ -42,8 +42,8 @@ UNORDERED = frozenset(("eq", "ne"))
 SOME_STEP = 2
 """Stand-in for an unknown register step, e.g. the number of threads of a grid. Assumed to differ from one."""
 MAX_TURNS = 1 << 33
-"""Maximum iterations of a counted loop. At one iteration per nanosecond, a larger count takes more than eight
-seconds."""
+"""Maximum iterations of a counted loop.
+At one iteration per nanosecond, a larger count takes more than eight seconds."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def is_idle(loop: Loop) -> bool:
     return made.isdisjoint(live_in(loop.outside[0])) and not any(_counts(loop, block) for block in loop.exits)
 
 
-# --- below: places and conditions
+# --- below: exit conditions
 
 
 def _location(loop: Loop) -> Location | None:
@@ -109,7 +109,7 @@ def _conditions(block: Block) -> Iterator[str]:
         yield block.selector.name
 
 
-# --- below: what changes from turn to turn
+# --- below: loop invariance
 
 
 def _changing(loop: Loop) -> set[str]:
@@ -156,7 +156,7 @@ def _may_leave(instruction: Instruction) -> bool:
     return instruction.opcode == "call" and names.isdisjoint(STUBBED_FUNCTIONS)
 
 
-# --- below: what comes of it
+# --- below: side effects and counters
 
 
 def _is_silent(instruction: Instruction) -> bool:

@@ -13,8 +13,8 @@ MATRIX_OPCODES = frozenset(["mma", "wmma", "ldmatrix", "stmatrix", "movmatrix", 
 
 
 def meets_others(instruction: Instruction) -> bool:
-    """Check whether other threads may observe or influence the instruction. Pending matrix instructions must complete
-    before it."""
+    """Check whether other threads may observe or influence the instruction.
+    Pending matrix instructions must complete before it."""
     if instruction.opcode == "ld":
         return not instruction.has("global", "param", "const", "local")
     return instruction.opcode in YIELDING_OPCODES or instruction.opcode in ("st", "atom", "red", "cp")

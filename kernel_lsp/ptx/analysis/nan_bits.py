@@ -18,8 +18,7 @@ _COPIES = frozenset(("mov", "selp", "slct", "neg", "abs", "copysign"))
 
 
 def registers_read_as_bits(blocks: Iterable[Block]) -> frozenset[str]:
-    """Return the registers whose bits are read by something other than floating-point arithmetic, directly or through
-    copies."""
+    """Return the registers whose bits are read, directly or through copies, outside of floating-point arithmetic."""
     found: set[str] = set()
     copies: list[Instruction] = []
     for instruction in (one for block in blocks for one in block.instructions):

@@ -9,8 +9,8 @@ from kernel_lsp.ptx.text.syntax import Function, Variable
 
 DYNAMIC_SHARED_ALIGN = 16
 GAP_BYTES = 128
-"""Minimum gap in bytes behind each shared or local variable but the last. An index past the end hits the gap, not the
-next variable."""
+"""Minimum gap in bytes behind each shared or local variable but the last.
+An index past the end hits the gap, not the next variable."""
 
 
 @dataclass(frozen=True)

@@ -46,8 +46,8 @@ def trace(context: int, thread: int, info: int, address: int, n_bytes: int) -> i
 
 
 def add_to_seen(context: int, key: int) -> int:
-    """Insert the key into the hash set and return whether it is new. Keys are 64-bit hashes, so collisions are very
-    rare."""
+    """Insert the key into the hash set and return whether it is new.
+    Keys are 64-bit hashes, so collisions are very rare."""
     seen = load64(context + Context.SEEN)
     mask = load64(context + Context.SEEN_MASK)
     key = key ^ shift_right(key, 29)

@@ -51,8 +51,8 @@ class Other:
 
 @dataclass(frozen=True)
 class Fault:
-    """Describe a thread's fault. `address` is generic, or an offset for shared memory by its own address. `other` is
-    set for races only."""
+    """Describe a thread's fault. `address` is generic, or an offset for shared memory by its own address.
+    `other` is set for races only."""
 
     kind: FaultKind
     site: Site

@@ -15,16 +15,16 @@ from kernel_lsp.ptx.run.buffers import Region
 from kernel_lsp.ptx.run.layout import N_BARRIERS, Context, Thread
 
 MAX_BYTES = 16 << 20
-"""Maximum bytes compared per check. A check takes a few milliseconds per MiB; larger runs end at the instruction
-limit."""
+"""Maximum bytes compared per check.
+A check takes a few milliseconds per MiB; larger runs end at the instruction limit."""
 FUEL_BYTES = range(int(Thread.FUEL), int(Thread.FUEL_GIVEN) + 8)
 """Fuel fields of a thread record, excluded because remaining fuel differs at every check."""
 
 
 @dataclass(frozen=True)
 class BlockMemory:
-    """State of a waiting block: addresses in its region. Threads, stacks and shared memory extend from `threads` to the
-    end."""
+    """State of a waiting block: addresses in its region.
+    Threads, stacks and shared memory extend from `threads` to the end."""
 
     region: Region
     context: int

@@ -90,8 +90,8 @@ def copy(e: Emitter, i: Instruction) -> None:
 
 
 def store_any(e: Emitter, i: Instruction) -> None:
-    """Translate `st`. ``st.async.mbarrier [a], b, [mbarrier]`` also writes at once, and its bytes have arrived at the
-    object."""
+    """Translate `st`.
+    ``st.async.mbarrier [a], b, [mbarrier]`` also writes at once, and its bytes have arrived at the object."""
     store(e, i)
     if i.has("async"):
         if not i.has("mbarrier__complete_tx__bytes"):
@@ -208,8 +208,8 @@ def _copy_bulk(e: Emitter, i: Instruction) -> None:
 
 
 def _end_group(e: Emitter, i: Instruction) -> None:
-    """Translate commit and wait of bulk groups, i.e. copies from shared memory. Threads without such copies wait for
-    nothing."""
+    """Translate commit and wait of bulk groups, i.e. copies from shared memory.
+    Threads without such copies wait for nothing."""
     if not e.has_bulk_stores:
         return
     if i.has("commit_group"):

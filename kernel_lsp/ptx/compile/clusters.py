@@ -27,8 +27,8 @@ _LOADS = ("ld", "ldu", "atom", "getctarank", "isspacep", "setp")
 
 
 def map_address(e: Emitter, i: Instruction) -> None:
-    """Translate ``mapa d, a, b``: the address that corresponds to `a` in the block of rank `b`. A rank out of range
-    gives an address that faults."""
+    """Translate ``mapa d, a, b``: the address that corresponds to `a` in the block of rank `b`.
+    A rank out of range gives an address that faults."""
     target, source, rank = i.operands
     width = llvm_type(i.types()[-1])
     block = e.call("i64", "llvm.umin.i64", f"i64 {e.coerce(e.read(rank, 'i32'), 'i32', 'i64')}", _NO_RANK)
@@ -107,8 +107,7 @@ def is_shared(e: Emitter, window: str, *, in_cluster: bool) -> str:
 
 
 def mapped_registers(blocks: list[Block]) -> frozenset[str]:
-    """Return the registers that may hold a generic address of shared memory: results of `mapa`, and values computed
-    from them."""
+    """Return the registers that may hold a generic address of shared memory, i.e. derived from `mapa`."""
     if not any(i.opcode == "mapa" for block in blocks for i in block.instructions):
         return frozenset()
     found: set[str] = set()

@@ -52,8 +52,7 @@ def float_to_float(e: Emitter, i: Instruction, wanted: str, given: str) -> None:
 
 
 def integer_to_float(e: Emitter, i: Instruction, wanted: str, given: str) -> None:
-    """Convert with rounding to nearest even, or with the instruction's rounding mode if a double represents the integer
-    exactly."""
+    """Convert with rounding to nearest even. Other modes apply if a double represents the integer exactly."""
     opcode = "sitofp" if given[0] == "s" else "uitofp"
     value, width = e.read(i.operands[1], llvm_type(given)), llvm_type(given)
     is_inexact = WIDTH_BITS[given] == 64 and (wanted in ("f16", "bf16") or i.has(*_DIRECTED))

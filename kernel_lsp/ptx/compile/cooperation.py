@@ -96,8 +96,7 @@ def elect(e: Emitter, i: Instruction) -> None:
 
 
 def barrier(e: Emitter, i: Instruction) -> None:
-    """Translate `bar` and `barrier` of the warp, the cluster or the block, including counted, arrive-only and reducing
-    forms."""
+    """Translate `bar` and `barrier` of warp, cluster or block, including counted, arrive-only and reducing forms."""
     if i.has("warp"):
         _ask(e, i, Operation.WARP_SYNC, _wide(e, i.operands[0]), {})
     elif i.has("cluster"):

@@ -175,8 +175,8 @@ class Emitter(IrText):
     # operands
 
     def read(self, operand: Operand, wanted: str) -> str:
-        """Return the operand as a value of the LLVM type `wanted`. Wider registers are truncated, narrower ones
-        zero-extended."""
+        """Return the operand as a value of the LLVM type `wanted`.
+        Wider registers are truncated, narrower ones zero-extended."""
         match operand:
             case Immediate():
                 return self.literal(operand, wanted)
@@ -216,8 +216,7 @@ class Emitter(IrText):
         return ("true" if bits else "false") if wanted == "i1" else str(bits)
 
     def coerce(self, value: str, given: str, wanted: str, *, is_signed: bool = False) -> str:
-        """Reinterpret bits: floats and integers of one width are interchangeable, integers are extended or
-        truncated."""
+        """Reinterpret floats and integers of one width as each other; extend or truncate integers."""
         if given == wanted:
             return value
         if given in FLOATING:
@@ -230,8 +229,7 @@ class Emitter(IrText):
         return self.op(f"{'sext' if is_signed else 'zext'} {given} {value} to {wanted}")
 
     def address_of(self, symbol: Symbol) -> int:
-        """Return the address that `mov` gives for a variable: an offset for a local one, otherwise a generic
-        address."""
+        """Return a variable's address for `mov`: an offset for a local variable, otherwise generic."""
         for offsets, base in (
             (self.local.offsets, 0),
             (self.parameters.offsets, window_base(PARAM_WINDOW)),
@@ -255,8 +253,7 @@ class Emitter(IrText):
         self.line(f"store i64 {value}, ptr {self.field('%thread', field_offset)}")
 
     def matrix_area(self, n_bytes: int) -> str:
-        """Return the address of the area, of at least `n_bytes`, through which a thread exchanges operands and results
-        with its warp."""
+        """Return the area, of at least `n_bytes`, for the thread's operands and results of warp-collective steps."""
         self.n_matrix_bytes = max(self.n_matrix_bytes, n_bytes)
         return "%matrix"
 
@@ -309,8 +306,7 @@ class Emitter(IrText):
         )
 
     def give_way_if_interrupted(self, instruction: Instruction) -> None:
-        """Yield before an access through which threads communicate, in runs with interruptions and until their
-        limit."""
+        """Yield before a communicating access, in runs with interruptions and up to their limit."""
         live = self.live_after_current() | frozenset(used(instruction)) if self.can_be_torn else frozenset()
         is_possible = not self.batch.steps and all(self.storage.get(name) != "i128" for name in live)
         if not self.can_be_torn or not is_talk(instruction) or not is_possible:
@@ -474,8 +470,8 @@ class Emitter(IrText):
         self.line(f"switch i32 {self.read(block.selector, 'i32')}, label %b{block.targets[-1]} [{cases}]")
 
     def check_fuel(self, block: Block) -> None:
-        """Check the fuel before a backward branch. A kernel that cannot wait for others never resumes, so its loop
-        keeps its natural form."""
+        """Check the fuel before a backward branch.
+        A kernel that cannot wait for others never resumes, so its loop keeps its natural form."""
         empty, fine = self.label(), self.label()
         spent = self.op(f"icmp slt i64 {self.op('load i64, ptr %fuel')}, 0")
         self.line(f"br i1 {spent}, label %{empty}, label %{fine}, !prof !1")
@@ -588,8 +584,8 @@ def entry_offset(window: int) -> int:
 
 
 def _unset(held: str, name: str) -> str:
-    """Return the initial value of a register: distinct bits per register, and a NaN for floats. A predicate is true in
-    some threads and false in others."""
+    """Return the initial value of a register: distinct bits per register, and a NaN for floats.
+    A predicate is true in some threads and false in others."""
     if held == "i1":
         return UNSET_PREDICATE if name.rpartition(".")[2] != CARRY else "0"
     if held in FLOATING:

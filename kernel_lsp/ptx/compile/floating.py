@@ -28,8 +28,7 @@ _FROM_BITS = {"f16": "k.half_to_float", "bf16": "k.bfloat_to_float"}
 _TO_BITS = {"f16": "k.float_to_half", "bf16": "k.float_to_bfloat"}
 _DIRECTED = ("rz", "rm", "rp")
 _COARSE_BITS = 13
-"""Low bits of an f32's 23 that `tanh.approx` does not determine: its relative error is up to 2^-11 (PTX ISA 9.0,
-`tanh`)."""
+"""Inaccurate low bits, of an f32's 23, of `tanh.approx`: its relative error is up to 2^-11 (PTX ISA 9.0, `tanh`)."""
 _TURNS_PER_RADIAN, _RADIANS_PER_TURN = 1 / math.tau, math.tau
 _FIXED_POINT, _SMALL_SINE = 2.0**21, 2.0**-8
 """Scale of the fixed-point rounding of `sin.approx` and `cos.approx`. Their error is up to 2^-20.5 (PTX ISA 9.0,
@@ -168,8 +167,8 @@ def _reduced_angle(e: Emitter, radians: str) -> str:
 
 
 def _in_fixed_point(e: Emitter, value: str) -> str:
-    """Round to the fixed-point precision of a GPU. Small values, for which none is specified, and NaN stay
-    unchanged."""
+    """Round to the fixed-point precision of a GPU.
+    Small values, for which none is specified, and NaN stay unchanged."""
     scaled = e.op(f"fmul float {value}, {_float_constant(_FIXED_POINT)}")
     whole = e.call("float", "llvm.roundeven.f32", f"float {scaled}")
     fixed = e.op(f"fmul float {whole}, {_float_constant(1 / _FIXED_POINT)}")
@@ -385,8 +384,7 @@ def _directed_binary(e: Emitter, i: Instruction, a: str, b: str, kind: str) -> s
 
 
 def directed(e: Emitter, i: Instruction, name: str, operands: Sequence[str], kind: str) -> str:
-    """Apply the rounding mode `.rz`, `.rm` or `.rp` to an operation, from its nearest result and the sign of the
-    error."""
+    """Round an operation by `.rz`, `.rm` or `.rp`, from its nearest result and the sign of the error."""
     if kind not in ("f32", "f64"):
         raise UnsupportedPtxError(f"directed rounding in {kind}", i)
     number = compute_type(kind)

@@ -39,8 +39,8 @@ class Shape:
 
 @dataclass(frozen=True)
 class Fragment:
-    """Describe a warp's fragment of a `n_rows` x `n_columns` matrix of elements of PTX type `kind`. `outer_is_row`:
-    rows are the outer direction."""
+    """Describe a warp's fragment of a `n_rows` x `n_columns` matrix of elements of PTX type `kind`.
+    `outer_is_row`: rows are the outer direction."""
 
     kind: str
     n_rows: int

@@ -294,8 +294,7 @@ def make_mask(e: Emitter, i: Instruction) -> None:
 
 
 def find_first_bit(e: Emitter, i: Instruction) -> None:
-    """Translate `bfind`: position of the highest bit that differs from the sign (or from 0); all ones when there is
-    none."""
+    """Translate `bfind`: position of the highest bit that differs from the sign (or from 0), else all ones."""
     kind = i.types()[-1]
     width, n_bits = llvm_type(kind), WIDTH_BITS[kind]
     value = e.read(i.operands[1], width)

@@ -98,8 +98,8 @@ RARE_FUNCTIONS = (
     *race_signals.FUNCTIONS,
     *race_clusters.FUNCTIONS,
 )
-"""Native functions that only small runs call, about the same amount of code. They compile in a quarter of the time and
-run half as long again."""
+"""Native functions that only small runs call, about the same amount of code.
+They compile in a quarter of the time and run half as long again."""
 LIBM_FUNCTIONS = (
     *("exp2f", "log2f", "sinf", "cosf", "tanhf", "fma", "fmaf"),
     *("floor", "floorf", "ceil", "ceilf", "trunc", "truncf", "roundeven", "roundevenf"),
@@ -122,8 +122,8 @@ KERNEL_PASSES = (
     "dead_store_elimination",
     "simplify_cfg",
 )
-"""LLVM passes for kernels. LLVM's own levels 1 and 2 take three to eight times as long, for code that is not faster
-here."""
+"""LLVM passes for kernels.
+LLVM's own levels 1 and 2 take three to eight times as long, for code that is not faster here."""
 CODE_GENERATION_LEVEL = 1
 RARE_GENERATION_LEVEL = 0
 _NAME = re.compile(r"[\w$]+")

@@ -98,8 +98,8 @@ def wmma(e: Emitter, i: Instruction) -> None:
 
 
 def load_rows(e: Emitter, i: Instruction) -> None:
-    """Translate ``ldmatrix.sync.aligned.m8n8.num{.trans}.shared.b16 r, [p]``: lanes 8 j to 8 j + 7 point at the rows of
-    the j-th matrix."""
+    """Translate ``ldmatrix.sync.aligned.m8n8.num{.trans}.shared.b16 r, [p]``.
+    Lanes 8 j to 8 j + 7 point at the rows of the j-th matrix."""
     count = n_matrices(i)
     step = step_of(e, i, load_matrices(count, is_transposed=i.has("trans")), addresses=(i.operands[1],))
     with _lanes_below(e, MATRIX_ROWS * count):
@@ -139,8 +139,8 @@ HANDLERS: dict[str, Handler] = {
 
 
 def loaded_fragment(i: Instruction) -> Fragment:
-    """Return the fragment of a `wmma.load` or `wmma.store`. Raises UnsupportedPtxError, or ValueError for other
-    text."""
+    """Return the fragment of a `wmma.load` or `wmma.store`.
+    Raises UnsupportedPtxError, or ValueError for other text."""
     _know(i, _ACCESS_WORDS | _SPACES)
     role: Role = next(("a" if m == "a" else "b" if m == "b" else "c") for m in i.modifiers if m in ("a", "b", "c", "d"))
     (kind,) = i.types()
@@ -222,7 +222,7 @@ def _registers_of(i: Instruction, operand: Operand, held: Fragment) -> tuple[Ope
     return registers
 
 
-# --- below: what a lane does for itself
+# --- below: steps of one lane
 
 
 def elements_of(operand: Operand) -> tuple[Operand, ...]:
@@ -233,8 +233,8 @@ def elements_of(operand: Operand) -> tuple[Operand, ...]:
 def step_of(
     e: Emitter, i: Instruction, function: WarpFunction, *, n_bytes: int = 0, addresses: Sequence[Operand] = ()
 ) -> Step:
-    """Add a step for this instruction to the batch. End the batch first if it holds an address operand, which is needed
-    immediately, or has no room."""
+    """Add a step for this instruction to the batch.
+    End the batch first if it holds an address operand, which is needed immediately, or has no room."""
     n_bytes = n_bytes or function.n_bytes
     names = {name for operand in addresses for name in registers_of(operand)}
     if not names.isdisjoint(e.batch.held) or not e.batch.has_room(n_bytes):
@@ -287,8 +287,7 @@ def _row_pointer(e: Emitter, i: Instruction, operand: Operand) -> str:
 
 @dataclass(frozen=True)
 class _Piece:
-    """Describe adjacent elements in memory that one lane holds: `n_bytes` at `offset` in its area, at `address` in
-    memory."""
+    """Describe a lane's elements that are adjacent in memory: `n_bytes` at `offset` in its area, from `address`."""
 
     offset: int
     n_bytes: int
@@ -355,8 +354,8 @@ def _is_multiple(e: Emitter, value: str, divisor: int) -> str:
 
 
 def _pieces(e: Emitter, i: Instruction, held: Fragment, agreed: tuple[str, str]) -> Iterator[_Piece]:
-    """Return the pieces of a lane. Where memory and fragment have the same direction, a group of elements is one
-    piece."""
+    """Return the pieces of a lane.
+    Where memory and fragment have the same direction, a group of elements is one piece."""
     (address, stride), size = agreed, held.element_bits // 8
     lane = e.coerce(e.special("%laneid"), "i32", "i64")
     outer = e.op(f"lshr i64 {lane}, 2")

@@ -174,8 +174,8 @@ def locate_at(
     space: str,
     race_flags: int | None = None,
 ) -> str:
-    """Emit the check for a computed address, like `locate`; not for parameters. `race_flags` of `Info` override those
-    of the instruction."""
+    """Emit the check for a computed address, like `locate`; not for parameters.
+    `race_flags` of `Info` override those of the instruction."""
     if n_bytes > MAX_ACCESS_BYTES:
         raise UnsupportedPtxError(f"an access of {n_bytes} bytes", i)
     site = Site(i, space, n_bytes, reads, writes)
@@ -191,8 +191,8 @@ def locate_at(
 
 
 def shared_offset(e: Emitter, address: str) -> str:
-    """Return the unsigned offset of an address from the first byte of shared memory. Addresses below it give very large
-    offsets."""
+    """Return the unsigned offset of an address from the first byte of shared memory.
+    Addresses below it give very large offsets."""
     offset = e.op(f"sub i64 {address}, {e.launch_field(Launch.SHARED_START)}")
     return e.op(f"and i64 {offset}, {0xFFFFFFFF}")
 

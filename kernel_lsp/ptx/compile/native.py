@@ -82,8 +82,8 @@ _COMPARE = {ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "slt", ast.LtE: "sle", ast.Gt
 
 
 def translate(functions: Sequence[Callable[..., int]], others: Sequence[Callable[..., int]] = ()) -> str:
-    """Return the LLVM IR of the functions, each with external linkage under its own name. They may call `others`, which
-    are translated elsewhere."""
+    """Return the LLVM IR of the functions, each with external linkage under its own name.
+    They may call `others`, which are translated elsewhere."""
     names = {function.__name__ for function in (*functions, *others)}
     declared = "".join(
         f"declare i64 @{other.__name__}({', '.join(['i64'] * other.__code__.co_argcount)})\n" for other in others

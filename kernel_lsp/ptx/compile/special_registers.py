@@ -9,8 +9,7 @@ from kernel_lsp.ptx.text.syntax import UnsupportedPtxError
 
 
 class FieldReader(Protocol):
-    """Declare the emitter operations that special registers need: IR operations, and fields of the launch and the
-    thread."""
+    """Declare what special registers need of an emitter: IR operations, launch fields and thread fields."""
 
     def op(self, text: str) -> str: ...
 
@@ -87,8 +86,8 @@ _CONSTANT_REGISTERS = {"%gridid": 1}
 
 
 def _multiprocessor(e: FieldReader) -> str:
-    """Return the multiprocessor of a block. Blocks are spread over as many as the GPU has, in an unpredictable
-    order."""
+    """Return the multiprocessor of a block.
+    Blocks are spread over as many as the GPU has, in an unpredictable order."""
     block = "0"
     for axis, factor in zip("xyz", SPREADING_FACTORS, strict=True):
         index = e.op(f"trunc i64 {e.launch_field(_LAUNCH_REGISTERS[f'%ctaid.{axis}'])} to i32")

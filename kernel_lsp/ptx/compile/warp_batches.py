@@ -31,8 +31,8 @@ class Held:
 
 @dataclass
 class Step:
-    """Describe a step: a function, and the offset of its area in the lane's. `copies` are (from, to, bytes) in the
-    lane's area."""
+    """Describe a step: a function, and the offset of its area in the lane's.
+    `copies` are (from, to, bytes) in the lane's area."""
 
     instruction: Instruction
     function: WarpFunction

@@ -55,8 +55,8 @@ class Product:
 
 
 def define(name: str, text: IrText, result_offset: int, n_bytes: int, *, may_fail: bool = False) -> WarpFunction:
-    """Define a function with that body, which returns 0 or a FaultKind. The body may use the names ``%first`` and
-    ``%stride``."""
+    """Define a function with that body, which returns 0 or a FaultKind.
+    The body may use the names ``%first`` and ``%stride``."""
     head = f'define internal i64 @"{name}"(i64 %first, i64 %stride) #1 {{\nentry:'
     return WarpFunction(name, "\n".join([head, *text.lines, "}", ""]), result_offset, n_bytes, may_fail)
 

@@ -11,8 +11,8 @@ from kernel_lsp.ptx.compile.native import call_warp, load64, store64
 from kernel_lsp.ptx.run.layout import WARP_SIZE, FaultKind, Thread
 
 STEP_SHIFT = 8
-"""Bit position of the failed step's number in the result of a batch. The bits below hold the kind of fault; 0 is
-success."""
+"""Bit position of the failed step's number in the result of a batch.
+The bits below hold the kind of fault; 0 is success."""
 ALL_LANES = (1 << WARP_SIZE) - 1
 
 

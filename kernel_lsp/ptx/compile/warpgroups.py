@@ -25,8 +25,7 @@ MAX_COLUMNS = 256
 FIELD_BITS = 14
 """Bits of an address or a stride in a descriptor, in units of 16 bytes."""
 LEADING_BIT, STRIDE_BIT, BASE_OFFSET_BIT = 16, 32, 49
-"""Bit positions in a descriptor: stride along k, stride along the columns, and the base offset, which is 0 without
-swizzle."""
+"""Bit positions in a descriptor: stride along k, stride along the columns, base offset (0 without swizzle)."""
 WORD_BYTES = 4
 _SHAPE = re.compile(r"m64n(\d+)k8$")
 _ORDERING = ("fence", "commit_group", "wait_group")

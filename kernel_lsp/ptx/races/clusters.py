@@ -61,8 +61,8 @@ def watch_cluster_arrival(context: int, thread: int, info: int, is_release: int)
 
 
 def order_cluster(lead: int) -> int:
-    """Order the blocks after a complete cluster barrier. Threads that have yet to wait are ordered too early, which
-    affects few kernels."""
+    """Order the blocks after a complete cluster barrier.
+    Threads that have yet to wait are ordered too early, which affects few kernels."""
     contexts = load64(lead + Context.CLUSTER_CONTEXTS)
     n_blocks = load64(lead + Context.CLUSTER_N_BLOCKS)
     for rank in range(n_blocks):

@@ -53,8 +53,7 @@ def _deciding_registers(blocks: Sequence[Block]) -> set[str]:
 
 
 def _reached(load: Instruction, users: Users, opcodes: Sequence[str] = ()) -> set[str]:
-    """Return the registers whose values depend on the loaded value, through these opcodes, or through any if none are
-    given."""
+    """Return the registers that depend on the loaded value through these opcodes, or through any if none are given."""
     reached = set(defined(load))
     to_do = list(reached)
     while to_do:

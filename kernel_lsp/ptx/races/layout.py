@@ -45,15 +45,14 @@ class Record(IntEnum):
     OTHER_READ = 16
     """Two unordered reads, of different warps where possible."""
     SAME_WRITERS = 24
-    """One bit per thread that rewrote the value of the last write with no access between, indexed by thread modulo
-    61."""
+    """One bit per thread, modulo 61, that rewrote the value of the last write with no access between."""
     SITES = 32
     """Sites of the three accesses, `SITE_BITS` each."""
     SYNC = 40
     """Address of the `Sync` that a reader of the word's value acquires, or 0."""
     WEAK_WRITE = 48
-    """Stamp of the last plain write before later strong ones. The strong writes do not race with each other, but may
-    race with it."""
+    """Stamp of the last plain write before later strong ones.
+    The strong writes do not race with each other, but may race with it."""
     OTHER_WRITE = 56
     """Stamp of a strong write by another thread, before the last strong write and unordered with it."""
     N_BYTES = 64
@@ -100,8 +99,8 @@ class Fence(IntEnum):
 
 
 class RaceThread(IntEnum):
-    """Record the happens-before state of a thread of the running block, in addition to the state shared by its warp and
-    block."""
+    """Record the happens-before state of a thread of the running block.
+    State shared by its warp or block is elsewhere."""
 
     LANES = 0
     WARPS = 8 * WARP_SIZE
@@ -116,8 +115,7 @@ class RaceThread(IntEnum):
     PROMOTED = LAST_BLOCK + 8
     """Number of signals that the block had seen when its last fence made them order later accesses."""
     CLUSTER_TIME = PROMOTED + 8
-    """Time up to which the others of the cluster know the thread, once its last arrival at the cluster barrier takes
-    effect."""
+    """Time up to which the cluster knows the thread, once its last arrival at the cluster barrier takes effect."""
     N_BYTES = CLUSTER_TIME + 8
 
 
@@ -195,8 +193,8 @@ class RaceBlock(IntEnum):
     CLUSTER_FENCED = CLUSTER_LATEST + 8
     """Time up to which threads that arrived at the cluster barrier knew all others of the block."""
     HAS_NEW_PEERS = CLUSTER_FENCED + 8
-    """Flag: the block passed a cluster barrier since its last fence. The next fence makes its peers' times
-    publishable."""
+    """Flag: the block passed a cluster barrier since its last fence.
+    The next fence makes its peers' times publishable."""
     N_PEERS = HAS_NEW_PEERS + 8
     """Number of blocks of the cluster, this one included; 0 where blocks do not run together."""
     PEERS = N_PEERS + 8

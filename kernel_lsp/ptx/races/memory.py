@@ -13,8 +13,8 @@ from kernel_lsp.ptx.run.buffers import Region
 MAX_GRAIN_BYTES = 4
 """Maximum bytes per record; fewer if a kernel has narrower accesses."""
 MAX_FOLLOWED_BLOCKS = 1024
-"""Maximum blocks per grid whose signals are tracked. In larger grids with signals, accesses of other blocks count as
-ordered."""
+"""Maximum blocks per grid whose signals are tracked.
+In larger grids with signals, accesses of other blocks count as ordered."""
 MAX_STEPS = 500_000
 """Maximum words checked per launch, at about 50 ns each. Beyond it the check gives up."""
 ROOM_BYTES = 64 << 20

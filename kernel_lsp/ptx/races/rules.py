@@ -37,8 +37,8 @@ from kernel_lsp.ptx.races.signals import (
 from kernel_lsp.ptx.run.layout import FaultKind, Info
 
 N_SAME_WRITERS = 61
-"""Bits that distinguish writers of the same value, approximately. The number is prime, so that neighbouring threads
-differ."""
+"""Bits that distinguish writers of the same value, approximately.
+The number is prime, so that neighbouring threads differ."""
 
 
 def is_free(state: int, own: int, info: int, record: int, last: int) -> int:

@@ -76,8 +76,7 @@ def publish(state: int, own: int, record: int, stamp: int, is_update: int) -> in
 
 
 def see_signal(state: int, own: int, sync: int, is_acquire: int) -> int:
-    """Let a strong read observe the times that a signal published: at once for an acquire, otherwise at the next
-    fence."""
+    """Let a strong read observe what a signal published: at once for an acquire, otherwise at the next fence."""
     thread = race_thread(state, own)
     version = load64(sync + Sync.VERSION) * 2 + is_acquire
     running = load64(state + RaceBlock.BLOCK)
@@ -185,8 +184,7 @@ def table_at(state: int, place: int) -> int:
 
 
 def learn_own(state: int, own: int, vector: int) -> int:
-    """Order a thread after others of its block: after lanes of its warp, and after all that one thread of another warp
-    knows."""
+    """Order a thread after others of its block: lanes of its warp, and all that a thread of another warp knows."""
     if vector == 0:
         return 0
     thread = race_thread(state, own)
@@ -278,8 +276,7 @@ def new_sync(state: int, old: int, block_vector: int) -> int:
 
 
 def copy_sync(state: int, old: int) -> int:
-    """Copy a signal for an atomic update: it is owned by the update's block and keeps what other blocks published
-    before."""
+    """Copy a signal for an atomic update, whose block owns the copy. It keeps what other blocks published before."""
     owner = load64(old + Sync.OWNER)
     block = load64(state + RaceBlock.BLOCK)
     launch = load64(state + RaceBlock.LAUNCH)

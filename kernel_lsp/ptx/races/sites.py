@@ -1,5 +1,4 @@
-"""Classify each access of a kernel for the race check: communication between threads, or a value that does not
-matter."""
+"""Classify each access of a kernel for the race check: communication, data, or a value that does not matter."""
 
 from __future__ import annotations
 

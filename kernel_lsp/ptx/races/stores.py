@@ -92,8 +92,7 @@ def is_same(a: int, b: int, n_bytes: int) -> int:
 
 
 def keep_writer(state: int, own: int, record: int, index: int, is_conflict: int) -> int:
-    """Keep the previous write as the last one after an unordered store that changed nothing, and add its thread as a
-    writer."""
+    """Keep the previous write as the last one after an unordered, silent store, and add its thread as a writer."""
     if is_conflict == 0:
         store64(record + Record.WRITE, load64(record + Record.WRITE) | SILENT)
         return 0

@@ -115,8 +115,8 @@ def update_word(state: int, own: int, info: int, record: int) -> int:
 
 
 def note_read(state: int, own: int, info: int, record: int) -> int:
-    """Keep two unordered reads, of different warps where possible. A write that knows both may still race with a third,
-    but that takes more than one bug."""
+    """Keep two unordered reads, of different warps where possible.
+    A write that knows both may still race with a third, but that takes more than one bug."""
     stamp = new_stamp(state, own, info)
     first = load64(record + Record.READ)
     second = load64(record + Record.OTHER_READ)

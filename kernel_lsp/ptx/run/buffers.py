@@ -134,8 +134,7 @@ def open_buffers(
 
 
 class AddressTable:
-    """Hold the address table of compiled kernels in two versions: the fast one, and one in which every access is
-    traced."""
+    """Hold the address table of compiled kernels in two versions: a fast one, and one that traces every access."""
 
     def __init__(self) -> None:
         self._fast, self._traced = Region(TABLE_BYTES), Region(TABLE_BYTES)
@@ -156,8 +155,8 @@ class AddressTable:
         self.set(buffer.window, buffer.base, data, shadow, buffer.n_bytes, flags, records)
 
     def set(self, window: int, base: int, host: int, shadow: int, n_bytes: int, flags: int, records: int = 0) -> None:
-        """Describe a window. Buffers are traced in the traced table. With `records`, every access takes the slow
-        path."""
+        """Describe a window. Buffers are traced in the traced table.
+        With `records`, every access takes the slow path."""
         flags |= EntryFlag.WATCHED if records else 0
         for table in (self._fast, self._traced):
             store64(table.address + window * ENTRY_BYTES + Entry.RECORDS, records)

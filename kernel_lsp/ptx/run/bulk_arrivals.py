@@ -15,13 +15,13 @@ from kernel_lsp.ptx.run.barrier_objects import change_object, is_barrier
 from kernel_lsp.ptx.run.layout import IN_FLIGHT, SHADOW_STORE, Arrivals, Context, FaultKind, Launch
 
 N_LOOKS_IN_VAIN = 2
-"""Unsuccessful polls before copies arrive. The first may come from a thread that polls in the turn in which the copy is
-issued."""
+"""Unsuccessful polls before copies arrive.
+The first may come from a thread that polls in the turn in which the copy is issued."""
 
 
 def bulk_started(context: int, thread: int, info: int, place: int, source: int, target: int, n_bytes: int) -> int:
-    """Issue a copy between host addresses that completes on the object at `place`. When the queue is full, some copies
-    arrive."""
+    """Issue a copy between host addresses that completes on the object at `place`.
+    When the queue is full, some copies arrive."""
     if is_barrier(load64(place)) == 0:
         return fault(context, thread, info, 0, FaultKind.BARRIER_MISSING)
     arrivals = load64(context + Context.ARRIVALS)

@@ -42,8 +42,8 @@ NO_STEP = 1 << 62
 
 
 def run_cluster_queue(lead: int) -> int:
-    """Run the queued clusters from the cursor on. Returns at the first that does not end normally, with the cursor on
-    it."""
+    """Run the queued clusters from the cursor on.
+    Returns at the first that does not end normally, with the cursor on it."""
     queue = load64(lead + Context.BLOCKS)
     while load64(lead + Context.CURSOR) < load64(lead + Context.N_BLOCKS):
         start_cluster(lead, load64(queue + 8 * load64(lead + Context.CURSOR)))

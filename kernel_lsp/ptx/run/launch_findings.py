@@ -135,8 +135,8 @@ class LaunchFindings:
         )
 
     def _note_deadlock(self, arenas: tuple[Arena, ...]) -> None:
-        """Report a deadlock: no thread of these blocks can proceed. The place is that of a thread at the cluster
-        barrier, if any."""
+        """Report a deadlock: no thread of these blocks can proceed.
+        The place is that of a thread at the cluster barrier, if any."""
         threads = [(arena, thread, _status(thread)) for arena in arenas for thread in self._threads(arena)]
         waiting = [one for one in threads if one[2] in (Status.CLUSTER, Status.BARRIER, Status.WARP)]
         arena, first, _ = next((one for one in waiting if one[2] == Status.CLUSTER), waiting[0])

@@ -1,5 +1,4 @@
-"""Determine the configuration of one launch: kernel, grid, block, cluster and shared memory, and why a GPU would refuse
-it."""
+"""Configure one launch (kernel, grid, block, cluster, shared memory), and check that a GPU would accept it."""
 
 from __future__ import annotations
 

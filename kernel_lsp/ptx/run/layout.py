@@ -10,12 +10,12 @@ from enum import IntEnum
 from typing import Literal
 
 WINDOW_SHIFT = 40
-"""Base-2 logarithm of a window's bytes. A buffer may hold 2^39 bytes. The room below its first byte catches negative
-indices."""
+"""Base-2 logarithm of a window's bytes. A buffer may hold 2^39 bytes.
+The room below its first byte catches negative indices."""
 WINDOW_HALF = 1 << (WINDOW_SHIFT - 1)
 MAX_PLACE = 1 << (WINDOW_SHIFT - 2)
-"""Usual maximum distance in bytes between the start of a tensor and the middle of its window. A tensor must lie in its
-window."""
+"""Usual maximum distance in bytes between the start of a tensor and the middle of its window.
+A tensor must lie in its window."""
 N_WINDOWS = 1024
 ENTRY_BYTES = 128
 TABLE_BYTES = N_WINDOWS * ENTRY_BYTES
@@ -28,13 +28,13 @@ LOCAL_WINDOW = 2
 PARAM_WINDOW = 3
 FIRST_BUFFER_WINDOW = 4
 LAST_USUAL_WINDOW = 127
-"""Last window of buffers, unless there are very many. Their addresses have 47 bits with the highest bit set, as on most
-GPUs."""
+"""Last window of buffers, unless there are very many.
+Their addresses have 47 bits with the highest bit set, as on most GPUs."""
 MAX_CLUSTER_BLOCKS = 16
 """Maximum blocks per cluster on Hopper, for a kernel that opts in to a non-portable size."""
 FIRST_CLUSTER_WINDOW = N_WINDOWS - MAX_CLUSTER_BLOCKS - 1
-"""First window of the shared memory of the running cluster's blocks, by rank. The last window is for ranks out of
-range."""
+"""First window of the shared memory of the running cluster's blocks, by rank.
+The last window is for ranks out of range."""
 GRID_WORKSPACE_WINDOW = FIRST_CLUSTER_WINDOW - 1
 """Window of the driver's workspace for a cooperative launch."""
 CLUSTER_RANK_SHIFT = 24
@@ -45,8 +45,7 @@ CLUSTER_OFFSET_HALF = 1 << (CLUSTER_RANK_SHIFT - 1)
 INITIALISED = 1
 WRITTEN_BY_KERNEL = 2
 WRITTEN_SUFFIX = ".written"
-"""Suffix of the file with the shadow of an output: one byte per byte, `INITIALISED` (by a fill) and
-`WRITTEN_BY_KERNEL`."""
+"""Suffix of an output's shadow file: one byte per byte, `INITIALISED` (by a fill) and `WRITTEN_BY_KERNEL`."""
 SHADOW_STORE = INITIALISED | WRITTEN_BY_KERNEL
 """Shadow flags that a store sets for each byte."""
 IN_FLIGHT = 4
@@ -68,14 +67,12 @@ def window_base(window: int) -> int:
 
 
 def first_buffer_window(n_buffers: int, n_variables: int) -> int:
-    """Return the window of the first of that many tensors, behind those of the module's variables; the others
-    follow."""
+    """Return the window of the first of that many tensors, behind the module's variables; the others follow."""
     return max(FIRST_BUFFER_WINDOW + n_variables, LAST_USUAL_WINDOW + 1 - n_buffers)
 
 
 SHARED_POISON = 0xFF
-"""Default poison byte of shared memory before its first store: NaN in every floating type, so that reading it is
-visible."""
+"""Default poison byte of shared memory before its first store: NaN in every floating type, so reads show."""
 
 
 SHARED_START = 1024
@@ -141,11 +138,11 @@ class Thread(IntEnum):
     WARP_FUNCTION = 120
     """Address of the function that the warp then calls (`kernel_lsp.ptx.compile.warp_functions`)."""
     CLUSTER_STEP = 128
-    """Twice the number of cluster barriers that the thread has passed, plus one from its arrival to the end of its
+    """Twice the number of cluster barriers passed by the thread, plus one between its arrival and the end of its
     wait."""
     WAY = 136
-    """Hash of the branches taken since the thread was last certainly converged with its warp. Only in kernels with
-    `activemask`."""
+    """Hash of the branches taken since the thread was last certainly converged with its warp.
+    Only in kernels with `activemask`."""
     FRAME = 144
 
 
@@ -247,8 +244,8 @@ class Launch(IntEnum):
 
 
 Interruptions = Literal["none", "in_order", "in_turns"]
-"""Policy for yields before accesses through which threads communicate: none, resuming in the same order, or resuming in
-alternating order."""
+"""Policy for yields before communicating accesses.
+Threads do not yield, or resume in the same or in alternating order."""
 
 
 class Context(IntEnum):
@@ -395,8 +392,8 @@ class FaultKind(IntEnum):
     BARRIER_MISSING = 20
     """An operation on an uninitialised `mbarrier`."""
     BARRIER_COUNT = 21
-    """An `mbarrier` with a count of zero or above the limit. The fault's address is the count, as for the three
-    below."""
+    """An `mbarrier` with a count of zero or above the limit.
+    The fault's address is the count, as for the three below."""
     BARRIER_ARRIVALS = 22
     """More arrivals than the phase of an `mbarrier` expects."""
     BARRIER_BYTES = 23

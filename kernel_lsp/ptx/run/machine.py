@@ -106,8 +106,7 @@ class _Run:
                 races.close()
 
     def _show_buffers(self, races: LaunchRaces | None) -> None:
-        """Update the address table with the initialised bytes, and with race records for memory that kernels may
-        write."""
+        """Update the address table: initialised bytes, and race records of memory that kernels may write."""
         for buffer in self.buffers.values():
             is_watched = races is not None and not buffer.is_read_only
             records = buffer.clean_records(races.record_bytes(buffer.n_bytes)) if races and is_watched else 0

@@ -36,15 +36,15 @@ BLOCK_ID_MASK = (1 << 48) - 1
 TRACE_BLOCK = 1 << 48
 """Flag in an entry of the block queue: the block's accesses are traced."""
 MAX_POISONED_BYTES = 1 << 20
-"""Maximum bytes of a block's local memory that are poisoned. Larger memory keeps its content, because filling it takes
-longer than running most blocks."""
+"""Maximum bytes of a block's local memory that are poisoned.
+Larger memory keeps its content, because filling it takes longer than running most blocks."""
 N_PASSES_BEFORE_PARKING = 8
 """Maximum passes of a block that only spins. It is then parked, so that the block it waits for can run."""
 
 
 def run_queue(context: int) -> int:
-    """Run the queued blocks from the cursor on. Returns at the first that does not end normally, with the cursor on
-    it."""
+    """Run the queued blocks from the cursor on.
+    Returns at the first that does not end normally, with the cursor on it."""
     n_blocks = load64(context + Context.N_BLOCKS)
     queue = load64(context + Context.BLOCKS)
     while load64(context + Context.CURSOR) < n_blocks:
@@ -218,7 +218,7 @@ def refuel(context: int) -> int:
             if load64(context + Context.COMES_BACK) == 0:
                 if left < 0:
                     return 0
-                given = 0  # it was interrupted, and keeps its full allowance
+                given = 0  # it was interrupted, and already has its full allowance
             store64(thread + Thread.STATUS, Status.RUNNABLE)
             store64(thread + Thread.FUEL, left + given)
             store64(thread + Thread.FUEL_GIVEN, load64(thread + Thread.FUEL_GIVEN) + given)

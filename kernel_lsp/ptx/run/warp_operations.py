@@ -15,8 +15,8 @@ from kernel_lsp.ptx.run.layout import Context, Operation, Status, Thread
 
 
 def resolve_warp(context: int, first: int, n_lanes: int) -> int:
-    """Perform each warp operation whose lanes have all arrived. Returns how many were performed, or -1 after a
-    fault."""
+    """Perform each warp operation whose lanes have all arrived.
+    Returns how many were performed, or -1 after a fault."""
     stride = load64(context + Context.THREAD_STRIDE)
     live = 0
     waiting = 0
@@ -57,8 +57,8 @@ def resolve_warp(context: int, first: int, n_lanes: int) -> int:
 
 
 def may_be_together(context: int, one: int, other: int) -> int:
-    """Check whether two lanes at the same `activemask` are converged. They certainly are only if they took the same
-    path since they last were."""
+    """Check whether two lanes at the same `activemask` are converged.
+    They certainly are only if they took the same path since they last were."""
     if load64(context + Context.KEEPS_APART) == 0:
         return 1
     return load64(one + Thread.WAY) == load64(other + Thread.WAY)
@@ -210,8 +210,8 @@ def reduce_lanes(first: int, stride: int, group: int, operation: int) -> int:
 
 
 def give_mask(first: int, stride: int, group: int) -> int:
-    """Return the group for `activemask`. For `elect.sync`, return its first lane, and a predicate that is true only
-    there."""
+    """Return the group for `activemask`.
+    For `elect.sync`, return its first lane, and a predicate that is true only there."""
     leader = count_trailing_zeros(group)
     rest = group
     while rest != 0:

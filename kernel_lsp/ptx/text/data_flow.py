@@ -22,8 +22,8 @@ def users_of(blocks: Sequence[Block]) -> dict[str, list[Instruction]]:
 
 
 def address_of(one: Instruction, origins: dict[str, Instruction | None]) -> Place:
-    """Return the address of an access, resolved through copies and constant offsets. Equal results are the same
-    address."""
+    """Return the address of an access, resolved through copies and constant offsets.
+    Equal results are the same address."""
     address = next(operand for operand in one.operands if isinstance(operand, Address))
     base: Operand = address.base
     offset = address.offset

@@ -14,8 +14,8 @@ ENDING_FUNCTION = "__assertfail"
 
 @dataclass(frozen=True)
 class Loop:
-    """Hold a loop. From each of its `blocks`, `header` can be reached again. `exits` are the blocks that may leave, and
-    `outside` their targets outside."""
+    """Hold a loop. From each of its `blocks`, `header` can be reached again.
+    `exits` are the blocks that may leave, and `outside` their targets outside."""
 
     header: Block
     blocks: tuple[Block, ...]

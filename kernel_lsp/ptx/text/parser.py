@@ -106,8 +106,8 @@ class _Scope:
     symbols: set[str] = field(default_factory=set)
 
     def resolve(self, name: str) -> Register | Symbol:
-        """Return what the name refers to in this scope. Special registers and names from outside of the function stay
-        unchanged."""
+        """Return what the name refers to in this scope.
+        Special registers and names from outside of the function stay unchanged."""
         prefix = name.rstrip("0123456789")
         scope: _Scope | None = self
         while scope is not None:

@@ -53,8 +53,8 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class Immediate:
-    """Represent a literal. `bits` is its two's complement or IEEE pattern; `width` is 0 for integers, 32 or 64 for
-    floats."""
+    """Represent a literal.
+    `bits` is its two's complement or IEEE pattern; `width` is 0 for integers, 32 or 64 for floats."""
 
     bits: int
     width: int = 0
