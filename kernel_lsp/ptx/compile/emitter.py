@@ -551,7 +551,7 @@ class Emitter(IrText):
         return [*lines, *resumed, *start]
 
     def cleared_copies(self) -> list[str]:
-        """Reset the copy queues: a thread starts without copies."""
+        """Return the IR that resets the copy queues: a thread starts without copies."""
         copies = (CopyQueue.N_GROUPS, CopyQueue.HEAD, CopyQueue.TAIL) if self.has_copies else ()
         stores = (StoreQueue.N_GROUPS, StoreQueue.N_COPIES) if self.has_bulk_stores else ()
         heads = [*(("copies", int(at)) for at in copies), *(("stores", int(at)) for at in stores)]

@@ -90,7 +90,7 @@ NATIVE_FUNCTIONS = (
     *bulk_arrivals.FUNCTIONS,
     *bulk_stores.FUNCTIONS,
 )
-"""Native functions on the hot path of every run, compiled with full optimisation."""
+"""Native functions on the hot path of every run."""
 RARE_FUNCTIONS = (
     *access_faults.FUNCTIONS,
     *races.FUNCTIONS,

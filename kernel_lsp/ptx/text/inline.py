@@ -133,7 +133,7 @@ class _Renamer:
                 return Symbol(name + self.suffix, offset)
             case Address(base, offset, coordinates):
                 renamed = tuple(self.operand(coordinate) for coordinate in coordinates)
-                return Address(self.operand(base), offset, renamed)  # type: ignore[arg-type]  # what can be a base is renamed to what can
+                return Address(self.operand(base), offset, renamed)  # type: ignore[arg-type]  # renaming keeps a base a base
             case Vector(elements):
                 return Vector(tuple(self.operand(element) for element in elements))
             case Negated(register):
