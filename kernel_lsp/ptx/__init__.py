@@ -1,1 +1,1 @@
-"""The CPU executor: runs the PTX of CUDA kernels, checks every access, counts what was done."""
+"""Run the PTX of CUDA kernels on the CPU: check every access and count the work."""

@@ -1,4 +1,4 @@
-"""The engine's side of the executor: starts the program, asks it, and turns answers into values."""
+"""Client of the executor process: start the program, send requests, and turn answers into values."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from kernel_lsp.ptx.run.layout import (
 PROGRAM = "kernel_lsp.ptx.program"
 DEFAULT_DEADLINE_S = 60.0
 DEFAULT_MAX_INSTRUCTIONS = 10_000_000_000
-"""Per run: about a minute on one core."""
+"""Default maximum instructions per run: about a minute on one core."""
 NO_END = "no-end"
-"""The code of the finding that a thread has run as many instructions as one may."""
+"""Code of the finding that a thread has reached its instruction limit."""
 __all__ = [
     "NO_END",
     "WRITTEN_BY_KERNEL",
@@ -54,8 +54,8 @@ ThreadOrder = Literal["forward", "reverse", "random"]
 
 @dataclass(frozen=True)
 class KernelFactsOfPtx:
-    """What loading tells of a kernel. With global atomics a block's results depend on others: do not sample blocks.
-    `may_wait` says that a loop may wait for another thread."""
+    """Facts about a loaded kernel. With global atomics, a block's results depend on others: do not sample blocks.
+    `may_wait`: a loop may wait for another thread."""
 
     symbol: str
     n_instructions: int
@@ -66,18 +66,19 @@ class KernelFactsOfPtx:
 
 @dataclass(frozen=True)
 class Loaded:
-    """The module is compiled and can be run."""
+    """Report a compiled module that is ready to run."""
 
     kernels: tuple[KernelFactsOfPtx, ...]
 
 
 @dataclass(frozen=True)
 class BufferFile:
-    """A tensor as a file of `n_bytes`. Outputs and scratch are changed in place; inputs are not. `description` starts
-    with the dtype: ``f32[8, 64]``. `offset_bytes` shifts its address, to test pointers that are not well aligned or lie
-    elsewhere: within 2^39 bytes either way, all of it.
+    """Store a tensor as a file of `n_bytes`. Outputs and scratch are modified in place; inputs are not. `description`
+    starts with the dtype: ``f32[8, 64]``. `offset_bytes` shifts the address, to test misaligned or distant pointers.
+    The whole tensor must lie within 2^39 bytes either way.
 
-    `is_initialised` says that what an output or scratch holds may be read, e.g. because an earlier run wrote it."""
+    `is_initialised`: the content of an output or scratch tensor may be read, e.g. because an earlier run wrote it.
+    """
 
     name: str
     path: Path
@@ -90,8 +91,8 @@ class BufferFile:
 
 @dataclass(frozen=True)
 class BlockSample:
-    """Run `n_blocks` of each launch: the first, the last, and others by `seed`; or those `blocks`, by their numbers,
-    where any are named."""
+    """Select the blocks to run of each launch: `n_blocks`, i.e. the first, the last, and random ones by `seed`.
+    Named `blocks` replace them."""
 
     n_blocks: int
     seed: int = 0
@@ -100,8 +101,8 @@ class BlockSample:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How to run. Threads of a warp and warps of a block get their turns in `thread_order`; a kernel whose result
-    depends on it lacks a barrier. Sectors are counted in `n_traced_blocks` blocks of each launch."""
+    """Configure a run. Threads of a warp and warps of a block run in `thread_order`. A kernel whose result depends on
+    it lacks a barrier. Sectors are counted in `n_traced_blocks` blocks of each launch."""
 
     sample: BlockSample | None = None
     thread_order: ThreadOrder = "forward"
@@ -109,43 +110,45 @@ class RunOptions:
     n_traced_blocks: int = 2
     max_instructions: int = DEFAULT_MAX_INSTRUCTIONS
     max_thread_instructions: int = DEFAULT_MAX_INSTRUCTIONS
-    """Of one thread: past it the run ends, with a finding `NO_END`. Not counted where threads may wait for others."""
+    """Maximum instructions per thread. Beyond it the run ends with a finding `NO_END`.
+    Not enforced where threads may wait for others."""
     max_findings: int = 20
     deadline_s: float = DEFAULT_DEADLINE_S
     may_write_variables: bool = True
-    """Whether variables of the module may be written: they would keep state between launches."""
+    """Allow writes to module variables, which keep state between launches."""
     watches_races: bool = False
-    """Whether a read of what another thread wrote, in a launch in which nothing orders the two, is an error. Takes
-    eight times the memory of outputs and scratch."""
+    """Report races as errors: reads of another thread's write that nothing in the launch orders.
+    Takes eight times the memory of outputs and scratch."""
     shared_poison: int = SHARED_POISON
-    """The byte of which shared memory is full before its first store."""
+    """Poison byte of shared memory before its first store."""
     shared_start: int = SHARED_START
-    """The address of a block's first byte of shared memory: a multiple of 1024, as alignments rely on."""
+    """Address of a block's first byte of shared memory: a multiple of 1024, because alignments depend on it."""
     shared_unit: int = SHARED_UNIT_BYTES
-    """In multiples of how many bytes shared memory is given out, as `%total_smem_size` tells it."""
+    """Allocation unit of shared memory in bytes, visible in `%total_smem_size`."""
     resident_blocks: Mapping[str, int] = field(default_factory=dict)
-    """By kernel, how many blocks run at once, where another starts only when one has ended. No limit for others."""
+    """Maximum co-resident blocks by kernel: another block starts only when one has ended.
+    Other kernels have no limit."""
     n_multiprocessors: int = N_MULTIPROCESSORS
-    """What `%nsmid` says, and of how many multiprocessors `%smid` is one."""
+    """Value of `%nsmid`, and the range of `%smid`."""
     n_warp_slots: int = N_WARP_SLOTS
-    """What `%nwarpid` says."""
+    """Value of `%nwarpid`."""
     keeps_lanes_apart: bool = False
-    """Whether lanes that have gone different ways are not together again at an `activemask` before they have met at a
-    barrier or a `.sync` instruction. A GPU promises nothing else."""
+    """Keep diverged lanes apart at an `activemask` until they meet at a barrier or a `.sync` instruction.
+    A GPU promises no earlier reconvergence."""
     keeps_written: bool = False
-    """Whether a complete run has a ``.written`` file for each output, too."""
+    """Write a ``.written`` file for each output of a complete run, too."""
     interruptions: Interruptions = "none"
-    """Whether threads and blocks give way to others before atomic, volatile and ordered accesses, and go on in the same
-    order or in turns from either end."""
+    """Yields before atomic, volatile and ordered accesses.
+    Threads and blocks resume in the same or in alternating order."""
 
 
 @dataclass(frozen=True)
 class ExecutionReport:
-    """The steps ran. Findings of severity error mean that a GPU would have crashed or computed garbage: the outputs of
-    those blocks are incomplete. Counters and `n_blocks_run` have one entry per launch.
+    """Report a finished run. Findings of severity error mean that a GPU would have crashed or computed garbage: the
+    outputs of those blocks are incomplete. Counters and `n_blocks_run` have one entry per launch.
 
-    After a launch of which only a sample ran, a block that needs what the others would have written is left out of
-    `n_blocks_run`, and its outputs are not marked as written.
+    After a sampled launch, a later block that needs the output of blocks that were not run is excluded from
+    `n_blocks_run`. Its outputs are not marked as written.
     """
 
     findings: tuple[Finding, ...]
@@ -158,16 +161,16 @@ RunOutcome = ExecutionReport | Unsupported | TimedOut | Crashed
 
 
 class PtxExecutor:
-    """A process that runs PTX on one CPU core. Use as ``async with PtxExecutor() as executor``.
+    """Own a process that runs PTX on one CPU core. Use as ``async with PtxExecutor() as executor``.
 
-    After `TimedOut` or `Crashed` the process is restarted by the next `load`. The process may read the files below
-    `inputs` and change those below `folder`; by default both are the temporary folder.
+    After `TimedOut` or `Crashed`, the next `load` restarts the process. The process may read the files below `inputs`
+    and modify those below `folder`; by default both are the temporary folder.
     """
 
     def __init__(
         self, folder: Path | None = None, inputs: Path | None = None, *, sandbox: SandboxLevel | None = None
     ) -> None:
-        """`sandbox` is how the process is confined; None takes the strongest level that this machine has."""
+        """Set the sandbox of the process. None selects the strongest level that this machine has."""
         temporary = Path(tempfile.gettempdir())
         level = sandbox_level("auto") if sandbox is None else sandbox
         self._confinement = executor_confinement(level, readable=[inputs or temporary], writable=[folder or temporary])
@@ -191,8 +194,8 @@ class PtxExecutor:
             self._conversation = None
 
     async def load(self, ptx: str, file_name: str, *, deadline_s: float = DEFAULT_DEADLINE_S) -> LoadOutcome:
-        """Compile a PTX text. `file_name` is the `.cu` file's name, as findings should call it. Rejected when one of
-        its loops cannot end."""
+        """Compile a PTX text. `file_name` is the `.cu` file's name in findings.
+        Rejected when one of its loops cannot end."""
         if not self.is_alive:
             await self._start()
         answer = await self._ask({"command": "load", "ptx": ptx, "file_name": file_name}, deadline_s)
@@ -250,8 +253,8 @@ class PtxExecutor:
 
 
 def written_ranges(buffer: Path) -> Iterator[tuple[int, int]]:
-    """(start, stop) bytes of a sampled run's output that may have been written, from its ``.written`` file: just the
-    parts of the sparse file that are not holes. Inside them, look for `WRITTEN_BY_KERNEL` byte by byte."""
+    """Return (start, stop) bytes of a sampled run's output that may have been written, from its ``.written`` file.
+    These are the parts of the sparse file that are not holes. Inside them, test each byte for `WRITTEN_BY_KERNEL`."""
     with Path(f"{buffer}{WRITTEN_SUFFIX}").open("rb") as file:
         n_bytes, position = os.fstat(file.fileno()).st_size, 0
         while position < n_bytes:
@@ -316,7 +319,7 @@ def _run_request(
 
 
 def _step_json(step: BoundStep, symbols: Mapping[str, str]) -> dict[str, Any]:
-    # Infinite scalars go through JSON as Python's Infinity, which both sides read.
+    # Python's JSON encodes infinite scalars as Infinity, which both sides accept.
     plain = step.model_dump()
     if isinstance(step, BoundLaunch):
         plain["symbol"] = symbols.get(step.kernel, step.kernel)

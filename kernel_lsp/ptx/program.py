@@ -1,7 +1,7 @@
-"""The executor as a program: JSON lines in, JSON lines out, one answer per request.
+"""Entry point of the executor process: JSON lines in, JSON lines out, one answer per request.
 
 ``{"command": "load", "ptx": ..., "file_name": ...}`` compiles; ``{"command": "run", ...}`` runs the module loaded last.
-`docs/ptx-executor.md` describes both. Nothing else may reach stdout, so the real one is kept aside.
+`docs/ptx-executor.md` describes both. The real stdout is set aside, because nothing else may write to it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from kernel_lsp.ptx.run.run_request import InvalidRequestError, RunRequest
 from kernel_lsp.ptx.text.syntax import Instruction, Module, UnsupportedPtxError
 
 MAX_ENDLESS_LOOPS = 20
-"""As many findings as a run has."""
+"""Maximum endless loops reported per load, equal to the findings per run."""
 OUT_OF_SPACE = (errno.ENOMEM, errno.ENOSPC, errno.EFBIG)
 
 
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 class Session:
-    """The compiler, and the module that was loaded last. Sessions of one process share one compiler."""
+    """Hold the compiler and the module loaded last. Sessions of one process share one compiler."""
 
     def __init__(self, compiler: Compiler | None = None) -> None:
         self.compiler = compiler or Compiler()
@@ -53,7 +53,7 @@ class Session:
         self._file_name = ""
 
     def handle(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The answer to one request. Requests that make no sense are answered with ``error``."""
+        """Answer one request. Invalid requests are answered with ``error``."""
         try:
             if request["command"] == "load":
                 return self._load(request)
@@ -74,7 +74,7 @@ class Session:
         try:
             self._loaded = self.compiler.load(request["ptx"])
         except UnsupportedPtxError as error:
-            # What cannot be run can still be read.
+            # The PTX may be readable even where it is not supported.
             if error.module is None or not (endless := tuple(endless_loops(error.module))):
                 raise
             return {"endless": self._endless(endless, error.module)}
@@ -94,7 +94,7 @@ class Session:
         return {"timed_out": result.timed_out, "report": report} if result.timed_out else {"report": report}
 
     def _endless(self, loops: Sequence[EndlessLoop], module: Module) -> list[dict[str, object]]:
-        """As findings, one a line."""
+        """Return the endless loops as findings, one per line."""
         log = FindingLog(module, self._file_name, MAX_ENDLESS_LOOPS)
         for loop in loops:
             log.add(loop.code, loop.message, loop.location, Place(loop.kernel, None, None))

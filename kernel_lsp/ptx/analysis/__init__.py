@@ -1,1 +1,1 @@
-"""Questions about a parsed kernel: loops that cannot end, instruction census, traits, NaN bits, variables' places."""
+"""Static analysis of a parsed kernel: endless loops, instruction census, traits, NaN bits, variable placement."""

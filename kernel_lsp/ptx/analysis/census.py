@@ -1,4 +1,5 @@
-"""Turns executions of basic blocks into counts by class of instruction: what a block holds is known beforehand."""
+"""Turn execution counts of basic blocks into counts per instruction class.
+The content of a block is known statically."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ _VECTOR = {"v2": 2, "v4": 4, "v8": 8}
 
 @dataclass
 class Census:
-    """Counts per thread, as `kernel_lsp.core.counters.LaunchCounters` names them."""
+    """Hold counts per thread, named as in `kernel_lsp.core.counters.LaunchCounters`."""
 
     n_instructions: int = 0
     n_floating_operations: int = 0
@@ -37,14 +38,14 @@ class Census:
     n_matrix_operations: int = 0
 
     def add(self, other: Census, times: int = 1) -> None:
-        """Count `other` as often as `times` says."""
+        """Add `other`, multiplied by `times`."""
         for field in fields(self):
             setattr(self, field.name, getattr(self, field.name) + times * getattr(other, field.name))
 
 
 @dataclass
 class LineCensus:
-    """Counts of one line, as `kernel_lsp.core.counters.LineCounters` names them."""
+    """Hold the counts of one line, named as in `kernel_lsp.core.counters.LineCounters`."""
 
     n_instructions: int = 0
     n_global_requests: int = 0
@@ -53,7 +54,7 @@ class LineCensus:
     n_global_bytes: int = 0
 
     def add_site(self, traced: Sequence[int], n_bytes: int) -> None:
-        """An access on the line: its requests, sectors and accesses by single threads, of `n_bytes` each."""
+        """Count an access on the line: its requests, its sectors and its per-thread accesses of `n_bytes` each."""
         n_requests, n_sectors, n_accesses = traced
         self.n_global_requests += n_requests
         self.n_global_sectors += n_sectors
@@ -62,7 +63,7 @@ class LineCensus:
 
 
 def census_of(block: Block, mapped: frozenset[str]) -> Census:
-    """What one execution of the block counts. `mapped` are the registers of `kernel_lsp.ptx.compile.clusters`."""
+    """Count one execution of the block. `mapped` are the registers of `kernel_lsp.ptx.compile.clusters`."""
     total = Census(n_instructions=block.n_instructions)
     for instruction in block.instructions:
         _count_arithmetic(total, instruction)
@@ -98,7 +99,7 @@ def _count_memory(total: Census, instruction: Instruction, mapped: frozenset[str
     elif opcode in ("atom", "red"):
         total.n_atomics += 1
     elif opcode in ("bar", "barrier"):
-        # Of the two halves of a cluster's barrier, the wait counts.
+        # A cluster barrier is an arrive and a wait; only the wait is counted.
         total.n_barriers += not instruction.has("warp") and not (
             instruction.has("cluster") and instruction.has("arrive")
         )
@@ -111,7 +112,7 @@ def _count_memory(total: Census, instruction: Instruction, mapped: frozenset[str
 
 
 def _count_matrices(total: Census, instruction: Instruction) -> None:
-    """A thread's share of what its warp does."""
+    """Count the thread's share of its warp's matrix instructions."""
     if instruction.opcode in ("ldmatrix", "stmatrix"):
         n_bytes = MATRIX_BYTES * n_matrices(instruction) // WARP_SIZE
         _add_bytes(total, n_bytes, is_load=instruction.opcode == "ldmatrix", is_shared=True)
@@ -126,7 +127,7 @@ def _count_matrices(total: Census, instruction: Instruction) -> None:
         product = warpgroup_product(instruction)
         shape = product.shape
         total.n_matrix_operations += 2 * shape.m * shape.n * shape.k // WARP_SIZE
-        # Four warps share one reading of the columns.
+        # The four warps of a warpgroup share one read of the columns.
         _add_bytes(total, product.b.n_bytes // 4, is_load=True, is_shared=True)
 
 
@@ -144,5 +145,5 @@ def _count_access(total: Census, instruction: Instruction, mapped: frozenset[str
     if instruction.has("shared", "shared__cta", "shared__cluster") or is_mapped_access(instruction, mapped):
         _add_bytes(total, n_bytes, is_load=is_load, is_shared=True)
     elif not instruction.has("param", "local", "const", "param__func", "param__entry"):
-        # A generic access is nearly always to global memory: compilers find out when it is not.
+        # Assume global memory for a generic access: compilers usually infer the other state spaces.
         _add_bytes(total, n_bytes, is_load=is_load, is_shared=False)

@@ -1,4 +1,4 @@
-"""How the blocks of a launch are grouped into clusters, and why a GPU would refuse it."""
+"""Determine the cluster shape of a launch, and why a GPU would refuse it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from kernel_lsp.ptx.run.layout import MAX_CLUSTER_BLOCKS
 from kernel_lsp.ptx.text.syntax import Function
 
 PORTABLE_CLUSTER_BLOCKS = 8
-"""What every GPU with clusters runs; more must be asked for (programming guide, thread block clusters)."""
+"""Maximum blocks per cluster on every GPU with clusters.
+Larger clusters are opt-in (programming guide, thread block clusters)."""
 
 
 @dataclass(frozen=True)
 class ClusterShape:
-    """Blocks per cluster along x, y and z. Without clusters every block is one of its own, and it `is_explicit` not."""
+    """Blocks per cluster along x, y and z.
+    Without clusters, each block is its own cluster and `is_explicit` is false."""
 
     sizes: tuple[int, ...]
     is_explicit: bool
@@ -26,14 +28,14 @@ class ClusterShape:
 
 
 def cluster_shape(kernel: Function, attributes: Mapping[str, int]) -> ClusterShape:
-    """From ``__cluster_dims__``, or from the launch's attribute ``cluster``, which counts blocks along x."""
+    """Return the shape from ``__cluster_dims__``, or from the launch attribute ``cluster``: blocks along x."""
     if kernel.cluster:
         return ClusterShape(kernel.cluster, is_explicit=True)
     return ClusterShape((attributes.get("cluster", 1), 1, 1), is_explicit="cluster" in attributes)
 
 
 def invalid_cluster(kernel: Function, attributes: Mapping[str, int], grid: Sequence[int]) -> str:
-    """Why the GPU would refuse the launch, or nothing."""
+    """Return why the GPU would refuse the launch, or an empty string."""
     shape, asked = cluster_shape(kernel, attributes), attributes.get("cluster")
     if asked is not None and shape.sizes != (asked, 1, 1):
         return f"cluster={asked}, which are clusters of ({asked}, 1, 1) blocks; __cluster_dims__ says {shape.sizes}"

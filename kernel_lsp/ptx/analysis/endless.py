@@ -1,8 +1,8 @@
-"""Loops that cannot end, and loops that nobody can tell an end of and whose work nobody uses.
+"""Find endless loops, and dead loops without a provable end.
 
-What the source says of such a loop is that the kernel hangs. An assembler may drop it all the same, since it has no
-effect, and then the machine code computes what is wanted, until another version of the assembler keeps the loop. So
-they are looked for in the PTX, where nothing is dropped that may be endless.
+The source of such a loop says that the kernel hangs. An assembler may still remove the loop, because it has no effect.
+The machine code then computes the expected result, until another assembler version keeps the loop. The search therefore
+runs on the PTX, where every possibly endless loop is still present.
 """
 
 from __future__ import annotations
@@ -34,20 +34,21 @@ PURE_OPCODES = frozenset(
         *("dp2a", "dp4a", "rcp", "sqrt", "rsqrt", "sin", "cos", "lg2", "ex2", "tanh", "copysign", "testp", "isspacep"),
     )
 )
-"""The same operands give the same result, and nothing else happens."""
+"""Opcodes without side effects: equal operands give equal results."""
 MOVING_REGISTERS = ("%clock", "%globaltimer", "%pm", "%smid", "%warpid", "%nsmid")
 """Special registers that may change while a thread runs."""
 ORDERED = frozenset(("lt", "le", "gt", "ge", "lo", "ls", "hi", "hs", "ltu", "leu", "gtu", "geu"))
 UNORDERED = frozenset(("eq", "ne"))
 SOME_STEP = 2
-"""Stands for what a register holds, e.g. the threads of a grid: not one, for all that is known."""
+"""Stand-in for an unknown register step, e.g. the number of threads of a grid. Assumed to differ from one."""
 MAX_TURNS = 1 << 33
-"""A count to a larger number is none: at a turn in a nanosecond it takes more than eight seconds."""
+"""Maximum iterations of a counted loop.
+At one iteration per nanosecond, a larger count takes more than eight seconds."""
 
 
 @dataclass(frozen=True)
 class EndlessLoop:
-    """A loop of the function `kernel` that cannot be accepted, and why."""
+    """Describe a rejected loop of the function `kernel`, and the reason."""
 
     kernel: str
     code: str
@@ -56,7 +57,7 @@ class EndlessLoop:
 
 
 def endless_loops(module: Module) -> Iterator[EndlessLoop]:
-    """Of all kernels. A function that cannot be read is passed over: the executor says what it cannot read."""
+    """Return the endless loops of all kernels. Unreadable functions are skipped: the executor reports them."""
     for function in module.functions.values():
         if function.is_entry:
             try:
@@ -67,7 +68,7 @@ def endless_loops(module: Module) -> Iterator[EndlessLoop]:
 
 
 def endless_among(kernel: str, blocks: Sequence[Block]) -> Iterator[EndlessLoop]:
-    """Of one kernel, whose calls are inlined."""
+    """Return the endless loops of one kernel, whose calls are inlined."""
     for loop in loops_of(blocks):
         if is_endless(loop):
             yield EndlessLoop(kernel, "endless-loop", ENDLESS, _location(loop))
@@ -76,7 +77,7 @@ def endless_among(kernel: str, blocks: Sequence[Block]) -> Iterator[EndlessLoop]
 
 
 def is_endless(loop: Loop) -> bool:
-    """Whether no thread leaves it once it has been all the way round: every way out depends on nothing that changes."""
+    """Check that no thread leaves the loop after its first iteration: every exit condition is loop-invariant."""
     if any(_may_leave(instruction) for instruction in loop.instructions()):
         return False
     changing = _changing(loop)
@@ -84,14 +85,14 @@ def is_endless(loop: Loop) -> bool:
 
 
 def is_idle(loop: Loop) -> bool:
-    """Whether all that it does is to compute what nothing uses afterwards, by steps of which no end can be told."""
+    """Check that the loop is dead and has no provable end: it only computes values that nothing uses afterwards."""
     if len(loop.outside) != 1 or not all(_is_silent(instruction) for instruction in loop.instructions()):
         return False
     made = {name for instruction in loop.instructions() for name in defined(instruction)}
     return made.isdisjoint(live_in(loop.outside[0])) and not any(_counts(loop, block) for block in loop.exits)
 
 
-# --- below: places and conditions
+# --- below: exit conditions
 
 
 def _location(loop: Loop) -> Location | None:
@@ -101,19 +102,19 @@ def _location(loop: Loop) -> Location | None:
 
 
 def _conditions(block: Block) -> Iterator[str]:
-    """What the way out of a block depends on."""
+    """Return the registers that the block's exit condition depends on."""
     if block.guard is not None:
         yield block.guard.register.name
     if block.selector is not None:
         yield block.selector.name
 
 
-# --- below: what changes from turn to turn
+# --- below: loop invariance
 
 
 def _changing(loop: Loop) -> set[str]:
-    """Registers that may not hold the same in every turn: carried ones, those of more than one definition, what is read
-    from where others write, and all that is computed from them."""
+    """Return the registers that may vary between iterations: loop-carried ones, those with several definitions, loads
+    from memory that others write, and everything computed from these."""
     instructions = list(loop.instructions())
     writes_local = any(_may_write_local(instruction) for instruction in instructions)
     changing, once = set(loop.carried()), set[str]()
@@ -132,14 +133,14 @@ def _changing(loop: Loop) -> set[str]:
 
 
 def _is_steady(instruction: Instruction, writes_local: bool) -> bool:
-    """Whether it gives the same in every turn from the same operands."""
+    """Check that the instruction gives the same result in every iteration for the same operands."""
     if instruction.opcode != "ld":
         return instruction.opcode in PURE_OPCODES
     return instruction.has("param", "const", "nc") or (instruction.has("local") and not writes_local)
 
 
 def _may_write_local(instruction: Instruction) -> bool:
-    """Stores whose space is not named may go to the thread's own stack."""
+    """Check for a store to the thread's own stack. A store without a state space may be one."""
     return instruction.opcode == "call" or (
         instruction.opcode in ("st", "atom", "red") and not instruction.has("global", "shared", "shared__cta", "param")
     )
@@ -150,23 +151,23 @@ def _is_moving(name: str) -> bool:
 
 
 def _may_leave(instruction: Instruction) -> bool:
-    """A call of what is not here: it may end the thread."""
+    """Check for a call of an external function, which may end the thread."""
     names = {operand.name for operand in instruction.operands if isinstance(operand, Symbol)}
     return instruction.opcode == "call" and names.isdisjoint(STUBBED_FUNCTIONS)
 
 
-# --- below: what comes of it
+# --- below: side effects and counters
 
 
 def _is_silent(instruction: Instruction) -> bool:
-    """Whether nobody but the thread can tell that it was run, and when."""
+    """Check that the instruction has no effect that is observable outside the thread."""
     if instruction.opcode == "ld":
         return not instruction.has("volatile", "acquire", "relaxed", "mmio") or instruction.has("local")
     return instruction.opcode in PURE_OPCODES and not any(map(_is_moving, used(instruction)))
 
 
 def _counts(loop: Loop, block: Block) -> bool:
-    """Whether the way out compares a count: something that each turn adds a number to."""
+    """Check that the exit condition compares a counter: a register that each iteration increments by a number."""
     makers = _makers(loop.instructions())
     made = {name for instruction in loop.instructions() for name in defined(instruction)}
     for name in _conditions(block):
@@ -182,13 +183,13 @@ def _counts(loop: Loop, block: Block) -> bool:
 
 
 def _largest_number(comparison: Instruction) -> int:
-    """Of those that it names, as its type reads them."""
+    """Return the largest number among the operands, read as the instruction's type."""
     numbers = [operand.bits for operand in comparison.operands if isinstance(operand, Immediate)]
     return max((bits % (1 << 64) if comparison.has("u64") else abs(bits) for bits in numbers), default=0)
 
 
 def _makers(instructions: Iterable[Instruction]) -> Mapping[str, Instruction]:
-    """The instruction that makes each register, of those that one alone makes."""
+    """Map each register with a single definition to the defining instruction."""
     found: dict[str, Instruction | None] = {}
     for instruction in instructions:
         for name in defined(instruction):
@@ -197,8 +198,8 @@ def _makers(instructions: Iterable[Instruction]) -> Mapping[str, Instruction]:
 
 
 def _step(register: Register, makers: Mapping[str, Instruction], made: Collection[str]) -> int:
-    """What one turn adds to a register that is made of itself by copies and additions of what no turn changes; 0 for
-    others. `made` are the registers that some instruction of the loop makes."""
+    """Return the loop-invariant amount that one iteration adds to a register through copies and additions, or 0 for
+    other registers. `made` are the registers that the loop defines."""
     name, step = register.name, 0
     steps_at: dict[str, int] = {}
     while name not in steps_at:
@@ -214,7 +215,7 @@ def _step(register: Register, makers: Mapping[str, Instruction], made: Collectio
 
 
 def _source_and_step(instruction: Instruction, made: Collection[str]) -> tuple[Register | None, int]:
-    """Of which register it makes its result, and what it adds; no register for anything else."""
+    """Return the source register of the result and the amount added to it, or no register for any other instruction."""
     first, *rest = instruction.operands[1:]
     if instruction.opcode in ("mov", "cvt"):
         return (first, 0) if isinstance(first, Register) else (None, 0)
@@ -230,5 +231,5 @@ def _source_and_step(instruction: Instruction, made: Collection[str]) -> tuple[R
 
 
 def _stays(operand: Operand, made: Collection[str]) -> bool:
-    """Whether it is a register that holds the same in every turn."""
+    """Check that the operand is a loop-invariant register."""
     return isinstance(operand, Register) and operand.name not in made and not _is_moving(operand.name)

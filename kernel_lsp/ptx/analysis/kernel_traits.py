@@ -1,4 +1,4 @@
-"""What kinds of instructions a kernel has: those at which threads wait, may wait, or meet others."""
+"""Classify the instructions of a kernel: those at which threads wait, may wait, or communicate."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from kernel_lsp.ptx.text.syntax import Instruction, Register
 
 YIELDING_OPCODES = frozenset(["bar", "barrier", "shfl", "vote", "match", "activemask", "redux", "elect", "mbarrier"])
 WORKSPACE_REGISTERS = frozenset(["%envreg1", "%envreg2"])
-"""Halves of the address of what the driver keeps for a cooperative launch."""
+"""Halves of the address of the driver's workspace for a cooperative launch."""
 MATRIX_OPCODES = frozenset(["mma", "wmma", "ldmatrix", "stmatrix", "movmatrix", "wgmma"])
 
 
 def meets_others(instruction: Instruction) -> bool:
-    """Whether others may see what it does, or do what it sees: then matrix instructions before it come first."""
+    """Check whether other threads may observe or influence the instruction.
+    Pending matrix instructions must complete before it."""
     if instruction.opcode == "ld":
         return not instruction.has("global", "param", "const", "local")
     return instruction.opcode in YIELDING_OPCODES or instruction.opcode in ("st", "atom", "red", "cp")
@@ -24,13 +25,13 @@ def may_yield(block: Block) -> bool:
 
 
 def ended_by(block: Block) -> frozenset[str]:
-    """The registers by which the end of the block is chosen."""
+    """Return the registers that select the successor of the block."""
     deciding = (block.guard.register if block.guard else None, block.selector)
     return frozenset(register.name for register in deciding if register is not None)
 
 
 def can_spin(blocks: list[Block]) -> bool:
-    """Whether a loop may wait for another thread: then it must give way."""
+    """Check whether a loop may wait for another thread. Such a loop must yield."""
     instructions = [instruction for block in blocks for instruction in block.instructions]
     if any(one.opcode == "mbarrier" and one.has("test_wait", "try_wait") for one in instructions):
         return True
@@ -43,7 +44,7 @@ def can_spin(blocks: list[Block]) -> bool:
 
 
 def is_talk(instruction: Instruction) -> bool:
-    """Whether threads may talk to each other by the access."""
+    """Check whether threads may communicate through the access."""
     if instruction.has("param", "const", "local"):
         return False
     if instruction.opcode in ("ld", "st"):
@@ -52,7 +53,7 @@ def is_talk(instruction: Instruction) -> bool:
 
 
 def can_be_torn(blocks: list[Block]) -> bool:
-    """Whether an update may be made of several accesses, each of which no other thread sees in parts."""
+    """Check whether a sequence of accesses may form one update, whose intermediate states no other thread sees."""
     talk = [instruction for block in blocks for instruction in block.instructions if is_talk(instruction)]
     if any(one.opcode == "atom" and one.has("exch", "cas") for one in talk):
         return True
@@ -62,17 +63,17 @@ def can_be_torn(blocks: list[Block]) -> bool:
 
 
 def has_bulk_stores(blocks: list[Block]) -> bool:
-    """Whether a thread may ask for copies from shared memory, and must wait before it ends."""
+    """Check whether a thread may start bulk copies from shared memory, which it must wait for before it exits."""
     return any(one.opcode == "cp" and one.has("bulk_group") for block in blocks for one in block.instructions)
 
 
 def asks_who_is_active(blocks: list[Block]) -> bool:
-    """Whether a thread asks which lanes of its warp are with it."""
+    """Check whether a thread queries the active lanes of its warp."""
     return any(instruction.opcode == "activemask" for block in blocks for instruction in block.instructions)
 
 
 def waits_for_grid(blocks: list[Block]) -> bool:
-    """Whether a loop may wait at the barrier of a cooperative launch."""
+    """Check whether a loop may wait at the grid barrier of a cooperative launch."""
     return can_spin(blocks) and any(
         isinstance(operand, Register) and operand.name in WORKSPACE_REGISTERS
         for block in blocks
@@ -82,10 +83,10 @@ def waits_for_grid(blocks: list[Block]) -> bool:
 
 
 def mentions_clusters(blocks: list[Block]) -> bool:
-    """Whether an instruction is about clusters: then the blocks of one must run together."""
+    """Check whether an instruction concerns clusters. The blocks of a cluster must then be co-resident."""
     return any(
         instruction.opcode == "getctarank"
-        # Fences, copies and barriers name the cluster also where they mean the own block.
+        # Fences, copies and barriers have the modifier `cluster` even where they refer to their own block.
         or (instruction.opcode not in ("cp", "fence", "mbarrier") and "cluster" in instruction.text)
         for block in blocks
         for instruction in block.instructions

@@ -1,6 +1,9 @@
-"""Where the bits of a NaN show: arithmetic in f32 gives one pattern, 0x7fffffff (PTX ISA 9.0, section on floating
-point), and what is loaded or moved keeps its own. A CPU keeps an operand's pattern through arithmetic, which is the
-same to all but code that reads the bits, such as a conversion to bf16 by integers."""
+"""Find where the bit pattern of a NaN is observable.
+
+A GPU's f32 arithmetic produces a single pattern, 0x7fffffff (PTX ISA 9.0, section on floating point). Loads and moves
+preserve the pattern. A CPU propagates an operand's pattern through arithmetic. The difference matters only to code that
+reads the bits, e.g. an integer conversion to bf16.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,11 @@ from kernel_lsp.ptx.text.syntax import Instruction
 
 _FLOATING = ("f32", "f32x2", "f16", "f16x2", "bf16", "bf16x2", "f64", "tf32")
 _COPIES = frozenset(("mov", "selp", "slct", "neg", "abs", "copysign"))
-"""What gives an operand's bits, but for the sign."""
+"""Opcodes that preserve an operand's bits except for the sign."""
 
 
 def registers_read_as_bits(blocks: Iterable[Block]) -> frozenset[str]:
-    """The registers whose bits something other than arithmetic of floats reads, by itself or through copies."""
+    """Return the registers whose bits are read, directly or through copies, outside of floating-point arithmetic."""
     found: set[str] = set()
     copies: list[Instruction] = []
     for instruction in (one for block in blocks for one in block.instructions):

@@ -1,4 +1,4 @@
-"""Where the variables of a kernel lie in their spaces."""
+"""Assign addresses to the variables of a kernel in their state spaces."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from kernel_lsp.ptx.text.syntax import Function, Variable
 
 DYNAMIC_SHARED_ALIGN = 16
 GAP_BYTES = 128
-"""At least, behind each shared or local variable but the last: what an index past its end meets in place of its
-neighbour."""
+"""Minimum gap in bytes behind each shared or local variable but the last.
+An index past the end hits the gap, not the next variable."""
 
 
 @dataclass(frozen=True)
 class SharedLayout:
-    """Where a kernel's shared variables lie here: with a gap behind each that another follows. `sizes` are those of
-    variables that are not dynamic; `n_static_bytes` is what all take on a GPU, where there are no gaps. Dynamic shared
-    memory starts at `n_laid_out_bytes`."""
+    """Lay out a kernel's shared variables, with a gap between any two. `sizes` are those of variables that are not
+    dynamic. `n_static_bytes` is their size on a GPU, where there are no gaps. Dynamic shared memory starts at
+    `n_laid_out_bytes`."""
 
     offsets: dict[str, int]
     sizes: dict[str, int]
@@ -25,15 +25,15 @@ class SharedLayout:
     n_laid_out_bytes: int
     has_dynamic: bool
     alignment: int = 1
-    """Of the variable with the strictest one, in bytes."""
+    """Strictest alignment of any variable, in bytes."""
 
     def start(self, wanted: int) -> int:
-        """The address of the first byte, where a run asks for a start."""
+        """Return the address of the first byte for the start that a run requests."""
         return round_up(wanted, self.alignment)
 
     @property
     def gaps(self) -> list[tuple[int, int]]:
-        """Start and bytes of each."""
+        """Return the start and the size in bytes of each gap."""
         ends = [self.offsets[name] + n_bytes for name, n_bytes in self.sizes.items()]
         starts = [*sorted(self.offsets[name] for name in self.sizes), self.n_laid_out_bytes][1:]
         found = [(end, start - end) for end, start in zip(sorted(ends), starts, strict=True)]
@@ -42,7 +42,7 @@ class SharedLayout:
 
 @dataclass
 class Places:
-    """Byte offsets of variables in one space."""
+    """Hold the byte offsets of variables in one space."""
 
     offsets: dict[str, int] = field(default_factory=dict)
     n_bytes: int = 0
@@ -55,7 +55,7 @@ class Places:
 
 @dataclass
 class ApartPlaces(Places):
-    """The same with a gap between any two, and with the bytes of each."""
+    """Extend `Places` with a gap between any two variables, and with the size of each in bytes."""
 
     sizes: dict[str, int] = field(default_factory=dict)
 
@@ -66,7 +66,7 @@ class ApartPlaces(Places):
 
     @property
     def spans(self) -> list[tuple[int, int]]:
-        """Start and bytes of each that has any."""
+        """Return the start and the size in bytes of each variable that is not empty."""
         return [(self.offsets[name], n_bytes) for name, n_bytes in self.sizes.items() if n_bytes]
 
 

@@ -1,1 +1,1 @@
-"""Checks beside a run: bounds of accesses, uninitialised reads, bank conflicts and sectors, livelock."""
+"""Runtime checks: bounds, uninitialised reads, bank conflicts and sectors, livelock."""

@@ -1,6 +1,6 @@
-"""The closer look at an access that the code of a kernel is not sure of, and the record of what is wrong with it.
+"""Slow path of the access checks, for accesses that the inline check cannot clear. Faults are recorded here.
 
-In the subset that `kernel_lsp.ptx.compile.native` translates. `info` is what `Info` describes.
+Written in the subset that `kernel_lsp.ptx.compile.native` translates. `info` has the layout of `Info`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from kernel_lsp.ptx.run.layout import (
 
 
 def check(context: int, thread: int, info: int, address: int) -> int:
-    """The closer look at a generic access. Returns 0 when it is allowed, 1 after it recorded a fault."""
+    """Check a generic access on the slow path. Returns 0 when it is allowed, 1 after it recorded a fault."""
     window = shift_right(address, WINDOW_SHIFT) & (N_WINDOWS - 1)
     entry = load64(context + Context.TABLE) + window * ENTRY_BYTES
     n_bytes = 1 << ((info >> Info.LOG2_SHIFT) & 7)
@@ -59,7 +59,7 @@ def check(context: int, thread: int, info: int, address: int) -> int:
 
 
 def check_shared(context: int, thread: int, info: int, offset: int) -> int:
-    """The closer look at an access of shared memory by its own address."""
+    """Check an access of shared memory by a shared address on the slow path."""
     launch = load64(context + Context.LAUNCH)
     n_bytes = 1 << ((info >> Info.LOG2_SHIFT) & 7)
     if offset < 0 or offset > load64(launch + Launch.SHARED_BYTES) - n_bytes or (offset & (n_bytes - 1)) != 0:
@@ -79,8 +79,8 @@ def check_shared(context: int, thread: int, info: int, offset: int) -> int:
 
 
 def check_shared_written(context: int, thread: int, info: int, offset: int) -> int:
-    """A read of shared memory that was never written is noted and goes on: compilers may load early what they then do
-    not use. One of what is still being copied is an error: compilers do not move loads over the wait for a copy."""
+    """Note a read of uninitialised shared memory and continue: compilers may hoist loads whose value is then unused. A
+    read of bytes still being copied is an error: compilers do not move loads across the wait for a copy."""
     shadow = load64(load64(context + Context.LAUNCH) + Launch.SHARED_SHADOW) + offset
     n_bytes = 1 << ((info >> Info.LOG2_SHIFT) & 7)
     if is_in_gap(shadow, n_bytes):
@@ -92,12 +92,12 @@ def check_shared_written(context: int, thread: int, info: int, offset: int) -> i
 
 
 def is_in_gap(shadow: int, n_bytes: int) -> int:
-    """Whether an access of shared memory begins or ends between two variables. Gaps are wider than accesses."""
+    """Check whether an access of shared memory begins or ends between two variables. Gaps are wider than accesses."""
     return ((load8(shadow) | load8(shadow + n_bytes - 1)) & BETWEEN_VARIABLES) != 0
 
 
 def watch(context: int, thread: int, info: int, address: int, entry: int, offset: int) -> int:
-    """Look for a race at an offset of a window. Returns 1 after it recorded a fault."""
+    """Check an offset of a window for a race. Returns 1 after it recorded a fault."""
     launch = load64(load64(context + Context.RACES) + RaceBlock.LAUNCH)
     shift = load64(launch + RaceLaunch.GRAIN_SHIFT)
     window = (entry - load64(context + Context.TABLE)) // ENTRY_BYTES
@@ -110,7 +110,7 @@ def watch(context: int, thread: int, info: int, address: int, entry: int, offset
 
 
 def trust_shared(launch: int) -> int:
-    """No longer look closer at every access of shared memory: the check for races has given up."""
+    """End the slow path for every access of shared memory, after the race check has given up."""
     for log2 in range(N_ACCESS_SIZES):
         limit = load64(launch + Launch.SHARED_BYTES) - (1 << log2) + 1
         store64(launch + Launch.SHARED_LIMITS + 8 * log2, limit if limit > 0 else 0)

@@ -1,6 +1,6 @@
-"""Notes what is wrong with an access: an error, which ends the block, or a warning.
+"""Record access faults: an error, which ends the block, or a warning.
 
-In the subset that `kernel_lsp.ptx.compile.native` translates. `info` is what `Info` describes.
+Written in the subset that `kernel_lsp.ptx.compile.native` translates. `info` has the layout of `Info`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def fault(context: int, thread: int, info: int, address: int, kind: int) -> int:
 
 
 def warn(context: int, thread: int, info: int) -> int:
-    """Note a read of shared memory that nothing has written."""
+    """Record a read of uninitialised shared memory."""
     site = 8 * (info & Info.SITE_MASK)
     counts = load64(context + Context.WARNING_COUNTS) + site
     if load64(counts) == 0:

@@ -1,6 +1,6 @@
-"""Counts the requests of warps to global memory, and the sectors that they touch, in blocks that are traced.
+"""Count warp requests to global memory, and the sectors that they touch, in traced blocks.
 
-In the subset that `kernel_lsp.ptx.compile.native` translates.
+Written in the subset that `kernel_lsp.ptx.compile.native` translates.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from kernel_lsp.ptx.run.layout import WARP_SIZE, Context, Info, SiteTrace, Threa
 HASH_A = 0x9E3779B97F4A7C1
 HASH_B = 0x2545F4914F6CDD1D
 HASH_C = 0x27D4EB2F165667C5
-"""Odd constants without structure, to mix keys."""
+"""Odd multipliers without bit structure, to hash keys."""
 SECTOR_SHIFT = 5
-"""Sectors of global memory have 32 bytes."""
+"""Base-2 logarithm of a global-memory sector: 32 bytes."""
 
 
 def trace(context: int, thread: int, info: int, address: int, n_bytes: int) -> int:
@@ -46,7 +46,8 @@ def trace(context: int, thread: int, info: int, address: int, n_bytes: int) -> i
 
 
 def add_to_seen(context: int, key: int) -> int:
-    """Whether the key is new in the hash set. Keys are 64-bit hashes: two that are equal by chance are very rare."""
+    """Insert the key into the hash set and return whether it is new.
+    Keys are 64-bit hashes, so collisions are very rare."""
     seen = load64(context + Context.SEEN)
     mask = load64(context + Context.SEEN_MASK)
     key = key ^ shift_right(key, 29)

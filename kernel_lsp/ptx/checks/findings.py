@@ -1,4 +1,4 @@
-"""Says in words what a fault was, and where in the `.cu` file."""
+"""Describe faults in words, with their position in the `.cu` file."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from kernel_lsp.ptx.run.layout import (
 from kernel_lsp.ptx.text.syntax import Location, Module
 
 FAR_BYTES = 1 << 36
-"""An address this far from a tensor is none that was reckoned from it: an index of 32 bits reaches half as far."""
+"""Distance in bytes from which an address is not attributed to a tensor. A 32-bit index reaches half as far."""
 Position = tuple[int, int, int]
 ERROR = "error"
 WARNING = "warning"
 NULL_PAGE_BYTES = 1 << 20
-"""An address this close to 0 came from a null pointer."""
+"""Size in bytes of the range above address 0 that is attributed to null pointers."""
 
 
 @dataclass(frozen=True)
 class Other:
-    """With whom a thread is in a race, where, and what the other did. `sees_signal` says that a signal of the other
-    block had been seen, but with no fence after it; `is_of_cluster` that the two blocks are of one cluster."""
+    """Describe the other side of a race: its thread, its place and its access. `sees_signal`: a signal of the other
+    block was seen, but no fence followed. `is_of_cluster`: both blocks belong to one cluster."""
 
     block: Position
     thread: Position
@@ -51,8 +51,8 @@ class Other:
 
 @dataclass(frozen=True)
 class Fault:
-    """What a thread did. `address` is generic, or an offset for shared memory by its own address. `other` is for races
-    alone."""
+    """Describe a thread's fault. `address` is generic, or an offset for shared memory by its own address.
+    `other` is set for races only."""
 
     kind: FaultKind
     site: Site
@@ -62,7 +62,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Place:
-    """Who did it; no block and no thread for what holds of all."""
+    """Identify the thread and the block of a fault; empty for a fault of the whole launch."""
 
     kernel: str
     block: Position | None
@@ -71,8 +71,8 @@ class Place:
 
 @dataclass(frozen=True)
 class MemoryMap:
-    """What lies at which window, for messages. `variables` are (name, bytes) of module variables; `n_cluster_blocks` is
-    0 where no block sees another's memory; `local` and `shared` say where variables of those memories lie."""
+    """Map windows to variables, for messages. `variables` are (name, bytes) of module variables. `n_cluster_blocks` is
+    0 where no block sees another's memory. `local` and `shared` give the layout of those memories."""
 
     buffers: dict[int, Buffer]
     variables: dict[int, tuple[str, int]]
@@ -82,11 +82,11 @@ class MemoryMap:
     n_workspace_bytes: int = 0
     shared: SharedLayout | None = None
     shared_start: int = 0
-    """The address of the first byte of shared memory."""
+    """Address of the first byte of shared memory."""
 
 
 class FindingLog:
-    """Findings as JSON objects, one per code and line."""
+    """Collect findings as JSON objects, one per code and line."""
 
     def __init__(self, module: Module, file_name: str, limit: int) -> None:
         self._module, self._file_name, self._limit = module, file_name, limit
@@ -131,7 +131,7 @@ class FindingLog:
         return list(self._found.values())
 
     def user_line(self, location: Location | None) -> tuple[int | None, int | None, str]:
-        """Line and column in the user's file, and in words where inlined code really is."""
+        """Return line and column in the user's file, and a description of the real location of inlined code."""
         if location is None:
             return None, None, ""
         main_file = self._main_file()
@@ -153,7 +153,7 @@ class FindingLog:
 
 
 def describe(fault: Fault, memory: MemoryMap) -> tuple[str, str]:
-    """The code and the message of a fault."""
+    """Return the code and the message of a fault."""
     if fault.kind == FaultKind.TRAP:
         return "trap", "executes a trap instruction"
     if fault.kind == FaultKind.ASSERT:
@@ -205,7 +205,7 @@ _BARRIER_MESSAGES = {
 
 @dataclass(frozen=True)
 class _Target:
-    """The memory that an address falls into, or nearest to."""
+    """Describe the memory that contains an address, or the nearest one."""
 
     name: str
     start: int
@@ -244,7 +244,7 @@ def _describe_access(fault: Fault, memory: MemoryMap) -> tuple[str, str]:
 
 
 def _describe_gap(fault: Fault, memory: MemoryMap) -> str:
-    """An access behind a shared variable, and not yet in the next."""
+    """Describe an access behind a shared variable and before the next."""
     assert memory.shared is not None
     offset = fault.address
     if fault.site.space != "shared":
@@ -255,7 +255,7 @@ def _describe_gap(fault: Fault, memory: MemoryMap) -> str:
 
 
 def _plain(symbol: str) -> str:
-    """The name of a variable in its function, as far as its symbol tells (Itanium ABI: length and name come last)."""
+    """Return the unqualified name of a variable from its mangled symbol (Itanium ABI: length and name come last)."""
     lengths = re.finditer(r"(?=(\d+)([A-Za-z_]\w*)$)", symbol)
     return next((match[2] for match in lengths if match[1] == str(len(match[2]))), symbol)
 
@@ -267,7 +267,7 @@ def _describe_step(site: Site) -> str:
 
 
 def _describe_warp(fault: Fault) -> str:
-    """The address of such a fault is the mask of the lanes that take part."""
+    """Describe a fault of a warp, whose address is the mask of the participating lanes."""
     if fault.kind == FaultKind.WARP_DISAGREES:
         return "the lanes of a warp give different addresses or strides for one matrix; all must give the same"
     n_lanes = fault.address.bit_count()
@@ -344,7 +344,7 @@ def _describe_other(kind: FaultKind, other: Other) -> str:
 
 
 def _local_target(offset: int, local: ApartPlaces) -> _Target:
-    """Of several variables the last that begins before the access."""
+    """Return the last variable that begins before the access."""
     start, n_bytes = max((span for span in local.spans if span[0] <= offset), default=(0, local.n_bytes))
     return _Target(f"the thread's local memory ({n_bytes} bytes)", window_base(LOCAL_WINDOW) + start, n_bytes)
 

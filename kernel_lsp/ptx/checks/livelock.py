@@ -1,8 +1,8 @@
-"""Whether threads that wait for each other wait for ever: all that they could see is as it was at an earlier look.
+"""Detect livelock: the observable state of waiting threads repeats.
 
-A thread that spins runs the same instructions until memory changes. When every block that has not ended has had its
-turns, and registers, memory of the blocks and tensors are what they were, then the turns to come are like those that
-were, in this order of threads, without an end.
+A spinning thread runs the same instructions until memory changes. Once every live block has had its turns, the
+registers, the memory of the blocks and the tensors are compared with an earlier state. If they are equal, all later
+turns repeat as well, in this order of threads.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from kernel_lsp.ptx.run.buffers import Region
 from kernel_lsp.ptx.run.layout import N_BARRIERS, Context, Thread
 
 MAX_BYTES = 16 << 20
-"""Of all that is compared. A look takes a few milliseconds per MiB; larger runs end by their count of instructions."""
+"""Maximum bytes compared per check.
+A check takes a few milliseconds per MiB; larger runs end at the instruction limit."""
 FUEL_BYTES = range(int(Thread.FUEL), int(Thread.FUEL_GIVEN) + 8)
-"""What a thread may still run differs at every look."""
+"""Fuel fields of a thread record, excluded because remaining fuel differs at every check."""
 
 
 @dataclass(frozen=True)
 class BlockMemory:
-    """Where a block that waits keeps its state: addresses in its region. Threads, stacks and shared memory go from
-    `threads` to the end."""
+    """State of a waiting block: addresses in its region.
+    Threads, stacks and shared memory extend from `threads` to the end."""
 
     region: Region
     context: int
@@ -32,8 +33,8 @@ class BlockMemory:
 
 @dataclass
 class Stillness:
-    """What was seen of one launch. `shared_by_all` is what kernels may write and every block sees; threads have records
-    of `stride` bytes."""
+    """Record the compared states of one launch. `shared_by_all` is memory that kernels may write and every block sees.
+    Thread records have `stride` bytes."""
 
     shared_by_all: Sequence[Region]
     n_threads: int
@@ -42,9 +43,9 @@ class Stillness:
     n_turns: int = 0
 
     def has_come_back(self, blocks: Sequence[BlockMemory]) -> bool:
-        """Whether all of it was the same before. Asked once every block had a turn; looks at turns 1, 2, 4, 8 and so
-        on, so that a long computation of blocks that could wait is not slowed down. What comes back every so many turns
-        is seen all the same."""
+        """Return whether the state equals an earlier one. Called once every block had a turn. Compares at turns 1, 2,
+        4, 8 and so on, so that a long computation is not slowed down. Periodic states of any period are still
+        detected."""
         self.n_turns += 1
         if self.n_turns & (self.n_turns - 1):
             return False

@@ -1,8 +1,8 @@
-"""`mbarrier` objects, and copies of many bytes that report to them.
+"""Translate `mbarrier` objects, and the asynchronous copies that report to them.
 
-What `cp.async` brings is there at once, and marked until the thread that asked has waited for it
-(`kernel_lsp.ptx.run.copies_in_flight`). The bytes of a bulk copy come later where an object tells of them
-(`ptx.run.bulk_arrivals`), and are read once more where a group is waited for (`ptx.run.bulk_stores`).
+The bytes of `cp.async` are written at once, and marked as in flight until the issuing thread has waited for them
+(`kernel_lsp.ptx.run.copies_in_flight`). The bytes of a bulk copy are written later if it completes on an object
+(`ptx.run.bulk_arrivals`). Those of a bulk group are read again when the group is waited for (`ptx.run.bulk_stores`).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from kernel_lsp.ptx.text.syntax import Address, Instruction, Operand, Register, 
 
 OBJECT_BYTES = 8
 ALL_COPIES = -1
-"""As how many groups may be pending after a wait: none, and no copy outside of one."""
+"""Pending groups after a wait for every copy: no group, and no uncommitted copy."""
 OBJECT_RACE_FLAGS = int(Info.STRONG | Info.NEARBY | Info.ACQUIRES | Info.RELEASES)
-"""Who uses an object says what was done before, and gets to know what others have said, as by an atomic operation. Its
-initialisation is a plain store."""
+"""Race flags of an operation on an object. Like an atomic operation, it publishes what happened before and acquires
+what others published. Its initialisation is a plain store."""
 PIECE_BYTES = 16
-"""Bulk copies have addresses and sizes that are multiples of this."""
+"""Granularity in bytes of the addresses and sizes of bulk copies."""
 _SCOPES = ("release", "acquire", "relaxed", "cta", "cluster")
 _KNOWN = frozenset(
     (
@@ -45,7 +45,7 @@ _BULK_WORDS = frozenset(
 
 
 def barrier_object(e: Emitter, i: Instruction) -> None:
-    """`mbarrier` in all its forms."""
+    """Translate `mbarrier` in all its forms."""
     if unknown := [modifier for modifier in i.modifiers if modifier not in _KNOWN]:
         raise UnsupportedPtxError(f"'{unknown[0]}' of an mbarrier", i)
     if i.has("pending_count"):
@@ -66,7 +66,7 @@ def barrier_object(e: Emitter, i: Instruction) -> None:
 
 
 def copy(e: Emitter, i: Instruction) -> None:
-    """`cp.async` of all kinds."""
+    """Translate `cp.async` in all its forms."""
     if i.has("mbarrier"):
         _arrive_after_copies(e, i)
     elif i.has("bulk"):
@@ -90,7 +90,8 @@ def copy(e: Emitter, i: Instruction) -> None:
 
 
 def store_any(e: Emitter, i: Instruction) -> None:
-    """`st`; ``st.async.mbarrier [a], b, [mbarrier]`` writes at once, too, and its bytes have arrived at the object."""
+    """Translate `st`.
+    ``st.async.mbarrier [a], b, [mbarrier]`` also writes at once, and its bytes have arrived at the object."""
     store(e, i)
     if i.has("async"):
         if not i.has("mbarrier__complete_tx__bytes"):
@@ -105,12 +106,12 @@ HANDLERS: dict[str, Handler] = {"mbarrier": barrier_object, "cp": copy, "st": st
 
 
 def _wide(e: Emitter, operand: Operand) -> str:
-    """A 32-bit operand as i64."""
+    """Return a 32-bit operand as i64."""
     return e.coerce(e.read(operand, "i32"), "i32", "i64")
 
 
 def _object(e: Emitter, i: Instruction, operand: Operand, *, reads: bool = True) -> str:
-    """The host address of an object. Whoever uses it may change it."""
+    """Return the host address of an object. Every operation may modify the object."""
     space = _in_cluster(e, "shared" if i.opcode == "cp" else space_of(i))
     scope = 0 if e.maps_addresses else int(Info.IN_BLOCK)
     address, flags = operand_address(e, i, operand), OBJECT_RACE_FLAGS | scope if reads else 0
@@ -118,12 +119,13 @@ def _object(e: Emitter, i: Instruction, operand: Operand, *, reads: bool = True)
 
 
 def _in_cluster(e: Emitter, space: str) -> str:
-    """The space of an address that may be in any block of the cluster: the own one, where none is made of others."""
+    """Return the space of an address that may be in any block of the cluster: the block's own space if no address is
+    mapped."""
     return "shared" if space == "cluster" and not e.maps_addresses else space
 
 
 def _call(e: Emitter, i: Instruction, function: str, pointer: str, *arguments: str) -> None:
-    """Call one of `kernel_lsp.ptx.run.barrier_objects`, and leave the kernel when it says that this is a fault."""
+    """Call a function of `kernel_lsp.ptx.run.barrier_objects`, and leave the kernel when it reports a fault."""
     fine = e.label()
     place = e.op(f"ptrtoint ptr {pointer} to i64")
     values = ("%context.i", "%thread.i", str(e.site(Site(i, "shared", OBJECT_BYTES, True, True))), place, *arguments)
@@ -133,7 +135,7 @@ def _call(e: Emitter, i: Instruction, function: str, pointer: str, *arguments: s
 
 
 def _arrive(e: Emitter, i: Instruction) -> None:
-    """``mbarrier.arrive{.expect_tx} state, [p]{, count}``; without a state in clusters."""
+    """Translate ``mbarrier.arrive{.expect_tx} state, [p]{, count}``; in clusters, without a state."""
     operands = list(i.operands)
     target = operands.pop(0) if not isinstance(operands[0], Address) else None
     count, n_bytes = "1", "0"
@@ -147,8 +149,8 @@ def _arrive(e: Emitter, i: Instruction) -> None:
 
 
 def _wait(e: Emitter, i: Instruction) -> None:
-    """``mbarrier.try_wait{.parity} p, [p], state``: says whether the phase is over, and gives way where it is not.
-    What happens meanwhile it does not see: the time for which a GPU waits has a limit that is the GPU's own."""
+    """Translate ``mbarrier.try_wait{.parity} p, [p], state``: return whether the phase is complete, and yield if not.
+    Progress during the yield is not returned: a GPU's wait has an implementation-defined time limit."""
     target, address, phase = i.operands[:3]
     again, done = e.label(), e.label()
     _test(e, i, address, phase)
@@ -170,20 +172,20 @@ def _test(e: Emitter, i: Instruction, address: Operand, phase: Operand) -> None:
 
 
 def _end_copies(e: Emitter, n_pending: int) -> None:
-    """Wait for the thread's copies, but for the last groups."""
+    """Wait for the thread's copies, except for the last groups."""
     e.op(f"call i64 @copies_waited(i64 %context.i, i64 {e.copy_queue()}, i64 {n_pending})")
 
 
 def _arrive_after_copies(e: Emitter, i: Instruction) -> None:
-    """``cp.async.mbarrier.arrive{.noinc} [p]``: all copies are done. Without ``.noinc`` one more arrival is expected
-    before this one comes, so that the object stays as it is."""
+    """Translate ``cp.async.mbarrier.arrive{.noinc} [p]``: all copies are complete. Without ``.noinc``, one more arrival
+    is expected before this one, so the object does not change."""
     _end_copies(e, ALL_COPIES)
     count = "1" if i.has("noinc") else "0"
     _call(e, i, "barrier_arrive", _object(e, i, i.operands[0]), count, "0", "0")
 
 
 def _copy_bulk(e: Emitter, i: Instruction) -> None:
-    """``cp.async.bulk.to.from.completion [d], [s], size, [mbarrier]``."""
+    """Translate ``cp.async.bulk.to.from.completion [d], [s], size, [mbarrier]``."""
     if unknown := [modifier for modifier in i.modifiers if modifier not in _BULK_WORDS]:
         raise UnsupportedPtxError(f"'{unknown[0]}' of a bulk copy", i)
     if i.has("commit_group", "wait_group"):
@@ -206,7 +208,8 @@ def _copy_bulk(e: Emitter, i: Instruction) -> None:
 
 
 def _end_group(e: Emitter, i: Instruction) -> None:
-    """Of copies from shared memory: threads without any wait for nothing."""
+    """Translate commit and wait of bulk groups, i.e. copies from shared memory.
+    Threads without such copies wait for nothing."""
     if not e.has_bulk_stores:
         return
     if i.has("commit_group"):
@@ -217,7 +220,7 @@ def _end_group(e: Emitter, i: Instruction) -> None:
 
 
 def _copy_pieces(e: Emitter, i: Instruction, to: str, source: str) -> tuple[str, str]:
-    """16 bytes after 16 bytes, each with its checks. Returns the host addresses of source and target."""
+    """Copy in pieces of 16 bytes, each with its checks. Returns the host addresses of source and target."""
     target_operand, source_operand, size_operand = i.operands[:3]
     size = _wide(e, size_operand)
     is_whole = e.op(f"icmp eq i64 {e.op(f'and i64 {size}, {PIECE_BYTES - 1}')}, 0")

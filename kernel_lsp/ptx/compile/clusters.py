@@ -1,7 +1,7 @@
-"""Instructions of thread block clusters: in whose shared memory an address lies, and the barrier of the cluster.
+"""Translate instructions of thread block clusters: shared-memory addresses of other blocks, and the cluster barrier.
 
-An address in the shared window of a cluster has 32 bits: see `CLUSTER_RANK_SHIFT`. As a generic address, the memory of
-each block is a window of its own, so that accesses are checked like those of a tensor. A block's own memory is at
+An address in the shared window of a cluster has 32 bits: see `CLUSTER_RANK_SHIFT`. Among generic addresses, the memory
+of each block is a window of its own, so that accesses are checked like those of a tensor. A block's own memory is at
 `SHARED_WINDOW`, and at the window of its rank.
 """
 
@@ -27,7 +27,8 @@ _LOADS = ("ld", "ldu", "atom", "getctarank", "isspacep", "setp")
 
 
 def map_address(e: Emitter, i: Instruction) -> None:
-    """``mapa d, a, b``: what `a` is in the block of rank `b`. A rank that is too large gives an address that faults."""
+    """Translate ``mapa d, a, b``: the address that corresponds to `a` in the block of rank `b`.
+    A rank out of range gives an address that faults."""
     target, source, rank = i.operands
     width = llvm_type(i.types()[-1])
     block = e.call("i64", "llvm.umin.i64", f"i64 {e.coerce(e.read(rank, 'i32'), 'i32', 'i64')}", _NO_RANK)
@@ -43,7 +44,7 @@ def map_address(e: Emitter, i: Instruction) -> None:
 
 
 def block_rank(e: Emitter, i: Instruction) -> None:
-    """``getctarank d, a``: the rank of the block in whose shared memory `a` lies."""
+    """Translate ``getctarank d, a``: the rank of the block whose shared memory contains `a`."""
     target, source = i.operands
     address = e.read(source, "i64")
     if not i.has("shared__cluster"):
@@ -53,9 +54,9 @@ def block_rank(e: Emitter, i: Instruction) -> None:
 
 
 def cluster_barrier(e: Emitter, i: Instruction) -> None:
-    """``barrier.cluster.arrive`` goes on at once, ``barrier.cluster.wait`` when all threads of the cluster that have
-    not exited have arrived. Everything that was done before is visible then; that ``.relaxed`` does not promise it is
-    for the check for races to say."""
+    """Translate the cluster barrier. ``barrier.cluster.arrive`` does not wait; ``barrier.cluster.wait`` waits until all
+    threads of the cluster that have not exited have arrived. Earlier accesses are then visible. The race check handles
+    ``.relaxed``, which does not promise visibility."""
     step = e.thread_field(Thread.CLUSTER_STEP)
     has_arrived = e.op(f"trunc i64 {step} to i1")
     site = e.site(Site(i))
@@ -70,20 +71,20 @@ def cluster_barrier(e: Emitter, i: Instruction) -> None:
 
 
 def generic_from_shared(e: Emitter, address: str) -> str:
-    """The generic address of a shared one. An own address stays recognisable as such."""
+    """Return the generic address of a shared one. An address of the block's own memory stays recognisable."""
     rank, offset = _split(e, address)
     window = e.op(f"select i1 {_is_own(e, address)}, i64 {SHARED_WINDOW}, i64 {_window(e, rank)}")
     return _generic(e, window, offset)
 
 
 def remote_pointer_address(e: Emitter, address: str) -> str:
-    """The generic address through which a ``.shared::cluster`` access is checked: its block's window."""
+    """Return the generic address through which a ``.shared::cluster`` access is checked: its block's window."""
     rank, offset = _split(e, address)
     return _generic(e, _window(e, rank), offset)
 
 
 def shared_from_generic(e: Emitter, address: str) -> str:
-    """The address in the shared window of the cluster that a generic one stands for."""
+    """Return the address in the shared window of the cluster for a generic one."""
     offset = e.op(f"sub i64 {e.op(f'and i64 {address}, {(1 << WINDOW_SHIFT) - 1}')}, {window_base(0)}")
     window = e.op(f"lshr i64 {address}, {WINDOW_SHIFT}")
     rank = e.op(f"sub i64 {window}, {FIRST_CLUSTER_WINDOW}")
@@ -93,7 +94,7 @@ def shared_from_generic(e: Emitter, address: str) -> str:
 
 
 def is_shared(e: Emitter, window: str, *, in_cluster: bool) -> str:
-    """Whether a window is the block's shared memory, or, `in_cluster`, that of any of the cluster."""
+    """Check whether a window is the block's shared memory, or, if `in_cluster`, that of any block of the cluster."""
     is_own = e.op(f"icmp eq i64 {window}, {SHARED_WINDOW}")
     if not e.maps_addresses:
         return is_own
@@ -106,7 +107,7 @@ def is_shared(e: Emitter, window: str, *, in_cluster: bool) -> str:
 
 
 def mapped_registers(blocks: list[Block]) -> frozenset[str]:
-    """Registers that may hold a generic address of shared memory: what `mapa` gives, and what is computed of it."""
+    """Return the registers that may hold a generic address of shared memory, i.e. derived from `mapa`."""
     if not any(i.opcode == "mapa" for block in blocks for i in block.instructions):
         return frozenset()
     found: set[str] = set()
@@ -121,7 +122,7 @@ def mapped_registers(blocks: list[Block]) -> frozenset[str]:
 
 
 def is_mapped_access(i: Instruction, mapped: frozenset[str]) -> bool:
-    """Whether a generic access goes to the shared memory of the cluster."""
+    """Check whether a generic access targets the shared memory of the cluster."""
     if i.has("global", "local", "const", "param"):
         return False
     addresses = (operand for operand in i.operands if isinstance(operand, Address))
@@ -145,7 +146,7 @@ def _biased(e: Emitter, address: str) -> str:
 
 
 def _split(e: Emitter, address: str) -> tuple[str, str]:
-    """Rank and offset of an address in the shared window of the cluster."""
+    """Return rank and offset of an address in the shared window of the cluster."""
     biased = _biased(e, address)
     offset = e.op(f"sub i64 {e.op(f'and i64 {biased}, {(1 << CLUSTER_RANK_SHIFT) - 1}')}, {CLUSTER_OFFSET_HALF}")
     named = e.op(f"sub i64 {e.op(f'lshr i64 {biased}, {CLUSTER_RANK_SHIFT}')}, 1")
@@ -154,7 +155,7 @@ def _split(e: Emitter, address: str) -> tuple[str, str]:
 
 
 def _join(e: Emitter, rank: str, offset: str) -> str:
-    """The inverse of `_split`."""
+    """Invert `_split`."""
     shifted = e.op(f"shl i64 {e.op(f'add i64 {rank}, 1')}, {CLUSTER_RANK_SHIFT}")
     return e.op(f"and i64 {e.op(f'add i64 {shifted}, {offset}')}, {0xFFFFFFFF}")
 

@@ -1,4 +1,4 @@
-"""`cvt`: between all integer and floating types."""
+"""Translate `cvt` between all integer and floating types."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def convert(e: Emitter, i: Instruction) -> None:
 
 
 def convert_pair(e: Emitter, i: Instruction, wanted: str) -> None:
-    """``cvt.rn.f16x2.f32 d, a, b``: a is the high half."""
+    """Translate ``cvt.rn.f16x2.f32 d, a, b``: a is the high half."""
     if i.types()[-1] != "f32" or len(i.operands) != 3:
         raise UnsupportedPtxError("a packed conversion of these types", i)
     high, low = (_narrow(e, i, e.read(operand, "float"), SCALAR[wanted]) for operand in i.operands[1:3])
@@ -52,7 +52,7 @@ def float_to_float(e: Emitter, i: Instruction, wanted: str, given: str) -> None:
 
 
 def integer_to_float(e: Emitter, i: Instruction, wanted: str, given: str) -> None:
-    """Rounded to nearest even, or as the instruction says when a double holds the integer."""
+    """Convert with rounding to nearest even. Other modes apply if a double represents the integer exactly."""
     opcode = "sitofp" if given[0] == "s" else "uitofp"
     value, width = e.read(i.operands[1], llvm_type(given)), llvm_type(given)
     is_inexact = WIDTH_BITS[given] == 64 and (wanted in ("f16", "bf16") or i.has(*_DIRECTED))
@@ -72,7 +72,7 @@ def integer_to_float(e: Emitter, i: Instruction, wanted: str, given: str) -> Non
 
 
 def float_to_integer(e: Emitter, i: Instruction, wanted: str, given: str) -> None:
-    """Clamped to the range of the integer; NaN gives 0."""
+    """Convert with clamping to the integer's range; NaN gives 0."""
     number, suffix = compute_type(given), "f64" if given == "f64" else "f32"
     (value,) = read_floats(e, i.operands[1], given, ftz=i.has("ftz"))
     value = _to_integral(e, i, value, number)
@@ -118,7 +118,7 @@ def _to_f32(e: Emitter, i: Instruction, value: str, given: str) -> str:
 
 
 def _narrow(e: Emitter, i: Instruction, value: str, wanted: str) -> str:
-    """A float as the bits of f16 or bf16."""
+    """Return the f16 or bf16 bits of a float."""
     if i.has("relu"):
         value = relu(e, value)
     if i.has("satfinite", "rm", "rp", "rs"):
@@ -128,7 +128,7 @@ def _narrow(e: Emitter, i: Instruction, value: str, wanted: str) -> str:
 
 
 def _long_to_float(e: Emitter, i: Instruction, wanted: str, value: str, *, is_signed: bool) -> None:
-    """A 64-bit integer is the sum of two doubles: its halves. That sum is rounded once."""
+    """Convert a 64-bit integer as the sum of two doubles, one per half. The sum is rounded once."""
     low = e.op(f"uitofp i64 {e.op(f'and i64 {value}, 4294967295')} to double")
     high = e.op(f"{'ashr' if is_signed else 'lshr'} i64 {value}, 32")
     scaled = e.op(f"fmul double {e.op(f'sitofp i64 {high} to double')}, 0x41F0000000000000")
@@ -151,7 +151,7 @@ def _saturate(e: Emitter, i: Instruction, value: str, number: str) -> str:
 
 
 def _clamp(e: Emitter, value: str, given: str, wanted: str) -> str:
-    """The integer in 128 bits, inside the range of `wanted`."""
+    """Clamp the 128-bit integer to the range of `wanted`."""
     wide = e.op(f"{'sext' if given[0] == 's' else 'zext'} {llvm_type(given)} {value} to i128")
     n_bits = WIDTH_BITS[wanted]
     low, high = (-(1 << (n_bits - 1)), (1 << (n_bits - 1)) - 1) if wanted[0] == "s" else (0, (1 << n_bits) - 1)

@@ -1,4 +1,4 @@
-"""Instructions at which a thread waits for its warp or block, and those that end or report."""
+"""Translate instructions at which a thread waits for its warp or block, exits, or reports."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ALL_LANES = 0xFFFFFFFF
 
 
 def shuffle(e: Emitter, i: Instruction) -> None:
-    """``shfl.sync.mode.b32 d|p, a, b, c, mask``."""
+    """Translate ``shfl.sync.mode.b32 d|p, a, b, c, mask``."""
     target, a, b, c, mask = i.operands
     operation = next(_SHUFFLES[modifier] for modifier in i.modifiers if modifier in _SHUFFLES)
     values = {Thread.A: _wide(e, a), Thread.B: _wide(e, b), Thread.C: _wide(e, c)}
@@ -46,7 +46,7 @@ def shuffle(e: Emitter, i: Instruction) -> None:
 
 
 def vote(e: Emitter, i: Instruction) -> None:
-    """``vote.sync.mode d, p, mask``."""
+    """Translate ``vote.sync.mode d, p, mask``."""
     target, predicate, mask = i.operands
     operation = next(_VOTES[modifier] for modifier in i.modifiers if modifier in _VOTES)
     value = e.coerce(e.read(predicate, "i1"), "i1", "i64")
@@ -55,7 +55,7 @@ def vote(e: Emitter, i: Instruction) -> None:
 
 
 def match(e: Emitter, i: Instruction) -> None:
-    """``match.sync.any|all d|p, a, mask``."""
+    """Translate ``match.sync.any|all d|p, a, mask``."""
     target, a, mask = i.operands
     kind = i.types()[-1]
     operation = Operation.MATCH_ALL if i.has("all") else Operation.MATCH_ANY
@@ -68,13 +68,13 @@ def match(e: Emitter, i: Instruction) -> None:
 
 
 def active_mask(e: Emitter, i: Instruction) -> None:
-    """`activemask`: the lanes that wait at this very instruction once their warp can do nothing else."""
+    """Translate `activemask`: the lanes that wait at this instruction once no lane of their warp can proceed."""
     _ask(e, i, Operation.ACTIVE_MASK, str((1 << 40) + len(e.resume_labels)), {})
     _result(e, i.operands[0])
 
 
 def reduce(e: Emitter, i: Instruction) -> None:
-    """``redux.sync.op.type d, a, mask``."""
+    """Translate ``redux.sync.op.type d, a, mask``."""
     target, a, mask = i.operands
     kind = i.types()[-1]
     if kind not in ("u32", "s32", "b32"):
@@ -87,7 +87,7 @@ def reduce(e: Emitter, i: Instruction) -> None:
 
 
 def elect(e: Emitter, i: Instruction) -> None:
-    """``elect.sync d|p, mask``."""
+    """Translate ``elect.sync d|p, mask``."""
     target, mask = i.operands
     _ask(e, i, Operation.ELECT, _wide(e, mask), {})
     assert isinstance(target, Pair)
@@ -96,7 +96,7 @@ def elect(e: Emitter, i: Instruction) -> None:
 
 
 def barrier(e: Emitter, i: Instruction) -> None:
-    """`bar` and `barrier`: of the warp, of the cluster, of the block; with a count, arriving only, or reducing."""
+    """Translate `bar` and `barrier` of warp, cluster or block, including counted, arrive-only and reducing forms."""
     if i.has("warp"):
         _ask(e, i, Operation.WARP_SYNC, _wide(e, i.operands[0]), {})
     elif i.has("cluster"):
@@ -115,7 +115,7 @@ def trap(e: Emitter, i: Instruction) -> None:
 
 
 def call_runtime(e: Emitter, i: Instruction) -> None:
-    """`printf` prints nothing here; a failed assertion is a finding."""
+    """Translate runtime calls: `printf` prints nothing, and a failed assertion is a finding."""
     names = [operand.name for operand in i.operands if isinstance(operand, Symbol)]
     if "__assertfail" in names:
         e.raise_fault(i, FaultKind.ASSERT)
@@ -140,12 +140,12 @@ HANDLERS: dict[str, Handler] = {
 
 
 def _wide(e: Emitter, operand: Operand) -> str:
-    """A 32-bit operand as i64."""
+    """Return a 32-bit operand as i64."""
     return e.coerce(e.read(operand, "i32"), "i32", "i64")
 
 
 def _ask(e: Emitter, i: Instruction, operation: Operation, mask: str, values: dict[Thread, str]) -> None:
-    """Leave the request in the thread's record and yield."""
+    """Store the request in the thread's record and yield."""
     if not i.has("sync") and i.opcode in ("shfl", "vote", "match"):
         raise UnsupportedPtxError("a warp instruction without .sync", i)
     for place, value in values.items():
@@ -160,7 +160,7 @@ def _wait(e: Emitter, i: Instruction, operation: Operation, number: str, count: 
     e.store_thread_field(Thread.MASK, e.op(f"and i64 {number}, 15"))
     e.store_thread_field(Thread.A, count)
     e.store_thread_field(Thread.B, predicate)
-    # Where it is, for a barrier to which all lanes of a warp must come together; one more than the site.
+    # Site plus one, for a barrier at which all lanes of a warp must converge.
     is_aligned = i.opcode == "bar" or i.has("aligned")
     e.store_thread_field(Thread.C, str(e.site(Site(i)) + 1 if is_aligned else 0))
     e.yield_to_scheduler(i, e.live_after_current(), Status.BARRIER)

@@ -1,8 +1,8 @@
-"""Writes the LLVM IR of one kernel: a function that runs one thread from where it stopped to its next yield.
+"""Emit the LLVM IR of one kernel: a function that runs one thread from its resume point to its next yield.
 
-Every PTX register is an `alloca`, which LLVM turns into SSA values. What lives across a yield is kept in the thread's
-frame. Every access is checked inline against the limits of its window; what fails goes to the scheduler's slow check,
-which decides, traces and records.
+Every PTX register is an `alloca`, which LLVM promotes to SSA values. Registers live across a yield are saved in the
+thread's frame. Every access is checked inline against the limits of its window. A failed inline check calls the
+scheduler's slow path, which decides, traces and records.
 """
 
 from __future__ import annotations
@@ -71,17 +71,17 @@ LOCAL_ALIGN = 16
 INTEGER_BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "i128": 128}
 FLOATING = {"float": "i32", "double": "i64"}
 UNSET_FLOAT = "0x7FFC5A3960000000"
-"""A NaN of f64, and of f32."""
+"""NaN pattern of unset registers, representable in f64 and f32."""
 UNSET_PREDICATE = "%unset"
 UNSET_FACTOR = 0x9E3779B97F4A7C15F39CC0605CEDC835
-"""Odd, with bits all over, for registers of up to 128 bits."""
+"""Odd multiplier with bits spread over 128, for unset registers of up to 128 bits."""
 WAY_FACTOR = 0x9E3779B97F4A7C15
-"""Odd, with bits all over: 2^64 divided by the golden ratio."""
+"""Odd multiplier for the path hash: 2^64 divided by the golden ratio."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """One instruction that can fail."""
+    """Describe one instruction that can fault."""
 
     instruction: Instruction
     space: str = ""
@@ -92,9 +92,9 @@ class Site:
 
 @dataclass
 class EmittedKernel:
-    """The IR of a kernel and what is known of it. `parameters` are (offset, variable); `yields` has the instruction of
-    each resume point, None for a backward branch. `local` says where a thread's own variables lie, those of functions
-    that were inlined too; `n_local_stride` is from one thread's to the next one's."""
+    """Hold the IR of a kernel and its metadata. `parameters` are (offset, variable). `yields` has the instruction of
+    each resume point, None for a backward branch. `local` lays out a thread's own variables, including those of inlined
+    functions; `n_local_stride` is the distance in bytes between threads."""
 
     name: str
     text: str
@@ -110,14 +110,14 @@ class EmittedKernel:
     can_spin: bool
     uses_clusters: bool
     warp_functions: dict[str, str]
-    """By name, the IR of what warps of this kernel do together."""
+    """IR of the kernel's warp-collective functions, by name."""
 
 
 Handler = Callable[["Emitter", Instruction], None]
 
 
 def llvm_type(ptx_type: str) -> str:
-    """The LLVM type that holds a register of a PTX type. 16-bit floats are held as their bits."""
+    """Return the LLVM type that holds a register of a PTX type. 16-bit floats are held as their bits."""
     if ptx_type in ("f32", "f64"):
         return "float" if ptx_type == "f32" else "double"
     return f"i{WIDTH_BITS[ptx_type]}"
@@ -126,8 +126,8 @@ def llvm_type(ptx_type: str) -> str:
 def emit_kernel(
     kernel: Function, symbols: dict[str, int], shared_variables: Sequence[Variable], handlers: dict[str, Handler]
 ) -> EmittedKernel:
-    """The IR of `kernel`, whose calls are inlined. `symbols` are generic addresses of module variables;
-    `shared_variables` those declared outside of functions. Raises UnsupportedPtxError."""
+    """Return the IR of `kernel`, whose calls are inlined. `symbols` are generic addresses of module variables;
+    `shared_variables` are those declared outside of functions. Raises UnsupportedPtxError."""
     emitter = Emitter(kernel, symbols, shared_variables)
     for block in emitter.blocks:
         emitter.emit_block(block, handlers)
@@ -135,7 +135,7 @@ def emit_kernel(
 
 
 class Emitter(IrText):
-    """State of one kernel's translation, and the operations that instruction handlers are written in."""
+    """Hold the state of one kernel's translation, and the operations that instruction handlers use."""
 
     def __init__(self, kernel: Function, symbols: dict[str, int], shared_variables: Sequence[Variable]) -> None:
         super().__init__()
@@ -169,13 +169,14 @@ class Emitter(IrText):
         self.race_flags = race_flags(self.blocks)
         self.read_as_bits = registers_read_as_bits(self.blocks)
         self.maps_addresses = any(i.opcode == "mapa" for block in self.blocks for i in block.instructions)
-        """Whether an address of shared memory may be another block's."""
+        """Flag: a shared-memory address may belong to another block."""
         self.live: dict[int, frozenset[str]] = {}
 
     # operands
 
     def read(self, operand: Operand, wanted: str) -> str:
-        """The operand as a value of the LLVM type `wanted`; wider registers are truncated, narrower zero-extended."""
+        """Return the operand as a value of the LLVM type `wanted`.
+        Wider registers are truncated, narrower ones zero-extended."""
         match operand:
             case Immediate():
                 return self.literal(operand, wanted)
@@ -215,7 +216,7 @@ class Emitter(IrText):
         return ("true" if bits else "false") if wanted == "i1" else str(bits)
 
     def coerce(self, value: str, given: str, wanted: str, *, is_signed: bool = False) -> str:
-        """Reinterpret bits: floats and integers of one width are the same, integers are extended or truncated."""
+        """Reinterpret floats and integers of one width as each other; extend or truncate integers."""
         if given == wanted:
             return value
         if given in FLOATING:
@@ -228,7 +229,7 @@ class Emitter(IrText):
         return self.op(f"{'sext' if is_signed else 'zext'} {given} {value} to {wanted}")
 
     def address_of(self, symbol: Symbol) -> int:
-        """The address that `mov` gives for a variable: an offset for a local one, else a generic address."""
+        """Return a variable's address for `mov`: an offset for a local variable, otherwise generic."""
         for offsets, base in (
             (self.local.offsets, 0),
             (self.parameters.offsets, window_base(PARAM_WINDOW)),
@@ -239,7 +240,7 @@ class Emitter(IrText):
         raise UnsupportedPtxError(f"the address of '{symbol.name}'")
 
     def special(self, name: str) -> str:
-        """A special register as i32, or i64 when its name ends in 64."""
+        """Return a special register as i32, or as i64 when its name ends in 64."""
         return special_register(self, name)
 
     def launch_field(self, field_offset: int) -> str:
@@ -252,17 +253,17 @@ class Emitter(IrText):
         self.line(f"store i64 {value}, ptr {self.field('%thread', field_offset)}")
 
     def matrix_area(self, n_bytes: int) -> str:
-        """Where a thread leaves what it gives to its warp, and finds what it gets: at least so many bytes."""
+        """Return the area, of at least `n_bytes`, for the thread's operands and results of warp-collective steps."""
         self.n_matrix_bytes = max(self.n_matrix_bytes, n_bytes)
         return "%matrix"
 
     def copy_queue(self) -> str:
-        """The address of the thread's `CopyQueue`."""
+        """Return the address of the thread's `CopyQueue`."""
         self.has_copies = True
         return self.op("ptrtoint ptr %copies to i64")
 
     def store_queue(self) -> str:
-        """The address of the thread's `StoreQueue`."""
+        """Return the address of the thread's `StoreQueue`."""
         return self.op("ptrtoint ptr %stores to i64")
 
     # faults and yields
@@ -272,7 +273,7 @@ class Emitter(IrText):
         return len(self.sites) - 1
 
     def slow_check(self, function: str, info: int, address: str, is_fine: str) -> None:
-        """Branch on `is_fine`; otherwise ask `function`, and leave the kernel when it says that this is a fault."""
+        """Branch on `is_fine`. Otherwise call `function`, and leave the kernel when it reports a fault."""
         fine, slow = self.label(), self.label()
         self.line(f"br i1 {is_fine}, label %{fine}, label %{slow}, !prof !0")
         self.begin(slow)
@@ -282,7 +283,7 @@ class Emitter(IrText):
         self.begin(fine)
 
     def raise_fault(self, instruction: Instruction, kind: FaultKind) -> None:
-        """End the thread with a fault. What follows is unreachable."""
+        """End the thread with a fault. Later code is unreachable."""
         site = self.site(Site(instruction))
         self.op(f"call i64 @fault(i64 %context.i, i64 %thread.i, i64 {site}, i64 0, i64 {int(kind)}) cold")
         self.line("br label %fault")
@@ -299,14 +300,13 @@ class Emitter(IrText):
         self.begin(fine)
 
     def give_way(self, instruction: Instruction) -> None:
-        """Let others run before the instruction, which may be what ends its wait."""
+        """Yield before the instruction. Another thread may end its wait."""
         self.yield_to_scheduler(
             instruction, self.live_after_current() | frozenset(used(instruction)), Status.OUT_OF_FUEL
         )
 
     def give_way_if_interrupted(self, instruction: Instruction) -> None:
-        """Let others run before an access by which threads talk, in a run that interrupts them and has not done so
-        often enough."""
+        """Yield before a communicating access, in runs with interruptions and up to their limit."""
         live = self.live_after_current() | frozenset(used(instruction)) if self.can_be_torn else frozenset()
         is_possible = not self.batch.steps and all(self.storage.get(name) != "i128" for name in live)
         if not self.can_be_torn or not is_talk(instruction) or not is_possible:
@@ -322,7 +322,7 @@ class Emitter(IrText):
         self.begin(on)
 
     def yield_to_scheduler(self, instruction: Instruction | None, live: frozenset[str], status: Status) -> None:
-        """Save what lives on, return `status`, and go on here when resumed."""
+        """Save the live registers, return `status`, and continue here when resumed."""
         resume = self.label()
         self.resume_labels.append(resume)
         self.yields.append(instruction)
@@ -363,7 +363,7 @@ class Emitter(IrText):
         self.line(f"store {held} {value}, ptr {_slot_name(name)}")
 
     def live_after_current(self) -> frozenset[str]:
-        """The registers that something after the instruction being emitted may read."""
+        """Return the registers that are live after the current instruction."""
         return self.live[self.position]
 
     # blocks
@@ -384,17 +384,17 @@ class Emitter(IrText):
             except UnsupportedPtxError as error:
                 raise UnsupportedPtxError(error.reason, error.instruction or instruction) from None
             except (ValueError, KeyError, IndexError, AttributeError) as error:
-                # A form that the handler did not foresee: it cannot be run, and that is all there is to say.
+                # The handler raised on a form that it does not support, so report exactly that.
                 raise UnsupportedPtxError(f"this form ({error})", instruction) from None
         self.end_batch(block.live_out | ended_by(block))
         self.end_block(block)
 
     def keeps_live(self, block: Block) -> bool:
-        """Whether threads may give way within the block."""
+        """Check whether threads may yield within the block."""
         return self.waits_for_grid or self.can_be_torn or may_yield(block)
 
     def settle(self, instruction: Instruction) -> None:
-        """Before an instruction that is no step of the batch: let the warp do the steps, if it matters."""
+        """Complete the batch before an instruction that is not one of its steps, if the instruction depends on it."""
         if not self.batch.steps:
             return
         touched = {*used(instruction), *defined(instruction)}
@@ -402,7 +402,7 @@ class Emitter(IrText):
             self.end_batch(self.live[self.position] | touched)
 
     def end_batch(self, live: frozenset[str]) -> None:
-        """Wait for the warp to do the steps of the batch. `live` are the registers that are wanted then."""
+        """Wait for the warp to run the batch. `live` are the registers needed afterwards."""
         batch, self.batch = self.batch, WarpBatch()
         if not batch.steps:
             return
@@ -415,7 +415,7 @@ class Emitter(IrText):
             Thread.MATRIX_AREA: self.op(f"ptrtoint ptr {self.matrix_area(batch.n_bytes)} to i64"),
             Thread.WARP_FUNCTION: f'ptrtoint (ptr @"{functions[0].name}" to i64)',
             Thread.OPERATION: str(int(Operation.MATRIX)),
-            # Lanes at different instructions do not wait for the same thing.
+            # Lanes that wait at different instructions must not be matched with each other.
             Thread.MASK: str(ALL_LANES | (len(self.resume_labels) + 1) << WARP_SIZE),
         }
         for place, value in values.items():
@@ -458,7 +458,7 @@ class Emitter(IrText):
             self.line(f"br label %b{block.targets[0]}")
 
     def note_way(self, block: Block, chosen: str) -> None:
-        """Two threads that branched alike have the same number, others hardly ever."""
+        """Update the path hash: threads with the same branch history have equal hashes, others very rarely."""
         if self.notes_ways:
             branch = self.op(f"add i64 {chosen}, {(block.index + 1) << WARP_SIZE}")
             mixed = self.op(f"add i64 {self.thread_field(Thread.WAY)}, {branch}")
@@ -470,7 +470,8 @@ class Emitter(IrText):
         self.line(f"switch i32 {self.read(block.selector, 'i32')}, label %b{block.targets[-1]} [{cases}]")
 
     def check_fuel(self, block: Block) -> None:
-        """Before a backward branch. A kernel that cannot wait for others never comes back: its loop stays natural."""
+        """Check the fuel before a backward branch.
+        A kernel that cannot wait for others never resumes, so its loop keeps its natural form."""
         empty, fine = self.label(), self.label()
         spent = self.op(f"icmp slt i64 {self.op('load i64, ptr %fuel')}, 0")
         self.line(f"br i1 {spent}, label %{empty}, label %{fine}, !prof !1")
@@ -550,7 +551,7 @@ class Emitter(IrText):
         return [*lines, *resumed, *start]
 
     def cleared_copies(self) -> list[str]:
-        """A thread starts without copies."""
+        """Return the IR that resets the copy queues: a thread starts without copies."""
         copies = (CopyQueue.N_GROUPS, CopyQueue.HEAD, CopyQueue.TAIL) if self.has_copies else ()
         stores = (StoreQueue.N_GROUPS, StoreQueue.N_COPIES) if self.has_bulk_stores else ()
         heads = [*(("copies", int(at)) for at in copies), *(("stores", int(at)) for at in stores)]
@@ -569,13 +570,13 @@ class Emitter(IrText):
 
 
 def access_info(site: int, n_bytes: int, *, reads: bool, writes: bool, race_flags: int = 0) -> int:
-    """How an access describes itself to the slow check."""
+    """Return the `Info` word that describes an access to the slow path."""
     info = site | ((n_bytes.bit_length() - 1) << Info.LOG2_SHIFT) | race_flags
     return info | (int(Info.READS) if reads else 0) | (int(Info.WRITES) if writes else 0)
 
 
 def entry_offset(window: int) -> int:
-    """Byte offset of a window's entry in the address table."""
+    """Return the byte offset of a window's entry in the address table."""
     return window * ENTRY_BYTES
 
 
@@ -583,8 +584,8 @@ def entry_offset(window: int) -> int:
 
 
 def _unset(held: str, name: str) -> str:
-    """What a register holds before its first instruction: other bits in each, of a float always those of a NaN; a
-    predicate holds one truth in some threads and the other in others."""
+    """Return the initial value of a register: distinct bits per register, and a NaN for floats.
+    A predicate is true in some threads and false in others."""
     if held == "i1":
         return UNSET_PREDICATE if name.rpartition(".")[2] != CARRY else "0"
     if held in FLOATING:
@@ -593,5 +594,5 @@ def _unset(held: str, name: str) -> str:
 
 
 def _slot_name(name: str) -> str:
-    """The LLVM name of a register's `alloca`."""
+    """Return the LLVM name of a register's `alloca`."""
     return f'%"r.{name}"'

@@ -1,8 +1,8 @@
-"""Floating-point arithmetic, comparison and selection in f16, bf16, f32 and f64.
+"""Translate floating-point arithmetic, comparison and selection in f16, bf16, f32 and f64.
 
-16-bit arithmetic is done in f32 and rounded once more, which is exact for one operation (24 >= 2 * 11 + 2 bits); a
-fused multiply-add is first rounded to odd. Approximate functions are those of the C library, which are closer to the
-true value than the hardware's.
+16-bit arithmetic is computed in f32 and rounded once more, which is exact for one operation (24 >= 2 * 11 + 2 bits). A
+fused multiply-add is first rounded to odd. Approximate functions use the C library, which is more accurate than the
+hardware.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from kernel_lsp.ptx.text.syntax import (
 )
 
 SCALAR = {"f16": "f16", "f16x2": "f16", "bf16": "bf16", "bf16x2": "bf16", "f32": "f32", "f64": "f64"}
-"""The element type of each floating type."""
+"""Element type of each floating type."""
 _FROM_BITS = {"f16": "k.half_to_float", "bf16": "k.bfloat_to_float"}
 _TO_BITS = {"f16": "k.float_to_half", "bf16": "k.float_to_bfloat"}
 _DIRECTED = ("rz", "rm", "rp")
 _COARSE_BITS = 13
-"""Of an f32's 23 that `tanh.approx` does not get right: its relative error is up to 2^-11 (PTX ISA 9.0, `tanh`)."""
+"""Inaccurate low bits, of an f32's 23, of `tanh.approx`: its relative error is up to 2^-11 (PTX ISA 9.0, `tanh`)."""
 _TURNS_PER_RADIAN, _RADIANS_PER_TURN = 1 / math.tau, math.tau
 _FIXED_POINT, _SMALL_SINE = 2.0**21, 2.0**-8
-"""`sin.approx` and `cos.approx` are off by up to 2^-20.5 (PTX ISA 9.0, `sin`): to round to 2^-21 stays within that."""
+"""Scale of the fixed-point rounding of `sin.approx` and `cos.approx`. Their error is up to 2^-20.5 (PTX ISA 9.0,
+`sin`); rounding to 2^-21 stays within it."""
 _LIBRARY = {
     "ex2": "llvm.exp2.f32",
     "lg2": "llvm.log2.f32",
@@ -45,12 +46,12 @@ _INTEGER_COMPARE = {"eq": "eq", "ne": "ne", "lo": "ult", "ls": "ule", "hi": "ugt
 
 
 def compute_type(kind: str) -> str:
-    """The LLVM type that arithmetic on a PTX type is done in."""
+    """Return the LLVM type in which arithmetic on a PTX type is done."""
     return "double" if kind == "f64" else "float"
 
 
 def read_floats(e: Emitter, operand: Operand, kind: str, *, ftz: bool = False) -> list[str]:
-    """The elements of an operand of type `kind`, in its compute type."""
+    """Return the elements of an operand of type `kind`, in its compute type."""
     element = SCALAR[kind]
     if element in ("f32", "f64"):
         value = e.read(operand, llvm_type(element))
@@ -61,8 +62,8 @@ def read_floats(e: Emitter, operand: Operand, kind: str, *, ftz: bool = False) -
 
 
 def write_floats(e: Emitter, operand: Operand, values: list[str], i: Instruction, kind: str) -> None:
-    """Round the elements to `kind`, apply `.sat`, `.relu` and `.ftz` of `i`, and store them. A NaN has the bits that a
-    GPU's arithmetic gives it, where they show."""
+    """Round the elements to `kind`, apply `.sat`, `.relu` and `.ftz` of `i`, and store them. Where the bits of a NaN
+    are observable, it gets the pattern of a GPU's arithmetic."""
     element, number = SCALAR[kind], compute_type(kind)
     if i.has("sat"):
         suffix = "f64" if number == "double" else "f32"
@@ -81,18 +82,18 @@ def write_floats(e: Emitter, operand: Operand, values: list[str], i: Instruction
 
 
 def join(e: Emitter, low: str, high: str) -> str:
-    """Two 16-bit values as one of 32 bits."""
+    """Pack two 16-bit values into one of 32 bits."""
     shifted = e.op(f"shl i32 {e.coerce(high, 'i16', 'i32')}, 16")
     return e.op(f"or i32 {shifted}, {e.coerce(low, 'i16', 'i32')}")
 
 
 def relu(e: Emitter, value: str) -> str:
-    """max(value, 0), NaN stays."""
+    """Return max(value, 0), preserving NaN."""
     return e.call("float", "llvm.maximum.f32", f"float {value}", "float 0.0")
 
 
 def binary(e: Emitter, i: Instruction) -> None:
-    """`add`, `sub`, `mul`."""
+    """Translate `add`, `sub` and `mul`."""
     kind = i.types()[-1]
     left, right = (read_floats(e, operand, kind, ftz=i.has("ftz")) for operand in i.operands[1:3])
     if i.has(*_DIRECTED):
@@ -104,7 +105,7 @@ def binary(e: Emitter, i: Instruction) -> None:
 
 
 def fused_multiply_add(e: Emitter, i: Instruction) -> None:
-    """`fma`, and `mad` of floats, which is the same."""
+    """Translate `fma`, and the equivalent `mad` of floats."""
     kind = i.types()[-1]
     columns = [read_floats(e, operand, kind, ftz=i.has("ftz")) for operand in i.operands[1:4]]
     values = [_fma(e, i, kind, operands) for operands in zip(*columns, strict=True)]
@@ -112,7 +113,7 @@ def fused_multiply_add(e: Emitter, i: Instruction) -> None:
 
 
 def divide(e: Emitter, i: Instruction) -> None:
-    """`div`; `.approx` and `.full` divide correctly rounded."""
+    """Translate `div`; `.approx` and `.full` are correctly rounded."""
     kind = i.types()[-1]
     (a,), (b,) = (read_floats(e, operand, kind, ftz=i.has("ftz")) for operand in i.operands[1:3])
     value = directed(e, i, "div", (a, b), kind) if i.has(*_DIRECTED) else e.op(f"fdiv {compute_type(kind)} {a}, {b}")
@@ -130,7 +131,7 @@ def reciprocal(e: Emitter, i: Instruction) -> None:
 
 
 def square_root(e: Emitter, i: Instruction) -> None:
-    """`sqrt` and `rsqrt`. The reciprocal is rounded once, from double."""
+    """Translate `sqrt` and `rsqrt`. The reciprocal is rounded once, from double."""
     kind = i.types()[-1]
     number, suffix = compute_type(kind), "f64" if kind == "f64" else "f32"
     (a,) = read_floats(e, i.operands[1], kind, ftz=i.has("ftz"))
@@ -144,7 +145,8 @@ def square_root(e: Emitter, i: Instruction) -> None:
 
 
 def library_function(e: Emitter, i: Instruction) -> None:
-    """`ex2`, `lg2`, `sin`, `cos`, `tanh`. The last three are as coarse as a GPU's: what relies on them must show it."""
+    """Translate `ex2`, `lg2`, `sin`, `cos` and `tanh`. The last three are as inaccurate as on a GPU, so that code which
+    depends on their accuracy fails the checks."""
     kind = i.types()[-1]
     values = read_floats(e, i.operands[1], kind, ftz=i.has("ftz"))
     if i.opcode in ("sin", "cos"):
@@ -158,14 +160,15 @@ def library_function(e: Emitter, i: Instruction) -> None:
 
 
 def _reduced_angle(e: Emitter, radians: str) -> str:
-    """Within half a turn of zero, by way of an f32's turns as a GPU does it: an angle of many has few bits left."""
+    """Reduce an angle to half a turn around zero, in f32 turns as on a GPU. Large angles lose most of their bits."""
     turns = e.op(f"fmul float {radians}, {_float_constant(_TURNS_PER_RADIAN)}")
     part = e.op(f"fsub float {turns}, {e.call('float', 'llvm.roundeven.f32', f'float {turns}')}")
     return e.op(f"fmul float {part}, {_float_constant(_RADIANS_PER_TURN)}")
 
 
 def _in_fixed_point(e: Emitter, value: str) -> str:
-    """With no more places than a GPU gets right, unless it is small: what becomes of those is not said. NaN stays."""
+    """Round to the fixed-point precision of a GPU.
+    Small values, for which none is specified, and NaN stay unchanged."""
     scaled = e.op(f"fmul float {value}, {_float_constant(_FIXED_POINT)}")
     whole = e.call("float", "llvm.roundeven.f32", f"float {scaled}")
     fixed = e.op(f"fmul float {whole}, {_float_constant(1 / _FIXED_POINT)}")
@@ -176,13 +179,13 @@ def _in_fixed_point(e: Emitter, value: str) -> str:
 
 
 def _float_constant(value: float) -> str:
-    """As LLVM writes it: the bits of the f64 that equals the f32."""
+    """Return the LLVM constant: the bits of the f64 that equals the f32."""
     (nearest,) = struct.unpack("<f", struct.pack("<f", value))
     return f"0x{struct.unpack('<Q', struct.pack('<d', nearest))[0]:016X}"
 
 
 def _with_eleven_bits(e: Emitter, value: str) -> str:
-    """A float rounded to so many; NaN stays what it is."""
+    """Round a float to eleven bits; NaN is preserved."""
     bits = e.op(f"bitcast float {value} to i32")
     raised = e.op(f"add i32 {bits}, {1 << (_COARSE_BITS - 1)}")
     coarse = e.op(f"bitcast i32 {e.op(f'and i32 {raised}, {-(1 << _COARSE_BITS)}')} to float")
@@ -190,7 +193,7 @@ def _with_eleven_bits(e: Emitter, value: str) -> str:
 
 
 def sign_change(e: Emitter, i: Instruction) -> None:
-    """`neg` and `abs`, on the bits, so that NaN keeps its payload."""
+    """Translate `neg` and `abs` on the bits, so that NaN keeps its payload."""
     kind = i.types()[-1]
     if i.has("ftz") and kind == "f32":
         (value,) = read_floats(e, i.operands[1], kind, ftz=True)
@@ -207,7 +210,7 @@ def sign_change(e: Emitter, i: Instruction) -> None:
 
 
 def minimum_or_maximum(e: Emitter, i: Instruction) -> None:
-    """`min` and `max` with two or three inputs. Without `.NaN` a NaN loses against a number."""
+    """Translate `min` and `max` with two or three inputs. Without `.NaN`, a number takes precedence over NaN."""
     kind = i.types()[-1]
     columns = [read_floats(e, operand, kind, ftz=i.has("ftz")) for operand in i.operands[1:]]
     if i.has("xorsign"):
@@ -227,7 +230,7 @@ def minimum_or_maximum(e: Emitter, i: Instruction) -> None:
 
 
 def copy_sign(e: Emitter, i: Instruction) -> None:
-    """`copysign d, a, b`: the magnitude of b with the sign of a."""
+    """Translate `copysign d, a, b`: the magnitude of b with the sign of a."""
     kind = i.types()[-1]
     number = llvm_type(kind)
     sign, magnitude = e.read(i.operands[1], number), e.read(i.operands[2], number)
@@ -236,7 +239,7 @@ def copy_sign(e: Emitter, i: Instruction) -> None:
 
 
 def test_property(e: Emitter, i: Instruction) -> None:
-    """`testp`, by the LLVM class mask of each property."""
+    """Translate `testp` with the LLVM class mask of each property."""
     kind = i.types()[-1]
     number = llvm_type(kind)
     masks = {"finite": 504, "infinite": 516, "number": 1020, "notanumber": 3, "normal": 264, "subnormal": 144}
@@ -246,7 +249,7 @@ def test_property(e: Emitter, i: Instruction) -> None:
 
 
 def set_predicate(e: Emitter, i: Instruction) -> None:
-    """`setp`: one or two predicates, combined with a third when the instruction says how."""
+    """Translate `setp`: one or two predicates, optionally combined with a third."""
     kind = i.types()[-1]
     target = i.operands[0]
     results = compare(e, i, kind)
@@ -262,7 +265,7 @@ def set_predicate(e: Emitter, i: Instruction) -> None:
 
 
 def set_value(e: Emitter, i: Instruction) -> None:
-    """`set`: all ones or 1.0 where the comparison holds."""
+    """Translate `set`: all ones or 1.0 where the comparison holds."""
     wanted, kind = i.types()[0], i.types()[-1]
     results = [combine(e, i, result) for result in compare(e, i, kind)]
     if wanted in ("u32", "s32"):
@@ -275,7 +278,7 @@ def set_value(e: Emitter, i: Instruction) -> None:
 
 
 def compare(e: Emitter, i: Instruction, kind: str) -> list[str]:
-    """One i1 per element: ``a op b``."""
+    """Return one i1 per element: ``a op b``."""
     name = i.modifiers[0]
     a, b = i.operands[1], i.operands[2]
     if kind in SCALAR:
@@ -289,7 +292,7 @@ def compare(e: Emitter, i: Instruction, kind: str) -> list[str]:
 
 
 def combine(e: Emitter, i: Instruction, result: str) -> str:
-    """``result boolop c`` for the forms that have a fourth operand."""
+    """Return ``result boolop c`` for the forms that have a fourth operand."""
     if len(i.operands) < 4:
         return result
     third = i.operands[3]
@@ -299,7 +302,7 @@ def combine(e: Emitter, i: Instruction, result: str) -> str:
 
 
 def select(e: Emitter, i: Instruction) -> None:
-    """`selp d, a, b, p`."""
+    """Translate `selp d, a, b, p`."""
     target, a, b, condition = i.operands
     width = llvm_type(i.types()[-1])
     chosen = e.op(f"select i1 {e.read(condition, 'i1')}, {width} {e.read(a, width)}, {width} {e.read(b, width)}")
@@ -307,7 +310,7 @@ def select(e: Emitter, i: Instruction) -> None:
 
 
 def select_by_sign(e: Emitter, i: Instruction) -> None:
-    """`slct d, a, b, c`: a where c >= 0."""
+    """Translate `slct d, a, b, c`: a where c >= 0."""
     target, a, b, c = i.operands
     width, kind = llvm_type(i.types()[0]), i.types()[1]
     if kind == "f32":
@@ -319,7 +322,7 @@ def select_by_sign(e: Emitter, i: Instruction) -> None:
 
 
 def either(integer: Handler, floating: Handler) -> Handler:
-    """A handler that looks at the type."""
+    """Return a handler that dispatches on the type."""
 
     def handle(e: Emitter, i: Instruction) -> None:
         if i.has("u16x2", "s16x2"):
@@ -381,7 +384,7 @@ def _directed_binary(e: Emitter, i: Instruction, a: str, b: str, kind: str) -> s
 
 
 def directed(e: Emitter, i: Instruction, name: str, operands: Sequence[str], kind: str) -> str:
-    """An operation rounded as `.rz`, `.rm` or `.rp` says, from its nearest result and the sign of the error."""
+    """Round an operation by `.rz`, `.rm` or `.rp`, from its nearest result and the sign of the error."""
     if kind not in ("f32", "f64"):
         raise UnsupportedPtxError(f"directed rounding in {kind}", i)
     number = compute_type(kind)

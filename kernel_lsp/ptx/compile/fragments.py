@@ -1,9 +1,9 @@
-"""Which lane of a warp holds which elements of a matrix: the fragments of `mma` and `wmma`.
+"""Map the elements of a matrix to the lanes of a warp: the fragments of `mma` and `wmma`.
 
-A matrix is held along an outer and an inner direction. Lane l holds, of every 8 rows of the outer direction, the one
-with number l / 4, and in it `group` neighbours in each run of 4 * `group`, those at l % 4. That one rule gives all
-layouts of `mma.sync` with 8 or 16 rows (PTX ISA, "Matrix Fragments for mma"). The layout of `wmma` fragments is not
-for programs to know, so they follow the same rule; where a matrix is stored as it is held, a group is one access.
+A matrix is held along an outer and an inner direction. Of every 8 rows of the outer direction, lane l holds row l / 4.
+In that row, it holds `group` neighbours in each run of 4 * `group`, those at l % 4. This rule gives all layouts of
+`mma.sync` with 8 or 16 rows (PTX ISA, "Matrix Fragments for mma"). The layout of `wmma` fragments is unspecified, so
+they follow the same rule. Where memory has the same direction, a group is one access.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from kernel_lsp.ptx.run.layout import WARP_SIZE
 from kernel_lsp.ptx.text.syntax import WIDTH_BITS
 
 Role = Literal["a", "b", "c"]
-"""Left factor, right factor, and what they are added to, or the result."""
+"""Role of a matrix: left factor, right factor, or accumulator and result."""
 REGISTER_BITS = 32
 OUTER_PERIOD = 8
 LANES_PER_ROW = 4
 ACCUMULATOR_GROUP = 2
-"""Neighbours of an accumulator that one lane holds, in every type."""
+"""Adjacent accumulator elements per lane, for every type."""
 _SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)$")
 
 
 @dataclass(frozen=True)
 class Shape:
-    """``m16n8k16``: an m x k matrix times a k x n matrix."""
+    """Shape of a product. ``m16n8k16``: an m x k matrix times a k x n matrix."""
 
     m: int
     n: int
@@ -39,8 +39,8 @@ class Shape:
 
 @dataclass(frozen=True)
 class Fragment:
-    """A warp's share of a `n_rows` x `n_columns` matrix of elements of PTX type `kind`. `outer_is_row` says that rows
-    are the outer direction."""
+    """Describe a warp's fragment of a `n_rows` x `n_columns` matrix of elements of PTX type `kind`.
+    `outer_is_row`: rows are the outer direction."""
 
     kind: str
     n_rows: int
@@ -54,7 +54,7 @@ class Fragment:
 
     @property
     def n_elements(self) -> int:
-        """Of one lane."""
+        """Return the number of elements of one lane."""
         return self.n_rows * self.n_columns // WARP_SIZE
 
     @property
@@ -67,12 +67,12 @@ class Fragment:
 
     @property
     def n_registers(self) -> int:
-        """That differ; some instructions have more, which repeat these."""
+        """Return the number of distinct registers. Some instructions have more, which repeat these."""
         return self.n_elements // self.per_register
 
     @property
     def n_bytes(self) -> int:
-        """Of one lane."""
+        """Return the bytes of one lane."""
         return self.n_elements * self.element_bits // 8
 
     @property
@@ -80,15 +80,15 @@ class Fragment:
         return self.n_rows if self.outer_is_row else self.n_columns
 
     def start(self, element: int) -> tuple[int, int]:
-        """Outer and inner index of a lane's element, but for what depends on the lane: `lane / 4` outwards and
-        `group * (lane % 4)` inwards."""
+        """Return the lane-independent part of an element's outer and inner index. The lane adds `lane / 4` to the outer
+        and `group * (lane % 4)` to the inner index."""
         index, within = divmod(element, self.group)
         n_across = self.n_outer // OUTER_PERIOD
         return OUTER_PERIOD * (index % n_across), LANES_PER_ROW * self.group * (index // n_across) + within
 
 
 def parse_shape(modifiers: tuple[str, ...]) -> Shape:
-    """The shape that an instruction names. Raises ValueError when it names none."""
+    """Return the shape that an instruction names. Raises ValueError when it names none."""
     for modifier in modifiers:
         if found := _SHAPE.match(modifier):
             return Shape(*map(int, found.groups()))
@@ -96,11 +96,11 @@ def parse_shape(modifiers: tuple[str, ...]) -> Shape:
 
 
 def fragment(role: Role, shape: Shape, kind: str, layout: str) -> Fragment:
-    """The fragment of a matrix in an instruction with that shape. `layout` is ``row`` or ``col`` of a and b; c is held
-    in one way. Raises ValueError for a matrix that the rule does not fit."""
+    """Return the fragment of a matrix in an instruction of that shape. `layout` is ``row`` or ``col`` for a and b; c
+    has a single layout. Raises ValueError for a matrix that the rule does not fit."""
     n_rows, n_columns = shape.rows_and_columns(role)
     group = ACCUMULATOR_GROUP if role == "c" else max(1, REGISTER_BITS // WIDTH_BITS[kind])
-    # The direction in which memory is contiguous should be the inner one, but a narrow matrix is only held across.
+    # The contiguous direction of memory should be the inner one, but a narrow matrix fits only across.
     wanted = role == "c" or layout == "row"
     for outer_is_row in (wanted, not wanted):
         n_outer, n_inner = (n_rows, n_columns) if outer_is_row else (n_columns, n_rows)

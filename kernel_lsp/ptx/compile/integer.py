@@ -1,4 +1,4 @@
-"""Integer, bit and move instructions."""
+"""Translate integer, bit and move instructions."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from kernel_lsp.ptx.text.syntax import (
 
 
 def is_integer(instruction: Instruction) -> bool:
-    """Whether the (last) type of the instruction is an integer or bit type."""
+    """Check whether the (last) type of the instruction is an integer or bit type."""
     kinds = instruction.types()
     return bool(kinds) and kinds[-1][0] in "busp" and kinds[-1] not in ("bf16", "bf16x2")
 
 
 def move(e: Emitter, i: Instruction) -> None:
-    """`mov`, which also packs and unpacks vectors."""
+    """Translate `mov`, which also packs and unpacks vectors."""
     kind = llvm_type(i.types()[-1])
     target, source = i.operands
     if isinstance(target, Vector):
@@ -48,7 +48,7 @@ def unpack(e: Emitter, target: Vector, value: str, n_bits: int) -> None:
 
 
 def pack(e: Emitter, source: Vector, n_bits: int) -> str:
-    """The elements of `source` as one integer, first element lowest."""
+    """Return the elements of `source` as one integer, first element lowest."""
     width = n_bits // len(source.elements)
     total = "0"
     for index, element in enumerate(source.elements):
@@ -59,7 +59,7 @@ def pack(e: Emitter, source: Vector, n_bits: int) -> str:
 
 
 def address_conversion(e: Emitter, i: Instruction) -> None:
-    """`cvta`: only shared and local memory have addresses of their own."""
+    """Translate `cvta`: only shared and local memory have address spaces distinct from generic addresses."""
     target, source = i.operands
     width = llvm_type(i.types()[-1])
     base = _window_of(i)
@@ -74,7 +74,7 @@ def address_conversion(e: Emitter, i: Instruction) -> None:
 
 
 def is_space(e: Emitter, i: Instruction) -> None:
-    """`isspacep`: which window the address is in."""
+    """Translate `isspacep`: test the window of an address."""
     target, source = i.operands
     window = e.op(f"lshr i64 {e.read(source, 'i64')}, 40")
     if i.has("shared", "shared__cta", "shared__cluster"):
@@ -88,7 +88,7 @@ def is_space(e: Emitter, i: Instruction) -> None:
 
 
 def add_or_subtract(e: Emitter, i: Instruction) -> None:
-    """`add` and `sub` of integers, with `.sat` and `.cc`."""
+    """Translate `add` and `sub` of integers, with `.sat` and `.cc`."""
     kind, name = i.types()[-1], i.opcode
     target, a, b = i.operands
     width = llvm_type(kind)
@@ -102,7 +102,7 @@ def add_or_subtract(e: Emitter, i: Instruction) -> None:
 
 
 def add_with_carry(e: Emitter, i: Instruction) -> None:
-    """`addc` and `subc`: the carry comes in, and goes out with `.cc`."""
+    """Translate `addc` and `subc`: the carry comes in, and goes out with `.cc`."""
     name = i.opcode[:3]
     width = llvm_type(i.types()[-1])
     target, a, b = i.operands
@@ -110,7 +110,7 @@ def add_with_carry(e: Emitter, i: Instruction) -> None:
 
 
 def carry_chain(e: Emitter, name: str, width: str, operands: tuple[str, str], *, sets_carry: bool) -> str:
-    """``a ± b ± carry``."""
+    """Compute ``a ± b ± carry``."""
     wide = f"i{INTEGER_BITS[width] + 1}"
     carry = e.op(f"zext i1 {e.read(Register(CARRY), 'i1')} to {wide}")
     left, right = (e.op(f"zext {width} {value} to {wide}") for value in operands)
@@ -122,14 +122,14 @@ def carry_chain(e: Emitter, name: str, width: str, operands: tuple[str, str], *,
 
 
 def multiply(e: Emitter, i: Instruction) -> None:
-    """`mul.lo`, `mul.hi`, `mul.wide`."""
+    """Translate `mul.lo`, `mul.hi` and `mul.wide`."""
     target, a, b = i.operands
     value, width = product(e, i, a, b)
     e.write(target, value, width)
 
 
 def product(e: Emitter, i: Instruction, a: Operand, b: Operand) -> tuple[str, str]:
-    """The product that `.lo`, `.hi` or `.wide` asks for, and its LLVM type."""
+    """Return the product for `.lo`, `.hi` or `.wide`, and its LLVM type."""
     kind = i.types()[-1]
     width, n_bits = llvm_type(kind), WIDTH_BITS[kind]
     left, right = e.read(a, width), e.read(b, width)
@@ -144,7 +144,7 @@ def product(e: Emitter, i: Instruction, a: Operand, b: Operand) -> tuple[str, st
 
 
 def multiply_add(e: Emitter, i: Instruction) -> None:
-    """`mad` and `madc`."""
+    """Translate `mad` and `madc`."""
     target, a, b, c = i.operands
     value, width = product(e, i, a, b)
     addend = e.read(c, width)
@@ -160,7 +160,7 @@ def multiply_add(e: Emitter, i: Instruction) -> None:
 
 
 def divide_or_remainder(e: Emitter, i: Instruction) -> None:
-    """`div` and `rem` of integers. By zero they give all ones and the dividend, as the hardware does."""
+    """Translate `div` and `rem` of integers. Division by zero gives all ones and the dividend, as on the hardware."""
     target, a, b = i.operands
     kind = i.types()[-1]
     width = llvm_type(kind)
@@ -188,7 +188,7 @@ def minimum_or_maximum(e: Emitter, i: Instruction) -> None:
 
 
 def packed(e: Emitter, i: Instruction) -> None:
-    """`add`, `sub`, `min`, `max` of two 16-bit integers in a register each."""
+    """Translate `add`, `sub`, `min` and `max` of packed pairs of 16-bit integers."""
     target, *sources = i.operands
     pairs = [_halves(e, e.read(source, "i32")) for source in sources]
     results = []
@@ -202,14 +202,14 @@ def packed(e: Emitter, i: Instruction) -> None:
 
 
 def logic(e: Emitter, i: Instruction) -> None:
-    """`and`, `or`, `xor`."""
+    """Translate `and`, `or` and `xor`."""
     width = llvm_type(i.types()[-1])
     target, a, b = i.operands
     e.write(target, e.op(f"{i.opcode} {width} {e.read(a, width)}, {e.read(b, width)}"), width)
 
 
 def logical_not(e: Emitter, i: Instruction) -> None:
-    """`not`, and `cnot`, which is C's ``!``."""
+    """Translate `not`, and `cnot`, which is C's ``!``."""
     width = llvm_type(i.types()[-1])
     value = e.read(i.operands[1], width)
     if i.opcode == "not":
@@ -219,7 +219,7 @@ def logical_not(e: Emitter, i: Instruction) -> None:
 
 
 def shift(e: Emitter, i: Instruction) -> None:
-    """`shl` and `shr`, which clamp the amount."""
+    """Translate `shl` and `shr`, which clamp the shift amount."""
     kind = i.types()[-1]
     width = llvm_type(kind)
     target, a, amount = i.operands
@@ -229,7 +229,7 @@ def shift(e: Emitter, i: Instruction) -> None:
 
 
 def funnel_shift(e: Emitter, i: Instruction) -> None:
-    """`shf`: {b, a} shifted, the high half for `.l` and the low half for `.r`."""
+    """Translate `shf`: {b, a} shifted, the high half for `.l` and the low half for `.r`."""
     target, a, b, c = i.operands
     amount = e.read(c, "i32")
     low, high = e.read(a, "i32"), e.read(b, "i32")
@@ -248,7 +248,7 @@ def funnel_shift(e: Emitter, i: Instruction) -> None:
 
 
 def lookup_logic(e: Emitter, i: Instruction) -> None:
-    """`lop3`: the table says for which inputs a bit is set."""
+    """Translate `lop3`, a bitwise function of three inputs given by its truth table."""
     target, a, b, c, table = i.operands[:5]
     if i.has("and", "or"):
         raise UnsupportedPtxError("lop3 with a predicate", i)
@@ -282,7 +282,7 @@ def insert_bits(e: Emitter, i: Instruction) -> None:
 
 
 def make_mask(e: Emitter, i: Instruction) -> None:
-    """``bmsk.mode.b32 d, a, b``: `b` bits from bit `a` on. Numbers past 31 mean all the rest, or wrap."""
+    """Translate ``bmsk.mode.b32 d, a, b``: `b` bits starting at bit `a`. Numbers past 31 clamp or wrap."""
     target, *fields = i.operands
     wide = [e.coerce(e.read(field, "i32"), "i32", "i64") for field in fields]
     if i.has("wrap"):
@@ -294,7 +294,7 @@ def make_mask(e: Emitter, i: Instruction) -> None:
 
 
 def find_first_bit(e: Emitter, i: Instruction) -> None:
-    """`bfind`: position of the highest bit that differs from the sign (or from 0); all ones when there is none."""
+    """Translate `bfind`: position of the highest bit that differs from the sign (or from 0), else all ones."""
     kind = i.types()[-1]
     width, n_bits = llvm_type(kind), WIDTH_BITS[kind]
     value = e.read(i.operands[1], width)
@@ -308,7 +308,7 @@ def find_first_bit(e: Emitter, i: Instruction) -> None:
 
 
 def count_bits(e: Emitter, i: Instruction) -> None:
-    """`popc` and `clz`."""
+    """Translate `popc` and `clz`."""
     width = llvm_type(i.types()[-1])
     arguments = [f"{width} {e.read(i.operands[1], width)}"]
     name = "ctpop"
@@ -331,7 +331,7 @@ def permute_bytes(e: Emitter, i: Instruction) -> None:
 
 
 def dot_product(e: Emitter, i: Instruction) -> None:
-    """`dp4a`: four products of bytes plus c. `dp2a`: two products of 16-bit by 8-bit."""
+    """Translate `dp4a`, four products of bytes plus c, and `dp2a`, two products of 16-bit by 8-bit."""
     target, a, b, c = i.operands
     kinds = i.types()
     total = e.read(c, "i32")
@@ -345,7 +345,7 @@ def dot_product(e: Emitter, i: Instruction) -> None:
 
 
 def sum_of_differences(e: Emitter, i: Instruction) -> None:
-    """`sad`: |a - b| + c."""
+    """Translate `sad`: |a - b| + c."""
     kind = i.types()[-1]
     width = llvm_type(kind)
     target, a, b, c = i.operands
@@ -396,7 +396,7 @@ INTEGER_FORMS: dict[str, Handler] = {
     "min": minimum_or_maximum,
     "max": minimum_or_maximum,
 }
-"""Opcodes that floats have too."""
+"""Integer handlers of the opcodes that floats share."""
 
 
 # --- below
@@ -422,7 +422,7 @@ def _halves(e: Emitter, value: str) -> tuple[str, str]:
 
 
 def _bit_field(e: Emitter, operand: Operand) -> str:
-    """A position or length: the low eight bits."""
+    """Return a bit position or length: the low eight bits."""
     value = e.read(operand, "i32")
     return f"i32 {e.op(f'and i32 {value}, 255')}"
 

@@ -1,4 +1,4 @@
-"""Lines of LLVM IR as they are written: names, labels, operations and counted loops."""
+"""Build LLVM IR text: names, labels, operations and counted loops."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 
 class IrText:
-    """Collects lines; each value and each label has a name of its own."""
+    """Collect lines of IR, with a unique name for each value and each label."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -38,12 +38,12 @@ class IrText:
         return self.op(f"call {llvm_result} @{function}({', '.join(arguments)})")
 
     def field(self, base: str, offset: int | str) -> str:
-        """The pointer so many bytes after `base`."""
+        """Return the pointer that many bytes after `base`."""
         return self.op(f"getelementptr i8, ptr {base}, i64 {offset}")
 
     @contextmanager
     def loop(self, count: int) -> Iterator[str]:
-        """A loop whose body is written inside the `with`; gives the name of its i64 counter, from 0."""
+        """Emit a loop around the body of the `with`. Gives the name of its i64 counter, from 0."""
         before, head, end = self.label(), self.label(), self.label()
         counter, following = self.name(), self.name()
         latch = self.label()

@@ -1,4 +1,4 @@
-"""From PTX text to machine code: parse, inline, emit LLVM IR, optimise, compile with LLVM's JIT."""
+"""Compile PTX text to machine code: parse, inline, emit LLVM IR, optimise, run LLVM's JIT."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ HANDLERS = {
     **warpgroups.HANDLERS,
     **clusters.HANDLERS,
 }
-"""What translates each opcode."""
+"""Instruction handlers by opcode."""
 NATIVE_FUNCTIONS = (
     *scheduler.FUNCTIONS,
     *warp_operations.FUNCTIONS,
@@ -90,7 +90,7 @@ NATIVE_FUNCTIONS = (
     *bulk_arrivals.FUNCTIONS,
     *bulk_stores.FUNCTIONS,
 )
-"""What every run needs to be fast."""
+"""Native functions on the hot path of every run."""
 RARE_FUNCTIONS = (
     *access_faults.FUNCTIONS,
     *races.FUNCTIONS,
@@ -98,12 +98,13 @@ RARE_FUNCTIONS = (
     *race_signals.FUNCTIONS,
     *race_clusters.FUNCTIONS,
 )
-"""What only small runs need, as much again: it is compiled in a quarter of the time, and takes half as long again."""
+"""Native functions that only small runs call, about the same amount of code.
+They compile in a quarter of the time and run half as long again."""
 LIBM_FUNCTIONS = (
     *("exp2f", "log2f", "sinf", "cosf", "tanhf", "fma", "fmaf"),
     *("floor", "floorf", "ceil", "ceilf", "trunc", "truncf", "roundeven", "roundevenf"),
 )
-"""What LLVM may call for operations that the CPU lacks."""
+"""C library functions that LLVM may call for operations that the CPU lacks."""
 SLOW_CHECKS = ("check", "check_shared", "check_shared_written", "check_cluster_step")
 CALLED_BY_KERNELS = {
     **barrier_objects.CALLED_BY_KERNELS,
@@ -121,7 +122,8 @@ KERNEL_PASSES = (
     "dead_store_elimination",
     "simplify_cfg",
 )
-"""LLVM's own levels 1 and 2 take three to eight times as long as these passes, for code that is not faster here."""
+"""LLVM passes for kernels.
+LLVM's own levels 1 and 2 take three to eight times as long, for code that is not faster here."""
 CODE_GENERATION_LEVEL = 1
 RARE_GENERATION_LEVEL = 0
 _NAME = re.compile(r"[\w$]+")
@@ -134,7 +136,7 @@ attributes #1 = { nounwind }
 
 @dataclass(frozen=True)
 class CompiledKernel:
-    """A kernel ready to run at `address`."""
+    """Hold the machine code of a kernel, at `address`."""
 
     emitted: EmittedKernel
     address: int
@@ -142,7 +144,7 @@ class CompiledKernel:
 
 @dataclass(frozen=True)
 class LoadedModule:
-    """A PTX file as machine code. `windows` are the address windows of its global and constant variables."""
+    """Hold the machine code of a PTX file. `windows` are the address windows of its global and constant variables."""
 
     module: Module
     kernels: dict[str, CompiledKernel]
@@ -152,11 +154,11 @@ class LoadedModule:
 
 
 _SCHEDULERS: list[llvm.ExecutionEngine] = []
-"""LLVM's symbols are those of the whole process: machine code that they name stays."""
+"""Execution engines, kept alive because LLVM's symbols are process-wide and may refer to their machine code."""
 
 
 class Compiler:
-    """Owns LLVM: the target machine and the compiled scheduler. One per process is enough."""
+    """Own LLVM's target machine and the compiled scheduler. One per process is enough."""
 
     def __init__(self) -> None:
         llvm.initialize_native_target()
@@ -188,7 +190,7 @@ class Compiler:
         try:
             engine = self._compile(_module_text(emitted), KERNEL_PASSES)
         except RuntimeError as error:
-            # llvmlite's way to say that the IR is not valid: the PTX used something in a way that we did not foresee.
+            # llvmlite raises RuntimeError for invalid IR: the PTX uses something in an unforeseen way.
             raise UnsupportedPtxError(f"how to translate this PTX: LLVM refuses the result ({error})") from None
         kernels = {one.name: CompiledKernel(one, engine.get_function_address(one.name)) for one in emitted}
         endless = tuple(loop for one in emitted for loop in endless_among(one.name, one.blocks))
@@ -252,14 +254,14 @@ def _module_text(kernels: list[EmittedKernel]) -> str:
 
 
 def _used_variables(module: Module, text: str) -> list[str]:
-    """Variables that something names beside their declaration: headers declare thousands that nothing does."""
+    """Return the variables that are referenced. Headers declare thousands that nothing uses."""
     n_mentions = Counter(_NAME.findall(text))
     variables = (variable.name for variable in module.variables if variable.space in ("global", "const"))
     return [name for name in variables if n_mentions[name] > 1]
 
 
 def _add_library_symbols() -> None:
-    # `find_library` starts programs, which a confined process may not.
+    # Avoid `find_library`: it starts processes, which the sandbox may forbid.
     library = ctypes.CDLL("libm.so.6" if sys.platform == "linux" else ctypes.util.find_library("m"))
     for name in LIBM_FUNCTIONS:
         function = getattr(library, name, None)

@@ -1,7 +1,7 @@
-"""Instructions of tensor cores: a warp loads, multiplies and stores matrices together.
+"""Translate tensor-core instructions: a warp loads, multiplies and stores matrices collectively.
 
-What a lane loads it loads when it arrives, what it stores it stores after all have: lanes that rely on what others of
-the warp wrote, with no `__syncwarp()` between, see old values in some order of threads.
+A lane loads when it arrives, and stores after all lanes have arrived. Lanes that read what other lanes of the warp
+wrote, without a `__syncwarp()` between, therefore see stale values in some thread order.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ MMA_SHAPES: dict[str, tuple[str, ...]] = {
     "s8": _INTEGER_SHAPES,
     "u8": _INTEGER_SHAPES,
 }
-"""Of `mma.sync`, by type of the factors: those whose layouts follow the rule of `kernel_lsp.ptx.compile.fragments`."""
+"""Supported shapes of `mma.sync`, by factor type: those whose layouts follow the rule of
+`kernel_lsp.ptx.compile.fragments`."""
 _SMALL_SHAPES = ("m16n16k16", "m32n8k16", "m8n32k16")
 WMMA_SHAPES: dict[str, tuple[str, ...]] = {
     "f16": _SMALL_SHAPES,
@@ -73,7 +74,7 @@ ACCUMULATORS: dict[str, tuple[str, ...]] = {
 }
 MATRIX_BYTES = MATRIX_ROWS * ROW_BYTES
 N_HALF_REGISTERS = 8
-"""Of the factors of `wmma` in f16, whatever the shape: those that are too many repeat the first."""
+"""Registers per f16 factor of `wmma`, for every shape. Surplus registers repeat the first ones."""
 _N_MATRICES = {"x1": 1, "x2": 2, "x4": 4}
 _PRODUCT_WORDS = frozenset(("sync", "aligned", "row", "col", "mma", "rn", "satfinite"))
 _ACCESS_WORDS = frozenset(("sync", "aligned", "row", "col", "load", "store", "a", "b", "c", "d"))
@@ -82,12 +83,12 @@ _ROW_WORDS = frozenset(("sync", "aligned", "m8n8", "trans", "b16", *_N_MATRICES)
 
 
 def multiply_add(e: Emitter, i: Instruction) -> None:
-    """``mma.sync.aligned.shape.row.col.dtype.atype.btype.ctype d, a, b, c``."""
+    """Translate ``mma.sync.aligned.shape.row.col.dtype.atype.btype.ctype d, a, b, c``."""
     _product(e, i, MMA_SHAPES, _kinds(i))
 
 
 def wmma(e: Emitter, i: Instruction) -> None:
-    """``wmma.load``, ``wmma.store`` and ``wmma.mma``."""
+    """Translate ``wmma.load``, ``wmma.store`` and ``wmma.mma``."""
     if i.has("load"):
         _load_fragment(e, i)
     elif i.has("store"):
@@ -97,8 +98,8 @@ def wmma(e: Emitter, i: Instruction) -> None:
 
 
 def load_rows(e: Emitter, i: Instruction) -> None:
-    """``ldmatrix.sync.aligned.m8n8.num{.trans}.shared.b16 r, [p]``: lanes 8 j to 8 j + 7 point at the rows of the j-th
-    matrix."""
+    """Translate ``ldmatrix.sync.aligned.m8n8.num{.trans}.shared.b16 r, [p]``.
+    Lanes 8 j to 8 j + 7 point at the rows of the j-th matrix."""
     count = n_matrices(i)
     step = step_of(e, i, load_matrices(count, is_transposed=i.has("trans")), addresses=(i.operands[1],))
     with _lanes_below(e, MATRIX_ROWS * count):
@@ -108,7 +109,7 @@ def load_rows(e: Emitter, i: Instruction) -> None:
 
 
 def store_rows(e: Emitter, i: Instruction) -> None:
-    """``stmatrix.sync.aligned.m8n8.num{.trans}.shared.b16 [p], r``."""
+    """Translate ``stmatrix.sync.aligned.m8n8.num{.trans}.shared.b16 [p], r``."""
     count = n_matrices(i)
     step = step_of(e, i, store_matrices(count, is_transposed=i.has("trans")), addresses=(i.operands[0],))
     put(e, step, elements_of(i.operands[1]), REGISTER_BITS, 0)
@@ -120,7 +121,7 @@ def store_rows(e: Emitter, i: Instruction) -> None:
 
 
 def move_matrix(e: Emitter, i: Instruction) -> None:
-    """``movmatrix.sync.aligned.m8n8.trans.b16 d, a``."""
+    """Translate ``movmatrix.sync.aligned.m8n8.trans.b16 d, a``."""
     if not i.has("trans") or not i.has("m8n8"):
         raise UnsupportedPtxError("this form of movmatrix", i)
     step = step_of(e, i, transpose())
@@ -138,7 +139,8 @@ HANDLERS: dict[str, Handler] = {
 
 
 def loaded_fragment(i: Instruction) -> Fragment:
-    """What a `wmma.load` or `wmma.store` moves. Raises UnsupportedPtxError, or ValueError for other text."""
+    """Return the fragment of a `wmma.load` or `wmma.store`.
+    Raises UnsupportedPtxError, or ValueError for other text."""
     _know(i, _ACCESS_WORDS | _SPACES)
     role: Role = next(("a" if m == "a" else "b" if m == "b" else "c") for m in i.modifiers if m in ("a", "b", "c", "d"))
     (kind,) = i.types()
@@ -150,12 +152,12 @@ def loaded_fragment(i: Instruction) -> Fragment:
 
 
 def product_of(i: Instruction) -> Product:
-    """What `mma` or `wmma.mma` computes. Raises UnsupportedPtxError, or ValueError for other text."""
+    """Return the product of `mma` or `wmma.mma`. Raises UnsupportedPtxError, or ValueError for other text."""
     return _checked_product(i, MMA_SHAPES if i.opcode == "mma" else WMMA_SHAPES, _kinds(i))
 
 
 def n_matrices(i: Instruction) -> int:
-    """How many 8 x 8 matrices `ldmatrix` or `stmatrix` moves. Raises UnsupportedPtxError."""
+    """Return the number of 8 x 8 matrices of an `ldmatrix` or `stmatrix`. Raises UnsupportedPtxError."""
     _know(i, _ROW_WORDS | _SPACES)
     if not i.has("m8n8") or i.types() != ["b16"] or not i.has("shared", "shared__cta"):
         raise UnsupportedPtxError(f"this form of {i.opcode}", i)
@@ -166,7 +168,7 @@ def n_matrices(i: Instruction) -> int:
 
 
 def _kinds(i: Instruction) -> tuple[str, str, str, str]:
-    """The types of d, a, b and c. `wmma` in f16 does not name those of its factors."""
+    """Return the types of d, a, b and c. `wmma` in f16 does not name those of its factors."""
     kinds = i.types()
     if i.opcode == "wmma" and len(kinds) == 2:
         return kinds[0], "f16", "f16", kinds[1]
@@ -206,7 +208,7 @@ def _product(e: Emitter, i: Instruction, shapes: dict[str, tuple[str, ...]], kin
 
 
 def _know(i: Instruction, words: frozenset[str]) -> None:
-    """Refuse what has a modifier that we do not know: it may mean something else."""
+    """Reject unknown modifiers, which may change the meaning of the instruction."""
     for modifier in i.modifiers:
         if modifier not in words and modifier not in WIDTH_BITS and not modifier.startswith("m"):
             raise UnsupportedPtxError(f"'{modifier}' in a matrix instruction", i)
@@ -220,7 +222,7 @@ def _registers_of(i: Instruction, operand: Operand, held: Fragment) -> tuple[Ope
     return registers
 
 
-# --- below: what a lane does for itself
+# --- below: steps of one lane
 
 
 def elements_of(operand: Operand) -> tuple[Operand, ...]:
@@ -231,7 +233,8 @@ def elements_of(operand: Operand) -> tuple[Operand, ...]:
 def step_of(
     e: Emitter, i: Instruction, function: WarpFunction, *, n_bytes: int = 0, addresses: Sequence[Operand] = ()
 ) -> Step:
-    """A step of the batch for this instruction. What it needs right now must not be in the batch."""
+    """Add a step for this instruction to the batch.
+    End the batch first if it holds an address operand, which is needed immediately, or has no room."""
     n_bytes = n_bytes or function.n_bytes
     names = {name for operand in addresses for name in registers_of(operand)}
     if not names.isdisjoint(e.batch.held) or not e.batch.has_room(n_bytes):
@@ -242,7 +245,7 @@ def step_of(
 
 
 def put(e: Emitter, step: Step, registers: Sequence[Operand], n_bits: int, offset: int) -> None:
-    """Registers into the area of a step: from elsewhere in the lane's area, when they are held there."""
+    """Put the registers into the area of a step; copy them if another part of the lane's area holds them."""
     n_bytes = n_bits // 8
     for index, register in enumerate(registers):
         target = step.base + offset + index * n_bytes
@@ -254,7 +257,7 @@ def put(e: Emitter, step: Step, registers: Sequence[Operand], n_bits: int, offse
 
 
 def give(e: Emitter, registers: Sequence[Operand], n_bits: int, offset: int, n_different: int = 0) -> None:
-    """The registers are in the lane's area from now on. After `n_different` they repeat."""
+    """Record that the lane's area holds the registers from now on. They repeat after `n_different`."""
     for index, register in enumerate(registers):
         if isinstance(register, Register):
             place = index % (n_different or len(registers))
@@ -263,7 +266,7 @@ def give(e: Emitter, registers: Sequence[Operand], n_bits: int, offset: int, n_d
 
 @contextmanager
 def _lanes_below(e: Emitter, count: int) -> Iterator[None]:
-    """What is written inside the `with` is done by the first lanes of the warp."""
+    """Restrict the body of the `with` to the first lanes of the warp."""
     inside, end = e.label(), e.label()
     is_one = e.op(f"icmp ult i32 {e.special('%laneid')}, {count}")
     e.line(f"br i1 {is_one}, label %{inside}, label %{end}")
@@ -284,7 +287,7 @@ def _row_pointer(e: Emitter, i: Instruction, operand: Operand) -> str:
 
 @dataclass(frozen=True)
 class _Piece:
-    """Neighbours in memory that one lane holds: `n_bytes` at `offset` in its area, at `address` in memory."""
+    """Describe a lane's elements that are adjacent in memory: `n_bytes` at `offset` in its area, from `address`."""
 
     offset: int
     n_bytes: int
@@ -292,7 +295,7 @@ class _Piece:
 
 
 def _load_fragment(e: Emitter, i: Instruction) -> None:
-    """``wmma.load.role.sync.aligned.layout.shape.space.type r, [p], stride``."""
+    """Translate ``wmma.load.role.sync.aligned.layout.shape.space.type r, [p], stride``."""
     held = loaded_fragment(i)
     registers = _registers_of(i, i.operands[0], held)
     step = step_of(e, i, agree(), n_bytes=AGREED_BYTES + held.n_bytes, addresses=i.operands[1:])
@@ -308,7 +311,7 @@ def _load_fragment(e: Emitter, i: Instruction) -> None:
 
 
 def _store_fragment(e: Emitter, i: Instruction) -> None:
-    """``wmma.store.d.sync.aligned.layout.shape.space.type [p], r, stride``."""
+    """Translate ``wmma.store.d.sync.aligned.layout.shape.space.type [p], r, stride``."""
     held = loaded_fragment(i)
     registers = _registers_of(i, i.operands[1], held)
     addresses = (i.operands[0], *i.operands[2:])
@@ -325,7 +328,7 @@ def _store_fragment(e: Emitter, i: Instruction) -> None:
 
 
 def _say(e: Emitter, step: Step, agreed: tuple[str, str]) -> None:
-    """What all lanes must give alike."""
+    """Store the operands that must be uniform across the warp."""
     for index, value in enumerate(agreed):
         e.line(f"store i64 {value}, ptr {e.field('%matrix', step.base + 8 * index)}, align 1")
 
@@ -333,7 +336,7 @@ def _say(e: Emitter, step: Step, agreed: tuple[str, str]) -> None:
 def _memory_operands(
     e: Emitter, i: Instruction, pointer: Operand, rest: Sequence[Operand], held: Fragment, n_registers: int
 ) -> tuple[str, str]:
-    """Address and distance of rows or columns, which must be aligned."""
+    """Return the address and the stride of rows or columns, and check their alignment."""
     address = operand_address(e, i, pointer)
     along = held.n_columns if i.has("row") else held.n_rows
     stride = e.coerce(e.read(rest[0], "i32"), "i32", "i64") if rest else str(along)
@@ -351,7 +354,8 @@ def _is_multiple(e: Emitter, value: str, divisor: int) -> str:
 
 
 def _pieces(e: Emitter, i: Instruction, held: Fragment, agreed: tuple[str, str]) -> Iterator[_Piece]:
-    """The pieces of a lane. Where memory has the matrix as it is held, a group of elements is one piece."""
+    """Return the pieces of a lane.
+    Where memory and fragment have the same direction, a group of elements is one piece."""
     (address, stride), size = agreed, held.element_bits // 8
     lane = e.coerce(e.special("%laneid"), "i32", "i64")
     outer = e.op(f"lshr i64 {lane}, 2")

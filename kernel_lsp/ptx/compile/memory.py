@@ -1,8 +1,8 @@
-"""Loads, stores, atomics and copies, each with its check.
+"""Translate loads, stores, atomics and copies, each with its check.
 
-The inline check of a generic access compares the offset in its window with the limit for the access size and looks at
-the low address bits; limits of 0 send every access of a window to the slow check, which is how reads of memory that is
-not fully initialised, and traced blocks, are done.
+The inline check of a generic access compares the offset in its window with the limit for the access size, and tests the
+low address bits. A limit of 0 sends every access of a window to the slow path. Partly initialised memory and traced
+blocks use such limits.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from kernel_lsp.ptx.text.syntax import (
 )
 
 ENTRY_INDEX_MASK = 1023 << 7
-"""Selects a window's entry (128 bytes each) from an address shifted right by `WINDOW_SHIFT` - 7."""
+"""Mask that selects a window's entry (128 bytes each) from an address shifted right by `WINDOW_SHIFT` - 7."""
 MAX_ACCESS_BYTES = 16
 MAX_SPANS = 8
-"""Variables of local memory that are told apart: each costs a comparison an access. Most kernels have one, in which a
-compiler puts all arrays of a function."""
+"""Maximum variables of local memory with separate bounds: each costs one comparison per access. Most kernels have one
+variable, into which the compiler puts all arrays of a function."""
 DISCARDED_BYTES = 128
 LOST_BYTE = 0xFE
-"""What is left of discarded memory: a large negative number in every signed and floating type."""
+"""Byte that fills discarded memory: a large negative number in every signed and floating type."""
 _VECTOR = {"v2": 2, "v4": 4, "v8": 8}
 
 
 def load(e: Emitter, i: Instruction) -> None:
-    """`ld` and `ldu`."""
+    """Translate `ld` and `ldu`."""
     if e.waits_for_grid and i.has("acquire"):
         e.give_way(i)
     else:
@@ -68,7 +68,7 @@ def load(e: Emitter, i: Instruction) -> None:
 
 
 def store(e: Emitter, i: Instruction) -> None:
-    """`st`, one that is asynchronous at once."""
+    """Translate `st`. An asynchronous one writes at once."""
     e.give_way_if_interrupted(i)
     kind = i.types()[-1]
     sources = i.operands[1].elements if isinstance(i.operands[1], Vector) else (i.operands[1],)
@@ -81,12 +81,12 @@ def store(e: Emitter, i: Instruction) -> None:
 
 
 def stored_bytes(i: Instruction) -> int:
-    """By one `st`."""
+    """Return the bytes written by one `st`."""
     return WIDTH_BITS[i.types()[-1]] // 8 * _vector_length(i)
 
 
 def atomic(e: Emitter, i: Instruction) -> None:
-    """`atom` and `red`: one thread runs at a time, so a read and a write are atomic."""
+    """Translate `atom` and `red`. One thread runs at a time, so a read followed by a write is atomic."""
     e.give_way_if_interrupted(i)
     kind, count = i.types()[-1], _vector_length(i)
     operands = list(i.operands)
@@ -101,7 +101,7 @@ def atomic(e: Emitter, i: Instruction) -> None:
 
 
 def copy_async(e: Emitter, i: Instruction) -> None:
-    """``cp.async.ca [d], [s], size{, source size}``: the copy is done at once."""
+    """Translate ``cp.async.ca [d], [s], size{, source size}``: the copy is performed at once."""
     target, source, size = i.operands[:3]
     if not isinstance(size, Immediate):
         raise UnsupportedPtxError("a copy of unknown size", i)
@@ -120,7 +120,7 @@ def copy_async(e: Emitter, i: Instruction) -> None:
 
 
 def discard(e: Emitter, i: Instruction) -> None:
-    """``discard.global.L2 [a], 128``: what was there is lost, and anything may be in its place."""
+    """Translate ``discard.global.L2 [a], 128``: the old value is lost, and the new one is undefined."""
     address = operand_address(e, i, i.operands[0])
     for offset in range(0, DISCARDED_BYTES, MAX_ACCESS_BYTES):
         here = e.op(f"add i64 {address}, {offset}")
@@ -129,14 +129,14 @@ def discard(e: Emitter, i: Instruction) -> None:
 
 
 def fence(e: Emitter, i: Instruction) -> None:
-    """`membar` and `fence`: a machine which runs one thread at a time needs none, but the check for races looks."""
+    """Translate `membar` and `fence`. Sequential threads need none, but the race check records it."""
     is_unwatched = e.op(f"icmp eq i64 {e.launch_field(Launch.IS_WATCHED)}, 0")
     if not i.has("proxy"):
         e.slow_check("watch_fence", e.site(Site(i)), str(int(is_of_device(i))), is_unwatched)
 
 
 def no_operation(e: Emitter, i: Instruction) -> None:
-    """Hints and waits that a machine which runs one thread at a time does not need."""
+    """Translate hints and waits that sequential execution of threads does not need: emit nothing."""
 
 
 def create_policy(e: Emitter, i: Instruction) -> None:
@@ -146,7 +146,7 @@ def create_policy(e: Emitter, i: Instruction) -> None:
 def locate(
     e: Emitter, i: Instruction, operand: Operand, n_bytes: int, *, reads: bool, writes: bool, space: str | None = None
 ) -> str:
-    """Emit the check of an access and return the host pointer; leaves the kernel when the check fails."""
+    """Emit the check of an access and return the host pointer. The kernel is left when the check fails."""
     if i.has("async") and i.opcode not in ("cp", "st"):
         raise UnsupportedPtxError("an asynchronous access of shared memory", i)
     space = space or space_of(i)
@@ -156,7 +156,7 @@ def locate(
 
 
 def operand_address(e: Emitter, i: Instruction, operand: Operand) -> str:
-    """The address that an operand ``[base + offset]`` stands for."""
+    """Return the address of an operand ``[base + offset]``."""
     if not isinstance(operand, Address):
         raise UnsupportedPtxError("an access without an address", i)
     base = e.read(operand.base, "i64")
@@ -174,8 +174,8 @@ def locate_at(
     space: str,
     race_flags: int | None = None,
 ) -> str:
-    """As `locate`, for an address that has been computed; parameters have none. `race_flags` of `Info`, where they are
-    not those of the instruction."""
+    """Emit the check for a computed address, like `locate`; not for parameters.
+    `race_flags` of `Info` override those of the instruction."""
     if n_bytes > MAX_ACCESS_BYTES:
         raise UnsupportedPtxError(f"an access of {n_bytes} bytes", i)
     site = Site(i, space, n_bytes, reads, writes)
@@ -191,13 +191,14 @@ def locate_at(
 
 
 def shared_offset(e: Emitter, address: str) -> str:
-    """How far behind the first byte of shared memory an address of it is. One before it is far behind."""
+    """Return the unsigned offset of an address from the first byte of shared memory.
+    Addresses below it give very large offsets."""
     offset = e.op(f"sub i64 {address}, {e.launch_field(Launch.SHARED_START)}")
     return e.op(f"and i64 {offset}, {0xFFFFFFFF}")
 
 
 def space_of(i: Instruction) -> str:
-    """The state space that an access names, or ``generic``; ``cluster`` is the shared memory of its blocks."""
+    """Return the state space of an access, or ``generic``; ``cluster`` is the shared memory of the cluster's blocks."""
     for modifier in i.modifiers:
         name = modifier.split("__")[0]
         if name in ("global", "shared", "local", "param", "const"):
@@ -274,8 +275,8 @@ def _generic_pointer(e: Emitter, address: str, info: int, n_bytes: int, *, reads
 
 
 def _shared_pointer(e: Emitter, address: str, info: int, n_bytes: int, *, reads: bool, writes: bool) -> str:
-    """Shared memory by its own address. The launch record has the bounds: some of it may be dynamic, and where races
-    are looked for they send every access to the closer look."""
+    """Return the pointer for a shared address. The bounds come from the launch record, since shared memory may be
+    dynamic. Under race checks they send every access to the slow path."""
     address = shared_offset(e, address)
     limit = e.launch_field(Launch.SHARED_LIMITS + 8 * (n_bytes.bit_length() - 1))
     shadow_base = e.launch_field(Launch.SHARED_SHADOW)
@@ -293,7 +294,7 @@ def _shared_pointer(e: Emitter, address: str, info: int, n_bytes: int, *, reads:
 
 
 def _local_pointer(e: Emitter, address: str, site: Site, n_bytes: int) -> str:
-    """Local memory by its own address, within one variable: it is never traced or watched."""
+    """Return the pointer for a local address, within one variable. Local memory is never traced or watched."""
     spans = e.local.spans if len(e.local.spans) <= MAX_SPANS else [(0, e.local.n_bytes)]
     inside = [
         e.op(f"icmp ult i64 {e.op(f'sub i64 {address}, {start}')}, {size - n_bytes + 1}")
@@ -340,7 +341,7 @@ def _exchange(e: Emitter, i: Instruction, kind: str, pointer: str, result: Opera
 
 
 def _combined(e: Emitter, i: Instruction, kind: str, old: str, operands: list[Operand]) -> str:
-    """The bits to store."""
+    """Return the bits to store."""
     width = f"i{WIDTH_BITS[kind]}"
     name = next(m for m in i.modifiers if m in ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec"))
     if name == "cas":
@@ -374,7 +375,7 @@ def _combined_floats(e: Emitter, name: str, kind: str, old: str, operand: Operan
         number = llvm_type(kind)
         left, right = e.coerce(old, width, number), e.read(operand, number)
         return e.coerce(_float_operation(e, name, number, left, right), number, width)
-    # 16-bit floats: the old bits go through a register so that both sides are read alike.
+    # Pass the old bits of 16-bit floats through a register, so that both operands are read alike.
     e.storage.setdefault("%old." + kind, width)
     e.write(Register("%old." + kind), old, width)
     left_values = read_floats(e, Register("%old." + kind), kind)
@@ -395,7 +396,7 @@ def _float_operation(e: Emitter, name: str, number: str, left: str, right: str) 
 
 
 def _copy_part(e: Emitter, i: Instruction, target: Operand, source: Operand, n_bytes: int, length: Operand) -> None:
-    """A copy whose source may be shorter than its target: the rest is zero. Sizes 0 and full are what compilers use."""
+    """Copy a source that may be shorter than its target, and zero the rest. Compilers use sizes 0 and full."""
     size = e.read(length, "i32")
     copy, skip, end = e.label(), e.label(), e.label()
     width = f"i{8 * n_bytes}"

@@ -1,4 +1,4 @@
-"""Translates a small subset of Python to LLVM IR, so that the scheduler is readable and still native code.
+"""Translate a small subset of Python to LLVM IR, so that the scheduler is readable and still native code.
 
 The subset: functions of 64-bit integers; assignments, `if`, `while`, `for ... in range`, `return`, `break`, `continue`,
 arithmetic (`//` and `%` truncate), comparisons (signed), `and`, `or`, `not`, conditional expressions, calls of each
@@ -17,7 +17,7 @@ from typing import Any
 
 
 def load64(address: int) -> int:
-    """The 64-bit integer at a host address."""
+    """Return the 64-bit integer at a host address."""
     return ctypes.c_int64.from_address(address).value
 
 
@@ -27,7 +27,7 @@ def store64(address: int, value: int) -> None:
 
 
 def load8(address: int) -> int:
-    """The byte at a host address."""
+    """Return the byte at a host address."""
     return ctypes.c_uint8.from_address(address).value
 
 
@@ -37,12 +37,12 @@ def fill(address: int, byte: int, n_bytes: int) -> None:
 
 
 def count_trailing_zeros(value: int) -> int:
-    """64 for 0."""
+    """Count trailing zero bits; 64 for 0."""
     return (value & -value).bit_length() - 1 if value else 64
 
 
 def shift_right(value: int, n_bits: int) -> int:
-    """Logical shift of a 64-bit pattern."""
+    """Shift a 64-bit pattern logically to the right."""
     return (value & ((1 << 64) - 1)) >> n_bits
 
 
@@ -82,8 +82,8 @@ _COMPARE = {ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "slt", ast.LtE: "sle", ast.Gt
 
 
 def translate(functions: Sequence[Callable[..., int]], others: Sequence[Callable[..., int]] = ()) -> str:
-    """The LLVM IR of the functions, each with external linkage under its own name. They may call `others`, which are
-    translated elsewhere."""
+    """Return the LLVM IR of the functions, each with external linkage under its own name.
+    They may call `others`, which are translated elsewhere."""
     names = {function.__name__ for function in (*functions, *others)}
     declared = "".join(
         f"declare i64 @{other.__name__}({', '.join(['i64'] * other.__code__.co_argcount)})\n" for other in others
@@ -97,13 +97,13 @@ def translate(functions: Sequence[Callable[..., int]], others: Sequence[Callable
 
 @functools.cache
 def _definitions(module: str) -> dict[str, ast.FunctionDef]:
-    """The functions of a module. To read them together is much faster than one by one."""
+    """Return the function definitions of a module. Parsing them together is much faster than one by one."""
     tree = ast.parse(inspect.getsource(sys.modules[module]))
     return {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 
 class _FunctionTranslator:
-    """Keeps every variable in an `alloca`; LLVM turns them into registers."""
+    """Translate one function. Every variable is an `alloca`, which LLVM promotes to a register."""
 
     def __init__(self, function: Callable[..., int], names: set[str]) -> None:
         self.globals: dict[str, Any] = vars(sys.modules[function.__module__])
@@ -139,11 +139,11 @@ class _FunctionTranslator:
         return name
 
     def begin(self, label: str) -> None:
-        """Start a block; the one before falls into it."""
+        """Start a basic block; the previous one falls through to it."""
         self.lines += [f"  br label %{label}", f"{label}:"]
 
     def jump(self, label: str) -> None:
-        """End the block; what follows cannot be reached."""
+        """End the basic block; later code is unreachable."""
         self.lines += [f"  br label %{label}", f"{self.label()}:"]
 
     # statements

@@ -1,7 +1,8 @@
-"""LLVM IR of the operations that PTX has and LLVM does not: rounding modes, 16-bit floats, clamped shifts.
+"""LLVM IR of the PTX operations that LLVM lacks: rounding modes, 16-bit floats, clamped shifts.
 
-Each is `alwaysinline`; `prelude_for` picks those that a text uses. Directed rounding follows from the exact error of
-the nearest result: a double holds the product of two floats exactly, and Knuth's two-sum the error of adding a third.
+Each is `alwaysinline`; `prelude_for` selects those that a text uses. Directed rounding follows from the exact error of
+the nearest result: a double holds the product of two floats exactly, and Knuth's two-sum gives the error of adding a
+third.
 """
 
 from __future__ import annotations
@@ -396,7 +397,7 @@ define internal iN @k.bfi.iN(iN %a, iN %b, i32 %pos, i32 %len) #0 {
 }
 """
 _ROUNDING = ("k.step_up", "k.step_down", "k.round_rm", "k.round_rp", "k.round_rz")
-"""Definitions for float from which those for double follow."""
+"""Definitions for float from which those for double are derived."""
 _INTRINSICS = {
     "fabs": ("{t}", "({t})"),
     "copysign": ("{t}", "({t}, {t})"),
@@ -434,7 +435,7 @@ _LLVM_NAME = {"f32": "float", "f64": "double"}
 
 
 def prelude_for(text: str) -> str:
-    """The definitions and declarations that `text` needs, ready to be put before it."""
+    """Return the definitions and declarations that `text` needs, as a prefix for it."""
     needed: dict[str, str] = {}
     _collect(text, needed)
     definitions = "\n".join(needed.values())

@@ -1,4 +1,4 @@
-"""Special registers of PTX: positions and sizes, of a launch and of the GPU that a run is to be on."""
+"""Translate special registers of PTX: positions and sizes, of a launch and of the simulated GPU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kernel_lsp.ptx.text.syntax import UnsupportedPtxError
 
 
 class FieldReader(Protocol):
-    """The part of an emitter that special registers need: operations, and fields of the launch and the thread."""
+    """Declare what special registers need of an emitter: IR operations, launch fields and thread fields."""
 
     def op(self, text: str) -> str: ...
 
@@ -19,7 +19,7 @@ class FieldReader(Protocol):
 
 
 def special_register(e: FieldReader, name: str) -> str:
-    """A special register as i32, or i64 when its name ends in 64."""
+    """Return a special register as i32, or as i64 when its name ends in 64."""
     if name in _LAUNCH_REGISTERS:
         return e.op(f"trunc i64 {e.launch_field(_LAUNCH_REGISTERS[name])} to i32")
     if name in _THREAD_REGISTERS:
@@ -77,15 +77,17 @@ _LAUNCH_REGISTERS = {
     "%nwarpid": Launch.N_WARP_SLOTS,
 }
 SPREADING_FACTORS = (2654435761, 2246822519, 3266489917)
-"""Odd numbers with bits all over; they spread consecutive blocks over the multiprocessors."""
+"""Odd multipliers that spread consecutive blocks over the multiprocessors."""
 _WORKSPACE_HALVES = {"%envreg1": 32, "%envreg2": 0}
-"""By how many bits the driver's address of a grid's workspace is shifted (cooperative_groups/details/driver_abi.h)."""
+"""Right shift in bits of the driver's address of a grid's workspace, per register
+(cooperative_groups/details/driver_abi.h)."""
 _THREAD_REGISTERS = {"%tid.x": Thread.TID_X, "%tid.y": Thread.TID_Y, "%tid.z": Thread.TID_Z}
 _CONSTANT_REGISTERS = {"%gridid": 1}
 
 
 def _multiprocessor(e: FieldReader) -> str:
-    """Blocks are spread over as many as a GPU has, in no order that a kernel could rely on."""
+    """Return the multiprocessor of a block.
+    Blocks are spread over as many as the GPU has, in an unpredictable order."""
     block = "0"
     for axis, factor in zip("xyz", SPREADING_FACTORS, strict=True):
         index = e.op(f"trunc i64 {e.launch_field(_LAUNCH_REGISTERS[f'%ctaid.{axis}'])} to i32")

@@ -1,7 +1,7 @@
-"""Gathers the matrix instructions of a straight run of code, so that a warp waits once for all of them.
+"""Batch the matrix instructions of straight-line code, so that a warp synchronises once for all of them.
 
 A step is one instruction. Its operands go into the lane's matrix area, or are still there as the result of an earlier
-step; its results stay there until something else wants them. Then the lane waits, with the steps as one function.
+step. Its results stay there until another instruction needs them. Then the lane waits, with the steps as one function.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from kernel_lsp.ptx.run.layout import WARP_SIZE
 from kernel_lsp.ptx.text.syntax import Instruction
 
 MAX_BATCH_BYTES = 4096
-"""Of a lane's area. Threads of a block have one each, which should stay in the cache."""
+"""Maximum bytes of a lane's matrix area. Each thread of a block has one, and they should stay in the cache."""
 _ALIGN = 16
 _CHUNKS = (16, 8, 4)
 
 
 @dataclass(frozen=True)
 class Held:
-    """A register that is in the area: where, and how wide."""
+    """Locate a register in the area: its offset and width."""
 
     offset: int
     n_bits: int
@@ -31,7 +31,8 @@ class Held:
 
 @dataclass
 class Step:
-    """A function and where its area starts in the lane's. `copies` are (from, to, bytes) in the lane's area."""
+    """Describe a step: a function, and the offset of its area in the lane's.
+    `copies` are (from, to, bytes) in the lane's area."""
 
     instruction: Instruction
     function: WarpFunction
@@ -39,7 +40,7 @@ class Step:
     copies: list[tuple[int, int, int]] = field(default_factory=list)
 
     def copy(self, source: int, target: int, n_bytes: int) -> None:
-        """Copy an operand, in one with the one before where both are neighbours."""
+        """Copy an operand. Adjacent copies are merged."""
         if self.copies:
             from_, to, length = self.copies[-1]
             if (from_ + length, to + length) == (source, target):
@@ -50,7 +51,7 @@ class Step:
 
 @dataclass
 class WarpBatch:
-    """The steps since the last wait, and which registers have their values in the area."""
+    """Hold the steps since the last wait, and the registers whose values are in the area."""
 
     steps: list[Step] = field(default_factory=list)
     held: dict[str, Held] = field(default_factory=dict)
@@ -60,14 +61,14 @@ class WarpBatch:
         return self.n_bytes + n_bytes <= MAX_BATCH_BYTES
 
     def add(self, instruction: Instruction, function: WarpFunction, n_bytes: int) -> Step:
-        """A new step with an area of `n_bytes`."""
+        """Add a step with an area of `n_bytes`."""
         step = Step(instruction, function, self.n_bytes)
         self.steps.append(step)
         self.n_bytes += -(-n_bytes // _ALIGN) * _ALIGN
         return step
 
     def functions(self, name: str) -> list[WarpFunction]:
-        """What the warp calls, first, and what that needs."""
+        """Return the functions of the batch: the one that the warp calls first, then those it needs."""
         needed = list({step.function.name: step.function for step in self.steps}.values())
         if len(self.steps) == 1 and not self.steps[0].copies:
             return needed

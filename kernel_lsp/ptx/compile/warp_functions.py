@@ -1,10 +1,10 @@
-"""LLVM IR of what a warp does together: multiply two matrices, hand the rows of 8 x 8 matrices round, transpose one.
+"""Generate LLVM IR of warp-collective functions: matrix products, exchange of rows of 8 x 8 matrices, transposition.
 
-Each function gets the address of lane 0's matrix area and the distance from one lane's area to the next. A lane has put
-its operands at the start of its area, one after the other, before it waited; the results go where `WarpFunction` says.
+Each function gets the address of lane 0's matrix area and the stride between lanes' areas. Before it waits, a lane has
+put its operands at the start of its area, one after the other. The results go to the offset in `WarpFunction`.
 
-Products of 16-bit floats and of tf32 are exact in f32, sums are rounded to f32 one by one, in the order of k, starting
-from c. Sums of s8 and u8 are exact, those of f64 are fused multiply-adds in the order of k.
+Products of 16-bit floats and of tf32 are exact in f32. Sums are rounded to f32 one by one, in the order of k, starting
+from c. Sums of s8 and u8 are exact; those of f64 are fused multiply-adds in the order of k.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from kernel_lsp.ptx.compile.ir_text import IrText
 from kernel_lsp.ptx.run.layout import WARP_SIZE, FaultKind
 
 ROW_BYTES = 16
-"""A row of an 8 x 8 matrix of 16-bit elements."""
+"""Bytes per row of an 8 x 8 matrix of 16-bit elements."""
 MATRIX_ROWS = 8
 AGREED_BYTES = 16
 TF32_MASK = -(1 << 13)
-"""tf32 has the bits of f32 but for the last 13: they are cut off, as hardware does."""
+"""Mask that truncates f32 bits to tf32: the last 13 are dropped, as on the hardware."""
 
 
 @dataclass(frozen=True)
 class WarpFunction:
-    """The IR of a function `name`. A lane's area has `n_bytes`; its results start at `result_offset`."""
+    """Hold the IR of a function `name`. A lane's area has `n_bytes`; its results start at `result_offset`."""
 
     name: str
     text: str
@@ -37,7 +37,7 @@ class WarpFunction:
 
 @dataclass(frozen=True)
 class Product:
-    """d = a * b + c. `clamps` stops integer sums at the ends of their range."""
+    """Describe d = a * b + c. `clamps` saturates integer sums to their range."""
 
     shape: Shape
     a: Fragment
@@ -55,20 +55,21 @@ class Product:
 
 
 def define(name: str, text: IrText, result_offset: int, n_bytes: int, *, may_fail: bool = False) -> WarpFunction:
-    """The function with that body, which returns 0 or a FaultKind. It has the names ``%first`` and ``%stride``."""
+    """Define a function with that body, which returns 0 or a FaultKind.
+    The body may use the names ``%first`` and ``%stride``."""
     head = f'define internal i64 @"{name}"(i64 %first, i64 %stride) #1 {{\nentry:'
     return WarpFunction(name, "\n".join([head, *text.lines, "}", ""]), result_offset, n_bytes, may_fail)
 
 
 def area_of(text: IrText, lane: str) -> str:
-    """The pointer to a lane's area, inside of a warp function."""
+    """Return the pointer to a lane's area, inside of a warp function."""
     address = text.op(f"add i64 %first, {text.op(f'mul i64 {lane}, %stride')}")
     return text.op(f"inttoptr i64 {address} to ptr")
 
 
 @functools.cache
 def agree() -> WarpFunction:
-    """The function that fails unless all lanes have the same two 64-bit values at the start of their areas."""
+    """Return the function that fails unless all lanes have the same two 64-bit values at the start of their areas."""
     text = IrText()
     different = text.op("alloca i64")
     text.line(f"store i64 0, ptr {different}")
@@ -86,7 +87,7 @@ def agree() -> WarpFunction:
 
 @functools.cache
 def multiply(product: Product) -> WarpFunction:
-    """The function of `mma` and `wmma.mma`: a, b and c are in the area in this order, d follows."""
+    """Return the function of `mma` and `wmma.mma`: a, b and c are in the area in this order, d follows."""
     text = IrText()
     places, offset = {}, 0
     for role in ("a", "b", "c"):
@@ -101,7 +102,7 @@ def multiply(product: Product) -> WarpFunction:
 
 
 def load_matrices(n_matrices: int, *, is_transposed: bool) -> WarpFunction:
-    """The function of `ldmatrix`: a row is at the start of each area that has one."""
+    """Return the function of `ldmatrix`: lanes that supply a row have it at the start of their area."""
     text = IrText()
     with text.loop(WARP_SIZE) as lane:
         own = area_of(text, lane)
@@ -113,7 +114,7 @@ def load_matrices(n_matrices: int, *, is_transposed: bool) -> WarpFunction:
 
 
 def store_matrices(n_matrices: int, *, is_transposed: bool) -> WarpFunction:
-    """The function of `stmatrix`: one register per matrix is at the start of each area; rows are the result."""
+    """Return the function of `stmatrix`: each area starts with one register per matrix; the result is rows."""
     text = IrText()
     with text.loop(WARP_SIZE) as lane:
         own = area_of(text, lane)
@@ -130,7 +131,7 @@ def store_matrices(n_matrices: int, *, is_transposed: bool) -> WarpFunction:
 
 
 def transpose() -> WarpFunction:
-    """The function of `movmatrix`."""
+    """Return the function of `movmatrix`."""
     text = IrText()
     with text.loop(WARP_SIZE) as lane:
         own, halves = area_of(text, lane), []
@@ -149,13 +150,13 @@ def transpose() -> WarpFunction:
 
 
 def _function(name: str, text: IrText, result_offset: int, n_bytes: int) -> WarpFunction:
-    """One that cannot fail."""
+    """Return a function that cannot fail."""
     text.line("ret i64 0")
     return define(name, text, result_offset, n_bytes)
 
 
 def _place(text: IrText, lane: str, half: int, *, is_transposed: bool) -> tuple[str, str]:
-    """Row and column of one of the two elements that a lane holds of an 8 x 8 matrix."""
+    """Return row and column of one of the two elements of an 8 x 8 matrix that a lane holds."""
     outer = text.op(f"lshr i64 {lane}, 2")
     place = text.op(f"and i64 {lane}, {LANES_PER_ROW - 1}")
     inner = text.op(f"add i64 {text.op(f'shl i64 {place}, 1')}, {half}")
@@ -183,7 +184,7 @@ def _array(text: IrText, held: Fragment) -> str:
 
 
 def _indices(text: IrText, held: Fragment, lane: str) -> list[str]:
-    """Where the array has each element of a lane."""
+    """Return the array index of each element of a lane."""
     outer_step, inner_step = (held.n_columns, 1) if held.outer_is_row else (1, held.n_columns)
     outer = text.op(f"mul i64 {text.op(f'lshr i64 {lane}, 2')}, {outer_step}")
     inner = text.op(f"mul i64 {text.op(f'and i64 {lane}, {LANES_PER_ROW - 1}')}, {held.group * inner_step}")
@@ -193,7 +194,7 @@ def _indices(text: IrText, held: Fragment, lane: str) -> list[str]:
 
 
 def _gather(text: IrText, held: Fragment, array: str, offset: int) -> None:
-    """From the lanes' areas into the array."""
+    """Copy elements from the lanes' areas into the array."""
     element = _ELEMENT[held.element_bits]
     with text.loop(WARP_SIZE) as lane:
         area = area_of(text, lane)
@@ -204,7 +205,7 @@ def _gather(text: IrText, held: Fragment, array: str, offset: int) -> None:
 
 
 def _scatter(text: IrText, held: Fragment, array: str, offset: int) -> None:
-    """From the array into the lanes' areas."""
+    """Copy elements from the array into the lanes' areas."""
     element = _ELEMENT[held.element_bits]
     with text.loop(WARP_SIZE) as lane:
         area = area_of(text, lane)
@@ -219,7 +220,7 @@ def _at(text: IrText, array: str, element: str, index: str) -> str:
 
 
 def _accumulate(text: IrText, product: Product, places: dict[str, str], result: str) -> None:
-    """d = a * b + c, row by row; a row of d is one vector."""
+    """Emit d = a * b + c, row by row; a row of d is one vector."""
     shape, number = product.shape, _number(product.c.kind)
     right = _widened(text, product.b, places["b"], number)
     with text.loop(shape.m) as row:
@@ -238,12 +239,12 @@ _N_BYTES = {"float": 4, "double": 8, "i64": 8}
 
 
 def _number(kind: str) -> str:
-    """What sums are computed in. Integers have room, so that they are exact until they are wrapped or clamped."""
+    """Return the type of the sums. Integer types are wide enough to be exact until they are wrapped or clamped."""
     return {"f64": "double", "s32": "i64"}.get(kind, "float")
 
 
 def _widened(text: IrText, held: Fragment, array: str, number: str) -> str:
-    """The whole matrix in the type that sums are computed in."""
+    """Convert the whole matrix to the type of the sums."""
     wide = text.op(f"alloca [{held.n_rows * held.n_columns} x {number}], align 64")
     with text.loop(held.n_rows) as row:
         value = _row(text, held, array, row, number)
@@ -253,7 +254,7 @@ def _widened(text: IrText, held: Fragment, array: str, number: str) -> str:
 
 
 def _row(text: IrText, held: Fragment, array: str, row: str, number: str) -> str:
-    """A row as a vector of numbers."""
+    """Return a row as a vector of numbers."""
     count, element = held.n_columns, _ELEMENT[held.element_bits]
     place = _at(text, array, element, text.op(f"mul i64 {row}, {count}"))
     bits = text.op(f"load <{count} x {element}>, ptr {place}, align 1")
@@ -280,7 +281,7 @@ def _splat(element: str, value: int, count: int) -> str:
 
 
 def _repeated(text: IrText, vector: str, index: int, counts: tuple[int, int], number: str) -> str:
-    """One element of a vector, as often as the other count says."""
+    """Broadcast one element of a vector."""
     given, wanted = counts
     kind = f"<{given} x {number}>"
     return text.op(f"shufflevector {kind} {vector}, {kind} undef, <{wanted} x i32> {_splat('i32', index, wanted)}")

@@ -1,7 +1,8 @@
-"""`wgmma`: four warps multiply 64 rows together, with the right factor in shared memory.
+"""Translate `wgmma`: four warps multiply 64 rows together, with the right factor in shared memory.
 
-Each warp's 16 rows need nothing of the other warps, so each multiplies by itself, at once: what a program may not touch
-before `wgmma.wait_group` is not watched. Supported are TF32 factors, the left one in registers, tiles without swizzle.
+The 16 rows of each warp are independent of the other warps, so each warp multiplies at once, on its own. Premature
+accesses before `wgmma.wait_group` are not detected. Supported are TF32 factors, the left one in registers, and tiles
+without swizzle.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ WARP_ROWS = 16
 DEPTH = 8
 MAX_COLUMNS = 256
 FIELD_BITS = 14
-"""Bits of an address or a distance in a descriptor, which counts in 16 bytes."""
+"""Bits of an address or a stride in a descriptor, in units of 16 bytes."""
 LEADING_BIT, STRIDE_BIT, BASE_OFFSET_BIT = 16, 32, 49
-"""Where a descriptor has the distance along k, that along the columns, and what no tile without swizzle has."""
+"""Bit positions in a descriptor: stride along k, stride along the columns, base offset (0 without swizzle)."""
 WORD_BYTES = 4
 _SHAPE = re.compile(r"m64n(\d+)k8$")
 _ORDERING = ("fence", "commit_group", "wait_group")
 
 
 def warpgroup(e: Emitter, i: Instruction) -> None:
-    """``wgmma.mma_async``, and what orders it."""
+    """Translate ``wgmma.mma_async``, and the instructions that order it."""
     if i.has(*_ORDERING):
         return
     product = warpgroup_product(i)
@@ -49,7 +50,7 @@ def warpgroup(e: Emitter, i: Instruction) -> None:
 
 
 def warpgroup_product(i: Instruction) -> Product:
-    """Return what one warp computes. Raises UnsupportedPtxError."""
+    """Return the product that one warp computes. Raises UnsupportedPtxError."""
     shapes = [found for modifier in i.modifiers if (found := _SHAPE.match(modifier))]
     n_columns = int(shapes[0].group(1)) if shapes else 0
     if i.types() != ["f32", "tf32", "tf32"] or not 8 <= n_columns <= MAX_COLUMNS or n_columns % 8 or i.has("sp"):
@@ -66,7 +67,7 @@ HANDLERS: dict[str, Handler] = {"wgmma": warpgroup}
 
 
 def _put_columns(e: Emitter, i: Instruction, step: Step, product: Product, descriptor: Operand) -> None:
-    """Read a lane's part of the right factor: 8 columns of 16 bytes lie together."""
+    """Read a lane's part of the right factor: 8 columns of 16 bytes are contiguous."""
     value = e.read(descriptor, "i64")
     site = Site(i, "shared", WORD_BYTES, True, False)
     unknown = e.op(f"lshr i64 {value}, {BASE_OFFSET_BIT}")
@@ -86,13 +87,13 @@ def _put_columns(e: Emitter, i: Instruction, step: Step, product: Product, descr
 
 
 def _field(e: Emitter, descriptor: str, bit: int) -> str:
-    """Return an address or a distance of a descriptor, in bytes."""
+    """Return an address or a stride of a descriptor, in bytes."""
     shifted = e.op(f"lshr i64 {descriptor}, {bit}")
     return e.op(f"shl i64 {e.op(f'and i64 {shifted}, {(1 << FIELD_BITS) - 1}')}, 4")
 
 
 def _put_sums(e: Emitter, step: Step, sums: Sequence[Operand], adds: Operand, offset: int) -> None:
-    """Put the sums to add to: zeros where the predicate says so."""
+    """Put the accumulator into the area: zeros where the predicate requests them."""
     keeps = "true" if isinstance(adds, Immediate) and adds.bits else e.read(adds, "i1")
     for place, register in enumerate(sums):
         value = e.op(f"select i1 {keeps}, i32 {e.read(register, 'i32')}, i32 0")

@@ -1,1 +1,1 @@
-"""Data races by happens-before: what threads and blocks know of each other, in shared and global memory."""
+"""Detect data races by happens-before between threads and between blocks, in shared and global memory."""

@@ -1,7 +1,7 @@
-"""What the blocks of a cluster know of each other: by the barrier of the cluster, and in whose shared memory a word is.
+"""Track happens-before between the blocks of a cluster, through the cluster barrier, and the owner of a shared word.
 
-In the subset that `ptx.compile.native` translates. `lead` is the context of the cluster's first block, `state` a
-`RaceBlock`, `peer` the `RaceBlock` of another block of the cluster, `last` the stamp of an access.
+Written in the subset that `ptx.compile.native` translates. `lead` is the context of the cluster's first block, `state`
+a `RaceBlock`, `peer` the `RaceBlock` of another block of the cluster, `last` the stamp of an access.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kernel_lsp.ptx.run.layout import Context, Status, Thread
 
 
 def start_cluster_races(lead: int) -> int:
-    """The blocks of a cluster begin, and none knows another."""
+    """Start the blocks of a cluster; none knows another."""
     contexts = load64(lead + Context.CLUSTER_CONTEXTS)
     n_blocks = load64(lead + Context.CLUSTER_N_BLOCKS)
     for rank in range(n_blocks):
@@ -44,8 +44,8 @@ def start_cluster_races(lead: int) -> int:
 
 
 def watch_cluster_arrival(context: int, thread: int, info: int, is_release: int) -> int:
-    """A thread arrives at the barrier of the cluster: others will know what it did before, or, where the arrival is
-    relaxed, what it did before its last fence. Never a fault."""
+    """Record a thread's arrival at the cluster barrier. It publishes what the thread did before, or, for a relaxed
+    arrival, what it did before its last fence. Never a fault."""
     state = load64(context + Context.RACES)
     if state == 0:
         return 0
@@ -61,7 +61,8 @@ def watch_cluster_arrival(context: int, thread: int, info: int, is_release: int)
 
 
 def order_cluster(lead: int) -> int:
-    """The barrier of the cluster is complete. Who has yet to wait there knows too early, which few kernels do."""
+    """Order the blocks after a complete cluster barrier.
+    Threads that have yet to wait are ordered too early, which affects few kernels."""
     contexts = load64(lead + Context.CLUSTER_CONTEXTS)
     n_blocks = load64(lead + Context.CLUSTER_N_BLOCKS)
     for rank in range(n_blocks):
@@ -76,7 +77,7 @@ def order_cluster(lead: int) -> int:
 
 
 def note_arrivals(context: int) -> int:
-    """Up to when each thread of a block is known from now on, those that have ended with all that they did."""
+    """Record the time up to which each thread of a block is known from now on. Exited threads are known entirely."""
     state = load64(context + Context.RACES)
     now = tick(state)
     n_threads = load64(state + RaceBlock.N_THREADS)
@@ -98,8 +99,9 @@ def note_arrivals(context: int) -> int:
 
 
 def meet_peer(state: int, nth: int) -> int:
-    """A block gets to know another of its cluster, and what that one got to know by signals. What its fences cover may
-    be passed on at once: a thread may rely on a fence that another had before they waited for each other."""
+    """Order a block after another block of its cluster, and after the signals which that block has seen. The times that
+    the other block's fences cover may be passed on at once: a thread may rely on a fence that another thread had before
+    they synchronised."""
     entry = state + RaceBlock.PEERS + Peer.N_BYTES * nth
     peer = load64(entry + Peer.STATE)
     store64(entry + Peer.VECTOR, load64(peer + RaceBlock.CLUSTER_VECTOR))
@@ -112,7 +114,7 @@ def meet_peer(state: int, nth: int) -> int:
 
 
 def pass_on(state: int, peer: int, place: int) -> int:
-    """A block gets to know what is in a table of another."""
+    """Merge the table of another block into the block's own."""
     table = load64(peer + place)
     if table == 0:
         return 0
@@ -125,7 +127,7 @@ def pass_on(state: int, peer: int, place: int) -> int:
 
 
 def knows_peer(state: int, last: int) -> int:
-    """Whether an access is of a block of the cluster, and before the last barrier."""
+    """Check whether an access was made by a block of the cluster before the last cluster barrier."""
     peer = find_peer(state, (last >> BLOCK_SHIFT) & BLOCK_MASK)
     if peer == 0 or load64(peer + Peer.VECTOR) == 0:
         return 0
@@ -133,7 +135,7 @@ def knows_peer(state: int, last: int) -> int:
 
 
 def find_peer(state: int, block: int) -> int:
-    """The entry of a block of the cluster, or 0."""
+    """Return the entry of a block of the cluster, or 0."""
     for nth in range(load64(state + RaceBlock.N_PEERS)):
         peer = state + RaceBlock.PEERS + Peer.N_BYTES * nth
         if load64(peer + Peer.BLOCK) == block:
@@ -142,8 +144,8 @@ def find_peer(state: int, block: int) -> int:
 
 
 def is_left_over(state: int, record: int, block: int) -> int:
-    """Whether a word is in shared memory, and `block`, another than this one, had it before this one or its cluster
-    began: that says nothing."""
+    """Check whether a word of shared memory was last used by another block, `block`, before this block or its cluster
+    began. Such an access is no evidence of a race."""
     if load64(state + RaceBlock.N_PEERS) == 0:
         return is_in_shared_memory(state, record)
     if find_peer(state, block) != 0:
@@ -155,7 +157,7 @@ def is_left_over(state: int, record: int, block: int) -> int:
 
 
 def is_in_shared_memory(state: int, record: int) -> int:
-    """Of the block of `state`."""
+    """Check whether a word is in the shared memory of the block of `state`."""
     offset = record - load64(state + RaceBlock.SHARED_RECORDS)
     return offset >= 0 and offset < load64(state + RaceBlock.SHARED_RECORD_BYTES)
 

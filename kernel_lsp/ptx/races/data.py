@@ -1,8 +1,8 @@
-"""Which volatile and relaxed loads of global memory are no flags but data: their values must have been made known.
+"""Find volatile and relaxed loads of global memory that read data, not flags. Their writes must happen before them.
 
-A flag is a word that says by its own value whether it is there: a branch depends on it. A word that is only computed
-with may be the old one, whatever keeps caches away, until a signal says that it was written. So it is with a word that
-a thread reads, changes and stores again with no atomic operation: what others stored between is lost.
+A flag is a word whose own value says whether it was written: a branch depends on it. A word that is only computed with
+may be stale, whatever bypasses the caches, until a signal says that it was written. The same holds for a word that a
+thread loads, modifies and stores without an atomic operation: concurrent stores are lost.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from kernel_lsp.ptx.text.syntax import Instruction
 
 FLOAT_TYPES = ("f64", "f32", "f32x2", "f16", "f16x2", "bf16", "bf16x2")
 WEAKLY_ORDERED = ("volatile", "relaxed")
-"""Of loads that see what others write, and promise nothing about other words."""
+"""Modifiers of loads that see the writes of others, without ordering accesses to other words."""
 NOT_GLOBAL = ("local", "param", "const", *SHARED_MODIFIERS)
 
 Users = Mapping[str, Sequence[Instruction]]
 
 
 def data_loads(blocks: Sequence[Block], users: Users) -> Iterator[Instruction]:
-    """The loads of a kernel that are data. What may tell others in a way that is not followed counts as a flag."""
+    """Return the data loads of a kernel. A load whose use cannot be followed counts as a flag."""
     loads = [one for block in blocks for one in block.instructions if _may_be_data(one)]
     if not loads:
         return
@@ -47,13 +47,13 @@ def _may_be_data(one: Instruction) -> bool:
 
 
 def _deciding_registers(blocks: Sequence[Block]) -> set[str]:
-    """Those on which it depends what a thread does next."""
+    """Return the registers that a thread's control flow depends on."""
     guards = {block.guard.register.name for block in blocks if block.guard}
     return guards | {block.selector.name for block in blocks if block.selector}
 
 
 def _reached(load: Instruction, users: Users, opcodes: Sequence[str] = ()) -> set[str]:
-    """The registers whose values depend on what was loaded, by these opcodes, or by any where none are named."""
+    """Return the registers that depend on the loaded value through these opcodes, or through any if none are given."""
     reached = set(defined(load))
     to_do = list(reached)
     while to_do:
@@ -66,7 +66,7 @@ def _reached(load: Instruction, users: Users, opcodes: Sequence[str] = ()) -> se
 
 
 def _is_kept_for_others(load: Instruction, users: Users) -> bool:
-    """Whether a number that was loaded is stored as it is for the threads of the block, who may test it."""
+    """Check whether a loaded number is stored unchanged for the threads of the block, which may test it."""
     if load.has(*FLOAT_TYPES):
         return False
     kept = _reached(load, users, ("mov", "cvt", "setp", "selp", "and", "or", "shr", "shfl", "vote"))
@@ -81,5 +81,5 @@ def _users_of_any(registers: set[str], users: Users) -> Iterator[Instruction]:
 
 
 def _stores(store: Instruction, registers: set[str]) -> bool:
-    """Whether what is stored, not where, is among the registers."""
+    """Check whether the stored value, not the address, is among the registers."""
     return any(name in registers for operand in store.operands[1:] for name in registers_of(operand))

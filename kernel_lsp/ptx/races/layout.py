@@ -1,6 +1,6 @@
-"""Where the happens-before check keeps what it knows: of each word of memory, of each thread, block and launch.
+"""Memory layout of the happens-before check: records per word of memory, thread, block and launch.
 
-Every field is 8 bytes. Times count, in each block, how often its threads waited for each other or had a fence.
+Every field is 8 bytes. Times are logical clocks: each block counts the synchronisations and fences of its threads.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import IntEnum
 from kernel_lsp.ptx.run.layout import MAX_CLUSTER_BLOCKS, N_BARRIERS, WARP_SIZE
 
 N_WARPS = 32
-"""Of the largest block."""
+"""Warps of the largest block."""
 TIME_BITS = 30
 TIME_MASK = (1 << TIME_BITS) - 1
 THREAD_MASK = (1 << 10) - 1
@@ -18,136 +18,140 @@ BLOCK_SHIFT = TIME_BITS + 10
 BLOCK_BITS = 20
 BLOCK_MASK = (1 << BLOCK_BITS) - 1
 WARP_IN_STAMP = ((1 << BLOCK_BITS + 5) - 1) << (TIME_BITS + 5)
-"""The bits of a stamp that tell warps apart."""
+"""Mask of the bits of a stamp that identify the warp."""
 NOT_THREAD = ~(THREAD_MASK << TIME_BITS)
-"""The bits of a stamp that say when and in which block."""
+"""Mask of the bits of a stamp that identify time and block."""
 SILENT = 1 << (BLOCK_SHIFT + BLOCK_BITS)
-"""In a stamp of a write: it left the value that was there."""
+"""Flag in the stamp of a write: it did not change the value."""
 STRONG = 1 << (BLOCK_SHIFT + BLOCK_BITS + 1)
-"""In a stamp: by an atomic, volatile or relaxed access."""
+"""Flag in a stamp: the access is atomic, volatile or relaxed."""
 IN_BLOCK = 1 << (BLOCK_SHIFT + BLOCK_BITS + 2)
-"""In a stamp: of the scope of the block, so that it is strong to that block's threads alone."""
+"""Flag in a stamp: the access has block scope, so it is strong only for threads of that block."""
 SITE_BITS = 21
 STAMP_SITE_MASK = (1 << SITE_BITS) - 1
 MAX_RECORDS = 16
-"""That one access of 16 bytes touches, when each is of one byte."""
+"""Maximum records of one 16-byte access, with one record per byte."""
 ANYBODY = -1
-"""In place of the thread that saw a signal: more than one did."""
+"""Stand-in for the thread that saw a signal, where several threads saw it."""
 
 
 class Record(IntEnum):
-    """What is remembered of a word, or of a byte or half where a kernel accesses those. A stamp is a time, a thread
-    and a block in one number; 0 stands for nobody."""
+    """Record the accesses of a word, or of a byte or half where a kernel accesses those. A stamp packs a time, a thread
+    and a block into one number; 0 is no access."""
 
     WRITE = 0
-    """The last write."""
+    """Stamp of the last write."""
     READ = 8
     OTHER_READ = 16
-    """Reads that nothing orders, of two warps where there are two."""
+    """Two unordered reads, of different warps where possible."""
     SAME_WRITERS = 24
-    """A bit for each thread that wrote the same value over the last write with nothing between, threads modulo 61."""
+    """One bit per thread, modulo 61, that rewrote the value of the last write with no access between."""
     SITES = 32
-    """Of the three accesses, `SITE_BITS` each."""
+    """Sites of the three accesses, `SITE_BITS` each."""
     SYNC = 40
-    """The address of what a thread that reads the word's value gets to know (`Sync`), or 0."""
+    """Address of the `Sync` that a reader of the word's value acquires, or 0."""
     WEAK_WRITE = 48
-    """The last plain write, where strong ones came after it, to which each other is no race."""
+    """Stamp of the last plain write before later strong ones.
+    The strong writes do not race with each other, but may race with it."""
     OTHER_WRITE = 56
-    """A strong write of another thread, before the last strong one and not ordered with it."""
+    """Stamp of a strong write by another thread, before the last strong write and unordered with it."""
     N_BYTES = 64
 
 
 class Sync(IntEnum):
-    """What the last write of a word published, and the atomic updates before it."""
+    """Record the vectors that the last write of a word published, and those of earlier atomic updates."""
 
     OWNER = 0
-    """The block that wrote last."""
+    """Block of the last write."""
     VECTOR = 8
-    """Per thread of that block, the time up to which other blocks may know its accesses. 0 for nothing."""
+    """Vector clock of that block: per thread, the time up to which other blocks may know its accesses. 0 for
+    nothing."""
     BLOCK_VECTOR = 16
-    """The same for threads of the block itself, for which a fence of its scope is enough."""
+    """Vector clock for threads of the block itself, where a block-scope fence suffices."""
     TABLE = 24
-    """The table of that block: what it knows of others."""
+    """Table of that block: its knowledge of other blocks."""
     OTHERS = 32
-    """By block, the vectors that earlier atomic updates published; 0 for none."""
+    """Vectors that earlier atomic updates published, by block; 0 for none."""
     VERSION = 40
     WRITER = 48
-    """The stamp of the write, so that a plain store of a flag is known as one."""
+    """Stamp of the write, which identifies a plain store of a flag."""
     N_BYTES = 56
 
 
 class Known(IntEnum):
-    """An entry of a block's table of others."""
+    """Describe an entry of a block's table of other blocks."""
 
     VECTOR = 0
     ACQUIRER = 8
-    """The thread and the time of who got to know it, or `ANYBODY`."""
+    """Thread and time of the acquisition, or `ANYBODY`."""
     N_BYTES = 16
 
 
 class Fence(IntEnum):
-    """A thread's last fence, or the one before, relative to its place in `RaceThread`."""
+    """Describe a thread's last fence, or the one before, relative to its place in `RaceThread`."""
 
     TIME = 0
     WARP = 8
-    """Up to when the thread knew of its warp."""
+    """Time up to which the thread knew its warp."""
     REST = 16
-    """Up to when it knew of the rest of its block."""
+    """Time up to which the thread knew the rest of its block."""
     N_BYTES = 24
 
 
 class RaceThread(IntEnum):
-    """What a thread of the running block knows of others, beside what all threads of its warp or block know."""
+    """Record the happens-before state of a thread of the running block.
+    State shared by its warp or block is elsewhere."""
 
     LANES = 0
     WARPS = 8 * WARP_SIZE
     FENCE = WARPS + 8 * N_WARPS
-    """Two of device scope or wider, the last and one before it that others may have waited for."""
+    """Two fences of device scope or wider: the last, and an earlier one that others may have waited for."""
     BLOCK_FENCE = FENCE + 2 * Fence.N_BYTES
-    """Two of any scope."""
+    """Two fences of any scope."""
     LAST_SYNC = BLOCK_FENCE + 2 * Fence.N_BYTES
     LAST_VERSION = LAST_SYNC + 8
     LAST_BLOCK = LAST_VERSION + 8
-    """What it looked at last: one that polls looks at the same over and over."""
+    """Last lookup, cached because a polling thread repeats the same lookup."""
     PROMOTED = LAST_BLOCK + 8
-    """The number of signals seen in the block when its last fence made them order what follows."""
+    """Number of signals that the block had seen when its last fence made them order later accesses."""
     CLUSTER_TIME = PROMOTED + 8
-    """Up to when the others of the cluster know the thread once its last arrival at their barrier counts."""
+    """Time up to which the cluster knows the thread, once its last arrival at the cluster barrier takes effect."""
     N_BYTES = CLUSTER_TIME + 8
 
 
 class Peer(IntEnum):
-    """A block of the cluster, as one of them sees it."""
+    """Describe a block of the cluster, as seen by another."""
 
     BLOCK = 0
     STATE = 8
-    """Its `RaceBlock`."""
+    """Address of its `RaceBlock`."""
     VECTOR = 16
-    """Per thread of it, the time up to which it is known by the last barrier of the cluster, or 0 before the first."""
+    """Vector clock of its threads at the last cluster barrier: the time up to which each is known. 0 before the
+    first."""
     N_BYTES = 24
 
 
 class RaceBlock(IntEnum):
-    """What is known of the block that runs in an arena."""
+    """Record the happens-before state of the block that runs in an arena."""
 
     LAUNCH = 0
     NOW = 8
     START = 16
-    """The time at which the block started."""
+    """Time at which the block started."""
     FLOOR = 24
-    """Every thread knows what every other did up to this time."""
+    """Time up to which every thread knows every other."""
     BLOCK = 32
     N_THREADS = 40
     THREADS = 48
     TABLE = 56
-    """What is known of other blocks, by block, after a fence; 0 for nothing."""
+    """Table of other blocks, by block, in effect after a fence; 0 for nothing."""
     PENDING = 64
-    """The same of signals that were seen, before a fence."""
+    """Table of signals that were seen but not yet followed by a fence."""
     N_SEEN = 72
-    """How many signals were."""
+    """Number of signals seen."""
     HAS_LANES = 80
     HAS_WARPS = 88
-    """Whether lanes or warps waited for some of the others only."""
+    """Flag: lanes or warps waited for a subset of the others."""
     HAS_FENCES = 96
     SHARED_RECORDS = 104
     SHARED_RECORD_BYTES = 112
@@ -155,9 +159,9 @@ class RaceBlock(IntEnum):
     CACHED_THREAD = 128
     CACHED_TIME = 136
     CACHED_PLACE = 144
-    """The vector of fences that was made last, for whom, when, and of which scope."""
+    """Vector of fences built last, with its thread, time and scope."""
     STORE_THREAD = 152
-    """Who made the store whose value is not yet known, or 0."""
+    """Thread of the store whose value is not yet known, or 0."""
     STORE_INFO = 160
     STORE_ADDRESS = 168
     STORE_HOST = 176
@@ -165,51 +169,52 @@ class RaceBlock(IntEnum):
     STORE_GRAIN = 192
     STORE_N_RECORDS = 200
     STORE_CONFLICTS = 208
-    """A bit for each record in which the store is a race if it changes the value."""
+    """One bit per record in which the store is a race if it changes the value."""
     OTHER_STAMP = 216
     OTHER_SITE = 224
     OTHER_IS_READ = 232
     SEES_SIGNAL = 240
-    """Of the race that was found: with whom, where that was, what it did, and whether its signal had been seen."""
+    """Description of the race found: the other thread, its place, its access, and whether its signal had been seen."""
     OLD_BYTES = 248
-    """What was there before the store."""
+    """Bytes before the store."""
     OLD_WRITES = OLD_BYTES + 16
     OLD_SITES = OLD_WRITES + 8 * MAX_RECORDS
     WARP_FLOORS = OLD_SITES + 8 * MAX_RECORDS
-    """Per warp, up to when its lanes know of each other."""
+    """Per warp, the time up to which its lanes know each other."""
     BARRIERS = WARP_FLOORS + 8 * N_WARPS
-    """Per barrier and warp, what those that have arrived knew."""
+    """Per barrier and warp, the time known by the threads that have arrived."""
     JOINED = BARRIERS + 8 * N_WARPS * N_BARRIERS
-    """Room for a row."""
+    """Scratch space for one row."""
     CLUSTER_VECTOR = JOINED + 8 * N_WARPS
-    """What the last barrier of the cluster told this block and the others of its threads: the time up to which each is
-    known. 0 before the first."""
+    """Vector clock of this block's threads at the last cluster barrier: the time up to which this block and the others
+    know each. 0 before the first."""
     CLUSTER_LATEST = CLUSTER_VECTOR + 8
-    """The latest of these times."""
+    """Maximum of these times."""
     CLUSTER_FENCED = CLUSTER_LATEST + 8
-    """Up to when threads that arrived at the barrier of the cluster knew all others of the block."""
+    """Time up to which threads that arrived at the cluster barrier knew all others of the block."""
     HAS_NEW_PEERS = CLUSTER_FENCED + 8
-    """Whether the block has passed a barrier of the cluster since the last fence, which lets it tell others of that."""
+    """Flag: the block passed a cluster barrier since its last fence.
+    The next fence makes its peers' times publishable."""
     N_PEERS = HAS_NEW_PEERS + 8
-    """The blocks of the cluster, this one among them; 0 where blocks do not run together."""
+    """Number of blocks of the cluster, this one included; 0 where blocks do not run together."""
     PEERS = N_PEERS + 8
     N_BYTES = PEERS + Peer.N_BYTES * MAX_CLUSTER_BLOCKS
 
 
 class RaceLaunch(IntEnum):
-    """What the blocks of a launch share."""
+    """Record the state that the blocks of a launch share."""
 
     IS_ON = 0
     BUDGET = 8
-    """Steps left before the check gives up, so that a long run does not get longer."""
+    """Steps left before the check gives up, which bounds the cost of a long run."""
     NEXT = 16
     END = 24
-    """Of the room for vectors and tables."""
+    """End of the memory for vectors and tables."""
     N_BLOCKS = 32
     FOLLOWS_BLOCKS = 40
-    """Whether the grid is small enough for what blocks know of each other."""
+    """Flag: the grid is small enough to track happens-before between blocks."""
     SHARED_GRAIN_SHIFT = 48
     GRAIN_SHIFT = 56
-    """The logarithm of how many bytes a record is for, in shared memory and in tensors."""
+    """Base-2 logarithm of the bytes per record, in shared memory and in tensors."""
     VERSION = 64
     N_BYTES = 72

@@ -1,4 +1,4 @@
-"""The memory that the check for races needs: of a launch, and of each block that is resident."""
+"""Allocate the memory of the race check: per launch and per resident block."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from kernel_lsp.ptx.races.sites import may_signal
 from kernel_lsp.ptx.run.buffers import Region
 
 MAX_GRAIN_BYTES = 4
-"""What one record is for, unless a kernel accesses less at once."""
+"""Maximum bytes per record; fewer if a kernel has narrower accesses."""
 MAX_FOLLOWED_BLOCKS = 1024
-"""Blocks whose signals are followed; of larger grids with signals, accesses of other blocks count as known."""
+"""Maximum blocks per grid whose signals are tracked.
+In larger grids with signals, accesses of other blocks count as ordered."""
 MAX_STEPS = 500_000
-"""Words that a launch accesses and that are looked at, about 50 ns each; then the check gives up."""
+"""Maximum words checked per launch, at about 50 ns each. Beyond it the check gives up."""
 ROOM_BYTES = 64 << 20
-"""For vectors and tables; memory that is not used costs nothing."""
+"""Bytes reserved for vectors and tables. Untouched memory costs nothing."""
 
 
 class LaunchRaces:
-    """One launch of a kernel that is watched."""
+    """Hold the race records of one watched launch."""
 
     def __init__(self, kernel: EmittedKernel, n_blocks: int, n_threads: int) -> None:
         self.n_threads = n_threads
@@ -43,7 +44,7 @@ class LaunchRaces:
             store64(launch.address + place, value)
 
     def new_block(self, n_shared_bytes: int) -> int:
-        """The address of what is known in a new arena, with nothing in it."""
+        """Allocate empty race records for a new arena, and return their address."""
         n_record_bytes = Record.N_BYTES * ((n_shared_bytes >> self.shared_shift) + 1)
         n_thread_bytes = RaceThread.N_BYTES * self.n_threads
         region = Region(RaceBlock.N_BYTES + n_thread_bytes + n_record_bytes)
@@ -62,7 +63,7 @@ class LaunchRaces:
         return state
 
     def record_bytes(self, n_bytes: int) -> int:
-        """How much memory the records of a tensor take."""
+        """Return the bytes of memory that the records of a tensor take."""
         return Record.N_BYTES * -(-n_bytes >> self.shift)
 
     def close(self) -> None:
@@ -74,6 +75,6 @@ class LaunchRaces:
 
 
 def _grain_shift(sites: Iterable[Site], spaces: tuple[str, ...]) -> int:
-    """The logarithm of the bytes of a record: as many as the narrowest access has."""
+    """Return the base-2 logarithm of the bytes per record: the width of the narrowest access."""
     sizes = (site.n_bytes for site in sites if site.n_bytes and site.space in (*spaces, "generic"))
     return min(MAX_GRAIN_BYTES, *sizes, MAX_GRAIN_BYTES).bit_length() - 1

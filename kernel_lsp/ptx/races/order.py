@@ -1,7 +1,7 @@
-"""What threads of a block know of each other: barriers, warp operations and fences.
+"""Track happens-before between the threads of a block: barriers, warp operations and fences.
 
-In the subset that `ptx.compile.native` translates. `state` is a `RaceBlock`, `own` and `other` are thread indices.
-A thread *knows* another up to a time when all that the other did until then happened before what it does now.
+Written in the subset that `ptx.compile.native` translates. `state` is a `RaceBlock`, `own` and `other` are thread
+indices. A thread *knows* another up to a time when all accesses of the other until then happen before its own next one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kernel_lsp.ptx.run.layout import WARP_SIZE, Context, Operation, Status, Thr
 
 
 def start_races(context: int) -> int:
-    """A block begins: it knows nothing, and what went on in its arena before is nobody's."""
+    """Start a block: it knows nothing, and earlier accesses in its arena belong to no thread."""
     state = load64(context + Context.RACES)
     now = load64(state + RaceBlock.NOW)
     store64(state + RaceBlock.START, now)
@@ -31,7 +31,7 @@ def start_races(context: int) -> int:
 
 
 def known_time(state: int, own: int, other: int) -> int:
-    """Up to when a thread knows another of its block, or itself by way of others."""
+    """Return the time up to which a thread knows another of its block, or itself through others."""
     known = load64(state + RaceBlock.FLOOR)
     warp = other // WARP_SIZE
     thread = race_thread(state, own)
@@ -61,7 +61,7 @@ def raise_to(place: int, time: int) -> int:
 
 
 def tick(state: int) -> int:
-    """What comes from now on is later. Returns the time before. A clock that is full ends the check."""
+    """Advance the clock and return the previous time. A clock overflow ends the check."""
     now = load64(state + RaceBlock.NOW)
     store64(state + RaceBlock.NOW, now + 1)
     if now + 1 >= TIME_MASK:
@@ -70,7 +70,7 @@ def tick(state: int) -> int:
 
 
 def order_warp(context: int, first: int, group: int, live: int) -> int:
-    """The lanes of a group have waited for each other. `first` is the record of lane 0."""
+    """Order the lanes of a group that have synchronised. `first` is the record of lane 0."""
     state = load64(context + Context.RACES)
     base = load64(first + Thread.INDEX)
     now = tick(state)
@@ -90,7 +90,7 @@ def order_warp(context: int, first: int, group: int, live: int) -> int:
 
 
 def join_rows(state: int, base: int, group: int, row: int) -> int:
-    """Each lane of the group gets the latest of all their times."""
+    """Give each lane of the group the elementwise maximum of all their times."""
     joined = state + RaceBlock.JOINED
     for index in range(N_WARPS):
         store64(joined + 8 * index, 0)
@@ -112,7 +112,7 @@ def join_row(target: int, source: int) -> int:
 
 
 def order_arrival(context: int, barrier: int, index: int) -> int:
-    """A thread has arrived at a barrier at which it does not wait."""
+    """Record the arrival of a thread at a barrier at which it does not wait."""
     state = load64(context + Context.RACES)
     row = state + RaceBlock.BARRIERS + 8 * N_WARPS * barrier
     join_row(row, race_thread(state, index) + RaceThread.WARPS)
@@ -121,7 +121,7 @@ def order_arrival(context: int, barrier: int, index: int) -> int:
 
 
 def order_barrier(context: int, barrier: int) -> int:
-    """The threads that wait at a barrier are let go."""
+    """Order the threads that are released from a barrier."""
     state = load64(context + Context.RACES)
     if load64(context + Context.BARRIER_WAITING + 8 * barrier) == load64(context + Context.N_LIVE):
         store64(state + RaceBlock.FLOOR, tick(state))
@@ -145,7 +145,7 @@ def order_barrier(context: int, barrier: int) -> int:
 
 
 def note_fence(state: int, own: int, is_of_device: int) -> int:
-    """What the thread knows may be published from now on."""
+    """Record a fence: the thread's knowledge may be published from now on."""
     now = tick(state)
     store64(state + RaceBlock.HAS_FENCES, 1)
     thread = race_thread(state, own)
@@ -156,7 +156,8 @@ def note_fence(state: int, own: int, is_of_device: int) -> int:
 
 
 def store_fence(state: int, own: int, place: int, now: int) -> int:
-    """The last fence becomes the one before, if others may have waited for the thread since: they still know it."""
+    """Replace the last fence.
+    Keep the old one as the one before if others may have waited for the thread since and still know it."""
     last = load64(place + Fence.TIME)
     if last > load64(state + RaceBlock.START) and is_waited_for(state, own, last):
         for field in range(3):
@@ -174,14 +175,14 @@ def store_fence(state: int, own: int, place: int, now: int) -> int:
 
 
 def is_waited_for(state: int, own: int, time: int) -> int:
-    """Whether another thread may know this one up to a time."""
+    """Check whether another thread may know this one up to a time."""
     if load64(state + RaceBlock.HAS_WARPS) != 0:
         return 1
     return known_time(state, own, own) >= time
 
 
 def known_of_warp(state: int, own: int, warp: int) -> int:
-    """Up to when a thread knows any lane of its warp."""
+    """Return the time up to which a thread knows every lane of its warp."""
     thread = race_thread(state, own)
     known = load64(state + RaceBlock.WARP_FLOORS + 8 * warp)
     known = later(known, load64(thread + RaceThread.WARPS + 8 * warp))

@@ -1,7 +1,7 @@
-"""Whether an access of a word may follow another: whether its thread knows that one, or the two cannot do harm.
+"""Race rules: an access may follow another if happens-before orders them or the pair is harmless.
 
-In the subset that `ptx.compile.native` translates. `state` is a `RaceBlock`, `record` a `Record`, `own` a thread
-index, `last` the stamp of the access before, `info` what `Info` describes of this one.
+Written in the subset that `ptx.compile.native` translates. `state` is a `RaceBlock`, `record` a `Record`, `own` a
+thread index, `last` the stamp of the access before, `info` the `Info` of this access.
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ from kernel_lsp.ptx.races.signals import (
 from kernel_lsp.ptx.run.layout import FaultKind, Info
 
 N_SAME_WRITERS = 61
-"""Bits that tell writers of the same value apart, roughly; a prime number, so that neighbours differ."""
+"""Bits that distinguish writers of the same value, approximately.
+The number is prime, so that neighbouring threads differ."""
 
 
 def is_free(state: int, own: int, info: int, record: int, last: int) -> int:
-    """Whether an access of `info` may follow that of the stamp `last`: it knows it, or both are strong."""
+    """Check whether an access of `info` may follow that of the stamp `last`: they are ordered, or both are strong."""
     if (info & Info.STRONG) != 0 and (last & STRONG) != 0 and is_in_scope(state, info, record, last):
         return 1
     block = (last >> BLOCK_SHIFT) & BLOCK_MASK
@@ -55,7 +56,7 @@ def is_free(state: int, own: int, info: int, record: int, last: int) -> int:
 
 
 def is_in_scope(state: int, info: int, record: int, last: int) -> int:
-    """Whether two strong accesses may reach each other: those of the scope of a block do within the block."""
+    """Check whether the scopes of two strong accesses include each other. Block scope suffices within one block."""
     if (info & Info.IN_BLOCK) == 0 and (last & IN_BLOCK) == 0:
         return 1
     block = (last >> BLOCK_SHIFT) & BLOCK_MASK
@@ -63,8 +64,9 @@ def is_in_scope(state: int, info: int, record: int, last: int) -> int:
 
 
 def is_harmless(state: int, own: int, info: int, record: int, last: int) -> int:
-    """Whether a read may see an unordered write: one that changed nothing, one of a value that the reader itself wrote,
-    or a plain store of a flag after a fence, which a strong read looks for, or has seen before."""
+    """Check whether a read may see an unordered write. It may if the write left the value unchanged, if it wrote a
+    value that the reader itself wrote, or if it is a plain store of a flag after a fence that a strong read polls for
+    or has seen before."""
     is_same_value = (last & SILENT) != 0 or (load64(record + Record.SAME_WRITERS) >> (own % N_SAME_WRITERS)) & 1 != 0
     if is_same_value and (info & Info.WRITES) == 0:
         return 1
@@ -75,7 +77,7 @@ def is_harmless(state: int, own: int, info: int, record: int, last: int) -> int:
 
 
 def has_seen(state: int, own: int, sync: int, last: int) -> int:
-    """Whether all that the write `last` published is known: then it was seen itself, as far as anybody can tell."""
+    """Check whether everything that the write `last` published is known. Then the write itself counts as seen."""
     writer = (last >> TIME_BITS) & THREAD_MASK
     block = (last >> BLOCK_SHIFT) & BLOCK_MASK
     if block == load64(state + RaceBlock.BLOCK):
@@ -88,7 +90,7 @@ def has_seen(state: int, own: int, sync: int, last: int) -> int:
 
 
 def has_learned(state: int, table: int, block: int, vector: int) -> int:
-    """Whether the entry of another block in a table has all times of a vector, or later ones."""
+    """Check whether the entry of another block in a table is at least as late as a vector in every component."""
     if table == 0:
         return 0
     known = load64(table + Known.N_BYTES * block + Known.VECTOR)
@@ -96,15 +98,15 @@ def has_learned(state: int, table: int, block: int, vector: int) -> int:
 
 
 def is_of(state: int, own: int, last: int) -> int:
-    """Whether a stamp is of this thread."""
+    """Check whether a stamp belongs to this thread."""
     is_here = (last >> BLOCK_SHIFT) & BLOCK_MASK == load64(state + RaceBlock.BLOCK)
     return is_here and (last >> TIME_BITS) & THREAD_MASK == own
 
 
 def knows_block(state: int, own: int, info: int, record: int, last: int) -> int:
-    """Whether an access of another block is known by the barrier of the cluster, or by signals. One that was seen
-    without a fence after it is enough for strong accesses, and also when threads waited for each other since, if the
-    block has not read the word before."""
+    """Check whether an access of another block is ordered by the cluster barrier or by signals. A signal without a
+    later fence suffices for strong accesses. It also suffices when threads synchronised since, if the block has not
+    read the word before."""
     if load64(load64(state + RaceBlock.LAUNCH) + RaceLaunch.FOLLOWS_BLOCKS) == 0 or knows_peer(state, last):
         return 1
     entry = covering_entry(load64(state + RaceBlock.TABLE), last)
@@ -122,7 +124,7 @@ def knows_block(state: int, own: int, info: int, record: int, last: int) -> int:
 
 
 def may_be_cached(state: int, record: int, acquirer: int) -> int:
-    """Whether the block read the word before it saw the signal."""
+    """Check whether the block read the word before it saw the signal."""
     for place in range(2):
         read = load64(record + Record.READ + 8 * place)
         is_own = read != 0 and (read >> BLOCK_SHIFT) & BLOCK_MASK == load64(state + RaceBlock.BLOCK)
@@ -146,7 +148,7 @@ def put_site(record: int, nth: int, info: int) -> int:
 
 
 def blame(state: int, record: int, place: int) -> int:
-    """Note whose access it is that nothing orders. Returns the kind of fault."""
+    """Record the owner of the unordered access. Returns the kind of fault."""
     last = load64(record + place)
     nth = place // 8 if place < Record.SAME_WRITERS else 0
     store64(state + RaceBlock.OTHER_STAMP, last)
@@ -159,7 +161,7 @@ def blame(state: int, record: int, place: int) -> int:
 
 
 def keep_last(state: int, own: int, info: int, record: int) -> int:
-    """Before a strong write: remember the last write beside it, where that is for others to know."""
+    """Prepare a strong write: keep the previous write in the record if others need to be ordered with it."""
     last = load64(record + Record.WRITE)
     if last == 0:
         return 0

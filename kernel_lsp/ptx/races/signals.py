@@ -1,7 +1,8 @@
-"""What threads get to know by signals: a write after a fence, and a read that sees it.
+"""Track happens-before through signals: a write after a fence, and a read that observes it.
 
-In the subset that `ptx.compile.native` translates. A *vector* has, per thread of one block, the time up to which its
-accesses are known; a *table* has vectors by block. Vectors never change once they are made, so that many may hold one.
+Written in the subset that `ptx.compile.native` translates. A *vector* is a vector clock: per thread of one block, the
+time up to which its accesses are known. A *table* has vectors by block. Vectors are immutable, so several owners may
+share one.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from kernel_lsp.ptx.run.layout import WARP_SIZE
 
 
 def pass_fence(state: int, own: int, is_of_device: int) -> int:
-    """A fence makes signals that were seen order what follows, and lets later writes be signals."""
+    """Apply a fence: observed signals order later accesses, and later writes may be signals."""
     note_fence(state, own, is_of_device)
     if is_of_device and load64(state + RaceBlock.HAS_NEW_PEERS) != 0:
         learn_peers(state)
@@ -49,8 +50,8 @@ def pass_fence(state: int, own: int, is_of_device: int) -> int:
 
 
 def publish(state: int, own: int, record: int, stamp: int, is_update: int) -> int:
-    """Write a word that others may take for a signal: it publishes what the thread's fences cover, and an atomic update
-    also what those before it published."""
+    """Write a word that may serve as a signal. It publishes the times that the thread's fences cover. An atomic update
+    also publishes those of earlier updates."""
     sync = load64(record + Record.SYNC)
     if load64(state + RaceBlock.HAS_FENCES) == 0:
         if is_update == 0 and sync != 0:
@@ -75,7 +76,7 @@ def publish(state: int, own: int, record: int, stamp: int, is_update: int) -> in
 
 
 def see_signal(state: int, own: int, sync: int, is_acquire: int) -> int:
-    """A strong read sees what a signal published: at once if it is an acquire, else when a fence follows."""
+    """Let a strong read observe what a signal published: at once for an acquire, otherwise at the next fence."""
     thread = race_thread(state, own)
     version = load64(sync + Sync.VERSION) * 2 + is_acquire
     running = load64(state + RaceBlock.BLOCK)
@@ -104,7 +105,7 @@ def see_signal(state: int, own: int, sync: int, is_acquire: int) -> int:
 
 
 def is_acquired(state: int, own: int, acquirer: int) -> int:
-    """Whether what another thread of the block got to know is known to this one."""
+    """Check whether an acquisition by another thread of the block is known to this thread."""
     if acquirer == ANYBODY:
         return 1
     other = acquirer >> TIME_BITS
@@ -112,12 +113,12 @@ def is_acquired(state: int, own: int, acquirer: int) -> int:
 
 
 def is_waited_since(state: int, own: int, acquirer: int) -> int:
-    """Whether the thread has waited for others since that one, or it itself, got to know."""
+    """Check whether the thread has synchronised since the acquisition, or acquired the signal itself."""
     return acquirer == ANYBODY or known_time(state, own, acquirer >> TIME_BITS) >= acquirer & TIME_MASK
 
 
 def covering_entry(table: int, stamp: int) -> int:
-    """The entry of a table that says that an access of another block is known, or 0."""
+    """Return the table entry that orders an access of another block, or 0."""
     if table == 0:
         return 0
     entry = table + Known.N_BYTES * ((stamp >> BLOCK_SHIFT) & BLOCK_MASK)
@@ -131,7 +132,7 @@ def covering_entry(table: int, stamp: int) -> int:
 
 
 def learn(state: int, own: int, place: int, block: int, vector: int) -> int:
-    """Note in a table that a thread got to know another block."""
+    """Record in a table that a thread acquired the times of another block."""
     if vector == 0 or block == load64(state + RaceBlock.BLOCK):
         return 0
     table = table_at(state, place)
@@ -151,7 +152,7 @@ def learn(state: int, own: int, place: int, block: int, vector: int) -> int:
 
 
 def learn_together(state: int, place: int, block: int, vector: int) -> int:
-    """Note in a table that all threads of this block got to know another."""
+    """Record in a table that all threads of this block acquired the times of another."""
     if vector == 0 or block == load64(state + RaceBlock.BLOCK):
         return 0
     table = table_at(state, place)
@@ -164,7 +165,7 @@ def learn_together(state: int, place: int, block: int, vector: int) -> int:
 
 
 def learn_peers(state: int) -> int:
-    """After a fence, what the barrier of the cluster said may be passed on by signals like all else that is known."""
+    """Make the times of the cluster barrier publishable by signals, after a fence."""
     store64(state + RaceBlock.HAS_NEW_PEERS, 0)
     for nth in range(load64(state + RaceBlock.N_PEERS)):
         peer = state + RaceBlock.PEERS + Peer.N_BYTES * nth
@@ -173,7 +174,7 @@ def learn_peers(state: int) -> int:
 
 
 def table_at(state: int, place: int) -> int:
-    """A table of other blocks, made when it is first needed; 0 where they are not followed."""
+    """Return the table of other blocks, allocated on first use; 0 where blocks are not tracked."""
     table = load64(state + place)
     launch = load64(state + RaceBlock.LAUNCH)
     if table == 0 and load64(launch + RaceLaunch.FOLLOWS_BLOCKS) != 0:
@@ -183,7 +184,7 @@ def table_at(state: int, place: int) -> int:
 
 
 def learn_own(state: int, own: int, vector: int) -> int:
-    """A thread got to know others of its block: lanes of its warp, and of other warps all that one of them knows."""
+    """Order a thread after others of its block: lanes of its warp, and all that a thread of another warp knows."""
     if vector == 0:
         return 0
     thread = race_thread(state, own)
@@ -200,7 +201,8 @@ def learn_own(state: int, own: int, vector: int) -> int:
 
 
 def fenced_vector(state: int, own: int, place: int) -> int:
-    """What the fences that a thread knows of cover, its own and those of others that it has waited for. 0 for none."""
+    """Return the vector that a thread's known fences cover: its own, and those of threads it has waited for. 0 for
+    none."""
     now = load64(state + RaceBlock.NOW)
     is_cached = load64(state + RaceBlock.CACHED_TIME) == now and load64(state + RaceBlock.CACHED_THREAD) == own
     if is_cached and load64(state + RaceBlock.CACHED_PLACE) == place:
@@ -218,7 +220,7 @@ def fenced_vector(state: int, own: int, place: int) -> int:
 
 
 def fill_vector(state: int, own: int, place: int, vector: int) -> int:
-    """Returns how many fences there are."""
+    """Fill the vector and return the number of fences."""
     n_threads = load64(state + RaceBlock.N_THREADS)
     warps = state + RaceBlock.JOINED
     fill(warps, 0, 8 * N_WARPS)
@@ -239,7 +241,7 @@ def fill_vector(state: int, own: int, place: int, vector: int) -> int:
 
 
 def join_vectors(state: int, a: int, b: int) -> int:
-    """One of the two if it has the later times throughout, else a new one."""
+    """Return the elementwise maximum: one of the two vectors if it dominates, otherwise a new one."""
     if a == b or b == 0:
         return a
     if a == 0 or is_later_throughout(state, b, a):
@@ -261,7 +263,7 @@ def is_later_throughout(state: int, a: int, b: int) -> int:
 
 
 def new_sync(state: int, old: int, block_vector: int) -> int:
-    """A signal in place of an old one, if any; 0 where no fence is before it."""
+    """Allocate a signal in place of an old one, if any; 0 where no fence precedes it."""
     if block_vector == 0:
         return 0
     sync = old
@@ -274,7 +276,7 @@ def new_sync(state: int, old: int, block_vector: int) -> int:
 
 
 def copy_sync(state: int, old: int) -> int:
-    """What an atomic update goes on with: a signal of its block, with what other blocks have published before."""
+    """Copy a signal for an atomic update, whose block owns the copy. It keeps what other blocks published before."""
     owner = load64(old + Sync.OWNER)
     block = load64(state + RaceBlock.BLOCK)
     launch = load64(state + RaceBlock.LAUNCH)
@@ -314,7 +316,7 @@ def next_version(state: int) -> int:
 
 
 def take_room(state: int, n_bytes: int) -> int:
-    """Fresh memory with zeros, which costs of the budget what it takes to fill it. Without any left the check ends."""
+    """Allocate zeroed memory, charging the budget for the fill. Exhausted memory ends the check."""
     launch = load64(state + RaceBlock.LAUNCH)
     room = load64(launch + RaceLaunch.NEXT)
     store64(launch + RaceLaunch.BUDGET, load64(launch + RaceLaunch.BUDGET) - n_bytes // 8)

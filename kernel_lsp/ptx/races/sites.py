@@ -1,4 +1,4 @@
-"""What each access of a kernel is to the check for races: by which others may talk, and which tell nothing."""
+"""Classify each access of a kernel for the race check: communication, data, or a value that does not matter."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ FENCES = ("membar", "fence")
 UPDATES = ("atom", "red")
 BARRIERS = ("bar", "barrier")
 DECIDING_OPCODES = ("setp", "set", "and", "or", "cvt")
-"""Of what is done with a flag."""
+"""Opcodes that operate on a flag."""
 
 
 def race_flags(blocks: Sequence[Block]) -> dict[int, int]:
-    """The flags of `Info` that concern races, by the `id` of each instruction that accesses memory."""
+    """Return the race flags of `Info`, by the `id` of each instruction that accesses memory."""
     users = users_of(blocks)
     flags = {id(one): _flags(one, users) for block in blocks for one in block.instructions if one.opcode in _ACCESSES}
     for load in data_loads(blocks, users):
@@ -36,7 +36,7 @@ def race_flags(blocks: Sequence[Block]) -> dict[int, int]:
 
 
 def may_signal(blocks: Sequence[Block]) -> bool:
-    """Whether blocks of the kernel may order what they do."""
+    """Check whether blocks of the kernel may synchronise with each other."""
     return any(
         (one.opcode in FENCES and is_of_device(one)) or (one.opcode not in BARRIERS and one.has(*RELEASING_MODIFIERS))
         for block in blocks
@@ -45,7 +45,7 @@ def may_signal(blocks: Sequence[Block]) -> bool:
 
 
 def is_of_device(fence: Instruction) -> bool:
-    """Whether a fence orders for other blocks too."""
+    """Check whether a fence also orders other blocks."""
     return not fence.has("cta", "proxy")
 
 
@@ -70,16 +70,16 @@ def _flags(one: Instruction, users: dict[str, list[Instruction]]) -> int:
 
 
 def _is_volatile_data(one: Instruction, users: dict[str, list[Instruction]]) -> bool:
-    """Whether a volatile load of shared memory reads data, not a flag: it is computed with. Code for warps in step was
-    written so; that it is volatile orders nothing."""
+    """Check whether a volatile load of shared memory reads data, not a flag: its value is computed with.
+    Warp-synchronous code was written this way; `volatile` orders nothing."""
     if one.opcode != "ld" or not one.has("volatile") or not one.has(*SHARED_MODIFIERS):
         return False
     return any(user.opcode not in DECIDING_OPCODES for name in defined(one) for user in users.get(name, ()))
 
 
 def _looks_before_updates(blocks: Sequence[Block], flags: dict[int, int]) -> Iterator[Instruction]:
-    """Loads, no flags, of what the thread then updates by an atomic operation, with no barrier between: the first guess
-    of a loop around a compare-and-swap, or a look whether the update is worth it. Any value will do."""
+    """Return the plain loads of words that the thread then updates atomically, with no barrier between. Examples are
+    the first guess of a compare-and-swap loop, and a test whether the update is worthwhile. Any value is acceptable."""
     origins = origins_of(blocks)
     if not any(one.opcode in UPDATES for block in blocks for one in block.instructions):
         return

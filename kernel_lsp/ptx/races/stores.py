@@ -1,6 +1,6 @@
-"""Stores that may be races: what they change is known only once they are done.
+"""Check stores that may be races. The change of value is known only after the store.
 
-In the subset that `kernel_lsp.ptx.compile.native` translates, with the names of `kernel_lsp.ptx.races.rules`.
+Written in the subset that `kernel_lsp.ptx.compile.native` translates, with the names of `kernel_lsp.ptx.races.rules`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kernel_lsp.ptx.run.layout import Context, Info, Thread
 
 
 def begin_store(state: int, own: int, record: int, host: int, grain_shift: int, n_bytes: int) -> int:
-    """Remember a store, and what was there before: where it conflicts, it is a race if the value changes."""
+    """Record a store and the bytes before it. A conflicting store is a race if the value changes."""
     info = load64(state + RaceBlock.STORE_INFO)
     stamp = new_stamp(state, own, info)
     conflicts = 0
@@ -46,7 +46,7 @@ def begin_store(state: int, own: int, record: int, host: int, grain_shift: int, 
 
 
 def settle_store(context: int) -> int:
-    """Look at what the last store left, now that it is done. Returns 1 after it recorded that the store was a race."""
+    """Check the value after the last store. Returns 1 after it recorded that the store was a race."""
     state = load64(context + Context.RACES)
     thread = load64(state + RaceBlock.STORE_THREAD)
     if thread == 0:
@@ -74,8 +74,8 @@ def settle_store(context: int) -> int:
 
 
 def conflict_of(state: int, own: int, info: int, record: int) -> int:
-    """The place in the record of an access that a store does not know, or -1. A plain store after a fence may be that
-    of a flag or lock, which others access by atomic operations."""
+    """Return the index in the record of an access unordered with a store, or -1. A plain store after a fence may
+    release a flag or lock, which others access by atomic operations."""
     for place in range(3):
         last = load64(record + 8 * place)
         is_unknown = last != 0 and is_free(state, own, info, record, last) == 0
@@ -92,7 +92,7 @@ def is_same(a: int, b: int, n_bytes: int) -> int:
 
 
 def keep_writer(state: int, own: int, record: int, index: int, is_conflict: int) -> int:
-    """A store changed nothing. Where it is not ordered, the write before it stays the last, of one more thread."""
+    """Keep the previous write as the last one after an unordered, silent store, and add its thread as a writer."""
     if is_conflict == 0:
         store64(record + Record.WRITE, load64(record + Record.WRITE) | SILENT)
         return 0
@@ -104,7 +104,7 @@ def keep_writer(state: int, own: int, record: int, index: int, is_conflict: int)
 
 
 def accuse_store(state: int, own: int, info: int, record: int, index: int) -> int:
-    """Returns the kind of fault that a store is, for what it found in its record."""
+    """Return the kind of fault of a store, from the conflict in its record."""
     store64(record + Record.WRITE, load64(state + RaceBlock.OLD_WRITES + 8 * index))
     store64(record + Record.SITES, load64(state + RaceBlock.OLD_SITES + 8 * index))
     return blame(state, record, conflict_of(state, own, info, record))

@@ -1,9 +1,9 @@
-"""Races: two threads access a word, one of them writes another value, and nothing orders the two.
+"""Detect data races: two unordered accesses of a word by different threads, one of which writes another value.
 
-Threads run one after the other here, so that what others would overwrite on a GPU comes out right. Every access of the
-tensors that a kernel may write and of shared memory is therefore compared with the last ones of its word: it must know
-them, in the sense of `ptx.races.order`. In the subset that `ptx.compile.native` translates; `state` is a
-`RaceBlock`, `record` a `Record`, `own` a thread index.
+The executor runs threads one after the other, so a value that a GPU might overwrite is still correct here. Every access
+of shared memory and of tensors that a kernel may write is therefore compared with the last accesses of its word. Each
+of these must be known, in the sense of `ptx.races.order`. Written in the subset that `ptx.compile.native` translates;
+`state` is a `RaceBlock`, `record` a `Record`, `own` a thread index.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kernel_lsp.ptx.run.layout import Context, FaultKind, Info, Thread
 
 
 def find_race(context: int, thread: int, info: int, address: int, record: int, host: int, grain_shift: int) -> int:
-    """Look at an access, whose first record and host address are given, and remember it. Returns 1 after it recorded a
+    """Check an access for a race, given its first record and host address, and record it. Returns 1 after it recorded a
     fault, of this access or of the store before it."""
     if settle_store(context) != 0:
         return 1
@@ -48,7 +48,7 @@ def find_race(context: int, thread: int, info: int, address: int, record: int, h
 
 
 def watch_fence(context: int, thread: int, info: int, is_of_device: int) -> int:
-    """A fence of a kernel that is watched. Never a fault."""
+    """Record a fence of a watched kernel. Never a fault."""
     state = load64(context + Context.RACES)
     if state != 0:
         pass_fence(state, load64(thread + Thread.INDEX), is_of_device)
@@ -56,7 +56,7 @@ def watch_fence(context: int, thread: int, info: int, is_of_device: int) -> int:
 
 
 def spend_steps(launch: int, n_steps: int) -> int:
-    """Whether the check is on. It gives up when its budget is spent."""
+    """Charge the budget and return whether the check is active. It gives up once the budget is spent."""
     budget = load64(launch + RaceLaunch.BUDGET) - n_steps
     store64(launch + RaceLaunch.BUDGET, budget)
     if budget < 0:
@@ -65,7 +65,7 @@ def spend_steps(launch: int, n_steps: int) -> int:
 
 
 def read_or_update(state: int, own: int, info: int, record: int) -> int:
-    """Returns the kind of fault that it is, or 0."""
+    """Check a read or an atomic update. Returns the kind of fault, or 0."""
     if (info & Info.WRITES) != 0:
         return update_word(state, own, info, record)
     return read_word(state, own, info, record)
@@ -81,7 +81,7 @@ def read_word(state: int, own: int, info: int, record: int) -> int:
     place = Record.OTHER_WRITE
     if (info & Info.STRONG) != 0:
         place = Record.WEAK_WRITE
-    # A thread that wrote again what was there may read it, whoever wrote that.
+    # A thread that rewrote the same value may read it, whoever wrote it first.
     is_own_copy = (last & SILENT) != 0 and is_of(state, own, last)
     last = load64(record + place)
     if last != 0 and is_own_copy == 0 and is_free(state, own, info, record, last) == 0:
@@ -94,7 +94,7 @@ def read_word(state: int, own: int, info: int, record: int) -> int:
 
 
 def update_word(state: int, own: int, info: int, record: int) -> int:
-    """An atomic operation: it reads what others published, and goes on with it."""
+    """Record an atomic operation: it reads what others published, and extends it."""
     for place in range(3):
         last = load64(record + 8 * place)
         is_unknown = last != 0 and is_free(state, own, info, record, last) == 0
@@ -115,14 +115,14 @@ def update_word(state: int, own: int, info: int, record: int) -> int:
 
 
 def note_read(state: int, own: int, info: int, record: int) -> int:
-    """Keep two reads that nothing orders, of different warps where there are such: a write that knows both may not know
-    a third, but that takes more than one mistake."""
+    """Keep two unordered reads, of different warps where possible.
+    A write that knows both may still race with a third, but that takes more than one bug."""
     stamp = new_stamp(state, own, info)
     first = load64(record + Record.READ)
     second = load64(record + Record.OTHER_READ)
     if first == stamp or second == stamp:
         return 0
-    # Two reads of right now by other threads, which nobody waited for: that is quickly said of most reads.
+    # Fast path: two current reads by other threads that nobody waited for. This holds for most reads.
     is_now = ((first ^ stamp) & NOT_THREAD) == 0 and ((second ^ stamp) & NOT_THREAD) == 0
     if is_now and (((first ^ second) & WARP_IN_STAMP) != 0 or ((second ^ stamp) & WARP_IN_STAMP) == 0):
         return 0

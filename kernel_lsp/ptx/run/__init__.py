@@ -1,4 +1,4 @@
-"""Runs launches: memory of blocks, schedules of threads, blocks and clusters, counters and findings.
+"""Run launches: memory of blocks, scheduling of threads, blocks and clusters, counters and findings.
 
-In: native code and a run request. Out: results, counters, findings. Runs in the executor's process alone.
+In: native code and a run request. Out: results, counters, findings. Used only in the executor's process.
 """

@@ -1,4 +1,4 @@
-"""The memory of resident blocks: context, launch record, threads, local and shared memory."""
+"""Allocate the memory of resident blocks: context, launch record, threads, local and shared memory."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from kernel_lsp.ptx.run.layout import (
 from kernel_lsp.ptx.run.run_request import RunRequest
 
 INTERRUPTIONS_OF_A_THREAD = 16
-"""On average over the threads of a block: enough for an update that gives up after a few tries."""
+"""Average interruptions per thread of a block: enough for an update that gives up after a few attempts."""
 SPINNING_SLICE = 4096
-"""Instructions before a thread of a kernel that may wait for others gives way."""
+"""Instructions per time slice of a thread in a kernel that may wait for others."""
 N_SEEN_SLOTS = 1 << 20
-"""Requests and sectors that tracing one block can tell apart; past half of it the rest is extrapolated."""
+"""Requests and sectors that the trace of one block can distinguish. Beyond half of it, the rest is extrapolated."""
 
 
 @dataclass(frozen=True)
 class Arena:
-    """Where one resident block keeps its state: addresses in `region`."""
+    """Locate the state of one resident block: addresses in `region`."""
 
     region: Region
     context: int
@@ -51,7 +51,7 @@ class Arena:
 
 
 class Arenas:
-    """Makes the arenas of one launch, and what its blocks share: tables, orders, parameters, counts."""
+    """Allocate the arenas of one launch, and the state that its blocks share: tables, orders, parameters, counters."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Arenas:
             region.close()
 
     def new_group(self) -> tuple[Arena, ...]:
-        """The memory of a block, or of all blocks of a cluster. Its threads have no numbers yet."""
+        """Allocate the memory of a block, or of all blocks of a cluster. Its threads are not numbered yet."""
         size = self.setup.cluster.n_blocks
         arenas = tuple(self._new_arena(rank) for rank in range(size))
         lead = arenas[0].context
@@ -97,7 +97,7 @@ class Arenas:
         return arenas
 
     def show(self, arena: Arena) -> None:
-        """Make the block's memory what the table shows."""
+        """Map the block's shared, local and parameter memory in the address table."""
         shared = window_base(SHARED_WINDOW) + self._shared_start
         races = load64(arena.context + Context.RACES)
         records = load64(races + RaceBlock.SHARED_RECORDS) if races else 0
@@ -180,7 +180,7 @@ class Arenas:
             store64(arena.context + place, value)
 
     def _n_interruptions(self) -> int:
-        """In each block. Those of a cluster take turns by rules of their own."""
+        """Return the interruptions of each block. The blocks of a cluster take turns by their own rules."""
         if self.request.interruptions == "none" or self.setup.is_clustered:
             return 0
         return INTERRUPTIONS_OF_A_THREAD * self.setup.n_threads

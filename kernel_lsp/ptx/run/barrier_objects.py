@@ -1,8 +1,7 @@
-"""What an `mbarrier` object in shared memory does: counts arrivals and bytes, and goes from phase to phase.
+"""Implement `mbarrier` objects in shared memory: they count arrivals and bytes, and advance from phase to phase.
 
-In the subset that `ptx.compile.native` translates. An object is one 64-bit word, with a layout that is ours: PTX
-keeps its own to itself. Each function here is called by kernels, with the host address of the word; it returns 1 after
-it recorded a fault.
+Written in the subset that `ptx.compile.native` translates. An object is one 64-bit word in a layout of our own: PTX
+leaves it opaque. Kernels call each function with the host address of the word; it returns 1 after it recorded a fault.
 """
 
 from __future__ import annotations
@@ -14,18 +13,18 @@ from kernel_lsp.ptx.compile.native import load64, shift_right, store64
 from kernel_lsp.ptx.run.layout import Context, FaultKind, Thread
 
 MAX_COUNT = (1 << 20) - 1
-"""Of arrivals, and of bytes that are still to come (PTX ISA, "Contents of the mbarrier object")."""
+"""Maximum pending arrivals, and maximum pending bytes (PTX ISA, "Contents of the mbarrier object")."""
 PENDING_SHIFT = 20
 BYTES_SHIFT = 40
 BYTES_MASK = (1 << 21) - 1
 PHASE_SHIFT = 61
 MARK_SHIFT = 62
 MARK = 2
-"""The two upper bits of an object. Memory that nothing wrote, and zeros, have others."""
+"""Tag in the two upper bits of an object. Zeros and uninitialised memory have a different tag."""
 
 
 def barrier_init(context: int, thread: int, info: int, place: int, count: int) -> int:
-    """``mbarrier.init``: a first phase that ends after `count` arrivals."""
+    """Implement ``mbarrier.init``: a first phase that ends after `count` arrivals."""
     if count < 1 or count > MAX_COUNT:
         return fault(context, thread, info, count, FaultKind.BARRIER_COUNT)
     store64(place, make_object(count, count, 0, 0))
@@ -33,8 +32,8 @@ def barrier_init(context: int, thread: int, info: int, place: int, count: int) -
 
 
 def barrier_arrive(context: int, thread: int, info: int, place: int, count: int, n_leaving: int, n_bytes: int) -> int:
-    """``mbarrier.arrive`` by `count`, of which `n_leaving` take no part in later phases, after `n_bytes` more are
-    expected. `Thread.RESULT` becomes the state before. A count of 0 expects or delivers bytes only."""
+    """Implement ``mbarrier.arrive`` by `count`, after `n_bytes` more are expected. `n_leaving` of the arrivals take no
+    part in later phases. `Thread.RESULT` becomes the state before. A count of 0 only expects or delivers bytes."""
     word = load64(place)
     if is_barrier(word) == 0:
         return fault(context, thread, info, 0, FaultKind.BARRIER_MISSING)
@@ -43,7 +42,7 @@ def barrier_arrive(context: int, thread: int, info: int, place: int, count: int,
 
 
 def change_object(context: int, thread: int, info: int, place: int, count: int, n_leaving: int, n_bytes: int) -> int:
-    """As `barrier_arrive`, for what no thread asks the object now: bytes that have arrived."""
+    """Update the object like `barrier_arrive`, but for arrived bytes, without a thread that requests the state."""
     word = load64(place)
     if is_barrier(word) == 0:
         return fault(context, thread, info, 0, FaultKind.BARRIER_MISSING)
@@ -64,7 +63,7 @@ def change_object(context: int, thread: int, info: int, place: int, count: int, 
 
 
 def barrier_test(context: int, thread: int, info: int, place: int, phase: int) -> int:
-    """``mbarrier.test_wait``: `Thread.RESULT` becomes whether the phase of that parity is over."""
+    """Implement ``mbarrier.test_wait``: `Thread.RESULT` becomes 1 if the phase of that parity is complete."""
     word = load64(place)
     if is_barrier(word) == 0:
         return fault(context, thread, info, 0, FaultKind.BARRIER_MISSING)
@@ -90,4 +89,4 @@ FUNCTIONS: tuple[Callable[..., int], ...] = (
     make_object,
 )
 CALLED_BY_KERNELS = {"barrier_init": 5, "barrier_arrive": 7, "barrier_test": 5}
-"""With how many arguments."""
+"""Number of arguments, by function."""

@@ -1,6 +1,6 @@
-"""The barriers of a block: who waits at each, and who is let go.
+"""Implement the barriers of a block: count the waiting threads and release them.
 
-In the subset that `kernel_lsp.ptx.compile.native` translates.
+Written in the subset that `kernel_lsp.ptx.compile.native` translates.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kernel_lsp.ptx.run.layout import (
 
 
 def release_barriers(context: int) -> int:
-    """Let go the threads of every barrier that is complete. Returns how many can run again, or -1 after a fault."""
+    """Release the threads of every complete barrier. Returns how many can run again, or -1 after a fault."""
     fill(context + Context.BARRIER_WAITING, 0, 8 * 3 * N_BARRIERS)
     n_live = count_waiting(context)
     store64(context + Context.N_LIVE, n_live)
@@ -70,8 +70,8 @@ def count_waiting(context: int) -> int:
 
 
 def release(context: int, barrier: int, n_arrived: int) -> int:
-    """Let go who waits at a barrier. All of a warp must have come to the same place (PTX ISA, `barrier`: `.aligned`): a
-    GPU may hang otherwise, or let threads of one warp through at different times."""
+    """Release the threads of a barrier. All threads of a warp must wait at the same instruction (PTX ISA, `barrier`:
+    `.aligned`). Otherwise a GPU may hang, or release threads of one warp at different times."""
     n_true = load64(context + Context.BARRIER_TRUE + 8 * barrier)
     thread = load64(context + Context.THREADS)
     stride = load64(context + Context.THREAD_STRIDE)
@@ -103,7 +103,7 @@ def release(context: int, barrier: int, n_arrived: int) -> int:
 
 
 def let_arrivers_go(context: int) -> int:
-    """`bar.arrive` does not wait: those threads were counted, and run on."""
+    """Resume the threads at `bar.arrive`, which does not wait: they are already counted."""
     thread = load64(context + Context.THREADS)
     stride = load64(context + Context.THREAD_STRIDE)
     n_released = 0

@@ -1,4 +1,4 @@
-"""Tensors as memory-mapped files, and the table that maps generic addresses to them."""
+"""Map tensors as files into memory, and generic addresses to tensors."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ Role = Literal["input", "output", "scratch"]
 
 @dataclass(frozen=True)
 class BufferRequest:
-    """A tensor of a run. `description` starts with its dtype: ``f32[8, 64]``. `offset_bytes` moves the address of its
-    first element away from the middle of its window, which is perfectly aligned, and stays in the window.
-    `is_initialised` says that what the file holds may be read, also of an output or of scratch; inputs always may."""
+    """Request a tensor of a run. `description` starts with its dtype: ``f32[8, 64]``. `offset_bytes` moves the address
+    of its first element away from the middle of its window, which is perfectly aligned; it stays in the window.
+    `is_initialised`: the content of an output or scratch tensor may be read. Inputs always may be."""
 
     name: str
     path: str
@@ -53,7 +53,7 @@ class BufferRequest:
 
 
 class Region:
-    """Host memory: anonymous, or a mapped file."""
+    """Own host memory: anonymous, or a mapped file."""
 
     def __init__(self, n_bytes: int, mapped: mmap.mmap | None = None) -> None:
         self.n_bytes = n_bytes
@@ -67,7 +67,7 @@ class Region:
 
 
 class Buffer:
-    """A tensor in memory, with one shadow byte per byte: bit 0 initialised, bit 1 written by a kernel."""
+    """Hold a tensor in memory, with one shadow byte per byte: bit 0 initialised, bit 1 written by a kernel."""
 
     def __init__(self, request: BufferRequest, window: int, *, keep_written: bool) -> None:
         self.request, self.window = request, window
@@ -97,13 +97,13 @@ class Buffer:
         self.is_initialised = True
 
     def look_whether_initialised(self) -> bool:
-        """Whether every byte is initialised by now."""
+        """Update and return the flag that every byte is initialised."""
         if not self.is_initialised:
             self.is_initialised = self.n_bytes == 0 or self.shadow.memory.find(b"\0", 0, self.n_bytes) < 0
         return self.is_initialised
 
     def clean_records(self, n_bytes: int) -> int:
-        """The address of who accessed what, with nobody in it."""
+        """Clear the access records of the race check, and return their address."""
         self.records.close()
         self.records = Region(n_bytes)
         return self.records.address
@@ -118,8 +118,8 @@ class Buffer:
 def open_buffers(
     requests: Sequence[BufferRequest], n_variables: int, *, keep_written: bool
 ) -> Iterator[dict[str, Buffer]]:
-    """The buffers by name, behind the windows of `n_variables`; unmapped at the end. With `keep_written` the shadow of
-    each output is the file ``path.written``. Raises OSError when a file cannot be mapped."""
+    """Open the buffers by name, behind the windows of `n_variables`, and unmap them at the end. With `keep_written`,
+    the shadow of each output is the file ``path.written``. Raises OSError when a file cannot be mapped."""
     buffers: dict[str, Buffer] = {}
     first_window = first_buffer_window(len(requests), n_variables)
     if first_window + len(requests) > GRID_WORKSPACE_WINDOW:
@@ -134,7 +134,7 @@ def open_buffers(
 
 
 class AddressTable:
-    """The table that compiled kernels look addresses up in, twice: for speed, and with every access traced."""
+    """Hold the address table of compiled kernels in two versions: a fast one, and one that traces every access."""
 
     def __init__(self) -> None:
         self._fast, self._traced = Region(TABLE_BYTES), Region(TABLE_BYTES)
@@ -148,14 +148,15 @@ class AddressTable:
         return self._traced.address
 
     def set_buffer(self, buffer: Buffer, *, is_initialised: bool, records: int = 0) -> None:
-        """Describe a buffer. `records` is where it is noted who accessed what, or 0."""
+        """Describe a buffer. `records` is the address of its race records, or 0."""
         flags = int(EntryFlag.READ_ONLY) if buffer.is_read_only else 0
         flags |= 0 if is_initialised else EntryFlag.CHECK_INITIALISED
         data, shadow = buffer.data.address, buffer.shadow.address
         self.set(buffer.window, buffer.base, data, shadow, buffer.n_bytes, flags, records)
 
     def set(self, window: int, base: int, host: int, shadow: int, n_bytes: int, flags: int, records: int = 0) -> None:
-        """Describe a window. Buffers are traced in the traced table. With `records`, every access is looked at."""
+        """Describe a window. Buffers are traced in the traced table.
+        With `records`, every access takes the slow path."""
         flags |= EntryFlag.WATCHED if records else 0
         for table in (self._fast, self._traced):
             store64(table.address + window * ENTRY_BYTES + Entry.RECORDS, records)
@@ -166,7 +167,7 @@ class AddressTable:
         _write_entry(self._traced.address, window, described, is_fast=not is_traced)
 
     def hide_cluster(self) -> None:
-        """No block of a cluster is there any more."""
+        """Unmap the shared memory of all blocks of a cluster."""
         n_bytes = (N_WINDOWS - FIRST_CLUSTER_WINDOW) * ENTRY_BYTES
         for table in (self._fast, self._traced):
             ctypes.memset(table.address + FIRST_CLUSTER_WINDOW * ENTRY_BYTES, 0, n_bytes)
@@ -177,7 +178,7 @@ class AddressTable:
 
 
 def encode(dtype: str, value: float) -> bytes:
-    """The bytes of one element. Raises KeyError for an unknown dtype."""
+    """Return the bytes of one element. Raises KeyError for an unknown dtype."""
     if dtype == "bf16":
         return _bfloat_bytes(value)
     code = _STRUCT_CODES[dtype]
@@ -199,7 +200,7 @@ _STRUCT_CODES = {
     "u8": "B",
     "bool": "?",
 }
-"""Of the standard library's `struct`; bf16 has none."""
+"""Format characters of the standard library's `struct`, by dtype; bf16 has none."""
 
 
 def _map_data(request: BufferRequest) -> Region:
@@ -211,12 +212,12 @@ def _map_data(request: BufferRequest) -> Region:
 
 
 def _map_shadow(request: BufferRequest, *, keep_written: bool) -> Region:
-    """Inputs need none: they are initialised, and stores into them are refused."""
+    """Map the shadow of a tensor. Inputs need none: they are initialised, and stores to them are rejected."""
     if request.role == "input":
         return Region(0)
     if not (keep_written and request.role == "output"):
         return Region(request.n_bytes)
-    # The marks of an earlier run of the same plan stay when its results do.
+    # Keep the marks of an earlier run of the same plan if its results are kept.
     with Path(request.path + WRITTEN_SUFFIX).open("a+b") as file:
         if not request.is_initialised:
             file.truncate(0)

@@ -1,8 +1,8 @@
-"""Bulk copies to shared memory that have been asked for and have not arrived: those of a block, in order.
+"""Queue a block's bulk copies to shared memory that have been issued and have not arrived, in order.
 
-Nothing of a copy is there before its barrier object says so: until then its bytes are marked and hold others. Copies
-arrive when all threads that could go on have looked for them twice in vain, those of the oldest copy's object first. In
-the subset that `kernel_lsp.ptx.compile.native` translates.
+The bytes of a copy are absent until its barrier object reports them; until then they are marked and hold other values.
+Copies arrive when all runnable threads have polled for them twice in vain, starting with those of the oldest copy's
+object. Written in the subset that `kernel_lsp.ptx.compile.native` translates.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from kernel_lsp.ptx.run.barrier_objects import change_object, is_barrier
 from kernel_lsp.ptx.run.layout import IN_FLIGHT, SHADOW_STORE, Arrivals, Context, FaultKind, Launch
 
 N_LOOKS_IN_VAIN = 2
-"""The first may be that of a thread which looks in the same turn in which the copy is asked for."""
+"""Unsuccessful polls before copies arrive.
+The first may come from a thread that polls in the turn in which the copy is issued."""
 
 
 def bulk_started(context: int, thread: int, info: int, place: int, source: int, target: int, n_bytes: int) -> int:
-    """A copy between host addresses, of which the object at `place` tells. Where there are too many, some arrive."""
+    """Issue a copy between host addresses that completes on the object at `place`.
+    When the queue is full, some copies arrive."""
     if is_barrier(load64(place)) == 0:
         return fault(context, thread, info, 0, FaultKind.BARRIER_MISSING)
     arrivals = load64(context + Context.ARRIVALS)
@@ -42,7 +44,7 @@ def bulk_started(context: int, thread: int, info: int, place: int, source: int, 
 
 
 def look_for_copies(context: int) -> int:
-    """Threads have looked in vain. Returns 1 after what then arrives was a fault."""
+    """Count an unsuccessful poll and deliver copies when due. Returns 1 if an arrival was a fault."""
     arrivals = load64(context + Context.ARRIVALS)
     if load64(arrivals + Arrivals.N_COPIES) == 0:
         return 0
@@ -54,7 +56,7 @@ def look_for_copies(context: int) -> int:
 
 
 def let_arrive(context: int) -> int:
-    """The copies of which the oldest copy's object tells are there."""
+    """Deliver the copies that complete on the oldest copy's object."""
     arrivals = load64(context + Context.ARRIVALS)
     copy = arrivals + Arrivals.COPIES
     place = load64(copy + Arrivals.PLACE)
@@ -102,4 +104,4 @@ FUNCTIONS: tuple[Callable[..., int], ...] = (
     move,
 )
 CALLED_BY_KERNELS = {"bulk_started": 7}
-"""With how many arguments."""
+"""Number of arguments, by function."""

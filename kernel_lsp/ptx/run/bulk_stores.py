@@ -1,8 +1,8 @@
-"""Bulk copies from shared memory to a tensor that a thread has not waited for: they may read what is there only later.
+"""Queue bulk copies from shared memory to a tensor that a thread has not waited for. They may read their source late.
 
-Each is done when it is asked for, so that its accesses are looked at there, and once more when its thread waits for its
-group: what has been written to shared memory meanwhile shows in the tensor. In the subset that
-`kernel_lsp.ptx.compile.native` translates. A *queue* is a thread's own.
+Each copy is performed when it is issued, so that its accesses are checked there, and again when its thread waits for
+its group. Shared memory overwritten in between is therefore visible in the tensor. Written in the subset that
+`kernel_lsp.ptx.compile.native` translates. Each thread has its own *queue*.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kernel_lsp.ptx.run.layout import FaultKind, StoreQueue
 
 
 def bulk_store_started(context: int, thread: int, info: int, queue: int, source: int, target: int, n_bytes: int) -> int:
-    """A copy between host addresses. The oldest counts as done where the queue is full."""
+    """Issue a copy between host addresses. When the queue is full, the oldest copy counts as complete."""
     if load64(queue + StoreQueue.N_COPIES) == StoreQueue.MAX_COPIES:
         end_stores(queue, load64(queue + StoreQueue.COPIES + StoreQueue.GROUP) + 1)
     n_before = load64(queue + StoreQueue.N_COPIES)
@@ -36,12 +36,12 @@ def bulk_stores_committed(queue: int) -> int:
 
 
 def bulk_stores_waited(queue: int, n_pending: int) -> int:
-    """All groups but the last `n_pending` have been read."""
+    """Complete all groups but the last `n_pending`: their sources have been read."""
     return end_stores(queue, load64(queue + StoreQueue.N_GROUPS) - n_pending)
 
 
 def end_stores(queue: int, limit: int) -> int:
-    """Those of groups below the limit are done, in order."""
+    """Complete the groups below the limit, in order."""
     copy = queue + StoreQueue.COPIES
     n_kept = 0
     for _ in range(load64(queue + StoreQueue.N_COPIES)):
@@ -56,7 +56,7 @@ def end_stores(queue: int, limit: int) -> int:
 
 
 def check_stores_ended(context: int, thread: int, _: int, queue: int) -> int:
-    """A thread ends: its block's shared memory may go with it."""
+    """Check a thread that exits: its pending copies may outlive its block's shared memory."""
     first = queue + StoreQueue.COPIES
     if load64(queue + StoreQueue.N_COPIES) == 0:
         return 0
@@ -76,4 +76,4 @@ CALLED_BY_KERNELS = {
     "bulk_stores_waited": 2,
     "check_stores_ended": 4,
 }
-"""With how many arguments."""
+"""Number of arguments, by function."""

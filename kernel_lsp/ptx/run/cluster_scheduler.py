@@ -1,6 +1,6 @@
-"""Runs the blocks of a cluster together: each until it waits for the others, then the barrier of the cluster.
+"""Run the blocks of a cluster together: each until it waits for the others, then the cluster barrier.
 
-In the subset that `ptx.compile.native` translates, like `ptx.run.scheduler`. `lead` is the context of the
+Written in the subset that `ptx.compile.native` translates, like `ptx.run.scheduler`. `lead` is the context of the
 cluster's first block.
 """
 
@@ -38,11 +38,12 @@ from kernel_lsp.ptx.run.scheduler import (
 )
 
 NO_STEP = 1 << 62
-"""More than any thread's `CLUSTER_STEP`."""
+"""Sentinel above any thread's `CLUSTER_STEP`."""
 
 
 def run_cluster_queue(lead: int) -> int:
-    """Run the queued clusters from the cursor on. Returns at the first that does not simply end, cursor still on it."""
+    """Run the queued clusters from the cursor on.
+    Returns at the first that does not end normally, with the cursor on it."""
     queue = load64(lead + Context.BLOCKS)
     while load64(lead + Context.CURSOR) < load64(lead + Context.N_BLOCKS):
         start_cluster(lead, load64(queue + 8 * load64(lead + Context.CURSOR)))
@@ -69,7 +70,7 @@ def start_cluster(lead: int, entry: int) -> int:
 
 
 def place_block(context: int, cluster: int, rank: int) -> int:
-    """Write where in the grid the cluster is. Returns the number of its block of this rank."""
+    """Write the cluster's position in the grid. Returns the number of its block of this rank."""
     launch = load64(context + Context.LAUNCH)
     block = 0
     factor = 1
@@ -125,7 +126,7 @@ def run_cluster(lead: int) -> int:
 
 
 def run_turn(lead: int, context: int) -> int:
-    """Let one block go as far as it can."""
+    """Run one block until it cannot proceed."""
     if load64(context + Context.CLUSTER_STATE) == EntryFlag.ENDED:
         return BlockStatus.DONE
     if load64(context + Context.CLUSTER_STATE) == EntryFlag.NOT_STARTED:
@@ -143,7 +144,7 @@ def run_turn(lead: int, context: int) -> int:
 
 
 def show_own(context: int, table: int) -> int:
-    """Make the block's shared memory the one that generic addresses mean."""
+    """Map the block's shared memory at the shared window of generic addresses."""
     launch = load64(context + Context.LAUNCH)
     entry = table + SHARED_WINDOW * ENTRY_BYTES
     store64(entry + Entry.HOST, load64(launch + Launch.SHARED_HOST))
@@ -153,7 +154,7 @@ def show_own(context: int, table: int) -> int:
 
 
 def show_records(context: int, entry: int) -> int:
-    """Where it is noted who accesses the block's shared memory; 0 where races are not looked for."""
+    """Return the address of the race records of the block's shared memory; 0 without a race check."""
     races = load64(context + Context.RACES)
     if races == 0:
         return 0
@@ -162,7 +163,7 @@ def show_records(context: int, entry: int) -> int:
 
 
 def show_cluster(lead: int) -> int:
-    """Make the shared memory of each block visible at the window of its rank, and nothing at those of other ranks."""
+    """Map the shared memory of each block at the window of its rank, and clear the windows of other ranks."""
     for table in range(2):
         first = load64(lead + Context.FAST_TABLE + 8 * table) + FIRST_CLUSTER_WINDOW * ENTRY_BYTES
         fill(first, 0, ENTRY_BYTES * (MAX_CLUSTER_BLOCKS + 1))
@@ -179,8 +180,8 @@ def show_block(context: int) -> int:
 
 
 def show_remote(context: int, table: int) -> int:
-    """Reads always get the closer look, which knows what was written; writes do when the block does not run, and where
-    races are looked for."""
+    """Map another block's shared memory. Reads always take the slow path, which knows the initialised bytes. Writes do
+    when the block does not run, and under race checks."""
     launch = load64(context + Context.LAUNCH)
     window = FIRST_CLUSTER_WINDOW + load64(launch + Launch.CLUSTER_RANK)
     entry = table + window * ENTRY_BYTES
@@ -199,7 +200,7 @@ def show_remote(context: int, table: int) -> int:
 
 
 def release_cluster(lead: int) -> int:
-    """Let go the threads whose barrier is complete. Returns how many threads can run again."""
+    """Release the threads whose barrier is complete. Returns how many threads can run again."""
     contexts = load64(lead + Context.CLUSTER_CONTEXTS)
     n_blocks = load64(lead + Context.CLUSTER_N_BLOCKS)
     least = NO_STEP
@@ -218,7 +219,7 @@ def release_cluster(lead: int) -> int:
 
 
 def least_step(context: int) -> int:
-    """Of the threads that have not exited."""
+    """Return the minimum step of the threads that have not exited."""
     thread = load64(context + Context.THREADS)
     least = NO_STEP
     for _ in range(load64(context + Context.N_THREADS)):
@@ -244,7 +245,7 @@ def pass_barrier(context: int, phase: int) -> int:
 
 
 def check_cluster_step(context: int, thread: int, info: int, step: int) -> int:
-    """A thread arrives at the barrier of the cluster twice, or waits there without having arrived."""
+    """Check for a thread that arrives at the cluster barrier twice, or waits there without having arrived."""
     return fault(context, thread, info, step, FaultKind.CLUSTER_STEP)
 
 

@@ -1,7 +1,8 @@
-"""Which bytes of shared memory `cp.async` may not have brought yet, because the thread has not waited for its copies.
+"""Track bytes of shared memory that `cp.async` may not have written yet, because the thread has not waited for its
+copies.
 
-The bytes are there at once, but marked. In the subset that `ptx.compile.native` translates. A *queue* is a thread's
-own: how many groups it has committed, and its copies in order, with the group of each.
+The bytes are written at once, but marked. Written in the subset that `ptx.compile.native` translates. Each thread has
+its own *queue*: its number of committed groups, and its copies in order, with the group of each.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ GROUP_SHIFT = 40
 
 
 def copy_started(context: int, queue: int, offset: int, n_bytes: int) -> int:
-    """A copy to an offset of shared memory. The oldest copy counts as done where the queue is full."""
+    """Record a copy to an offset of shared memory. When the queue is full, the oldest copy counts as complete."""
     tail = load64(queue + CopyQueue.TAIL)
     if tail - load64(queue + CopyQueue.HEAD) == CopyQueue.N_COPIES:
         end_copy(context, queue)
@@ -28,7 +29,7 @@ def copy_started(context: int, queue: int, offset: int, n_bytes: int) -> int:
 
 
 def copies_waited(context: int, queue: int, n_pending: int) -> int:
-    """All groups but the last `n_pending` are done; with -1 also what is in no group yet."""
+    """Complete all groups but the last `n_pending`; with -1, also uncommitted copies."""
     limit = load64(queue + CopyQueue.N_GROUPS) - n_pending
     while load64(queue + CopyQueue.HEAD) < load64(queue + CopyQueue.TAIL) and oldest_group(queue) < limit:
         end_copy(context, queue)
@@ -40,7 +41,7 @@ def oldest_group(queue: int) -> int:
 
 
 def end_copy(context: int, queue: int) -> int:
-    """The oldest copy is done."""
+    """Complete the oldest copy."""
     head = load64(queue + CopyQueue.HEAD)
     copy = load64(queue + CopyQueue.COPIES + 8 * (head % CopyQueue.N_COPIES))
     offset = copy & ((1 << SIZE_SHIFT) - 1)
@@ -52,4 +53,4 @@ def end_copy(context: int, queue: int) -> int:
 
 FUNCTIONS: tuple[Callable[..., int], ...] = (copy_started, copies_waited, oldest_group, end_copy)
 CALLED_BY_KERNELS = {"copy_started": 4, "copies_waited": 3}
-"""With how many arguments."""
+"""Number of arguments, by function."""

@@ -1,4 +1,4 @@
-"""Runs the blocks of one launch: one after the other, or those that wait for each other in turns."""
+"""Run the blocks of one launch: sequentially, or in turns if they wait for each other."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ from kernel_lsp.ptx.run.run_request import LaunchResult, RunRequest
 from kernel_lsp.ptx.run.scheduler import TRACE_BLOCK
 
 MAX_RESIDENT_BLOCKS = 512
-"""Blocks that wait for others at once. When one more does, each of them gets a turn, except in a cooperative launch:
-there all may wait for the last one."""
+"""Maximum blocks that wait for others at once. When it is exceeded, each of them gets a turn. Cooperative launches are
+exempt: all their blocks may wait for the last one."""
 
 Group = tuple[Arena, ...]
 """A block, or all blocks of a cluster, which run together."""
 
 
 class LaunchRun:
-    """One launch that a GPU would accept. Groups run one after the other in one arena each; a group that only spins is
-    parked with its memory, so that what it waits for can run. `budget` are the instructions left for the run."""
+    """Run one launch that a GPU would accept. Groups run one after the other, in one arena each. A group that only
+    spins is parked with its memory, so that the group it waits for can run. `budget` is the number of instructions left
+    for the run."""
 
     def __init__(
         self,
@@ -95,7 +96,7 @@ class LaunchRun:
         self.workspace.close()
 
     def _queue(self, chosen: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
-        """The groups to run; those to trace are marked."""
+        """Queue the groups to run, and mark those to trace."""
         n_wanted = -(-self.request.n_traced_blocks // self.setup.cluster.n_blocks)
         wanted = min(n_wanted, len(chosen))
         traced = {index * len(chosen) // wanted for index in range(wanted)} if wanted else set()
@@ -104,7 +105,7 @@ class LaunchRun:
         return (ctypes.c_int64 * len(entries))(*entries)
 
     def _run_groups(self, queue: ctypes.Array[ctypes.c_int64]) -> bool:
-        """Run them all. Returns whether the instruction budget ran out."""
+        """Run all groups. Returns whether the instruction budget ran out."""
         run_queue = _native(self.compiler.run_cluster_queue if self.setup.is_clustered else self.compiler.run_queue)
         parked: list[Group] = []
         group = self._new_group()
@@ -140,13 +141,12 @@ class LaunchRun:
         return n_blocks >= MAX_RESIDENT_BLOCKS and not self.setup.is_cooperative
 
     def _is_full(self, parked: Sequence[Group]) -> bool:
-        """Whether as many blocks wait as may run at once in this run."""
+        """Check whether as many blocks wait as may be resident in this run."""
         limit = self.request.resident_blocks.get(self.setup.name)
         return limit is not None and len(parked) * self.setup.cluster.n_blocks >= limit
 
     def _run_until_still(self, parked: list[Group], n_left: int = 0) -> bool:
-        """Give those that wait for each other their turns until so many are left. Returns whether the instruction
-        budget ran out."""
+        """Give waiting groups their turns until that many are left. Returns whether the instruction budget ran out."""
         written = [buffer.data for buffer in self.buffers.values() if not buffer.is_read_only]
         stillness = Stillness((*written, self.workspace.data), self.setup.n_threads, self.setup.emitted.n_frame_bytes)
         while len(parked) > n_left and not self.log.is_full:
@@ -196,7 +196,7 @@ class LaunchRun:
         if self.request.sample is None:
             self.findings.note_still(parked, self.setup.n_blocks if has_more else 0)
         else:
-            # It may be the work of a block that was not chosen to run: nothing can be said of these.
+            # The groups may wait for a block outside the sample, so they give no verdict.
             self.n_skipped += sum(map(len, parked))
 
 

@@ -1,4 +1,4 @@
-"""What native code counts during one launch, and the totals and lines that follow from it."""
+"""Collect the counters of native code during one launch, and derive totals and counts per line."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from kernel_lsp.ptx.run.layout import Context, SiteTrace
 from kernel_lsp.ptx.text.syntax import Instruction
 
 UserLine = Callable[[Instruction | None], int | None]
-"""The line of the user's file that an instruction comes from."""
+"""Map an instruction to its line of the user's file."""
 
 
 class Tallies:
-    """Executions per basic block, reads of unwritten shared memory and traced requests per site."""
+    """Hold executions per basic block, reads of uninitialised shared memory and traced requests per site."""
 
     def __init__(self, emitted: EmittedKernel) -> None:
         self.emitted = emitted
@@ -33,22 +33,22 @@ class Tallies:
 
     @property
     def warning_places(self) -> int:
-        """The address of who read first, per site."""
+        """Return the address of the first such read, per site."""
         return ctypes.addressof(self.warnings) + 8 * (len(self.emitted.sites) + 1)
 
     def first_reader(self, site: int) -> int:
-        """Block and thread of the first read at a site of what nothing had written, as the scheduler packs them."""
+        """Return block and thread of the first read of uninitialised memory at a site, packed as by the scheduler."""
         return self.warnings[len(self.emitted.sites) + 1 + site]
 
     def take(self, context: int) -> None:
-        """Add what a block's context counted, and set it to zero there."""
+        """Add the counts of a block's context, and reset them there."""
         self.max_per_thread = max(self.max_per_thread, load64(context + Context.MAX_PER_THREAD))
         for index, place in enumerate(_TRACE_COUNTERS):
             self.trace_totals[index] += load64(context + place)
             store64(context + place, 0)
 
     def counters(self, setup: LaunchSetup, n_run: int, user_line: UserLine) -> dict[str, Any]:
-        """The fields of `LaunchCounters` for a launch of which `n_run` blocks ran."""
+        """Return the fields of `LaunchCounters` for a launch of which `n_run` blocks ran."""
         total, mapped = Census(), mapped_registers(self.emitted.blocks)
         for block, count in zip(self.emitted.blocks, self.counts, strict=True):
             if count:
@@ -69,7 +69,7 @@ class Tallies:
         }
 
     def _lines(self, user_line: UserLine) -> list[dict[str, int]]:
-        """What each line of the user's file did, in its order. What was inlined counts where it was called."""
+        """Return the counters of each line of the user's file, in order. Inlined code counts at its call site."""
         counters: dict[int, LineCensus] = {}
         for block, count in zip(self.emitted.blocks, self.counts, strict=True):
             for instruction in (*block.instructions, block.terminator) if count else ():

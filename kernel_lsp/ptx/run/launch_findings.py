@@ -1,4 +1,4 @@
-"""Turns what stopped the blocks of a launch into findings: who did it, where, and in words."""
+"""Turn the faults that stopped the blocks of a launch into findings: thread, place and message."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from kernel_lsp.ptx.text.flow import Block
 from kernel_lsp.ptx.text.syntax import Instruction, Location
 
 RACES = (FaultKind.RACE_OF_BLOCKS, FaultKind.RACE_OF_THREADS, FaultKind.STALE_READ)
-"""Faults with two sides."""
+"""Faults that involve two threads."""
 
 
 class LaunchFindings:
-    """Writes the findings of one launch into the log of its run."""
+    """Write the findings of one launch to the log of its run."""
 
     def __init__(self, log: FindingLog, setup: LaunchSetup) -> None:
         self.log, self.setup, self.emitted = log, setup, setup.emitted
 
     def note_invalid(self, problem: str) -> None:
-        """The GPU would refuse the launch."""
+        """Report a launch that a GPU would refuse."""
         place = Place(self.setup.name, (0, 0, 0), (0, 0, 0))
         self.log.add("invalid-launch", problem, None, place, severity=ERROR)
 
     def note_end(self, group: tuple[Arena, ...], status: int, memory: MemoryMap, *, was_sampled: bool) -> int:
-        """Why a group of blocks stopped. Returns of how many groups nothing can be said: 1 when it read what nothing
-        had written and earlier launches were sampled."""
+        """Report why a group of blocks stopped. Returns the number of groups without a verdict: 1 when the group read
+        uninitialised memory and earlier launches were sampled."""
         if status == BlockStatus.CLUSTER_DEADLOCK:
             self._note_deadlock(group)
         elif status in (BlockStatus.FAULT, BlockStatus.DEADLOCK):
@@ -52,15 +52,15 @@ class LaunchFindings:
             if status == BlockStatus.DEADLOCK:
                 self._note_deadlock((arena,))
             elif was_sampled and load64(arena.context + Context.FAULT_KIND) == FaultKind.UNINITIALISED:
-                # What it reads may be the work of a block that was not chosen to run: nothing can be said of this one.
+                # The read may depend on a block outside the sample, so this group gives no verdict.
                 return 1
             else:
                 self._note_fault(arena, memory)
         return 0
 
     def note_still(self, parked: Sequence[tuple[Arena, ...]], n_of: int) -> None:
-        """All that have not ended wait for what none of them will do; of a grid of `n_of` blocks others have not begun,
-        or 0 where all have."""
+        """Report a livelock: all live threads wait for an event that none of them will cause. In a grid of `n_of`
+        blocks others have not started; 0 if all have."""
         waiting = [
             (arena, thread)
             for group in parked
@@ -81,10 +81,10 @@ class LaunchFindings:
             self.log.add("endless-wait", message, self._stopped_at(thread), self._place(arena, thread))
 
     def note_endless(self, group: tuple[Arena, ...], allowed: int) -> None:
-        """The thread that has run as much as one may, if that is why the launch was stopped."""
+        """Report the thread that reached its instruction limit, if that limit stopped the launch."""
         for arena in () if self.emitted.can_spin else group:
             for thread in self._threads(arena):
-                # One that came late, when little was left for the launch, was given less.
+                # A late thread had less fuel, because little of the launch's budget was left.
                 if _status(thread) == Status.OUT_OF_FUEL and load64(thread + Thread.FUEL_GIVEN) == allowed:
                     location = _last_location(self.emitted.blocks[load64(thread + Thread.OPERATION)])
                     message = f"one thread has run {allowed} instructions and finds no end"
@@ -92,7 +92,7 @@ class LaunchFindings:
                     return
 
     def note_warnings(self, tallies: Tallies) -> None:
-        """Reads of shared memory that nothing had written."""
+        """Report reads of uninitialised shared memory."""
         for index, site in enumerate(self.emitted.sites):
             count = tallies.warnings[index]
             if count:
@@ -118,7 +118,7 @@ class LaunchFindings:
         self.log.add(code, message, site.instruction.location, place)
 
     def _other(self, context: int) -> Other:
-        """With whom a thread is in a race."""
+        """Return the other side of a race."""
         races = load64(context + Context.RACES)
         stamp = load64(races + RaceBlock.OTHER_STAMP)
         site = self.emitted.sites[load64(races + RaceBlock.OTHER_SITE)]
@@ -135,7 +135,8 @@ class LaunchFindings:
         )
 
     def _note_deadlock(self, arenas: tuple[Arena, ...]) -> None:
-        """No thread of these blocks can go on. The place is that of one at the barrier of the cluster, if any is."""
+        """Report a deadlock: no thread of these blocks can proceed.
+        The place is that of a thread at the cluster barrier, if any."""
         threads = [(arena, thread, _status(thread)) for arena in arenas for thread in self._threads(arena)]
         waiting = [one for one in threads if one[2] in (Status.CLUSTER, Status.BARRIER, Status.WARP)]
         arena, first, _ = next((one for one in waiting if one[2] == Status.CLUSTER), waiting[0])
@@ -143,7 +144,7 @@ class LaunchFindings:
         self.log.add("barrier-deadlock", message, self._stopped_at(first), self._place(arena, first))
 
     def _threads(self, arena: Arena) -> range:
-        """The addresses of their records."""
+        """Return the addresses of the threads' records."""
         stride = self.emitted.n_frame_bytes
         return range(arena.threads, arena.threads + stride * self.setup.n_threads, stride)
 
@@ -169,7 +170,7 @@ class LaunchFindings:
 
 
 def _blocks_of_cluster(races: int) -> set[int]:
-    """The numbers of the blocks of the cluster; none where blocks do not run together."""
+    """Return the numbers of the cluster's blocks; none where blocks do not run together."""
     peers = range(load64(races + RaceBlock.N_PEERS))
     return {load64(races + RaceBlock.PEERS + Peer.N_BYTES * nth + Peer.BLOCK) for nth in peers}
 

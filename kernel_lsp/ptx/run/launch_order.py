@@ -1,4 +1,4 @@
-"""Which blocks of a launch run, and in which order blocks, warps and lanes get their turns."""
+"""Select the blocks of a launch that run, and the order of blocks, warps and lanes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from kernel_lsp.ptx.run.layout import WARP_SIZE
 from kernel_lsp.ptx.run.run_request import RunRequest
 
 Orders = tuple["ctypes.Array[ctypes.c_int64]", "ctypes.Array[ctypes.c_int64]"]
-"""Lanes of a warp and warps of a block, in the order of their turns."""
+"""Scheduling order of the lanes of a warp, and of the warps of a block."""
 
 
 def choose_groups(n_groups: int, group_size: int, request: RunRequest) -> Sequence[int]:
-    """All groups of blocks, those that hold the blocks that are named, or the first, the last, and random ones between
-    them: as many as hold the sample."""
+    """Return all groups of blocks, or a sample: the groups of the named blocks, or the first, the last and random ones
+    between, as many as the sample needs."""
     if request.blocks:
         return sorted({block // group_size for block in request.blocks if block // group_size < n_groups})
     wanted = -(-request.sample[0] // group_size) if request.sample else n_groups
@@ -23,7 +23,7 @@ def choose_groups(n_groups: int, group_size: int, request: RunRequest) -> Sequen
         return range(n_groups)
     chosen = {0, n_groups - 1}
     for first in random.Random(request.sample[1]).sample(range(n_groups), wanted):
-        # In pairs: neighbours that write the same would look like two that do their work.
+        # Sample in pairs: two adjacent blocks that both write the same range would otherwise look like disjoint ones.
         for group in (first, min(first + 1, n_groups - 1)):
             if len(chosen) < wanted:
                 chosen.add(group)
@@ -31,7 +31,7 @@ def choose_groups(n_groups: int, group_size: int, request: RunRequest) -> Sequen
 
 
 def in_order(blocks: Sequence[int], request: RunRequest) -> Sequence[int]:
-    """The blocks in the order of the request: nothing says in which order a GPU runs them."""
+    """Return the blocks in the requested order. A GPU guarantees none."""
     if request.thread_order == "reverse":
         return blocks[::-1]
     if request.thread_order == "random":
@@ -40,7 +40,7 @@ def in_order(blocks: Sequence[int], request: RunRequest) -> Sequence[int]:
 
 
 def thread_orders(request: RunRequest, n_threads: int) -> Orders:
-    """The order in which lanes of a warp, and warps of a block, get their turns."""
+    """Return the scheduling order of the lanes of a warp, and of the warps of a block."""
     n_warps = -(-n_threads // WARP_SIZE)
     lanes, warps = list(range(WARP_SIZE)), list(range(n_warps))
     if request.thread_order == "reverse":

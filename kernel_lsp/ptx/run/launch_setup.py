@@ -1,4 +1,4 @@
-"""What one launch runs: kernel, grid, block, cluster and shared memory, and why a GPU would refuse them."""
+"""Configure one launch (kernel, grid, block, cluster, shared memory), and check that a GPU would accept it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ MAX_SHARED_BYTES = 227 * 1024  # sm_90
 
 @dataclass(frozen=True)
 class LaunchSetup:
-    """`step` is the `BoundLaunch` as JSON; `n_shared` are static and dynamic bytes as they are laid out here; a launch
-    `is_clustered` when its blocks may see each other's shared memory."""
+    """Hold a launch configuration. `step` is the `BoundLaunch` as JSON. `n_shared` are the static and dynamic bytes as
+    laid out here. A launch `is_clustered` when its blocks may access each other's shared memory."""
 
     kernel: CompiledKernel
     function: Function
@@ -39,22 +39,22 @@ class LaunchSetup:
 
     @property
     def name(self) -> str:
-        """As the plan names the kernel."""
+        """Return the kernel's name in the plan."""
         return str(self.step["kernel"])
 
     @property
     def is_cooperative(self) -> bool:
-        """Whether all blocks run at once and may wait for each other."""
+        """Check whether all blocks are co-resident and may wait for each other."""
         return self.attributes.get("cooperative", 0) != 0
 
     @property
     def n_workspace_bytes(self) -> int:
-        """Of the driver's memory for the launch."""
+        """Return the bytes of the driver's workspace for the launch."""
         return WORKSPACE_BYTES if self.is_cooperative else 0
 
     @property
     def n_threads(self) -> int:
-        """Of a block."""
+        """Return the threads per block."""
         return math.prod(self.block)
 
     @property
@@ -63,12 +63,12 @@ class LaunchSetup:
 
     @property
     def n_shared_on_gpu(self) -> int:
-        """Static and dynamic bytes without the gaps between variables."""
+        """Return static and dynamic bytes without the gaps between variables."""
         return self.emitted.shared.n_static_bytes + int(self.step["shared_bytes"])
 
 
 def launch_setup(loaded: LoadedModule, step: dict[str, Any]) -> LaunchSetup:
-    """The setup of a step. Raises InvalidRequestError for a kernel that the module does not have."""
+    """Return the setup of a step. Raises InvalidRequestError for a kernel that the module lacks."""
     kernel = _find_kernel(loaded, step)
     function = loaded.module.functions[kernel.emitted.name]
     attributes = dict(step.get("attributes") or {})
@@ -87,7 +87,7 @@ def launch_setup(loaded: LoadedModule, step: dict[str, Any]) -> LaunchSetup:
 
 
 def invalid_launch(setup: LaunchSetup) -> str:
-    """Why the GPU would refuse the launch, or nothing."""
+    """Return why the GPU would refuse the launch, or an empty string."""
     allowed = setup.function.max_threads or MAX_THREADS_PER_BLOCK
     if setup.n_threads > min(allowed, MAX_THREADS_PER_BLOCK):
         return f"a block of {setup.n_threads} threads; this kernel allows {min(allowed, MAX_THREADS_PER_BLOCK)}"

@@ -1,7 +1,7 @@
-"""Where things lie in the memory that compiled kernels, the scheduler and Python share. Every field is 8 bytes.
+"""Memory layout that compiled kernels, the scheduler and Python share. Every field is 8 bytes.
 
-Generic addresses are made up: bits 40 and up select an entry of the address table, so that a stray pointer is caught
-and named. Address 0 and everything near it belongs to entry 0, which has no bytes: null pointers.
+Generic addresses are synthetic: bits 40 and up select an entry of the address table, so that a stray pointer is caught
+and attributed. Address 0 and everything near it belongs to entry 0, which has no bytes: null pointers.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ from enum import IntEnum
 from typing import Literal
 
 WINDOW_SHIFT = 40
-"""A buffer may hold 2^39 bytes; its window also has room below its first byte, to catch negative indices."""
+"""Base-2 logarithm of a window's bytes. A buffer may hold 2^39 bytes.
+The room below its first byte catches negative indices."""
 WINDOW_HALF = 1 << (WINDOW_SHIFT - 1)
 MAX_PLACE = 1 << (WINDOW_SHIFT - 2)
-"""Tensors mostly begin less than this many bytes before or behind the middle of their window; they must lie in it."""
+"""Usual maximum distance in bytes between the start of a tensor and the middle of its window.
+A tensor must lie in its window."""
 N_WINDOWS = 1024
 ENTRY_BYTES = 128
 TABLE_BYTES = N_WINDOWS * ENTRY_BYTES
 N_ACCESS_SIZES = 5
-"""Accesses of 1, 2, 4, 8 and 16 bytes."""
+"""Number of access sizes: 1, 2, 4, 8 and 16 bytes."""
 
 NULL_WINDOW = 0
 SHARED_WINDOW = 1
@@ -26,66 +28,67 @@ LOCAL_WINDOW = 2
 PARAM_WINDOW = 3
 FIRST_BUFFER_WINDOW = 4
 LAST_USUAL_WINDOW = 127
-"""Of buffers, unless there are very many: their addresses have 47 bits, the highest of them set, as on most GPUs."""
+"""Last window of buffers, unless there are very many.
+Their addresses have 47 bits with the highest bit set, as on most GPUs."""
 MAX_CLUSTER_BLOCKS = 16
-"""Of Hopper, when the kernel asks for a size that is not portable."""
+"""Maximum blocks per cluster on Hopper, for a kernel that opts in to a non-portable size."""
 FIRST_CLUSTER_WINDOW = N_WINDOWS - MAX_CLUSTER_BLOCKS - 1
-"""The shared memory of each block of the running cluster, by rank. The last window stands for ranks that none has."""
+"""First window of the shared memory of the running cluster's blocks, by rank.
+The last window is for ranks out of range."""
 GRID_WORKSPACE_WINDOW = FIRST_CLUSTER_WINDOW - 1
-"""What the driver keeps for a cooperative launch."""
+"""Window of the driver's workspace for a cooperative launch."""
 CLUSTER_RANK_SHIFT = 24
-"""An address of shared memory in a cluster, as `mapa` gives it: the rank plus 1 in these bits and up, and an offset
-that may be negative. Addresses that name no rank are the block's own."""
+"""Bit position of rank plus 1 in a cluster's shared-memory address, as `mapa` gives it. The bits below hold an offset,
+which may be negative. An address without a rank is the block's own."""
 CLUSTER_OFFSET_HALF = 1 << (CLUSTER_RANK_SHIFT - 1)
 
 INITIALISED = 1
 WRITTEN_BY_KERNEL = 2
 WRITTEN_SUFFIX = ".written"
-"""Of the file with the shadow of an output: one byte per byte, `INITIALISED` (by a fill) and `WRITTEN_BY_KERNEL`."""
+"""Suffix of an output's shadow file: one byte per byte, `INITIALISED` (by a fill) and `WRITTEN_BY_KERNEL`."""
 SHADOW_STORE = INITIALISED | WRITTEN_BY_KERNEL
-"""What a store leaves in each shadow byte."""
+"""Shadow flags that a store sets for each byte."""
 IN_FLIGHT = 4
-"""In a shadow byte of shared memory: an asynchronous copy may not have brought it yet."""
+"""Shadow flag of shared memory: an asynchronous copy may not have written the byte yet."""
 BETWEEN_VARIABLES = 8
-"""In a shadow byte of shared memory: it is no variable's, until something writes it."""
+"""Shadow flag of shared memory: the byte belongs to no variable and is not written yet."""
 
 MAX_PARAMETER_BYTES = 32764  # sm_70 and newer, PTX ISA 8.1
 N_BARRIERS = 16
 WARP_SIZE = 32
 MATRIX_STRIDE_BYTES = 16
-"""The distance between rows or columns of a matrix is a multiple of this (programming guide, `load_matrix_sync`), or
-of what one lane holds where that is less (PTX ISA, "Matrix Storage")."""
+"""Granularity in bytes of a matrix's row or column stride (programming guide, `load_matrix_sync`). Where one lane holds
+less, that is the granularity (PTX ISA, "Matrix Storage")."""
 
 
 def window_base(window: int) -> int:
-    """The generic address of the first byte of a window's memory."""
+    """Return the generic address of the first byte of a window's memory."""
     return (window << WINDOW_SHIFT) + WINDOW_HALF
 
 
 def first_buffer_window(n_buffers: int, n_variables: int) -> int:
-    """That of the first of so many tensors, behind those of the module's variables; the others follow."""
+    """Return the window of the first of that many tensors, behind the module's variables; the others follow."""
     return max(FIRST_BUFFER_WINDOW + n_variables, LAST_USUAL_WINDOW + 1 - n_buffers)
 
 
 SHARED_POISON = 0xFF
-"""The byte of which shared memory is full before its first store, unless a run asks for another: NaN in every floating
-type, so that reading it shows."""
+"""Default poison byte of shared memory before its first store: NaN in every floating type, so reads show."""
 
 
 SHARED_START = 1024
-"""The address of a block's first byte of shared memory on a GPU from sm_80 on, which has so many bytes of its own below
-(programming guide, compute capability 8.x and 9.0). A run may ask for another multiple of it."""
+"""Default address in bytes of a block's first byte of shared memory, as on a GPU from sm_80 on, which reserves the
+bytes below (programming guide, compute capability 8.x and 9.0). A run may request another multiple of it."""
 SHARED_UNIT_BYTES = 128
-"""In multiples of which shared memory is given out, and `%total_smem_size` tells it, from sm_80 on (PTX ISA 9.0)."""
+"""Allocation unit of shared memory in bytes, visible in `%total_smem_size`, from sm_80 on (PTX ISA 9.0)."""
 
 
 N_MULTIPROCESSORS, N_WARP_SLOTS = 132, 64
-"""Of an H200, and of each of its multiprocessors, unless a run asks for others."""
+"""Default number of multiprocessors, and of warp slots per multiprocessor: those of an H200."""
 
 
 class Entry(IntEnum):
-    """One window: memory at `HOST`, seen at generic address `BASE`. `READ_LIMITS` and `WRITE_LIMITS` hold, per access
-    size, one more than the last offset that needs no closer look; 0 sends every access to the slow check."""
+    """Layout of one window: memory at `HOST`, visible at generic address `BASE`. `READ_LIMITS` and `WRITE_LIMITS` hold,
+    per access size, one more than the last offset that needs no slow path. 0 sends every access there."""
 
     BASE = 0
     HOST = 8
@@ -95,7 +98,7 @@ class Entry(IntEnum):
     READ_LIMITS = 40
     WRITE_LIMITS = 80
     RECORDS = 120
-    """Of what is watched: who accessed it (`kernel_lsp.ptx.races.layout`)."""
+    """Address of the race records of a watched window (`kernel_lsp.ptx.races.layout`), else 0."""
 
 
 class EntryFlag(IntEnum):
@@ -103,15 +106,15 @@ class EntryFlag(IntEnum):
     CHECK_INITIALISED = 2
     TRACED = 4
     NOT_STARTED = 8
-    """Of a block's shared memory, seen from its cluster: the block has not run yet."""
+    """Shared memory of a cluster's block that has not started."""
     ENDED = 16
-    """The block has exited, and its shared memory went with it."""
+    """Shared memory of a block that has exited."""
     WATCHED = 32
-    """Who accesses it is noted, and looked at when others do."""
+    """The race check records and compares every access."""
 
 
 class Thread(IntEnum):
-    """A thread's record; its frame follows at `FRAME`."""
+    """Layout of a thread's record; its frame follows at `FRAME`."""
 
     RESUME = 0
     STATUS = 8
@@ -123,7 +126,7 @@ class Thread(IntEnum):
     INDEX = 56
     LOCAL_HOST = 64
     OPERATION = 72
-    """What it asks of its warp; of a thread that may not wait and is out of fuel, the basic block it is in."""
+    """Operation requested from the warp. For a thread that may not wait and is out of fuel, its basic block."""
     MASK = 80
     A = 88
     B = 96
@@ -131,39 +134,41 @@ class Thread(IntEnum):
     RESULT = 112
     RESULT_PREDICATE = 120
     MATRIX_AREA = 112
-    """Of a matrix instruction, which gives no `RESULT`: the address of what the thread gives to its warp, and gets."""
+    """Address of the thread's area for operands and results of a matrix instruction, which has no `RESULT`."""
     WARP_FUNCTION = 120
-    """The address of what the warp then calls (`kernel_lsp.ptx.compile.warp_functions`)."""
+    """Address of the function that the warp then calls (`kernel_lsp.ptx.compile.warp_functions`)."""
     CLUSTER_STEP = 128
-    """Twice the cluster barriers that the thread has passed, and one more from its arrival to the end of its wait."""
+    """Twice the number of cluster barriers passed by the thread, plus one between its arrival and the end of its
+    wait."""
     WAY = 136
-    """Which branches it took since it last was with its warp for sure, as a number; of kernels that ask for
-    `activemask`."""
+    """Hash of the branches taken since the thread was last certainly converged with its warp.
+    Only in kernels with `activemask`."""
     FRAME = 144
 
 
 class CopyQueue(IntEnum):
-    """A thread's asynchronous copies that it has not waited for (`kernel_lsp.ptx.run.copies_in_flight`)."""
+    """Layout of a thread's asynchronous copies that it has not waited for (`kernel_lsp.ptx.run.copies_in_flight`)."""
 
     N_GROUPS = 0
-    """Committed so far."""
+    """Number of committed groups."""
     HEAD = 8
     TAIL = 16
     COPIES = 24
     N_COPIES = 64
-    """More than any pipeline has in flight in one thread."""
+    """Capacity in copies. Exceeds the pipeline depth of any one thread."""
     N_BYTES = 24 + 8 * 64
 
 
 class StoreQueue(IntEnum):
-    """A thread's bulk copies from shared memory that it has not waited for (`kernel_lsp.ptx.run.bulk_stores`)."""
+    """Layout of a thread's bulk copies from shared memory that it has not waited for
+    (`kernel_lsp.ptx.run.bulk_stores`)."""
 
     N_GROUPS = 0
-    """Committed so far."""
+    """Number of committed groups."""
     N_COPIES = 8
     COPIES = 16
     SOURCE = 0
-    """Of each copy, as are those below: a host address."""
+    """Host address of the source. Offset within a copy, like those below."""
     TARGET = 8
     SIZE = 16
     GROUP = 24
@@ -174,14 +179,14 @@ class StoreQueue(IntEnum):
 
 
 class Arrivals(IntEnum):
-    """A block's bulk copies to shared memory that have not arrived (`kernel_lsp.ptx.run.bulk_arrivals`)."""
+    """Layout of a block's bulk copies to shared memory that have not arrived (`kernel_lsp.ptx.run.bulk_arrivals`)."""
 
     N_COPIES = 0
     N_LOOKS = 8
-    """How often threads have looked in vain since a copy arrived."""
+    """Number of unsuccessful polls since a copy arrived."""
     COPIES = 16
     PLACE = 0
-    """Of each copy, as are those below: the host address of its barrier object."""
+    """Host address of the barrier object. Offset within a copy, like those below."""
     SOURCE = 8
     TARGET = 16
     SIZE = 24
@@ -193,7 +198,7 @@ class Arrivals(IntEnum):
 
 
 class Launch(IntEnum):
-    """What is constant while one block runs; read-only for kernels."""
+    """Layout of the launch record: constants of the running block, read-only for kernels."""
 
     CTAID_X = 0
     CTAID_Y = 8
@@ -225,26 +230,26 @@ class Launch(IntEnum):
     CLUSTER_N_BLOCKS = 248
     IS_EXPLICIT_CLUSTER = 256
     IS_WATCHED = 264
-    """Whether the launch is watched for races."""
+    """Flag: the race check watches the launch."""
     GRID_WORKSPACE = 272
-    """The generic address of the driver's memory for a cooperative launch, else 0."""
+    """Generic address of the driver's workspace for a cooperative launch, else 0."""
     TOTAL_SHARED_BYTES = 280
-    """As a GPU has it: `SHARED_BYTES` are with the gaps between variables."""
+    """Bytes of shared memory on a GPU. `SHARED_BYTES` include the gaps between variables."""
     N_MULTIPROCESSORS = 288
     N_WARP_SLOTS = 296
-    """Of a multiprocessor."""
+    """Warp slots per multiprocessor."""
     SHARED_START = 304
-    """The address of the first byte of shared memory."""
+    """Address of the first byte of shared memory."""
     PARAMETERS = 312
 
 
 Interruptions = Literal["none", "in_order", "in_turns"]
-"""Whether threads give way to others before accesses by which they may talk, and in which order they then go on: the
-same one, or the other way round every second time."""
+"""Policy for yields before communicating accesses.
+Threads do not yield, or resume in the same or in alternating order."""
 
 
 class Context(IntEnum):
-    """What the scheduler works on."""
+    """Layout of the scheduler's state."""
 
     FUNCTION = 0
     COUNTS = 8
@@ -294,42 +299,42 @@ class Context(IntEnum):
     SITE_TRACES = 824
     """Per site: requests, sectors, accesses."""
     CLUSTER_CONTEXTS = 832
-    """Of a cluster's first block: the contexts of all, by rank. So are the four below."""
+    """Contexts of the cluster's blocks, by rank. This field and the next four are set in the first block only."""
     CLUSTER_N_BLOCKS = 840
     CLUSTER_ORDER = 848
     CLUSTER_PHASE = 856
-    """How many cluster barriers are complete."""
+    """Number of complete cluster barriers."""
     CLUSTER_FAILED = 864
-    """The context of the block that made the cluster stop."""
+    """Context of the block that stopped the cluster."""
     CLUSTER_N_STALLED = 872
     CLUSTER_STATE = 880
-    """Of each block: `EntryFlag.NOT_STARTED`, 0 while it runs, `EntryFlag.ENDED`."""
+    """State of each block: `EntryFlag.NOT_STARTED`, 0 while it runs, `EntryFlag.ENDED`."""
     RACES = 888
-    """What the block's threads know of each other, where races are looked for; else 0."""
+    """Address of the block's `RaceBlock`, or 0 without a race check."""
     SHARED_POISON = 896
-    """The byte of which shared memory is full before its first store."""
+    """Poison byte of shared memory before its first store."""
     SHARED_GAPS = 904
-    """Start and bytes of what lies between shared variables, one after the other."""
+    """Start and bytes of each gap between shared variables, one after the other."""
     N_SHARED_GAPS = 912
     LOCAL_POISON = 920
-    """The byte of which local memory is full when a block starts."""
+    """Poison byte of local memory when a block starts."""
     KEEPS_APART = 928
-    """Whether lanes that have gone different ways are not together again at an `activemask`."""
+    """Flag: diverged lanes have not reconverged at an `activemask`."""
     INTERRUPTIONS = 936
-    """How often a thread of the block may yet be made to give way before an access by which threads talk."""
+    """Remaining forced yields before accesses through which threads of the block communicate."""
     N_INTERRUPTIONS = 944
-    """The same when a block starts; 0 where none is."""
+    """Value of `INTERRUPTIONS` when a block starts; 0 for no interruptions."""
     COMES_BACK = 952
-    """Whether a thread that has used up its fuel can go on."""
+    """Flag: a thread that has used up its fuel can resume."""
     TURNS_ROUND = 960
-    """Whether interrupted threads go on from the other end every second time."""
+    """Flag: interrupted threads resume in alternating order."""
     ARRIVALS = 968
-    """The block's bulk copies that have not arrived."""
+    """Address of the block's `Arrivals`."""
     N_BYTES = 976
 
 
 class SiteTrace(IntEnum):
-    """What tracing counts at one access in the code."""
+    """Layout of the trace counters of one access site."""
 
     N_REQUESTS = 0
     N_SECTORS = 8
@@ -338,7 +343,7 @@ class SiteTrace(IntEnum):
 
 
 class Status(IntEnum):
-    """Of a thread; a compiled kernel returns one."""
+    """Status of a thread, which a compiled kernel returns."""
 
     RUNNABLE = 0
     EXITED = 1
@@ -347,11 +352,11 @@ class Status(IntEnum):
     OUT_OF_FUEL = 4
     FAULT = 5
     CLUSTER = 6
-    """Waits at the barrier of the cluster."""
+    """Waits at the cluster barrier."""
 
 
 class BlockStatus(IntEnum):
-    """Why the scheduler came back."""
+    """Reason why the scheduler returned."""
 
     DONE = 0
     FAULT = 1
@@ -359,54 +364,56 @@ class BlockStatus(IntEnum):
     OUT_OF_BUDGET = 3
     PARKED = 4
     CLUSTER_WAIT = 5
-    """Nothing goes on before the barrier of the cluster is complete."""
+    """No thread can proceed before the cluster barrier is complete."""
     CLUSTER_DEADLOCK = 6
 
 
 class FaultKind(IntEnum):
     ACCESS = 1
-    """Out of bounds, misaligned or to read-only memory: the address says which."""
+    """An access that is out of bounds, misaligned or a write to read-only memory: the address distinguishes them."""
     UNINITIALISED = 2
     TRAP = 3
     ASSERT = 4
     BLOCK_NOT_STARTED = 5
     BLOCK_ENDED = 6
     CLUSTER_STEP = 7
+    """A thread that arrives at the cluster barrier twice without a wait, or waits without having arrived."""
     RACE_OF_BLOCKS = 8
     RACE_OF_THREADS = 9
-    """Arrives at the barrier of the cluster twice without a wait, or waits without having arrived."""
+    """A data race between threads of one block."""
     WARP_INCOMPLETE = 16
     """A matrix instruction in which not all 32 lanes take part."""
     WARP_DISAGREES = 17
-    """A matrix instruction whose lanes give different addresses or strides."""
+    """A matrix instruction whose addresses or strides are not uniform across the warp."""
     MATRIX_ADDRESS = 18
-    """Not aligned."""
+    """A misaligned matrix address."""
     MATRIX_STRIDE = 19
-    """Not a multiple of 16 bytes; the fault's address is the stride in bytes."""
+    """A matrix stride that is no multiple of 16 bytes. The fault's address is the stride in bytes."""
     BARRIER_MISSING = 20
-    """An `mbarrier` where nothing made one."""
+    """An operation on an uninitialised `mbarrier`."""
     BARRIER_COUNT = 21
-    """An `mbarrier` for no threads, or too many; the fault's address is the count. So it is of the three below."""
+    """An `mbarrier` with a count of zero or above the limit.
+    The fault's address is the count, as for the three below."""
     BARRIER_ARRIVALS = 22
     """More arrivals than the phase of an `mbarrier` expects."""
     BARRIER_BYTES = 23
     """More bytes than an `mbarrier` can count."""
     STALE_READ = 26
-    """A read, through the read-only cache, of what the same launch wrote."""
+    """A read through the read-only cache of data that the same launch wrote."""
     COPY_IN_FLIGHT = 25
-    """A read of bytes that `cp.async` may not have brought yet."""
+    """A read of bytes that `cp.async` may not have written yet."""
     BARRIER_DIVERGES = 27
-    """A barrier of the block to which only a part of a warp has come, while the rest of it waits at another place."""
+    """A divergent block barrier: part of a warp waits at it, the rest at another place."""
     SHARED_GAP = 28
-    """An access of shared memory between two of its variables: past the end of the first, or before the second."""
+    """A shared-memory access between two variables: past the end of the first, or before the second."""
     COPY_LEFT = 29
-    """A thread that ends while a bulk copy of its own may still read shared memory."""
+    """A thread that exits while one of its bulk copies may still read shared memory."""
     BULK_SIZE = 24
     """A bulk copy of a size that is no multiple of 16 bytes."""
 
 
 class Operation(IntEnum):
-    """What a thread that yielded asks of its warp or block."""
+    """Operation that a thread requests from its warp or block when it yields."""
 
     SHFL_UP = 1
     SHFL_DOWN = 2
@@ -438,23 +445,23 @@ class Operation(IntEnum):
 
 
 class Info(IntEnum):
-    """How an access describes itself to the slow check: ``site | log2(bytes) << LOG2_SHIFT | kind << KIND_SHIFT``."""
+    """Description of an access for the slow path: ``site | log2(bytes) << LOG2_SHIFT | kind << KIND_SHIFT``."""
 
     SITE_MASK = (1 << 24) - 1
     LOG2_SHIFT = 24
     READS = 1 << 28
     WRITES = 1 << 29
     STRONG = 1 << 30
-    """An access by which threads may talk to each other."""
+    """An access through which threads may communicate."""
     ACQUIRES = 1 << 31
     RELEASES = 1 << 32
     IN_BLOCK = 1 << 33
-    """It does so for threads of its block only."""
+    """A communication within the block only."""
     UNUSED = 1 << 34
-    """A load whose value may be any."""
+    """A load whose value does not matter."""
     NEARBY = 1 << 35
-    """An access that does not use what a multiprocessor may have kept from earlier."""
+    """An access that bypasses the L1 cache of the multiprocessor."""
     READ_ONLY_CACHE = 1 << 36
-    """A load by way of the cache for what a launch does not write."""
+    """A load through the read-only cache."""
     DATA = 1 << 37
-    """A volatile or relaxed load of global memory that is no flag: its value counts, and must be there."""
+    """A volatile or relaxed load of global memory that reads data, not a flag. Its write must happen before it."""

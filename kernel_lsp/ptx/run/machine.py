@@ -1,4 +1,4 @@
-"""Runs the steps of a plan on the CPU: maps tensors and variables, does the fills, and has launches run."""
+"""Run the steps of a plan on the CPU: map tensors and variables, perform the fills, and run the launches."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run_steps(compiler: Compiler, loaded: LoadedModule, file_name: str, request:
 
 
 class _Run:
-    """The memory of one run: module variables, tensors, and the table of all."""
+    """Hold the memory of one run: module variables, tensors, and their address table."""
 
     def __init__(
         self,
@@ -106,14 +106,14 @@ class _Run:
                 races.close()
 
     def _show_buffers(self, races: LaunchRaces | None) -> None:
-        """Bring the table up to date with what is initialised, and with who is looked for in what kernels may write."""
+        """Update the address table: initialised bytes, and race records of memory that kernels may write."""
         for buffer in self.buffers.values():
             is_watched = races is not None and not buffer.is_read_only
             records = buffer.clean_records(races.record_bytes(buffer.n_bytes)) if races and is_watched else 0
             self.table.set_buffer(buffer, is_initialised=buffer.look_whether_initialised(), records=records)
 
     def _place_variables(self) -> None:
-        """Module variables start each run with their initial values."""
+        """Initialise the module variables, as at the start of each run."""
         for variable in self.loaded.module.variables:
             if variable.name not in self.loaded.windows:
                 continue

@@ -1,4 +1,4 @@
-"""The parameter memory of a launch, from the arguments of the plan."""
+"""Pack the parameter memory of a launch from the arguments of the plan."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kernel_lsp.ptx.run.run_request import InvalidRequestError
 
 
 def pack_parameters(kernel: CompiledKernel, step: dict[str, Any], buffers: dict[str, Buffer]) -> bytes:
-    """The parameter memory of a launch. Raises InvalidRequestError when the arguments do not fit."""
+    """Return the parameter memory of a launch. Raises InvalidRequestError when the arguments do not fit."""
     expected = kernel.emitted.parameters
     if len(expected) != len(step["arguments"]):
         raise InvalidRequestError(f"{step['kernel']} has {len(expected)} parameters, not {len(step['arguments'])}")

@@ -1,4 +1,4 @@
-"""What a run is asked to do, and what it gave."""
+"""Requests and results of a run."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from kernel_lsp.ptx.run.layout import (
 
 ThreadOrder = Literal["forward", "reverse", "random"]
 LOCAL_POISONS = (0xFF, 0x7F, 0xFE)
-"""Bytes that local memory may be full of before its first store, by the seed of a run: NaN in every floating type, a
-huge number, and one far below zero. No way to combine numbers hides all of them."""
+"""Poison bytes of local memory, by the seed of a run: NaN in every floating type, a huge number, and a very negative
+one. No combination of values hides all of them."""
 
 
 @dataclass(frozen=True)
 class RunRequest:
-    """One run. `sample` is (number of blocks per launch, seed), or None for all blocks; where `blocks` are named they
-    are the sample. `resident_blocks` says of some kernels how many blocks run at once: another starts when one ends.
-    `shared_start` is the address of shared memory, which is given out in units of `shared_unit` bytes.
-    `n_multiprocessors` and `n_warp_slots` are what `%nsmid` and `%nwarpid` say; with `keeps_lanes_apart` lanes that
-    have gone different ways are not together again at an `activemask`; with `keeps_written` what a kernel wrote is
-    noted as it is in a sampled run; with `interruptions` threads
-    give way before accesses by which they may talk, and go on in the same order or in turns from either end."""
+    """Request one run. `sample` is (number of blocks per launch, seed), or None for all blocks; named `blocks` replace
+    it. `resident_blocks` limits the co-resident blocks of some kernels: another starts when one ends. `shared_start` is
+    the address of shared memory, which is allocated in units of `shared_unit` bytes. `n_multiprocessors` and
+    `n_warp_slots` are the values of `%nsmid` and `%nwarpid`. With `keeps_lanes_apart`, diverged lanes have not
+    reconverged at an `activemask`. With `keeps_written`, kernel writes are recorded as in a sampled run. With
+    `interruptions`, threads yield before accesses through which they communicate, and resume in the same order or
+    alternately from either end."""
 
     buffers: tuple[BufferRequest, ...]
     steps: tuple[dict[str, Any], ...]
@@ -61,7 +61,7 @@ class RunRequest:
 
 @dataclass
 class LaunchResult:
-    """What a launch did. `counters` has the fields of `LaunchCounters`."""
+    """Hold the result of a launch. `counters` has the fields of `LaunchCounters`."""
 
     counters: dict[str, Any]
     n_blocks_run: int
@@ -70,7 +70,7 @@ class LaunchResult:
 
 @dataclass
 class RunResult:
-    """What a run did. `timed_out` says why it was stopped, or is empty."""
+    """Hold the result of a run. `timed_out` is the reason for an early stop, or empty."""
 
     findings: list[dict[str, object]] = field(default_factory=list)
     launches: list[LaunchResult] = field(default_factory=list)
@@ -78,4 +78,4 @@ class RunResult:
 
 
 class InvalidRequestError(Exception):
-    """The request does not fit the module that is loaded. A bug of the caller."""
+    """Report a request that does not fit the loaded module: a bug of the caller."""

@@ -1,10 +1,10 @@
-"""Runs the threads of blocks: each up to its next yield, then what warps and barriers wait for, and again.
+"""Schedule the threads of blocks: run each to its next yield, resolve warp operations and barriers, and repeat.
 
-In the subset that `ptx.compile.native` translates; `FUNCTIONS` is what gets compiled. Addresses are host addresses
-of the records that `kernel_lsp.ptx.run.layout` describes.
+Written in the subset that `ptx.compile.native` translates; `FUNCTIONS` lists the compiled functions. Addresses are host
+addresses of the records that `kernel_lsp.ptx.run.layout` describes.
 
-Threads follow Volta's independent scheduling: a warp operation waits for the lanes its mask names, a barrier for its
-count or for all threads that have not exited, and nothing else runs in lockstep.
+Threads follow Volta's independent scheduling. A warp operation waits for the lanes in its mask. A barrier waits for its
+count, or for all threads that have not exited. Nothing else runs in lockstep.
 """
 
 from __future__ import annotations
@@ -34,15 +34,17 @@ from kernel_lsp.ptx.run.warp_operations import resolve_warp
 
 BLOCK_ID_MASK = (1 << 48) - 1
 TRACE_BLOCK = 1 << 48
-"""Set in an entry of the block queue when the block's accesses are to be traced."""
+"""Flag in an entry of the block queue: the block's accesses are traced."""
 MAX_POISONED_BYTES = 1 << 20
-"""Of a block's local memory: more is left as it is, since to fill it takes longer than what most blocks do."""
+"""Maximum bytes of a block's local memory that are poisoned.
+Larger memory keeps its content, because filling it takes longer than running most blocks."""
 N_PASSES_BEFORE_PARKING = 8
-"""A block that only spins is put aside after this many passes, so that the block it waits for can run."""
+"""Maximum passes of a block that only spins. It is then parked, so that the block it waits for can run."""
 
 
 def run_queue(context: int) -> int:
-    """Run the queued blocks from the cursor on. Returns at the first that does not simply end, cursor still on it."""
+    """Run the queued blocks from the cursor on.
+    Returns at the first that does not end normally, with the cursor on it."""
     n_blocks = load64(context + Context.N_BLOCKS)
     queue = load64(context + Context.BLOCKS)
     while load64(context + Context.CURSOR) < n_blocks:
@@ -83,7 +85,7 @@ def start_block(context: int, entry: int) -> int:
 
 
 def mark_gaps(context: int, shadow: int) -> int:
-    """Note what is no variable's in shared memory."""
+    """Mark the gaps between shared variables."""
     gap = load64(context + Context.SHARED_GAPS)
     for _ in range(load64(context + Context.N_SHARED_GAPS)):
         fill(shadow + load64(gap), BETWEEN_VARIABLES, load64(gap + 8))
@@ -104,7 +106,7 @@ def choose_table(context: int, entry: int) -> int:
 
 
 def number_threads(context: int) -> int:
-    """Write what stays the same in the threads' records for a whole launch."""
+    """Write the fields of the threads' records that are constant for a launch."""
     thread = load64(context + Context.THREADS)
     stride = load64(context + Context.THREAD_STRIDE)
     width = load64(load64(context + Context.LAUNCH) + Launch.NTID_X)
@@ -180,7 +182,7 @@ def run_block(context: int) -> int:
 
 
 def waits_for_cluster(context: int) -> int:
-    """Whether a thread is at the barrier of the cluster."""
+    """Check whether a thread is at the cluster barrier."""
     thread = load64(context + Context.THREADS)
     for _ in range(load64(context + Context.N_THREADS)):
         if load64(thread + Thread.STATUS) == Status.CLUSTER:
@@ -198,25 +200,25 @@ def has_stalled(context: int) -> int:
 
 
 def is_turned_round(context: int) -> int:
-    """Whether threads take their turns in the opposite order: the first to read is then the last to write."""
+    """Check whether threads run in reverse order: the first to read is then the last to write."""
     return load64(context + Context.TURNS_ROUND) != 0 and load64(context + Context.N_STALLED) % 2 == 1
 
 
 def refuel(context: int) -> int:
-    """Give another slice to each thread that ran out. 0 when the budget is spent."""
+    """Refuel each thread that has used up its time slice. Returns 0 when the budget is spent."""
     thread = load64(context + Context.THREADS)
     stride = load64(context + Context.THREAD_STRIDE)
     fuel = load64(context + Context.SLICE)
     spent = 0
     for _ in range(load64(context + Context.N_THREADS)):
         if load64(thread + Thread.STATUS) == Status.OUT_OF_FUEL:
-            # One that gave way because it waits has some left.
+            # A thread that yielded to wait has fuel left.
             left = load64(thread + Thread.FUEL)
             given = fuel - left if left > 0 else fuel
             if load64(context + Context.COMES_BACK) == 0:
                 if left < 0:
                     return 0
-                given = 0  # it was interrupted, and has all that it may have
+                given = 0  # it was interrupted, and already has its full allowance
             store64(thread + Thread.STATUS, Status.RUNNABLE)
             store64(thread + Thread.FUEL, left + given)
             store64(thread + Thread.FUEL_GIVEN, load64(thread + Thread.FUEL_GIVEN) + given)
@@ -228,7 +230,7 @@ def refuel(context: int) -> int:
 
 
 def finish_block(context: int) -> int:
-    """Charge the launch for what the block ran, and note the longest thread."""
+    """Charge the block's instructions to the launch, and record the longest thread."""
     thread = load64(context + Context.THREADS)
     stride = load64(context + Context.THREAD_STRIDE)
     longest = load64(context + Context.MAX_PER_THREAD)
@@ -248,8 +250,8 @@ def finish_block(context: int) -> int:
 
 
 def run_warp(context: int, first: int, n_lanes: int) -> int:
-    """Run the lanes until none can go on. Returns how many ran out of fuel, or -1 after a fault. The first that does is
-    the last to run where no thread waits for another: the others would each take as long."""
+    """Run the lanes until none can proceed. Returns how many ran out of fuel, or -1 after a fault. Where no thread
+    waits for another, the first lane out of fuel ends the pass: each other lane would take as long."""
     function = load64(context + Context.FUNCTION)
     counts = load64(context + Context.COUNTS)
     table = load64(context + Context.TABLE)

@@ -1,6 +1,6 @@
-"""What the lanes of a warp do together: shuffles, votes, matches, reductions, and waiting for each other.
+"""Implement warp-collective operations: shuffles, votes, matches, reductions, and synchronisation.
 
-In the subset that `ptx.compile.native` translates. Lanes are bits of a mask; `first` is the record of lane 0.
+Written in the subset that `ptx.compile.native` translates. Lanes are bits of a mask; `first` is the record of lane 0.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from kernel_lsp.ptx.run.layout import Context, Operation, Status, Thread
 
 
 def resolve_warp(context: int, first: int, n_lanes: int) -> int:
-    """Perform each warp operation whose lanes have all arrived. Returns how many were performed, -1 after a fault."""
+    """Perform each warp operation whose lanes have all arrived.
+    Returns how many were performed, or -1 after a fault."""
     stride = load64(context + Context.THREAD_STRIDE)
     live = 0
     waiting = 0
@@ -56,15 +57,15 @@ def resolve_warp(context: int, first: int, n_lanes: int) -> int:
 
 
 def may_be_together(context: int, one: int, other: int) -> int:
-    """Whether two lanes that have come to the same `activemask` go on together: for sure only if they have taken the
-    same way since they last were."""
+    """Check whether two lanes at the same `activemask` are converged.
+    They certainly are only if they took the same path since they last were."""
     if load64(context + Context.KEEPS_APART) == 0:
         return 1
     return load64(one + Thread.WAY) == load64(other + Thread.WAY)
 
 
 def bring_together(first: int, stride: int, group: int, mask: int) -> int:
-    """Lanes that have met go on together. Those of another mask are not with them."""
+    """Converge the lanes that have met. Lanes of another mask are not converged with them."""
     way = load64(first + count_trailing_zeros(group) * stride + Thread.WAY) + mask
     rest = group
     while rest != 0:
@@ -93,7 +94,7 @@ def perform(first: int, stride: int, group: int, operation: int) -> int:
 
 
 def shuffle(first: int, stride: int, group: int, operation: int) -> int:
-    """PTX ISA, `shfl.sync`. What a source lane gives that takes no part is undefined: see `poison_of_lane`."""
+    """Implement `shfl.sync` (PTX ISA). The value of an inactive source lane is undefined: see `poison_of_lane`."""
     rest = group
     while rest != 0:
         lane = count_trailing_zeros(rest)
@@ -126,8 +127,8 @@ def shuffle(first: int, stride: int, group: int, operation: int) -> int:
 
 
 def poison_of_lane(lane: int) -> int:
-    """What a lane gives that takes no part: of any four neighbours one gives NaN, which is also the largest
-    signed number, one the largest float, one the smallest, and one zero. No way to combine them hides it."""
+    """Return the poison value of an inactive lane. Of any four adjacent lanes, one gives NaN, which is also the largest
+    signed number, one the largest float, one the smallest, and one zero. No combination of them hides it."""
     kind = lane & 3
     if kind == 0:
         return 0x7FFFFFFF
@@ -186,7 +187,7 @@ def match_lanes(first: int, stride: int, group: int, operation: int) -> int:
 
 
 def reduce_lanes(first: int, stride: int, group: int, operation: int) -> int:
-    """`redux.sync` over sign- or zero-extended 32-bit values."""
+    """Implement `redux.sync` over sign- or zero-extended 32-bit values."""
     result = load64(first + count_trailing_zeros(group) * stride + Thread.A)
     rest = group & (group - 1)
     while rest != 0:
@@ -209,7 +210,8 @@ def reduce_lanes(first: int, stride: int, group: int, operation: int) -> int:
 
 
 def give_mask(first: int, stride: int, group: int) -> int:
-    """`activemask` wants the group; `elect.sync` its first lane, and a predicate that is true just there."""
+    """Return the group for `activemask`.
+    For `elect.sync`, return its first lane, and a predicate that is true only there."""
     leader = count_trailing_zeros(group)
     rest = group
     while rest != 0:

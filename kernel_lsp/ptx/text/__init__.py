@@ -1,1 +1,1 @@
-"""Reads PTX: parser, syntax, control flow, loops, data flow, inlining. Text in, frozen data out."""
+"""Read PTX: parser, syntax, control flow, loops, data flow, inlining. Text in, frozen data out."""

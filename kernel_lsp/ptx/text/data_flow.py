@@ -1,4 +1,4 @@
-"""Where the values of a kernel's registers come from, and where they go."""
+"""Def-use chains of a kernel's registers."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from kernel_lsp.ptx.text.flow import Block, defined, used
 from kernel_lsp.ptx.text.syntax import Address, Immediate, Instruction, Operand, Register, Symbol
 
 Place = tuple[Operand, int]
-"""What an address is made of: a register or a symbol, and bytes beyond it."""
+"""Canonical address: a register or a symbol, and an offset in bytes."""
 
 
 def users_of(blocks: Sequence[Block]) -> dict[str, list[Instruction]]:
-    """The instructions that read each register."""
+    """Map each register to the instructions that read it."""
     users: dict[str, list[Instruction]] = {}
     for block in blocks:
         for instruction in block.instructions:
@@ -22,7 +22,8 @@ def users_of(blocks: Sequence[Block]) -> dict[str, list[Instruction]]:
 
 
 def address_of(one: Instruction, origins: dict[str, Instruction | None]) -> Place:
-    """What an access addresses, as far back as it is copied or moved by a constant: two that are equal are the same."""
+    """Return the address of an access, resolved through copies and constant offsets.
+    Equal results are the same address."""
     address = next(operand for operand in one.operands if isinstance(operand, Address))
     base: Operand = address.base
     offset = address.offset
@@ -39,7 +40,7 @@ def address_of(one: Instruction, origins: dict[str, Instruction | None]) -> Plac
 
 
 def origins_of(blocks: Sequence[Block]) -> dict[str, Instruction | None]:
-    """The instruction that makes each register; None where several do."""
+    """Map each register to the instruction that defines it; None where several do."""
     origins: dict[str, Instruction | None] = {}
     for block in blocks:
         for one in block.instructions:

@@ -1,4 +1,4 @@
-"""The control flow of a kernel: basic blocks, and which registers are live where."""
+"""Build the control-flow graph of a kernel: basic blocks and register liveness."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kernel_lsp.ptx.text.syntax import (
 )
 
 CARRY = "%CC"
-"""The condition code register of `add.cc` and its like."""
+"""Condition code register of `add.cc` and similar instructions."""
 _WITHOUT_RESULT = frozenset(
     (
         *("st", "red", "bar", "barrier", "membar", "fence", "trap", "brkpt", "call", "cp", "nanosleep", "stmatrix"),
@@ -29,14 +29,14 @@ _WITHOUT_RESULT = frozenset(
     )
 )
 _UPDATING = frozenset(("wgmma",))
-"""Opcodes whose result is an operand, too."""
+"""Opcodes whose result is also an operand."""
 _WITH_CARRY_IN = frozenset(("addc", "subc", "madc"))
 
 
 @dataclass
 class Block:
-    """A straight run of instructions. `targets` are block indices: none at the end of the thread, one for a jump, two
-    for `guard` taken and not taken, several for a `selector`."""
+    """Hold a basic block. `targets` are block indices: none at the end of the thread, one for a jump, two for `guard`
+    taken and not taken, several for a `selector`."""
 
     index: int
     instructions: list[Instruction] = field(default_factory=list)
@@ -52,8 +52,8 @@ class Block:
 
 
 def build_blocks(kernel: Function) -> list[Block]:
-    """The basic blocks in program order, with `live_out` filled in. A guarded instruction that is not a branch is a
-    block of its own, so that blocks count exactly what ran."""
+    """Return the basic blocks in program order, with `live_out` filled in. A guarded instruction that is not a branch
+    is a block of its own, so that execution counts are exact."""
     builder = _Builder(kernel)
     builder.run()
     _fill_liveness(builder.blocks)
@@ -61,7 +61,7 @@ def build_blocks(kernel: Function) -> list[Block]:
 
 
 def live_after(block: Block) -> list[frozenset[str]]:
-    """For each instruction of the block, the registers that something after it may read."""
+    """Return, for each instruction of the block, the registers that are live after it."""
     live = set(block.live_out) | _terminator_uses(block)
     result = []
     for instruction in reversed(block.instructions):
@@ -72,7 +72,7 @@ def live_after(block: Block) -> list[frozenset[str]]:
 
 
 def live_in(block: Block) -> frozenset[str]:
-    """The registers that the block, or something after it, may read before they are written again."""
+    """Return the registers that are live at the start of the block."""
     live = set(block.live_out) | _terminator_uses(block)
     for instruction in reversed(block.instructions):
         live -= set(defined(instruction))
@@ -81,7 +81,7 @@ def live_in(block: Block) -> frozenset[str]:
 
 
 def defined(instruction: Instruction) -> Iterator[str]:
-    """Names of the registers that the instruction writes."""
+    """Return the names of the registers that the instruction writes."""
     if _has_result(instruction):
         yield from registers_of(instruction.operands[0])
     if instruction.has("cc"):
@@ -89,7 +89,7 @@ def defined(instruction: Instruction) -> Iterator[str]:
 
 
 def used(instruction: Instruction) -> Iterator[str]:
-    """Names of the registers that the instruction reads."""
+    """Return the names of the registers that the instruction reads."""
     operands = instruction.operands
     writes_only = _has_result(instruction) and instruction.opcode not in _UPDATING
     for operand in operands[1:] if writes_only else operands:
@@ -99,7 +99,7 @@ def used(instruction: Instruction) -> Iterator[str]:
 
 
 def registers_of(operand: Operand) -> Iterator[str]:
-    """Names of the registers in an operand."""
+    """Return the names of the registers in an operand."""
     match operand:
         case Register(name):
             yield name
@@ -120,7 +120,7 @@ def registers_of(operand: Operand) -> Iterator[str]:
 
 
 def _has_result(instruction: Instruction) -> bool:
-    """What stores has an address where others have their result."""
+    """Check whether the first operand is a result. Stores have an address in its place."""
     if not instruction.operands or isinstance(instruction.operands[0], Address):
         return False
     return instruction.opcode not in _WITHOUT_RESULT
@@ -210,7 +210,7 @@ def _terminator_uses(block: Block) -> set[str]:
 
 
 def _fill_liveness(blocks: list[Block]) -> None:
-    """Backward data flow to a fixed point."""
+    """Solve liveness as backward data flow, to a fixed point."""
     uses, kills = [], []
     for block in blocks:
         read: set[str] = set()

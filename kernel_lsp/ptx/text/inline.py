@@ -1,7 +1,7 @@
-"""Replaces calls of device functions by their bodies, so that a kernel is one function without a call stack.
+"""Inline calls of device functions, so that a kernel is one function without a call stack.
 
-A formal parameter becomes the caller's `.param` variable, so nothing is copied; registers, labels and local variables
-get a suffix per call site. Recursion and calls through pointers are not supported.
+A formal parameter becomes the caller's `.param` variable, so nothing is copied. Registers, labels and local variables
+get a suffix per call site. Recursion and indirect calls are not supported.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from kernel_lsp.ptx.text.syntax import (
 )
 
 MAX_STATEMENTS = 200_000
-"""Past this a kernel would take minutes to compile."""
+"""Maximum statements of an inlined kernel. Beyond it, compilation takes minutes."""
 STUBBED_FUNCTIONS = ("vprintf", "__assertfail")
-"""Functions of the device runtime that the machine knows."""
+"""Functions of the device runtime that the executor implements."""
 
 
 def inline_calls(kernel: Function, module: Module) -> Function:
-    """`kernel` without calls, except of `STUBBED_FUNCTIONS`."""
+    """Return `kernel` with all calls inlined, except those of `STUBBED_FUNCTIONS`."""
     inliner = _Inliner(module, kernel)
     inliner.expand(kernel.statements, (kernel.name,))
     return replace(
@@ -46,7 +46,7 @@ def inline_calls(kernel: Function, module: Module) -> Function:
 
 
 class _Inliner:
-    """Collects the flat body."""
+    """Collect the inlined body."""
 
     def __init__(self, module: Module, kernel: Function) -> None:
         self.module = module
@@ -100,7 +100,7 @@ class _Inliner:
 
 
 class _Renamer:
-    """Gives the names of one call site to a callee's statements."""
+    """Rename the registers, labels and variables of a callee's statements for one call site."""
 
     def __init__(self, callee: Function, suffix: str, parameters: dict[str, Symbol]) -> None:
         self.callee, self.suffix, self.parameters = callee, suffix, parameters
@@ -133,7 +133,7 @@ class _Renamer:
                 return Symbol(name + self.suffix, offset)
             case Address(base, offset, coordinates):
                 renamed = tuple(self.operand(coordinate) for coordinate in coordinates)
-                return Address(self.operand(base), offset, renamed)  # type: ignore[arg-type]  # what can be a base is renamed to what can
+                return Address(self.operand(base), offset, renamed)  # type: ignore[arg-type]  # renaming keeps a base a base
             case Vector(elements):
                 return Vector(tuple(self.operand(element) for element in elements))
             case Negated(register):
@@ -144,7 +144,7 @@ class _Renamer:
 
 
 def _call_parts(instruction: Instruction) -> tuple[tuple[Operand, ...], str, tuple[Operand, ...]]:
-    """Results, name and arguments of a direct call."""
+    """Return results, name and arguments of a direct call."""
     operands = list(instruction.operands)
     results: tuple[Operand, ...] = ()
     if operands and isinstance(operands[0], Vector):

@@ -1,4 +1,4 @@
-"""The loops of a function: what a thread that takes a backward branch may run before it takes that branch again."""
+"""Find the loops of a function: the blocks that a thread may run between two executions of a backward branch."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ ENDING_FUNCTION = "__assertfail"
 
 @dataclass(frozen=True)
 class Loop:
-    """`blocks` are inside; from each of them `header` can be reached again. `exits` are the blocks that may leave, and
-    `outside` is where to."""
+    """Hold a loop. From each of its `blocks`, `header` can be reached again.
+    `exits` are the blocks that may leave, and `outside` their targets outside."""
 
     header: Block
     blocks: tuple[Block, ...]
@@ -23,17 +23,17 @@ class Loop:
     outside: tuple[Block, ...]
 
     def instructions(self) -> Iterator[Instruction]:
-        """Those inside, branches left out."""
+        """Return the instructions of the loop, except branches."""
         return (instruction for block in self.blocks for instruction in block.instructions)
 
     def carried(self) -> frozenset[str]:
-        """Registers whose value in one turn may come from the turn before."""
+        """Return the loop-carried registers: their value in one iteration may come from the previous one."""
         made = {name for instruction in self.instructions() for name in defined(instruction)}
         return frozenset(live_in(self.header)) & made
 
 
 def loops_of(blocks: Sequence[Block]) -> Iterator[Loop]:
-    """One for each backward branch that can be reached, and one for all of those that go back to the same block."""
+    """Return one loop for each reachable backward branch, and one for all backward branches to the same block."""
     targets = [() if _ends_the_thread(block) else block.targets for block in blocks]
     sources: list[list[int]] = [[] for _ in blocks]
     for index, nexts in enumerate(targets):
@@ -61,7 +61,7 @@ def _ends_the_thread(block: Block) -> bool:
 
 
 def _backward_edges(targets: Sequence[Sequence[int]]) -> Iterator[tuple[int, int]]:
-    """(from, to) of each edge to a block that is on the way from the first block to its source."""
+    """Return (from, to) of each edge to a block on the depth-first path from the first block to its source."""
     on_the_way, seen = {0}, {0}
     way = [(0, iter(targets[0]))] if targets else []
     while way:
@@ -79,7 +79,7 @@ def _backward_edges(targets: Sequence[Sequence[int]]) -> Iterator[tuple[int, int
 
 
 def _body(header: int, latch: int, sources: Sequence[Sequence[int]]) -> frozenset[int]:
-    """The blocks from which the latch is reached without passing the header."""
+    """Return the blocks from which the latch is reachable without passing the header."""
     body, to_do = {header, latch}, [latch]
     while to_do:
         index = to_do.pop()

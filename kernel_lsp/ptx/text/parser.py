@@ -1,4 +1,4 @@
-"""Parses PTX (ISA 9.0, as NVRTC and nvcc print it) into `kernel_lsp.ptx.text.syntax`."""
+"""Parse PTX (ISA 9.0, as NVRTC and nvcc print it) into `kernel_lsp.ptx.text.syntax`."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ _SPACE = re.compile(r"\s+")
 
 
 def parse(text: str) -> Module:
-    """The module that `text` spells. Raises UnsupportedPtxError for what it cannot read."""
+    """Parse `text` into a module. Raises UnsupportedPtxError for unsupported text."""
     try:
         return _parse(text)
     except (ValueError, IndexError, AttributeError, TypeError) as error:
-        # The readers below expect what compilers print; text that is something else fails in them in many ways.
+        # The readers below assume compiler output, so other text makes them fail in many ways.
         raise UnsupportedPtxError(f"text that is not the PTX of a compiler ({error})") from None
 
 
@@ -75,7 +75,7 @@ def _parse(text: str) -> Module:
 
 
 def parse_operand(text: str, scope: _Scope) -> Operand:
-    """One operand. Register names are resolved in `scope`."""
+    """Parse one operand. Register names are resolved in `scope`."""
     text = text.strip()
     head = text[:1]
     if head == "[":
@@ -96,17 +96,18 @@ def parse_operand(text: str, scope: _Scope) -> Operand:
 
 @dataclass
 class _Scope:
-    """Names that are visible: nested braces may declare the same name again, so each scope has a suffix."""
+    """Resolve visible names. Nested braces may redeclare a name, so each scope has a suffix."""
 
     parent: _Scope | None
     suffix: str
     registers: set[str] = field(default_factory=set)
     prefixes: set[str] = field(default_factory=set)
-    """``.reg .b32 %r<5>`` declares the prefix ``%r``."""
+    """Prefixes of register ranges: ``.reg .b32 %r<5>`` declares the prefix ``%r``."""
     symbols: set[str] = field(default_factory=set)
 
     def resolve(self, name: str) -> Register | Symbol:
-        """What the name means here. A special register or a name from outside of the function stays as it is."""
+        """Return what the name refers to in this scope.
+        Special registers and names from outside of the function stay unchanged."""
         prefix = name.rstrip("0123456789")
         scope: _Scope | None = self
         while scope is not None:
@@ -118,7 +119,7 @@ class _Scope:
         return Register(name) if name.startswith("%") else Symbol(name)
 
     def register(self, name: str) -> Register:
-        """The register of that name. Raises UnsupportedPtxError when it is something else."""
+        """Return the register of that name. Raises UnsupportedPtxError when it is something else."""
         found = self.resolve(name)
         if not isinstance(found, Register):
             raise UnsupportedPtxError(f"'{name}' is not a register")
@@ -126,7 +127,7 @@ class _Scope:
 
 
 class _ModuleParser:
-    """Walks the top level of the file."""
+    """Parse the top level of the file."""
 
     def __init__(self, text: str) -> None:
         self.text, self.position = text, 0
@@ -192,7 +193,7 @@ class _ModuleParser:
 
 
 class _BodyParser:
-    """Walks the body of one function, from after its opening brace."""
+    """Parse the body of one function, from after its opening brace."""
 
     def __init__(self, text: str, position: int) -> None:
         self.text, self.position = text, position
@@ -206,7 +207,7 @@ class _BodyParser:
         self.call_sites: dict[tuple[int, int, int], Location] = {}
 
     def run(self) -> int:
-        """The position after the closing brace."""
+        """Parse the body and return the position after the closing brace."""
         space = re.compile(r"[\s;]*")
         while True:
             found = space.match(self.text, self.position)
@@ -322,7 +323,7 @@ class _Header:
 
 
 def _parse_header(text: str) -> _Header:
-    """``.visible .entry name(params) .maxntid ...`` or ``.func (results) name(params)``."""
+    """Parse ``.visible .entry name(params) .maxntid ...`` or ``.func (results) name(params)``."""
     found = re.match(
         r"(?:\.\w+\s+)?\.(entry|func)\s*(?:\.noreturn\s*)?(\([^)]*\))?\s*([$\w]+)\s*(\((?:[^()]|\([^)]*\))*\))?", text
     )
@@ -333,13 +334,13 @@ def _parse_header(text: str) -> _Header:
 
 
 def _max_threads(header: str) -> int:
-    """The product of ``.maxntid`` or ``.reqntid``; 0 when there is neither."""
+    """Return the product of ``.maxntid`` or ``.reqntid``; 0 when there is neither."""
     found = re.search(r"\.(?:maxntid|reqntid)\s+(\d+(?:\s*,\s*\d+)*)", header)
     return math.prod(int(size) for size in found.group(1).split(",")) if found else 0
 
 
 def _cluster(header: str) -> tuple[int, ...]:
-    """The three sizes of ``.reqnctapercluster``, or nothing."""
+    """Return the three sizes of ``.reqnctapercluster``, or an empty tuple."""
     found = re.search(r"\.reqnctapercluster\s+(\d+(?:\s*,\s*\d+)*)", header)
     if not found:
         return ()
@@ -433,7 +434,7 @@ def _parse_address(text: str, scope: _Scope) -> Address:
 
 
 def _split_commas(text: str) -> list[str]:
-    """The parts between commas that are outside brackets."""
+    """Split at commas outside of brackets."""
     if not text:
         return []
     if not any(bracket in text for bracket in "[{("):

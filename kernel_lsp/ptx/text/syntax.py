@@ -1,4 +1,4 @@
-"""What a PTX text says, as frozen data: functions, variables, instructions, operands, source locations."""
+"""Syntax tree of a PTX text, as frozen data: functions, variables, instructions, operands, source locations."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ WIDTH_BITS = {
     "f32x2": 64,
     "b128": 128,
 }
-"""Bits of each PTX type that we know."""
+"""Width in bits of each supported PTX type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A `.loc`. `inlined_at` is the place of the call when the code was inlined."""
+    """Represent a `.loc`. `inlined_at` is the call site of inlined code."""
 
     file: int
     line: int
@@ -46,14 +46,15 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """A register, renamed so that its name is unique in its function. Special registers keep their ``%`` name."""
+    """Represent a register, renamed to be unique in its function. Special registers keep their ``%`` name."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Immediate:
-    """A literal: `bits` is its two's complement or IEEE pattern, `width` 0 for integers, else 32 or 64 for floats."""
+    """Represent a literal.
+    `bits` is its two's complement or IEEE pattern; `width` is 0 for integers, 32 or 64 for floats."""
 
     bits: int
     width: int = 0
@@ -61,7 +62,7 @@ class Immediate:
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """A variable, parameter, function or label by name, plus a byte offset."""
+    """Represent a variable, parameter, function or label by name, plus a byte offset."""
 
     name: str
     offset: int = 0
@@ -69,7 +70,7 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """``[base + offset]``, or ``[base, {coordinates}]`` of a tensor map."""
+    """Represent ``[base + offset]``, or ``[base, {coordinates}]`` of a tensor map."""
 
     base: Register | Symbol | Immediate
     offset: int = 0
@@ -78,21 +79,21 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """``{a, b, ...}`` or a parenthesised list of a call."""
+    """Represent ``{a, b, ...}`` or a parenthesised list of a call."""
 
     elements: tuple[Operand, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Negated:
-    """``!%p``."""
+    """Represent ``!%p``."""
 
     register: Register
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """``%d|%p``, two results."""
+    """Represent ``%d|%p``, two results."""
 
     first: Operand
     second: Operand
@@ -103,7 +104,7 @@ Operand = Register | Immediate | Symbol | Address | Vector | Negated | Pair
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """``@%p`` or ``@!%p``."""
+    """Represent ``@%p`` or ``@!%p``."""
 
     register: Register
     is_negated: bool
@@ -111,7 +112,7 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """``@guard opcode.modifiers operands;`` with its text, as written, for messages."""
+    """Represent ``@guard opcode.modifiers operands;``, with its source text for messages."""
 
     opcode: str
     modifiers: tuple[str, ...]
@@ -121,17 +122,17 @@ class Instruction:
     text: str
 
     def has(self, *modifiers: str) -> bool:
-        """Whether any of the modifiers is present."""
+        """Check whether any of the modifiers is present."""
         return any(modifier in self.modifiers for modifier in modifiers)
 
     def types(self) -> list[str]:
-        """The modifiers that are types, in order."""
+        """Return the modifiers that are types, in order."""
         return [modifier for modifier in self.modifiers if modifier in WIDTH_BITS]
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A branch target."""
+    """Represent a branch target."""
 
     name: str
 
@@ -141,8 +142,9 @@ Statement = Instruction | Label
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A variable of a state space. `initial` are its first bytes; the rest is zero (or undefined in shared and local).
-    `references` are (byte offset, symbol) of initialisers that hold an address. `n_bytes` is 0 for ``extern x[]``."""
+    """Represent a variable of a state space. `initial` are its first bytes; the rest is zero, or undefined in shared
+    and local memory. `references` are (byte offset, symbol) of initialisers that hold an address. `n_bytes` is 0 for
+    ``extern x[]``."""
 
     name: str
     space: str
@@ -155,10 +157,10 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A kernel (`is_entry`) or device function. `registers` maps each register to its declared type; `branch_tables`
-    each ``.branchtargets`` label to its labels; `max_threads` is what ``__launch_bounds__`` allows, 0 for no bound.
-    `cluster` are the blocks per cluster that ``__cluster_dims__`` asks for, or nothing; `needs_cluster` says that a
-    launch must have clusters."""
+    """Represent a kernel (`is_entry`) or device function. `registers` maps each register to its declared type.
+    `branch_tables` maps each ``.branchtargets`` label to its labels. `max_threads` is the limit of
+    ``__launch_bounds__``, 0 for none. `cluster` are the blocks per cluster from ``__cluster_dims__``, or nothing.
+    `needs_cluster`: a launch must have clusters."""
 
     name: str
     is_entry: bool
@@ -175,22 +177,22 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A PTX file. `declared` names functions without a body (``vprintf``, ``__assertfail``)."""
+    """Represent a PTX file. `declared` names functions without a body (``vprintf``, ``__assertfail``)."""
 
     functions: dict[str, Function]
     declared: frozenset[str]
     variables: tuple[Variable, ...]
     files: dict[int, str] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
-    """The strings of the debug section, by label: mangled names of inlined functions."""
+    """Strings of the debug section, by label: mangled names of inlined functions."""
 
 
 class UnsupportedPtxError(Exception):
-    """Something in the PTX that we cannot run. Caught at the program's edge and turned into an `Unsupported`."""
+    """Report unsupported PTX. Caught at the program's edge and turned into an `Unsupported`."""
 
     def __init__(self, reason: str, instruction: Instruction | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
         self.instruction = instruction
         self.module: Module | None = None
-        """The file it is in, when that could be parsed: it knows what file numbers mean."""
+        """Module of the error, if it could be parsed; it resolves file numbers."""
