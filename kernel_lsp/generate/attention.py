@@ -70,7 +70,7 @@ def _find_softmax(weights: Scalar, key: Variable) -> tuple[Scalar, bool] | None:
 
 
 def _is_safe(weights: Scalar, score: Scalar, peak: Access, plain: set[Scalar], key: Variable) -> bool:
-    """Whether the weights are the softmax, but zeros where all scores are minus infinity."""
+    """Return True if the weights are a softmax of the scores, or zeros where all scores of a row are minus infinity."""
     if not isinstance(weights, Operation) or weights.name != "select":
         return False
     condition, zeros, rest = weights.operands
@@ -191,7 +191,7 @@ def _are_operands(*factors: Scalar) -> bool:
 
 
 def _fits(attention: Attention) -> bool:
-    """Whether one row axis and one column axis have sizes that the fragments have."""
+    """Check that there is one row axis and one column axis, each of a size that the MMA fragments support."""
     if len(attention.row_axes) != 1 or len(attention.column_axes) != 1:
         return False
     sizes = (attention.head.extent.constant, attention.variables[attention.column_axes[0]].extent.constant)

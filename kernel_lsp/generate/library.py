@@ -1,4 +1,4 @@
-"""Which vendor library call, through ATen, computes a sum of products, and what it needs in memory."""
+"""Plan the vendor library call, through ATen, for a sum of products, and the memory layout that it needs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LibraryPlan:
 
 
 def library_plan(tensor: Tensor, definition: Reduction) -> LibraryPlan | None:
-    """How a library computes `tensor`; None when no function does."""
+    """Return the library plan that computes `tensor`; None when no function does."""
     contraction = definition.contraction
     if contraction is None or contraction.library is None:
         return None
@@ -63,7 +63,7 @@ def _direct(call: LibraryCall) -> LibraryCall:
 
 
 def _same_batch(left: Tensor, right: Tensor, left_view: Tensor, right_view: Tensor) -> bool:
-    """Whether both are stacks of the same matrices that their views are."""
+    """Return True if both tensors are batches of the same matrices as their views."""
     is_left = len(left.shape) > 2 and left.shape[-2:] == left_view.shape[-2:]
     is_right = len(right.shape) == len(left.shape) and right.shape[-2:] == right_view.shape[-2:]
     return is_left and is_right and left.shape[:-2] == right.shape[:-2]
@@ -85,7 +85,7 @@ def _transposed_memory(matrix: Tensor) -> Tensor | None:
 
 
 def _viewed(tensor: Tensor) -> tuple[Tensor, Index, Index]:
-    """What a chain of views looks at, the flat position there, and the flat position in the view."""
+    """Return the base of a chain of views, the flat position in the base, and the flat position in the view."""
     variables, index = _view_body(tensor)
     base = _base(tensor)
     return base, ravel(index, base.shape), ravel(variables, tensor.shape)

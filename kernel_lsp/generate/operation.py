@@ -111,7 +111,7 @@ class _OperationRenderer:
         return RenderedOperation(plan, kernels, self._summary(kernels), all(group.is_valid for group in groups))
 
     def _summary(self, kernels: Sequence[RenderedKernel]) -> tuple[str, ...]:
-        """What it computes, in the user's own lines, and how many launches that takes."""
+        """Summarize the computation in the user's own lines, and count its launches."""
         task = self.builder.task
         is_backward = self.name != task.name
         graph = task.backward if is_backward and task.backward is not None else task.forward
@@ -255,7 +255,7 @@ class _OperationRenderer:
         return [Binary("==", Name(scalar.name), Constant(scalar.value)) for scalar in self.scalars]
 
     def _size_conditions(self) -> list[Expression]:
-        """What int indices need: no tensor of symbolic size beyond `MAX_INT_ELEMENTS`."""
+        """Return the conditions for int indices: tensors of symbolic size have at most `MAX_INT_ELEMENTS` elements."""
         if self.index_type != "int":
             return []
         return bounds_of([tensor.n_elements for tensor in self.names])

@@ -99,7 +99,7 @@ class Program:
         return {knob.name: knob.default for knob in self.knobs}
 
     def is_valid(self, schedule: Mapping[str, Choice]) -> bool:
-        """Whether every choice is one of its knob's values and the templates can do the combination."""
+        """Return True if every choice is a value of its knob and the templates support the combination."""
         by_name = {knob.name: knob for knob in self.knobs}
         if any(name not in by_name or value not in by_name[name].values for name, value in schedule.items()):
             return False
@@ -153,7 +153,7 @@ class Program:
 
 
 def is_structural(knob: Knob) -> bool:
-    """Whether a knob decides which kernels there are."""
+    """Return True if the knob decides which kernels exist."""
     return knob.name.rsplit(".", 1)[-1] in ("split", "contraction", "inlined", "launches", "place", "attention")
 
 

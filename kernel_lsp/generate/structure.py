@@ -66,8 +66,8 @@ class Structure:
 
 @dataclass(frozen=True)
 class StructurePlan:
-    """What was decided: how each contraction is done, and into how many parts each reduction is split,
-    and which reductions are loops of the threads that read them."""
+    """Structural decisions: the method of each contraction, the number of parts of each reduction, and the reductions
+    that the reading threads compute in loops of their own."""
 
     contractions: tuple[tuple[Tensor, str], ...]
     splits: tuple[tuple[Tensor, int], ...]
@@ -173,7 +173,8 @@ class _Planner:
         self._plan_split(tensor, definition, name)
 
     def _plan_place(self, tensor: Tensor, definition: Reduction, name: str) -> None:
-        """Whether every block that needs a small reduction to one value finds it for itself, which saves a launch."""
+        """Decide between a kernel of its own and a recomputation by every block, which saves a launch, for a small
+        reduction to one value."""
         n_terms = self._size(product(variable.extent for variable in definition.reduced))
         is_single = all(size.constant == 1 for size in tensor.shape)
         if not is_single or definition.kind not in SPLITTABLE or not 0 < n_terms <= MAX_REPEATED_TERMS:
@@ -403,7 +404,7 @@ class _Rewriter:
 
 
 def _is_matrix(factor: Scalar) -> bool:
-    """Whether a factor is an element of a tensor at a variable per dim, so that runs of it are vector loads."""
+    """Return True if a factor is a tensor indexed by one variable per dim, so that runs of it are vector loads."""
     if not isinstance(factor, Access) or factor.mask is not None:
         return False
     return all(

@@ -1,4 +1,4 @@
-"""Which template renders a group, with which knobs and defaults."""
+"""Select the template of each group, with its knobs and defaults."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ class GroupRenderer:
         return RenderedGroup((renderer.render(comment),), is_valid=is_valid)
 
     def _written(self, group: ContractionGroup) -> str:
-        """What becomes of the sums."""
+        """Describe the results that the kernel writes, for its comment."""
         names = [self.tensor_names[store.tensor] for store in group.stores]
         is_plain = len(group.stores) == 1 and isinstance(group.stores[0].scalar, Access)
         return "them" if is_plain else f"{' and '.join(names)} from them"
@@ -339,7 +339,7 @@ class GroupRenderer:
         return 4 if is_large and not has_loop else 1
 
     def _can_pack(self, group: ElementwiseGroup, width: int) -> bool:
-        """Whether packs fit the captured sizes, and something is a plain run of memory."""
+        """Return True if packs divide the captured size and fit a vector access."""
         scalars = [store.scalar for store in group.stores]
         if any(isinstance(node, Loop) for node in nodes(*scalars)):
             return False

@@ -40,7 +40,7 @@ class Accumulator:
 
     @property
     def result(self) -> Text:
-        """What the reduction returns."""
+        """Return the text of the reduction's result."""
         return Text(self.index_name or self.name, ATOM)
 
     def add(self, block: Block, value: Text) -> None:
@@ -60,7 +60,7 @@ class Accumulator:
 
 
 def identity(kind: str, dtype: DType) -> Text:
-    """What a reduction of no elements is."""
+    """Return the identity element of a reduction: its result over no elements."""
     return literal(identity_of(kind, dtype).value, dtype)
 
 

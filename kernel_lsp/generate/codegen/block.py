@@ -44,28 +44,28 @@ class Block:
         return name
 
     def define(self, variable: Variable, text: str | Text) -> None:
-        """What an index variable is called from here on."""
+        """Set the text of an index variable for the rest of the block."""
         self.variables[variable] = text if isinstance(text, Text) else Text(text, ATOM)
 
     def bind(self, scalar: Scalar, text: str | Text) -> None:
-        """What a scalar is called from here on."""
+        """Set the text of a scalar for the rest of the block."""
         self.named[scalar.digest] = text if isinstance(text, Text) else Text(text, ATOM)
 
     # --- look-up
 
     def lookup(self, digest: bytes) -> Text | None:
-        """What a scalar or an index of that digest is called here; None when it has no name."""
+        """Return the text of the scalar or index with that digest; None when it has no name in scope."""
         return next((block.named[digest] for block in self._enclosing() if digest in block.named), None)
 
     def variable_text(self, variable: Variable) -> Text:
-        """What an index variable is called here. Raises KeyError for one that has no value."""
+        """Return the text of an index variable. Raises KeyError for a variable without a value in scope."""
         for block in self._enclosing():
             if variable in block.variables:
                 return block.variables[variable]
         raise KeyError(f"the index variable {variable.name} has no value in {self.kernel.name}")
 
     def knows(self, variables: Iterable[Variable]) -> bool:
-        """Whether every variable has a value here."""
+        """Return True if every variable has a value in scope."""
         known = set().union(*(block.variables for block in self._enclosing()))
         return known.issuperset(variables)
 

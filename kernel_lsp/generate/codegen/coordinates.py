@@ -1,4 +1,4 @@
-"""What the coordinates of an element are called: after the user's dims where those have short names."""
+"""Name the coordinates of an element after the user's dims, where those have short names."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def _reads_memory(atom: Division) -> bool:
 
 
 def _nesting(atom: Division) -> tuple[int, bytes]:
-    """How many divisions deep it is along the first of each dividend, and the digest of the innermost one."""
+    """Return the nesting depth along the first division of each dividend, and the digest of the innermost division."""
     depth = 1
     while inner := _divisions(atom.dividend):
         depth, atom = depth + 1, inner[0]

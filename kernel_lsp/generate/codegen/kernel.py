@@ -118,7 +118,7 @@ def argument_of(parameter: KernelParameterText) -> Expression:
 
 
 def blocks_of(n_items: Index, per_block: int) -> Expression:
-    """How many blocks cover the items."""
+    """Return the number of blocks that cover the items."""
     return ceil_div(to_expression(n_items), per_block)
 
 

@@ -53,7 +53,7 @@ class KernelWriter:
         self.names = pool
 
     def local_name(self, tensor: Tensor) -> str:
-        """What the kernel calls the tensor: the plan's name, unless that means something else in C++."""
+        """Return the tensor's name in the kernel: the plan's name, unless that is reserved in C++."""
         return self._local_names[tensor]
 
     def is_parameter(self, name: str) -> bool:

@@ -50,7 +50,7 @@ VALUE_NAMES = {
     "ge": "is_above",
     "cast": "converted",
 }
-"""What an intermediate value is called where no variable of the user's stands for it."""
+"""Names of intermediate values by operation, used where no variable of the user's code names the value."""
 LOOP_RESULT_NAMES = {"sum": "sum", "prod": "product", "max": "largest", "min": "smallest"}
 
 
@@ -258,20 +258,21 @@ class _Emission:
 
 
 def _returned_position(node: Loop, scope: Scope) -> Text:
-    """What a loop that looks for a position returns for one value: what it says, else the flat position."""
+    """Return the result of an argument reduction over one value: the operand for the position, else the flat
+    position."""
     if len(node.operands) > 1:
         return scope.value(node.operands[1])
     return scope.index(ravel([as_index(v) for v in node.loop_variables], [v.extent for v in node.loop_variables]))
 
 
 def _declare_divisions(scope: Scope, roots: Sequence[Scalar], writer: IndexWriter) -> None:
-    """Those in the indices of whatever below the roots has no name yet."""
+    """Declare the divisions in the indices of all unnamed nodes below the roots."""
     unnamed = [node for node in nodes(*roots) if scope.lookup(node.digest) is None or node in roots]
     declare_divisions((index for node in unnamed for index in _indices_of(node)), writer)
 
 
 def _use_counts(roots: Sequence[Scalar], scope: Scope) -> Counter[bytes]:
-    """How often each node is an operand below the roots; what has a name already is not looked into."""
+    """Count the uses of each node as an operand below the roots. Named nodes are not descended into."""
     counts: Counter[bytes] = Counter()
     pending = list(roots)
     for root in roots:
@@ -326,7 +327,7 @@ def _invariant_parts(roots: Sequence[Scalar], varying: frozenset[Variable], scop
 
 
 def _has_all_values(node: Scalar, scope: Scope) -> bool:
-    """Whether every reduction result below the node is known."""
+    """Return True if every reduction result below the node is known."""
     return all(
         scope.lookup(entry.digest) is not None or entry.tensor in scope.kernel.tensor_names
         for entry in nodes(node)

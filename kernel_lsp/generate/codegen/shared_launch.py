@@ -53,13 +53,13 @@ def share_launch(
 
 
 def _n_shared_bytes(kernels: Sequence[RenderedKernel]) -> int:
-    """What all parts declare: the array that they share, and those of their own."""
+    """Return the shared memory of all parts in bytes: the arrays that they share, and those of their own."""
     own = sum(kernel.source.shared_bytes for kernel in kernels)
     return own + sum(4 * array.n_elements * array.align // 16 for array in _shared_arrays(kernels).values())
 
 
 def _shared_arrays(kernels: Sequence[RenderedKernel]) -> dict[str, SharedArray]:
-    """By element type, an array as large as the largest that a part asks for."""
+    """Return one shared array per element type, as large as the largest that a part requests."""
     found: dict[str, SharedArray] = {}
     for kernel in kernels:
         array = kernel.source.memory
@@ -203,7 +203,8 @@ class _SharedLaunch:
     def _block_positions(
         self, kernel: RenderedKernel, block: str, pool: NamePool
     ) -> tuple[dict[str, str], list[tuple[str, str]]]:
-        """What stands for blockIdx in a part, and the sizes of the part's grid that it takes for that."""
+        """Return the substitutes for blockIdx in a part, and the sizes of the part's grid that they need as
+        parameters."""
         width, height, depth = kernel.grid
         if height == ONE and depth == ONE:
             return {"blockIdx.x": block}, []
@@ -285,7 +286,7 @@ class _SharedLaunch:
 
 
 def _uses_shared(part: _Part) -> bool:
-    """Whether a part's blocks must take turns with shared memory."""
+    """Return True if a part uses shared memory, so that parts must not use it at the same time."""
     source, helpers = part.kernel.source, part.kernel.helpers
     is_helped = any(use.name.startswith(("block_", "column_")) for use in helpers)
     return bool(source.shared_bytes or source.memory or is_helped)

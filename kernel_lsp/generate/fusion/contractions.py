@@ -172,7 +172,7 @@ def _reads_only_at(scalar: Scalar, tensor: Tensor, at: tuple[Index, ...]) -> boo
 
 
 def _is_copy(progress: Progress, tensor: Tensor, source: Tensor) -> bool:
-    """Whether it is the source in the same order, perhaps through casts there and back."""
+    """Return True if the tensor copies the source in the same order, possibly through casts there and back."""
     definition = progress.graph.definitions[tensor]
     if not isinstance(definition, Pointwise) or tensor.shape != source.shape or tensor.dtype != source.dtype:
         return False

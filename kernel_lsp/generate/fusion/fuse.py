@@ -1,8 +1,8 @@
-"""Which definitions share a kernel. The result is a list of groups in launch order, each of which one template renders.
+"""Partition definitions into kernels. The result is a list of groups in launch order. One template renders each group.
 
-A pointwise definition is inlined into whatever reads it, unless that would repeat real work. Reductions, contractions,
-scans and scatters are roots: something computes them once. A row group holds reductions over one row space, the
-pointwise results of that space, and everything per row between them.
+A pointwise definition is inlined into its consumers, unless that would repeat significant work. Reductions,
+contractions, scans and scatters are roots: some kernel computes them once. A row group holds reductions over one row
+space, the pointwise results of that space, and all per-row values between them.
 """
 
 from __future__ import annotations
@@ -128,7 +128,8 @@ def _grow_elementwise(progress: Progress, seed: Tensor) -> tuple[Group, list[Ten
 
 
 def _may_join(progress: Progress, seed: Tensor, tensor: Tensor) -> bool:
-    """Whether one thread per element of `seed` may do the tensor too: of one shape, and they share what they read."""
+    """Return True if one thread per element of `seed` may also compute `tensor`: their shapes agree and they share
+    inputs."""
     graph = progress.graph
     if graph.is_hard(tensor) or not progress.sizes.same(tensor.n_elements, seed.n_elements):
         return False
@@ -159,7 +160,7 @@ def _scatter_base(progress: Progress, seed: Tensor, definition: Scatter) -> Elem
 
 
 def _wholes(progress: Progress, group: Group, everywhere: frozenset[Tensor]) -> tuple[WholeReduction, ...]:
-    """What the group reads of the reductions that every block finds for itself."""
+    """Return the reductions that the group reads and that every block computes for itself."""
     read = {access.tensor for access in accesses(*scalars_of_group(group))} & everywhere
     return tuple(_whole(progress, tensor) for tensor in sorted(read, key=lambda tensor: tensor.serial))
 
@@ -179,7 +180,7 @@ def _whole(progress: Progress, tensor: Tensor) -> WholeReduction:
 
 
 def _read_from_memory(group: Group, roots: Sequence[Tensor], graph: DefinitionGraph) -> set[Tensor]:
-    """What the group reads of other groups' results."""
+    """Return the results of other groups that the group reads."""
     read = {access.tensor for access in accesses(*scalars_of_group(group))}
     return {tensor for tensor in read if tensor not in roots and not isinstance(graph.definitions[tensor], Buffer)}
 
@@ -202,7 +203,7 @@ def _with_stored(group: Group, stored: set[Tensor]) -> Group:
 
 
 def _does_anything(group: Group) -> bool:
-    """Whether it writes memory that is read or returned."""
+    """Return True if the group writes memory that is read or returned."""
     match group:
         case ElementwiseGroup() | ContractionGroup() | AttentionGroup() | ScanGroup():
             return bool(group.stores)

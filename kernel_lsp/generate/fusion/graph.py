@@ -18,11 +18,11 @@ COSTLY = frozenset(_COSTLY.split())
 
 
 class DefinitionGraph:
-    """What there is to fuse.
+    """Dependency graph of the definitions to fuse.
 
-    Hard definitions (reductions, contractions, scans, scatters, library results) and outputs are roots; so are the
-    pointwise ones in `forced`, which inlining would compute again and again. Those in `inlined` are computed where they
-    are read, loops and all.
+    Hard definitions (reductions, contractions, scans, scatters, library results) and outputs are roots. Pointwise
+    definitions in `forced` are roots too: inlining would recompute them many times. Definitions in `inlined` are
+    computed where they are read, including their loops.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class DefinitionGraph:
         return list(dict.fromkeys(access.tensor for access in accesses(*scalars)))
 
     def is_hard(self, tensor: Tensor) -> bool:
-        """Whether it takes more than an expression per element."""
+        """Return True if the definition needs more than one expression per element."""
         return not isinstance(self.definitions[tensor], Buffer | Pointwise)
 
     def is_root(self, tensor: Tensor) -> bool:
-        """Whether some kernel must compute it."""
+        """Return True if some kernel must compute the tensor."""
         if isinstance(self.definitions[tensor], Buffer):
             return False
         return self.is_hard(tensor) or tensor in self.forced or tensor in self.outputs
@@ -82,7 +82,7 @@ class DefinitionGraph:
     # --- below: what is computed once although no output asks for it
 
     def _find_consumers(self) -> dict[Tensor, list[Tensor]]:
-        """Who reads a tensor, with views looked through."""
+        """Return the consumers of each tensor. A view is replaced by its own consumers."""
         consumers: dict[Tensor, list[Tensor]] = {tensor: [] for tensor in self.live}
         for reader in reversed(self.live):
             readers = consumers[reader] if self._is_view(reader) and reader not in self.outputs else [reader]
@@ -139,7 +139,7 @@ class DefinitionGraph:
         return found
 
     def _rereads(self, consumer: Tensor, tensor: Tensor) -> bool:
-        """Whether the consumer reads elements of the tensor several times."""
+        """Return True if the consumer reads elements of the tensor several times."""
         definition = self.definitions[consumer]
         if isinstance(definition, Attention) or (
             isinstance(definition, Reduction) and definition.contraction is not None
@@ -171,8 +171,8 @@ def _turns(loop: Loop) -> list[Variable]:
 
 
 def _reads_once(definition: Pointwise, tensor: Tensor) -> bool:
-    """Whether no two turns of the definition's one loop, of whatever elements, read one element of the tensor: windows
-    that do not overlap."""
+    """Return True if no element of the tensor is read by two iterations of the definition's one loop, over all
+    elements: the windows do not overlap."""
     loops = [node for node in nodes(definition.body) if isinstance(node, Loop)]
     reads = [access for access in accesses(definition.body) if access.tensor is tensor]
     if len(loops) != 1 or len(reads) != 1:
@@ -204,7 +204,7 @@ def _disjoint_window(index: Index, taps: Sequence[Variable]) -> list[Variable] |
 
 
 def _is_free(definition: Pointwise) -> bool:
-    """Whether recomputing it is as good as reading it: casts, a scale or a shift of at most one tensor."""
+    """Return True if recomputation costs no more than a read: casts, a scale or a shift of at most one tensor."""
     if any(isinstance(node, Loop) for node in nodes(definition.body)):
         return False
     operations = [node for node in nodes(definition.body) if isinstance(node, Operation)]

@@ -216,5 +216,5 @@ def written_by(group: Group) -> set[Tensor]:
 
 
 def row_index(row: Index, row_shape: Sequence[Index], tensor: Tensor) -> tuple[Index, ...]:
-    """Where the result of a row lies in a tensor that has one element per row."""
+    """Return the index of a row's result in a tensor with one element per row."""
     return reshape(unravel_safe(row, row_shape), row_shape, tensor.shape)

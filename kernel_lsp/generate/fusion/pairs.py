@@ -91,7 +91,7 @@ def _is_result(scalar: Scalar, reduction: RowReduction) -> bool:
 
 
 def _is_count(scalar: Scalar, n_columns: Index) -> bool:
-    """Whether the scalar is the number of columns."""
+    """Return True if the scalar is the number of columns."""
     if isinstance(scalar, Constant):
         return n_columns.constant is not None and scalar.value == n_columns.constant
     inner = _operands(scalar, "cast")

@@ -30,11 +30,11 @@ class Progress:
         self._n_variables = 0
 
     def is_ready(self, tensor: Tensor, group: Iterable[Tensor] = ()) -> bool:
-        """Whether everything it needs is computed, by earlier groups or by the roots of its own."""
+        """Return True if all dependencies are computed, by earlier groups or by the roots of its own group."""
         return self.graph.needs(tensor) <= self.computed.union(group)
 
     def finish(self, roots: Sequence[Tensor]) -> None:
-        """From here on a group computes these."""
+        """Mark the tensors as computed by a group."""
         self.computed |= set(roots)
         self.pending = [tensor for tensor in self.pending if tensor not in roots]
         self._expanded = {}

@@ -1,4 +1,4 @@
-"""What definitions read, and so which of them the outputs need."""
+"""Find the tensors that definitions read, and the live definitions: those that the outputs depend on."""
 
 from __future__ import annotations
 

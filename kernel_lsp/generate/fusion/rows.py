@@ -188,7 +188,7 @@ class _RowDraft:
         self.roots.append(tensor)
 
     def _is_related(self, tensor: Tensor) -> bool:
-        """Whether it needs a reduction of the group, or the group computes it anyway."""
+        """Return True if the tensor depends on a reduction of the group, or the group computes it inline."""
         if self.progress.graph.needs(tensor) & set(self.roots):
             return True
         return any(tensor in self._inlined_by(reduction.tensor) for reduction in self.reductions)

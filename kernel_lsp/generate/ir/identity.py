@@ -1,4 +1,4 @@
-"""What a reduction begins with."""
+"""Identity elements of reductions."""
 
 from __future__ import annotations
 

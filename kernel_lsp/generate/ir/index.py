@@ -49,7 +49,7 @@ class Digested:
 
 
 class Atom(Digested):
-    """What a monomial multiplies: a size, a variable, a quotient, a remainder, or a value read from memory."""
+    """A factor of a monomial: a size, a variable, a quotient, a remainder, or a value read from memory."""
 
     __slots__ = ("as_index", "digest", "sort_key")
 
@@ -237,7 +237,7 @@ def substitute(index: Index, replacements: Mapping[Variable, Index]) -> Index:
 
 @lru_cache(maxsize=CACHED_RESULTS)
 def is_nonnegative(index: Index) -> bool:
-    """Whether the index is provably >= 0 for all variables in range and sizes at or above their minimum."""
+    """Return True if the index is provably >= 0 for all variables in range and sizes at or above their minimum."""
     lower = _bound(index, -1)
     if lower is None:
         return False
@@ -248,12 +248,12 @@ def is_nonnegative(index: Index) -> bool:
 
 
 def is_below(index: Index, limit: Index) -> bool:
-    """Whether ``index < limit`` is provable."""
+    """Return True if ``index < limit`` is provable."""
     return is_nonnegative(limit - index - 1)
 
 
 def divides(divisor: int, index: Index) -> bool:
-    """Whether every value of the index is provably a multiple of `divisor`."""
+    """Return True if every value of the index is provably a multiple of `divisor`."""
     return all(factor % divisor == 0 for _, factor in index.terms)
 
 
@@ -287,7 +287,7 @@ def expanded(index: Index) -> Index:
 
 
 def _exact(atom: Atom) -> Index | None:
-    """What a derived size is over the task's own dims."""
+    """Return a derived size as an index over the task's own dims."""
     return atom.exact if isinstance(atom, Symbol) else None
 
 
@@ -398,7 +398,7 @@ class _CoarsePart:
 
 
 def _coarse_part(index: Index, divisor: Index) -> _CoarsePart | None:
-    """How to divide ``4 * p + v`` with v in [0, 4) by 4096: divide p by 1024."""
+    """Split ``4 * p + v`` with v in [0, 4) for a division by 4096, which is then p divided by 1024."""
     if len(divisor.terms) != 1:
         return None
     steps = {gcd(divisor.terms[0][1], factor) for _, factor in index.terms} - {1}
@@ -471,7 +471,7 @@ def _monomial_bound(monomial: Monomial, direction: int) -> Index | None:
 
 
 def _atom_bound(atom: Atom, direction: int) -> Index | None:
-    """Of atoms that are never negative; None for others."""
+    """Return a bound of an atom that is never negative; None for other atoms."""
     match atom:
         case Symbol():
             return as_index(atom)

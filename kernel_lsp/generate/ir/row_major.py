@@ -40,7 +40,7 @@ def unravel_like(flat: Index, seed_shape: Sequence[Index], shape: Sequence[Index
 
 
 def reshape(index: Sequence[Index], shape: Sequence[Index], source: Sequence[Index]) -> tuple[Index, ...]:
-    """Where element `index` of an array of `shape` lies in its row-major reshape `source`.
+    """Return the index into the row-major reshape `source` of element `index` of an array of `shape`.
 
     Runs of dims with equal products are matched first, so that untouched dims keep their index.
     """

@@ -168,7 +168,7 @@ def both(left: Scalar, right: Scalar) -> Scalar:
 
 
 def in_range(index: Index, extent: Index) -> Scalar:
-    """Whether ``0 <= index < extent``; halves that are provable are left out."""
+    """Return the condition ``0 <= index < extent`` without the halves that are provable."""
     result: Scalar = TRUE
     if not is_nonnegative(index):
         result = compare("ge", IndexValue(index), integer(0))

@@ -73,7 +73,7 @@ class Sizes:
         return other
 
     def same(self, left: Index, right: Index) -> bool:
-        """Whether two sizes are provably equal."""
+        """Return True if two sizes are provably equal."""
         return left == right or expanded(left) == expanded(right)
 
     def _unused(self, name: str) -> str:

@@ -35,7 +35,7 @@ class LibraryCall:
 
 @dataclass(frozen=True)
 class LibraryResult:
-    """What a library call returns."""
+    """Definition of a tensor that a library call returns."""
 
     call: LibraryCall
 

@@ -65,7 +65,7 @@ class _AdaptiveDim:
         return end - self.start(out)
 
     def holds(self, out: Index, tap: Index) -> Scalar:
-        """Whether the window has a `tap`-th position."""
+        """Return the condition that the window has a `tap`-th position."""
         if self.is_uniform:
             return Constant(True, DType.BOOL)
         return compare("lt", index_value(tap), index_value(self.length(out)))

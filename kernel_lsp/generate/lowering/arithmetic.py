@@ -83,7 +83,7 @@ def _power(call: Call) -> Tensor:
 
 
 def _constant_power(x: Scalar, exponent: float) -> Scalar:
-    """As ATen does: squares, cubes, roots and their reciprocals without pow."""
+    """Expand squares, cubes, roots and their reciprocals without pow, like ATen."""
     if exponent == 0:
         return cast(Constant(1, DType.I64), x.dtype)
     if exponent == 1:

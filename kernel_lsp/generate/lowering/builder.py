@@ -1,4 +1,4 @@
-"""What lowering rules build tensors with, and how they read the arguments of an ATen call."""
+"""Build tensors for lowering rules, and read the arguments of an ATen call."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ RESULT_NAMES = {
     "max_pool2d_with_indices_backward": "grad_input",
     "threshold_backward": "grad_relu",
 }
-"""What a result is called where the user's code has no name for it; else after its operator."""
+"""Names of results by operator, used where the user's code has no name; other operators give their own name."""
 
 
 class Builder:
@@ -179,14 +179,14 @@ def read(tensor: Tensor, index: Sequence[Index]) -> Scalar:
 
 
 def tap_names(n_dims: int) -> tuple[str, ...]:
-    """What the loops of a sum of products are called: the channel, then the taps of the kernel."""
+    """Return the loop names of a sum of products: the channel, then the taps of the kernel."""
     return {1: ("k",), 2: ("ci", "k"), 3: ("ci", "kh", "kw"), 4: ("ci", "kd", "kh", "kw")}.get(
         n_dims, tuple(f"k{axis}" for axis in range(n_dims))
     )
 
 
 def accumulation_dtype(dtype: DType) -> DType:
-    """What sums of this element type are kept in."""
+    """Return the accumulator's type for sums of this element type."""
     return DType.F32 if dtype in (DType.F16, DType.BF16) else dtype
 
 

@@ -62,7 +62,7 @@ def _logical_operands(call: Call) -> list[tuple[int, str]]:
 
 
 def _as_bool(scalar: Scalar) -> Scalar:
-    """Whether it is not zero."""
+    """Return the condition that the scalar is nonzero."""
     return cast(scalar, DType.BOOL)
 
 

@@ -158,7 +158,8 @@ class _Convolution:
 
     @classmethod
     def of(cls, call: Call, n_spatial: int, first: int) -> _Convolution:
-        """From the arguments ``stride, padding, dilation, transposed, output_padding, groups`` at `first`."""
+        """Read the arguments ``stride, padding, dilation, transposed, output_padding, groups`` from position `first`
+        on."""
         return cls(
             call.spatial(first, "stride", n_spatial, 1),
             call.spatial(first + 1, "padding", n_spatial, 0),
@@ -173,7 +174,8 @@ class _Convolution:
         return LibraryCall("aten::convolution", (source, weight, None, *settings), shape)
 
     def source_position(self, out: Sequence[Index], kernel: Sequence[Index]) -> list[Index]:
-        """Which input position an output position reads at a place of the kernel; it may lie outside."""
+        """Return the input position that output position `out` reads at kernel position `kernel`; it may be out of
+        bounds."""
         return [
             position * stride + tap * dilation - padding
             for position, tap, stride, padding, dilation in zip(
@@ -182,8 +184,8 @@ class _Convolution:
         ]
 
     def target_position(self, source: Sequence[Index], kernel: Sequence[Index]) -> tuple[list[Index], Scalar]:
-        """Which output position reads an input position at a place of the kernel, and whether there is one, apart from
-        its upper bound."""
+        """Return the output position that reads input position `source` at kernel position `kernel`, and the condition
+        that it exists. The condition leaves out the upper bound."""
         positions: list[Index] = []
         exists: Scalar = Constant(True, DType.BOOL)
         for position, tap, stride, padding, dilation in zip(
@@ -256,7 +258,7 @@ def transposed_convolution(
 
 @dataclass(frozen=True)
 class _Channels:
-    """How a convolution's result is indexed: (N, C, spatial), or (N, groups, C / groups, spatial) with groups."""
+    """Index layout of a convolution's result: (N, C, spatial), or (N, groups, C / groups, spatial) with groups."""
 
     n_spatial: int
     groups: int

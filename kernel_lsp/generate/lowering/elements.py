@@ -1,4 +1,4 @@
-"""What elementwise rules are written with."""
+"""Building blocks of elementwise lowering rules."""
 
 from __future__ import annotations
 

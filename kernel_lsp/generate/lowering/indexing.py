@@ -126,7 +126,7 @@ def _scatter(call: Call) -> Tensor:
 
 
 def _scatter_value(call: Call, overload: str):  # type: ignore[no-untyped-def]
-    """What is written, as a function of the update's index."""
+    """Return the written value as a function of the update's index."""
     if overload.startswith("value"):
         constant = call.scalar(3, "value", call.dtype())
         return lambda index: constant
@@ -135,7 +135,7 @@ def _scatter_value(call: Call, overload: str):  # type: ignore[no-untyped-def]
 
 
 def _covers(call: Call, base: Tensor, index_tensor: Tensor, axis: int) -> bool:
-    """Whether the updates reach every row, so that each element of the result looks at exactly one."""
+    """Return True if the updates reach every row, so that each element of the result depends on exactly one update."""
     pairs = [(b, i) for a, (b, i) in enumerate(zip(base.shape, index_tensor.shape, strict=True)) if a != axis]
     return all(call.builder.same_size(left, right) for left, right in pairs)
 

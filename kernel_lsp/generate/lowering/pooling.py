@@ -58,7 +58,7 @@ def _window_extreme(call: Call, source: Tensor, window: Window, item: int) -> Te
 
 
 def _window_argument(call: Call, source: Tensor, window: Window) -> Tensor:
-    """Where that element is, as a flat position in the input's spatial dims: the last NaN's, else that of the first of
+    """Return the flat position of a window's maximum in the input's spatial dims: the last NaN, else the first of
     equals."""
     n_spatial = len(window.size)
     spatial = source.shape[-n_spatial:]
@@ -125,7 +125,7 @@ def _average_pool(call: Call) -> Tensor:
 
 @dataclass(frozen=True)
 class _Divisor:
-    """What an average divides by."""
+    """Divisor of an average."""
 
     window: Window
     spatial: Shape
@@ -134,7 +134,7 @@ class _Divisor:
 
     @classmethod
     def of(cls, call: Call, first: int, window: Window, spatial: Shape) -> _Divisor:
-        """From ``count_include_pad, divisor_override`` at `first`."""
+        """Read the arguments ``count_include_pad, divisor_override`` from position `first` on."""
         counts = call.raw(first, "count_include_pad", True)
         override = call.optional_number(first + 1, "divisor_override")
         uses_ceil = bool(call.raw(first - 1, "ceil_mode", False))
@@ -158,7 +158,7 @@ class _Divisor:
 
 
 def _overlap(start: Index, size: int, extent: Index) -> Scalar:
-    """How many of [start, start + size) lie in [0, extent)."""
+    """Return the number of positions of [start, start + size) in [0, extent)."""
     low = op("maximum", index_value(start), integer(0))
     high = op("minimum", index_value(start + size), index_value(extent))
     return op("sub", high, low)

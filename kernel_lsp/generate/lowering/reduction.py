@@ -36,7 +36,7 @@ def without(index: Sequence[Index], axes: Sequence[int]) -> list[Index]:
 
 
 def element_count(shape: Shape, axes: Sequence[int]) -> Index:
-    """How many elements each result combines."""
+    """Return the number of elements that each result combines."""
     return product(shape[axis] for axis in axes)
 
 

@@ -15,7 +15,8 @@ from kernel_lsp.generate.lowering.builder import Builder, Call, Rule, Shape
 from kernel_lsp.generate.names import identifier
 
 RULES: dict[str, Rule] = {}
-"""By operator without its overload, e.g. ``aten.add``, or with it where overloads differ, e.g. ``aten.max.dim``."""
+"""Lowering rules by operator without its overload, e.g. ``aten.add``, or with it where overloads differ, e.g.
+``aten.max.dim``."""
 
 
 def lowers(*names: str) -> Callable[[Rule], Rule]:
@@ -108,7 +109,7 @@ def _is_in_place(node: GraphNode) -> bool:
 def _replace_changed(
     graph: Graph, node: GraphNode, builder: Builder, values: dict[str, tuple[Tensor | None, ...]]
 ) -> None:
-    """From here on the name of the changed tensor means the new one. Views of it would have to change too."""
+    """Rebind the name of a tensor changed in place to the new tensor. Fails for a tensor with views, which alias it."""
     changed = node.arguments[0]["node"]
     made_by = next((other for other in graph.nodes if other.name == changed), None)
     is_view = made_by is None or made_by.op.split(".")[1] in VIEWS

@@ -108,7 +108,7 @@ class _Place:
 def _interpolation(
     position: Index, size: Index, wanted: Index, scale: float | None, aligns_corners: bool, dtype: DType
 ) -> _Place:
-    """Where an output position lies in the input."""
+    """Return the position of an output element in the input."""
     out = cast(index_value(position), dtype)
     zero, one, half = (Constant(value, dtype) for value in (0.0, 1.0, 0.5))
     if aligns_corners:

@@ -162,7 +162,7 @@ def _choose_part(parts: list[Tensor], axis: int, index: tuple[Index, ...], dtype
 
 
 def value_or_zero(value: Scalar, inside: Scalar) -> Scalar:
-    """What stands where no part does: never reached, and reads nothing."""
+    """Return zero as the value outside all parts. It is never used, and reads no memory."""
     return cast(Constant(0, DType.I64), value.dtype)
 
 
@@ -200,7 +200,7 @@ def _constant_pad(call: Call) -> Tensor:
 
 
 def _pad_amounts(call: Call, rank: int) -> list[Index]:
-    """How much is added before each dim; ATen lists pairs from the last dim."""
+    """Return the padding before each dim. ATen lists pairs from the last dim."""
     amounts = call.sizes(1, "pad")
     before = [ZERO] * rank
     for pair in range(len(amounts) // 2):

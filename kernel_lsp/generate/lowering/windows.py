@@ -22,7 +22,8 @@ class Window:
 
     @classmethod
     def of(cls, call: Call, n_spatial: int, first: int, *, has_dilation: bool) -> Window:
-        """From ``kernel_size, stride, padding`` and perhaps ``dilation`` at `first`."""
+        """Read the arguments ``kernel_size, stride, padding`` and, if present, ``dilation`` from position `first`
+        on."""
         size = call.spatial(first, "kernel_size", n_spatial, 1)
         stride = call.spatial(first + 1, "stride", n_spatial, 0)
         return cls(
@@ -43,7 +44,7 @@ class Window:
 
 
 def n_spatial_of(call: Call) -> int:
-    """From the operator's name: ``avg_pool2d`` has two."""
+    """Return the number of spatial dims from the operator's name: 2 for ``avg_pool2d``."""
     return next(int(letter) for letter in call.node.op if letter in "123")
 
 
@@ -53,7 +54,7 @@ def taps_of(call: Call, extents: Sequence[Index | int]) -> tuple[Variable, ...]:
 
 
 def is_inside(at: Sequence[Index], spatial: Shape) -> Scalar:
-    """Whether a position is one of the input's."""
+    """Return the condition that a position is inside the input."""
     inside: Scalar = Constant(True, DType.BOOL)
     for position, extent in zip(at, spatial, strict=True):
         inside = both(inside, in_range(position, extent))
@@ -61,7 +62,7 @@ def is_inside(at: Sequence[Index], spatial: Shape) -> Scalar:
 
 
 def reach_of(window: Window) -> tuple[int, ...]:
-    """How many windows can hold one position, per dim."""
+    """Return the maximum number of windows that contain one position, per dim."""
     return tuple(
         -(-((size - 1) * dilation + 1) // stride)
         for size, dilation, stride in zip(window.size, window.dilation, window.stride, strict=True)

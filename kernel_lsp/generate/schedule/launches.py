@@ -1,4 +1,4 @@
-"""Which groups of an operation share a launch: those of one stage side by side, or all stages behind barriers."""
+"""Merge the launches of an operation: groups of one stage in parallel, or all stages separated by grid barriers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class LaunchPlanner:
         ]
 
     def mode(self) -> str:
-        """How launches are shared: the schedule's choice."""
+        """Return the schedule's choice of how groups share launches."""
         modes = self._modes()
         if len(modes) == 1:
             return EACH

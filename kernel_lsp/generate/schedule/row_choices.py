@@ -1,4 +1,4 @@
-"""Which threads and blocks share the rows of a reduction: knobs, and defaults by the bytes that move."""
+"""Choose the threads and blocks of a row reduction: knobs, and defaults by the bytes moved."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ MAX_STEP = 512
 DEFAULT_THREADS = 256
 CLUSTERS = (1, 2, 4, 8)
 SYNC_COST = 256
-"""What a cluster's exchange costs, in elements that a block could read meanwhile: about a microsecond's quarter."""
+"""Cost of a cluster's exchange, in elements that a block could read in that time: about 0.25 us."""
 
 
 def shape_name(schedule: SplitSchedule) -> str:
@@ -35,7 +35,7 @@ def shape_name(schedule: SplitSchedule) -> str:
 
 
 def steps_of(n_terms: int) -> tuple[int, ...]:
-    """How many products may be staged at a time: a sum's own length, or a part of it."""
+    """Return the numbers of products that may be staged at a time: a sum's own length, or a part of it."""
     parts = {-(-n_terms // part // QUAD) * QUAD for part in (1, 2, 4, 8, 16)}
     return tuple(sorted({part for part in parts if QUAD <= part <= MAX_STEP} | {16, 32, 64}))
 
@@ -58,7 +58,7 @@ def default_split_schedule(
 
 
 def split_comment(schedule: SplitSchedule, name: str, written: str) -> str:
-    """What the kernel does, for the line above it."""
+    """Return the comment above the kernel: a description of its work."""
     text = (
         f"Each block computes a {schedule.tile_m} x {schedule.tile_n} tile of {name} from {schedule.tile_k} products "
         f"at a time in shared memory. {schedule.n_groups} groups of {schedule.n_lanes} threads share the products, and "

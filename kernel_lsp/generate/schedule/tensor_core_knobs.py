@@ -19,7 +19,7 @@ CLUSTERS = (1, 2, 4, 8)
 MIN_STEPS_PER_BLOCK = 2
 """Steps along k that a block of a cluster has at least."""
 MIN_CLUSTER_GAIN = 1.25
-"""How much faster clusters must be by the estimate, which knows little of what they cost."""
+"""Minimum estimated speedup for clusters to be chosen. The estimate hardly models their cost."""
 FULL_WARPS = 8
 """Warps that keep the tensor cores of a multiprocessor busy."""
 SINGLE_COPY_COST = 26.0

@@ -177,7 +177,7 @@ class _AttentionRenderer:
     # --- tiles
 
     def _load_queries(self) -> None:
-        """By way of the second stage to registers."""
+        """Load the queries into registers, staged through the second stage of shared memory."""
         scope, group = self.scope, self.group
         place = ("m", "m0", self.n_queries)
         self._load_tile(scope, group.query_part, group.m, group.head, place, "2 * KEYS + ", self._n_rows)
@@ -280,7 +280,7 @@ class _AttentionRenderer:
         loop.close()
 
     def _write_scores(self, scope: Scope) -> None:
-        """What the user's code makes of the products: scale and mask."""
+        """Apply the user's scale and mask to the products."""
         group, type_ = self.group, self.kernel.index_type
         scope.line("bool is_seen = false;  // by any query")
         outer, inner = self._open_fragment(scope, "KEYS")

@@ -123,8 +123,8 @@ def _over_axes(group: ElementwiseGroup, variables: Sequence[Variable]) -> list[S
 def _declare_box(
     scope: Scope, group: ElementwiseGroup, box: Sequence[int], counts: Sequence[Index], variables: Sequence[Variable]
 ) -> tuple[dict[Variable, Index], list[tuple[int, Variable, Index]]]:
-    """Which box is the thread's: what each coordinate is, and the axes along which a box has several, with the loop
-    variable and the coordinate."""
+    """Declare the thread's box: its coordinates, and each axis with several elements, as loop variable and
+    coordinate."""
     position = Variable("i", (1 << 21) + 100, product(counts))
     scope.define(position, "i")
     kept = [axis for axis, size in enumerate(group.shape) if size.constant != 1]

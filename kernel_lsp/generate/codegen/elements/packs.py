@@ -72,7 +72,7 @@ class Packing:
         ]
 
     def pack_position(self, flat: Index) -> Index | None:
-        """Which pack of its tensor the element at `flat` is in, when all lanes share it; else None."""
+        """Return the pack of the tensor that holds the element at `flat`; None when the lanes do not share one pack."""
         is_reversed = self.is_reversed(flat)
         if coefficient(flat, self.lane) != ONE and not is_reversed:
             return None
@@ -97,7 +97,7 @@ class Packing:
         return None if times is None else times * (self.multiple // self.vector)
 
     def is_reversed(self, flat: Index) -> bool:
-        """Whether neighbouring lanes lie in memory from the last to the first."""
+        """Return True if consecutive lanes are in descending order in memory."""
         return self.may_reverse and coefficient(flat, self.lane) == ZERO - 1
 
     def item_of(self, name: str, tensor: Tensor, index: Sequence[Index]) -> str:

@@ -48,7 +48,7 @@ class TileSchedule:
 
 
 def is_valid_tile_schedule(schedule: TileSchedule, dtype: DType) -> bool:
-    """Whether a block holds it: whole warps, and two tiles within 48 KiB of shared memory."""
+    """Check that a block fits: whole warps, and two tiles within 48 KiB of shared memory."""
     if schedule.tile_m % schedule.thread_m or schedule.tile_n % schedule.thread_n:
         return False
     n_shared_bytes = schedule.tile_k * (schedule.tile_m + schedule.tile_n + 8) * max(4, dtype.itemsize)
@@ -202,7 +202,7 @@ class _TileRenderer:
 
 
 def runs_along(factor: Scalar, variable: Variable) -> bool:
-    """Whether neighbours in memory are neighbours along `variable`."""
+    """Return True if the factor is contiguous along `variable`."""
     for access in accesses(factor):
         flat = ravel(access.index, access.tensor.shape)
         if variable in flat.variables:
@@ -211,7 +211,7 @@ def runs_along(factor: Scalar, variable: Variable) -> bool:
 
 
 def spread(index: str, count: int, tile: int) -> str:
-    """Where a thread's `index`-th row or column lies from its first: in runs, which are spread over the tile so that
+    """Return the offset of a thread's `index`-th row or column from its first. Runs are spread over the tile, so that
     neighbouring threads read neighbouring runs."""
     if count <= RUN:
         return index

@@ -149,7 +149,7 @@ class _SplitRenderer:
         return "" if factor.is_along_k or width == 1 else f" * {width}"
 
     def _lies_at(self, factor: _Factor, index: str) -> str:
-        """Where a thread's `index`-th row or column lies from its first."""
+        """Return the offset of a thread's `index`-th row or column from its first."""
         if factor.is_along_k:
             step = factor.tile // factor.thread
             return f"{index} * {step}" if factor.thread > 1 else "0"
@@ -196,7 +196,7 @@ class _SplitRenderer:
         return (self._slice_constant() or self.schedule.tile_k + 1) <= self.schedule.tile_k
 
     def _is_async(self, factor: _Factor) -> bool:
-        """Whether a tile is filled by copies that no thread waits for before it has asked for all of them."""
+        """Return True if asynchronous copies fill the tile: a thread issues all of them before it waits for any."""
         packed = self._packed(factor)
         scalar = packed[1] if packed else None
         is_plain = isinstance(scalar, Access) and scalar.mask is None and scalar.dtype == DType.F32
@@ -276,7 +276,7 @@ class _SplitRenderer:
         scope.line("__syncthreads();")
 
     def _tile_place(self, factor: _Factor) -> str:
-        """Where item `e` of a tile lies."""
+        """Return the shared-memory location of item `e` of a tile."""
         is_packed = self._packed(factor) is not None
         length = self._tile_along(factor) // (QUAD if is_packed else 1)
         return f"{factor.name}_tile[e / {length}][e % {length}{f' * {QUAD}' if is_packed else ''}]"

@@ -41,7 +41,7 @@ class SplitSchedule:
 
 
 def is_valid_split_schedule(schedule: SplitSchedule, dtype: DType, n_bytes: int = MAX_SHARED_BYTES) -> bool:
-    """Whether a block holds it: groups that divide its threads, and tiles and sums within `n_bytes` of memory."""
+    """Check that a block fits: groups that divide its threads, and tiles and sums within `n_bytes` of shared memory."""
     if schedule.tile_m % schedule.thread_m or schedule.tile_n % schedule.thread_n or schedule.tile_k % QUAD:
         return False
     if schedule.n_lanes < 8 or schedule.threads % schedule.n_lanes:

@@ -121,7 +121,8 @@ def render_column_sums(kernel: KernelWriter, group: RowGroup, schedule: RowSched
 
 
 def is_valid_column_schedule(group: RowGroup, schedule: RowSchedule) -> bool:
-    """Whether a block takes a row at a time and keeps it, and the sums fit the registers as well."""
+    """Check that a block handles one row at a time, that it caches the row, and that the sums fit the registers as
+    well."""
     n_columns = group.column.extent.constant or 0
     n_items = -(-n_columns // (schedule.threads * schedule.vector))
     n_kept = n_items * schedule.vector * (2 + len(group.column_sums))

@@ -44,7 +44,8 @@ class RowCache:
         return access.digest in self._filled
 
     def load(self, scope: Scope, access: Access) -> str:
-        """Where the access is found in this pass: a register of the row's array, or a pack just loaded."""
+        """Return the location of the access in this pass: a register of the row's array, or a pack that was just
+        loaded."""
         array = self._arrays.get(access.digest)
         if array is None:
             return self.packing.load(scope, access)

@@ -1,4 +1,4 @@
-"""How threads share the rows of a reduction."""
+"""Distribute the rows of a reduction over threads."""
 
 from __future__ import annotations
 

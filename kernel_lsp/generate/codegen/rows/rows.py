@@ -139,7 +139,7 @@ class RowRenderer:
         return f"threadIdx.x / {self.schedule.threads}"
 
     def _is_guarded(self) -> bool:
-        """Whether threads without a row must stay, because others wait for them."""
+        """Return True if threads without a row must not exit, because other threads synchronize with them."""
         if self.group.wholes and self.schedule.rows > 1:
             return True
         if not self.group.is_column_contiguous:

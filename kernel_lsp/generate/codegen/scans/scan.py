@@ -207,7 +207,7 @@ class _Layout:
         return self.kernel.size(name, self.packing.pack.extent)
 
     def _may_overhang(self) -> bool:
-        """Whether the last tile of a row may be longer than what is left of it."""
+        """Return True if the last tile of a row may exceed the remaining columns."""
         n_columns = self.group.column.extent.constant
         return n_columns is None or n_columns % (self._tile_packs * self.schedule.vector) != 0
 

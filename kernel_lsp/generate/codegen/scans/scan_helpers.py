@@ -362,4 +362,4 @@ __device__ inline Extreme<T, Position> shuffle_up(Extreme<T, Position> entry, in
         ("Extreme", "shuffle"),
     ),
 }
-"""What the helpers above are built of."""
+"""Building blocks of the helpers above, by name: CUDA text, and the names that it depends on."""

@@ -1,4 +1,4 @@
-"""How threads share the rows of a scan."""
+"""Distribute the rows of a scan over threads."""
 
 from __future__ import annotations
 
