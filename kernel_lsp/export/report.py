@@ -1,8 +1,8 @@
-"""What a run found, as one offline HTML page: `kernel-lsp report RUN --html`, and the run panel of an editor.
+"""Render a run's results as one offline HTML page: `kernel-lsp report RUN --html`, and the run panel of an editor.
 
-The page holds its data as JSON, its style and its script, and nothing of it is loaded from anywhere: its content
-security policy names the hashes of its own two parts and forbids everything else. The data stands in it twice: a small
-summary before the script, which is all that the first paint needs, and the whole report after it.
+The page embeds its data as JSON, its style and its script, and loads nothing else: its content security policy names
+the hashes of its own two parts and forbids everything else. The data is embedded twice: a small summary before the
+script, which is all that the first paint needs, and the whole report after it.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ class RunReport(Noun):
     comparisons: dict[str, Comparison] = {}
     library_steps: tuple[str, ...] = ()
     floor_us: float | None = None
-    """What moving the inputs and outputs once, or the arithmetic, takes at best on `target_gpu`; None where no GPU or
-    task is known."""
+    """Roofline bound on `target_gpu` in us: the time to move inputs and outputs once, or of the arithmetic. None where
+    no GPU or task is known."""
     elapsed_s: float = 0.0
     cost_usd: float = 0.0
-    """Of the models' calls whose price is known."""
+    """Cost of the model calls whose price is known, in US dollars."""
     n_model_calls: int = 0
     events: tuple[Event, ...] = ()
     files: tuple[ReportFile, ...] = ()
@@ -134,7 +134,7 @@ def _summarized(verdict: Verdict) -> dict[str, Any]:
 
 
 def _reference_times(report: RunReport) -> dict[str, Any]:
-    """Of the first verdict that has any: those of a run that has not ended are nowhere else."""
+    """Return the times of the first verdict that has any. An unfinished run has them nowhere else."""
     verdicts = (verdict for candidate in report.candidates for verdict in candidate.verdicts if verdict.times)
     first = next(verdicts, None)
     return first.model_dump(mode="json", include={"times"})["times"] if first is not None else {}

@@ -1,4 +1,4 @@
-"""What the tests of a package run on: small shapes inside the contract, found from the launch plan alone."""
+"""Find the test cases of a package: small shapes inside the contract, from the launch plan alone."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _sizes(task: Task, operation: Operation, pattern: Sequence[int], alignment: 
 
 
 def _shapes(task: Task, operation: Operation, sizes: Mapping[str, int]) -> Shapes:
-    """Of every tensor at these sizes; empty when a dim is no function of them."""
+    """Return the shape of every tensor at these sizes; empty when the sizes do not determine some dim."""
     tensors = [p for p in operation.parameters if isinstance(p, TensorParameter)]
     values = {**_scalars(task, operation), **sizes}
     declared = {argument.name: argument.type.shape for argument in task.tensors}

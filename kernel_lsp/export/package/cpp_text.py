@@ -11,7 +11,7 @@ from typing import Literal
 from kernel_lsp.core.expression import COMPARISONS, Binary, Call, Constant, Expression, Name, Number, Unary
 
 CppType = Literal["integer", "real", "bool"]
-"""Of an expression: `plan::Integer`, double, bool."""
+"""C++ type of an expression: `plan::Integer`, double or bool."""
 _INFIX = {"+": 5, "-": 5, "*": 6}
 _FUNCTIONS = {"//": "plan::floor_div", "%": "plan::floor_mod", "/": "plan::divide"}
 _CALLS = {"ceil_div": "plan::ceil_div", "min": "plan::smaller", "max": "plan::larger"}
@@ -25,7 +25,7 @@ _OR, _AND, _NOT = 1, 2, 7
 
 @dataclass(frozen=True)
 class CppNames:
-    """What each name of a plan is called in C++, and its type there."""
+    """C++ name and type of each name of a plan."""
 
     spelled: Mapping[str, str]
     types: Mapping[str, CppType]

@@ -1,4 +1,5 @@
-"""Which kernels a package must hold: a template whose arguments are dims is compiled for the task's configurations."""
+"""List the kernels that a package must hold. A template whose arguments are dims is compiled for each configuration of
+the task."""
 
 from __future__ import annotations
 

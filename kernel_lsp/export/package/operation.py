@@ -68,7 +68,7 @@ _FIXED_WIDTH = {
 
 
 def cpp_type_of_results(n_results: int) -> str:
-    """What an operator of so many results returns."""
+    """Return the C++ return type of an operator with this number of results."""
     return "Tensor" if n_results == 1 else f"std::tuple<{', '.join(['Tensor'] * n_results)}>"
 
 
@@ -91,12 +91,12 @@ class CppOperation:
 
     @property
     def parameters(self) -> str:
-        """As a declaration has them."""
+        """Return the parameters as written in a declaration."""
         return ", ".join(f"{ARGUMENT_TYPES[a.annotation]} {cpp_identifier(a.name)}" for a in self.text.arguments)
 
     @property
     def passed(self) -> str:
-        """As a call has them."""
+        """Return the arguments as written in a call."""
         return ", ".join(cpp_identifier(argument.name) for argument in self.text.arguments)
 
     @property
@@ -165,7 +165,7 @@ class CppOperation:
         return cpp_function(f"{self.returns} {self.name}_by_kernels({self.parameters})", body)
 
     def _bound(self, number: int, step: Fill | Launch | LibraryStep) -> list[str]:
-        """What can be refused of a step, evaluated before anything is done."""
+        """Evaluate the values of a step that can be refused, before any step runs."""
         match step:
             case Fill():
                 return self._bound_fill(number, step)
@@ -201,7 +201,7 @@ class CppOperation:
         return [*comment, *declared, *cpp_scope(f"if ({cpp_condition(launch.condition, self._names)}) ", made)]
 
     def _chosen_kernel(self, number: int, launch: Launch, instances: Sequence[KernelInstance]) -> list[str]:
-        """Which entry of the kernel table to launch."""
+        """Select the entry of the kernel table to launch."""
         if not instances:
             raise PlanError(
                 f"the template arguments of '{launch.kernel}' depend on the shapes, and no configuration of the task "

@@ -1,4 +1,4 @@
-"""What an operation takes, as a Python function that a reviewer can hold against the launch plan."""
+"""Print an operation's contract as a Python function that a reviewer can compare with the launch plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""How what was optimized is made to use its operator: a function as a whole, a module by one of its methods."""
+"""Print the code that makes the optimized target use its operator: a function as a whole, a module by one of its
+methods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a module's method gives its operator the arguments, as Python text."""
+"""Print the mapping from a module's method to its operator's arguments, as Python text."""
 
 from __future__ import annotations
 

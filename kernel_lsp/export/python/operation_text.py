@@ -38,7 +38,7 @@ from kernel_lsp.plan.printer import print_step
 from kernel_lsp.plan.step_parts import argument_expressions, flat_arguments, launch_numbers
 
 NAMESPACE = "kernel_lsp"
-"""Of the operators of one-file results, in `torch.ops`."""
+"""Namespace in `torch.ops` of the operators of one-file results."""
 RUNTIME = "_runtime"
 """Name of the shared runtime module in an operator file."""
 SCHEMA_TYPES = {"float": "float", "int": "SymInt", "bool": "bool"}
@@ -67,7 +67,7 @@ class OperatorArgument:
 
 @dataclass(frozen=True)
 class OperationText:
-    """What is printed of `operation`, which the operator calls `name`."""
+    """Prints the parts of `operation`. `name` is its name in the operator file."""
 
     name: str
     operation: Operation
@@ -78,7 +78,7 @@ class OperationText:
 
     @property
     def qualified_name(self) -> str:
-        """As Python spells the operator: ``torch.ops.kernel_lsp.rms_norm``."""
+        """Return the operator's qualified name in Python: ``torch.ops.kernel_lsp.rms_norm``."""
         return f"torch.ops.{self.namespace}.{self.name}"
 
     @property
@@ -89,7 +89,7 @@ class OperationText:
 
     @property
     def schema(self) -> str:
-        """As `torch.library.Library.define` takes it."""
+        """Return the schema in the form that `torch.library.Library.define` takes."""
         arguments = ", ".join(f"{argument.schema_type} {argument.name}" for argument in self.arguments)
         n = len(self.operation.results)
         results = "Tensor" if n == 1 else f"({', '.join(['Tensor'] * n)})"
@@ -107,7 +107,7 @@ class OperationText:
 
     @property
     def conditions(self) -> tuple[Expression, ...]:
-        """What must hold of dims and numbers: the plan's `where:` lines, and that no tensor is too large."""
+        """Return the conditions on dims and numbers: the plan's `where:` lines, and the maximum size of each tensor."""
         return (*(condition.expression for condition in self.operation.where), *countable(self.operation))
 
     def rename(self, name: str) -> str:
@@ -192,7 +192,7 @@ class OperationText:
         return lines
 
     def homes(self) -> dict[str, tuple[str, int]]:
-        """Where each dim is read: the first tensor and position at which it stands alone."""
+        """Return the source of each dim: the first tensor and position at which it stands alone."""
         homes: dict[str, tuple[str, int]] = {}
         scalars = {p.name for p in self.operation.parameters if isinstance(p, ScalarParameter)}
         for tensor in self.inputs:

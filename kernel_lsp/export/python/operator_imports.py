@@ -16,7 +16,7 @@ OPERATOR_IMPORTS = (
     "import torch.nn.functional as F",
     "from torch import Tensor",
 )
-"""What a file may use; it gets those that it mentions."""
+"""Imports available to a file. Each file gets those that it mentions."""
 
 
 def imports(body: str) -> list[str]:

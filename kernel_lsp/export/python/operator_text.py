@@ -63,7 +63,7 @@ ORIGIN = (
 
 @dataclass(frozen=True)
 class OperatorParts:
-    """What an operator file is made of. `verification` says in a sentence or more how the kernels were checked."""
+    """Inputs of an operator file. `verification` states in a sentence or more how the kernels were checked."""
 
     task: Task
     plan: LaunchPlan
@@ -71,7 +71,7 @@ class OperatorParts:
     verification: str
     namespace: str = NAMESPACE
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Those that the kernels' text includes and NVRTC does not have, by name."""
+    """Headers that the kernels' text includes and NVRTC lacks, by name."""
 
 
 class OperatorText:
@@ -162,7 +162,7 @@ class OperatorText:
         return f"{what}: by CUDA kernels inside their contract, else by PyTorch."
 
     def contract(self) -> Iterable[str]:
-        """What the kernels take, a line each."""
+        """Return the contract of the kernels, one line per item."""
         for tensor in self.forward.inputs:
             yield f"{self.forward.rename(tensor.name)}: {dtype_and_shape(tensor.dtype, tensor.dims)}"
         for argument in self._arguments:
@@ -206,7 +206,7 @@ class OperatorText:
         return has_input and bool(self.differentiable_results)
 
     def arguments_without_gradient(self) -> list[int]:
-        """Which arguments might need a gradient and get none from the backward's kernels."""
+        """Return the positions of arguments that might need a gradient and get none from the backward's kernels."""
         assert self.backward is not None
         made = {result.name for result in self.backward.operation.results}
         return [
@@ -239,7 +239,7 @@ class OperatorText:
         )
 
     def _is_last(self, index: int) -> bool:
-        """Whether only numbers follow, so that a default may stand."""
+        """Return True if only numbers follow, so that a default value is allowed."""
         return all(isinstance(argument, TaskScalar) for argument in self.task.arguments[index:])
 
     def _gradient(self, result: str) -> OperatorArgument:
@@ -268,7 +268,7 @@ class OperatorText:
 
 
 def _own_names(name: str) -> set[str]:
-    """What the file itself defines or uses as locals, so that no argument or dim may be called so."""
+    """Return the names that the file itself defines or uses as locals. Arguments and dims must not shadow them."""
     launches = {f"launch_{number}" for number in range(1, MAX_LAUNCHES + 1)}
     return {*imported_names(), *launches, *LOCAL_NAMES, name, f"{name}_reference", "Launches", "torch", "F"}
 

@@ -37,7 +37,7 @@ def differs(name: str, value: Number) -> str:
 
 
 def may_divide_by_zero(expression: Expression) -> bool:
-    """Whether evaluation may divide by something else than a constant other than 0."""
+    """Return True if evaluation may divide by anything but a nonzero constant."""
     match expression:
         case Unary(_, operand):
             return may_divide_by_zero(operand)

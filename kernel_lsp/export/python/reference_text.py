@@ -63,7 +63,8 @@ def _parsed(task: Task) -> ast.FunctionDef:
 
 
 def _held_sizes(argument: TaskTensor) -> dict[int, int]:
-    """By dim, what the capture holds. A size of one is held by every capture, and code seldom computes with it."""
+    """Return the sizes that the capture fixes, by dim. Sizes of one are left out: every capture fixes them, and code
+    seldom computes with them."""
     return {place: int(size) for place, size in enumerate(argument.type.shape) if size.isdigit() and int(size) > 1}
 
 
@@ -99,7 +100,7 @@ def _wrapped(line: str) -> list[str]:
 
 
 def _opening_of_last_bracket(line: str) -> int:
-    """Where the bracket opens that the line's last character closes; -1 when it closes none."""
+    """Return the position of the bracket that the line's last character closes; -1 when it closes none."""
     depth = 0
     if not line.endswith((")", "]", "}")):
         return -1
