@@ -1,4 +1,5 @@
-"""Writes a kernel, its operator and their runtime side by side: all or none, and never over the user's own files."""
+"""Write a kernel, its operator and their runtime into one folder: all files or none, and never over the user's own
+files."""
 
 from __future__ import annotations
 
@@ -126,7 +127,8 @@ def _has_other_python(directory: Path, name: str) -> bool:
 
 
 def _holds_something(path: Path) -> bool:
-    """An editor that makes a file and keeps its text unsaved leaves an empty one, which is nothing to lose."""
+    """Return True if the file has content. An editor that creates a file and keeps its text unsaved leaves an empty
+    one, which is safe to replace."""
     return path.exists() and not (path.is_file() and path.stat().st_size == 0)
 
 

@@ -23,7 +23,7 @@ from kernel_lsp.core.verdict import BuildFailed, Correct, Verdict
 
 PARTS = Path(__file__).parent / "report_page"
 SCRIPTS = ("words.js", "parts.js", "chart.js", "lineage.js", "code.js", "page.js")
-"""In this order, each using the ones before it."""
+"""Scripts of the page in load order: each uses earlier ones."""
 
 
 class ReportCandidate(Noun):
@@ -41,7 +41,8 @@ class ReportCandidate(Noun):
 
 
 class ReportFile(Noun):
-    """A file that the run would write. `path` is absolute; `before` is what is there now, empty when nothing is."""
+    """A file that the run would write. `path` is absolute; `before` is its current content, empty when there is
+    none."""
 
     path: str
     text: str
@@ -49,7 +50,7 @@ class ReportFile(Noun):
 
 
 class RunReport(Noun):
-    """Everything a page says of a run. `events` are those that no verdict repeats."""
+    """Content of the page. `events` are those that no verdict repeats."""
 
     schema_version: int = SCHEMA_VERSION
     run_id: str
@@ -81,7 +82,7 @@ class RunReport(Noun):
 
 
 def render_report(report: RunReport) -> str:
-    """The page as one text."""
+    """Render the page as one text."""
     style, script = _part("page.css"), "\n".join(_part(name) for name in SCRIPTS)
     policy = f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri 'none'"
     pieces = {
@@ -110,8 +111,8 @@ _LEFT_OUT = {"text", "verdicts", "schedule"}
 
 
 def _summary(report: RunReport) -> dict[str, Any]:
-    """The JSON of what the page shows first: of each candidate what its row says, and one verdict's reference times.
-    Its size does not depend on texts, cases or findings, which come with the whole report."""
+    """Return the JSON of the first paint: the row of each candidate, and one verdict's reference times. Its size does
+    not depend on texts, cases or findings, which come with the whole report."""
     summary = report.model_dump(mode="json", exclude={"candidates", "events", "files"})
     summary["candidates"] = [
         candidate.model_dump(mode="json", exclude=_LEFT_OUT)
@@ -123,7 +124,7 @@ def _summary(report: RunReport) -> dict[str, Any]:
 
 
 def _summarized(verdict: Verdict) -> dict[str, Any]:
-    """The outcome keeps what is said of it in a line: a number of cases, and the first finding of a failed build."""
+    """Return the outcome's one-line part: a number of cases, and the first finding of a failed build."""
     summary = verdict.model_dump(mode="json", include=_SUMMARIZED_VERDICT)
     outcome = summary["outcome"]
     if isinstance(verdict.outcome, Correct):
@@ -150,12 +151,13 @@ def _hash(text: str) -> str:
 
 
 def _embedded(json_text: str) -> str:
-    """JSON that cannot end the element it stands in, nor open a comment: ``<`` occurs in strings alone."""
+    """Return JSON that can neither close its element nor open a comment: ``<`` is escaped, and occurs in strings
+    alone."""
     return json_text.replace("<", "\\u003c")
 
 
 def _filled(template: str, pieces: dict[str, str]) -> str:
-    """Each mark is replaced once, in order, so that a mark inside of a piece stays what it is."""
+    """Replace each mark once, in order, so that marks inside inserted text stay unchanged."""
     parts: Sequence[str] = [template]
     for mark, text in pieces.items():
         before, _, after = parts[-1].partition(mark)

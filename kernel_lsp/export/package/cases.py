@@ -31,7 +31,7 @@ def small_cases(task: Task, operation: Operation) -> list[Shapes]:
 
 
 def empty_cases(task: Task, operation: Operation) -> list[Shapes]:
-    """Shapes in which one dim after the other has the size 0. Whether PyTorch takes them it will say itself."""
+    """Return shapes with one empty dim each. PyTorch itself decides if it accepts them."""
     sizes = _sizes(task, operation, next(iter(PATTERNS.values())), 1)
     return [shapes for dim in sizes if (shapes := _shapes(task, operation, {**sizes, dim: 0}))]
 
@@ -67,7 +67,7 @@ def _with_unread_tensors(
     tensors: Sequence[TensorParameter],
     values: Mapping[str, Number],
 ) -> Shapes:
-    """A task may have tensors that its kernels do not read: they need shapes, too."""
+    """Add shapes of tensors that the task has and its kernels do not read."""
     by_symbol = dict(values)
     for tensor in tensors:
         by_symbol.update(zip(declared[tensor.name], shapes[tensor.name], strict=False))

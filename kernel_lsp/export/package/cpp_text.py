@@ -1,4 +1,4 @@
-"""C++ text: expressions of a launch plan over the types of `plan_arithmetic.h`, with the values that Python gives."""
+"""Print C++ expressions of a launch plan over the types of `plan_arithmetic.h`, with the same values as in Python."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def cpp_condition(expression: Expression, names: CppNames) -> str:
 
 
 def cpp_value(expression: Expression, names: CppNames, cpp_type: str) -> str:
-    """The expression as a C++ number type holds it. Throws `plan::Unfit` where it does not fit."""
+    """Return the expression converted to a C++ number type. Throws `plan::Unfit` where the value does not fit."""
     return f"plan::as<{cpp_type}>({_number(cpp_expression(expression, names)).text})"
 
 
@@ -97,7 +97,7 @@ def cpp_double(value: float) -> str:
 
 
 def cpp_lines(lines: Iterable[str]) -> list[str]:
-    """The lines, those too long broken at commas outside of strings, and no two empty ones in a row."""
+    """Return the lines wrapped at commas outside of strings, without consecutive empty lines."""
     broken = [part for line in lines for part in _broken(line)]
     return [line for line, before in zip(broken, ["", *broken], strict=False) if line or before]
 
@@ -136,7 +136,7 @@ def _constant(value: Number) -> CppExpression:
 
 
 def _number(found: CppExpression) -> CppExpression:
-    """A truth value as the integer that Python takes it for."""
+    """Return a truth value as an integer, like Python."""
     return CppExpression(f"plan::integer({found.text})", "integer") if found.type == "bool" else found
 
 
@@ -153,7 +153,7 @@ def _truth(found: CppExpression) -> CppExpression:
 
 
 def _alike(found: list[CppExpression]) -> list[CppExpression]:
-    """Numbers of one type: doubles where one is."""
+    """Convert numbers to one type: double if any of them is one."""
     numbers = [_number(each) for each in found]
     return numbers if all(n.type == "integer" for n in numbers) else [_real(number) for number in numbers]
 
@@ -177,7 +177,7 @@ def _arithmetic(operator: str, left: CppExpression, right: CppExpression) -> Cpp
 
 
 def _call(function: str, arguments: list[CppExpression]) -> CppExpression:
-    """Functions of two; `min` and `max` of more are nested."""
+    """Print a call of a function of two arguments. `min` and `max` of more are nested."""
     numbers = _alike(arguments)
     text = numbers[0].text
     for number in numbers[1:]:

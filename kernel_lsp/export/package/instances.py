@@ -19,7 +19,8 @@ GRADIENT_PREFIX = "grad_"
 
 @dataclass(frozen=True)
 class KernelInstance:
-    """A kernel with all its template arguments, and the values for which a launch means it; none for always."""
+    """A kernel with all its template arguments, and the values for which a launch selects it; no values select it
+    always."""
 
     name: str
     conditions: tuple[tuple[Expression, Number], ...] = ()

@@ -52,7 +52,7 @@ AT_TYPES = {
     DType.BOOL: "at::kBool",
 }
 ATTRIBUTES = ("max_shared", "cluster", "cooperative")
-"""In the order of `support::Attributes`."""
+"""Launch attributes in the order of `support::Attributes`."""
 ARGUMENT_TYPES = {"Tensor": "const Tensor&", "float": "double", "int": "int64_t", "bool": "bool"}
 _PLAN_TYPES: dict[str, CppType] = {"float": "real", "int": "integer", "bool": "bool"}
 _FIXED_WIDTH = {
@@ -74,8 +74,8 @@ def cpp_type_of_results(n_results: int) -> str:
 
 @dataclass(frozen=True)
 class CppOperation:
-    """Prints the functions of `text.operation`. `values` are the dims and scalars of each configuration, which say what
-    kernels there must be where a template argument is a dim. `kernel_index` gives a kernel's place in the table."""
+    """Prints the functions of `text.operation`. `values` are the dims and scalars of each configuration, which
+    determine the kernels where a template argument is a dim. `kernel_index` returns a kernel's index in the table."""
 
     text: OperationText
     values: Sequence[dict[str, Number]]
@@ -107,7 +107,8 @@ class CppOperation:
     # the contract
 
     def outside_function(self) -> list[str]:
-        """``const char* <name>_outside(...)``: why the kernels cannot take these inputs, null when they can."""
+        """Print ``const char* <name>_outside(...)``, which returns the reason why the kernels cannot take these inputs,
+        or null."""
         body = [
             _refused(_differs(argument, value), f"{argument.name} is not {python_number(value)}")
             for argument, value in self._fixed
@@ -142,8 +143,8 @@ class CppOperation:
     # the call
 
     def kernels_function(self) -> list[str]:
-        """``<name>_by_kernels(...)``: binds every launch, then takes the steps. Throws `plan::Unfit` before the first
-        step where something cannot be launched, and afterwards nothing but what CUDA raises."""
+        """Print ``<name>_by_kernels(...)``, which binds every launch, then runs the steps. Throws `plan::Unfit` before
+        the first step where something cannot be launched, and only CUDA's errors afterwards."""
         first = self._tensor(self.text.inputs[0].name)
         body = [f"const c10::cuda::CUDAGuard guard({first}.device());", *self._dims()]
         for number, step in enumerate(self.text.operation.steps, start=1):
@@ -223,7 +224,7 @@ class CppOperation:
         return [*lines, f"if (kernel_{number} < 0) throw plan::Unfit{{{reason}}};"]
 
     def _numbers(self, launch: Launch) -> Iterable[tuple[int, Expression, str]]:
-        """Position, expression and C++ type of the arguments that are numbers."""
+        """Return position, expression and C++ type of the arguments that are numbers."""
         for position, (argument, type_) in enumerate(
             zip(launch.arguments, self.text.number_types(launch), strict=True)
         ):
@@ -288,7 +289,7 @@ class CppOperation:
         return [(argument, argument.fixed) for argument in self.text.arguments if argument.fixed is not None]
 
     def _tensor(self, name: str) -> str:
-        """An argument goes by the operator's name for it."""
+        """Return the tensor's C++ name. An argument has the operator's name for it."""
         return cpp_identifier(self.text.rename(name) if name in self._inputs else name)
 
     @cached_property
@@ -304,7 +305,7 @@ class CppOperation:
         return CppNames(spelled, types)
 
     def _dims(self) -> list[str]:
-        """Every dim by name, those that are not used too."""
+        """Return every dim by name, including unused ones."""
         return [
             f"[[maybe_unused]] const Integer {cpp_identifier(dim)} = {self._tensor(tensor)}.size({position});"
             for dim, (tensor, position) in self.text.homes().items()
@@ -324,7 +325,7 @@ class CppOperation:
         return f"Tensor {self._tensor(tensor.name)} = support::allocate({arguments});"
 
     def _made_by_library(self, allocated: Sequence[TensorParameter]) -> list[str]:
-        """Tensors that a library step makes, and that are therefore not allocated."""
+        """Return the tensors that library steps allocate; the operation does not."""
         kept = {tensor.name for tensor in allocated}
         steps = (step for step in self.text.operation.steps if isinstance(step, LibraryStep))
         made = dict.fromkeys(result for step in steps for result in step.results)

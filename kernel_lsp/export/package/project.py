@@ -32,7 +32,7 @@ SOURCES = Path(__file__).parents[1] / "package_source"
 COPIED = ("plan_arithmetic.h", "operator_support.h")
 PROVENANCE_FILE = "provenance.json"
 MARKER_FILE = ".kernel-lsp-package"
-"""Holds the hash of every file that was written: a folder without it is not ours to write over."""
+"""File with the hash of every written file. A folder without it is never overwritten."""
 OLDEST_TORCH = "2.6"
 LICENCE = (
     "The kernels and the captured PyTorch code come from your code and from whoever proposed the kernels (see "
@@ -221,7 +221,7 @@ def _gradients_text(operator: OperatorText) -> str:
 
 
 def _figures(provenance: Provenance) -> list[str]:
-    """One line per comparison, each with its kind, GPU and date."""
+    """Print one line per comparison, each with its kind, GPU and date."""
     return [
         f"- {name}: {each.ours.time_us:.3g} us against {each.baseline_name} {each.baseline.time_us:.3g} us "
         f"({each.ours.kind} on {each.ours.gpu}, {each.ours.date})"

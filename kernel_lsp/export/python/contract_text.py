@@ -16,7 +16,7 @@ from kernel_lsp.export.python.python_text import (
 
 
 def contract_function(text: OperationText) -> list[str]:
-    """Print inputs, results and conditions, each with the plan's own words beside the Python that decides it."""
+    """Print inputs, results and conditions, each with the plan's own text next to the Python that checks it."""
     results = text.operation.results
     dims = [dim for tensor in (*text.inputs, *results) for dim in tensor.dims]
     numbers = [f"{string_literal(a.name)}: {a.name}" for a in text.arguments if not a.is_tensor]
@@ -49,7 +49,7 @@ def _shape(text: OperationText, tensor: TensorParameter) -> str:
 
 
 def _conditions(text: OperationText) -> list[str]:
-    """Print the numbers that the kernels have as constants, the plan's `where:` lines, and the bound on sizes."""
+    """Print the scalars that the kernels have as constants, the plan's `where:` lines, and the bound on sizes."""
     fixed = [_fixed(argument.name, argument.fixed) for argument in text.arguments if argument.fixed is not None]
     return [*fixed, *(_where(text, condition) for condition in text.conditions)]
 

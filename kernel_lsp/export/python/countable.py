@@ -1,4 +1,4 @@
-"""The largest tensors that an operator gives to its kernels: no check runs at sizes that 32 bits do not count."""
+"""Limit the size of tensors that an operator passes to its kernels: no check runs at sizes beyond 32-bit indices."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""One operation of a launch plan as an operator has it: names, schema, dims and what it allocates.
-
-Every function that is printed for it takes the operator's arguments, all of them and in the operator's order.
-"""
+"""Describe one operation of a launch plan for its operator: names, schema, dims and allocations. Every printed function
+takes all of the operator's arguments, in the operator's order."""
 
 from __future__ import annotations
 
@@ -46,7 +44,8 @@ SCHEMA_TYPES = {"float": "float", "int": "SymInt", "bool": "bool"}
 
 @dataclass(frozen=True)
 class OperatorArgument:
-    """An argument of the operator. `fixed` is the number that the kernels were made for, when they take no other."""
+    """An argument of the operator. `fixed` is the only number that the kernels support, if they are specialized for
+    one."""
 
     name: str
     annotation: str
@@ -61,7 +60,7 @@ class OperatorArgument:
 
     @property
     def declaration(self) -> str:
-        """``x: Tensor``, as a parameter without default."""
+        """Print ``x: Tensor``, a parameter without default."""
         return f"{self.name}: {self.annotation}"
 
 
@@ -83,7 +82,7 @@ class OperationText:
 
     @property
     def returns(self) -> str:
-        """The annotation of what it returns."""
+        """Return the operator's return annotation."""
         n = len(self.operation.results)
         return "Tensor" if n == 1 else f"tuple[{', '.join(['Tensor'] * n)}]"
 
@@ -97,7 +96,7 @@ class OperationText:
 
     @property
     def argument_names(self) -> list[str]:
-        """The arguments as a call passes them on."""
+        """Return the arguments in the form in which a call passes them on."""
         return [argument.name for argument in self.arguments]
 
     @property
@@ -115,7 +114,7 @@ class OperationText:
         return python_identifier(name, self.reserved)
 
     def define(self, prefix: str, suffix: str, returns: str) -> list[str]:
-        """The ``def`` line of one of the functions."""
+        """Print the ``def`` line of one of the functions."""
         declarations = [argument.declaration for argument in self.arguments]
         return bracketed(f"def {prefix}{self.name}{suffix}(", declarations, f") -> {returns}:")
 
@@ -149,8 +148,7 @@ class OperationText:
         return tuple(dict.fromkeys(step.function for step in steps))
 
     def allocated(self) -> list[TensorParameter]:
-        """Results, and the scratch that a step uses; but for those that a library step makes before anything else
-        touches them."""
+        """Return the results, and the scratch that a step uses, without those that a library step allocates."""
         made: set[str] = set()
         seen: set[str] = set()
         for step in self.operation.steps:
@@ -166,11 +164,11 @@ class OperationText:
         return tuple(step for step in self.operation.steps if isinstance(step, Launch))
 
     def python(self, expression: Expression) -> str:
-        """An expression of the plan, by the Python names of what it mentions."""
+        """Print an expression of the plan with the Python names of its operands."""
         return python_expression(expression, self.rename)
 
     def empty(self, tensor: TensorParameter, device: str) -> str:
-        """The allocation of a tensor."""
+        """Print the allocation of a tensor."""
         shape = tuple_text([self.python(dim) for dim in tensor.dims]) if tensor.dims else "()"
         return f"torch.empty({shape}, dtype=torch.{tensor.dtype.torch_name}, device={device})"
 
@@ -202,7 +200,7 @@ class OperationText:
         return homes
 
     def dim_checks(self, tensor: TensorParameter) -> list[tuple[tuple[TensorParameter, int], Expression]]:
-        """The dims that must equal something, rather than giving a dim its value."""
+        """Return the dims that must equal a value, as opposed to those that define a dim."""
         homes = self.homes()
         return [
             ((tensor, position), dim)
@@ -220,7 +218,7 @@ def dtype_and_shape(dtype: DType, dims: Iterable[object]) -> str:
 
 
 def names_in_steps(operation: Operation) -> frozenset[str]:
-    """Every dim, number and tensor that a step is given. A number that is in none is baked into the kernels."""
+    """Return every dim, number and tensor that a step takes. A number used by no step is a constant in the kernels."""
     expressions: list[Expression] = []
     for step in operation.steps:
         match step:
@@ -234,7 +232,7 @@ def names_in_steps(operation: Operation) -> frozenset[str]:
 
 
 def step_comment(step: Step, depth: int) -> list[str]:
-    """The line of the plan that a step is, as a comment that stands `depth` indents in."""
+    """Print a step's line of the plan as a comment, indented by `depth` levels."""
     width = LINE_LENGTH - len(INDENT) * depth
     return textwrap.wrap(
         print_step(step), width, initial_indent="# ", subsequent_indent="#     ", break_long_words=False

@@ -1,4 +1,4 @@
-"""The result of a run: the kernel as it is, and a PyTorch operator for it that needs nothing of ours."""
+"""Write the result of a run: the kernel unchanged, and a PyTorch operator for it that does not depend on kernel_lsp."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def render_operator(
 
 
 def check_operator_can_be_written(task_name: str, directory: Path) -> None:
-    """Raise what `write_operator` would raise for a file in the way, so that a run need not end with it."""
+    """Raise what `write_operator` would raise for a conflicting file, so that the problem is reported before the
+    run."""
     check_replaceable(directory, task_name, RUNTIME_MODULE)
 
 

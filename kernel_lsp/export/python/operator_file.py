@@ -1,4 +1,5 @@
-"""The operator file: contract, launches, fallback and registration, beside the `.cu` and the shared runtime."""
+"""Print the operator file: contract, launches, fallback and registration. It belongs to the `.cu` and the shared
+runtime."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ OPERATOR_IMPORTS = (
 
 
 def imports(body: str) -> list[str]:
-    """Import what the body mentions."""
+    """Print the imports of the names that the body mentions."""
     used = []
     for line in OPERATOR_IMPORTS:
         module = re.match(r"from (\S+) import", line)
@@ -48,7 +48,7 @@ def imported_names() -> set[str]:
 
 
 def _merged(lines: Iterable[str]) -> set[str]:
-    """Have one line per module that names are imported from."""
+    """Merge the imports into one line per module."""
     merged: set[str] = set()
     names: dict[str, set[str]] = {}
     for line in lines:

@@ -1,4 +1,4 @@
-"""An operator in Python text: its documentation, its contract, and what computes it where no kernel does."""
+"""Print an operator as Python text: its documentation, its contract, and its fallback."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class OperatorText:
     # what a reader sees first
 
     def docstring(self, origin: str = ORIGIN) -> list[str]:
-        """Say what this is, how it was verified, what its kernels take."""
+        """Print the description, the verification and the contract of the kernels."""
         made = f"`{self.name}` as a CUDA operator, made by kernel-lsp from {self.task.target}."
         paragraphs = [
             origin.format(name=self.name),
@@ -117,7 +117,7 @@ class OperatorText:
 
     @property
     def offered(self) -> list[str]:
-        """List what the file offers, sorted; `calls` where the operator itself is not called so."""
+        """List the public names of the file, sorted and without duplicates."""
         return sorted({"calls", *offered_names(self.task)})
 
     def runtime_import(self, module: str = RUNTIME_MODULE) -> list[str]:
@@ -150,7 +150,7 @@ class OperatorText:
         return [*definition, *indented([*docstring, *body])]
 
     def use_part(self) -> list[str]:
-        """Print how what it was made from is made to use the operator."""
+        """Print the function that makes the original use the operator."""
         return use_function(self.task, self.forward)
 
     def reference(self) -> list[str]:
@@ -174,7 +174,7 @@ class OperatorText:
     # the operator itself
 
     def operator_arguments(self) -> list[str]:
-        """Print the arguments of the operator's object that do not depend on where its launches are."""
+        """Print the arguments of the operator's object that do not depend on the location of its launches."""
         lines = []
         if self.backward is not None:
             lines += literal("gradients=(", list(map(string_literal, self.gradient_names)), "),", depth=1)

@@ -110,7 +110,7 @@ def section(*functions: Sequence[str]) -> list[str]:
 
 
 def python_identifier(name: str, reserved: frozenset[str]) -> str:
-    """`name`, with an underscore behind it when Python or the file around it has another use for it."""
+    """Return `name` with an underscore appended when Python or the surrounding file uses it."""
     return f"{name}_" if name in reserved or keyword.iskeyword(name) or keyword.issoftkeyword(name) else name
 
 

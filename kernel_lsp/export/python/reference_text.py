@@ -45,7 +45,7 @@ def reference_function(task: Task, operation: OperationText) -> list[str]:
 
 
 def unread_numbers(task: Task, operation: OperationText) -> dict[str, Number]:
-    """Return the numbers that the reference takes and has as constants, by their Python names."""
+    """Return the numbers that the reference takes but has as constants, by their Python names."""
     used = {node.id for node in ast.walk(_parsed(task)) if isinstance(node, ast.Name)}
     scalars = (argument for argument in task.arguments if isinstance(argument, TaskScalar))
     return {python_identifier(a.name, operation.reserved): a.value for a in scalars if a.name not in used}
@@ -74,7 +74,7 @@ def _refusal(condition: str, message: str) -> list[str]:
 
 
 def _renamed(task: Task, operation: OperationText) -> list[tuple[str, str]]:
-    """Arguments that the operator had to call differently."""
+    """Return the arguments whose names the operator had to change."""
     pairs = [(a.name, python_identifier(a.name, operation.reserved)) for a in task.arguments]
     return [(original, renamed) for original, renamed in pairs if original != renamed]
 
