@@ -1,4 +1,4 @@
-"""One kernel in the making: its parameters, the helpers it calls, and the names in use."""
+"""State of a kernel under construction: its parameters, the helpers it calls, and the names in use."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class KernelParameterText:
 
 @dataclass
 class KernelWriter:
-    """One kernel in the making. `tensor_names` are the plan's names of the tensors in memory; `hints` name scalars;
-    with `unrolls_loops` short loops of a thread are unrolled, so that what it reads twice stays in registers."""
+    """A kernel under construction. `tensor_names` are the plan's names of the tensors in memory; `hints` name scalars.
+    With `unrolls_loops`, short loops of a thread are unrolled, so that values read twice stay in registers."""
 
     name: str
     tensor_names: Mapping[Tensor, str]
@@ -91,7 +91,7 @@ class KernelWriter:
         return self.sizes[size.digest][0]
 
     def use(self, name: str, dtype: DType | None = None) -> str:
-        """Note that the kernel calls a helper; its name."""
+        """Record a call of a helper; return its name."""
         self.helpers.add(HelperUse(name, COMPUTE_TYPE[dtype] if dtype else ""))
         return name
 
@@ -102,7 +102,7 @@ class KernelWriter:
         return name
 
     def parameters(self) -> list[KernelParameterText]:
-        """In the order: tensors read, tensors written, scratch of the kernel's own, sizes."""
+        """Return the parameters in this order: tensors read, tensors written, scratch of the kernel's own, sizes."""
         found = []
         for tensor, name in self.reads.items():
             if tensor not in self.writes:

@@ -13,7 +13,7 @@ from kernel_lsp.generate.codegen.helpers import HelperUse
 
 @dataclass(frozen=True)
 class Text:
-    """An expression and how tightly its outermost operator binds."""
+    """An expression and the precedence of its outermost operator."""
 
     text: str
     precedence: int
@@ -38,9 +38,9 @@ COMPUTE_TYPE = {
     DType.U8: "unsigned char",
     DType.BOOL: "bool",
 }
-"""The C++ type a value is computed in."""
+"""C++ type of a value's computation, by element type."""
 NARROW = (DType.I16, DType.I8, DType.U8)
-"""Types whose arithmetic C++ does in int: results are wrapped back after every operator."""
+"""Element types whose arithmetic C++ does in int. Results are wrapped after every operator."""
 
 
 def literal(value: float | int | bool, dtype: DType) -> Text:
@@ -57,7 +57,7 @@ def literal(value: float | int | bool, dtype: DType) -> Text:
 
 
 def format_operation(name: str, dtype: DType, operands: Sequence[Text], types: Sequence[DType]) -> Text:
-    """The operator applied. Raises KeyError for a name that no rule knows."""
+    """Return the operator applied to its operands. Raises KeyError for an unknown operator."""
     text = _format(name, dtype, operands, types)
     if dtype in NARROW and name in WRAPPED:
         return Text(f"({COMPUTE_TYPE[dtype]})({text.text})", UNARY)
@@ -89,7 +89,7 @@ def loaded(memory: str, dtype: DType) -> Text:
 
 
 def stored(text: Text, source: DType, target: DType) -> str:
-    """A value as it is written to memory of type `target`."""
+    """Return a value converted for a store to memory of type `target`."""
     if target == DType.F16:
         return f"__float2half({convert(text, source, DType.F32).text})"
     if target == DType.BF16:

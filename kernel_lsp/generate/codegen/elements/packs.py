@@ -1,4 +1,4 @@
-"""Vector loads and stores: packs of neighbouring elements that move as one."""
+"""Vector loads and stores of packs: runs of neighbouring elements."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from kernel_lsp.generate.ir.scalar_walk import accesses
 from kernel_lsp.generate.ir.tensor import Tensor
 
 MAX_PACK_BYTES = 16
-"""The widest load of a thread on every architecture up to sm_90."""
+"""Maximum bytes of a thread's load on every architecture up to sm_90."""
 
 WORD_BYTES = 4
-"""The narrowest load with a cache hint here."""
+"""Minimum bytes of a load with a cache hint in this package."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Packing:
         return as_index(self.pack) * self.vector + as_index(self.lane)
 
     def substituted(self, stores: Sequence[Store], position: Variable) -> list[Store]:
-        """The stores over pack and lane instead of a flat position."""
+        """Return the stores over pack and lane instead of a flat position."""
         replacements = {position: self.flat}
         return [
             replace(
@@ -106,7 +106,7 @@ class Packing:
         return f"{name}.item[{lane}]"
 
     def load(self, scope: Scope, access: Access) -> str:
-        """Declare the pack that holds the element; its name."""
+        """Declare the pack that holds the element; return its name."""
         text = self.memory(scope, access)
         name = scope.kernel.pointer(access.tensor)
         return scope.declare(f"{name}_pack", f"Pack<{access.dtype.cuda_type}, {self.vector}>", text)
@@ -142,7 +142,7 @@ class Packing:
         return loaded(f"{name}.item[v]", dtype)
 
     def declare_result(self, scope: Scope, store: Store) -> str | None:
-        """Declare a pack for a store that can be one; None for one that goes element by element."""
+        """Declare a pack for a store that can be vectorized; None for a store of single elements."""
         is_wide = store.tensor.dtype.itemsize * self.vector > MAX_PACK_BYTES
         if is_wide or self.pack_position(ravel(store.index, store.tensor.shape)) is None:
             return None
@@ -164,7 +164,7 @@ class Packing:
 
 
 def find_packed(scalars: Sequence[Scalar], packing: Packing) -> list[Access]:
-    """The reads that one vector load per thread can do, in a stable order."""
+    """Return the reads that one vector load per thread can do, in a stable order."""
     found = []
     for access in accesses(*scalars):
         is_small = access.dtype.itemsize * packing.vector <= MAX_PACK_BYTES

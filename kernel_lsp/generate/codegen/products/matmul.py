@@ -1,4 +1,4 @@
-"""Sums of products through shared memory: each block computes a tile of the result, each thread a small part of it.
+"""Contractions through shared memory: each block computes a tile of the result, each thread a small part of it.
 
 The factors are arbitrary reads of (batch, m, k) and (batch, k, n), so one template does matrix products, convolutions
 as implicit matrix products, and their gradients.
@@ -63,15 +63,15 @@ def render_contraction(
 
 
 def innermost(flat: Index) -> Variable | None:
-    """The variable of the term with the smallest step; of several that a quotient mixes, the first by name, so that a
-    text does not depend on how Python hashes."""
+    """Return the variable of the term with the smallest step. If a quotient mixes several, return the first by name, so
+    that a text does not depend on how Python hashes."""
     direct = [monomial for monomial, factor in flat.terms if len(monomial) == 1 and abs(factor) == 1]
     mixed = next((monomial[0].variables for monomial in direct if monomial[0].variables), frozenset())
     return min(mixed, key=lambda variable: variable.name, default=None)
 
 
 def is_innermost(flat: Index, variable: Variable) -> bool:
-    """Return whether neighbours along the variable are neighbours at a flat position."""
+    """Return True if the flat position is contiguous along the variable."""
     step = coefficient(flat, variable)
     return step == ONE if step is not None else innermost(flat) == variable
 
@@ -137,7 +137,7 @@ class _TileRenderer:
         loop.close()
 
     def _load(self, scope: Scope, tile: str, factor: Scalar, along: Variable, name: str, size: str, limit: str) -> None:
-        """Fill a tile. Neighbouring threads follow whatever the memory has next to each other."""
+        """Fill a tile. Neighbouring threads read neighbouring elements of memory."""
         inner = scope.open(f"for (int e = threadIdx.x; e < TK * {size}; e += {self.schedule.n_threads})")
         if runs_along(factor, self.group.k):
             inner.line(f"const int k = k0 + e % TK, {name} = {name}0 + e / TK;")
@@ -168,7 +168,7 @@ class _TileRenderer:
         inner.close()
 
     def _read_part(self, scope: Scope, name: str, first: str, count: int, tile: int) -> None:
-        """This thread's part of a row of a tile, by reads as wide as they can be."""
+        """Read this thread's part of a row of a tile, by the widest possible loads."""
         width = min(count, RUN)
         step = tile // (count // width)
         if width == 1:

@@ -9,17 +9,18 @@ from kernel_lsp.generate.fusion.groups import RowGroup
 
 WARP = 32
 COLUMN_WIDTH = 32
-"""Rows per block where neighbouring threads take different rows: one warp wide, for coalescing."""
+"""Rows per block where consecutive threads take different rows: one warp wide, for coalescing."""
 MAX_CACHED_BYTES = 256
-"""Bytes of a row per thread in registers: 64 registers, with as many left to compute in blocks of 512 threads."""
+"""Maximum bytes of a row per thread in registers: 64 registers, with as many left to compute in blocks of 512
+threads."""
 MAX_CACHED_BYTES_PER_BLOCK = 128 * 1024
-"""Bytes of a row per block in registers: half of the register file of an SM."""
+"""Maximum bytes of a row per block in registers: half of the register file of an SM."""
 MAX_STAGED_BYTES = 200 * 1024
-"""Bytes of shared memory for the next row: an SM has 227 KB, and the helpers need some of it."""
+"""Maximum bytes of shared memory for the next row: an SM has 227 KB, and the helpers need some of it."""
 MAX_CLUSTER = 16
-"""Blocks of a cluster on Hopper. A row that more blocks share needs a cooperative grid."""
+"""Maximum blocks of a cluster on Hopper. A row that more blocks share needs a cooperative grid."""
 SHAREABLE_KINDS = ("sum", "prod", "max", "min")
-"""Reductions that return no position: blocks exchange one value of each."""
+"""Kinds of reductions that return no position: blocks exchange one value of each."""
 SHAREABLE_TYPES = (DType.F64, DType.F32, DType.F16, DType.BF16, DType.I64, DType.I32)
 
 
