@@ -1,7 +1,7 @@
-"""Several kernels in one launch: side by side in one grid, or one after the other behind barriers.
+"""Merge several kernels into one launch: in parallel in one grid, or in sequence separated by barriers.
 
-Each kernel becomes a device function that takes the number of its block. A launch costs a microsecond or two whatever
-it does, so small kernels are better off sharing one.
+Each kernel becomes a device function that takes its block's number. A launch costs 1 to 2 us regardless of its work, so
+small kernels run faster in a shared one.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from kernel_lsp.generate.codegen.kernel_writer import KernelParameterText
 from kernel_lsp.generate.names import NamePool
 
 MAX_SHARED_BYTES = 40 << 10
-"""Static shared memory of all parts together: 48 KiB less what the helpers of reductions take."""
+"""Maximum static shared memory of all parts together, in bytes: 48 KiB less 8 KiB for the helpers of reductions."""
 RESTRICT = " __restrict__"
 
 
 def can_share(kernels: Sequence[RenderedKernel]) -> bool:
-    """Return whether one launch can do them all: blocks of one size that need nothing of a launch of their own, and
-    static shared memory for every part."""
+    """Return True if one launch can run all kernels: blocks of one size, no launch attributes of their own, and static
+    shared memory for every part."""
     return (
         len({kernel.block for kernel in kernels}) == 1
         and not any(kernel.attributes or kernel.shared_bytes or kernel.scratch or kernel.when for kernel in kernels)
@@ -70,7 +70,7 @@ def _shared_arrays(kernels: Sequence[RenderedKernel]) -> dict[str, SharedArray]:
 
 @dataclass(frozen=True)
 class _Part:
-    """A kernel as a device function. `n_blocks` is what the launch calls the number of its blocks."""
+    """A kernel as a device function. `n_blocks` is the text of its number of blocks in the launch."""
 
     kernel: RenderedKernel
     text: str
@@ -134,7 +134,8 @@ class _SharedLaunch:
     # --- parameters
 
     def _collect_parameters(self) -> None:
-        """One parameter per argument; a tensor that some part writes is written, and read by nobody else's promise."""
+        """Collect one parameter per argument. A tensor that some part writes is neither const nor restrict in any
+        part."""
         for kernel in self.kernels:
             for parameter in kernel.source.parameters:
                 self._add_parameter(parameter)
@@ -152,13 +153,13 @@ class _SharedLaunch:
         return _name_of(known)
 
     def _declaration(self, parameter: KernelParameterText) -> str:
-        """Without the promise that nobody else writes, where another part does."""
+        """Return the declaration without `__restrict__` and `const` for a tensor that another part writes."""
         if parameter.argument in self.exchanged:
             return parameter.declaration.replace(RESTRICT, "")
         return parameter.declaration
 
     def _count(self, kernel: RenderedKernel) -> str:
-        """The number of a part's blocks: a literal or a parameter."""
+        """Return the number of a part's blocks: a literal or a parameter."""
         return self._size(self._total([kernel]), f"n_{kernel.name}")
 
     def _size(self, size: Expression, name: str) -> str:
@@ -233,7 +234,7 @@ class _SharedLaunch:
         return ["    int block = blockIdx.x;", *self._dispatch(parts, "    ", "return;")]
 
     def _dispatch(self, parts: list[_Part], indent: str, leave: str) -> list[str]:
-        """Find the part that `block` belongs to, and do it."""
+        """Call the part that contains `block`."""
         lines = []
         for part in parts[:-1]:
             call = part.call.replace("BLOCK", "block")
@@ -253,7 +254,7 @@ class _SharedLaunch:
         return lines
 
     def _prefetches(self) -> list[str]:
-        """One block has little to read: it asks for all of it at once, whatever stage needs it."""
+        """Prefetch the inputs of all stages at once. One block has little to read."""
         if self.n_blocks != 1:
             return []
         lines = []
@@ -293,7 +294,7 @@ def _uses_shared(part: _Part) -> bool:
 
 
 def _exchanged(kernels: Sequence[RenderedKernel]) -> frozenset[str]:
-    """Tensors that one part writes and another reads."""
+    """Return the tensors that one part writes and another reads."""
     written = {p.argument for kernel in kernels for p in kernel.source.parameters if _is_written(p)}
     read = {p.argument for kernel in kernels for p in kernel.source.parameters if p.declaration.startswith("const ")}
     return frozenset(name for name in written & read if isinstance(name, str))
@@ -318,6 +319,6 @@ def _substituted(line: str, positions: dict[str, str]) -> str:
 
 
 def _ordered(parameters: object) -> list[KernelParameterText]:
-    """Tensors read, tensors written, sizes."""
+    """Return the parameters in order: tensors read, tensors written, sizes."""
     found = list(parameters)  # type: ignore[call-overload]
     return sorted(found, key=lambda entry: 2 if "*" not in entry.declaration else int(_is_written(entry)))

@@ -1,4 +1,4 @@
-"""Schedules for sums of products that are split over threads and clusters: which there are, and the default."""
+"""Choose schedules of contractions split over threads and clusters: the candidates, and the default."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def steps_of(n_terms: int) -> tuple[int, ...]:
 def default_split_schedule(
     n_rows: int, n_columns: int, n_terms: int, n_multiprocessors: int, threads: int | None
 ) -> SplitSchedule:
-    """The schedule with the least work on the busiest multiprocessor: elements that its blocks read and products that
-    they make, and what the exchange within a cluster costs."""
+    """Return the schedule with the least work on the busiest multiprocessor: elements read, products computed, and the
+    cost of the exchange within a cluster."""
     clusters = (1,) if threads else CLUSTERS
     n_bytes = SHARED_LAUNCH_BYTES if threads else MAX_SHARED_BYTES
     found = [
@@ -73,7 +73,7 @@ def split_comment(schedule: SplitSchedule, name: str, written: str) -> str:
 
 
 def _fitted(schedule: SplitSchedule, n_terms: int, n_bytes: int) -> SplitSchedule:
-    """With the longest step that fits shared memory."""
+    """Return the schedule with the longest step that fits shared memory."""
     per_block = -(-n_terms // schedule.cluster)
     steps = [step for step in steps_of(n_terms) if step < per_block + QUAD or step == 16]
     fitting = [step for step in steps if is_valid_split_schedule(replace(schedule, tile_k=step), DType.F32, n_bytes)]

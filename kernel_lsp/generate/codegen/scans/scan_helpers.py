@@ -1,4 +1,4 @@
-"""Device functions of scans: running combinations, and how threads of a warp, a block and a grid share one.
+"""Device functions of scans: running combinations, shared by threads of a warp, a block and a grid.
 
 An operator `Op` has a `State`, its `identity()`, and `combine(earlier, later)`, which need not commute.
 """

@@ -17,11 +17,11 @@ from kernel_lsp.generate.ir.scalar_walk import accesses
 MAX_SHARED_BYTES = 48 << 10
 """Maximum static shared memory of a block."""
 SCAN_THREADS = {True: (32, 64, 128, 256, 512, 1024), False: (1, 2, 4, 8, 16, 32)}
-"""Numbers of threads that may share a row, by whether its elements are neighbours in memory."""
+"""Numbers of threads that may share a row, by contiguity of its elements in memory."""
 MAX_SINGLE_ITEMS = 8
 """Default maximum of single elements per thread and tile: 2209 us, 2261 us with 16 (rows of 32769 on an H200)."""
 MAX_WARP_COLUMNS = 1024
-"""Rows up to this length are one warp's work: 32 lanes with up to 32 elements each."""
+"""Maximum columns of a row that one warp scans: 32 lanes with up to 32 elements each."""
 MAX_STATE_WORDS = 1 << 14
 """Maximum 32-bit registers of a block for the elements of a tile; ptxas spills beyond, also at 64 per thread."""
 MAX_THREAD_WORDS = 64
@@ -43,7 +43,8 @@ class ScanSchedule:
 
 @dataclass(frozen=True)
 class ScanState:
-    """C++ types of a scan: the operator within a tile, and the one between tiles; 32-bit words of either's state."""
+    """C++ types of a scan: the operator within a tile, the operator between tiles, and the 32-bit words of either's
+    state."""
 
     operator: str
     state: str
@@ -54,7 +55,8 @@ class ScanState:
 
     @classmethod
     def of(cls, group: ScanGroup) -> ScanState:
-        """Sums of floats are carried from tile to tile in double: a tile is short, a row need not be."""
+        """Return the types of a scan. Sums of floats are carried between tiles in double: a tile is short, a row need
+        not be."""
         type_ = COMPUTE_TYPE[group.scalar.dtype]
         n_words = group.scalar.dtype.itemsize // 4 if group.scalar.dtype not in (DType.F16, DType.BF16) else 1
         if group.kind in POSITIONS:
@@ -80,7 +82,7 @@ OPERATORS = {
 
 
 def is_valid_scan_schedule(group: ScanGroup, schedule: ScanSchedule, state_words: int) -> bool:
-    """Return whether the template can do it: what fits a block, and what the layout allows."""
+    """Check that the schedule fits a block and the layout."""
     n_threads, n_words = schedule.threads * schedule.rows, schedule.items * schedule.vector * state_words
     if n_threads > 1024 or n_words > MAX_THREAD_WORDS or n_threads * n_words > MAX_STATE_WORDS:
         return False
@@ -128,7 +130,7 @@ def single_element_schedule(group: ScanGroup, schedule: ScanSchedule, captured: 
 
 
 def scan_comment(group: ScanGroup, schedule: ScanSchedule) -> str:
-    """Say who scans what."""
+    """Describe the threads of each row for the kernel's comment."""
     n_elements = schedule.threads * schedule.items * schedule.vector
     if not group.is_column_contiguous:
         who = f"{schedule.threads} threads per row, neighbouring threads on neighbouring rows so that accesses coalesce"
@@ -149,7 +151,7 @@ def scan_comment(group: ScanGroup, schedule: ScanSchedule) -> str:
 
 
 def is_size(extent: Index) -> bool:
-    """Return whether the extent is a number or one symbol, which a condition can make a multiple."""
+    """Return True if the extent is a number or one symbol, which a condition can make a multiple."""
     is_symbol = len(extent.terms) == 1 and extent.terms[0][1] == 1 and len(extent.terms[0][0]) == 1
     return extent.constant is not None or is_symbol
 
