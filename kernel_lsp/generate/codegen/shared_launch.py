@@ -134,8 +134,7 @@ class _SharedLaunch:
     # --- parameters
 
     def _collect_parameters(self) -> None:
-        """Collect one parameter per argument. A tensor that some part writes is neither const nor restrict in any
-        part."""
+        """Collect one parameter per argument. It is const only if no part writes the tensor."""
         for kernel in self.kernels:
             for parameter in kernel.source.parameters:
                 self._add_parameter(parameter)
@@ -153,7 +152,7 @@ class _SharedLaunch:
         return _name_of(known)
 
     def _declaration(self, parameter: KernelParameterText) -> str:
-        """Return the declaration without `__restrict__` and `const` for a tensor that another part writes."""
+        """Return the declaration, without `__restrict__` for a tensor that one part writes and another reads."""
         if parameter.argument in self.exchanged:
             return parameter.declaration.replace(RESTRICT, "")
         return parameter.declaration

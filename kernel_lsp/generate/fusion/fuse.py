@@ -59,7 +59,7 @@ def fuse(
 def _fused(
     graph: DefinitionGraph, outputs: Sequence[Tensor], sizes: Sizes, everywhere: frozenset[Tensor]
 ) -> FusedGraph | None:
-    """Return the groups; None where something other than a row group reads what every block is to find."""
+    """Return the groups; None where something other than a row group reads a reduction of `everywhere`."""
     progress = Progress(graph, sizes)
     progress.finish(list(everywhere))
     groups: list[Group] = []
@@ -83,7 +83,7 @@ def _fused(
 
 
 def _choose_seed(progress: Progress) -> Tensor:
-    """The first root that can be computed; a pointwise one only when no other can, for it may join a row."""
+    """Return the first root that is ready. A pointwise root is the last choice, because it may join a row group."""
     ready = [tensor for tensor in progress.pending if progress.is_ready(tensor)]
     hard = [tensor for tensor in ready if progress.graph.is_hard(tensor)]
     forced = [tensor for tensor in ready if tensor in progress.graph.forced]
@@ -91,7 +91,7 @@ def _choose_seed(progress: Progress) -> Tensor:
 
 
 def _grow(progress: Progress, seed: Tensor) -> tuple[Group, list[Tensor]]:
-    """A group from its first root; all the roots that it computes."""
+    """Grow a group from its first root; return it with all the roots that it computes."""
     definition = progress.graph.definitions[seed]
     match definition:
         case Reduction(contraction=None):
@@ -111,7 +111,7 @@ def _grow(progress: Progress, seed: Tensor) -> tuple[Group, list[Tensor]]:
 
 
 def _grow_elementwise(progress: Progress, seed: Tensor) -> tuple[Group, list[Tensor]]:
-    """All pending pointwise roots with as many elements that are ready."""
+    """Group all pending pointwise roots with the same number of elements that are ready."""
     position = progress.variable("i", seed.n_elements)
     stores: list[Store] = []
     roots: list[Tensor] = []
@@ -186,7 +186,7 @@ def _read_from_memory(group: Group, roots: Sequence[Tensor], graph: DefinitionGr
 
 
 def _with_stored(group: Group, stored: set[Tensor]) -> Group:
-    """Drop stores that nobody reads, add those of the reductions and sums that somebody does."""
+    """Drop stores that nothing reads, and add stores of reductions and sums that something reads."""
     if isinstance(group, RowGroup):
         return replace(
             group,

@@ -1,4 +1,4 @@
-"""The definitions that the outputs need: who reads whom, and which are roots, that something computes once."""
+"""Dependency graph of the live definitions: their consumers, and the roots, which some kernel computes once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kernel_lsp.generate.ir.scalar_walk import accesses, nodes
 from kernel_lsp.generate.ir.tensor import Attention, Buffer, Definition, Pointwise, Reduction, Tensor
 
 MAX_REPEATED_NODES = 60
-"""A pointwise definition larger than this that several kernels read is computed once and stored."""
+"""Maximum nodes of a pointwise definition that several kernels recompute. A larger one is computed once and stored."""
 MAX_FREE_OPERATIONS = 2
 _COSTLY = "exp exp2 expm1 log log1p log2 log10 erf erfc tanh sigmoid gelu gelu_tanh silu pow sin cos tan"
 COSTLY = frozenset(_COSTLY.split())
@@ -41,7 +41,7 @@ class DefinitionGraph:
         self._find_forced()
 
     def reads(self, tensor: Tensor) -> list[Tensor]:
-        """The tensors that its definition mentions."""
+        """Return the tensors in its definition."""
         scalars = scalars_of(self.definitions[tensor])
         return list(dict.fromkeys(access.tensor for access in accesses(*scalars)))
 
@@ -56,7 +56,7 @@ class DefinitionGraph:
         return self.is_hard(tensor) or tensor in self.forced or tensor in self.outputs
 
     def needs(self, tensor: Tensor) -> frozenset[Tensor]:
-        """The roots whose memory it reads, when pointwise outputs are inlined rather than read."""
+        """Return the roots whose memory it reads, when pointwise outputs are inlined rather than read."""
         if tensor not in self._needs:
             found: set[Tensor] = set()
             for read in self.reads(tensor):
@@ -68,7 +68,7 @@ class DefinitionGraph:
         return self._needs[tensor]
 
     def sources(self, tensor: Tensor) -> frozenset[Tensor]:
-        """The stored tensors that it reads in the end."""
+        """Return the stored tensors that it depends on."""
         found: set[Tensor] = set()
         pending = [tensor]
         while pending:
@@ -95,7 +95,7 @@ class DefinitionGraph:
         return isinstance(definition, Pointwise) and isinstance(definition.body, Access)
 
     def _find_forced(self) -> None:
-        """Pointwise definitions to store although no output asks for them."""
+        """Collect pointwise definitions that are stored although they are no outputs."""
         operands = {operand for tensor in self.live for operand in operands_of(self.definitions[tensor])}
         for tensor in reversed(self.live):
             definition = self.definitions[tensor]
@@ -117,8 +117,8 @@ class DefinitionGraph:
         return len(consumers) > 1 and self._size_of_inlined(tensor, set()) > MAX_REPEATED_NODES
 
     def _closes_rows(self, tensor: Tensor) -> bool:
-        """Return whether it is one value per row, made of longer rows, that is then summed: the kernel of the rows has
-        everything at hand, and the sum would read all of it again."""
+        """Return True if the tensor has one value per row, computed from longer rows, and is then summed. The kernel of
+        the rows has all inputs at hand; the sum would read them again."""
         consumers = self.consumers[tensor]
         if not consumers or not all(isinstance(self.definitions[entry], Reduction) for entry in consumers):
             return False

@@ -143,8 +143,8 @@ class _SplitRenderer:
         scope.line(f"{self.type} sums[{schedule.thread_m}][{schedule.thread_n}] = {{}};")
 
     def _run(self, factor: _Factor) -> str:
-        """Return the factor of a thread's first row. Neighbouring threads take neighbouring rows of a tile along k, and
-        runs of neighbours of a tile across it."""
+        """Return the multiplier of a thread's first row. Neighbouring threads take neighbouring rows of a tile along k,
+        and runs of neighbours of a tile across it."""
         width = min(factor.thread, QUAD)
         return "" if factor.is_along_k or width == 1 else f" * {width}"
 
