@@ -14,7 +14,7 @@ from kernel_lsp.generate.lowering.builder import positions
 
 @dataclass(frozen=True)
 class LibraryPlan:
-    """The call's result as a tensor of its own, and what the contraction is in terms of it."""
+    """The call's result as a tensor of its own, and the contraction expressed by it."""
 
     result: Tensor
     view: Pointwise
@@ -40,7 +40,7 @@ def library_plan(tensor: Tensor, definition: Reduction) -> LibraryPlan | None:
 
 
 def _direct(call: LibraryCall) -> LibraryCall:
-    """The same product of the tensors that the operands are views of, when a function takes those."""
+    """Return the same product of the tensors that the operands are views of, when a function accepts those."""
     if call.function not in ("aten::mm", "aten::bmm"):
         return call
     left, right = call.arguments
@@ -70,13 +70,13 @@ def _same_batch(left: Tensor, right: Tensor, left_view: Tensor, right_view: Tens
 
 
 def _same_memory(tensor: Tensor) -> Tensor | None:
-    """The tensor that lies in memory exactly as `tensor` would: itself, or what it reshapes."""
+    """Return the tensor with the same memory layout as `tensor`: itself, or the tensor that it reshapes."""
     base, flat, own = _viewed(tensor)
     return base if flat == own else None
 
 
 def _transposed_memory(matrix: Tensor) -> Tensor | None:
-    """The (N, K) tensor that a (K, N) matrix is the transpose of."""
+    """Return the (N, K) tensor whose transpose a (K, N) matrix is."""
     base, _, _ = _viewed(matrix)
     if len(base.shape) != 2 or base.shape != tuple(reversed(matrix.shape)) or base is matrix:
         return None
@@ -92,7 +92,7 @@ def _viewed(tensor: Tensor) -> tuple[Tensor, Index, Index]:
 
 
 def _view_body(tensor: Tensor) -> tuple[tuple[Index, ...], tuple[Index, ...]]:
-    """The view's own index, and the index of the base that it reads there."""
+    """Return the view's own index, and the index of the base that it reads there."""
     definition = tensor.definition
     if not isinstance(definition, Pointwise):
         index = tuple(as_index(0) for _ in tensor.shape)
@@ -120,5 +120,5 @@ def _is_view(tensor: Tensor) -> bool:
 
 
 def n_products(definition: Reduction, shape: Sequence[Index]) -> Index:
-    """Multiplications of a contraction."""
+    """Return the number of multiplications of a contraction."""
     return product(shape) * product(variable.extent for variable in definition.reduced)

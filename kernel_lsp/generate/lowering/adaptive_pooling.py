@@ -1,4 +1,4 @@
-"""Pooling to a given size: output o looks at [floor(o * in / out), ceil((o + 1) * in / out))."""
+"""Pooling to a given size: output o covers [floor(o * in / out), ceil((o + 1) * in / out))."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ from kernel_lsp.generate.lowering.windows import n_spatial_of, taps_of
 
 @dataclass(frozen=True)
 class _AdaptiveDim:
-    """One spatial dim. `window` bounds how many positions an output looks at; `is_uniform`: it is exactly that many."""
+    """One spatial dim. `window` is the maximum number of input positions per output; `is_uniform` is True if it is
+    exact."""
 
     size: Index
     n_outputs: Index
@@ -82,7 +83,7 @@ def _adaptive_taps(call: Call, dims: Sequence[_AdaptiveDim]) -> tuple[Variable, 
 def _adaptive_window(
     dims: Sequence[_AdaptiveDim], out: Sequence[Index], taps: Sequence[Index]
 ) -> tuple[list[Index], Scalar, Index]:
-    """Positions, whether they belong to the window, and how many do."""
+    """Return the positions of a window, the conditions that they belong to it, and their number."""
     inside: Scalar = Constant(True, DType.BOOL)
     for dim, position, tap in zip(dims, out, taps, strict=True):
         inside = both(inside, dim.holds(position, tap))
@@ -118,7 +119,7 @@ def _global_average(call: Call, source: Tensor, n_spatial: int) -> Tensor:
 
 @lowers("_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward")
 def _adaptive_average_pool_backward(call: Call) -> Tensor:
-    """Every input position sums its share of the outputs whose windows hold it."""
+    """Sum, per input position, its share of the outputs whose windows contain it."""
     n_spatial = n_spatial_of(call)
     grad, source = call.tensor(0, "grad_output"), call.tensor(1)
     dims = _adaptive_dims(call, source.shape[-n_spatial:], grad.shape[-n_spatial:])

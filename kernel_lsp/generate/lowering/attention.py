@@ -1,4 +1,4 @@
-"""Scaled dot-product attention where the graph keeps it whole: written out as products and a softmax.
+"""Lower scaled dot-product attention that the graph keeps as one call to products and a softmax.
 
 The backward is that of the FlashAttention paper (Dao et al. 2022, appendix B.2) without its tiling: probabilities are
 recomputed from the log-sum-exp of each row.
@@ -70,7 +70,8 @@ class _Attention:
 
     @classmethod
     def of(cls, call: Call, first: int, *, is_whole: bool) -> _Attention:
-        """`is_whole`: the arguments of the public operator, which has the mask before the dropout."""
+        """Read the operands of a call. With `is_whole` the call has the arguments of the public operator: the mask
+        before the dropout."""
         query, key, value = (call.tensor(first + position, "query") for position in range(3))
         if first:
             dropout, causal, mask = call.raw(6, "dropout_p", 0.0), call.raw(7, "is_causal", False), 8
@@ -94,7 +95,7 @@ class _Attention:
         return accumulation_dtype(self.query.dtype)
 
     def scores(self) -> Tensor:
-        """Scaled and masked products of queries and keys, (..., T, S)."""
+        """Return the scaled and masked products of queries and keys, (..., T, S)."""
         products = self.product(self.query, self.key, "scores")
 
         def body(index: tuple[Index, ...]) -> Scalar:
@@ -103,7 +104,7 @@ class _Attention:
         return self.call.builder.pointwise(self.dtype, products.shape, body, name="scores")
 
     def log_sum_exp(self, scores: Tensor) -> Tensor:
-        """log(sum(exp)) of every row, as ATen saves it."""
+        """Return log(sum(exp)) of every row, as ATen saves it."""
         axis = len(scores.shape) - 1
 
         def body(index: tuple[Index, ...]) -> Scalar:
@@ -128,7 +129,7 @@ class _Attention:
         return self.call.builder.pointwise(self.dtype, scores.shape, body, name="probabilities")
 
     def product(self, left: Tensor, right: Tensor, name: str) -> Tensor:
-        """left @ right^T over the size of a head: (..., T, S)."""
+        """Return left @ right^T over the size of a head: (..., T, S)."""
         shape = (*left.shape[:-1], right.shape[-2])
 
         def factors(index: tuple[Index, ...], k: tuple[Index, ...]) -> tuple[Scalar, Scalar]:
@@ -137,7 +138,7 @@ class _Attention:
         return self._contract(shape, (left.shape[-1],), factors, name)
 
     def weighted(self, weights: Tensor, values: Tensor, name: str) -> Tensor:
-        """weights @ values: (..., T, D)."""
+        """Return weights @ values: (..., T, D)."""
         shape = (*weights.shape[:-1], values.shape[-1])
 
         def factors(index: tuple[Index, ...], k: tuple[Index, ...]) -> tuple[Scalar, Scalar]:
@@ -146,7 +147,7 @@ class _Attention:
         return self._contract(shape, (weights.shape[-1],), factors, name)
 
     def over_queries(self, weights: Tensor, rows: Tensor, name: str) -> Tensor:
-        """weights^T @ rows: (..., S, D)."""
+        """Return weights^T @ rows: (..., S, D)."""
         shape = (*weights.shape[:-2], weights.shape[-1], rows.shape[-1])
 
         def factors(index: tuple[Index, ...], k: tuple[Index, ...]) -> tuple[Scalar, Scalar]:

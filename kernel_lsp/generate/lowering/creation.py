@@ -1,4 +1,4 @@
-"""Casts, copies, and tensors made of nothing."""
+"""Casts, copies, and tensors without tensor operands."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def _max_pool(call: Call) -> Tensor | tuple[Tensor, ...]:
 
 
 def _window_extreme(call: Call, source: Tensor, window: Window, item: int) -> Tensor:
-    """The largest element of each window; what lies outside never wins."""
+    """Return the largest element of each window. Positions out of bounds never win."""
     n_spatial = len(window.size)
     spatial = source.shape[-n_spatial:]
     taps = taps_of(call, window.size)
@@ -77,7 +77,7 @@ def _window_argument(call: Call, source: Tensor, window: Window) -> Tensor:
 
 @lowers("max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward", "max_pool1d_with_indices_backward")
 def _max_pool_backward(call: Call) -> Tensor:
-    """Every input position sums the gradients of the windows that chose it."""
+    """Sum, per input position, the gradients of the windows that selected it."""
     n_spatial = n_spatial_of(call)
     grad, source = call.tensor(0, "grad_output"), call.tensor(1)
     window = Window.of(call, n_spatial, 2, has_dilation=True)
@@ -166,7 +166,7 @@ def _overlap(start: Index, size: int, extent: Index) -> Scalar:
 
 @lowers("avg_pool1d_backward", "avg_pool2d_backward", "avg_pool3d_backward")
 def _average_pool_backward(call: Call) -> Tensor:
-    """Every input position sums its share of the windows that hold it."""
+    """Sum, per input position, its share of the windows that contain it."""
     n_spatial = n_spatial_of(call)
     grad, source = call.tensor(0, "grad_output"), call.tensor(1)
     window = Window.of(call, n_spatial, 2, has_dilation=False)

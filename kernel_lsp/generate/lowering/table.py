@@ -20,7 +20,7 @@ RULES: dict[str, Rule] = {}
 
 
 def lowers(*names: str) -> Callable[[Rule], Rule]:
-    """Register a rule for operators, spelled without ``aten.``."""
+    """Register a rule for operators, named without ``aten.``."""
 
     def register(rule: Rule) -> Rule:
         for name in names:
@@ -49,7 +49,7 @@ class LoweredGraph:
 
 
 def lower_graph(graph: Graph, sizes: Sizes) -> LoweredGraph:
-    """The graph as definitions. Raises TargetError for an operator without a rule."""
+    """Return the graph as definitions. Raises TargetError for an operator without a rule."""
     _load_rules()
     builder = Builder(sizes)
     inputs = {
@@ -73,7 +73,7 @@ def lower_graph(graph: Graph, sizes: Sizes) -> LoweredGraph:
 
 @lru_cache(maxsize=1)
 def supported_operators() -> tuple[str, ...]:
-    """Every operator with a rule, spelled as in the table, sorted."""
+    """Return the names of all operators with a rule, sorted."""
     _load_rules()
     return tuple(sorted(RULES))
 
@@ -101,7 +101,7 @@ VIEWS = frozenset(_VIEW_NAMES.split())
 
 
 def _is_in_place(node: GraphNode) -> bool:
-    """``aten.clamp_min_.Tensor``: the result is the changed first argument."""
+    """Return True for ``aten.clamp_min_.Tensor`` and others whose result is the changed first argument."""
     name = node.op.split(".")[1]
     return name.endswith("_") and not name.startswith("__")
 
@@ -122,7 +122,7 @@ def _replace_changed(
 
 
 def _own(tensor: Tensor, taken: list[Tensor], builder: Builder, name: str) -> Tensor:
-    """The tensor, or a copy of it where it is an input or another result already."""
+    """Return the tensor, or a copy of it where it is an input or another result already."""
     if not isinstance(tensor.definition, Buffer) and tensor not in taken:
         return tensor
     return builder.pointwise(tensor.dtype, tensor.shape, lambda index: Access(tensor, index), name=identifier(name))
@@ -133,7 +133,7 @@ def _shape(type_: TensorType, sizes: Sizes) -> Shape:
 
 
 def _load_rules() -> None:
-    """The modules register their rules when they are imported."""
+    """Import the modules of this package, which register their rules."""
     from kernel_lsp.generate.lowering import (  # noqa: F401
         activations,
         adaptive_pooling,

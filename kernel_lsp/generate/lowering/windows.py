@@ -1,4 +1,4 @@
-"""Small windows that one thread walks alone: where their taps lie, and which windows reach a position."""
+"""Small windows that one thread loops over: the positions of their taps, and the windows that reach a position."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kernel_lsp.generate.lowering.builder import Call, Shape
 
 @dataclass(frozen=True)
 class Window:
-    """One entry per spatial dim."""
+    """Parameters of a window, one entry per spatial dim."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
@@ -34,7 +34,7 @@ class Window:
         )
 
     def at(self, out: Sequence[Index], tap: Sequence[Index]) -> list[Index]:
-        """The input position of a tap; it may lie outside."""
+        """Return the input position of a tap; it may be out of bounds."""
         return [
             position * stride - padding + offset * dilation
             for position, offset, stride, padding, dilation in zip(
@@ -49,7 +49,7 @@ def n_spatial_of(call: Call) -> int:
 
 
 def taps_of(call: Call, extents: Sequence[Index | int]) -> tuple[Variable, ...]:
-    """The loops over a window, one per spatial dim."""
+    """Return the loop variables of a window, one per spatial dim."""
     return call.builder.variables([as_index(extent) for extent in extents], names=("kd", "kh", "kw")[-len(extents) :])
 
 
@@ -72,7 +72,8 @@ def reach_of(window: Window) -> tuple[int, ...]:
 def reaching_windows(
     window: Window, inner: Sequence[Index], tap: Sequence[Index], out_shape: Shape
 ) -> tuple[list[Index], Scalar]:
-    """The `tap`-th window before the last that starts at or before a position, and whether it exists."""
+    """Return the `tap`-th window before the last that starts at or before a position, and the condition that it
+    exists."""
     out: list[Index] = []
     inside: Scalar = Constant(True, DType.BOOL)
     for position, offset, stride, padding, extent in zip(
