@@ -23,7 +23,8 @@ from kernel_lsp.generate.schedule.tensor_core_knobs import HOPPER
 from kernel_lsp.plan.printer import print_plan
 
 MAX_KNOB_ROUNDS = 4
-"""Choosing a structure may bring new kernels with new knobs, e.g. the second half of a split reduction."""
+"""Maximum rounds of knob collection. A choice of structure may add kernels with knobs, e.g. the second half of a split
+reduction."""
 
 
 def plan_program(task: Task, *, gpu: object | None = None) -> Program:
@@ -56,7 +57,7 @@ DEFAULT_MULTIPROCESSORS = 132
 
 @dataclass(frozen=True)
 class Realized:
-    """One schedule as text. `schedule` and `knobs` hold just what the text depends on."""
+    """One schedule as text. `schedule` and `knobs` hold only the choices that the text depends on."""
 
     schedule: dict[str, Choice]
     knobs: tuple[Knob, ...]
@@ -77,7 +78,7 @@ class Program:
 
     @cached_property
     def knobs(self) -> tuple[Knob, ...]:
-        """Every choice, those of kernels that only another structure has included."""
+        """Return every knob, including those of kernels that only another structure has."""
         found: dict[str, Knob] = {}
         explored: set[tuple[tuple[str, Choice], ...]] = set()
         pending: list[dict[str, Choice]] = [{}]
@@ -95,7 +96,7 @@ class Program:
         return tuple(found.values())
 
     def default_schedule(self) -> dict[str, Choice]:
-        """Every knob at its default."""
+        """Return the schedule with every knob at its default."""
         return {knob.name: knob.default for knob in self.knobs}
 
     def is_valid(self, schedule: Mapping[str, Choice]) -> bool:
@@ -106,14 +107,15 @@ class Program:
         return all(operation.is_valid for operation in self._operations(Choices(schedule)))
 
     def render(self, schedule: Mapping[str, Choice]) -> str:
-        """The `.cu` text. A knob that is missing is at its default; an impossible combination falls back to what is
-        possible, which `is_valid` tells beforehand."""
+        """Return the `.cu` text. A missing knob has its default. An unsupported combination falls back to a supported
+        one; `is_valid` detects it beforehand."""
         operations = self._operations(Choices(schedule))
         plan = LaunchPlan(tuple(operation.plan for operation in operations), task=self.task.target)
         return _file_text(plan, operations)
 
     def realize(self, schedule: Mapping[str, Choice]) -> Realized:
-        """The text of a schedule with the knobs that it depends on: one build tells everything a search needs."""
+        """Return the text of a schedule with the knobs that it depends on: one build returns everything a search
+        needs."""
         choices = Choices(schedule)
         operations = self._operations(choices)
         plan = LaunchPlan(tuple(operation.plan for operation in operations), task=self.task.target)
@@ -124,7 +126,7 @@ class Program:
         return Realized(chosen, tuple(choices.knobs.values()), _file_text(plan, operations), is_valid)
 
     def describe(self) -> str:
-        """One line on what was fused."""
+        """Describe the fusion in one line."""
         parts = []
         for operation, graph in zip(
             self._operations(Choices({})), (self.task.forward, self.task.backward), strict=False

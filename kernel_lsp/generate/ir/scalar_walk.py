@@ -44,7 +44,7 @@ def children(node: Scalar) -> tuple[Scalar, ...]:
 
 
 def indirect_scalars(index: Index) -> Iterator[Scalar]:
-    """Return the scalars whose values the index uses."""
+    """Yield the scalars whose values the index uses."""
     for monomial, _ in index.terms:
         for atom in monomial:
             if isinstance(atom, Indirect):

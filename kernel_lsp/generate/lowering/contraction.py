@@ -307,7 +307,8 @@ def _convolution_backward(call: Call) -> tuple[Tensor | None, ...]:
 
 
 def _weight_gradient(call: Call, pixels: Tensor, positions: Tensor, weight: Tensor, geometry: _Convolution) -> Tensor:
-    """Sum, for every weight, its products' gradients over (N, spatial). `positions` slides over `pixels`."""
+    """Return the gradient of every weight: the sum over (N, spatial) of the values that it multiplied. `positions`
+    slides over `pixels`."""
     n_spatial, groups = len(pixels.shape) - 2, geometry.groups
     per_group = _divided(call, pixels.shape[1], groups)
     rows_per_group = _divided(call, weight.shape[0], groups)
