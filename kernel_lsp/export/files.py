@@ -133,7 +133,7 @@ def _holds_something(path: Path) -> bool:
 
 
 def _marked_hashes(operator: Path) -> tuple[str, str]:
-    """Hashes of the kernel and the operator as they were written; empty when no operator is there."""
+    """Return the hashes of the kernel and the operator at the time of writing; empty when no operator is there."""
     if not _holds_something(operator):
         return "", ""
     text = _read(operator)

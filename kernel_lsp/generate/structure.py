@@ -186,9 +186,9 @@ class _Planner:
             self.everywhere.append(tensor)
 
     def _plan_contraction(self, tensor: Tensor, definition: Reduction, name: str) -> str:
-        """`direct`: one thread per result; `rows`: a warp or block per result; `tiled`: through shared memory;
-        `split_warps`: as tiled, and the threads of a block share the products of a tile; `tensor_cores`: the same with
-        `mma.sync`."""
+        """Choose the method of a contraction. `direct`: one thread per result; `rows`: a warp or block per result;
+        `tiled`: through shared memory; `split_warps`: as tiled, and the threads of a block share the products of a
+        tile; `tensor_cores`: the same with `mma.sync`."""
         options = self._contraction_options(tensor, definition)
         default = self._default_contraction(tensor, definition)
         chosen = str(self.choices.pick(f"{name}.contraction", options, default, "how it is computed"))

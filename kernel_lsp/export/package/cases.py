@@ -17,8 +17,8 @@ MAX_CASES = 4
 
 
 def small_cases(task: Task, operation: Operation) -> list[Shapes]:
-    """Shapes of the task's tensors inside the contract of its forward; those of the task's configurations when no
-    small ones are. Empty when the contract holds for none."""
+    """Return shapes of the task's tensors inside the contract of its forward; those of the task's configurations when
+    no small ones are. Empty when the contract excludes all of them."""
     found: list[Shapes] = []
     for pattern in PATTERNS.values():
         drawn = (_sizes(task, operation, pattern, alignment) for alignment in ALIGNMENTS)
@@ -40,7 +40,7 @@ def empty_cases(task: Task, operation: Operation) -> list[Shapes]:
 
 
 def _sizes(task: Task, operation: Operation, pattern: Sequence[int], alignment: int) -> dict[str, int]:
-    """The pattern's sizes, rounded up, for the dims in order."""
+    """Return the pattern's sizes, rounded up, for the dims in order."""
     tensors = [p for p in operation.parameters if isinstance(p, TensorParameter)]
     scalars = _scalars(task, operation)
     dims = dict.fromkeys(d.id for t in tensors for d in t.dims if isinstance(d, Name) and d.id not in scalars)

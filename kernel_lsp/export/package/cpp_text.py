@@ -40,12 +40,12 @@ class CppExpression:
     precedence: int = _TIGHTEST
 
     def inside(self, outer: int) -> str:
-        """The text as an operand of an operator that binds as tightly as `outer`."""
+        """Return the text as an operand of an operator that binds as tightly as `outer`."""
         return f"({self.text})" if self.precedence < outer else self.text
 
 
 def cpp_expression(expression: Expression, names: CppNames) -> CppExpression:
-    """The expression as C++. Integer arithmetic throws `plan::Unfit` where 64 bits do not hold the result."""
+    """Return the expression as C++. Integer arithmetic throws `plan::Unfit` where 64 bits do not hold the result."""
     match expression:
         case Constant(value):
             return _constant(value)
@@ -66,13 +66,13 @@ def cpp_expression(expression: Expression, names: CppNames) -> CppExpression:
 
 
 def cpp_integer(expression: Expression, names: CppNames) -> str:
-    """The expression as a `plan::Integer`: sizes of grids, blocks and tensors."""
+    """Return the expression as a `plan::Integer`: sizes of grids, blocks and tensors."""
     found = _number(cpp_expression(expression, names))
     return found.text if found.type == "integer" else f"plan::Integer(plan::as<int64_t>({found.text}))"
 
 
 def cpp_condition(expression: Expression, names: CppNames) -> str:
-    """The expression as a bool."""
+    """Return the expression as a bool."""
     return _truth(cpp_expression(expression, names)).text
 
 
@@ -82,13 +82,13 @@ def cpp_value(expression: Expression, names: CppNames, cpp_type: str) -> str:
 
 
 def cpp_string(text: str) -> str:
-    """A C++ string literal."""
+    """Return a C++ string literal."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("?", "\\?")
     return f'"{escaped}"'
 
 
 def cpp_double(value: float) -> str:
-    """A C++ literal of the same double."""
+    """Return a C++ literal of the same double."""
     if math.isnan(value):
         return "std::numeric_limits<double>::quiet_NaN()"
     if math.isinf(value):
@@ -103,12 +103,12 @@ def cpp_lines(lines: Iterable[str]) -> list[str]:
 
 
 def cpp_function(head: str, body: Iterable[str]) -> list[str]:
-    """The lines of a function, or of a block with a head."""
+    """Return the lines of a function, or of a block with a head."""
     return [f"{head} {{", *(INDENT + line if line else "" for line in body), "}"]
 
 
 def cpp_scope(head: str, body: Iterable[str]) -> list[str]:
-    """The lines of a block whose head is part of another line."""
+    """Return the lines of a block whose head is part of another line."""
     return [f"{head}{{", *(INDENT + line for line in body), "}"]
 
 

@@ -29,7 +29,7 @@ class KernelInstance:
 def instances_of(
     launch: Launch, signature: KernelSignature, values: Sequence[Mapping[str, Number]]
 ) -> tuple[KernelInstance, ...]:
-    """The kernels that the launch needs: one, or one for each distinct set of template arguments in `values`."""
+    """Return the kernels that the launch needs: one, or one for each distinct set of template arguments in `values`."""
     dependent = [a for a in launch.template_arguments if isinstance(a, Expression) and free_names(a)]
     if not dependent:
         return (KernelInstance(_named(launch, signature, {})),)
@@ -72,7 +72,7 @@ def _named(launch: Launch, signature: KernelSignature, values: Mapping[str, Numb
 def _shapes(
     task: Task, plan: LaunchPlan, configuration: Configuration, signatures: Sequence[KernelSignature]
 ) -> dict[str, tuple[int, ...]]:
-    """The shape of every tensor of the task, and of the gradients of its results."""
+    """Return the shape of every tensor of the task, and of the gradients of its results."""
     forward = plan.forward
     wanted = {p.name: configuration.shapes[p.name] for p in forward.parameters if isinstance(p, TensorParameter)}
     bound = bind(forward, wanted, _scalars(task, forward), signatures)

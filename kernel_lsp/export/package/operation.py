@@ -101,7 +101,7 @@ class CppOperation:
 
     @property
     def library_headers(self) -> list[str]:
-        """The headers of ATen that the library steps need."""
+        """Return the headers of ATen that the library steps need."""
         return [f"ATen/ops/{function.removeprefix('aten::')}.h" for function in self.text.library_functions]
 
     # the contract

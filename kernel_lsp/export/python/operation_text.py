@@ -101,7 +101,7 @@ class OperationText:
 
     @property
     def inputs(self) -> tuple[TensorParameter, ...]:
-        """The tensors that the kernels read."""
+        """Return the tensors that the kernels read."""
         return tuple(p for p in self.operation.parameters if isinstance(p, TensorParameter))
 
     @property
@@ -110,7 +110,7 @@ class OperationText:
         return (*(condition.expression for condition in self.operation.where), *countable(self.operation))
 
     def rename(self, name: str) -> str:
-        """The Python name of a tensor, a dim or a scalar of the plan."""
+        """Return the Python name of a tensor, a dim or a scalar of the plan."""
         return python_identifier(name, self.reserved)
 
     def define(self, prefix: str, suffix: str, returns: str) -> list[str]:
@@ -119,7 +119,7 @@ class OperationText:
         return bracketed(f"def {prefix}{self.name}{suffix}(", declarations, f") -> {returns}:")
 
     def signature(self, launch: Launch) -> KernelSignature:
-        """The kernel that a line launches. Raises PlanError when there is none."""
+        """Return the kernel that a line launches. Raises PlanError when there is none."""
         signature = find_signature(
             launch, self.signatures, {tensor.name: tensor.dtype for tensor in self.operation.tensors}
         )
@@ -128,7 +128,8 @@ class OperationText:
         return signature
 
     def number_types(self, launch: Launch) -> list[str]:
-        """The C++ type of each argument that is a number, and "" for pointers. Raises PlanError for any other type."""
+        """Return the C++ type of each argument that is a number, and "" for pointers. Raises PlanError for any other
+        type."""
         signature = self.signature(launch)
         templates = tuple(argument if isinstance(argument, str) else "" for argument in launch.template_arguments)
         types = []
@@ -143,7 +144,7 @@ class OperationText:
 
     @property
     def library_functions(self) -> tuple[str, ...]:
-        """The vendor library functions among the steps."""
+        """Return the vendor library functions among the steps."""
         steps = (step for step in self.operation.steps if isinstance(step, LibraryStep))
         return tuple(dict.fromkeys(step.function for step in steps))
 
@@ -160,7 +161,7 @@ class OperationText:
 
     @property
     def launches(self) -> tuple[Launch, ...]:
-        """The launch lines, in order."""
+        """Return the launch lines, in order."""
         return tuple(step for step in self.operation.steps if isinstance(step, Launch))
 
     def python(self, expression: Expression) -> str:
@@ -213,7 +214,7 @@ class OperationText:
 
 
 def dtype_and_shape(dtype: DType, dims: Iterable[object]) -> str:
-    """``f32[B, D]``."""
+    """Return ``f32[B, D]``."""
     return f"{dtype}[{', '.join(map(str, dims))}]"
 
 

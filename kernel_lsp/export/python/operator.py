@@ -33,8 +33,8 @@ def write_operator(
 def render_operator(
     task: Task, cu_text: str, plan: LaunchPlan, directory: Path, *, verification: str
 ) -> dict[Path, str]:
-    """Return what `write_operator` would write, by path, the kernel first; what operators share only where it would
-    change. Writes nothing, and raises the same."""
+    """Return the files of `write_operator` by path, the kernel first; files that operators share only where they would
+    change. Writes nothing, and raises the same errors."""
     text = operator_text(_parts(task, cu_text, plan, verification))
     texts = operator_files(directory, task.name, cu_text, text, runtime_file())
     own = {f"{task.name}.cu", f"{task.name}.py"}

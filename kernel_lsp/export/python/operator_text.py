@@ -94,7 +94,7 @@ class OperatorText:
 
     @property
     def operations(self) -> tuple[OperationText, ...]:
-        """The forward, and the backward where there is one."""
+        """Return the forward, and the backward where there is one."""
         return (self.forward,) if self.backward is None else (self.forward, self.backward)
 
     # what a reader sees first
@@ -130,7 +130,7 @@ class OperatorText:
         return self.documented_function(bracketed("return OPERATOR(", self.forward.argument_names, ")", depth=1))
 
     def documented_function(self, body: Sequence[str]) -> list[str]:
-        """The function that users call, with its documentation and this body."""
+        """Print the function that users call, with its documentation and this body."""
         declarations = [
             argument.declaration + (f" = {argument.default}" if argument.default else "")
             for argument in self._arguments
@@ -154,7 +154,7 @@ class OperatorText:
         return use_function(self.task, self.forward)
 
     def reference(self) -> list[str]:
-        """The PyTorch code that the kernels replace."""
+        """Return the PyTorch code that the kernels replace."""
         return reference_function(self.task, self.forward)
 
     def _title(self) -> str:
@@ -197,7 +197,7 @@ class OperatorText:
 
     @property
     def differentiable_results(self) -> list[TensorParameter]:
-        """The results that a gradient can come from."""
+        """Return the results that a gradient can come from."""
         return [result for result in self.plan.forward.results if result.dtype.is_floating]
 
     @property

@@ -18,7 +18,7 @@ Rename = Callable[[str], str]
 
 
 def python_expression(expression: Expression, rename: Rename = str) -> str:
-    """The expression as Python that gives the same value, its names passed through `rename`."""
+    """Return the expression as Python with the same value, its names passed through `rename`."""
     return _python(expression, rename, 0)
 
 
@@ -30,7 +30,7 @@ def negated(condition: Expression, rename: Rename = str) -> str:
 
 
 def differs(name: str, value: Number) -> str:
-    """A condition that is true where the variable is not `value`."""
+    """Return a condition that is true where the variable is not `value`."""
     if isinstance(value, bool):
         return f"not {name}" if value else name
     return f"{name} != {python_number(value)}"
@@ -53,20 +53,20 @@ def may_divide_by_zero(expression: Expression) -> bool:
 
 
 def python_number(value: Number) -> str:
-    """A literal that evaluates to `value`."""
+    """Return a literal that evaluates to `value`."""
     if isinstance(value, float) and not math.isfinite(value):
         return "math.nan" if math.isnan(value) else ("math.inf" if value > 0 else "-math.inf")
     return repr(value)
 
 
 def tuple_text(items: Sequence[str]) -> str:
-    """``(a,)`` for one item, ``(a, b)`` for more."""
+    """Print ``(a,)`` for one item, ``(a, b)`` for more."""
     return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
 
 
 def bracketed(before: str, items: Sequence[str], after: str, depth: int = 0) -> list[str]:
-    """A call or a signature, ``before`` + items + ``after``, where `before` ends with the opening bracket: on one line,
-    else the items on a line of their own, else one line each. The lines will stand `depth` indents in."""
+    """Print a call or a signature, ``before`` + items + ``after``, where `before` ends with the opening bracket: on one
+    line, else all items on one line of their own, else one line each. `depth` is the indentation of the lines."""
     width = LINE_LENGTH - len(INDENT) * depth
     joined = ", ".join(items)
     if len(one_line := f"{before}{joined}{after}") <= width:
@@ -77,7 +77,8 @@ def bracketed(before: str, items: Sequence[str], after: str, depth: int = 0) -> 
 
 
 def literal(before: str, items: Sequence[str], after: str, depth: int = 0) -> list[str]:
-    """A tuple, list or dict, where `before` ends with the opening bracket: on one line, else one line per item."""
+    """Return a tuple, list or dict, where `before` ends with the opening bracket: on one line, else one line per
+    item."""
     comma = "," if len(items) == 1 and before.endswith("(") else ""
     if len(one_line := f"{before}{', '.join(items)}{comma}{after}") <= LINE_LENGTH - len(INDENT) * depth:
         return [one_line]
@@ -85,7 +86,7 @@ def literal(before: str, items: Sequence[str], after: str, depth: int = 0) -> li
 
 
 def unpacked(names: Sequence[str], source: str, depth: int = 0) -> list[str]:
-    """``a, b = source``."""
+    """Print ``a, b = source``."""
     left = f"({names[0]},)" if len(names) == 1 else ", ".join(names)
     if len(one_line := f"{left} = {source}") <= LINE_LENGTH - len(INDENT) * depth:
         return [one_line]
@@ -93,19 +94,19 @@ def unpacked(names: Sequence[str], source: str, depth: int = 0) -> list[str]:
 
 
 def returned(items: Sequence[str], depth: int = 0) -> list[str]:
-    """``return a, b``; one item is returned alone."""
+    """Print ``return a, b``; one item is returned alone."""
     if len(one_line := f"return {', '.join(items)}") <= LINE_LENGTH - len(INDENT) * depth:
         return [one_line]
     return literal("return (", items, ")", depth)
 
 
 def indented(lines: Iterable[str], depth: int = 1) -> list[str]:
-    """The lines, further in; empty ones stay empty."""
+    """Indent the lines by one level; empty ones stay empty."""
     return [INDENT * depth + line if line else "" for line in lines]
 
 
 def section(*functions: Sequence[str]) -> list[str]:
-    """Top-level definitions, each after two empty lines."""
+    """Return top-level definitions, each after two empty lines."""
     return [line for function in functions if function for line in ("", "", *function)]
 
 
@@ -115,7 +116,7 @@ def python_identifier(name: str, reserved: frozenset[str]) -> str:
 
 
 def string_literal(text: str) -> str:
-    """A Python string in double quotes, as `ruff format` writes it."""
+    """Return a Python string in double quotes, as `ruff format` writes it."""
     body = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return repr(text) if '"' in text and "'" not in text else f'"{body}"'
 

@@ -90,7 +90,7 @@ def _body_lines(task: Task, function: ast.FunctionDef) -> list[str]:
 
 
 def _wrapped(line: str) -> list[str]:
-    """A line that is too long, broken at its last outermost bracket where it ends with one."""
+    """Wrap a line that is too long at its last outermost bracket, where it ends with one."""
     depth = (len(line) - len(line.lstrip())) // len(INDENT)
     opening = _opening_of_last_bracket(line)
     if len(line) <= LINE_LENGTH or opening < 0:

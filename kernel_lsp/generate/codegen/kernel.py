@@ -29,7 +29,7 @@ class SharedArray:
 
     @property
     def declaration(self) -> str:
-        """The line that declares it."""
+        """Return the line that declares the array."""
         return f"__shared__ __align__({self.align}) {self.type} {self.name}[{self.n_elements}];"
 
 
@@ -108,13 +108,13 @@ def rendered(
 
 
 def function_text(comment: str, signature: str, parameters: Sequence[KernelParameterText], body: Sequence[str]) -> str:
-    """A function: its comment, `signature` up to the parenthesis, parameters and body."""
+    """Return a function: its comment, `signature` up to the parenthesis, parameters and body."""
     head = [f"// {line}" for line in textwrap.wrap(comment, COMMENT_COLUMNS)]
     return "\n".join([*head, signature, *_parameter_lines(parameters), *body, "}"]) + "\n"
 
 
 def argument_of(parameter: KernelParameterText) -> Expression:
-    """The plan's argument for a parameter."""
+    """Return the plan's argument for a parameter."""
     return Name(parameter.argument) if isinstance(parameter.argument, str) else parameter.argument
 
 
@@ -124,7 +124,7 @@ def blocks_of(n_items: Index, per_block: int) -> Expression:
 
 
 def divisible(size: Index, divisor: int) -> tuple[Expression, ...]:
-    """The `where:` line ``size % divisor == 0``, or nothing when the size shows it."""
+    """Return the `where:` line ``size % divisor == 0``, or nothing when the size shows it."""
     if divides(divisor, size):
         return ()
     return (Binary("==", binary("%", to_expression(size), Constant(divisor)), Constant(0)),)

@@ -60,11 +60,11 @@ class KernelWriter:
         return name in self._local_names.values()
 
     def pointer(self, tensor: Tensor) -> str:
-        """The parameter that reads the tensor."""
+        """Return the parameter that reads the tensor."""
         return self.reads.setdefault(tensor, self._local_names[tensor])
 
     def target(self, tensor: Tensor) -> str:
-        """The parameter that writes the tensor."""
+        """Return the parameter that writes the tensor."""
         return self.writes.setdefault(tensor, self._local_names[tensor])
 
     def add_scratch(self, wanted: str, dtype: DType, dims: Sequence[Expression]) -> str:
@@ -75,11 +75,11 @@ class KernelWriter:
         return name
 
     def symbol(self, symbol: Symbol) -> str:
-        """The parameter that holds a size."""
+        """Return the parameter that holds a size."""
         return self.symbols.setdefault(symbol, symbol.name)
 
     def size(self, name: str, size: Index) -> str:
-        """A size as C++: a literal when fixed, a dim's own name, else a parameter called `name`."""
+        """Return a size as C++: a literal when fixed, a dim's own name, else a parameter called `name`."""
         if size.constant is not None:
             return str(size.constant)
         if len(size.terms) == 1 and size.terms[0][1] == 1 and len(size.terms[0][0]) == 1:
@@ -125,5 +125,5 @@ class KernelWriter:
 
 
 def shape_text(tensor: Tensor) -> str:
-    """``(B, T, 4096)``; ``()`` for a scalar."""
+    """Return ``(B, T, 4096)``; ``()`` for a scalar."""
     return f"({', '.join(str(to_expression(size)) for size in tensor.shape)})"

@@ -19,7 +19,7 @@ class Text:
     precedence: int
 
     def within(self, precedence: int) -> str:
-        """The text as an operand of an operator of that precedence."""
+        """Return the text as an operand of an operator of that precedence."""
         return f"({self.text})" if self.precedence < precedence else self.text
 
 
@@ -44,7 +44,7 @@ NARROW = (DType.I16, DType.I8, DType.U8)
 
 
 def literal(value: float | int | bool, dtype: DType) -> Text:
-    """A constant as C++."""
+    """Return a constant as C++."""
     if dtype == DType.BOOL:
         return Text("true" if value else "false", ATOM)
     if dtype.is_floating:
@@ -65,14 +65,14 @@ def format_operation(name: str, dtype: DType, operands: Sequence[Text], types: S
 
 
 def helper_uses(name: str, dtype: DType) -> tuple[HelperUse, ...]:
-    """The device functions that the operator calls."""
+    """Return the device functions that the operator calls."""
     type_ = COMPUTE_TYPE[dtype]
     helper = (FLOAT_HELPERS if dtype.is_floating else INTEGER_HELPERS).get(name)
     return (HelperUse(helper, type_),) if helper else ()
 
 
 def convert(operand: Text, source: DType, target: DType) -> Text:
-    """A cast between compute types."""
+    """Return a cast between compute types."""
     if target == DType.BOOL:
         return Text(f"{operand.within(EQUALITY + 1)} != 0", EQUALITY)
     source_type, target_type = COMPUTE_TYPE[source], COMPUTE_TYPE[target]
@@ -82,7 +82,7 @@ def convert(operand: Text, source: DType, target: DType) -> Text:
 
 
 def loaded(memory: str, dtype: DType) -> Text:
-    """A value read from memory, in its compute type."""
+    """Return a value read from memory, in its compute type."""
     if dtype in (DType.F16, DType.BF16):
         return Text(f"float({memory})", ATOM)
     return Text(memory, ATOM)

@@ -63,7 +63,7 @@ class Scope(Block):
         return [emission.text(root) for root in roots]
 
     def value(self, root: Scalar) -> Text:
-        """One scalar as an expression."""
+        """Return one scalar as an expression."""
         return self.values([root])[0]
 
     def hoist(self, roots: Sequence[Scalar], inner: Iterable[Variable]) -> None:
@@ -81,7 +81,7 @@ class Scope(Block):
         return declare_lane_divisions(indices, lane, IndexWriter(self, self.value))
 
     def index(self, index: Index) -> Text:
-        """An index as an integer expression."""
+        """Return an index as an integer expression."""
         return IndexWriter(self, self.value).text(index)
 
     def offset(self, tensor: Tensor, index: Sequence[Index]) -> Text:

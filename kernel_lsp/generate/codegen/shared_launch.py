@@ -40,12 +40,10 @@ def share_launch(
     index_type: str,
     sizes: Mapping[str, Expression],
 ) -> RenderedKernel:
-    """One kernel that does the parts of a stage side by side, and the stages in order.
-
-    With one stage each block does one part's block. With several, `n_blocks` blocks walk all of a stage's blocks, and
-    meet between stages: one block at `__syncthreads`, more at the barrier of a cooperative grid, `n_resident` of
-    them on a multiprocessor. `sizes` are the elements of tensors, by the plan's name.
-    """
+    """Return one kernel that runs the parts of a stage in parallel, and the stages in order. With one stage, each block
+    runs one part's block. With several, `n_blocks` blocks loop over all blocks of a stage, and synchronize between
+    stages: one block at `__syncthreads`, more at the barrier of a cooperative grid, `n_resident` of them on a
+    multiprocessor. `sizes` are the elements of tensors, by the plan's name."""
     return _SharedLaunch(name, [list(stage) for stage in stages], n_blocks, n_resident, index_type, sizes).render()
 
 

@@ -166,7 +166,7 @@ class DefinitionGraph:
 
 
 def _turns(loop: Loop) -> list[Variable]:
-    """The variables of a loop that take more than one value."""
+    """Return the variables of a loop that take more than one value."""
     return [variable for variable in loop.loop_variables if variable.extent.constant != 1]
 
 
@@ -189,7 +189,7 @@ def _reads_once(definition: Pointwise, tensor: Tensor) -> bool:
 
 
 def _disjoint_window(index: Index, taps: Sequence[Variable]) -> list[Variable] | None:
-    """The variables of ``position * stride + tap`` with at most `stride` taps; None for any other index."""
+    """Return the variables of ``position * stride + tap`` with at most `stride` taps; None for any other index."""
     terms = [(monomial[0], factor) for monomial, factor in index.terms if len(monomial) == 1]
     variables = [atom for atom, _ in terms if isinstance(atom, Variable)]
     if len(variables) != len(terms) or any(len(monomial) > 1 for monomial, _ in index.terms) or len(terms) > 2:

@@ -23,7 +23,7 @@ MINUS_INFINITY = float("-inf")
 
 @lowers("_scaled_dot_product_flash_attention_for_cpu", "scaled_dot_product_attention")
 def _attention(call: Call) -> Tensor | tuple[Tensor | None, ...]:
-    """(B, heads, T, D) queries against (B, heads, S, D) keys and values."""
+    """Lower attention of (B, heads, T, D) queries to (B, heads, S, D) keys and values."""
     attention = _Attention.of(call, 0, is_whole="flash" not in call.node.op)
     scores = attention.scores()
     log_sum = attention.log_sum_exp(scores)

@@ -30,7 +30,7 @@ SYNC_COST = 256
 
 
 def shape_name(schedule: SplitSchedule) -> str:
-    """The key of a schedule's tiles in `SHAPES`."""
+    """Return the key of a schedule's tiles in `SHAPES`."""
     return f"{schedule.tile_m}x{schedule.tile_n}_{schedule.thread_m}x{schedule.thread_n}"
 
 

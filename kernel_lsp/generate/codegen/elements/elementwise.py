@@ -36,7 +36,7 @@ class ElementwiseSchedule:
 def render_elementwise(
     kernel: KernelWriter, group: ElementwiseGroup, schedule: ElementwiseSchedule, comment: str
 ) -> RenderedKernel:
-    """The kernel of an elementwise group."""
+    """Render the kernel of an elementwise group."""
     if schedule.vector > 1:
         return _render_packed(kernel, group, schedule, comment)
     scope = Scope(kernel)

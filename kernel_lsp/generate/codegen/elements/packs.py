@@ -101,7 +101,7 @@ class Packing:
         return self.may_reverse and coefficient(flat, self.lane) == ZERO - 1
 
     def item_of(self, name: str, tensor: Tensor, index: Sequence[Index]) -> str:
-        """The lane's element of a pack of `tensor`, as an lvalue."""
+        """Return the lane's element of a pack of `tensor`, as an lvalue."""
         lane = f"{self.vector - 1} - v" if self.is_reversed(ravel(index, tensor.shape)) else "v"
         return f"{name}.item[{lane}]"
 
@@ -131,14 +131,14 @@ class Packing:
         return dtype.itemsize * self.vector >= WORD_BYTES
 
     def address(self, scope: Scope, access: Access) -> str:
-        """The address of the pack that holds the element."""
+        """Return the address of the pack that holds the element."""
         position = self.pack_position(ravel(access.index, access.tensor.shape))
         assert position is not None
         scope.kernel.use("packs")
         return f"packs<{self.vector}>({scope.kernel.pointer(access.tensor)}) + {scope.index(position).within(ADD)}"
 
     def item(self, name: str, dtype: DType) -> Text:
-        """The lane's element of a pack."""
+        """Return the lane's element of a pack."""
         return loaded(f"{name}.item[v]", dtype)
 
     def declare_result(self, scope: Scope, store: Store) -> str | None:

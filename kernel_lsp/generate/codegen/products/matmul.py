@@ -58,7 +58,7 @@ def is_valid_tile_schedule(schedule: TileSchedule, dtype: DType) -> bool:
 def render_contraction(
     kernel: KernelWriter, group: ContractionGroup, schedule: TileSchedule, comment: str
 ) -> RenderedKernel:
-    """The kernel of a contraction."""
+    """Render the kernel of a contraction."""
     return _TileRenderer(kernel, group, schedule).render(comment)
 
 
@@ -219,7 +219,7 @@ def spread(index: str, count: int, tile: int) -> str:
 
 
 def grid_conditions(size: Index) -> list[Expression]:
-    """The ``where:`` line of a batch of symbolic size along z."""
+    """Return the ``where:`` line of a batch of symbolic size along z."""
     if size.constant is not None:
         return []
     return [Binary("<=", to_expression(size), Constant(MAX_GRID_Z))]

@@ -40,7 +40,7 @@ LOCAL_NAMES = (
 def render_split(
     kernel: KernelWriter, group: ContractionGroup, schedule: SplitSchedule, comment: str
 ) -> RenderedKernel:
-    """The kernel of a contraction whose products are split."""
+    """Render the kernel of a contraction whose products are split."""
     return _SplitRenderer(kernel, group, schedule).render(comment)
 
 

@@ -32,7 +32,7 @@ class SplitSchedule:
 
     @property
     def n_groups(self) -> int:
-        """Groups of threads that share the products."""
+        """Return the number of thread groups that share the products."""
         return self.threads // self.n_lanes
 
     def row_stride(self) -> int:

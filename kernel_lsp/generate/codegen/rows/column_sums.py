@@ -116,7 +116,7 @@ class ColumnSumRenderer(RowRenderer):
 
 
 def render_column_sums(kernel: KernelWriter, group: RowGroup, schedule: RowSchedule, comment: str) -> RenderedKernel:
-    """The kernel of a row group with sums over its rows."""
+    """Render the kernel of a row group with sums over its rows."""
     return ColumnSumRenderer(kernel, group, schedule).render(comment)
 
 

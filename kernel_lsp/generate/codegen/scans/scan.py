@@ -202,7 +202,7 @@ class _Layout:
         return self.schedule.threads * self.schedule.items
 
     def _limit(self) -> str:
-        """The number of packs of a row."""
+        """Return the number of packs of a row."""
         name = "n_packs" if self.schedule.vector > 1 else "n_columns"
         return self.kernel.size(name, self.packing.pack.extent)
 

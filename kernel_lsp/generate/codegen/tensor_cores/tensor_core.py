@@ -136,7 +136,7 @@ class TensorCoreRenderer:
 
     @property
     def is_valid(self) -> bool:
-        """Return whether the schedule fits the hardware."""
+        """Check that the schedule fits the hardware."""
         return is_valid_schedule(self.schedule, self.operand) and self.shared_bytes <= MAX_SHARED_BYTES
 
     @property

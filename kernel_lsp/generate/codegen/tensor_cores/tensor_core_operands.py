@@ -181,8 +181,8 @@ def _widths(dtype: DType, *, is_masked: bool) -> tuple[int, ...]:
 def _pack_conditions(
     flat: Index, inner: Variable, width: int, captured: Callable[[Index], int]
 ) -> tuple[Expression, ...] | None:
-    """Return what sizes must satisfy so that each run of `width` along `inner` is one aligned piece of memory; None
-    where it is not, or the captured sizes do not satisfy it."""
+    """Return the conditions on sizes for each run of `width` along `inner` to be one aligned piece of memory; None
+    where it is not, or the captured sizes violate them."""
     if width == 1:
         return ()
     pack, lane = Variable("pack", PACK_SERIAL, inner.extent), Variable("lane", PACK_SERIAL + 1, as_index(width))

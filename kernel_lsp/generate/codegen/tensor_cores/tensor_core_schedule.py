@@ -44,12 +44,12 @@ class TensorCoreSchedule:
 
     @property
     def warp_m(self) -> int:
-        """Rows of a warp's tile."""
+        """Return the rows of a warp's tile."""
         return self.tile_m // self.warps_m
 
     @property
     def warp_n(self) -> int:
-        """Columns of a warp's tile."""
+        """Return the columns of a warp's tile."""
         return self.tile_n // self.warps_n
 
 
