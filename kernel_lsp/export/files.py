@@ -96,9 +96,6 @@ def write_files(directory: Path, texts: Mapping[str, str], *, marker: str) -> tu
     return tuple(directory / name for name in texts)
 
 
-# --- below
-
-
 def _project_hashes(marker: Path) -> dict[str, str]:
     if not marker.exists():
         return {}

@@ -96,9 +96,6 @@ def render_report(report: RunReport) -> str:
     return _filled(_part("page.html"), pieces)
 
 
-# --- below
-
-
 _SUMMARIZED_NUMBER: Any = {"time_us", "kind"}
 _SUMMARIZED_VERDICT: Any = {
     "depth": True,

@@ -43,13 +43,13 @@ def last_key_of(score: Scalar, m: Variable, key: Variable) -> Index | None:
         if left is None or right is None:
             continue
         beyond = left - right if condition.name in ("le", "lt") else right - left
-        beyond = beyond + 1 if condition.name in ("lt", "gt") else beyond  # beyond <= 0 for what is seen
+        beyond = beyond + 1 if condition.name in ("lt", "gt") else beyond  # beyond <= 0 for visible keys
         if coefficient(beyond, key) == as_index(1) and coefficient(beyond, m) == as_index(-1):
             return as_index(key) - as_index(m) - beyond
     return None
 
 
-# --- below: the softmax
+# --- the softmax
 
 
 def _find_softmax(weights: Scalar, key: Variable) -> tuple[Scalar, bool] | None:
@@ -103,7 +103,7 @@ def _body_at(access: Access, key: Variable) -> Scalar:
     return _inlined(definition.body.substitute({**replacements, definition.reduced[0]: as_index(key)}))
 
 
-# --- below: the products
+# --- the products
 
 
 def _attention(definition: Reduction, score: Scalar, is_safe: bool) -> Attention | None:
@@ -198,7 +198,7 @@ def _fits(attention: Attention) -> bool:
     return all(size is not None and size % HEAD_MULTIPLE == 0 and 0 < size <= MAX_HEAD for size in sizes)
 
 
-# --- below: conditions and inlining
+# --- conditions and inlining
 
 
 def _chosen(score: Scalar) -> Scalar:

@@ -36,7 +36,7 @@ def library_plan(tensor: Tensor, definition: Reduction) -> LibraryPlan | None:
     return LibraryPlan(result, Pointwise(definition.variables, cast(body, tensor.dtype)))
 
 
-# --- below: matrix products of views, without copies where ATen can take the viewed tensors
+# --- matrix products of views, without copies where ATen accepts the viewed tensors
 
 
 def _direct(call: LibraryCall) -> LibraryCall:

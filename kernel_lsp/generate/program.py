@@ -38,11 +38,11 @@ def plan_program(task: Task, *, gpu: object | None = None) -> Program:
         forward = _lowered(task, task.forward)
         backward = _lowered(task, task.backward) if task.backward is not None else None
         program = Program(task, forward, backward, n_multiprocessors, capability=_capability(gpu))
-        program.render({})  # what cannot be rendered is found here, not in the search
+        program.render({})  # reports a failure to render before the search
     except KernelLspError:
         raise
     except Exception as problem:
-        # A rule that trips over a graph nobody tried must cost the user a proposal, not the run.
+        # A rule that fails on an untested graph costs the user a proposal, not the run.
         raise TargetError(
             f"the generator cannot do this graph: {type(problem).__name__}: {problem}",
             file=task.source_file,
@@ -159,7 +159,7 @@ def is_structural(knob: Knob) -> bool:
     return knob.name.rsplit(".", 1)[-1] in ("split", "contraction", "inlined", "launches", "place", "attention")
 
 
-# --- below: lowering and the text of the file
+# --- lowering and the text of the file
 
 
 def _capability(gpu: object | None) -> tuple[int, int]:

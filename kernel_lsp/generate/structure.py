@@ -129,7 +129,7 @@ def plan_structure(
     )
 
 
-# --- below: one decision at a time
+# --- single decisions
 
 
 @dataclass
@@ -378,7 +378,7 @@ class _Rewriter:
         if (length * split) != columns:
             inside = compare("lt", index_value(flat), index_value(columns))
             neutral = identity_of(definition.kind, body.dtype)
-            # What all columns share is there whether or not this one is: left alone it can be read once per row.
+            # Reads that all columns share are in bounds for every column. Without a mask they are read once per row.
             body = select(inside, masked(inside, body, varying=frozenset((part, within))), neutral)
         domain, variables = _split_domain(definition, part, within)
         partial = Tensor(

@@ -36,7 +36,7 @@ def empty_cases(task: Task, operation: Operation) -> list[Shapes]:
     return [shapes for dim in sizes if (shapes := _shapes(task, operation, {**sizes, dim: 0}))]
 
 
-# --- below: drawing sizes
+# --- drawing sizes
 
 
 def _sizes(task: Task, operation: Operation, pattern: Sequence[int], alignment: int) -> dict[str, int]:

@@ -47,7 +47,7 @@ def cpp_texts(operator: OperatorText) -> CppTexts:
     )
 
 
-# --- below: the operator
+# --- the operator
 
 
 def _operation(operator: OperatorText, text: OperationText, table: KernelTable) -> CppOperation:

@@ -112,7 +112,7 @@ def cpp_scope(head: str, body: Iterable[str]) -> list[str]:
     return [f"{head}{{", *(INDENT + line for line in body), "}"]
 
 
-# --- below: the printer
+# --- the printer
 
 
 def _broken(line: str) -> Iterator[str]:
@@ -160,7 +160,7 @@ def _alike(found: list[CppExpression]) -> list[CppExpression]:
 
 def _logical(operator: str, left: CppExpression, right: CppExpression) -> CppExpression:
     precedence, sign = (_AND, "&&") if operator == "and" else (_OR, "||")
-    # GCC warns about `a || b && c`, so that every mixture has its parentheses.
+    # Parenthesize every mixture: GCC warns about `a || b && c`.
     operands = [_truth(each) for each in (left, right)]
     texts = [f"({o.text})" if o.precedence in (_AND, _OR) and o.precedence != precedence else o.text for o in operands]
     return CppExpression(f"{texts[0]} {sign} {texts[1]}", "bool", precedence)

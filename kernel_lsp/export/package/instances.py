@@ -56,12 +56,12 @@ def configured_values(
             scalars = _scalars(task, operation)
             wanted = {p.name: shapes[p.name] for p in operation.parameters if isinstance(p, TensorParameter)}
             found.append({**bind(operation, wanted, scalars, signatures).dims, **scalars})
-        except (PlanError, KeyError):  # outside the contract, or a tensor that this configuration does not have
+        except (PlanError, KeyError):  # outside the contract, or without one of the tensors
             continue
     return found
 
 
-# --- below: shapes of one configuration
+# --- shapes of one configuration
 
 
 def _named(launch: Launch, signature: KernelSignature, values: Mapping[str, Number]) -> str:

@@ -332,7 +332,7 @@ class CppOperation:
         return [name for name in made if name not in kept]
 
 
-# --- below: text of parts
+# --- text of parts
 
 
 def _refused(condition: str, reason: str) -> str:

@@ -118,7 +118,7 @@ def sha256_of(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-# --- below: checks and words
+# --- checks and words
 
 _PYPROJECT = """\
 [build-system]

@@ -28,12 +28,12 @@ def package_module(operator: OperatorText) -> str:
         *section(_registration(operator)),
         "calls = OPERATOR.calls",
     ]
-    # The library is loaded after all functions are defined, and before the operator's object needs it.
+    # The operator's object needs the library, and the library needs all functions: load it between them.
     head = [*imports("\n".join(body)), "", f"from . import _kernel_runtime as {RUNTIME}"]
     return "\n".join([*operator.docstring(ORIGIN), "", *head, "", operator.public_names(), *body, ""])
 
 
-# --- below: parts of the file
+# --- parts of the file
 
 _PROVENANCE = [
     "",

@@ -33,7 +33,7 @@ def steps_function(text: OperationText) -> list[str]:
     return [*definition, *indented(lines)]
 
 
-# --- below: one step
+# --- one step
 
 
 def _library(text: OperationText, step: LibraryStep, depth: int) -> list[str]:

@@ -33,9 +33,6 @@ def contract_function(text: OperationText) -> list[str]:
     return [*text.define("_", "_contract", f"{RUNTIME}.Contract"), *indented(body)]
 
 
-# --- below
-
-
 def _unless_empty(before: str, items: list[str]) -> list[str]:
     return indented(literal(before, items, "},", depth=2)) if items else []
 

@@ -26,9 +26,6 @@ def countable(operation: Operation) -> tuple[Expression, ...]:
     )
 
 
-# --- below
-
-
 def _tensors(operation: Operation) -> Iterator[TensorParameter]:
     yield from (parameter for parameter in operation.parameters if isinstance(parameter, TensorParameter))
     yield from operation.results

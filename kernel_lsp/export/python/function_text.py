@@ -21,9 +21,6 @@ def use_function(task: Task, operation: OperationText) -> list[str]:
     return _use(task, operation) if _takes_inputs_only(task) else []
 
 
-# --- below
-
-
 def _takes_inputs_only(task: Task) -> bool:
     """Return True if the operator's arguments are the function's. A constant tensor of the user's file is an extra
     one."""

@@ -36,7 +36,7 @@ def kernel_names(text: OperationText) -> tuple[str, ...]:
     return tuple(name[1:-1] for name in names if name.startswith('"'))
 
 
-# --- below: parts of a launch
+# --- parts of a launch
 
 
 def _size(text: OperationText, size: tuple[Expression, Expression, Expression]) -> str:

@@ -39,9 +39,6 @@ def module_use(task: Task) -> list[str]:
     return [f"{RUNTIME}.ModuleUse(", *indented(lines), ")"]
 
 
-# --- below
-
-
 def _literal(value: float | int | bool | str | tuple[int, ...]) -> str:
     if isinstance(value, tuple):
         return tuple_text([str(entry) for entry in value]) if value else "()"

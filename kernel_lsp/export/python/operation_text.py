@@ -210,7 +210,7 @@ class OperationText:
         ]
 
 
-# --- below: text of parts
+# --- text of parts
 
 
 def dtype_and_shape(dtype: DType, dims: Iterable[object]) -> str:

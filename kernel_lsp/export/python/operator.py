@@ -52,9 +52,6 @@ def runtime_file() -> RuntimeFile:
     return RuntimeFile(RUNTIME_MODULE, RUNTIME_VERSION, runtime_text())
 
 
-# --- below
-
-
 def _parts(task: Task, cu_text: str, plan: LaunchPlan, verification: str) -> OperatorParts:
     return OperatorParts(task, plan, kernel_signatures(cu_text), verification, headers=headers_of(cu_text))
 

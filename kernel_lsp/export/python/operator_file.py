@@ -29,7 +29,7 @@ def operator_text(parts: OperatorParts) -> str:
     return "\n".join([*operator.docstring(), "", *head, "", operator.public_names(), *body, ""])
 
 
-# --- below: the operator's object
+# --- the operator's object
 
 
 def _operator(operator: OperatorText) -> list[str]:

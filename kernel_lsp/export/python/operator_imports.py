@@ -44,7 +44,7 @@ def imported_names() -> set[str]:
     return {name for line in OPERATOR_IMPORTS for name in _bound_names(line)}
 
 
-# --- below: one line
+# --- one line
 
 
 def _merged(lines: Iterable[str]) -> set[str]:

@@ -97,7 +97,7 @@ class OperatorText:
         """Return the forward, and the backward where there is one."""
         return (self.forward,) if self.backward is None else (self.forward, self.backward)
 
-    # what a reader sees first
+    # documentation
 
     def docstring(self, origin: str = ORIGIN) -> list[str]:
         """Print the description, the verification and the contract of the kernels."""
@@ -264,7 +264,7 @@ class OperatorText:
         return text
 
 
-# --- below: parts of the file
+# --- parts of the file
 
 
 def _own_names(name: str) -> set[str]:

@@ -121,7 +121,7 @@ def string_literal(text: str) -> str:
     return repr(text) if '"' in text and "'" not in text else f'"{body}"'
 
 
-# --- below: the printer
+# --- the printer
 
 
 def _python(expression: Expression, rename: Rename, outer: int) -> str:
@@ -140,7 +140,7 @@ def _python(expression: Expression, rename: Rename, outer: int) -> str:
             left_outer = precedence + 1 if operator in COMPARISONS else precedence
             text = f"{_python(left, rename, left_outer)} {operator} {_python(right, rename, precedence + 1)}"
             if operator in ("and", "or") and not (_is_boolean(left) and _is_boolean(right)):
-                return f"bool({text})"  # Python's give an operand, a plan's a truth value
+                return f"bool({text})"  # Python's `and` and `or` return an operand, a plan's a truth value
             return _parenthesized(text, precedence, outer)
         case Call("ceil_div", (left, right)):
             text = f"-(-{_python(left, rename, _TIGHTEST)} // {_python(right, rename, _NEGATION)})"

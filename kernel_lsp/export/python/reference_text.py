@@ -51,9 +51,6 @@ def unread_numbers(task: Task, operation: OperationText) -> dict[str, Number]:
     return {python_identifier(a.name, operation.reserved): a.value for a in scalars if a.name not in used}
 
 
-# --- below
-
-
 def _parsed(task: Task) -> ast.FunctionDef:
     tree = ast.parse(task.reference_source)
     for node in tree.body:

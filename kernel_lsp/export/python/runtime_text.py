@@ -58,9 +58,6 @@ def runtime_names() -> frozenset[str]:
     return frozenset(name for part in PARTS for node in ast.parse(_part(part)).body for name in _defined(node))
 
 
-# --- below
-
-
 def _merged_lines(parts: tuple[str, ...]) -> list[str]:
     """Merge the imports of the parts, without those of each other."""
     statements = [

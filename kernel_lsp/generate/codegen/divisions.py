@@ -76,7 +76,7 @@ def _declare_lanes(dividend: Index, divisor: Index, lane: Variable, writer: Inde
     }
 
 
-# --- below: one division
+# --- one division
 
 
 def _count(index: Index, counted: Counter[Division]) -> None:

@@ -130,7 +130,7 @@ def divisible(size: Index, divisor: int) -> tuple[Expression, ...]:
     return (Binary("==", binary("%", to_expression(size), Constant(divisor)), Constant(0)),)
 
 
-# --- below: parameters
+# --- parameters
 
 
 def _parameter_lines(parameters: Sequence[KernelParameterText]) -> list[str]:

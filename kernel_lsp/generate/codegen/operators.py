@@ -145,7 +145,7 @@ _INFIX = {
 }
 
 
-# --- below: by kind
+# --- by kind
 
 
 def _format(name: str, dtype: DType, operands: Sequence[Text], types: Sequence[DType]) -> Text:
@@ -165,7 +165,7 @@ def _format(name: str, dtype: DType, operands: Sequence[Text], types: Sequence[D
 def _infix(name: str, operands: Sequence[Text]) -> Text:
     symbol, precedence = _INFIX[name]
     left, right = operands
-    # A bitwise operator beside a comparison is legal and unreadable: parenthesize more than C++ asks for.
+    # A bitwise operator next to a comparison is legal but unreadable: add parentheses that C++ does not need.
     inner = UNARY if BIT_OR <= precedence <= BIT_AND else precedence
     inner_right = inner if precedence in (AND, OR) else inner + 1
     return Text(f"{left.within(inner)} {symbol} {right.within(inner_right)}", precedence)

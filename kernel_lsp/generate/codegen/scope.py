@@ -89,7 +89,7 @@ class Scope(Block):
         return self.index(ravel(index, tensor.shape))
 
 
-# --- below: emission of one set of scalars
+# --- emission of one set of scalars
 
 
 class _Emission:

@@ -47,7 +47,7 @@ def share_launch(
     return _SharedLaunch(name, [list(stage) for stage in stages], n_blocks, n_resident, index_type, sizes).render()
 
 
-# --- below: one launch
+# --- one launch
 
 
 def _n_shared_bytes(kernels: Sequence[RenderedKernel]) -> int:

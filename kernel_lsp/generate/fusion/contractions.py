@@ -70,7 +70,7 @@ def grow_library(progress: Progress, seed: Tensor, definition: LibraryResult) ->
     return LibraryGroup(seed, definition.call), [seed]
 
 
-# --- below: coordinates
+# --- coordinates
 
 
 class _HasAxes(Protocol):
@@ -104,7 +104,7 @@ class _Space:
         return cls((batch, m, n), tuple(at), dict(zip(variables, at, strict=True)))
 
 
-# --- below: what reads a sum
+# --- epilogues
 
 
 def _epilogue(progress: Progress, seed: Tensor, at: tuple[Index, ...], roots: list[Tensor]) -> list[Store]:

@@ -79,7 +79,7 @@ def _fused(
     return FusedGraph(tuple(group for group in kept if _does_anything(group)), frozenset(stored), progress.hints)
 
 
-# --- below: one group
+# --- growing one group
 
 
 def _choose_seed(progress: Progress) -> Tensor:
@@ -142,7 +142,7 @@ def _scatter(progress: Progress, seed: Tensor, definition: Scatter) -> ScatterGr
     replacements = dict(zip(definition.variables, unravel_safe(as_index(position), shape), strict=True))
     scalar = progress.expand(definition.body.substitute(replacements))
     mask = None if definition.mask is None else progress.expand(definition.mask.substitute(replacements))
-    # The indices may read memory themselves: they are expanded as those of an access to what is updated.
+    # The indices may read memory themselves: they are expanded like those of an access to the updated tensor.
     target = Access(seed, [substitute(index, replacements) for index in definition.index])
     expanded = progress.expand(target, frozenset((seed,)))
     assert isinstance(expanded, Access)
@@ -176,7 +176,7 @@ def _whole(progress: Progress, tensor: Tensor) -> WholeReduction:
     return WholeReduction(tensor, definition.kind, position, scalar)
 
 
-# --- below: what gets memory
+# --- storage
 
 
 def _read_from_memory(group: Group, roots: Sequence[Tensor], graph: DefinitionGraph) -> set[Tensor]:

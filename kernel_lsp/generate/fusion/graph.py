@@ -79,7 +79,7 @@ class DefinitionGraph:
                     pending.append(read)
         return frozenset(found)
 
-    # --- below: what is computed once although no output asks for it
+    # --- forced roots
 
     def _find_consumers(self) -> dict[Tensor, list[Tensor]]:
         """Return the consumers of each tensor. A view is replaced by its own consumers."""

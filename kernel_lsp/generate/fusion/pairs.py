@@ -44,7 +44,7 @@ def find_pairs(group: RowGroup) -> tuple[Pair, ...]:
     return tuple(pairs)
 
 
-# --- below: the two patterns
+# --- the two patterns
 
 
 def _pair_of(second: RowReduction, reductions: Sequence[RowReduction], n_columns: Index) -> Pair | None:

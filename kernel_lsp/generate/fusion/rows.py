@@ -21,7 +21,7 @@ def grow_rows(progress: Progress, seed: Tensor, definition: Reduction) -> tuple[
     for tensor in list(progress.pending):
         if tensor is seed or progress.is_ready(tensor, rows.roots):
             rows.offer(tensor, is_seed=tensor is seed)
-    # A root before the seed may need what came after it.
+    # A root before the seed may depend on a later one.
     for tensor in list(progress.pending):
         if tensor not in rows.roots and progress.is_ready(tensor, rows.roots):
             rows.offer(tensor, is_seed=False)
@@ -47,7 +47,7 @@ def pattern_of(definition: Reduction) -> tuple[tuple[str, Index], ...]:
     return tuple(runs)
 
 
-# --- below: what rows are, and a group that still takes members
+# --- row spaces and groups under construction
 
 
 @dataclass(frozen=True)

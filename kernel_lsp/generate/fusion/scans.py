@@ -50,7 +50,7 @@ def grow_scan(progress: Progress, seed: Tensor, definition: Scan) -> tuple[ScanG
     return draft.group(), draft.roots
 
 
-# --- below: a scan group that still takes members
+# --- scan groups under construction
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class _ScanDraft:
             self.roots.append(tensor)
             self.stores.append(reading.store)
 
-    # --- places
+    # --- positions
 
     def _outer(self, tensor: Tensor) -> list[Index]:
         return [size for position, size in enumerate(tensor.shape) if position != self.axis]
@@ -178,7 +178,7 @@ class _ScanDraft:
         same = self.progress.sizes.same
         return all(same(left, right) for left, right in zip(self._outer(tensor), self._outer(self.seed), strict=True))
 
-    # --- what a reader makes of the scan
+    # --- readers of the scan
 
     def _running(self, tensor: Tensor, name: str = RUNNING) -> Scalar:
         return Argument(name, tensor.dtype, frozenset((self.row, self.column)))
@@ -217,7 +217,7 @@ class _ScanDraft:
         return select(access.mask, value, Constant(False if value.dtype == DType.BOOL else 0, value.dtype))
 
 
-# --- below: bodies
+# --- bodies of exclusive scans
 
 
 def _after_first(body: Scalar, kind: str, column: Variable) -> Scalar | None:

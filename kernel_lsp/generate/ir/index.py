@@ -284,7 +284,7 @@ def expanded(index: Index) -> Index:
     return replace_atoms(index, lambda atom: _exact(atom) or as_index(atom))
 
 
-# --- below: canonical order, bounds, and the rules of division
+# --- canonical order, bounds, and the rules of division
 
 
 def _exact(atom: Atom) -> Index | None:
@@ -364,7 +364,7 @@ def _floor_divide(index: Index, divisor: Index) -> Index:
     if coarse is not None:
         return quotient + _floor_divide(coarse.multiple, _scaled_down(divisor, coarse.step))
     if quotient.terms and not is_nonnegative(rest) and is_nonnegative(index):
-        return as_index(Quotient(index, divisor))  # keeps a dividend that C's division rounds as we mean
+        return as_index(Quotient(index, divisor))  # a dividend >= 0, which C's division rounds down
     return _sum(quotient, as_index(Quotient(rest, divisor)), 1)
 
 

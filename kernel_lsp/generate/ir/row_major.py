@@ -57,7 +57,7 @@ def reshape(index: Sequence[Index], shape: Sequence[Index], source: Sequence[Ind
     return tuple(result)
 
 
-# --- below: dims that belong together
+# --- matching dims
 
 
 def _matching_run(left: list[Index], right: list[Index]) -> tuple[int, int]:

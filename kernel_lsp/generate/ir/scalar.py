@@ -200,7 +200,7 @@ TRUE = Constant(True, DType.BOOL)
 FALSE = Constant(False, DType.BOOL)
 
 
-# --- below: substitution and folding
+# --- substitution and folding
 
 
 class _Substitution:

@@ -78,7 +78,7 @@ def guarded(condition: Scalar, scalar: Scalar, otherwise: Scalar) -> Scalar:
     return select(condition, masked(condition, scalar), otherwise)
 
 
-# --- below: rewriting
+# --- rewriting
 
 
 class _Rewriter:

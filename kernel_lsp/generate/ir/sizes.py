@@ -100,7 +100,7 @@ def ceil_div(left: Expression, right: Expression | int) -> Expression:
     return call("ceil_div", left, right if isinstance(right, Expression) else Constant(right))
 
 
-# --- below: names of derived sizes, and atoms as expressions
+# --- names of derived sizes, and atoms as expressions
 
 _ARITHMETIC = {
     "+": lambda left, right: left + right,

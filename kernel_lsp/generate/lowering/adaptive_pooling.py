@@ -123,7 +123,7 @@ def _adaptive_average_pool_backward(call: Call) -> Tensor:
     n_spatial = n_spatial_of(call)
     grad, source = call.tensor(0, "grad_output"), call.tensor(1)
     dims = _adaptive_dims(call, source.shape[-n_spatial:], grad.shape[-n_spatial:])
-    # The roles are exchanged: seen from an input, the outputs that look at it are an adaptive window too.
+    # With inputs and outputs swapped, the outputs that read an input are an adaptive window too.
     reach = [1 if dim.is_uniform else _AdaptiveDim.of(call, dim.n_outputs, dim.size).window for dim in dims]
     taps = taps_of(call, reach)
     dtype = accumulation_dtype(grad.dtype)

@@ -35,7 +35,7 @@ def _attention(call: Call) -> Tensor | tuple[Tensor | None, ...]:
 def _attention_backward(call: Call) -> tuple[Tensor, ...]:
     attention = _Attention.of(call, 1, is_whole=False)
     grad, out = call.tensor(0, "grad_out"), call.tensor(4, "out")
-    # The graph's own logsumexp is not to be trusted: the decomposition of the forward puts the probabilities there.
+    # The graph's own logsumexp is unreliable: the decomposition of the forward returns the probabilities instead.
     scores = attention.scores()
     probabilities = attention.probabilities(scores, attention.log_sum_exp(scores))
     grad_value = attention.over_queries(probabilities, grad, "grad_value")
@@ -53,7 +53,7 @@ def _attention_backward(call: Call) -> tuple[Tensor, ...]:
     return tuple(converted(call, tensor, item) for item, tensor in enumerate((grad_query, grad_key, grad_value)))
 
 
-# --- below: the parts
+# --- the parts
 
 
 @dataclass(frozen=True)

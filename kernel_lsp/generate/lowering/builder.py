@@ -64,7 +64,7 @@ class Builder:
 
     def tensor(self, name: str, dtype: DType, shape: Shape, definition: Definition) -> Tensor:
         source = self._node.source if self._node else None
-        # Even numbers: a reduction that is split puts its first half just before itself.
+        # Even numbers leave room for the first half of a split reduction, just before itself.
         made = Tensor(name, 2 * len(self.tensors), dtype, tuple(shape), definition, source)
         self.tensors.append(made)
         return made

@@ -103,7 +103,7 @@ def _nan_to_num(call: Call) -> Tensor:
     return elementwise(call, body, call.tensor(0))
 
 
-# --- clamping and choosing
+# --- clamping and selection
 
 
 @lowers("clamp", "clip")

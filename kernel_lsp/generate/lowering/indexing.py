@@ -225,7 +225,7 @@ def _update_shape(call: Call, base: Tensor, given: Sequence[Tensor | None]) -> t
     return (*rest[:start], *broadcast, *rest[start:])
 
 
-# --- losses that the graph keeps whole
+# --- losses that the graph keeps as one call
 
 
 @lowers("nll_loss_forward", "nll_loss2d_forward")

@@ -68,7 +68,7 @@ def _window_argument(call: Call, source: Tensor, window: Window) -> Tensor:
         at = window.at(index[-n_spatial:], positions(taps))
         inside = is_inside(at, spatial)
         value = guarded(inside, Access(source, (*index[:-n_spatial], *at)), identity_of("max", source.dtype))
-        # Outside there is no candidate: -1 never comes before another.
+        # Positions out of bounds are no candidates: -1 never precedes another.
         position = select(inside, index_value(ravel(at, spatial)), integer(-1))
         return Loop("window_argmax", taps, DType.I64, value, position)
 
@@ -140,7 +140,7 @@ class _Divisor:
         uses_ceil = bool(call.raw(first - 1, "ceil_mode", False))
         if uses_ceil and counts and override is None and any(window.padding):
             call.fail("ceil_mode with padding that counts is not implemented")
-        # Without padding, a window that ceil_mode lets hang over the edge counts just what is inside.
+        # Without padding, a window that exceeds the edge by ceil_mode counts only positions in bounds.
         return cls(window, spatial, bool(counts) and not uses_ceil, None if override is None else int(override))
 
     def at(self, out: Sequence[Index], dtype: DType) -> Scalar:

@@ -78,7 +78,7 @@ def supported_operators() -> tuple[str, ...]:
     return tuple(sorted(RULES))
 
 
-# --- below: one node
+# --- one node
 
 
 def _lower_node(

@@ -104,7 +104,7 @@ class LaunchPlanner:
         name = f"{self.operation}.resident"
         return self.choices.pick_int(name, (1, 2, 4), 2, "blocks per multiprocessor of a cooperative grid")
 
-    # --- below: what may be shared
+    # --- shareable groups
 
     def _shared(self, mode: str) -> list[list[int]]:
         """Return the stages of positions that share launches."""

@@ -192,7 +192,7 @@ class RowChooser:
             return self._with_cache(RowSchedule(WARP, 4, width, False))
         if self._n_passes() == 1 and n_columns <= 4096 and n_rows >= 16 * self.n_multiprocessors:
             return RowSchedule(WARP, 4, width, False)
-        # A pass that computes more than it loads wants few threads with many packs: fewer of them combine.
+        # A compute-bound pass is faster with few threads and many packs each: fewer threads combine.
         n_packs = 16 if self._is_online_sum() else 4
         threads = 64
         while threads < 1024 and threads * width * n_packs < n_columns:
@@ -216,7 +216,7 @@ class RowChooser:
             if blocks > self.n_multiprocessors or (blocks * 2 <= filling) or not self._can_run(blocks):
                 continue
             schedule = self._with_teams(RowSchedule(threads, 1, width, True, blocks))
-            # Blocks of 512 threads leave room for a second one on each SM, which loads while the first one waits.
+            # Blocks of 512 threads allow two per SM: the second loads while the first waits.
             is_half = self._kept_per_block(schedule) <= MAX_CACHED_BYTES_PER_BLOCK // 2
             if self._is_possible(schedule) and (threads > 512 or is_half):
                 return schedule
@@ -346,7 +346,7 @@ def row_comment(group: RowGroup, schedule: RowSchedule) -> str:
     return f"{_who(group, schedule)}: {results} in {text}{kept}.{ahead}"
 
 
-# --- below: who does a row
+# --- threads per row
 
 
 def _who(group: RowGroup, schedule: RowSchedule) -> str:

@@ -69,7 +69,7 @@ def split_comment(schedule: SplitSchedule, name: str, written: str) -> str:
     return f"{text}. Writes {'the sums' if written == 'them' else written}."
 
 
-# --- below: what a schedule costs
+# --- cost of a schedule
 
 
 def _fitted(schedule: SplitSchedule, n_terms: int, n_bytes: int) -> SplitSchedule:
@@ -84,7 +84,7 @@ def _cost(schedule: SplitSchedule, n_rows: int, n_columns: int, n_terms: int, n_
     tiles = -(-n_rows // schedule.tile_m) * -(-n_columns // schedule.tile_n)
     waves = -(-tiles * schedule.cluster // n_multiprocessors)
     per_block = n_terms / schedule.cluster
-    # A multiprocessor reads 16 floats from the L2 and makes 128 products per clock.
+    # A multiprocessor reads 16 floats from the L2 and computes 128 products per clock.
     n_read = (schedule.tile_m + schedule.tile_n) * per_block / 16
     n_multiplied = schedule.tile_m * schedule.tile_n * per_block / 128
     n_exchanged = schedule.tile_m * schedule.tile_n * schedule.n_groups / 64

@@ -120,7 +120,7 @@ def tensor_core_comment(group: ContractionGroup, schedule: TensorCoreSchedule, w
     )
 
 
-# --- below: estimates
+# --- estimates
 
 
 def _clusters(capability: tuple[int, int]) -> tuple[int, ...]:

@@ -92,7 +92,7 @@ def default_attention_schedule(
 def is_valid_attention_schedule(group: AttentionGroup, schedule: AttentionSchedule) -> bool:
     """Check that the tiles fit a block, and the fragments fit a thread."""
     head, width = int(group.head.extent.constant or 0), int(group.n.extent.constant or 0)
-    is_split = group.value.dtype == DType.F32  # into parts, of weights too
+    is_split = group.value.dtype == DType.F32  # weights are split too
     n_words = head // (2 if is_split else 4) + width // 2 + schedule.keys * (4 if is_split else 1) // 2
     return n_words <= MAX_FRAGMENT_WORDS and _shared_bytes(group, schedule) <= MAX_SHARED_BYTES
 
@@ -104,7 +104,7 @@ def render_attention(
     return _AttentionRenderer(kernel, group, schedule).render(comment)
 
 
-# --- below: one kernel
+# --- one kernel
 
 
 class _AttentionRenderer:

@@ -86,7 +86,7 @@ def render_boxes(
     return rendered(kernel, comment, scope.lines, (blocks_of(n_boxes, threads),), (threads,))
 
 
-# --- below: boxes and the elements in them
+# --- boxes and their elements
 
 
 def _fits(size: Index, factor: int) -> bool:

@@ -75,7 +75,7 @@ def _open_unrolled(scope: Scope, schedule: ElementwiseSchedule, name: str, limit
     return inner
 
 
-# --- below: packs
+# --- packs
 
 
 def _render_packed(

@@ -76,7 +76,7 @@ def is_innermost(flat: Index, variable: Variable) -> bool:
     return step == ONE if step is not None else innermost(flat) == variable
 
 
-# --- below: one kernel
+# --- one kernel
 
 
 class _TileRenderer:
@@ -116,7 +116,7 @@ class _TileRenderer:
             scope.line("const int batch = blockIdx.z;")
             scope.define(self.group.batch, "batch")
         n_rows, n_columns = schedule.tile_m // schedule.thread_m, schedule.tile_n // schedule.thread_n
-        # Neighbouring threads write neighbours in memory.
+        # Consecutive threads write consecutive elements.
         store = self.group.stores[-1]
         by_row = is_innermost(ravel(store.index, store.tensor.shape), self.group.m)
         row, col = (f"% {n_rows}", f"/ {n_rows}") if by_row else (f"/ {n_columns}", f"% {n_columns}")

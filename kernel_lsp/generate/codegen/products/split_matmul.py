@@ -44,7 +44,7 @@ def render_split(
     return _SplitRenderer(kernel, group, schedule).render(comment)
 
 
-# --- below: one kernel
+# --- one kernel
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class _SplitRenderer:
             attributes=(("cluster", schedule.cluster),) if schedule.cluster > 1 else (),
         )
 
-    # --- what a block and a thread compute
+    # --- work of a block and of a thread
 
     def _declare(self) -> None:
         scope, schedule = self.scope, self.schedule

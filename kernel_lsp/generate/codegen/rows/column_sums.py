@@ -49,7 +49,7 @@ class ColumnSumRenderer(RowRenderer):
         conditions = divisible(self.group.column.extent, self.schedule.vector)
         return rendered(self.kernel, comment, outer.lines, (Constant(n_parts),), self._block(), conditions)
 
-    # --- below: rows one after the other, and the sums that outlive them
+    # --- the loop over rows, and its column sums
 
     def _declare_sums(self) -> None:
         for entry in self.group.column_sums:

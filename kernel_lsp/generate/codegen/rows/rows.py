@@ -99,7 +99,7 @@ class RowRenderer:
     def _block(self) -> tuple[int, ...]:
         return (self.schedule.threads * self.schedule.rows,)
 
-    # --- which row
+    # --- row selection
 
     def _begin(self) -> None:
         """Declare the row, and return early where there is none."""
@@ -146,7 +146,7 @@ class RowRenderer:
             return self.schedule.threads > 1
         return 1 < self.schedule.threads < WARP
 
-    # --- what is known before any row
+    # --- values common to all rows
 
     def _find_wholes(self) -> None:
         """Compute whole reductions in every block. The first elements of its rows are loaded meanwhile."""

@@ -78,7 +78,7 @@ class SharedRowRenderer(RowRenderer):
             return StagedRows(self.kernel, self.group, self.schedule, self.packing)
         return super()._new_cache()
 
-    # --- which row
+    # --- row selection
 
     def _begin(self) -> None:
         scope, schedule = self.scope, self.schedule
@@ -213,7 +213,7 @@ class SharedRowRenderer(RowRenderer):
         for scope in closes:
             scope.close()
 
-    # --- what the blocks exchange
+    # --- exchange between blocks
 
     def _parts(self, entry: RowReduction, name: str) -> str:
         """Declare the storage of the partial results of a row's blocks; return a pointer to it."""

@@ -39,7 +39,7 @@ def render_scan(kernel: KernelWriter, group: ScanGroup, schedule: ScanSchedule, 
     return layout(kernel, group, schedule).render(comment)
 
 
-# --- below: what both layouts share
+# --- common to both layouts
 
 
 class _Layout:
@@ -256,7 +256,7 @@ class _Layout:
         self.scope.line(f"const {type_} tile = ({type_})number * {self._tile_packs};".replace("(int)", ""))
         return "0" if n_rows == "1" else f"place % {n_rows}"
 
-    # --- what layouts differ in
+    # --- differences between layouts
 
     _owner: str
 
@@ -291,7 +291,7 @@ class _Layout:
         raise NotImplementedError
 
 
-# --- below: neighbours in one row
+# --- contiguous rows
 
 
 class _Rows(_Layout):
@@ -350,7 +350,7 @@ class _Rows(_Layout):
         return (self.schedule.threads, self.schedule.rows) if self.schedule.rows > 1 else (self.schedule.threads,)
 
 
-# --- below: neighbours in different rows
+# --- strided rows
 
 
 class _SideBySide(_Layout):
@@ -406,7 +406,7 @@ class _SideBySide(_Layout):
         return (self.schedule.rows, self.schedule.threads)
 
 
-# --- below: text
+# --- text
 
 
 def _packing(n_columns: Index, vector: int) -> Packing:

@@ -461,7 +461,7 @@ class TensorCoreRenderer:
         again.close()
 
 
-# --- below: small pieces of text
+# --- small pieces of text
 
 
 def _add_up(scope: Scope, part: str) -> None:

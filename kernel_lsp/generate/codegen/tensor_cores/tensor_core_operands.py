@@ -102,7 +102,7 @@ def keep_row(scope: Scope, operand: Operand, text: LoadText, row_shape: Sequence
         _declare_divisions(scope, ravel(access.index, access.tensor.shape), own)
     read = _plain_read(scalar, operand.dtype) if operand.read is not None else None
     if read is not None and read.mask is not None and not any(True for _ in accesses(read.mask)):
-        scope.hoist([read.mask], [operand.k])  # what reads no memory: the row may lie outside
+        scope.hoist([read.mask], [operand.k])  # only values that read no memory: the row may be out of bounds
     return replace(operand, scalar=scalar, along=own, read=read, row=name)
 
 
@@ -123,7 +123,7 @@ def write_load(scope: Scope, operand: Operand, text: LoadText) -> None:
     inner.close()
 
 
-# --- below: plans
+# --- plans
 
 
 def _plain_read(scalar: Scalar, dtype: DType) -> Access | None:
@@ -199,7 +199,7 @@ def _pack_conditions(
     return tuple(dict.fromkeys(condition for size in sizes for condition in divisible(size, width)))
 
 
-# --- below: text
+# --- text
 
 
 def _write_place(scope: Scope, operand: Operand, text: LoadText, per_row: int) -> None:

@@ -103,7 +103,7 @@ def is_valid_schedule(schedule: TensorCoreSchedule, operand: DType) -> bool:
     return _has_whole_fragments(schedule, operand) and _fits_registers(schedule, operand)
 
 
-# --- below: what bounds a schedule
+# --- limits of a schedule
 
 
 def _has_whole_fragments(schedule: TensorCoreSchedule, operand: DType) -> bool:
