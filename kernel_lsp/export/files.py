@@ -160,7 +160,7 @@ def _hash(text: str) -> str:
 
 
 def _replace_all(directory: Path, texts: Mapping[Path, str]) -> None:
-    """Write every text beside its file first, and put them in place only when all are on the disk."""
+    """Write every text to a temporary file first, and move them into place only when all are on the disk."""
     before = {path: path.read_bytes() if path.exists() else None for path in texts}
     temporary: dict[Path, str] = {}
     try:

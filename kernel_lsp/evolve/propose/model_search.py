@@ -1,9 +1,9 @@
-"""The search with models: proposals that overlap, each seeing what is settled when its turn comes.
+"""Search with models: proposals overlap, and each knows a fixed set of earlier results.
 
 Proposal number n knows the results of the proposals up to n - W, no more and no less, where W is a generation's size.
-So W proposals are asked for, compiled, judged and measured beside each other, a slow model never keeps the device
-waiting for one reply, and still every prompt is a function of replies and verdicts alone: the same replies give the
-same run, whoever was faster, and a killed run goes on as if it had not been killed.
+So W proposals are requested, compiled, checked and timed concurrently, and a slow model never keeps the device waiting
+for one reply. Every prompt is still a function of replies and verdicts alone: the same replies give the same run,
+independent of their timing, and a killed run resumes as if it had not been killed.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ class OperatorText:
         return sorted({"calls", *offered_names(self.task)})
 
     def runtime_import(self, module: str = RUNTIME_MODULE) -> list[str]:
-        """Import the runtime beside the file: in a package, and from a folder on the path."""
+        """Print the import of the shared runtime: from the package, or from the file's folder on the path."""
         inside, outside = f"from . import {module} as {RUNTIME}", f"import {module} as {RUNTIME}"
         return ["if __package__:", *indented([inside]), "else:", *indented([outside])]
 
