@@ -1,1 +1,1 @@
-"""What the user keeps: the kernel and its PyTorch operator."""
+"""Export the kernel and its PyTorch operator as files of the user's."""

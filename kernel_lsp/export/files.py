@@ -1,4 +1,5 @@
-"""Writes a kernel, its operator and their runtime side by side: all or none, and never over the user's own files."""
+"""Write a kernel, its operator and their runtime into one folder: all files or none, and never over the user's own
+files."""
 
 from __future__ import annotations
 
@@ -95,9 +96,6 @@ def write_files(directory: Path, texts: Mapping[str, str], *, marker: str) -> tu
     return tuple(directory / name for name in texts)
 
 
-# --- below
-
-
 def _project_hashes(marker: Path) -> dict[str, str]:
     if not marker.exists():
         return {}
@@ -126,12 +124,13 @@ def _has_other_python(directory: Path, name: str) -> bool:
 
 
 def _holds_something(path: Path) -> bool:
-    """An editor that makes a file and keeps its text unsaved leaves an empty one, which is nothing to lose."""
+    """Return True if the file has content. An editor that creates a file and keeps its text unsaved leaves an empty
+    one, which is safe to replace."""
     return path.exists() and not (path.is_file() and path.stat().st_size == 0)
 
 
 def _marked_hashes(operator: Path) -> tuple[str, str]:
-    """Hashes of the kernel and the operator as they were written; empty when no operator is there."""
+    """Return the hashes of the kernel and the operator at the time of writing; empty when no operator is there."""
     if not _holds_something(operator):
         return "", ""
     text = _read(operator)
@@ -161,7 +160,7 @@ def _hash(text: str) -> str:
 
 
 def _replace_all(directory: Path, texts: Mapping[Path, str]) -> None:
-    """Write every text beside its file first, and put them in place only when all are on the disk."""
+    """Write every text to a temporary file first, and move them into place only when all are on the disk."""
     before = {path: path.read_bytes() if path.exists() else None for path in texts}
     temporary: dict[Path, str] = {}
     try:

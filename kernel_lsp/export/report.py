@@ -1,8 +1,8 @@
-"""What a run found, as one offline HTML page: `kernel-lsp report RUN --html`, and the run panel of an editor.
+"""Render a run's results as one offline HTML page: `kernel-lsp report RUN --html`, and the run panel of an editor.
 
-The page holds its data as JSON, its style and its script, and nothing of it is loaded from anywhere: its content
-security policy names the hashes of its own two parts and forbids everything else. The data stands in it twice: a small
-summary before the script, which is all that the first paint needs, and the whole report after it.
+The page embeds its data as JSON, its style and its script, and loads nothing else: its content security policy names
+the hashes of its own two parts and forbids everything else. The data is embedded twice: a small summary before the
+script, which is all that the first paint needs, and the whole report after it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kernel_lsp.core.verdict import BuildFailed, Correct, Verdict
 
 PARTS = Path(__file__).parent / "report_page"
 SCRIPTS = ("words.js", "parts.js", "chart.js", "lineage.js", "code.js", "page.js")
-"""In this order, each using the ones before it."""
+"""Scripts of the page in load order: each uses earlier ones."""
 
 
 class ReportCandidate(Noun):
@@ -41,7 +41,8 @@ class ReportCandidate(Noun):
 
 
 class ReportFile(Noun):
-    """A file that the run would write. `path` is absolute; `before` is what is there now, empty when nothing is."""
+    """A file that the run would write. `path` is absolute; `before` is its current content, empty when there is
+    none."""
 
     path: str
     text: str
@@ -49,7 +50,7 @@ class ReportFile(Noun):
 
 
 class RunReport(Noun):
-    """Everything a page says of a run. `events` are those that no verdict repeats."""
+    """Content of the page. `events` are those that no verdict repeats."""
 
     schema_version: int = SCHEMA_VERSION
     run_id: str
@@ -70,18 +71,18 @@ class RunReport(Noun):
     comparisons: dict[str, Comparison] = {}
     library_steps: tuple[str, ...] = ()
     floor_us: float | None = None
-    """What moving the inputs and outputs once, or the arithmetic, takes at best on `target_gpu`; None where no GPU or
-    task is known."""
+    """Roofline bound on `target_gpu` in us: the time to move inputs and outputs once, or of the arithmetic. None where
+    no GPU or task is known."""
     elapsed_s: float = 0.0
     cost_usd: float = 0.0
-    """Of the models' calls whose price is known."""
+    """Cost of the model calls whose price is known, in US dollars."""
     n_model_calls: int = 0
     events: tuple[Event, ...] = ()
     files: tuple[ReportFile, ...] = ()
 
 
 def render_report(report: RunReport) -> str:
-    """The page as one text."""
+    """Render the page as one text."""
     style, script = _part("page.css"), "\n".join(_part(name) for name in SCRIPTS)
     policy = f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri 'none'"
     pieces = {
@@ -93,9 +94,6 @@ def render_report(report: RunReport) -> str:
         "{{data}}": _embedded(report.model_dump_json()),
     }
     return _filled(_part("page.html"), pieces)
-
-
-# --- below
 
 
 _SUMMARIZED_NUMBER: Any = {"time_us", "kind"}
@@ -110,8 +108,8 @@ _LEFT_OUT = {"text", "verdicts", "schedule"}
 
 
 def _summary(report: RunReport) -> dict[str, Any]:
-    """The JSON of what the page shows first: of each candidate what its row says, and one verdict's reference times.
-    Its size does not depend on texts, cases or findings, which come with the whole report."""
+    """Return the JSON of the first paint: the row of each candidate, and one verdict's reference times. Its size does
+    not depend on texts, cases or findings, which come with the whole report."""
     summary = report.model_dump(mode="json", exclude={"candidates", "events", "files"})
     summary["candidates"] = [
         candidate.model_dump(mode="json", exclude=_LEFT_OUT)
@@ -123,7 +121,7 @@ def _summary(report: RunReport) -> dict[str, Any]:
 
 
 def _summarized(verdict: Verdict) -> dict[str, Any]:
-    """The outcome keeps what is said of it in a line: a number of cases, and the first finding of a failed build."""
+    """Return the outcome's one-line part: a number of cases, and the first finding of a failed build."""
     summary = verdict.model_dump(mode="json", include=_SUMMARIZED_VERDICT)
     outcome = summary["outcome"]
     if isinstance(verdict.outcome, Correct):
@@ -134,7 +132,7 @@ def _summarized(verdict: Verdict) -> dict[str, Any]:
 
 
 def _reference_times(report: RunReport) -> dict[str, Any]:
-    """Of the first verdict that has any: those of a run that has not ended are nowhere else."""
+    """Return the times of the first verdict that has any. An unfinished run has them nowhere else."""
     verdicts = (verdict for candidate in report.candidates for verdict in candidate.verdicts if verdict.times)
     first = next(verdicts, None)
     return first.model_dump(mode="json", include={"times"})["times"] if first is not None else {}
@@ -150,12 +148,13 @@ def _hash(text: str) -> str:
 
 
 def _embedded(json_text: str) -> str:
-    """JSON that cannot end the element it stands in, nor open a comment: ``<`` occurs in strings alone."""
+    """Return JSON that can neither close its element nor open a comment: ``<`` is escaped, and occurs in strings
+    alone."""
     return json_text.replace("<", "\\u003c")
 
 
 def _filled(template: str, pieces: dict[str, str]) -> str:
-    """Each mark is replaced once, in order, so that a mark inside of a piece stays what it is."""
+    """Replace each mark once, in order, so that marks inside inserted text stay unchanged."""
     parts: Sequence[str] = [template]
     for mark, text in pieces.items():
         before, _, after = parts[-1].partition(mark)

@@ -1,1 +1,1 @@
-"""Rule-based proposals: a captured graph becomes few fused kernels with a launch plan, and a schedule space."""
+"""Propose kernels by rules: a captured graph becomes few fused kernels with a launch plan, and a schedule space."""

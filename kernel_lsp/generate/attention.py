@@ -1,7 +1,7 @@
-"""Find attention in a graph: a softmax of products of queries and keys, times values.
+"""Detect attention in a graph: a softmax of products of queries and keys, times values.
 
-The definitions say what is computed, not which operator was called, so `scaled_dot_product_attention`, its
-decompositions and attention written by hand look alike here.
+Definitions state the computation, not the operator called, so `scaled_dot_product_attention`, its decompositions and
+handwritten attention are equivalent here.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ PRODUCT = "product"
 """Name of the product of a query and a key in the score."""
 MINUS_INFINITY = float("-inf")
 MAX_HEAD = 128
-"""Maximum size of a head: 16 queries of a warp and their sums are in registers."""
+"""Maximum size of a head: a warp keeps 16 queries and their sums in registers."""
 HEAD_MULTIPLE = 16
 OPERANDS = (DType.F32, DType.F16, DType.BF16)
 
 
 def find_attention(tensor: Tensor) -> Attention | None:
-    """Return the attention that a sum of products is; None when it is another."""
+    """Return the attention that a contraction computes; None when it is no attention."""
     definition = tensor.definition
     if not isinstance(definition, Reduction) or definition.contraction is None or len(definition.reduced) != 1:
         return None
@@ -35,7 +35,7 @@ def find_attention(tensor: Tensor) -> Attention | None:
 
 
 def last_key_of(score: Scalar, m: Variable, key: Variable) -> Index | None:
-    """Return c where every score of a key beyond ``m + c`` is minus infinity, as causal masks make it."""
+    """Return c where every score of a key beyond ``m + c`` is minus infinity, as with causal masks."""
     for condition in _conditions(score):
         if not isinstance(condition, Operation) or condition.name not in ("le", "ge", "lt", "gt"):
             continue
@@ -43,17 +43,17 @@ def last_key_of(score: Scalar, m: Variable, key: Variable) -> Index | None:
         if left is None or right is None:
             continue
         beyond = left - right if condition.name in ("le", "lt") else right - left
-        beyond = beyond + 1 if condition.name in ("lt", "gt") else beyond  # beyond <= 0 for what is seen
+        beyond = beyond + 1 if condition.name in ("lt", "gt") else beyond  # beyond <= 0 for visible keys
         if coefficient(beyond, key) == as_index(1) and coefficient(beyond, m) == as_index(-1):
             return as_index(key) - as_index(m) - beyond
     return None
 
 
-# --- below: the softmax
+# --- the softmax
 
 
 def _find_softmax(weights: Scalar, key: Variable) -> tuple[Scalar, bool] | None:
-    """Return the scores, over `key`, of which the weights are the softmax, and whether none are zeros."""
+    """Return the scores, over `key`, whose softmax the weights are, and True if fully masked rows give zeros."""
     for peak in _reductions(weights, "max"):
         score = _body_at(peak, key)
         exponential = op("exp", op("sub", score, peak))
@@ -70,7 +70,7 @@ def _find_softmax(weights: Scalar, key: Variable) -> tuple[Scalar, bool] | None:
 
 
 def _is_safe(weights: Scalar, score: Scalar, peak: Access, plain: set[Scalar], key: Variable) -> bool:
-    """Whether the weights are the softmax, but zeros where all scores are minus infinity."""
+    """Return True if the weights are a softmax of the scores, or zeros where all scores of a row are minus infinity."""
     if not isinstance(weights, Operation) or weights.name != "select":
         return False
     condition, zeros, rest = weights.operands
@@ -96,14 +96,14 @@ def _reductions(scalar: Scalar, kind: str) -> list[Access]:
 
 
 def _body_at(access: Access, key: Variable) -> Scalar:
-    """Return what the reduction combines at the row that is read, over `key`."""
+    """Return the combined body of the reduction at the row that is read, over `key`."""
     definition = access.tensor.definition
     assert isinstance(definition, Reduction)
     replacements = dict(zip(definition.variables, access.index, strict=True))
     return _inlined(definition.body.substitute({**replacements, definition.reduced[0]: as_index(key)}))
 
 
-# --- below: the products
+# --- the products
 
 
 def _attention(definition: Reduction, score: Scalar, is_safe: bool) -> Attention | None:
@@ -163,7 +163,7 @@ def _unscaled(factor: Scalar) -> tuple[Scalar, float]:
 
 
 def _peeled(factor: Scalar) -> tuple[Scalar | None, float]:
-    """Return what a view, a widening conversion or a constant scale is made of; None for anything else."""
+    """Return the operand of a view, a widening conversion or a constant scale; None for anything else."""
     if isinstance(factor, Access) and factor.mask is None and isinstance(factor.tensor.definition, Pointwise):
         definition = factor.tensor.definition
         body = definition.body.substitute(dict(zip(definition.variables, factor.index, strict=True)))
@@ -191,14 +191,14 @@ def _are_operands(*factors: Scalar) -> bool:
 
 
 def _fits(attention: Attention) -> bool:
-    """Whether one row axis and one column axis have sizes that the fragments have."""
+    """Check that there is one row axis and one column axis, each of a size that the MMA fragments support."""
     if len(attention.row_axes) != 1 or len(attention.column_axes) != 1:
         return False
     sizes = (attention.head.extent.constant, attention.variables[attention.column_axes[0]].extent.constant)
     return all(size is not None and size % HEAD_MULTIPLE == 0 and 0 < size <= MAX_HEAD for size in sizes)
 
 
-# --- below: conditions and inlining
+# --- conditions and inlining
 
 
 def _chosen(score: Scalar) -> Scalar:
@@ -249,7 +249,7 @@ def _without_casts(scalar: Scalar) -> Scalar:
 
 
 def _inlined(scalar: Scalar) -> Scalar:
-    """Return the scalar with every pointwise definition written out."""
+    """Return the scalar with every pointwise definition inlined."""
     done: dict[bytes, Scalar] = {}
 
     def inline(access: Access) -> Scalar:

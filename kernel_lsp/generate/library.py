@@ -1,4 +1,4 @@
-"""Which vendor library call, through ATen, computes a sum of products, and what it needs in memory."""
+"""Plan the vendor library call, through ATen, for a sum of products, and the memory layout that it needs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from kernel_lsp.generate.lowering.builder import positions
 
 @dataclass(frozen=True)
 class LibraryPlan:
-    """The call's result as a tensor of its own, and what the contraction is in terms of it."""
+    """The call's result as a tensor of its own, and the contraction expressed by it."""
 
     result: Tensor
     view: Pointwise
 
 
 def library_plan(tensor: Tensor, definition: Reduction) -> LibraryPlan | None:
-    """How a library computes `tensor`; None when no function does."""
+    """Return the library plan that computes `tensor`; None when no function does."""
     contraction = definition.contraction
     if contraction is None or contraction.library is None:
         return None
@@ -36,11 +36,11 @@ def library_plan(tensor: Tensor, definition: Reduction) -> LibraryPlan | None:
     return LibraryPlan(result, Pointwise(definition.variables, cast(body, tensor.dtype)))
 
 
-# --- below: matrix products of views, without copies where ATen can take the viewed tensors
+# --- matrix products of views, without copies where ATen accepts the viewed tensors
 
 
 def _direct(call: LibraryCall) -> LibraryCall:
-    """The same product of the tensors that the operands are views of, when a function takes those."""
+    """Return the same product of the tensors that the operands are views of, when a function accepts those."""
     if call.function not in ("aten::mm", "aten::bmm"):
         return call
     left, right = call.arguments
@@ -63,20 +63,20 @@ def _direct(call: LibraryCall) -> LibraryCall:
 
 
 def _same_batch(left: Tensor, right: Tensor, left_view: Tensor, right_view: Tensor) -> bool:
-    """Whether both are stacks of the same matrices that their views are."""
+    """Return True if both tensors are batches of the same matrices as their views."""
     is_left = len(left.shape) > 2 and left.shape[-2:] == left_view.shape[-2:]
     is_right = len(right.shape) == len(left.shape) and right.shape[-2:] == right_view.shape[-2:]
     return is_left and is_right and left.shape[:-2] == right.shape[:-2]
 
 
 def _same_memory(tensor: Tensor) -> Tensor | None:
-    """The tensor that lies in memory exactly as `tensor` would: itself, or what it reshapes."""
+    """Return the tensor with the same memory layout as `tensor`: itself, or the tensor that it reshapes."""
     base, flat, own = _viewed(tensor)
     return base if flat == own else None
 
 
 def _transposed_memory(matrix: Tensor) -> Tensor | None:
-    """The (N, K) tensor that a (K, N) matrix is the transpose of."""
+    """Return the (N, K) tensor whose transpose a (K, N) matrix is."""
     base, _, _ = _viewed(matrix)
     if len(base.shape) != 2 or base.shape != tuple(reversed(matrix.shape)) or base is matrix:
         return None
@@ -85,14 +85,14 @@ def _transposed_memory(matrix: Tensor) -> Tensor | None:
 
 
 def _viewed(tensor: Tensor) -> tuple[Tensor, Index, Index]:
-    """What a chain of views looks at, the flat position there, and the flat position in the view."""
+    """Return the base of a chain of views, the flat position in the base, and the flat position in the view."""
     variables, index = _view_body(tensor)
     base = _base(tensor)
     return base, ravel(index, base.shape), ravel(variables, tensor.shape)
 
 
 def _view_body(tensor: Tensor) -> tuple[tuple[Index, ...], tuple[Index, ...]]:
-    """The view's own index, and the index of the base that it reads there."""
+    """Return the view's own index, and the index of the base that it reads there."""
     definition = tensor.definition
     if not isinstance(definition, Pointwise):
         index = tuple(as_index(0) for _ in tensor.shape)
@@ -120,5 +120,5 @@ def _is_view(tensor: Tensor) -> bool:
 
 
 def n_products(definition: Reduction, shape: Sequence[Index]) -> Index:
-    """Multiplications of a contraction."""
+    """Return the number of multiplications of a contraction."""
     return product(shape) * product(variable.extent for variable in definition.reduced)

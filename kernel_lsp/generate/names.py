@@ -1,4 +1,4 @@
-"""Identifiers for C++ and for launch plans, after the names in the user's code."""
+"""Derive identifiers for C++ and for launch plans from the names in the user's code."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ cbrt erfc fmod hypot trunc rint prefetch prefetch_all maximum minimum relu sigmo
 packs Pack isnan isinf isfinite signbit fabs norm rnorm
 """
 RESERVED = frozenset(_WORDS.split())
-"""Words of C++, of CUDA, of launch plans, and functions every CUDA file sees: a name like one would not compile or
-would hide it."""
+"""Reserved words of C++, CUDA and launch plans, and functions visible in every CUDA file: such a name would not
+compile, or would shadow them."""
 
 
 class NamePool:
@@ -27,7 +27,7 @@ class NamePool:
         self._taken = set(taken or ())
 
     def take(self, wanted: str) -> str:
-        """`wanted`, made an identifier, with a number when it is taken."""
+        """Return `wanted` as a unique identifier, with a number if it is taken."""
         base = identifier(wanted)
         name, n_tries = base, 2
         while name in self._taken:
@@ -36,17 +36,17 @@ class NamePool:
         return name
 
     def take_exactly(self, name: str) -> str:
-        """A name that must not change."""
+        """Reserve a name that must not change."""
         self._taken.add(name)
         return name
 
     def child(self) -> NamePool:
-        """A pool that knows these names; what it takes is not taken here."""
+        """Return a nested pool. It avoids these names; its own names do not affect this pool."""
         return NamePool(self._taken)
 
 
 def identifier(text: str) -> str:
-    """The text as a C++ identifier: the last part of a dotted name, without reserved words."""
+    """Return the text as a C++ identifier: the last part of a dotted name, never a reserved word."""
     name = re.sub(r"\W", "_", text.rsplit(".", 1)[-1], flags=re.ASCII)
     name = re.sub(r"__+", "_", name).strip("_") or "value"
     if name[0].isdigit():

@@ -33,7 +33,7 @@ from kernel_lsp.generate.structure import StructurePlan, plan_structure
 from kernel_lsp.generate.templates import GroupRenderer, RenderedGroup
 
 MAX_INT_ELEMENTS = 1 << 30
-"""Tensors up to this size are indexed with int: twice as many elements still cannot overflow it."""
+"""Maximum elements of a tensor with int indices; twice as many still do not overflow."""
 
 MAX_SOURCE_LINES = 12
 MAX_SOURCE_CHARACTERS = 110
@@ -41,7 +41,7 @@ MAX_SOURCE_CHARACTERS = 110
 
 @dataclass(frozen=True)
 class RenderedOperation:
-    """An operation of the plan with its kernels. `is_valid`: every template could do what the schedule said."""
+    """An operation of the plan with its kernels. `is_valid` is True if every template could follow the schedule."""
 
     plan: Operation
     kernels: tuple[RenderedKernel, ...]
@@ -51,7 +51,7 @@ class RenderedOperation:
 
 @dataclass
 class OperationBuilder:
-    """Builds the operations of one file, so that no two kernels share a name."""
+    """Builds the operations of one file with unique kernel names."""
 
     task: Task
     choices: Choices
@@ -82,7 +82,7 @@ class _OperationRenderer:
         self.index_type = self._index_type()
 
     def _fused(self, plan: StructurePlan) -> FusedGraph:
-        """Schedules that agree on the structure share the fused graph."""
+        """Return the fused graph. Schedules with the same structure share one."""
         key = (self.name, plan.key)
         if key not in self.builder.fused:
             sizes = self.lowered.sizes.copy()
@@ -111,7 +111,7 @@ class _OperationRenderer:
         return RenderedOperation(plan, kernels, self._summary(kernels), all(group.is_valid for group in groups))
 
     def _summary(self, kernels: Sequence[RenderedKernel]) -> tuple[str, ...]:
-        """What it computes, in the user's own lines, and how many launches that takes."""
+        """Summarize the computation in the user's own lines, and count its launches."""
         task = self.builder.task
         is_backward = self.name != task.name
         graph = task.backward if is_backward and task.backward is not None else task.forward
@@ -129,7 +129,8 @@ class _OperationRenderer:
         return tuple(argument for argument in self.builder.task.arguments if isinstance(argument, TaskScalar))
 
     def _tensor_names(self) -> dict[Tensor, str]:
-        """The plan's name of every tensor in memory: arguments and results by theirs, scratch after the user's code."""
+        """Return the plan's name of every tensor in memory: arguments and results by their own, scratch after the
+        user's code."""
         taken = {symbol.name for symbol in self.builder.task.symbols} | {scalar.name for scalar in self.scalars}
         pool = NamePool(taken)
         names: dict[Tensor, str] = {}
@@ -151,7 +152,7 @@ class _OperationRenderer:
     # --- kernels
 
     def _rendered_groups(self) -> list[RenderedGroup]:
-        """In launch order; groups that share a launch are one."""
+        """Render groups in launch order. Groups that share a launch become one."""
         groups = self.fused.groups
         planner = LaunchPlanner(self.name, groups, self.builder.choices, self._captured, self.builder.n_multiprocessors)
         mode = planner.mode()
@@ -172,7 +173,7 @@ class _OperationRenderer:
         rendered: Sequence[RenderedGroup],
         shared: Sequence[tuple[frozenset[int], RenderedKernel]],
     ) -> list[RenderedGroup]:
-        """Stage by stage: groups of their own first, then those that share a launch."""
+        """Order launches stage by stage: groups with a launch of their own first, then shared launches."""
         owners = {position: kernel for positions, kernel in shared for position in positions}
         found: list[RenderedGroup] = []
         placed: set[str] = set()
@@ -198,13 +199,13 @@ class _OperationRenderer:
         return renderer.render(group, self._group_name(group))
 
     def _new_kernel(self, wanted: str, local_names: Sequence[str] = ()) -> KernelWriter:
-        """`local_names` are those that the template itself uses; sizes keep their own names too."""
+        """Start a kernel. `local_names` are those that the template itself uses; sizes keep their own names too."""
         name = self.builder.kernel_names.take(f"{wanted}_kernel" if wanted in HELPERS else wanted)
         reserved = {*local_names, *(symbol.name for symbol in self.builder.task.symbols)}
         return KernelWriter(name, self.names, self.fused.hints, frozenset(reserved), self.index_type)  # type: ignore[arg-type]
 
     def _group_name(self, group: Group) -> str:
-        """The operation's name, with what the group makes where there are several groups."""
+        """Return the operation's name, with the group's result appended where there are several groups."""
         if len(self.fused.groups) == 1:
             return self.name
         tensor = _main_tensor(group)
@@ -249,20 +250,20 @@ class _OperationRenderer:
         return (*(self._parameter(tensor, self.names[tensor]) for tensor in stored), *own)
 
     def _scalar_conditions(self) -> list[Expression]:
-        """The capture fixed the numbers: other values are the reference's business."""
+        """Return the conditions that numbers equal their captured values. Other values take the reference."""
         if self.name != self.builder.task.name:
             return []
         return [Binary("==", Name(scalar.name), Constant(scalar.value)) for scalar in self.scalars]
 
     def _size_conditions(self) -> list[Expression]:
-        """What int indices need: no tensor of symbolic size beyond `MAX_INT_ELEMENTS`."""
+        """Return the conditions for int indices: tensors of symbolic size have at most `MAX_INT_ELEMENTS` elements."""
         if self.index_type != "int":
             return []
         return bounds_of([tensor.n_elements for tensor in self.names])
 
 
 def bounds_of(sizes: Sequence[Index]) -> list[Expression]:
-    """``size <= 2^30`` for every size that no other one in the list is a multiple of."""
+    """Return ``size <= 2^30`` for every size that no other size in the list is a multiple of."""
     symbolic = list({size.digest: size for size in sizes if size.constant is None}.values())
     kept = [
         size

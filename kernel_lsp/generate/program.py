@@ -23,7 +23,8 @@ from kernel_lsp.generate.schedule.tensor_core_knobs import HOPPER
 from kernel_lsp.plan.printer import print_plan
 
 MAX_KNOB_ROUNDS = 4
-"""Choosing a structure may bring new kernels with new knobs, e.g. the second half of a split reduction."""
+"""Maximum rounds of knob collection. A choice of structure may add kernels with knobs, e.g. the second half of a split
+reduction."""
 
 
 def plan_program(task: Task, *, gpu: object | None = None) -> Program:
@@ -37,11 +38,11 @@ def plan_program(task: Task, *, gpu: object | None = None) -> Program:
         forward = _lowered(task, task.forward)
         backward = _lowered(task, task.backward) if task.backward is not None else None
         program = Program(task, forward, backward, n_multiprocessors, capability=_capability(gpu))
-        program.render({})  # what cannot be rendered is found here, not in the search
+        program.render({})  # reports a failure to render before the search
     except KernelLspError:
         raise
     except Exception as problem:
-        # A rule that trips over a graph nobody tried must cost the user a proposal, not the run.
+        # A rule that fails on an untested graph costs the user a proposal, not the run.
         raise TargetError(
             f"the generator cannot do this graph: {type(problem).__name__}: {problem}",
             file=task.source_file,
@@ -56,7 +57,7 @@ DEFAULT_MULTIPROCESSORS = 132
 
 @dataclass(frozen=True)
 class Realized:
-    """One schedule as text. `schedule` and `knobs` hold just what the text depends on."""
+    """One schedule as text. `schedule` and `knobs` hold only the choices that the text depends on."""
 
     schedule: dict[str, Choice]
     knobs: tuple[Knob, ...]
@@ -77,7 +78,7 @@ class Program:
 
     @cached_property
     def knobs(self) -> tuple[Knob, ...]:
-        """Every choice, those of kernels that only another structure has included."""
+        """Return every knob, including those of kernels that only another structure has."""
         found: dict[str, Knob] = {}
         explored: set[tuple[tuple[str, Choice], ...]] = set()
         pending: list[dict[str, Choice]] = [{}]
@@ -95,25 +96,26 @@ class Program:
         return tuple(found.values())
 
     def default_schedule(self) -> dict[str, Choice]:
-        """Every knob at its default."""
+        """Return the schedule with every knob at its default."""
         return {knob.name: knob.default for knob in self.knobs}
 
     def is_valid(self, schedule: Mapping[str, Choice]) -> bool:
-        """Whether every choice is one of its knob's values and the templates can do the combination."""
+        """Return True if every choice is a value of its knob and the templates support the combination."""
         by_name = {knob.name: knob for knob in self.knobs}
         if any(name not in by_name or value not in by_name[name].values for name, value in schedule.items()):
             return False
         return all(operation.is_valid for operation in self._operations(Choices(schedule)))
 
     def render(self, schedule: Mapping[str, Choice]) -> str:
-        """The `.cu` text. A knob that is missing is at its default; an impossible combination falls back to what is
-        possible, which `is_valid` tells beforehand."""
+        """Return the `.cu` text. A missing knob has its default. An unsupported combination falls back to a supported
+        one; `is_valid` detects it beforehand."""
         operations = self._operations(Choices(schedule))
         plan = LaunchPlan(tuple(operation.plan for operation in operations), task=self.task.target)
         return _file_text(plan, operations)
 
     def realize(self, schedule: Mapping[str, Choice]) -> Realized:
-        """The text of a schedule with the knobs that it depends on: one build tells everything a search needs."""
+        """Return the text of a schedule with the knobs that it depends on: one build returns everything a search
+        needs."""
         choices = Choices(schedule)
         operations = self._operations(choices)
         plan = LaunchPlan(tuple(operation.plan for operation in operations), task=self.task.target)
@@ -124,7 +126,7 @@ class Program:
         return Realized(chosen, tuple(choices.knobs.values()), _file_text(plan, operations), is_valid)
 
     def describe(self) -> str:
-        """One line on what was fused."""
+        """Describe the fusion in one line."""
         parts = []
         for operation, graph in zip(
             self._operations(Choices({})), (self.task.forward, self.task.backward), strict=False
@@ -153,11 +155,11 @@ class Program:
 
 
 def is_structural(knob: Knob) -> bool:
-    """Whether a knob decides which kernels there are."""
+    """Return True if the knob decides which kernels exist."""
     return knob.name.rsplit(".", 1)[-1] in ("split", "contraction", "inlined", "launches", "place", "attention")
 
 
-# --- below: lowering and the text of the file
+# --- lowering and the text of the file
 
 
 def _capability(gpu: object | None) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Decisions that change which kernels there are: splitting long reductions, and how contractions are done."""
+"""Structural decisions, which change the set of kernels: splitting long reductions, and methods of contractions."""
 
 from __future__ import annotations
 
@@ -27,36 +27,36 @@ from kernel_lsp.generate.schedule.knobs import Choices
 from kernel_lsp.generate.schedule.tensor_core_knobs import AMPERE
 
 MIN_SPLIT_COLUMNS = 8192
-"""A row shorter than this is one block's work: a second launch would cost more than it wins."""
+"""Minimum columns of a row to split it over blocks; for shorter rows a second launch would cost more than it saves."""
 MIN_SPLIT_LENGTH = 2048
 MAX_SPLIT = 512
 MAX_DIRECT_TERMS = 64
-"""A sum of at most so many products is done by one thread: staging its factors would cost as much."""
+"""Maximum products of a sum that one thread computes: staging its factors would cost as much."""
 MAX_ROW_OUTPUTS = 1 << 15
-"""Sums of products with at most so many results are done by a warp each: tiles would not fill the GPU."""
+"""Maximum results of a contraction with a warp per result: tiles would not fill the GPU."""
 TENSOR_CORES_FROM_PRODUCTS = 1 << 26
-"""Products from which tensor cores are the default where the library is not, and tiles on CUDA cores would be."""
+"""Minimum products for tensor cores by default, where the alternative is tiles on CUDA cores and not the library."""
 MIN_FRAGMENT = 16
-"""Rows, columns and terms below which most of a fragment of the tensor cores would be empty."""
+"""Minimum rows, columns and terms for tensor cores; with fewer, most of a fragment would be empty."""
 MIN_SPLIT_TERMS = 32
 MAX_SPLIT_PRODUCTS = 1 << 26
-"""Products up to which threads and clusters share the products of a tile: 64 Mi take 132 multiprocessors 2.3 us, so
-what counts is how soon all of them have work."""
+"""Maximum products of a contraction whose products threads and clusters share: 64 Mi take 132 multiprocessors 2.3 us,
+so the time until all of them have work dominates."""
 LIBRARY_FROM_PRODUCTS = 1 << 30
 LIBRARY_FROM_PRODUCTS_TENSOR_CORE = 1 << 27
-"""Products from which a vendor library is the default. In f32 our tensor cores are faster than it, since it keeps to
-CUDA cores; in f16 and bf16 it uses more of their rate than `mma.sync` does."""
+"""Minimum products for a vendor library by default. In f32 our tensor cores are faster than it, since it keeps to CUDA
+cores; in f16 and bf16 it uses more of their rate than `mma.sync` does."""
 MIN_SUMMED_COLUMNS = 64
-"""Columns from which a warp's threads have some each."""
+"""Minimum columns so that every thread of a warp has some."""
 MAX_REPEATED_TERMS = 4096
-"""Terms of a reduction to one value that every block may find for itself: 16 KB, a few loads per thread."""
+"""Maximum terms of a reduction to one value that every block may compute for itself: 16 KB, a few loads per thread."""
 SPLITTABLE = ("sum", "prod", "max", "min", "any", "all")
 
 
 @dataclass(frozen=True)
 class Structure:
     """The tensors of an operation with definitions that override their own. Those in `inlined` get no kernel; every
-    block finds those in `everywhere` for itself."""
+    block computes those in `everywhere` for itself."""
 
     tensors: tuple[Tensor, ...]
     definitions: Mapping[Tensor, Definition]
@@ -66,8 +66,8 @@ class Structure:
 
 @dataclass(frozen=True)
 class StructurePlan:
-    """What was decided: how each contraction is done, and into how many parts each reduction is split,
-    and which reductions are loops of the threads that read them."""
+    """Structural decisions: the method of each contraction, the number of parts of each reduction, and the reductions
+    that the reading threads compute in loops of their own."""
 
     contractions: tuple[tuple[Tensor, str], ...]
     splits: tuple[tuple[Tensor, int], ...]
@@ -77,7 +77,7 @@ class StructurePlan:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Equal for plans that agree."""
+        """Return a key that is equal for plans that agree."""
         return (
             tuple((tensor.digest, way) for tensor, way in self.contractions),
             tuple((tensor.digest, split) for tensor, split in self.splits),
@@ -87,7 +87,7 @@ class StructurePlan:
         )
 
     def structure(self, lowered: LoweredGraph, sizes: Sizes) -> Structure:
-        """The definitions that the decisions make."""
+        """Apply the decisions to the definitions."""
         rewriter = _Rewriter(sizes)
         for tensor, way in self.contractions:
             rewriter.compute_contraction(tensor, way)
@@ -129,7 +129,7 @@ def plan_structure(
     )
 
 
-# --- below: one decision at a time
+# --- single decisions
 
 
 @dataclass
@@ -151,7 +151,8 @@ class _Planner:
     attention_names: NamePool = field(default_factory=NamePool)
 
     def plan_attention(self, tensor: Tensor, outputs: Sequence[Tensor]) -> None:
-        """`online`: one kernel with no scores in memory; the default where nothing else needs the scores."""
+        """Choose `online`, one kernel with no scores in memory, or separate kernels. `online` is the default where
+        nothing else needs the scores."""
         found = find_attention(tensor)
         if found is None:
             return
@@ -173,7 +174,8 @@ class _Planner:
         self._plan_split(tensor, definition, name)
 
     def _plan_place(self, tensor: Tensor, definition: Reduction, name: str) -> None:
-        """Whether every block that needs a small reduction to one value finds it for itself, which saves a launch."""
+        """Decide between a kernel of its own and a recomputation by every block, which saves a launch, for a small
+        reduction to one value."""
         n_terms = self._size(product(variable.extent for variable in definition.reduced))
         is_single = all(size.constant == 1 for size in tensor.shape)
         if not is_single or definition.kind not in SPLITTABLE or not 0 < n_terms <= MAX_REPEATED_TERMS:
@@ -184,9 +186,9 @@ class _Planner:
             self.everywhere.append(tensor)
 
     def _plan_contraction(self, tensor: Tensor, definition: Reduction, name: str) -> str:
-        """`direct`: one thread per result; `rows`: a warp or block per result; `tiled`: through shared memory;
-        `split_warps`: as tiled, and the threads of a block share the products of a tile; `tensor_cores`: the same with
-        `mma.sync`."""
+        """Choose the method of a contraction. `direct`: one thread per result; `rows`: a warp or block per result;
+        `tiled`: through shared memory; `split_warps`: as tiled, and the threads of a block share the products of a
+        tile; `tensor_cores`: the same with `mma.sync`."""
         options = self._contraction_options(tensor, definition)
         default = self._default_contraction(tensor, definition)
         chosen = str(self.choices.pick(f"{name}.contraction", options, default, "how it is computed"))
@@ -226,12 +228,12 @@ class _Planner:
         return "tensor_cores" if fills_fragments and count >= TENSOR_CORES_FROM_PRODUCTS else "tiled"
 
     def _operand(self, tensor: Tensor, definition: Reduction) -> DType | None:
-        """Return the element type of a contraction on this GPU's tensor cores; None where they cannot do it."""
+        """Return the element type of a contraction on this GPU's tensor cores; None where they do not support it."""
         assert definition.contraction is not None
         return operand_type(tensor, definition.contraction) if self.has_tensor_cores else None
 
     def _plan_split(self, tensor: Tensor, definition: Reduction, name: str) -> None:
-        """Long rows of which there are few are split over blocks, whose results are combined by a second kernel."""
+        """Split few long rows over blocks; a second kernel combines their results."""
         if definition.kind not in SPLITTABLE:
             return
         beside_rows = self._parts_beside_rows(definition)
@@ -248,20 +250,22 @@ class _Planner:
             self.splits.append((tensor, split))
 
     def _is_shared(self, tensor: Tensor, definition: Reduction) -> bool:
-        """Return whether blocks share the rows of one kernel: what reads the row again belongs to the same launch."""
+        """Return True if blocks share the rows of one kernel: consumers that read the row again belong to the same
+        launch."""
         if definition.kind not in SHAREABLE_KINDS or pattern_of(definition)[-1:][0][0] != "r":
             return False
         n_elements = self._size(product(variable.extent for variable in definition.domain))
         return any(self._n_walked(reader) == n_elements for reader in self._readers(tensor))
 
     def _is_inlined(self, tensor: Tensor, definition: Reduction, name: str) -> bool:
-        """Return whether each thread that reads the reduction computes it, by a loop."""
+        """Return True if each thread that reads the reduction computes it, by a loop."""
         if not self._can_inline(tensor, definition):
             return False
         return bool(self.choices.pick_int(f"{name}.inlined", (0, 1), 0, "a loop of each thread that reads it"))
 
     def _can_inline(self, tensor: Tensor, definition: Reduction) -> bool:
-        """Return whether a short reduction is read once per row, by a reduction over the rows: one launch does both."""
+        """Return True if a short reduction is read once per row, by a reduction over the rows: one launch computes
+        both."""
         n_terms = self._size(product(variable.extent for variable in definition.reduced))
         if tensor in self.outputs or definition.kind not in SHAREABLE_KINDS or not 0 < n_terms <= MAX_DIRECT_TERMS:
             return False
@@ -273,7 +277,7 @@ class _Planner:
         return n_rows > 1 and ends and max(walked) <= n_rows
 
     def _is_row_of(self, reader: Tensor, definition: Reduction) -> bool:
-        """Return whether it is a reduction over the same rows, that is inlined in its turn."""
+        """Return True for a reduction over the same rows that is itself inlined."""
         other = reader.definition
         return (
             isinstance(other, Reduction)
@@ -283,7 +287,7 @@ class _Planner:
         )
 
     def _readers(self, tensor: Tensor) -> list[Tensor]:
-        """Return the live tensors that need it, in the order of definition."""
+        """Return the live tensors that depend on it, in the order of definition."""
         found = {tensor}
         for other in self.live:
             if {access.tensor for access in accesses(*scalars_of(other.definition))} & found:
@@ -291,15 +295,15 @@ class _Planner:
         return [reader for reader in self.live if reader in found and reader is not tensor]
 
     def _n_walked(self, tensor: Tensor) -> int:
-        """Return over how many elements a kernel of the tensor walks."""
+        """Return the number of elements that a kernel of the tensor loops over."""
         definition = tensor.definition
         if isinstance(definition, Reduction):
             return self._size(product(variable.extent for variable in definition.domain))
         return self._size(tensor.n_elements)
 
     def _parts_beside_rows(self, definition: Reduction) -> int:
-        """The parts of a sum over rows that other reductions walk along: as many as blocks that fill the GPU, and keep
-        several rows each; 0 where no other reduction walks those rows."""
+        """Return the number of parts of a sum over rows that other reductions loop over: as many as blocks that fill
+        the GPU with several rows each; 0 where no other reduction loops over those rows."""
         pattern = pattern_of(definition)
         if definition.kind != "sum" or [kind for kind, _ in pattern] != ["r", "o"]:
             return 0
@@ -353,7 +357,7 @@ class _Rewriter:
             self.definitions[tensor] = replace(definition, contraction=replace(definition.contraction, way=way))
 
     def compute_by_loop(self, tensor: Tensor) -> None:
-        """Let every thread that reads the reduction compute it."""
+        """Inline the reduction: every thread that reads it computes it."""
         definition = tensor.definition
         assert isinstance(definition, Reduction)
         loop = Loop(definition.kind, definition.reduced, tensor.dtype, definition.body)
@@ -374,7 +378,7 @@ class _Rewriter:
         if (length * split) != columns:
             inside = compare("lt", index_value(flat), index_value(columns))
             neutral = identity_of(definition.kind, body.dtype)
-            # What all columns share is there whether or not this one is: left alone it can be read once per row.
+            # Reads that all columns share are in bounds for every column. Without a mask they are read once per row.
             body = select(inside, masked(inside, body, varying=frozenset((part, within))), neutral)
         domain, variables = _split_domain(definition, part, within)
         partial = Tensor(
@@ -403,7 +407,7 @@ class _Rewriter:
 
 
 def _is_matrix(factor: Scalar) -> bool:
-    """Whether a factor is an element of a tensor at a variable per dim, so that runs of it are vector loads."""
+    """Return True if a factor is a tensor indexed by one variable per dim, so that runs of it are vector loads."""
     if not isinstance(factor, Access) or factor.mask is not None:
         return False
     return all(
@@ -420,7 +424,7 @@ def _library_from(dtype: DType) -> int:
 def _split_domain(
     definition: Reduction, part: Variable, within: Variable
 ) -> tuple[tuple[Variable, ...], tuple[Variable, ...]]:
-    """The order in memory of the split reduction, and its outer variables. The parts take the place of the columns."""
+    """Return the memory order of the split reduction, and its outer variables. The parts replace the columns."""
     kept: list[Variable] = [variable for variable in definition.domain if variable not in definition.reduced]
     place = len(kept)
     sized = [variable for variable in definition.domain if variable.extent.constant != 1]
@@ -434,7 +438,7 @@ def _split_domain(
 
 
 def _power_of_two(value: int) -> int:
-    """The largest one up to `value`, within bounds."""
+    """Return the largest power of two up to `value`, within bounds."""
     result = 1
     while result * 2 <= min(value, MAX_SPLIT):
         result *= 2

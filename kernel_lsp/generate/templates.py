@@ -1,4 +1,4 @@
-"""Which template renders a group, with which knobs and defaults."""
+"""Select the template of each group, with its knobs and defaults."""
 
 from __future__ import annotations
 
@@ -82,12 +82,12 @@ SHARED_TILES = {
     512: TileSchedule(64, 32, 16, 2, 2),
     1024: TileSchedule(64, 64, 16, 2, 2),
 }
-"""Tiles of a contraction that shares a launch, by the size of its blocks."""
+"""Tiles of a contraction that shares a launch, by its block size."""
 
 
 @dataclass(frozen=True)
 class RenderedGroup:
-    """The kernels of a group, and the steps that go before them."""
+    """The kernels of a group, and the steps that precede them."""
 
     kernels: tuple[RenderedKernel, ...]
     fills: tuple[Fill, ...] = ()
@@ -97,8 +97,8 @@ class RenderedGroup:
 
 @dataclass(frozen=True)
 class GroupRenderer:
-    """Renders groups of one operation. `captured` evaluates a size as it was captured; `threads` is the size of every
-    block where groups share a launch."""
+    """Renders groups of one operation. `captured` evaluates a size at the capture; `threads` is the size of every block
+    where groups share a launch."""
 
     choices: Choices
     captured: Callable[[Index], int]
@@ -186,7 +186,7 @@ class GroupRenderer:
         return RenderedGroup((renderer.render(comment),), is_valid=is_valid)
 
     def _written(self, group: ContractionGroup) -> str:
-        """What becomes of the sums."""
+        """Describe the results that the kernel writes, for its comment."""
         names = [self.tensor_names[store.tensor] for store in group.stores]
         is_plain = len(group.stores) == 1 and isinstance(group.stores[0].scalar, Access)
         return "them" if is_plain else f"{' and '.join(names)} from them"
@@ -243,7 +243,7 @@ class GroupRenderer:
     def _scan_variants(
         self, main: RenderedKernel, group: ScanGroup, schedule: ScanSchedule, name: str
     ) -> tuple[RenderedKernel, RenderedKernel]:
-        """Packs where the rows divide by them, single elements for all other sizes."""
+        """Return a kernel with packs where they divide the rows, and one with single elements for all other sizes."""
         divides_evenly = main.conditions[0]
         single = single_element_schedule(group, schedule, self.captured)
         other = self.new_kernel(f"{name}_any_size", scan.LOCAL_NAMES)
@@ -309,13 +309,14 @@ class GroupRenderer:
         return RenderedGroup((render_elementwise(kernel, group, schedule, comment),))
 
     def _boxes(self, group: ElementwiseGroup) -> list[tuple[int, ...]]:
-        """Boxes of elements that a thread may do where each takes a loop; none for plain elementwise work."""
+        """Return the candidate boxes of elements per thread where each takes a loop; none for plain elementwise
+        work."""
         has_loop = any(isinstance(node, Loop) for node in nodes(*(store.scalar for store in group.stores)))
         shapes = {store.tensor.shape for store in group.stores}
         return boxes_of(group) if has_loop and len(shapes) == 1 else []
 
     def _boxed(self, group: ElementwiseGroup, name: str, boxes: Sequence[tuple[int, ...]]) -> RenderedGroup | None:
-        """A box per thread; None where the schedule wants an element per thread."""
+        """Render a box per thread; None where the schedule wants an element per thread."""
         single = (1,) * len(group.shape)
         default = default_box(group, self.captured(group.position.extent), self.n_multiprocessors) or single
         by_name = {"x".join(map(str, box)): box for box in (single, *boxes)}
@@ -331,7 +332,7 @@ class GroupRenderer:
         return RenderedGroup((render_boxes(kernel, group, box, threads, comment),))
 
     def _default_unroll(self, group: ElementwiseGroup, vector: int) -> int:
-        """Without packs, several independent loads per thread are what keeps the memory busy."""
+        """Return the default unroll. Without packs, several independent loads per thread keep the memory busy."""
         has_loop = any(isinstance(node, Loop) for node in nodes(*(store.scalar for store in group.stores)))
         is_large = self.captured(group.position.extent) >= 4 * self.n_multiprocessors * 2048
         if vector > 1:
@@ -339,7 +340,7 @@ class GroupRenderer:
         return 4 if is_large and not has_loop else 1
 
     def _can_pack(self, group: ElementwiseGroup, width: int) -> bool:
-        """Whether packs fit the captured sizes, and something is a plain run of memory."""
+        """Return True if packs divide the captured size and fit a vector access."""
         scalars = [store.scalar for store in group.stores]
         if any(isinstance(node, Loop) for node in nodes(*scalars)):
             return False

@@ -1,9 +1,9 @@
-"""The search with models: proposals that overlap, each seeing what is settled when its turn comes.
+"""Search with models: proposals overlap, and each knows a fixed set of earlier results.
 
 Proposal number n knows the results of the proposals up to n - W, no more and no less, where W is a generation's size.
-So W proposals are asked for, compiled, judged and measured beside each other, a slow model never keeps the device
-waiting for one reply, and still every prompt is a function of replies and verdicts alone: the same replies give the
-same run, whoever was faster, and a killed run goes on as if it had not been killed.
+So W proposals are requested, compiled, checked and timed concurrently, and a slow model never keeps the device waiting
+for one reply. Every prompt is still a function of replies and verdicts alone: the same replies give the same run,
+independent of their timing, and a killed run resumes as if it had not been killed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ UNPROFILED = ("translate", "agent")
 
 @dataclass(frozen=True)
 class ModelSearchSettings:
-    """How long to search, and what is known of the task. `floor_bytes` and `floor_us` are what nothing can beat."""
+    """Budget of a search, and facts about the task. `floor_bytes` and `floor_us` are lower bounds of any kernel."""
 
     n_generations: int
     n_proposals: int
@@ -98,7 +98,7 @@ class ModelSearch:
 
     @property
     def spending(self) -> Spending:
-        """Of the whole run, before a resume too."""
+        """Return the spending of the whole run, including the time before a resume."""
         return self._shop.conversation.spending
 
     # --- below: the proposals in their order
@@ -133,7 +133,8 @@ class ModelSearch:
             await self._outcomes()
 
     async def _outcomes(self) -> list[Outcome]:
-        """Of all proposals. Raises RepliesAwaited when some wait for a person, and no other is left."""
+        """Return the outcomes of all proposals. Raises RepliesAwaited when only proposals that wait for a person are
+        left."""
         await self._done(self._tasks)
         n_awaited = sum(map(_is_awaited, self._tasks))
         if n_awaited:
@@ -159,7 +160,7 @@ class ModelSearch:
         return [task.result() for task in self._tasks[: self._n_known(slot)]]
 
     async def _draw(self, slot: int) -> Draw:
-        """What proposal `slot` is: a function of its number and of what it knows."""
+        """Draw the plan of proposal `slot`, a function of the slot's number and of the outcomes that it knows."""
         settings, choices = self._settings, self._settings.choices
         known = self._known(slot)
         members = [*self._seeds, *(outcome.member for outcome in known if outcome.member is not None)]
@@ -184,7 +185,7 @@ class ModelSearch:
         )
 
     async def _profile(self, plan: Plan, best: Sequence[Member]) -> ProfileDigest:
-        """Of the parent where it is the best so far: profiles cost seconds, so only they are made."""
+        """Profile the parent where it is the best so far. Profiles cost seconds, so no others are made."""
         if plan.operator in UNPROFILED or plan.parent is None or plan.parent is not best[0]:
             return ProfileDigest()
         return await self._shop.profiler.digest(plan.parent.candidate)
@@ -284,12 +285,12 @@ class ModelSearch:
 
 
 def _is_awaited(task: asyncio.Task[Outcome]) -> bool:
-    """Whether a proposal stopped because a person has not replied yet."""
+    """Return True if a proposal stopped because a person has not replied yet."""
     return task.done() and not task.cancelled() and isinstance(task.exception(), RepliesAwaited)
 
 
 def _failures(known: Sequence[Outcome]) -> tuple[int, str]:
-    """How many of the last proposals in a row got no reply, and why the last one did not."""
+    """Count the most recent consecutive proposals without a reply, and return the reason of the last failure."""
     n_failed = 0
     for outcome in reversed(known):
         if outcome.record.end != "failed":

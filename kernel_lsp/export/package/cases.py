@@ -1,4 +1,4 @@
-"""What the tests of a package run on: small shapes inside the contract, found from the launch plan alone."""
+"""Find the test cases of a package: small shapes inside the contract, from the launch plan alone."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ MAX_CASES = 4
 
 
 def small_cases(task: Task, operation: Operation) -> list[Shapes]:
-    """Shapes of the task's tensors inside the contract of its forward; those of the task's configurations when no
-    small ones are. Empty when the contract holds for none."""
+    """Return shapes of the task's tensors inside the contract of its forward; those of the task's configurations when
+    no small ones are. Empty when the contract excludes all of them."""
     found: list[Shapes] = []
     for pattern in PATTERNS.values():
         drawn = (_sizes(task, operation, pattern, alignment) for alignment in ALIGNMENTS)
@@ -31,16 +31,16 @@ def small_cases(task: Task, operation: Operation) -> list[Shapes]:
 
 
 def empty_cases(task: Task, operation: Operation) -> list[Shapes]:
-    """Shapes in which one dim after the other has the size 0. Whether PyTorch takes them it will say itself."""
+    """Return shapes with one empty dim each. PyTorch itself decides if it accepts them."""
     sizes = _sizes(task, operation, next(iter(PATTERNS.values())), 1)
     return [shapes for dim in sizes if (shapes := _shapes(task, operation, {**sizes, dim: 0}))]
 
 
-# --- below: drawing sizes
+# --- drawing sizes
 
 
 def _sizes(task: Task, operation: Operation, pattern: Sequence[int], alignment: int) -> dict[str, int]:
-    """The pattern's sizes, rounded up, for the dims in order."""
+    """Return the pattern's sizes, rounded up, for the dims in order."""
     tensors = [p for p in operation.parameters if isinstance(p, TensorParameter)]
     scalars = _scalars(task, operation)
     dims = dict.fromkeys(d.id for t in tensors for d in t.dims if isinstance(d, Name) and d.id not in scalars)
@@ -48,7 +48,7 @@ def _sizes(task: Task, operation: Operation, pattern: Sequence[int], alignment: 
 
 
 def _shapes(task: Task, operation: Operation, sizes: Mapping[str, int]) -> Shapes:
-    """Of every tensor at these sizes; empty when a dim is no function of them."""
+    """Return the shape of every tensor at these sizes; empty when the sizes do not determine some dim."""
     tensors = [p for p in operation.parameters if isinstance(p, TensorParameter)]
     values = {**_scalars(task, operation), **sizes}
     declared = {argument.name: argument.type.shape for argument in task.tensors}
@@ -67,7 +67,7 @@ def _with_unread_tensors(
     tensors: Sequence[TensorParameter],
     values: Mapping[str, Number],
 ) -> Shapes:
-    """A task may have tensors that its kernels do not read: they need shapes, too."""
+    """Add shapes of tensors that the task has and its kernels do not read."""
     by_symbol = dict(values)
     for tensor in tensors:
         by_symbol.update(zip(declared[tensor.name], shapes[tensor.name], strict=False))

@@ -19,7 +19,7 @@ from kernel_lsp.export.python.operation_text import OperationText
 from kernel_lsp.export.python.operator_text import OperatorText
 
 _SYMBOLIC = {**ARGUMENT_TYPES, "int": "c10::SymInt"}
-"""Under tracing a size may be a symbol."""
+"""C++ types of arguments under tracing, where a size may be symbolic."""
 _FROM_IVALUE = {"float": "toDouble", "int": "toSymInt", "bool": "toBool"}
 WITHOUT_KERNELS = "this package was built without its CUDA kernels"
 
@@ -34,11 +34,8 @@ class CppTexts:
 
 
 def cpp_texts(operator: OperatorText) -> CppTexts:
-    """The C++ of an operator, whose namespace is that of its package.
-
-    Raises PlanError for what cannot be compiled ahead of time: overloaded kernels, and templates over dims that no
-    configuration gives a value.
-    """
+    """Return the C++ of an operator, whose namespace is that of its package. Raises PlanError for code that cannot be
+    compiled ahead of time: overloaded kernels, and templates over dims that no configuration fixes."""
     table = KernelTable()
     operations = [_operation(operator, text, table) for text in operator.operations]
     body = _Operator(operator, operations).lines()
@@ -50,7 +47,7 @@ def cpp_texts(operator: OperatorText) -> CppTexts:
     )
 
 
-# --- below: the operator
+# --- the operator
 
 
 def _operation(operator: OperatorText, text: OperationText, table: KernelTable) -> CppOperation:
@@ -141,7 +138,7 @@ class _Operator:
     def _call_function(
         self, name: str, called: str, operation: CppOperation, declared_first: str, passed_first: str
     ) -> list[str]:
-        """``call_<called>(...)``: through the dispatcher, as anybody else would call the operator."""
+        """Print ``call_<called>(...)``, which calls the operator through the dispatcher."""
         types = [declared_first.split(" ")[0].removesuffix(",")] if declared_first else []
         types += [_SYMBOLIC[argument.annotation] for argument in operation.text.arguments]
         declared = ", ".join(f"{_SYMBOLIC[a.annotation]} {cpp_identifier(a.name)}" for a in operation.text.arguments)
@@ -164,7 +161,7 @@ class _Operator:
         yield self._autograd_function()
 
     def _gradients_call(self) -> list[str]:
-        """Gradients by PyTorch, for those that no kernel makes and for derivatives of gradients."""
+        """Print gradients by PyTorch, for those that no kernel computes and for higher-order derivatives."""
         name, operation = self._operator.name, self._forward
         types = ["at::IntArrayRef", "at::TensorList", *(_SYMBOLIC[a.annotation] for a in self._arguments)]
         declared = ", ".join(f"{_SYMBOLIC[a.annotation]} {cpp_identifier(a.name)}" for a in self._arguments)
@@ -234,7 +231,8 @@ class _Operator:
         ]
 
     def _backward_by_kernels(self, gradients: Sequence[str]) -> list[str]:
-        """The kernels' own gradients, unless a second derivative or a gradient that they do not make is wanted."""
+        """Print the kernels' own gradients. PyTorch computes second derivatives, and gradients that the kernels do
+        not."""
         backward = self._operations[1]
         missing = self._operator.arguments_without_gradient()
         asks = " && ".join(["!at::GradMode::is_enabled()", *(f"!needed[{index}]" for index in missing)])

@@ -1,4 +1,4 @@
-"""Names that C++, or the code of a package, has another use for."""
+"""Avoid names that are reserved in C++ or used by a package's own code."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ _LOCAL = re.compile(r"(launch|kernel|grid|block|value|shape|ready|taken|number)_
 
 
 def cpp_identifier(name: str) -> str:
-    """`name`, with an underscore behind it when C++ or the code around it has another use for it."""
+    """Return `name` with an underscore appended when C++ or the surrounding code uses it."""
     return f"{name}_" if name in _RESERVED or _LOCAL.fullmatch(name) else name

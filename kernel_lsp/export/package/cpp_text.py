@@ -1,4 +1,4 @@
-"""C++ text: expressions of a launch plan over the types of `plan_arithmetic.h`, with the values that Python gives."""
+"""Print C++ expressions of a launch plan over the types of `plan_arithmetic.h`, with the same values as in Python."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Literal
 from kernel_lsp.core.expression import COMPARISONS, Binary, Call, Constant, Expression, Name, Number, Unary
 
 CppType = Literal["integer", "real", "bool"]
-"""Of an expression: `plan::Integer`, double, bool."""
+"""C++ type of an expression: `plan::Integer`, double or bool."""
 _INFIX = {"+": 5, "-": 5, "*": 6}
 _FUNCTIONS = {"//": "plan::floor_div", "%": "plan::floor_mod", "/": "plan::divide"}
 _CALLS = {"ceil_div": "plan::ceil_div", "min": "plan::smaller", "max": "plan::larger"}
@@ -25,7 +25,7 @@ _OR, _AND, _NOT = 1, 2, 7
 
 @dataclass(frozen=True)
 class CppNames:
-    """What each name of a plan is called in C++, and its type there."""
+    """C++ name and type of each name of a plan."""
 
     spelled: Mapping[str, str]
     types: Mapping[str, CppType]
@@ -40,12 +40,12 @@ class CppExpression:
     precedence: int = _TIGHTEST
 
     def inside(self, outer: int) -> str:
-        """The text as an operand of an operator that binds as tightly as `outer`."""
+        """Return the text as an operand of an operator that binds as tightly as `outer`."""
         return f"({self.text})" if self.precedence < outer else self.text
 
 
 def cpp_expression(expression: Expression, names: CppNames) -> CppExpression:
-    """The expression as C++. Integer arithmetic throws `plan::Unfit` where 64 bits do not hold the result."""
+    """Return the expression as C++. Integer arithmetic throws `plan::Unfit` where 64 bits do not hold the result."""
     match expression:
         case Constant(value):
             return _constant(value)
@@ -66,29 +66,29 @@ def cpp_expression(expression: Expression, names: CppNames) -> CppExpression:
 
 
 def cpp_integer(expression: Expression, names: CppNames) -> str:
-    """The expression as a `plan::Integer`: sizes of grids, blocks and tensors."""
+    """Return the expression as a `plan::Integer`: sizes of grids, blocks and tensors."""
     found = _number(cpp_expression(expression, names))
     return found.text if found.type == "integer" else f"plan::Integer(plan::as<int64_t>({found.text}))"
 
 
 def cpp_condition(expression: Expression, names: CppNames) -> str:
-    """The expression as a bool."""
+    """Return the expression as a bool."""
     return _truth(cpp_expression(expression, names)).text
 
 
 def cpp_value(expression: Expression, names: CppNames, cpp_type: str) -> str:
-    """The expression as a C++ number type holds it. Throws `plan::Unfit` where it does not fit."""
+    """Return the expression converted to a C++ number type. Throws `plan::Unfit` where the value does not fit."""
     return f"plan::as<{cpp_type}>({_number(cpp_expression(expression, names)).text})"
 
 
 def cpp_string(text: str) -> str:
-    """A C++ string literal."""
+    """Return a C++ string literal."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("?", "\\?")
     return f'"{escaped}"'
 
 
 def cpp_double(value: float) -> str:
-    """A C++ literal of the same double."""
+    """Return a C++ literal of the same double."""
     if math.isnan(value):
         return "std::numeric_limits<double>::quiet_NaN()"
     if math.isinf(value):
@@ -97,22 +97,22 @@ def cpp_double(value: float) -> str:
 
 
 def cpp_lines(lines: Iterable[str]) -> list[str]:
-    """The lines, those too long broken at commas outside of strings, and no two empty ones in a row."""
+    """Return the lines wrapped at commas outside of strings, without consecutive empty lines."""
     broken = [part for line in lines for part in _broken(line)]
     return [line for line, before in zip(broken, ["", *broken], strict=False) if line or before]
 
 
 def cpp_function(head: str, body: Iterable[str]) -> list[str]:
-    """The lines of a function, or of a block with a head."""
+    """Return the lines of a function, or of a block with a head."""
     return [f"{head} {{", *(INDENT + line if line else "" for line in body), "}"]
 
 
 def cpp_scope(head: str, body: Iterable[str]) -> list[str]:
-    """The lines of a block whose head is part of another line."""
+    """Return the lines of a block whose head is part of another line."""
     return [f"{head}{{", *(INDENT + line for line in body), "}"]
 
 
-# --- below: the printer
+# --- the printer
 
 
 def _broken(line: str) -> Iterator[str]:
@@ -136,7 +136,7 @@ def _constant(value: Number) -> CppExpression:
 
 
 def _number(found: CppExpression) -> CppExpression:
-    """A truth value as the integer that Python takes it for."""
+    """Return a truth value as an integer, like Python."""
     return CppExpression(f"plan::integer({found.text})", "integer") if found.type == "bool" else found
 
 
@@ -153,14 +153,14 @@ def _truth(found: CppExpression) -> CppExpression:
 
 
 def _alike(found: list[CppExpression]) -> list[CppExpression]:
-    """Numbers of one type: doubles where one is."""
+    """Convert numbers to one type: double if any of them is one."""
     numbers = [_number(each) for each in found]
     return numbers if all(n.type == "integer" for n in numbers) else [_real(number) for number in numbers]
 
 
 def _logical(operator: str, left: CppExpression, right: CppExpression) -> CppExpression:
     precedence, sign = (_AND, "&&") if operator == "and" else (_OR, "||")
-    # GCC warns about `a || b && c`, so that every mixture has its parentheses.
+    # Parenthesize every mixture: GCC warns about `a || b && c`.
     operands = [_truth(each) for each in (left, right)]
     texts = [f"({o.text})" if o.precedence in (_AND, _OR) and o.precedence != precedence else o.text for o in operands]
     return CppExpression(f"{texts[0]} {sign} {texts[1]}", "bool", precedence)
@@ -177,7 +177,7 @@ def _arithmetic(operator: str, left: CppExpression, right: CppExpression) -> Cpp
 
 
 def _call(function: str, arguments: list[CppExpression]) -> CppExpression:
-    """Functions of two; `min` and `max` of more are nested."""
+    """Print a call of a function of two arguments. `min` and `max` of more are nested."""
     numbers = _alike(arguments)
     text = numbers[0].text
     for number in numbers[1:]:

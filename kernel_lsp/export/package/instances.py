@@ -1,4 +1,5 @@
-"""Which kernels a package must hold: a template whose arguments are dims is compiled for the task's configurations."""
+"""List the kernels that a package must hold. A template whose arguments are dims is compiled for each configuration of
+the task."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ GRADIENT_PREFIX = "grad_"
 
 @dataclass(frozen=True)
 class KernelInstance:
-    """A kernel with all its template arguments, and the values for which a launch means it; none for always."""
+    """A kernel with all its template arguments, and the values for which a launch selects it; no values select it
+    always."""
 
     name: str
     conditions: tuple[tuple[Expression, Number], ...] = ()
@@ -27,7 +29,7 @@ class KernelInstance:
 def instances_of(
     launch: Launch, signature: KernelSignature, values: Sequence[Mapping[str, Number]]
 ) -> tuple[KernelInstance, ...]:
-    """The kernels that the launch needs: one, or one for each distinct set of template arguments in `values`."""
+    """Return the kernels that the launch needs: one, or one for each distinct set of template arguments in `values`."""
     dependent = [a for a in launch.template_arguments if isinstance(a, Expression) and free_names(a)]
     if not dependent:
         return (KernelInstance(_named(launch, signature, {})),)
@@ -54,12 +56,12 @@ def configured_values(
             scalars = _scalars(task, operation)
             wanted = {p.name: shapes[p.name] for p in operation.parameters if isinstance(p, TensorParameter)}
             found.append({**bind(operation, wanted, scalars, signatures).dims, **scalars})
-        except (PlanError, KeyError):  # outside the contract, or a tensor that this configuration does not have
+        except (PlanError, KeyError):  # outside the contract, or without one of the tensors
             continue
     return found
 
 
-# --- below: shapes of one configuration
+# --- shapes of one configuration
 
 
 def _named(launch: Launch, signature: KernelSignature, values: Mapping[str, Number]) -> str:
@@ -70,7 +72,7 @@ def _named(launch: Launch, signature: KernelSignature, values: Mapping[str, Numb
 def _shapes(
     task: Task, plan: LaunchPlan, configuration: Configuration, signatures: Sequence[KernelSignature]
 ) -> dict[str, tuple[int, ...]]:
-    """The shape of every tensor of the task, and of the gradients of its results."""
+    """Return the shape of every tensor of the task, and of the gradients of its results."""
     forward = plan.forward
     wanted = {p.name: configuration.shapes[p.name] for p in forward.parameters if isinstance(p, TensorParameter)}
     bound = bind(forward, wanted, _scalars(task, forward), signatures)

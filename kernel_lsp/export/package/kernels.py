@@ -1,4 +1,4 @@
-"""The table of a package's kernels: their addresses and names, by their places."""
+"""Table of a package's kernels: their addresses and names, by index."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ extern const char* const names[{count}];
 
 @dataclass
 class KernelTable:
-    """The kernels of all launches, each once, by their name expressions."""
+    """The kernels of all launches by name expression, without duplicates."""
 
     names: list[str] = field(default_factory=list)
 
     def index(self, name: str) -> int:
-        """The kernel's place, made when it has none yet."""
+        """Return the kernel's index in the table. Adds the kernel if it is missing."""
         if name not in self.names:
             self.names.append(name)
         return self.names.index(name)
 
 
 def kernels_header(table: KernelTable) -> str:
-    """``kernels.h``."""
+    """Print ``kernels.h``."""
     return _KERNELS_HEADER.format(count=max(len(table.names), 1))
 
 
 def kernels_source(name: str, table: KernelTable) -> str:
-    """``kernels.cu``, which takes in the kernel file of that name."""
+    """Print ``kernels.cu``, which includes the kernel file of that name."""
     addresses = ",\n".join(f"    reinterpret_cast<const void*>(&{each})" for each in table.names) or "    nullptr"
     spelled = ",\n".join(f"    {cpp_string(each)}" for each in table.names) or '    ""'
     return (
@@ -52,7 +52,7 @@ def kernels_source(name: str, table: KernelTable) -> str:
 
 
 def refuse_overloads(operator: OperatorText, table: KernelTable) -> None:
-    """Raises PlanError: the address of an overloaded kernel would be ambiguous."""
+    """Raise PlanError for an overloaded kernel, whose address would be ambiguous."""
     declared = [signature.name for signature in operator.forward.signatures]
     for name in table.names:
         plain = name.partition("<")[0].removeprefix("::")

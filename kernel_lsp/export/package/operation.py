@@ -52,7 +52,7 @@ AT_TYPES = {
     DType.BOOL: "at::kBool",
 }
 ATTRIBUTES = ("max_shared", "cluster", "cooperative")
-"""In the order of `support::Attributes`."""
+"""Launch attributes in the order of `support::Attributes`."""
 ARGUMENT_TYPES = {"Tensor": "const Tensor&", "float": "double", "int": "int64_t", "bool": "bool"}
 _PLAN_TYPES: dict[str, CppType] = {"float": "real", "int": "integer", "bool": "bool"}
 _FIXED_WIDTH = {
@@ -68,14 +68,14 @@ _FIXED_WIDTH = {
 
 
 def cpp_type_of_results(n_results: int) -> str:
-    """What an operator of so many results returns."""
+    """Return the C++ return type of an operator with this number of results."""
     return "Tensor" if n_results == 1 else f"std::tuple<{', '.join(['Tensor'] * n_results)}>"
 
 
 @dataclass(frozen=True)
 class CppOperation:
-    """Prints the functions of `text.operation`. `values` are the dims and scalars of each configuration, which say what
-    kernels there must be where a template argument is a dim. `kernel_index` gives a kernel's place in the table."""
+    """Prints the functions of `text.operation`. `values` are the dims and scalars of each configuration, which
+    determine the kernels where a template argument is a dim. `kernel_index` returns a kernel's index in the table."""
 
     text: OperationText
     values: Sequence[dict[str, Number]]
@@ -91,23 +91,24 @@ class CppOperation:
 
     @property
     def parameters(self) -> str:
-        """As a declaration has them."""
+        """Return the parameters as written in a declaration."""
         return ", ".join(f"{ARGUMENT_TYPES[a.annotation]} {cpp_identifier(a.name)}" for a in self.text.arguments)
 
     @property
     def passed(self) -> str:
-        """As a call has them."""
+        """Return the arguments as written in a call."""
         return ", ".join(cpp_identifier(argument.name) for argument in self.text.arguments)
 
     @property
     def library_headers(self) -> list[str]:
-        """The headers of ATen that the library steps need."""
+        """Return the headers of ATen that the library steps need."""
         return [f"ATen/ops/{function.removeprefix('aten::')}.h" for function in self.text.library_functions]
 
     # the contract
 
     def outside_function(self) -> list[str]:
-        """``const char* <name>_outside(...)``: why the kernels cannot take these inputs, null when they can."""
+        """Print ``const char* <name>_outside(...)``, which returns the reason why the kernels cannot take these inputs,
+        or null."""
         body = [
             _refused(_differs(argument, value), f"{argument.name} is not {python_number(value)}")
             for argument, value in self._fixed
@@ -142,8 +143,8 @@ class CppOperation:
     # the call
 
     def kernels_function(self) -> list[str]:
-        """``<name>_by_kernels(...)``: binds every launch, then takes the steps. Throws `plan::Unfit` before the first
-        step where something cannot be launched, and afterwards nothing but what CUDA raises."""
+        """Print ``<name>_by_kernels(...)``, which binds every launch, then runs the steps. Throws `plan::Unfit` before
+        the first step where something cannot be launched, and only CUDA's errors afterwards."""
         first = self._tensor(self.text.inputs[0].name)
         body = [f"const c10::cuda::CUDAGuard guard({first}.device());", *self._dims()]
         for number, step in enumerate(self.text.operation.steps, start=1):
@@ -165,7 +166,7 @@ class CppOperation:
         return cpp_function(f"{self.returns} {self.name}_by_kernels({self.parameters})", body)
 
     def _bound(self, number: int, step: Fill | Launch | LibraryStep) -> list[str]:
-        """What can be refused of a step, evaluated before anything is done."""
+        """Evaluate the values of a step that can be refused, before any step runs."""
         match step:
             case Fill():
                 return self._bound_fill(number, step)
@@ -201,7 +202,7 @@ class CppOperation:
         return [*comment, *declared, *cpp_scope(f"if ({cpp_condition(launch.condition, self._names)}) ", made)]
 
     def _chosen_kernel(self, number: int, launch: Launch, instances: Sequence[KernelInstance]) -> list[str]:
-        """Which entry of the kernel table to launch."""
+        """Select the entry of the kernel table to launch."""
         if not instances:
             raise PlanError(
                 f"the template arguments of '{launch.kernel}' depend on the shapes, and no configuration of the task "
@@ -223,7 +224,7 @@ class CppOperation:
         return [*lines, f"if (kernel_{number} < 0) throw plan::Unfit{{{reason}}};"]
 
     def _numbers(self, launch: Launch) -> Iterable[tuple[int, Expression, str]]:
-        """Position, expression and C++ type of the arguments that are numbers."""
+        """Return position, expression and C++ type of the arguments that are numbers."""
         for position, (argument, type_) in enumerate(
             zip(launch.arguments, self.text.number_types(launch), strict=True)
         ):
@@ -288,7 +289,7 @@ class CppOperation:
         return [(argument, argument.fixed) for argument in self.text.arguments if argument.fixed is not None]
 
     def _tensor(self, name: str) -> str:
-        """An argument goes by the operator's name for it."""
+        """Return the tensor's C++ name. An argument has the operator's name for it."""
         return cpp_identifier(self.text.rename(name) if name in self._inputs else name)
 
     @cached_property
@@ -304,7 +305,7 @@ class CppOperation:
         return CppNames(spelled, types)
 
     def _dims(self) -> list[str]:
-        """Every dim by name, those that are not used too."""
+        """Return every dim by name, including unused ones."""
         return [
             f"[[maybe_unused]] const Integer {cpp_identifier(dim)} = {self._tensor(tensor)}.size({position});"
             for dim, (tensor, position) in self.text.homes().items()
@@ -324,14 +325,14 @@ class CppOperation:
         return f"Tensor {self._tensor(tensor.name)} = support::allocate({arguments});"
 
     def _made_by_library(self, allocated: Sequence[TensorParameter]) -> list[str]:
-        """Tensors that a library step makes, and that are therefore not allocated."""
+        """Return the tensors that library steps allocate; the operation does not."""
         kept = {tensor.name for tensor in allocated}
         steps = (step for step in self.text.operation.steps if isinstance(step, LibraryStep))
         made = dict.fromkeys(result for step in steps for result in step.results)
         return [name for name in made if name not in kept]
 
 
-# --- below: text of parts
+# --- text of parts
 
 
 def _refused(condition: str, reason: str) -> str:

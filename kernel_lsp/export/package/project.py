@@ -32,7 +32,7 @@ SOURCES = Path(__file__).parents[1] / "package_source"
 COPIED = ("plan_arithmetic.h", "operator_support.h")
 PROVENANCE_FILE = "provenance.json"
 MARKER_FILE = ".kernel-lsp-package"
-"""Holds the hash of every file that was written: a folder without it is not ours to write over."""
+"""File with the hash of every written file. A folder without it is never overwritten."""
 OLDEST_TORCH = "2.6"
 LICENCE = (
     "The kernels and the captured PyTorch code come from your code and from whoever proposed the kernels (see "
@@ -43,7 +43,7 @@ _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]*")
 
 
 class Provenance(Noun):
-    """Where a package is from. `kernel_sha256` and `task_sha256` are of the kernel's text and of the task as JSON."""
+    """Provenance of a package. `kernel_sha256` hashes the kernel's text, `task_sha256` the task as JSON."""
 
     task: str
     task_sha256: str
@@ -61,7 +61,7 @@ class Provenance(Noun):
 
 @dataclass(frozen=True)
 class PackageParts:
-    """What a package is made of. `name` is what users import; `provenance.verified` stands in its docstring."""
+    """Inputs of a package. `name` is the import name; the package's docstring contains `provenance.verified`."""
 
     task: Task
     cu_text: str
@@ -71,7 +71,7 @@ class PackageParts:
 
 
 def default_package_name(task: Task) -> str:
-    """What the package is called when nobody says: ``rms_norm_cuda``."""
+    """Return the package name used when none is given: ``rms_norm_cuda``."""
     return f"{task.name}_cuda"
 
 
@@ -86,7 +86,8 @@ def write_package(parts: PackageParts, directory: Path) -> tuple[Path, ...]:
 
 
 def package_texts(parts: PackageParts) -> dict[str, str]:
-    """What each file of the project holds, by its path in it. Raises TargetError and PlanError as `write_package`."""
+    """Return the text of each file of the project, by its path in it. Raises TargetError and PlanError as
+    `write_package`."""
     _check(parts)
     name, verified = parts.task.name, parts.provenance.verified
     operator = OperatorText(
@@ -113,11 +114,11 @@ def package_texts(parts: PackageParts) -> dict[str, str]:
 
 
 def sha256_of(text: str) -> str:
-    """As the provenance gives it."""
+    """Return the hash in the form that the provenance uses."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-# --- below: checks and words
+# --- checks and words
 
 _PYPROJECT = """\
 [build-system]
@@ -167,7 +168,7 @@ def _check(parts: PackageParts) -> None:
 
 
 def _words(parts: PackageParts, operator: OperatorText) -> dict[str, str]:
-    """What stands for each ``@WORD@`` of the sources."""
+    """Return the replacement of each ``@WORD@`` of the sources."""
     task = parts.task
     return {
         "OLDEST_TORCH": OLDEST_TORCH,
@@ -220,7 +221,7 @@ def _gradients_text(operator: OperatorText) -> str:
 
 
 def _figures(provenance: Provenance) -> list[str]:
-    """One line per comparison, each with its kind, GPU and date."""
+    """Print one line per comparison, each with its kind, GPU and date."""
     return [
         f"- {name}: {each.ours.time_us:.3g} us against {each.baseline_name} {each.baseline.time_us:.3g} us "
         f"({each.ours.kind} on {each.ours.gpu}, {each.ours.date})"

@@ -1,5 +1,5 @@
-"""The Python of a package: loads the compiled operator, and is what PyTorch asks where no kernel runs: shapes without
-data, the fallback, gradients of gradients."""
+"""Print the Python of a package. It loads the compiled operator, and implements what runs without kernels: shape
+inference, the fallback, higher-order gradients."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def package_module(operator: OperatorText) -> str:
         *section(_registration(operator)),
         "calls = OPERATOR.calls",
     ]
-    # The library is loaded after all functions are defined, and before the operator's object needs it.
+    # The operator's object needs the library, and the library needs all functions: load it between them.
     head = [*imports("\n".join(body)), "", f"from . import _kernel_runtime as {RUNTIME}"]
     return "\n".join([*operator.docstring(ORIGIN), "", *head, "", operator.public_names(), *body, ""])
 
 
-# --- below: parts of the file
+# --- parts of the file
 
 _PROVENANCE = [
     "",
@@ -48,7 +48,7 @@ def _public_function(operator: OperatorText) -> list[str]:
 
 
 def _by_pytorch(operator: OperatorText, text: OperationText) -> list[str]:
-    """Print what the C++ calls where the kernels do not run."""
+    """Print the functions that the C++ calls where the kernels do not run."""
     declared = [argument.declaration for argument in text.arguments]
     direction = "backward" if operator.backward is text else "forward"
     return [
@@ -93,7 +93,7 @@ def _load() -> None:
 
 
 def _operator(operator: OperatorText) -> list[str]:
-    """Print the object that the functions above and the C++ ask."""
+    """Print the operator's object, which the functions above and the C++ call."""
     lines = [
         f"{string_literal(operator.name)},",
         "__name__,",

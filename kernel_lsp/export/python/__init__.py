@@ -1,1 +1,1 @@
-"""The PyTorch operator that users keep, as text: contract, launches, autograd, fallback."""
+"""Export the PyTorch operator as Python text: contract, launches, autograd, fallback."""

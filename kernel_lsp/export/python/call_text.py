@@ -1,4 +1,4 @@
-"""The steps of an operation as a Python function: allocate, fill, launch, call the vendor's libraries, return."""
+"""Print the steps of an operation as a Python function: allocate, fill, launch, call vendor libraries, return."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def steps_function(text: OperationText) -> list[str]:
     return [*definition, *indented(lines)]
 
 
-# --- below: one step
+# --- one step
 
 
 def _library(text: OperationText, step: LibraryStep, depth: int) -> list[str]:
@@ -61,7 +61,7 @@ def _library_argument(text: OperationText, argument: LibraryArgument) -> str:
 
 
 def _step_expressions(text: OperationText) -> list[Expression]:
-    """List what the steps evaluate."""
+    """List the expressions that the steps evaluate."""
     found: list[Expression] = []
     for step in text.operation.steps:
         match step:

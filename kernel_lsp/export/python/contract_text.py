@@ -1,4 +1,4 @@
-"""What an operation takes, as a Python function that a reviewer can hold against the launch plan."""
+"""Print an operation's contract as a Python function that a reviewer can compare with the launch plan."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kernel_lsp.export.python.python_text import (
 
 
 def contract_function(text: OperationText) -> list[str]:
-    """Print inputs, results and conditions, each with the plan's own words beside the Python that decides it."""
+    """Print inputs, results and conditions, each with the plan's own text next to the Python that checks it."""
     results = text.operation.results
     dims = [dim for tensor in (*text.inputs, *results) for dim in tensor.dims]
     numbers = [f"{string_literal(a.name)}: {a.name}" for a in text.arguments if not a.is_tensor]
@@ -33,9 +33,6 @@ def contract_function(text: OperationText) -> list[str]:
     return [*text.define("_", "_contract", f"{RUNTIME}.Contract"), *indented(body)]
 
 
-# --- below
-
-
 def _unless_empty(before: str, items: list[str]) -> list[str]:
     return indented(literal(before, items, "},", depth=2)) if items else []
 
@@ -49,7 +46,7 @@ def _shape(text: OperationText, tensor: TensorParameter) -> str:
 
 
 def _conditions(text: OperationText) -> list[str]:
-    """Print the numbers that the kernels have as constants, the plan's `where:` lines, and the bound on sizes."""
+    """Print the scalars that the kernels have as constants, the plan's `where:` lines, and the bound on sizes."""
     fixed = [_fixed(argument.name, argument.fixed) for argument in text.arguments if argument.fixed is not None]
     return [*fixed, *(_where(text, condition) for condition in text.conditions)]
 

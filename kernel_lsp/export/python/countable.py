@@ -1,4 +1,4 @@
-"""The largest tensors that an operator gives to its kernels: no check runs at sizes that 32 bits do not count."""
+"""Limit the size of tensors that an operator passes to its kernels: no check runs at sizes beyond 32-bit indices."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from kernel_lsp.core.expression import Binary, Constant, Expression, free_names
 from kernel_lsp.core.plan import Operation, TensorParameter
 
 MAX_ELEMENTS = (1 << 31) - (1 << 24)
-"""Of one tensor. Most kernels count elements in 32 bits, and a loop over them goes past the last one by as many as the
-threads of its grid."""
+"""Maximum elements per tensor. Most kernels count elements in 32 bits, and a loop over them exceeds the last index by
+up to the number of threads of its grid."""
 
 
 def countable(operation: Operation) -> tuple[Expression, ...]:
-    """What must hold so that each tensor has no more than `MAX_ELEMENTS`, where its size is not fixed. Dims are at
-    least 1, so a tensor whose dims are all among those of another needs no condition of its own."""
+    """Return the conditions that limit each tensor of non-fixed size to `MAX_ELEMENTS`. Dims are at least 1, so a
+    tensor whose dims are all among those of another needs no condition of its own."""
     shapes = list(dict.fromkeys(tensor.dims for tensor in _tensors(operation)))
     counts = [Counter(map(str, dims)) for dims in shapes]
     return tuple(
@@ -24,9 +24,6 @@ def countable(operation: Operation) -> tuple[Expression, ...]:
         for dims, own in zip(shapes, counts, strict=True)
         if any(map(free_names, dims)) and not any(own < other for other in counts)
     )
-
-
-# --- below
 
 
 def _tensors(operation: Operation) -> Iterator[TensorParameter]:

@@ -1,4 +1,5 @@
-"""How what was optimized is made to use its operator: a function as a whole, a module by one of its methods."""
+"""Print the code that makes the optimized target use its operator: a function as a whole, a module by one of its
+methods."""
 
 from __future__ import annotations
 
@@ -9,22 +10,20 @@ from kernel_lsp.export.python.python_text import bracketed, indented, string_lit
 
 
 def offered_names(task: Task) -> tuple[str, ...]:
-    """Return what an operator's file offers: the operator, and how what it was made from is made to use it."""
+    """Return the public names of an operator's file: the operator, and the function that makes the original use it."""
     return (task.name, f"use_{task.name}") if is_module(task) or _takes_inputs_only(task) else (task.name,)
 
 
 def use_function(task: Task, operation: OperationText) -> list[str]:
-    """Print ``use_<name>(what it was made from)``; nothing where the operator takes more than the function."""
+    """Print ``use_<name>(original)``; nothing where the operator takes more than the function."""
     if is_module(task):
         return _use_in_module(task)
     return _use(task, operation) if _takes_inputs_only(task) else []
 
 
-# --- below
-
-
 def _takes_inputs_only(task: Task) -> bool:
-    """Tell whether the operator takes what the function takes: a constant tensor of the user's file is another one."""
+    """Return True if the operator's arguments are the function's. A constant tensor of the user's file is an extra
+    one."""
     return all(not isinstance(argument, TaskTensor) or argument.role == "input" for argument in task.arguments)
 
 

@@ -36,11 +36,11 @@ def kernel_names(text: OperationText) -> tuple[str, ...]:
     return tuple(name[1:-1] for name in names if name.startswith('"'))
 
 
-# --- below: parts of a launch
+# --- parts of a launch
 
 
 def _size(text: OperationText, size: tuple[Expression, Expression, Expression]) -> str:
-    """Print a grid or a block without the ones at its end; a single number as such."""
+    """Print a grid or a block without trailing ones; a single number without a tuple."""
     parts = [text.python(part) for part in size]
     while len(parts) > 1 and parts[-1] == "1":
         parts.pop()

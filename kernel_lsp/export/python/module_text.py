@@ -1,4 +1,4 @@
-"""How a module's method gives its operator the arguments, as Python text."""
+"""Print the mapping from a module's method to its operator's arguments, as Python text."""
 
 from __future__ import annotations
 
@@ -37,9 +37,6 @@ def module_use(task: Task) -> list[str]:
         *(literal("modes={", parts, "},", depth=2) if parts else []),
     ]
     return [f"{RUNTIME}.ModuleUse(", *indented(lines), ")"]
-
-
-# --- below
 
 
 def _literal(value: float | int | bool | str | tuple[int, ...]) -> str:

@@ -1,7 +1,5 @@
-"""One operation of a launch plan as an operator has it: names, schema, dims and what it allocates.
-
-Every function that is printed for it takes the operator's arguments, all of them and in the operator's order.
-"""
+"""Describe one operation of a launch plan for its operator: names, schema, dims and allocations. Every printed function
+takes all of the operator's arguments, in the operator's order."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ from kernel_lsp.plan.printer import print_step
 from kernel_lsp.plan.step_parts import argument_expressions, flat_arguments, launch_numbers
 
 NAMESPACE = "kernel_lsp"
-"""Of the operators of one-file results, in `torch.ops`."""
+"""Namespace in `torch.ops` of the operators of one-file results."""
 RUNTIME = "_runtime"
 """Name of the shared runtime module in an operator file."""
 SCHEMA_TYPES = {"float": "float", "int": "SymInt", "bool": "bool"}
@@ -46,7 +44,8 @@ SCHEMA_TYPES = {"float": "float", "int": "SymInt", "bool": "bool"}
 
 @dataclass(frozen=True)
 class OperatorArgument:
-    """An argument of the operator. `fixed` is the number that the kernels were made for, when they take no other."""
+    """An argument of the operator. `fixed` is the only number that the kernels support, if they are specialized for
+    one."""
 
     name: str
     annotation: str
@@ -61,13 +60,13 @@ class OperatorArgument:
 
     @property
     def declaration(self) -> str:
-        """``x: Tensor``, as a parameter without default."""
+        """Print ``x: Tensor``, a parameter without default."""
         return f"{self.name}: {self.annotation}"
 
 
 @dataclass(frozen=True)
 class OperationText:
-    """What is printed of `operation`, which the operator calls `name`."""
+    """Prints the parts of `operation`. `name` is its name in the operator file."""
 
     name: str
     operation: Operation
@@ -78,18 +77,18 @@ class OperationText:
 
     @property
     def qualified_name(self) -> str:
-        """As Python spells the operator: ``torch.ops.kernel_lsp.rms_norm``."""
+        """Return the operator's qualified name in Python: ``torch.ops.kernel_lsp.rms_norm``."""
         return f"torch.ops.{self.namespace}.{self.name}"
 
     @property
     def returns(self) -> str:
-        """The annotation of what it returns."""
+        """Return the operator's return annotation."""
         n = len(self.operation.results)
         return "Tensor" if n == 1 else f"tuple[{', '.join(['Tensor'] * n)}]"
 
     @property
     def schema(self) -> str:
-        """As `torch.library.Library.define` takes it."""
+        """Return the schema in the form that `torch.library.Library.define` takes."""
         arguments = ", ".join(f"{argument.schema_type} {argument.name}" for argument in self.arguments)
         n = len(self.operation.results)
         results = "Tensor" if n == 1 else f"({', '.join(['Tensor'] * n)})"
@@ -97,30 +96,30 @@ class OperationText:
 
     @property
     def argument_names(self) -> list[str]:
-        """The arguments as a call passes them on."""
+        """Return the arguments in the form in which a call passes them on."""
         return [argument.name for argument in self.arguments]
 
     @property
     def inputs(self) -> tuple[TensorParameter, ...]:
-        """The tensors that the kernels read."""
+        """Return the tensors that the kernels read."""
         return tuple(p for p in self.operation.parameters if isinstance(p, TensorParameter))
 
     @property
     def conditions(self) -> tuple[Expression, ...]:
-        """What must hold of dims and numbers: the plan's `where:` lines, and that no tensor is too large."""
+        """Return the conditions on dims and numbers: the plan's `where:` lines, and the maximum size of each tensor."""
         return (*(condition.expression for condition in self.operation.where), *countable(self.operation))
 
     def rename(self, name: str) -> str:
-        """The Python name of a tensor, a dim or a scalar of the plan."""
+        """Return the Python name of a tensor, a dim or a scalar of the plan."""
         return python_identifier(name, self.reserved)
 
     def define(self, prefix: str, suffix: str, returns: str) -> list[str]:
-        """The ``def`` line of one of the functions."""
+        """Print the ``def`` line of one of the functions."""
         declarations = [argument.declaration for argument in self.arguments]
         return bracketed(f"def {prefix}{self.name}{suffix}(", declarations, f") -> {returns}:")
 
     def signature(self, launch: Launch) -> KernelSignature:
-        """The kernel that a line launches. Raises PlanError when there is none."""
+        """Return the kernel that a line launches. Raises PlanError when there is none."""
         signature = find_signature(
             launch, self.signatures, {tensor.name: tensor.dtype for tensor in self.operation.tensors}
         )
@@ -129,7 +128,8 @@ class OperationText:
         return signature
 
     def number_types(self, launch: Launch) -> list[str]:
-        """The C++ type of each argument that is a number, and "" for pointers. Raises PlanError for any other type."""
+        """Return the C++ type of each argument that is a number, and "" for pointers. Raises PlanError for any other
+        type."""
         signature = self.signature(launch)
         templates = tuple(argument if isinstance(argument, str) else "" for argument in launch.template_arguments)
         types = []
@@ -144,13 +144,12 @@ class OperationText:
 
     @property
     def library_functions(self) -> tuple[str, ...]:
-        """The vendor library functions among the steps."""
+        """Return the vendor library functions among the steps."""
         steps = (step for step in self.operation.steps if isinstance(step, LibraryStep))
         return tuple(dict.fromkeys(step.function for step in steps))
 
     def allocated(self) -> list[TensorParameter]:
-        """Results, and the scratch that a step uses; but for those that a library step makes before anything else
-        touches them."""
+        """Return the results, and the scratch that a step uses, without those that a library step allocates."""
         made: set[str] = set()
         seen: set[str] = set()
         for step in self.operation.steps:
@@ -162,15 +161,15 @@ class OperationText:
 
     @property
     def launches(self) -> tuple[Launch, ...]:
-        """The launch lines, in order."""
+        """Return the launch lines, in order."""
         return tuple(step for step in self.operation.steps if isinstance(step, Launch))
 
     def python(self, expression: Expression) -> str:
-        """An expression of the plan, by the Python names of what it mentions."""
+        """Print an expression of the plan with the Python names of its operands."""
         return python_expression(expression, self.rename)
 
     def empty(self, tensor: TensorParameter, device: str) -> str:
-        """The allocation of a tensor."""
+        """Print the allocation of a tensor."""
         shape = tuple_text([self.python(dim) for dim in tensor.dims]) if tensor.dims else "()"
         return f"torch.empty({shape}, dtype=torch.{tensor.dtype.torch_name}, device={device})"
 
@@ -192,7 +191,7 @@ class OperationText:
         return lines
 
     def homes(self) -> dict[str, tuple[str, int]]:
-        """Where each dim is read: the first tensor and position at which it stands alone."""
+        """Return the source of each dim: the first tensor and position at which it stands alone."""
         homes: dict[str, tuple[str, int]] = {}
         scalars = {p.name for p in self.operation.parameters if isinstance(p, ScalarParameter)}
         for tensor in self.inputs:
@@ -202,7 +201,7 @@ class OperationText:
         return homes
 
     def dim_checks(self, tensor: TensorParameter) -> list[tuple[tuple[TensorParameter, int], Expression]]:
-        """The dims that must equal something, rather than giving a dim its value."""
+        """Return the dims that must equal a value, as opposed to those that define a dim."""
         homes = self.homes()
         return [
             ((tensor, position), dim)
@@ -211,16 +210,16 @@ class OperationText:
         ]
 
 
-# --- below: text of parts
+# --- text of parts
 
 
 def dtype_and_shape(dtype: DType, dims: Iterable[object]) -> str:
-    """``f32[B, D]``."""
+    """Return ``f32[B, D]``."""
     return f"{dtype}[{', '.join(map(str, dims))}]"
 
 
 def names_in_steps(operation: Operation) -> frozenset[str]:
-    """Every dim, number and tensor that a step is given. A number that is in none is baked into the kernels."""
+    """Return every dim, number and tensor that a step takes. A number used by no step is a constant in the kernels."""
     expressions: list[Expression] = []
     for step in operation.steps:
         match step:
@@ -234,7 +233,7 @@ def names_in_steps(operation: Operation) -> frozenset[str]:
 
 
 def step_comment(step: Step, depth: int) -> list[str]:
-    """The line of the plan that a step is, as a comment that stands `depth` indents in."""
+    """Print a step's line of the plan as a comment, indented by `depth` levels."""
     width = LINE_LENGTH - len(INDENT) * depth
     return textwrap.wrap(
         print_step(step), width, initial_indent="# ", subsequent_indent="#     ", break_long_words=False

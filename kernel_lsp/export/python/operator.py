@@ -1,4 +1,4 @@
-"""The result of a run: the kernel as it is, and a PyTorch operator for it that needs nothing of ours."""
+"""Write the result of a run: the kernel unchanged, and a PyTorch operator for it that does not depend on kernel_lsp."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def write_operator(
 def render_operator(
     task: Task, cu_text: str, plan: LaunchPlan, directory: Path, *, verification: str
 ) -> dict[Path, str]:
-    """Return what `write_operator` would write, by path, the kernel first; what operators share only where it would
-    change. Writes nothing, and raises the same."""
+    """Return the files of `write_operator` by path, the kernel first; files that operators share only where they would
+    change. Writes nothing, and raises the same errors."""
     text = operator_text(_parts(task, cu_text, plan, verification))
     texts = operator_files(directory, task.name, cu_text, text, runtime_file())
     own = {f"{task.name}.cu", f"{task.name}.py"}
@@ -42,16 +42,14 @@ def render_operator(
 
 
 def check_operator_can_be_written(task_name: str, directory: Path) -> None:
-    """Raise what `write_operator` would raise for a file in the way, so that a run need not end with it."""
+    """Raise what `write_operator` would raise for a conflicting file, so that the problem is reported before the
+    run."""
     check_replaceable(directory, task_name, RUNTIME_MODULE)
 
 
 def runtime_file() -> RuntimeFile:
     """Return the runtime that operators of this version share."""
     return RuntimeFile(RUNTIME_MODULE, RUNTIME_VERSION, runtime_text())
-
-
-# --- below
 
 
 def _parts(task: Task, cu_text: str, plan: LaunchPlan, verification: str) -> OperatorParts:

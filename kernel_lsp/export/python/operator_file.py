@@ -1,4 +1,5 @@
-"""The operator file: contract, launches, fallback and registration, beside the `.cu` and the shared runtime."""
+"""Print the operator file: contract, launches, fallback and registration. It belongs to the `.cu` and the shared
+runtime."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def operator_text(parts: OperatorParts) -> str:
     return "\n".join([*operator.docstring(), "", *head, "", operator.public_names(), *body, ""])
 
 
-# --- below: the operator's object
+# --- the operator's object
 
 
 def _operator(operator: OperatorText) -> list[str]:

@@ -16,11 +16,11 @@ OPERATOR_IMPORTS = (
     "import torch.nn.functional as F",
     "from torch import Tensor",
 )
-"""What a file may use; it gets those that it mentions."""
+"""Imports available to a file. Each file gets those that it mentions."""
 
 
 def imports(body: str) -> list[str]:
-    """Import what the body mentions."""
+    """Print the imports of the names that the body mentions."""
     used = []
     for line in OPERATOR_IMPORTS:
         module = re.match(r"from (\S+) import", line)
@@ -44,11 +44,11 @@ def imported_names() -> set[str]:
     return {name for line in OPERATOR_IMPORTS for name in _bound_names(line)}
 
 
-# --- below: one line
+# --- one line
 
 
 def _merged(lines: Iterable[str]) -> set[str]:
-    """Have one line per module that names are imported from."""
+    """Merge the imports into one line per module."""
     merged: set[str] = set()
     names: dict[str, set[str]] = {}
     for line in lines:

@@ -1,4 +1,4 @@
-"""An operator in Python text: its documentation, its contract, and what computes it where no kernel does."""
+"""Print an operator as Python text: its documentation, its contract, and its fallback."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ ORIGIN = (
 
 @dataclass(frozen=True)
 class OperatorParts:
-    """What an operator file is made of. `verification` says in a sentence or more how the kernels were checked."""
+    """Inputs of an operator file. `verification` states in a sentence or more how the kernels were checked."""
 
     task: Task
     plan: LaunchPlan
@@ -71,7 +71,7 @@ class OperatorParts:
     verification: str
     namespace: str = NAMESPACE
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Those that the kernels' text includes and NVRTC does not have, by name."""
+    """Headers that the kernels' text includes and NVRTC lacks, by name."""
 
 
 class OperatorText:
@@ -94,13 +94,13 @@ class OperatorText:
 
     @property
     def operations(self) -> tuple[OperationText, ...]:
-        """The forward, and the backward where there is one."""
+        """Return the forward, and the backward where there is one."""
         return (self.forward,) if self.backward is None else (self.forward, self.backward)
 
-    # what a reader sees first
+    # documentation
 
     def docstring(self, origin: str = ORIGIN) -> list[str]:
-        """Say what this is, how it was verified, what its kernels take."""
+        """Print the description, the verification and the contract of the kernels."""
         made = f"`{self.name}` as a CUDA operator, made by kernel-lsp from {self.task.target}."
         paragraphs = [
             origin.format(name=self.name),
@@ -117,11 +117,11 @@ class OperatorText:
 
     @property
     def offered(self) -> list[str]:
-        """List what the file offers, sorted; `calls` where the operator itself is not called so."""
+        """List the public names of the file, sorted and without duplicates."""
         return sorted({"calls", *offered_names(self.task)})
 
     def runtime_import(self, module: str = RUNTIME_MODULE) -> list[str]:
-        """Import the runtime beside the file: in a package, and from a folder on the path."""
+        """Print the import of the shared runtime: from the package, or from the file's folder on the path."""
         inside, outside = f"from . import {module} as {RUNTIME}", f"import {module} as {RUNTIME}"
         return ["if __package__:", *indented([inside]), "else:", *indented([outside])]
 
@@ -130,7 +130,7 @@ class OperatorText:
         return self.documented_function(bracketed("return OPERATOR(", self.forward.argument_names, ")", depth=1))
 
     def documented_function(self, body: Sequence[str]) -> list[str]:
-        """The function that users call, with its documentation and this body."""
+        """Print the function that users call, with its documentation and this body."""
         declarations = [
             argument.declaration + (f" = {argument.default}" if argument.default else "")
             for argument in self._arguments
@@ -150,11 +150,11 @@ class OperatorText:
         return [*definition, *indented([*docstring, *body])]
 
     def use_part(self) -> list[str]:
-        """Print how what it was made from is made to use the operator."""
+        """Print the function that makes the original use the operator."""
         return use_function(self.task, self.forward)
 
     def reference(self) -> list[str]:
-        """The PyTorch code that the kernels replace."""
+        """Return the PyTorch code that the kernels replace."""
         return reference_function(self.task, self.forward)
 
     def _title(self) -> str:
@@ -162,7 +162,7 @@ class OperatorText:
         return f"{what}: by CUDA kernels inside their contract, else by PyTorch."
 
     def contract(self) -> Iterable[str]:
-        """What the kernels take, a line each."""
+        """Return the contract of the kernels, one line per item."""
         for tensor in self.forward.inputs:
             yield f"{self.forward.rename(tensor.name)}: {dtype_and_shape(tensor.dtype, tensor.dims)}"
         for argument in self._arguments:
@@ -174,7 +174,7 @@ class OperatorText:
     # the operator itself
 
     def operator_arguments(self) -> list[str]:
-        """Print the arguments of the operator's object that do not depend on where its launches are."""
+        """Print the arguments of the operator's object that do not depend on the location of its launches."""
         lines = []
         if self.backward is not None:
             lines += literal("gradients=(", list(map(string_literal, self.gradient_names)), "),", depth=1)
@@ -197,7 +197,7 @@ class OperatorText:
 
     @property
     def differentiable_results(self) -> list[TensorParameter]:
-        """The results that a gradient can come from."""
+        """Return the results that a gradient can come from."""
         return [result for result in self.plan.forward.results if result.dtype.is_floating]
 
     @property
@@ -206,7 +206,7 @@ class OperatorText:
         return has_input and bool(self.differentiable_results)
 
     def arguments_without_gradient(self) -> list[int]:
-        """Which arguments might need a gradient and get none from the backward's kernels."""
+        """Return the positions of arguments that might need a gradient and get none from the backward's kernels."""
         assert self.backward is not None
         made = {result.name for result in self.backward.operation.results}
         return [
@@ -239,7 +239,7 @@ class OperatorText:
         )
 
     def _is_last(self, index: int) -> bool:
-        """Whether only numbers follow, so that a default may stand."""
+        """Return True if only numbers follow, so that a default value is allowed."""
         return all(isinstance(argument, TaskScalar) for argument in self.task.arguments[index:])
 
     def _gradient(self, result: str) -> OperatorArgument:
@@ -264,11 +264,11 @@ class OperatorText:
         return text
 
 
-# --- below: parts of the file
+# --- parts of the file
 
 
 def _own_names(name: str) -> set[str]:
-    """What the file itself defines or uses as locals, so that no argument or dim may be called so."""
+    """Return the names that the file itself defines or uses as locals. Arguments and dims must not shadow them."""
     launches = {f"launch_{number}" for number in range(1, MAX_LAUNCHES + 1)}
     return {*imported_names(), *launches, *LOCAL_NAMES, name, f"{name}_reference", "Launches", "torch", "F"}
 

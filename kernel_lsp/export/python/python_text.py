@@ -18,7 +18,7 @@ Rename = Callable[[str], str]
 
 
 def python_expression(expression: Expression, rename: Rename = str) -> str:
-    """The expression as Python that gives the same value, its names passed through `rename`."""
+    """Return the expression as Python with the same value, its names passed through `rename`."""
     return _python(expression, rename, 0)
 
 
@@ -30,14 +30,14 @@ def negated(condition: Expression, rename: Rename = str) -> str:
 
 
 def differs(name: str, value: Number) -> str:
-    """A condition that is true where the variable is not `value`."""
+    """Return a condition that is true where the variable is not `value`."""
     if isinstance(value, bool):
         return f"not {name}" if value else name
     return f"{name} != {python_number(value)}"
 
 
 def may_divide_by_zero(expression: Expression) -> bool:
-    """Whether evaluation may divide by something else than a constant other than 0."""
+    """Return True if evaluation may divide by anything but a nonzero constant."""
     match expression:
         case Unary(_, operand):
             return may_divide_by_zero(operand)
@@ -53,20 +53,20 @@ def may_divide_by_zero(expression: Expression) -> bool:
 
 
 def python_number(value: Number) -> str:
-    """A literal that evaluates to `value`."""
+    """Return a literal that evaluates to `value`."""
     if isinstance(value, float) and not math.isfinite(value):
         return "math.nan" if math.isnan(value) else ("math.inf" if value > 0 else "-math.inf")
     return repr(value)
 
 
 def tuple_text(items: Sequence[str]) -> str:
-    """``(a,)`` for one item, ``(a, b)`` for more."""
+    """Print ``(a,)`` for one item, ``(a, b)`` for more."""
     return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
 
 
 def bracketed(before: str, items: Sequence[str], after: str, depth: int = 0) -> list[str]:
-    """A call or a signature, ``before`` + items + ``after``, where `before` ends with the opening bracket: on one line,
-    else the items on a line of their own, else one line each. The lines will stand `depth` indents in."""
+    """Print a call or a signature, ``before`` + items + ``after``, where `before` ends with the opening bracket: on one
+    line, else all items on one line of their own, else one line each. `depth` is the indentation of the lines."""
     width = LINE_LENGTH - len(INDENT) * depth
     joined = ", ".join(items)
     if len(one_line := f"{before}{joined}{after}") <= width:
@@ -77,7 +77,8 @@ def bracketed(before: str, items: Sequence[str], after: str, depth: int = 0) -> 
 
 
 def literal(before: str, items: Sequence[str], after: str, depth: int = 0) -> list[str]:
-    """A tuple, list or dict, where `before` ends with the opening bracket: on one line, else one line per item."""
+    """Return a tuple, list or dict, where `before` ends with the opening bracket: on one line, else one line per
+    item."""
     comma = "," if len(items) == 1 and before.endswith("(") else ""
     if len(one_line := f"{before}{', '.join(items)}{comma}{after}") <= LINE_LENGTH - len(INDENT) * depth:
         return [one_line]
@@ -85,7 +86,7 @@ def literal(before: str, items: Sequence[str], after: str, depth: int = 0) -> li
 
 
 def unpacked(names: Sequence[str], source: str, depth: int = 0) -> list[str]:
-    """``a, b = source``."""
+    """Print ``a, b = source``."""
     left = f"({names[0]},)" if len(names) == 1 else ", ".join(names)
     if len(one_line := f"{left} = {source}") <= LINE_LENGTH - len(INDENT) * depth:
         return [one_line]
@@ -93,34 +94,34 @@ def unpacked(names: Sequence[str], source: str, depth: int = 0) -> list[str]:
 
 
 def returned(items: Sequence[str], depth: int = 0) -> list[str]:
-    """``return a, b``; one item is returned alone."""
+    """Print ``return a, b``; one item is returned alone."""
     if len(one_line := f"return {', '.join(items)}") <= LINE_LENGTH - len(INDENT) * depth:
         return [one_line]
     return literal("return (", items, ")", depth)
 
 
 def indented(lines: Iterable[str], depth: int = 1) -> list[str]:
-    """The lines, further in; empty ones stay empty."""
+    """Indent the lines by one level; empty ones stay empty."""
     return [INDENT * depth + line if line else "" for line in lines]
 
 
 def section(*functions: Sequence[str]) -> list[str]:
-    """Top-level definitions, each after two empty lines."""
+    """Return top-level definitions, each after two empty lines."""
     return [line for function in functions if function for line in ("", "", *function)]
 
 
 def python_identifier(name: str, reserved: frozenset[str]) -> str:
-    """`name`, with an underscore behind it when Python or the file around it has another use for it."""
+    """Return `name` with an underscore appended when Python or the surrounding file uses it."""
     return f"{name}_" if name in reserved or keyword.iskeyword(name) or keyword.issoftkeyword(name) else name
 
 
 def string_literal(text: str) -> str:
-    """A Python string in double quotes, as `ruff format` writes it."""
+    """Return a Python string in double quotes, as `ruff format` writes it."""
     body = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return repr(text) if '"' in text and "'" not in text else f'"{body}"'
 
 
-# --- below: the printer
+# --- the printer
 
 
 def _python(expression: Expression, rename: Rename, outer: int) -> str:
@@ -139,7 +140,7 @@ def _python(expression: Expression, rename: Rename, outer: int) -> str:
             left_outer = precedence + 1 if operator in COMPARISONS else precedence
             text = f"{_python(left, rename, left_outer)} {operator} {_python(right, rename, precedence + 1)}"
             if operator in ("and", "or") and not (_is_boolean(left) and _is_boolean(right)):
-                return f"bool({text})"  # Python's give an operand, a plan's a truth value
+                return f"bool({text})"  # Python's `and` and `or` return an operand, a plan's a truth value
             return _parenthesized(text, precedence, outer)
         case Call("ceil_div", (left, right)):
             text = f"-(-{_python(left, rename, _TIGHTEST)} // {_python(right, rename, _NEGATION)})"

@@ -45,13 +45,10 @@ def reference_function(task: Task, operation: OperationText) -> list[str]:
 
 
 def unread_numbers(task: Task, operation: OperationText) -> dict[str, Number]:
-    """Return the numbers that the reference takes and has as constants, by their Python names."""
+    """Return the numbers that the reference takes but has as constants, by their Python names."""
     used = {node.id for node in ast.walk(_parsed(task)) if isinstance(node, ast.Name)}
     scalars = (argument for argument in task.arguments if isinstance(argument, TaskScalar))
     return {python_identifier(a.name, operation.reserved): a.value for a in scalars if a.name not in used}
-
-
-# --- below
 
 
 def _parsed(task: Task) -> ast.FunctionDef:
@@ -63,7 +60,8 @@ def _parsed(task: Task) -> ast.FunctionDef:
 
 
 def _held_sizes(argument: TaskTensor) -> dict[int, int]:
-    """By dim, what the capture holds. A size of one is held by every capture, and code seldom computes with it."""
+    """Return the sizes that the capture fixes, by dim. Sizes of one are left out: every capture fixes them, and code
+    seldom computes with them."""
     return {place: int(size) for place, size in enumerate(argument.type.shape) if size.isdigit() and int(size) > 1}
 
 
@@ -73,7 +71,7 @@ def _refusal(condition: str, message: str) -> list[str]:
 
 
 def _renamed(task: Task, operation: OperationText) -> list[tuple[str, str]]:
-    """Arguments that the operator had to call differently."""
+    """Return the arguments whose names the operator had to change."""
     pairs = [(a.name, python_identifier(a.name, operation.reserved)) for a in task.arguments]
     return [(original, renamed) for original, renamed in pairs if original != renamed]
 
@@ -89,7 +87,7 @@ def _body_lines(task: Task, function: ast.FunctionDef) -> list[str]:
 
 
 def _wrapped(line: str) -> list[str]:
-    """A line that is too long, broken at its last outermost bracket where it ends with one."""
+    """Wrap a line that is too long at its last outermost bracket, where it ends with one."""
     depth = (len(line) - len(line.lstrip())) // len(INDENT)
     opening = _opening_of_last_bracket(line)
     if len(line) <= LINE_LENGTH or opening < 0:
@@ -99,7 +97,7 @@ def _wrapped(line: str) -> list[str]:
 
 
 def _opening_of_last_bracket(line: str) -> int:
-    """Where the bracket opens that the line's last character closes; -1 when it closes none."""
+    """Return the position of the bracket that the line's last character closes; -1 when it closes none."""
     depth = 0
     if not line.endswith((")", "]", "}")):
         return -1

@@ -12,15 +12,15 @@ from kernel_lsp.export.python.python_text import INDENT, LINE_LENGTH, indented, 
 from kernel_lsp.toolchain.nvrtc.standard_headers import STANDARD_HEADERS
 
 RUNTIME_VERSION = 1
-"""Version of the interface that operator files use. A change that breaks an older operator file raises it, and both
-runtimes then stand in one folder, each under its own name."""
+"""Version of the interface that operator files use. A change that breaks older operator files increments it. Both
+runtimes then coexist in one folder, each under its own name."""
 RUNTIME_MODULE = f"_kernel_runtime_{RUNTIME_VERSION}"
 USE_PARTS = ("operator_support.py", "operator_use.py")
-"""Parts that a package takes: its launches are in C++."""
+"""Parts that a package includes. Its launches are in C++."""
 PARTS = (*USE_PARTS, "cuda_runtime.py", "operator_launches.py")
-"""In the order in which they stand in the module."""
+"""Parts of the module, in their order in it."""
 SECTION_MARK = "\n# --- "
-"""Ends the imports of a part."""
+"""Mark that ends the imports of a part."""
 _WORKER = Path(__file__).parents[2] / "worker" / "shipped"
 _DOCSTRING = '''\
 """Runtime {version} of kernel-lsp's operators, shared by every operator file in this folder.
@@ -58,9 +58,6 @@ def runtime_names() -> frozenset[str]:
     return frozenset(name for part in PARTS for node in ast.parse(_part(part)).body for name in _defined(node))
 
 
-# --- below
-
-
 def _merged_lines(parts: tuple[str, ...]) -> list[str]:
     """Merge the imports of the parts, without those of each other."""
     statements = [
@@ -79,7 +76,7 @@ def _section(name: str) -> str:
 
 
 def _headers(headers: Mapping[str, str]) -> list[str]:
-    """Print the headers that kernels may include and NVRTC does not have."""
+    """Print the headers that kernels may include and NVRTC lacks."""
     lines = [f"# {'--- Headers of C and C++ that NVRTC does not have '.ljust(104, '-')}", "", "HEADERS = {"]
     for name, header in headers.items():
         whole = f"{string_literal(name)}: {string_literal(header)},"

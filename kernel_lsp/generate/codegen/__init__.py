@@ -1,1 +1,1 @@
-"""Groups to CUDA: one template per kind of group, over a shared writer of expressions."""
+"""Render groups as CUDA: one template per kind of group, over a shared writer of expressions."""

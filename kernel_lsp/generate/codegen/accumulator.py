@@ -11,7 +11,7 @@ from kernel_lsp.generate.codegen.operators import ATOM, COMPUTE_TYPE, UNARY, Tex
 from kernel_lsp.generate.ir.identity import identity_of
 
 ORDERS = {"argmax": "comes_before", "argmin": "comes_before", "window_argmax": "wins_window"}
-"""Kinds of reduction that return a position, and the helper that says which of two is returned."""
+"""Helper that compares two candidates, by kind of reduction that returns a position."""
 
 
 @dataclass
@@ -25,7 +25,7 @@ class Accumulator:
 
     @classmethod
     def start(cls, block: Block, wanted: str, kind: str, dtype: DType, result_dtype: DType) -> Accumulator:
-        """Declared with the identity of its kind."""
+        """Declare an accumulator, initialized to the identity of its kind."""
         if kind in ORDERS:
             name = block.declare("best", COMPUTE_TYPE[dtype], "0", is_const=False)
             index_name = block.declare(f"{name}_index", "int", "-1", is_const=False)
@@ -40,7 +40,7 @@ class Accumulator:
 
     @property
     def result(self) -> Text:
-        """What the reduction returns."""
+        """Return the text of the reduction's result."""
         return Text(self.index_name or self.name, ATOM)
 
     def add(self, block: Block, value: Text) -> None:
@@ -48,7 +48,8 @@ class Accumulator:
         block.line(combined(self.kind, self.name, value, self.dtype, block.kernel))
 
     def add_candidate(self, block: Block, value: Text, position: Text) -> None:
-        """One more value for a reduction that returns a position; `position` is what it returns for this one."""
+        """Combine one more candidate of a reduction that returns a position; `position` is its result for this
+        candidate."""
         comes_before = block.kernel.use(ORDERS[self.kind], self.dtype)
         text = f"-{value.within(UNARY)}" if self.kind == "argmin" else value.text
         if not text.isidentifier():
@@ -60,12 +61,12 @@ class Accumulator:
 
 
 def identity(kind: str, dtype: DType) -> Text:
-    """What a reduction of no elements is."""
+    """Return the identity element of a reduction: its result over no elements."""
     return literal(identity_of(kind, dtype).value, dtype)
 
 
 def combined(kind: str, name: str, value: Text, dtype: DType, kernel: KernelWriter) -> str:
-    """The statement that adds a value to a running reduction."""
+    """Return the statement that adds a value to a running reduction."""
     if dtype == DType.BOOL and kind in ("sum", "any", "max"):
         return f"{name} |= {value.text};"
     if dtype == DType.BOOL:

@@ -1,4 +1,4 @@
-"""A block of C++ statements within a kernel, and what names mean in it."""
+"""A block of C++ statements within a kernel, and the scope of its names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ INDENT = "    "
 
 
 class Block:
-    """Statements at one depth. What an outer block names is known in an inner one."""
+    """Statements at one depth. Names of an outer block are visible in an inner one."""
 
     def __init__(self, kernel: KernelWriter, parent: Self | None = None, depth: int = 1) -> None:
         self.kernel, self.parent, self.depth = kernel, parent, depth
@@ -25,52 +25,52 @@ class Block:
         self.names: NamePool = parent.names.child() if parent else kernel.names
 
     def line(self, text: str = "") -> None:
-        """One line of text at this depth."""
+        """Append one line of text at this depth."""
         self.lines.append(f"{INDENT * self.depth}{text}" if text else "")
 
     def open(self, header: str) -> Self:
-        """A nested block behind `header`; close it with `close`."""
+        """Open a nested block after `header`; close it with `close`."""
         self.line(f"{header} {{")
         return type(self)(self.kernel, self, self.depth + 1)
 
     def close(self) -> None:
-        """The end of this block."""
+        """Close this block."""
         self.lines.append(f"{INDENT * (self.depth - 1)}}}")
 
     def declare(self, wanted: str, type_: str, text: str, *, is_const: bool = True) -> str:
-        """A named value; the name it got."""
+        """Declare a named value; return its name."""
         name = self.names.take(wanted)
         self.line(f"{'const ' if is_const else ''}{type_} {name} = {text};")
         return name
 
     def define(self, variable: Variable, text: str | Text) -> None:
-        """What an index variable is called from here on."""
+        """Set the text of an index variable for the rest of the block."""
         self.variables[variable] = text if isinstance(text, Text) else Text(text, ATOM)
 
     def bind(self, scalar: Scalar, text: str | Text) -> None:
-        """What a scalar is called from here on."""
+        """Set the text of a scalar for the rest of the block."""
         self.named[scalar.digest] = text if isinstance(text, Text) else Text(text, ATOM)
 
     # --- look-up
 
     def lookup(self, digest: bytes) -> Text | None:
-        """What a scalar or an index of that digest is called here; None when it has no name."""
+        """Return the text of the scalar or index with that digest; None when it has no name in scope."""
         return next((block.named[digest] for block in self._enclosing() if digest in block.named), None)
 
     def variable_text(self, variable: Variable) -> Text:
-        """What an index variable is called here. Raises KeyError for one that has no value."""
+        """Return the text of an index variable. Raises KeyError for a variable without a value in scope."""
         for block in self._enclosing():
             if variable in block.variables:
                 return block.variables[variable]
         raise KeyError(f"the index variable {variable.name} has no value in {self.kernel.name}")
 
     def knows(self, variables: Iterable[Variable]) -> bool:
-        """Whether every variable has a value here."""
+        """Return True if every variable has a value in scope."""
         known = set().union(*(block.variables for block in self._enclosing()))
         return known.issuperset(variables)
 
     def _enclosing(self) -> Iterator[Block]:
-        """This block and those around it, from the inside out."""
+        """Yield this block and its enclosing blocks, from the inside out."""
         block: Block | None = self
         while block is not None:
             yield block

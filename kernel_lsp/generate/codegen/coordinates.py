@@ -1,4 +1,4 @@
-"""What the coordinates of an element are called: after the user's dims where those have short names."""
+"""Name the coordinates of an element after the user's dims, where those have short names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_DIM_NAME = 3
 
 
 def name_coordinates(kernel: KernelWriter, flat: Index, shape: Sequence[Index], names: Sequence[str] = ()) -> None:
-    """Give names to the quotients and remainders that are the index at flat position `flat` of `shape`."""
+    """Name the quotients and remainders that are the index at flat position `flat` of `shape`."""
     if sum(size.constant != 1 for size in shape) < 2:
         return
     for axis, position in enumerate(unravel_safe(flat, shape)):

@@ -1,4 +1,4 @@
-"""Quotients and remainders that several indices share or that are named coordinates: declared once, before use."""
+"""Declare quotients and remainders that several indices share, or that are named coordinates, once and before use."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Division = Quotient | Remainder
 
 
 def declare_divisions(indices: Iterable[Index], writer: IndexWriter) -> None:
-    """Declare in the writer's block what the indices divide more than once, the innermost first."""
+    """Declare divisions that occur more than once in the indices, the innermost first, in the writer's block."""
     counted: Counter[Division] = Counter()
     for index in indices:
         _count(index, counted)
@@ -38,8 +38,8 @@ def declare_divisions(indices: Iterable[Index], writer: IndexWriter) -> None:
 
 
 def declare_lane_divisions(indices: Iterable[Index], lane: Variable, writer: IndexWriter) -> dict[bytes, Text]:
-    """Declare, once per pack, quotients whose dividend grows by 1 from lane to lane; return what they are in each lane,
-    where only few have to divide."""
+    """Declare, once per pack, quotients whose dividend grows by 1 from lane to lane. Return their value in each lane,
+    where only few lanes have to divide."""
     named: dict[bytes, Text] = {}
     counted: Counter[Division] = Counter()
     for index in indices:
@@ -76,7 +76,7 @@ def _declare_lanes(dividend: Index, divisor: Index, lane: Variable, writer: Inde
     }
 
 
-# --- below: one division
+# --- one division
 
 
 def _count(index: Index, counted: Counter[Division]) -> None:
@@ -91,7 +91,7 @@ def _divisions(index: Index) -> list[Division]:
 
 
 def _declare_dividends(counted: Counter[Division], writer: IndexWriter) -> None:
-    """A sum that several divisions divide."""
+    """Declare dividends that several divisions share."""
     block = writer.block
     dividends: Counter[Index] = Counter()
     for atom in counted:
@@ -116,7 +116,7 @@ def _reads_memory(atom: Division) -> bool:
 
 
 def _nesting(atom: Division) -> tuple[int, bytes]:
-    """How many divisions deep it is along the first of each dividend, and the digest of the innermost one."""
+    """Return the nesting depth along the first division of each dividend, and the digest of the innermost division."""
     depth = 1
     while inner := _divisions(atom.dividend):
         depth, atom = depth + 1, inner[0]

@@ -1,7 +1,7 @@
-"""Small `__device__` functions that kernels call. A file holds those it uses, each once.
+"""Small `__device__` functions that kernels call. A file holds each that it uses once.
 
 Texts are written for one type: ``{T}`` is the type, ``{f}`` the suffix of math functions, ``{s}`` that of literals.
-Maxima, minima and their likes propagate NaN as PyTorch does, which CUDA's fmaxf and fminf do not.
+Maxima, minima and similar functions propagate NaN as PyTorch does, unlike CUDA's fmaxf and fminf.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class HelperUse:
 
 
 def render_helpers(uses: Iterable[HelperUse]) -> str:
-    """The functions used and what they need, in an order that compiles."""
+    """Return the used functions and their dependencies, in an order that compiles."""
     wanted: set[HelperUse] = set()
     pending = list(uses)
     while pending:

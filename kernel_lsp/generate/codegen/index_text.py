@@ -27,13 +27,13 @@ Term = tuple[Monomial, int]
 
 @dataclass(frozen=True)
 class IndexWriter:
-    """Writes the indices of one block. `value` is how the scalars are written that indices read."""
+    """Writes the indices of one block. `value` writes the scalars that indices read."""
 
     block: Block
     value: Callable[[Scalar], Text]
 
     def text(self, index: Index) -> Text:
-        """The index, or the name that it has."""
+        """Return the index, or its name if it has one."""
         known = self.block.lookup(index.digest)
         if known is not None:
             return known
@@ -42,7 +42,7 @@ class IndexWriter:
         return self._horner(list(index.terms))
 
     def wide_text(self, index: Index) -> Text:
-        """An index as a 64-bit value: products are made in 64 bits."""
+        """Return an index as a 64-bit value; its products are computed in 64 bits."""
         is_simple = all(len(monomial) <= 1 and abs(factor) == 1 for monomial, factor in index.terms if monomial)
         text = self.text(index)
         if is_simple or self.block.kernel.index_type == "long long":
@@ -53,7 +53,7 @@ class IndexWriter:
         return Text(" + ".join(product.text for product in products), ADD)
 
     def division_text(self, atom: Quotient | Remainder) -> Text:
-        """The quotient or remainder itself, whatever name it has."""
+        """Return the quotient or remainder itself, even if it has a name."""
         dividend = self.text(atom.dividend)
         divisor = self.text(atom.divisor)
         is_quotient = isinstance(atom, Quotient)
@@ -63,10 +63,10 @@ class IndexWriter:
         symbol = "/" if is_quotient else "%"
         return Text(f"{dividend.within(MULTIPLY)} {symbol} {divisor.within(UNARY)}", MULTIPLY)
 
-    # --- below: sums and products
+    # --- sums and products
 
     def _horner(self, terms: list[Term]) -> Text:
-        """``(n * C + c) * H + h`` rather than ``n * C * H + c * H + h``."""
+        """Print ``(n * C + c) * H + h`` rather than ``n * C * H + c * H + h``."""
         if len(terms) == 1:
             return self._product(terms[0])
         known = self.block.lookup(Index(dict(terms)).digest)
@@ -122,7 +122,7 @@ class IndexWriter:
 
 
 def _shared_size(terms: list[Term]) -> Term | None:
-    """The sizes and the constant that all terms are multiples of."""
+    """Return the product of sizes and constant that divides all terms."""
     factor = gcd(*(value for _, value in terms))
     symbols = [atom for atom in terms[0][0] if isinstance(atom, Symbol)]
     shared: list[Atom] = []

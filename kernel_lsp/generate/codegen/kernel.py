@@ -1,4 +1,4 @@
-"""A rendered kernel: its text, how it is launched, and what it calls."""
+"""A rendered kernel: its text, its launch, and the helpers that it calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ONE = Constant(1)
 
 @dataclass(frozen=True)
 class SharedArray:
-    """An array in shared memory that a kernel uses for itself from its first statement to its last."""
+    """An array in shared memory that a kernel uses from its first statement to its last."""
 
     type: str
     name: str
@@ -29,14 +29,14 @@ class SharedArray:
 
     @property
     def declaration(self) -> str:
-        """The line that declares it."""
+        """Return the line that declares the array."""
         return f"__shared__ __align__({self.align}) {self.type} {self.name}[{self.n_elements}];"
 
 
 @dataclass(frozen=True)
 class KernelSource:
-    """The parts of a kernel's text, for a launch that it shares with others. `shared_bytes` are those of its arrays;
-    `memory` is the one among them that may be another kernel's as well."""
+    """The parts of a kernel's text, for a launch that it shares with others. `shared_bytes` is the total of its arrays;
+    `memory` is the one array that other kernels may use as well."""
 
     comment: str
     parameters: tuple[KernelParameterText, ...]
@@ -47,10 +47,11 @@ class KernelSource:
 
 @dataclass(frozen=True)
 class RenderedKernel:
-    """A `__global__` function and its launch. `conditions` are `where:` lines that it needs.
+    """A `__global__` function and its launch.
 
-    `scratch` are tensors of its own, of which `fills` sets some before each launch. `attributes` are those of the
-    launch, `shared_bytes` the dynamic shared memory of a block, `when` the condition of the launch among its variants.
+    `conditions` are the `where:` lines that it needs. `scratch` are tensors of its own; `fills` sets some of them
+    before each launch. `attributes` are those of the launch, `shared_bytes` the dynamic shared memory of a block,
+    `when` the condition of the launch among its variants.
     """
 
     name: str
@@ -82,8 +83,8 @@ def rendered(
     memory: SharedArray | None = None,
     attributes: tuple[tuple[str, int], ...] = (),
 ) -> RenderedKernel:
-    """The kernel's text: comment, signature with shapes beside pointers, body. An SM must hold `min_blocks` at once,
-    which also tells the compiler how many registers a thread may have."""
+    """Return the kernel's text: comment, signature with shapes beside pointers, body. `min_blocks` is the minimum
+    number of resident blocks per SM; it also bounds the registers of a thread."""
     parameters = kernel.parameters()
     n_threads = block[0] * (block[1] if len(block) > 1 else 1)
     bounds = f"{n_threads}" if min_blocks is None else f"{n_threads}, {min_blocks}"
@@ -107,29 +108,29 @@ def rendered(
 
 
 def function_text(comment: str, signature: str, parameters: Sequence[KernelParameterText], body: Sequence[str]) -> str:
-    """A function: its comment, `signature` up to the parenthesis, parameters and body."""
+    """Return a function: its comment, `signature` up to the parenthesis, parameters and body."""
     head = [f"// {line}" for line in textwrap.wrap(comment, COMMENT_COLUMNS)]
     return "\n".join([*head, signature, *_parameter_lines(parameters), *body, "}"]) + "\n"
 
 
 def argument_of(parameter: KernelParameterText) -> Expression:
-    """The plan's argument for a parameter."""
+    """Return the plan's argument for a parameter."""
     return Name(parameter.argument) if isinstance(parameter.argument, str) else parameter.argument
 
 
 def blocks_of(n_items: Index, per_block: int) -> Expression:
-    """How many blocks cover the items."""
+    """Return the number of blocks that cover the items."""
     return ceil_div(to_expression(n_items), per_block)
 
 
 def divisible(size: Index, divisor: int) -> tuple[Expression, ...]:
-    """The `where:` line ``size % divisor == 0``, or nothing when the size shows it."""
+    """Return the `where:` line ``size % divisor == 0``, or nothing when the size shows it."""
     if divides(divisor, size):
         return ()
     return (Binary("==", binary("%", to_expression(size), Constant(divisor)), Constant(0)),)
 
 
-# --- below: parameters
+# --- parameters
 
 
 def _parameter_lines(parameters: Sequence[KernelParameterText]) -> list[str]:

@@ -1,4 +1,4 @@
-"""One kernel in the making: its parameters, the helpers it calls, and the names in use."""
+"""State of a kernel under construction: its parameters, the helpers it calls, and the names in use."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class KernelParameterText:
 
 @dataclass
 class KernelWriter:
-    """One kernel in the making. `tensor_names` are the plan's names of the tensors in memory; `hints` name scalars;
-    with `unrolls_loops` short loops of a thread are unrolled, so that what it reads twice stays in registers."""
+    """A kernel under construction. `tensor_names` are the plan's names of the tensors in memory; `hints` name scalars.
+    With `unrolls_loops`, short loops of a thread are unrolled, so that values read twice stay in registers."""
 
     name: str
     tensor_names: Mapping[Tensor, str]
@@ -53,18 +53,18 @@ class KernelWriter:
         self.names = pool
 
     def local_name(self, tensor: Tensor) -> str:
-        """What the kernel calls the tensor: the plan's name, unless that means something else in C++."""
+        """Return the tensor's name in the kernel: the plan's name, unless that is reserved in C++."""
         return self._local_names[tensor]
 
     def is_parameter(self, name: str) -> bool:
         return name in self._local_names.values()
 
     def pointer(self, tensor: Tensor) -> str:
-        """The parameter that reads the tensor."""
+        """Return the parameter that reads the tensor."""
         return self.reads.setdefault(tensor, self._local_names[tensor])
 
     def target(self, tensor: Tensor) -> str:
-        """The parameter that writes the tensor."""
+        """Return the parameter that writes the tensor."""
         return self.writes.setdefault(tensor, self._local_names[tensor])
 
     def add_scratch(self, wanted: str, dtype: DType, dims: Sequence[Expression]) -> str:
@@ -75,11 +75,11 @@ class KernelWriter:
         return name
 
     def symbol(self, symbol: Symbol) -> str:
-        """The parameter that holds a size."""
+        """Return the parameter that holds a size."""
         return self.symbols.setdefault(symbol, symbol.name)
 
     def size(self, name: str, size: Index) -> str:
-        """A size as C++: a literal when fixed, a dim's own name, else a parameter called `name`."""
+        """Return a size as C++: a literal when fixed, a dim's own name, else a parameter called `name`."""
         if size.constant is not None:
             return str(size.constant)
         if len(size.terms) == 1 and size.terms[0][1] == 1 and len(size.terms[0][0]) == 1:
@@ -91,7 +91,7 @@ class KernelWriter:
         return self.sizes[size.digest][0]
 
     def use(self, name: str, dtype: DType | None = None) -> str:
-        """Note that the kernel calls a helper; its name."""
+        """Record a call of a helper; return its name."""
         self.helpers.add(HelperUse(name, COMPUTE_TYPE[dtype] if dtype else ""))
         return name
 
@@ -102,7 +102,7 @@ class KernelWriter:
         return name
 
     def parameters(self) -> list[KernelParameterText]:
-        """In the order: tensors read, tensors written, scratch of the kernel's own, sizes."""
+        """Return the parameters in this order: tensors read, tensors written, scratch of the kernel's own, sizes."""
         found = []
         for tensor, name in self.reads.items():
             if tensor not in self.writes:
@@ -125,5 +125,5 @@ class KernelWriter:
 
 
 def shape_text(tensor: Tensor) -> str:
-    """``(B, T, 4096)``; ``()`` for a scalar."""
+    """Return ``(B, T, 4096)``; ``()`` for a scalar."""
     return f"({', '.join(str(to_expression(size)) for size in tensor.shape)})"

@@ -13,13 +13,13 @@ from kernel_lsp.generate.codegen.helpers import HelperUse
 
 @dataclass(frozen=True)
 class Text:
-    """An expression and how tightly its outermost operator binds."""
+    """An expression and the precedence of its outermost operator."""
 
     text: str
     precedence: int
 
     def within(self, precedence: int) -> str:
-        """The text as an operand of an operator of that precedence."""
+        """Return the text as an operand of an operator of that precedence."""
         return f"({self.text})" if self.precedence < precedence else self.text
 
 
@@ -38,13 +38,13 @@ COMPUTE_TYPE = {
     DType.U8: "unsigned char",
     DType.BOOL: "bool",
 }
-"""The C++ type a value is computed in."""
+"""C++ type of a value's computation, by element type."""
 NARROW = (DType.I16, DType.I8, DType.U8)
-"""Types whose arithmetic C++ does in int: results are wrapped back after every operator."""
+"""Element types whose arithmetic C++ does in int. Results are wrapped after every operator."""
 
 
 def literal(value: float | int | bool, dtype: DType) -> Text:
-    """A constant as C++."""
+    """Return a constant as C++."""
     if dtype == DType.BOOL:
         return Text("true" if value else "false", ATOM)
     if dtype.is_floating:
@@ -57,7 +57,7 @@ def literal(value: float | int | bool, dtype: DType) -> Text:
 
 
 def format_operation(name: str, dtype: DType, operands: Sequence[Text], types: Sequence[DType]) -> Text:
-    """The operator applied. Raises KeyError for a name that no rule knows."""
+    """Return the operator applied to its operands. Raises KeyError for an unknown operator."""
     text = _format(name, dtype, operands, types)
     if dtype in NARROW and name in WRAPPED:
         return Text(f"({COMPUTE_TYPE[dtype]})({text.text})", UNARY)
@@ -65,14 +65,14 @@ def format_operation(name: str, dtype: DType, operands: Sequence[Text], types: S
 
 
 def helper_uses(name: str, dtype: DType) -> tuple[HelperUse, ...]:
-    """The device functions that the operator calls."""
+    """Return the device functions that the operator calls."""
     type_ = COMPUTE_TYPE[dtype]
     helper = (FLOAT_HELPERS if dtype.is_floating else INTEGER_HELPERS).get(name)
     return (HelperUse(helper, type_),) if helper else ()
 
 
 def convert(operand: Text, source: DType, target: DType) -> Text:
-    """A cast between compute types."""
+    """Return a cast between compute types."""
     if target == DType.BOOL:
         return Text(f"{operand.within(EQUALITY + 1)} != 0", EQUALITY)
     source_type, target_type = COMPUTE_TYPE[source], COMPUTE_TYPE[target]
@@ -82,14 +82,14 @@ def convert(operand: Text, source: DType, target: DType) -> Text:
 
 
 def loaded(memory: str, dtype: DType) -> Text:
-    """A value read from memory, in its compute type."""
+    """Return a value read from memory, in its compute type."""
     if dtype in (DType.F16, DType.BF16):
         return Text(f"float({memory})", ATOM)
     return Text(memory, ATOM)
 
 
 def stored(text: Text, source: DType, target: DType) -> str:
-    """A value as it is written to memory of type `target`."""
+    """Return a value converted for a store to memory of type `target`."""
     if target == DType.F16:
         return f"__float2half({convert(text, source, DType.F32).text})"
     if target == DType.BF16:
@@ -145,7 +145,7 @@ _INFIX = {
 }
 
 
-# --- below: by kind
+# --- by kind
 
 
 def _format(name: str, dtype: DType, operands: Sequence[Text], types: Sequence[DType]) -> Text:
@@ -165,7 +165,7 @@ def _format(name: str, dtype: DType, operands: Sequence[Text], types: Sequence[D
 def _infix(name: str, operands: Sequence[Text]) -> Text:
     symbol, precedence = _INFIX[name]
     left, right = operands
-    # A bitwise operator beside a comparison is legal and unreadable: parenthesize more than C++ asks for.
+    # A bitwise operator next to a comparison is legal but unreadable: add parentheses that C++ does not need.
     inner = UNARY if BIT_OR <= precedence <= BIT_AND else precedence
     inner_right = inner if precedence in (AND, OR) else inner + 1
     return Text(f"{left.within(inner)} {symbol} {right.within(inner_right)}", precedence)

@@ -1,5 +1,5 @@
-"""Scalars and indices as C++ statements. Subexpressions that are used more than once, or that are too long to read,
-become named values."""
+"""Print scalars and indices as C++ statements. Subexpressions that are used more than once, or too long to read, become
+named values."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from kernel_lsp.generate.ir.scalar_walk import children, indirect_scalars, nodes
 from kernel_lsp.generate.ir.tensor import Tensor
 
 MAX_EXPRESSION_CHARACTERS = 80
-"""An expression longer than this is named, so that lines stay readable."""
+"""Maximum characters of an expression without a name, so that lines stay readable."""
 MAX_UNROLLED = 16
-"""Turns of a thread's loop that are unrolled where a kernel unrolls loops."""
+"""Maximum iterations of a thread's loop to unroll, where a kernel unrolls loops."""
 MAX_UNNAMED_OPERAND = 30
-"""An operand longer than this gets a name when its line is too long."""
+"""Maximum characters of an unnamed operand in a line that is too long."""
 MAX_INDEX_CHARACTERS = 56
-"""An index longer than this gets a name."""
+"""Maximum characters of an index without a name."""
 VALUE_NAMES = {
     "exp": "e",
     "mul": "product",
@@ -50,24 +50,24 @@ VALUE_NAMES = {
     "ge": "is_above",
     "cast": "converted",
 }
-"""What an intermediate value is called where no variable of the user's stands for it."""
+"""Names of intermediate values by operation, used where no variable of the user's code names the value."""
 LOOP_RESULT_NAMES = {"sum": "sum", "prod": "product", "max": "largest", "min": "smallest"}
 
 
 class Scope(Block):
-    """A block that knows how to write the values of scalars and indices into itself."""
+    """A block that can print the values of scalars and indices."""
 
     def values(self, roots: Sequence[Scalar]) -> list[Text]:
-        """The scalars as expressions; what they share is declared first."""
+        """Return the scalars as expressions. Shared subexpressions are declared first."""
         emission = _Emission(self, roots)
         return [emission.text(root) for root in roots]
 
     def value(self, root: Scalar) -> Text:
-        """One scalar as an expression."""
+        """Return one scalar as an expression."""
         return self.values([root])[0]
 
     def hoist(self, roots: Sequence[Scalar], inner: Iterable[Variable]) -> None:
-        """Declare here whatever the scalars need that does not depend on the variables of an inner block."""
+        """Declare in this block the subexpressions of scalars that do not depend on an inner block's variables."""
         invariant = list(_invariant_parts(roots, frozenset(inner), self))
         if invariant:
             emission = _Emission(self, invariant)
@@ -76,24 +76,24 @@ class Scope(Block):
         _declare_divisions(self, roots, IndexWriter(self, self.value))
 
     def hoist_lanes(self, roots: Sequence[Scalar], lane: Variable) -> dict[bytes, Text]:
-        """Declare here the divisions that the lanes of a pack share; return what they are called in each lane."""
+        """Declare in this block the divisions that the lanes of a pack share; return their names in each lane."""
         indices = (index for node in nodes(*roots) if self.lookup(node.digest) is None for index in _indices_of(node))
         return declare_lane_divisions(indices, lane, IndexWriter(self, self.value))
 
     def index(self, index: Index) -> Text:
-        """An index as an integer expression."""
+        """Return an index as an integer expression."""
         return IndexWriter(self, self.value).text(index)
 
     def offset(self, tensor: Tensor, index: Sequence[Index]) -> Text:
-        """The position of an element in its tensor's memory."""
+        """Return the position of an element in its tensor's memory."""
         return self.index(ravel(index, tensor.shape))
 
 
-# --- below: emission of one set of scalars
+# --- emission of one set of scalars
 
 
 class _Emission:
-    """Declares shared subexpressions of some roots in a scope, in the order they are needed."""
+    """Declares shared subexpressions of some roots in a scope, in order of dependence."""
 
     def __init__(self, scope: Scope, roots: Sequence[Scalar]) -> None:
         self.scope, self.kernel = scope, scope.kernel
@@ -104,7 +104,7 @@ class _Emission:
         _declare_divisions(scope, roots, self._indices)
 
     def text(self, node: Scalar) -> Text:
-        """The expression for a node, declared first where that is due."""
+        """Return the expression of a node, after declaring it where necessary."""
         known = self.scope.lookup(node.digest)
         if known is not None:
             return known
@@ -174,7 +174,7 @@ class _Emission:
         return format_operation(node.name, node.dtype, operands, types)
 
     def _shortened(self, node: Operation, operands: list[Text]) -> list[Text]:
-        """The operands, the longest of them named where together they would make too long a line."""
+        """Return the operands, the longest of them named where the line would be too long."""
         operands = list(operands)
         for position in sorted(range(len(operands)), key=lambda entry: -len(operands[entry].text)):
             total = sum(len(operand.text) for operand in operands)
@@ -190,8 +190,8 @@ class _Emission:
         return self.text(operand)
 
     def _merged_select(self, node: Operation) -> Text | None:
-        """``inside ? f(x[i]) : other`` for reads that are masked by the very condition: C++ makes them only where it
-        holds, as long as nothing on the way to them is declared before."""
+        """Print ``inside ? f(x[i]) : other`` for reads masked by the same condition. C++ evaluates them only where it
+        holds, as long as no intermediate value is declared before."""
         condition, if_true, if_false = node.operands
         guarded = _guarded_nodes(if_true, condition)
         if not guarded or self._pinned or any(not self._is_used_once(entry) for entry in guarded):
@@ -242,7 +242,7 @@ class _Emission:
         return accumulator.result
 
     def _open_loops(self, node: Loop) -> list[Scope]:
-        """One block inside another, for each variable that takes more than one value."""
+        """Open nested loops over the variables that take more than one value."""
         opened: list[Scope] = []
         for variable in node.loop_variables:
             if variable.extent.constant == 1:
@@ -258,20 +258,21 @@ class _Emission:
 
 
 def _returned_position(node: Loop, scope: Scope) -> Text:
-    """What a loop that looks for a position returns for one value: what it says, else the flat position."""
+    """Return the result of an argument reduction over one value: the operand for the position, else the flat
+    position."""
     if len(node.operands) > 1:
         return scope.value(node.operands[1])
     return scope.index(ravel([as_index(v) for v in node.loop_variables], [v.extent for v in node.loop_variables]))
 
 
 def _declare_divisions(scope: Scope, roots: Sequence[Scalar], writer: IndexWriter) -> None:
-    """Those in the indices of whatever below the roots has no name yet."""
+    """Declare the divisions in the indices of all unnamed nodes below the roots."""
     unnamed = [node for node in nodes(*roots) if scope.lookup(node.digest) is None or node in roots]
     declare_divisions((index for node in unnamed for index in _indices_of(node)), writer)
 
 
 def _use_counts(roots: Sequence[Scalar], scope: Scope) -> Counter[bytes]:
-    """How often each node is an operand below the roots; what has a name already is not looked into."""
+    """Count the uses of each node as an operand below the roots. Named nodes are not descended into."""
     counts: Counter[bytes] = Counter()
     pending = list(roots)
     for root in roots:
@@ -291,7 +292,8 @@ def _use_counts(roots: Sequence[Scalar], scope: Scope) -> Counter[bytes]:
 
 
 def _guarded_nodes(root: Scalar, condition: Scalar) -> list[Scalar]:
-    """The nodes that lead from `root` to reads under just this mask; none when one of them is a loop or an index."""
+    """Return the nodes on the paths from `root` to reads under exactly this mask; none when one of them is a loop or an
+    index."""
     found: dict[bytes, bool] = {}
     guarded: list[Scalar] = []
 
@@ -308,7 +310,7 @@ def _guarded_nodes(root: Scalar, condition: Scalar) -> list[Scalar]:
 
 
 def _invariant_parts(roots: Sequence[Scalar], varying: frozenset[Variable], scope: Scope) -> Iterable[Scalar]:
-    """The largest subexpressions worth naming that do not depend on `varying`."""
+    """Return the largest subexpressions worth naming that do not depend on `varying`."""
     seen: set[bytes] = set()
     pending = list(reversed(roots))
     while pending:
@@ -326,7 +328,7 @@ def _invariant_parts(roots: Sequence[Scalar], varying: frozenset[Variable], scop
 
 
 def _has_all_values(node: Scalar, scope: Scope) -> bool:
-    """Whether every reduction result below the node is known."""
+    """Return True if every reduction result below the node is known."""
     return all(
         scope.lookup(entry.digest) is not None or entry.tensor in scope.kernel.tensor_names
         for entry in nodes(node)

@@ -1,7 +1,7 @@
-"""Several kernels in one launch: side by side in one grid, or one after the other behind barriers.
+"""Merge several kernels into one launch: in parallel in one grid, or in sequence separated by barriers.
 
-Each kernel becomes a device function that takes the number of its block. A launch costs a microsecond or two whatever
-it does, so small kernels are better off sharing one.
+Each kernel becomes a device function that takes its block's number. A launch costs 1 to 2 us regardless of its work, so
+small kernels run faster in a shared one.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from kernel_lsp.generate.codegen.kernel_writer import KernelParameterText
 from kernel_lsp.generate.names import NamePool
 
 MAX_SHARED_BYTES = 40 << 10
-"""Static shared memory of all parts together: 48 KiB less what the helpers of reductions take."""
+"""Maximum static shared memory of all parts together, in bytes: 48 KiB less 8 KiB for the helpers of reductions."""
 RESTRICT = " __restrict__"
 
 
 def can_share(kernels: Sequence[RenderedKernel]) -> bool:
-    """Return whether one launch can do them all: blocks of one size that need nothing of a launch of their own, and
-    static shared memory for every part."""
+    """Return True if one launch can run all kernels: blocks of one size, no launch attributes of their own, and static
+    shared memory for every part."""
     return (
         len({kernel.block for kernel in kernels}) == 1
         and not any(kernel.attributes or kernel.shared_bytes or kernel.scratch or kernel.when for kernel in kernels)
@@ -40,26 +40,24 @@ def share_launch(
     index_type: str,
     sizes: Mapping[str, Expression],
 ) -> RenderedKernel:
-    """One kernel that does the parts of a stage side by side, and the stages in order.
-
-    With one stage each block does one part's block. With several, `n_blocks` blocks walk all of a stage's blocks, and
-    meet between stages: one block at `__syncthreads`, more at the barrier of a cooperative grid, `n_resident` of
-    them on a multiprocessor. `sizes` are the elements of tensors, by the plan's name.
-    """
+    """Return one kernel that runs the parts of a stage in parallel, and the stages in order. With one stage, each block
+    runs one part's block. With several, `n_blocks` blocks loop over all blocks of a stage, and synchronize between
+    stages: one block at `__syncthreads`, more at the barrier of a cooperative grid, `n_resident` of them on a
+    multiprocessor. `sizes` are the elements of tensors, by the plan's name."""
     return _SharedLaunch(name, [list(stage) for stage in stages], n_blocks, n_resident, index_type, sizes).render()
 
 
-# --- below: one launch
+# --- one launch
 
 
 def _n_shared_bytes(kernels: Sequence[RenderedKernel]) -> int:
-    """What all parts declare: the array that they share, and those of their own."""
+    """Return the shared memory of all parts in bytes: the arrays that they share, and those of their own."""
     own = sum(kernel.source.shared_bytes for kernel in kernels)
     return own + sum(4 * array.n_elements * array.align // 16 for array in _shared_arrays(kernels).values())
 
 
 def _shared_arrays(kernels: Sequence[RenderedKernel]) -> dict[str, SharedArray]:
-    """By element type, an array as large as the largest that a part asks for."""
+    """Return one shared array per element type, as large as the largest that a part requests."""
     found: dict[str, SharedArray] = {}
     for kernel in kernels:
         array = kernel.source.memory
@@ -70,7 +68,7 @@ def _shared_arrays(kernels: Sequence[RenderedKernel]) -> dict[str, SharedArray]:
 
 @dataclass(frozen=True)
 class _Part:
-    """A kernel as a device function. `n_blocks` is what the launch calls the number of its blocks."""
+    """A kernel as a device function. `n_blocks` is the text of its number of blocks in the launch."""
 
     kernel: RenderedKernel
     text: str
@@ -134,7 +132,7 @@ class _SharedLaunch:
     # --- parameters
 
     def _collect_parameters(self) -> None:
-        """One parameter per argument; a tensor that some part writes is written, and read by nobody else's promise."""
+        """Collect one parameter per argument. It is const only if no part writes the tensor."""
         for kernel in self.kernels:
             for parameter in kernel.source.parameters:
                 self._add_parameter(parameter)
@@ -152,13 +150,13 @@ class _SharedLaunch:
         return _name_of(known)
 
     def _declaration(self, parameter: KernelParameterText) -> str:
-        """Without the promise that nobody else writes, where another part does."""
+        """Return the declaration, without `__restrict__` for a tensor that one part writes and another reads."""
         if parameter.argument in self.exchanged:
             return parameter.declaration.replace(RESTRICT, "")
         return parameter.declaration
 
     def _count(self, kernel: RenderedKernel) -> str:
-        """The number of a part's blocks: a literal or a parameter."""
+        """Return the number of a part's blocks: a literal or a parameter."""
         return self._size(self._total([kernel]), f"n_{kernel.name}")
 
     def _size(self, size: Expression, name: str) -> str:
@@ -203,7 +201,8 @@ class _SharedLaunch:
     def _block_positions(
         self, kernel: RenderedKernel, block: str, pool: NamePool
     ) -> tuple[dict[str, str], list[tuple[str, str]]]:
-        """What stands for blockIdx in a part, and the sizes of the part's grid that it takes for that."""
+        """Return the substitutes for blockIdx in a part, and the sizes of the part's grid that they need as
+        parameters."""
         width, height, depth = kernel.grid
         if height == ONE and depth == ONE:
             return {"blockIdx.x": block}, []
@@ -232,7 +231,7 @@ class _SharedLaunch:
         return ["    int block = blockIdx.x;", *self._dispatch(parts, "    ", "return;")]
 
     def _dispatch(self, parts: list[_Part], indent: str, leave: str) -> list[str]:
-        """Find the part that `block` belongs to, and do it."""
+        """Call the part that contains `block`."""
         lines = []
         for part in parts[:-1]:
             call = part.call.replace("BLOCK", "block")
@@ -252,7 +251,7 @@ class _SharedLaunch:
         return lines
 
     def _prefetches(self) -> list[str]:
-        """One block has little to read: it asks for all of it at once, whatever stage needs it."""
+        """Prefetch the inputs of all stages at once. One block has little to read."""
         if self.n_blocks != 1:
             return []
         lines = []
@@ -285,14 +284,14 @@ class _SharedLaunch:
 
 
 def _uses_shared(part: _Part) -> bool:
-    """Whether a part's blocks must take turns with shared memory."""
+    """Return True if a part uses shared memory, so that parts must not use it at the same time."""
     source, helpers = part.kernel.source, part.kernel.helpers
     is_helped = any(use.name.startswith(("block_", "column_")) for use in helpers)
     return bool(source.shared_bytes or source.memory or is_helped)
 
 
 def _exchanged(kernels: Sequence[RenderedKernel]) -> frozenset[str]:
-    """Tensors that one part writes and another reads."""
+    """Return the tensors that one part writes and another reads."""
     written = {p.argument for kernel in kernels for p in kernel.source.parameters if _is_written(p)}
     read = {p.argument for kernel in kernels for p in kernel.source.parameters if p.declaration.startswith("const ")}
     return frozenset(name for name in written & read if isinstance(name, str))
@@ -317,6 +316,6 @@ def _substituted(line: str, positions: dict[str, str]) -> str:
 
 
 def _ordered(parameters: object) -> list[KernelParameterText]:
-    """Tensors read, tensors written, sizes."""
+    """Return the parameters in order: tensors read, tensors written, sizes."""
     found = list(parameters)  # type: ignore[call-overload]
     return sorted(found, key=lambda entry: 2 if "*" not in entry.declaration else int(_is_written(entry)))

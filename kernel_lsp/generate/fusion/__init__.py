@@ -1,1 +1,1 @@
-"""From definitions to groups: what shares a kernel."""
+"""Fuse definitions into groups. Each group becomes one kernel."""

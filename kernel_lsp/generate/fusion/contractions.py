@@ -1,4 +1,4 @@
-"""Contraction groups: a sum of products, by tiles or by a library, with what reads it element by element."""
+"""Grow contraction groups: a contraction, by tiles or by a library, with its elementwise consumers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kernel_lsp.generate.ir.tensor import Attention, Contraction, LibraryResult,
 def grow_contraction(
     progress: Progress, seed: Tensor, definition: Reduction, contraction: Contraction
 ) -> tuple[ContractionGroup, list[Tensor]]:
-    """The group of a sum of products, with its epilogue; the roots that it computes."""
+    """Return the group of a contraction with its epilogue, and the roots that it computes."""
     space = _Space.of(progress, seed, definition.variables, contraction)
     k = progress.variable("k", product(variable.extent for variable in definition.reduced))
     reduced_shape = [variable.extent for variable in definition.reduced]
@@ -61,7 +61,8 @@ def operand_type(tensor: Tensor, contraction: Contraction) -> DType | None:
 
 
 def grow_library(progress: Progress, seed: Tensor, definition: LibraryResult) -> tuple[LibraryGroup, list[Tensor]]:
-    """The call writes a result of the operation itself where that is all the result is."""
+    """Return the group of a library call, and the roots that it computes. A call whose one consumer is a copy writes
+    that copy directly."""
     graph = progress.graph
     readers = [tensor for tensor in progress.pending if tensor is not seed and seed in graph.needs(tensor)]
     if len(readers) == 1 and seed not in graph.outputs and _is_copy(progress, readers[0], seed):
@@ -69,7 +70,7 @@ def grow_library(progress: Progress, seed: Tensor, definition: LibraryResult) ->
     return LibraryGroup(seed, definition.call), [seed]
 
 
-# --- below: coordinates
+# --- coordinates
 
 
 class _HasAxes(Protocol):
@@ -83,7 +84,7 @@ class _HasAxes(Protocol):
 
 @dataclass(frozen=True)
 class _Space:
-    """(batch, m, n), the index of the result there, and what its variables are."""
+    """Index space (batch, m, n) of a contraction: the result's index in it, and the meaning of its variables."""
 
     coordinates: tuple[Variable, Variable, Variable]
     at: tuple[Index, ...]
@@ -103,11 +104,11 @@ class _Space:
         return cls((batch, m, n), tuple(at), dict(zip(variables, at, strict=True)))
 
 
-# --- below: what reads a sum
+# --- epilogues
 
 
 def _epilogue(progress: Progress, seed: Tensor, at: tuple[Index, ...], roots: list[Tensor]) -> list[Store]:
-    """Pending pointwise roots that read the sum element by element; they join `roots`."""
+    """Take pending pointwise roots that read the sum element by element, and add them to `roots`."""
     stores: list[Store] = []
     own = Access(seed, at)
     for tensor in progress.pending:
@@ -126,8 +127,8 @@ def _epilogue(progress: Progress, seed: Tensor, at: tuple[Index, ...], roots: li
 
 
 def _places(progress: Progress, tensor: Tensor, seed: Tensor, at: tuple[Index, ...]) -> Iterator[tuple[Index, ...]]:
-    """Yield where the element of `tensor` may lie that reads the sum at `at`: as reshaped, and as the views between
-    them permute it."""
+    """Yield the possible indices of the element of `tensor` that reads the sum at `at`: as reshaped, and as the views
+    between them permute it."""
     yield reshape(at, seed.shape, tensor.shape)
     path = _path(progress, tensor, seed)
     index: tuple[Index, ...] | None = at
@@ -138,7 +139,8 @@ def _places(progress: Progress, tensor: Tensor, seed: Tensor, at: tuple[Index, .
 
 
 def _path(progress: Progress, tensor: Tensor, seed: Tensor) -> list[Tensor]:
-    """Return the tensors from `tensor` to what it reads in the end; empty where several ways lead there."""
+    """Return the chain of tensors from `tensor` to the one that it finally reads; empty where the chain is not
+    unique."""
     path = [tensor]
     while path[-1] is not seed:
         graph = progress.graph
@@ -172,7 +174,7 @@ def _reads_only_at(scalar: Scalar, tensor: Tensor, at: tuple[Index, ...]) -> boo
 
 
 def _is_copy(progress: Progress, tensor: Tensor, source: Tensor) -> bool:
-    """Whether it is the source in the same order, perhaps through casts there and back."""
+    """Return True if the tensor copies the source in the same order, possibly through casts there and back."""
     definition = progress.graph.definitions[tensor]
     if not isinstance(definition, Pointwise) or tensor.shape != source.shape or tensor.dtype != source.dtype:
         return False

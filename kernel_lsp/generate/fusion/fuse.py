@@ -1,8 +1,8 @@
-"""Which definitions share a kernel. The result is a list of groups in launch order, each of which one template renders.
+"""Partition definitions into kernels. The result is a list of groups in launch order. One template renders each group.
 
-A pointwise definition is inlined into whatever reads it, unless that would repeat real work. Reductions, contractions,
-scans and scatters are roots: something computes them once. A row group holds reductions over one row space, the
-pointwise results of that space, and everything per row between them.
+A pointwise definition is inlined into its consumers, unless that would repeat significant work. Reductions,
+contractions, scans and scatters are roots: some kernel computes them once. A row group holds reductions over one row
+space, the pointwise results of that space, and all per-row values between them.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def fuse(
 def _fused(
     graph: DefinitionGraph, outputs: Sequence[Tensor], sizes: Sizes, everywhere: frozenset[Tensor]
 ) -> FusedGraph | None:
-    """Return the groups; None where something other than a row group reads what every block is to find."""
+    """Return the groups; None where something other than a row group reads a reduction of `everywhere`."""
     progress = Progress(graph, sizes)
     progress.finish(list(everywhere))
     groups: list[Group] = []
@@ -79,11 +79,11 @@ def _fused(
     return FusedGraph(tuple(group for group in kept if _does_anything(group)), frozenset(stored), progress.hints)
 
 
-# --- below: one group
+# --- growing one group
 
 
 def _choose_seed(progress: Progress) -> Tensor:
-    """The first root that can be computed; a pointwise one only when no other can, for it may join a row."""
+    """Return the first root that is ready. A pointwise root is the last choice, because it may join a row group."""
     ready = [tensor for tensor in progress.pending if progress.is_ready(tensor)]
     hard = [tensor for tensor in ready if progress.graph.is_hard(tensor)]
     forced = [tensor for tensor in ready if tensor in progress.graph.forced]
@@ -91,7 +91,7 @@ def _choose_seed(progress: Progress) -> Tensor:
 
 
 def _grow(progress: Progress, seed: Tensor) -> tuple[Group, list[Tensor]]:
-    """A group from its first root; all the roots that it computes."""
+    """Grow a group from its first root; return it with all the roots that it computes."""
     definition = progress.graph.definitions[seed]
     match definition:
         case Reduction(contraction=None):
@@ -111,7 +111,7 @@ def _grow(progress: Progress, seed: Tensor) -> tuple[Group, list[Tensor]]:
 
 
 def _grow_elementwise(progress: Progress, seed: Tensor) -> tuple[Group, list[Tensor]]:
-    """All pending pointwise roots with as many elements that are ready."""
+    """Group all pending pointwise roots with the same number of elements that are ready."""
     position = progress.variable("i", seed.n_elements)
     stores: list[Store] = []
     roots: list[Tensor] = []
@@ -128,7 +128,8 @@ def _grow_elementwise(progress: Progress, seed: Tensor) -> tuple[Group, list[Ten
 
 
 def _may_join(progress: Progress, seed: Tensor, tensor: Tensor) -> bool:
-    """Whether one thread per element of `seed` may do the tensor too: of one shape, and they share what they read."""
+    """Return True if one thread per element of `seed` may also compute `tensor`: their shapes agree and they share
+    inputs."""
     graph = progress.graph
     if graph.is_hard(tensor) or not progress.sizes.same(tensor.n_elements, seed.n_elements):
         return False
@@ -141,7 +142,7 @@ def _scatter(progress: Progress, seed: Tensor, definition: Scatter) -> ScatterGr
     replacements = dict(zip(definition.variables, unravel_safe(as_index(position), shape), strict=True))
     scalar = progress.expand(definition.body.substitute(replacements))
     mask = None if definition.mask is None else progress.expand(definition.mask.substitute(replacements))
-    # The indices may read memory themselves: they are expanded as those of an access to what is updated.
+    # The indices may read memory themselves: they are expanded like those of an access to the updated tensor.
     target = Access(seed, [substitute(index, replacements) for index in definition.index])
     expanded = progress.expand(target, frozenset((seed,)))
     assert isinstance(expanded, Access)
@@ -159,7 +160,7 @@ def _scatter_base(progress: Progress, seed: Tensor, definition: Scatter) -> Elem
 
 
 def _wholes(progress: Progress, group: Group, everywhere: frozenset[Tensor]) -> tuple[WholeReduction, ...]:
-    """What the group reads of the reductions that every block finds for itself."""
+    """Return the reductions that the group reads and that every block computes for itself."""
     read = {access.tensor for access in accesses(*scalars_of_group(group))} & everywhere
     return tuple(_whole(progress, tensor) for tensor in sorted(read, key=lambda tensor: tensor.serial))
 
@@ -175,17 +176,17 @@ def _whole(progress: Progress, tensor: Tensor) -> WholeReduction:
     return WholeReduction(tensor, definition.kind, position, scalar)
 
 
-# --- below: what gets memory
+# --- storage
 
 
 def _read_from_memory(group: Group, roots: Sequence[Tensor], graph: DefinitionGraph) -> set[Tensor]:
-    """What the group reads of other groups' results."""
+    """Return the results of other groups that the group reads."""
     read = {access.tensor for access in accesses(*scalars_of_group(group))}
     return {tensor for tensor in read if tensor not in roots and not isinstance(graph.definitions[tensor], Buffer)}
 
 
 def _with_stored(group: Group, stored: set[Tensor]) -> Group:
-    """Drop stores that nobody reads, add those of the reductions and sums that somebody does."""
+    """Drop stores that nothing reads, and add stores of reductions and sums that something reads."""
     if isinstance(group, RowGroup):
         return replace(
             group,
@@ -202,7 +203,7 @@ def _with_stored(group: Group, stored: set[Tensor]) -> Group:
 
 
 def _does_anything(group: Group) -> bool:
-    """Whether it writes memory that is read or returned."""
+    """Return True if the group writes memory that is read or returned."""
     match group:
         case ElementwiseGroup() | ContractionGroup() | AttentionGroup() | ScanGroup():
             return bool(group.stores)

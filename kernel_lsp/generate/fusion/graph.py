@@ -1,4 +1,4 @@
-"""The definitions that the outputs need: who reads whom, and which are roots, that something computes once."""
+"""Dependency graph of the live definitions: their consumers, and the roots, which some kernel computes once."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from kernel_lsp.generate.ir.scalar_walk import accesses, nodes
 from kernel_lsp.generate.ir.tensor import Attention, Buffer, Definition, Pointwise, Reduction, Tensor
 
 MAX_REPEATED_NODES = 60
-"""A pointwise definition larger than this that several kernels read is computed once and stored."""
+"""Maximum nodes of a pointwise definition that several kernels recompute. A larger one is computed once and stored."""
 MAX_FREE_OPERATIONS = 2
 _COSTLY = "exp exp2 expm1 log log1p log2 log10 erf erfc tanh sigmoid gelu gelu_tanh silu pow sin cos tan"
 COSTLY = frozenset(_COSTLY.split())
 
 
 class DefinitionGraph:
-    """What there is to fuse.
+    """Dependency graph of the definitions to fuse.
 
-    Hard definitions (reductions, contractions, scans, scatters, library results) and outputs are roots; so are the
-    pointwise ones in `forced`, which inlining would compute again and again. Those in `inlined` are computed where they
-    are read, loops and all.
+    Hard definitions (reductions, contractions, scans, scatters, library results) and outputs are roots. Pointwise
+    definitions in `forced` are roots too: inlining would recompute them many times. Definitions in `inlined` are
+    computed where they are read, including their loops.
     """
 
     def __init__(
@@ -41,22 +41,22 @@ class DefinitionGraph:
         self._find_forced()
 
     def reads(self, tensor: Tensor) -> list[Tensor]:
-        """The tensors that its definition mentions."""
+        """Return the tensors in its definition."""
         scalars = scalars_of(self.definitions[tensor])
         return list(dict.fromkeys(access.tensor for access in accesses(*scalars)))
 
     def is_hard(self, tensor: Tensor) -> bool:
-        """Whether it takes more than an expression per element."""
+        """Return True if the definition needs more than one expression per element."""
         return not isinstance(self.definitions[tensor], Buffer | Pointwise)
 
     def is_root(self, tensor: Tensor) -> bool:
-        """Whether some kernel must compute it."""
+        """Return True if some kernel must compute the tensor."""
         if isinstance(self.definitions[tensor], Buffer):
             return False
         return self.is_hard(tensor) or tensor in self.forced or tensor in self.outputs
 
     def needs(self, tensor: Tensor) -> frozenset[Tensor]:
-        """The roots whose memory it reads, when pointwise outputs are inlined rather than read."""
+        """Return the roots whose memory it reads, when pointwise outputs are inlined rather than read."""
         if tensor not in self._needs:
             found: set[Tensor] = set()
             for read in self.reads(tensor):
@@ -68,7 +68,7 @@ class DefinitionGraph:
         return self._needs[tensor]
 
     def sources(self, tensor: Tensor) -> frozenset[Tensor]:
-        """The stored tensors that it reads in the end."""
+        """Return the stored tensors that it depends on."""
         found: set[Tensor] = set()
         pending = [tensor]
         while pending:
@@ -79,10 +79,10 @@ class DefinitionGraph:
                     pending.append(read)
         return frozenset(found)
 
-    # --- below: what is computed once although no output asks for it
+    # --- forced roots
 
     def _find_consumers(self) -> dict[Tensor, list[Tensor]]:
-        """Who reads a tensor, with views looked through."""
+        """Return the consumers of each tensor. A view is replaced by its own consumers."""
         consumers: dict[Tensor, list[Tensor]] = {tensor: [] for tensor in self.live}
         for reader in reversed(self.live):
             readers = consumers[reader] if self._is_view(reader) and reader not in self.outputs else [reader]
@@ -95,7 +95,7 @@ class DefinitionGraph:
         return isinstance(definition, Pointwise) and isinstance(definition.body, Access)
 
     def _find_forced(self) -> None:
-        """Pointwise definitions to store although no output asks for them."""
+        """Collect pointwise definitions that are stored although they are no outputs."""
         operands = {operand for tensor in self.live for operand in operands_of(self.definitions[tensor])}
         for tensor in reversed(self.live):
             definition = self.definitions[tensor]
@@ -117,8 +117,8 @@ class DefinitionGraph:
         return len(consumers) > 1 and self._size_of_inlined(tensor, set()) > MAX_REPEATED_NODES
 
     def _closes_rows(self, tensor: Tensor) -> bool:
-        """Return whether it is one value per row, made of longer rows, that is then summed: the kernel of the rows has
-        everything at hand, and the sum would read all of it again."""
+        """Return True if the tensor has one value per row, computed from longer rows, and is then summed. The kernel of
+        the rows has all inputs at hand; the sum would read them again."""
         consumers = self.consumers[tensor]
         if not consumers or not all(isinstance(self.definitions[entry], Reduction) for entry in consumers):
             return False
@@ -139,7 +139,7 @@ class DefinitionGraph:
         return found
 
     def _rereads(self, consumer: Tensor, tensor: Tensor) -> bool:
-        """Whether the consumer reads elements of the tensor several times."""
+        """Return True if the consumer reads elements of the tensor several times."""
         definition = self.definitions[consumer]
         if isinstance(definition, Attention) or (
             isinstance(definition, Reduction) and definition.contraction is not None
@@ -166,13 +166,13 @@ class DefinitionGraph:
 
 
 def _turns(loop: Loop) -> list[Variable]:
-    """The variables of a loop that take more than one value."""
+    """Return the variables of a loop that take more than one value."""
     return [variable for variable in loop.loop_variables if variable.extent.constant != 1]
 
 
 def _reads_once(definition: Pointwise, tensor: Tensor) -> bool:
-    """Whether no two turns of the definition's one loop, of whatever elements, read one element of the tensor: windows
-    that do not overlap."""
+    """Return True if no element of the tensor is read by two iterations of the definition's one loop, over all
+    elements: the windows do not overlap."""
     loops = [node for node in nodes(definition.body) if isinstance(node, Loop)]
     reads = [access for access in accesses(definition.body) if access.tensor is tensor]
     if len(loops) != 1 or len(reads) != 1:
@@ -189,7 +189,7 @@ def _reads_once(definition: Pointwise, tensor: Tensor) -> bool:
 
 
 def _disjoint_window(index: Index, taps: Sequence[Variable]) -> list[Variable] | None:
-    """The variables of ``position * stride + tap`` with at most `stride` taps; None for any other index."""
+    """Return the variables of ``position * stride + tap`` with at most `stride` taps; None for any other index."""
     terms = [(monomial[0], factor) for monomial, factor in index.terms if len(monomial) == 1]
     variables = [atom for atom, _ in terms if isinstance(atom, Variable)]
     if len(variables) != len(terms) or any(len(monomial) > 1 for monomial, _ in index.terms) or len(terms) > 2:
@@ -204,7 +204,7 @@ def _disjoint_window(index: Index, taps: Sequence[Variable]) -> list[Variable] |
 
 
 def _is_free(definition: Pointwise) -> bool:
-    """Whether recomputing it is as good as reading it: casts, a scale or a shift of at most one tensor."""
+    """Return True if recomputation costs no more than a read: casts, a scale or a shift of at most one tensor."""
     if any(isinstance(node, Loop) for node in nodes(definition.body)):
         return False
     operations = [node for node in nodes(definition.body) if isinstance(node, Operation)]

@@ -1,4 +1,4 @@
-"""Groups: what one kernel computes, as the templates take it."""
+"""Groups: the work of one kernel, in the form that the templates take."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class RowReduction:
 
 @dataclass(frozen=True)
 class WholeReduction:
-    """`scalar` combined over all values of `position`: one result, which every block finds for itself."""
+    """`scalar` combined over all values of `position`: one result, which every block computes for itself."""
 
     tensor: Tensor
     kind: str
@@ -170,7 +170,7 @@ Group = ElementwiseGroup | RowGroup | ContractionGroup | AttentionGroup | ScanGr
 
 @dataclass(frozen=True)
 class FusedGraph:
-    """Groups in launch order; `stored` are the tensors that get memory; `hints` names what scalars stand for."""
+    """Groups in launch order; `stored` are the tensors with memory; `hints` are the names of scalars."""
 
     groups: tuple[Group, ...]
     stored: frozenset[Tensor]
@@ -178,7 +178,7 @@ class FusedGraph:
 
 
 def scalars_of_group(group: Group) -> list[Scalar]:
-    """Everything that the group evaluates."""
+    """Return every scalar that the group evaluates."""
     match group:
         case ElementwiseGroup():
             return [store.scalar for store in group.stores]
@@ -203,7 +203,7 @@ def scalars_of_group(group: Group) -> list[Scalar]:
 
 
 def written_by(group: Group) -> set[Tensor]:
-    """The tensors that the group leaves in memory."""
+    """Return the tensors that the group writes."""
     match group:
         case ElementwiseGroup() | ContractionGroup() | AttentionGroup():
             return {store.tensor for store in group.stores}
@@ -216,5 +216,5 @@ def written_by(group: Group) -> set[Tensor]:
 
 
 def row_index(row: Index, row_shape: Sequence[Index], tensor: Tensor) -> tuple[Index, ...]:
-    """Where the result of a row lies in a tensor that has one element per row."""
+    """Return the index of a row's result in a tensor with one element per row."""
     return reshape(unravel_safe(row, row_shape), row_shape, tensor.shape)

@@ -1,8 +1,9 @@
-"""Pairs of dependent reductions that parts of a row can compute on their own and that combine exactly enough.
+"""Pairs of dependent reductions that parts of a row can compute independently, and whose combination is accurate
+enough.
 
 A variance needs the mean of the row, and a softmax's sum its maximum. A part of the row can use its own mean or maximum
-instead: Chan's formula, or a factor, then moves its result to that of the whole row. So one pass over memory and one
-exchange between blocks do for both.
+instead: Chan's formula, or a factor, then corrects its result to that of the whole row. One pass over memory and one
+exchange between blocks then compute both.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Pair:
 
 
 def find_pairs(group: RowGroup) -> tuple[Pair, ...]:
-    """Return the pairs of a group. No reduction is in two of them."""
+    """Return the disjoint pairs of a group."""
     pairs: list[Pair] = []
     for second in group.reductions:
         pair = _pair_of(second, group.reductions, group.column.extent)
@@ -43,7 +44,7 @@ def find_pairs(group: RowGroup) -> tuple[Pair, ...]:
     return tuple(pairs)
 
 
-# --- below: the two patterns
+# --- the two patterns
 
 
 def _pair_of(second: RowReduction, reductions: Sequence[RowReduction], n_columns: Index) -> Pair | None:
@@ -58,7 +59,7 @@ def _pair_of(second: RowReduction, reductions: Sequence[RowReduction], n_columns
 
 
 def _exponentials(first: RowReduction, second: RowReduction) -> Pair | None:
-    """``max(v)`` and ``sum(exp(v - max))``."""
+    """Match ``max(v)`` and ``sum(exp(v - max))``."""
     shifted = _operands(second.scalar, "exp")
     difference = _operands(shifted[0], "sub") if shifted else ()
     if first.kind != "max" or not difference or difference[0] != first.scalar:
@@ -67,7 +68,7 @@ def _exponentials(first: RowReduction, second: RowReduction) -> Pair | None:
 
 
 def _moments(first: RowReduction, second: RowReduction, n_columns: Index) -> Pair | None:
-    """``sum(v - offset)`` and ``sum((v - mean)^2)``."""
+    """Match ``sum(v - offset)`` and ``sum((v - mean)^2)``."""
     factors = _operands(second.scalar, "mul")
     difference = _operands(factors[0], "sub") if factors and factors[0] == factors[1] else ()
     if first.kind != "sum" or not difference:
@@ -91,7 +92,7 @@ def _is_result(scalar: Scalar, reduction: RowReduction) -> bool:
 
 
 def _is_count(scalar: Scalar, n_columns: Index) -> bool:
-    """Whether the scalar is the number of columns."""
+    """Return True if the scalar is the number of columns."""
     if isinstance(scalar, Constant):
         return n_columns.constant is not None and scalar.value == n_columns.constant
     inner = _operands(scalar, "cast")

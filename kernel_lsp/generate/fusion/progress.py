@@ -1,4 +1,4 @@
-"""A fusion in progress: which roots have a kernel, which wait for one, and what scalars are in terms of the former."""
+"""State of a fusion: the computed roots, the pending ones, and scalars in terms of computed roots."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class NotReadyError(Exception):
 
 
 class Progress:
-    """`computed` are the roots of the groups so far, `pending` those without one; `hints` names what scalars stand for
+    """`computed` are the roots of the groups so far, `pending` those without a group; `hints` are the names of scalars
     in the user's code."""
 
     def __init__(self, graph: DefinitionGraph, sizes: Sizes) -> None:
@@ -30,24 +30,25 @@ class Progress:
         self._n_variables = 0
 
     def is_ready(self, tensor: Tensor, group: Iterable[Tensor] = ()) -> bool:
-        """Whether everything it needs is computed, by earlier groups or by the roots of its own."""
+        """Return True if all dependencies are computed, by earlier groups or by the roots of its own group."""
         return self.graph.needs(tensor) <= self.computed.union(group)
 
     def finish(self, roots: Sequence[Tensor]) -> None:
-        """From here on a group computes these."""
+        """Mark the tensors as computed by a group."""
         self.computed |= set(roots)
         self.pending = [tensor for tensor in self.pending if tensor not in roots]
         self._expanded = {}
 
     def variable(self, name: str, extent: Index) -> Variable:
-        """A fresh coordinate of a group."""
+        """Return a fresh coordinate of a group."""
         self._n_variables += 1
         return Variable(name, -self._n_variables, extent)
 
     def element(
         self, tensor: Tensor, index: tuple[Index, ...], local: frozenset[Tensor] = frozenset()
     ) -> Scalar | None:
-        """A pointwise tensor at `index`, expanded; None when it reads a root that is not computed yet."""
+        """Return a pointwise tensor's element at `index`, expanded; None when it reads a root that is not computed
+        yet."""
         definition = self.graph.definitions[tensor]
         assert isinstance(definition, Pointwise)
         try:
@@ -56,9 +57,8 @@ class Progress:
             return None
 
     def expand(self, scalar: Scalar, local: frozenset[Tensor] = frozenset()) -> Scalar:
-        """The scalar with pointwise definitions inlined. Accesses to `local` roots stay, as do those to computed ones.
-
-        Raises NotReadyError for one that reads any other root."""
+        """Return the scalar with pointwise definitions inlined. Accesses to `local` roots and to computed ones stay.
+        Raises NotReadyError for a read of any other root."""
         if local != self._local:
             self._local, self._expanded = local, {}
         return rewrite(scalar, self._expand_access)

@@ -1,4 +1,4 @@
-"""What definitions read, and so which of them the outputs need."""
+"""Find the tensors that definitions read, and the live definitions: those that the outputs depend on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from kernel_lsp.generate.ir.tensor import (
 
 
 def live_tensors(outputs: Sequence[Tensor], definitions: Mapping[Tensor, Definition]) -> list[Tensor]:
-    """Every tensor that the outputs need, in the order of definition. `definitions` overrides what tensors say."""
+    """Return every tensor that the outputs depend on, in the order of definition. `definitions` overrides the tensors'
+    own."""
     found: set[Tensor] = set()
     pending = list(outputs)
     while pending:
@@ -33,7 +34,7 @@ def live_tensors(outputs: Sequence[Tensor], definitions: Mapping[Tensor, Definit
 
 
 def scalars_of(definition: Definition) -> list[Scalar]:
-    """Everything that the definition evaluates; a library call reads its operands."""
+    """Return every scalar that the definition evaluates; a library call reads its operands."""
     match definition:
         case Pointwise(_, body) | Reduction(body=body) | Scan(body=body):
             return [body]
@@ -49,7 +50,7 @@ def scalars_of(definition: Definition) -> list[Scalar]:
 
 
 def operands_of(definition: Definition) -> list[Tensor]:
-    """The tensors that a library call needs in memory; none for other definitions."""
+    """Return the tensors that a library call needs in memory; none for other definitions."""
     if not isinstance(definition, LibraryResult):
         return []
     return [argument for argument in definition.call.arguments if isinstance(argument, Tensor)]

@@ -1,4 +1,5 @@
-"""Row groups: reductions over one row space, the pointwise results of that space, and everything per row between."""
+"""Grow row groups: reductions over one row space, the pointwise results of that space, and all per-row values between
+them."""
 
 from __future__ import annotations
 
@@ -15,12 +16,12 @@ from kernel_lsp.generate.ir.tensor import Parts, Pointwise, Reduction, Tensor
 
 
 def grow_rows(progress: Progress, seed: Tensor, definition: Reduction) -> tuple[RowGroup, list[Tensor]]:
-    """The group of a reduction, with every pending root that belongs to it; the roots that it computes."""
+    """Return the group of a reduction with every pending root that belongs to it, and the roots that it computes."""
     rows = _RowDraft(progress, _RowSpace.of(definition, progress))
     for tensor in list(progress.pending):
         if tensor is seed or progress.is_ready(tensor, rows.roots):
             rows.offer(tensor, is_seed=tensor is seed)
-    # A root before the seed may need what came after it.
+    # A root before the seed may depend on a later one.
     for tensor in list(progress.pending):
         if tensor not in rows.roots and progress.is_ready(tensor, rows.roots):
             rows.offer(tensor, is_seed=False)
@@ -28,12 +29,12 @@ def grow_rows(progress: Progress, seed: Tensor, definition: Reduction) -> tuple[
 
 
 MAX_SUMMED_COLUMNS = 8192
-"""Columns whose sums the threads of one block keep in registers: 16 each for 512 threads."""
+"""Maximum columns whose sums one block keeps in registers: 16 per thread for 512 threads."""
 
 
 def pattern_of(definition: Reduction) -> tuple[tuple[str, Index], ...]:
-    """The runs of outer (``o``) and reduced (``r``) dims of a reduction with their extents, in the order of memory;
-    dims of size 1 are left out."""
+    """Return the runs of outer (``o``) and reduced (``r``) dims of a reduction with their extents, in memory order.
+    Dims of size 1 are left out."""
     runs: list[tuple[str, Index]] = []
     for variable in definition.domain:
         kind = "r" if variable in definition.reduced else "o"
@@ -46,12 +47,12 @@ def pattern_of(definition: Reduction) -> tuple[tuple[str, Index], ...]:
     return tuple(runs)
 
 
-# --- below: what rows are, and a group that still takes members
+# --- row spaces and groups under construction
 
 
 @dataclass(frozen=True)
 class _RowSpace:
-    """Rows and columns as runs of dims in the order of memory."""
+    """Rows and columns as runs of dims in memory order."""
 
     pattern: tuple[tuple[str, Index], ...]
     row: Variable
@@ -69,12 +70,12 @@ class _RowSpace:
 
     @property
     def extents(self) -> list[Index]:
-        """One per run."""
+        """Return the extent of each run."""
         return [extent for _, extent in self.pattern]
 
     @property
     def coordinates(self) -> tuple[Index, ...]:
-        """One index per run."""
+        """Return the index of each run."""
         rows = iter(self.row_coordinates)
         columns = iter(unravel_safe(as_index(self.column), self.shape("r")))
         return tuple(next(rows) if kind == "o" else next(columns) for kind, _ in self.pattern)
@@ -92,7 +93,7 @@ class _RowSpace:
 
 
 class _RowDraft:
-    """A row group that still takes members."""
+    """A row group under construction."""
 
     def __init__(self, progress: Progress, space: _RowSpace) -> None:
         self.progress, self.space = progress, space
@@ -104,7 +105,7 @@ class _RowDraft:
         self.column_sums: list[ColumnSum] = []
 
     def offer(self, tensor: Tensor, *, is_seed: bool) -> None:
-        """Take the tensor if it belongs."""
+        """Add the tensor if it belongs to the group."""
         definition = self.progress.graph.definitions[tensor]
         if isinstance(definition, Reduction) and definition.parts is not None and not is_seed:
             self._offer_column_sum(tensor, definition, definition.parts)
@@ -140,7 +141,7 @@ class _RowDraft:
         self.roots.append(tensor)
 
     def _offer_column_sum(self, tensor: Tensor, definition: Reduction, parts: Parts) -> None:
-        """Take the sums over this group's rows, part by part, where they need a reduction of the group."""
+        """Add the sums over this group's rows, part by part, where they depend on a reduction of the group."""
         columns = [variable for variable in definition.variables if variable is not parts.part]
         sizes, shape = self.progress.sizes, self.space.shape("r")
         is_plain = [kind for kind, _ in self.space.pattern] == ["o", "r"]
@@ -188,7 +189,7 @@ class _RowDraft:
         self.roots.append(tensor)
 
     def _is_related(self, tensor: Tensor) -> bool:
-        """Whether it needs a reduction of the group, or the group computes it anyway."""
+        """Return True if the tensor depends on a reduction of the group, or the group computes it inline."""
         if self.progress.graph.needs(tensor) & set(self.roots):
             return True
         return any(tensor in self._inlined_by(reduction.tensor) for reduction in self.reductions)
@@ -206,7 +207,7 @@ class _RowDraft:
         return found
 
     def _expanded(self, scalar: Scalar) -> Scalar | None:
-        """Over this group's coordinates, when each of its reductions is read in its own row."""
+        """Return the scalar over this group's coordinates, if it reads each reduction of the group in its own row."""
         local = frozenset(reduction.tensor for reduction in self.reductions)
         try:
             expanded = self.progress.expand(scalar, local)

@@ -1,4 +1,4 @@
-"""Scan groups: one running combination, and the pointwise results that read it where it is made.
+"""Grow scan groups: one running combination, and the pointwise results that read it at the same element.
 
 A group is exclusive when its results read, at column `col`, the combination of the columns before `col`. That keeps
 `cat([zeros, x.cumsum(1)[:, :-1]])` aligned with its input.
@@ -32,9 +32,9 @@ from kernel_lsp.generate.ir.scalar_walk import accesses, masked, rewrite
 from kernel_lsp.generate.ir.tensor import Pointwise, Scan, Tensor
 
 POSITIONS = {"argmax": "max", "argmin": "min"}
-"""Kinds that give the position of an extreme, and the kind that gives its value."""
+"""Kinds that return the position of an extremum, and the kind that returns its value."""
 RUNNING, RUNNING_POSITION = "running", "running_position"
-"""Names of the scan's value, and of its position, in the scalars of stores."""
+"""Names of the scan's value and of its position, in the scalars of stores."""
 
 
 def grow_scan(progress: Progress, seed: Tensor, definition: Scan) -> tuple[ScanGroup, list[Tensor]]:
@@ -50,12 +50,12 @@ def grow_scan(progress: Progress, seed: Tensor, definition: Scan) -> tuple[ScanG
     return draft.group(), draft.roots
 
 
-# --- below: a scan group that still takes members
+# --- scan groups under construction
 
 
 @dataclass(frozen=True)
 class _Reading:
-    """A store of the scan's result: `before` when it reads the column before its own."""
+    """A store of the scan's result. `before` is True when it reads the column before its own."""
 
     store: Store
     before: bool
@@ -97,7 +97,7 @@ class _ScanDraft:
         )
 
     def offer_sibling(self, tensor: Tensor) -> None:
-        """Take the seed, and the other result of a scan that gives values and positions."""
+        """Add the seed, and the other result of a scan that returns values and positions."""
         definition = self.progress.graph.definitions[tensor]
         if not isinstance(definition, Scan) or not self._is_same_scan(tensor, definition):
             return
@@ -108,7 +108,7 @@ class _ScanDraft:
         self.stores.append(Store(tensor, index, self._running(tensor, name)))
 
     def only_reader(self) -> Tensor | None:
-        """Return the one pending root that reads the scan, where nobody else needs its memory."""
+        """Return the one pending root that reads the scan, where nothing else needs its memory."""
         graph = self.progress.graph
         readers = {entry for member in self.members for entry in graph.consumers[member]} - set(self.members)
         readers |= {output for output in graph.outputs if output in self.members}
@@ -118,7 +118,7 @@ class _ScanDraft:
         return reader if reader in self.progress.pending and reader not in self.members else None
 
     def replace_by(self, reader: Tensor) -> bool:
-        """Make the scan for one reader alone, which may have other columns and read those before."""
+        """Specialize the scan for one reader, which may have other columns and read those before."""
         definition = self.progress.graph.definitions[reader]
         if not isinstance(definition, Pointwise) or not self._has_same_rows(reader):
             return False
@@ -134,7 +134,7 @@ class _ScanDraft:
         return True
 
     def offer_reader(self, tensor: Tensor) -> None:
-        """Take a pointwise root that reads the scan at its own place."""
+        """Add a pointwise root that reads the scan at its own element."""
         definition = self.progress.graph.definitions[tensor]
         if not isinstance(definition, Pointwise) or not self.progress.is_ready(tensor, self.roots):
             return
@@ -147,7 +147,7 @@ class _ScanDraft:
             self.roots.append(tensor)
             self.stores.append(reading.store)
 
-    # --- places
+    # --- positions
 
     def _outer(self, tensor: Tensor) -> list[Index]:
         return [size for position, size in enumerate(tensor.shape) if position != self.axis]
@@ -178,7 +178,7 @@ class _ScanDraft:
         same = self.progress.sizes.same
         return all(same(left, right) for left, right in zip(self._outer(tensor), self._outer(self.seed), strict=True))
 
-    # --- what a reader makes of the scan
+    # --- readers of the scan
 
     def _running(self, tensor: Tensor, name: str = RUNNING) -> Scalar:
         return Argument(name, tensor.dtype, frozenset((self.row, self.column)))
@@ -201,7 +201,7 @@ class _ScanDraft:
         return None
 
     def _replaced(self, scalar: Scalar, place: Index) -> Scalar | None:
-        """Return the scalar with reads of the scan at `place` by name; None when it reads it elsewhere or nowhere."""
+        """Return the scalar with reads of the scan at `place` replaced by its name; None for other reads, or none."""
         reads = [access for access in accesses(scalar) if access.tensor in self.members]
         if not reads or any(access.index != self._index_of(access.tensor, place) for access in reads):
             return None
@@ -217,7 +217,7 @@ class _ScanDraft:
         return select(access.mask, value, Constant(False if value.dtype == DType.BOOL else 0, value.dtype))
 
 
-# --- below: bodies
+# --- bodies of exclusive scans
 
 
 def _after_first(body: Scalar, kind: str, column: Variable) -> Scalar | None:
@@ -243,7 +243,7 @@ def _without_first(scalar: Scalar, kind: str, column: Variable) -> Scalar:
 
 
 def _assuming(scalar: Scalar, holds: Scalar) -> Scalar:
-    """Return the scalar where the condition holds; looks through casts and choices only."""
+    """Return the scalar under the assumption that the condition holds; only casts and selects are descended into."""
     if isinstance(scalar, Access):
         return Access(scalar.tensor, scalar.index) if scalar.mask == holds else scalar
     if isinstance(scalar, Operation) and scalar.name == "cast":
@@ -263,7 +263,7 @@ def _begins_with_identity(scalar: Scalar, kind: str, column: Variable) -> bool:
 
 
 def _in_bounds(body: Scalar, kind: str, column: Variable) -> Scalar:
-    """Return the body with reads that no tensor has under a mask. What columns past the last one hold is not used."""
+    """Return the body with out-of-bounds reads masked. Values of columns past the last one are not used."""
     inside: Scalar = TRUE
     for access in accesses(body):
         for position, size in zip(access.index, access.tensor.shape, strict=True):

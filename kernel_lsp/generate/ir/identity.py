@@ -1,4 +1,4 @@
-"""What a reduction begins with."""
+"""Identity elements of reductions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from kernel_lsp.generate.ir.scalar import Constant
 
 
 def identity_of(kind: str, dtype: DType) -> Constant:
-    """The value that changes nothing in a reduction of the kind: what one of no elements is."""
+    """Return the identity element of the kind of reduction: its result over no elements."""
     if kind in ("sum", "any"):
         return Constant(False if dtype == DType.BOOL else 0, dtype)
     if kind in ("prod", "all"):

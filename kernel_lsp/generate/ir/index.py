@@ -20,11 +20,11 @@ from kernel_lsp.core.expression import Expression
 
 DIGEST_BYTES = 16
 CACHED_RESULTS = 1 << 15
-"""Divisions and proofs that are remembered: the schedules of one program ask for the same ones again and again."""
+"""Maximum cached divisions and proofs: the schedules of one program repeat the same ones."""
 
 
 def digest_of(*parts: object) -> bytes:
-    """A content hash of the parts: bytes as they are, everything else by its text."""
+    """Return a content hash of the parts: bytes as they are, everything else by its text."""
     hasher = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for part in parts:
         data = part if isinstance(part, bytes) else repr(part).encode()
@@ -34,7 +34,7 @@ def digest_of(*parts: object) -> bytes:
 
 
 class Digested:
-    """Compared and hashed by `digest`, a hash of the content."""
+    """Base of values compared and hashed by `digest`, a hash of the content."""
 
     __slots__ = ("variables",)
 
@@ -49,7 +49,7 @@ class Digested:
 
 
 class Atom(Digested):
-    """What a monomial multiplies: a size, a variable, a quotient, a remainder, or a value read from memory."""
+    """A factor of a monomial: a size, a variable, a quotient, a remainder, or a value read from memory."""
 
     __slots__ = ("as_index", "digest", "sort_key")
 
@@ -57,7 +57,7 @@ class Atom(Digested):
     sort_key: tuple[int, str, bytes]
 
     def as_polynomial(self) -> Index:
-        """The index that is this atom alone."""
+        """Return the index that is this atom alone."""
         made: Index | None = getattr(self, "as_index", None)
         if made is None:
             made = self.as_index = Index({(self,): 1})
@@ -65,7 +65,7 @@ class Atom(Digested):
 
 
 class Symbol(Atom):
-    """A size that a launch knows: a dim of the task, or one derived from dims (`definition`)."""
+    """A size known at launch: a dim of the task, or one derived from dims (`definition`)."""
 
     __slots__ = ("definition", "exact", "minimum", "name")
 
@@ -78,7 +78,7 @@ class Symbol(Atom):
 
 
 class Variable(Atom):
-    """An index in [0, extent). `serial` tells variables of one name apart."""
+    """An index in [0, extent). `serial` distinguishes variables of one name."""
 
     __slots__ = ("extent", "name", "serial")
 
@@ -111,7 +111,7 @@ class Remainder(Atom):
 
 
 class Indirect(Atom):
-    """An index that is a value: what a gather reads. `scalar` is a `kernel_lsp.generate.ir.scalar.Scalar`."""
+    """An index read from memory, as in a gather. `scalar` is a `kernel_lsp.generate.ir.scalar.Scalar`."""
 
     __slots__ = ("scalar",)
 
@@ -150,7 +150,7 @@ class Index(Digested):
 
     @property
     def digest(self) -> bytes:  # type: ignore[override]
-        """Made when it is first asked for: most indices are steps on the way to others."""
+        """Computed on first use: most indices are intermediate results."""
         if self._digest is None:
             parts = [part for monomial, factor in self.terms for part in (factor, *(atom.digest for atom in monomial))]
             self._digest = digest_of("index", *parts)
@@ -158,7 +158,7 @@ class Index(Digested):
 
     @property
     def constant(self) -> int | None:
-        """The integer it is, or None when it is not one."""
+        """Return the integer value, or None for an index that is not constant."""
         if not self.terms:
             return 0
         if len(self.terms) == 1 and not self.terms[0][0]:
@@ -198,7 +198,7 @@ class Index(Digested):
 
 
 def as_index(value: Index | Atom | int) -> Index:
-    """`value` as a polynomial."""
+    """Return `value` as a polynomial."""
     if isinstance(value, Index):
         return value
     return _integer(value) if isinstance(value, int) else value.as_polynomial()
@@ -213,12 +213,12 @@ ZERO, ONE = as_index(0), as_index(1)
 
 
 def product(factors: Iterable[Index]) -> Index:
-    """The product of the factors; 1 for none."""
+    """Return the product of the factors; 1 for none."""
     return reduce(lambda left, right: left * right, factors, ONE)
 
 
 def replace_atoms(index: Index, replacement: Callable[[Atom], Index]) -> Index:
-    """The index with every atom replaced, simplified on the way."""
+    """Return the simplified index with every atom replaced."""
     total = ZERO
     for monomial, factor in index.terms:
         term = as_index(factor)
@@ -229,7 +229,7 @@ def replace_atoms(index: Index, replacement: Callable[[Atom], Index]) -> Index:
 
 
 def substitute(index: Index, replacements: Mapping[Variable, Index]) -> Index:
-    """The index with variables replaced, simplified on the way."""
+    """Return the simplified index with variables replaced."""
     if index.variables.isdisjoint(replacements):
         return index
     return replace_atoms(index, lambda atom: _substitute_atom(atom, replacements))
@@ -237,7 +237,7 @@ def substitute(index: Index, replacements: Mapping[Variable, Index]) -> Index:
 
 @lru_cache(maxsize=CACHED_RESULTS)
 def is_nonnegative(index: Index) -> bool:
-    """Whether the index is provably >= 0 for all variables in range and sizes at or above their minimum."""
+    """Return True if the index is provably >= 0 for all variables in range and sizes at or above their minimum."""
     lower = _bound(index, -1)
     if lower is None:
         return False
@@ -248,17 +248,18 @@ def is_nonnegative(index: Index) -> bool:
 
 
 def is_below(index: Index, limit: Index) -> bool:
-    """Whether ``index < limit`` is provable."""
+    """Return True if ``index < limit`` is provable."""
     return is_nonnegative(limit - index - 1)
 
 
 def divides(divisor: int, index: Index) -> bool:
-    """Whether every value of the index is provably a multiple of `divisor`."""
+    """Return True if every value of the index is provably a multiple of `divisor`."""
     return all(factor % divisor == 0 for _, factor in index.terms)
 
 
 def coefficient(index: Index, variable: Variable) -> Index | None:
-    """The c of ``index == c * variable + rest`` with neither c nor rest over the variable; None when there is none."""
+    """Return the c of ``index == c * variable + rest`` with neither c nor rest over the variable; None when there is
+    none."""
     terms: dict[Monomial, int] = {}
     for monomial, factor in index.terms:
         n_direct = sum(atom == variable for atom in monomial)
@@ -271,23 +272,23 @@ def coefficient(index: Index, variable: Variable) -> Index | None:
 
 
 def divide_exactly(index: Index, divisor: Index) -> Index | None:
-    """The q with ``index == q * divisor`` for a divisor of one term, or None."""
+    """Return the q with ``index == q * divisor`` for a divisor of one term, or None."""
     quotient, rest = _split_multiple(index, divisor)
     return quotient if not rest.terms else None
 
 
 def expanded(index: Index) -> Index:
-    """The index over the task's own dims, without derived symbols. Equal sizes have equal expansions."""
+    """Return the index over the task's own dims, without derived symbols. Equal sizes have equal expansions."""
     if not any(_exact(atom) is not None for monomial, _ in index.terms for atom in monomial):
         return index
     return replace_atoms(index, lambda atom: _exact(atom) or as_index(atom))
 
 
-# --- below: canonical order, bounds, and the rules of division
+# --- canonical order, bounds, and the rules of division
 
 
 def _exact(atom: Atom) -> Index | None:
-    """What a derived size is over the task's own dims."""
+    """Return a derived size as an index over the task's own dims."""
     return atom.exact if isinstance(atom, Symbol) else None
 
 
@@ -318,7 +319,7 @@ def _substitute_atom(atom: Atom, replacements: Mapping[Variable, Index]) -> Inde
 
 
 def _split_multiple(index: Index, divisor: Index) -> tuple[Index, Index]:
-    """`index` as ``quotient * divisor + rest``, term by term. The divisor has one term."""
+    """Split `index` into ``quotient * divisor + rest``, term by term. The divisor has one term."""
     if len(divisor.terms) != 1:
         return (ONE, ZERO) if index == divisor else (ZERO, index)
     atoms, factor = divisor.terms[0]
@@ -363,7 +364,7 @@ def _floor_divide(index: Index, divisor: Index) -> Index:
     if coarse is not None:
         return quotient + _floor_divide(coarse.multiple, _scaled_down(divisor, coarse.step))
     if quotient.terms and not is_nonnegative(rest) and is_nonnegative(index):
-        return as_index(Quotient(index, divisor))  # keeps a dividend that C's division rounds as we mean
+        return as_index(Quotient(index, divisor))  # a dividend >= 0, which C's division rounds down
     return _sum(quotient, as_index(Quotient(rest, divisor)), 1)
 
 
@@ -398,7 +399,7 @@ class _CoarsePart:
 
 
 def _coarse_part(index: Index, divisor: Index) -> _CoarsePart | None:
-    """How to divide ``4 * p + v`` with v in [0, 4) by 4096: divide p by 1024."""
+    """Split ``4 * p + v`` with v in [0, 4) for a division by 4096, which is then p divided by 1024."""
     if len(divisor.terms) != 1:
         return None
     steps = {gcd(divisor.terms[0][1], factor) for _, factor in index.terms} - {1}
@@ -415,7 +416,7 @@ def _scaled_down(index: Index, factor: int) -> Index:
 
 
 def _recombined(index: Index) -> Index:
-    """``k*m*(x // m) + k*(x % m)`` is ``k*x``, and ``k*m*((x // m) % h) + k*(x % m)`` is ``k*(x % (h*m))``."""
+    """Simplify ``k*m*(x // m) + k*(x % m)`` to ``k*x``, and ``k*m*((x // m) % h) + k*(x % m)`` to ``k*(x % (h*m))``."""
     for monomial, factor in index.terms:
         for atom in monomial:
             if isinstance(atom, Remainder):
@@ -437,7 +438,7 @@ def _recombine(index: Index, monomial: Monomial, factor: int, low: Remainder) ->
 
 
 def _partners(index: Index, low: Remainder) -> list[tuple[Atom, Index]]:
-    """The atoms that merge with ``x % m``, each with what the two make."""
+    """Return the atoms that merge with ``x % m``, each with the merged result."""
     quotient = low.dividend // low.divisor
     found: list[tuple[Atom, Index]] = []
     for monomial, _ in index.terms:
@@ -450,7 +451,7 @@ def _partners(index: Index, low: Remainder) -> list[tuple[Atom, Index]]:
 
 
 def _bound(index: Index, direction: int) -> Index | None:
-    """The least (-1) or greatest (+1) value over all variables, as a polynomial of sizes; None when unknown."""
+    """Return the lower (-1) or upper (+1) bound over all variables, as a polynomial of sizes; None when unknown."""
     total = ZERO
     for monomial, factor in index.terms:
         bound = _monomial_bound(monomial, direction if factor > 0 else -direction)
@@ -471,7 +472,7 @@ def _monomial_bound(monomial: Monomial, direction: int) -> Index | None:
 
 
 def _atom_bound(atom: Atom, direction: int) -> Index | None:
-    """Of atoms that are never negative; None for others."""
+    """Return a bound of an atom that is never negative; None for other atoms."""
     match atom:
         case Symbol():
             return as_index(atom)
@@ -501,7 +502,7 @@ def _has_no_negative_term(index: Index) -> bool:
 
 
 def _without_quotients(index: Index) -> Index:
-    """No more than the index: ``q = a // m`` is at most ``a / m`` and at least ``(a - m + 1) / m``."""
+    """Return a lower bound of the index: ``q = a // m`` is at most ``a / m`` and at least ``(a - m + 1) / m``."""
     total = ZERO
     for monomial, factor in index.terms:
         term = Index({monomial: factor})
@@ -514,7 +515,8 @@ def _without_quotients(index: Index) -> Index:
 
 
 def _above_minimum(index: Index) -> Index:
-    """The polynomial over how far each size is above its minimum: all coefficients >= 0 proves it >= 0."""
+    """Return the index as a polynomial over the excess of each size above its minimum. It is >= 0 if all coefficients
+    are."""
     total = ZERO
     for monomial, factor in index.terms:
         term = as_index(factor)

@@ -1,4 +1,4 @@
-"""Positions in row-major arrays: an index of every dim, or one flat position."""
+"""Convert between positions in row-major arrays: one index per dim, or one flat position."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kernel_lsp.generate.ir.index import ZERO, Index, product
 
 
 def ravel(index: Sequence[Index], shape: Sequence[Index]) -> Index:
-    """The position in a row-major array of `shape`."""
+    """Return the flat position in a row-major array of `shape`."""
     flat = ZERO
     for position, size in zip(index, shape, strict=True):
         flat = flat * size + position
@@ -16,7 +16,7 @@ def ravel(index: Sequence[Index], shape: Sequence[Index]) -> Index:
 
 
 def unravel(flat: Index, shape: Sequence[Index]) -> tuple[Index, ...]:
-    """The index of a row-major array of `shape` at a position within it."""
+    """Return the index of a flat position in a row-major array of `shape`."""
     index: list[Index] = []
     for axis in range(len(shape) - 1, -1, -1):
         is_leading = all(size.constant == 1 for size in shape[:axis])
@@ -26,21 +26,21 @@ def unravel(flat: Index, shape: Sequence[Index]) -> tuple[Index, ...]:
 
 
 def unravel_safe(flat: Index, shape: Sequence[Index]) -> tuple[Index, ...]:
-    """`unravel`, with 0 for every dim of size 1."""
+    """Return the same as `unravel`, with 0 for every dim of size 1."""
     kept = [size for size in shape if size.constant != 1]
     positions = iter(unravel(flat, kept))
     return tuple(ZERO if size.constant == 1 else next(positions) for size in shape)
 
 
 def unravel_like(flat: Index, seed_shape: Sequence[Index], shape: Sequence[Index]) -> tuple[Index, ...]:
-    """The index at flat position of `shape`, through `seed_shape` where the two differ."""
+    """Return the index at flat position of `shape`, through `seed_shape` where the two differ."""
     if tuple(seed_shape) == tuple(shape):
         return unravel_safe(flat, shape)
     return reshape(unravel_safe(flat, seed_shape), seed_shape, shape)
 
 
 def reshape(index: Sequence[Index], shape: Sequence[Index], source: Sequence[Index]) -> tuple[Index, ...]:
-    """Where element `index` of an array of `shape` lies in its row-major reshape `source`.
+    """Return the index into the row-major reshape `source` of element `index` of an array of `shape`.
 
     Runs of dims with equal products are matched first, so that untouched dims keep their index.
     """
@@ -57,11 +57,11 @@ def reshape(index: Sequence[Index], shape: Sequence[Index], source: Sequence[Ind
     return tuple(result)
 
 
-# --- below: dims that belong together
+# --- matching dims
 
 
 def _matching_run(left: list[Index], right: list[Index]) -> tuple[int, int]:
-    """The shortest prefixes with equal products; everything when no shorter ones have."""
+    """Return the lengths of the shortest prefixes with equal products; of both lists when no shorter ones match."""
     for n_left in range(1, len(left) + 1):
         for n_right in range(1, len(right) + 1):
             if product(left[:n_left]) == product(right[:n_right]):

@@ -1,6 +1,6 @@
-"""Scalar expressions: what one element of a tensor is, as a function of index variables.
+"""Scalar expressions: the value of one tensor element as a function of index variables.
 
-Nodes are immutable and compare by content, so that a shared subexpression is one node wherever it came from.
+Nodes are immutable and compare by content, so that a shared subexpression is one node wherever it was built.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Scalar(Digested):
     operands: tuple[Scalar, ...]
 
     def substitute(self, replacements: Replacements) -> Scalar:
-        """The node with index variables replaced."""
+        """Return the node with index variables replaced."""
         return _Substitution(replacements).visit(self)
 
     def rebuilt(self, operands: tuple[Scalar, ...]) -> Scalar:
-        """The node over other operands."""
+        """Return the node over other operands."""
         return self
 
 
@@ -69,7 +69,7 @@ class IndexValue(Scalar):
 
 
 class Argument(Scalar):
-    """A number that the kernel already has under a name: a reduction's result, an accumulator."""
+    """A named number in the kernel: a reduction's result, an accumulator."""
 
     __slots__ = ("name",)
 
@@ -131,14 +131,14 @@ class Loop(Scalar):
 
 
 def operation(name: str, dtype: DType, *operands: Scalar) -> Scalar:
-    """``name(operands)``, with constants folded where that is exact."""
+    """Return ``name(operands)``, with constants folded where that is exact."""
     rule = _FOLDS.get(name)
     folded = rule(dtype, *operands) if rule else None
     return folded if folded is not None else Operation(name, dtype, operands)
 
 
 def cast(scalar: Scalar, dtype: DType) -> Scalar:
-    """The value converted. Between floating types it keeps float precision until it is stored."""
+    """Return the converted value. A conversion between floating types keeps float precision until it is stored."""
     if scalar.dtype == dtype:
         return scalar
     if isinstance(scalar, Constant):
@@ -147,19 +147,20 @@ def cast(scalar: Scalar, dtype: DType) -> Scalar:
 
 
 def select(condition: Scalar, if_true: Scalar, if_false: Scalar) -> Scalar:
-    """``condition ? if_true : if_false``. Memory that `if_true` reads under `masked` is not touched otherwise."""
+    """Return ``condition ? if_true : if_false``. If `masked` was applied to `if_true`, its memory is read only where
+    the condition holds."""
     if isinstance(condition, Constant):
         return if_true if condition.value else if_false
     return operation("select", if_true.dtype, condition, if_true, if_false)
 
 
 def compare(name: str, left: Scalar, right: Scalar) -> Scalar:
-    """``eq``, ``ne``, ``lt``, ``le``, ``gt`` or ``ge`` of two values."""
+    """Return ``eq``, ``ne``, ``lt``, ``le``, ``gt`` or ``ge`` of two values."""
     return operation(name, DType.BOOL, left, right)
 
 
 def both(left: Scalar, right: Scalar) -> Scalar:
-    """Logical and."""
+    """Return the logical and."""
     if isinstance(left, Constant):
         return right if left.value else left
     if isinstance(right, Constant):
@@ -168,7 +169,7 @@ def both(left: Scalar, right: Scalar) -> Scalar:
 
 
 def in_range(index: Index, extent: Index) -> Scalar:
-    """Whether ``0 <= index < extent``; halves that are provable are left out."""
+    """Return the condition ``0 <= index < extent`` without the halves that are provable."""
     result: Scalar = TRUE
     if not is_nonnegative(index):
         result = compare("ge", IndexValue(index), integer(0))
@@ -178,7 +179,7 @@ def in_range(index: Index, extent: Index) -> Scalar:
 
 
 def index_value(index: Index) -> Scalar:
-    """An index as an i64 value."""
+    """Return an index as an i64 value."""
     return IndexValue(index) if index.constant is None else integer(index.constant)
 
 
@@ -187,7 +188,7 @@ def integer(value: int) -> Scalar:
 
 
 def as_position(scalar: Scalar) -> Index:
-    """An integer value as an index."""
+    """Return an integer value as an index."""
     if isinstance(scalar, IndexValue):
         return scalar.index
     if isinstance(scalar, Constant):
@@ -199,7 +200,7 @@ TRUE = Constant(True, DType.BOOL)
 FALSE = Constant(False, DType.BOOL)
 
 
-# --- below: substitution and folding
+# --- substitution and folding
 
 
 class _Substitution:
@@ -233,7 +234,7 @@ class _Substitution:
 
 
 def _range_check(name: str, left: Scalar, right: Scalar) -> Scalar:
-    """A comparison of indices, decided where the ranges allow it."""
+    """Return a comparison of indices, folded where their ranges decide it."""
     if left.dtype == right.dtype == DType.I64:
         low, high = as_position(left), as_position(right)
         difference = high - low

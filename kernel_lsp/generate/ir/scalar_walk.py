@@ -1,4 +1,4 @@
-"""Scalars looked through and rewritten: what they read, and the same scalar over other reads."""
+"""Traverse and rewrite scalars: their reads and nodes, and the same scalar over other reads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kernel_lsp.generate.ir.scalar import Access, Constant, IndexValue, Scalar, 
 
 
 def accesses(*scalars: Scalar) -> Iterator[Access]:
-    """Every distinct read of a tensor below the scalars, reads inside indices and masks too."""
+    """Yield every distinct read of a tensor in the scalars, including reads inside indices and masks."""
     seen: set[bytes] = set()
     pending = list(scalars)
     while pending:
@@ -23,7 +23,7 @@ def accesses(*scalars: Scalar) -> Iterator[Access]:
 
 
 def nodes(*scalars: Scalar) -> Iterator[Scalar]:
-    """Every distinct node below the scalars."""
+    """Yield every distinct node of the scalars."""
     seen: set[bytes] = set()
     pending = list(scalars)
     while pending:
@@ -35,7 +35,7 @@ def nodes(*scalars: Scalar) -> Iterator[Scalar]:
 
 
 def children(node: Scalar) -> tuple[Scalar, ...]:
-    """Operands, and the scalars that its indices read."""
+    """Return the operands, and the scalars that its indices read."""
     if isinstance(node, Access):
         return node.operands + tuple(scalar for index in node.index for scalar in indirect_scalars(index))
     if isinstance(node, IndexValue):
@@ -44,7 +44,7 @@ def children(node: Scalar) -> tuple[Scalar, ...]:
 
 
 def indirect_scalars(index: Index) -> Iterator[Scalar]:
-    """The scalars whose values the index uses."""
+    """Yield the scalars whose values the index uses."""
     for monomial, _ in index.terms:
         for atom in monomial:
             if isinstance(atom, Indirect):
@@ -55,12 +55,13 @@ def indirect_scalars(index: Index) -> Iterator[Scalar]:
 
 
 def rewrite(scalar: Scalar, replace: Callable[[Access], Scalar]) -> Scalar:
-    """The scalar with every access replaced, innermost first; reads inside indices and masks are replaced too."""
+    """Return the scalar with every access replaced, innermost first, including reads inside indices and masks."""
     return _Rewriter(replace).visit(scalar)
 
 
 def masked(mask: Scalar, scalar: Scalar, *, varying: frozenset[Variable] | None = None) -> Scalar:
-    """The scalar with every read of memory under `mask`; with `varying`, just reads that depend on those variables."""
+    """Return the scalar with every read of memory under `mask`; with `varying`, only reads that depend on those
+    variables."""
     if isinstance(mask, Constant):
         return scalar
 
@@ -73,11 +74,11 @@ def masked(mask: Scalar, scalar: Scalar, *, varying: frozenset[Variable] | None 
 
 
 def guarded(condition: Scalar, scalar: Scalar, otherwise: Scalar) -> Scalar:
-    """``condition ? scalar : otherwise`` that reads nothing of `scalar` where the condition is false."""
+    """Return ``condition ? scalar : otherwise``, which reads nothing of `scalar` where the condition is false."""
     return select(condition, masked(condition, scalar), otherwise)
 
 
-# --- below: rewriting
+# --- rewriting
 
 
 class _Rewriter:
@@ -94,7 +95,7 @@ class _Rewriter:
         return done
 
     def index(self, index: Index) -> Index:
-        """The index with the scalars it reads rewritten."""
+        """Return the index with the scalars it reads rewritten."""
         if not any(True for _ in indirect_scalars(index)):
             return index
         return replace_atoms(index, self._atom)

@@ -1,4 +1,4 @@
-"""Sizes between a launch plan and index arithmetic: expressions over dims as indices, and indices as expressions."""
+"""Convert sizes between launch plans and index arithmetic: expressions over dims to indices, and back."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Sizes:
         self._derived: dict[bytes, Symbol] = {}
 
     def size(self, expression: Expression) -> Index:
-        """The size that an expression over dims spells."""
+        """Return the size that an expression over dims denotes."""
         match expression:
             case Constant(value):
                 return as_index(int(value))
@@ -42,7 +42,8 @@ class Sizes:
         return as_index(self.derived(exact, expression))
 
     def exact(self, expression: Expression) -> Index:
-        """The polynomial of an expression, without derived symbols. Raises ExpressionError for what is no size."""
+        """Return the polynomial of an expression, without derived symbols. Raises ExpressionError for an expression
+        that is no size."""
         match expression:
             case Constant(value):
                 return as_index(int(value))
@@ -59,7 +60,7 @@ class Sizes:
         raise ExpressionError(f"'{expression}' is not a size")
 
     def derived(self, exact: Index, expression: Expression, name: str | None = None) -> Symbol:
-        """The symbol that stands for a size, one per value."""
+        """Return the symbol of a size, one per value."""
         if exact.digest not in self._derived:
             minimum = 0 if is_nonnegative(exact) else -(1 << 62)
             chosen = name or _derived_name(str(expression), len(self._derived))
@@ -67,13 +68,13 @@ class Sizes:
         return self._derived[exact.digest]
 
     def copy(self) -> Sizes:
-        """One that may derive more sizes without this one knowing."""
+        """Return an independent copy that may derive more sizes."""
         other = Sizes(self._minimums)
         other._derived = dict(self._derived)
         return other
 
     def same(self, left: Index, right: Index) -> bool:
-        """Whether two sizes are provably equal."""
+        """Return True if two sizes are provably equal."""
         return left == right or expanded(left) == expanded(right)
 
     def _unused(self, name: str) -> str:
@@ -84,7 +85,7 @@ class Sizes:
 
 
 def to_expression(index: Index) -> Expression:
-    """The index as an expression of a launch plan. It mentions sizes alone; derived ones are written out."""
+    """Return the index as an expression of a launch plan. It mentions sizes alone; derived ones are written out."""
     total: Expression = Constant(0)
     for monomial, factor in index.terms:
         term: Expression = Constant(1)
@@ -95,11 +96,11 @@ def to_expression(index: Index) -> Expression:
 
 
 def ceil_div(left: Expression, right: Expression | int) -> Expression:
-    """``ceil_div(left, right)``, folded when both are constants."""
+    """Return ``ceil_div(left, right)``, folded when both are constants."""
     return call("ceil_div", left, right if isinstance(right, Expression) else Constant(right))
 
 
-# --- below: names of derived sizes, and atoms as expressions
+# --- names of derived sizes, and atoms as expressions
 
 _ARITHMETIC = {
     "+": lambda left, right: left + right,

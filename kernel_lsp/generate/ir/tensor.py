@@ -1,4 +1,4 @@
-"""Tensors as definitions: what the elements are, not where they are stored."""
+"""Tensors as definitions: the values of their elements, independent of storage."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kernel_lsp.generate.ir.scalar import Scalar
 
 @dataclass(frozen=True)
 class Buffer:
-    """It lies in memory already: an argument of the operation."""
+    """Definition of a tensor already in memory: an argument of the operation."""
 
 
 @dataclass(frozen=True)
@@ -35,17 +35,17 @@ class LibraryCall:
 
 @dataclass(frozen=True)
 class LibraryResult:
-    """What a library call returns."""
+    """Definition of a tensor that a library call returns."""
 
     call: LibraryCall
 
 
 @dataclass(frozen=True)
 class Contraction:
-    """The factors of a sum of products ``sum over k of left(batch, m, k) * right(batch, k, n)``.
+    """The factors of a contraction ``sum over k of left(batch, m, k) * right(batch, k, n)``.
 
-    `batch_axes`, `row_axes` (m) and `column_axes` (n) are axes of the result. `library` is how ATen does it, if it can;
-    `way` is the template that does it, where one of ours does.
+    `batch_axes`, `row_axes` (m) and `column_axes` (n) are axes of the result. `library` is the equivalent ATen call, if
+    there is one; `way` is the template that computes it, if one of ours does.
     """
 
     left: Scalar

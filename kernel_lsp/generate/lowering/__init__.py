@@ -1,1 +1,1 @@
-"""ATen calls to definitions of tensors: one table, filled by the modules of this package."""
+"""Lower ATen calls to definitions of tensors. The modules of this package fill one table of rules."""

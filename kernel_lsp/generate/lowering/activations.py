@@ -10,7 +10,7 @@ from kernel_lsp.generate.lowering.elements import clamped, elementwise, number, 
 from kernel_lsp.generate.lowering.registry import lowers
 
 SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805
-"""Self-Normalizing Neural Networks, Klambauer et al. 2017; the digits of ATen."""
+"""Constants of SELU: Self-Normalizing Neural Networks, Klambauer et al. 2017; with ATen's digits."""
 
 
 @lowers("gelu")
@@ -202,7 +202,7 @@ def _mish(call: Call) -> Tensor:
 
 
 def _softplus_of(x: Scalar) -> Scalar:
-    """log(1 + exp(x)); x itself where that is exact in f32."""
+    """Return log(1 + exp(x)); x itself where that is exact in f32."""
     return select(compare("gt", x, number(20, x)), x, op("log1p", op("exp", x)))
 
 

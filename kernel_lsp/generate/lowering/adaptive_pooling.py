@@ -1,4 +1,4 @@
-"""Pooling to a given size: output o looks at [floor(o * in / out), ceil((o + 1) * in / out))."""
+"""Pooling to a given size: output o covers [floor(o * in / out), ceil((o + 1) * in / out))."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ from kernel_lsp.generate.lowering.windows import n_spatial_of, taps_of
 
 @dataclass(frozen=True)
 class _AdaptiveDim:
-    """One spatial dim. `window` bounds how many positions an output looks at; `is_uniform`: it is exactly that many."""
+    """One spatial dim. `window` is the maximum number of input positions per output; `is_uniform` is True if it is
+    exact."""
 
     size: Index
     n_outputs: Index
@@ -65,7 +66,7 @@ class _AdaptiveDim:
         return end - self.start(out)
 
     def holds(self, out: Index, tap: Index) -> Scalar:
-        """Whether the window has a `tap`-th position."""
+        """Return the condition that the window has a `tap`-th position."""
         if self.is_uniform:
             return Constant(True, DType.BOOL)
         return compare("lt", index_value(tap), index_value(self.length(out)))
@@ -82,7 +83,7 @@ def _adaptive_taps(call: Call, dims: Sequence[_AdaptiveDim]) -> tuple[Variable, 
 def _adaptive_window(
     dims: Sequence[_AdaptiveDim], out: Sequence[Index], taps: Sequence[Index]
 ) -> tuple[list[Index], Scalar, Index]:
-    """Positions, whether they belong to the window, and how many do."""
+    """Return the positions of a window, the conditions that they belong to it, and their number."""
     inside: Scalar = Constant(True, DType.BOOL)
     for dim, position, tap in zip(dims, out, taps, strict=True):
         inside = both(inside, dim.holds(position, tap))
@@ -118,11 +119,11 @@ def _global_average(call: Call, source: Tensor, n_spatial: int) -> Tensor:
 
 @lowers("_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward")
 def _adaptive_average_pool_backward(call: Call) -> Tensor:
-    """Every input position sums its share of the outputs whose windows hold it."""
+    """Sum, per input position, its share of the outputs whose windows contain it."""
     n_spatial = n_spatial_of(call)
     grad, source = call.tensor(0, "grad_output"), call.tensor(1)
     dims = _adaptive_dims(call, source.shape[-n_spatial:], grad.shape[-n_spatial:])
-    # The roles are exchanged: seen from an input, the outputs that look at it are an adaptive window too.
+    # With inputs and outputs swapped, the outputs that read an input are an adaptive window too.
     reach = [1 if dim.is_uniform else _AdaptiveDim.of(call, dim.n_outputs, dim.size).window for dim in dims]
     taps = taps_of(call, reach)
     dtype = accumulation_dtype(grad.dtype)

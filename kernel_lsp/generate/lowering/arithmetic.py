@@ -1,4 +1,4 @@
-"""Elementwise arithmetic: operators of one and two operands, and what is made of several."""
+"""Elementwise arithmetic: unary and binary operators, and their compositions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNARY = (
     "abs acos acosh asin asinh atan atanh ceil cos cosh erf erfc erfinv exp exp2 expm1 floor log log10 log1p log2 neg "
     "reciprocal relu round rsqrt sigmoid sign sin sinh sqrt tan tanh trunc bitwise_not lgamma digamma"
 )
-"""Operators of one operand whose name is the scalar operator's."""
+"""Unary operators with the scalar operator's name."""
 BINARY = (
     "mul maximum minimum fmod remainder atan2 bitwise_and bitwise_or bitwise_xor fmax fmin hypot copysign "
     "bitwise_left_shift bitwise_right_shift"
@@ -41,7 +41,7 @@ lowers("bitwise_and.Tensor", "bitwise_and.Scalar")(_binary("bitwise_and"))
 
 @lowers("add", "sub", "rsub")
 def _add(call: Call) -> Tensor:
-    """``self + alpha * other`` and its likes."""
+    """Lower ``self + alpha * other`` and similar operators."""
     name = call.node.op.split(".")[1]
     left, right = operand_of(call, 0, "self"), operand_of(call, 1, "other")
     if name == "rsub":
@@ -83,7 +83,7 @@ def _power(call: Call) -> Tensor:
 
 
 def _constant_power(x: Scalar, exponent: float) -> Scalar:
-    """As ATen does: squares, cubes, roots and their reciprocals without pow."""
+    """Expand squares, cubes, roots and their reciprocals without pow, like ATen."""
     if exponent == 0:
         return cast(Constant(1, DType.I64), x.dtype)
     if exponent == 1:
@@ -129,7 +129,7 @@ def _addcdiv(call: Call) -> Tensor:
 
 @lowers("lerp")
 def _lerp(call: Call) -> Tensor:
-    """The form that ATen uses, which is exact at both ends."""
+    """Interpolate by ATen's formula, which is exact at both ends."""
 
     def body(x: Scalar, y: Scalar, weight: Scalar) -> Scalar:
         difference = op("sub", y, x)

@@ -1,4 +1,4 @@
-"""Scaled dot-product attention where the graph keeps it whole: written out as products and a softmax.
+"""Lower scaled dot-product attention that the graph keeps as one call to products and a softmax.
 
 The backward is that of the FlashAttention paper (Dao et al. 2022, appendix B.2) without its tiling: probabilities are
 recomputed from the log-sum-exp of each row.
@@ -23,7 +23,7 @@ MINUS_INFINITY = float("-inf")
 
 @lowers("_scaled_dot_product_flash_attention_for_cpu", "scaled_dot_product_attention")
 def _attention(call: Call) -> Tensor | tuple[Tensor | None, ...]:
-    """(B, heads, T, D) queries against (B, heads, S, D) keys and values."""
+    """Lower attention of (B, heads, T, D) queries to (B, heads, S, D) keys and values."""
     attention = _Attention.of(call, 0, is_whole="flash" not in call.node.op)
     scores = attention.scores()
     log_sum = attention.log_sum_exp(scores)
@@ -35,7 +35,7 @@ def _attention(call: Call) -> Tensor | tuple[Tensor | None, ...]:
 def _attention_backward(call: Call) -> tuple[Tensor, ...]:
     attention = _Attention.of(call, 1, is_whole=False)
     grad, out = call.tensor(0, "grad_out"), call.tensor(4, "out")
-    # The graph's own logsumexp is not to be trusted: the decomposition of the forward puts the probabilities there.
+    # The graph's own logsumexp is unreliable: the decomposition of the forward returns the probabilities instead.
     scores = attention.scores()
     probabilities = attention.probabilities(scores, attention.log_sum_exp(scores))
     grad_value = attention.over_queries(probabilities, grad, "grad_value")
@@ -53,7 +53,7 @@ def _attention_backward(call: Call) -> tuple[Tensor, ...]:
     return tuple(converted(call, tensor, item) for item, tensor in enumerate((grad_query, grad_key, grad_value)))
 
 
-# --- below: the parts
+# --- the parts
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,8 @@ class _Attention:
 
     @classmethod
     def of(cls, call: Call, first: int, *, is_whole: bool) -> _Attention:
-        """`is_whole`: the arguments of the public operator, which has the mask before the dropout."""
+        """Read the operands of a call. With `is_whole` the call has the arguments of the public operator: the mask
+        before the dropout."""
         query, key, value = (call.tensor(first + position, "query") for position in range(3))
         if first:
             dropout, causal, mask = call.raw(6, "dropout_p", 0.0), call.raw(7, "is_causal", False), 8
@@ -94,7 +95,7 @@ class _Attention:
         return accumulation_dtype(self.query.dtype)
 
     def scores(self) -> Tensor:
-        """Scaled and masked products of queries and keys, (..., T, S)."""
+        """Return the scaled and masked products of queries and keys, (..., T, S)."""
         products = self.product(self.query, self.key, "scores")
 
         def body(index: tuple[Index, ...]) -> Scalar:
@@ -103,7 +104,7 @@ class _Attention:
         return self.call.builder.pointwise(self.dtype, products.shape, body, name="scores")
 
     def log_sum_exp(self, scores: Tensor) -> Tensor:
-        """log(sum(exp)) of every row, as ATen saves it."""
+        """Return log(sum(exp)) of every row, as ATen saves it."""
         axis = len(scores.shape) - 1
 
         def body(index: tuple[Index, ...]) -> Scalar:
@@ -128,7 +129,7 @@ class _Attention:
         return self.call.builder.pointwise(self.dtype, scores.shape, body, name="probabilities")
 
     def product(self, left: Tensor, right: Tensor, name: str) -> Tensor:
-        """left @ right^T over the size of a head: (..., T, S)."""
+        """Return left @ right^T over the size of a head: (..., T, S)."""
         shape = (*left.shape[:-1], right.shape[-2])
 
         def factors(index: tuple[Index, ...], k: tuple[Index, ...]) -> tuple[Scalar, Scalar]:
@@ -137,7 +138,7 @@ class _Attention:
         return self._contract(shape, (left.shape[-1],), factors, name)
 
     def weighted(self, weights: Tensor, values: Tensor, name: str) -> Tensor:
-        """weights @ values: (..., T, D)."""
+        """Return weights @ values: (..., T, D)."""
         shape = (*weights.shape[:-1], values.shape[-1])
 
         def factors(index: tuple[Index, ...], k: tuple[Index, ...]) -> tuple[Scalar, Scalar]:
@@ -146,7 +147,7 @@ class _Attention:
         return self._contract(shape, (weights.shape[-1],), factors, name)
 
     def over_queries(self, weights: Tensor, rows: Tensor, name: str) -> Tensor:
-        """weights^T @ rows: (..., S, D)."""
+        """Return weights^T @ rows: (..., S, D)."""
         shape = (*weights.shape[:-2], weights.shape[-1], rows.shape[-1])
 
         def factors(index: tuple[Index, ...], k: tuple[Index, ...]) -> tuple[Scalar, Scalar]:

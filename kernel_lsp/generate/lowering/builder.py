@@ -1,4 +1,4 @@
-"""What lowering rules build tensors with, and how they read the arguments of an ATen call."""
+"""Build tensors for lowering rules, and read the arguments of an ATen call."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ RESULT_NAMES = {
     "max_pool2d_with_indices_backward": "grad_input",
     "threshold_backward": "grad_relu",
 }
-"""What a result is called where the user's code has no name for it; else after its operator."""
+"""Names of results by operator, used where the user's code has no name; other operators give their own name."""
 
 
 class Builder:
@@ -55,22 +55,22 @@ class Builder:
         self._node: GraphNode | None = None
 
     def at_node(self, node: GraphNode) -> None:
-        """Tensors made from here on belong to `node`."""
+        """Assign tensors created later to `node`."""
         self._node = node
 
     def buffer(self, name: str, dtype: DType, shape: Shape) -> Tensor:
-        """A tensor argument of the operation."""
+        """Return the tensor of an argument of the operation."""
         return self.tensor(name, dtype, shape, Buffer())
 
     def tensor(self, name: str, dtype: DType, shape: Shape, definition: Definition) -> Tensor:
         source = self._node.source if self._node else None
-        # Even numbers: a reduction that is split puts its first half just before itself.
+        # Even numbers leave room for the first half of a split reduction, just before itself.
         made = Tensor(name, 2 * len(self.tensors), dtype, tuple(shape), definition, source)
         self.tensors.append(made)
         return made
 
     def pointwise(self, dtype: DType, shape: Shape, body: Body, *, name: str = "") -> Tensor:
-        """A tensor whose element at an index is ``body(index)``, converted to `dtype`."""
+        """Return a tensor whose element at an index is ``body(index)``, converted to `dtype`."""
         variables = self.variables(shape)
         scalar = cast(body(positions(variables)), dtype)
         return self.tensor(name or self.result_name(), dtype, shape, Pointwise(variables, scalar))
@@ -85,7 +85,7 @@ class Builder:
         *,
         name: str = "",
     ) -> Tensor:
-        """`body` over `source_shape`, combined over `axes`; the result has the other axes, in order."""
+        """Combine `body` over `axes` of `source_shape`. The result has the other axes, in order."""
         if all(source_shape[axis].constant == 1 for axis in axes):
             return self._trivial_reduction(kind, dtype, source_shape, axes, body, name)
         domain = self.variables(source_shape, prefix="r")
@@ -98,7 +98,7 @@ class Builder:
     def _trivial_reduction(
         self, kind: str, dtype: DType, source_shape: Shape, axes: Sequence[int], body: Body, name: str
     ) -> Tensor:
-        """One element combined is itself, and its position is 0."""
+        """Return the reduction of a single element: itself, or position 0."""
         shape = tuple(size for axis, size in enumerate(source_shape) if axis not in axes)
 
         def element(index: tuple[Index, ...]) -> Scalar:
@@ -119,7 +119,7 @@ class Builder:
         name: str = "",
         library: LibraryCall | None = None,
     ) -> Tensor:
-        """Sum of products over `reduced_shape`. `axes` are the (batch, row, column) axes of the result."""
+        """Return a sum of products over `reduced_shape`. `axes` are the (batch, row, column) axes of the result."""
         variables = self.variables(shape)
         reduced = self.variables(reduced_shape, names=tap_names(len(reduced_shape)))
         left, right = factors(positions(variables), positions(reduced))
@@ -131,7 +131,7 @@ class Builder:
     def variables(
         self, shape: Sequence[Index], prefix: str = "i", *, names: Sequence[str] = ()
     ) -> tuple[Variable, ...]:
-        """A fresh index variable per dim."""
+        """Return a fresh index variable per dim."""
         made = []
         for axis, size in enumerate(shape):
             made.append(Variable(names[axis] if names else f"{prefix}{axis}", self._n_variables, size))
@@ -139,7 +139,7 @@ class Builder:
         return tuple(made)
 
     def result_name(self) -> str:
-        """After the variable that the user's line assigns, else after the ATen operator."""
+        """Return a name: the variable that the user's line assigns, else the ATen operator."""
         if self._node is None:
             return "value"
         operator = self._node.op.split(".")[1].strip("_")
@@ -148,14 +148,14 @@ class Builder:
     # --- views
 
     def view(self, tensor: Tensor, shape: Shape, to_source: Callable[[tuple[Index, ...]], Sequence[Index]]) -> Tensor:
-        """Element `index` is element ``to_source(index)`` of `tensor`."""
+        """Return a view whose element `index` is element ``to_source(index)`` of `tensor`."""
         return self.pointwise(tensor.dtype, shape, lambda index: Access(tensor, to_source(index)), name=tensor.name)
 
     def reshaped(self, tensor: Tensor, shape: Shape) -> Tensor:
         return self.view(tensor, shape, lambda index: reshape_index(index, shape, tensor.shape))
 
     def unsqueezed(self, tensor: Tensor, axes: Sequence[int]) -> Tensor:
-        """With dims of size 1 at `axes` of the result."""
+        """Return the tensor with dims of size 1 at `axes` of the result."""
         rank = len(tensor.shape) + len(axes)
         kept = [axis for axis in range(rank) if axis not in axes]
         shape = [ONE] * rank
@@ -168,25 +168,25 @@ class Builder:
 
 
 def positions(variables: Sequence[Variable]) -> tuple[Index, ...]:
-    """The variables as an index; 0 where there is just one position."""
+    """Return the variables as an index; 0 where there is only one position."""
     return tuple(ZERO if variable.extent.constant == 1 else as_index(variable) for variable in variables)
 
 
 def read(tensor: Tensor, index: Sequence[Index]) -> Scalar:
-    """The element of `tensor` that broadcasts to `index` of a shape with as many dims or more."""
+    """Return the element of `tensor` that broadcasts to `index` of a shape of the same or a higher rank."""
     aligned = index[len(index) - len(tensor.shape) :]
     return Access(tensor, [ZERO if size.constant == 1 else i for i, size in zip(aligned, tensor.shape, strict=True)])
 
 
 def tap_names(n_dims: int) -> tuple[str, ...]:
-    """What the loops of a sum of products are called: the channel, then the taps of the kernel."""
+    """Return the loop names of a sum of products: the channel, then the taps of the kernel."""
     return {1: ("k",), 2: ("ci", "k"), 3: ("ci", "kh", "kw"), 4: ("ci", "kd", "kh", "kw")}.get(
         n_dims, tuple(f"k{axis}" for axis in range(n_dims))
     )
 
 
 def accumulation_dtype(dtype: DType) -> DType:
-    """What sums of this element type are kept in."""
+    """Return the accumulator's type for sums of this element type."""
     return DType.F32 if dtype in (DType.F16, DType.BF16) else dtype
 
 
@@ -201,7 +201,7 @@ class Call:
         self.node, self.builder, self._values = node, builder, values
 
     def fail(self, reason: str) -> NoReturn:
-        """Raise TargetError that names the operator and the user's line."""
+        """Raise TargetError with the operator and the user's line."""
         source = self.node.source
         raise TargetError(
             f"the generator cannot do {self.node.op}: {reason}",
@@ -212,7 +212,7 @@ class Call:
         )
 
     def raw(self, position: int, name: str, default: Any = None) -> Any:
-        """The argument as JSON."""
+        """Return the argument as JSON."""
         if position < len(self.node.arguments):
             return self.node.arguments[position]
         return self.node.keywords.get(name, default)
@@ -234,7 +234,7 @@ class Call:
         return isinstance(raw, dict) and "node" in raw
 
     def number(self, position: int, name: str, default: float | int | bool | None = None) -> float | int | bool:
-        """A Python number that the capture fixed."""
+        """Return a Python number fixed by the capture."""
         value = self.optional_number(position, name, default)
         if value is None:
             self.fail(f"its argument '{name}' is missing")
@@ -260,14 +260,14 @@ class Call:
         return int(self.number(position, name, default))
 
     def scalar(self, position: int, name: str, dtype: DType, default: float | None = None) -> Scalar:
-        """A number argument as a value; sizes stay symbolic."""
+        """Return a number argument as a value; sizes stay symbolic."""
         raw = self.raw(position, name, default)
         if isinstance(raw, dict) and "expression" in raw:
             return cast(self._size_arithmetic(parse(str(raw["expression"])), dtype), dtype)
         return cast(_constant(self.number(position, name, default)), dtype)
 
     def _size_arithmetic(self, expression: Expression, dtype: DType) -> Scalar:
-        """A number made of sizes, such as ``1.0 / (B * H * W)``."""
+        """Return a number computed from sizes, such as ``1.0 / (B * H * W)``."""
         floating = dtype if dtype.is_floating else DType.F64
         match expression:
             case ExpressionConstant(value):
@@ -281,7 +281,7 @@ class Call:
         return index_value(self.size_of(str(expression)))
 
     def size(self, position: int, name: str, default: int | None = None) -> Index:
-        """A size argument, symbolic or not."""
+        """Return a size argument, symbolic or not."""
         return self._as_size(self.raw(position, name, default), name)
 
     def sizes(self, position: int, name: str) -> tuple[Index, ...]:
@@ -296,7 +296,8 @@ class Call:
         return tuple(entry for entry in entries if entry is not None)
 
     def spatial(self, position: int, name: str, n_dims: int, default: int) -> tuple[int, ...]:
-        """An int list with one entry per spatial dim; one entry stands for all, none for the default."""
+        """Return an int list with one entry per spatial dim. A single entry stands for all, an empty list for the
+        default."""
         values = self.integers(position, name)
         if not values:
             return (default,) * n_dims
@@ -307,7 +308,7 @@ class Call:
         return value + rank if value < 0 else value
 
     def axes(self, position: int, name: str, rank: int) -> tuple[int, ...]:
-        """Axes to reduce, ascending; all of them for none."""
+        """Return the axes to reduce, ascending; an empty list means all of them."""
         raw = self.raw(position, name)
         if raw is None or raw == []:
             return tuple(range(rank))

@@ -1,4 +1,4 @@
-"""Comparisons, logic, and what chooses between values: clamping, masks, triangles."""
+"""Comparisons, logic, and selection: clamping, masks, triangles."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _comparison(name: str) -> Callable[[Call], Tensor]:
 
 
 def _common_dtype(call: Call, left: Tensor) -> DType:
-    """The type to compare in: the widest floating one, else 64-bit integers."""
+    """Return the type of a comparison: the widest floating one, else 64-bit integers."""
     raw = call.raw(1, "other")
     dtypes = [left.dtype, call.tensor(1, "other").dtype] if call.is_tensor(1, "other") else [left.dtype]
     floating = [dtype for dtype in dtypes if dtype.is_floating]
@@ -62,7 +62,7 @@ def _logical_operands(call: Call) -> list[tuple[int, str]]:
 
 
 def _as_bool(scalar: Scalar) -> Scalar:
-    """Whether it is not zero."""
+    """Return the condition that the scalar is nonzero."""
     return cast(scalar, DType.BOOL)
 
 
@@ -103,7 +103,7 @@ def _nan_to_num(call: Call) -> Tensor:
     return elementwise(call, body, call.tensor(0))
 
 
-# --- clamping and choosing
+# --- clamping and selection
 
 
 @lowers("clamp", "clip")
@@ -132,7 +132,7 @@ def _clamp_one_side(call: Call) -> Tensor:
 
 @lowers("clamp.Tensor")
 def _clamp_tensor(call: Call) -> Tensor:
-    """A NaN in a bound is a NaN in the result."""
+    """Clamp by tensors. A NaN in a bound is a NaN in the result."""
     low, high = call.optional_tensor(1, "min"), call.optional_tensor(2, "max")
     bounds = [(name, tensor) for name, tensor in (("maximum", low), ("minimum", high)) if tensor is not None]
 

@@ -1,4 +1,4 @@
-"""Sums of products: matrix products, convolutions, and the gradients of convolutions."""
+"""Contractions: matrix products, convolutions, and the gradients of convolutions."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def contract(
     name: str = "",
     library: LibraryCall | None = None,
 ) -> Tensor:
-    """A sum of products in the accumulation type of the call's first result."""
+    """Return a contraction in the accumulation type of the call's first result."""
     return call.builder.contraction(
         accumulation_dtype(call.dtype()), shape, reduced_shape, factors, axes, name=name, library=library
     )
 
 
 def converted(call: Call, tensor: Tensor, item: int = 0) -> Tensor:
-    """The tensor in the dtype of a result."""
+    """Return the tensor converted to the dtype of a result."""
     dtype = call.dtype(item)
     if tensor.dtype == dtype:
         return tensor
@@ -45,7 +45,7 @@ def converted(call: Call, tensor: Tensor, item: int = 0) -> Tensor:
 
 
 def matrix_product(call: Call, left: Tensor, right: Tensor) -> Tensor:
-    """(..., M, K) x (..., K, N) with equal leading dims."""
+    """Return (..., M, K) x (..., K, N) with equal leading dims."""
     n_batch = len(left.shape) - 2
     batch = tuple(range(n_batch))
     shape = (*left.shape[:-1], right.shape[-1])
@@ -68,7 +68,7 @@ def _matmul(call: Call) -> Tensor:
 
 @lowers("addmm", "baddbmm")
 def _addmm(call: Call) -> Tensor:
-    """beta * self + alpha * (mat1 @ mat2)."""
+    """Lower beta * self + alpha * (mat1 @ mat2)."""
     bias, left, right = call.tensor(0), call.tensor(1, "mat1"), call.tensor(2, "mat2")
     return _scaled_sum(call, bias, matrix_product(call, left, right))
 
@@ -158,7 +158,8 @@ class _Convolution:
 
     @classmethod
     def of(cls, call: Call, n_spatial: int, first: int) -> _Convolution:
-        """From the arguments ``stride, padding, dilation, transposed, output_padding, groups`` at `first`."""
+        """Read the arguments ``stride, padding, dilation, transposed, output_padding, groups`` from position `first`
+        on."""
         return cls(
             call.spatial(first, "stride", n_spatial, 1),
             call.spatial(first + 1, "padding", n_spatial, 0),
@@ -167,13 +168,14 @@ class _Convolution:
         )
 
     def library(self, source: Tensor, weight: Tensor, shape: Shape) -> LibraryCall:
-        """The plain convolution of these tensors."""
+        """Return the library call of the plain convolution of these tensors."""
         none_added = (0,) * len(self.stride)
         settings = (self.stride, self.padding, self.dilation, False, none_added, self.groups)
         return LibraryCall("aten::convolution", (source, weight, None, *settings), shape)
 
     def source_position(self, out: Sequence[Index], kernel: Sequence[Index]) -> list[Index]:
-        """Which input position an output position reads at a place of the kernel; it may lie outside."""
+        """Return the input position that output position `out` reads at kernel position `kernel`; it may be out of
+        bounds."""
         return [
             position * stride + tap * dilation - padding
             for position, tap, stride, padding, dilation in zip(
@@ -182,8 +184,8 @@ class _Convolution:
         ]
 
     def target_position(self, source: Sequence[Index], kernel: Sequence[Index]) -> tuple[list[Index], Scalar]:
-        """Which output position reads an input position at a place of the kernel, and whether there is one, apart from
-        its upper bound."""
+        """Return the output position that reads input position `source` at kernel position `kernel`, and the condition
+        that it exists. The condition leaves out the upper bound."""
         positions: list[Index] = []
         exists: Scalar = Constant(True, DType.BOOL)
         for position, tap, stride, padding, dilation in zip(
@@ -197,7 +199,7 @@ class _Convolution:
 
 
 def guarded_access(tensor: Tensor, index: Sequence[Index], n_spatial: int, exists: Scalar | None = None) -> Scalar:
-    """An element, or 0 where its spatial position lies outside."""
+    """Return an element, or 0 where its spatial position is out of bounds."""
     inside: Scalar = Constant(True, DType.BOOL) if exists is None else exists
     for position, size in zip(index[-n_spatial:], tensor.shape[-n_spatial:], strict=True):
         inside = both(inside, in_range(position, size))
@@ -216,7 +218,8 @@ def _convolution(call: Call) -> Tensor:
 
 
 def plain_convolution(call: Call, source: Tensor, weight: Tensor, geometry: _Convolution, spatial: Shape) -> Tensor:
-    """Over (N, groups, C_out / groups, spatial), as a view of (N, C_out, spatial); without groups over the latter."""
+    """Return the convolution over (N, groups, C_out / groups, spatial), viewed as (N, C_out, spatial); without groups,
+    computed over the latter."""
     per_group = weight.shape[1]
     channels = _Channels(len(spatial), geometry.groups, _divided(call, weight.shape[0], geometry.groups))
 
@@ -237,8 +240,8 @@ def plain_convolution(call: Call, source: Tensor, weight: Tensor, geometry: _Con
 def transposed_convolution(
     call: Call, source: Tensor, weight: Tensor, geometry: _Convolution, spatial: Shape, *, name: str = ""
 ) -> Tensor:
-    """In gather form: every output position sums the input positions that reach it. The weight is
-    (C_in, C_out / groups, kernel)."""
+    """Return the transposed convolution in gather form: every output position sums the input positions that reach it.
+    The weight is (C_in, C_out / groups, kernel)."""
     in_per_group = _divided(call, weight.shape[0], geometry.groups)
     channels = _Channels(len(spatial), geometry.groups, weight.shape[1])
 
@@ -256,7 +259,7 @@ def transposed_convolution(
 
 @dataclass(frozen=True)
 class _Channels:
-    """How a convolution's result is indexed: (N, C, spatial), or (N, groups, C / groups, spatial) with groups."""
+    """Index layout of a convolution's result: (N, C, spatial), or (N, groups, C / groups, spatial) with groups."""
 
     n_spatial: int
     groups: int
@@ -268,7 +271,7 @@ class _Channels:
         return (n_images, as_index(self.groups), self.per_group, *spatial)
 
     def of(self, index: Sequence[Index]) -> tuple[Index, Index]:
-        """(group, channel within it)."""
+        """Return (group, channel within it)."""
         return (ZERO, index[1]) if self.groups == 1 else (index[1], index[2])
 
     def spatial(self, index: Sequence[Index]) -> Sequence[Index]:
@@ -276,7 +279,7 @@ class _Channels:
 
     @property
     def axes(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """(batch, row, column) axes: groups are a batch, pixels are rows, channels are columns."""
+        """Return the (batch, row, column) axes: groups are a batch, pixels are rows, channels are columns."""
         if self.groups == 1:
             return (), (0, *range(2, 2 + self.n_spatial)), (1,)
         return (1,), (0, *range(3, 3 + self.n_spatial)), (2,)
@@ -304,7 +307,8 @@ def _convolution_backward(call: Call) -> tuple[Tensor | None, ...]:
 
 
 def _weight_gradient(call: Call, pixels: Tensor, positions: Tensor, weight: Tensor, geometry: _Convolution) -> Tensor:
-    """For every weight the sum over (N, spatial) of what it multiplied. `positions` slides over `pixels`."""
+    """Return the gradient of every weight: the sum over (N, spatial) of the values that it multiplied. `positions`
+    slides over `pixels`."""
     n_spatial, groups = len(pixels.shape) - 2, geometry.groups
     per_group = _divided(call, pixels.shape[1], groups)
     rows_per_group = _divided(call, weight.shape[0], groups)

@@ -1,4 +1,4 @@
-"""Casts, copies, and tensors made of nothing."""
+"""Casts, copies, and tensors without tensor operands."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _full(call: Call) -> Tensor:
 
 @lowers("zeros", "zeros_like", "new_zeros", "empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided")
 def _zeros(call: Call) -> Tensor:
-    """What `empty` holds is nobody's business; zeros do."""
+    """Fill with zeros. The contents of `empty` are undefined, so zeros are valid."""
     return _filled(call, cast(Constant(0, DType.I64), call.dtype()))
 
 

@@ -1,4 +1,4 @@
-"""What elementwise rules are written with."""
+"""Building blocks of elementwise lowering rules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kernel_lsp.generate.lowering.builder import Call, read
 
 
 def elementwise(call: Call, body: Callable[..., Scalar], *operands: Tensor | Scalar) -> Tensor:
-    """``body(elements)`` with broadcasting; operands are converted to the result's type first."""
+    """Return ``body(elements)`` with broadcasting. Operands are converted to the result's type first."""
     dtype = call.dtype()
 
     def element(index: tuple[Index, ...]) -> Scalar:
@@ -22,29 +22,29 @@ def elementwise(call: Call, body: Callable[..., Scalar], *operands: Tensor | Sca
 
 
 def op(name: str, *operands: Scalar, dtype: DType | None = None) -> Scalar:
-    """A scalar operator on operands of one type."""
+    """Return a scalar operator on operands of one type."""
     return operation(name, dtype or operands[0].dtype, *operands)
 
 
 def number(value: float, like: Scalar) -> Scalar:
-    """A constant of another scalar's type."""
+    """Return a constant of another scalar's type."""
     return cast(Constant(float(value), DType.F64), like.dtype)
 
 
 def element_of(operand: Tensor | Scalar, index: tuple[Index, ...]) -> Scalar:
-    """The operand's value for element `index` of a result that it broadcasts to."""
+    """Return the operand's value for element `index` of a result that it broadcasts to."""
     return read(operand, index) if isinstance(operand, Tensor) else operand
 
 
 def operand_of(call: Call, position: int, name: str, dtype: DType | None = None) -> Tensor | Scalar:
-    """An argument that may be a tensor or a number; a number is of `dtype`, else of the result's type."""
+    """Return an argument that may be a tensor or a number. A number gets `dtype`, else the result's type."""
     if call.is_tensor(position, name):
         return call.tensor(position, name)
     return call.scalar(position, name, dtype or call.dtype())
 
 
 def clamped(x: Scalar, low: Scalar | None, high: Scalar | None) -> Scalar:
-    """Within constant bounds. A NaN compares false and so stays."""
+    """Clamp to constant bounds. A NaN compares false and so stays."""
     if low is not None:
         x = select(compare("lt", x, low), low, x)
     if high is not None:

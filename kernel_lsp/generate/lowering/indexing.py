@@ -1,4 +1,4 @@
-"""Reads and writes at indices that are values: gather, embedding, index, scatter."""
+"""Reads and writes at data-dependent indices: gather, embedding, index, scatter."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _gather(call: Call) -> Tensor:
 
 
 def position_of(scalar: Scalar) -> Index:
-    """An integer value as an index."""
+    """Return an integer value as an index."""
     return as_position(cast(scalar, DType.I64))
 
 
@@ -67,7 +67,7 @@ def _embedding(call: Call) -> Tensor:
 
 @lowers("index", "_unsafe_index")
 def _index(call: Call) -> Tensor:
-    """``source[i, :, j]`` with integer tensors that broadcast; a negative index counts from the end."""
+    """Lower ``source[i, :, j]`` with integer tensors that broadcast; a negative index counts from the end."""
     source = call.tensor(0)
     given = call.tensors(1, "indices")
     to_source = advanced_index(call, source, given)
@@ -75,7 +75,7 @@ def _index(call: Call) -> Tensor:
 
 
 def advanced_index(call: Call, source: Tensor, given: Sequence[Tensor | None]):  # type: ignore[no-untyped-def]
-    """The map from an index of the result to one of the source, as NumPy's advanced indexing has it."""
+    """Return the map from an index of the result to one of the source, by the rules of NumPy's advanced indexing."""
     used = [axis for axis, tensor in enumerate(given) if tensor is not None]
     if any(tensor.dtype in (DType.BOOL, DType.U8) for tensor in given if tensor is not None):
         call.fail("it selects by a mask, so that its size depends on values")
@@ -96,7 +96,7 @@ def advanced_index(call: Call, source: Tensor, given: Sequence[Tensor | None]): 
 
 
 def _wrapped(scalar: Scalar, size: Index) -> Index:
-    """A position that may count from the end."""
+    """Return the position with negative values counted from the end."""
     value = cast(scalar, DType.I64)
     is_negative = compare("lt", value, integer(0))
     return as_position(select(is_negative, op("add", value, index_value(size)), value))
@@ -126,7 +126,7 @@ def _scatter(call: Call) -> Tensor:
 
 
 def _scatter_value(call: Call, overload: str):  # type: ignore[no-untyped-def]
-    """What is written, as a function of the update's index."""
+    """Return the written value as a function of the update's index."""
     if overload.startswith("value"):
         constant = call.scalar(3, "value", call.dtype())
         return lambda index: constant
@@ -135,13 +135,13 @@ def _scatter_value(call: Call, overload: str):  # type: ignore[no-untyped-def]
 
 
 def _covers(call: Call, base: Tensor, index_tensor: Tensor, axis: int) -> bool:
-    """Whether the updates reach every row, so that each element of the result looks at exactly one."""
+    """Return True if the updates reach every row, so that each element of the result depends on exactly one update."""
     pairs = [(b, i) for a, (b, i) in enumerate(zip(base.shape, index_tensor.shape, strict=True)) if a != axis]
     return all(call.builder.same_size(left, right) for left, right in pairs)
 
 
 def _one_hot(call: Call, base: Tensor, index_tensor: Tensor, axis: int, value) -> Tensor:  # type: ignore[no-untyped-def]
-    """Each row is written at one place: every element asks whether it is that place."""
+    """Lower a scatter with one update per row in gather form: every element compares its position with the update's."""
 
     def element(index: tuple[Index, ...]) -> Scalar:
         at = (*index[:axis], as_index(0), *index[axis + 1 :])
@@ -166,7 +166,7 @@ def _general_scatter(
 
 
 def scattered(call: Call, base: Tensor | None, where, variables, body: Scalar, kind: str, mask=None, item: int = 0):  # type: ignore[no-untyped-def]
-    """A copy of `base` (zeros for none) with updates, in the accumulation type when they add."""
+    """Return a copy of `base` (zeros for None) with updates, in the accumulation type when they add."""
     dtype = accumulation_dtype(call.dtype(item)) if kind == "sum" else call.dtype(item)
     shape = call.shape(item)
     base_variables = call.builder.variables(shape)
@@ -177,7 +177,7 @@ def scattered(call: Call, base: Tensor | None, where, variables, body: Scalar, k
 
 @lowers("embedding_dense_backward")
 def _embedding_backward(call: Call) -> Tensor:
-    """Adds each token's gradient to its row of the table; the padding token's is left out."""
+    """Add each token's gradient to its row of the table. The padding token's is left out."""
     grad, indices = call.tensor(0, "grad_output"), call.tensor(1, "indices")
     padding = call.integer(3, "padding_idx", -1)
     if call.raw(4, "scale_grad_by_freq", False):
@@ -225,12 +225,12 @@ def _update_shape(call: Call, base: Tensor, given: Sequence[Tensor | None]) -> t
     return (*rest[:start], *broadcast, *rest[start:])
 
 
-# --- losses that the graph keeps whole
+# --- losses that the graph keeps as one call
 
 
 @lowers("nll_loss_forward", "nll_loss2d_forward")
 def _nll_loss(call: Call) -> tuple[Tensor, ...]:
-    """(loss, total weight). Targets equal to ignore_index count for nothing."""
+    """Return (loss, total weight). Targets equal to ignore_index are ignored."""
     source, target, weight = call.tensor(0), call.tensor(1, "target"), call.optional_tensor(2, "weight")
     reduction, ignored = call.integer(3, "reduction"), call.integer(4, "ignore_index")
     dtype = accumulation_dtype(source.dtype)

@@ -1,4 +1,4 @@
-"""Layer, group and batch norm, and their backward where the graph keeps it whole."""
+"""Layer, group and batch norm, and their backward where the graph keeps it as one call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kernel_lsp.generate.lowering.registry import lowers
 
 
 def inverse_deviation(builder: Builder, variance: Tensor, epsilon: float) -> Tensor:
-    """1 / sqrt(variance + epsilon)."""
+    """Return 1 / sqrt(variance + epsilon)."""
 
     def body(index: tuple[Index, ...]) -> Scalar:
         value = Access(variance, index)
@@ -124,8 +124,8 @@ def _channel(tensor: Tensor | None, index: Sequence[Index]) -> Scalar | None:
 
 @lowers("native_group_norm_backward")
 def _group_norm_backward(call: Call) -> tuple[Tensor | None, ...]:
-    """The formulas of ATen's group_norm kernels, with sums over the group for the input and over (N, spatial) for the
-    weights."""
+    """Apply the formulas of ATen's group_norm kernels, with sums over the group for the input and over (N, spatial) for
+    the weights."""
     grad, source = call.tensor(0, "grad_out"), call.tensor(1, "input")
     mean, rstd = call.tensor(2, "mean"), call.tensor(3, "rstd")
     weight = call.optional_tensor(4, "weight")
@@ -158,7 +158,7 @@ class _GroupNormBackward:
         self.dtype = accumulation_dtype(source.dtype)
 
     def grad_input(self) -> Tensor:
-        """rstd * (dy*w - mean(dy*w) - x_hat * mean(dy*w*x_hat))."""
+        """Return rstd * (dy*w - mean(dy*w) - x_hat * mean(dy*w*x_hat))."""
         grouped_grad = self.builder.reshaped(self.grad, self.shape)
         grouped_source = self.builder.reshaped(self.source, self.shape)
         axes = tuple(range(2, len(self.shape)))
@@ -300,7 +300,7 @@ def _wide(value: Scalar) -> Scalar:
     "_batch_norm_with_update_functional",
 )
 def _batch_norm(call: Call) -> tuple[Tensor | None, ...]:
-    """With batch statistics in training; ``functional`` also returns the running ones, updated."""
+    """Normalize with batch statistics in training; ``functional`` also returns the updated running statistics."""
     has_running = not call.node.op.endswith("no_stats")
     flags = 5 if has_running else 3
     if not call.raw(flags, "training"):
@@ -318,7 +318,7 @@ def _batch_norm(call: Call) -> tuple[Tensor | None, ...]:
 
 
 def _running_statistics(call: Call, mean: Tensor, variance: Tensor, axes: Sequence[int]) -> list[Tensor]:
-    """(1 - momentum) * running + momentum * batch, with the unbiased variance."""
+    """Return (1 - momentum) * running + momentum * batch, with the unbiased variance."""
     momentum = float(call.number(6, "momentum"))
     count = count_of(element_count(call.tensor(0).shape, axes), variance.dtype)
     unbiased = op("div", count, op("sub", count, number(1, count)))
@@ -340,7 +340,7 @@ def _running_statistics(call: Call, mean: Tensor, variance: Tensor, axes: Sequen
 
 @lowers("native_batch_norm_backward")
 def _batch_norm_backward(call: Call) -> tuple[Tensor | None, ...]:
-    """rstd * w * (dy - mean(dy) - x_hat * mean(dy * x_hat)) in training; rstd * w * dy in inference."""
+    """Return rstd * w * (dy - mean(dy) - x_hat * mean(dy * x_hat)) in training; rstd * w * dy in inference."""
     grad, source, weight = call.tensor(0, "grad_out"), call.tensor(1, "input"), call.optional_tensor(2, "weight")
     is_training = bool(call.raw(7, "train"))
     dtype = accumulation_dtype(source.dtype)

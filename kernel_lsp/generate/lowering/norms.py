@@ -61,7 +61,7 @@ def _distance(call: Call) -> Tensor:
 
 @lowers("_cdist_forward")
 def _pairwise_distance(call: Call) -> Tensor:
-    """Distances between all rows of (..., P, M) and (..., R, M)."""
+    """Return the distances between all rows of (..., P, M) and (..., R, M)."""
     left, right, order = call.tensor(0, "x1"), call.tensor(1, "x2"), float(call.number(2, "p"))
     dtype = accumulation_dtype(call.dtype())
     shape = (*call.shape(), left.shape[-1])

@@ -43,7 +43,7 @@ def _max_pool(call: Call) -> Tensor | tuple[Tensor, ...]:
 
 
 def _window_extreme(call: Call, source: Tensor, window: Window, item: int) -> Tensor:
-    """The largest element of each window; what lies outside never wins."""
+    """Return the largest element of each window. Positions out of bounds never win."""
     n_spatial = len(window.size)
     spatial = source.shape[-n_spatial:]
     taps = taps_of(call, window.size)
@@ -58,7 +58,7 @@ def _window_extreme(call: Call, source: Tensor, window: Window, item: int) -> Te
 
 
 def _window_argument(call: Call, source: Tensor, window: Window) -> Tensor:
-    """Where that element is, as a flat position in the input's spatial dims: the last NaN's, else that of the first of
+    """Return the flat position of a window's maximum in the input's spatial dims: the last NaN, else the first of
     equals."""
     n_spatial = len(window.size)
     spatial = source.shape[-n_spatial:]
@@ -68,7 +68,7 @@ def _window_argument(call: Call, source: Tensor, window: Window) -> Tensor:
         at = window.at(index[-n_spatial:], positions(taps))
         inside = is_inside(at, spatial)
         value = guarded(inside, Access(source, (*index[:-n_spatial], *at)), identity_of("max", source.dtype))
-        # Outside there is no candidate: -1 never comes before another.
+        # Positions out of bounds are no candidates: -1 never precedes another.
         position = select(inside, index_value(ravel(at, spatial)), integer(-1))
         return Loop("window_argmax", taps, DType.I64, value, position)
 
@@ -77,7 +77,7 @@ def _window_argument(call: Call, source: Tensor, window: Window) -> Tensor:
 
 @lowers("max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward", "max_pool1d_with_indices_backward")
 def _max_pool_backward(call: Call) -> Tensor:
-    """Every input position sums the gradients of the windows that chose it."""
+    """Sum, per input position, the gradients of the windows that selected it."""
     n_spatial = n_spatial_of(call)
     grad, source = call.tensor(0, "grad_output"), call.tensor(1)
     window = Window.of(call, n_spatial, 2, has_dilation=True)
@@ -125,7 +125,7 @@ def _average_pool(call: Call) -> Tensor:
 
 @dataclass(frozen=True)
 class _Divisor:
-    """What an average divides by."""
+    """Divisor of an average."""
 
     window: Window
     spatial: Shape
@@ -134,13 +134,13 @@ class _Divisor:
 
     @classmethod
     def of(cls, call: Call, first: int, window: Window, spatial: Shape) -> _Divisor:
-        """From ``count_include_pad, divisor_override`` at `first`."""
+        """Read the arguments ``count_include_pad, divisor_override`` from position `first` on."""
         counts = call.raw(first, "count_include_pad", True)
         override = call.optional_number(first + 1, "divisor_override")
         uses_ceil = bool(call.raw(first - 1, "ceil_mode", False))
         if uses_ceil and counts and override is None and any(window.padding):
             call.fail("ceil_mode with padding that counts is not implemented")
-        # Without padding, a window that ceil_mode lets hang over the edge counts just what is inside.
+        # Without padding, a window that exceeds the edge by ceil_mode counts only positions in bounds.
         return cls(window, spatial, bool(counts) and not uses_ceil, None if override is None else int(override))
 
     def at(self, out: Sequence[Index], dtype: DType) -> Scalar:
@@ -158,7 +158,7 @@ class _Divisor:
 
 
 def _overlap(start: Index, size: int, extent: Index) -> Scalar:
-    """How many of [start, start + size) lie in [0, extent)."""
+    """Return the number of positions of [start, start + size) in [0, extent)."""
     low = op("maximum", index_value(start), integer(0))
     high = op("minimum", index_value(start + size), index_value(extent))
     return op("sub", high, low)
@@ -166,7 +166,7 @@ def _overlap(start: Index, size: int, extent: Index) -> Scalar:
 
 @lowers("avg_pool1d_backward", "avg_pool2d_backward", "avg_pool3d_backward")
 def _average_pool_backward(call: Call) -> Tensor:
-    """Every input position sums its share of the windows that hold it."""
+    """Sum, per input position, its share of the windows that contain it."""
     n_spatial = n_spatial_of(call)
     grad, source = call.tensor(0, "grad_output"), call.tensor(1)
     window = Window.of(call, n_spatial, 2, has_dilation=False)

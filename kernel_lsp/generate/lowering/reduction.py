@@ -1,4 +1,4 @@
-"""Reductions over any dims, and what is made of them: means, variances, extremes and their places."""
+"""Reductions over any dims, and their compositions: means, variances, extrema and their positions."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from kernel_lsp.generate.lowering.registry import lowers
 def reduce_over(
     call: Call, kind: str, source: Tensor, axes: Sequence[int], body: Body, dtype: DType, *, name: str = ""
 ) -> Tensor:
-    """`body` over the shape of `source`, combined over `axes`."""
+    """Combine `body` over `axes` of the shape of `source`."""
     return call.builder.reduction(kind, dtype, source.shape, axes, body, name=name)
 
 
 def shaped(call: Call, reduced: Tensor, item: int = 0) -> Tensor:
-    """The reduction with the result's shape and dtype: kept dims are back."""
+    """Return the reduction with the result's shape and dtype, including kept dims."""
     shape, dtype = call.shape(item), call.dtype(item)
     if len(shape) != len(reduced.shape):
         reduced = call.builder.reshaped(reduced, shape)
@@ -31,17 +31,17 @@ def shaped(call: Call, reduced: Tensor, item: int = 0) -> Tensor:
 
 
 def without(index: Sequence[Index], axes: Sequence[int]) -> list[Index]:
-    """The index without some axes."""
+    """Return the index without some axes."""
     return [position for axis, position in enumerate(index) if axis not in axes]
 
 
 def element_count(shape: Shape, axes: Sequence[int]) -> Index:
-    """How many elements each result combines."""
+    """Return the number of elements that each result combines."""
     return product(shape[axis] for axis in axes)
 
 
 def count_of(size: Index, dtype: DType) -> Scalar:
-    """A count as a floating value."""
+    """Return a count as a floating value."""
     return cast(index_value(size), dtype)
 
 
@@ -62,7 +62,7 @@ def _mean(call: Call) -> Tensor:
 
 
 def mean_over(builder: Builder, source: Tensor, axes: Sequence[int], *, name: str = "mean") -> Tensor:
-    """The mean over axes, without them, in the accumulation type."""
+    """Return the mean over axes, without them, in the accumulation type."""
     dtype = accumulation_dtype(source.dtype)
 
     def body(index: tuple[Index, ...]) -> Scalar:
@@ -74,8 +74,8 @@ def mean_over(builder: Builder, source: Tensor, axes: Sequence[int], *, name: st
 
 
 def shifted_mean(builder: Builder, source: Tensor, axes: Sequence[int]) -> Tensor:
-    """The mean as ``first + mean(x - first)``: of equal elements it is that element exactly, so that their variance is
-    0 and not what rounding left, and a large common offset costs no digits."""
+    """Return the mean as ``first + mean(x - first)``. The mean of equal elements is then exact, so that their variance
+    is 0 and no rounding error; and a large common offset costs no digits."""
     dtype = accumulation_dtype(source.dtype)
 
     def first(kept: Sequence[Index]) -> Scalar:
@@ -96,7 +96,7 @@ def shifted_mean(builder: Builder, source: Tensor, axes: Sequence[int]) -> Tenso
 
 
 def centered_squares(builder: Builder, source: Tensor, axes: Sequence[int], mean: Tensor) -> Tensor:
-    """The sum of squared distances from the mean: a second pass, as exact as one gets."""
+    """Return the sum of squared distances from the mean, by a second pass for accuracy."""
     dtype = mean.dtype
 
     def body(index: tuple[Index, ...]) -> Scalar:
@@ -109,7 +109,7 @@ def centered_squares(builder: Builder, source: Tensor, axes: Sequence[int], mean
 def variance_over(
     builder: Builder, source: Tensor, axes: Sequence[int], correction: float = 0, *, name: str = "variance"
 ) -> tuple[Tensor, Tensor]:
-    """(variance, mean) over axes, without them."""
+    """Return (variance, mean) over axes, without them."""
     mean = shifted_mean(builder, source, axes)
     squares = centered_squares(builder, source, axes, mean)
     count = count_of(element_count(source.shape, axes), mean.dtype)

@@ -14,11 +14,8 @@ NARROW = (DType.I16, DType.I8, DType.U8, DType.BOOL)
 
 
 def scan_dtype(kind: str, dtype: DType) -> DType:
-    """Return what the elements of a scan are combined in.
-
-    Products are combined in double: parts of a row may overflow in single precision where the whole does not. Narrow
-    integers are combined in 32 bits, whose lower bits are the same.
-    """
+    """Return the accumulation type of a scan. Products are combined in double: parts of a row may overflow in single
+    precision where the whole does not. Narrow integers are combined in 32 bits, whose lower bits are the same."""
     if dtype in NARROW:
         return DType.I32
     if kind == "prod" and dtype.is_floating:
@@ -42,7 +39,7 @@ def _extreme(kind: str) -> Callable[[Call], tuple[Tensor, Tensor]]:
 
 
 def _running(call: Call, kind: str, item: int, combined: DType) -> Tensor:
-    """Result `item` of the call: a scan of its argument, of elements of type `combined`."""
+    """Return result `item` of the call: a scan of its argument, of elements of type `combined`."""
     source, dtype = call.tensor(0), call.dtype(item)
     if not source.shape:
         return call.builder.pointwise(dtype, (), lambda index: Constant(0, dtype) if item else Access(source, ()))

@@ -1,4 +1,4 @@
-"""Softmax, its logarithm and gradients, and log-sum-exp: everything relative to the largest of a row."""
+"""Softmax, its logarithm and gradients, and log-sum-exp, all relative to the maximum of a row."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _softmax(call: Call) -> Tensor:
 
 
 def softmax_over(builder: Builder, source: Tensor, axis: int, dtype: DType, *, is_safe: bool = False) -> Tensor:
-    """exp(x - max) over its sum. `is_safe`: 0 for a row that is all -inf, where the quotient is NaN."""
+    """Return exp(x - max) over its sum. With `is_safe`, a row of all -inf gives 0, where the quotient is NaN."""
     peak, total, computed = _softmax_parts(builder, source, axis)
 
     def body(index: tuple[Index, ...]) -> Scalar:
@@ -42,7 +42,7 @@ def softmax_over(builder: Builder, source: Tensor, axis: int, dtype: DType, *, i
 
 
 def log_softmax_over(builder: Builder, source: Tensor, axis: int, dtype: DType) -> Tensor:
-    """x - max - log(sum(exp(x - max)))."""
+    """Return x - max - log(sum(exp(x - max)))."""
     peak, total, computed = _softmax_parts(builder, source, axis)
 
     def body(index: tuple[Index, ...]) -> Scalar:
@@ -109,7 +109,7 @@ def _logsumexp(call: Call) -> Tensor:
 
 
 def _finite_peak(builder: Builder, source: Tensor, axes: Sequence[int], dtype: DType) -> Tensor:
-    """The maximum, or 0 where it is infinite: subtracting an infinity from itself would give NaN."""
+    """Return the maximum, or 0 where it is infinite: inf - inf would be NaN."""
     peak = builder.reduction(
         "max", dtype, source.shape, axes, lambda index: cast(Access(source, index), dtype), name="peak"
     )

@@ -52,7 +52,8 @@ class LoweredGraph:
 
 
 def lower_graph(graph: Graph, sizes: Sizes) -> LoweredGraph:
-    """The graph as definitions. Raises TargetError for an operator without a rule."""
+    """Return the graph as definitions. Raises TargetError for an operator without a rule."""
+    _load_rules()
     builder = Builder(sizes)
     inputs = {
         name: builder.buffer(identifier(name), type_.dtype, _shape(type_, sizes))
@@ -79,7 +80,7 @@ def supported_operators() -> tuple[str, ...]:
     return tuple(sorted(RULES))
 
 
-# --- below: one node
+# --- one node
 
 
 def _lower_node(
@@ -102,7 +103,7 @@ VIEWS = frozenset(_VIEW_NAMES.split())
 
 
 def _is_in_place(node: GraphNode) -> bool:
-    """``aten.clamp_min_.Tensor``: the result is the changed first argument."""
+    """Return True for ``aten.clamp_min_.Tensor`` and others whose result is the changed first argument."""
     name = node.op.split(".")[1]
     return name.endswith("_") and not name.startswith("__")
 
@@ -110,7 +111,7 @@ def _is_in_place(node: GraphNode) -> bool:
 def _replace_changed(
     graph: Graph, node: GraphNode, builder: Builder, values: dict[str, tuple[Tensor | None, ...]]
 ) -> None:
-    """From here on the name of the changed tensor means the new one. Views of it would have to change too."""
+    """Rebind the name of a tensor changed in place to the new tensor. Fails for a tensor with views, which alias it."""
     changed = node.arguments[0]["node"]
     made_by = next((other for other in graph.nodes if other.name == changed), None)
     is_view = made_by is None or made_by.op.split(".")[1] in VIEWS
@@ -123,7 +124,7 @@ def _replace_changed(
 
 
 def _own(tensor: Tensor, taken: list[Tensor], builder: Builder, name: str) -> Tensor:
-    """The tensor, or a copy of it where it is an input or another result already."""
+    """Return the tensor, or a copy of it where it is an input or another result already."""
     if not isinstance(tensor.definition, Buffer) and tensor not in taken:
         return tensor
     return builder.pointwise(tensor.dtype, tensor.shape, lambda index: Access(tensor, index), name=identifier(name))

@@ -38,7 +38,7 @@ def _scale_factors(call: Call, source: Shape, out: Shape) -> list[Index]:
 
 @lowers("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
 def _upsample_nearest(call: Call) -> Tensor:
-    """Whole-number factors; ATen takes floor(out * in / out_size), which they make exact."""
+    """Upsample by integer factors, for which ATen's floor(out * in / out_size) is exact."""
     n_spatial = n_spatial_of(call)
     source, shape = call.tensor(0), call.shape()
     factors = _scale_factors(call, source.shape[-n_spatial:], shape[-n_spatial:])
@@ -52,7 +52,7 @@ def _upsample_nearest(call: Call) -> Tensor:
 
 @lowers("upsample_nearest1d_backward", "upsample_nearest2d_backward", "upsample_nearest3d_backward")
 def _upsample_nearest_backward(call: Call) -> Tensor:
-    """Every input position sums the block of outputs that copied it."""
+    """Sum, per input position, the block of outputs that copied it."""
     n_spatial = n_spatial_of(call)
     grad, shape = call.tensor(0, "grad_output"), call.shape()
     factors = _scale_factors(call, shape[-n_spatial:], grad.shape[-n_spatial:])
@@ -69,7 +69,7 @@ def _upsample_nearest_backward(call: Call) -> Tensor:
 
 @lowers("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")
 def _upsample_linear(call: Call) -> Tensor:
-    """Weighted means of the nearest positions, per dim, with ATen's rules for where an output lies."""
+    """Interpolate between the nearest positions per dim, with ATen's rules for the position of an output."""
     source, shape = call.tensor(0), call.shape()
     n_spatial = len(shape) - 2
     aligns_corners = bool(call.raw(2, "align_corners", False))
@@ -88,7 +88,7 @@ def _upsample_linear(call: Call) -> Tensor:
 
 
 def _given_scales(call: Call, n_spatial: int) -> list[float | None]:
-    """The factors the caller gave, which ATen then uses instead of the sizes' ratio."""
+    """Return the scales that the caller passed; ATen then uses them instead of the ratio of sizes."""
     raw = call.raw(3, "scale_factors")
     if isinstance(raw, list):
         return [float(scale) for scale in raw]
@@ -98,7 +98,7 @@ def _given_scales(call: Call, n_spatial: int) -> list[float | None]:
 
 @dataclass(frozen=True)
 class _Place:
-    """Between positions `low` and `high`, `weight` of the way."""
+    """A position between `low` and `high`; `weight` is its fraction of the way."""
 
     low: Index
     high: Index
@@ -108,7 +108,7 @@ class _Place:
 def _interpolation(
     position: Index, size: Index, wanted: Index, scale: float | None, aligns_corners: bool, dtype: DType
 ) -> _Place:
-    """Where an output position lies in the input."""
+    """Return the position of an output element in the input."""
     out = cast(index_value(position), dtype)
     zero, one, half = (Constant(value, dtype) for value in (0.0, 1.0, 0.5))
     if aligns_corners:
@@ -143,7 +143,7 @@ def _corner_ratio(size: Index, wanted: Index, dtype: DType) -> Scalar:
 
 
 def _interpolated(source: Tensor, outer: Sequence[Index], places: Sequence[_Place], dtype: DType) -> Scalar:
-    """The last dim first: rows of interpolated values, interpolated again."""
+    """Interpolate along the last dim first, then between the interpolated rows."""
     if not places:
         return cast(Access(source, outer), dtype)
     place = places[0]

@@ -1,4 +1,4 @@
-"""Views and rearrangements: every one a substitution of indices, none a kernel."""
+"""Views and rearrangements, all as substitutions of indices without a kernel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kernel_lsp.generate.lowering.builder import Call, read
 from kernel_lsp.generate.lowering.registry import lowers
 
 OPEN_END = 1 << 62
-"""A slice's end that means to the end; ATen passes 2^63 - 1."""
+"""Minimum end of a slice that means "to the end"; ATen passes 2^63 - 1."""
 
 
 @lowers("view", "reshape", "_unsafe_view", "_reshape_alias", "view_copy", "flatten", "unflatten")
@@ -82,7 +82,7 @@ def _slice(call: Call) -> Tensor:
 
 
 def _slice_start(call: Call, size: Index, raw: object) -> Index:
-    """Counted from the end when negative, and clamped to the dim where both are known."""
+    """Return the start, counted from the end when negative, and clamped to the dim where both are known."""
     if raw is None:
         return ZERO
     start = call.size(2, "start")
@@ -145,7 +145,7 @@ def _cat(call: Call) -> Tensor:
 
 
 def _choose_part(parts: list[Tensor], axis: int, index: tuple[Index, ...], dtype: DType) -> Scalar:
-    """A chain of selects, the last part for the rest."""
+    """Return a chain of selects over the parts; the last part is the default."""
     pieces: list[tuple[Scalar, Scalar]] = []
     start = ZERO
     for part in parts:
@@ -162,7 +162,7 @@ def _choose_part(parts: list[Tensor], axis: int, index: tuple[Index, ...], dtype
 
 
 def value_or_zero(value: Scalar, inside: Scalar) -> Scalar:
-    """What stands where no part does: never reached, and reads nothing."""
+    """Return zero as the value outside all parts. It is never used, and reads no memory."""
     return cast(Constant(0, DType.I64), value.dtype)
 
 
@@ -200,7 +200,7 @@ def _constant_pad(call: Call) -> Tensor:
 
 
 def _pad_amounts(call: Call, rank: int) -> list[Index]:
-    """How much is added before each dim; ATen lists pairs from the last dim."""
+    """Return the padding before each dim. ATen lists pairs from the last dim."""
     amounts = call.sizes(1, "pad")
     before = [ZERO] * rank
     for pair in range(len(amounts) // 2):
@@ -304,7 +304,7 @@ def _select_scatter(call: Call) -> Tensor:
 
 @lowers("slice_backward", "select_backward", "diagonal_backward")
 def _view_backward(call: Call) -> Tensor:
-    """The gradient where the view looked, zero elsewhere."""
+    """Return the gradient at the elements of the view, and zero elsewhere."""
     grad, shape = call.tensor(0), call.shape()
     zero = cast(Constant(0, DType.I64), grad.dtype)
     name = call.node.op.split(".")[1]

@@ -1,4 +1,4 @@
-"""Small windows that one thread walks alone: where their taps lie, and which windows reach a position."""
+"""Small windows that one thread loops over: the positions of their taps, and the windows that reach a position."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kernel_lsp.generate.lowering.builder import Call, Shape
 
 @dataclass(frozen=True)
 class Window:
-    """One entry per spatial dim."""
+    """Parameters of a window, one entry per spatial dim."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
@@ -22,7 +22,8 @@ class Window:
 
     @classmethod
     def of(cls, call: Call, n_spatial: int, first: int, *, has_dilation: bool) -> Window:
-        """From ``kernel_size, stride, padding`` and perhaps ``dilation`` at `first`."""
+        """Read the arguments ``kernel_size, stride, padding`` and, if present, ``dilation`` from position `first`
+        on."""
         size = call.spatial(first, "kernel_size", n_spatial, 1)
         stride = call.spatial(first + 1, "stride", n_spatial, 0)
         return cls(
@@ -33,7 +34,7 @@ class Window:
         )
 
     def at(self, out: Sequence[Index], tap: Sequence[Index]) -> list[Index]:
-        """The input position of a tap; it may lie outside."""
+        """Return the input position of a tap; it may be out of bounds."""
         return [
             position * stride - padding + offset * dilation
             for position, offset, stride, padding, dilation in zip(
@@ -43,17 +44,17 @@ class Window:
 
 
 def n_spatial_of(call: Call) -> int:
-    """From the operator's name: ``avg_pool2d`` has two."""
+    """Return the number of spatial dims from the operator's name: 2 for ``avg_pool2d``."""
     return next(int(letter) for letter in call.node.op if letter in "123")
 
 
 def taps_of(call: Call, extents: Sequence[Index | int]) -> tuple[Variable, ...]:
-    """The loops over a window, one per spatial dim."""
+    """Return the loop variables of a window, one per spatial dim."""
     return call.builder.variables([as_index(extent) for extent in extents], names=("kd", "kh", "kw")[-len(extents) :])
 
 
 def is_inside(at: Sequence[Index], spatial: Shape) -> Scalar:
-    """Whether a position is one of the input's."""
+    """Return the condition that a position is inside the input."""
     inside: Scalar = Constant(True, DType.BOOL)
     for position, extent in zip(at, spatial, strict=True):
         inside = both(inside, in_range(position, extent))
@@ -61,7 +62,7 @@ def is_inside(at: Sequence[Index], spatial: Shape) -> Scalar:
 
 
 def reach_of(window: Window) -> tuple[int, ...]:
-    """How many windows can hold one position, per dim."""
+    """Return the maximum number of windows that contain one position, per dim."""
     return tuple(
         -(-((size - 1) * dilation + 1) // stride)
         for size, dilation, stride in zip(window.size, window.dilation, window.stride, strict=True)
@@ -71,7 +72,8 @@ def reach_of(window: Window) -> tuple[int, ...]:
 def reaching_windows(
     window: Window, inner: Sequence[Index], tap: Sequence[Index], out_shape: Shape
 ) -> tuple[list[Index], Scalar]:
-    """The `tap`-th window before the last that starts at or before a position, and whether it exists."""
+    """Return the `tap`-th window before the last that starts at or before a position, and the condition that it
+    exists."""
     out: list[Index] = []
     inside: Scalar = Constant(True, DType.BOOL)
     for position, offset, stride, padding, extent in zip(

@@ -1,4 +1,4 @@
-"""Schedules: the knobs of each template, which values fit, and the defaults.
+"""Schedules: the knobs of each template, their valid values, and the defaults.
 
 In: a group with its captured sizes and the GPU. Out: a schedule. Nothing here writes CUDA text.
 """

@@ -21,13 +21,13 @@ class Knob:
 
 @dataclass
 class Choices:
-    """Reads a schedule, and notes which knobs were asked for."""
+    """Reads a schedule, and records the knobs that were requested."""
 
     schedule: Schedule
     knobs: dict[str, Knob] = field(default_factory=dict)
 
     def pick(self, name: str, values: Sequence[Choice], default: Choice, description: str) -> Choice:
-        """The schedule's value for a knob, or its default where it has none of the knob's values."""
+        """Return the schedule's value of a knob, or the default where the schedule has no valid value."""
         kept = tuple(dict.fromkeys([*values, default]))
         ordered = tuple(sorted(kept)) if all(isinstance(value, int) for value in kept) else kept  # type: ignore[type-var]
         self.knobs.setdefault(name, Knob(name, ordered, default, description))

@@ -1,4 +1,4 @@
-"""Which groups of an operation share a launch: those of one stage side by side, or all stages behind barriers."""
+"""Merge the launches of an operation: groups of one stage in parallel, or all stages separated by grid barriers."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from kernel_lsp.generate.schedule.knobs import Choices
 
 EACH, TOGETHER, ONE_BLOCK, COOPERATIVE = "each", "together", "one_block", "cooperative"
 MAX_SHARED_ELEMENTS = 1 << 23
-"""Elements that the groups of a stage read and write up to which they share a launch by default: 32 MB take as long as
-five launches, so that a launch saved no longer shows beyond."""
+"""Maximum elements that groups of a stage read and write to share a launch by default: 32 MB take as long as five
+launches, so a saved launch no longer matters beyond."""
 MAX_BLOCK_ELEMENTS = 1 << 12
-"""Elements that an operation reads and writes up to which one block does it all by default: a thread has a few."""
+"""Maximum elements that an operation reads and writes to run in one block by default: a few per thread."""
 MAX_OFFERED_BLOCK_ELEMENTS = 1 << 16
 BLOCK_THREADS, GRID_THREADS = 1024, 256
 
 
 @dataclass(frozen=True)
 class LaunchPlanner:
-    """The groups of one operation in launch order, with the launches that they share."""
+    """Plans the launches of one operation's groups, given in launch order."""
 
     operation: str
     groups: tuple[Group, ...]
@@ -43,7 +43,7 @@ class LaunchPlanner:
 
     @property
     def stages(self) -> list[list[int]]:
-        """Positions of groups by how many others must be done before them."""
+        """Return the positions of groups by stage: the number of groups that must run before them."""
         levels: list[int] = []
         for position, group in enumerate(self.groups):
             read = {access.tensor for access in accesses(*scalars_of_group(group))}
@@ -55,7 +55,7 @@ class LaunchPlanner:
         ]
 
     def mode(self) -> str:
-        """How launches are shared: the schedule's choice."""
+        """Return the schedule's choice of how groups share launches."""
         modes = self._modes()
         if len(modes) == 1:
             return EACH
@@ -63,7 +63,7 @@ class LaunchPlanner:
         return str(self.choices.pick(f"{self.operation}.launches", modes, default, "which groups share a launch"))
 
     def threads(self, mode: str) -> dict[int, int]:
-        """The size of the blocks of every group that shares a launch, by its position."""
+        """Return the block size of every group that shares a launch, by its position."""
         shared = {position for stage in self._shared(mode) for position in stage}
         if not shared:
             return {}
@@ -81,7 +81,7 @@ class LaunchPlanner:
         index_type: str,
         sizes: Mapping[str, Expression],
     ) -> list[tuple[frozenset[int], RenderedKernel]] | None:
-        """The launches of several groups, each with their positions; None where a template could not be made to fit.
+        """Return the launches of several groups, each with their positions; None where a template does not fit.
         `kernels` are those of the groups by position."""
         found: list[tuple[frozenset[int], RenderedKernel]] = []
         stages = self._shared(mode)
@@ -100,14 +100,14 @@ class LaunchPlanner:
         return found
 
     def _n_resident(self) -> int:
-        """Blocks of a cooperative grid per multiprocessor."""
+        """Return the blocks of a cooperative grid per multiprocessor."""
         name = f"{self.operation}.resident"
         return self.choices.pick_int(name, (1, 2, 4), 2, "blocks per multiprocessor of a cooperative grid")
 
-    # --- below: what may be shared
+    # --- shareable groups
 
     def _shared(self, mode: str) -> list[list[int]]:
-        """Stages of positions that share launches."""
+        """Return the stages of positions that share launches."""
         if mode in (ONE_BLOCK, COOPERATIVE):
             return self.stages
         if mode == TOGETHER:
@@ -135,14 +135,14 @@ class LaunchPlanner:
         return EACH
 
     def _is_kernel(self, position: int) -> bool:
-        """Return whether the group is one kernel that needs nothing before it, and whose blocks may have any size."""
+        """Return True if the group is one kernel without prior steps, and with any block size."""
         group = self.groups[position]
         if isinstance(group, ContractionGroup):
             return group.operand is None
         return isinstance(group, ElementwiseGroup | RowGroup)
 
     def _n_elements(self, positions: Sequence[int]) -> int:
-        """Elements of everything that the groups read or write, as captured."""
+        """Return the number of elements that the groups read or write at the captured sizes."""
         tensors: set[Tensor] = set()
         for position in positions:
             group = self.groups[position]

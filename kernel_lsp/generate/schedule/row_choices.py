@@ -1,4 +1,4 @@
-"""Which threads and blocks share the rows of a reduction: knobs, and defaults by the bytes that move."""
+"""Choose the threads and blocks of a row reduction: knobs, and defaults by the bytes moved."""
 
 from __future__ import annotations
 
@@ -26,22 +26,23 @@ from kernel_lsp.generate.schedule.knobs import Choices
 from kernel_lsp.generate.schedule.tensor_core_knobs import HOPPER
 
 MAX_SERIAL_SUM = 4096
-"""Elements that one thread adds to one f32: the error grows with their number, and PyTorch's own sums are pairwise."""
+"""Maximum elements that one thread adds to one f32: the error grows with their number, and PyTorch's own sums are
+pairwise."""
 MIN_SHARED_COLUMNS = 8192
-"""Columns from which blocks share a row. A shorter one is read faster than blocks exchange anything."""
+"""Minimum columns for several blocks per row. Reading a shorter row takes less time than an exchange between blocks."""
 PORTABLE_CLUSTER = 8
-"""Blocks of a cluster that every GPU with clusters runs."""
+"""Maximum blocks of a cluster on every GPU with clusters."""
 L2_BYTES = 36 << 20
-"""Bytes of rows in work that stay in an H200's L2 cache (50 MB) between two passes; their results leave it early."""
+"""Bytes of active rows that stay in an H200's L2 cache (50 MB) between two passes; their results are evicted early."""
 LARGE_BYTES = 32 << 20
-"""Bytes of a tensor from which packs are worth a contract: single elements took 1.35 times as long on an H200."""
+"""Minimum bytes of a tensor for packs that need a contract: single elements took 1.35 times as long on an H200."""
 MIN_ONLINE_COLUMNS = 1024
-"""Columns from which one pass over memory beats several: shorter rows stay in L1."""
+"""Minimum columns for one pass over memory by default: shorter rows stay in L1 between passes."""
 
 
 @dataclass(frozen=True)
 class ChosenRows:
-    """The schedule to render. `is_valid`: it is what the knobs said."""
+    """The schedule to render. `is_valid` is True if it is exactly what the knobs requested."""
 
     schedule: RowSchedule
     is_valid: bool
@@ -49,8 +50,8 @@ class ChosenRows:
 
 @dataclass(frozen=True)
 class RowChooser:
-    """Chooses the schedule of one row group. `captured` evaluates a size as it was captured; `threads` is the size of
-    every block where groups share a launch."""
+    """Chooses the schedule of one row group. `captured` evaluates a size at the capture; `threads` is the size of every
+    block where groups share a launch."""
 
     choices: Choices
     captured: Callable[[Index], int]
@@ -90,7 +91,7 @@ class RowChooser:
         return replace(picked, staged=bool(staged))
 
     def _in_block(self, schedule: RowSchedule) -> RowSchedule:
-        """Return the schedule with as many rows, or threads per row, as make a block of a shared launch."""
+        """Return the schedule with the rows, or threads per row, that make a block of a shared launch."""
         if self.threads is None:
             return schedule
         schedule = replace(schedule, blocks=1, teams=1, resident=1, staged=False)
@@ -100,8 +101,8 @@ class RowChooser:
         return self._fitted(replace(schedule, threads=lanes, rows=self.threads // lanes))
 
     def _fitted(self, schedule: RowSchedule) -> RowSchedule:
-        """Return the schedule without what a choice makes meaningless: rows per block where a block shares one, a
-        cache or a stage that is too small."""
+        """Return the schedule without meaningless choices: several rows per block where blocks share one, a cache or a
+        stage that is too small."""
         if self.group.is_column_contiguous and schedule.threads > WARP:
             schedule = replace(schedule, rows=1)
         if schedule.cached and not self._is_possible(replace(schedule, staged=False)):
@@ -119,7 +120,7 @@ class RowChooser:
         return is_valid_row_schedule(self.group, schedule, self._kept_bytes())
 
     def _is_accurate(self, schedule: RowSchedule) -> bool:
-        """Return whether no thread adds up so many elements that rounding adds up too."""
+        """Return True if no thread adds up so many elements that rounding errors accumulate."""
         return self._n_columns <= schedule.stride * MAX_SERIAL_SUM
 
     # --- the values of knobs
@@ -139,7 +140,7 @@ class RowChooser:
         return (1, *clusters, *sorted(n for n in in_grid if n > MAX_CLUSTER))
 
     def widths(self) -> list[int]:
-        """Return the numbers of neighbouring columns that a load may take."""
+        """Return the numbers of neighbouring columns per load."""
         if not self.group.is_column_contiguous:
             return [1]
         size = self._n_columns
@@ -149,7 +150,7 @@ class RowChooser:
         return any(access.dtype.itemsize * width <= MAX_PACK_BYTES for access in self._accesses())
 
     def _can_stage(self, schedule: RowSchedule) -> bool:
-        """Return whether shared memory has room for what the threads keep of a row."""
+        """Return True if shared memory fits the part of a row that the threads keep."""
         kept = self._kept()
         if not schedule.is_grid or not schedule.cached or not kept or self.group.row.extent.constant == 1:
             return False
@@ -172,7 +173,7 @@ class RowChooser:
         )
 
     def _default_block(self) -> RowSchedule:
-        """Return the best schedule in which a thread, a warp or a block does a row."""
+        """Return the best schedule with a thread, a warp or a block per row."""
         n_rows, n_columns = self._n_rows, self._n_columns
         if not self.group.is_column_contiguous:
             lanes = 1
@@ -191,7 +192,7 @@ class RowChooser:
             return self._with_cache(RowSchedule(WARP, 4, width, False))
         if self._n_passes() == 1 and n_columns <= 4096 and n_rows >= 16 * self.n_multiprocessors:
             return RowSchedule(WARP, 4, width, False)
-        # A pass that computes more than it loads wants few threads with many packs: fewer of them combine.
+        # A compute-bound pass is faster with few threads and many packs each: fewer threads combine.
         n_packs = 16 if self._is_online_sum() else 4
         threads = 64
         while threads < 1024 and threads * width * n_packs < n_columns:
@@ -199,7 +200,7 @@ class RowChooser:
         return self._with_cache(RowSchedule(threads, 1, width, False))
 
     def _default_shared(self) -> RowSchedule | None:
-        """Return the schedule in which blocks share a row, where one block per row leaves the GPU idle."""
+        """Return the schedule with several blocks per row, where one block per row leaves the GPU idle."""
         n_rows, n_columns = self._n_rows, self._n_columns
         if not n_rows or self._n_passes() == 1 or n_columns < MIN_SHARED_COLUMNS or not can_share(self.group):
             return None
@@ -215,14 +216,14 @@ class RowChooser:
             if blocks > self.n_multiprocessors or (blocks * 2 <= filling) or not self._can_run(blocks):
                 continue
             schedule = self._with_teams(RowSchedule(threads, 1, width, True, blocks))
-            # Blocks of 512 threads leave room for a second one on each SM, which loads while the first one waits.
+            # Blocks of 512 threads allow two per SM: the second loads while the first waits.
             is_half = self._kept_per_block(schedule) <= MAX_CACHED_BYTES_PER_BLOCK // 2
             if self._is_possible(schedule) and (threads > 512 or is_half):
                 return schedule
         return None
 
     def _sharing_uncached(self, filling: int) -> RowSchedule | None:
-        """Return the schedule in which the rows in work stay in L2 between the passes."""
+        """Return the schedule in which the active rows stay in L2 between the passes."""
         row_bytes = self._n_columns * self._kept_bytes()
         width, most = self._default_width(), _power_of_two(self.n_multiprocessors)
         for blocks in (2, 4, PORTABLE_CLUSTER):
@@ -236,7 +237,7 @@ class RowChooser:
         return self._with_teams(schedule) if most > MAX_CLUSTER else None
 
     def _can_run(self, blocks: int) -> bool:
-        """Return whether the GPU has clusters, where blocks meet in one."""
+        """Return True unless blocks need a cluster and the GPU has none."""
         return blocks > MAX_CLUSTER or self.capability >= HOPPER
 
     def _with_items(self, schedule: RowSchedule) -> RowSchedule:
@@ -246,7 +247,7 @@ class RowChooser:
         return replace(schedule, items=-(-self._n_columns // (schedule.vector * schedule.stride)))
 
     def _with_teams(self, schedule: RowSchedule) -> RowSchedule:
-        """Return the schedule with as many rows at a time as the GPU holds."""
+        """Return the schedule with as many concurrent rows as the GPU holds."""
         teams, n_blocks = self._teams(schedule.blocks, schedule.threads), 1
         if schedule.blocks > 1:
             n_blocks = n_blocks_per_multiprocessor(schedule.threads)
@@ -255,7 +256,7 @@ class RowChooser:
         return replace(schedule, teams=teams, resident=n_blocks)
 
     def _teams(self, blocks: int, threads: int) -> int:
-        """Return how many rows a cooperative grid does at a time, with 1024 threads on each SM."""
+        """Return the number of concurrent rows of a cooperative grid, with 1024 threads on each SM."""
         if blocks <= MAX_CLUSTER:
             return 1
         n_resident = self.n_multiprocessors * n_blocks_per_multiprocessor(threads)
@@ -292,7 +293,7 @@ class RowChooser:
         return any(self.captured(tensor.n_elements) * tensor.dtype.itemsize >= LARGE_BYTES for tensor in tensors)
 
     def _is_online_sum(self) -> bool:
-        """Return whether one pass over memory reads the row and nothing of its length is written."""
+        """Return True if one pass over memory reads the row and no result has its length."""
         return bool(find_pairs(self.group)) and not self.group.stores
 
     def _n_passes(self) -> int:
@@ -329,12 +330,12 @@ class RowChooser:
 
 
 def n_passes(group: RowGroup) -> int:
-    """Return how many passes over the row its dependences need."""
+    """Return the number of passes over the row that its dependences need."""
     return len({entry.level for entry in group.reductions} | {level for level, _ in group.stores})
 
 
 def row_comment(group: RowGroup, schedule: RowSchedule) -> str:
-    """Return the comment above the kernel: who does a row, and how often it is read."""
+    """Return the comment above the kernel: the threads of a row, and the number of reads of it."""
     results = ", ".join(dict.fromkeys(entry.tensor.name for entry in group.reductions))
     passes = n_passes(group)
     if schedule.online or (schedule.blocks > 1 and not schedule.cached):
@@ -345,7 +346,7 @@ def row_comment(group: RowGroup, schedule: RowSchedule) -> str:
     return f"{_who(group, schedule)}: {results} in {text}{kept}.{ahead}"
 
 
-# --- below: who does a row
+# --- threads per row
 
 
 def _who(group: RowGroup, schedule: RowSchedule) -> str:
@@ -364,5 +365,5 @@ def _who(group: RowGroup, schedule: RowSchedule) -> str:
 
 
 def _power_of_two(value: int) -> int:
-    """Return the largest one up to `value`, at least 1."""
+    """Return the largest power of two up to `value`, at least 1."""
     return 1 << max(0, value.bit_length() - 1)

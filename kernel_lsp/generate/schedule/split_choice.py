@@ -1,4 +1,4 @@
-"""Schedules for sums of products that are split over threads and clusters: which there are, and the default."""
+"""Choose schedules of contractions split over threads and clusters: the candidates, and the default."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ MAX_STEP = 512
 DEFAULT_THREADS = 256
 CLUSTERS = (1, 2, 4, 8)
 SYNC_COST = 256
-"""What a cluster's exchange costs, in elements that a block could read meanwhile: about a microsecond's quarter."""
+"""Cost of a cluster's exchange, in elements that a block could read in that time: about 0.25 us."""
 
 
 def shape_name(schedule: SplitSchedule) -> str:
-    """The key of a schedule's tiles in `SHAPES`."""
+    """Return the key of a schedule's tiles in `SHAPES`."""
     return f"{schedule.tile_m}x{schedule.tile_n}_{schedule.thread_m}x{schedule.thread_n}"
 
 
 def steps_of(n_terms: int) -> tuple[int, ...]:
-    """How many products may be staged at a time: a sum's own length, or a part of it."""
+    """Return the numbers of products that may be staged at a time: a sum's own length, or a part of it."""
     parts = {-(-n_terms // part // QUAD) * QUAD for part in (1, 2, 4, 8, 16)}
     return tuple(sorted({part for part in parts if QUAD <= part <= MAX_STEP} | {16, 32, 64}))
 
@@ -43,8 +43,8 @@ def steps_of(n_terms: int) -> tuple[int, ...]:
 def default_split_schedule(
     n_rows: int, n_columns: int, n_terms: int, n_multiprocessors: int, threads: int | None
 ) -> SplitSchedule:
-    """The schedule with the least work on the busiest multiprocessor: elements that its blocks read and products that
-    they make, and what the exchange within a cluster costs."""
+    """Return the schedule with the least work on the busiest multiprocessor: elements read, products computed, and the
+    cost of the exchange within a cluster."""
     clusters = (1,) if threads else CLUSTERS
     n_bytes = SHARED_LAUNCH_BYTES if threads else MAX_SHARED_BYTES
     found = [
@@ -58,7 +58,7 @@ def default_split_schedule(
 
 
 def split_comment(schedule: SplitSchedule, name: str, written: str) -> str:
-    """What the kernel does, for the line above it."""
+    """Return the comment above the kernel: a description of its work."""
     text = (
         f"Each block computes a {schedule.tile_m} x {schedule.tile_n} tile of {name} from {schedule.tile_k} products "
         f"at a time in shared memory. {schedule.n_groups} groups of {schedule.n_lanes} threads share the products, and "
@@ -69,11 +69,11 @@ def split_comment(schedule: SplitSchedule, name: str, written: str) -> str:
     return f"{text}. Writes {'the sums' if written == 'them' else written}."
 
 
-# --- below: what a schedule costs
+# --- cost of a schedule
 
 
 def _fitted(schedule: SplitSchedule, n_terms: int, n_bytes: int) -> SplitSchedule:
-    """With the longest step that fits shared memory."""
+    """Return the schedule with the longest step that fits shared memory."""
     per_block = -(-n_terms // schedule.cluster)
     steps = [step for step in steps_of(n_terms) if step < per_block + QUAD or step == 16]
     fitting = [step for step in steps if is_valid_split_schedule(replace(schedule, tile_k=step), DType.F32, n_bytes)]
@@ -84,7 +84,7 @@ def _cost(schedule: SplitSchedule, n_rows: int, n_columns: int, n_terms: int, n_
     tiles = -(-n_rows // schedule.tile_m) * -(-n_columns // schedule.tile_n)
     waves = -(-tiles * schedule.cluster // n_multiprocessors)
     per_block = n_terms / schedule.cluster
-    # A multiprocessor reads 16 floats from the L2 and makes 128 products per clock.
+    # A multiprocessor reads 16 floats from the L2 and computes 128 products per clock.
     n_read = (schedule.tile_m + schedule.tile_n) * per_block / 16
     n_multiplied = schedule.tile_m * schedule.tile_n * per_block / 128
     n_exchanged = schedule.tile_m * schedule.tile_n * schedule.n_groups / 64

@@ -13,19 +13,19 @@ from kernel_lsp.generate.ir.scalar import Access, Scalar
 from kernel_lsp.generate.schedule.knobs import Choices
 
 AMPERE, HOPPER = (8, 0), (9, 0)
-"""Compute capabilities: from the first on there is `mma.sync` of TF32 and `cp.async`, from the second on clusters."""
+"""Minimum compute capabilities: the first for `mma.sync` of TF32 and `cp.async`, the second for clusters."""
 CLUSTERS = (1, 2, 4, 8)
 """Blocks per cluster; up to 8 run on every GPU with clusters."""
 MIN_STEPS_PER_BLOCK = 2
-"""Steps along k that a block of a cluster has at least."""
+"""Minimum steps along k per block of a cluster."""
 MIN_CLUSTER_GAIN = 1.25
-"""How much faster clusters must be by the estimate, which knows little of what they cost."""
+"""Minimum estimated speedup for clusters to be chosen. The estimate hardly models their cost."""
 FULL_WARPS = 8
-"""Warps that keep the tensor cores of a multiprocessor busy."""
+"""Minimum warps to saturate the tensor cores of a multiprocessor."""
 SINGLE_COPY_COST = 26.0
-"""Products in whose time one element is copied alone, as a convolution's factor is; fitted to one on an H200."""
+"""Cost of copying a single element, as for a convolution's factor, in products; fitted to a convolution on an H200."""
 START_PRODUCTS = {DType.F32: 500_000, DType.F16: 3_000_000, DType.BF16: 3_000_000}
-"""Products that a multiprocessor could do while a block starts, fills its pipeline and writes results: about 1.5 us."""
+"""Cost of a block's start, pipeline fill and epilogue, in products of a multiprocessor: about 1.5 us."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ TILES = (
 def pick_schedule(
     choices: Choices, name: str, group: ContractionGroup, default: TensorCoreSchedule, *, capability: tuple[int, int]
 ) -> TensorCoreSchedule:
-    """Read the schedule's knobs: `wgmma` for Hopper alone, clusters from it on."""
+    """Read the schedule's knobs. `wgmma` is for Hopper alone, clusters for Hopper and later."""
 
     def pick(what: str, values: tuple[int, ...], value: int, description: str) -> int:
         return choices.pick_int(f"{name}.{what}", values, value, description)
@@ -106,7 +106,7 @@ def default_schedule(
 
 
 def tensor_core_comment(group: ContractionGroup, schedule: TensorCoreSchedule, written: str) -> str:
-    """Describe the kernel in its head."""
+    """Describe the kernel in its leading comment."""
     size = f"{schedule.tile_m} x {schedule.tile_n}"
     who = f"Each cluster of {schedule.cluster} blocks" if schedule.cluster > 1 else "Each block"
     how = ", with sums in f32"
@@ -120,7 +120,7 @@ def tensor_core_comment(group: ContractionGroup, schedule: TensorCoreSchedule, w
     )
 
 
-# --- below: estimates
+# --- estimates
 
 
 def _clusters(capability: tuple[int, int]) -> tuple[int, ...]:
@@ -128,7 +128,7 @@ def _clusters(capability: tuple[int, int]) -> tuple[int, ...]:
 
 
 def _is_plain(factor: Scalar) -> bool:
-    """Return whether a factor is a read of memory without a mask, which comes in wide copies."""
+    """Return True if a factor is an unmasked read of memory, which allows wide copies."""
     return isinstance(factor, Access) and factor.mask is None
 
 

@@ -1,4 +1,4 @@
-"""How a user's file gets at an operator that was written for it."""
+"""Make a user's file use the operator that was written for it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def import_statement(file: Path, out: Path, name: str, style: ImportStyle) -> st
 
 
 def is_offered(out: Path, name: str) -> bool:
-    """Whether the operator's file is there, and has what can be used in place of something."""
+    """Return True if the operator's file exists and can replace something in the user's code."""
     try:
         return f"def {USE_PREFIX}{name}(" in (out / f"{name}.py").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

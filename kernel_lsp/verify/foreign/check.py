@@ -56,7 +56,7 @@ NO_GPU = (
     "a launch plan alone"
 )
 OWN_ERROR = re.compile(r"\w+Error: (?!CUDA error)")
-"""How an error that the kernel's host code raises begins. A CUDA error may be an access out of bounds."""
+"""Pattern of an error raised by the kernel's host code. A CUDA error is excluded: it may be an access out of bounds."""
 UNSEEN_CALLS = re.compile(r"\btriton\b|\btorch\.ops\b")
 NO_KERNEL = "no kernel of its own: PyTorch computed everything that it returned"
 HIDING_NOTHING = (SandboxLevel.NONE, SandboxLevel.LIMITS)

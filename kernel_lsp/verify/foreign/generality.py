@@ -1,4 +1,4 @@
-"""Whether a foreign kernel is correct at the sizes of its task alone, and the contract that says so."""
+"""Detect foreign kernels that are correct at their task's sizes alone, and state the contract that says so."""
 
 from __future__ import annotations
 

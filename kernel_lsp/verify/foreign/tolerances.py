@@ -107,5 +107,5 @@ def _error(found: np.ndarray, expectation: Expectation, rtol: float, atol: float
 
 
 def _is_same(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Where both are the same number, infinity or NaN."""
+    """Return the mask of elements where both are the same number, infinity or NaN."""
     return (one == other) | (np.isnan(one) & np.isnan(other))

@@ -48,7 +48,7 @@ class Captured:
     notes: list[str] = field(default_factory=list)
     configuration: int = 0
     mode: bool | None = None
-    """Of a module: `training` at the capture, None where the other mode computes the same."""
+    """Value of `training` at the capture of a module; None where the other mode computes the same."""
     coverage: Any = None
     """The coverage of a task folder, as `configurations.Coverage`."""
 

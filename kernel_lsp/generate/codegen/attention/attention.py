@@ -1,8 +1,7 @@
-"""Attention in one kernel: scores stay in registers, and weights are relative to the largest score so far.
+"""Attention in one kernel: scores stay in registers, and weights are relative to the running maximum score.
 
-A warp has 16 queries. The block goes over the keys in tiles that it holds in shared memory together with their values;
-the next tile is copied there while one is used.
-The method is that of FlashAttention (Dao et al. 2022) with its second version's order of loops.
+A warp has 16 queries. The block loops over tiles of keys and values in shared memory; the next tile is copied while one
+is used. The method is that of FlashAttention (Dao et al. 2022) with its second version's order of loops.
 """
 
 from __future__ import annotations
@@ -66,13 +65,13 @@ ROWS_PER_WARP = 16
 MAX_SHARED_BYTES = 112 << 10
 """Maximum shared memory of a block, so that two fit a multiprocessor with 227 KiB."""
 MAX_FRAGMENT_WORDS = 160
-"""Maximum 32-bit registers of a thread for queries, sums and scores; with more, ptxas spills."""
+"""Maximum 32-bit registers per thread for queries, sums and scores; ptxas spills beyond."""
 KINDS = {DType.F32: "f32", DType.F16: "f16", DType.BF16: "bf16"}
 
 
 @dataclass(frozen=True)
 class AttentionSchedule:
-    """`warps` of 16 queries each per block; `keys` per tile."""
+    """Tile sizes: `warps` of 16 queries each per block; `keys` per tile."""
 
     warps: int
     keys: int
@@ -81,7 +80,7 @@ class AttentionSchedule:
 def default_attention_schedule(
     group: AttentionGroup, captured: Callable[[Index], int], n_multiprocessors: int
 ) -> AttentionSchedule:
-    """Return tiles that fit a block, of as few queries as it takes to fill the GPU."""
+    """Return tiles that fit a block, of the fewest queries that fill the GPU."""
     warps, wanted = 4, 32 if group.value.dtype == DType.F32 else 64
     n_queries, n_batch = captured(group.m.extent), captured(group.batch.extent)
     while warps > 1 and -(-n_queries // (warps * ROWS_PER_WARP)) * n_batch < n_multiprocessors:
@@ -91,9 +90,9 @@ def default_attention_schedule(
 
 
 def is_valid_attention_schedule(group: AttentionGroup, schedule: AttentionSchedule) -> bool:
-    """Return whether a block holds the tiles, and a thread its fragments."""
+    """Check that the tiles fit a block, and the fragments fit a thread."""
     head, width = int(group.head.extent.constant or 0), int(group.n.extent.constant or 0)
-    is_split = group.value.dtype == DType.F32  # into parts, of weights too
+    is_split = group.value.dtype == DType.F32  # weights are split too
     n_words = head // (2 if is_split else 4) + width // 2 + schedule.keys * (4 if is_split else 1) // 2
     return n_words <= MAX_FRAGMENT_WORDS and _shared_bytes(group, schedule) <= MAX_SHARED_BYTES
 
@@ -105,7 +104,7 @@ def render_attention(
     return _AttentionRenderer(kernel, group, schedule).render(comment)
 
 
-# --- below: one kernel
+# --- one kernel
 
 
 class _AttentionRenderer:
@@ -177,7 +176,7 @@ class _AttentionRenderer:
     # --- tiles
 
     def _load_queries(self) -> None:
-        """By way of the second stage to registers."""
+        """Load the queries into registers, staged through the second stage of shared memory."""
         scope, group = self.scope, self.group
         place = ("m", "m0", self.n_queries)
         self._load_tile(scope, group.query_part, group.m, group.head, place, "2 * KEYS + ", self._n_rows)
@@ -191,7 +190,7 @@ class _AttentionRenderer:
         scope.line(f"load_queries_{self.kind}<HEAD, STRIDE>(queries, tiles + 2 * KEYS + warp * 16);")
 
     def _load_keys(self, scope: Scope, start: str, first: str) -> None:
-        """Keys from `start` on, and their values below them, to a stage that begins at row `first`."""
+        """Load keys from `start` on, and then their values, into the stage that begins at row `first`."""
         group, keys = self.group, self.schedule.keys
         place = ("key", start, self.n_keys)
         self._load_tile(scope, group.key_part, group.key, group.head, place, first, keys)
@@ -207,7 +206,7 @@ class _AttentionRenderer:
         first: str,
         n_rows: int,
     ) -> None:
-        """Copy rows of a factor to shared memory in packs; zeros where there is no row."""
+        """Copy rows of a factor to shared memory in packs; rows out of bounds are zeros."""
         name, start, limit = place
         vector = MAX_PACK_BYTES // self.dtype.itemsize
         n_columns = int(column.extent.constant or 0)
@@ -280,7 +279,7 @@ class _AttentionRenderer:
         loop.close()
 
     def _write_scores(self, scope: Scope) -> None:
-        """What the user's code makes of the products: scale and mask."""
+        """Apply the user's scale and mask to the products."""
         group, type_ = self.group, self.kernel.index_type
         scope.line("bool is_seen = false;  // by any query")
         outer, inner = self._open_fragment(scope, "KEYS")
@@ -302,7 +301,7 @@ class _AttentionRenderer:
         outer.close()
 
     def _checked_product(self, scope: Scope) -> str:
-        """Infinities have no parts in TF32: their products are computed again in f32."""
+        """Recompute products of infinities in f32: an infinity cannot be split into TF32 parts."""
         group = self.group
         scope.line("float product = scores[n][c];")
         redo = scope.open("if (!isfinite(product))")
@@ -352,6 +351,6 @@ def _stride(group: AttentionGroup) -> int:
 
 
 def _shared_bytes(group: AttentionGroup, schedule: AttentionSchedule) -> int:
-    """Bytes of two stages; the queries come to registers by way of the second."""
+    """Return the bytes of two stages. The queries need none: they pass through the second stage."""
     n_rows = 2 * schedule.keys + max(schedule.warps * ROWS_PER_WARP, 2 * schedule.keys)
     return n_rows * _stride(group) * group.value.dtype.itemsize

@@ -156,7 +156,7 @@ __device__ inline void multiply_values_f32(float (&sums)[HEAD / 8][4], const flo
 
 
 def _of_16_bits(kind: str, type_: str, pair: str, to_pair: str) -> Helpers:
-    """The same for elements of 16 bits, which m16n8k16 takes in pairs."""
+    """Return the variant for 16-bit elements, which m16n8k16 takes in pairs."""
     return {
         f"load_queries_{kind}": (
             f"""

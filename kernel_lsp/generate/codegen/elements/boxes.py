@@ -1,6 +1,6 @@
-"""One thread per small box of neighbouring elements: what they all read, it reads once.
+"""Compute a small box of neighbouring elements per thread, so that shared reads are made once.
 
-A pixel that several channels read, or a window that several pixels ask for, stays in the thread's registers.
+A pixel that several channels read, or a window that several pixels read, stays in the thread's registers.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from kernel_lsp.generate.ir.scalar_walk import accesses, nodes
 LOCAL_NAMES = ("i", "u0", "u1", "u2", "u3", "u4")
 FACTORS = (2, 4, 8)
 MAX_BOX = 16
-"""Elements of a box: each has its sums in registers."""
+"""Maximum elements of a box; each has its sums in registers."""
 BUSY_THREADS = 512
-"""Threads per multiprocessor that a default box must leave: with fewer, latency shows."""
+"""Minimum threads per multiprocessor for a default box; latency is exposed with fewer."""
 
 
 def boxes_of(group: ElementwiseGroup) -> list[tuple[int, ...]]:
-    """The boxes that are worth a try: along one axis, and along the last two."""
+    """Return the candidate boxes: along one axis, and along the last two."""
     rank = len(group.shape)
     if rank > 5 or any(size.constant == 0 for size in group.shape):
         return []
@@ -40,7 +40,8 @@ def boxes_of(group: ElementwiseGroup) -> list[tuple[int, ...]]:
 
 
 def default_box(group: ElementwiseGroup, n_elements: int, n_multiprocessors: int) -> tuple[int, ...] | None:
-    """The box whose elements share reads: a window that several of them ask for, or what one axis does not change."""
+    """Return the box whose elements share reads: a window that several of them read, or a value that one axis does not
+    change."""
     n_wanted = n_elements // (BUSY_THREADS * n_multiprocessors)
     variables = _axis_variables(group)
     stores = _over_axes(group, variables)
@@ -58,7 +59,7 @@ def default_box(group: ElementwiseGroup, n_elements: int, n_multiprocessors: int
 def render_boxes(
     kernel: KernelWriter, group: ElementwiseGroup, box: tuple[int, ...], threads: int, comment: str
 ) -> RenderedKernel:
-    """The kernel of an elementwise group, a box per thread."""
+    """Render the kernel of an elementwise group with a box per thread."""
     kernel.unrolls_loops = True
     scope = Scope(kernel)
     counts = [_count(size, factor) for size, factor in zip(group.shape, box, strict=True)]
@@ -85,7 +86,7 @@ def render_boxes(
     return rendered(kernel, comment, scope.lines, (blocks_of(n_boxes, threads),), (threads,))
 
 
-# --- below: boxes and the elements in them
+# --- boxes and their elements
 
 
 def _fits(size: Index, factor: int) -> bool:
@@ -93,7 +94,7 @@ def _fits(size: Index, factor: int) -> bool:
 
 
 def _count(size: Index, factor: int) -> Index:
-    """Boxes along an axis; the last may hang over."""
+    """Return the number of boxes along an axis; the last may exceed the axis."""
     if factor == 1:
         return size
     exact = divide_exactly(size, as_index(factor))
@@ -107,7 +108,7 @@ def _axis_variables(group: ElementwiseGroup) -> list[Variable]:
 
 
 def _over_axes(group: ElementwiseGroup, variables: Sequence[Variable]) -> list[Store]:
-    """The stores over a coordinate per axis in place of a flat position."""
+    """Return the stores over one coordinate per axis instead of a flat position."""
     position = [as_index(0) if v.extent.constant == 1 else as_index(v) for v in variables]
     replacements = {group.position: ravel(position, group.shape)}
     return [
@@ -123,8 +124,8 @@ def _over_axes(group: ElementwiseGroup, variables: Sequence[Variable]) -> list[S
 def _declare_box(
     scope: Scope, group: ElementwiseGroup, box: Sequence[int], counts: Sequence[Index], variables: Sequence[Variable]
 ) -> tuple[dict[Variable, Index], list[tuple[int, Variable, Index]]]:
-    """Which box is the thread's: what each coordinate is, and the axes along which a box has several, with the loop
-    variable and the coordinate."""
+    """Declare the thread's box: its coordinates, and each axis with several elements, as loop variable and
+    coordinate."""
     position = Variable("i", (1 << 21) + 100, product(counts))
     scope.define(position, "i")
     kept = [axis for axis, size in enumerate(group.shape) if size.constant != 1]
@@ -153,13 +154,13 @@ def _declare_box(
 
 
 def _leading(kept: Sequence[int], box: Sequence[int]) -> list[int]:
-    """The first axes when there are several without boxes: most indices need no more than their common position."""
+    """Return the first axes when several have no boxes: most indices need only their common position."""
     n_leading = next((place for place, axis in enumerate(kept) if box[axis] > 1), len(kept))
     return list(kept[:n_leading]) if n_leading > 1 else []
 
 
 def _open_lanes(scope: Scope, group: ElementwiseGroup, lanes: Sequence[tuple[int, Variable, Index]]) -> list[Scope]:
-    """The loops over a box, from the outermost block in."""
+    """Open the loops over a box, from the outermost block in."""
     opened = [scope]
     for axis, lane, index in lanes:
         opened[-1].line("#pragma unroll")
@@ -173,7 +174,8 @@ def _open_lanes(scope: Scope, group: ElementwiseGroup, lanes: Sequence[tuple[int
 
 
 def _window_step(variable: Variable, reads: Sequence[Access]) -> int:
-    """The size of the windows that neighbours along an axis share: the divisor of its coordinate in some index."""
+    """Return the size of the windows that neighbours along an axis share: the divisor of its coordinate in some
+    index."""
     steps = [
         atom.divisor.constant or 1
         for access in reads
@@ -188,7 +190,7 @@ def _window_step(variable: Variable, reads: Sequence[Access]) -> int:
 def _reuse_box(
     group: ElementwiseGroup, variables: Sequence[Variable], reads: Sequence[Access], factor: int
 ) -> tuple[int, ...]:
-    """Along the one axis, with neighbours apart in memory, that a read does not depend on while others do."""
+    """Return a box along the one axis with strided neighbours that some reads depend on and others do not."""
     for axis, variable in enumerate(variables[:-1]):
         size = group.shape[axis].constant or 0
         depends = [variable in access.variables for access in reads]

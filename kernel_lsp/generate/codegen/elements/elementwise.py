@@ -36,7 +36,7 @@ class ElementwiseSchedule:
 def render_elementwise(
     kernel: KernelWriter, group: ElementwiseGroup, schedule: ElementwiseSchedule, comment: str
 ) -> RenderedKernel:
-    """The kernel of an elementwise group."""
+    """Render the kernel of an elementwise group."""
     if schedule.vector > 1:
         return _render_packed(kernel, group, schedule, comment)
     scope = Scope(kernel)
@@ -52,7 +52,7 @@ def render_elementwise(
 
 
 def write_stores(scope: Scope, stores: Sequence[Store]) -> None:
-    """Compute every scalar, then write each to its place."""
+    """Compute every scalar, then store each."""
     texts = scope.values([store.scalar for store in stores])
     for store, text in zip(stores, texts, strict=True):
         target = scope.kernel.target(store.tensor)
@@ -61,7 +61,7 @@ def write_stores(scope: Scope, stores: Sequence[Store]) -> None:
 
 
 def _open_unrolled(scope: Scope, schedule: ElementwiseSchedule, name: str, limit: str) -> Scope:
-    """Declare the thread's position; the scope in which the work is done for it."""
+    """Declare the thread's position; return the scope for its work."""
     type_, threads = scope.kernel.index_type, schedule.threads
     cast = "(long long)" if type_ == "long long" else ""
     if schedule.unroll == 1:
@@ -75,7 +75,7 @@ def _open_unrolled(scope: Scope, schedule: ElementwiseSchedule, name: str, limit
     return inner
 
 
-# --- below: packs
+# --- packs
 
 
 def _render_packed(
@@ -116,7 +116,7 @@ def _large_inputs(group: ElementwiseGroup) -> frozenset[Tensor]:
 def _write_unrolled(
     scope: Scope, schedule: ElementwiseSchedule, packing: Packing, stores: Sequence[Store], limit: str
 ) -> None:
-    """Load all packs of a thread before the first is used, so that the loads are in flight together."""
+    """Issue the loads of all packs of a thread before the first use, so that they are in flight together."""
     packed = find_packed([store.scalar for store in stores], packing)
     arrays = {access.digest: _declare_packs(scope, schedule, access) for access in packed}
     outer, inner = _open_guarded(scope, schedule, limit)
@@ -138,7 +138,7 @@ def _declare_packs(scope: Scope, schedule: ElementwiseSchedule, access: Access) 
 
 
 def _open_guarded(scope: Scope, schedule: ElementwiseSchedule, limit: str) -> tuple[Scope, Scope]:
-    """Open the loop over a thread's packs, and in it the block for those that exist."""
+    """Open the loop over a thread's packs, and in it the block for packs in bounds."""
     type_ = scope.kernel.index_type
     cast = "(long long)" if type_ == "long long" else ""
     scope.line("#pragma unroll")
@@ -151,7 +151,7 @@ def _open_guarded(scope: Scope, schedule: ElementwiseSchedule, limit: str) -> tu
 def write_packed(
     scope: Scope, packing: Packing, stores: Sequence[Store], loads: Mapping[bytes, str] | None = None
 ) -> None:
-    """Load packs, compute lane by lane, store packs. `loads` names the packs that are loaded already."""
+    """Load packs, compute lane by lane, store packs. `loads` names packs that are already loaded."""
     scalars: list[Scalar] = [store.scalar for store in stores]
     scope.hoist(scalars, [packing.lane])
     packed = find_packed(scalars, packing)

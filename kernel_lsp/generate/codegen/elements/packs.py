@@ -1,4 +1,4 @@
-"""Vector loads and stores: packs of neighbouring elements that move as one."""
+"""Vector loads and stores of packs: runs of neighbouring elements."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from kernel_lsp.generate.ir.scalar_walk import accesses
 from kernel_lsp.generate.ir.tensor import Tensor
 
 MAX_PACK_BYTES = 16
-"""The widest load of a thread on every architecture up to sm_90."""
+"""Maximum bytes of a thread's load on every architecture up to sm_90."""
 
 WORD_BYTES = 4
-"""The narrowest load with a cache hint here."""
+"""Minimum bytes of a load with a cache hint in this package."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Packing:
         return as_index(self.pack) * self.vector + as_index(self.lane)
 
     def substituted(self, stores: Sequence[Store], position: Variable) -> list[Store]:
-        """The stores over pack and lane instead of a flat position."""
+        """Return the stores over pack and lane instead of a flat position."""
         replacements = {position: self.flat}
         return [
             replace(
@@ -72,7 +72,7 @@ class Packing:
         ]
 
     def pack_position(self, flat: Index) -> Index | None:
-        """Which pack of its tensor the element at `flat` is in, when all lanes share it; else None."""
+        """Return the pack of the tensor that holds the element at `flat`; None when the lanes do not share one pack."""
         is_reversed = self.is_reversed(flat)
         if coefficient(flat, self.lane) != ONE and not is_reversed:
             return None
@@ -97,16 +97,16 @@ class Packing:
         return None if times is None else times * (self.multiple // self.vector)
 
     def is_reversed(self, flat: Index) -> bool:
-        """Whether neighbouring lanes lie in memory from the last to the first."""
+        """Return True if consecutive lanes are in descending order in memory."""
         return self.may_reverse and coefficient(flat, self.lane) == ZERO - 1
 
     def item_of(self, name: str, tensor: Tensor, index: Sequence[Index]) -> str:
-        """The lane's element of a pack of `tensor`, as an lvalue."""
+        """Return the lane's element of a pack of `tensor`, as an lvalue."""
         lane = f"{self.vector - 1} - v" if self.is_reversed(ravel(index, tensor.shape)) else "v"
         return f"{name}.item[{lane}]"
 
     def load(self, scope: Scope, access: Access) -> str:
-        """Declare the pack that holds the element; its name."""
+        """Declare the pack that holds the element; return its name."""
         text = self.memory(scope, access)
         name = scope.kernel.pointer(access.tensor)
         return scope.declare(f"{name}_pack", f"Pack<{access.dtype.cuda_type}, {self.vector}>", text)
@@ -131,18 +131,18 @@ class Packing:
         return dtype.itemsize * self.vector >= WORD_BYTES
 
     def address(self, scope: Scope, access: Access) -> str:
-        """The address of the pack that holds the element."""
+        """Return the address of the pack that holds the element."""
         position = self.pack_position(ravel(access.index, access.tensor.shape))
         assert position is not None
         scope.kernel.use("packs")
         return f"packs<{self.vector}>({scope.kernel.pointer(access.tensor)}) + {scope.index(position).within(ADD)}"
 
     def item(self, name: str, dtype: DType) -> Text:
-        """The lane's element of a pack."""
+        """Return the lane's element of a pack."""
         return loaded(f"{name}.item[v]", dtype)
 
     def declare_result(self, scope: Scope, store: Store) -> str | None:
-        """Declare a pack for a store that can be one; None for one that goes element by element."""
+        """Declare a pack for a store that can be vectorized; None for a store of single elements."""
         is_wide = store.tensor.dtype.itemsize * self.vector > MAX_PACK_BYTES
         if is_wide or self.pack_position(ravel(store.index, store.tensor.shape)) is None:
             return None
@@ -164,7 +164,7 @@ class Packing:
 
 
 def find_packed(scalars: Sequence[Scalar], packing: Packing) -> list[Access]:
-    """The reads that one vector load per thread can do, in a stable order."""
+    """Return the reads that one vector load per thread can do, in a stable order."""
     found = []
     for access in accesses(*scalars):
         is_small = access.dtype.itemsize * packing.vector <= MAX_PACK_BYTES

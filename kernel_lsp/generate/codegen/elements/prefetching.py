@@ -1,4 +1,4 @@
-"""Reads that a kernel asks for before it needs them: it waits for memory once, not once per stage."""
+"""Prefetch reads, so that a kernel waits for memory once instead of once per stage."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from kernel_lsp.generate.ir.scalar_walk import accesses, indirect_scalars
 
 
 def reads_ahead(scalars: Sequence[Scalar], known: Iterable[Variable]) -> list[Access]:
-    """Return the reads whose address follows from `known` alone, in a stable order: none under a mask but those of a
-    single element, and none at an index that is itself read."""
+    """Return the reads whose address depends on `known` alone, in a stable order. Reads under a mask are left out but
+    for single elements, and so are reads at an index that is itself read."""
     within = frozenset(known)
     found = [
         access
@@ -26,7 +26,7 @@ def reads_ahead(scalars: Sequence[Scalar], known: Iterable[Variable]) -> list[Ac
 
 
 def prefetch(scope: Scope, reads: Iterable[Access]) -> None:
-    """Ask for elements of tensors in memory."""
+    """Prefetch elements of tensors in memory."""
     for access in reads:
         scope.kernel.use("prefetch")
         pointer, at = scope.kernel.pointer(access.tensor), scope.offset(access.tensor, access.index)

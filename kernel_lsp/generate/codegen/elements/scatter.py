@@ -1,4 +1,4 @@
-"""Updates at indices that are values: one thread per update, atomic where several may meet."""
+"""Scatter kernels: one thread per update, atomic where several updates may hit one element."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOCAL_NAMES = ("i",)
 
 
 def render_scatter(kernel: KernelWriter, group: ScatterGroup, threads: int, comment: str) -> RenderedKernel:
-    """The kernel of the updates. What they update was prepared before."""
+    """Render the kernel of the updates. Its target was prepared before."""
     scope = Scope(kernel)
     scope.define(group.position, "i")
     name_coordinates(kernel, as_index(group.position), group.shape)

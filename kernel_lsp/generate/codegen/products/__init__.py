@@ -1,1 +1,1 @@
-"""Sums of products on CUDA cores: tiles in shared memory, and tiles whose products threads and clusters share."""
+"""Contractions on CUDA cores: tiles in shared memory, and tiles whose products threads and clusters share."""

@@ -1,4 +1,4 @@
-"""Sums of products through shared memory: each block computes a tile of the result, each thread a small part of it.
+"""Contractions through shared memory: each block computes a tile of the result, each thread a small part of it.
 
 The factors are arbitrary reads of (batch, m, k) and (batch, k, n), so one template does matrix products, convolutions
 as implicit matrix products, and their gradients.
@@ -48,7 +48,7 @@ class TileSchedule:
 
 
 def is_valid_tile_schedule(schedule: TileSchedule, dtype: DType) -> bool:
-    """Whether a block holds it: whole warps, and two tiles within 48 KiB of shared memory."""
+    """Check that a block fits: whole warps, and two tiles within 48 KiB of shared memory."""
     if schedule.tile_m % schedule.thread_m or schedule.tile_n % schedule.thread_n:
         return False
     n_shared_bytes = schedule.tile_k * (schedule.tile_m + schedule.tile_n + 8) * max(4, dtype.itemsize)
@@ -58,25 +58,25 @@ def is_valid_tile_schedule(schedule: TileSchedule, dtype: DType) -> bool:
 def render_contraction(
     kernel: KernelWriter, group: ContractionGroup, schedule: TileSchedule, comment: str
 ) -> RenderedKernel:
-    """The kernel of a contraction."""
+    """Render the kernel of a contraction."""
     return _TileRenderer(kernel, group, schedule).render(comment)
 
 
 def innermost(flat: Index) -> Variable | None:
-    """The variable of the term with the smallest step; of several that a quotient mixes, the first by name, so that a
-    text does not depend on how Python hashes."""
+    """Return the variable of the term with the smallest step. If a quotient mixes several, return the first by name, so
+    that a text does not depend on how Python hashes."""
     direct = [monomial for monomial, factor in flat.terms if len(monomial) == 1 and abs(factor) == 1]
     mixed = next((monomial[0].variables for monomial in direct if monomial[0].variables), frozenset())
     return min(mixed, key=lambda variable: variable.name, default=None)
 
 
 def is_innermost(flat: Index, variable: Variable) -> bool:
-    """Return whether neighbours along the variable are neighbours at a flat position."""
+    """Return True if the flat position is contiguous along the variable."""
     step = coefficient(flat, variable)
     return step == ONE if step is not None else innermost(flat) == variable
 
 
-# --- below: one kernel
+# --- one kernel
 
 
 class _TileRenderer:
@@ -116,7 +116,7 @@ class _TileRenderer:
             scope.line("const int batch = blockIdx.z;")
             scope.define(self.group.batch, "batch")
         n_rows, n_columns = schedule.tile_m // schedule.thread_m, schedule.tile_n // schedule.thread_n
-        # Neighbouring threads write neighbours in memory.
+        # Consecutive threads write consecutive elements.
         store = self.group.stores[-1]
         by_row = is_innermost(ravel(store.index, store.tensor.shape), self.group.m)
         row, col = (f"% {n_rows}", f"/ {n_rows}") if by_row else (f"/ {n_columns}", f"% {n_columns}")
@@ -137,7 +137,7 @@ class _TileRenderer:
         loop.close()
 
     def _load(self, scope: Scope, tile: str, factor: Scalar, along: Variable, name: str, size: str, limit: str) -> None:
-        """Fill a tile. Neighbouring threads follow whatever the memory has next to each other."""
+        """Fill a tile. Neighbouring threads read neighbouring elements of memory."""
         inner = scope.open(f"for (int e = threadIdx.x; e < TK * {size}; e += {self.schedule.n_threads})")
         if runs_along(factor, self.group.k):
             inner.line(f"const int k = k0 + e % TK, {name} = {name}0 + e / TK;")
@@ -168,7 +168,7 @@ class _TileRenderer:
         inner.close()
 
     def _read_part(self, scope: Scope, name: str, first: str, count: int, tile: int) -> None:
-        """This thread's part of a row of a tile, by reads as wide as they can be."""
+        """Read this thread's part of a row of a tile, by the widest possible loads."""
         width = min(count, RUN)
         step = tile // (count // width)
         if width == 1:
@@ -202,7 +202,7 @@ class _TileRenderer:
 
 
 def runs_along(factor: Scalar, variable: Variable) -> bool:
-    """Whether neighbours in memory are neighbours along `variable`."""
+    """Return True if the factor is contiguous along `variable`."""
     for access in accesses(factor):
         flat = ravel(access.index, access.tensor.shape)
         if variable in flat.variables:
@@ -211,7 +211,7 @@ def runs_along(factor: Scalar, variable: Variable) -> bool:
 
 
 def spread(index: str, count: int, tile: int) -> str:
-    """Where a thread's `index`-th row or column lies from its first: in runs, which are spread over the tile so that
+    """Return the offset of a thread's `index`-th row or column from its first. Runs are spread over the tile, so that
     neighbouring threads read neighbouring runs."""
     if count <= RUN:
         return index
@@ -219,7 +219,7 @@ def spread(index: str, count: int, tile: int) -> str:
 
 
 def grid_conditions(size: Index) -> list[Expression]:
-    """The ``where:`` line of a batch of symbolic size along z."""
+    """Return the ``where:`` line of a batch of symbolic size along z."""
     if size.constant is not None:
         return []
     return [Binary("<=", to_expression(size), Constant(MAX_GRID_Z))]

@@ -1,9 +1,8 @@
-"""Sums of products that are too small to fill a GPU by their results alone.
-
-Threads of a block, and blocks of a cluster, share the products of one tile, and add up what each has found.
+"""Contractions with too few results to fill a GPU. Threads of a block, and blocks of a cluster, share the products of
+one tile, and add up their partial sums.
 
 A block stages whole runs of both factors in shared memory, all loads in flight at once. Groups of threads then take
-every so many products of the tile; their sums meet in shared memory, those of a cluster's blocks over its network.
+strided products of the tile; their sums are combined in shared memory, those of a cluster's blocks over its network.
 """
 
 from __future__ import annotations
@@ -41,16 +40,16 @@ LOCAL_NAMES = (
 def render_split(
     kernel: KernelWriter, group: ContractionGroup, schedule: SplitSchedule, comment: str
 ) -> RenderedKernel:
-    """The kernel of a contraction whose products are split."""
+    """Render the kernel of a contraction whose products are split."""
     return _SplitRenderer(kernel, group, schedule).render(comment)
 
 
-# --- below: one kernel
+# --- one kernel
 
 
 @dataclass(frozen=True)
 class _Factor:
-    """One factor and its tile. `is_along_k`: neighbours in memory are neighbours along k, and so in the tile."""
+    """One factor and its tile. With `is_along_k`, memory is contiguous along k, and so is the tile."""
 
     scalar: Scalar
     along: Variable
@@ -104,7 +103,7 @@ class _SplitRenderer:
             attributes=(("cluster", schedule.cluster),) if schedule.cluster > 1 else (),
         )
 
-    # --- what a block and a thread compute
+    # --- work of a block and of a thread
 
     def _declare(self) -> None:
         scope, schedule = self.scope, self.schedule
@@ -144,12 +143,13 @@ class _SplitRenderer:
         scope.line(f"{self.type} sums[{schedule.thread_m}][{schedule.thread_n}] = {{}};")
 
     def _run(self, factor: _Factor) -> str:
-        """Neighbouring threads take neighbouring rows of a tile along k, and runs of neighbours of one across it."""
+        """Return the multiplier of a thread's first row. Neighbouring threads take neighbouring rows of a tile along k,
+        and runs of neighbours of a tile across it."""
         width = min(factor.thread, QUAD)
         return "" if factor.is_along_k or width == 1 else f" * {width}"
 
     def _lies_at(self, factor: _Factor, index: str) -> str:
-        """Where a thread's `index`-th row or column lies from its first."""
+        """Return the offset of a thread's `index`-th row or column from its first."""
         if factor.is_along_k:
             step = factor.tile // factor.thread
             return f"{index} * {step}" if factor.thread > 1 else "0"
@@ -196,7 +196,7 @@ class _SplitRenderer:
         return (self._slice_constant() or self.schedule.tile_k + 1) <= self.schedule.tile_k
 
     def _is_async(self, factor: _Factor) -> bool:
-        """Whether a tile is filled by copies that no thread waits for before it has asked for all of them."""
+        """Return True if asynchronous copies fill the tile: a thread issues all of them before it waits for any."""
         packed = self._packed(factor)
         scalar = packed[1] if packed else None
         is_plain = isinstance(scalar, Access) and scalar.mask is None and scalar.dtype == DType.F32
@@ -218,7 +218,7 @@ class _SplitRenderer:
         return self.scope.declare("length", "int", f"({self.n_terms} + {step - 1}) / {step} * {QUAD}")
 
     def _declare_fetched(self) -> None:
-        """Registers for what a thread brings of each tile: all loads are made before the first is waited for."""
+        """Declare registers for a thread's loads of each tile. All loads are issued before the first is waited for."""
         for factor in (self.left, self.right):
             if self._is_async(factor):
                 continue
@@ -237,19 +237,19 @@ class _SplitRenderer:
         return -(-self._n_items(factor) // self.schedule.threads)
 
     def _open_items(self, scope: Scope, factor: _Factor) -> Scope:
-        """The loop over the items of a tile that this thread brings."""
+        """Open the loop over the items of a tile that this thread loads."""
         scope.line("#pragma unroll")
         inner = scope.open(f"for (int i = 0; i < {self._n_fetched(factor)}; ++i)")
         inner.line(f"const int e = i * {self.schedule.threads} + threadIdx.x;")
         return inner
 
     def _is_item(self, factor: _Factor) -> str:
-        """The condition that there is such an item, where threads have different numbers of them."""
+        """Return the condition that the item exists, where threads have different numbers of items."""
         n_items = self._n_items(factor)
         return f"e < {n_items}" if n_items % self.schedule.threads else ""
 
     def _fetch(self, scope: Scope, last: str) -> None:
-        """Read both tiles, four neighbours at a time where the memory has them."""
+        """Load both tiles, four neighbours at a time where memory is contiguous."""
         for factor in (self.left, self.right):
             packed = self._packed(factor)
             inner = self._open_items(scope, factor)
@@ -260,7 +260,7 @@ class _SplitRenderer:
             inner.close()
 
     def _place(self, scope: Scope) -> None:
-        """Move what was read to shared memory."""
+        """Move the loaded values to shared memory."""
         for factor in (self.left, self.right):
             if self._is_async(factor):
                 continue
@@ -276,13 +276,13 @@ class _SplitRenderer:
         scope.line("__syncthreads();")
 
     def _tile_place(self, factor: _Factor) -> str:
-        """Where item `e` of a tile lies."""
+        """Return the shared-memory location of item `e` of a tile."""
         is_packed = self._packed(factor) is not None
         length = self._tile_along(factor) // (QUAD if is_packed else 1)
         return f"{factor.name}_tile[e / {length}][e % {length}{f' * {QUAD}' if is_packed else ''}]"
 
     def _packed(self, factor: _Factor) -> tuple[Packing, Scalar] | None:
-        """The factor over packs, when every read of it that differs within a pack is a vector load."""
+        """Return the factor over packs, if every read of it that differs within a pack is a vector load."""
         along = self.group.k if factor.is_along_k else factor.along
         extent = divide_exactly(along.extent, as_index(QUAD))
         if extent is None or self._tile_along(factor) % QUAD:
@@ -375,7 +375,7 @@ class _SplitRenderer:
         inner.close()
 
     def _read_quad(self, scope: Scope, factor: _Factor, first: str) -> None:
-        """This thread's rows or columns of a tile, four products of each."""
+        """Read this thread's rows or columns of a tile, four products of each."""
         name, tile, place = factor.name, f"{factor.name}_tile", self._lies_at(factor, "i")
         self.kernel.use("packs")
         width = 1 if factor.is_along_k else min(factor.thread, QUAD)
@@ -396,7 +396,7 @@ class _SplitRenderer:
     # --- sums
 
     def _add_groups(self) -> None:
-        """Every group leaves its sums of the tile in shared memory."""
+        """Store every group's sums of the tile in shared memory."""
         scope, schedule = self.scope, self.schedule
         scope.line(f"auto of_group = reinterpret_cast<{self.type} (*)[TM * TN]>(memory);")
         scope.line("#pragma unroll")
@@ -425,7 +425,7 @@ class _SplitRenderer:
             scope.line("for (int i = 1; i < GROUPS; ++i) total += of_group[i][e];")
 
     def _write_cluster(self) -> None:
-        """The blocks of a cluster each finish a part of the tile, in the same order of sums wherever it is."""
+        """Finish a part of the tile in each block of a cluster. The order of sums is the same in all parts."""
         schedule, scope = self.schedule, self.scope
         threads, n_blocks = schedule.threads, schedule.cluster
         inner = scope.open(f"for (int e = threadIdx.x; e < TM * TN; e += {threads})")
@@ -443,7 +443,8 @@ class _SplitRenderer:
         scope.line("cluster_sync();  // no block may end while another reads its sums")
 
     def _own_elements(self) -> str:
-        """The loop over the elements that this thread finishes: the block's own, or its share of the cluster's tile."""
+        """Open the loop over the elements that this thread finishes: the block's own, or its share of the cluster's
+        tile."""
         threads, n_blocks = self.schedule.threads, self.schedule.cluster
         if n_blocks == 1:
             return f"for (int e = threadIdx.x; e < TM * TN; e += {threads})"
@@ -451,7 +452,7 @@ class _SplitRenderer:
         return f"for (int e = rank * {share} + threadIdx.x; e < (rank + 1) * {share}; e += {threads})"
 
     def _prefetch(self) -> None:
-        """Ask for what the end reads beside the sums, so that it is near by then."""
+        """Prefetch the operands of the epilogue other than the sums."""
         scalars = [store.scalar for store in self.group.stores]
         reads = reads_ahead(scalars, (self.group.batch, self.group.m, self.group.n))
         plain = [access for access in reads if access.tensor is not self.group.tensor]

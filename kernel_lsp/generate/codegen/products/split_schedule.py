@@ -1,4 +1,4 @@
-"""Schedules of sums of products that threads and clusters share: what a block and a thread compute, and what fits."""
+"""Schedules of contractions that threads and clusters share: tiles of a block and of a thread, and their limits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kernel_lsp.core.dtype import DType
 QUAD = 4
 """Products that a thread takes at once: 16 bytes of f32."""
 MAX_SHARED_BYTES = 48 << 10
-"""Static shared memory of a block."""
+"""Maximum static shared memory of a block, in bytes."""
 
 
 @dataclass(frozen=True)
@@ -32,16 +32,16 @@ class SplitSchedule:
 
     @property
     def n_groups(self) -> int:
-        """Groups of threads that share the products."""
+        """Return the number of thread groups that share the products."""
         return self.threads // self.n_lanes
 
     def row_stride(self) -> int:
-        """Elements between rows of a tile that runs along k: an odd number of quads, so that rows differ in banks."""
+        """Return the elements between rows of a tile along k: an odd number of quads, so that rows differ in banks."""
         return self.tile_k + (QUAD if self.tile_k // QUAD % 2 == 0 else 2 * QUAD)
 
 
 def is_valid_split_schedule(schedule: SplitSchedule, dtype: DType, n_bytes: int = MAX_SHARED_BYTES) -> bool:
-    """Whether a block holds it: groups that divide its threads, and tiles and sums within `n_bytes` of memory."""
+    """Check that a block fits: groups that divide its threads, and tiles and sums within `n_bytes` of shared memory."""
     if schedule.tile_m % schedule.thread_m or schedule.tile_n % schedule.thread_n or schedule.tile_k % QUAD:
         return False
     if schedule.n_lanes < 8 or schedule.threads % schedule.n_lanes:
@@ -50,7 +50,7 @@ def is_valid_split_schedule(schedule: SplitSchedule, dtype: DType, n_bytes: int 
 
 
 def n_shared_elements(schedule: SplitSchedule) -> int:
-    """The larger of what the tiles take and what the sums of all groups take, in any layout of the tiles."""
+    """Return the shared elements of a block: the larger of the tiles, in any layout, and the sums of all groups."""
     rows, columns = schedule.tile_m, schedule.tile_n
     along_k = (rows + columns) * schedule.row_stride()
     across_k = (rows + columns + 2 * QUAD) * schedule.tile_k

@@ -1,7 +1,7 @@
-"""Rows with sums over the rows beside them, as gradients of norms have.
+"""Row kernels that also sum over the rows, as gradients of norms need.
 
-A block takes rows one after the other; each thread keeps the sums of its columns in registers. Every block leaves one
-part; a second kernel adds the parts up in a fixed order, so that no result depends on which block comes first.
+A block takes one row after the other; each thread keeps the sums of its columns in registers. Every block writes one
+part; a second kernel adds the parts in a fixed order, so that results do not depend on the order of blocks.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ColumnSumRenderer(RowRenderer):
         conditions = divisible(self.group.column.extent, self.schedule.vector)
         return rendered(self.kernel, comment, outer.lines, (Constant(n_parts),), self._block(), conditions)
 
-    # --- below: rows one after the other, and the sums that outlive them
+    # --- the loop over rows, and its column sums
 
     def _declare_sums(self) -> None:
         for entry in self.group.column_sums:
@@ -70,7 +70,7 @@ class ColumnSumRenderer(RowRenderer):
         return rows
 
     def _prefetch_next(self, rows: Scope) -> None:
-        """Ask for the next row while this one is worked on, a line of 128 bytes per thread."""
+        """Prefetch the next row while this one is computed, a line of 128 bytes per thread."""
         scalars = [entry.scalar for entry in self.group.reductions] + [store.scalar for _, store in self.group.stores]
         both = (self.group.row, self.group.column)
         found = [access for access in reads_ahead(scalars, both) if access.variables == frozenset(both)]
@@ -101,7 +101,7 @@ class ColumnSumRenderer(RowRenderer):
         scope.line(f"{self.sums[store.tensor]}[item][{lane}] += {value};")
 
     def _store_sums(self) -> None:
-        """Each thread writes the sums of its columns to the block's part."""
+        """Store the sums of each thread's columns in the block's part."""
         n_columns = self.kernel.size("n_columns", self.group.column.extent)
         inner, closes = self._open_loop()
         name, vector = self.packing.pack.name, self.schedule.vector
@@ -116,12 +116,13 @@ class ColumnSumRenderer(RowRenderer):
 
 
 def render_column_sums(kernel: KernelWriter, group: RowGroup, schedule: RowSchedule, comment: str) -> RenderedKernel:
-    """The kernel of a row group with sums over its rows."""
+    """Render the kernel of a row group with sums over its rows."""
     return ColumnSumRenderer(kernel, group, schedule).render(comment)
 
 
 def is_valid_column_schedule(group: RowGroup, schedule: RowSchedule) -> bool:
-    """Whether a block takes a row at a time and keeps it, and the sums fit the registers as well."""
+    """Check that a block handles one row at a time, that it caches the row, and that the sums fit the registers as
+    well."""
     n_columns = group.column.extent.constant or 0
     n_items = -(-n_columns // (schedule.threads * schedule.vector))
     n_kept = n_items * schedule.vector * (2 + len(group.column_sums))
@@ -129,7 +130,7 @@ def is_valid_column_schedule(group: RowGroup, schedule: RowSchedule) -> bool:
 
 
 def default_column_schedule(n_columns: int, widths: Sequence[int]) -> RowSchedule:
-    """The default: as few items per thread as blocks of 64 to 512 threads allow."""
+    """Return the default schedule: as few items per thread as blocks of 64 to 512 threads allow."""
     width = max(widths)
     threads = 64
     while threads < 512 and threads * width < n_columns:
@@ -138,4 +139,5 @@ def default_column_schedule(n_columns: int, widths: Sequence[int]) -> RowSchedul
 
 
 MAX_KEPT = 96
-"""Values of rows and sums that a thread keeps: with as many registers for the rest, 256 threads fit four to an SM."""
+"""Maximum values of rows and sums per thread, in registers: with as many others, an SM fits four blocks of 256
+threads."""

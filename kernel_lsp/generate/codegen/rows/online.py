@@ -1,4 +1,4 @@
-"""A pair of dependent reductions in one pass: each thread keeps both for what it has read so far."""
+"""Online computation of a pair of dependent reductions in one pass: each thread keeps both running values."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from kernel_lsp.generate.fusion.pairs import Pair
 
 @dataclass(frozen=True)
 class OnlinePair:
-    """Two running values of a thread, and for moments the number of elements that they are of.
-
-    Of ``exponentials``, `first` is the maximum; of ``moments`` it is the mean, relative to the pair's offset.
-    """
+    """Two running values of a thread, and for moments the number of elements that they cover. Of ``exponentials``,
+    `first` is the maximum; of ``moments`` it is the mean, relative to the pair's offset."""
 
     pair: Pair
     first: str
@@ -23,7 +21,7 @@ class OnlinePair:
 
     @classmethod
     def start(cls, block: Block, pair: Pair, first: str, second: str) -> OnlinePair:
-        """Declare the values of no elements."""
+        """Declare the running values, initialized for no elements."""
         is_maximum = pair.kind == "exponentials"
         name = block.declare(first, "float", "-CUDART_INF_F" if is_maximum else "0.0f", is_const=False)
         sum_name = block.declare(second, "float", "0.0f", is_const=False)
@@ -35,11 +33,11 @@ class OnlinePair:
         block.line(f"float {self.values}[{width}];")
 
     def add(self, block: Block, lane: str, text: str) -> None:
-        """Note the value of one lane of the pack."""
+        """Record the value of one lane of the pack."""
         block.line(f"{self.values}[{lane}] = {text};")
 
     def end_pack(self, block: Block) -> None:
-        """Combine the pack with what came before it."""
+        """Combine the pack with the earlier ones."""
         if self.count:
             block.kernel.use("add_moments")
             block.line(f"add_moments({self.values}, {self.count}, {self.first}, {self.second});")

@@ -1,4 +1,4 @@
-"""The row in registers: what several passes read of it is loaded by the first and kept for the others."""
+"""Cache of a row in registers: the first pass loads elements that several passes read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kernel_lsp.generate.ir.scalar_walk import accesses
 
 
 class RowCache:
-    """An array per read that is kept; none where the schedule keeps no row."""
+    """One array per cached read; none where the schedule caches no row."""
 
     def __init__(self, kernel: KernelWriter, group: RowGroup, schedule: RowSchedule, packing: Packing) -> None:
         self.kernel, self.group, self.schedule, self.packing = kernel, group, schedule, packing
@@ -36,15 +36,16 @@ class RowCache:
             self._arrays[access.digest] = name
 
     def kept(self, scalars: Sequence[Scalar]) -> list[Access]:
-        """The reads of the scalars that have an array."""
+        """Return the reads of the scalars that have an array."""
         return [access for access in self._cacheable(scalars) if access.digest in self._arrays]
 
     def is_filled(self, access: Access) -> bool:
-        """Return whether the array of the access is loaded."""
+        """Return True if the array of the access is loaded."""
         return access.digest in self._filled
 
     def load(self, scope: Scope, access: Access) -> str:
-        """Where the access is found in this pass: a register of the row's array, or a pack just loaded."""
+        """Return the location of the access in this pass: a register of the row's array, or a pack that was just
+        loaded."""
         array = self._arrays.get(access.digest)
         if array is None:
             return self.packing.load(scope, access)

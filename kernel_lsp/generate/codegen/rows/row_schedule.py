@@ -1,4 +1,4 @@
-"""How threads share the rows of a reduction."""
+"""Distribute the rows of a reduction over threads."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from kernel_lsp.generate.fusion.groups import RowGroup
 
 WARP = 32
 COLUMN_WIDTH = 32
-"""Rows per block where neighbouring threads take different rows: one warp wide, for coalescing."""
+"""Rows per block where consecutive threads take different rows: one warp wide, for coalescing."""
 MAX_CACHED_BYTES = 256
-"""Bytes of a row per thread in registers: 64 registers, with as many left to compute in blocks of 512 threads."""
+"""Maximum bytes of a row per thread in registers: 64 registers, with as many left to compute in blocks of 512
+threads."""
 MAX_CACHED_BYTES_PER_BLOCK = 128 * 1024
-"""Bytes of a row per block in registers: half of the register file of an SM."""
+"""Maximum bytes of a row per block in registers: half of the register file of an SM."""
 MAX_STAGED_BYTES = 200 * 1024
-"""Bytes of shared memory for the next row: an SM has 227 KB, and the helpers need some of it."""
+"""Maximum bytes of shared memory for the next row: an SM has 227 KB, and the helpers need some of it."""
 MAX_CLUSTER = 16
-"""Blocks of a cluster on Hopper. A row that more blocks share needs a cooperative grid."""
+"""Maximum blocks of a cluster on Hopper. A row that more blocks share needs a cooperative grid."""
 SHAREABLE_KINDS = ("sum", "prod", "max", "min")
-"""Reductions that return no position: blocks exchange one value of each."""
+"""Kinds of reductions that return no position: blocks exchange one value of each."""
 SHAREABLE_TYPES = (DType.F64, DType.F32, DType.F16, DType.BF16, DType.I64, DType.I32)
 
 
@@ -47,22 +48,22 @@ class RowSchedule:
 
     @property
     def is_grid(self) -> bool:
-        """Return whether the blocks of a row meet at the barrier of a cooperative grid."""
+        """Return True if the blocks of a row synchronize at the barrier of a cooperative grid."""
         return self.blocks > MAX_CLUSTER
 
     @property
     def stride(self) -> int:
-        """Return the threads that share a row, over all blocks."""
+        """Return the number of threads that share a row, over all blocks."""
         return self.threads * self.blocks
 
 
 def n_blocks_per_multiprocessor(threads: int) -> int:
-    """Return how many blocks of a shared row an SM holds: 1024 threads, which have 64 registers each."""
+    """Return the number of blocks of a shared row per SM: 1024 threads, with 64 registers each."""
     return 2 if threads <= 512 else 1
 
 
 def can_share(group: RowGroup) -> bool:
-    """Return whether several blocks may share a row of the group."""
+    """Return True if several blocks may share a row of the group."""
     return (
         group.is_column_contiguous
         and not group.wholes
@@ -71,10 +72,8 @@ def can_share(group: RowGroup) -> bool:
 
 
 def is_valid_row_schedule(group: RowGroup, schedule: RowSchedule, itemsize: int = 4) -> bool:
-    """Return whether the template can do it: what fits a block, and what the layout allows.
-
-    `itemsize` is that of the widest tensor that the schedule keeps in registers.
-    """
+    """Check that the schedule fits a block and the layout. `itemsize` is that of the widest tensor that the schedule
+    keeps in registers."""
     if schedule.threads * schedule.rows > 1024 or (group.wholes and schedule.threads * schedule.rows % WARP):
         return False
     if schedule.blocks > 1 and (schedule.threads <= WARP or not can_share(group)):
@@ -96,7 +95,7 @@ def is_valid_row_schedule(group: RowGroup, schedule: RowSchedule, itemsize: int 
 
 
 def fits_registers(n_columns: int, schedule: RowSchedule, itemsize: int) -> bool:
-    """Return whether the threads that share a row can keep it."""
+    """Return True if the threads that share a row can keep it in registers."""
     n_packs = -(-n_columns // schedule.vector)
     per_thread = -(-n_packs // schedule.stride) * schedule.vector * max(itemsize, 2)
     return (

@@ -1,7 +1,7 @@
-"""Reductions along rows, with everything pointwise around them.
+"""Reductions along rows, with all pointwise definitions around them.
 
-Where neighbours in memory belong to one row, the threads of a block or warp share a row and combine by shuffles. Where
-they belong to different rows, neighbouring threads take different rows, so that reads stay coalesced.
+If memory is contiguous along a row, the threads of a block or warp share a row and combine by shuffles. Otherwise
+consecutive threads take different rows, so that reads stay coalesced.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ RunningValue = Accumulator | OnlinePair
 
 
 class RowRenderer:
-    """Writes the kernel of a row group in which one thread, warp or block does a row."""
+    """Writes the kernel of a row group in which one thread, warp or block computes a row."""
 
     def __init__(self, kernel: KernelWriter, group: RowGroup, schedule: RowSchedule) -> None:
         self.kernel, self.group, self.schedule = kernel, group, schedule
@@ -93,16 +93,16 @@ class RowRenderer:
         return rendered(self.kernel, comment, self.scope.lines, grid, self._block(), self._conditions())
 
     def _active_pairs(self) -> tuple[Pair, ...]:
-        """Return the pairs that one pass over memory does."""
+        """Return the pairs that one pass over memory computes."""
         return find_pairs(self.group) if self.schedule.online and not self.schedule.cached else ()
 
     def _block(self) -> tuple[int, ...]:
         return (self.schedule.threads * self.schedule.rows,)
 
-    # --- which row
+    # --- row selection
 
     def _begin(self) -> None:
-        """Declare the row, and leave where there is none."""
+        """Declare the row, and return early where there is none."""
         scope, schedule = self.scope, self.schedule
         name = "row"
         scope.define(self.group.row, name)
@@ -139,17 +139,17 @@ class RowRenderer:
         return f"threadIdx.x / {self.schedule.threads}"
 
     def _is_guarded(self) -> bool:
-        """Whether threads without a row must stay, because others wait for them."""
+        """Return True if threads without a row must not exit, because other threads synchronize with them."""
         if self.group.wholes and self.schedule.rows > 1:
             return True
         if not self.group.is_column_contiguous:
             return self.schedule.threads > 1
         return 1 < self.schedule.threads < WARP
 
-    # --- what is known before any row
+    # --- values common to all rows
 
     def _find_wholes(self) -> None:
-        """Every block finds for itself what there is one of; the first elements of its rows come meanwhile."""
+        """Compute whole reductions in every block. The first elements of its rows are loaded meanwhile."""
         if not self.group.wholes:
             return
         self._prefetch_row()
@@ -198,7 +198,7 @@ class RowRenderer:
             self._finish_pass(entries, self._sweep(entries, stores))
 
     def _sweep(self, entries: Sequence[RowReduction], stores: Sequence[Store]) -> list[RunningValue]:
-        """Walk over the row once; return what each entry was accumulated in."""
+        """Loop over the row once; return the accumulator of each entry."""
         scalars = [self._over_packs(entry.scalar) for entry in entries]
         packed_stores = self.packing.substituted(stores, self.group.column)
         everything = [*scalars, *(store.scalar for store in packed_stores)]
@@ -214,8 +214,8 @@ class RowRenderer:
         return accumulators
 
     def _fill_cache(self, scalars: Sequence[Scalar]) -> None:
-        """Load what is kept of a row before anything is computed from it, where a branch around each pack would keep
-        the loads from being in flight together."""
+        """Load the cached part of a row before any computation: a branch around each pack would keep the loads from
+        being in flight together."""
         wanted = [access for access in self.cache.kept(scalars) if not self.cache.is_filled(access)]
         if not wanted or self._is_whole():
             return
@@ -226,7 +226,7 @@ class RowRenderer:
             scope.close()
 
     def _is_whole(self) -> bool:
-        """Return whether the threads that share a row have as many packs each."""
+        """Return True if all threads that share a row have the same number of packs."""
         return self._limit() == str(self._n_items() * self.schedule.stride)
 
     def _finish_pass(self, entries: Sequence[RowReduction], accumulators: Sequence[RunningValue]) -> None:
@@ -262,7 +262,7 @@ class RowRenderer:
         return total, online.second
 
     def _peak_pivot(self, peak: str) -> str:
-        """Return what exponentials of a row, or of part of it, are relative to."""
+        """Return the pivot of the exponentials of a row, or of part of it."""
         return peak
 
     def _count(self) -> str:
@@ -271,7 +271,7 @@ class RowRenderer:
         return f"{size}.0f" if size.isdigit() else f"(float){size}"
 
     def _bind(self, entry: RowReduction, text: Text) -> None:
-        """Give the result of a reduction its name from here on."""
+        """Bind the result of a reduction to its name for the rest of the kernel."""
         self.scope.bind(Access(entry.tensor, self._row_index(entry)), text)
 
     def _over_packs(self, scalar: Scalar) -> Scalar:
@@ -292,7 +292,7 @@ class RowRenderer:
         return f"{name}_value" if self.kernel.is_parameter(name) else name
 
     def _open_loop(self) -> tuple[Scope, list[Scope]]:
-        """The loop over this thread's packs; the scopes to close, innermost first."""
+        """Open the loop over this thread's packs; return the scopes to close, innermost first."""
         limit = self._limit()
         stride = self.schedule.stride
         lane = self._column_lane()
@@ -326,7 +326,7 @@ class RowRenderer:
         return str(int(size) // self.schedule.vector) if size.isdigit() else f"{size} / {self.schedule.vector}"
 
     def _n_items(self) -> int:
-        """Return how many packs of a row a thread keeps."""
+        """Return the number of packs of a row that a thread keeps."""
         if self.schedule.items:
             return self.schedule.items
         return -(-int(self._limit()) // self.schedule.stride)
@@ -463,7 +463,7 @@ class RowRenderer:
     # --- results per row
 
     def _finish(self) -> None:
-        """Write what there is one of per row: by one thread."""
+        """Write the per-row results, by one thread."""
         stores = [*self.group.row_stores, *self._reduction_stores()]
         if not stores:
             return
@@ -496,7 +496,7 @@ class RowRenderer:
 
 
 def _combination(kind: str, dtype: DType) -> tuple[str, DType]:
-    """The helper, less its scope, that combines the results of threads."""
+    """Return the name of the helper that combines the results of threads, without its scope."""
     names = {"argmax": "argmax", "argmin": "argmax", "any": "max", "all": "min"}
     base = names.get(kind, kind)
     if dtype == DType.BOOL and base in ("max", "min", "sum", "prod"):

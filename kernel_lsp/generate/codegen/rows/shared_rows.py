@@ -1,8 +1,8 @@
-"""Rows that several blocks share: each keeps its part on chip, and they exchange what they found of it.
+"""Rows that several blocks share: each block keeps its part on chip, and blocks exchange their partial results.
 
-Up to 16 blocks form a cluster and write to each other's shared memory. More blocks meet at the barrier of a cooperative
-grid, and exchange through scratch in global memory; teams of them take row after row. All of them combine the parts in
-the same order, so the result does not depend on which block is first.
+Up to 16 blocks form a cluster and write to each other's shared memory. More blocks synchronize at the barrier of a
+cooperative grid, and exchange through scratch in global memory; teams of them take one row after the other. All blocks
+combine the parts in the same order, so the result does not depend on the order of blocks.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class SharedRowRenderer(RowRenderer):
             return StagedRows(self.kernel, self.group, self.schedule, self.packing)
         return super()._new_cache()
 
-    # --- which row
+    # --- row selection
 
     def _begin(self) -> None:
         scope, schedule = self.scope, self.schedule
@@ -106,7 +106,8 @@ class SharedRowRenderer(RowRenderer):
             scope.define(self.group.row, "row")
 
     def _open_rows(self) -> None:
-        """Open the loop in which the teams take row after row. All of them stay in it, for they share the barrier."""
+        """Open the loop in which teams take one row after the other. All teams stay in it, because they share the
+        barrier."""
         teams, type_ = self.schedule.teams, self.kernel.index_type
         n_rows = self.kernel.size("n_rows", self.group.row.extent)
         if isinstance(self.cache, StagedRows):
@@ -188,7 +189,7 @@ class SharedRowRenderer(RowRenderer):
         return self.scope.declare("part_mean", "float", f"{offset}{first} / {self._part_count()}")
 
     def _part_count(self) -> str:
-        """Return the number of columns that this block does, as a float above 0."""
+        """Return the number of columns of this block as a float, at least 1."""
         constant = self.group.column.extent.constant
         if constant is not None and constant % (self.schedule.stride * self.schedule.vector) == 0:
             return f"{constant // self.schedule.blocks}.0f"
@@ -198,7 +199,7 @@ class SharedRowRenderer(RowRenderer):
         return self.scope.declare("part_count", "float", f"fmaxf({count}, 1.0f)")
 
     def _prefetch(self) -> None:
-        """Start to load what only later passes read, so that memory is busy while blocks wait for each other."""
+        """Prefetch the reads of later passes, so that memory is busy while blocks wait for each other."""
         later = [store.scalar for level, store in self.group.stores if level > 0]
         packed = find_packed([self._over_packs(scalar) for scalar in later], self.packing)
         kept = {access.tensor for access in self.cache.shared_reads()}
@@ -212,10 +213,10 @@ class SharedRowRenderer(RowRenderer):
         for scope in closes:
             scope.close()
 
-    # --- what the blocks exchange
+    # --- exchange between blocks
 
     def _parts(self, entry: RowReduction, name: str) -> str:
-        """Declare where the blocks of a row find what each of them found; return a pointer to it."""
+        """Declare the storage of the partial results of a row's blocks; return a pointer to it."""
         blocks, type_ = self.schedule.blocks, COMPUTE_TYPE[entry.tensor.dtype]
         wanted = f"{entry.tensor.name}_parts"
         if not self.schedule.is_grid:
@@ -227,7 +228,7 @@ class SharedRowRenderer(RowRenderer):
         return parts if self.group.row.extent.constant == 1 else f"{parts} + row * {blocks}"
 
     def _exchange(self, found: dict[RowReduction, str], parts: dict[RowReduction, str]) -> None:
-        """Hand what this block found to the blocks of its row, and wait for what they found."""
+        """Send this block's partial results to the blocks of its row, and wait for theirs."""
         if not self.schedule.is_grid:
             inner = self.scope.open(f"if (threadIdx.x < {self.schedule.blocks})")
             for entry, name in found.items():
@@ -247,7 +248,7 @@ class SharedRowRenderer(RowRenderer):
         self.scope.line(f"grid_sync({self.counter}, n_expected);")
 
     def _combine_parts(self, found: dict[RowReduction, str], parts: dict[RowReduction, str]) -> None:
-        """Combine what the blocks found; the results have names from here on."""
+        """Combine the partial results of the blocks, and name the totals."""
         seconds = {pair.second: pair for pair in self.pairs}
         for entry, name in found.items():
             if entry in seconds:

@@ -1,4 +1,4 @@
-"""The next row on its way to shared memory while this one is computed from registers."""
+"""Copy the next row to shared memory while this one is computed from registers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ STAGE = "next_row"
 
 
 class StagedRows(RowCache):
-    """Reads the first pass of a row from shared memory, where the pass before copied it. A thread copies what it reads
-    itself, so no barrier is needed."""
+    """Reads the first pass of a row from shared memory, where the previous pass copied it. A thread copies what it
+    reads itself, so no barrier is needed."""
 
     def __init__(self, kernel: KernelWriter, group: RowGroup, schedule: RowSchedule, packing: Packing) -> None:
         super().__init__(kernel, group, schedule, packing)

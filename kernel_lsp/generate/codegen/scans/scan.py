@@ -1,9 +1,9 @@
-"""Running combinations along rows: sums, products, extremes with their positions, log-sum-exps.
+"""Scans along rows: sums, products, extrema with their positions, log-sum-exps.
 
-Where neighbours in memory belong to one row, warps take consecutive elements in packs and combine by shuffles. Where
-they belong to different rows, neighbouring threads take different rows, and threads that share one combine through
-shared memory. A tile is what the threads that share a row take at once. A row's tiles are done by one block in turn, or
-by a block each; these pass on what is before them through `zeroed` words.
+If memory is contiguous along a row, warps take consecutive elements in packs and combine by shuffles. Otherwise
+consecutive threads take different rows, and threads that share a row combine through shared memory. A tile is the part
+of a row that its threads process at once. One block walks a row's tiles in turn, or each tile has a block of its own;
+such blocks pass the prefix on through `zeroed` words.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def render_scan(kernel: KernelWriter, group: ScanGroup, schedule: ScanSchedule, 
     return layout(kernel, group, schedule).render(comment)
 
 
-# --- below: what both layouts share
+# --- common to both layouts
 
 
 class _Layout:
-    """One kernel. Subclasses say which threads take which elements."""
+    """Base class of scan kernels. Subclasses assign elements to threads."""
 
     def __init__(self, kernel: KernelWriter, group: ScanGroup, schedule: ScanSchedule) -> None:
         self.kernel, self.group, self.schedule = kernel, group, schedule
@@ -67,7 +67,7 @@ class _Layout:
         return rendered(self.kernel, comment, self.scope.lines, (self._grid(),), self._block(), conditions)
 
     def _walk(self) -> None:
-        """One block does the tiles of its row in turn."""
+        """Walk the tiles of a row in turn, by one block."""
         self.scope.line(f"{self.state.carry} carry = {self.state.carry_operator}::identity();")
         type_, limit = self.kernel.index_type, self._limit()
         inner = self.scope.open(f"for ({type_} tile = 0; tile < {limit}; tile += {self._tile_packs})")
@@ -76,7 +76,7 @@ class _Layout:
         inner.close()
 
     def _tile(self, scope: Scope) -> None:
-        """Load a tile, scan it, find what is before it, store it."""
+        """Load a tile, scan it, combine it with its prefix, store it."""
         n_values = self.schedule.items * self.schedule.vector
         scope.line(f"{self.state.state} value[{n_values}];")
         self._items(scope, self._load)
@@ -92,7 +92,7 @@ class _Layout:
         self._items(scope, self._store)
 
     def _items(self, scope: Scope, write: Callable[[Scope], None]) -> None:
-        """A loop over this thread's packs of a tile."""
+        """Open a loop over this thread's packs of a tile."""
         scope.line("#pragma unroll")
         inner = scope.open(f"for (int item = 0; item < {self.schedule.items}; ++item)")
         name = self.packing.pack.name
@@ -157,7 +157,7 @@ class _Layout:
             inner.close()
 
     def _bind_running(self, scope: Scope, scalars: Sequence[Scalar]) -> None:
-        """Name the running value of the element, and what the stores call it."""
+        """Bind the running value of the element to the name that the stores use."""
         kind = self.group.kind
         text = _combined(kind, self.state.operator, "before", f"value[{self._slot()}]")
         wanted = RUNNING_NAMES[POSITIONS.get(kind, kind)]
@@ -202,12 +202,12 @@ class _Layout:
         return self.schedule.threads * self.schedule.items
 
     def _limit(self) -> str:
-        """The number of packs of a row."""
+        """Return the number of packs of a row."""
         name = "n_packs" if self.schedule.vector > 1 else "n_columns"
         return self.kernel.size(name, self.packing.pack.extent)
 
     def _may_overhang(self) -> bool:
-        """Whether the last tile of a row may be longer than what is left of it."""
+        """Return True if the last tile of a row may exceed the remaining columns."""
         n_columns = self.group.column.extent.constant
         return n_columns is None or n_columns % (self._tile_packs * self.schedule.vector) != 0
 
@@ -235,7 +235,7 @@ class _Layout:
     # --- chains of tiles
 
     def _begin_chain(self) -> str:
-        """Take a number in the order in which blocks begin, and find the tile in it."""
+        """Take a ticket in the order in which blocks start, and derive the tile from it."""
         self.kernel.use("take_place")
         per_group = self._tiles_per_group()
         n_messages = binary("+", self._n_tiles(), self._n_tiles(per_group))
@@ -247,7 +247,7 @@ class _Layout:
         return self._divide_place()
 
     def _divide_place(self) -> str:
-        """Declare `tile`; the text of the row, or of the first row of the block."""
+        """Declare `tile`; return the text of the row, or of the first row of the block."""
         n_rows = self._n_row_blocks_text()
         type_ = self.kernel.index_type
         number = "place" if n_rows == "1" else f"place / {n_rows}"
@@ -256,7 +256,7 @@ class _Layout:
         self.scope.line(f"const {type_} tile = ({type_})number * {self._tile_packs};".replace("(int)", ""))
         return "0" if n_rows == "1" else f"place % {n_rows}"
 
-    # --- what layouts differ in
+    # --- differences between layouts
 
     _owner: str
 
@@ -291,7 +291,7 @@ class _Layout:
         raise NotImplementedError
 
 
-# --- below: neighbours in one row
+# --- contiguous rows
 
 
 class _Rows(_Layout):
@@ -308,7 +308,7 @@ class _Rows(_Layout):
             self.scope.line(f"if (row >= {self.kernel.size('n_rows', self.group.row.extent)}) return;")
 
     def _declare_offset(self) -> None:
-        """Each warp has `items` runs of 32 packs, one behind the other."""
+        """Declare the offset: each warp has `items` consecutive runs of 32 packs."""
         run = WARP * self.schedule.items
         text = f"threadIdx.x / 32 * {run} + threadIdx.x % 32" if self.schedule.threads > WARP else "threadIdx.x"
         self.scope.line(f"const int offset = {text};  // of this thread's first {self.packing.pack.name} in a tile")
@@ -350,7 +350,7 @@ class _Rows(_Layout):
         return (self.schedule.threads, self.schedule.rows) if self.schedule.rows > 1 else (self.schedule.threads,)
 
 
-# --- below: neighbours in different rows
+# --- strided rows
 
 
 class _SideBySide(_Layout):
@@ -368,7 +368,7 @@ class _SideBySide(_Layout):
         self._define_row("row")
 
     def _declare_offset(self) -> None:
-        """Each thread has `items` consecutive elements."""
+        """Declare the offset: each thread has `items` consecutive elements."""
 
     def _position(self) -> str:
         return f"tile + threadIdx.y * {self.schedule.items} + item"
@@ -406,11 +406,12 @@ class _SideBySide(_Layout):
         return (self.schedule.rows, self.schedule.threads)
 
 
-# --- below: text
+# --- text
 
 
 def _packing(n_columns: Index, vector: int) -> Packing:
-    """Packs of a row; a size that the launch's condition makes a multiple of `vector` is one in their positions."""
+    """Return the packing of a row. A size that the launch's condition makes a multiple of `vector` counts as one in
+    positions."""
     lane = Variable("v", (1 << 20) + 1, as_index(vector))
     n_packs = divide_exactly(n_columns, as_index(vector))
     multiples: dict[Atom, Index] = {}
@@ -425,7 +426,7 @@ def _packing(n_columns: Index, vector: int) -> Packing:
 
 
 def _combined(kind: str, operator: str, earlier: str, later: str) -> str:
-    """Two states combined, in plain arithmetic where there is one."""
+    """Return the combination of two states, in plain arithmetic where possible."""
     if kind in ("sum", "prod"):
         return f"{earlier} {'+' if kind == 'sum' else '*'} {later}"
     return f"{operator}::combine({earlier}, {later})"

@@ -1,4 +1,4 @@
-"""Device functions of scans: running combinations, and how threads of a warp, a block and a grid share one.
+"""Device functions of scans: running combinations, shared by threads of a warp, a block and a grid.
 
 An operator `Op` has a `State`, its `identity()`, and `combine(earlier, later)`, which need not commute.
 """
@@ -362,4 +362,4 @@ __device__ inline Extreme<T, Position> shuffle_up(Extreme<T, Position> entry, in
         ("Extreme", "shuffle"),
     ),
 }
-"""What the helpers above are built of."""
+"""Building blocks of the helpers above, by name: CUDA text, and the names that it depends on."""

@@ -1,4 +1,4 @@
-"""How threads share the rows of a scan."""
+"""Distribute the rows of a scan over threads."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from kernel_lsp.generate.ir.scalar_walk import accesses
 MAX_SHARED_BYTES = 48 << 10
 """Maximum static shared memory of a block."""
 SCAN_THREADS = {True: (32, 64, 128, 256, 512, 1024), False: (1, 2, 4, 8, 16, 32)}
-"""Numbers of threads that may share a row, by whether its elements are neighbours in memory."""
+"""Numbers of threads that may share a row, by contiguity of its elements in memory."""
 MAX_SINGLE_ITEMS = 8
 """Default maximum of single elements per thread and tile: 2209 us, 2261 us with 16 (rows of 32769 on an H200)."""
 MAX_WARP_COLUMNS = 1024
-"""Rows up to this length are one warp's work: 32 lanes with up to 32 elements each."""
+"""Maximum columns of a row that one warp scans: 32 lanes with up to 32 elements each."""
 MAX_STATE_WORDS = 1 << 14
 """Maximum 32-bit registers of a block for the elements of a tile; ptxas spills beyond, also at 64 per thread."""
 MAX_THREAD_WORDS = 64
@@ -43,7 +43,8 @@ class ScanSchedule:
 
 @dataclass(frozen=True)
 class ScanState:
-    """C++ types of a scan: the operator within a tile, and the one between tiles; 32-bit words of either's state."""
+    """C++ types of a scan: the operator within a tile, the operator between tiles, and the 32-bit words of either's
+    state."""
 
     operator: str
     state: str
@@ -54,11 +55,12 @@ class ScanState:
 
     @classmethod
     def of(cls, group: ScanGroup) -> ScanState:
-        """Sums of floats are carried from tile to tile in double: a tile is short, a row need not be."""
+        """Return the types of a scan. Sums of floats are carried between tiles in double: a tile is short, a row need
+        not be."""
         type_ = COMPUTE_TYPE[group.scalar.dtype]
         n_words = group.scalar.dtype.itemsize // 4 if group.scalar.dtype not in (DType.F16, DType.BF16) else 1
         if group.kind in POSITIONS:
-            position = "long long" if n_words == 2 else "int"  # no padding, which has no value
+            position = "long long" if n_words == 2 else "int"  # without padding, which is uninitialized
             operator, state = f"{OPERATORS[group.kind]}<{type_}, {position}>", f"Extreme<{type_}, {position}>"
             n_words = 4 if position == "long long" else 2
             return cls(operator, state, operator, state, n_words, n_words)
@@ -80,7 +82,7 @@ OPERATORS = {
 
 
 def is_valid_scan_schedule(group: ScanGroup, schedule: ScanSchedule, state_words: int) -> bool:
-    """Return whether the template can do it: what fits a block, and what the layout allows."""
+    """Check that the schedule fits a block and the layout."""
     n_threads, n_words = schedule.threads * schedule.rows, schedule.items * schedule.vector * state_words
     if n_threads > 1024 or n_words > MAX_THREAD_WORDS or n_threads * n_words > MAX_STATE_WORDS:
         return False
@@ -115,7 +117,7 @@ def default_scan_schedule(group: ScanGroup, captured: Callable[[Index], int], n_
     items = _covering(n_columns, threads * width, MAX_SINGLE_ITEMS if width == 1 else 16 // width)
     is_chained = n_rows < 2 * n_multiprocessors and n_columns >= 8 * threads * items * width
     if is_chained and width == 4:
-        items *= 2  # fewer tiles wait for each other: 298 us instead of 330 us on an H200 for 8 rows of 16 Mi floats
+        items *= 2  # fewer dependent tiles: 298 us instead of 330 us on an H200 for 8 rows of 16 Mi floats
     return ScanSchedule(threads, 1, width, items, is_chained)
 
 
@@ -128,7 +130,7 @@ def single_element_schedule(group: ScanGroup, schedule: ScanSchedule, captured: 
 
 
 def scan_comment(group: ScanGroup, schedule: ScanSchedule) -> str:
-    """Say who scans what."""
+    """Describe the threads of each row for the kernel's comment."""
     n_elements = schedule.threads * schedule.items * schedule.vector
     if not group.is_column_contiguous:
         who = f"{schedule.threads} threads per row, neighbouring threads on neighbouring rows so that accesses coalesce"
@@ -145,11 +147,11 @@ def scan_comment(group: ScanGroup, schedule: ScanSchedule) -> str:
     return f"{who}: tiles of {n_elements} elements, {how}. Every element is read once.{kept}"
 
 
-# --- below: defaults
+# --- defaults
 
 
 def is_size(extent: Index) -> bool:
-    """Return whether the extent is a number or one symbol, which a condition can make a multiple."""
+    """Return True if the extent is a number or one symbol, which a condition can make a multiple."""
     is_symbol = len(extent.terms) == 1 and extent.terms[0][1] == 1 and len(extent.terms[0][0]) == 1
     return extent.constant is not None or is_symbol
 

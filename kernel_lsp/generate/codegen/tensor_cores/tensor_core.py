@@ -94,7 +94,7 @@ _THREAD_NAMES = (
 )
 LOCAL_NAMES = (*_TILE_NAMES, *_VALUE_NAMES, *_SUM_NAMES, *_PLACE_NAMES, *_THREAD_NAMES)
 MIN_UNROLLED_ROUNDS = 8
-"""Results per thread from which the epilogue is unrolled, so that its loads overlap."""
+"""Minimum results per thread to unroll the epilogue, so that its loads overlap."""
 FRAGMENT_LOADS = {
     # (is left, is k inner): row and column of the 16-byte row whose address a lane gives.
     (True, True): ("warp_m + i * 16 + lane % 16", "k + lane / 16 * {chunk}"),
@@ -136,12 +136,12 @@ class TensorCoreRenderer:
 
     @property
     def is_valid(self) -> bool:
-        """Return whether the schedule fits the hardware."""
+        """Check that the schedule fits the hardware."""
         return is_valid_schedule(self.schedule, self.operand) and self.shared_bytes <= MAX_SHARED_BYTES
 
     @property
     def shared_bytes(self) -> int:
-        """Return the bytes of the tiles, or of the results that take their place."""
+        """Return the bytes of the tiles, or of the results that replace them."""
         tiles = sum(self._layout(operand).n_bytes for operand in (self.left, self.right))
         return max(self.schedule.stages * tiles, self._result_layout.n_bytes)
 
@@ -180,7 +180,7 @@ class TensorCoreRenderer:
 
     @property
     def _is_split(self) -> bool:
-        """Return whether factors are f32 and split into TF32."""
+        """Return True if factors are f32 and split into TF32."""
         return self.operand == DType.F32
 
     @property
@@ -230,7 +230,7 @@ class TensorCoreRenderer:
     # --- products
 
     def _write_steps(self) -> None:
-        """Write the pipeline: while a tile is multiplied, the next ones are on their way."""
+        """Write the pipeline: while a tile is multiplied, the next ones are being copied."""
         scope = self.scope
         scope.line("float sums[WM / 16][WN / 8][4] = {};")
         self._declare_steps()
@@ -278,7 +278,7 @@ class TensorCoreRenderer:
             write_load(scope, operand, text)
 
     def _prepare_loads(self) -> None:
-        """Declare what threads keep from step to step."""
+        """Declare loop-invariant values of the loads."""
         left, right = self._load_texts()
         self._loads = (
             (keep_row(self.scope, self.left, left, self.group.row_shape), left),
@@ -354,7 +354,8 @@ class TensorCoreRenderer:
         rows.close()
 
     def _write_three_products(self, scope: Scope) -> None:
-        """Write the products of the parts, the smallest first. That of both low parts is below the rounding of f32."""
+        """Write the products of the parts, the smallest first. The product of both low parts is below the rounding of
+        f32."""
         part, start = ("parts[i][j]", "multiply_tf32") if self._is_chained else ("part[j]", "start_tf32")
         self.kernel.use(start)
         if not self._is_chained:
@@ -448,7 +449,7 @@ class TensorCoreRenderer:
             self._write_again(scope)
 
     def _write_again(self, scope: Scope) -> None:
-        """Compute a sum once more, without the split."""
+        """Recompute a sum without the split."""
         again = scope.open(f"if ({self.kernel.use('must_be_redone')}(sum))")
         again.line("sum = 0.0f;")
         again.line("#pragma unroll 1")
@@ -460,7 +461,7 @@ class TensorCoreRenderer:
         again.close()
 
 
-# --- below: small pieces of text
+# --- small pieces of text
 
 
 def _add_up(scope: Scope, part: str) -> None:
@@ -473,6 +474,6 @@ def _add_up(scope: Scope, part: str) -> None:
 
 
 def _limit(extent: Index, tile: int, limit: str) -> str:
-    """Return what an index must be below, or nothing where tiles fit exactly."""
+    """Return the upper bound of an index, or nothing where tiles fit exactly."""
     is_exact = extent.constant is not None and extent.constant % tile == 0
     return "" if is_exact else limit

@@ -99,4 +99,4 @@ __device__ inline bool must_be_redone(float sum) {
 }
 """,
 }
-"""Name -> text. None depends on a type that the caller chooses."""
+"""Texts by name. None depends on a type that the caller chooses."""

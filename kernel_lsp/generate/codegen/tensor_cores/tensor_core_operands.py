@@ -1,4 +1,4 @@
-"""Factors of a contraction on tensor cores: how their tiles come to shared memory."""
+"""Factors of a contraction on tensor cores, and the loads of their tiles to shared memory."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from kernel_lsp.generate.ir.scalar import Access, Constant, Operation, Scalar
 from kernel_lsp.generate.ir.scalar_walk import accesses, indirect_scalars
 
 MIN_COPY_BYTES = 4
-"""The narrowest copy of `cp.async`."""
+"""Minimum bytes of a `cp.async` copy."""
 MAX_UNROLLED_COPIES = 8
-"""Copies per thread whose addresses are all computed ahead."""
+"""Maximum copies per thread with precomputed addresses."""
 PACK_SERIAL = 1 << 20
 
 
@@ -67,7 +67,7 @@ class LoadText:
     k_limit: str
 
     def limits(self, along: str) -> list[str]:
-        """Return the conditions that an element is inside of the factor. Tiles that fit exactly need none."""
+        """Return the conditions that an element is in the bounds of the factor. Tiles that fit exactly need none."""
         names = ((along, self.along_limit), ("k", self.k_limit))
         return [f"{name} < {limit}" for name, limit in names if limit]
 
@@ -75,7 +75,7 @@ class LoadText:
 def plan_operand(
     tile: str, scalar: Scalar, dtype: DType, along: Variable, k: Variable, captured: Callable[[Index], int]
 ) -> Operand:
-    """Decide how a factor is read: in copies as wide as the captured sizes allow."""
+    """Plan the loads of a factor: copies as wide as the captured sizes allow."""
     read = _plain_read(scalar, dtype)
     is_k_inner = _runs_along_k(scalar, k, along, captured)
     if read is not None:
@@ -88,7 +88,7 @@ def plan_operand(
 
 
 def keep_row(scope: Scope, operand: Operand, text: LoadText, row_shape: Sequence[Index]) -> Operand:
-    """Declare what does not change from step to step of a thread that fetches single elements of one row."""
+    """Declare loop-invariant values of a thread that loads single elements of one row."""
     if operand.is_k_inner or operand.width > 1 or text.n_threads % text.n_along:
         return operand
     name = scope.names.take(f"{text.along}_of_thread")
@@ -102,7 +102,7 @@ def keep_row(scope: Scope, operand: Operand, text: LoadText, row_shape: Sequence
         _declare_divisions(scope, ravel(access.index, access.tensor.shape), own)
     read = _plain_read(scalar, operand.dtype) if operand.read is not None else None
     if read is not None and read.mask is not None and not any(True for _ in accesses(read.mask)):
-        scope.hoist([read.mask], [operand.k])  # what reads no memory: the row may lie outside
+        scope.hoist([read.mask], [operand.k])  # only values that read no memory: the row may be out of bounds
     return replace(operand, scalar=scalar, along=own, read=read, row=name)
 
 
@@ -123,11 +123,11 @@ def write_load(scope: Scope, operand: Operand, text: LoadText) -> None:
     inner.close()
 
 
-# --- below: plans
+# --- plans
 
 
 def _plain_read(scalar: Scalar, dtype: DType) -> Access | None:
-    """Return the read that is all there is to the factor, perhaps with zeros outside of its mask."""
+    """Return the one read that is the whole factor, with zeros outside of its mask if it has one."""
     if isinstance(scalar, Operation) and scalar.name == "select":
         condition, if_true, if_false = scalar.operands
         is_zero = isinstance(if_false, Constant) and if_false.value == 0
@@ -140,7 +140,7 @@ def _plain_read(scalar: Scalar, dtype: DType) -> Access | None:
 
 
 def _runs_along_k(scalar: Scalar, k: Variable, along: Variable, captured: Callable[[Index], int]) -> bool:
-    """Return whether neighbours in memory are neighbours along k rather than along the factor's own dim."""
+    """Return True if memory is contiguous along k rather than along the factor's own dim."""
     for access in accesses(scalar):
         flat = ravel(access.index, access.tensor.shape)
         if not flat.variables.isdisjoint((k, along)):
@@ -149,7 +149,7 @@ def _runs_along_k(scalar: Scalar, k: Variable, along: Variable, captured: Callab
 
 
 def _run_length(flat: Index, variable: Variable, captured: Callable[[Index], int]) -> int:
-    """Return how many neighbours along the variable are neighbours in memory."""
+    """Return the length of contiguous runs along the variable."""
     direct = [monomial[0] for monomial, factor in flat.terms if len(monomial) == 1 and abs(factor) == 1]
     lengths = [captured(variable.extent) for atom in direct if atom == variable]
     remainders = [atom for atom in direct if isinstance(atom, Remainder) and atom.dividend == as_index(variable)]
@@ -173,7 +173,7 @@ def _atoms(index: Index) -> list[Atom]:
 
 
 def _widths(dtype: DType, *, is_masked: bool) -> tuple[int, ...]:
-    """Return elements per copy, the most first. A mask differs from element to element."""
+    """Return elements per copy, in descending order. A mask differs from element to element."""
     widths = [n_bytes // dtype.itemsize for n_bytes in (ROW_BYTES, 8, MIN_COPY_BYTES) if n_bytes >= dtype.itemsize]
     return tuple(width for width in widths if width == 1 or not is_masked)
 
@@ -181,8 +181,8 @@ def _widths(dtype: DType, *, is_masked: bool) -> tuple[int, ...]:
 def _pack_conditions(
     flat: Index, inner: Variable, width: int, captured: Callable[[Index], int]
 ) -> tuple[Expression, ...] | None:
-    """Return what sizes must satisfy so that each run of `width` along `inner` is one aligned piece of memory; None
-    where it is not, or the captured sizes do not satisfy it."""
+    """Return the conditions on sizes for each run of `width` along `inner` to be one aligned piece of memory; None
+    where it is not, or the captured sizes violate them."""
     if width == 1:
         return ()
     pack, lane = Variable("pack", PACK_SERIAL, inner.extent), Variable("lane", PACK_SERIAL + 1, as_index(width))
@@ -199,7 +199,7 @@ def _pack_conditions(
     return tuple(dict.fromkeys(condition for size in sizes for condition in divisible(size, width)))
 
 
-# --- below: text
+# --- text
 
 
 def _write_place(scope: Scope, operand: Operand, text: LoadText, per_row: int) -> None:

@@ -1,4 +1,4 @@
-"""Schedules of contractions on tensor cores, and the memory that they take."""
+"""Schedules of contractions on tensor cores, and their use of shared memory."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ ROW_BYTES = 16
 """Bytes of a row of `ldmatrix`, and of the widest asynchronous copy."""
 MMA_M, MMA_N = 16, 8
 MAX_SHARED_BYTES = 227 << 10
-"""Shared memory per block on sm_90, opted in to."""
+"""Maximum shared memory per block on sm_90 in bytes; needs an opt-in."""
 MAX_ACCUMULATORS = 160
-"""f32 sums per thread; with fragments and addresses more would not fit 255 registers."""
+"""Maximum f32 sums per thread; with fragments and addresses, more would exceed 255 registers."""
 MAX_UNROLLED_SUMS = 96
-"""Results per thread up to which the steps of a tile are unrolled; with more, fragments would spill."""
+"""Maximum results per thread to unroll the steps of a tile; with more, fragments would spill."""
 REGISTERS_PER_BLOCK = 65536
 OTHER_REGISTERS = 60
-"""Registers of fragments and addresses beside the sums: an estimate that keeps out schedules that spill."""
+"""Estimated registers per thread for fragments and addresses, besides the sums. It excludes schedules that spill."""
 MAX_THREADS = 1024
 
 
@@ -44,12 +44,12 @@ class TensorCoreSchedule:
 
     @property
     def warp_m(self) -> int:
-        """Rows of a warp's tile."""
+        """Return the rows of a warp's tile."""
         return self.tile_m // self.warps_m
 
     @property
     def warp_n(self) -> int:
-        """Columns of a warp's tile."""
+        """Return the columns of a warp's tile."""
         return self.tile_n // self.warps_n
 
 
@@ -89,21 +89,21 @@ def depth_of(operand: DType) -> int:
 
 
 def is_chained(schedule: TensorCoreSchedule, operand: DType) -> bool:
-    """Return whether tensor cores add up the products of several `mma.sync` before an addition of f32."""
+    """Return True if tensor cores add up the products of several `mma.sync` before an addition of f32."""
     return operand == DType.F32 and schedule.chain > depth_of(operand)
 
 
 def n_sums(schedule: TensorCoreSchedule) -> int:
-    """Return how many results a thread sums up in registers."""
+    """Return the number of results that a thread sums in registers."""
     return schedule.warp_m * schedule.warp_n // WARP
 
 
 def is_valid_schedule(schedule: TensorCoreSchedule, operand: DType) -> bool:
-    """Return whether warps have whole fragments, and sums and tiles fit the registers and shared memory."""
+    """Check that warps have whole fragments, and that sums and tiles fit the registers and shared memory."""
     return _has_whole_fragments(schedule, operand) and _fits_registers(schedule, operand)
 
 
-# --- below: what bounds a schedule
+# --- limits of a schedule
 
 
 def _has_whole_fragments(schedule: TensorCoreSchedule, operand: DType) -> bool:

@@ -25,7 +25,7 @@ class WarpgroupRenderer(TensorCoreRenderer):
 
     @property
     def is_valid(self) -> bool:
-        """Return whether the schedule fits `wgmma` and the hardware."""
+        """Check that the schedule fits `wgmma` and the hardware."""
         schedule = self.schedule
         is_grouped = schedule.warps_m % WARPS_PER_GROUP == 0 and schedule.warps_n == 1 and schedule.warp_m == 16
         is_known = schedule.tile_n in WARPGROUP_COLUMNS and self.operand == DType.F32 and schedule.cluster == 1
@@ -33,14 +33,14 @@ class WarpgroupRenderer(TensorCoreRenderer):
 
     @property
     def shared_bytes(self) -> int:
-        """Return the bytes of the tiles as they come and of two that are split; results take their place."""
+        """Return the bytes of the tiles as loaded and of two split tiles; results replace them."""
         split = 4 * self.schedule.tile_n * self.schedule.tile_k * self.operand.itemsize
         tiles = sum(self._layout(operand).n_bytes for operand in (self.left, self.right))
         return max(self.schedule.stages * tiles + split, self._result_layout.n_bytes)
 
     @property
     def _depth_limit(self) -> str:
-        """Return the limit of k even where tiles fit exactly: copies behind the last step bring zeros."""
+        """Return the limit of k even where tiles fit exactly: copies past the last step write zeros."""
         return self._n_terms
 
     def _declare_tiles(self) -> None:
@@ -51,7 +51,7 @@ class WarpgroupRenderer(TensorCoreRenderer):
         scope.line("auto right_low = right_high + 2;")
 
     def _write_steps(self) -> None:
-        """Write the pipeline: a tile is multiplied, the next one is split, and others are on their way."""
+        """Write the pipeline: a tile is multiplied, the next one is split, and others are being copied."""
         scope = self.scope
         scope.line("float sums[WM / 16][WN / 8][4] = {};")
         self._prepare_loads()
