@@ -53,7 +53,6 @@ class LoweredGraph:
 
 def lower_graph(graph: Graph, sizes: Sizes) -> LoweredGraph:
     """Return the graph as definitions. Raises TargetError for an operator without a rule."""
-    _load_rules()
     builder = Builder(sizes)
     inputs = {
         name: builder.buffer(identifier(name), type_.dtype, _shape(type_, sizes))
