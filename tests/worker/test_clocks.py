@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-CLOCKS = Path(__file__).parents[2] / "kernel_lsp" / "worker" / "clocks.py"
+CLOCKS = Path(__file__).parents[2] / "kernel_lsp" / "worker" / "gpu" / "clocks.py"
 
 
 def load() -> ModuleType:
