@@ -395,7 +395,7 @@ def check_worker_commands(operator: Operator) -> str:
     bound_path = operator.path.with_name(f"{operator.name}.operations.json")
     if not bound_path.exists():
         raise Skip(f"no {bound_path.name}")
-    gpu = load_worker("gpu")
+    gpu = load_worker("gpu.commands")
     operations = json.loads(bound_path.read_text())
     kernels = sorted({step["kernel"] for op in operations.values() for step in op["steps"] if step["kind"] == "launch"})
     request = {"candidate": "c", "device": 0, "kernels": kernels, "file_name": f"{operator.name}.cu"}
@@ -868,7 +868,7 @@ def load_worker(name: str) -> ModuleType:
 
 def device_facts(device: str) -> dict[str, str]:
     if device == "cuda":
-        return load_worker("gpu_device").device_facts(torch.cuda.current_device())
+        return load_worker("gpu.device").device_facts(torch.cuda.current_device())
     return {"gpu": "none (CPU)", "driver": "none", "torch_version": torch.__version__}
 
 
