@@ -135,17 +135,17 @@ class Driver:
 
 def _install(device: Device) -> None:
     driver, cpu = Driver(device), torch.device("cpu")
-    part("cuda_runtime")._driver = driver
-    for name in ("gpu_run", "gpu_inputs"):
+    part("shipped.cuda_runtime")._driver = driver
+    for name in ("gpu.run", "gpu.inputs"):
         part(name).on = lambda index: cpu
-    part("gpu_run").current_stream = lambda index: 0
-    for name in ("gpu_check", "gpu_load", "gpu_device"):
+    part("gpu.run").current_stream = lambda index: 0
+    for name in ("gpu.check", "gpu.load", "gpu.device"):
         part(name).on_device = lambda index: contextlib.nullcontext()
-    for name in ("gpu_load", "gpu_device"):
+    for name in ("gpu.load", "gpu.device"):
         part(name).make_context_current = lambda index: None
         part(name).architecture_of = lambda index: "sm_90"
-    part("gpu_load").load_module = lambda code: code
-    part("gpu_load").find_function = lambda module, symbol: driver.handle(_plain(symbol))
+    part("gpu.load").load_module = lambda code: code
+    part("gpu.load").find_function = lambda module, symbol: driver.handle(_plain(symbol))
     fakes = {
         "n_devices": lambda: 1,
         "device_facts": lambda index: {"gpu": "Fake GPU", "driver": "0", "torch_version": torch.__version__},
@@ -157,7 +157,7 @@ def _install(device: Device) -> None:
         "unload_module": lambda module: None,
     }
     for name, fake in fakes.items():
-        setattr(part("gpu_device"), name, fake)
+        setattr(part("gpu.device"), name, fake)
 
 
 def _raise_if_lost(device: Device) -> None:
@@ -168,7 +168,7 @@ def _raise_if_lost(device: Device) -> None:
 def _wait(device: Device) -> None:
     _raise_if_lost(device)
     if device.is_running:
-        raise part("gpu_device").StillRunning("a kernel still ran after 6 s")
+        raise part("gpu.device").StillRunning("a kernel still ran after 6 s")
 
 
 def _plain(symbol: str) -> str:
