@@ -18,7 +18,7 @@ import torch
 
 # kernel-lsp: x=f32[B=64, D=250]
 def running(x):
-    return torch.cummax(x, dim=-1).values
+    return torch.maximum(torch.cummax(x, dim=-1).values, torch.kthvalue(x, 1, dim=-1, keepdim=True).values)
 
 
 # kernel-lsp: x=f32[B=64, D=250]
@@ -115,4 +115,4 @@ def test_without_a_model_the_generators_limit_is_told(tmp_path: Path) -> None:
     write(tmp_path, TARGETS)
     ran = run(tmp_path, "optimize", "model.py::running", "--device", "cpu", "--json")
     assert ran.status == 2
-    assert "cummax" in ran.stderr
+    assert "kthvalue" in ran.stderr

@@ -147,7 +147,7 @@ def test_a_break_of_an_outer_loop_is_refused() -> None:
 
 
 def test_an_unknown_input_is_refused_with_the_line_to_add() -> None:
-    check_refused("plain", 23, 23, "what 'row' is")
+    check_refused("plain", 23, 23, "unknown value of 'row'")
 
 
 def test_what_nobody_uses_is_refused() -> None:
