@@ -66,7 +66,8 @@ def test_gradients_of_a_linear_layer_share_launches(mode: str) -> None:
 
 @pytest.mark.parametrize("way", ["direct", "rows", "tiled", "split_warps"])
 def test_every_way_can_share_a_launch(way: str) -> None:
-    schedule = {f"linear_backward.{name}.contraction": way for name in ("mm", "mm_2")}
+    ways = {f"linear_backward.{name}.contraction": way for name in ("mm", "mm_2")}
+    schedule = {**ways, "linear_backward.launches": "together"}
     checked = check(LINEAR, symbol="Linear", inputs=[tensor("x", 9, 96)], schedule=schedule, backward=True)
     assert launches(checked) == 2
 

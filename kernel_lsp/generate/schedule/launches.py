@@ -130,7 +130,9 @@ class LaunchPlanner:
         everything = range(len(self.groups))
         if ONE_BLOCK in modes and self._n_elements(everything) <= MAX_BLOCK_ELEMENTS:
             return ONE_BLOCK
-        if TOGETHER in modes and self._n_elements(everything) <= MAX_SHARED_ELEMENTS:
+        # Parts of one launch differ in work: the probe of extreme sizes samples blocks and refuses what they leave out.
+        is_fixed = all(size.constant is not None for tensor in self._tensors(everything) for size in tensor.shape)
+        if TOGETHER in modes and is_fixed and self._n_elements(everything) <= MAX_SHARED_ELEMENTS:
             return TOGETHER
         return EACH
 
@@ -143,11 +145,15 @@ class LaunchPlanner:
 
     def _n_elements(self, positions: Sequence[int]) -> int:
         """Return the number of elements that the groups read or write at the captured sizes."""
+        return sum(self.captured(tensor.n_elements) for tensor in self._tensors(positions))
+
+    def _tensors(self, positions: Sequence[int]) -> set[Tensor]:
+        """Return the tensors that the groups read or write."""
         tensors: set[Tensor] = set()
         for position in positions:
             group = self.groups[position]
             tensors |= {access.tensor for access in accesses(*scalars_of_group(group))} | written_by(group)
-        return sum(self.captured(tensor.n_elements) for tensor in tensors)
+        return tensors
 
 
 __all__ = ["COOPERATIVE", "EACH", "ONE_BLOCK", "TOGETHER", "LaunchPlanner"]
