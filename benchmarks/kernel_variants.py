@@ -115,7 +115,7 @@ def bind_all(folders: list[Path]) -> int:
         for path in sorted(folder.glob("*.cu")):
             try:
                 found[path.stem] = bound_operations(path, shapes, outputs, numbers, (folder / "BACKWARD").exists())
-            except Exception as problem:  # a helper's text may be broken in any way: name it and go on
+            except Exception as problem:  # a text may be broken in any way: name it and go on
                 print(f"{path}: {type(problem).__name__}: {problem}")
                 n_failed += 1
         (folder / "bound.json").write_text(json.dumps(found), encoding="utf-8")

@@ -53,7 +53,7 @@ async def _recorded(kernels: Sequence[Kernel]) -> list[Entry]:
 
 
 def _compared(file: Path, found: Sequence[Entry], arguments: argparse.Namespace) -> int:
-    """How many kernels differ from the file. They are printed, and written where that is asked for."""
+    """Return the number of kernels that differ from the file; print them, and write them where asked for."""
     kept = read(file.read_text(encoding="utf-8")) if file.exists() else []
     looked_at = [entry for entry in kept if arguments.only in entry.name]
     changes = list(differences(looked_at, found if arguments.verdicts is None else comparable(found, looked_at)))

@@ -18,7 +18,7 @@ WITHOUT = [attack for attack in ON_CPU if attack.without]
 DEFENDED = sample(WITHOUT, lambda attack: attack.without, every=5)
 SHORT_DEADLINE_S = 15.0
 TIMEOUT_S = 900
-"""Of the attacks of one defence, on a busy machine."""
+"""Maximum seconds for the attacks of one defence, on a busy machine."""
 
 
 @pytest.fixture(autouse=True)

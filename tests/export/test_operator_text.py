@@ -20,7 +20,7 @@ from .other_samples import MANY_ARGUMENTS, MANY_RESULTS, ROW_MAX, SAMPLES, Sampl
 from .samples import RMS_NORM_CU, VERIFICATION, plan_of, rms_norm_cu, rms_norm_task, scalar, task, tensor, text_of
 
 MAX_LINES = 120
-"""Of an operator file: what a reviewer reads from top to bottom."""
+"""Maximum lines of an operator file, which a reviewer reads from top to bottom."""
 
 
 @pytest.fixture(params=SAMPLES, ids=lambda sample: sample.stem)

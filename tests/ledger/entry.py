@@ -1,4 +1,4 @@
-"""What the ledger keeps of a kernel, as text: an unindented line with its file's name, then indented lines.
+"""Print and read a kernel's entry in the ledger: an unindented line with its file's name, then indented lines.
 
 Runs of one part of the check are grouped by sizes and sorted, so that a change of the code that proposes them shows as
 few changed lines. A digest tells whether their order is the same.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 N_DIGITS = 8
-"""Of a digest: enough to tell orders apart."""
+"""Hexadecimal digits of a digest: enough to distinguish orders."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def printed(entries: Iterable[Entry]) -> str:
 
 
 def read(text: str) -> list[Entry]:
-    """What `printed` wrote."""
+    """Parse what `printed` wrote."""
     found: list[tuple[str, list[str]]] = []
     for line in text.splitlines():
         if line.startswith(" "):

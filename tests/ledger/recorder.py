@@ -92,7 +92,7 @@ async def recorded(kernels: Sequence[Kernel], settings: Settings | None = None) 
 
 @dataclass(frozen=True)
 class _Bench:
-    """What verifiers need beside a task."""
+    """Hold the worker, compiler and executors that verifiers of a task share."""
 
     start: SessionStart
     compiler: Compiler
