@@ -55,7 +55,7 @@ def main() -> int:
     parser.add_argument("--compile", action="store_true", help="time torch.compile's modes, too")
     parser.add_argument("--deadline-s", type=float, default=540.0)
     arguments = parser.parse_args()
-    tasks = [path.parent for folder in arguments.folders for path in sorted(folder.rglob("task.py"))]
+    tasks = [path.parent for folder in map(Path.resolve, arguments.folders) for path in sorted(folder.rglob("task.py"))]
     if arguments.command == "render":
         return asyncio.run(render_all(tasks))
     if arguments.command == "bind":

@@ -107,7 +107,10 @@ local function session()
   end)
   seen.status = vim.tbl_keys(seen.status)
   seen.label = review.open.label
-  seen.n_tabs = #vim.api.nvim_list_tabpages()
+  seen.files = vim.tbl_map(function(tab)
+    local window = vim.api.nvim_tabpage_list_wins(tab)[1]
+    return vim.fn.fnamemodify(vim.api.nvim_buf_get_name(vim.api.nvim_win_get_buf(window)), ":t")
+  end, vim.api.nvim_list_tabpages())
   seen.is_diff = vim.wo.diff
   seen.before_apply = text_of(kernel)
   vim.cmd("LspKernelApply")

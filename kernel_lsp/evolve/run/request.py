@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 from typing import Any, Literal
 
@@ -104,8 +105,12 @@ class OptimizeRequest(Noun):
 
 def find_workspace(directory: Path) -> Path:
     """Return the nearest folder, from `directory` up, that holds `.kernel-lsp`, `.git` or `pyproject.toml`; else
-    `directory`."""
+    `directory`.
+
+    Folders that everybody may write to (`/tmp`) are not workspaces of what lies below them: others' runs and settings
+    would be taken for the user's.
+    """
     for folder in (directory, *directory.parents):
         if any((folder / mark).exists() for mark in (".kernel-lsp", ".git", "pyproject.toml")):
-            return folder
+            return folder if not folder.stat().st_mode & stat.S_IWOTH else directory
     return directory
