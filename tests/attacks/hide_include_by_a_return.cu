@@ -1,11 +1,13 @@
 // Attack: A lone carriage return ends a line for the compiler and not for a reader that splits at newlines.
 // Caught: build_failed
+// Defence: compiler
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])
 // launch: k<<<ceil_div(B * N, 256), 256>>>(x, out, B * N)
 
-// nothing to see#include "/proc/self/environ"
+// nothing to see
+#include "/proc/self/environ"
 
 __global__ void k(const float* x, float* out, int n) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;

@@ -36,13 +36,14 @@ SWITCHED = {
 ALWAYS_ON = {
     "bounds": "checks every access of memory against the arrays of the plan, and that inputs stay unchanged",
     "builds": "compiles for other architectures and compilers where the text depends on them",
-    "compiler": "refuses text that does not compile within a deadline, or that may not be compiled",
+    "compiler": "refuses text that does not compile, or that may not be compiled",
     "contract": "refuses a plan that does not fit its task, its kernels or its own contract",
     "environment": "runs with other addresses, multiprocessors, shared memory and warps where the code depends on them",
     "labels": "names the vendor's library functions in the verdict",
     "launches": "refuses launches that exceed a GPU's registers, shared memory or resident blocks",
+    "limits": "bounds the time and memory of a build and of a run",
     "reference": "compares with PyTorch on the task's own inputs",
-    "termination": "reports loops that cannot end, livelocks and divergent barriers, within a deadline",
+    "termination": "reports loops that cannot end, livelocks and divergent barriers",
 }
 """The defences without a switch: without them a verdict is nothing, or the kernel cannot run."""
 

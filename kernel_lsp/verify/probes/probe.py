@@ -42,7 +42,13 @@ class Probe:
     @property
     def words(self) -> str:
         """Return what it proposes, in words."""
-        return (self.propose.__doc__ or "").partition("\n\n")[0].removeprefix("Propose ").replace("\n    ", " ")
+        return (
+            (self.propose.__doc__ or "")
+            .partition("\n\n")[0]
+            .removeprefix("Propose ")
+            .removesuffix(".")
+            .replace("\n    ", " ")
+        )
 
     def cases(self, kernel: Kernel) -> list[Case]:
         """Return its cases, each with a seed of its own. A proposed seed stays."""

@@ -181,7 +181,7 @@ def a_million_elements(kernel: Kernel) -> Iterator[Case]:
 
 @probe("hidden", "sizes", cost=LAST)
 def hidden(kernel: Kernel) -> Iterator[Case]:
-    """Propose, on a GPU, sizes drawn by the seed."""
+    """Propose sizes drawn by the seed, on a GPU."""
     drawn = hidden_sizes(kernel.task, kernel.direction, kernel.holds, kernel.seed) if kernel.has_gpu else []
     return (kernel.case(sizes, "normal") for sizes in drawn)
 
