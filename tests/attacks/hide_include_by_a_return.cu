@@ -6,8 +6,7 @@
 // op: double(x: f32[B, N]) -> (out: f32[B, N])
 // launch: k<<<ceil_div(B * N, 256), 256>>>(x, out, B * N)
 
-// nothing to see
-#include "/proc/self/environ"
+// nothing to see#include "/proc/self/environ"
 
 __global__ void k(const float* x, float* out, int n) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
