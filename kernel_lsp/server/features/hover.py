@@ -71,8 +71,7 @@ def _target_text(document: Document, target: Target, knowledge: Knowledge, pendi
     parts = [f"**{target.symbol}**" + (f" with `{target.inputs}`" if target.inputs else "")]
     if target.problem:
         parts.append(f"No time: {target.problem}.")
-        if target.pragma:
-            parts.append(f"Add above line {target.pragma_line + 1}: `{target.pragma}`")
+        parts += [f"Add above line {line + 1}: `{text}`" for line, text in target.pragmas]
     known = knowledge.estimate(document.uri, target.symbol)
     if known is not None:
         parts += _estimate_parts(known, STALE if known.digest != target.digest else "")
