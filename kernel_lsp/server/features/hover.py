@@ -91,6 +91,7 @@ def _estimate_parts(known: KnownEstimate, stale: str) -> list[str]:
     moved = f"{amount_text(estimate.bytes_moved, 'B')} moved, {amount_text(estimate.n_operations, 'FLOP')}"
     parts = [
         f"PyTorch eager: {bold_number_text(estimate)}{stale}",
+        *_compiled_text(known),
         f"{estimate.bound}-bound; {moved}, {n} launch{'es' if n != 1 else ''}",
     ]
     if floor_us > 0:
@@ -100,6 +101,11 @@ def _estimate_parts(known: KnownEstimate, stale: str) -> list[str]:
     if rows:
         parts.append("\n".join(["| share | time | line | code |", "|--:|--:|--:|---|", *rows]))
     return parts
+
+
+def _compiled_text(known: KnownEstimate) -> tuple[str, ...]:
+    compiled = known.estimate.compiled
+    return () if compiled is None else (f"torch.compile: {bold_number_text(compiled)}, from {compiled.method}",)
 
 
 def _line_text(document: Document, target: Target, knowledge: Knowledge, line: int) -> str:
