@@ -40,6 +40,10 @@ def liger_linear_cross_entropy(x, weight, targets):
     return _liger().liger_fused_linear_cross_entropy(x, weight, targets)
 
 
+def liger_kl_divergence(student, teacher):
+    return _liger().liger_kl_div(student.log_softmax(-1), teacher.softmax(-1), reduction="batchmean")
+
+
 def liger_js_divergence(student, teacher):
     return _liger().liger_jsd(student.log_softmax(-1), teacher.log_softmax(-1))
 

@@ -21,8 +21,8 @@ def cross_entropy_smoothed_f16(logits, targets):
 
 # kernel-lsp: logits=f32[4096, 32000], targets=i64[4096] < 32000
 def cross_entropy_z_loss(logits, targets):
-    log_sum = torch.logsumexp(logits.float(), -1)
-    return F.cross_entropy(logits, targets) + 1e-4 * log_sum.pow(2).mean()
+    logits = logits.float()
+    return F.cross_entropy(logits, targets) + 1e-4 * torch.logsumexp(logits, -1).pow(2).mean()
 
 
 # kernel-lsp: logits=bf16[4096, 32000], targets=i64[4096] < 32000

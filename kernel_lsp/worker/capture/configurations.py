@@ -51,8 +51,12 @@ class Coverage:
 def capture_folder(loaded: LoadedFile, source: dict[str, Any], with_backward: bool, index: int) -> Captured:
     """Return the capture of configuration `index`. That of the first one covers others where it can. Raises Failure."""
     settings = read_settings(source["file"], with_backward)
-    if index >= len(settings):
-        raise TargetFailure(f"the folder has {len(settings)} configurations, and no {index + 1}th", file=source["file"])
+    chosen = source.get("configuration", 0)
+    if max(index, chosen) >= len(settings):
+        number = max(index, chosen) + 1
+        raise TargetFailure(f"the folder has {len(settings)} configurations, and no {number}th", file=source["file"])
+    if chosen:
+        settings = settings[chosen : chosen + 1]
     built = _build(loaded, source, settings[index])
     refuse_empty(built.inputs, source)
     if index:
