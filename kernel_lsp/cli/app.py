@@ -61,6 +61,7 @@ def optimize(
         list[Path] | None,
         typer.Option("--seed-kernel", metavar="KERNEL.cu", help="A kernel to start from, and to beat; repeatable."),
     ] = None,
+    apply: Annotated[bool, typer.Option("--apply", help="Write the files even if PyTorch should be kept.")] = False,
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="Continue a run; `last` is the newest.")] = None,
     gpu: TargetGpu = None,
     python: Python = None,
@@ -68,7 +69,7 @@ def optimize(
 ) -> None:
     """Turn a PyTorch function or module into a verified CUDA kernel and a PyTorch operator.
 
-    Exit status: 0 a verified kernel was written, 1 none was found, 2 it could not run, 130 interrupted (resumable).
+    Exit status: 0 a verified kernel was found, 1 none was found, 2 it could not run, 130 interrupted (resumable).
     """
     import kernel_lsp.cli.optimize as command
 
@@ -86,7 +87,9 @@ def optimize(
         "python": python,
     }
     recordings = command.Recordings(record, replay)
-    raise typer.Exit(command.main(target, resume, backward, overrides, as_json, recordings, seed_kernel or ()))
+    raise typer.Exit(
+        command.main(target, resume, backward, overrides, as_json, recordings, seed_kernel or (), applies_anyway=apply)
+    )
 
 
 @app.command()

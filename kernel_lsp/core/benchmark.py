@@ -6,6 +6,7 @@ from typing import Literal
 
 from kernel_lsp.core.measurement import Comparison
 from kernel_lsp.core.model import SCHEMA_VERSION, Noun
+from kernel_lsp.core.recommendation import Recommendation
 
 Kind = Literal["measured", "estimated", "mixed", "none"]
 BaselineGroup = Literal["eager", "compile", "best", "peers"]
@@ -47,6 +48,7 @@ class BenchEntry(Noun):
     speedups: dict[BaselineGroup, float] = {}
     claimed: dict[BaselineGroup, float] = {}
     """`speedups` in which each operation without a significant difference counts as 1.00."""
+    recommendation: Recommendation | None = None
     library_steps: tuple[str, ...] = ()
     n_configurations: int = 1
     n_covered: int = 1

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from kernel_lsp.core.event import RunFinished, RunStarted, TaskCaptured
+from kernel_lsp.core.recommendation import recommend
 from kernel_lsp.core.task import Task
 from kernel_lsp.engine.generated import origin_of
 from kernel_lsp.engine.messages import Origin, ResultFile, RunResult, RunSummary
@@ -71,6 +72,7 @@ def _summary(archive: Archive, record: RunRecord) -> RunSummary:
             "candidate_id": finished.candidate_id,
             "reason": finished.reason,
             "comparisons": finished.comparisons,
+            "recommendation": recommend(finished.comparisons),
             "library_steps": finished.library_steps,
         }
     )

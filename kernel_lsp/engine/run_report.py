@@ -14,6 +14,7 @@ from kernel_lsp.core.event import (
     RunStarted,
     TaskCaptured,
 )
+from kernel_lsp.core.recommendation import recommend
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.engine.archived import run_result
@@ -67,6 +68,7 @@ def _report(record: RunRecord, events: list[Event]) -> RunReport:
         reason=finished.reason if finished is not None else "",
         stopped=finished.stopped if finished is not None else "",
         comparisons=finished.comparisons if finished is not None else {},
+        recommendation=recommend(finished.comparisons) if finished is not None else None,
         library_steps=finished.library_steps if finished is not None else (),
         elapsed_s=finished.elapsed_s if finished is not None else 0.0,
         cost_usd=max((call.run_cost_usd for call in calls), default=0.0),

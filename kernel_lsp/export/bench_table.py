@@ -10,7 +10,7 @@ from kernel_lsp.core.measurement import Ratio, TimedBaseline
 
 HEADINGS = (
     *("task", "result", "time, us", "interval", "vs eager", "vs compile", "vs peers"),
-    *("claim", "noise", "of limit", "s", "times are"),
+    *("claim", "noise", "of limit", "s", "advice", "times are"),
 )
 BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
 """Marks around the part of a page that the command writes."""
@@ -29,6 +29,7 @@ def table_cells(entry: BenchEntry) -> tuple[str, ...]:
         f"{max(ratio.noise_floor for ratio in ratios):.1%}" if (ratios := _ratios(entry)) else "",
         f"{share:.0%}" if share is not None else "",
         f"{entry.elapsed_s:.0f}" if entry.elapsed_s else "",
+        (entry.recommendation.headline or "use the kernel") if entry.recommendation is not None else "",
         _source(entry),
     )
 

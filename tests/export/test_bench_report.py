@@ -58,7 +58,7 @@ def test_no_difference_counts_as_one_beside_the_plain_ratio() -> None:
 
 def test_a_row_has_the_interval_every_group_the_claim_the_noise_and_the_share() -> None:
     text = markdown(on_a_gpu())
-    assert "| 10 to 10 | 2.00x | 1.01x | 0.90x | no difference | 2.0% | 50% | 3 | measured on H200 |" in text
+    assert "| 10 to 10 | 2.00x | 1.01x | 0.90x | no difference | 2.0% | 50% | 3 |  | measured on H200 |" in text
 
 
 def test_estimates_are_called_so_in_every_table() -> None:

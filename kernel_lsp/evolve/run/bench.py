@@ -102,6 +102,7 @@ async def _run(plan: BenchPlan, task: BenchTask) -> BenchEntry:
         times=times,
         speedups=speedups(times),
         claimed=speedups(times, by_claim=True),
+        recommendation=finished.recommendation,
         library_steps=finished.library_steps,
         n_configurations=len(captured.configurations) + captured.n_uncovered if captured is not None else 1,
         n_covered=len(captured.configurations) if captured is not None else 1,

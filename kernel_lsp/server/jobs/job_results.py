@@ -40,6 +40,8 @@ from kernel_lsp.server.protocol.rpc import ClientRefused
 from kernel_lsp.server.settings import are_alike
 
 RESUME = "Resume"
+KEEP_MARK = "; keep PyTorch"
+"""Mark in the description of an edit that should not be applied by default."""
 
 logger = logging.getLogger(__name__)
 
@@ -75,12 +77,15 @@ async def present(
     label = f"kernel-lsp: {summary.name}, {result_text(summary)}"
     folder = workspace.joinpath(FOLDER_NAME, *RESULTS_FOLDER, summary.run_id)
     changed = _changed_lines(server, result, since_serial)
-    named = f"run {summary.run_id}"
+    keeps = summary.recommendation is not None and summary.recommendation.action == "keep"
+    named = f"run {summary.run_id}" + (KEEP_MARK if keeps else "")
     proposal = propose(result.files, label, server.documents, server.client, changed, named)
     if changed is not None and not server.client.confirms_edits:
         await _show_diff(server, changed, folder)
     reason = proposal.reason
-    if proposal.edit is not None:
+    if keeps and not server.client.confirms_edits:
+        reason = "PyTorch is recommended"
+    elif proposal.edit is not None:
         is_applied = await _offer(server, proposal.edit, label, result)
         if is_applied or server.client.confirms_edits:
             return

@@ -14,7 +14,15 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from kernel_lsp.core.measurement import BaselineResult, Comparison, Measurement, TimedBaseline, TimeFloor
+from kernel_lsp.core.measurement import (
+    BaselineResult,
+    Comparison,
+    Measurement,
+    MissingBaseline,
+    TimedBaseline,
+    TimeFloor,
+    is_pytorch,
+)
 from kernel_lsp.core.plan import BoundOperation
 from kernel_lsp.core.task import Task, TaskTensor
 from kernel_lsp.errors import SettingError
@@ -323,9 +331,8 @@ def _entries(files: CaseFiles) -> list[dict[str, Any]]:
 
 def _best(found: Sequence[BaselineResult]) -> TimedBaseline:
     """Return the fastest baseline of PyTorch; eager among them was measured just now."""
-    timed = [baseline for baseline in found if isinstance(baseline, TimedBaseline)]
-    own = [baseline for baseline in timed if baseline.name in MODES]
-    return min(own or timed, key=lambda baseline: baseline.measurement.time_us)
+    timed = [baseline for baseline in found if isinstance(baseline, TimedBaseline) and is_pytorch(baseline.name)]
+    return min(timed, key=lambda baseline: baseline.measurement.time_us)
 
 
 def _in_order(found: Sequence[BaselineResult]) -> tuple[BaselineResult, ...]:
@@ -335,4 +342,4 @@ def _in_order(found: Sequence[BaselineResult]) -> tuple[BaselineResult, ...]:
 
 
 def _reason(found: BaselineResult) -> str:
-    return "timed" if isinstance(found, TimedBaseline) else found.reason
+    return found.reason if isinstance(found, MissingBaseline) else "timed"
