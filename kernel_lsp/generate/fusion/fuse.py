@@ -19,6 +19,7 @@ from kernel_lsp.generate.fusion.groups import (
     ElementwiseGroup,
     FusedGraph,
     Group,
+    RoutineGroup,
     RowGroup,
     ScanGroup,
     ScatterGroup,
@@ -34,7 +35,17 @@ from kernel_lsp.generate.ir.row_major import unravel_like, unravel_safe
 from kernel_lsp.generate.ir.scalar import Access, cast
 from kernel_lsp.generate.ir.scalar_walk import accesses
 from kernel_lsp.generate.ir.sizes import Sizes
-from kernel_lsp.generate.ir.tensor import Attention, Buffer, Definition, LibraryResult, Reduction, Scan, Scatter, Tensor
+from kernel_lsp.generate.ir.tensor import (
+    Attention,
+    Buffer,
+    Definition,
+    LibraryResult,
+    Reduction,
+    Routine,
+    Scan,
+    Scatter,
+    Tensor,
+)
 
 
 def fuse(
@@ -107,6 +118,8 @@ def _grow(progress: Progress, seed: Tensor) -> tuple[Group, list[Tensor]]:
             return _scatter(progress, seed, definition), [seed]
         case LibraryResult():
             return grow_library(progress, seed, definition)
+        case Routine():
+            return RoutineGroup(seed, definition), [seed]
     return _grow_elementwise(progress, seed)
 
 
