@@ -9,12 +9,16 @@ from tests.generate.harness import check, tensor
 SIZES = ({}, {"B": 1, "D": 33}, {"B": 4, "D": 63})
 
 
-@pytest.mark.parametrize("call", ["sort(-1)", "sort(0, descending=True)", "argsort(1)", "topk(5, 1)", "topk(3, 0, largest=False)"])
+@pytest.mark.parametrize(
+    "call", ["sort(-1)", "sort(0, descending=True)", "argsort(1)", "topk(5, 1)", "topk(3, 0, largest=False)"]
+)
 def test_rows_and_columns_are_sorted(call: str) -> None:
     check(f"def f(x): return x.{call}", inputs=[tensor("x", 7, 40)])
 
 
-@pytest.mark.parametrize("call", ["kthvalue(3, 1)", "median(0)", "nanmedian(1)", "median()", "nanmedian()", "quantile(0.3, 1)"])
+@pytest.mark.parametrize(
+    "call", ["kthvalue(3, 1)", "median(0)", "nanmedian(1)", "median()", "nanmedian()", "quantile(0.3, 1)"]
+)
 def test_the_element_of_one_rank_is_found(call: str) -> None:
     check(f"def f(x): return x.{call}", inputs=[tensor("x", 7, 40)])
 
@@ -26,7 +30,7 @@ def test_rows_of_any_length_up_to_the_capacity_are_sorted() -> None:
 
 def test_rows_beyond_shared_memory_are_ranked() -> None:
     checked = check("def f(x): return x.topk(4, 1)", inputs=[tensor("x", 2, 5000)], sizes=({}, {"B": 1, "D": 300}))
-    assert "comes before it in its row" in checked.text or "come before it" in checked.text
+    assert "elements that come before it" in checked.text
 
 
 def test_nan_is_the_largest_value_and_the_median_of_its_row() -> None:
@@ -36,7 +40,9 @@ def test_nan_is_the_largest_value_and_the_median_of_its_row() -> None:
 
 def test_equal_elements_keep_their_order_where_asked_for() -> None:
     inputs = [tensor("n", 5, 40, dtype="i64", within=(0, 4))]
-    check("def f(n): return n.sort(stable=True, dim=1), torch.sort(n, stable=True, dim=1, descending=True)", inputs=inputs)
+    check(
+        "def f(n): return n.sort(stable=True, dim=1), torch.sort(n, stable=True, dim=1, descending=True)", inputs=inputs
+    )
 
 
 def test_half_precision_and_permuted_rows_are_sorted() -> None:

@@ -43,7 +43,9 @@ def test_a_step_of_adamw_over_lists_is_one_launch() -> None:
             return torch._foreach_addcdiv([p1, p2], m, d, -0.01), m
     """
     shapes = ((7, 9), (40,))
-    checked = check(text, inputs=[tensor(f"{name}{i + 1}", *shape) for name in "pgmv" for i, shape in enumerate(shapes)])
+    checked = check(
+        text, inputs=[tensor(f"{name}{i + 1}", *shape) for name in "pgmv" for i, shape in enumerate(shapes)]
+    )
     assert checked.n_kernels == 1
 
 

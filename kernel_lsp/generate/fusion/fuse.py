@@ -70,7 +70,8 @@ def fuse(
 def _fused(
     graph: DefinitionGraph, outputs: Sequence[Tensor], sizes: Sizes, everywhere: frozenset[Tensor]
 ) -> FusedGraph | None:
-    """Return the groups; None where something other than a row group reads a reduction of `everywhere`."""
+    """Return the groups; None where something other than a row group reads a reduction of `everywhere`, or a row group
+    reads it under a mask, where it would be 0."""
     progress = Progress(graph, sizes)
     progress.finish(list(everywhere))
     groups: list[Group] = []
@@ -78,7 +79,7 @@ def _fused(
     while progress.pending:
         group, roots = _grow(progress, _choose_seed(progress))
         wholes = _wholes(progress, group, everywhere)
-        if wholes and not isinstance(group, RowGroup):
+        if wholes and not (isinstance(group, RowGroup) and _reads_always(group, everywhere)):
             return None
         groups.append(replace(group, wholes=wholes) if isinstance(group, RowGroup) else group)
         progress.finish(roots)
@@ -176,6 +177,11 @@ def _wholes(progress: Progress, group: Group, everywhere: frozenset[Tensor]) -> 
     """Return the reductions that the group reads and that every block computes for itself."""
     read = {access.tensor for access in accesses(*scalars_of_group(group))} & everywhere
     return tuple(_whole(progress, tensor) for tensor in sorted(read, key=lambda tensor: tensor.serial))
+
+
+def _reads_always(group: Group, tensors: frozenset[Tensor]) -> bool:
+    """Return True if the group reads none of the tensors under a mask."""
+    return all(access.mask is None for access in accesses(*scalars_of_group(group)) if access.tensor in tensors)
 
 
 def _whole(progress: Progress, tensor: Tensor) -> WholeReduction:

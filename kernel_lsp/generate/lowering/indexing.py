@@ -210,7 +210,9 @@ def extreme(dtype: DType, *, is_largest: bool) -> Scalar:
 def _index_reduce(call: Call) -> Tensor:
     base, indices, source = call.tensor(0), call.tensor(2, "index"), call.tensor(3, "source")
     axis = call.axis(1, "dim", len(base.shape))
-    return _gathered_updates(call, base, indices, axis, lambda at: Access(source, at), UPDATES[str(call.raw(4, "reduce"))])
+    return _gathered_updates(
+        call, base, indices, axis, lambda at: Access(source, at), UPDATES[str(call.raw(4, "reduce"))]
+    )
 
 
 def _scatter_value(call: Call, overload: str):  # type: ignore[no-untyped-def]

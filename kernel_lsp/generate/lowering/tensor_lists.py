@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from kernel_lsp.core.task import GraphNode
@@ -12,12 +11,12 @@ from kernel_lsp.generate.lowering.builder import Call
 from kernel_lsp.generate.lowering.registry import RULES, lowers
 
 OPERATORS = """
-abs acos add addcdiv addcmul asin atan ceil clamp_max clamp_min copy cos cosh div erf erfc exp expm1 floor frac lerp
+abs acos add addcdiv addcmul asin atan ceil clamp_max clamp_min copy cos cosh div erf erfc exp expm1 floor lerp
 lgamma log log10 log1p log2 maximum minimum mul neg norm pow reciprocal round rsqrt sigmoid sign sin sinh sqrt sub tan
 tanh trunc zero
 """
 """Operators whose ``_foreach_`` form applies them to each tensor of a list."""
-ITEM_NAMES = {"norm": "linalg_vector_norm", "zero": "zeros_like", "frac": "frac"}
+ITEM_NAMES = {"norm": "linalg_vector_norm", "zero": "zeros_like"}
 """Rule of one item, where it has another name."""
 
 

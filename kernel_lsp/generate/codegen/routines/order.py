@@ -19,7 +19,8 @@ from kernel_lsp.generate.ir.index import ONE, Index, product
 from kernel_lsp.generate.ir.sizes import to_expression
 from kernel_lsp.generate.ir.tensor import Tensor
 
-LOCAL_NAMES = ("i", "j", "row", "keys", "places", "span", "stride", "pair", "low", "high", "tile", "mine", "rank", "key")
+_NAMES = "i j row keys key places place span stride pair low high tile mine rank end is_upward"
+LOCAL_NAMES = tuple(_NAMES.split())
 MAX_SHARED_BYTES = 48 << 10
 """Maximum bytes of static shared memory of a block."""
 MAX_SORTED = 4096

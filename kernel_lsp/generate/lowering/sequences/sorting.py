@@ -8,7 +8,7 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.ir.index import ONE, ZERO, Index, as_index, product
 from kernel_lsp.generate.ir.scalar import Access, Loop, Scalar, compare, index_value, integer, select
 from kernel_lsp.generate.ir.tensor import Routine, Tensor
-from kernel_lsp.generate.lowering.builder import Call, positions
+from kernel_lsp.generate.lowering.builder import Call
 from kernel_lsp.generate.lowering.elements import op
 from kernel_lsp.generate.lowering.indexing import extreme, position_of
 from kernel_lsp.generate.lowering.reduction import shaped
@@ -55,9 +55,7 @@ def _median(call: Call) -> Tensor:
     flat = call.builder.reshaped(source, (product(source.shape),))
     places = _sorted_places(call, flat, None, is_descending=False)
     rank = _median_rank(call, 0, flat)(())
-    return call.builder.pointwise(
-        call.dtype(), (), lambda index: Access(flat, (position_of(Access(places, (rank,))),))
-    )
+    return call.builder.pointwise(call.dtype(), (), lambda index: Access(flat, (position_of(Access(places, (rank,))),)))
 
 
 @lowers("mode")
@@ -169,7 +167,10 @@ def _of_rank(call: Call, axis: int, rank_of) -> Results:  # type: ignore[no-unty
     places = _sorted_places(call, rows, None, is_descending=False)
     shape = rows.shape[:-1]
     at = call.builder.pointwise(
-        DType.I64, shape, lambda index: Access(places, (*index, rank_of(index))), name=f"{call.builder.result_name()}_at"
+        DType.I64,
+        shape,
+        lambda index: Access(places, (*index, rank_of(index))),
+        name=f"{call.builder.result_name()}_at",
     )
     value = call.builder.pointwise(
         source.dtype, shape, lambda index: Access(rows, (*index, position_of(Access(at, index))))
