@@ -1,5 +1,5 @@
 // Attack: Is right at this line of a file, and wrong where the text is pasted behind one more.
-// Caught: mismatch
+// Caught: build_failed
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])
