@@ -14,7 +14,7 @@ from pygls.exceptions import JsonRpcInvalidParams
 from pygls.lsp.server import LanguageServer
 
 from kernel_lsp import __version__
-from kernel_lsp.config import Settings
+from kernel_lsp.config import FOLDER_NAME, Settings, find_workspace
 from kernel_lsp.engine.messages import (
     JobEvent,
     ListRuns,
@@ -25,13 +25,11 @@ from kernel_lsp.engine.messages import (
     RunList,
 )
 from kernel_lsp.errors import SettingError
-from kernel_lsp.evolve.archive.archive import FOLDER_NAME
-from kernel_lsp.evolve.run.request import find_workspace
 from kernel_lsp.gpu.presence import has_gpu
 from kernel_lsp.server.analysis.analysis_client import Analyses
 from kernel_lsp.server.documents.documents import Document, Documents, path_of
 from kernel_lsp.server.documents.notebooks import Notebooks
-from kernel_lsp.server.features.diagnostics import diagnostics_of
+from kernel_lsp.server.features.diagnostics import advice_diagnostics, diagnostics_of
 from kernel_lsp.server.jobs.editor_model import EditorModel
 from kernel_lsp.server.jobs.engines import Engines
 from kernel_lsp.server.jobs.jobs import Job, Jobs, new_id
@@ -174,7 +172,8 @@ class KernelLanguageServer(LanguageServer):
             return []
         analysis = self.analyses.latest(document).now(document)
         check = self.knowledge.check(document.uri)
-        return diagnostics_of(document, analysis, check, shows_related=self.client.shows_related)
+        found = diagnostics_of(document, analysis, check, shows_related=self.client.shows_related)
+        return [*found, *advice_diagnostics(document, analysis, self.knowledge)]
 
     def analysis_changed(self, document: Document) -> None:
         """Publish new findings and targets. Lenses are refreshed too: the client's own request after the edit came too
@@ -187,11 +186,11 @@ class KernelLanguageServer(LanguageServer):
             self.spawn(_harmless(self.workspace_code_lens_refresh_async(None)))
 
     def knowledge_changed(self, document: Document | None) -> None:
-        """Publish new times, verdicts or runs."""
-        if document is not None:
-            self._publish(document)
-            if self.client.pulls_diagnostics:
-                self.spawn(_harmless(self.workspace_diagnostic_refresh_async(None)))
+        """Publish new times, verdicts or runs: of one document, or of all."""
+        for changed in [document] if document is not None else self.documents:
+            self._publish(changed)
+        if self.client.pulls_diagnostics:
+            self.spawn(_harmless(self.workspace_diagnostic_refresh_async(None)))
         if self.client.refreshes_lenses:
             self.spawn(_harmless(self.workspace_code_lens_refresh_async(None)))
         if self.client.refreshes_hints:
@@ -202,10 +201,6 @@ class KernelLanguageServer(LanguageServer):
         self.settings.look()
         self._has_news = False
         logging.getLogger("kernel_lsp").setLevel(self.settings_for(None).log_level.upper())
-        for document in self.documents:
-            self._publish(document)
-        if self.client.pulls_diagnostics:
-            self.spawn(_harmless(self.workspace_diagnostic_refresh_async(None)))
         self.knowledge_changed(None)
 
     def _publish(self, document: Document) -> None:

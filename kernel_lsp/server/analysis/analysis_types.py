@@ -30,7 +30,7 @@ class Target:
     the code that computes; both are 0-based, and `end_line` is the last. `digest` changes with the text.
 
     `inputs` describes the input shapes and is empty when they are unknown. `problem` then says what is missing, and
-    `pragma`, when a pragma alone would fix it, is the text to insert above `pragma_line`.
+    `pragmas`, where pragmas would fix it, are the lines to insert above with their texts.
     """
 
     symbol: str
@@ -41,8 +41,7 @@ class Target:
     digest: str
     inputs: str = ""
     problem: str = ""
-    pragma: str = ""
-    pragma_line: int = -1
+    pragmas: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

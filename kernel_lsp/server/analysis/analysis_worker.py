@@ -18,7 +18,7 @@ from kernel_lsp.core.expression import Constant
 from kernel_lsp.core.plan import Launch, LaunchPlan
 from kernel_lsp.core.target import TargetSource, TensorInput
 from kernel_lsp.engine.stdio import claim_stdout
-from kernel_lsp.errors import TargetError
+from kernel_lsp.errors import TargetError, UnknownInputsError
 from kernel_lsp.plan.parser import parse as parse_plan
 from kernel_lsp.process.priority import step_back
 from kernel_lsp.rules import cuda, pytorch
@@ -49,7 +49,6 @@ CELL_SCHEMES = ("vscode-notebook-cell:", "notebook-cell:")
 BYTE_ORDER_MARK = "\ufeff"
 TORCH = "torch"
 """A text without this word has no targets."""
-PRAGMA_MARK = "# kernel-lsp:"
 
 KERNEL_MARK = b"__global__"
 MAX_PARTS_KEPT, MAX_KEPT_BYTES = 2048, 4096
@@ -187,14 +186,14 @@ def _targets(path: Path, source: PythonFile) -> Iterator[Target]:
 def _target(path: Path, location: TargetLocation, source: PythonFile) -> Target:
     first = _first_line(location, source)
     digest = digest_of("\n".join(source.lines[first - 1 : location.end_line]))
-    inputs, problem, pragma, pragma_line = "", "", "", -1
+    inputs, problem = "", ""
+    pragmas: tuple[tuple[int, str], ...] = ()
     try:
         inputs = _inputs_text(read_symbol(location.symbol, path, source))
     except TargetError as error:
         problem = error.message
-        _, mark, rest = error.next_step.partition(PRAGMA_MARK)
-        if mark and error.line is not None and "add above" in error.next_step:
-            pragma, pragma_line = f"{mark}{rest}", error.line - 1
+        if isinstance(error, UnknownInputsError):
+            pragmas = tuple((line - 1, text) for line, text in error.pragmas)
     return Target(
         symbol=location.symbol,
         is_module=location.kind == "module",
@@ -204,8 +203,7 @@ def _target(path: Path, location: TargetLocation, source: PythonFile) -> Target:
         digest=digest,
         inputs=inputs,
         problem=problem,
-        pragma=pragma,
-        pragma_line=pragma_line,
+        pragmas=pragmas,
     )
 
 

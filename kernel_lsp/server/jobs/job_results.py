@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lsprotocol import types
 
-from kernel_lsp.config import Settings
+from kernel_lsp.config import FOLDER_NAME, Settings
 from kernel_lsp.core.verdict import Unsupported, Verdict
 from kernel_lsp.engine.messages import (
     Check,
@@ -24,7 +24,6 @@ from kernel_lsp.engine.messages import (
     RunResult,
     TargetEstimate,
 )
-from kernel_lsp.evolve.archive.archive import FOLDER_NAME
 from kernel_lsp.server.analysis.analysis_types import digest_of
 from kernel_lsp.server.documents.documents import Document
 from kernel_lsp.server.documents.edits import RESULTS_FOLDER, propose, write_aside
@@ -40,6 +39,8 @@ from kernel_lsp.server.protocol.rpc import ClientRefused
 from kernel_lsp.server.settings import are_alike
 
 RESUME = "Resume"
+KEEP_MARK = "; keep PyTorch"
+"""Mark in the description of an edit that should not be applied by default."""
 
 logger = logging.getLogger(__name__)
 
@@ -75,12 +76,15 @@ async def present(
     label = f"kernel-lsp: {summary.name}, {result_text(summary)}"
     folder = workspace.joinpath(FOLDER_NAME, *RESULTS_FOLDER, summary.run_id)
     changed = _changed_lines(server, result, since_serial)
-    named = f"run {summary.run_id}"
+    keeps = summary.recommendation is not None and summary.recommendation.action == "keep"
+    named = f"run {summary.run_id}" + (KEEP_MARK if keeps else "")
     proposal = propose(result.files, label, server.documents, server.client, changed, named)
     if changed is not None and not server.client.confirms_edits:
         await _show_diff(server, changed, folder)
     reason = proposal.reason
-    if proposal.edit is not None:
+    if keeps and not server.client.confirms_edits:
+        reason = "PyTorch is recommended"
+    elif proposal.edit is not None:
         is_applied = await _offer(server, proposal.edit, label, result)
         if is_applied or server.client.confirms_edits:
             return
