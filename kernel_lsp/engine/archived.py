@@ -7,15 +7,16 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from kernel_lsp.config import FOLDER_NAME, find_workspace
 from kernel_lsp.core.event import RunFinished, RunStarted, TaskCaptured
 from kernel_lsp.core.recommendation import recommend
 from kernel_lsp.core.task import Task
 from kernel_lsp.engine.generated import origin_of
 from kernel_lsp.engine.messages import Origin, ResultFile, RunResult, RunSummary
 from kernel_lsp.errors import KernelLspError
-from kernel_lsp.evolve.archive.archive import FOLDER_NAME, Archive, RunRecord, is_workspace_free
+from kernel_lsp.evolve.archive.archive import Archive, RunRecord, is_workspace_free
 from kernel_lsp.evolve.run.optimize import OUT_FOLDER_NAME, describe_verification
-from kernel_lsp.evolve.run.request import OptimizeRequest, find_workspace
+from kernel_lsp.evolve.run.request import OptimizeRequest
 from kernel_lsp.export.python.operator import render_operator
 from kernel_lsp.plan.parser import parse_or_raise
 from kernel_lsp.source.target_digest import digest_of

@@ -9,7 +9,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
-from kernel_lsp.config import Settings, load_settings
+from kernel_lsp.config import Settings, find_workspace, load_settings
 from kernel_lsp.core.event import StageStarted
 from kernel_lsp.core.model import Noun
 from kernel_lsp.core.profile import ProfileReport
@@ -36,7 +36,7 @@ from kernel_lsp.engine.messages import (
 )
 from kernel_lsp.engine.selected import extract_lines
 from kernel_lsp.evolve.run.optimize import OUT_FOLDER_NAME, RunHandle, resume_request, start_request
-from kernel_lsp.evolve.run.request import SeedKernel, find_workspace, read_seed_kernel
+from kernel_lsp.evolve.run.request import SeedKernel, read_seed_kernel
 from kernel_lsp.llm.callback import Ask
 from kernel_lsp.llm.manual import ManualPrompt
 from kernel_lsp.plan.parser import parse

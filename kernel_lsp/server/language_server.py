@@ -14,7 +14,7 @@ from pygls.exceptions import JsonRpcInvalidParams
 from pygls.lsp.server import LanguageServer
 
 from kernel_lsp import __version__
-from kernel_lsp.config import Settings
+from kernel_lsp.config import FOLDER_NAME, Settings, find_workspace
 from kernel_lsp.engine.messages import (
     JobEvent,
     ListRuns,
@@ -28,8 +28,6 @@ from kernel_lsp.engine.messages import (
     RunList,
 )
 from kernel_lsp.errors import SettingError
-from kernel_lsp.evolve.archive.archive import FOLDER_NAME
-from kernel_lsp.evolve.run.request import find_workspace
 from kernel_lsp.gpu.presence import has_gpu
 from kernel_lsp.server.analysis.analysis_client import Analyses
 from kernel_lsp.server.documents.documents import Document, Documents, path_of

@@ -21,12 +21,12 @@ from typing import IO, Any
 
 from pydantic import TypeAdapter
 
+from kernel_lsp.config import FOLDER_NAME
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.event import Event
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.errors import EnvironmentProblem, UserError, WorkspaceBusyError
 
-FOLDER_NAME = ".kernel-lsp"
 LOCK_NAME = "lock"
 ARCHIVE_VERSION = 1
 BUSY_TIMEOUT_S = 10.0

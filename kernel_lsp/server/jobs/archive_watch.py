@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from kernel_lsp.evolve.archive.archive import FOLDER_NAME
+from kernel_lsp.config import FOLDER_NAME
 
 POLL_S = 2.0
 """Interval between two looks at the dates of an archive's files, in seconds. Not every client watches files."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lsprotocol import types
 
-from kernel_lsp.config import Settings
+from kernel_lsp.config import FOLDER_NAME, Settings
 from kernel_lsp.core.verdict import Unsupported, Verdict
 from kernel_lsp.engine.messages import (
     Check,
@@ -24,7 +24,6 @@ from kernel_lsp.engine.messages import (
     RunResult,
     TargetEstimate,
 )
-from kernel_lsp.evolve.archive.archive import FOLDER_NAME
 from kernel_lsp.server.documents.documents import Document
 from kernel_lsp.server.documents.edits import RESULTS_FOLDER, propose, write_aside
 from kernel_lsp.server.documents.line_edits import DocumentEdits, edits_of_lines

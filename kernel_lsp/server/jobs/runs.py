@@ -11,9 +11,8 @@ from typing import Any
 
 from pygls.exceptions import JsonRpcInvalidParams
 
+from kernel_lsp.config import FOLDER_NAME, find_workspace
 from kernel_lsp.engine.messages import GetReport, ListRuns, ReportPage, Request, RunList, RunSummary
-from kernel_lsp.evolve.archive.archive import FOLDER_NAME
-from kernel_lsp.evolve.run.request import find_workspace
 from kernel_lsp.process.channel import Channel
 from kernel_lsp.server.documents.documents import path_of
 from kernel_lsp.server.features.formatting import result_text

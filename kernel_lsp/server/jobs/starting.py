@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from kernel_lsp.config import Settings
+from kernel_lsp.config import Settings, find_workspace
 from kernel_lsp.engine.messages import Check, EstimateTarget, JobRequest, Resume
-from kernel_lsp.evolve.run.request import find_workspace
 from kernel_lsp.server.documents.documents import Document
 from kernel_lsp.server.documents.places import cells_of, file_at, file_of, is_saved
 from kernel_lsp.server.documents.tracking import Tracker

@@ -17,6 +17,7 @@ from kernel_lsp.ptx.run.layout import N_MULTIPROCESSORS, N_WARP_SLOTS, WARP_SIZE
 from kernel_lsp.toolchain.integrity.ptx_text import read_ptx
 from kernel_lsp.verify.cpu.address_layouts import addresses_in, pointed_places
 from kernel_lsp.verify.model.cases import Case
+from kernel_lsp.verify.model.defences import is_on
 from kernel_lsp.verify.model.environment import Circumstances
 from kernel_lsp.verify.model.progress import Plan
 
@@ -58,7 +59,7 @@ def other_circumstances(built: Built, cases: Plan) -> Iterator[Other]:
                 " __syncwarp(), and with them apart"
             )
             yield Other(case, bound, Circumstances(keeps_lanes_apart=True), words)
-        if may_be_torn(built.ptx):
+        if is_on("interruptions") and may_be_torn(built.ptx):
             words = (
                 "an update that is made of several accesses loses what others do in between, however atomic each of"
                 " them is: with threads interrupted before atomic and volatile accesses"
