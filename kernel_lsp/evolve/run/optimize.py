@@ -130,6 +130,7 @@ class RunHandle:
 
     def _begin(self, archive: Archive) -> tuple[str, bool]:
         if self.run_id is not None:
+            archive.go_on(self.run_id)
             return self.run_id, True
         self.run_id = archive.start_run(self.request.target, self.request.model_dump(mode="json"))
         return self.run_id, False
@@ -143,6 +144,7 @@ class RunHandle:
             device=verifier.device_name,
             target_gpu=session.gpu.name,
             resumed=resumed,
+            digest=prepared.source.digest,
         )
         yield _captured(task, self.task_summary)
         search = await self._search(archive, run_id, verifier, prepared)
