@@ -61,6 +61,7 @@ def optimize(
         list[Path] | None,
         typer.Option("--seed-kernel", metavar="KERNEL.cu", help="A kernel to start from, and to beat; repeatable."),
     ] = None,
+    apply: Annotated[bool, typer.Option("--apply", help="Write the files even if PyTorch should be kept.")] = False,
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="Continue a run; `last` is the newest.")] = None,
     gpu: TargetGpu = None,
     python: Python = None,
@@ -68,7 +69,7 @@ def optimize(
 ) -> None:
     """Turn a PyTorch function or module into a verified CUDA kernel and a PyTorch operator.
 
-    Exit status: 0 a verified kernel was written, 1 none was found, 2 it could not run, 130 interrupted (resumable).
+    Exit status: 0 a verified kernel was found, 1 none was found, 2 it could not run, 130 interrupted (resumable).
     """
     import kernel_lsp.cli.optimize as command
 
@@ -86,7 +87,9 @@ def optimize(
         "python": python,
     }
     recordings = command.Recordings(record, replay)
-    raise typer.Exit(command.main(target, resume, backward, overrides, as_json, recordings, seed_kernel or ()))
+    raise typer.Exit(
+        command.main(target, resume, backward, overrides, as_json, recordings, seed_kernel or (), applies_anyway=apply)
+    )
 
 
 @app.command()
@@ -230,6 +233,27 @@ def report(
     import kernel_lsp.cli.report as command
 
     raise typer.Exit(command.main(run, html, out, as_json))
+
+
+@app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+def record(
+    command: Annotated[list[str] | None, typer.Argument(metavar="-- PROGRAM [ARGUMENT]...")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="End the program after so many steps.")] = None,
+    seconds: Annotated[
+        float | None, typer.Option(min=0.1, help="End the program so long after torch is imported.")
+    ] = None,
+    show: Annotated[bool, typer.Option("--show", help="Print the last recording instead.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Run a program, and note what it calls your functions and modules with, how often, and their share of a step.
+
+    E.g. `kernel-lsp record -- python train.py --epochs 1`, or pytest. Later commands and editors use the recording.
+
+    Exit status: the program's; 0 where --steps or --seconds ended it, 2 it could not be started.
+    """
+    import kernel_lsp.cli.record as implementation
+
+    raise typer.Exit(implementation.main(command or (), steps, seconds, show, as_json))
 
 
 @app.command()

@@ -19,6 +19,7 @@ from typing import Any
 from kernel_lsp.core.event import Event
 from kernel_lsp.core.measurement import Comparison
 from kernel_lsp.core.model import SCHEMA_VERSION, Noun
+from kernel_lsp.core.recommendation import Recommendation
 from kernel_lsp.core.verdict import BuildFailed, Correct, Verdict
 
 PARTS = Path(__file__).parent / "report_page"
@@ -69,6 +70,7 @@ class RunReport(Noun):
     reason: str = ""
     stopped: str = ""
     comparisons: dict[str, Comparison] = {}
+    recommendation: Recommendation | None = None
     library_steps: tuple[str, ...] = ()
     floor_us: float | None = None
     """Roofline bound on `target_gpu` in us: the time to move inputs and outputs once, or of the arithmetic. None where

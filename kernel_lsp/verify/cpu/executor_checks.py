@@ -12,7 +12,7 @@ from kernel_lsp.core.measurement import Comparison
 from kernel_lsp.core.plan import BoundOperation
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Built, CheckOutcome, Crashed, Mismatch, TimedOut, Unsupported
-from kernel_lsp.gpu.estimate import estimate_eager, estimate_operation
+from kernel_lsp.gpu.estimate import estimate_baselines, estimate_operation
 from kernel_lsp.gpu.specs import GpuSpec
 from kernel_lsp.ptx.executor import NO_END, BlockSample, PtxExecutor
 from kernel_lsp.verify.cpu.device import (
@@ -249,10 +249,11 @@ class ExecutorChecks:
         progress: Progress,
     ) -> None:
         ours = estimate_operation(bound, profile.counters, built.kernels, built.symbols, self._gpu)
-        eager = estimate_eager(graph_of(self._task, direction), captured_sizes(self._task), self._gpu)
+        baselines = estimate_baselines(graph_of(self._task, direction), captured_sizes(self._task), self._gpu)
+        best = min(baselines, key=lambda baseline: baseline.time_us)
         progress.estimates.append(ours)
         progress.times[prepared.operation(direction).name] = Comparison(
-            baseline_name="eager", baseline=eager, ours=ours
+            baseline_name=best.name, baseline=best.estimate, ours=ours, baselines=baselines
         )
 
     async def _run_cases(

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from kernel_lsp.core.benchmark import BaselineGroup, BenchEntry, BenchReport, BenchScore, BenchTime, FastP, Kind
-from kernel_lsp.core.measurement import EAGER, Comparison, Estimate, TimedBaseline
+from kernel_lsp.core.measurement import EAGER, Comparison, Estimate
 
 THRESHOLDS = (0.0, 0.5, 0.8, 1.0, 1.2, 1.5, 2.0, 5.0)
 """Values of p. KernelBench reports 0, 0.5, 0.8, 1, 1.5 and 2."""
@@ -16,13 +16,12 @@ GROUPS: tuple[BaselineGroup, ...] = ("eager", "compile", "best")
 
 def bench_time(operation: str, comparison: Comparison) -> BenchTime:
     """Return one operation's times, from the comparison of its verdict."""
-    baselines = {b.name: b.measurement.time_us for b in comparison.baselines if isinstance(b, TimedBaseline)}
     return BenchTime(
         operation=operation,
         kind="estimated" if isinstance(comparison.ours, Estimate) else "measured",
         gpu=comparison.ours.gpu,
         ours_us=comparison.ours.time_us,
-        baselines_us=baselines or {comparison.baseline_name: comparison.baseline.time_us},
+        baselines_us=comparison.baselines_us,
         floor_us=comparison.floor.time_us if comparison.floor is not None else None,
         claim=comparison.ratio.claim if comparison.ratio is not None else "",
     )

@@ -14,7 +14,14 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from kernel_lsp.core.measurement import BaselineResult, Comparison, Measurement, TimedBaseline, TimeFloor
+from kernel_lsp.core.measurement import (
+    BaselineResult,
+    Comparison,
+    Measurement,
+    MissingBaseline,
+    TimedBaseline,
+    TimeFloor,
+)
 from kernel_lsp.core.plan import BoundOperation
 from kernel_lsp.core.task import Task, TaskTensor
 from kernel_lsp.errors import SettingError
@@ -329,4 +336,4 @@ def _in_order(found: Sequence[BaselineResult]) -> tuple[BaselineResult, ...]:
 
 
 def _reason(found: BaselineResult) -> str:
-    return "timed" if isinstance(found, TimedBaseline) else found.reason
+    return found.reason if isinstance(found, MissingBaseline) else "timed"
