@@ -58,6 +58,10 @@ class TargetSource(Noun):
     """Keyword arguments to construct a module with, from ``# kernel-lsp: init: dim=4096, eps=1e-6``."""
     configurations: tuple[InputConfiguration, ...] = ()
     """Recorded configurations other than `inputs`, the most frequent first."""
+    digest: str = ""
+    """Identifies its text, without calls that were inserted by us; empty for a task folder."""
     has_get_inputs: bool = False
     has_get_init_inputs: bool = False
+    configuration: int = 0
+    """Index of a task folder's configuration to capture alone; 0 captures the first and covers others."""
     example_pragma: str

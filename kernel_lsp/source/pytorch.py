@@ -35,6 +35,7 @@ from kernel_lsp.source.python_file import (
     read_python_file,
 )
 from kernel_lsp.source.recorded import recorded_target
+from kernel_lsp.source.target_digest import target_digest
 from kernel_lsp.source.task_folder import read_task_folder
 
 KERNELBENCH_CLASS = "Model"
@@ -265,6 +266,7 @@ def _describe(subject: _Subject) -> TargetSource:
         symbol=subject.symbol,
         kind=subject.kind,
         line=subject.definition.lineno,
+        digest=target_digest(subject.source, subject.definition.lineno, subject.definition.end_lineno or 0),
         parameters=tuple(parameter.name for parameter in subject.parameters),
         inputs=inputs,
         init_arguments=init_arguments,

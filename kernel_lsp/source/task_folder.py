@@ -21,11 +21,12 @@ def read_task_folder(target: str, path: Path, symbol: str) -> TargetSource:
     """Read the declaration of a folder in robust-kbench's layout. Raises TargetError."""
     file, folder = path / TASK_FILE, target.partition("::")[0]
     missing = [name for name in (TASK_FILE, TASK_CONFIGURATION) if not (path / name).is_file()]
-    if missing or symbol:
+    is_number = symbol.isascii() and symbol.isdigit() and int(symbol) > 0
+    if missing or (symbol and not is_number):
         message = (
             f"the folder is no robust-kbench task: it has no {missing[0]}" if missing else "a folder has no symbol"
         )
-        next_step = f"name a folder with {TASK_FILE} and {TASK_CONFIGURATION}, or file.py::symbol"
+        next_step = f"name a folder with {TASK_FILE} and {TASK_CONFIGURATION}, FOLDER::2 for its second configuration"
         raise TargetError(message, file=folder, next_step=next_step)
     name = os.path.join(folder, TASK_FILE)
     source = read_python_file(file, name)
@@ -47,6 +48,7 @@ def read_task_folder(target: str, path: Path, symbol: str) -> TargetSource:
         inputs=None,
         has_get_inputs=True,
         has_get_init_inputs=source.definition("get_init_inputs") is not None,
+        configuration=int(symbol) - 1 if symbol else 0,
         example_pragma=propose(Signature(source, function, None, Pragma())).pragma(needed(parameters)),
     )
 

@@ -27,6 +27,7 @@ SCAN_S = 60.0
 
 async def _runs(ls: KernelLanguageServer, params: protocol.FolderParams) -> protocol.RunsResult:
     workspace = _workspace(params.uri)
+    ls.archives.add(workspace)
     if not ls.trust.allows_commands or not (workspace / FOLDER_NAME / "archive.sqlite3").is_file():
         return protocol.RunsResult([])
     result = await _ask(ls, workspace, ListRuns(id=new_id(), directory=workspace))

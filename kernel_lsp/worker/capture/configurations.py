@@ -53,8 +53,12 @@ class Coverage:
 def capture_configuration(loaded: LoadedFile, source: dict[str, Any], with_backward: bool, index: int) -> Captured:
     """Return the capture of configuration `index`. That of the first one covers others where it can. Raises Failure."""
     settings = _settings(source, with_backward)
-    if index >= len(settings):
-        raise TargetFailure(f"there are {len(settings)} configurations, and no {index + 1}th", file=source["file"])
+    chosen = source.get("configuration", 0)
+    if max(index, chosen) >= len(settings):
+        number = max(index, chosen) + 1
+        raise TargetFailure(f"there are {len(settings)} configurations, and no {number}th", file=source["file"])
+    if chosen:
+        settings = settings[chosen : chosen + 1]
     built = _build(loaded, source, settings[index], with_backward)
     refuse_empty(built.inputs, source)
     if index:
