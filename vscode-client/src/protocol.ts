@@ -27,6 +27,7 @@ export const METHODS = {
   jobChanged: "kernelLsp/jobChanged",
   runEvent: "kernelLsp/runEvent",
   runs: "kernelLsp/runs",
+  runsChanged: "kernelLsp/runsChanged",
   targets: "kernelLsp/targets",
   report: "kernelLsp/report",
   typeCommand: "kernelLsp/typeCommand",
@@ -89,7 +90,7 @@ export interface RunItem {
   target: string;
   uri: string;
   symbol: string;
-  status: "running" | "interrupted" | "finished" | "failed";
+  status: "queued" | "running" | "interrupted" | "finished" | "failed";
   started: string;
   device: string;
   hasKernel: boolean;

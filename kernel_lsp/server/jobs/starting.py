@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from kernel_lsp.config import Settings
+from kernel_lsp.config import Settings, find_workspace
 from kernel_lsp.engine.messages import Check, EstimateTarget, JobRequest, Optimize, Resume
-from kernel_lsp.evolve.run.request import find_workspace
 from kernel_lsp.server.documents.documents import Document
 from kernel_lsp.server.documents.places import cells_of, file_at, file_of, is_saved
+from kernel_lsp.server.documents.tracking import Tracker
 from kernel_lsp.server.jobs.jobs import Following, Job, new_id
 from kernel_lsp.server.jobs.progress import WorkDoneProgress
 from kernel_lsp.server.language_server import KernelLanguageServer
@@ -29,7 +29,9 @@ def start_job(
     serial: int = 0,
     settings: Settings | None = None,
     following: Following = "",
+    run_id: str = "",
 ) -> str:
+    """Start a job and return its id. `run_id` is that of a run that goes on: it is listed once."""
     job = Job(
         request=request,
         title=title,
@@ -43,6 +45,7 @@ def start_job(
         serial=serial,
         settings=settings,
         following=following,
+        tracker=Tracker(run_id=run_id),
     )
     server.jobs.start(job)
     return job.id
@@ -113,7 +116,7 @@ def start_resume(server: KernelLanguageServer, uri: str, workspace: Path, run_id
     request = Resume(id=new_id(), directory=workspace, run_id=run_id, has_editor_model=server.has_editor_model)
     run = server.knowledge.run(run_id)
     title = f"Optimize {run.target} (resumed)" if run is not None else f"Resume {run_id}"
-    return start_job(server, request, title, uri, workspace / "file")
+    return start_job(server, request, title, uri, workspace / "file", run_id=run_id if run is not None else "")
 
 
 def text_of_job(server: KernelLanguageServer, document: Document, symbol: str) -> dict[str, Any]:
