@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from kernel_lsp.core.event import Event
+from kernel_lsp.core.event import CandidateJudged, Event
 from kernel_lsp.core.measurement import Bound, Comparison, Estimate
 from kernel_lsp.core.model import Noun
 from kernel_lsp.core.profile import ProfileReport
@@ -151,6 +151,15 @@ class GetResult(Noun):
     run_id: str = "last"
 
 
+class GetKernelRecord(Noun):
+    """What the archive knows of a kernel with this text. Result: `KernelRecord`."""
+
+    method: Literal["kernel_record"] = "kernel_record"
+    id: str
+    directory: Path
+    text: str
+
+
 class GetReport(Noun):
     """Return everything about a run, also of one in progress, as data and as one HTML page. Result: `ReportPage`."""
 
@@ -171,7 +180,8 @@ Request = Annotated[
     | AnswerModel
     | ListRuns
     | GetResult
-    | GetReport,
+    | GetReport
+    | GetKernelRecord,
     Field(discriminator="method"),
 ]
 REQUEST: TypeAdapter[Request] = TypeAdapter(Request)
@@ -259,6 +269,16 @@ class RunResult(Noun):
     problem: str = ""
     lines: ExtractedLines | None = None
     """The extracted lines of the user's file, if only lines were optimized."""
+
+
+class KernelRecord(Noun):
+    """Archived results of one kernel: its deepest verdict, and what judges said of it. `run_id` and `date` are those of
+    the newest run with a verdict; empty without any."""
+
+    run_id: str = ""
+    date: str = ""
+    verdict: Verdict | None = None
+    judged: tuple[CandidateJudged, ...] = ()
 
 
 class ReportPage(Noun):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernel_lsp.config import Settings
+from kernel_lsp.core.event import CandidateJudged
 from kernel_lsp.core.finding import Finding
 from kernel_lsp.core.profile import LineProfile, ProfileReport
 from kernel_lsp.core.verdict import KernelFacts, Verdict
@@ -48,10 +49,13 @@ class KnownCapture:
 
 @dataclass(frozen=True)
 class KnownCheck:
-    """A verdict on the document's text at `serial`."""
+    """A verdict on the document's text at `serial`. One of the archive names its run and date as `origin`, and has what
+    judges said of the text."""
 
     verdict: Verdict
     serial: int
+    origin: str = ""
+    judged: tuple[CandidateJudged, ...] = ()
 
     @property
     def findings(self) -> tuple[Finding, ...]:
