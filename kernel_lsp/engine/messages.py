@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter
 
 from kernel_lsp.core.event import CandidateJudged, Event
-from kernel_lsp.core.measurement import Bound, Comparison, Estimate
+from kernel_lsp.core.measurement import Comparison, Estimate, LineEstimate
 from kernel_lsp.core.model import Noun
 from kernel_lsp.core.profile import ProfileReport
 from kernel_lsp.core.recommendation import Recommendation
@@ -300,25 +300,6 @@ class ProfileResult(Noun):
     kernel: Path
     report: ProfileReport | None = None
     outcome: CheckOutcome | None = None
-
-
-class LineEstimate(Noun):
-    """Eager-mode cost of one line of the user's code. `share` is its fraction of the target's time, 0 to 1."""
-
-    file: str
-    line: int
-    text: str
-    operations: tuple[str, ...]
-    time_us: float
-    low_us: float
-    high_us: float
-    floor_us: float
-    """Speed of light of the line in microseconds: memory traffic or arithmetic at peak rate on the same GPU."""
-    bound: Bound
-    share: float
-    bytes_moved: int
-    n_operations: int
-    n_launches: int
 
 
 class TargetEstimate(Noun):

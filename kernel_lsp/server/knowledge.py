@@ -10,9 +10,10 @@ from pathlib import Path
 from kernel_lsp.config import Settings
 from kernel_lsp.core.event import CandidateJudged
 from kernel_lsp.core.finding import Finding
+from kernel_lsp.core.measurement import LineEstimate
 from kernel_lsp.core.profile import LineProfile, ProfileReport
 from kernel_lsp.core.verdict import KernelFacts, Verdict
-from kernel_lsp.engine.messages import LineEstimate, RunSummary, TargetEstimate
+from kernel_lsp.engine.messages import RunSummary, TargetEstimate
 from kernel_lsp.server.analysis.analysis_types import Target
 from kernel_lsp.server.documents.documents import Document
 
