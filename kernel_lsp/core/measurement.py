@@ -11,11 +11,16 @@ from kernel_lsp.core.model import Noun
 EAGER = "eager"
 """The baseline that every kernel has: the user's code in eager PyTorch."""
 COMPILE = "compile"
-"""The default mode of `torch.compile`."""
+"""The default mode of `torch.compile`, and the prefix of the other modes' names."""
 Bound = Literal["memory", "compute", "latency", "launch", "library"]
 Claim = Literal["faster", "slower", "no difference", "not compared"]
 """``not compared``: the measurements were not interleaved, so their ratio supports no claim."""
 Switch = Literal["on", "off", "not said"]
+
+
+def is_pytorch(baseline: str) -> bool:
+    """Return True for eager and the modes of `torch.compile`; other baselines are other libraries."""
+    return baseline == EAGER or baseline.startswith(COMPILE)
 
 
 class Estimate(Noun):
