@@ -57,7 +57,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class LoadText:
-    """Names and sizes that the text of a load refers to."""
+    """Names and sizes that the text of a load refers to. Rows of a swizzled tile have their 16-byte pieces exchanged."""
 
     along: str
     n_along: int
@@ -65,6 +65,7 @@ class LoadText:
     n_threads: int
     along_limit: str
     k_limit: str
+    is_swizzled: bool = False
 
     def limits(self, along: str) -> list[str]:
         """Return the conditions that an element is in the bounds of the factor. Tiles that fit exactly need none."""
@@ -212,8 +213,10 @@ def _write_place(scope: Scope, operand: Operand, text: LoadText, per_row: int) -
     scope.line(f"const {type_} {own}k = k0 + {of_k};")
 
 
-def _place(operand: Operand, along: str) -> str:
-    own, of_k = f"{operand.row or along} - {along}0", "k - k0"
+def _place(operand: Operand, text: LoadText) -> str:
+    own, of_k = f"{operand.row or text.along} - {text.along}0", "k - k0"
+    if text.is_swizzled:
+        of_k = f"({of_k}) ^ ({own}) % 8 * 4"
     outer, inner = (own, of_k) if operand.is_k_inner else (of_k, own)
     return f"{operand.tile}[stage][{outer}][{inner}]"
 
@@ -229,7 +232,7 @@ def _write_copy(scope: Scope, operand: Operand, read: Access, text: LoadText) ->
     inside = " && ".join(limits) or "true"
     if read.mask is not None:
         inside = scope.declare("is_inside", "bool", inside)
-    scope.line(f"copy_async<{n_bytes}>(&{_place(operand, text.along)}, {pointer} + ({offset}), {inside});")
+    scope.line(f"copy_async<{n_bytes}>(&{_place(operand, text)}, {pointer} + ({offset}), {inside});")
 
 
 def _write_computed(scope: Scope, operand: Operand, text: LoadText) -> None:
@@ -240,7 +243,7 @@ def _write_computed(scope: Scope, operand: Operand, text: LoadText) -> None:
     guard.line(f"value = {stored(value, operand.scalar.dtype, operand.dtype)};")
     if guard is not scope:
         guard.close()
-    scope.line(f"{_place(operand, text.along)} = value;")
+    scope.line(f"{_place(operand, text)} = value;")
 
 
 def stored_zero(dtype: DType) -> str:
