@@ -5,10 +5,11 @@
     python benchmarks/kernel_variants.py time FOLDER... --out F   # GPU: needs torch alone
     python benchmarks/kernel_variants.py time FOLDER... --compile # with torch.compile's modes beside eager
 
-A FOLDER (such as a copy of `benchmarks/variants`) holds one folder per task: `task.py` in KernelBench's form (`Model`,
-`get_inputs`, `get_init_inputs`), the texts `*.cu`, and an empty file `BACKWARD` where gradients count. Numbers that a
-plan takes are `SCALARS` of `task.py` or attributes of its model; `SCHEDULES` names choices of knobs to render, too. Values are compared with fp64 where that fits; times
-are device times in a CUDA graph with a cold L2 cache. A claim about a kernel needs `kernel-lsp check` or `optimize`.
+A FOLDER (such as a copy of `benchmarks/variants`) holds one folder per task: `task.py` in KernelBench's form
+(`Model`, `get_inputs`, `get_init_inputs`), the texts `*.cu`, and an empty file `BACKWARD` where gradients count.
+Numbers that a plan takes are `SCALARS` of `task.py` or attributes of its model; `SCHEDULES` names choices of knobs to
+render, too. Values are compared with fp64 where that fits; times are device times in a CUDA graph with a cold L2
+cache. A claim about a kernel needs `kernel-lsp check` or `optimize`.
 """
 
 from __future__ import annotations

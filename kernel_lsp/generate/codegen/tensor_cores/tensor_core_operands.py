@@ -57,7 +57,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class LoadText:
-    """Names and sizes that the text of a load refers to. Rows of a swizzled tile have their 16-byte pieces exchanged."""
+    """Names and sizes that the text of a load refers to. Rows of a swizzled tile have their 16-byte pieces permuted."""
 
     along: str
     n_along: int
@@ -111,9 +111,7 @@ def write_load(scope: Scope, operand: Operand, text: LoadText) -> None:
     """Fill the tile `stage` of a factor from products `k0` on."""
     n_inner, n_outer = (text.n_k, text.n_along) if operand.is_k_inner else (text.n_along, text.n_k)
     n_copies = n_inner * n_outer // operand.width
-    n_rounds = -(-n_copies // text.n_threads)
-    scope.line("#pragma unroll" if n_rounds <= MAX_UNROLLED_COPIES else "#pragma unroll 4")
-    inner = scope.open(f"for (int e = threadIdx.x; e < {n_copies}; e += {text.n_threads})")
+    inner = open_rounds(scope, n_copies, text.n_threads)
     _write_place(inner, operand, text, n_inner // operand.width)
     inner.define(operand.k, "k")
     inner.define(operand.along, operand.row or text.along)
@@ -122,6 +120,17 @@ def write_load(scope: Scope, operand: Operand, text: LoadText) -> None:
     else:
         _write_computed(inner, operand, text)
     inner.close()
+
+
+def open_rounds(scope: Scope, n_elements: int, n_threads: int) -> Scope:
+    """Open a loop over the elements `e` of a thread, of a constant number of rounds where all threads have as many."""
+    n_rounds = -(-n_elements // n_threads)
+    scope.line("#pragma unroll" if n_rounds <= MAX_UNROLLED_COPIES else "#pragma unroll 4")
+    if n_elements % n_threads:
+        return scope.open(f"for (int e = threadIdx.x; e < {n_elements}; e += {n_threads})")
+    inner = scope.open(f"for (int i = 0; i < {n_rounds}; ++i)")
+    inner.line(f"const int e = threadIdx.x + i * {n_threads};")
+    return inner
 
 
 # --- plans

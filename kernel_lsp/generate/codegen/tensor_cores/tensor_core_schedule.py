@@ -22,6 +22,8 @@ OTHER_REGISTERS = 60
 MAX_THREADS = 1024
 N_COPYING_THREADS = 256
 """Threads that copy and split tiles for those that multiply by `wgmma`."""
+AHEAD = 2
+"""Tiles on their way while one is split for `wgmma`."""
 SWIZZLED_BYTES = 128
 """Bytes of a row of a tile whose 16-byte pieces are swizzled for `wgmma`."""
 

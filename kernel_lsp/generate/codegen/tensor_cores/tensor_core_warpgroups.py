@@ -7,7 +7,10 @@ part.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kernel_lsp.core.dtype import DType
+from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core import (
     FRAGMENT_LOADS,
@@ -16,23 +19,35 @@ from kernel_lsp.generate.codegen.tensor_cores.tensor_core import (
     limit_of,
     unrolled,
 )
-from kernel_lsp.generate.codegen.tensor_cores.tensor_core_operands import LoadText, Operand
+from kernel_lsp.generate.codegen.tensor_cores.tensor_core_operands import LoadText, Operand, open_rounds
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import (
+    AHEAD,
     MAX_SHARED_BYTES,
     N_COPYING_THREADS,
     ROW_BYTES,
     SWIZZLED_BYTES,
     WARP,
+    TensorCoreSchedule,
     TileLayout,
 )
 from kernel_lsp.generate.codegen.tensor_cores.warpgroup_helpers import WARPGROUP_COLUMNS
+from kernel_lsp.generate.fusion.groups import ContractionGroup
+from kernel_lsp.generate.ir.index import Index
 
-WARPS_PER_GROUP = 4
-AHEAD = 2
-"""Tiles on their way while one is split."""
 MIN_STAGES = 4
 TAKEN_REGISTERS, LEFT_REGISTERS = 168, 88
 """Registers per thread that multiplies, and that copies, where both are 256 threads and have 128 each at first."""
+
+
+def tensor_core_renderer(
+    kernel: KernelWriter,
+    group: ContractionGroup,
+    schedule: TensorCoreSchedule,
+    captured: Callable[[Index], int],
+) -> TensorCoreRenderer:
+    """Return the renderer of the instructions that the schedule uses."""
+    template = WarpgroupRenderer if schedule.uses_warpgroups else TensorCoreRenderer
+    return template(kernel, group, schedule, captured)
 
 
 class WarpgroupRenderer(TensorCoreRenderer):
@@ -71,6 +86,11 @@ class WarpgroupRenderer(TensorCoreRenderer):
     def _n_split(self) -> int:
         """Return the number of split tiles in shared memory."""
         return self.schedule.stages - AHEAD
+
+    @property
+    def _splits_own_copies(self) -> bool:
+        """Return True if each thread splits what it has copied itself."""
+        return self.right.is_k_inner and self.right.read is not None and self.right.width == 4
 
     @property
     def _n_multiplying(self) -> int:
@@ -139,7 +159,8 @@ class WarpgroupRenderer(TensorCoreRenderer):
         loop.line("if (step >= SPLIT_STAGES) meet(WAS_READ + split_stage, COPYING + MULTIPLYING);")
         loop.line(f"fetch(step + {AHEAD});")
         loop.line(f"wait_for_copies<{AHEAD}>();")
-        loop.line("meet(HALF, COPYING);")
+        if not self._splits_own_copies:
+            loop.line("meet(HALF, COPYING);")
         self._write_splitting(loop)
         loop.line("show_to_products();")
         loop.line("arrive(IS_THERE + split_stage, COPYING + MULTIPLYING);")
@@ -163,22 +184,20 @@ class WarpgroupRenderer(TensorCoreRenderer):
     def _write_splitting(self, scope: Scope) -> None:
         for helper in ("packs", "low_tf32"):
             self.kernel.use(helper)
+        rows = open_rounds(scope, self.schedule.tile_n * self.schedule.tile_k // 4, N_COPYING_THREADS)
         if self.right.is_k_inner:
-            rows = unrolled(scope, "for (int e = threadIdx.x; e < TN * TK / 4; e += COPYING)")
-            rows.line("const Pack<float, 4> high = packs<4>(&right_tiles[stage][0][0])[e];")
-            to_low = "packs<4>(&right_low[split_stage][0][0])[e] = low;"
+            rows.line("const int n = e / (TK / 4), place = e % (TK / 4) * 4 ^ n % 8 * 4;")
+            rows.line("const Pack<float, 4> high = *packs<4>(&right_tiles[stage][n][place]);")
         else:
-            rows = unrolled(scope, "for (int e = threadIdx.x; e < TN * TK / 4; e += COPYING)")
             rows.line("const int n = e % TN, k = e / TN * 4, place = k ^ n % 8 * 4;")
             rows.line("Pack<float, 4> high;")
             rows.line("#pragma unroll")
             rows.line("for (int c = 0; c < 4; ++c) high.item[c] = right_tiles[stage][k + c][n];")
             rows.line("*packs<4>(&right_high[split_stage][n][place]) = high;")
-            to_low = "*packs<4>(&right_low[split_stage][n][place]) = low;"
         rows.line("Pack<float, 4> low;")
         rows.line("#pragma unroll")
         rows.line("for (int c = 0; c < 4; ++c) low.item[c] = low_tf32(high.item[c]);")
-        rows.line(to_low)
+        rows.line("*packs<4>(&right_low[split_stage][n][place]) = low;")
         rows.close()
 
     def _write_multiplying(self, scope: Scope) -> None:
