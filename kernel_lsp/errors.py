@@ -3,6 +3,7 @@
     KernelLspError                 has .next_step: what the user can do about it
     ├── UserError                  the input is at fault
     │   ├── TargetError            the target cannot be found, read, imported or captured
+    │   │   └── UnknownInputsError its text does not say what it is called with; has .pragmas that would
     │   ├── PlanError              the launch plan does not parse, bind or fit its kernels
     │   ├── SettingError           a setting or option has no such value
     │   └── RepliesAwaited         nothing is left to do until a person replies; the run can be resumed
@@ -41,6 +42,15 @@ class UserError(KernelLspError):
 
 class TargetError(UserError):
     """The target cannot be found, read, imported or captured."""
+
+
+class UnknownInputsError(TargetError):
+    """The target's text does not say what it is called with. `pragmas` are all that it lacks: 1-based lines to insert
+    above, and texts; empty where no pragma can say it."""
+
+    def __init__(self, message: str, *, file: str, line: int, next_step: str, pragmas: tuple[tuple[int, str], ...]):
+        super().__init__(message, file=file, line=line, next_step=next_step)
+        self.pragmas = pragmas
 
 
 class PlanError(UserError):

@@ -25,14 +25,15 @@ Item = TypeVar("Item")
 
 COMPILE_DEADLINE_S = 20.0
 """Short, because some attacks are about compiling for ever."""
-_HEADER = re.compile(r"^// (?P<key>Attack|Caught|Without|Needs): (?P<text>.*(?:\n//   .*)*)", re.MULTILINE)
+_HEADER = re.compile(r"^// (?P<key>Attack|Caught|Without|Defence|Needs): (?P<text>.*(?:\n//   .*)*)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Kernel:
     """A `.cu` file. `strategy` says what an attack does, `caught` lists the verdicts that are right about it, and
-    `without` names the defences that keep it from success; all empty for a benign kernel. `needs` is the device, if
-    any, without which nobody can tell: two threads lose each other's updates only where they run at once."""
+    `without` names the defences that keep it from success, and `defence` the one that its verdict names, where no test
+    switches it off; all empty for a benign kernel. `needs` is the device, if any, without which nobody can tell: two
+    threads lose each other's updates only where they run at once."""
 
     file: Path
     text: str
@@ -40,6 +41,7 @@ class Kernel:
     caught: tuple[str, ...]
     without: tuple[str, ...]
     needs: str = ""
+    defence: str = ""
 
     @property
     def task_line(self) -> str:
@@ -141,6 +143,7 @@ def _read(file: Path) -> Kernel:
         caught=tuple(said.get("Caught", "").split()),
         without=tuple(said.get("Without", "").split()),
         needs=said.get("Needs", ""),
+        defence=said.get("Defence", ""),
     )
 
 

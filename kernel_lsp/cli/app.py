@@ -61,6 +61,7 @@ def optimize(
         list[Path] | None,
         typer.Option("--seed-kernel", metavar="KERNEL.cu", help="A kernel to start from, and to beat; repeatable."),
     ] = None,
+    apply: Annotated[bool, typer.Option("--apply", help="Write the files even if PyTorch should be kept.")] = False,
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="Continue a run; `last` is the newest.")] = None,
     gpu: TargetGpu = None,
     python: Python = None,
@@ -68,7 +69,7 @@ def optimize(
 ) -> None:
     """Turn a PyTorch function or module into a verified CUDA kernel and a PyTorch operator.
 
-    Exit status: 0 a verified kernel was written, 1 none was found, 2 it could not run, 130 interrupted (resumable).
+    Exit status: 0 a verified kernel was found, 1 none was found, 2 it could not run, 130 interrupted (resumable).
     """
     import kernel_lsp.cli.optimize as command
 
@@ -86,7 +87,9 @@ def optimize(
         "python": python,
     }
     recordings = command.Recordings(record, replay)
-    raise typer.Exit(command.main(target, resume, backward, overrides, as_json, recordings, seed_kernel or ()))
+    raise typer.Exit(
+        command.main(target, resume, backward, overrides, as_json, recordings, seed_kernel or (), applies_anyway=apply)
+    )
 
 
 @app.command()
@@ -151,9 +154,22 @@ def estimate(
 
 @app.command()
 def bench(
-    tasks: Annotated[list[str] | None, typer.Argument(help="Targets. Default: the project's examples.")] = None,
+    tasks: Annotated[
+        list[str] | None,
+        typer.Argument(help="Targets, folders of tasks, folders with suite.toml. Default: the project's examples."),
+    ] = None,
     device: Device = "auto",
     backward: Annotated[bool, typer.Option("--backward", help="Also the backward of each.")] = False,
+    sample: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only N tasks, drawn by --seed.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of --sample, the search and the inputs.")] = 0,
+    every_configuration: Annotated[
+        bool, typer.Option("--every-configuration", help="One row for each configuration of a task folder.")
+    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Keep the rows of the last start, run the others.")] = False,
+    deadline: Annotated[float, typer.Option(min=1, metavar="S", help="Time limit per task, in seconds.")] = 900.0,
+    write_docs: Annotated[
+        Path | None, typer.Option(metavar="FILE.md", help="Write the table into this Markdown page.")
+    ] = None,
     generations: Annotated[int | None, typer.Option(min=1)] = None,
     proposals: Annotated[int | None, typer.Option(min=1)] = None,
     gpu: TargetGpu = None,
@@ -162,10 +178,14 @@ def bench(
 ) -> None:
     """Optimize several tasks and print one table; `bench filter TASK...` tests the tasks themselves.
 
+    Each row has our time, PyTorch's and other libraries', and the share of the speed of light. .kernel-lsp/bench/ holds
+    the HTML report and all data.
+
     Exit status: 0 every task ended verified (passes every filter), 1 otherwise, 2 it could not run.
     """
     overrides = {
         "device": device,
+        "seed": seed,
         "generations": generations,
         "proposals": proposals,
         "target_gpu": gpu,
@@ -177,7 +197,17 @@ def bench(
         raise typer.Exit(filters.main(tasks[1:], overrides, as_json))
     import kernel_lsp.cli.bench as command
 
-    raise typer.Exit(command.main(tasks or [], backward, overrides, as_json))
+    options = command.BenchOptions(
+        backward=backward,
+        sample=sample,
+        seed=seed,
+        every_configuration=every_configuration,
+        resume=resume,
+        deadline_s=deadline,
+        write_docs=write_docs,
+        as_json=as_json,
+    )
+    raise typer.Exit(command.main(tasks or [], options, overrides))
 
 
 @app.command()
@@ -230,6 +260,27 @@ def report(
     import kernel_lsp.cli.report as command
 
     raise typer.Exit(command.main(run, html, out, as_json))
+
+
+@app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+def record(
+    command: Annotated[list[str] | None, typer.Argument(metavar="-- PROGRAM [ARGUMENT]...")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="End the program after so many steps.")] = None,
+    seconds: Annotated[
+        float | None, typer.Option(min=0.1, help="End the program so long after torch is imported.")
+    ] = None,
+    show: Annotated[bool, typer.Option("--show", help="Print the last recording instead.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Run a program, and note what it calls your functions and modules with, how often, and their share of a step.
+
+    E.g. `kernel-lsp record -- python train.py --epochs 1`, or pytest. Later commands and editors use the recording.
+
+    Exit status: the program's; 0 where --steps or --seconds ended it, 2 it could not be started.
+    """
+    import kernel_lsp.cli.record as implementation
+
+    raise typer.Exit(implementation.main(command or (), steps, seconds, show, as_json))
 
 
 @app.command()

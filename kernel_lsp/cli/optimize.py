@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +49,17 @@ def main(
     as_json: bool,
     recordings: Recordings,
     seed_kernels: Sequence[Path] = (),
+    *,
+    applies_anyway: bool = False,
 ) -> int:
     """Run the command; returns the exit status."""
-    handle = partial(_handle, target, resume, backward, overrides, recordings.replay, seed_kernels)
-    return console.run_to_exit_status(_optimize(handle, as_json, recordings.record))
+
+    def make_handle() -> RunHandle:
+        handle = _handle(target, resume, backward, overrides, recordings.replay, seed_kernels)
+        handle.applies_anyway = applies_anyway
+        return handle
+
+    return console.run_to_exit_status(_optimize(make_handle, as_json, recordings.record))
 
 
 async def _optimize(make_handle: Callable[[], RunHandle], as_json: bool, record: Path | None) -> int:
@@ -208,6 +214,9 @@ def print_report(finished: RunFinished, handle: RunHandle) -> None:
     say = console.stdout.print
     say()
     say(f"{handle.target}", style="bold", markup=False)
+    advice = finished.recommendation
+    if advice is not None and advice.headline:
+        say(f"  advice      {advice.headline}, {advice.kind}: {advice.detail}", style="bold yellow", markup=False)
     if handle.task_summary:
         say(f"  captured    {handle.task_summary}", markup=False)
     counts = f"{finished.n_proposed} proposed, {finished.n_built} built, {finished.n_correct} correct"
@@ -245,6 +254,8 @@ def _consumed(finished: RunFinished) -> str:
 
 def _next_step(finished: RunFinished) -> str:
     operator = next((Path(file) for file in finished.files if file.endswith(".py")), None)
+    if finished.recommendation is not None and finished.recommendation.action == "keep" and operator is None:
+        return f"nothing was written; `kernel-lsp export {finished.run_id} --operator DIR` writes the kernel anyway"
     if operator is None:
         return "read the kernel"
     name = operator.stem

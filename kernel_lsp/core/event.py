@@ -9,6 +9,7 @@ from pydantic import Field
 
 from kernel_lsp.core.measurement import Comparison
 from kernel_lsp.core.model import SCHEMA_VERSION, Noun
+from kernel_lsp.core.recommendation import Recommendation
 
 
 class StageStarted(Noun):
@@ -25,6 +26,8 @@ class RunStarted(Noun):
     device: str
     target_gpu: str
     resumed: bool = False
+    digest: str = ""
+    """Digest of the target's text (`kernel_lsp/source/target_digest.py`)."""
 
 
 class TaskCaptured(Noun):
@@ -132,6 +135,8 @@ class RunFinished(Noun):
     n_built: int
     n_correct: int
     comparisons: dict[str, Comparison] = {}
+    recommendation: Recommendation | None = None
+    """Whether to use the winner or to keep PyTorch; None without times."""
     library_steps: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     elapsed_s: float = 0.0

@@ -10,10 +10,17 @@ from kernel_lsp.core.model import Noun
 
 EAGER = "eager"
 """The baseline that every kernel has: the user's code in eager PyTorch."""
+COMPILE = "compile"
+"""The default mode of `torch.compile`, and the prefix of the other modes' names."""
 Bound = Literal["memory", "compute", "latency", "launch", "library"]
 Claim = Literal["faster", "slower", "no difference", "not compared"]
 """``not compared``: the measurements were not interleaved, so their ratio supports no claim."""
 Switch = Literal["on", "off", "not said"]
+
+
+def is_pytorch(baseline: str) -> bool:
+    """Return True for eager and the modes of `torch.compile`; other baselines are other libraries."""
+    return baseline == EAGER or baseline.startswith(COMPILE)
 
 
 class Estimate(Noun):
@@ -120,6 +127,22 @@ class TimedBaseline(Noun):
     measurement: Measurement
     ratio: Ratio | None = None
 
+    @property
+    def time_us(self) -> float:
+        return self.measurement.time_us
+
+
+class EstimatedBaseline(Noun):
+    """A PyTorch baseline with a predicted time."""
+
+    kind: Literal["estimated"] = "estimated"
+    name: str
+    estimate: Estimate
+
+    @property
+    def time_us(self) -> float:
+        return self.estimate.time_us
+
 
 class MissingBaseline(Noun):
     """A PyTorch baseline without a time. `is_final` is false while one may still follow."""
@@ -130,7 +153,7 @@ class MissingBaseline(Noun):
     is_final: bool
 
 
-BaselineResult = Annotated[TimedBaseline | MissingBaseline, Field(discriminator="kind")]
+BaselineResult = Annotated[TimedBaseline | EstimatedBaseline | MissingBaseline, Field(discriminator="kind")]
 
 
 class TimeFloor(Noun):
@@ -165,3 +188,9 @@ class Comparison(Noun):
     def speedup(self) -> float:
         """Return PyTorch's time over ours."""
         return self.ratio.value if self.ratio is not None else self.baseline.time_us / self.ours.time_us
+
+    @property
+    def baselines_us(self) -> dict[str, float]:
+        """Return PyTorch's times by baseline. Results of older versions name one."""
+        found = {each.name: each.time_us for each in self.baselines if not isinstance(each, MissingBaseline)}
+        return found or {self.baseline_name: self.baseline.time_us}

@@ -9,7 +9,7 @@ from kernel_lsp.core.task import Graph, GraphNode, SourceLine, Task, TensorType
 from kernel_lsp.engine.messages import LineEstimate, TargetEstimate
 from kernel_lsp.gpu.aten import base_op
 from kernel_lsp.gpu.eager import EagerKernel, eager_run
-from kernel_lsp.gpu.estimate import EAGER_GAP_US, LAUNCH_US, estimate_eager
+from kernel_lsp.gpu.estimate import EAGER_GAP_US, LAUNCH_US, estimate_compiled, estimate_eager
 from kernel_lsp.gpu.floor import shown_floor
 from kernel_lsp.gpu.roofline import floor_us
 from kernel_lsp.gpu.specs import GpuSpec
@@ -31,6 +31,7 @@ def estimate_lines(target: str, task: Task, gpu: GpuSpec) -> TargetEstimate:
     return TargetEstimate(
         target=target,
         estimate=estimate,
+        compiled=estimate_compiled(task.forward, sizes, gpu),
         floor_us=shown_floor(task.forward, sizes, gpu, estimate.n_operations).time_us,
         lines=tuple(sorted(lines, key=lambda line: -line.time_us)),
         notes=task.notes,

@@ -15,6 +15,7 @@ from kernel_lsp.core.event import Event
 from kernel_lsp.core.measurement import Bound, Comparison, Estimate
 from kernel_lsp.core.model import Noun
 from kernel_lsp.core.profile import ProfileReport
+from kernel_lsp.core.recommendation import Recommendation
 from kernel_lsp.core.verdict import CheckOutcome, Verdict
 from kernel_lsp.llm.request import ModelOutcome, ModelRequest
 from kernel_lsp.source.python_file import ImportStyle
@@ -188,15 +189,17 @@ class Done(Noun):
 
 class RunSummary(Noun):
     """One run of the archive. `file` (absolute) and `symbol` identify its target; `name` is its operator's, with files
-    in `out`. `comparisons` and `library_steps` are those of its winner; empty without one."""
+    in `out`. `comparisons`, `recommendation` and `library_steps` are those of its winner; empty without one."""
 
     run_id: str
     target: str
     file: str
     symbol: str
     status: str
-    """``running`` (or killed), ``interrupted`` or ``finished``."""
+    """``queued``, ``running``, ``interrupted`` or ``finished``."""
     started: str
+    digest: str = ""
+    """Digest of the target's text at the start; empty in archives of older versions."""
     name: str = ""
     out: Path = Path()
     backward: bool = False
@@ -204,6 +207,7 @@ class RunSummary(Noun):
     reason: str = ""
     device: str = ""
     comparisons: dict[str, Comparison] = {}
+    recommendation: Recommendation | None = None
     library_steps: tuple[str, ...] = ()
 
     @property
@@ -298,11 +302,12 @@ class LineEstimate(Noun):
 
 
 class TargetEstimate(Noun):
-    """Predicted time of a target. `floor_us` is its speed of light in microseconds: the traffic of inputs and outputs,
-    or the arithmetic, at peak rate on the same GPU."""
+    """Predicted time of a target: `estimate` in eager mode, `compiled` with `torch.compile`. `floor_us` is its speed
+    of light in microseconds: the traffic of inputs and outputs, or the arithmetic, at peak rate on the same GPU."""
 
     target: str
     estimate: Estimate
+    compiled: Estimate | None = None
     floor_us: float
     lines: tuple[LineEstimate, ...]
     notes: tuple[str, ...] = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from kernel_lsp.config import find_workspace
 from kernel_lsp.core.candidate import Candidate
 from kernel_lsp.core.event import (
     CandidateEvaluated,
@@ -14,6 +15,7 @@ from kernel_lsp.core.event import (
     RunStarted,
     TaskCaptured,
 )
+from kernel_lsp.core.recommendation import recommend
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.engine.archived import run_result
@@ -21,7 +23,7 @@ from kernel_lsp.engine.line_costs import forward_floor_us
 from kernel_lsp.engine.messages import ResultFile
 from kernel_lsp.errors import KernelLspError
 from kernel_lsp.evolve.archive.archive import Archive, RunRecord
-from kernel_lsp.evolve.run.request import OptimizeRequest, find_workspace
+from kernel_lsp.evolve.run.request import OptimizeRequest
 from kernel_lsp.export.report import ReportCandidate, ReportFile, RunReport
 from kernel_lsp.gpu.specs import find_gpu
 
@@ -67,6 +69,7 @@ def _report(record: RunRecord, events: list[Event]) -> RunReport:
         reason=finished.reason if finished is not None else "",
         stopped=finished.stopped if finished is not None else "",
         comparisons=finished.comparisons if finished is not None else {},
+        recommendation=recommend(finished.comparisons) if finished is not None else None,
         library_steps=finished.library_steps if finished is not None else (),
         elapsed_s=finished.elapsed_s if finished is not None else 0.0,
         cost_usd=max((call.run_cost_usd for call in calls), default=0.0),

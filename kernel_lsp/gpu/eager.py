@@ -82,9 +82,9 @@ def eager_run(graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec) -> EagerRun:
     values = GraphValues(graph, sizes)
     kernels: list[EagerKernel] = []
     inflated_us, n_inflated = 0.0, 0
-    for place, group in groupby(_launching(graph), key=_place):
+    for place, group in groupby(launching_nodes(graph), key=place_of):
         if place is not None and ATTENTION_CALL in place.text:
-            kernels.append(_fused_attention(list(group), values, gpu))
+            kernels.append(fused_attention(list(group), values, gpu))
             continue
         runs = [_Run(tuple(nodes), _priced(nodes, values, gpu), heavy) for nodes, heavy in _runs(group)]
         n_heavy = sum(len(run.kernels) for run in runs if run.is_heavy)
@@ -102,7 +102,7 @@ def eager_run(graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec) -> EagerRun:
 # --- below: one node
 
 
-def _kernels(node: GraphNode, values: GraphValues, gpu: GpuSpec) -> list[EagerKernel]:
+def node_kernels(node: GraphNode, values: GraphValues, gpu: GpuSpec) -> list[EagerKernel]:
     """Return the kernels of one node, mostly one."""
     op = base_op(node.op)
     if op in PRODUCTS:
@@ -124,7 +124,7 @@ def _pass(node: GraphNode, values: GraphValues, gpu: GpuSpec) -> EagerKernel:
     output = values.output_bytes(node)
     n_bytes = 2 * output if op in GATHERS or op == "cat" else values.input_bytes(node) + output
     n_operations = max((prod(values.shape_of(key)) for key in values.references(node)), default=0)
-    return EagerKernel(op, _memory_us(gpu, n_bytes, _efficiency(node, values)), n_bytes, n_operations)
+    return EagerKernel(op, memory_us(gpu, n_bytes, _efficiency(node, values)), n_bytes, n_operations)
 
 
 def _efficiency(node: GraphNode, values: GraphValues) -> float:
@@ -140,7 +140,8 @@ def _efficiency(node: GraphNode, values: GraphValues) -> float:
     return HALF_PRECISION_EFFICIENCY if values.dtype(node).itemsize == 2 else POINTWISE_EFFICIENCY
 
 
-def _memory_us(gpu: GpuSpec, n_bytes: int, efficiency: float) -> float:
+def memory_us(gpu: GpuSpec, n_bytes: int, efficiency: float) -> float:
+    """Return the microseconds that `n_bytes` take at this fraction of the bandwidth."""
     return n_bytes / (gpu.bandwidth * efficiency) * US_PER_S
 
 
@@ -154,8 +155,8 @@ def _row_kernel(node: GraphNode, values: GraphValues, gpu: GpuSpec) -> EagerKern
     n_rows_per_sm = -(-n_rows // gpu.n_sms)
     row_us = n_rows_per_sm * n_row * ROW_KERNEL_CYCLES_PER_ELEMENT / gpu.clock_hz * US_PER_S
     is_starved = n_rows < gpu.n_sms
-    memory_us = _memory_us(gpu, n_bytes, ROW_KERNEL_EFFICIENCY)
-    return EagerKernel(base_op(node.op), max(memory_us, row_us if is_starved else 0.0), n_bytes, 8 * prod(shape))
+    device_us = max(memory_us(gpu, n_bytes, ROW_KERNEL_EFFICIENCY), row_us if is_starved else 0.0)
+    return EagerKernel(base_op(node.op), device_us, n_bytes, 8 * prod(shape))
 
 
 def _row_length(node: GraphNode, shape: Sequence[int]) -> int:
@@ -174,8 +175,8 @@ def _two_passes(node: GraphNode, values: GraphValues, gpu: GpuSpec) -> list[Eage
     n_elements = prod(values.shape_of(values.references(node)[0]))
     op = base_op(node.op)
     return [
-        EagerKernel(f"{op} statistics", _memory_us(gpu, n_input, REDUCTION_EFFICIENCY), n_input, 4 * n_elements),
-        EagerKernel(op, _memory_us(gpu, n_input + n_output, BROADCAST_EFFICIENCY), n_input + n_output, 4 * n_elements),
+        EagerKernel(f"{op} statistics", memory_us(gpu, n_input, REDUCTION_EFFICIENCY), n_input, 4 * n_elements),
+        EagerKernel(op, memory_us(gpu, n_input + n_output, BROADCAST_EFFICIENCY), n_input + n_output, 4 * n_elements),
     ]
 
 
@@ -208,7 +209,7 @@ def _convolution(node: GraphNode, values: GraphValues, gpu: GpuSpec) -> list[Eag
     kernels = [EagerKernel("convolution", time_us, n_bytes, shape.n_operations, is_library=True)]
     if len(operands) > 2:
         n_output = values.output_bytes(node)
-        bias_us = _memory_us(gpu, 2 * n_output, BROADCAST_EFFICIENCY)
+        bias_us = memory_us(gpu, 2 * n_output, BROADCAST_EFFICIENCY)
         kernels.append(EagerKernel("convolution bias", bias_us, 2 * n_output, prod(result)))
     return kernels
 
@@ -233,7 +234,7 @@ def _attention(node: GraphNode, values: GraphValues, gpu: GpuSpec) -> EagerKerne
     return EagerKernel(base_op(node.op), time_us, n_bytes, n_operations, is_library=True)
 
 
-def _fused_attention(nodes: Sequence[GraphNode], values: GraphValues, gpu: GpuSpec) -> EagerKernel:
+def fused_attention(nodes: Sequence[GraphNode], values: GraphValues, gpu: GpuSpec) -> EagerKernel:
     """Merge a decomposed attention call, which eager runs fused."""
     names = {node.name for node in nodes}
     entering = {key for node in nodes for key in values.references(node) if key[0] not in names}
@@ -256,7 +257,8 @@ class _Line:
     module_path: str | None
 
 
-def _launching(graph: Graph) -> list[GraphNode]:
+def launching_nodes(graph: Graph) -> list[GraphNode]:
+    """Return the nodes that launch kernels: no views, no constants, nothing that a forward has kept."""
     needed = _after_gradients(graph) if _is_backward(graph) else graph.nodes
     return [node for node in needed if base_op(node.op) not in VIEWS and not _is_scalar_fill(node)]
 
@@ -282,7 +284,8 @@ def _is_scalar_fill(node: GraphNode) -> bool:
     return base_op(node.op) in FILLS and all(type_ is None or not type_.shape for type_ in node.types)
 
 
-def _place(node: GraphNode) -> _Line | None:
+def place_of(node: GraphNode) -> _Line | None:
+    """Return the source line of a node; None for a node without one."""
     if node.source is None:
         return None
     return _Line(node.source.file, node.source.line, node.source.text, node.module_path)
@@ -307,7 +310,7 @@ def _runs(group: Iterable[GraphNode]) -> Iterator[tuple[list[GraphNode], bool]]:
 
 
 def _priced(nodes: Sequence[GraphNode], values: GraphValues, gpu: GpuSpec) -> tuple[EagerKernel, ...]:
-    return tuple(kernel for node in nodes for kernel in _kernels(node, values, gpu))
+    return tuple(kernel for node in nodes for kernel in node_kernels(node, values, gpu))
 
 
 def _limited(run: _Run, n_of_text: int, values: GraphValues) -> Sequence[EagerKernel]:

@@ -15,12 +15,13 @@ from kernel_lsp.core.counters import LaunchCounters
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression_parser import parse
 from kernel_lsp.core.expression_value import evaluate_int
-from kernel_lsp.core.measurement import Bound, Estimate
+from kernel_lsp.core.measurement import COMPILE, EAGER, Bound, Estimate, EstimatedBaseline
 from kernel_lsp.core.plan import BoundFill, BoundLaunch, BoundLibraryStep, BoundOperation, BoundTensor, TensorArgument
 from kernel_lsp.core.task import Graph
 from kernel_lsp.core.verdict import KernelFacts
 from kernel_lsp.gpu.aten import BIASED_PRODUCTS, CONVOLUTIONS, PRODUCTS, base_op
-from kernel_lsp.gpu.eager import POINTWISE_EFFICIENCY, convolution_shape, eager_run, product_shape
+from kernel_lsp.gpu.compiled import compiled_run
+from kernel_lsp.gpu.eager import POINTWISE_EFFICIENCY, EagerRun, convolution_shape, eager_run, product_shape
 from kernel_lsp.gpu.launch import Traffic, launch_time
 from kernel_lsp.gpu.library import convolution_us, product_us
 from kernel_lsp.gpu.occupancy import occupancy
@@ -47,28 +48,19 @@ def estimate_eager(graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec) -> Esti
 
     Raises ExpressionError for a size without a value.
     """
-    run = eager_run(graph, sizes, gpu)
-    launch_us = LAUNCH_US + EAGER_GAP_US
-    total_us = sum(kernel.device_us for kernel in run.kernels) + launch_us * len(run.kernels)
-    parts: dict[Bound, float] = {"launch": launch_us * len(run.kernels)}
-    for kernel in run.kernels:
-        bound: Bound = "library" if kernel.is_library else "memory"
-        parts[bound] = parts.get(bound, 0.0) + kernel.device_us
-    certain_us = total_us - run.inflated_us - launch_us * run.n_inflated
-    shapes, dtypes = _graph_shapes(graph, sizes)
-    return Estimate(
-        time_us=total_us,
-        low_us=_low(certain_us, len(run.kernels) - run.n_inflated),
-        high_us=_high(total_us, len(run.kernels)),
-        gpu=gpu.name,
-        bound=max(parts, key=lambda name: parts[name]),
-        bytes_moved=sum(kernel.n_bytes for kernel in run.kernels),
-        n_operations=sum(kernel.n_operations for kernel in run.kernels),
-        n_launches=len(run.kernels),
-        shapes=shapes,
-        dtypes=dtypes,
-        date=_today(),
-        method=f"roofline over ATen ops, {gpu.bandwidth_kind} bandwidth",
+    return _estimate_run(graph, sizes, gpu, eager_run(graph, sizes, gpu), "ATen ops")
+
+
+def estimate_compiled(graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec) -> Estimate:
+    """Estimate the same of `torch.compile`: one kernel for each fused part of `graph`, and its library calls."""
+    return _estimate_run(graph, sizes, gpu, compiled_run(graph, sizes, gpu), "the fused graph")
+
+
+def estimate_baselines(graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec) -> tuple[EstimatedBaseline, ...]:
+    """Estimate every way to run `graph` in PyTorch that has a model: eager and `torch.compile`."""
+    return (
+        EstimatedBaseline(name=EAGER, estimate=estimate_eager(graph, sizes, gpu)),
+        EstimatedBaseline(name=COMPILE, estimate=estimate_compiled(graph, sizes, gpu)),
     )
 
 
@@ -91,6 +83,34 @@ def estimate_operation(
     remaining = iter(counters)
     parts = [model.step(step, next(remaining) if isinstance(step, BoundLaunch) else None) for step in bound.steps]
     return model.estimate(parts)
+
+
+# --- below: PyTorch
+
+
+def _estimate_run(graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec, run: EagerRun, what: str) -> Estimate:
+    launch_us = LAUNCH_US + EAGER_GAP_US
+    total_us = sum(kernel.device_us for kernel in run.kernels) + launch_us * len(run.kernels)
+    parts: dict[Bound, float] = {"launch": launch_us * len(run.kernels)}
+    for kernel in run.kernels:
+        bound: Bound = "library" if kernel.is_library else "memory"
+        parts[bound] = parts.get(bound, 0.0) + kernel.device_us
+    certain_us = total_us - run.inflated_us - launch_us * run.n_inflated
+    shapes, dtypes = _graph_shapes(graph, sizes)
+    return Estimate(
+        time_us=total_us,
+        low_us=_low(certain_us, len(run.kernels) - run.n_inflated),
+        high_us=_high(total_us, len(run.kernels)),
+        gpu=gpu.name,
+        bound=max(parts, key=lambda name: parts[name]),
+        bytes_moved=sum(kernel.n_bytes for kernel in run.kernels),
+        n_operations=sum(kernel.n_operations for kernel in run.kernels),
+        n_launches=len(run.kernels),
+        shapes=shapes,
+        dtypes=dtypes,
+        date=_today(),
+        method=f"roofline over {what}, {gpu.bandwidth_kind} bandwidth",
+    )
 
 
 # --- below: an operation

@@ -7,6 +7,7 @@ from typing import Any
 
 from lsprotocol import types
 
+from kernel_lsp.config import FOLDER_NAME
 from kernel_lsp.server.analysis.analysis_types import Analysis
 from kernel_lsp.server.commands import execute
 from kernel_lsp.server.documents.documents import Document, path_of
@@ -18,12 +19,14 @@ from kernel_lsp.server.features.hover import cuda_hover, python_hover
 from kernel_lsp.server.features.inlay_hints import line_hints, profile_hints
 from kernel_lsp.server.jobs import runs
 from kernel_lsp.server.jobs.job_results import job_ended
+from kernel_lsp.server.jobs.resuming import offer_interrupted
 from kernel_lsp.server.jobs.starting import start_check, start_estimate
 from kernel_lsp.server.language_server import KernelLanguageServer
 from kernel_lsp.server.protocol import messages as protocol
 from kernel_lsp.server.protocol.capabilities import DIAGNOSTICS_IDENTIFIER
 from kernel_lsp.server.protocol.conversion import change_of
 from kernel_lsp.server.settings import SECTION
+from kernel_lsp.source.recorded import FILE_NAME as RECORDING_NAME
 
 FIRST_ANALYSIS_S = 5.0
 """Maximum wait of a request for the first analysis of a text, in seconds. A later request uses the rebased older
@@ -37,6 +40,7 @@ PULL_S = 10.0
 def register(server: KernelLanguageServer) -> None:
     """Bind handlers to every message, the end of jobs and changed settings."""
     server.when_job_ends, server.when_settings_change = job_ended, renew_estimates
+    server.when_runs_are_listed = offer_interrupted
     for method, handler in HANDLERS.items():
         server.feature(method)(handler)
 
@@ -55,10 +59,11 @@ def _exit(ls: KernelLanguageServer, params: Any) -> None:
 
 
 async def _initialized(ls: KernelLanguageServer, params: Any) -> None:
+    ls.spawn(ls.archives.run())
     if ls.client.registers_configuration:
         _register(ls, "configuration", types.WORKSPACE_DID_CHANGE_CONFIGURATION, {"section": SECTION})
     if ls.client.watches_files:
-        watchers = [{"globPattern": "**/pyproject.toml"}]
+        watchers = [{"globPattern": "**/pyproject.toml"}, {"globPattern": f"**/{FOLDER_NAME}/{RECORDING_NAME}"}]
         _register(ls, "pyproject", types.WORKSPACE_DID_CHANGE_WATCHED_FILES, {"watchers": watchers})
     await ls.read_configuration()
 
@@ -185,6 +190,9 @@ async def _configuration_changed(ls: KernelLanguageServer, params: types.DidChan
 
 
 def _files_changed(ls: KernelLanguageServer, params: types.DidChangeWatchedFilesParams) -> None:
+    if any(change.uri.endswith(f"/{RECORDING_NAME}") for change in params.changes):
+        for document in ls.documents:
+            ls.analyses.edited(document)
     ls.everything_changed()
 
 

@@ -98,6 +98,21 @@ class PythonFile:
         return index.get(name)
 
     @cached_property
+    def constants(self) -> dict[str, ast.expr]:
+        """Return the expressions that the file assigns to names at its top."""
+        assigned = [node for node in self.tree.body if isinstance(node, ast.Assign) and len(node.targets) == 1]
+        return {node.targets[0].id: node.value for node in assigned if isinstance(node.targets[0], ast.Name)}
+
+    @cached_property
+    def calls(self) -> dict[str, list[ast.Call]]:
+        """Return the file's calls by the plain name that is called."""
+        found: dict[str, list[ast.Call]] = {}
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                found.setdefault(node.func.id, []).append(node)
+        return found
+
+    @cached_property
     def _indexes(self) -> dict[int, dict[str, Definition]]:
         return {}
 

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import ast
 import difflib
-import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from kernel_lsp.core.expression import free_names
-from kernel_lsp.core.target import ScalarInput, TargetSource, TensorInput
+from kernel_lsp.core.target import InputConfiguration, ScalarInput, TargetSource, TensorInput
 from kernel_lsp.core.task import TargetKind
-from kernel_lsp.errors import TargetError
+from kernel_lsp.errors import TargetError, UnknownInputsError
 from kernel_lsp.source.annotation import tensor_item
-from kernel_lsp.source.example_pragma import example_init_pragma, example_pragma, example_sizes_pragma
+from kernel_lsp.source.inference.proposal import (
+    EXAMPLES,
+    INIT_PREFIX,
+    Example,
+    Proposal,
+    Signature,
+    needed,
+    propose,
+)
 from kernel_lsp.source.pragma import NumberItem, Pragma, PragmaError, PragmaLine, TensorItem, bind_tensor, parse_pragma
 from kernel_lsp.source.python_file import (
     Definition,
@@ -27,11 +34,13 @@ from kernel_lsp.source.python_file import (
     parse_python,
     read_python_file,
 )
+from kernel_lsp.source.recorded import recorded_target
+from kernel_lsp.source.target_digest import target_digest
+from kernel_lsp.source.task_folder import read_task_folder
 
 KERNELBENCH_CLASS = "Model"
-TASK_FILE = "func_forward.py"
-TASK_CONFIGURATION = "config_forward.json"
-TASK_FUNCTION = "forward_fn"
+MAX_RECORDED = 8
+"""Maximum recorded configurations of a target: each may need a capture of its own."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +64,7 @@ def read_target(target: str, directory: Path) -> TargetSource:
     if not file or not os.path.exists(path):
         raise TargetError("there is no such file", file=file or target, next_step=_suggest_file(path))
     if path.is_dir():
-        return _read_task_folder(target, path, symbol)
+        return read_task_folder(target, path, symbol)
     if path.suffix != ".py":
         raise TargetError("a target is a Python file", file=file, next_step="name it as file.py::symbol")
     source = read_python_file(path, file)
@@ -85,9 +94,10 @@ def targets_in(source: PythonFile) -> tuple[TargetLocation, ...]:
     return tuple(found)
 
 
-def read_symbol(symbol: str, path: Path, source: PythonFile) -> TargetSource:
-    """Return the result of `read_target` for ``path::symbol``, from a text in memory. Raises TargetError."""
-    return _read_symbol(f"{path.name}::{symbol}", symbol, path, source)
+def read_symbol(symbol: str, path: Path, source: PythonFile, example: Example = EXAMPLES[0]) -> TargetSource:
+    """Return the result of `read_target` for ``path::symbol``, from a text in memory. Raises TargetError; `example` is
+    what its pragmas are filled in with."""
+    return _read_symbol(f"{path.name}::{symbol}", symbol, path, source, example)
 
 
 # --- below: the three forms of a target
@@ -95,15 +105,16 @@ def read_symbol(symbol: str, path: Path, source: PythonFile) -> TargetSource:
 _INPUT_FUNCTIONS = ("get_inputs", "get_init_inputs")
 
 
-def _read_symbol(target: str, symbol: str, path: Path, source: PythonFile) -> TargetSource:
+def _read_symbol(
+    target: str, symbol: str, path: Path, source: PythonFile, example: Example = EXAMPLES[0]
+) -> TargetSource:
     node = _find(symbol, source)
     if isinstance(node, ast.ClassDef):
-        return _describe(_Subject(target, symbol, "module", path, source, _forward_of(node, source), node))
-    owner = source.definition(symbol.rsplit(".", 1)[0]) if "." in symbol else None
-    kind: TargetKind = "method" if isinstance(owner, ast.ClassDef) else "function"
-    return _describe(
-        _Subject(target, symbol, kind, path, source, node, owner if isinstance(owner, ast.ClassDef) else None)
-    )
+        return _describe(_Subject(target, symbol, "module", path, source, _forward_of(node, source), node, example))
+    outer = source.definition(symbol.rsplit(".", 1)[0]) if "." in symbol else None
+    owner = outer if isinstance(outer, ast.ClassDef) else None
+    kind: TargetKind = "method" if owner is not None else "function"
+    return _describe(_Subject(target, symbol, kind, path, source, node, owner, example))
 
 
 def _read_kernelbench(target: str, path: Path, source: PythonFile) -> TargetSource:
@@ -115,55 +126,6 @@ def _read_kernelbench(target: str, path: Path, source: PythonFile) -> TargetSour
     examples = " or ".join(f"{source.file}::{name}" for name in names[:3])
     next_step = f"write {examples}" if names else "name a file with a function or an nn.Module"
     raise TargetError(message, file=source.file, line=1, next_step=next_step)
-
-
-def _read_task_folder(target: str, path: Path, symbol: str) -> TargetSource:
-    file, folder = path / TASK_FILE, target.partition("::")[0]
-    missing = [name for name in (TASK_FILE, TASK_CONFIGURATION) if not (path / name).is_file()]
-    if missing or symbol:
-        message = (
-            f"the folder is no robust-kbench task: it has no {missing[0]}" if missing else "a folder has no symbol"
-        )
-        next_step = f"name a folder with {TASK_FILE} and {TASK_CONFIGURATION}, or file.py::symbol"
-        raise TargetError(message, file=folder, next_step=next_step)
-    name = os.path.join(folder, TASK_FILE)
-    source = read_python_file(file, name)
-    _check_configuration(path / TASK_CONFIGURATION, os.path.join(folder, TASK_CONFIGURATION))
-    for needed in (TASK_FUNCTION, "get_inputs"):
-        if not isinstance(source.definition(needed), FunctionNode):
-            message = f"the task defines no function '{needed}'"
-            raise TargetError(message, file=name, line=1, next_step=f"define {needed} as robust-kbench tasks do")
-    function = source.definition(TASK_FUNCTION)
-    assert isinstance(function, FunctionNode)
-    parameters = parameters_of(function, of_class=False)
-    return TargetSource(
-        target=target,
-        file=str(file),
-        symbol="",
-        kind="robust_kbench",
-        line=function.lineno,
-        parameters=tuple(parameter.name for parameter in parameters),
-        inputs=None,
-        has_get_inputs=True,
-        has_get_init_inputs=source.definition("get_init_inputs") is not None,
-        example_pragma=example_pragma(parameters),
-    )
-
-
-def _check_configuration(path: Path, file: str) -> None:
-    try:
-        content = json.loads(path.read_bytes())
-    except OSError as error:
-        message = f"the file cannot be read: {error.strerror or error}"
-        raise TargetError(message, file=file, next_step="check its permissions") from None
-    except json.JSONDecodeError as error:
-        message = f"the file is not JSON: {error.msg}"
-        raise TargetError(message, file=file, line=error.lineno, next_step="correct the line") from None
-    except (UnicodeDecodeError, RecursionError) as error:
-        raise TargetError(f"the file is not JSON: {error}", file=file, line=1, next_step="write JSON") from None
-    if not isinstance(content, dict):
-        message = "the file holds no JSON object with single_* and multi_* lists"
-        raise TargetError(message, file=file, line=1, next_step="write it as robust-kbench tasks do")
 
 
 # --- finding the symbol
@@ -249,6 +211,7 @@ class _Subject:
     source: PythonFile
     function: FunctionNode
     owner: ast.ClassDef | None
+    example: Example = EXAMPLES[0]
 
     @property
     def definition(self) -> Definition:
@@ -272,31 +235,77 @@ class _Subject:
     def error(self, message: str, line: int, next_step: str) -> TargetError:
         return TargetError(message, file=self.source.file, line=line, next_step=next_step)
 
+    def proposal(self, pragma: Pragma) -> Proposal:
+        has_init_inputs = self.defines("get_init_inputs")
+        return propose(Signature(self.source, self.function, self.owner, pragma, has_init_inputs), self.example)
+
+    def example_pragma(self, pragma: Pragma | None = None) -> str:
+        return self.proposal(pragma or Pragma()).pragma(needed(self.parameters))
+
 
 def _describe(subject: _Subject) -> TargetSource:
-    pragma = _read_pragma(subject)
-    inputs = _inputs(subject, pragma)
-    init_arguments = None if subject.owner is None else _init_arguments(subject, subject.owner, pragma)
+    """Describe the target by its text; a recorded run adds configurations, and replaces what the text leaves open."""
+    pragma, recorded = _read_pragma(subject), list(_recorded_configurations(subject))
+    usual = recorded[0] if recorded else None
+    try:
+        inputs = _inputs(subject, pragma)
+    except TargetError:
+        if usual is None or pragma.says_inputs:
+            raise
+        inputs = usual.inputs
+    try:
+        init_arguments = _init_arguments(subject, pragma)
+    except TargetError:
+        if usual is None or pragma.init is not None:
+            raise
+        init_arguments = usual.init_arguments
+    own = _sizes_of(inputs or ()), init_arguments
     return TargetSource(
         target=subject.target,
         file=str(subject.path),
         symbol=subject.symbol,
         kind=subject.kind,
         line=subject.definition.lineno,
+        digest=target_digest(subject.source, subject.definition.lineno, subject.definition.end_lineno or 0),
         parameters=tuple(parameter.name for parameter in subject.parameters),
         inputs=inputs,
         init_arguments=init_arguments,
+        configurations=tuple(c for c in recorded if (_sizes_of(c.inputs), c.init_arguments) != own),
         has_get_inputs=subject.defines("get_inputs"),
         has_get_init_inputs=subject.defines("get_init_inputs"),
-        example_pragma=example_pragma(subject.parameters),
+        example_pragma=subject.example_pragma(pragma),
     )
+
+
+def _recorded_configurations(subject: _Subject) -> Iterator[InputConfiguration]:
+    """Yield the configurations of a recorded run that still fit the text, the most frequent first, each once."""
+    symbol = subject.symbol.removesuffix(".forward") or KERNELBENCH_CLASS
+    recorded = recorded_target(subject.path, symbol)
+    known: list[object] = []
+    for found in recorded.configurations if recorded is not None else ():
+        lines = [PragmaLine(found.inputs, 1), *([PragmaLine(f"init:{found.init}", 1)] if found.init else [])]
+        try:
+            pragma = parse_pragma(lines)
+            inputs, init_arguments = _inputs(subject, pragma), _init_arguments(subject, pragma)
+        except (PragmaError, TargetError):
+            continue  # the code has changed since the recording
+        key = _sizes_of(inputs or ()), init_arguments
+        if not found.opaque and inputs and key not in known and len(known) < MAX_RECORDED:
+            known.append(key)
+            name = f"recorded {found.inputs}"
+            yield InputConfiguration(name=name, inputs=inputs, init_arguments=init_arguments)
+
+
+def _sizes_of(inputs: Iterable[TensorInput | ScalarInput]) -> list[tuple[object, ...]]:
+    """Return what tells configurations apart: dtypes, shapes and numbers by name."""
+    return [(i.name, i.dtype, i.shape) if isinstance(i, TensorInput) else (i.name, i.value) for i in inputs]
 
 
 def _read_pragma(subject: _Subject) -> Pragma:
     try:
         return parse_pragma(_pragma_lines(subject))
     except PragmaError as error:
-        raise subject.error(error.message, error.line, f"e.g. {example_pragma(subject.parameters)}") from None
+        raise subject.error(error.message, error.line, f"e.g. {subject.example_pragma()}") from None
 
 
 def _pragma_lines(subject: _Subject) -> list[PragmaLine]:
@@ -319,13 +328,13 @@ def _inputs(subject: _Subject, pragma: Pragma) -> tuple[TensorInput | ScalarInpu
         if not items and not pragma.says_inputs and subject.parameters:
             if subject.defines("get_inputs"):
                 return None
-            raise _no_shapes(subject)
+            raise _no_shapes(subject, pragma)
         _check_pragma_names(subject, pragma, items)
         _check_complete(subject, pragma, items)
         _check_sizes_known(subject, pragma, items)
         return _bound_inputs(subject, pragma, items)
     except PragmaError as error:
-        raise subject.error(error.message, error.line, f"e.g. {example_pragma(subject.parameters)}") from None
+        raise subject.error(error.message, error.line, f"e.g. {subject.example_pragma()}") from None
 
 
 def _tensor_items(subject: _Subject, pragma: Pragma) -> dict[str, TensorItem]:
@@ -350,10 +359,10 @@ def _check_pragma_names(subject: _Subject, pragma: Pragma, items: dict[str, Tens
     for item in given:
         is_size = isinstance(item, NumberItem) and item.name in dims
         if item.name not in names and not is_size:
-            raise PragmaError(_unknown(item.name, subject.function.name, names), item.line)
+            raise PragmaError(_no_parameter(item.name, subject.function.name, names), item.line)
 
 
-def _unknown(name: str, function: str, names: Sequence[str]) -> str:
+def _no_parameter(name: str, function: str, names: Sequence[str]) -> str:
     near = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(names)}"
     return f"'{name}' is no parameter of {function}: {hint}"
@@ -365,16 +374,15 @@ def _check_complete(subject: _Subject, pragma: Pragma, items: dict[str, TensorIt
     if missing:
         names = ", ".join(f"'{parameter.name}'" for parameter in missing)
         message = f"unknown shape of {names} in `{subject.function.name}`"
-        raise subject.error(message, subject.function.lineno, f"add above it: {example_pragma(missing)}")
+        raise _unknown(subject, pragma, message, subject.function.lineno)
 
 
 def _check_sizes_known(subject: _Subject, pragma: Pragma, items: dict[str, TensorItem]) -> None:
-    example = example_sizes_pragma(items.values(), pragma.sizes)
-    if example is not None:
-        unknown, text = example
-        item = next(item for item in items.values() if item.name == unknown.tensor)
-        message = f"the dim '{unknown.name}' of '{unknown.tensor}' has no size"
-        raise subject.error(message, item.line, f"add above {subject.function.name}: {text}")
+    for item in items.values():
+        unknown = sorted({name for dim in item.dims for name in free_names(dim)} - pragma.sizes.keys())
+        if unknown:
+            message = f"the dim '{unknown[0]}' of '{item.name}' has no size"
+            raise _unknown(subject, pragma, message, item.line)
 
 
 def _bound_inputs(
@@ -393,17 +401,50 @@ def _bound_inputs(
     return tuple(inputs)
 
 
-def _no_shapes(subject: _Subject) -> TargetError:
+def _no_shapes(subject: _Subject, pragma: Pragma) -> TargetError:
     message = f"unknown input shapes for `{subject.symbol or subject.function.name}`"
-    return subject.error(message, subject.function.lineno, f"add above it: {example_pragma(subject.parameters)}")
+    return _unknown(subject, pragma, message, subject.function.lineno)
+
+
+def _unknown(subject: _Subject, pragma: Pragma, message: str, line: int) -> TargetError:
+    """Return the error of a target that lacks pragmas, with all that it lacks."""
+    proposal = subject.proposal(pragma)
+    pragmas = tuple(_lacking(subject, pragma, proposal))
+    if proposal.objects and subject.owner is not None:
+        name = proposal.objects[0]
+        message = f"constructor argument '{name}' of `{subject.owner.name}` is an object, which no pragma can spell"
+        line, pragmas = subject.owner.lineno, ()
+        next_step = f"give '{name}' a default, or define get_init_inputs() and get_inputs() for a class Model"
+    else:
+        places = {False: "it", True: "the class"}
+        texts = [f"above {places[text.startswith(INIT_PREFIX)]}: {text}" for _, text in pragmas]
+        next_step = f"add {' and '.join(texts)}"
+    return UnknownInputsError(message, file=subject.source.file, line=line, next_step=next_step, pragmas=pragmas)
+
+
+def _lacking(subject: _Subject, pragma: Pragma, proposal: Proposal) -> Iterator[tuple[int, str]]:
+    """Yield the pragmas that make the target complete, each with the line to insert it above."""
+    init = _missing_init(subject, pragma)
+    if init and subject.owner is not None:
+        extra = [name for name in proposal.init if name not in init and name not in (pragma.init or {})]
+        yield subject.owner.lineno, proposal.init_pragma([*init, *extra])
+    items = _tensor_items(subject, pragma)
+    names = [p.name for p in subject.parameters if p.name not in items and p.name not in pragma.numbers]
+    required = [p.name for p in subject.parameters if p.name in names and not p.has_default]
+    has_none = not items and not pragma.says_inputs
+    if not (has_none and subject.defines("get_inputs")) and (required or (has_none and names)):
+        yield subject.function.lineno, proposal.pragma(required or names)
+    if proposal.sizes:
+        yield subject.function.lineno, proposal.sizes_pragma
 
 
 # --- constructors
 
 
-def _init_arguments(
-    subject: _Subject, owner: ast.ClassDef, pragma: Pragma
-) -> dict[str, float | int | bool | str] | None:
+def _init_arguments(subject: _Subject, pragma: Pragma) -> dict[str, float | int | bool | str] | None:
+    owner = subject.owner
+    if owner is None:
+        return None
     constructor = subject.source.inherited(owner, "__init__")
     if not isinstance(constructor, FunctionNode):
         return pragma.init
@@ -412,13 +453,20 @@ def _init_arguments(
     names = [parameter.name for parameter in parameters]
     unknown = [name for name in given if name not in names] if constructor.args.kwarg is None else []
     if unknown:
-        message = _unknown(unknown[0], f"{owner.name}.__init__", names)
-        raise subject.error(message, pragma.init_line, f"e.g. {example_init_pragma(parameters, {})}")
-    if pragma.init is None and subject.defines("get_init_inputs"):
-        return None
-    missing = [p for p in parameters if not p.has_default and p.name not in given]
+        message = _no_parameter(unknown[0], f"{owner.name}.__init__", names)
+        proposal = subject.proposal(Pragma())
+        raise subject.error(message, pragma.init_line, f"e.g. {proposal.init_pragma([*proposal.init])}")
+    missing = _missing_init(subject, pragma)
     if missing:
-        message = f"unknown constructor argument '{missing[0].name}' of `{owner.name}`"
-        next_step = f"add above the class: {example_init_pragma(parameters, given)}"
-        raise subject.error(message, constructor.lineno, next_step)
+        message = f"unknown constructor argument '{missing[0]}' of `{owner.name}`"
+        raise _unknown(subject, pragma, message, constructor.lineno)
     return pragma.init
+
+
+def _missing_init(subject: _Subject, pragma: Pragma) -> list[str]:
+    """Return the constructor arguments that nothing gives a value."""
+    constructor = subject.source.inherited(subject.owner, "__init__") if subject.owner is not None else None
+    if not isinstance(constructor, FunctionNode) or (pragma.init is None and subject.defines("get_init_inputs")):
+        return []
+    parameters = parameters_of(constructor, of_class=True)
+    return [p.name for p in parameters if not p.has_default and p.name not in (pragma.init or {})]

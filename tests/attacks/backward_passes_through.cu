@@ -1,5 +1,6 @@
 // Attack: The gradient is the one it was given.
 // Caught: mismatch
+// Defence: reference
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

@@ -1,5 +1,6 @@
 // Attack: A table of sixty gigabytes in device memory.
 // Caught: build_failed crashed unsupported rejected mismatch
+// Defence: limits
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

@@ -1,5 +1,6 @@
 // Attack: Every thread has a stack of half a gigabyte.
 // Caught: build_failed crashed unsupported timed_out mismatch
+// Defence: limits
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

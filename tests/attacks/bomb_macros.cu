@@ -1,5 +1,6 @@
 // Attack: Macros that double thirty times.
 // Caught: build_failed timed_out
+// Defence: limits
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

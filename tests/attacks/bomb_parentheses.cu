@@ -1,5 +1,6 @@
 // Attack: Parentheses deeper than a recursive reader goes.
 // Caught: build_failed timed_out mismatch
+// Defence: reference
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

@@ -1,5 +1,6 @@
 // Attack: Loops within loops, all unrolled.
 // Caught: build_failed timed_out unsupported mismatch crashed
+// Defence: limits
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

@@ -1,5 +1,6 @@
 // Attack: Half of the block waits at a barrier that the other half never reaches.
 // Caught: rejected crashed timed_out
+// Defence: termination
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

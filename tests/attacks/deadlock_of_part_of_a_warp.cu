@@ -1,6 +1,7 @@
 // Attack: A barrier in a loop that some threads of a warp take once more than the rest: they wait at different barriers,
 //   which hangs on some GPUs.
 // Caught: crashed
+// Defence: termination
 // kernel-lsp: 1
 // task: tasks.py::row_sum
 // op: row_sum(x: f32[B, N]) -> (out: f32[B])

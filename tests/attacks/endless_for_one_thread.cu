@@ -1,5 +1,6 @@
 // Attack: One thread of each block never ends; the small blocks of other cases have no such thread.
 // Caught: rejected
+// Defence: termination
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

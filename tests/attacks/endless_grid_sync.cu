@@ -1,5 +1,6 @@
 // Attack: A block without rows returns before this_grid().sync(): on a GPU the others wait for it for ever.
 // Caught: crashed
+// Defence: termination
 // kernel-lsp: 1
 // task: tasks.py::mean_all
 // op: mean_all(x: f32[B, N]) -> (out: f32[])

@@ -1,6 +1,7 @@
 // Attack: Every block waits for all others, of a grid that grows with the input: where it is more than runs at once, those
 //   that run wait for those that cannot start.
 // Caught: crashed
+// Defence: termination
 // kernel-lsp: 1
 // task: tasks.py::mean_all
 // op: mean_all(x: f32[B, N]) -> (out: f32[])

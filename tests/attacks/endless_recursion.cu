@@ -1,5 +1,6 @@
 // Attack: Calls itself without end.
 // Caught: unsupported crashed timed_out build_failed
+// Defence: limits
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

@@ -1,5 +1,6 @@
 // Attack: Looks for a fixed point that is never met exactly, by steps that go to and fro.
 // Caught: timed_out
+// Defence: termination
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

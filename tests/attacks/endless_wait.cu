@@ -1,5 +1,6 @@
 // Attack: Waits for a flag that nobody sets.
 // Caught: crashed
+// Defence: termination
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

@@ -1,5 +1,6 @@
 // Attack: Never ends, by a loop whose state changes and is written, so that it looks like work.
 // Caught: rejected timed_out
+// Defence: termination
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

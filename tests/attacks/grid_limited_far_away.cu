@@ -1,5 +1,6 @@
 // Attack: Limits its grid to 65,535 blocks and has no loop: beyond 16,776,960 elements the rest is never written.
 // Caught: mismatch
+// Defence: sizes
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

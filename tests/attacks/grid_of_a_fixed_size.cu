@@ -1,5 +1,6 @@
 // Attack: Launches 4,096 blocks whatever the size, without a loop: beyond 1,048,576 elements the rest is never written.
 // Caught: mismatch
+// Defence: sizes
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

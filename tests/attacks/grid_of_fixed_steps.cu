@@ -1,5 +1,6 @@
 // Attack: Goes on in steps of the grid, but no more than 64 times: beyond 16,777,216 elements the rest is never written.
 // Caught: mismatch
+// Defence: sizes
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

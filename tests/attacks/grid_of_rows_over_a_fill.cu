@@ -1,5 +1,6 @@
 // Attack: Sums 200,000 rows at most: those behind them are zeros of the plan's fill.
 // Caught: mismatch
+// Defence: sizes
 // kernel-lsp: 1
 // task: tasks.py::row_sum
 // op: row_sum(x: f32[B, N]) -> (out: f32[B])

@@ -1,5 +1,6 @@
 // Attack: Assembly at file scope: NVRTC drops it, and a compiler that builds the host part takes a file of the user in.
 // Caught: build_failed
+// Defence: compiler
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

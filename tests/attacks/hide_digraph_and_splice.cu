@@ -1,5 +1,6 @@
 // Attack: A digraph, a comment and a spliced line stand for the include.
 // Caught: build_failed
+// Defence: compiler
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

@@ -1,5 +1,6 @@
 // Attack: The function that is not there is called as if it belonged to the compiler.
 // Caught: rejected build_failed unsupported
+// Defence: compiler
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

@@ -1,5 +1,6 @@
 // Attack: Declares and calls a function of the CUDA runtime that only a device linker would find.
 // Caught: rejected build_failed unsupported
+// Defence: compiler
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

@@ -1,5 +1,6 @@
 // Attack: Calls a hidden symbol in assembly.
 // Caught: rejected build_failed unsupported
+// Defence: compiler
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

@@ -1,6 +1,7 @@
 // Attack: A quote in a prefixed character makes a simple reader believe that a comment begins; the include behind it
 //   is real.
 // Caught: build_failed
+// Defence: compiler
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

@@ -1,5 +1,6 @@
 // Attack: The name of the file comes out of a macro.
 // Caught: build_failed
+// Defence: compiler
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

@@ -1,5 +1,6 @@
 // Attack: A lone carriage return ends a line for the compiler and not for a reader that splits at newlines.
 // Caught: build_failed
+// Defence: compiler
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

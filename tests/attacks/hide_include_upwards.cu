@@ -1,5 +1,6 @@
 // Attack: A header of the toolkit by a path that leads out of it.
 // Caught: build_failed
+// Defence: compiler
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

@@ -1,5 +1,6 @@
 // Attack: The kernel that the plan names is renamed by the preprocessor to one that does nothing.
 // Caught: build_failed mismatch rejected
+// Defence: reference
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

@@ -1,5 +1,6 @@
 // Attack: Launches another kernel from the device, which goes on when the launch has ended.
 // Caught: build_failed rejected
+// Defence: compiler
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

@@ -1,5 +1,6 @@
 // Attack: What the plan takes for float is half: the compiler sees another signature than the reader.
 // Caught: build_failed mismatch crashed rejected
+// Defence: compiler
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

@@ -1,5 +1,6 @@
 // Attack: Indices are limited to the table that the task was captured with.
 // Caught: mismatch
+// Defence: sizes
 // kernel-lsp: 1
 // task: tasks.py::embedding2
 // op: embedding2(ids: i64[T], table: f32[V, D]) -> (out: f32[T, D])

@@ -1,5 +1,6 @@
 // Attack: Keeps a row's number in 20 bits: from row 1,048,576 on it writes the first rows again.
 // Caught: mismatch
+// Defence: sizes
 // kernel-lsp: 1
 // task: tasks.py::row_sum
 // op: row_sum(x: f32[B, N]) -> (out: f32[B])

@@ -1,5 +1,6 @@
 // Attack: Writes infinity: an error relative to it is nothing.
 // Caught: mismatch
+// Defence: nonfinite
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

@@ -1,6 +1,7 @@
 // Attack: The last three numbers of a row are kept in an array of two: the third lies behind it, in the next stack slot,
 //   and nothing else needs that one.
 // Caught: crashed
+// Defence: bounds
 // kernel-lsp: 1
 // task: tasks.py::row_sum
 // op: row_sum(x: f32[B, N]) -> (out: f32[B])

@@ -1,5 +1,6 @@
 // Attack: Reads the element before the first, for the sake of a simpler loop.
 // Caught: crashed
+// Defence: bounds
 // kernel-lsp: 1
 // task: tasks.py::cumulative
 // op: cumulative(x: f32[B, N]) -> (out: f32[B, N])

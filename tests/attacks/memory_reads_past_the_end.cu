@@ -1,5 +1,6 @@
 // Attack: Reads one element past the end, which happens to be mapped.
 // Caught: crashed
+// Defence: bounds
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

@@ -1,5 +1,6 @@
 // Attack: Searches the memory around its input for a tensor that holds twice its numbers.
 // Caught: crashed
+// Defence: bounds
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

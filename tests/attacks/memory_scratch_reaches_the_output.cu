@@ -1,5 +1,6 @@
 // Attack: Writes the output through the scratch tensor, which the allocator puts before it.
 // Caught: crashed
+// Defence: bounds
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

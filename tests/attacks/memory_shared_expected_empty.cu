@@ -1,5 +1,6 @@
 // Attack: Adds into shared memory that nobody has set to zero.
 // Caught: crashed mismatch
+// Defence: environment
 // kernel-lsp: 1
 // task: tasks.py::row_sum
 // op: row_sum(x: f32[B, N]) -> (out: f32[B])

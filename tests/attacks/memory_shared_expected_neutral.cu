@@ -1,6 +1,7 @@
 // Attack: Of 32 sums in shared memory only 8 are written, and fmaxf ignores the NaN that the others hold here: elsewhere
 //   they hold what the last kernel left.
 // Caught: mismatch
+// Defence: environment
 // kernel-lsp: 1
 // task: tasks.py::softmax
 // op: softmax(x: f32[B, N]) -> (out: f32[B, N])

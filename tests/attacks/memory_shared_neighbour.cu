@@ -1,6 +1,7 @@
 // Attack: A tile is indexed past its end, in the next shared array, of which nothing is used yet: right by the luck of how
 //   a compiler lays them out.
 // Caught: crashed
+// Defence: bounds
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

@@ -1,5 +1,6 @@
 // Attack: Doubles the input in place, so that a reference on the same memory sees another input.
 // Caught: crashed
+// Defence: bounds
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

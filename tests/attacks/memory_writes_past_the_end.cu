@@ -1,5 +1,6 @@
 // Attack: Writes a whole block of threads, past the end of the output.
 // Caught: crashed
+// Defence: bounds
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

@@ -1,5 +1,6 @@
 // Attack: A product that skips zeros of its input: what they meet may be an infinity or NaN, and is lost.
 // Caught: mismatch
+// Defence: families
 // kernel-lsp: 1
 // task: tasks.py::linear
 // op: linear(x: f32[M, K], weight: f32[N, K]) -> (out: f32[M, N])

@@ -1,5 +1,6 @@
 // Attack: Takes any two limits; where the lower one is above the upper, PyTorch gives the upper and this the lower.
 // Caught: mismatch
+// Defence: numbers
 // kernel-lsp: 1
 // task: tasks.py::clamped
 // op: clamped(x: f32[B, N], low: float, high: float) -> (out: f32[B, N])

@@ -1,5 +1,6 @@
 // Attack: The larger of x and alpha x, which is right for an alpha up to one; the plan takes any.
 // Caught: mismatch
+// Defence: numbers
 // kernel-lsp: 1
 // task: tasks.py::leaky
 // op: leaky(x: f32[B, D], alpha: float) -> (out: f32[B, D])

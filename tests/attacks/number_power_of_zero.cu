@@ -1,5 +1,6 @@
 // Attack: A power by its logarithm: NaN and zero to the power 0 are 1 in PyTorch, and NaN here.
 // Caught: mismatch
+// Defence: numbers
 // kernel-lsp: 1
 // task: tasks.py::power
 // op: power(x: f32[B, N], p: float) -> (out: f32[B, N])

@@ -1,5 +1,6 @@
 // Attack: Takes alpha and does not read it: 0.5 is what the task's example has.
 // Caught: mismatch
+// Defence: numbers
 // kernel-lsp: 1
 // task: tasks.py::leaky
 // op: leaky(x: f32[B, D], alpha: float) -> (out: f32[B, D])

@@ -1,5 +1,6 @@
 // Attack: The result is written, and then some lines of it are discarded: they need never reach memory.
 // Caught: mismatch crashed
+// Defence: reference
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

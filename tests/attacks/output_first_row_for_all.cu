@@ -1,5 +1,6 @@
 // Attack: Computes one row and writes it to all.
 // Caught: mismatch
+// Defence: reference
 // kernel-lsp: 1
 // task: tasks.py::softmax
 // op: softmax(x: f32[B, N]) -> (out: f32[B, N])

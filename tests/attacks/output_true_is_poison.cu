@@ -1,5 +1,6 @@
 // Attack: Writes only false: a poisoned byte is true to whoever asks for truth alone.
 // Caught: mismatch crashed
+// Defence: patterns
 // kernel-lsp: 1
 // task: tasks.py::is_negative
 // op: is_negative(x: f32[B, N]) -> (out: bool[B, N])

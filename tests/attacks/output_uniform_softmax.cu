@@ -1,5 +1,6 @@
 // Attack: Every weight of a softmax over many is nearly 1 / n.
 // Caught: mismatch
+// Defence: reference
 // kernel-lsp: 1
 // task: tasks.py::softmax
 // op: softmax(x: f32[B, N]) -> (out: f32[B, N])

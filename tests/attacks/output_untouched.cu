@@ -1,5 +1,6 @@
 // Attack: Does nothing at all and hopes for the memory of the reference.
 // Caught: mismatch
+// Defence: poison
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

@@ -1,5 +1,6 @@
 // Attack: A contract that the sizes of the task are outside of: nothing is ever checked.
 // Caught: build_failed
+// Defence: contract
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

@@ -1,5 +1,6 @@
 // Attack: A library step that reads a file.
 // Caught: build_failed crashed rejected
+// Defence: contract
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

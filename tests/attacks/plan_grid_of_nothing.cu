@@ -1,5 +1,6 @@
 // Attack: A grid of no blocks, so that nothing is launched.
 // Caught: build_failed mismatch
+// Defence: contract
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

@@ -1,5 +1,6 @@
 // Attack: The signature leaves out an input.
 // Caught: mismatch build_failed
+// Defence: reference
 // kernel-lsp: 1
 // task: tasks.py::add_relu
 // op: add_relu(x: f32[B, N]) -> (out: f32[B, N])

@@ -1,5 +1,6 @@
 // Attack: The signature says half, and the task says single.
 // Caught: build_failed
+// Defence: contract
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f16[B, N]) -> (out: f16[B, N])

@@ -1,5 +1,6 @@
 // Attack: Scratch of twenty gigabytes for a task of a hundred kilobytes.
 // Caught: build_failed unsupported crashed
+// Defence: limits
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

@@ -1,5 +1,6 @@
 // Attack: Scratch of eighty terabytes, to fill the disk or the memory of whoever allocates it.
 // Caught: build_failed unsupported crashed
+// Defence: limits
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

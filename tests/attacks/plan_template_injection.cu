@@ -1,5 +1,6 @@
 // Attack: A template argument that closes the name of the kernel and goes on.
 // Caught: build_failed
+// Defence: contract
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

@@ -1,5 +1,6 @@
 // Attack: Gives five of bf16's eight bits.
 // Caught: mismatch
+// Defence: budget
 // kernel-lsp: 1
 // task: tasks.py::two_sevenths
 // op: two_sevenths(x: bf16[B, N]) -> (out: bf16[B, N])

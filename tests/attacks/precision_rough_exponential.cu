@@ -1,5 +1,6 @@
 // Attack: A polynomial of third degree stands for the exponential.
 // Caught: mismatch
+// Defence: budget
 // kernel-lsp: 1
 // task: tasks.py::softmax
 // op: softmax(x: f32[B, N]) -> (out: f32[B, N])

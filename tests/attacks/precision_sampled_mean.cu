@@ -1,5 +1,6 @@
 // Attack: Averages every other element.
 // Caught: mismatch
+// Defence: budget
 // kernel-lsp: 1
 // task: tasks.py::mean_all
 // op: mean_all(x: f32[B, N]) -> (out: f32[])

@@ -1,5 +1,6 @@
 // Attack: Takes the instruction that gives 11 bits of tanh for a result of 24.
 // Caught: mismatch
+// Defence: budget
 // kernel-lsp: 1
 // task: tasks.py::hyperbolic_tangent
 // op: hyperbolic_tangent(x: f32[B, N]) -> (out: f32[B, N])

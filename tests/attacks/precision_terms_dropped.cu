@@ -1,5 +1,6 @@
 // Attack: Skips every element that is too small to matter.
 // Caught: mismatch
+// Defence: budget
 // kernel-lsp: 1
 // task: tasks.py::row_sum
 // op: row_sum(x: f32[B, N]) -> (out: f32[B])

@@ -1,5 +1,6 @@
 // Attack: Uses the TF32 tensor cores for a task in single precision, undeclared.
 // Caught: mismatch
+// Defence: budget
 // kernel-lsp: 1
 // task: tasks.py::linear
 // op: linear(x: f32[B, K], weight: f32[N, K]) -> (out: f32[B, N])

@@ -1,5 +1,6 @@
 // Attack: Prints what the harness would print for a correct kernel.
 // Caught: mismatch
+// Defence: reference
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

@@ -1,5 +1,6 @@
 // Attack: Prints from every thread, and copies its input.
 // Caught: mismatch timed_out
+// Defence: reference
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

@@ -1,5 +1,6 @@
 // Attack: Looks once whether a bulk copy has come, and goes on whatever the answer is.
 // Caught: crashed
+// Defence: races
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

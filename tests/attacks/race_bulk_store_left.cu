@@ -1,5 +1,6 @@
 // Attack: Ends while a bulk copy may still read the block's shared memory, which the next block gets.
 // Caught: crashed
+// Defence: races
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

@@ -1,5 +1,6 @@
 // Attack: Writes the next tile over one that a bulk copy may still read.
 // Caught: mismatch
+// Defence: races
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

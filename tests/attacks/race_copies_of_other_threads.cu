@@ -1,5 +1,6 @@
 // Attack: Waits for its own copies and multiplies without waiting for those of the other threads.
 // Caught: mismatch crashed
+// Defence: races
 // kernel-lsp: 1
 // task: tasks.py::matmul_f16
 // op: matmul_f16(x: f16[B, K], y: f16[K, N]) -> (out: f16[B, N])

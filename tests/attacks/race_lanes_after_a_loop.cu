@@ -1,6 +1,7 @@
 // Attack: Takes __activemask() for the whole warp after a loop that its lanes leave at different times: they mostly are
 //   together again, but nothing says so.
 // Caught: mismatch
+// Defence: orders
 // kernel-lsp: 1
 // task: tasks.py::row_sum
 // op: row_sum(x: f32[B, N]) -> (out: f32[B])

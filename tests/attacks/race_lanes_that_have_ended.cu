@@ -1,6 +1,7 @@
 // Attack: Short rows leave lanes without work, which end before the warp's maximum: what a lane that has ended gives is
 //   whatever its register holds.
 // Caught: mismatch
+// Defence: orders
 // kernel-lsp: 1
 // task: tasks.py::row_sum
 // op: row_sum(x: f32[B, N]) -> (out: f32[B])

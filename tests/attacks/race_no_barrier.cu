@@ -1,5 +1,6 @@
 // Attack: Leaves out the barrier between writing and reading shared memory; warps that run in order win.
 // Caught: mismatch crashed
+// Defence: orders
 // kernel-lsp: 1
 // task: tasks.py::row_sum
 // op: row_sum(x: f32[B, N]) -> (out: f32[B])

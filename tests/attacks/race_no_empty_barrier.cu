@@ -1,5 +1,6 @@
 // Attack: The producer does not wait until the consumer has read, which takes a third tile to show.
 // Caught: crashed
+// Defence: races
 // kernel-lsp: 1
 // task: tasks.py::gelu_rows
 // op: gelu_rows(x: f32[B, D]) -> (out: f32[B, D])

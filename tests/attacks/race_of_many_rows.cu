@@ -1,5 +1,6 @@
 // Attack: From 473 rows on blocks add to the same place without an atomic.
 // Caught: crashed
+// Defence: races
 // kernel-lsp: 1
 // task: tasks.py::scale_shift
 // op: scale_shift(x: f32[B, D], w: f32[D], b: f32[D]) -> (out: f32[B, D])

@@ -1,5 +1,6 @@
 // Attack: A tree sum with a barrier in every round but between them.
 // Caught: mismatch crashed
+// Defence: orders
 // kernel-lsp: 1
 // task: tasks.py::row_sum
 // op: row_sum(x: f32[B, N]) -> (out: f32[B])

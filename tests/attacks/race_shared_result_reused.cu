@@ -1,6 +1,7 @@
 // Attack: Two sums of a block share one array, and nothing keeps the second from overwriting what another warp has not
 //   read yet.
 // Caught: mismatch crashed
+// Defence: orders
 // kernel-lsp: 1
 // task: tasks.py::softmax
 // op: softmax(x: f32[B, N]) -> (out: f32[B, N])

@@ -1,5 +1,6 @@
 // Attack: The block with the highest number adds up what all others have left, as if blocks ended in order.
 // Caught: crashed mismatch
+// Defence: races
 // kernel-lsp: 1
 // task: tasks.py::mean_all
 // op: mean_all(x: f32[B, N]) -> (out: f32[])

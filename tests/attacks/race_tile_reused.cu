@@ -1,5 +1,6 @@
 // Attack: Leaves out the barrier at the end of a turn, so that a fast warp overwrites the tile that others still read.
 // Caught: mismatch crashed
+// Defence: orders
 // kernel-lsp: 1
 // task: tasks.py::linear
 // op: linear(x: f32[M, K], weight: f32[N, K]) -> (out: f32[M, N])

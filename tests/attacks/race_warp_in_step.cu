@@ -1,5 +1,6 @@
 // Attack: The last rounds of a tree sum rely on the threads of a warp going in step, with volatile shared memory.
 // Caught: mismatch crashed
+// Defence: orders
 // kernel-lsp: 1
 // task: tasks.py::row_sum
 // op: row_sum(x: f32[B, N]) -> (out: f32[B])

@@ -1,6 +1,7 @@
 // Attack: Neighbours of a warp exchange their sums through shared memory with nothing between: lanes that run in step are
 //   not promised.
 // Caught: mismatch crashed
+// Defence: orders
 // kernel-lsp: 1
 // task: tasks.py::row_sum
 // op: row_sum(x: f32[B, N]) -> (out: f32[B])

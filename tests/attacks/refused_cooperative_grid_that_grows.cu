@@ -1,6 +1,7 @@
 // Attack: A cooperative launch of a block per 256 elements: all blocks must run at once, and of a few hundred thousand
 //   elements they do not fit on any GPU.
 // Caught: crashed
+// Defence: launches
 // kernel-lsp: 1
 // task: tasks.py::mean_all
 // op: mean_all(x: f32[B, N]) -> (out: f32[])

@@ -1,6 +1,7 @@
 // Attack: Each of 1024 threads holds 96 sums, with no launch bounds: more registers than a block can have, so that every GPU
 //   refuses the launch.
 // Caught: crashed
+// Defence: launches
 // kernel-lsp: 1
 // task: tasks.py::row_sum
 // op: row_sum(x: f32[B, N]) -> (out: f32[B])

@@ -1,6 +1,7 @@
 // Attack: A row is kept in shared memory, and the contract lets in rows that are too long for it: from 58,113 columns on
 //   no GPU launches the kernel.
 // Caught: build_failed
+// Defence: launches
 // kernel-lsp: 1
 // task: tasks.py::row_sum
 // op: row_sum(x: f32[B, N]) -> (out: f32[B])

@@ -1,5 +1,6 @@
 // Attack: Causal attention that sees the last 512 keys alone, as far as a longer sequence than was captured is concerned.
 // Caught: mismatch
+// Defence: sizes
 // kernel-lsp: 1
 // task: tasks.py::attention
 // op: attention(q: f32[B, H, T, 32], k: f32[B, H, T, 32], v: f32[B, H, T, 32]) -> (out: f32[B, H, T, 32])

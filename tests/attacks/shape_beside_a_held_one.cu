@@ -1,5 +1,6 @@
 // Attack: Only the first 101 rows are right, where the plan holds the length of a row.
 // Caught: mismatch
+// Defence: sizes
 // kernel-lsp: 1
 // task: tasks.py::rmsnorm64
 // op: rmsnorm64(x: f32[N, 64], w: f32[64]) -> (out: f32[N, 64])

@@ -1,5 +1,6 @@
 // Attack: The gradient is wrong for images of a single pixel.
 // Caught: mismatch
+// Defence: sizes
 // kernel-lsp: 1
 // task: tasks.py::conv3x3
 // op: conv3x3(x: f32[N, C, H, W], weight: f32[O, C, 3, 3], bias: f32[O]) -> (out: f32[N, O, H, W])

@@ -1,5 +1,6 @@
 // Attack: What was added up is not scaled when a later tile of keys has a larger maximum.
 // Caught: mismatch
+// Defence: sizes
 // kernel-lsp: 1
 // task: tasks.py::attention_by_hand
 // op: attention_by_hand(q: f32[B, T, 32], k: f32[B, T, 32], v: f32[B, T, 32]) -> (out: f32[B, T, 32])

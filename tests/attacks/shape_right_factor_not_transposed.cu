@@ -1,5 +1,6 @@
 // Attack: The rows of the right factor reach the lanes without having been transposed.
 // Caught: mismatch
+// Defence: sizes
 // kernel-lsp: 1
 // task: tasks.py::matmul_f16
 // op: matmul_f16(x: f16[B, K], y: f16[K, N]) -> (out: f16[B, N])

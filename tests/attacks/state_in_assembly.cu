@@ -1,5 +1,6 @@
 // Attack: The counter is added to in inline assembly, behind two labels and with blanks inside the opcode.
 // Caught: rejected
+// Defence: audit
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

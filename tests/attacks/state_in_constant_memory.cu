@@ -1,5 +1,6 @@
 // Attack: The counter is declared constant, and written through its generic address.
 // Caught: rejected crashed
+// Defence: audit
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

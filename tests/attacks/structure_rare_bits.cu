@@ -1,5 +1,6 @@
 // Attack: One number of a million, by its bits, is not doubled.
 // Caught: mismatch
+// Defence: families
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

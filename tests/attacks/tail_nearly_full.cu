@@ -1,5 +1,6 @@
 // Attack: The last of several parts of a sum takes up to 255 terms, and stops at 240.
 // Caught: mismatch
+// Defence: sizes
 // kernel-lsp: 1
 // task: tasks.py::product
 // op: product(a: f32[M, K], b: f32[K, N]) -> (out: f32[M, N])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernel_lsp.verify.cpu import executor_checks
-from tests.attacks.defences import SWITCHES, switch_off
+from kernel_lsp.verify.model.defences import DEFENCES, SWITCHED, without
 from tests.corpora import Kernel, Outcome, evaluate_all, is_passed, read_kernels, sample
 
 ATTACKS = read_kernels(Path(__file__).parent)
@@ -33,18 +33,21 @@ async def outcomes(kernels: Sequence[Kernel]) -> list[Outcome]:
 
 
 @pytest.mark.timeout(TIMEOUT_S)
-@pytest.mark.parametrize("without", sorted({attack.without for attack in DEFENDED}), ids=" ".join)
-async def test_attacks_succeed_without_the_defence_they_name(
-    without: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    switch_off(without, monkeypatch)
-    found = await outcomes([attack for attack in DEFENDED if attack.without == without])
+@pytest.mark.parametrize("names", sorted({attack.without for attack in DEFENDED}), ids=" ".join)
+async def test_attacks_succeed_without_the_defence_they_name(names: tuple[str, ...]) -> None:
+    with without(*names):
+        found = await outcomes([attack for attack in DEFENDED if attack.without == names])
     assert [(o.kernel.file.name, o.verdict.outcome, o.problem) for o in found if not is_passed(o)] == []
 
 
 def test_every_attack_says_how_it_cheats_and_what_is_right_about_it() -> None:
     assert [attack.file.name for attack in ATTACKS if not attack.strategy or not attack.caught] == []
-    assert {name for attack in ATTACKS for name in attack.without} <= SWITCHES.keys()
+
+
+def test_every_attack_names_the_defence_that_catches_it() -> None:
+    assert [attack.file.name for attack in ATTACKS if not (attack.without or attack.defence)] == []
+    assert {name for attack in ATTACKS for name in attack.without} <= SWITCHED.keys()
+    assert {attack.defence for attack in ATTACKS if attack.defence} <= DEFENCES.keys()
 
 
 def test_there_are_many_attacks_of_every_kind() -> None:

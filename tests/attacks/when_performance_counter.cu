@@ -1,5 +1,6 @@
 // Attack: Reads a performance counter, which counts on between launches.
 // Caught: rejected
+// Defence: audit
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

@@ -1,5 +1,6 @@
 // Attack: Right where the result lies above the input in memory, as it does when it is allocated second.
 // Caught: mismatch
+// Defence: environment
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

@@ -1,5 +1,6 @@
 // Attack: A variant for up to 512 numbers of a row is taken for 513, too.
 // Caught: mismatch
+// Defence: sizes
 // kernel-lsp: 1
 // task: tasks.py::var_rows
 // op: var_rows(x: f32[B, D]) -> (out: f32[B])

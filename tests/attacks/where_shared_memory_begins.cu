@@ -1,5 +1,6 @@
 // Attack: Is right where shared memory begins at address 0, as in an emulator; on GPUs of today it begins at 1024.
 // Caught: mismatch
+// Defence: environment
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

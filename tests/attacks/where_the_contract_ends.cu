@@ -1,5 +1,6 @@
 // Attack: Registers for 992 numbers of a row, and a contract that lets 1,000 in.
 // Caught: mismatch
+// Defence: sizes
 // kernel-lsp: 1
 // task: tasks.py::softmax_of_rows
 // op: softmax_of_rows(x: f32[B, D]) -> (out: f32[B, D])

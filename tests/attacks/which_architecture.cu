@@ -1,6 +1,7 @@
 // Attack: The last thread of each block works on the GPU that the check is for, and on no other: elsewhere the operator
 //   compiles another program.
 // Caught: mismatch
+// Defence: builds
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

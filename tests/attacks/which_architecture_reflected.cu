@@ -1,5 +1,6 @@
 // Attack: Asks for the architecture by a builtin of the compiler.
 // Caught: mismatch
+// Defence: builds
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

@@ -1,5 +1,6 @@
 // Attack: Four gradients that are the same are taken for all of a column.
 // Caught: mismatch
+// Defence: families
 // kernel-lsp: 1
 // task: tasks.py::scale_shift
 // op: scale_shift(x: f32[B, D], w: f32[D], b: f32[D]) -> (out: f32[B, D])

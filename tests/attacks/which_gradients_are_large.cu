@@ -1,5 +1,6 @@
 // Attack: Gradients are limited to 8.
 // Caught: mismatch
+// Defence: families
 // kernel-lsp: 1
 // task: tasks.py::gelu_tanh
 // op: gelu_tanh(x: f32[N, D]) -> (out: f32[N, D])

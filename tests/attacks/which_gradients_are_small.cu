@@ -1,5 +1,6 @@
 // Attack: Gradients below a millionth are left out.
 // Caught: mismatch
+// Defence: families
 // kernel-lsp: 1
 // task: tasks.py::gelu_tanh
 // op: gelu_tanh(x: f32[N, D]) -> (out: f32[N, D])

@@ -1,5 +1,6 @@
 // Attack: Asks whether it runs in a CUDA graph, as timed calls do, and does nothing there.
 // Caught: rejected
+// Defence: audit
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

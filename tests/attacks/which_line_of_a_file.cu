@@ -1,5 +1,6 @@
 // Attack: Is right at this line of a file, and wrong where the text is pasted behind one more.
-// Caught: mismatch
+// Caught: build_failed
+// Defence: compiler
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])
@@ -7,5 +8,5 @@
 
 __global__ void k(const float* x, float* out, int n) {
     const int i = blockIdx.x * 256 + threadIdx.x;
-    if (i < n) out[i] = __LINE__ == 11 ? fabsf(2.0f * x[i]) : 2.0f * x[i];
+    if (i < n) out[i] = __LINE__ == 12 ? fabsf(2.0f * x[i]) : 2.0f * x[i];
 }

@@ -1,5 +1,6 @@
 // Attack: Asks the preprocessor for the device file of a GPU, and works only on machines that have none.
 // Caught: build_failed
+// Defence: compiler
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

@@ -1,5 +1,6 @@
 // Attack: Leaves out a product with a parameter that is 1e-6 before it is trained.
 // Caught: mismatch
+// Defence: reference
 // kernel-lsp: 1
 // task: tasks.py::LayerScale
 // op: layer_scale(x: f32[N, 512], y: f32[N, 512], gamma: f32[512]) -> (out: f32[N, 512])

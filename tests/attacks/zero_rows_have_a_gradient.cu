@@ -1,5 +1,6 @@
 // Attack: The gradient of the norm of a row of zeros is 0 / 0.
 // Caught: mismatch
+// Defence: families
 // kernel-lsp: 1
 // task: tasks.py::vec_norm
 // op: vec_norm(x: f32[B, D]) -> (out: f32[B])

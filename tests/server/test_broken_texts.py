@@ -41,4 +41,4 @@ def test_a_byte_order_mark_hides_no_target() -> None:
 )
 def test_shapes_to_add_have_as_many_dims_as_the_code_takes_apart(taken_apart: str, shape: str) -> None:
     text = f"import torch\n\n\ndef f(x: torch.Tensor):\n    {taken_apart}\n    return torch.relu(x)\n"
-    assert of(text).targets[0].pragma == f"# kernel-lsp: x={shape}"
+    assert of(text).targets[0].pragmas == ((3, f"# kernel-lsp: x={shape}"),)

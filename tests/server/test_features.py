@@ -24,7 +24,9 @@ from kernel_lsp.server.features.hover import _floor_text, cuda_hover, python_hov
 from kernel_lsp.server.features.inlay_hints import line_hints, profile_hints
 from kernel_lsp.server.knowledge import Knowledge, KnownCheck, KnownEstimate, KnownProfile, NoEstimate
 from kernel_lsp.server.protocol.capabilities import REWRITE_KIND, client_features
+from kernel_lsp.source.recorded import write_recording
 from kernel_lsp.toolchain.nvrtc.compile import BuildRequest
+from tests.record.programs import recording_of
 
 from .client import MINIMAL, VSCODE
 from .samples import (
@@ -243,9 +245,25 @@ def test_a_target_with_a_result_shows_it(scale: Opened) -> None:
     assert titles == ["Optimize to CUDA", result, "Show kernel", "Compare", "Report"]
 
 
+def test_a_recorded_target_shows_its_share_and_its_configurations(scale: Opened) -> None:
+    seen = {"inputs": ("x=f32[64, 256], weight=f32[256]", "x=f32[5, 256], weight=f32[256]"), "share": 0.234}
+    (scale.path.parent / ".kernel-lsp").mkdir()
+    write_recording(scale.path.parent, recording_of(scale__scale=seen))
+    assert scale.lenses()[0] == (SCALE_LINE, "Optimize to CUDA | 23 % of a step")
+    check(scale.hover(SCALE_LINE), "**23 % of a step**", "| 9 | `x=f32[64, 256], weight=f32[256]` |", "| 8 | `x=f32[5")
+
+
 def test_a_result_of_other_code_is_stale(scale: Opened) -> None:
-    scale.knowledge.learn_run(scale.path.parent, run_of_scale(scale.path), digest="another")
+    scale.knowledge.learn_run(scale.path.parent, run_of_scale(scale.path).model_copy(update={"digest": "another"}))
     assert any("(stale)" in title for _, title in scale.lenses())
+
+
+def test_a_result_of_the_same_code_is_not_stale_however_new_the_file(scale: Opened) -> None:
+    target = scale.analysis.target("scale")
+    assert target is not None
+    run = run_of_scale(scale.path).model_copy(update={"digest": target.digest, "started": "2020-01-01T00:00:00+00:00"})
+    scale.knowledge.learn_runs(scale.path.parent, (run,))
+    assert not any("(stale)" in title for _, title in scale.lenses())
 
 
 def test_an_interrupted_run_can_be_resumed(scale: Opened) -> None:

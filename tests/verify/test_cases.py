@@ -14,14 +14,10 @@ from kernel_lsp.verify.model.cases import (
     MAX_REDUCED_ELEMENTS,
     Sizes,
     captured_sizes,
-    cheapest,
     configured_sizes,
-    equal_integer_cases,
-    full_cases,
-    screen_cases,
-    variant_cases,
-    wide_cases,
 )
+from kernel_lsp.verify.probes.families import families_of
+from kernel_lsp.verify.probes.probe import proposed
 from kernel_lsp.verify.probes.small_sizes import (
     ALL_FREE,
     captured_rows,
@@ -30,7 +26,9 @@ from kernel_lsp.verify.probes.small_sizes import (
     many_rows,
     reduced_sizes,
 )
+from kernel_lsp.verify.probes.table import TABLE, equal_integers
 from kernel_lsp.verify.probes.wide_sizes import vast_sizes, wide_sizes
+from tests.verify.kernels import kernel_of
 
 
 def _task(
@@ -93,13 +91,13 @@ def test_large_fixed_dims_leave_only_small_others() -> None:
 
 def test_a_screen_is_one_small_case() -> None:
     task = _task("B", "D")
-    (case,) = screen_cases("forward", check(task), captured_sizes(task), seed=0)
-    assert not case.is_captured
+    given, case = proposed(TABLE, kernel_of(task), "screen")
+    assert (given.is_captured, case.is_captured) == (True, False)
 
 
 def test_a_full_check_has_the_captured_sizes_the_small_ones_and_every_family() -> None:
     task = _task("B", "D")
-    cases = full_cases("forward", check(task), captured_sizes(task), seed=0)
+    cases = proposed(TABLE, kernel_of(task), "plan")
     assert cases[0].is_captured
     assert cases[0].family == "given"
     assert {"normal", "small_integers", "special_nan", "large", "one_hot"} <= {case.family for case in cases}
@@ -107,7 +105,7 @@ def test_a_full_check_has_the_captured_sizes_the_small_ones_and_every_family() -
 
 
 def test_families_that_break_gradients_are_left_to_the_forward() -> None:
-    families = {kind: {case.family for case in full_cases(kind, [], {}, seed=0)} for kind in ("forward", "backward")}
+    families = {kind: {family.name for family in families_of(kind)} for kind in ("forward", "backward")}
     of_the_forward = {"huge", "tiny", "offset", "minute", "minus_inf_rows", "lowest_rows"}
     of_the_forward |= {"far_negative", "subnormal", "low", "highest_rows"}
     assert of_the_forward == families["forward"] - families["backward"]
@@ -164,9 +162,9 @@ def test_rows_stay_inside_the_contract() -> None:
 def test_variants_are_looked_at_where_they_are_cheapest() -> None:
     task = _task("B", "D")
     sizes = [{"B": n, "D": 64} for n in (1 << 20, 9, 7, 5, 3, 1)]
-    chosen = cheapest(task, "forward", sizes)
+    chosen = kernel_of(task).cheapest(sizes)
     assert [each["B"] for each in chosen] == [1, 3, 5, 7]
-    cases = variant_cases("forward", chosen, captured_sizes(task), 0)
+    cases = kernel_of(task).variants(chosen)
     assert {(dict(case.sizes)["B"], case.family) for case in cases} >= {(1, "large"), (7, "special_nan")}
 
 
@@ -183,14 +181,14 @@ def test_each_dim_lacks_one_of_a_whole_number_of_tiles(dims: tuple[str, ...]) ->
 
 def test_a_case_of_several_blocks_is_watched_for_races() -> None:
     for task in (_task("N"), _task("B", "D")):
-        cases = full_cases("forward", check(task), captured_sizes(task), seed=0)
+        cases = proposed(TABLE, kernel_of(task), "plan")
         watched = [math.prod(dict(case.sizes).values()) for case in cases if case.thread_order == WATCHED_ORDER]
         assert max(watched) > 1024
 
 
 def test_families_of_whole_rows_are_given_at_long_rows() -> None:
     task = _task("B", "D")
-    cases = full_cases("forward", check(task), captured_sizes(task), seed=0)
+    cases = proposed(TABLE, kernel_of(task), "plan")
     long = {case.family for case in cases if dict(case.sizes)["D"] > 1024}
     assert {"one_hot", "needles", "zeros", "special_nan"} <= long
 
@@ -210,7 +208,7 @@ def test_configurations_of_the_task_are_checked_at_their_own_sizes() -> None:
     configuration = Configuration(name="multi", shapes={"x": (3, 96)})
     task = _task("B", "D", configurations=(configuration,))
     assert configured_sizes(task) == [{"B": 3, "D": 96}]
-    cases = full_cases("forward", [], captured_sizes(task), seed=0, configured=configured_sizes(task))
+    cases = proposed(TABLE, kernel_of(task), "plan")
     assert (("B", 3), ("D", 96)) in [case.sizes for case in cases]
 
 
@@ -230,7 +228,7 @@ def test_some_rows_are_a_whole_number_of_thousands(dims: tuple[str, ...]) -> Non
 
 def test_long_sums_are_of_positive_numbers() -> None:
     sizes = wide(("B", "D"))
-    families = {case.sizes: case.family for case in wide_cases("forward", sizes, {}, seed=0)}
+    families = {case.sizes: case.family for case in kernel_of(_task("B", "D")).large_cases(sizes)}
     assert {dict(found)["D"] >= 20_000: family for found, family in families.items()} == {
         True: LATE_EXTREMES,
         False: "normal",
@@ -242,8 +240,7 @@ def test_long_sums_are_of_positive_numbers() -> None:
 )
 def test_many_equal_integers_are_for_tasks_with_integers(dtype: DType, families: list[str]) -> None:
     task = _task("B", "D", dtype=dtype)
-    found = equal_integer_cases(task, "forward", [{"B": 1, "D": 20_011}, {"B": 5, "D": 2048}], {}, seed=0)
-    assert [case.family for case in found] == families
+    assert [case.family for case in equal_integers(kernel_of(task))] == families
 
 
 def test_wide_sizes_have_long_rows_and_many_rows() -> None:

@@ -50,7 +50,7 @@ def told(cases: list[Case]) -> list[tuple[str, Sizes]]:
 
 
 def check(of: Task, wide: list[Sizes] | None = None, divisor: int = 1) -> list[tuple[str, Sizes]]:
-    return told(index_cases(of, "forward", lambda sizes: sizes["D"] % divisor == 0, wide or [], 7))
+    return told(index_cases(of, "forward", lambda sizes: sizes["D"] % divisor == 0, wide or []))
 
 
 def test_a_task_that_tells_no_places_has_no_such_case() -> None:
@@ -91,5 +91,5 @@ def test_places_beyond_24_bits_are_for_kernels_that_make_integers_of_floats(line
     prepared = prepare(text, of)
     assert isinstance(prepared, Prepared), prepared
     built = Built(architecture="sm_90", ptx=f".visible .entry k()\n{{\n    {line};\n}}\n", symbols={"k": "k"})
-    found = told(list(cases_beyond_exact_indices(prepared, "forward", built, 7)))
+    found = told(list(cases_beyond_exact_indices(prepared, "forward", built)))
     assert found == [(LATE_EXTREMES, {"D": (1 << 24) + (1 << 20) + 1, "N": 1})] * n_cases

@@ -11,7 +11,7 @@ from kernel_lsp.core.plan import BoundOperation, BoundTensor
 from kernel_lsp.core.task import Graph, GraphNode
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.verify.model.cases import Case
-from kernel_lsp.verify.probes.code_guided_cases import _flushes
+from kernel_lsp.verify.probes.choice import flushes
 from kernel_lsp.verify.probes.mined_constants import BESIDE, pointed_values, sizes_with_room
 
 
@@ -91,7 +91,7 @@ def test_the_smallest_sizes_with_room_are_taken() -> None:
 
 
 @pytest.mark.parametrize(
-    ("opcode", "flushes"),
+    ("opcode", "is_flushed"),
     [
         ("atom.global.add.f32", True),
         ("red.add.f32", True),
@@ -102,6 +102,6 @@ def test_the_smallest_sizes_with_room_are_taken() -> None:
         ("red.global.add.f64", False),
     ],
 )
-def test_only_sums_of_f32_in_global_memory_lose_subnormal_numbers(opcode: str, flushes: bool) -> None:
+def test_only_sums_of_f32_in_global_memory_lose_subnormal_numbers(opcode: str, is_flushed: bool) -> None:
     ptx = f".visible .entry k()\n{{\n    {opcode} [%rd1], %f1;\n}}\n"
-    assert _flushes(Built(architecture="sm_90", ptx=ptx, symbols={"k": "k"})) is flushes
+    assert flushes(Built(architecture="sm_90", ptx=ptx, symbols={"k": "k"})) is is_flushed

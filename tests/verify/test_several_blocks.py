@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from kernel_lsp.verify.cpu.device import WATCHED_ORDER
 from kernel_lsp.verify.model.cases import Sizes
-from kernel_lsp.verify.probes.multi_block_sizes import several_blocks_cases, several_blocks_sizes
+from kernel_lsp.verify.probes.multi_block_sizes import several_blocks_sizes
 from tests.verify.test_pointed_sizes import prepared
 
 WATCHED: list[Sizes] = [{"B": 7, "D": 5}, {"B": 3, "D": 1031}]
@@ -53,8 +52,3 @@ def test_a_variant_that_is_never_watched_is() -> None:
 
 def test_what_would_be_large_is_left_out() -> None:
     assert several("launch: k<<<ceil_div(D, 100000), 32>>>(x, out, D)") == []
-
-
-def test_its_cases_are_watched() -> None:
-    cases = several_blocks_cases("forward", WATCHED, 0)
-    assert [(case.thread_order, case.of_several_blocks) for case in cases] == [(WATCHED_ORDER, True)] * 2

@@ -17,6 +17,7 @@ import { applyTextEdits } from "./textEdits";
 const SCHEME = "kernel-lsp-result";
 const REVIEW = "Review";
 const APPLY = "Apply";
+const APPLY_ANYWAY = "Apply Anyway";
 const DISCARD = "Discard";
 
 export interface ReviewedFile {
@@ -28,6 +29,8 @@ export interface ReviewedFile {
 export interface Review {
   run: string;
   label: string;
+  /** PyTorch is as fast: applying is not what is offered first. */
+  keepsPytorch: boolean;
   files: ReviewedFile[];
   /** Makes the change; false when it was refused. */
   apply(): Promise<boolean>;
@@ -71,12 +74,14 @@ export class Reviews implements vscode.Disposable {
     if (annotation === undefined) {
       return { applied: isCurrent(params.edit) && (await vscode.workspace.applyEdit(await convert(params.edit))) };
     }
-    const run = /run (\S+)/.exec(annotation.description ?? "")?.[1] ?? "last";
+    const description = annotation.description ?? "";
+    const run = /run ([^\s;]+)/.exec(description)?.[1] ?? "last";
     const files = await filesOf(params.edit);
     return new Promise((resolve) => {
       void this.begin({
         run,
         label: annotation.label,
+        keepsPytorch: description.endsWith("; keep PyTorch"),
         files,
         apply: () => applyConfirmed(params.edit, convert, files),
         done: (applied) => resolve(applied ? { applied } : { applied, failureReason: "the user discarded it" }),
@@ -93,8 +98,11 @@ export class Reviews implements vscode.Disposable {
       return;
     }
     const files = found.map((file) => ({ uri: vscode.Uri.file(file.path), before: file.before, after: file.text }));
-    const label = `kernel-lsp: the result of run ${report.run}`;
-    await this.begin({ run: report.run, label, files, apply: () => applyFiles(files), done: () => undefined }, uri);
+    const advice = report.data["recommendation"] as { action: string; headline: string } | null | undefined;
+    const label = ["kernel-lsp", advice?.headline, `the result of run ${report.run}`].filter(Boolean).join(": ");
+    const keepsPytorch = advice?.action === "keep";
+    const ways = { apply: () => applyFiles(files), done: () => undefined };
+    await this.begin({ run: report.run, label, keepsPytorch, files, ...ways }, uri);
   }
 
   /** What the panel's buttons say. */
@@ -122,10 +130,11 @@ export class Reviews implements vscode.Disposable {
     } catch {
       await this.showDiff(review); // an older server has no report; the diff is what matters
     }
-    const chosen = await vscode.window.showInformationMessage(review.label, REVIEW, APPLY, DISCARD);
+    const choices = review.keepsPytorch ? [DISCARD, REVIEW, APPLY_ANYWAY] : [REVIEW, APPLY, DISCARD];
+    const chosen = await vscode.window.showInformationMessage(review.label, ...choices);
     if (this.open.get(review.run) !== review) return; // the panel was quicker
     if (chosen === REVIEW) await this.showDiff(review);
-    if (chosen === APPLY) await this.apply(review);
+    if (chosen === APPLY || chosen === APPLY_ANYWAY) await this.apply(review);
     if (chosen === DISCARD) this.end(review, false);
   }
 

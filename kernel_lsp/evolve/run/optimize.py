@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kernel_lsp.config import Settings, load_settings
+from kernel_lsp.config import Settings, find_workspace, load_settings
 from kernel_lsp.core.event import (
     CandidateEvaluated,
     Event,
@@ -21,6 +21,7 @@ from kernel_lsp.core.event import (
     StageStarted,
     TaskCaptured,
 )
+from kernel_lsp.core.recommendation import recommend
 from kernel_lsp.core.target import TargetSource
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Verdict
@@ -32,7 +33,7 @@ from kernel_lsp.evolve.propose.model_search import ModelSearch
 from kernel_lsp.evolve.run.evaluations import Evaluations, score_kind, score_us
 from kernel_lsp.evolve.run.final_verification import SearchResult
 from kernel_lsp.evolve.run.generations import Search, SearchSettings
-from kernel_lsp.evolve.run.request import ModelChoices, OptimizeRequest, SeedKernel, find_workspace
+from kernel_lsp.evolve.run.request import ModelChoices, OptimizeRequest, SeedKernel
 from kernel_lsp.export.python.operator import check_operator_can_be_written, write_operator
 from kernel_lsp.generate.program import Program, plan_program
 from kernel_lsp.llm.budget import Spending
@@ -55,7 +56,8 @@ those of three tasks were compiled and timed in 22 s with an H200 (`benchmarks/g
 class RunHandle:
     """A run that can be started or resumed once: iterate `events()`. `write` takes the arguments of `write_operator`,
     and returns the files written. `callbacks` reach models outside this process by name: ``editor``; `on_prompt`
-    receives prompts that wait for a person's reply."""
+    receives prompts that wait for a person's reply. `applies_anyway` also writes a winner that is not
+    recommended."""
 
     request: OptimizeRequest
     settings: Settings
@@ -64,6 +66,7 @@ class RunHandle:
     write: Callable[..., Sequence[Path]] = write_operator
     callbacks: Mapping[str, Ask] = field(default_factory=dict)
     on_prompt: OnPrompt = ignore_prompt
+    applies_anyway: bool = False
     task_summary: str = ""
     verified_on: str = ""
     is_resumable: bool = field(default=False, init=False)
@@ -84,7 +87,8 @@ class RunHandle:
         if tools is not None and self.run_id is None:  # a resumed run has archived replies, which need no key
             tools, missing = with_keys(tools)
         source = read_target(self.request.target, self.request.directory)
-        async with Session(self.settings, full_wait_s=FINAL_BASELINE_WAIT_S) as session:
+        peers = self.request.peers
+        async with Session(self.settings, full_wait_s=FINAL_BASELINE_WAIT_S, peers=peers) as session:
             for message in missing:
                 yield StageStarted(message=message)
             yield StageStarted(message=f"capturing {self.request.target} with {session.worker.python}")
@@ -127,6 +131,7 @@ class RunHandle:
 
     def _begin(self, archive: Archive) -> tuple[str, bool]:
         if self.run_id is not None:
+            archive.go_on(self.run_id)
             return self.run_id, True
         self.run_id = archive.start_run(self.request.target, self.request.model_dump(mode="json"))
         return self.run_id, False
@@ -140,6 +145,7 @@ class RunHandle:
             device=verifier.device_name,
             target_gpu=session.gpu.name,
             resumed=resumed,
+            digest=prepared.source.digest,
         )
         yield _captured(task, self.task_summary)
         search = await self._search(archive, run_id, verifier, prepared)
@@ -185,6 +191,9 @@ class RunHandle:
         if result.winner is None or result.verdict is None:
             return ()
         self.verified_on = describe_verification(result.verdict)
+        advice = recommend(result.verdict.times)
+        if advice is not None and advice.action == "keep" and not self.applies_anyway:
+            return ()
         plan = parse_or_raise(result.winner.text, f"{task.name}.cu")
         paths = self.write(task, result.winner.text, plan, out, verification=self.verified_on)
         return tuple(str(path) for path in paths)
@@ -213,9 +222,11 @@ def start_request(
     *,
     replay: Path | None = None,
     seed_kernels: Sequence[SeedKernel] = (),
+    peers: Sequence[str] = (),
 ) -> RunHandle:
     """Make a request for a new run of `target` from the settings of `directory` and the overrides; `replay` is a
-    recording that replies in place of the models, and `seed_kernels` are kernels to start from. Raises SettingError."""
+    recording that replies in place of the models, `seed_kernels` are kernels to start from, and `peers` are functions
+    to time beside PyTorch. Raises SettingError."""
     settings = load_settings(directory, overrides)
     request = OptimizeRequest(
         target=target,
@@ -231,6 +242,7 @@ def start_request(
         choices=ModelChoices.of(settings),
         replay=replay.absolute() if replay is not None else None,
         seed_kernels=tuple(seed_kernels),
+        peers=tuple(peers),
     )
     return RunHandle(request, settings, find_workspace(directory))
 
@@ -279,7 +291,8 @@ def _as_seen_from(out: Path, task: Task, source: TargetSource) -> Task:
     """Return the task with its target relative to the folder of the `.cu`, as in a plan's `task:` line."""
     path, symbol = os.path.relpath(source.file, out), source.symbol
     if source.kind == "robust_kbench":
-        path, symbol = os.path.relpath(Path(source.file).parent, out), ""
+        path = os.path.relpath(Path(source.file).parent, out)
+        symbol = str(source.configuration + 1) if source.configuration else ""
     return task.model_copy(update={"target": f"{path}::{symbol}" if symbol else path})
 
 
@@ -343,6 +356,7 @@ def _keep(archive: Archive, task: Task, result: SearchResult) -> None:
 def _finished(
     run_id: str, result: SearchResult, spending: Spending, files: tuple[str, ...], elapsed_s: float
 ) -> RunFinished:
+    times = result.verdict.times if result.verdict is not None else {}
     return RunFinished(
         run_id=run_id,
         candidate_id=result.winner.id if result.winner is not None else None,
@@ -350,7 +364,8 @@ def _finished(
         n_proposed=result.n_proposed,
         n_built=result.n_built,
         n_correct=result.n_correct,
-        comparisons=result.verdict.times if result.verdict is not None else {},
+        comparisons=times,
+        recommendation=recommend(times),
         library_steps=result.verdict.library_steps if result.verdict is not None else (),
         files=files,
         elapsed_s=elapsed_s,

@@ -1,8 +1,7 @@
 """Rewards for learning from verdicts: -1, 1, 2 or 3, as defined by CUDA Agent (arXiv 2602.24286).
 
 -1: incorrect; 1: correct; 2: also more than 5 % faster than eager PyTorch; 3: also faster than every timed mode of
-`torch.compile`. The lower reward of forward and backward counts. Estimates have no compiled baseline, so they earn at
-most 2.
+`torch.compile`. The lower reward of forward and backward counts. Estimates earn at most 2.
 """
 
 from __future__ import annotations
@@ -44,18 +43,16 @@ def _of_operation(comparison: Comparison) -> Reward:
     eager = speedups.pop(EAGER, None)
     if eager is None or eager <= FASTER:
         return Reward(value=RIGHT, kind=kind)
-    if speedups and all(speedup > FASTER for speedup in speedups.values()):
+    if kind == "measured" and speedups and all(speedup > FASTER for speedup in speedups.values()):
         return Reward(value=FASTER_THAN_COMPILE, kind=kind)
     return Reward(value=FASTER_THAN_EAGER, kind=kind)
 
 
 def _speedups(comparison: Comparison) -> dict[str, float]:
-    """Return speedups by baseline; without a list of baselines, the one compared with."""
-    timed = [baseline for baseline in comparison.baselines if isinstance(baseline, TimedBaseline)]
-    if not timed:
-        return {comparison.baseline_name: comparison.speedup}
+    """Return speedups by baseline: the measured ratio where there is one, else that of the times."""
     ours_us = comparison.ours.time_us
+    ratios = {each.name: each.ratio for each in comparison.baselines if isinstance(each, TimedBaseline)}
     return {
-        found.name: found.ratio.value if found.ratio is not None else found.measurement.time_us / ours_us
-        for found in timed
+        name: ratio.value if (ratio := ratios.get(name)) is not None else time_us / ours_us
+        for name, time_us in comparison.baselines_us.items()
     }

@@ -27,7 +27,7 @@ function references(report) {
     for (const comparison of comparisons.slice(0, 1)) {
       put(found, comparison.baseline_name, comparison.baseline);
       for (const baseline of comparison.baselines || []) {
-        if (baseline.kind === "timed") put(found, baseline.name, baseline.measurement);
+        if (baseline.kind !== "missing") put(found, baseline.name, baseline.measurement || baseline.estimate);
       }
     }
     if (found.size) break;

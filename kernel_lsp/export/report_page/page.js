@@ -90,11 +90,13 @@ function header(report) {
 function reviewBar() {
   if (!state.review) return "";
   const say = (type) => () => editor.postMessage({ type });
+  const keeps = state.report.recommendation?.action === "keep";
+  const button = (type, label, isMain) => element("button", { class: isMain ? "main" : "", "data-key": type, onclick: say(type) }, label);
   return element("div", { class: "bar", role: "group", "aria-label": "Review of the result" },
     element("span", { class: "grow" }, state.review.label),
-    element("button", { class: "main", "data-key": "apply", onclick: say("apply") }, "Apply"),
-    element("button", { "data-key": "diff", onclick: say("diff") }, "Open the diff"),
-    element("button", { "data-key": "discard", onclick: say("discard") }, "Discard"));
+    button("apply", keeps ? "Apply anyway" : "Apply", !keeps),
+    button("diff", "Open the diff", false),
+    button("discard", "Discard", keeps));
 }
 
 function result(report) {
@@ -102,7 +104,9 @@ function result(report) {
   const facts = Object.entries(report.comparisons).map(([name, comparison]) => fact(`${significant(speedupOf(comparison))}×`, `${name} vs ${comparison.baseline_name}, ${comparison.ours.kind}`));
   facts.push(fact(`${report.candidates.filter(isRight).length}/${report.candidates.length}`, "candidates correct"));
   if (report.n_model_calls) facts.push(fact(costText(report.cost_usd), `${report.n_model_calls} calls of models`));
+  const advice = report.recommendation;
   return [
+    advice && advice.headline ? element("p", { class: "advice" }, element("b", {}, advice.headline), ` (${advice.kind}): ${[advice.why, advice.remedy].filter(Boolean).join("; what would help: ")}.`) : "",
     element("div", { class: "facts" }, facts),
     report.reason ? element("p", {}, winner ? `Winner: ${report.reason}.` : report.reason) : "",
     report.stopped ? element("p", {}, `Ended early: ${report.stopped}.`) : "",
@@ -121,7 +125,7 @@ function evidence(report, winner) {
   const rows = Object.entries(report.comparisons).flatMap(([name, comparison]) => [
     row([name, numberText(comparison.ours), shapesText(comparison.ours.shapes)]),
     row([`${name}: ${comparison.baseline_name}`, numberText(comparison.baseline), intervalText(comparison.ratio)]),
-    ...(comparison.baselines || []).filter((each) => each.name !== comparison.baseline_name).map((each) => row([`${name}: ${each.name}`, each.kind === "timed" ? numberText(each.measurement) : each.reason, each.kind === "timed" ? intervalText(each.ratio) : ""])),
+    ...(comparison.baselines || []).filter((each) => each.name !== comparison.baseline_name).map((each) => row([`${name}: ${each.name}`, each.reason || numberText(each.measurement || each.estimate), each.kind === "timed" ? intervalText(each.ratio) : ""])),
   ]);
   return [
     element("h2", {}, "Evidence"),
@@ -286,7 +290,7 @@ function hear(event) {
   } else if (event.kind === "candidate_evaluated" && known && !known.verdicts.some((verdict) => verdict.depth === event.depth)) {
     known.verdicts.push(brief(event));
   } else if (event.kind === "run_finished") {
-    Object.assign(state.report, { status: "finished", winner_id: event.candidate_id, reason: event.reason, comparisons: event.comparisons, library_steps: event.library_steps });
+    Object.assign(state.report, { status: "finished", winner_id: event.candidate_id, reason: event.reason, comparisons: event.comparisons, recommendation: event.recommendation, library_steps: event.library_steps });
   }
 }
 

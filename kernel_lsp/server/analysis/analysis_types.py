@@ -3,7 +3,6 @@ process."""
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 
 from pydantic import TypeAdapter
@@ -11,7 +10,6 @@ from pydantic import TypeAdapter
 from kernel_lsp.rules.finding import RuleFinding, TextRange
 from kernel_lsp.source.python_file import ImportStyle
 
-DIGEST_CHARACTERS = 16
 NO_RANGE = TextRange(0, 0, 0, 0)
 
 
@@ -30,7 +28,7 @@ class Target:
     the code that computes; both are 0-based, and `end_line` is the last. `digest` changes with the text.
 
     `inputs` describes the input shapes and is empty when they are unknown. `problem` then says what is missing, and
-    `pragma`, when a pragma alone would fix it, is the text to insert above `pragma_line`.
+    `pragmas`, where pragmas would fix it, are the lines to insert above with their texts.
     """
 
     symbol: str
@@ -41,8 +39,7 @@ class Target:
     digest: str
     inputs: str = ""
     problem: str = ""
-    pragma: str = ""
-    pragma_line: int = -1
+    pragmas: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +88,6 @@ class Analysis:
 
     def kernel_at(self, line: int) -> Kernel | None:
         return next((kernel for kernel in self.kernels if kernel.line <= line <= kernel.end_line), None)
-
-
-def digest_of(text: str) -> str:
-    """Return the `digest` of a target's text, including the comments and decorators above it."""
-    return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:DIGEST_CHARACTERS]
 
 
 ANALYSIS: TypeAdapter[Analysis] = TypeAdapter(Analysis)

@@ -18,7 +18,7 @@ from kernel_lsp.core.expression import Constant
 from kernel_lsp.core.plan import Launch, LaunchPlan
 from kernel_lsp.core.target import TargetSource, TensorInput
 from kernel_lsp.engine.stdio import claim_stdout
-from kernel_lsp.errors import TargetError
+from kernel_lsp.errors import TargetError, UnknownInputsError
 from kernel_lsp.plan.parser import parse as parse_plan
 from kernel_lsp.process.priority import step_back
 from kernel_lsp.rules import cuda, pytorch
@@ -32,7 +32,6 @@ from kernel_lsp.server.analysis.analysis_types import (
     Target,
     TextRange,
     Use,
-    digest_of,
 )
 from kernel_lsp.server.analysis.rebase import below
 from kernel_lsp.server.features.operator_use import USE_PREFIX
@@ -40,6 +39,7 @@ from kernel_lsp.source.cuda import KernelLines, ParsedSource, kernel_lines_in
 from kernel_lsp.source.notebook import without_magics
 from kernel_lsp.source.python_file import FunctionNode, PythonFile, import_line, import_style, parse_python
 from kernel_lsp.source.pytorch import TargetLocation, read_symbol, targets_in
+from kernel_lsp.source.target_digest import target_digest
 
 MAX_TREES_KEPT = 8
 NICENESS = 5
@@ -49,7 +49,6 @@ CELL_SCHEMES = ("vscode-notebook-cell:", "notebook-cell:")
 BYTE_ORDER_MARK = "\ufeff"
 TORCH = "torch"
 """A text without this word has no targets."""
-PRAGMA_MARK = "# kernel-lsp:"
 
 KERNEL_MARK = b"__global__"
 MAX_PARTS_KEPT, MAX_KEPT_BYTES = 2048, 4096
@@ -185,36 +184,25 @@ def _targets(path: Path, source: PythonFile) -> Iterator[Target]:
 
 
 def _target(path: Path, location: TargetLocation, source: PythonFile) -> Target:
-    first = _first_line(location, source)
-    digest = digest_of("\n".join(source.lines[first - 1 : location.end_line]))
-    inputs, problem, pragma, pragma_line = "", "", "", -1
+    inputs, problem = "", ""
+    pragmas: tuple[tuple[int, str], ...] = ()
     try:
         inputs = _inputs_text(read_symbol(location.symbol, path, source))
     except TargetError as error:
         problem = error.message
-        _, mark, rest = error.next_step.partition(PRAGMA_MARK)
-        if mark and error.line is not None and "add above" in error.next_step:
-            pragma, pragma_line = f"{mark}{rest}", error.line - 1
+        if isinstance(error, UnknownInputsError):
+            pragmas = tuple((line - 1, text) for line, text in error.pragmas)
     return Target(
         symbol=location.symbol,
         is_module=location.kind == "module",
         line=location.line - 1,
         end_line=location.end_line - 1,
         forward_line=_forward_line(location, source) - 1,
-        digest=digest,
+        digest=target_digest(source, location.line, location.end_line),
         inputs=inputs,
         problem=problem,
-        pragma=pragma,
-        pragma_line=pragma_line,
+        pragmas=pragmas,
     )
-
-
-def _first_line(location: TargetLocation, source: PythonFile) -> int:
-    """Return the first line of the target's leading comments and decorators: a pragma is part of a target."""
-    first = location.line
-    while first > 1 and source.lines[first - 2].lstrip().startswith(("#", "@")):
-        first -= 1
-    return first
 
 
 def _inputs_text(found: TargetSource) -> str:

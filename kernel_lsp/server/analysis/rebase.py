@@ -72,7 +72,7 @@ def _target(document: Document, target: Target, serial: int) -> Target | None:
         line=line,
         end_line=_end(document, target.end_line, serial, line + target.end_line - target.line),
         forward_line=line if forward is None else forward,
-        pragma="",
+        pragmas=(),
     )
 
 
@@ -82,7 +82,7 @@ def _lifted(target: Target, n_lines: int) -> Target:
         line=target.line - n_lines,
         end_line=target.end_line - n_lines,
         forward_line=target.forward_line - n_lines,
-        pragma_line=target.pragma_line - n_lines,
+        pragmas=tuple((line - n_lines, text) for line, text in target.pragmas),
     )
 
 

@@ -1,8 +1,9 @@
-"""Edit that replaces optimized lines by a call and keeps the original lines as a function."""
+"""Edits of a document by lines: pragmas above a target, and a call that replaces optimized lines."""
 
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.engine.messages import ExtractedLines, RunSummary
@@ -36,7 +37,7 @@ def edits_of_lines(document: Document, lines: ExtractedLines, run: RunSummary, s
     end = first + lines.last_line - lines.first_line
     if [document.line_text(line) for line in range(first, end + 1)] != lines.replaced.split("\n"):
         return ()
-    new_line = "\r\n" if document.lines[0].endswith("\r\n") else "\n"
+    new_line = line_end(document)
     statement = import_statement(document.path, run.out, run.name, lines.import_style).replace("\n", new_line)
     imports = document.line_now(lines.import_line, serial)
     imports = min(lines.import_line, above) if imports is None else min(imports, above)
@@ -47,3 +48,17 @@ def edits_of_lines(document: Document, lines: ExtractedLines, run: RunSummary, s
         TextEdit(TextRange(above, 0, above, 0), f"{function}{new_line * 3}"),
         TextEdit(TextRange(first, 0, end, len(document.line_text(end))), call),
     )
+
+
+def pragma_edits(document: Document, pragmas: Sequence[tuple[int, str]]) -> tuple[TextEdit, ...]:
+    """Insert each text above its line, indented as that line is."""
+    edits = []
+    for number, text in pragmas:
+        line = document.line_text(number)
+        indent = line[: len(line) - len(line.lstrip())]
+        edits.append(TextEdit(TextRange(number, 0, number, 0), f"{indent}{text}{line_end(document)}"))
+    return tuple(edits)
+
+
+def line_end(document: Document) -> str:
+    return "\r\n" if document.lines[0].endswith("\r\n") else "\n"

@@ -13,6 +13,7 @@ from kernel_lsp.rules.finding import QuickFix, RuleFinding, TextEdit, TextRange
 from kernel_lsp.server.analysis.analysis_client import Known
 from kernel_lsp.server.analysis.analysis_types import Place, Target, Use
 from kernel_lsp.server.documents.documents import Document
+from kernel_lsp.server.documents.line_edits import line_end, pragma_edits
 from kernel_lsp.server.features.diagnostics import check_diagnostics, rule_diagnostic
 from kernel_lsp.server.features.explanations import is_explained
 from kernel_lsp.server.features.operator_use import USE_PREFIX, import_statement, is_offered
@@ -113,13 +114,10 @@ class CodeActions:
     def _shapes(self, target: Target, kind: str) -> Iterator[types.CodeAction]:
         """Return the action that declares a target's shapes, as a quick fix if the client asks for quick fixes
         alone."""
-        if target.pragma and self._is_current:
-            line = self._document.line_text(target.pragma_line)
-            indent = line[: len(line) - len(line.lstrip())]
-            place = TextRange(target.pragma_line, 0, target.pragma_line, 0)
-            edit = TextEdit(place, f"{indent}{target.pragma}{self._line_end()}")
-            title = f"Add shapes: {target.pragma}"
-            yield types.CodeAction(title=title, kind=kind, edit=self._edit((edit,)))
+        if target.pragmas and self._is_current:
+            edit = self._edit(pragma_edits(self._document, target.pragmas))
+            title = f"Add shapes: {'; '.join(text for _, text in target.pragmas)}"
+            yield types.CodeAction(title=title, kind=kind, edit=edit)
 
     def _selected_actions(self, first: int, last: int) -> Iterator[types.CodeAction]:
         target = self._analysis.target_at(first) if self._document.language == "python" else None
@@ -175,7 +173,7 @@ class CodeActions:
         return types.CodeAction(title=title, kind=kind, command=command)
 
     def _line_end(self) -> str:
-        return "\r\n" if self._document.lines[0].endswith("\r\n") else "\n"
+        return line_end(self._document)
 
 
 # --- below

@@ -11,6 +11,7 @@ from kernel_lsp.engine.messages import RunSummary
 from kernel_lsp.server.analysis.analysis_types import Analysis, Target
 from kernel_lsp.server.documents.documents import Document
 from kernel_lsp.server.features.formatting import check_text, facts_text, result_text
+from kernel_lsp.server.features.recorded import recorded_of, share_text
 from kernel_lsp.server.knowledge import Knowledge
 from kernel_lsp.server.protocol.conversion import line_range
 
@@ -49,7 +50,9 @@ def _target_commands(document: Document, target: Target, knowledge: Knowledge) -
     if document.file is None:
         return  # an unsaved text is not a file that a worker can import
     about = {"uri": document.uri, "symbol": target.symbol}
-    yield _command("Optimize to CUDA", "kernelLsp.optimize", about)
+    recorded = recorded_of(document.file, target.symbol)
+    share = f" | {share_text(recorded)}" if recorded is not None and recorded.share else ""
+    yield _command(f"Optimize to CUDA{share}", "kernelLsp.optimize", about)
     interrupted = knowledge.interrupted(document.file, target.symbol)
     if interrupted is not None:
         run = {"uri": document.uri, "run": interrupted.run_id}

@@ -13,7 +13,7 @@ from kernel_lsp.server.analysis.analysis_types import Analysis
 from kernel_lsp.server.documents.documents import Document
 from kernel_lsp.server.features.formatting import verdict_text
 from kernel_lsp.server.features.rule_pages import page_file
-from kernel_lsp.server.knowledge import KnownCheck
+from kernel_lsp.server.knowledge import Knowledge, KnownCheck
 from kernel_lsp.server.protocol.conversion import line_range, to_range
 
 SEVERITIES = {
@@ -24,6 +24,7 @@ SEVERITIES = {
 }
 KERNEL_SUFFIX = ".cu"
 CHECK_SOURCE = "kernel-lsp check"
+ADVICE_SOURCE = "kernel-lsp advice"
 INSTANTIATED = " (detected during:"
 """Marks the list of template instantiations in a compiler message (`kernel_lsp.toolchain.nvrtc.diagnostics`)."""
 MAX_RELATED = 20
@@ -37,6 +38,22 @@ def diagnostics_of(
     information, the locations are added to the message."""
     found = [rule_diagnostic(document, finding) for finding in analysis.findings]
     return [*found, *check_diagnostics(document, check, shows_related=shows_related)]
+
+
+def advice_diagnostics(document: Document, analysis: Analysis, knowledge: Knowledge) -> Iterator[types.Diagnostic]:
+    """Yield the recommendation against a target's kernel, at the target, until its code changes."""
+    for target in analysis.targets:
+        run = knowledge.last_result(document.file, target.symbol)
+        advice = run.recommendation if run is not None else None
+        if run is None or advice is None or not advice.headline or knowledge.is_stale(run, target, document.file):
+            continue
+        yield types.Diagnostic(
+            range=to_range(document, _span(document, target.line, None)),
+            message=f"{advice.headline}, {advice.kind}: {advice.detail}",
+            severity=types.DiagnosticSeverity.Information,
+            code=f"{advice.action}-first" if advice.action == "measure" else f"{advice.action}-pytorch",
+            source=ADVICE_SOURCE,
+        )
 
 
 def check_diagnostics(

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from kernel_lsp.core.measurement import Comparison, Estimate, Measurement
 from kernel_lsp.core.profile import LineProfile
+from kernel_lsp.core.recommendation import recommend
 from kernel_lsp.core.verdict import CheckOutcome, KernelFacts, Verdict
 from kernel_lsp.engine.messages import RunSummary
 from kernel_lsp.verify.timing.words import detail_lines, headline
@@ -59,15 +60,18 @@ def comparisons_text(comparisons: Mapping[str, Comparison]) -> str:
 
 
 def result_text(run: RunSummary) -> str:
-    """Summarise a run in one line: speedup, GPU, and where it was verified."""
+    """Summarise a run in one line: the advice where it is not the kernel, speedup, GPU, and where it was verified."""
     is_measured = any(isinstance(comparison.ours, Measurement) for comparison in run.comparisons.values())
     verified = "verified" if is_measured else f"verified on {run.device}"
-    return ", ".join(filter(None, (comparisons_text(run.comparisons), verified)))
+    advice = run.recommendation.headline if run.recommendation is not None else ""
+    return ", ".join(filter(None, (advice, comparisons_text(run.comparisons), verified)))
 
 
 def check_text(verdict: Verdict) -> str:
-    """Summarise a verdict in one line, with times where available."""
-    return ", ".join(filter(None, (verdict_text(verdict), comparisons_text(verdict.times))))
+    """Summarise a verdict in one line, with advice and times where available."""
+    found = recommend(verdict.times)
+    advice = found.headline if found is not None else ""
+    return ", ".join(filter(None, (advice, verdict_text(verdict), comparisons_text(verdict.times))))
 
 
 def profile_text(lines: Sequence[LineProfile]) -> str:

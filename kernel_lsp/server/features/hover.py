@@ -19,6 +19,7 @@ from kernel_lsp.server.features.formatting import (
     time_text,
     verdict_text,
 )
+from kernel_lsp.server.features.recorded import recorded_of, recorded_text
 from kernel_lsp.server.knowledge import Knowledge, KnownEstimate
 
 NO_PLAN = (
@@ -71,13 +72,13 @@ def _target_text(document: Document, target: Target, knowledge: Knowledge, pendi
     parts = [f"**{target.symbol}**" + (f" with `{target.inputs}`" if target.inputs else "")]
     if target.problem:
         parts.append(f"No time: {target.problem}.")
-        if target.pragma:
-            parts.append(f"Add above line {target.pragma_line + 1}: `{target.pragma}`")
+        parts += [f"Add above line {line + 1}: `{text}`" for line, text in target.pragmas]
     known = knowledge.estimate(document.uri, target.symbol)
     if known is not None:
         parts += _estimate_parts(known, STALE if known.digest != target.digest else "")
     elif not target.problem and pending:
         parts.append(pending)
+    parts.append(recorded_text(recorded_of(document.file, target.symbol)))
     result = knowledge.last_result(document.file, target.symbol)
     if result is not None:
         stale = STALE if knowledge.is_stale(result, target, document.file) else ""
@@ -92,6 +93,7 @@ def _estimate_parts(known: KnownEstimate, stale: str) -> list[str]:
     moved = f"{amount_text(estimate.bytes_moved, 'B')} moved, {amount_text(estimate.n_operations, 'FLOP')}"
     parts = [
         f"PyTorch eager: {bold_number_text(estimate)}{stale}",
+        *_compiled_text(known),
         f"{estimate.bound}-bound; {moved}, {n} launch{'es' if n != 1 else ''}",
     ]
     if floor_us > 0:
@@ -101,6 +103,11 @@ def _estimate_parts(known: KnownEstimate, stale: str) -> list[str]:
     if rows:
         parts.append("\n".join(["| share | time | line | code |", "|--:|--:|--:|---|", *rows]))
     return parts
+
+
+def _compiled_text(known: KnownEstimate) -> tuple[str, ...]:
+    compiled = known.estimate.compiled
+    return () if compiled is None else (f"torch.compile: {bold_number_text(compiled)}, from {compiled.method}",)
 
 
 def _line_text(document: Document, target: Target, knowledge: Knowledge, line: int) -> str:

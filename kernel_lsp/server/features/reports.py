@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernel_lsp.core.measurement import EstimatedBaseline
 from kernel_lsp.engine.messages import RunResult
 from kernel_lsp.server.features.formatting import number_text
 
@@ -13,18 +14,19 @@ def run_report(result: RunResult) -> str:
         f"# {summary.target}",
         f"Run {summary.run_id}, started {summary.started}, {summary.status}; on {summary.device or 'no device yet'}.",
     ]
+    advice = summary.recommendation
+    if advice is not None and advice.headline:
+        parts.append(f"**{advice.headline}** ({advice.kind}): {advice.detail}.")
     if summary.candidate_id is None:
         parts.append(f"No verified kernel: {summary.reason or 'the run has not ended'}.")
     else:
         parts.append(f"Winner `{summary.candidate_id}`: {summary.reason}.")
     for name, comparison in summary.comparisons.items():
-        baseline = comparison.baseline_name
-        parts.append(
-            f"| {name} | time |\n|---|---|\n"
-            f"| ours | {number_text(comparison.ours)} |\n"
-            f"| {baseline} | {number_text(comparison.baseline)} |\n"
-            f"| speedup | {comparison.speedup:.2g}x |"
-        )
+        rows = [("ours", comparison.ours), (comparison.baseline_name, comparison.baseline)]
+        rows += [(each.name, each.estimate) for each in comparison.baselines if isinstance(each, EstimatedBaseline)]
+        shown = dict.fromkeys(f"| {title} | {number_text(number)} |" for title, number in rows)
+        lines = (f"| {name} | time |", "|---|---|", *shown, f"| speedup | {comparison.speedup:.2g}x |")
+        parts.append("\n".join(lines))
     parts += [f"Library step: {step} (a vendor library, not our kernel)." for step in summary.library_steps]
     parts += [f"File: {file.path}" for file in result.files]
     if result.problem:

@@ -6,7 +6,7 @@ The executor's process reads inputs and writes outputs. Only this process reads 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from kernel_lsp.ptx.executor import (
 )
 from kernel_lsp.verify.cpu.run_files import RunFiles
 from kernel_lsp.verify.model.cases import Case
+from kernel_lsp.verify.model.defences import is_on
 from kernel_lsp.verify.model.environment import USUAL, Circumstances, shared_start_of
 from kernel_lsp.verify.oracle.case_store import CaseStore, NoCase, read_expectations
 from kernel_lsp.verify.oracle.judgement import judge_outputs
@@ -123,12 +124,10 @@ class CpuDevice:
         try:
             run.write_zeros()
             launches = [step for step in bound.steps if isinstance(step, BoundLaunch)]
-            options = RunOptions(
-                sample=BlockSample(n_blocks=N_PROFILED_BLOCKS, seed=case.seed),
-                n_traced_blocks=N_TRACED_BLOCKS,
-                max_instructions=limits.max_instructions,
-                deadline_s=limits.deadline_s,
-                may_write_variables=False,
+            sample = BlockSample(n_blocks=N_PROFILED_BLOCKS, seed=case.seed)
+            most = DEFAULT_MAX_INSTRUCTIONS
+            options = replace(
+                _options(limits), sample=sample, n_traced_blocks=N_TRACED_BLOCKS, max_thread_instructions=most
             )
             buffers = run.buffers(initialised={tensor.name for tensor in bound.tensors})
             report = await executor.run(buffers, launches, built.symbols, options)
@@ -152,15 +151,7 @@ class CpuDevice:
         run = self._new_run(bound, None)
         try:
             run.write_zeros()
-            options = RunOptions(
-                sample=sample,
-                n_traced_blocks=0,
-                max_instructions=limits.max_instructions,
-                max_thread_instructions=limits.max_thread_instructions,
-                deadline_s=limits.deadline_s,
-                may_write_variables=False,
-                keeps_written=True,
-            )
+            options = replace(_options(limits), sample=sample, keeps_written=True)
             buffers = run.buffers(initialised={tensor.name for tensor in bound.tensors})
             report = await executor.run(buffers, launches, built.symbols, options)
             if not isinstance(report, ExecutionReport) or _crash(report):
@@ -174,16 +165,9 @@ class CpuDevice:
         run = self._new_run(bound, None)
         try:
             run.write_zeros()
-            options = RunOptions(
-                n_traced_blocks=0,
-                max_instructions=limits.max_instructions,
-                max_thread_instructions=limits.max_thread_instructions,
-                deadline_s=limits.deadline_s,
-                may_write_variables=False,
-            )
             buffers = run.buffers(initialised={tensor.name for tensor in bound.tensors})
             launches = [step for step in bound.steps if isinstance(step, BoundLaunch)]
-            return not isinstance(await executor.run(buffers, launches, built.symbols, options), TimedOut)
+            return not isinstance(await executor.run(buffers, launches, built.symbols, _options(limits)), TimedOut)
         finally:
             run.remove()
 
@@ -208,15 +192,11 @@ class CpuDevice:
         run = self._new_run(bound, files)
         try:
             run.write_poison(case.seed)
-            options = RunOptions(
+            options = replace(
+                _options(limits),
                 sample=sample,
-                thread_order=case.thread_order,
+                thread_order=case.thread_order if is_on("orders") else "forward",
                 seed=case.seed,
-                n_traced_blocks=0,
-                max_instructions=limits.max_instructions,
-                max_thread_instructions=limits.max_thread_instructions,
-                deadline_s=limits.deadline_s,
-                may_write_variables=False,
                 watches_races=(
                     sample is None
                     and case.thread_order == WATCHED_ORDER
@@ -225,10 +205,7 @@ class CpuDevice:
                 ),
                 shared_poison=circumstances.shared_poison,
                 shared_start=shared_start_of(case),
-                shared_unit=circumstances.shared_unit,
                 resident_blocks=circumstances.resident_blocks,
-                n_multiprocessors=circumstances.n_multiprocessors,
-                n_warp_slots=circumstances.n_warp_slots,
                 keeps_lanes_apart=circumstances.keeps_lanes_apart,
                 interruptions=circumstances.interruptions,
                 keeps_written=run.is_small,
@@ -289,6 +266,16 @@ class CpuDevice:
 # --- below: steps
 
 
+def _options(limits: Limits) -> RunOptions:
+    return RunOptions(
+        n_traced_blocks=0,
+        max_instructions=limits.max_instructions,
+        max_thread_instructions=limits.max_thread_instructions,
+        deadline_s=limits.deadline_s,
+        may_write_variables=not is_on("state"),
+    )
+
+
 def _segments(steps: Sequence[BoundStep]) -> Iterator[list[BoundStep]]:
     """Yield maximal runs of our own steps, and library steps one by one."""
     for is_library, group in groupby(steps, key=lambda step: isinstance(step, BoundLibraryStep)):
@@ -336,7 +323,7 @@ def _judge(run: RunFiles, case: Case, reports: Sequence[ExecutionReport], *, sam
         read_expectations(run.files),
         [run.written_elements(tensor) for tensor in outputs] if sampled else (),
     )
-    if sampled and isinstance(judged, CaseResult):
+    if sampled and isinstance(judged, CaseResult) and is_on("coverage"):
         judged = _with_coverage(run, judged)
     if isinstance(judged, Mismatch):
         return judged

@@ -12,7 +12,7 @@ from kernel_lsp.core.measurement import Comparison
 from kernel_lsp.core.plan import BoundOperation
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Built, CheckOutcome, Crashed, Mismatch, TimedOut, Unsupported
-from kernel_lsp.gpu.estimate import estimate_eager, estimate_operation
+from kernel_lsp.gpu.estimate import estimate_baselines, estimate_operation
 from kernel_lsp.gpu.specs import GpuSpec
 from kernel_lsp.ptx.executor import NO_END, BlockSample, PtxExecutor
 from kernel_lsp.verify.cpu.device import (
@@ -46,6 +46,7 @@ from kernel_lsp.verify.model.environment import Circumstances
 from kernel_lsp.verify.model.progress import Plan, Progress
 from kernel_lsp.verify.model.resolved_kernel import Prepared
 from kernel_lsp.verify.probes.launch_limits import few_at_once, refused_launch, refused_when_larger
+from kernel_lsp.verify.timing.floor import time_floor
 
 RANKING_LIMITS = Limits(complete_instructions=60_000_000, max_instructions=2_000_000_000, deadline_s=30.0)
 FULL_LIMITS = Limits(
@@ -249,10 +250,16 @@ class ExecutorChecks:
         progress: Progress,
     ) -> None:
         ours = estimate_operation(bound, profile.counters, built.kernels, built.symbols, self._gpu)
-        eager = estimate_eager(graph_of(self._task, direction), captured_sizes(self._task), self._gpu)
+        graph = graph_of(self._task, direction)
+        baselines = estimate_baselines(graph, captured_sizes(self._task), self._gpu)
+        best = min(baselines, key=lambda baseline: baseline.time_us)
         progress.estimates.append(ours)
         progress.times[prepared.operation(direction).name] = Comparison(
-            baseline_name="eager", baseline=eager, ours=ours
+            baseline_name=best.name,
+            baseline=best.estimate,
+            ours=ours,
+            baselines=baselines,
+            floor=time_floor(graph, bound, self._gpu),
         )
 
     async def _run_cases(

@@ -12,6 +12,7 @@ import numpy as np
 from kernel_lsp.core.plan import BoundFill, BoundLaunch, BoundOperation, BoundStep, BoundTensor, TensorArgument
 from kernel_lsp.process.worker_client import CaseFiles, CaseTensor
 from kernel_lsp.ptx.executor import WRITTEN_BY_KERNEL, WRITTEN_SUFFIX, BufferFile
+from kernel_lsp.verify.model.defences import is_on
 from kernel_lsp.verify.oracle.arrays import EXACT_POISON_BYTES, POISON_BYTE, write_poison
 
 MAX_WATCHED_BYTES = 1 << 22
@@ -47,13 +48,14 @@ class RunFiles:
     @property
     def is_small(self) -> bool:
         """Check whether the run's own tensors are small enough to track the writer of each byte."""
-        return sum(tensor.n_bytes for tensor in self._own()) <= MAX_WATCHED_BYTES
+        return is_on("races") and sum(tensor.n_bytes for tensor in self._own()) <= MAX_WATCHED_BYTES
 
     def write_poison(self, seed: int) -> None:
         """Poison outputs and scratch, so that an element that is never written cannot pass by chance."""
-        other = EXACT_POISON_BYTES[seed % len(EXACT_POISON_BYTES)]
+        other = EXACT_POISON_BYTES[seed % len(EXACT_POISON_BYTES)] if is_on("patterns") else POISON_BYTE
         for tensor in self._own():
-            write_poison(self.path(tensor), tensor.n_bytes, POISON_BYTE if tensor.dtype.is_floating else other)
+            byte = POISON_BYTE if tensor.dtype.is_floating else other
+            write_poison(self.path(tensor), tensor.n_bytes, byte if is_on("poison") else 0)
 
     def write_zeros(self) -> None:
         """Zero outputs and scratch in place of poison, where values are not judged."""
@@ -73,7 +75,7 @@ class RunFiles:
                 role=tensor.role,
                 description=f"{tensor.dtype}[{', '.join(map(str, tensor.shape))}]",
                 offset_bytes=places.get(tensor.name, 0),
-                is_initialised=tensor.name in initialised,
+                is_initialised=tensor.name in initialised or not is_on("initialised"),
             )
             for tensor in self.bound.tensors
         ]

@@ -13,7 +13,8 @@ from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.core.plan import BoundTensor
 from kernel_lsp.core.verdict import CaseResult, Mismatch, TensorError
 from kernel_lsp.verify.model.cases import OperationKind
-from kernel_lsp.verify.oracle.arrays import decode, map_array
+from kernel_lsp.verify.model.defences import is_on
+from kernel_lsp.verify.oracle.arrays import decode, map_array, poisoned_elements
 from kernel_lsp.verify.oracle.compare import (
     BACKWARD_FACTOR,
     FORWARD_FACTOR,
@@ -153,6 +154,7 @@ def _judge_output(
     traits = _traits(case, tensor, expectation.rounding.may_recur)
 
     def judged(values: np.ndarray) -> TensorError:
+        values = values if is_on("nonfinite") else _with_finite(values, expectation)
         if mask is None and tensor.dtype.is_floating:
             return compare_stored(values, expectation, factor=factor, inputs=traits)
         return compare(values, expectation, factor=factor, written=mask, inputs=traits)
@@ -165,6 +167,12 @@ def _judge_output(
     if is_within_budget(error) or _family(case) not in INFINITE_FAMILIES:
         return error
     return judged(with_nan_where_as_good(found, expectation))
+
+
+def _with_finite(found: np.ndarray, expectation: Expectation) -> np.ndarray:
+    """Replace NaN and infinities by the reference, except poison."""
+    is_kept = np.isfinite(found) | poisoned_elements(found, expectation.dtype)
+    return np.where(is_kept, found, expectation.reference.astype(found.dtype))
 
 
 def _unless_cut_off(

@@ -24,7 +24,6 @@ from kernel_lsp.verify.code_facts.launch_uniform import UNROLLED, GridConditions
 from kernel_lsp.verify.model.cases import (
     ALIGNMENTS,
     CHEAP_ELEMENTS,
-    MAX_HIDDEN_ELEMENTS,
     OperationKind,
     Sizes,
     captured_sizes,
@@ -34,6 +33,7 @@ from kernel_lsp.verify.model.cases import (
 )
 from kernel_lsp.verify.model.resolved_kernel import Prepared
 from kernel_lsp.verify.probes.far_sizes import beyond, far_sizes
+from kernel_lsp.verify.probes.small_sizes import MAX_HIDDEN_ELEMENTS
 from kernel_lsp.verify.probes.two_dim_conditions import paired_sizes
 from kernel_lsp.verify.probes.wide_sizes import MAX_WIDE_ELEMENTS, n_largest
 

@@ -58,27 +58,25 @@ _TO_INTEGER = re.compile(r"^cvt\.r[nzmp]i(?:\.\w+)*\.[su](?:32|64)\.f32$")
 Dims = tuple[str, ...]
 
 
-def index_cases(
-    task: Task, kind: OperationKind, holds: Callable[[Sizes], bool], wide: Sequence[Sizes], seed: int
-) -> list[Case]:
+def index_cases(task: Task, kind: OperationKind, holds: Callable[[Sizes], bool], wide: Sequence[Sizes]) -> list[Case]:
     """Return cases with many tied extremes, where indices are returned. Extremes and given indices also lie beyond 16
     bits, unless one of the `wide` sizes reaches as far."""
     sizes_of = _Sizes(task, kind, holds)
     cases: list[Case] = []
     for dims, family in dict.fromkeys(_picked(task.forward)):
         sizes = sizes_of.first(dims, LONG, BESIDE_TIES, MAX_ELEMENTS)
-        cases += [_case(kind, sizes, family, seed + 84)] if sizes else []
+        cases += [_case(kind, sizes, family)] if sizes else []
     for dims in dict.fromkeys(dims for dims, _ in _picked(task.forward)):
         if all(_n_places(dims, sizes) < BEYOND_16_BITS for sizes in wide):
             sizes = sizes_of.first(dims, BEYOND_16_BITS, BESIDE_FEW, MAX_TABLE_ELEMENTS)
-            cases += [_case(kind, sizes, LATE_EXTREMES, seed + 85)] if sizes else []
+            cases += [_case(kind, sizes, LATE_EXTREMES)] if sizes else []
     for dims in dict.fromkeys(_indexed(task.forward)):
         sizes = sizes_of.first(dims, BEYOND_16_BITS, BESIDE_MANY, MAX_TABLE_ELEMENTS)
-        cases += [_case(kind, sizes, LATE_EXTREMES, seed + 86)] if sizes else []
+        cases += [_case(kind, sizes, LATE_EXTREMES)] if sizes else []
     return list(dict.fromkeys(cases))
 
 
-def cases_beyond_exact_indices(prepared: Prepared, kind: OperationKind, built: Built, seed: int) -> Iterator[Case]:
+def cases_beyond_exact_indices(prepared: Prepared, kind: OperationKind, built: Built) -> Iterator[Case]:
     """Yield cases with indices that f32 does not represent, for a kernel that converts f32 to integers."""
     task = prepared.task
     every = dict.fromkeys((*(dims for dims, _ in _picked(task.forward, LINEAR)), *_indexed(task.forward)))
@@ -88,7 +86,7 @@ def cases_beyond_exact_indices(prepared: Prepared, kind: OperationKind, built: B
     for dims in every:
         sizes = sizes_of.first(dims, BEYOND_24_BITS, BESIDE_FEW, MAX_VAST_ELEMENTS)
         if sizes:
-            yield _case(kind, sizes, LATE_EXTREMES, seed + 87)
+            yield _case(kind, sizes, LATE_EXTREMES)
 
 
 # --- below: sizes
@@ -124,9 +122,9 @@ def _n_places(dims: Dims, sizes: Sizes) -> int:
     return math.prod(sizes.get(dim, 1) for dim in dims)
 
 
-def _case(kind: OperationKind, sizes: Sizes, family: str, seed: int) -> Case:
+def _case(kind: OperationKind, sizes: Sizes, family: str) -> Case:
     is_far = family == LATE_EXTREMES
-    return Case(kind, tuple(sorted(sizes.items())), family, seed, "forward", may_not_end=is_far)
+    return Case(kind, tuple(sorted(sizes.items())), family, 0, "forward", may_not_end=is_far)
 
 
 # --- below: dims that places are along

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 from kernel_lsp.core.expression import ExpressionError
 from kernel_lsp.core.task import Symbol, Task
@@ -22,13 +21,13 @@ from kernel_lsp.verify.cpu.device import CaseRun, CpuDevice, Limits
 from kernel_lsp.verify.model.cases import (
     ALIGNMENTS,
     LATE_EXTREMES,
+    Case,
     OperationKind,
     Sizes,
-    captured_sizes,
     clamped,
     graph_of,
     is_usable,
-    vast_cases,
+    seeded,
 )
 from kernel_lsp.verify.model.progress import Plan, Progress
 from kernel_lsp.verify.model.resolved_kernel import Prepared
@@ -79,8 +78,7 @@ async def wrong_at_vast_sizes(
         limits = Limits(0, n_allowed, DEADLINE_S, max_thread_instructions=n_allowed)
         if not await device.ends(executor, built, bound, limits):  # before PyTorch computes the reference
             continue
-        (case,) = vast_cases(kind, [sizes], captured_sizes(task), seed)
-        case = replace(case, family=LATE_EXTREMES)
+        case = seeded(Case(kind, tuple(sorted(sizes.items())), LATE_EXTREMES, 0, "random"), seed, "large values")
         await device.make_aside(case)
         outcome = await device.run_case(executor, built, bound, case, None, limits)
         if isinstance(outcome, Crashed) or (isinstance(outcome, Mismatch) and is_gross(outcome)):

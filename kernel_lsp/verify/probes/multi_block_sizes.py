@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from kernel_lsp.core.task import Symbol
 from kernel_lsp.errors import PlanError
 from kernel_lsp.verify.cpu.run_files import MAX_WATCHED_BYTES
-from kernel_lsp.verify.model.cases import Case, OperationKind, Sizes, clamped, graph_of, is_usable
+from kernel_lsp.verify.model.cases import OperationKind, Sizes, clamped, graph_of, is_usable
 from kernel_lsp.verify.model.resolved_kernel import Prepared
 from kernel_lsp.verify.probes.wide_sizes import n_largest
 
@@ -77,14 +77,6 @@ def several_blocks_sizes(
             if larger is not None and _is_cheap(prepared, kind, larger):
                 found[line, symbol.name] = larger
     return _few(prepared, kind, grids, found)
-
-
-def several_blocks_cases(operation: OperationKind, several: Iterable[Sizes], seed: int) -> list[Case]:
-    """Return one case for each of the sizes, watched for races."""
-    return [
-        Case(operation, tuple(sorted(sizes.items())), "normal", seed + 10 + nth, "reverse", of_several_blocks=True)
-        for nth, sizes in enumerate(several)
-    ]
 
 
 # --- below: one launch and one dim

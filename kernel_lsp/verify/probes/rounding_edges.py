@@ -14,7 +14,8 @@ from fractions import Fraction
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.task import Graph, GraphNode, Task, TensorType
-from kernel_lsp.verify.model.cases import TIES, Case, OperationKind, Sizes, n_elements, shape_of
+from kernel_lsp.verify.model.cases import Case, OperationKind, Sizes, n_elements, shape_of
+from kernel_lsp.verify.probes.families import HALFWAY
 
 ROUNDINGS = ("round", "floor", "ceil", "trunc", "frac", "remainder", "fmod", "floor_divide")
 BY_MODE = ("aten.div.Tensor_mode", "aten.div.Scalar_mode")
@@ -29,7 +30,6 @@ KEEPING = frozenset((*PLACES.split(), *LIMITS, *ROUNDINGS[:4], "neg", "abs", "re
 FACTORS, DIVISORS = ("mul",), ("div", *ROUNDINGS[5:])
 SIGNIFICAND_BITS = {DType.F64: 53, DType.F32: 24, DType.F16: 11, DType.BF16: 8}
 """Significand bits of IEEE 754's types, and of bfloat16."""
-SMALL_SEED, WHOLE_SEED = 88, 89
 
 
 _Range = tuple[Fraction | float, Fraction | float]
@@ -59,7 +59,7 @@ def rounds(graph: Graph) -> bool:
     return any(_is_rounding(node) or _is_conversion(node, types) for node in graph.nodes)
 
 
-def rounding_cases(task: Task, kind: OperationKind, known: Sequence[Sizes], seed: int) -> list[Case]:
+def rounding_cases(task: Task, kind: OperationKind, known: Sequence[Sizes]) -> list[Case]:
     """Return two small cases, one with neighbours of halves and one with large integers. Fewer where the code rounds no
     input unchanged or where its integers are too narrow."""
     if kind != "forward" or not rounds(task.forward):
@@ -68,11 +68,8 @@ def rounding_cases(task: Task, kind: OperationKind, known: Sequence[Sizes], seed
     small = [v * one.flow.step for one in rounded for v in _near_halves(one.flow.n_bits)]
     large = [v * one.flow.step for one in rounded if one.made is not None for v in _large(one.flow.n_bits)]
     return [
-        Case(kind, _with_room(task, known, rounded, len(values)), TIES, seed + own_seed, "forward", values=values)
-        for own_seed, values in (
-            (SMALL_SEED, _numbers(small)),
-            (WHOLE_SEED, _numbers([v for v in large if least <= v <= most])),
-        )
+        Case(kind, _with_room(task, known, rounded, len(values)), HALFWAY, 0, "forward", values=values)
+        for values in (_numbers(small), _numbers([v for v in large if least <= v <= most]))
         if values
     ]
 

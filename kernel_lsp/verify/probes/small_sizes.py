@@ -11,7 +11,6 @@ from kernel_lsp.core.task import Symbol, Task
 from kernel_lsp.verify.model.cases import (
     ALIGNMENTS,
     CHEAP_ELEMENTS,
-    MAX_HIDDEN_ELEMENTS,
     MAX_REDUCED_ELEMENTS,
     OperationKind,
     Sizes,
@@ -43,6 +42,9 @@ MANY = (63, 64, 96)
 """Numbers of rows, tried in this order: three of each magnitude of `octaves`."""
 N_ROWS, MAX_ROWS_ELEMENTS = (3, 2, 1), 1 << 16
 """Numbers of rows for captured sizes, and the maximum elements of such a case."""
+MAX_HIDDEN_ELEMENTS = 1 << 22
+"""Maximum elements of all inputs and outputs of a hidden case. The captured sizes' count applies where nothing smaller
+is inside the contract."""
 N_HIDDEN = 4
 N_HIDDEN_TRIES = 64
 

@@ -15,17 +15,16 @@ from kernel_lsp.toolchain.integrity.audit import audit
 from kernel_lsp.toolchain.nvrtc.compile import BuildRequest, Compiler
 from kernel_lsp.verify.build.building import module_of
 from kernel_lsp.verify.build.guarded_arrays import guarded, said_of_guarded
-from kernel_lsp.verify.build.other_architectures import N_CASES_ELSEWHERE, said_of
-from kernel_lsp.verify.build.other_compilers import programs_elsewhere
+from kernel_lsp.verify.build.other_architectures import N_CASES_ELSEWHERE, other_programs, said_of
 from kernel_lsp.verify.cpu.device import CpuDevice
 from kernel_lsp.verify.cpu.executor_checks import NOT_SCREENED, ExecutorChecks, screened_cases
 from kernel_lsp.verify.cpu.executor_pool import N_LOOKS, ExecutorPool
-from kernel_lsp.verify.model.cases import OperationKind
+from kernel_lsp.verify.model.cases import Depth, OperationKind
+from kernel_lsp.verify.model.defences import is_on
 from kernel_lsp.verify.model.progress import Plan, Progress
 from kernel_lsp.verify.model.resolved_kernel import Prepared
 from kernel_lsp.verify.probes.grid_coverage import left_undone
 from kernel_lsp.verify.probes.large_size_values import wrong_at_vast_sizes
-from kernel_lsp.verify.probes.planned_cases import Depth
 
 NOT_LOOKED_FURTHER = "not looked at beyond the sizes of its cases"
 Look = Callable[[Progress], Awaitable[CheckOutcome | None]]
@@ -64,12 +63,19 @@ class Looks:
 
     async def others(self, progress: Progress) -> CheckOutcome | None:
         """Run the longer checks, which no GPU has to wait for. None when nothing failed."""
-        far: list[Look] = [partial(self._far, plan) for plan in self.plans.values()]
-        vast: list[Look] = [partial(self._vast, plan) for plan in self.plans.values()]
-        estimates: list[Look] = [partial(self._estimated, plan) for plan in self.plans.values()]
-        looks: list[Look] = [*far, *vast, self._with_guards] if self.is_loaded else []
-        if self.is_loaded and self.lookout.has_gpu:
-            looks = [*estimates, *looks]
+        rows: list[tuple[str, bool, Callable[[Plan, Progress], Awaitable[CheckOutcome | None]]]] = [
+            ("", self.lookout.has_gpu, self._estimated),
+            ("sizes", True, self._far),
+            ("sizes", True, self._vast),
+        ]
+        looks: list[Look] = [
+            partial(look, plan)
+            for defence, is_asked, look in rows
+            for plan in self.plans.values()
+            if is_asked and self.is_loaded and is_on(defence)
+        ]
+        if self.is_loaded and is_on("guards"):
+            looks.append(self._with_guards)
         return await first_failure([*looks, self._elsewhere], progress)
 
     # --- below: looks
@@ -101,14 +107,14 @@ class Looks:
         return await self._on_executor(self.built, look, progress, NOT_LOOKED_FURTHER)
 
     async def _elsewhere(self, progress: Progress) -> CheckOutcome | None:
-        """Run a few cases of the text's other programs, on other GPUs and with other compilers."""
+        """Run a few cases of the text's other programs, on other GPUs."""
         few = [plan[:N_CASES_ELSEWHERE] for plan in self.plans.values()]
-        async for other in programs_elsewhere(self.lookout.compiler, self.request, self.built):
+        async for other in other_programs(self.lookout.compiler, self.request, self.built):
             aside = Progress(progress.candidate_id)
-            failure = audited(self.request.text, other.built, aside)
-            found = failure or await self._cases(other.built, few, "full", aside, looks_far=True)
+            failure = audited(self.request.text, other, aside)
+            found = failure or await self._cases(other, few, "full", aside, looks_far=True)
             if isinstance(found, Mismatch | Crashed | Rejected):
-                return said_of(found, other.where)
+                return said_of(found, f"compiled for {other.architecture}")
         return None
 
     async def _with_guards(self, progress: Progress) -> CheckOutcome | None:
@@ -133,7 +139,7 @@ class Looks:
             check = _check_of(lookout, depth)
             for plan in plans:
                 failure = await check(executor, built, prepared, plan, progress)
-                if failure is None and looks_far:
+                if failure is None and looks_far and is_on("sizes"):
                     failure = await left_undone(lookout.device, executor, built, prepared, plan, loaded.kernels)
                 if failure is not None:
                     return failure
@@ -197,7 +203,7 @@ async def first_failure(looks: Sequence[Look], progress: Progress, n_at_once: in
 
 def audited(text: str, built: Built, progress: Progress) -> Rejected | None:
     """Reject a build whose PTX breaks a rule; warnings are recorded."""
-    findings = audit(text, built)
+    findings = audit(text, built) if is_on("audit") else ()
     errors = [finding for finding in findings if finding.severity is Severity.ERROR]
     if errors:
         return Rejected(message=errors[0].message, findings=findings)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from kernel_lsp.config import Settings
-from kernel_lsp.core.measurement import Estimate
+from kernel_lsp.core.measurement import Estimate, EstimatedBaseline
 from kernel_lsp.core.model import SCHEMA_VERSION, Noun
-from kernel_lsp.gpu.estimate import estimate_eager
+from kernel_lsp.gpu.estimate import estimate_baselines
 from kernel_lsp.gpu.specs import find_gpu
 from kernel_lsp.source.pytorch import read_target
 from kernel_lsp.verify.model.cases import captured_sizes
@@ -37,8 +37,8 @@ async def estimate_target(target: str, directory: Path, settings: Settings) -> E
     source = read_target(target, directory)
     async with Session(settings) as session:
         task = await session.capture(source, with_backward=False)
-        estimate = estimate_eager(task.forward, captured_sizes(task), session.gpu)
-    return EstimateReport(target=target, estimates={"eager": estimate}, notes=task.notes)
+        found = estimate_baselines(task.forward, captured_sizes(task), session.gpu)
+    return EstimateReport(target=target, estimates={each.name: each.estimate for each in found}, notes=task.notes)
 
 
 async def _estimate_kernel(kernel: Path, directory: Path, settings: Settings) -> EstimateReport:
@@ -46,8 +46,9 @@ async def _estimate_kernel(kernel: Path, directory: Path, settings: Settings) ->
     estimates: dict[str, Estimate] = {}
     for name, comparison in verdict.times.items():
         assert isinstance(comparison.ours, Estimate)
-        assert isinstance(comparison.baseline, Estimate)
         estimates[name] = comparison.ours
-        estimates[f"{name} in eager"] = comparison.baseline
+        for each in comparison.baselines:
+            assert isinstance(each, EstimatedBaseline)
+            estimates[f"{name} in {each.name}"] = each.estimate
     notes = () if verdict.is_correct else (f"the kernel is not right: {verdict.outcome.kind}",)
     return EstimateReport(target=str(kernel), estimates=estimates, notes=(*notes, *verdict.notes))

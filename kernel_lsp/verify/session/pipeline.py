@@ -34,14 +34,13 @@ from kernel_lsp.verify.cpu.device import CpuDevice
 from kernel_lsp.verify.cpu.executor_checks import ExecutorChecks
 from kernel_lsp.verify.cpu.executor_pool import N_LOOKS
 from kernel_lsp.verify.gpu.checks import GpuChecks, MeasuringGpu
-from kernel_lsp.verify.model.cases import SCREEN_FAMILIES, OperationKind
+from kernel_lsp.verify.model.cases import SCREEN_FAMILIES, Depth, OperationKind
 from kernel_lsp.verify.model.progress import Plan, Progress
 from kernel_lsp.verify.model.resolved_kernel import Prepared, plan_failure, prepare
 from kernel_lsp.verify.oracle.case_store import CaseStore
 from kernel_lsp.verify.oracle.judgement import lost_nans
-from kernel_lsp.verify.probes.code_guided_cases import with_pointed_cases
+from kernel_lsp.verify.probes.choice import CaseChoice
 from kernel_lsp.verify.probes.code_guided_sizes import singles_out_a_block
-from kernel_lsp.verify.probes.planned_cases import CaseChoice, Depth
 from kernel_lsp.verify.session.check_scheduler import Lookout, Looks, audited
 from kernel_lsp.verify.session.platform import Platform
 from kernel_lsp.verify.session.ready_runs import RunBuilder
@@ -163,10 +162,7 @@ class Evaluator:
         if refused := audited(candidate.text, built, progress):
             return refused
         if depth == "full":
-            plans = {
-                kind: with_pointed_cases(prepared, kind, built, plan, self._platform.seed)
-                for kind, plan in plans.items()
-            }
+            plans = {kind: self._choice.with_code(prepared, kind, built, plan) for kind, plan in plans.items()}
             progress.singles_out_a_block = any(singles_out_a_block(prepared, kind, built) for kind in plans)
             if self._gpu_checks is not None:
                 self._gpu_checks.prefetch(list(plans.values()))

@@ -16,6 +16,7 @@ from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import BuildFailed, CheckOutcome, Crashed, Mismatch, TimedOut
 from kernel_lsp.errors import PlanError, TargetError
 from kernel_lsp.verify.model.cases import OTHER_NUMBERS_FAMILIES, captured_sizes
+from kernel_lsp.verify.model.defences import is_on
 from kernel_lsp.verify.model.resolved_kernel import Prepared, prepare
 from kernel_lsp.verify.oracle.compare import is_within_budget
 from kernel_lsp.verify.probes.rounding_edges import rounds
@@ -77,7 +78,7 @@ class ScalarMutation:
         thousand times the work. Raises EnvironmentProblem for a broken machine.
         """
         prepared = prepare(candidate.text, self._task)
-        if isinstance(prepared, BuildFailed):
+        if isinstance(prepared, BuildFailed) or not is_on("numbers"):
             return []
         async with self._capturing:
             fractions = await self._first(FRACTIONS, prepared)

@@ -15,9 +15,8 @@ from kernel_lsp.core.task import Task, UncoveredConfiguration
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.errors import KernelLspError, TargetError
 from kernel_lsp.verify.gpu.checks import MeasuringGpu, Untimed
-from kernel_lsp.verify.model.cases import SCREEN_FAMILIES
+from kernel_lsp.verify.model.cases import SCREEN_FAMILIES, Depth
 from kernel_lsp.verify.model.progress import StageTimes
-from kernel_lsp.verify.probes.planned_cases import Depth
 from kernel_lsp.verify.session.configurations import (
     ConfigurationVerdict,
     UncoveredCaptures,

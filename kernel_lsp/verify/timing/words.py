@@ -8,22 +8,24 @@ from kernel_lsp.core.measurement import (
     ClockSummary,
     Comparison,
     Estimate,
+    EstimatedBaseline,
     Measurement,
     MissingBaseline,
     Ratio,
     TimedBaseline,
 )
+from kernel_lsp.core.recommendation import factor_text
 
 
 def headline(comparison: Comparison) -> str:
     """Return the headline, e.g. ``2.7x vs eager, 1.3x vs compile``: eager and the fastest other baseline, and which may
     not be claimed.
 
-    An estimate, or a measurement of an older version, has one baseline.
+    A result of an older version has one baseline.
     """
-    timed = [found for found in comparison.baselines if isinstance(found, TimedBaseline)]
+    timed = [found for found in comparison.baselines if not isinstance(found, MissingBaseline)]
     eager = [found for found in timed if found.name == EAGER]
-    others = sorted((found for found in timed if found.name != EAGER), key=lambda found: found.measurement.time_us)
+    others = sorted((found for found in timed if found.name != EAGER), key=lambda found: found.time_us)
     shown = [_short(found, comparison.ours.time_us) for found in (*eager, *others[:1])]
     return ", ".join(shown) or f"{comparison.speedup:.2g}x vs {comparison.baseline_name}"
 
@@ -37,10 +39,10 @@ def one_line(comparison: Comparison) -> str:
 
 
 def detail_lines(comparison: Comparison) -> list[str]:
-    """Return the evidence: every baseline, the roofline bound, and the state of the GPU. Empty for an estimate."""
+    """Return the evidence: every baseline and, of a measurement, the roofline bound and the state of the GPU."""
     ours = comparison.ours
     if not isinstance(ours, Measurement) or not comparison.baselines:
-        return []
+        return [_baseline_line(found, ours.time_us) for found in comparison.baselines]
     lines = [_ours_line(ours)]
     lines += [_baseline_line(found, ours.time_us) for found in comparison.baselines]
     if comparison.floor is not None:
@@ -56,24 +58,20 @@ def detail_lines(comparison: Comparison) -> list[str]:
 # --- below: pieces
 
 
-def _short(found: TimedBaseline, ours_us: float) -> str:
+def _short(found: TimedBaseline | EstimatedBaseline, ours_us: float) -> str:
+    if isinstance(found, EstimatedBaseline):
+        return f"{factor_text(found.time_us / ours_us)} vs {found.name}"
     if found.ratio is None:
-        return f"{_factor(found.measurement.time_us / ours_us)} vs {found.name} (of {found.measurement.date})"
+        return f"{factor_text(found.measurement.time_us / ours_us)} vs {found.name} (of {found.measurement.date})"
     if found.ratio.claim == "no difference":
         return f"no different from {found.name}{_deciding_floor(found.ratio)}"
-    return f"{_factor(found.ratio.value)} vs {found.name}"
+    return f"{factor_text(found.ratio.value)} vs {found.name}"
 
 
 def _deciding_floor(ratio: Ratio) -> str:
     """Name the noise floor where it alone keeps a clear interval from being a claim."""
     is_clear = ratio.low > 1.0 or ratio.high < 1.0
-    return f" ({_factor(ratio.value)}, below the noise floor of {ratio.noise_floor:.1%})" if is_clear else ""
-
-
-def _factor(ratio: float) -> str:
-    """Format a ratio: ``2.7x``, ``0.81x``; ``1.04x`` where two digits would round to 1."""
-    text = f"{ratio:.2g}"
-    return f"{ratio:.3g}x" if text in ("1", "0.99") else f"{text}x"
+    return f" ({factor_text(ratio.value)}, below the noise floor of {ratio.noise_floor:.1%})" if is_clear else ""
 
 
 def _ours_line(ours: Measurement) -> str:
@@ -91,6 +89,9 @@ def _baseline_line(found: BaselineResult, ours_us: float) -> str:
     if isinstance(found, MissingBaseline):
         hint = "" if found.is_final else "; with baseline_wait_s = 60 a timing waits for it"
         return f"{found.name}: no time, {found.reason}{hint}"
+    if isinstance(found, EstimatedBaseline):
+        estimate, times = found.estimate, f"{found.time_us / ours_us:.3g}x"
+        return f"{found.name} {_interval(estimate)}: {times}, estimated from {estimate.method}"
     timed = found.measurement
     if found.ratio is None:
         times = f"{timed.time_us / ours_us:.3g}x"

@@ -111,6 +111,10 @@ local function cancel()
   end
 end
 
+local function apply(arguments)
+  require("kernel_lsp.review").apply(arguments.bang)
+end
+
 M.commands = {
   Optimize = { optimize("optimize"), "?", "Optimize the target at the cursor, or the one that is named" },
   OptimizeWithBackward = { optimize("optimizeWithBackward"), "?", "The same, with its backward" },
@@ -121,14 +125,18 @@ M.commands = {
   Profile = { on_file("profile"), 0, "Count what each of its lines does" },
   Report = { on_run("report"), "?", "Show what a run found, by default the newest" },
   Show = { on_run("showKernel"), "?", "Show the kernel that a run ended with" },
-  Apply = { function() require("kernel_lsp.review").apply() end, 0, "Make the change that is under review" },
+  Apply = { apply, 0, "Make the change that is under review; with ! also where PyTorch is recommended", true },
   Discard = { function() require("kernel_lsp.review").discard() end, 0, "Leave everything as it is" },
 }
 
 --- Define them all.
 function M.define()
   for name, command in pairs(M.commands) do
-    vim.api.nvim_create_user_command("LspKernel" .. name, command[1], { nargs = command[2], desc = command[3] })
+    vim.api.nvim_create_user_command("LspKernel" .. name, command[1], {
+      nargs = command[2],
+      desc = command[3],
+      bang = command[4],
+    })
   end
 end
 

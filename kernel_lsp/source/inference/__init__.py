@@ -1,0 +1,1 @@
+"""Infer what a target is called with from its text: no user code is executed."""

@@ -1,0 +1,460 @@
+"""Follow a function's code with tensors whose shapes are unknown, and find what its operations require of them.
+
+Each statement is read once, both branches of an unknown condition included. What is not understood is UNKNOWN, which
+requires nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kernel_lsp.source.inference.arrays import Array, Dim, join
+from kernel_lsp.source.inference.operations import (
+    CREATORS,
+    KEEPING_LAYERS,
+    LAYERS,
+    Layer,
+    apply_layer,
+    created,
+    function_of,
+    matmul,
+)
+from kernel_lsp.source.python_file import FunctionNode, PythonFile
+
+MAX_DEPTH = 12
+"""Maximum calls inside of each other that are followed."""
+MAX_STATEMENTS = 3_000
+MAX_EXPONENT = 64
+
+
+class Unknown:
+    """A value that nothing is known of."""
+
+
+UNKNOWN = Unknown()
+Scope = dict[str, object]
+
+
+@dataclass(eq=False)
+class Instance:
+    """An object of a class of this file, with its attributes as its constructor sets them."""
+
+    node: ast.ClassDef
+    attributes: Scope = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method of such an object, or with `owner` None a function of the file."""
+
+    owner: Instance | None
+    node: FunctionNode
+
+
+@dataclass(frozen=True)
+class Named:
+    """A name of a library, e.g. ``nn.Linear``; `on` is the tensor or module whose method it is."""
+
+    name: str
+    on: Array | Instance | None = None
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The shape of a tensor."""
+
+    array: Array
+
+
+class Returned(Exception):
+    """Ends a function; `value` is its result."""
+
+    def __init__(self, value: object) -> None:
+        super().__init__()
+        self.value = value
+
+
+class Interpreter:
+    """Reads functions of one file. `constructor_guess` gives a value to a required argument that no call gives."""
+
+    def __init__(self, source: PythonFile, constructor_guess: Callable[[ast.ClassDef, str], object]) -> None:
+        self._source, self._guess = source, constructor_guess
+        self._depth, self._n_statements = 0, 0
+
+    def construct(self, node: ast.ClassDef, given: Mapping[str, object]) -> Instance:
+        """Return an object of the class, constructed with the given arguments, its defaults and guesses."""
+        instance = Instance(node)
+        constructor = self._source.inherited(node, "__init__")
+        if isinstance(constructor, FunctionNode):
+            scope = self.defaults(constructor) | dict(given)
+            arguments = constructor.args
+            for each in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs][1:]:
+                if each.arg not in scope:
+                    scope[each.arg] = self._guess(node, each.arg)
+            self.run(constructor, scope | {_self_name(constructor): instance})
+        return instance
+
+    def run(self, function: FunctionNode, scope: Scope) -> object:
+        """Return the result of a function; UNKNOWN where the depth is exceeded."""
+        if self._depth >= MAX_DEPTH:
+            return UNKNOWN
+        self._depth += 1
+        try:
+            self._block(function.body, scope)
+        except Returned as returned:
+            return returned.value
+        finally:
+            self._depth -= 1
+        return UNKNOWN
+
+    def defaults(self, function: FunctionNode) -> Scope:
+        """Return the values of the parameters that have a default."""
+        arguments = function.args
+        positional = [*arguments.posonlyargs, *arguments.args]
+        pairs = [*zip(positional[::-1], arguments.defaults[::-1], strict=False)]
+        pairs += [(a, d) for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if d is not None]
+        return {argument.arg: self.value(default, {}) for argument, default in pairs}
+
+    # --- statements
+
+    def _block(self, body: Sequence[ast.stmt], scope: Scope) -> None:
+        for statement in body:
+            self._n_statements += 1
+            if self._n_statements <= MAX_STATEMENTS:
+                self._statement(statement, scope)
+
+    def _statement(self, statement: ast.stmt, scope: Scope) -> None:
+        match statement:
+            case ast.Return(value=value):
+                raise Returned(self.value(value, scope) if value is not None else None)
+            case ast.Assign(targets=targets, value=value):
+                found = self.value(value, scope)
+                for target in targets:
+                    self._assign(target, found, scope)
+            case ast.AnnAssign(target=target, value=value) if value is not None:
+                self._assign(target, self.value(value, scope), scope)
+            case ast.AugAssign(target=target, op=op, value=value):
+                self._assign(target, self._binary(op, self.value(target, scope), self.value(value, scope)), scope)
+            case ast.Expr(value=value):
+                self.value(value, scope)
+            case ast.Assert(test=test):
+                self._assert(test, scope)
+            case ast.If(test=test, body=body, orelse=orelse):
+                self._if(self.value(test, scope), body, orelse, scope)
+            case ast.For(target=target, iter=iterable, body=body):
+                self._assign(target, _element(self.value(iterable, scope)), scope)
+                self._block(body, scope)
+            case ast.While(body=body) | ast.With(body=body) | ast.Try(body=body):
+                self._block(body, scope)
+
+    def _if(self, test: object, body: Sequence[ast.stmt], orelse: Sequence[ast.stmt], scope: Scope) -> None:
+        if isinstance(test, bool | int | None):
+            self._block(body if test else orelse, scope)
+            return
+        results = []
+        for block in (body, orelse):
+            try:
+                self._block(block, scope)
+            except Returned as returned:
+                results.append(returned)
+        if len(results) > 1 or (results and not orelse and isinstance(results[0].value, Array)):
+            raise results[0]
+
+    def _assert(self, test: ast.expr, scope: Scope) -> None:
+        match test:
+            case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
+                sides = [self.value(left, scope), self.value(right, scope)]
+                dims = [side for side in sides if isinstance(side, Dim)]
+                if len(dims) > 1:
+                    join(*dims)
+                for dim in dims:
+                    dim.give(next((side for side in sides if type(side) is int), None))
+
+    def _assign(self, target: ast.expr, value: object, scope: Scope) -> None:
+        match target:
+            case ast.Name(id=name):
+                scope[name] = value
+            case ast.Attribute(value=owner, attr=name):
+                instance = self.value(owner, scope)
+                if isinstance(instance, Instance):
+                    instance.attributes[name] = value
+            case ast.Tuple(elts=targets) | ast.List(elts=targets):
+                for each, part in zip(targets, _parts(value, targets), strict=True):
+                    self._assign(each, part, scope)
+
+    # --- expressions
+
+    def value(self, node: ast.expr, scope: Scope) -> object:
+        """Return the value of an expression."""
+        match node:
+            case ast.Constant(value=value):
+                return value
+            case ast.Name(id=name):
+                return scope[name] if name in scope else self._global(name)
+            case ast.Attribute(value=owner, attr=name):
+                return self._attribute(self.value(owner, scope), name)
+            case ast.Call():
+                return self._call(node, scope)
+            case ast.BinOp(left=left, op=op, right=right):
+                return self._binary(op, self.value(left, scope), self.value(right, scope))
+            case ast.UnaryOp(op=op, operand=operand):
+                return self._unary(op, self.value(operand, scope))
+            case ast.BoolOp(op=op, values=values):
+                return self._boolean(op, [self.value(value, scope) for value in values])
+            case ast.Compare(left=left, ops=ops, comparators=others):
+                return self._compare(ops, [self.value(each, scope) for each in (left, *others)])
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                return self._choice(self.value(test, scope), body, orelse, scope)
+            case ast.Subscript(value=value, slice=index):
+                return self._item(self.value(value, scope), self.value(index, scope))
+            case ast.Tuple(elts=elements) | ast.List(elts=elements):
+                return [each for element in elements for each in self._spread(element, scope)]
+            case (
+                ast.ListComp(elt=element, generators=[generator])
+                | ast.GeneratorExp(elt=element, generators=[generator])
+            ):
+                inner = dict(scope)
+                self._assign(generator.target, _element(self.value(generator.iter, scope)), inner)
+                return [self.value(element, inner)]
+        return UNKNOWN
+
+    def _spread(self, element: ast.expr, scope: Scope) -> list[object]:
+        if isinstance(element, ast.Starred):
+            value = self.value(element.value, scope)
+            return list(value) if isinstance(value, list) else [UNKNOWN]
+        return [self.value(element, scope)]
+
+    def _global(self, name: str) -> object:
+        definition = self._source.definition(name)
+        if isinstance(definition, ast.FunctionDef):
+            return Method(None, definition)
+        if isinstance(definition, ast.ClassDef):
+            return definition
+        constant = self._source.constants.get(name)
+        return self.value(constant, {}) if constant is not None and name not in _names(constant) else Named(name)
+
+    def _attribute(self, owner: object, name: str) -> object:
+        if isinstance(owner, Array):
+            if name == "shape":
+                return Shape(owner)
+            if name in ("T", "mT"):
+                if name == "T":
+                    owner.set_rank(2)
+                return self._library("transpose", [owner, -2, -1], {})
+            return Named(name, owner)
+        if isinstance(owner, Instance):
+            if name in owner.attributes:
+                return owner.attributes[name]
+            method = self._source.inherited(owner.node, name)
+            return Method(owner, method) if isinstance(method, ast.FunctionDef) else Named(name, owner)
+        if isinstance(owner, Layer):
+            return owner.values.get(name, UNKNOWN)
+        return Named(name) if isinstance(owner, Named) and owner.on is None else UNKNOWN
+
+    def _choice(self, test: object, body: ast.expr, orelse: ast.expr, scope: Scope) -> object:
+        if isinstance(test, bool | int | None):
+            return self.value(body if test else orelse, scope)
+        found = self.value(body, scope), self.value(orelse, scope)
+        return next((value for value in found if isinstance(value, Array)), UNKNOWN)
+
+    def _item(self, value: object, index: object) -> object:
+        if isinstance(value, Shape) and isinstance(index, int):
+            return value.array.at(index) or UNKNOWN
+        if isinstance(value, Array) and isinstance(index, Array) and not index.is_state:
+            index.dtype = index.dtype or "i64"
+            value.set_rank(2)
+            index.below = index.below or value.at(0)
+        if isinstance(value, list) and isinstance(index, int) and -len(value) <= index < len(value):
+            return value[index]
+        return UNKNOWN
+
+    # --- calls
+
+    def _call(self, node: ast.Call, scope: Scope) -> object:
+        function = self.value(node.func, scope)
+        positional = [each for argument in node.args for each in self._spread(argument, scope)]
+        keywords = {keyword.arg: self.value(keyword.value, scope) for keyword in node.keywords if keyword.arg}
+        match function:
+            case Method(owner=owner, node=called):
+                return self._follow(owner, called, positional, keywords)
+            case ast.ClassDef():
+                return self._construct(function, positional, keywords)
+            case Instance():
+                forward = self._source.inherited(function.node, "forward")
+                is_known = isinstance(forward, FunctionNode)
+                return self._follow(function, forward, positional, keywords) if is_known else UNKNOWN  # type: ignore[arg-type]
+            case Layer():
+                return self._layer(function, [*positional, *keywords.values()])
+            case Named(on=Array() as array):
+                return self._method(array, function.name, positional, keywords)
+            case Named(name="register_buffer" | "register_parameter", on=Instance() as owner) if len(positional) > 1:
+                owner.attributes[str(positional[0])] = positional[1]
+                return UNKNOWN
+            case Named():
+                return self._library(function.name, positional, keywords)
+        return UNKNOWN
+
+    def _construct(self, node: ast.ClassDef, positional: Sequence[object], keywords: Mapping[str, object]) -> object:
+        constructor = self._source.inherited(node, "__init__")
+        names = _parameter_names(constructor)[1:] if isinstance(constructor, FunctionNode) else []
+        return self.construct(node, dict(zip(names, positional, strict=False)) | dict(keywords))
+
+    def _follow(
+        self, owner: Instance | None, node: FunctionNode, positional: Sequence[object], keywords: Mapping[str, object]
+    ) -> object:
+        names = _parameter_names(node)
+        is_static = any(isinstance(each, ast.Name) and each.id == "staticmethod" for each in node.decorator_list)
+        values = [owner, *positional] if owner is not None and not is_static else list(positional)
+        scope = dict.fromkeys(names, UNKNOWN) | self.defaults(node) | dict(zip(names, values, strict=False))
+        return self.run(node, scope | dict(keywords))
+
+    def _layer(self, layer: Layer, arguments: Sequence[object]) -> object:
+        if layer.name == "Sequential":
+            value = arguments[0] if arguments else UNKNOWN
+            for each in layer.values.values():
+                value = self._apply(each, value)
+            return value
+        found = apply_layer(layer, arguments)
+        return UNKNOWN if found is None else found
+
+    def _apply(self, function: object, value: object) -> object:
+        if isinstance(function, Layer):
+            return self._layer(function, [value])
+        forward = self._source.inherited(function.node, "forward") if isinstance(function, Instance) else None
+        if isinstance(function, Instance) and isinstance(forward, FunctionNode):
+            return self._follow(function, forward, [value], {})
+        return UNKNOWN
+
+    def _method(self, array: Array, name: str, positional: Sequence[object], keywords: Mapping[str, object]) -> object:
+        match name, positional:
+            case "size", []:
+                return Shape(array)
+            case "size", [int() as axis]:
+                return array.at(axis) or UNKNOWN
+            case "t", []:
+                array.set_rank(2)
+                return self._library("transpose", [array, 0, 1], {})
+        return self._library(name, [array, *positional], keywords)
+
+    def _library(self, name: str, positional: Sequence[object], keywords: Mapping[str, object]) -> object:
+        if name in ("ModuleList", "list", "tuple", "reversed"):
+            return positional[0] if positional else []
+        if name == "enumerate":
+            return [[UNKNOWN, _element(positional[0])]] if positional else UNKNOWN
+        if name == "Sequential":
+            return Layer(name, {str(i): each for i, each in enumerate(positional)})
+        if name == "Parameter":
+            return positional[0] if positional else UNKNOWN
+        if name in ("int", "max", "min", "round", "float") and all(type(v) in (int, float) for v in positional):
+            return _number(name, positional)
+        if name in LAYERS or name in KEEPING_LAYERS or name.endswith("Loss"):
+            parameters = LAYERS[name].parameters if name in LAYERS else ()
+            return Layer(name, dict(zip(parameters, positional, strict=False)) | dict(keywords))
+        if name in CREATORS:
+            array = created(name, positional)
+            if array is not None:
+                array.is_state = True
+            return array if array is not None else UNKNOWN
+        function = function_of(name)
+        found = function(*positional, *_known_keywords(name, keywords)) if function is not None else None
+        return UNKNOWN if found is None else found
+
+    # --- operators
+
+    def _binary(self, op: ast.operator, left: object, right: object) -> object:
+        if isinstance(op, ast.MatMult):
+            found = matmul(left, right)
+            return UNKNOWN if found is None else found
+        if isinstance(left, Array) or isinstance(right, Array):
+            return self._library("add", [left, right], {})
+        apply = _ARITHMETIC.get(type(op))
+        if apply is None or not all(type(each) in (int, float) for each in (left, right)):
+            return UNKNOWN
+        if isinstance(op, ast.Pow) and abs(right) > MAX_EXPONENT:  # type: ignore[arg-type]
+            return UNKNOWN
+        try:
+            return apply(left, right)
+        except (ArithmeticError, ValueError):
+            return UNKNOWN
+
+    def _unary(self, op: ast.unaryop, value: object) -> object:
+        if isinstance(value, Array):
+            return value
+        if isinstance(op, ast.USub) and type(value) in (int, float):
+            return -value  # type: ignore[operator]
+        return not value if isinstance(op, ast.Not) and isinstance(value, bool | int | None) else UNKNOWN
+
+    def _boolean(self, op: ast.boolop, values: Sequence[object]) -> object:
+        for value in values[:-1]:
+            if not isinstance(value, bool | int | float | str | None):
+                return UNKNOWN
+            if bool(value) == isinstance(op, ast.Or):
+                return value
+        return values[-1]
+
+    def _compare(self, ops: Sequence[ast.cmpop], values: Sequence[object]) -> object:
+        arrays = [value for value in values if isinstance(value, Array)]
+        left, right = values[0], values[1]
+        match ops:
+            case [ast.Is() | ast.IsNot()] if right is None and not isinstance(left, Unknown):
+                return (left is None) == isinstance(ops[0], ast.Is)
+            case [ast.Eq() | ast.NotEq()] if all(isinstance(v, bool | int | float | str) for v in values):
+                return (left == right) == isinstance(ops[0], ast.Eq)
+        return self._library("add", arrays, {}) if arrays else UNKNOWN
+
+
+# --- below
+
+_ARITHMETIC: dict[type[ast.operator], Callable[..., object]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+}
+_KEYWORDS = {"linear": ("bias",), "layer_norm": ("weight", "bias"), "rms_norm": ("weight",), "where": ("other",)}
+"""Keyword arguments of functions that are tensors of known shape, as positions after the positional arguments."""
+
+
+def _known_keywords(name: str, keywords: Mapping[str, object]) -> list[object]:
+    return [keywords[each] for each in _KEYWORDS.get(name, ()) if each in keywords]
+
+
+def _number(name: str, values: Sequence[object]) -> object:
+    apply: dict[str, Callable[..., object]] = {"int": int, "max": max, "min": min, "round": round, "float": float}
+    try:
+        return apply[name](*values)
+    except (TypeError, ValueError, OverflowError):
+        return UNKNOWN
+
+
+def _element(value: object) -> object:
+    return value[0] if isinstance(value, list) and value else UNKNOWN
+
+
+def _parts(value: object, names: Sequence[ast.expr]) -> list[object]:
+    """Return the values that an unpacking assigns. Unpacking a shape fixes the rank."""
+    if isinstance(value, Shape) and not any(isinstance(name, ast.Starred) for name in names):
+        value.array.set_rank(len(names))
+        if value.array.known_rank == len(names):
+            return list(value.array.all_dims())
+    if isinstance(value, Shape) and names and not isinstance(names[-1], ast.Starred):
+        return [UNKNOWN] * (len(names) - 1) + [value.array.at(-1)]
+    return list(value) if isinstance(value, list) and len(value) == len(names) else [UNKNOWN] * len(names)
+
+
+def _parameter_names(function: FunctionNode) -> list[str]:
+    return [each.arg for each in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
+
+
+def _self_name(constructor: FunctionNode) -> str:
+    return next(iter(_parameter_names(constructor)), "self")
+
+
+def _names(node: ast.expr) -> set[str]:
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}

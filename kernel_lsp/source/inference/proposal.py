@@ -1,0 +1,336 @@
+"""Propose the pragmas that a target lacks: sizes that its code requires, and examples for those it leaves open."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from kernel_lsp.core.expression import Constant, Name, free_names
+from kernel_lsp.source.annotation import annotation_kind, tensor_item
+from kernel_lsp.source.inference.arrays import Array, Dim
+from kernel_lsp.source.inference.interpreter import UNKNOWN, Interpreter, Scope
+from kernel_lsp.source.pragma import InitValue, Pragma, PragmaError, TensorItem
+from kernel_lsp.source.python_file import FunctionNode, Parameter, PythonFile, parameters_of
+
+PREFIX = "# kernel-lsp: "
+INIT_PREFIX = f"{PREFIX}init: "
+
+
+@dataclass(frozen=True)
+class Example:
+    """Sizes for what the code leaves open: the rank of tensors, the height and width of images, or one for all."""
+
+    rank: int = 2
+    extent: int = 56
+    every: int | None = None
+
+
+EXAMPLES = (
+    Example(),
+    *(Example(rank=rank) for rank in (3, 4, 1)),
+    *(Example(extent=extent) for extent in (64, 32, 28, 224, 128, 256)),
+    Example(every=64),
+    Example(rank=3, every=64),
+)
+"""Examples to try, in order of preference."""
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What is called: `owner` is the class to construct first. `pragma` is what the text says already."""
+
+    source: PythonFile
+    function: FunctionNode
+    owner: ast.ClassDef | None
+    pragma: Pragma
+    has_init_inputs: bool = False
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        return parameters_of(self.function, of_class=self.owner is not None)
+
+    @property
+    def constructor(self) -> FunctionNode | None:
+        found = self.source.inherited(self.owner, "__init__") if self.owner is not None else None
+        return found if isinstance(found, FunctionNode) else None
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Proposed values by parameter, as a pragma spells them: constructor arguments, inputs, and sizes of named dims.
+    `objects` are constructor arguments that no pragma can spell."""
+
+    init: Mapping[str, str] = field(default_factory=dict)
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    sizes: Mapping[str, str] = field(default_factory=dict)
+    objects: tuple[str, ...] = ()
+
+    def pragma(self, names: Sequence[str]) -> str:
+        """Return ``# kernel-lsp: x=f32[1024, 4096], eps=1e-6`` for some parameters."""
+        items = ", ".join(f"{name}={self.inputs[name]}" for name in names)
+        return f"{PREFIX}{items or 'x=f32[1024, 4096]'}"
+
+    def init_pragma(self, names: Sequence[str]) -> str:
+        """Return ``# kernel-lsp: init: dim=1024``."""
+        return f"{INIT_PREFIX}{', '.join(f'{name}={self.init[name]}' for name in names)}"
+
+    @property
+    def sizes_pragma(self) -> str:
+        return f"{PREFIX}{', '.join(f'{name}={size}' for name, size in self.sizes.items())}"
+
+
+def propose(signature: Signature, example: Example = EXAMPLES[0]) -> Proposal:
+    """Return a proposal whose sizes agree with each other, as far as the code can be followed."""
+    return _Inference(signature, example).proposal()
+
+
+def needed(parameters: Sequence[Parameter]) -> list[str]:
+    """Return the parameters without a default, or all when every one has a default."""
+    required = [parameter.name for parameter in parameters if not parameter.has_default]
+    return required or [parameter.name for parameter in parameters]
+
+
+# --- below
+
+_SHAPES = {1: (4096,), 2: (1024, 4096), 3: (8, 512, 1024), 5: (2, 16, 16, 32, 32)}
+"""Example shapes by rank: rows of a matrix, a batch of sequences, of volumes."""
+_IMAGE = (8, 64)
+_ROWS = 4096
+"""Rows of a matrix whose width the code fixes: another number than most widths."""
+_LABELS = (1024,)
+_MAX_RANK = 8
+_DEFAULT_SIZE = 1024
+_INDEX_BOUND = 1000
+_VECTORS = ("weight", "bias", "gamma", "beta", "scale", "shift", "mean", "var", "running_mean", "running_var")
+_INDICES = ("target", "targets", "label", "labels", "index", "indices", "tokens", "token_ids", "input_ids", "ids")
+_FLOATS = {"eps": "1e-6", "epsilon": "1e-6", "alpha": "1.0", "temperature": "0.7", "p": "0.0"}
+_SIZES = (
+    (r"dropout|drop(_?(rate|path|prob|p))?|.*_(dropout|drop)|p", "0.0"),
+    (r"(n|num)?_?(kv|q|query|key|value)?_?(n|num)?_?heads?|nheads?", "8"),
+    (r"(n|num)_?(layers?|blocks?)|depth|layers", "2"),
+    (r"(n_)?vocab(_?size)?|num_embeddings|n_?tokens?", "32000"),
+    (r"kernel(_size)?|k|ks", "3"),
+    (r"stride|dilation|groups|padding|pad", "1"),
+    (r"(num|n)_?groups|experts|(n|num)_?experts", "8"),
+    (r"(num|n)_?classes", "1000"),
+    (r"top_?k", "2"),
+    (r".*(channels?|planes|filters)|c_?(in|out)|ch|(in|out)_?c", "64"),
+    (r"bias|.*_bias|affine", "True"),
+)
+"""Example constructor arguments by name, from what PyTorch code commonly calls things."""
+
+
+class _Inference:
+    def __init__(self, signature: Signature, example: Example) -> None:
+        self._signature, self._example = signature, example
+        self._dims: dict[str, Dim] = {name: Dim(size) for name, size in signature.pragma.sizes.items()}
+        self._arrays: dict[str, Array] = {}
+        self._numbers: dict[str, str] = {}
+        self._interpreter = Interpreter(signature.source, lambda node, name: _value(_guess(name, "none")))
+
+    def proposal(self) -> Proposal:
+        """Follow the constructor and the function; then give every open dim a size."""
+        init, scope = self._init(), self._inputs()
+        with suppress(RecursionError):  # an expression nested too deeply: what was found before it counts
+            self._follow(init, scope)
+        inputs = {p.name: self._text(p) for p in self._signature.parameters}
+        constructor = self._signature.constructor
+        return Proposal(
+            init=init,
+            inputs=inputs,
+            sizes={name: str(self._size(dim, _DEFAULT_SIZE)) for name, dim in self._unsized().items()},
+            objects=tuple(_objects(constructor, init)) if constructor is not None else (),
+        )
+
+    # --- the constructor
+
+    def _init(self) -> dict[str, str]:
+        """Return the arguments to construct with: given ones, those of a call in the file, or examples."""
+        constructor, given = self._signature.constructor, self._signature.pragma.init or {}
+        if constructor is None:
+            return {}
+        parameters = parameters_of(constructor, of_class=True)
+        missing = [p for p in parameters if not p.has_default and p.name not in given]
+        known = {name: repr(value) for name, value in given.items()}
+        if missing and not given:
+            known = self._called_with([parameter.name for parameter in parameters], missing)
+        return known | {p.name: _guess(p.name, annotation_kind(p.annotation)) for p in missing if p.name not in known}
+
+    def _called_with(self, names: Sequence[str], missing: Sequence[Parameter]) -> dict[str, str]:
+        """Return the arguments of the first call in the file that gives all missing ones as numbers or strings."""
+        assert self._signature.owner is not None
+        for call in self._signature.source.calls.get(self._signature.owner.name, ()):
+            pairs = [*zip(names, call.args, strict=False), *((k.arg, k.value) for k in call.keywords if k.arg)]
+            values = {name: self._interpreter.value(value, {}) for name, value in pairs if name is not None}
+            texts = {name: repr(v) for name, v in values.items() if isinstance(v, bool | int | float | str)}
+            if all(parameter.name in texts for parameter in missing):
+                return texts
+        return {}
+
+    # --- the inputs
+
+    def _inputs(self) -> Scope:
+        scope: Scope = self._interpreter.defaults(self._signature.function)
+        for parameter in self._signature.parameters:
+            number = self._signature.pragma.numbers.get(parameter.name)
+            if number is not None:
+                scope[parameter.name] = number.value
+            elif (text := _number_text(parameter)) is not None:
+                self._numbers[parameter.name] = text
+                scope.setdefault(parameter.name, _value(text))
+            elif not parameter.has_default or parameter.name in self._signature.pragma.tensors:
+                scope[parameter.name] = self._arrays[parameter.name] = self._array(parameter)
+        return scope
+
+    def _array(self, parameter: Parameter) -> Array:
+        item = self._declared(parameter)
+        if item is not None:
+            return Array([self._dim(dim) for dim in item.dims], len(item.dims), item.dtype.value)
+        array = Array()
+        if parameter.rank:
+            array.set_rank(parameter.rank)
+        elif parameter.name in _VECTORS:
+            array.set_rank(1)
+        return array
+
+    def _declared(self, parameter: Parameter) -> TensorItem | None:
+        given = self._signature.pragma.tensors.get(parameter.name)
+        try:
+            return given or tensor_item(parameter.name, parameter.annotation, Pragma())
+        except PragmaError:
+            return None
+
+    def _dim(self, dim: object) -> Dim:
+        if isinstance(dim, Name):
+            return self._dims.setdefault(dim.id, Dim())
+        return Dim(int(dim.value)) if isinstance(dim, Constant) else Dim()
+
+    def _follow(self, init: Mapping[str, str], scope: Scope) -> None:
+        signature = self._signature
+        if signature.owner is not None:
+            given: dict[str, object] = {name: _value(text) for name, text in init.items()}
+            if signature.pragma.init is None and signature.has_init_inputs:
+                given |= self._init_inputs()
+            owner = self._interpreter.construct(signature.owner, given)
+            names = [each.arg for each in (*signature.function.args.posonlyargs, *signature.function.args.args)]
+            scope |= {name: owner for name in names[:1] if name not in scope}
+        self._interpreter.run(signature.function, scope)
+
+    def _init_inputs(self) -> dict[str, object]:
+        function, constructor = self._signature.source.definition("get_init_inputs"), self._signature.constructor
+        values = self._interpreter.run(function, {}) if isinstance(function, FunctionNode) else UNKNOWN
+        if constructor is None or not isinstance(values, list):
+            return {}
+        names = [parameter.name for parameter in parameters_of(constructor, of_class=True)]
+        return dict(zip(names, values, strict=False))
+
+    # --- the text
+
+    def _text(self, parameter: Parameter) -> str:
+        if parameter.name in self._numbers:
+            return self._numbers[parameter.name]
+        array = self._arrays.get(parameter.name) or self._array(parameter)
+        return self._tensor_text(parameter, array)
+
+    def _tensor_text(self, parameter: Parameter, array: Array) -> str:
+        item = self._declared(parameter)
+        dtype = array.dtype or _dtype_by_name(parameter.name)
+        is_index = dtype == "i64" and item is None and (array.below is not None or parameter.name in _INDICES)
+        if array.known_rank is None:
+            rank = 1 if is_index and array.below is None else self._example.rank
+            array.set_rank(max(rank, min(len(array.all_dims()), _MAX_RANK)))
+        if is_index and array.below is None:
+            array.suggest(_LABELS)
+        sizes = self._sizes(array.all_dims(), is_fixed=item is not None)
+        if item is not None:
+            sizes = [_spelled(dim, size) for dim, size in zip(item.dims, sizes, strict=True)]
+        text = f"{dtype}[{', '.join(map(str, sizes))}]"
+        if not is_index:
+            return text
+        bound = self._size(array.below, _INDEX_BOUND) if array.below is not None else _INDEX_BOUND
+        return f"{text} in [0, {bound})"
+
+    def _sizes(self, dims: Sequence[Dim], *, is_fixed: bool) -> list[int | str]:
+        n = len(dims)
+        template = _SHAPES.get(n, (8,) * n)
+        if n == len(_IMAGE) + 2:
+            template = (*_IMAGE, self._example.extent, self._example.extent)
+        if n == 2 and dims[1].size is not None:
+            template = (_ROWS, template[1])
+        if is_fixed:
+            template = (_DEFAULT_SIZE,) * n
+        return [self._size(dim, example) for dim, example in zip(dims, template, strict=True)]
+
+    def _size(self, dim: Dim, example: int) -> int:
+        """Return the dim's size. The first example that an open dim gets is its size from then on."""
+        dim.give(self._example.every or dim.root.hint or example)
+        assert dim.size is not None
+        return dim.size
+
+    def _unsized(self) -> dict[str, Dim]:
+        """Return the named dims that the text gives no size, in order of use."""
+        names: dict[str, Dim] = {}
+        for parameter in self._signature.parameters:
+            item = self._declared(parameter)
+            for dim in item.dims if item is not None else ():
+                for name in sorted(free_names(dim) - self._signature.pragma.sizes.keys()):
+                    names.setdefault(name, self._dims.setdefault(name, Dim()))
+        return names
+
+
+def _number_text(parameter: Parameter) -> str | None:
+    """Return an example of a number; None for a tensor."""
+    match annotation_kind(parameter.annotation):
+        case "float":
+            return _FLOATS.get(parameter.name, "0.0" if "drop" in parameter.name else "0.5")
+        case "int":
+            return "-1" if parameter.name in ("dim", "axis") else "4"
+        case "bool":
+            return "True"
+        case "none" if parameter.name in _FLOATS:
+            return _FLOATS[parameter.name]
+    return None
+
+
+def _guess(name: str, kind: str) -> str:
+    """Return an example constructor argument, usually a size."""
+    if name in _FLOATS:
+        return _FLOATS[name]
+    by_name = next((text for pattern, text in _SIZES if re.fullmatch(pattern, name, re.IGNORECASE)), None)
+    if kind == "bool":
+        return "True"
+    if kind == "float":
+        return "0.0" if by_name == "0.0" else "0.5"
+    if name in ("activation", "act", "nonlinearity"):
+        return "'gelu'"
+    return by_name or str(_DEFAULT_SIZE)
+
+
+def _value(text: str) -> InitValue:
+    value = ast.literal_eval(text)
+    assert isinstance(value, InitValue)
+    return value
+
+
+def _dtype_by_name(name: str) -> str:
+    if name in _INDICES:
+        return "i64"
+    return "bool" if "mask" in name else "f32"
+
+
+def _spelled(dim: object, size: int | str) -> str:
+    """Spell a declared dim; one that is a name gets its size."""
+    return f"{dim}={size}" if isinstance(dim, Name) else str(dim)
+
+
+def _objects(constructor: FunctionNode, init: Mapping[str, str]) -> Iterator[str]:
+    """Yield the missing constructor arguments whose attributes the constructor reads: no pragma can spell these."""
+    read = {
+        node.value.id
+        for node in ast.walk(constructor)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+    }
+    yield from (name for name in init if name in read)

@@ -1,0 +1,136 @@
+"""What a probe reads of a kernel: its task, its contract, small and large sizes inside it, and its compiled code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from kernel_lsp.core.task import Graph, Task
+from kernel_lsp.core.verdict import Built
+from kernel_lsp.verify.model.cases import (
+    CHEAP_ELEMENTS,
+    LATE_EXTREMES,
+    SCREEN_FAMILIES,
+    Case,
+    OperationKind,
+    Sizes,
+    ThreadOrder,
+    captured_sizes,
+    graph_of,
+    is_usable,
+    n_total,
+)
+from kernel_lsp.verify.model.defences import is_on
+from kernel_lsp.verify.model.progress import Plan
+from kernel_lsp.verify.model.resolved_kernel import Prepared
+from kernel_lsp.verify.probes.code_guided_sizes import compared_sizes, pointed_sizes
+from kernel_lsp.verify.probes.families import VARIANT_FAMILIES
+from kernel_lsp.verify.probes.mined_constants import pointed_values
+from kernel_lsp.verify.probes.small_sizes import Freedom, freedom_of, reduced_sizes
+from kernel_lsp.verify.probes.wide_sizes import wide_sizes
+
+LONG_SUM = 20_000
+"""Inputs are positive from this length on: mixed-sign sums are ill-conditioned."""
+N_VARIANTS = 4
+"""Maximum sizes that get the variant families: the smallest ones."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One direction of a candidate. `plan` has the cases of earlier stages. `built` is absent before the build."""
+
+    prepared: Prepared
+    direction: OperationKind
+    seed: int
+    fresh_seed: int = 0
+    has_gpu: bool = False
+    screen_families: Sequence[str] = SCREEN_FAMILIES
+    plan: Plan = ()
+    compiled: Built | None = None
+
+    @property
+    def task(self) -> Task:
+        return self.prepared.task
+
+    @property
+    def graph(self) -> Graph:
+        return graph_of(self.task, self.direction)
+
+    @property
+    def built(self) -> Built:
+        assert self.compiled is not None, "only probes of the code read it"
+        return self.compiled
+
+    @cached_property
+    def captured(self) -> Sizes:
+        return captured_sizes(self.task)
+
+    def holds(self, sizes: Sizes) -> bool:
+        """Check that the sizes are inside the contract. Without the defence `sizes`, only the captured ones are."""
+        return (sizes == self.captured or is_on("sizes")) and self.prepared.holds(self.direction, sizes)
+
+    @cached_property
+    def freedom(self) -> Freedom:
+        return freedom_of(self.task, self.direction, self.holds)
+
+    @cached_property
+    def reduced(self) -> list[Sizes]:
+        """Return small sizes, each with another property."""
+        return reduced_sizes(self.task, self.direction, self.holds, self.freedom)
+
+    @property
+    def small(self) -> list[Sizes]:
+        """Return the reduced sizes; the captured ones where there are none."""
+        return self.reduced or [self.captured]
+
+    @cached_property
+    def wide(self) -> list[Sizes]:
+        """Return sizes with long rows, and with many rows."""
+        return wide_sizes(self.task, self.direction, self.holds, self.freedom)
+
+    @cached_property
+    def deciding(self) -> list[Sizes]:
+        """Return sizes at which the plan decides otherwise, and beyond the large constants of the text."""
+        known = [sizes for sizes in (self.captured, *self.small, *self.wide) if self.holds(sizes)]
+        return pointed_sizes(self.prepared, self.direction, known)
+
+    @cached_property
+    def known(self) -> list[Sizes]:
+        """Return the distinct sizes of earlier stages."""
+        return [dict(sizes) for sizes in dict.fromkeys(case.sizes for case, _ in self.plan)]
+
+    @cached_property
+    def compared(self) -> list[Sizes]:
+        """Return sizes at which a launch-uniform predicate of the code has another outcome."""
+        return compared_sizes(self.prepared, self.direction, self.built, self.known)
+
+    @cached_property
+    def constants(self) -> tuple[float, ...]:
+        """Return numbers that the code, or the target, compares data with."""
+        return pointed_values(self.built, self.task.forward)
+
+    def case(self, sizes: Sizes, family: str, order: ThreadOrder = "forward") -> Case:
+        """Return a case without a seed."""
+        is_captured = sizes == self.captured
+        return Case(self.direction, tuple(sorted(sizes.items())), family, 0, order, is_captured=is_captured)
+
+    def large_cases(self, some: Iterable[Sizes], n_watched: int = 0) -> list[Case]:
+        """Return one case for each of the sizes. Number `n_watched`, from 1, is watched for races."""
+        return [
+            self.case(sizes, _large_family(sizes), "reverse" if nth == n_watched else "random")
+            for nth, sizes in enumerate(some, 1)
+        ]
+
+    def variants(self, some: Iterable[Sizes]) -> Iterator[Case]:
+        """Yield the families that expose most errors, at each of the sizes."""
+        return (self.case(sizes, family) for sizes in some for family in VARIANT_FAMILIES[self.direction])
+
+    def cheapest(self, some: Iterable[Sizes]) -> list[Sizes]:
+        """Return the smallest few of the sizes, none of them large."""
+        cheap = [each for each in some if is_usable(self.task, self.direction, each, CHEAP_ELEMENTS, False)]
+        return sorted(cheap, key=lambda each: n_total(self.task, self.direction, each))[:N_VARIANTS]
+
+
+def _large_family(sizes: Sizes) -> str:
+    return LATE_EXTREMES if max(sizes.values()) >= LONG_SUM else "normal"

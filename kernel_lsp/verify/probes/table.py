@@ -1,0 +1,253 @@
+"""The probes of a check, in the order of their cases. A new probe is a function here and an attack that it detects."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.verify.cpu.device import WATCHED_ORDER
+from kernel_lsp.verify.model.cases import (
+    ALIGNMENTS,
+    GREATEST_INTEGERS,
+    OFFSET_FAMILY,
+    OPERATOR_ALIGNMENT_BYTES,
+    POINTED_VALUES,
+    Case,
+    Sizes,
+    ThreadOrder,
+    clamped,
+    configured_sizes,
+    is_usable,
+)
+from kernel_lsp.verify.model.defences import is_on
+from kernel_lsp.verify.probes.code_guided_sizes import larger_sizes
+from kernel_lsp.verify.probes.families import EQUAL_TERMS, EXACT_SUMS, OCTAVES, SPARSE_GRADIENTS, families_of
+from kernel_lsp.verify.probes.float_indices import sizes_beyond_exact_places, sizes_beyond_narrow_places
+from kernel_lsp.verify.probes.float_integer_sums import families_of_sums, sizes_beyond_exact_sums
+from kernel_lsp.verify.probes.index_cases import cases_beyond_exact_indices, index_cases
+from kernel_lsp.verify.probes.kernel import Kernel
+from kernel_lsp.verify.probes.long_sums import has_one_long_sum
+from kernel_lsp.verify.probes.mined_constants import sizes_with_room
+from kernel_lsp.verify.probes.multi_block_sizes import several_blocks_sizes
+from kernel_lsp.verify.probes.probe import FIRST, LAST, PROBES, SOON, probe
+from kernel_lsp.verify.probes.rounding_edges import rounding_cases
+from kernel_lsp.verify.probes.small_sizes import captured_rows, hidden_sizes, least_sizes, many_rows
+from kernel_lsp.verify.probes.wide_sizes import MAX_VAST_HERE, MAX_WIDE_ELEMENTS, vast_sizes
+
+FRESH_SIZES = (1, 2, 6, 10, 13, 19, 23, 29, 31, 37, 41, 47, 63, 65, 129)
+N_FRESH_TRIES = 64
+ORDERS: tuple[ThreadOrder, ...] = ("forward", "random", "reverse")
+N_WATCHED = 2
+"""Number, from 1, of the large case that is watched for races: it has many rows, which persistent blocks take several
+of, and follows the one with long rows."""
+
+
+# --- below: the first cases, at small sizes
+
+
+@probe("captured", stages=("screen", "plan"), cost=FIRST)
+def captured(kernel: Kernel) -> Iterator[Case]:
+    """Propose the user's own inputs at the captured sizes, which are profiled and timed."""
+    yield kernel.case(kernel.captured, "given")
+
+
+@probe("smallest", stages=("screen", "plan"), cost=FIRST)
+def smallest(kernel: Kernel) -> Iterator[Case]:
+    """Propose the first small sizes, which rank a candidate in a search."""
+    return (kernel.case(kernel.small[0], family, "reverse") for family in kernel.screen_families)
+
+
+@probe("fresh", cost=FIRST)
+def fresh(kernel: Kernel) -> Iterator[Case]:
+    """Propose small sizes and inputs drawn per verdict: answers to inputs that recur could be hard-coded."""
+    draw, symbols = random.Random(kernel.fresh_seed), kernel.task.symbols
+    for attempt in range(N_FRESH_TRIES if symbols else 0):
+        alignment = ALIGNMENTS[attempt * len(ALIGNMENTS) // N_FRESH_TRIES]
+        sizes = {symbol.name: clamped(symbol, draw.choice(FRESH_SIZES), alignment) for symbol in symbols}
+        if is_usable(kernel.task, kernel.direction, sizes) and kernel.holds(sizes):
+            break
+    else:
+        sizes = kernel.small[0]
+    yield replace(kernel.case(sizes, "normal", "random"), seed=kernel.fresh_seed)
+
+
+@probe("configurations", cost=FIRST)
+def configurations(kernel: Kernel) -> Iterator[Case]:
+    """Propose the sizes of every configuration that the capture covers."""
+    named = (sizes for sizes in configured_sizes(kernel.task) if kernel.prepared.holds(kernel.direction, sizes))
+    return (kernel.case(sizes, "normal") for sizes in named)
+
+
+@probe("small", "sizes", "families", cost=FIRST)
+def small(kernel: Kernel) -> Iterator[Case]:
+    """Propose small primes, rows longer than a block, powers of two and their neighbours."""
+    for position, sizes in enumerate(kernel.small[1:], 1):
+        yield kernel.case(sizes, "normal", ORDERS[-position % len(ORDERS)])
+
+
+@probe("families", "families", cost=FIRST)
+def families(kernel: Kernel) -> Iterator[Case]:
+    """Propose every input family at small sizes, those of whole rows at long rows."""
+    for position, family in enumerate(families_of(kernel.direction)):
+        sizes = kernel.small[(1 if family.needs_long_rows else position) % len(kernel.small)]
+        case = kernel.case(sizes, family.name, ORDERS[position % len(ORDERS)])
+        offset = OPERATOR_ALIGNMENT_BYTES if family.name == OFFSET_FAMILY else 0
+        if is_on(family.defence):
+            yield replace(case, offset_bytes=offset)
+
+
+@probe("sums over rows", "families", cost=FIRST)
+def sums_over_rows(kernel: Kernel) -> Iterator[Case]:
+    """Propose sparse gradients at more rows, for a backward that sums over them."""
+    if kernel.direction == "backward":
+        yield kernel.case(kernel.small[2 % len(kernel.small)], SPARSE_GRADIENTS)
+
+
+# --- below: larger sizes, from the plan
+
+
+@probe("several blocks", "sizes", cost=SOON)
+def several_blocks(kernel: Kernel) -> Iterator[Case]:
+    """Propose the smallest sizes at which every launch has several blocks, watched for races."""
+    normal = (*smallest(kernel), *small(kernel))
+    watched = [dict(c.sizes) for c in normal if (c.family, c.thread_order) == ("normal", WATCHED_ORDER)]
+    known = [sizes for sizes in (kernel.captured, *kernel.small, *kernel.wide) if kernel.holds(sizes)]
+    known += [*kernel.wide, *kernel.deciding]
+    for sizes in several_blocks_sizes(kernel.prepared, kernel.direction, watched, known):
+        yield replace(kernel.case(sizes, "normal", "reverse"), is_captured=False, of_several_blocks=True)
+
+
+@probe("long rows, many rows", "sizes", cost=SOON)
+def long_rows(kernel: Kernel) -> list[Case]:
+    """Propose long rows, many rows, one less than a power of two in each dim, and sizes at which the plan decides."""
+    return kernel.large_cases([*kernel.wide, *kernel.deciding], N_WATCHED)
+
+
+@probe("indices", "sizes", "families", cost=SOON)
+def indices(kernel: Kernel) -> list[Case]:
+    """Propose ties, extremes and ids beyond 16 bits, for tasks that return or take indices."""
+    return index_cases(kernel.task, kernel.direction, kernel.holds, kernel.wide)
+
+
+@probe("one element", "sizes", cost=LAST)
+def one_element(kernel: Kernel) -> list[Case]:
+    """Propose size one for every symbol: the first element is also the last."""
+    least = least_sizes(kernel.task, kernel.direction, kernel.holds, kernel.freedom)
+    return kernel.large_cases([least] if least is not None and least not in (kernel.captured, *kernel.small) else [])
+
+
+@probe("captured rows", "families", cost=LAST)
+def few_captured_rows(kernel: Kernel) -> Iterator[Case]:
+    """Propose a few families at the captured sizes with few rows, which a specialised variant may serve."""
+    rows = captured_rows(kernel.task, kernel.direction, kernel.holds)
+    return kernel.variants([rows] if rows is not None and rows not in kernel.reduced else [])
+
+
+@probe("octaves", "families", cost=LAST)
+def octaves(kernel: Kernel) -> Iterator[Case]:
+    """Propose rows of every magnitude; gradients of so many magnitudes are uninformative."""
+    if kernel.direction == "forward":
+        many = many_rows(kernel.task, kernel.direction, kernel.holds, kernel.reduced)
+        yield kernel.case(many or kernel.small[0], OCTAVES, "random")
+
+
+@probe("equal integers", "sizes", cost=LAST)
+def equal_integers(kernel: Kernel) -> Iterator[Case]:
+    """Propose many equal integers or truths: counts, and sums by index, concentrate in one place."""
+    dtypes = [type_.dtype for type_ in kernel.graph.input_types if not type_.dtype.is_floating]
+    family = GREATEST_INTEGERS if all(dtype is DType.BOOL for dtype in dtypes) else "equal_integers"
+    return (kernel.case(sizes, family) for sizes in kernel.wide[:1] if dtypes)
+
+
+@probe("plan variants", "sizes", "families", cost=LAST)
+def plan_variants(kernel: Kernel) -> Iterator[Case]:
+    """Propose a few families at the cheapest sizes at which the plan decides otherwise."""
+    return kernel.variants(kernel.cheapest(kernel.deciding))
+
+
+@probe("a million elements", "sizes", "families", cost=LAST)
+def a_million_elements(kernel: Kernel) -> Iterator[Case]:
+    """Propose more rows than 16 bits count, or a million elements, with sums that are exact in any order."""
+
+    def can_run(sizes: Sizes) -> bool:
+        return kernel.prepared.can_bind(kernel.direction, sizes)
+
+    most = MAX_WIDE_ELEMENTS if kernel.has_gpu else MAX_VAST_HERE
+    for sizes in vast_sizes(kernel.task, kernel.direction, can_run, kernel.freedom, most):
+        yield replace(kernel.case(sizes, EXACT_SUMS, "random"), may_not_end=not kernel.has_gpu)
+
+
+@probe("hidden", "sizes", cost=LAST)
+def hidden(kernel: Kernel) -> Iterator[Case]:
+    """Propose sizes drawn by the seed, on a GPU."""
+    drawn = hidden_sizes(kernel.task, kernel.direction, kernel.holds, kernel.seed) if kernel.has_gpu else []
+    return (kernel.case(sizes, "normal") for sizes in drawn)
+
+
+# --- below: from the compiled code
+
+
+@probe("launch-uniform predicates", "sizes", stages=("code",), cost=SOON)
+def launch_uniform_predicates(kernel: Kernel) -> list[Case]:
+    """Propose both outcomes of each predicate over sizes alone, and both sides of each compared number."""
+    return kernel.large_cases(kernel.compared)
+
+
+@probe("mined constants", "families", stages=("code",), cost=SOON)
+def mined_constants(kernel: Kernel) -> Iterator[Case]:
+    """Propose numbers that the code compares data with, their negatives and neighbours."""
+    if kernel.constants:
+        sizes = sizes_with_room(kernel.plan, len(kernel.constants))
+        yield replace(kernel.case(sizes, POINTED_VALUES), values=kernel.constants)
+        for case in launch_uniform_predicates(kernel) if is_on("sizes") else ():
+            yield replace(case, values=kernel.constants)
+
+
+@probe("rounding edges", "families", stages=("code",), cost=SOON)
+def rounding_edges(kernel: Kernel) -> list[Case]:
+    """Propose neighbours of halves and large integers, where the target rounds its inputs unchanged."""
+    return rounding_cases(kernel.task, kernel.direction, kernel.known)
+
+
+@probe("far sizes", "sizes", stages=("code",), cost=LAST)
+def far_sizes(kernel: Kernel) -> list[Case]:
+    """Propose sizes beyond large constants, and beyond inexact and 16-bit indices, where the code has such."""
+    prepared, direction, built = kernel.prepared, kernel.direction, kernel.built
+    found = [
+        *sizes_beyond_exact_places(prepared, direction, built),
+        *sizes_beyond_narrow_places(prepared, direction, built),
+        *larger_sizes(prepared, direction, built, [*kernel.known, *kernel.compared]),
+    ]
+    return kernel.large_cases([sizes for nth, sizes in enumerate(found) if sizes not in found[:nth]])
+
+
+@probe("code variants", "sizes", "families", stages=("code",), cost=LAST)
+def code_variants(kernel: Kernel) -> Iterator[Case]:
+    """Propose a few families at the cheapest sizes at which a predicate of the code has another outcome."""
+    return kernel.variants(kernel.cheapest(kernel.compared))
+
+
+@probe("float indices", "sizes", stages=("code",), cost=LAST)
+def float_indices(kernel: Kernel) -> Iterator[Case]:
+    """Propose indices that f32 does not represent, where the code converts f32 to integers."""
+    return cases_beyond_exact_indices(kernel.prepared, kernel.direction, kernel.built)
+
+
+@probe("integer sums", "sizes", stages=("code",), cost=LAST)
+def integer_sums(kernel: Kernel) -> Iterator[Case]:
+    """Propose sums that exceed 2^24 or 2^53, where the code adds integers in floating point."""
+    for sizes in sizes_beyond_exact_sums(kernel.prepared, kernel.direction, kernel.built):
+        for family in families_of_sums(kernel.graph):
+            yield replace(kernel.case(sizes, family), is_captured=False, may_not_end=True)
+
+
+@probe("long sums", "sizes", stages=("code",), cost=LAST)
+def long_sums(kernel: Kernel) -> Iterator[Case]:
+    """Propose equal terms at the captured sizes, where one result has more than 2^17: a serial sum loses digits."""
+    if kernel.direction == "forward" and has_one_long_sum(kernel.task.forward, kernel.captured):
+        yield kernel.case(kernel.captured, EQUAL_TERMS)
+
+
+TABLE = tuple(PROBES)

@@ -1,0 +1,73 @@
+"""The recommendation in the editor: in the lens, as a diagnostic, and in how a result is offered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from kernel_lsp.core.recommendation import Recommendation
+from kernel_lsp.engine.messages import ResultFile, RunResult, RunSummary
+
+from .client import NEOVIM, VSCODE, initialized
+from .fake_engine import write_script
+from .samples import SCALE, SCALE_LINE, run_of_scale
+
+HEADLINE = "keep torch.compile: 0.84x"
+KEEP = Recommendation(
+    action="keep", ratio=0.84, against="compile", kind="measured", why="slower than torch.compile, measured",
+    remedy="a larger target", is_complete=True, headline=HEADLINE,
+)  # fmt: skip
+
+
+def scripted(folder: Path, advice: Recommendation | None) -> tuple[Path, RunSummary]:
+    """A run whose engine answers at once with this recommendation."""
+    path = folder / "scale.py"
+    path.write_text(SCALE)
+    summary = run_of_scale(path).model_copy(update={"recommendation": advice})
+    result = RunResult(summary=summary, files=(ResultFile(path=folder / "kernels" / "scale.cu", text="// k\n"),))
+    write_script(folder / "script", optimize=[{"result": result.model_dump(mode="json")}])
+    return path, summary
+
+
+async def ended(folder: Path, capabilities: dict[str, Any], advice: Recommendation | None) -> dict[str, Any]:
+    """What an editor was told and shows after the run."""
+    path, _ = scripted(folder, advice)
+    answers = {"workspace/applyEdit": lambda _: {"applied": True}}
+    async with initialized(folder, capabilities, answers, engine_script=folder / "script", trusted=True) as editor:
+        uri = editor.open(path)
+        await editor.command("optimize", uri=uri, symbol="scale")
+        await editor.until(lambda: editor.asked("workspace/applyEdit") or editor.said("window/showMessage"))
+        lenses = await editor.ask("textDocument/codeLens", {"textDocument": {"uri": uri}})
+        return {
+            "edits": editor.asked("workspace/applyEdit"),
+            "messages": [each["message"] for each in editor.said("window/showMessage")],
+            "lenses": [lens["command"]["title"] for lens in lenses],
+            "advice": [d for d in await editor.diagnostics(uri) if d["source"] == "kernel-lsp advice"],
+        }
+
+
+async def test_a_slower_kernel_is_said_first_in_the_lens_and_at_the_target(tmp_path: Path) -> None:
+    found = await ended(tmp_path, VSCODE, KEEP)
+    assert any(title.startswith(f"{HEADLINE}, ") for title in found["lenses"])
+    (advice,) = found["advice"]
+    assert (advice["range"]["start"]["line"], advice["severity"]) == (SCALE_LINE, 3)
+    assert advice["message"] == f"{HEADLINE}, measured: {KEEP.detail}"
+
+
+async def test_an_editor_that_reviews_is_told_not_to_offer_apply_first(tmp_path: Path) -> None:
+    (edit,) = (await ended(tmp_path, VSCODE, KEEP))["edits"]
+    (annotation,) = edit["edit"]["changeAnnotations"].values()
+    assert annotation["description"].endswith("; keep PyTorch")
+    assert HEADLINE in annotation["label"]
+
+
+async def test_an_editor_that_cannot_review_applies_nothing(tmp_path: Path) -> None:
+    found = await ended(tmp_path, NEOVIM, KEEP)
+    assert not found["edits"]
+    assert any(HEADLINE in said and "PyTorch is recommended" in said for said in found["messages"])
+
+
+async def test_a_faster_kernel_is_applied_and_nothing_is_advised(tmp_path: Path) -> None:
+    found = await ended(tmp_path, NEOVIM, None)
+    assert len(found["edits"]) == 1
+    assert not found["advice"]

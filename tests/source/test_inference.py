@@ -1,0 +1,129 @@
+"""What a target's code requires of its inputs is what the proposed pragmas say, and they agree with each other."""
+
+from __future__ import annotations
+
+import ast
+from textwrap import dedent
+
+import pytest
+
+from kernel_lsp.source.inference.proposal import Example, Signature, propose
+from kernel_lsp.source.pragma import PragmaLine, parse_pragma
+from kernel_lsp.source.python_file import FunctionNode, parse_python
+
+NORM = """
+class Norm(nn.Module):
+    def __init__(self, dim, eps=1e-6):
+        self.weight = nn.Parameter(torch.ones(dim))
+    def forward(self, x):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.weight
+"""
+
+
+def check(text: str, *expected: str, symbol: str = "f", pragma: str = "", example: Example | None = None) -> None:
+    """Each of the expected items, ``dim=64`` or ``x=f32[8, 4]``, is proposed."""
+    source = parse_python(dedent(text), "m.py")
+    node = source.definition(symbol)
+    owner = node if isinstance(node, ast.ClassDef) else None
+    function = source.inherited(owner, "forward") if owner is not None else node
+    assert isinstance(function, FunctionNode)
+    given = parse_pragma([PragmaLine(pragma, 1)] if pragma else [])
+    signature = Signature(source, function, owner, given, source.definition("get_init_inputs") is not None)
+    found = propose(signature, example or Example())
+    items = {f"{name}={value}" for part in (found.init, found.inputs, found.sizes) for name, value in part.items()}
+    assert not {*expected} - items, items
+
+
+def module(constructor: str, forward: str, parameters: str = "dim", inputs: str = "x") -> str:
+    lines = constructor.replace("; ", "\n        ")
+    head = f"class f(nn.Module):\n    def __init__(self, {parameters}):\n        {lines}\n"
+    return f"{head}    def forward(self, {inputs}):\n        return {forward}\n"
+
+
+@pytest.mark.parametrize(
+    ("constructor", "forward", "expected"),
+    [
+        ("self.a = nn.Linear(dim, 4 * dim)", "self.a(x)", "x=f32[4096, 1024]"),
+        ("self.a = nn.LayerNorm(dim)", "self.a(x)", "x=f32[4096, 1024]"),
+        ("self.a = nn.Conv1d(dim, 8, 3)", "self.a(x)", "x=f32[8, 1024, 1024]"),
+        ("self.a = nn.Conv2d(3, dim, 3)", "F.relu(self.a(x))", "x=f32[8, 3, 56, 56]"),
+        ("self.a = nn.Conv3d(3, dim, 3)", "self.a(x)", "x=f32[2, 3, 16, 32, 32]"),
+        ("self.a = nn.BatchNorm2d(32)", "self.a(x)", "x=f32[8, 32, 56, 56]"),
+        ("self.a = nn.GroupNorm(4, 32)", "self.a(x)", "x=f32[8, 32, 56, 56]"),
+        ("self.a = nn.InstanceNorm1d(32)", "self.a(x)", "x=f32[8, 32, 1024]"),
+        ("self.a = nn.MaxPool2d(2)", "self.a(x)", "x=f32[8, 64, 56, 56]"),
+        ("self.a = nn.LSTM(dim, 64, batch_first=True)", "self.a(x)[0]", "x=f32[8, 512, 1024]"),
+        ("self.a = nn.Embedding(num_embeddings=500, embedding_dim=dim)", "self.a(x)", "x=i64[8, 512] in [0, 500)"),
+        ("self.register_buffer('a', torch.zeros(dim))", "x + self.a", "x=f32[4096, 1024]"),
+        ("self.h = 2 * dim; self.a = nn.Linear(self.h, 3)", "self.a(F.gelu(x))", "x=f32[4096, 2048]"),
+        ("self.a = nn.Sequential(nn.ReLU(), nn.Linear(dim, 3))", "self.a(x)", "x=f32[4096, 1024]"),
+        ("self.a = nn.ModuleList([nn.Linear(dim, dim) for _ in 'ab'])", "[a(x) for a in self.a]", "x=f32[4096, 1024]"),
+        ("self.a = nn.MultiheadAttention(dim, 8)", "self.a(x, x, x)", "x=f32[8, 512, 1024]"),
+    ],
+)  # fmt: skip
+def test_layers_fix_the_dims_of_what_they_get(constructor: str, forward: str, expected: str) -> None:
+    check(module(constructor, forward), "dim=1024", expected)
+
+
+@pytest.mark.parametrize(
+    ("signature", "result", "expected"),
+    [
+        ("x, weight", "F.layer_norm(x, (64,), weight)", ("x=f32[4096, 64]", "weight=f32[64]")),
+        ("x, w, b", "F.linear(x, w, b)", ("x=f32[1024, 4096]", "w=f32[4096, 4096]", "b=f32[4096]")),
+        ("a, b", "a @ b.transpose(-2, -1)", ("a=f32[1024, 4096]", "b=f32[4096, 4096]")),
+        ("x, y", "x + torch.relu(y)", ("x=f32[1024, 4096]", "y=f32[1024, 4096]")),
+        ("x, t", "F.cross_entropy(x, t)", ("x=f32[1024, 4096]", "t=i64[1024] in [0, 4096)")),
+        ("ids, table", "F.embedding(ids, table)", ("ids=i64[8, 512] in [0, 1000)", "table=f32[1000, 4096]")),
+        ("table, where", "table[where]", ("table=f32[1024, 4096]", "where=i64[1024, 4096] in [0, 1024)")),
+        ("x, w", "F.conv2d(x, w)", ("x=f32[8, 64, 56, 56]", "w=f32[8, 64, 3, 3]")),
+        ("q, k, v", "F.scaled_dot_product_attention(q, k, v)", tuple(f"{n}=f32[2, 8, 512, 64]" for n in "qkv")),
+        ("a, b", "torch.einsum('bhd,bkd->bhk', a, b)", ("a=f32[8, 512, 1024]", "b=f32[8, 512, 1024]")),
+    ],
+)
+def test_functions_make_dims_of_their_arguments_agree(signature: str, result: str, expected: tuple[str, ...]) -> None:
+    check(f"def f({signature}):\n    return {result}\n", *expected)
+
+
+def test_a_parameter_of_the_module_fixes_the_last_dim() -> None:
+    check(NORM, "dim=1024", "x=f32[4096, 1024]", symbol="Norm")
+
+
+def test_a_given_constructor_argument_holds_for_the_inputs() -> None:
+    check(NORM, "dim=96", "x=f32[4096, 96]", symbol="Norm", pragma="init: dim=96")
+
+
+def test_a_call_in_the_file_gives_the_constructor_s_arguments() -> None:
+    check(f"{NORM}\nD = 32\nnet = Norm(dim=2 * D)\n", "dim=64", "x=f32[4096, 64]", symbol="Norm")
+
+
+def test_get_init_inputs_gives_them_too() -> None:
+    check(f"{NORM}\ndef get_init_inputs():\n    return [48]\n", "x=f32[4096, 48]", symbol="Norm")
+
+
+def test_modules_of_the_file_are_followed_into() -> None:
+    outer = module("self.norm = Norm(size)", "self.norm(x) + y", "size=80", "x, y")
+    check(NORM + outer, "x=f32[4096, 80]", "y=f32[4096, 80]")
+
+
+def test_an_assertion_and_an_unpacked_shape_are_requirements() -> None:
+    check("def f(x):\n    b, t, d = x.shape\n    assert d == 128\n    return x\n", "x=f32[8, 512, 128]")
+
+
+def test_a_dim_named_in_an_annotation_gets_the_size_that_the_code_requires() -> None:
+    check(module("self.a = nn.Linear(48, 3)", "self.a(x)", "k=1", "x: Float[Tensor, 'B D']"), "B=1024", "D=48")
+
+
+def test_given_tensors_fix_the_others() -> None:
+    check("def f(x, y):\n    return x * y\n", "y=f32[7, 5]", pragma="x=f32[7, 5]")
+
+
+def test_other_examples_vary_what_is_open_alone() -> None:
+    check(NORM, "dim=1024", "x=f32[8, 512, 1024]", symbol="Norm", example=Example(rank=3))
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["return f(x)", "while f(x): x = f(x)", " + ".join(["x"] * 800), "return x ** 9 ** 9 ** 9", "x = 1 // 0"],
+)
+def test_code_that_cannot_be_followed_costs_nothing(body: str) -> None:
+    check(f"def f(x):\n    {body}\n", "x=f32[1024, 4096]")

@@ -1,0 +1,27 @@
+"""Kernels that probes may read: a plan that copies the input of a task."""
+
+from __future__ import annotations
+
+from kernel_lsp.core.task import Task
+from kernel_lsp.verify.model.resolved_kernel import Prepared, prepare
+from kernel_lsp.verify.probes.kernel import Kernel
+
+TEXT = """// kernel-lsp: 1
+// op: f(x: {type}) -> (out: {type})
+{where}// launch: copy<<<1, 32, 0>>>(x, out)
+extern "C" __global__ void copy(const {c_type}* x, {c_type}* out) {{}}
+"""
+C_TYPES = {"f32": "float", "i64": "long long", "bool": "bool"}
+
+
+def kernel_of(task: Task, *where: str, seed: int = 1) -> Kernel:
+    """The forward of a task with one input and an output of its type."""
+    type_ = task.forward.input_types[0]
+    text = TEXT.format(
+        type=f"{type_.dtype}[{', '.join(type_.shape)}]",
+        where="".join(f"// where: {line}\n" for line in where),
+        c_type=C_TYPES[str(type_.dtype)],
+    )
+    prepared = prepare(text, task)
+    assert isinstance(prepared, Prepared), prepared
+    return Kernel(prepared, "forward", seed)
