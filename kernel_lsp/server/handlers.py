@@ -93,6 +93,7 @@ def _open(ls: KernelLanguageServer, item: types.TextDocumentItem) -> None:
     for below in ls.notebooks.below(item.uri):
         ls.analyses.edited(below)
     ls.list_runs(document.file)
+    ls.recall_kernel(document)
 
 
 def _did_change(ls: KernelLanguageServer, params: types.DidChangeTextDocumentParams) -> None:
