@@ -29,6 +29,7 @@ export const METHODS = {
   runs: "kernelLsp/runs",
   runsChanged: "kernelLsp/runsChanged",
   targets: "kernelLsp/targets",
+  hotSpots: "kernelLsp/hotSpots",
   report: "kernelLsp/report",
   typeCommand: "kernelLsp/typeCommand",
   completeChat: "kernelLsp/completeChat",
@@ -109,6 +110,27 @@ export interface TargetItem {
   symbol: string;
   isModule: boolean;
   line: number;
+  inputs: string;
+}
+
+/** Recorded targets of a workspace, the largest gain first. `command` and `date` are those of the recorded run, empty without one. `problem` says why a recording cannot be read. */
+export interface HotSpotsResult {
+  spots: (HotSpotItem)[];
+  command?: string;
+  date?: string;
+  problem?: string;
+}
+
+/** A recorded target. `share` is its part of a step, `gain` the part that its kernel saves; without a known `speedup` (0) the most that one could save. `line` is 0-based. */
+export interface HotSpotItem {
+  uri: string;
+  symbol: string;
+  line: number;
+  share: number;
+  gain: number;
+  speedup: number;
+  kind: string;
+  calls: number;
   inputs: string;
 }
 

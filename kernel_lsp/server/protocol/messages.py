@@ -198,6 +198,33 @@ class JobArguments:
 
 
 @attrs.frozen
+class HotSpotsResult:
+    """Recorded targets of a workspace, the largest gain first. `command` and `date` are those of the recorded run,
+    empty without one. `problem` says why a recording cannot be read."""
+
+    spots: list[HotSpotItem]
+    command: str = ""
+    date: str = ""
+    problem: str = ""
+
+
+@attrs.frozen
+class HotSpotItem:
+    """A recorded target. `share` is its part of a step, `gain` the part that its kernel saves; without a known
+    `speedup` (0) the most that one could save. `line` is 0-based."""
+
+    uri: str
+    symbol: str
+    line: int
+    share: float
+    gain: float
+    speedup: float
+    kind: str
+    calls: int
+    inputs: str
+
+
+@attrs.frozen
 class RunArguments:
     """Argument of commands on a run. ``last`` is the newest of the workspace of `uri`."""
 
@@ -290,6 +317,13 @@ METHODS = (
         FolderParams,
         TargetsResult,
         "What can be optimized in the Python files below a folder. They are read, not run.",
+    ),
+    Method(
+        "kernelLsp/hotSpots",
+        "client to server",
+        FolderParams,
+        HotSpotsResult,
+        "The targets of the run that `kernel-lsp record` noted last, by their part of a step and what a kernel saves.",
     ),
     Method(
         "kernelLsp/report",
