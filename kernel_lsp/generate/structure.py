@@ -38,6 +38,8 @@ TENSOR_CORES_FROM_PRODUCTS = 1 << 26
 """Minimum products for tensor cores by default, where the alternative is tiles on CUDA cores and not the library."""
 MIN_FRAGMENT = 16
 """Minimum rows, columns and terms for tensor cores; with fewer, most of a fragment would be empty."""
+MIN_REGISTER_TILE = 4
+"""Minimum rows and columns of a contraction for tiles in registers."""
 MIN_SPLIT_TERMS = 32
 MAX_SPLIT_PRODUCTS = 1 << 26
 """Maximum products of a contraction whose products threads and clusters share: 64 Mi take 132 multiprocessors 2.3 us,
@@ -188,7 +190,8 @@ class _Planner:
     def _plan_contraction(self, tensor: Tensor, definition: Reduction, name: str) -> str:
         """Choose the method of a contraction. `direct`: one thread per result; `rows`: a warp or block per result;
         `tiled`: through shared memory; `split_warps`: as tiled, and the threads of a block share the products of a
-        tile; `tensor_cores`: the same with `mma.sync`."""
+        tile; `register_tiles`: the same without shared memory, a small tile in each thread's registers;
+        `tensor_cores`: the same with `mma.sync`."""
         options = self._contraction_options(tensor, definition)
         default = self._default_contraction(tensor, definition)
         chosen = str(self.choices.pick(f"{name}.contraction", options, default, "how it is computed"))
@@ -199,7 +202,14 @@ class _Planner:
         has_library = library_plan(tensor, definition) is not None
         has_tensor_cores = self._operand(tensor, definition) is not None
         offered = [("tensor_cores", has_tensor_cores), ("library", has_library)]
-        return ["direct", "rows", "tiled", "split_warps", *(way for way, is_offered in offered if is_offered)]
+        return [
+            "direct",
+            "rows",
+            "tiled",
+            "split_warps",
+            "register_tiles",
+            *(way for way, is_offered in offered if is_offered),
+        ]
 
     def _default_contraction(self, tensor: Tensor, definition: Reduction) -> str:
         contraction = definition.contraction
@@ -219,7 +229,9 @@ class _Planner:
         if min(n_columns, n_rows) <= 2:
             return "rows" if n_terms > 4 * MAX_DIRECT_TERMS and n_results <= MAX_ROW_OUTPUTS else "direct"
         if n_results <= MAX_ROW_OUTPUTS and n_terms >= 128:
-            return "rows"
+            factors = (contraction.left, contraction.right)
+            is_along = all(_runs_along(factor, definition.reduced) for factor in factors)
+            return "register_tiles" if is_along and min(n_rows, n_columns) >= MIN_REGISTER_TILE else "rows"
         is_matrix = all(map(_is_matrix, (contraction.left, contraction.right)))
         if count <= MAX_SPLIT_PRODUCTS and n_terms >= MIN_SPLIT_TERMS and is_matrix:
             return "split_warps"
@@ -352,7 +364,7 @@ class _Rewriter:
             self.definitions[tensor] = plan.view
         elif way == "rows":
             self.definitions[tensor] = replace(definition, contraction=None)
-        elif way in ("split_warps", "tensor_cores"):
+        elif way in ("split_warps", "register_tiles", "tensor_cores"):
             assert definition.contraction is not None
             self.definitions[tensor] = replace(definition, contraction=replace(definition.contraction, way=way))
 
@@ -404,6 +416,13 @@ class _Rewriter:
         exact = (columns + (split - 1)) // split
         expression = call("ceil_div", to_expression(columns), ConstantExpression(split))
         return as_index(self.sizes.derived(exact, expression, "part_length"))
+
+
+def _runs_along(factor: Scalar, reduced: Sequence[Variable]) -> bool:
+    """Return True if a factor is a tensor, or a view of one, whose last dim is summed over."""
+    while isinstance(factor, Access) and isinstance(view := factor.tensor.definition, Pointwise):
+        factor = view.body.substitute(dict(zip(view.variables, factor.index, strict=True)))
+    return isinstance(factor, Access) and _is_matrix(factor) and not factor.index[-1].variables.isdisjoint(reduced)
 
 
 def _is_matrix(factor: Scalar) -> bool:

@@ -23,8 +23,15 @@ from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES
 from kernel_lsp.generate.codegen.elements.scatter import ATOMIC_TYPES, render_scatter
 from kernel_lsp.generate.codegen.kernel import RenderedKernel
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
-from kernel_lsp.generate.codegen.products import matmul, split_matmul
+from kernel_lsp.generate.codegen.products import matmul, register_tiles, split_matmul
 from kernel_lsp.generate.codegen.products.matmul import TileSchedule, is_valid_tile_schedule, render_contraction
+from kernel_lsp.generate.codegen.products.register_tiles import (
+    REGISTER_TILE_THREADS,
+    RegisterTileSchedule,
+    is_valid_register_tile,
+    register_tile_comment,
+    render_register_tile,
+)
 from kernel_lsp.generate.codegen.products.split_matmul import render_split
 from kernel_lsp.generate.codegen.products.split_schedule import SplitSchedule, is_valid_split_schedule
 from kernel_lsp.generate.codegen.routines import order
@@ -133,7 +140,9 @@ class GroupRenderer:
     # --- contractions, scans, scatters
 
     def _contraction(self, group: ContractionGroup, name: str) -> RenderedGroup:
-        if group.way == "split_warps":
+        if group.way == "register_tiles" and self.threads in (None, *REGISTER_TILE_THREADS):
+            return self._register_tiles(group, name)
+        if group.way in ("split_warps", "register_tiles"):  # a shared launch may have too many threads for the latter
             return self._split_contraction(group, name)
         kernel = self.new_kernel(name, matmul.LOCAL_NAMES)
         pick = self.choices.pick_int
@@ -176,6 +185,22 @@ class GroupRenderer:
         used = schedule if is_valid else default
         comment = split_comment(used, group.tensor.name, self._written(group))
         return RenderedGroup((render_split(kernel, group, used, comment),), is_valid=is_valid)
+
+    def _register_tiles(self, group: ContractionGroup, name: str) -> RenderedGroup:
+        kernel = self.new_kernel(name, register_tiles.LOCAL_NAMES)
+        n_results = self.captured(group.m.extent) * self.captured(group.n.extent) * self.captured(group.batch.extent)
+        default_tile = "8x8" if n_results >= 64 * self.n_multiprocessors // 2 else "4x8"
+        tile = self.choices.pick(f"{kernel.name}.sums", ("4x8", "8x4", "8x8"), default_tile, "sums per thread")
+        threads_values = (self.threads,) if self.threads else REGISTER_TILE_THREADS
+        threads = self.choices.pick_int(
+            f"{kernel.name}.sharing", threads_values, self.threads or 256, "threads that share a tile's products"
+        )
+        tile_m, tile_n = map(int, str(tile).split("x"))
+        schedule = RegisterTileSchedule(tile_m, tile_n, threads)
+        is_valid = is_valid_register_tile(schedule, group.tensor.dtype)
+        used = schedule if is_valid else RegisterTileSchedule(4, 8, threads)
+        comment = register_tile_comment(used, group.tensor.name, self._written(group))
+        return RenderedGroup((render_register_tile(kernel, group, used, comment),), is_valid=is_valid)
 
     def _on_tensor_cores(self, group: ContractionGroup, name: str) -> RenderedGroup:
         kernel = self.new_kernel(name, tensor_core.LOCAL_NAMES)

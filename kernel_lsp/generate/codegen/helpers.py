@@ -98,6 +98,20 @@ __device__ inline Pack<T, N>* packs(T* pointer) {
 """,
         ("Pack",),
     ),
+    "deal_sums": Helper("""
+// Adds up each of the values over a warp's lanes, and leaves a lane its share of the sums: those from lane * share on.
+template <int HALF, int STEP, int COUNT>
+__device__ inline void deal_sums(float (&sums)[COUNT]) {
+    const bool is_upper = threadIdx.x & STEP;
+    #pragma unroll
+    for (int c = 0; c < HALF; ++c) {
+        const float given = is_upper ? sums[c] : sums[c + HALF];
+        const float kept = is_upper ? sums[c + HALF] : sums[c];
+        sums[c] = kept + __shfl_xor_sync(0xffffffff, given, STEP);
+    }
+    if constexpr (STEP > 1) deal_sums<HALF / 2, STEP / 2>(sums);
+}
+"""),
     "read_peer": Helper("""
 // What another block of the cluster has at the same place of its shared memory.
 template <typename T>

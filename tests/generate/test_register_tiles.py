@@ -1,0 +1,52 @@
+"""Contractions of few results: the sums of a small tile in each thread's registers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.generate.harness import check_program, plan_text, tensor
+
+LINEAR = "def f(x, w, b): return torch.relu(F.linear(x, w, b))"
+
+
+def check(text: str, inputs: list[Any], *, tile: str = "4x8", threads: int = 128, **how: Any) -> None:
+    """Assert that the program computes its contractions in register tiles, and that it is right."""
+    program = plan_text(text, inputs=inputs)
+    ways = {knob.name: "register_tiles" for knob in program.knobs if "register_tiles" in knob.values}
+    assert ways
+    offered = [knob.name for knob in program.realize(ways).knobs]
+    ways |= {name: tile for name in offered if name.endswith(".sums")}
+    ways |= {name: threads for name in offered if name.endswith(".sharing")}
+    assert program.is_valid(ways)
+    assert "deal_sums" in check_program(program, schedule=ways, **how).text
+
+
+@pytest.mark.parametrize("tile", ["4x8", "8x4", "8x8"])
+def test_rows_and_columns_past_the_end_are_not_written(tile: str) -> None:
+    inputs = [tensor("x", 9, 264), tensor("w", 13, 264), tensor("b", 13)]
+    check(LINEAR, inputs, tile=tile, families=("normal", "special_inf"))
+
+
+def test_terms_that_no_vector_load_divides_are_read_one_by_one() -> None:
+    check(LINEAR, [tensor("x", 5, 131), tensor("w", 6, 131), tensor("b", 6)])
+
+
+def test_a_factor_may_lie_the_other_way() -> None:
+    check("def f(x, w): return x @ w", [tensor("x", 6, 136), tensor("w", 136, 12)])
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_numbers_of_16_bits_are_added_up_in_f32(dtype: str) -> None:
+    inputs = [tensor(name, *shape, dtype=dtype) for name, shape in (("x", (4, 256)), ("w", (8, 256)), ("b", (8,)))]
+    check(LINEAR, inputs)
+
+
+def test_each_batch_has_its_own_tiles() -> None:
+    check("def f(a, b): return torch.bmm(a, b.transpose(1, 2))", [tensor("a", 3, 5, 128), tensor("b", 3, 7, 128)])
+
+
+def test_a_small_layer_takes_register_tiles_by_default() -> None:
+    program = plan_text(LINEAR, inputs=[tensor("x", 64, 1600), tensor("w", 128, 1600), tensor("b", 128)])
+    assert "deal_sums" in program.realize({}).text
