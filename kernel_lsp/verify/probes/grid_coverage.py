@@ -20,7 +20,7 @@ from kernel_lsp.verify.code_facts.thread_numbers import MAX_THREADS, numbers_its
 from kernel_lsp.verify.cpu.device import CpuDevice, Limits
 from kernel_lsp.verify.model.progress import Plan
 from kernel_lsp.verify.model.resolved_kernel import Prepared
-from kernel_lsp.verify.probes.farthest_sizes import farthest_operations
+from kernel_lsp.verify.probes.sizes import farthest_operations
 
 N_BLOCKS = 12
 N_CONFIRMING_BLOCKS = 48

@@ -19,19 +19,16 @@ from kernel_lsp.gpu.specs import GpuSpec
 from kernel_lsp.ptx.executor import PtxExecutor
 from kernel_lsp.verify.cpu.device import CaseRun, CpuDevice, Limits
 from kernel_lsp.verify.model.cases import (
-    ALIGNMENTS,
     LATE_EXTREMES,
     Case,
     OperationKind,
     Sizes,
-    clamped,
     graph_of,
-    is_usable,
     seeded,
 )
 from kernel_lsp.verify.model.progress import Plan, Progress
 from kernel_lsp.verify.model.resolved_kernel import Prepared
-from kernel_lsp.verify.probes.wide_sizes import n_largest
+from kernel_lsp.verify.probes.finder import Budget, finder_of, n_largest
 
 MANY_ROWS = 70_001
 """Rows, more than 16 bits count."""
@@ -124,13 +121,10 @@ def _wanted(task: Task, kind: OperationKind, symbol: str) -> tuple[int, ...]:
 
 
 def _with_one_vast(prepared: Prepared, kind: OperationKind, symbol: Symbol, n_wanted: int) -> Sizes | None:
-    for alignment in ALIGNMENTS:
-        sizes = {
-            each.name: clamped(each, n_wanted if each == symbol else BESIDE[n_wanted], alignment)
-            for each in prepared.task.symbols
-        }
-        is_small = is_usable(prepared.task, kind, sizes, MAX_ELEMENTS, or_as_captured=False)
-        if sizes[symbol.name] >= n_wanted and is_small and prepared.can_bind(kind, sizes):
+    finder = finder_of(prepared, kind)
+    for sizes in finder.aligned_with([symbol], n_wanted, BESIDE[n_wanted]):
+        is_small = sizes[symbol.name] >= n_wanted and finder.fits(sizes, Budget(MAX_ELEMENTS))
+        if is_small and prepared.can_bind(kind, sizes):
             n_bytes = sum(tensor.n_bytes for tensor in prepared.bind(kind, sizes).tensors)
             return sizes if n_bytes <= MAX_BYTES else None
     return None
