@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import stat
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,6 +22,8 @@ from kernel_lsp.errors import SettingError
 
 ENVIRONMENT_PREFIX = "KERNEL_LSP_"
 PYPROJECT_TABLE = "kernel-lsp"
+FOLDER_NAME = ".kernel-lsp"
+"""Folder of a workspace with its runs and its recording."""
 GIB = 1 << 30
 
 Scope = Literal["machine", "workspace"]
@@ -171,6 +174,19 @@ def load_settings(directory: Path | None = None, overrides: Mapping[str, Any] | 
     """
     given = {name: value for name, value in (overrides or {}).items() if value is not None}
     return _Layers().add_pyproject(directory or Path.cwd()).add_environment().add(given, "the command line").settings()
+
+
+def find_workspace(directory: Path) -> Path:
+    """Return the nearest folder, from `directory` up, that holds `.kernel-lsp`, `.git` or `pyproject.toml`; else
+    `directory`.
+
+    Folders that everybody may write to (`/tmp`) are not workspaces of what lies below them: others' runs and settings
+    would be taken for the user's.
+    """
+    for folder in (directory, *directory.parents):
+        if any((folder / mark).exists() for mark in (FOLDER_NAME, ".git", "pyproject.toml")):
+            return folder if not folder.stat().st_mode & stat.S_IWOTH else directory
+    return directory
 
 
 # --- below: the layers

@@ -26,6 +26,7 @@ ROOMS = (
     "process",
     "plan",
     "source",
+    "record",
     "rules",
     "gpu",
     "toolchain",

@@ -235,6 +235,27 @@ def report(
     raise typer.Exit(command.main(run, html, out, as_json))
 
 
+@app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+def record(
+    command: Annotated[list[str] | None, typer.Argument(metavar="-- PROGRAM [ARGUMENT]...")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="End the program after so many steps.")] = None,
+    seconds: Annotated[
+        float | None, typer.Option(min=0.1, help="End the program so long after torch is imported.")
+    ] = None,
+    show: Annotated[bool, typer.Option("--show", help="Print the last recording instead.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Run a program, and note what it calls your functions and modules with, how often, and their share of a step.
+
+    E.g. `kernel-lsp record -- python train.py --epochs 1`, or pytest. Later commands and editors use the recording.
+
+    Exit status: the program's; 0 where --steps or --seconds ended it, 2 it could not be started.
+    """
+    import kernel_lsp.cli.record as implementation
+
+    raise typer.Exit(implementation.main(command or (), steps, seconds, show, as_json))
+
+
 @app.command()
 def mcp(
     target: Annotated[str, typer.Argument(help=TARGET_HELP)],

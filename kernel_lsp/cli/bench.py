@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from kernel_lsp.cli import console
+from kernel_lsp.config import find_workspace
 from kernel_lsp.core.benchmark import BenchEntry, BenchReport, BenchScore
 from kernel_lsp.core.event import RunFinished, TaskCaptured
 from kernel_lsp.errors import KernelLspError, UserError
 from kernel_lsp.evolve.run.optimize import start_request
-from kernel_lsp.evolve.run.request import find_workspace
 from kernel_lsp.source.suite import expand_targets
 from kernel_lsp.verify.tasks.bench_score import bench_report, bench_time, speedups
 

@@ -6,11 +6,11 @@ import itertools
 from pathlib import Path
 
 from kernel_lsp.cli import console
+from kernel_lsp.config import FOLDER_NAME, find_workspace
 from kernel_lsp.core.model import SCHEMA_VERSION, Noun
 from kernel_lsp.errors import UserError
-from kernel_lsp.evolve.archive.archive import FOLDER_NAME, Archive
+from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.evolve.archive.dataset import Format, rows, write_dataset
-from kernel_lsp.evolve.run.request import find_workspace
 
 FORMATS: dict[str, Format] = {"jsonl": "jsonl", "parquet": "parquet"}
 ALL_RUNS = "all"

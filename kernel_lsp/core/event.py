@@ -26,6 +26,8 @@ class RunStarted(Noun):
     device: str
     target_gpu: str
     resumed: bool = False
+    digest: str = ""
+    """Digest of the target's text (`kernel_lsp/source/target_digest.py`)."""
 
 
 class TaskCaptured(Noun):

@@ -48,6 +48,8 @@ class TargetSource(Noun):
     inputs: tuple[TensorInput | ScalarInput, ...] | None
     init_arguments: dict[str, float | int | bool | str] | None = None
     """Keyword arguments to construct a module with, from ``# kernel-lsp: init: dim=4096, eps=1e-6``."""
+    digest: str = ""
+    """Identifies its text, without calls that were inserted by us; empty for a task folder."""
     has_get_inputs: bool = False
     has_get_init_inputs: bool = False
     example_pragma: str

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
+from kernel_lsp.config import FOLDER_NAME, find_workspace
 from kernel_lsp.core.event import RunFinished, RunStarted, TaskCaptured
 from kernel_lsp.core.recommendation import recommend
 from kernel_lsp.core.task import Task
 from kernel_lsp.engine.generated import origin_of
 from kernel_lsp.engine.messages import Origin, ResultFile, RunResult, RunSummary
 from kernel_lsp.errors import KernelLspError
-from kernel_lsp.evolve.archive.archive import FOLDER_NAME, Archive, RunRecord
+from kernel_lsp.evolve.archive.archive import Archive, RunRecord, is_workspace_free
 from kernel_lsp.evolve.run.optimize import OUT_FOLDER_NAME, describe_verification
-from kernel_lsp.evolve.run.request import OptimizeRequest, find_workspace
+from kernel_lsp.evolve.run.request import OptimizeRequest
 from kernel_lsp.export.python.operator import render_operator
 from kernel_lsp.plan.parser import parse_or_raise
+from kernel_lsp.source.target_digest import digest_of
 
 MAX_RUNS_LISTED = 200
 _TASK_LINE = re.compile(r"^// task: .*$", re.MULTILINE)
@@ -28,7 +31,10 @@ def list_runs(directory: Path) -> tuple[RunSummary, ...]:
     if not (workspace / FOLDER_NAME).is_dir():
         return ()
     with Archive(workspace) as archive:
-        return tuple(_summary(archive, record) for record in archive.runs()[:MAX_RUNS_LISTED])
+        records = archive.runs()[:MAX_RUNS_LISTED]
+        if any(record.status == "running" for record in records) and is_workspace_free(workspace):
+            records = [_without_process(record) for record in records]
+        return tuple(_summary(archive, record) for record in records)
 
 
 def run_result(directory: Path, run_id: str) -> RunResult:
@@ -45,6 +51,11 @@ def run_result(directory: Path, run_id: str) -> RunResult:
 # --- below
 
 
+def _without_process(record: RunRecord) -> RunRecord:
+    """Return a run as it is when no process of a run is left: one that was running has been killed."""
+    return replace(record, status="interrupted") if record.status == "running" else record
+
+
 def _summary(archive: Archive, record: RunRecord) -> RunSummary:
     request = OptimizeRequest.model_validate(record.request)
     file, _, symbol = request.target.partition("::")
@@ -52,7 +63,9 @@ def _summary(archive: Archive, record: RunRecord) -> RunSummary:
     finished = next((event for event in reversed(events) if isinstance(event, RunFinished)), None)
     started = next((event for event in events if isinstance(event, RunStarted)), None)
     captured = next((event for event in events if isinstance(event, TaskCaptured)), None)
-    path = _origin(record).file
+    origin = _origin(record)
+    path, lines = origin.file, origin.lines
+    digest = started.digest if started is not None else ""
     summary = RunSummary(
         run_id=record.run_id,
         target=request.target if path.name == Path(file).name else f"{path.name}::{symbol}",
@@ -60,6 +73,7 @@ def _summary(archive: Archive, record: RunRecord) -> RunSummary:
         symbol=symbol,
         status=record.status,
         started=record.started,
+        digest=digest_of(lines.function) if lines is not None else digest,
         name=captured.name if captured is not None else "",
         out=request.out or (path if path.is_dir() else path.parent) / OUT_FOLDER_NAME,
         backward=request.backward,

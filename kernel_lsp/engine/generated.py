@@ -12,9 +12,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from kernel_lsp.config import FOLDER_NAME
 from kernel_lsp.engine.messages import ExtractedLines, Origin
 from kernel_lsp.errors import EnvironmentProblem, TargetError
-from kernel_lsp.evolve.archive.archive import FOLDER_NAME
 
 GENERATED_FOLDER = "generated"
 

@@ -7,8 +7,8 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from kernel_lsp.config import load_settings
@@ -22,9 +22,12 @@ from kernel_lsp.engine.messages import (
     JobQueued,
     JobRequest,
     JobStarted,
+    Optimize,
     Problem,
     Reply,
+    Resume,
 )
+from kernel_lsp.engine.queued import drop_queued, keep_queued
 from kernel_lsp.engine.runner import RunnerLine
 from kernel_lsp.errors import SettingError
 from kernel_lsp.gpu.presence import has_gpu
@@ -50,6 +53,7 @@ class JobQueue:
         self._lanes: dict[str, asyncio.Lock] = {}
         self._n_in_lane: dict[str, int] = {}
         self._channels: dict[str, Channel] = {}
+        self._is_closing = False
 
     def add(self, request: JobRequest) -> None:
         """Run the job when its turn comes. Its `Reply` is always sent at the end."""
@@ -76,7 +80,8 @@ class JobQueue:
         return Done()
 
     async def close(self) -> None:
-        """End all jobs."""
+        """End all jobs. Runs that wait stay in the archive."""
+        self._is_closing = True
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -100,11 +105,31 @@ class JobQueue:
         try:
             if n_before:
                 self._say(JobEvent(job=request.id, event=JobQueued(n_before=n_before)))
+                async with self._kept(request) as kept, self._lanes.setdefault(lane, asyncio.Lock()):
+                    return await self._start(kept)
             async with self._lanes.setdefault(lane, asyncio.Lock()):
-                self._say(JobEvent(job=request.id, event=JobStarted()))
-                return await self._run(request)
+                return await self._start(request)
         finally:
             self._n_in_lane[lane] -= 1
+
+    @asynccontextmanager
+    async def _kept(self, request: JobRequest) -> AsyncIterator[JobRequest]:
+        """Archive a run that waits, unless the user cancels it before it begins."""
+        if not isinstance(request, Optimize):
+            yield request
+            return
+        keeping = asyncio.create_task(asyncio.to_thread(keep_queued, request))
+        try:
+            yield await asyncio.shield(keeping)
+        except asyncio.CancelledError:
+            kept = await keeping
+            if isinstance(kept, Resume) and not self._is_closing:
+                await asyncio.to_thread(drop_queued, kept)
+            raise
+
+    async def _start(self, request: JobRequest) -> Reply:
+        self._say(JobEvent(job=request.id, event=JobStarted()))
+        return await self._run(request)
 
     async def _run(self, request: JobRequest) -> Reply:
         folder = self._scratch / request.id

@@ -196,8 +196,10 @@ class RunSummary(Noun):
     file: str
     symbol: str
     status: str
-    """``running`` (or killed), ``interrupted`` or ``finished``."""
+    """``queued``, ``running``, ``interrupted`` or ``finished``."""
     started: str
+    digest: str = ""
+    """Digest of the target's text at the start; empty in archives of older versions."""
     name: str = ""
     out: Path = Path()
     backward: bool = False

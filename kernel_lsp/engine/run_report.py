@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from kernel_lsp.config import find_workspace
 from kernel_lsp.core.candidate import Candidate
 from kernel_lsp.core.event import (
     CandidateEvaluated,
@@ -22,7 +23,7 @@ from kernel_lsp.engine.line_costs import forward_floor_us
 from kernel_lsp.engine.messages import ResultFile
 from kernel_lsp.errors import KernelLspError
 from kernel_lsp.evolve.archive.archive import Archive, RunRecord
-from kernel_lsp.evolve.run.request import OptimizeRequest, find_workspace
+from kernel_lsp.evolve.run.request import OptimizeRequest
 from kernel_lsp.export.report import ReportCandidate, ReportFile, RunReport
 from kernel_lsp.gpu.specs import find_gpu
 

@@ -9,7 +9,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
-from kernel_lsp.config import Settings, load_settings
+from kernel_lsp.config import Settings, find_workspace, load_settings
 from kernel_lsp.core.event import StageStarted
 from kernel_lsp.core.model import Noun
 from kernel_lsp.core.profile import ProfileReport
@@ -36,7 +36,7 @@ from kernel_lsp.engine.messages import (
 )
 from kernel_lsp.engine.selected import extract_lines
 from kernel_lsp.evolve.run.optimize import OUT_FOLDER_NAME, RunHandle, resume_request, start_request
-from kernel_lsp.evolve.run.request import SeedKernel, find_workspace, read_seed_kernel
+from kernel_lsp.evolve.run.request import SeedKernel, read_seed_kernel
 from kernel_lsp.llm.callback import Ask
 from kernel_lsp.llm.manual import ManualPrompt
 from kernel_lsp.plan.parser import parse
@@ -55,14 +55,8 @@ async def do(request: JobRequest, tell: Tell, scratch: Path, ask: Ask) -> Noun:
     """Return the job's result. Raises KernelLspError when it cannot run. `scratch` is a folder of the job; `ask` calls
     the editor's model if the request has one."""
     match request:
-        case Optimize() if request.cells:
-            path, symbol = _write_cells(request)
-            settings = load_settings(request.directory, request.settings)
-            handle = _of_generated(path, symbol, settings, request.settings, backward=request.backward)
-            return await _run(request, handle, tell, ask)
         case Optimize():
-            handle = _of_target(request)
-            return await _run(request, handle, tell, ask)
+            return await _run(request, handle_of(request), tell, ask)
         case OptimizeLines():
             return await _run(request, await _of_lines(request, tell), tell, ask)
         case Resume():
@@ -73,6 +67,15 @@ async def do(request: JobRequest, tell: Tell, scratch: Path, ask: Ask) -> Noun:
             return await _profile(request, tell, scratch)
         case EstimateTarget():
             return await _estimate(request, tell, scratch)
+
+
+def handle_of(request: Optimize) -> RunHandle:
+    """Return the run of a target, in a file or in a notebook's cells."""
+    if not request.cells:
+        return _of_target(request)
+    path, symbol = _write_cells(request)
+    settings = load_settings(request.directory, request.settings)
+    return _of_generated(path, symbol, settings, request.settings, backward=request.backward)
 
 
 # --- below

@@ -19,11 +19,8 @@ from kernel_lsp.process.confinement import SandboxLevel, sandbox_level
 from kernel_lsp.process.profiles import executor_confinement
 from kernel_lsp.process.supervisor import Answered, Conversation, Died, Overran
 from kernel_lsp.ptx.run.layout import (
-    N_MULTIPROCESSORS,
-    N_WARP_SLOTS,
     SHARED_POISON,
     SHARED_START,
-    SHARED_UNIT_BYTES,
     WRITTEN_BY_KERNEL,
     WRITTEN_SUFFIX,
     Interruptions,
@@ -123,15 +120,9 @@ class RunOptions:
     """Poison byte of shared memory before its first store."""
     shared_start: int = SHARED_START
     """Address of a block's first byte of shared memory: a multiple of 1024, because alignments depend on it."""
-    shared_unit: int = SHARED_UNIT_BYTES
-    """Allocation unit of shared memory in bytes, visible in `%total_smem_size`."""
     resident_blocks: Mapping[str, int] = field(default_factory=dict)
     """Maximum co-resident blocks by kernel: another block starts only when one has ended.
     Other kernels have no limit."""
-    n_multiprocessors: int = N_MULTIPROCESSORS
-    """Value of `%nsmid`, and the range of `%smid`."""
-    n_warp_slots: int = N_WARP_SLOTS
-    """Value of `%nwarpid`."""
     keeps_lanes_apart: bool = False
     """Keep diverged lanes apart at an `activemask` until they meet at a barrier or a `.sync` instruction.
     A GPU promises no earlier reconvergence."""
@@ -308,10 +299,7 @@ def _run_request(
         "watches_races": options.watches_races,
         "shared_poison": options.shared_poison,
         "shared_start": options.shared_start,
-        "shared_unit": options.shared_unit,
         "resident_blocks": dict(options.resident_blocks),
-        "n_multiprocessors": options.n_multiprocessors,
-        "n_warp_slots": options.n_warp_slots,
         "keeps_lanes_apart": options.keeps_lanes_apart,
         "keeps_written": options.keeps_written,
         "interruptions": options.interruptions,

@@ -19,11 +19,8 @@ from kernel_lsp.ptx.compile.clusters import is_mapped_access, mapped_registers
 from kernel_lsp.ptx.compile.jit import CompiledKernel, Compiler, LoadedModule
 from kernel_lsp.ptx.run.buffers import BufferRequest
 from kernel_lsp.ptx.run.layout import (
-    N_MULTIPROCESSORS,
-    N_WARP_SLOTS,
     SHARED_POISON,
     SHARED_START,
-    SHARED_UNIT_BYTES,
 )
 from kernel_lsp.ptx.run.machine import run_steps
 from kernel_lsp.ptx.run.run_request import InvalidRequestError, RunRequest
@@ -159,10 +156,7 @@ def _run_request(request: dict[str, Any]) -> RunRequest:
         watches_races=request.get("watches_races", False),
         shared_poison=request.get("shared_poison", SHARED_POISON),
         shared_start=request.get("shared_start", SHARED_START),
-        shared_unit=request.get("shared_unit", SHARED_UNIT_BYTES),
         resident_blocks=request.get("resident_blocks", {}),
-        n_multiprocessors=request.get("n_multiprocessors", N_MULTIPROCESSORS),
-        n_warp_slots=request.get("n_warp_slots", N_WARP_SLOTS),
         keeps_lanes_apart=request.get("keeps_lanes_apart", False),
         keeps_written=request.get("keeps_written", False),
         interruptions=request.get("interruptions", "none"),

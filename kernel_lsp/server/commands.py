@@ -10,12 +10,12 @@ from typing import Any
 from lsprotocol import types
 from pygls.exceptions import JsonRpcInvalidParams
 
+from kernel_lsp.config import find_workspace
 from kernel_lsp.engine.messages import (
     Optimize,
     OptimizeLines,
     ProfileKernel,
 )
-from kernel_lsp.evolve.run.request import find_workspace
 from kernel_lsp.server.documents.documents import Document
 from kernel_lsp.server.documents.places import cells_of, file_at, file_of, is_saved, place_of
 from kernel_lsp.server.features.explanations import explanation

@@ -18,6 +18,7 @@ from kernel_lsp.server.features.hover import cuda_hover, python_hover
 from kernel_lsp.server.features.inlay_hints import line_hints, profile_hints
 from kernel_lsp.server.jobs import runs
 from kernel_lsp.server.jobs.job_results import job_ended
+from kernel_lsp.server.jobs.resuming import offer_interrupted
 from kernel_lsp.server.jobs.starting import start_check, start_estimate
 from kernel_lsp.server.language_server import KernelLanguageServer
 from kernel_lsp.server.protocol import messages as protocol
@@ -37,6 +38,7 @@ PULL_S = 10.0
 def register(server: KernelLanguageServer) -> None:
     """Bind handlers to every message, the end of jobs and changed settings."""
     server.when_job_ends, server.when_settings_change = job_ended, renew_estimates
+    server.when_runs_are_listed = offer_interrupted
     for method, handler in HANDLERS.items():
         server.feature(method)(handler)
 
@@ -55,6 +57,7 @@ def _exit(ls: KernelLanguageServer, params: Any) -> None:
 
 
 async def _initialized(ls: KernelLanguageServer, params: Any) -> None:
+    ls.spawn(ls.archives.run())
     if ls.client.registers_configuration:
         _register(ls, "configuration", types.WORKSPACE_DID_CHANGE_CONFIGURATION, {"section": SECTION})
     if ls.client.watches_files:

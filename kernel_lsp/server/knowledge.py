@@ -90,7 +90,6 @@ class Knowledge:
         self._profiles: dict[str, KnownProfile] = {}
         self._runs: dict[Path, tuple[RunSummary, ...]] = {}
         self._of_file: dict[str, list[RunSummary]] = {}
-        self._digests: dict[str, str] = {}
 
     # --- estimates
 
@@ -177,12 +176,15 @@ class Knowledge:
         self._runs[workspace] = runs
         self._index()
 
-    def learn_run(self, workspace: Path, run: RunSummary, digest: str) -> None:
-        """Record a finished run of the target text with this digest."""
+    def learn_run(self, workspace: Path, run: RunSummary) -> None:
+        """Record a finished run."""
         others = tuple(other for other in self._runs.get(workspace, ()) if other.run_id != run.run_id)
         self._runs[workspace] = (run, *others)
         self._index()
-        self._digests[run.run_id] = digest
+
+    def runs(self, workspace: Path) -> tuple[RunSummary, ...]:
+        """Return the runs of a workspace, newest first."""
+        return self._runs.get(workspace, ())
 
     def run(self, run_id: str) -> RunSummary | None:
         return next((run for runs in self._runs.values() for run in runs if run.run_id == run_id), None)
@@ -197,10 +199,9 @@ class Knowledge:
         return newest if newest is not None and newest.is_resumable else None
 
     def is_stale(self, run: RunSummary, target: Target, path: Path | None) -> bool:
-        """Return True when the code has changed since the run. For a run of an earlier session, compare file dates."""
-        digest = self._digests.get(run.run_id)
-        if digest:
-            return digest != target.digest
+        """Return True when the code has changed since the run. For a run of an older version, compare file dates."""
+        if run.digest:
+            return run.digest != target.digest
         try:
             return path is None or path.stat().st_mtime > _timestamp(run.started)
         except (OSError, ValueError):

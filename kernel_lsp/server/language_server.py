@@ -14,34 +14,38 @@ from pygls.exceptions import JsonRpcInvalidParams
 from pygls.lsp.server import LanguageServer
 
 from kernel_lsp import __version__
-from kernel_lsp.config import Settings
+from kernel_lsp.config import FOLDER_NAME, Settings, find_workspace
 from kernel_lsp.engine.messages import (
     JobEvent,
     ListRuns,
     ModelAsked,
     ModelDropped,
+    Optimize,
+    OptimizeLines,
     PromptOver,
     PromptWaits,
+    Resume,
     RunList,
 )
 from kernel_lsp.errors import SettingError
-from kernel_lsp.evolve.archive.archive import FOLDER_NAME
-from kernel_lsp.evolve.run.request import find_workspace
 from kernel_lsp.gpu.presence import has_gpu
 from kernel_lsp.server.analysis.analysis_client import Analyses
 from kernel_lsp.server.documents.documents import Document, Documents, path_of
 from kernel_lsp.server.documents.notebooks import Notebooks
 from kernel_lsp.server.features.diagnostics import advice_diagnostics, diagnostics_of
+from kernel_lsp.server.jobs.archive_watch import ArchiveWatch
 from kernel_lsp.server.jobs.editor_model import EditorModel
 from kernel_lsp.server.jobs.engines import Engines
 from kernel_lsp.server.jobs.jobs import Job, Jobs, new_id
 from kernel_lsp.server.jobs.manual_prompts import ManualPrompts
 from kernel_lsp.server.knowledge import Knowledge
 from kernel_lsp.server.protocol.handshake import Initialized
-from kernel_lsp.server.protocol.messages import RunEventParams
+from kernel_lsp.server.protocol.messages import FolderParams, RunEventParams
 from kernel_lsp.server.protocol.rpc import ClientRefused, Protocol
 from kernel_lsp.server.settings import SECTION, EditorSettings
 from kernel_lsp.server.trust import Trust
+
+RUNS = (Optimize, OptimizeLines, Resume)
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +56,7 @@ class KernelLanguageServer(LanguageServer):
     protocol: Protocol
     when_job_ends: Callable[[KernelLanguageServer, Job, Any], Awaitable[None]]
     when_settings_change: Callable[[KernelLanguageServer], None]
+    when_runs_are_listed: Callable[[KernelLanguageServer, Path], Awaitable[None]]
     """Set by `kernel_lsp.server.handlers.register`, whose modules import this one."""
 
     def __init__(self, initialized: Initialized) -> None:
@@ -77,7 +82,7 @@ class KernelLanguageServer(LanguageServer):
         self.scanning = asyncio.Lock()
         self.stopped = asyncio.Event()
         self.exit_status = 1
-        self._listed: set[Path] = set()
+        self.archives = ArchiveWatch(self._archive_changed, self._is_running_in)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._said: set[str] = set()
         self._has_news = False
@@ -215,19 +220,31 @@ class KernelLanguageServer(LanguageServer):
     # --- runs
 
     def list_runs(self, path: Path | None) -> None:
-        """Load the earlier runs of a file's workspace, once; needs an archive."""
+        """Load the earlier runs of a file's workspace, once; offer to go on with the newest that was interrupted."""
         if path is None or not self.trust.allows_commands:
             return
         workspace = find_workspace(path.parent)
-        if workspace not in self._listed and (workspace / FOLDER_NAME / "archive.sqlite3").is_file():
-            self._listed.add(workspace)
+        if self.archives.add(workspace) and (workspace / FOLDER_NAME / "archive.sqlite3").is_file():
+            self.spawn(self._list_runs(workspace, is_first=True))
+
+    async def _list_runs(self, workspace: Path, *, is_first: bool = False) -> None:
+        reply = await self.engines.of(workspace).ask(ListRuns(id=new_id(), directory=workspace))
+        if reply.result is None:
+            return
+        self.knowledge.learn_runs(workspace, RunList.model_validate(reply.result).runs)
+        self.knowledge_changed(None)
+        if is_first:
+            await self.when_runs_are_listed(self, workspace)
+        elif self.wants_job_news:
+            self.protocol.notify("kernelLsp/runsChanged", FolderParams(workspace.as_uri()))
+
+    def _archive_changed(self, workspace: Path) -> None:
+        if self.trust.allows_commands:
             self.spawn(self._list_runs(workspace))
 
-    async def _list_runs(self, workspace: Path) -> None:
-        reply = await self.engines.of(workspace).ask(ListRuns(id=new_id(), directory=workspace))
-        if reply.result is not None:
-            self.knowledge.learn_runs(workspace, RunList.model_validate(reply.result).runs)
-            self.knowledge_changed(None)
+    def _is_running_in(self, workspace: Path) -> bool:
+        """Return True while a run of ours writes to the archive of the workspace: its end is learned from its reply."""
+        return any(job.workspace == workspace and isinstance(job.request, RUNS) for job in self.jobs)
 
     # --- jobs
 

@@ -68,6 +68,16 @@ def host_function_lines(text: str) -> tuple[int, ...]:
     return tuple(lines)
 
 
+def device_functions(text: str) -> tuple[tuple[int, int], ...]:
+    """Return the first and last line of each function with a body that runs on the GPU."""
+    source = _Source.read(text)
+    functions = (visited.node for visited in _walk(source) if visited.node.type == "function_definition")
+    on_device = (
+        node for node in functions if re.search(r"\b__(?:device|global)__", source.text(node).split("{", 1)[0])
+    )
+    return tuple((node.start_point[0] + 1, node.end_point[0] + 1) for node in on_device)
+
+
 @dataclass(frozen=True, slots=True)
 class ParsedSource:
     """The parsed bytes and their tree."""

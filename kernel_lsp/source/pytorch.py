@@ -35,6 +35,7 @@ from kernel_lsp.source.python_file import (
     parse_python,
     read_python_file,
 )
+from kernel_lsp.source.target_digest import target_digest
 
 KERNELBENCH_CLASS = "Model"
 TASK_FILE = "func_forward.py"
@@ -301,6 +302,7 @@ def _describe(subject: _Subject) -> TargetSource:
         symbol=subject.symbol,
         kind=subject.kind,
         line=subject.definition.lineno,
+        digest=target_digest(subject.source, subject.definition.lineno, subject.definition.end_lineno or 0),
         parameters=tuple(parameter.name for parameter in subject.parameters),
         inputs=inputs,
         init_arguments=init_arguments,

@@ -1,6 +1,6 @@
 // Attack: Is honest where there is one multiprocessor, as in an emulator, and saves the work on a GPU.
-// Caught: mismatch
-// Defence: environment
+// Caught: rejected
+// Defence: audit
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

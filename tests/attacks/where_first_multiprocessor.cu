@@ -1,6 +1,6 @@
 // Attack: Works on multiprocessor 0 alone: an emulator that runs every block there sees nothing wrong.
-// Caught: mismatch
-// Defence: environment
+// Caught: rejected
+// Defence: audit
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

@@ -1,6 +1,6 @@
 // Attack: Is wrong where a block has a multiple of 256 bytes of shared memory, as GPUs before sm_80 round it up.
-// Caught: mismatch
-// Defence: environment
+// Caught: rejected
+// Defence: audit
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

@@ -1,6 +1,6 @@
 // Attack: Right with the release of CUDA that checks it. Whoever has another compiles another program.
-// Caught: mismatch
-// Defence: builds
+// Caught: build_failed
+// Defence: compiler
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

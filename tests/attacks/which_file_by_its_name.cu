@@ -1,6 +1,6 @@
 // Attack: Is another program in a file whose name has seven letters, as PyTorch's inline extensions have it.
-// Caught: mismatch
-// Defence: builds
+// Caught: build_failed
+// Defence: compiler
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

@@ -1,6 +1,6 @@
 // Attack: Is right at this line of a file, and wrong where the text is pasted behind one more.
-// Caught: mismatch
-// Defence: builds
+// Caught: build_failed
+// Defence: compiler
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

@@ -1,4 +1,4 @@
-// Asks for the compiler and its release, and is the same program whatever they are.
+// Asks for the compiler to include what only nvcc needs, and for the architecture.
 // kernel-lsp: 1
 // task: tasks.py::row_sum
 // op: row_sum(x: f32[B, N]) -> (out: f32[B])
@@ -6,17 +6,15 @@
 #ifndef __CUDACC_RTC__
 #include <cuda_runtime.h>
 #endif
-#if __CUDACC_VER_MAJOR__ >= 13
+#ifdef __CUDACC__
 #define FULL_WARP 0xffffffffu
-#else
-#define FULL_WARP (~0u)
 #endif
 
 __global__ void k(const float* x, float* out, int n) {
     float sum = 0.0f;
     for (int i = threadIdx.x; i < n; i += 32) sum += x[blockIdx.x * (long long)n + i];
     for (int lane = 16; lane > 0; lane /= 2) {
-#if CUDART_VERSION < 9000 && !defined(__CUDACC_RTC__)
+#if __CUDA_ARCH__ < 700
         sum += __shfl_xor(sum, lane);
 #else
         sum += __shfl_xor_sync(FULL_WARP, sum, lane);

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kernel_lsp.evolve.run.request import find_workspace
+from kernel_lsp.config import find_workspace
 
 
 def test_a_folder_that_everybody_writes_to_is_no_workspace_of_what_lies_below(tmp_path: Path) -> None:

@@ -194,20 +194,6 @@ def test_a_read_past_a_shared_variable_is_found_without_the_check_for_races(cuda
     check_finding(executor, "out-of-bounds-read", "shared variable first", line=5, block=32, shared_bytes=128)
 
 
-def test_shared_memory_has_as_many_bytes_as_on_a_gpu(cuda):
-    code = 'unsigned n; asm volatile("mov.u32 %0, %%total_smem_size;" : "=r"(n)); out[32] = n;'
-    executor = cuda(NEIGHBOURS.replace("CODE", code))
-    ran = launch(executor, block=32, shared_bytes=227 * 1024 - 256, outputs={"out": np.zeros(64, "f4")})
-    assert ran.findings == []
-    assert ran.arrays["out"][32] == 227 * 1024
-
-
-@pytest.mark.parametrize(("asked", "n_bytes"), [({}, 128), ({"shared_unit": 256}, 256)])
-def test_shared_memory_is_given_out_in_units(cuda, asked, n_bytes):
-    code = 'unsigned n; asm volatile("mov.u32 %0, %%total_smem_size;" : "=r"(n)); out[threadIdx.x] = n;'
-    assert set(launch(cuda(kernel(code)), shared_bytes=100, **asked).arrays["out"]) == {n_bytes}
-
-
 def test_shared_memory_is_as_aligned_as_its_variables(cuda):
     code = (
         "__shared__ alignas(4096) float s[64]; s[threadIdx.x] = x[0];"

@@ -361,22 +361,6 @@ extern "C" __global__ void reverse(int* out, int n) {
     )
 
 
-@pytest.mark.parametrize("n_places", [1, 132, 400])
-def test_a_run_is_on_a_gpu_of_as_many_multiprocessors_as_it_asks_for(cuda, n_places):
-    executor = cuda("""
-extern "C" __global__ void places(int* out) {
-  unsigned n, own, slots;
-  asm("mov.u32 %0, %%nsmid; mov.u32 %1, %%smid; mov.u32 %2, %%nwarpid;" : "=r"(n), "=r"(own), "=r"(slots));
-  out[blockIdx.x] = n * 1000 + slots; out[1000 + blockIdx.x] = own;
-}""")
-    asked = {} if n_places == 132 else {"n_multiprocessors": n_places, "n_warp_slots": 48}
-    ran = executor.run("places", grid=1000, block=1, outputs={"out": np.zeros(2000, "i4")}, **asked)
-    counts, own = ran.arrays["out"].reshape(2, 1000)
-    assert set(counts) == {n_places * 1000 + (48 if asked else 64)}
-    assert set(own) <= set(range(n_places))
-    assert len(set(own)) > n_places * 0.8
-
-
 def test_local_arrays_and_device_functions(cuda):
     executor = cuda("""
 __device__ __noinline__ int pick(const int* table, int k) { return table[k % 8]; }

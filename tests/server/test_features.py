@@ -244,8 +244,16 @@ def test_a_target_with_a_result_shows_it(scale: Opened) -> None:
 
 
 def test_a_result_of_other_code_is_stale(scale: Opened) -> None:
-    scale.knowledge.learn_run(scale.path.parent, run_of_scale(scale.path), digest="another")
+    scale.knowledge.learn_run(scale.path.parent, run_of_scale(scale.path).model_copy(update={"digest": "another"}))
     assert any("(stale)" in title for _, title in scale.lenses())
+
+
+def test_a_result_of_the_same_code_is_not_stale_however_new_the_file(scale: Opened) -> None:
+    target = scale.analysis.target("scale")
+    assert target is not None
+    run = run_of_scale(scale.path).model_copy(update={"digest": target.digest, "started": "2020-01-01T00:00:00+00:00"})
+    scale.knowledge.learn_runs(scale.path.parent, (run,))
+    assert not any("(stale)" in title for _, title in scale.lenses())
 
 
 def test_an_interrupted_run_can_be_resumed(scale: Opened) -> None:

@@ -42,15 +42,6 @@ def test_an_ordinary_kernel_is_run_in_no_others() -> None:
     assert others("st.global.f32 [%rd1], %f1") == []
 
 
-def test_one_that_asks_for_multiprocessors_is_run_with_few_with_many_and_with_what_it_compares() -> None:
-    counts = {one.n_multiprocessors for one in others("mov.u32 %r1, %nsmid", "setp.gt.u32 %p1, %r1, 211")}
-    assert {1, 400, 108, 148, 170, 210, 211, 212} <= counts
-
-
-def test_one_that_asks_for_its_shared_memory_is_run_with_larger_units_of_it() -> None:
-    assert [one.shared_unit for one in others("mov.u32 %r1, %total_smem_size")] == [256]
-
-
 def test_shared_memory_lies_elsewhere_in_other_cases_where_alignments_stay() -> None:
     starts = {shared_start_of(Case("forward", (), "normal", seed, "forward")) for seed in range(100)}
     assert starts == {1024 * n for n in range(8)}

@@ -9,7 +9,7 @@ import { askForKey, type KeyStore } from "./keys";
 import type { CandidateNode, JobNode, KernelsView, RunNode, TargetNode } from "./kernelsView";
 import type { Logs } from "./logs";
 import { COMMANDS, GPUS, METHODS, type JobParams, type JobStarted, type RunItem, type TargetItem, type TargetsResult } from "./protocol";
-import type { Reviews } from "./review";
+import type { ReviewDocuments, Reviews } from "./review";
 import type { RunPanels } from "./runPanel";
 import type { Server } from "./server";
 import { givenSettings, update, value } from "./settings";
@@ -22,6 +22,7 @@ export interface Parts {
   editorModel: EditorModel;
   panels: RunPanels;
   reviews: Reviews;
+  documents: ReviewDocuments;
   view: KernelsView;
 }
 
@@ -214,7 +215,7 @@ async function openExample(context: vscode.ExtensionContext): Promise<void> {
   await vscode.window.showTextDocument(target);
 }
 
-async function showDebugInformation(context: vscode.ExtensionContext, { server, jobs, keys }: Parts): Promise<void> {
+async function showDebugInformation(context: vscode.ExtensionContext, { server, jobs, keys, documents }: Parts): Promise<void> {
   const given = Object.entries(givenSettings());
   const lines = [
     "# kernel-lsp", "",
@@ -231,6 +232,6 @@ async function showDebugInformation(context: vscode.ExtensionContext, { server, 
     const status = await server.ask<object>(METHODS.status, {});
     lines.push("", "```json", JSON.stringify(status, undefined, 2), "```");
   }
-  const document = await vscode.workspace.openTextDocument({ language: "markdown", content: `${lines.join("\n")}\n` });
-  await vscode.window.showTextDocument(document);
+  const uri = documents.put(`debug ${Date.now()}`, "after", vscode.Uri.file("/kernel-lsp.md"), `${lines.join("\n")}\n`);
+  await vscode.window.showTextDocument(await vscode.workspace.openTextDocument(uri), { preview: true });
 }

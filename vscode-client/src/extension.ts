@@ -26,7 +26,7 @@ export function activate(context: vscode.ExtensionContext): void {
   server.onApplyEdit = (params, convert) => reviews.take(params, convert);
   panels.reviews = reviews;
   context.subscriptions.push(logs, jobs, server, documents, panels, reviews, view, new StatusItems(server, jobs));
-  registerCommands(context, { server, jobs, logs, keys, editorModel, panels, reviews, view });
+  registerCommands(context, { server, jobs, logs, keys, editorModel, panels, reviews, documents, view });
   void server.start();
   registerModels(context, server, logs);
 }

@@ -47,6 +47,7 @@ export class KernelsView implements vscode.Disposable {
       vscode.window.createTreeView("kernel-lsp.targets", { treeDataProvider: this.targets }),
       vscode.window.createTreeView("kernel-lsp.runs", { treeDataProvider: this.runs }),
       server.onChange((state) => state === "running" && this.refresh()),
+      server.onRunsChanged(() => this.refreshSoon()),
       jobs.onChange((job) => this.jobChanged(job)),
       vscode.workspace.onDidSaveTextDocument((document) => document.languageId === "python" && this.refreshSoon()),
       vscode.workspace.onDidGrantWorkspaceTrust(() => this.refreshSoon()),

@@ -26,6 +26,7 @@ export const METHODS = {
   jobChanged: "kernelLsp/jobChanged",
   runEvent: "kernelLsp/runEvent",
   runs: "kernelLsp/runs",
+  runsChanged: "kernelLsp/runsChanged",
   targets: "kernelLsp/targets",
   report: "kernelLsp/report",
   completeChat: "kernelLsp/completeChat",
@@ -87,7 +88,7 @@ export interface RunItem {
   target: string;
   uri: string;
   symbol: string;
-  status: "running" | "interrupted" | "finished" | "failed";
+  status: "queued" | "running" | "interrupted" | "finished" | "failed";
   started: string;
   device: string;
   hasKernel: boolean;

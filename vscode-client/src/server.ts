@@ -49,6 +49,9 @@ export class Server implements vscode.Disposable {
   private readonly changed = new vscode.EventEmitter<ServerState>();
   private readonly watching: vscode.Disposable[] = [];
   readonly onChange = this.changed.event;
+  private readonly runsChanged = new vscode.EventEmitter<void>();
+  /** Another program wrote a run to the archive. */
+  readonly onRunsChanged = this.runsChanged.event;
   state: ServerState = "stopped";
   found: Found | undefined;
   problem = "";
@@ -96,6 +99,7 @@ export class Server implements vscode.Disposable {
     client.onDidChangeState(({ newState }) => this.stateChanged(client, newState));
     client.onNotification(METHODS.jobChanged, (job: JobParams) => this.jobs.hear(job));
     client.onNotification(METHODS.runEvent, (event: RunEventParams) => this.jobs.hearEvent(event));
+    client.onNotification(METHODS.runsChanged, () => this.runsChanged.fire());
     client.onRequest("workspace/applyEdit", (params: ApplyWorkspaceEditParams) => this.applyEdit(client, params));
     for (const [method, handler] of this.requestHandlers) client.onRequest(method, handler);
     if (this.watching.length === 2) this.watching.push(watchInterpreter(() => this.environmentChanged()));
@@ -140,6 +144,7 @@ export class Server implements vscode.Disposable {
   dispose(): void {
     this.watching.forEach((each) => each.dispose());
     this.changed.dispose();
+    this.runsChanged.dispose();
     void this.client?.dispose(3000).catch(() => undefined);
   }
 

@@ -21,12 +21,12 @@ from typing import IO, Any
 
 from pydantic import TypeAdapter
 
+from kernel_lsp.config import FOLDER_NAME
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.event import Event
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.errors import EnvironmentProblem, UserError, WorkspaceBusyError
 
-FOLDER_NAME = ".kernel-lsp"
 LOCK_NAME = "lock"
 ARCHIVE_VERSION = 1
 BUSY_TIMEOUT_S = 10.0
@@ -99,19 +99,29 @@ class Archive:
     def __exit__(self, *_: object) -> None:
         self._connection.close()
 
-    def start_run(self, target: str, request: dict[str, Any]) -> str:
-        """Record a new run and return its id."""
+    def start_run(self, target: str, request: dict[str, Any], *, status: str = "running") -> str:
+        """Record a new run, ``running`` or ``queued``, and return its id."""
         run_id = f"{datetime.now(UTC):%m%d-%H%M%S}-{secrets.token_hex(RUN_ID_BYTES)}"
         with self.writing() as db:
             db.execute(
-                "INSERT INTO runs VALUES (?, ?, ?, NULL, 'running', ?, NULL)",
-                (run_id, target, json.dumps(request), _now()),
+                "INSERT INTO runs VALUES (?, ?, ?, NULL, ?, ?, NULL)",
+                (run_id, target, json.dumps(request), status, _now()),
             )
         return run_id
 
     def save_task(self, run_id: str, task_json: str) -> None:
         with self.writing() as db:
             db.execute("UPDATE runs SET task = ? WHERE run_id = ?", (task_json, run_id))
+
+    def go_on(self, run_id: str) -> None:
+        """Record that a queued or interrupted run is running."""
+        with self.writing() as db:
+            db.execute("UPDATE runs SET status = 'running', finished = NULL WHERE run_id = ?", (run_id,))
+
+    def drop_queued(self, run_id: str) -> None:
+        """Forget a run that has not begun."""
+        with self.writing() as db:
+            db.execute("DELETE FROM runs WHERE run_id = ? AND status = 'queued'", (run_id,))
 
     def finish_run(self, run_id: str, status: str) -> None:
         """Record the end of the run: ``finished``, ``interrupted`` or ``failed``."""
@@ -209,6 +219,15 @@ def check_workspace_is_free(workspace: Path) -> None:
     if path.exists():
         with suppress(PermissionError), path.open() as file:
             _lock(file, path.parent)
+
+
+def is_workspace_free(workspace: Path) -> bool:
+    """Return True when no run holds the workspace now."""
+    try:
+        check_workspace_is_free(workspace)
+    except WorkspaceBusyError:
+        return False
+    return True
 
 
 @contextmanager

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from kernel_lsp.config import FOLDER_NAME
 from kernel_lsp.core.event import Event
 from kernel_lsp.core.task import Task
-from kernel_lsp.evolve.archive.archive import FOLDER_NAME, Archive
+from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.evolve.archive.model_records import ModelRecords
 from kernel_lsp.evolve.propose.conversation import Conversation
 from kernel_lsp.evolve.propose.facts import facts_of_task

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from itertools import groupby, product
 from pathlib import Path
 
-from kernel_lsp.config import Settings
+from kernel_lsp.config import FOLDER_NAME, Settings, find_workspace
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.model import SCHEMA_VERSION, Noun
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.errors import SettingError, UserError
-from kernel_lsp.evolve.archive.archive import FOLDER_NAME, make_folder
+from kernel_lsp.evolve.archive.archive import make_folder
 from kernel_lsp.evolve.propose.model_run import open_models
-from kernel_lsp.evolve.run.request import ModelChoices, find_workspace
+from kernel_lsp.evolve.run.request import ModelChoices
 from kernel_lsp.evolve.run.task_text import describe_task
 from kernel_lsp.llm.budget import Ledger, Spending
 from kernel_lsp.llm.callback import Ask

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernel_lsp.config import Settings
+from kernel_lsp.config import Settings, find_workspace
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.event import RunFinished
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.errors import UserError
 from kernel_lsp.evolve.archive.archive import Archive
-from kernel_lsp.evolve.run.request import find_workspace
 from kernel_lsp.plan.parser import parse_or_raise
 from kernel_lsp.verify.session.check import find_task, read_kernel
 from kernel_lsp.verify.session.session import Session

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kernel_lsp.config import Settings, load_settings
+from kernel_lsp.config import Settings, find_workspace, load_settings
 from kernel_lsp.core.event import (
     CandidateEvaluated,
     Event,
@@ -33,7 +33,7 @@ from kernel_lsp.evolve.propose.model_search import ModelSearch
 from kernel_lsp.evolve.run.evaluations import Evaluations, score_kind, score_us
 from kernel_lsp.evolve.run.final_verification import SearchResult
 from kernel_lsp.evolve.run.generations import Search, SearchSettings
-from kernel_lsp.evolve.run.request import ModelChoices, OptimizeRequest, SeedKernel, find_workspace
+from kernel_lsp.evolve.run.request import ModelChoices, OptimizeRequest, SeedKernel
 from kernel_lsp.export.python.operator import check_operator_can_be_written, write_operator
 from kernel_lsp.generate.program import Program, plan_program
 from kernel_lsp.llm.budget import Spending
@@ -130,6 +130,7 @@ class RunHandle:
 
     def _begin(self, archive: Archive) -> tuple[str, bool]:
         if self.run_id is not None:
+            archive.go_on(self.run_id)
             return self.run_id, True
         self.run_id = archive.start_run(self.request.target, self.request.model_dump(mode="json"))
         return self.run_id, False
@@ -143,6 +144,7 @@ class RunHandle:
             device=verifier.device_name,
             target_gpu=session.gpu.name,
             resumed=resumed,
+            digest=prepared.source.digest,
         )
         yield _captured(task, self.task_summary)
         search = await self._search(archive, run_id, verifier, prepared)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import stat
 from pathlib import Path
 from typing import Any, Literal
 
@@ -101,16 +100,3 @@ class OptimizeRequest(Noun):
             return value
         others = {name: field for name, field in value.items() if name != "seed_kernel"}
         return others | {"seed_kernels": [value["seed_kernel"]] if value["seed_kernel"] is not None else []}
-
-
-def find_workspace(directory: Path) -> Path:
-    """Return the nearest folder, from `directory` up, that holds `.kernel-lsp`, `.git` or `pyproject.toml`; else
-    `directory`.
-
-    Folders that everybody may write to (`/tmp`) are not workspaces of what lies below them: others' runs and settings
-    would be taken for the user's.
-    """
-    for folder in (directory, *directory.parents):
-        if any((folder / mark).exists() for mark in (".kernel-lsp", ".git", "pyproject.toml")):
-            return folder if not folder.stat().st_mode & stat.S_IWOTH else directory
-    return directory

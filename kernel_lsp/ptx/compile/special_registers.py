@@ -1,4 +1,4 @@
-"""Translate special registers of PTX: positions and sizes, of a launch and of the simulated GPU."""
+"""Translate special registers of PTX: positions and sizes of a launch, its threads and its grid."""
 
 from __future__ import annotations
 
@@ -27,15 +27,11 @@ def special_register(e: FieldReader, name: str) -> str:
     if name in _WORKSPACE_HALVES:
         half = e.op(f"lshr i64 {e.launch_field(Launch.GRID_WORKSPACE)}, {_WORKSPACE_HALVES[name]}")
         return e.op(f"trunc i64 {half} to i32")
-    if name == "%smid":
-        return _multiprocessor(e)
     if name in _CONSTANT_REGISTERS:
         return str(_CONSTANT_REGISTERS[name])
     index = e.op(f"trunc i64 {e.thread_field(Thread.INDEX)} to i32")
     if name == "%laneid":
         return e.op(f"and i32 {index}, 31")
-    if name == "%warpid":
-        return e.op(f"lshr i32 {index}, 5")
     if name.startswith("%lanemask_"):
         return _lane_mask(e, name.removeprefix("%lanemask_"), e.op(f"and i32 {index}, 31"))
     if name in ("%clock", "%clock64", "%globaltimer", "%globaltimer_lo", "%clock_hi"):
@@ -72,28 +68,12 @@ _LAUNCH_REGISTERS = {
     "%cluster_nctarank": Launch.CLUSTER_N_BLOCKS,
     "%is_explicit_cluster": Launch.IS_EXPLICIT_CLUSTER,
     "%dynamic_smem_size": Launch.DYNAMIC_SHARED_BYTES,
-    "%total_smem_size": Launch.TOTAL_SHARED_BYTES,
-    "%nsmid": Launch.N_MULTIPROCESSORS,
-    "%nwarpid": Launch.N_WARP_SLOTS,
 }
-SPREADING_FACTORS = (2654435761, 2246822519, 3266489917)
-"""Odd multipliers that spread consecutive blocks over the multiprocessors."""
 _WORKSPACE_HALVES = {"%envreg1": 32, "%envreg2": 0}
 """Right shift in bits of the driver's address of a grid's workspace, per register
 (cooperative_groups/details/driver_abi.h)."""
 _THREAD_REGISTERS = {"%tid.x": Thread.TID_X, "%tid.y": Thread.TID_Y, "%tid.z": Thread.TID_Z}
 _CONSTANT_REGISTERS = {"%gridid": 1}
-
-
-def _multiprocessor(e: FieldReader) -> str:
-    """Return the multiprocessor of a block.
-    Blocks are spread over as many as the GPU has, in an unpredictable order."""
-    block = "0"
-    for axis, factor in zip("xyz", SPREADING_FACTORS, strict=True):
-        index = e.op(f"trunc i64 {e.launch_field(_LAUNCH_REGISTERS[f'%ctaid.{axis}'])} to i32")
-        block = e.op(f"add i32 {block}, {e.op(f'mul i32 {index}, {factor}')}")
-    n_places = e.op(f"trunc i64 {e.launch_field(Launch.N_MULTIPROCESSORS)} to i32")
-    return e.op(f"urem i32 {e.op(f'lshr i32 {block}, 16')}, {n_places}")
 
 
 def _lane_mask(e: FieldReader, which: str, lane: str) -> str:

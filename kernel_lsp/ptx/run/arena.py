@@ -6,7 +6,6 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernel_lsp.ptx.analysis.variable_places import round_up
 from kernel_lsp.ptx.checks.livelock import BlockMemory
 from kernel_lsp.ptx.compile.native import load64, store64
 from kernel_lsp.ptx.races.layout import RaceBlock
@@ -197,12 +196,9 @@ class Arenas:
         store64(launch + Launch.IS_EXPLICIT_CLUSTER, int(setup.cluster.is_explicit))
         store64(launch + Launch.IS_WATCHED, int(self.races is not None))
         store64(launch + Launch.GRID_WORKSPACE, self.workspace_address)
-        store64(launch + Launch.N_MULTIPROCESSORS, self.request.n_multiprocessors)
-        store64(launch + Launch.N_WARP_SLOTS, self.request.n_warp_slots)
         store64(launch + Launch.SHARED_HOST, arena.shared)
         store64(launch + Launch.SHARED_SHADOW, arena.shadow)
         store64(launch + Launch.SHARED_BYTES, setup.n_shared)
-        store64(launch + Launch.TOTAL_SHARED_BYTES, round_up(setup.n_shared_on_gpu, self.request.shared_unit))
         store64(launch + Launch.SHARED_START, self._shared_start)
         store64(launch + Launch.DYNAMIC_SHARED_BYTES, setup.step["shared_bytes"])
         for log2 in range(N_ACCESS_SIZES):

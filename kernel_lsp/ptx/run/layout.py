@@ -78,12 +78,6 @@ SHARED_POISON = 0xFF
 SHARED_START = 1024
 """Default address in bytes of a block's first byte of shared memory, as on a GPU from sm_80 on, which reserves the
 bytes below (programming guide, compute capability 8.x and 9.0). A run may request another multiple of it."""
-SHARED_UNIT_BYTES = 128
-"""Allocation unit of shared memory in bytes, visible in `%total_smem_size`, from sm_80 on (PTX ISA 9.0)."""
-
-
-N_MULTIPROCESSORS, N_WARP_SLOTS = 132, 64
-"""Default number of multiprocessors, and of warp slots per multiprocessor: those of an H200."""
 
 
 class Entry(IntEnum):
@@ -233,14 +227,9 @@ class Launch(IntEnum):
     """Flag: the race check watches the launch."""
     GRID_WORKSPACE = 272
     """Generic address of the driver's workspace for a cooperative launch, else 0."""
-    TOTAL_SHARED_BYTES = 280
-    """Bytes of shared memory on a GPU. `SHARED_BYTES` include the gaps between variables."""
-    N_MULTIPROCESSORS = 288
-    N_WARP_SLOTS = 296
-    """Warp slots per multiprocessor."""
-    SHARED_START = 304
+    SHARED_START = 280
     """Address of the first byte of shared memory."""
-    PARAMETERS = 312
+    PARAMETERS = 288
 
 
 Interruptions = Literal["none", "in_order", "in_turns"]

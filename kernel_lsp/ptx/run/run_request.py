@@ -8,11 +8,8 @@ from typing import Any, Literal
 
 from kernel_lsp.ptx.run.buffers import BufferRequest
 from kernel_lsp.ptx.run.layout import (
-    N_MULTIPROCESSORS,
-    N_WARP_SLOTS,
     SHARED_POISON,
     SHARED_START,
-    SHARED_UNIT_BYTES,
     Interruptions,
 )
 
@@ -26,11 +23,9 @@ one. No combination of values hides all of them."""
 class RunRequest:
     """Request one run. `sample` is (number of blocks per launch, seed), or None for all blocks; named `blocks` replace
     it. `resident_blocks` limits the co-resident blocks of some kernels: another starts when one ends. `shared_start` is
-    the address of shared memory, which is allocated in units of `shared_unit` bytes. `n_multiprocessors` and
-    `n_warp_slots` are the values of `%nsmid` and `%nwarpid`. With `keeps_lanes_apart`, diverged lanes have not
-    reconverged at an `activemask`. With `keeps_written`, kernel writes are recorded as in a sampled run. With
-    `interruptions`, threads yield before accesses through which they communicate, and resume in the same order or
-    alternately from either end."""
+    the address of shared memory. With `keeps_lanes_apart`, diverged lanes have not reconverged at an `activemask`. With
+    `keeps_written`, kernel writes are recorded as in a sampled run. With `interruptions`, threads yield before accesses
+    through which they communicate, and resume in the same order or alternately from either end."""
 
     buffers: tuple[BufferRequest, ...]
     steps: tuple[dict[str, Any], ...]
@@ -46,10 +41,7 @@ class RunRequest:
     watches_races: bool = False
     shared_poison: int = SHARED_POISON
     shared_start: int = SHARED_START
-    shared_unit: int = SHARED_UNIT_BYTES
     resident_blocks: Mapping[str, int] = field(default_factory=dict)
-    n_multiprocessors: int = N_MULTIPROCESSORS
-    n_warp_slots: int = N_WARP_SLOTS
     keeps_lanes_apart: bool = False
     keeps_written: bool = False
     interruptions: Interruptions = "none"

@@ -3,7 +3,6 @@ process."""
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 
 from pydantic import TypeAdapter
@@ -11,7 +10,6 @@ from pydantic import TypeAdapter
 from kernel_lsp.rules.finding import RuleFinding, TextRange
 from kernel_lsp.source.python_file import ImportStyle
 
-DIGEST_CHARACTERS = 16
 NO_RANGE = TextRange(0, 0, 0, 0)
 
 
@@ -90,11 +88,6 @@ class Analysis:
 
     def kernel_at(self, line: int) -> Kernel | None:
         return next((kernel for kernel in self.kernels if kernel.line <= line <= kernel.end_line), None)
-
-
-def digest_of(text: str) -> str:
-    """Return the `digest` of a target's text, including the comments and decorators above it."""
-    return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:DIGEST_CHARACTERS]
 
 
 ANALYSIS: TypeAdapter[Analysis] = TypeAdapter(Analysis)

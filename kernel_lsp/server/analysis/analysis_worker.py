@@ -32,7 +32,6 @@ from kernel_lsp.server.analysis.analysis_types import (
     Target,
     TextRange,
     Use,
-    digest_of,
 )
 from kernel_lsp.server.analysis.rebase import below
 from kernel_lsp.server.features.operator_use import USE_PREFIX
@@ -40,6 +39,7 @@ from kernel_lsp.source.cuda import KernelLines, ParsedSource, kernel_lines_in
 from kernel_lsp.source.notebook import without_magics
 from kernel_lsp.source.python_file import FunctionNode, PythonFile, import_line, import_style, parse_python
 from kernel_lsp.source.pytorch import TargetLocation, read_symbol, targets_in
+from kernel_lsp.source.target_digest import target_digest
 
 MAX_TREES_KEPT = 8
 NICENESS = 5
@@ -184,8 +184,6 @@ def _targets(path: Path, source: PythonFile) -> Iterator[Target]:
 
 
 def _target(path: Path, location: TargetLocation, source: PythonFile) -> Target:
-    first = _first_line(location, source)
-    digest = digest_of("\n".join(source.lines[first - 1 : location.end_line]))
     inputs, problem = "", ""
     pragmas: tuple[tuple[int, str], ...] = ()
     try:
@@ -200,19 +198,11 @@ def _target(path: Path, location: TargetLocation, source: PythonFile) -> Target:
         line=location.line - 1,
         end_line=location.end_line - 1,
         forward_line=_forward_line(location, source) - 1,
-        digest=digest,
+        digest=target_digest(source, location.line, location.end_line),
         inputs=inputs,
         problem=problem,
         pragmas=pragmas,
     )
-
-
-def _first_line(location: TargetLocation, source: PythonFile) -> int:
-    """Return the first line of the target's leading comments and decorators: a pragma is part of a target."""
-    first = location.line
-    while first > 1 and source.lines[first - 2].lstrip().startswith(("#", "@")):
-        first -= 1
-    return first
 
 
 def _inputs_text(found: TargetSource) -> str:

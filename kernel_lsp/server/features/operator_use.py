@@ -6,10 +6,7 @@ import os
 from pathlib import Path
 
 from kernel_lsp.source.python_file import ImportStyle
-
-USE_PREFIX = "use_"
-"""``use_softmax(softmax)(x)`` stands for ``softmax(x)``, ``use_rms_norm(RMSNorm(8))`` for ``RMSNorm(8)``: the kernels
-where they can, and what was there before everywhere else."""
+from kernel_lsp.source.target_digest import USE_PREFIX
 
 
 def import_statement(file: Path, out: Path, name: str, style: ImportStyle) -> str:

@@ -6,9 +6,8 @@ from pathlib import Path
 
 from lsprotocol import types
 
+from kernel_lsp.config import FOLDER_NAME, find_workspace
 from kernel_lsp.engine.messages import GetResult, RunResult
-from kernel_lsp.evolve.archive.archive import FOLDER_NAME
-from kernel_lsp.evolve.run.request import find_workspace
 from kernel_lsp.server.documents.edits import RESULTS_FOLDER, write_aside
 from kernel_lsp.server.documents.places import place_of
 from kernel_lsp.server.features.reports import run_report

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+from kernel_lsp.config import find_workspace
 from kernel_lsp.engine.client import EngineClient
-from kernel_lsp.evolve.run.request import find_workspace
 
 OnDeath = Callable[[Path, str], None]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lsprotocol import types
 
-from kernel_lsp.config import Settings
+from kernel_lsp.config import FOLDER_NAME, Settings
 from kernel_lsp.core.verdict import Unsupported, Verdict
 from kernel_lsp.engine.messages import (
     Check,
@@ -24,8 +24,6 @@ from kernel_lsp.engine.messages import (
     RunResult,
     TargetEstimate,
 )
-from kernel_lsp.evolve.archive.archive import FOLDER_NAME
-from kernel_lsp.server.analysis.analysis_types import digest_of
 from kernel_lsp.server.documents.documents import Document
 from kernel_lsp.server.documents.edits import RESULTS_FOLDER, propose, write_aside
 from kernel_lsp.server.documents.line_edits import DocumentEdits, edits_of_lines
@@ -33,13 +31,13 @@ from kernel_lsp.server.documents.notebooks import n_lines_above
 from kernel_lsp.server.features.formatting import check_text, failure_text, result_text
 from kernel_lsp.server.jobs.jobs import Job
 from kernel_lsp.server.jobs.restarts import go_on, goes_on
+from kernel_lsp.server.jobs.resuming import wants_to_resume
 from kernel_lsp.server.jobs.starting import start_estimate, start_resume
 from kernel_lsp.server.knowledge import KnownCapture, KnownCheck, KnownEstimate, KnownProfile, NoEstimate
 from kernel_lsp.server.language_server import KernelLanguageServer
 from kernel_lsp.server.protocol.rpc import ClientRefused
 from kernel_lsp.server.settings import are_alike
 
-RESUME = "Resume"
 KEEP_MARK = "; keep PyTorch"
 """Mark in the description of an edit that should not be applied by default."""
 
@@ -196,8 +194,9 @@ def _in_document(estimate: TargetEstimate, document: Document, n_above: int) -> 
 
 async def _ran(server: KernelLanguageServer, job: Job, result: RunResult) -> None:
     summary = result.summary
-    digest = digest_of(result.lines.function) if result.lines is not None else job.digest
-    server.knowledge.learn_run(job.workspace, summary, digest)
+    if not summary.digest:
+        summary = summary.model_copy(update={"digest": job.digest})
+    server.knowledge.learn_run(job.workspace, summary)
     server.knowledge_changed(None)
     if summary.candidate_id is None:
         server.say(types.MessageType.Warning, f"{summary.target}: no verified kernel: {summary.reason}")
@@ -235,16 +234,8 @@ async def _failed(server: KernelLanguageServer, job: Job, problem: Problem) -> N
 
 
 async def _offer_resume(server: KernelLanguageServer, job: Job, problem: Problem, run_id: str) -> None:
-    params = types.ShowMessageRequestParams(
-        type=types.MessageType.Warning,
-        message=f"{job.title}: {problem.message}. Finished work is kept: run {run_id} can be resumed.",
-        actions=[types.MessageActionItem(title=RESUME)],
-    )
-    try:
-        chosen = await server.window_show_message_request_async(params)
-    except ClientRefused:
-        return
-    if chosen is not None and chosen.title == RESUME:
+    message = f"{job.title}: {problem.message}. Finished work is kept: run {run_id} can be resumed."
+    if await wants_to_resume(server, message):
         start_resume(server, job.uri, job.workspace, run_id)
 
 

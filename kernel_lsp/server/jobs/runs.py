@@ -11,9 +11,8 @@ from typing import Any
 
 from pygls.exceptions import JsonRpcInvalidParams
 
+from kernel_lsp.config import FOLDER_NAME, find_workspace
 from kernel_lsp.engine.messages import GetReport, ListRuns, ReportPage, Request, RunList, RunSummary
-from kernel_lsp.evolve.archive.archive import FOLDER_NAME
-from kernel_lsp.evolve.run.request import find_workspace
 from kernel_lsp.process.channel import Channel
 from kernel_lsp.server.documents.documents import path_of
 from kernel_lsp.server.features.formatting import result_text
@@ -28,6 +27,7 @@ SCAN_S = 60.0
 
 async def _runs(ls: KernelLanguageServer, params: protocol.FolderParams) -> protocol.RunsResult:
     workspace = _workspace(params.uri)
+    ls.archives.add(workspace)
     if not ls.trust.allows_commands or not (workspace / FOLDER_NAME / "archive.sqlite3").is_file():
         return protocol.RunsResult([])
     result = await _ask(ls, workspace, ListRuns(id=new_id(), directory=workspace))

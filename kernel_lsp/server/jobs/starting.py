@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from kernel_lsp.config import Settings
+from kernel_lsp.config import Settings, find_workspace
 from kernel_lsp.engine.messages import Check, EstimateTarget, JobRequest, Resume
-from kernel_lsp.evolve.run.request import find_workspace
 from kernel_lsp.server.documents.documents import Document
 from kernel_lsp.server.documents.places import cells_of, file_at, file_of, is_saved
+from kernel_lsp.server.documents.tracking import Tracker
 from kernel_lsp.server.jobs.jobs import Job, new_id
 from kernel_lsp.server.jobs.progress import WorkDoneProgress
 from kernel_lsp.server.language_server import KernelLanguageServer
@@ -27,7 +27,9 @@ def start_job(
     digest: str = "",
     serial: int = 0,
     settings: Settings | None = None,
+    run_id: str = "",
 ) -> str:
+    """Start a job and return its id. `run_id` is that of a run that goes on: it is listed once."""
     job = Job(
         request=request,
         title=title,
@@ -40,6 +42,7 @@ def start_job(
         digest=digest,
         serial=serial,
         settings=settings,
+        tracker=Tracker(run_id=run_id),
     )
     server.jobs.start(job)
     return job.id
@@ -89,7 +92,7 @@ def start_resume(server: KernelLanguageServer, uri: str, workspace: Path, run_id
     request = Resume(id=new_id(), directory=workspace, run_id=run_id, has_editor_model=server.has_editor_model)
     run = server.knowledge.run(run_id)
     title = f"Optimize {run.target} (resumed)" if run is not None else f"Resume {run_id}"
-    return start_job(server, request, title, uri, workspace / "file")
+    return start_job(server, request, title, uri, workspace / "file", run_id=run_id if run is not None else "")
 
 
 def text_of_job(server: KernelLanguageServer, document: Document, symbol: str) -> dict[str, Any]:

@@ -65,7 +65,7 @@ class RunItem:
     target: str
     uri: str
     symbol: str
-    status: Literal["running", "interrupted", "finished", "failed"]
+    status: Literal["queued", "running", "interrupted", "finished", "failed"]
     started: str
     device: str
     has_kernel: bool
@@ -267,6 +267,14 @@ METHODS = (
         FolderParams,
         RunsResult,
         "The runs in the archive of the workspace that `uri` is in. None in a workspace that is not trusted.",
+    ),
+    Method(
+        "kernelLsp/runsChanged",
+        "server to client",
+        FolderParams,
+        None,
+        "Another program, such as the command line, wrote a run to the archive of the workspace `uri`. Sent only to a "
+        "client with the capability `experimental.kernelLsp.jobs`.",
     ),
     Method(
         "kernelLsp/targets",

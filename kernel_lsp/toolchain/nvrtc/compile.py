@@ -22,8 +22,7 @@ from kernel_lsp.errors import EnvironmentProblem, SettingError
 from kernel_lsp.process.confinement import SandboxLevel, sandbox_level
 from kernel_lsp.process.profiles import compiler_confinement
 from kernel_lsp.process.supervisor import Answered, Conversation, Died, Overran
-from kernel_lsp.toolchain.integrity.audit import source_findings
-from kernel_lsp.toolchain.integrity.line_directives import without_line_directives
+from kernel_lsp.toolchain.integrity.refused_text import source_findings, without_line_directives
 from kernel_lsp.toolchain.nvrtc import nvrtc_program
 from kernel_lsp.toolchain.nvrtc.cache import BuildCache, content_key
 from kernel_lsp.toolchain.nvrtc.diagnostics import assembler_findings, compiler_findings, kernel_facts

@@ -16,6 +16,7 @@ from kernel_lsp.toolchain.extension.built import ExtensionBuilt
 from kernel_lsp.toolchain.extension.facts import ExtensionFacts, KeptFacts
 from kernel_lsp.toolchain.extension.symbols import symbol_findings
 from kernel_lsp.toolchain.extension.tools import ExtensionTools, find_extension_tools
+from kernel_lsp.toolchain.integrity.refused_text import extension_findings
 from kernel_lsp.verify.model.progress import Progress
 from kernel_lsp.verify.session.session import Session
 
@@ -61,6 +62,8 @@ class ForeignBuilds:
         return facts
 
     async def _build(self, text: str, suffix: str, architecture: str) -> ExtensionBuilt | BuildFailure:
+        if findings := extension_findings(text, f"kernel{suffix}"):
+            return BuildFailed(findings=findings)
         facts, tools = await asyncio.shield(self._looking)
         if architecture not in self._builders:
             builder = self._builder(facts, tools, architecture)

@@ -13,10 +13,7 @@ from dataclasses import dataclass, field
 from kernel_lsp.core.plan import BoundTensor
 from kernel_lsp.ptx.run.layout import (
     MAX_PLACE,
-    N_MULTIPROCESSORS,
-    N_WARP_SLOTS,
     SHARED_POISON,
-    SHARED_UNIT_BYTES,
     Interruptions,
 )
 from kernel_lsp.verify.model.cases import PAGE_BYTES, Case
@@ -42,10 +39,7 @@ class Circumstances:
     """
 
     shared_poison: int = SHARED_POISON
-    shared_unit: int = SHARED_UNIT_BYTES
     resident_blocks: Mapping[str, int] = field(default_factory=dict)
-    n_multiprocessors: int = N_MULTIPROCESSORS
-    n_warp_slots: int = N_WARP_SLOTS
     keeps_lanes_apart: bool = False
     interruptions: Interruptions = "none"
     pages: Mapping[str, int] = field(default_factory=dict)

@@ -15,8 +15,7 @@ from kernel_lsp.toolchain.integrity.audit import audit
 from kernel_lsp.toolchain.nvrtc.compile import BuildRequest, Compiler
 from kernel_lsp.verify.build.building import module_of
 from kernel_lsp.verify.build.guarded_arrays import guarded, said_of_guarded
-from kernel_lsp.verify.build.other_architectures import N_CASES_ELSEWHERE, said_of
-from kernel_lsp.verify.build.other_compilers import programs_elsewhere
+from kernel_lsp.verify.build.other_architectures import N_CASES_ELSEWHERE, other_programs, said_of
 from kernel_lsp.verify.cpu.device import CpuDevice
 from kernel_lsp.verify.cpu.executor_checks import NOT_SCREENED, ExecutorChecks, screened_cases
 from kernel_lsp.verify.cpu.executor_pool import N_LOOKS, ExecutorPool
@@ -108,14 +107,14 @@ class Looks:
         return await self._on_executor(self.built, look, progress, NOT_LOOKED_FURTHER)
 
     async def _elsewhere(self, progress: Progress) -> CheckOutcome | None:
-        """Run a few cases of the text's other programs, on other GPUs and with other compilers."""
+        """Run a few cases of the text's other programs, on other GPUs."""
         few = [plan[:N_CASES_ELSEWHERE] for plan in self.plans.values()]
-        async for other in programs_elsewhere(self.lookout.compiler, self.request, self.built):
+        async for other in other_programs(self.lookout.compiler, self.request, self.built):
             aside = Progress(progress.candidate_id)
-            failure = audited(self.request.text, other.built, aside)
-            found = failure or await self._cases(other.built, few, "full", aside, looks_far=True)
+            failure = audited(self.request.text, other, aside)
+            found = failure or await self._cases(other, few, "full", aside, looks_far=True)
             if isinstance(found, Mismatch | Crashed | Rejected):
-                return said_of(found, other.where)
+                return said_of(found, f"compiled for {other.architecture}")
         return None
 
     async def _with_guards(self, progress: Progress) -> CheckOutcome | None:

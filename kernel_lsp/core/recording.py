@@ -1,0 +1,63 @@
+"""A recorded run of the user's program: the targets that it called, their configurations and their share of a step."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from kernel_lsp.core.model import Noun
+
+RECORDING_VERSION: Literal[1] = 1
+MAX_TARGETS = 512
+MAX_TEXT = 4_096
+"""Maximum characters of a configuration's inputs or constructor arguments."""
+
+Text = Annotated[str, Field(max_length=MAX_TEXT)]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0, le=1 << 53)]
+
+
+class RecordedConfiguration(Noun):
+    """Calls of a target with the same shapes, dtypes, layouts, scalars and mode. `inputs` and `init` are written as in
+    a pragma; `init` is None for a function. `opaque` names the arguments that a pragma cannot state."""
+
+    inputs: Text
+    init: Text | None = None
+    opaque: tuple[Text, ...] = ()
+    layouts: dict[str, Text] = {}
+    """Strides of inputs that are not contiguous."""
+    mode: Literal["", "training", "eval"] = ""
+    grad: bool = False
+    """Autograd recorded the call."""
+    n_calls: Count
+
+
+class RecordedTarget(Noun):
+    """A function or module of the workspace. Times are means per step and include what the target calls. `share` is
+    their part of a step, forward and backward."""
+
+    share: Annotated[float, Field(ge=0, le=1)]
+    forward_us: Amount
+    backward_us: Amount
+    n_calls: Count
+    n_calls_of_others: Count = 0
+    """Calls of configurations beyond the listed ones."""
+    is_module: bool = False
+    configurations: Annotated[tuple[RecordedConfiguration, ...], Field(max_length=64)]
+    """The most frequent first."""
+
+
+class Recording(Noun):
+    """A recorded run, as in `.kernel-lsp/recorded.json`. Targets are named by file, relative to the workspace, and
+    symbol; the largest share comes first."""
+
+    version: Literal[1]
+    command: tuple[str, ...]
+    date: str
+    device: str
+    torch: str
+    seconds: Amount
+    n_steps: Count
+    step_us: Amount
+    targets: Annotated[dict[str, RecordedTarget], Field(max_length=MAX_TARGETS)]

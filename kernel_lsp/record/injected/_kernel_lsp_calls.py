@@ -1,0 +1,212 @@
+"""Keep what the recorder learns of a program's calls: targets, configurations, and the times of a step.
+
+Runs inside the user's interpreter: Python 3.9 or newer, standard library only.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import os
+import time
+import types
+
+MAX_SPANS = 4_000
+"""Maximum timed calls of one step."""
+N_RANGES = 4
+"""Calls of one configuration whose integer tensors are read for their range."""
+SCALARS = (bool, int, float)
+DTYPES = {
+    "float64": "f64",
+    "float32": "f32",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "int64": "i64",
+    "int32": "i32",
+    "int16": "i16",
+    "int8": "i8",
+    "uint8": "u8",
+    "bool": "bool",
+}
+"""torch's names to those of pragmas, as in `kernel_lsp.core.dtype`."""
+
+
+class Target:
+    """A function or module class of the workspace, its calls and their configurations."""
+
+    def __init__(self, key, function, is_module):
+        self.key, self.is_module = key, is_module
+        parameters = list(inspect.signature(function).parameters.values())[1 if is_module else 0 :]
+        positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        self.names = tuple(p.name for p in parameters if p.kind in positional)
+        self.defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+        self.n_calls = self.n_others = self.n_misses = 0
+        self.configurations = {}
+        self.last = None
+        self.last_seen = None
+        self.is_active = False
+
+
+class Configuration:
+    """What calls with the same shapes, dtypes, layouts, scalars, mode and constructor arguments have in common."""
+
+    def __init__(self, target, init, training, grad, entries):
+        self.init, self.grad, self.n_calls = init, grad, 0
+        self.mode = "" if training is None else ("training" if training else "eval")
+        self.items, self.opaque, self.layouts, self.ranges = {}, [], {}, {}
+        for entry in entries:
+            self._add(target, *entry)
+
+    def _add(self, target, name, kind, value, stride=None):
+        is_default = name in target.defaults and type(target.defaults[name]) is kind and target.defaults[name] == value
+        if kind == "tensor":
+            dtype, shape = value
+            self.items[name] = "{}[{}]".format(DTYPES[dtype], ", ".join(map(str, shape)))
+            if stride is not None:
+                self.layouts[name] = "strides ({})".format(", ".join(map(str, stride)))
+        elif kind in SCALARS and math.isfinite(value):
+            self.items[name] = repr(value)
+        elif not is_default:
+            self.opaque.append(name)
+
+    def as_json(self, is_last):
+        items = [f"{name}={text}{self._range(name, is_last)}" for name, text in self.items.items()]
+        return {
+            "inputs": ", ".join(items),
+            "init": self.init[0] if self.init else None,
+            "opaque": self.opaque + (self.init[1] if self.init else []),
+            "layouts": self.layouts,
+            "mode": self.mode,
+            "grad": self.grad,
+            "n_calls": self.n_calls,
+        }
+
+    def _range(self, name, is_last):
+        """Return ``in [low, high)`` of an integer tensor's seen values; a GPU's are read at the end, which waits."""
+        seen = [pair for pair in self.ranges.get(name, ()) if is_last or not pair[0].is_cuda]
+        if not seen:
+            return ""
+        low, high = min(int(pair[0]) for pair in seen), max(int(pair[1]) for pair in seen)
+        return f" in [{low}, {high + 1})"
+
+
+class Totals:
+    """Seconds of timed steps, and of each target in them, forward and backward."""
+
+    def __init__(self):
+        self.n_steps, self.seconds, self.targets = 0, 0.0, {}
+
+
+class Sample:
+    """One timed step, for `weight` steps: spans of calls between two marks, seconds on a CPU and events on a GPU."""
+
+    def __init__(self, torch, on_cuda, weight):
+        self.torch, self.on_cuda, self.weight = torch, on_cuda, weight
+        self.spans, self.handles, self.end = [], [], None
+        self.begin = self.last = self.mark()
+
+    def mark(self):
+        if not self.on_cuda:
+            return time.perf_counter()
+        if self.torch.cuda.is_current_stream_capturing():
+            return None
+        event = self.torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def span(self, target, is_backward=False):
+        """Begin a span, ``[target, is_backward, begin, end]``."""
+        span = [target, is_backward, self.mark(), None]
+        if len(self.spans) < MAX_SPANS:
+            self.spans.append(span)
+        return span
+
+    def close(self, span):
+        span[3] = self.last = self.mark()
+
+    def follow_backward(self, target, inputs, output):
+        """Time the backward of a call: from the gradient of its output to those of its inputs, by tensor hooks."""
+        span, wanted = [target, True, None, None], [tensor for tensor in inputs if tensor.requires_grad]
+        queue = self.torch.autograd.Variable._execution_engine.queue_callback
+
+        def begins(_gradient):
+            if span[2] is None:
+                span[2] = self.mark()
+                if not wanted:
+                    queue(lambda: self.close(span))
+
+        def ends(_gradient):
+            self.close(span)
+
+        self.handles.append(output.register_hook(begins))
+        self.handles += [tensor.register_hook(ends) for tensor in wanted]
+        self.spans.append(span)
+
+    def finish(self, end):
+        self.end = end
+        for handle in self.handles:
+            handle.remove()
+        self.handles = []
+
+    def is_ready(self):
+        return not self.on_cuda or self.end is None or self.end.query()
+
+    def add_to(self, totals):
+        duration = self._seconds(self.begin, self.end)
+        if not duration:
+            return
+        totals.n_steps += self.weight
+        totals.seconds += self.weight * duration
+        for target, is_backward, begin, end in self.spans:
+            totals.targets.setdefault(target.key, [0.0, 0.0])[is_backward] += self.weight * self._seconds(begin, end)
+
+    def _seconds(self, begin, end):
+        if begin is None or end is None:
+            return 0.0
+        return max(0.0, begin.elapsed_time(end) * 1e-3 if self.on_cuda else end - begin)
+
+
+def is_own_function(value, module):
+    """Return True for a plain function that the module's own file defines, decorated or not, and that takes inputs."""
+    if not isinstance(value, types.FunctionType) or value.__module__ != module.__name__ or is_wrapper(value):
+        return False
+    inner = inspect.unwrap(value)
+    code = getattr(inner, "__code__", None)
+    if code is None or inspect.iscoroutinefunction(inner) or inspect.isgeneratorfunction(inner):
+        return False
+    n_parameters = code.co_argcount + code.co_kwonlyargcount
+    return n_parameters > 0 and os.path.realpath(code.co_filename) == os.path.realpath(module.__file__ or "")
+
+
+def is_wrapper(function):
+    return function.__code__.co_filename == __file__
+
+
+def wrapped(function, target, call, compiling):
+    """Return a function that calls through the recorder. Its globals are the original's, for `torch.jit.script`."""
+
+    def wrapper(*args, **kwargs):
+        if compiling():
+            return function(*args, **kwargs)
+        return call(target, None, function, args, kwargs)
+
+    name, closure = function.__name__, wrapper.__closure__
+    made = types.FunctionType(wrapper.__code__, function.__globals__, name, None, closure)
+    return functools.update_wrapper(made, function)
+
+
+def init_of(frame):
+    """Return a constructor's arguments as a pragma says them, and the names of those that none can say."""
+    code, items, opaque = frame.f_code, [], []
+    n_named = code.co_argcount + code.co_kwonlyargcount
+    for name in code.co_varnames[1:n_named]:
+        value = frame.f_locals.get(name)
+        if type(value) in SCALARS and math.isfinite(value):
+            items.append(f"{name}={value!r}")
+        elif type(value) is str and not set(value) & set("'\"\\\n"):
+            items.append(f"{name}='{value}'")
+        elif value is not None:
+            opaque.append(name)
+    extra = code.co_varnames[n_named : n_named + bool(code.co_flags & 4) + bool(code.co_flags & 8)]
+    return ", ".join(items), opaque + [name for name in extra if frame.f_locals.get(name)]

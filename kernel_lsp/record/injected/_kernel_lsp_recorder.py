@@ -1,0 +1,489 @@
+"""Record what a program calls the functions and modules of a workspace with, and their share of a step.
+
+Runs inside the user's interpreter, from `sitecustomize`: Python 3.9 or newer, standard library and the user's torch.
+It waits for the import of torch, wraps the workspace's functions and the calls of its modules, and takes all of that
+away at the end. Each process of the program writes a part, a JSON file; `kernel_lsp.record.run` reads them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import itertools
+import json
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+from _kernel_lsp_calls import (
+    DTYPES,
+    MAX_SPANS,
+    N_RANGES,
+    SCALARS,
+    Configuration,
+    Sample,
+    Target,
+    Totals,
+    init_of,
+    is_own_function,
+    wrapped,
+)
+
+VARIABLE = "_KERNEL_LSP_RECORD"
+"""Environment variable with the request: a JSON object of `root`, `parts` and `steps`."""
+MAX_CONFIGURATIONS = 16
+"""Maximum configurations kept per target; calls of further ones are counted together."""
+N_DESCRIBED = 64
+"""Calls of a target that are described in full; later ones only where the first shape or the mode differs."""
+N_FIRST_SAMPLES = 32
+SAMPLE_PERIOD = 16
+"""The first steps are timed, then one of so many, which stands for all of them: timing costs microseconds per call."""
+MAX_MISSES = 100
+"""Calls without a tensor after which a function that never had one is left alone."""
+MAX_PENDING = 64
+"""Maximum timed steps whose CUDA events are yet to be read."""
+FLUSH_S = 2.0
+"""Seconds between writes of the part, so that a killed program keeps what was recorded."""
+MAX_PROFILED_S = 5.0
+"""Seconds after the import of torch in which a profile function looks for the main script's functions."""
+SKIPPED_FOLDERS = frozenset(("site-packages", "dist-packages", "node_modules", "build", "dist", "kernels"))
+
+
+def start():
+    """Wait for the import of torch in this process. Does nothing without a request in the environment."""
+    request = os.environ.get(VARIABLE)
+    if request:
+        recorder = Recorder(**json.loads(request))
+        sys.meta_path.insert(0, Finder(recorder))
+        atexit.register(recorder.finish)
+        os.register_at_fork(after_in_child=recorder.abandon)
+
+
+class Finder:
+    """Meta path finder that imports like the others, and tells the recorder about torch and the workspace's files."""
+
+    def __init__(self, recorder):
+        self.recorder = recorder
+
+    def find_spec(self, name, path=None, target=None):
+        spec = None
+        for finder in sys.meta_path:
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec = find(name, path, target) if find is not None else None
+            if spec is not None:
+                break
+        if name == "torch" and spec is None:
+            self.recorder.has_torch = False
+        if spec is not None and spec.loader is not None and hasattr(spec.loader, "exec_module"):
+            after = self.recorder.after(name, spec.origin)
+            if after is not None:
+                run_after(spec.loader, after)
+        return spec
+
+
+def run_after(loader, after):
+    """Have the loader of one module call `after` with it once the module has run."""
+    run = loader.exec_module
+
+    def exec_module(module):
+        loader.__dict__.pop("exec_module", None)
+        run(module)
+        after(module)
+
+    loader.exec_module = exec_module
+
+
+class Recorder:
+    """The recording of one process."""
+
+    def __init__(self, root, parts, steps):
+        self.root, self.steps, self.has_torch = os.path.join(root, ""), steps, None
+        self.torch: Any = None
+        self.part = os.path.join(parts, f"{os.getpid()}.json")
+        self.targets, self.inits, self.classes, self.files, self.wrapped, self.undo = {}, {}, {}, {}, [], []
+        self.is_on, self.has_optimizer, self.depth, self.n_steps = True, False, 0, 0
+        self.sample, self.pending, self.totals, self.warm = None, [], Totals(), Totals()
+        self.on_cuda, self.device, self.error, self.thread, self.n_main = False, "cpu", "", None, 0
+        self.started = self.flushed = time.perf_counter()
+
+    # --- what is wrapped
+
+    def after(self, name, origin):
+        """Return what to call with a module once it has run; None for one that does not concern the recording."""
+        if name == "torch":
+            return self.install
+        return self.wrap_functions if self.is_on and self.symbol_file(origin) else None
+
+    def install(self, torch):
+        """Begin, since torch is there now."""
+        if not self.is_on or not hasattr(torch, "nn"):
+            return
+        self.torch, self.has_torch, self.thread = torch, True, threading.get_ident()
+        compiler = getattr(torch, "compiler", None)
+        self.compiling = getattr(compiler, "is_compiling", None) or (lambda: False)
+        functorch = getattr(torch._C, "_functorch", None)
+        self.in_transform = getattr(functorch, "peek_interpreter_stack", None) or (lambda: None)
+        self.tensor_types = (torch.Tensor, torch.nn.Parameter)
+        self.dtypes = {getattr(torch, name): name for name in DTYPES}
+        self._watch_modules(torch.nn.Module)
+        register = getattr(sys.modules.get("torch.optim.optimizer"), "register_optimizer_step_post_hook", None)
+        if register is not None:
+            self.undo.append(register(self._optimizer_stepped).remove)
+        for module in self._own_modules():
+            if not getattr(module.__spec__, "_initializing", False):
+                self.wrap_functions(module)
+        self.guarded(self.write, False)
+        atexit.register(self.finish)  # before what torch itself does at the end
+        if sys.getprofile() is None:
+            self._look_for_main()
+
+    def _watch_modules(self, base):
+        original, recorder, compiling = base.__init__, self, self.compiling
+
+        @functools.wraps(original)
+        def __init__(self, *args, **kwargs):
+            original(self, *args, **kwargs)
+            if not compiling() and recorder.is_on:
+                recorder.guarded(recorder.notice, self, sys._getframe(1))
+
+        base.__init__ = __init__
+
+        def restore():
+            if base.__init__ is __init__:
+                base.__init__ = original
+
+        self.undo.append(restore)
+
+    def notice(self, module, frame):
+        """Learn a module of the workspace: wrap its class's call, and keep its constructor's arguments."""
+        kind = type(module)
+        if kind not in self.classes:
+            self.classes[kind] = self._wrap_class(kind)
+        self._scan_main()
+        if self.classes[kind] is None:
+            return
+        outermost = None
+        while frame is not None and frame.f_code.co_name == "__init__" and frame.f_code.co_argcount:
+            if frame.f_locals.get(frame.f_code.co_varnames[0]) is not module:
+                break
+            outermost, frame = frame, frame.f_back
+        self.inits[id(module)] = ("", []) if outermost is None else init_of(outermost)
+
+    def _wrap_class(self, kind):
+        base, call, compiling = self.torch.nn.Module, self.call, self.compiling
+        file = self.symbol_file(getattr(sys.modules.get(kind.__module__), "__file__", None))
+        if not file or not kind.__qualname__.isidentifier() or kind.__call__ is not base.__call__:
+            return None
+        target = self.target(file, kind.__qualname__, kind.forward, True)
+
+        def __call__(self, *args, **kwargs):
+            if compiling() or type(self) is not kind:
+                return base.__call__(self, *args, **kwargs)
+            return call(target, self, functools.partial(base.__call__, self), args, kwargs)
+
+        kind.__call__ = __call__
+
+        def restore():
+            if kind.__dict__.get("__call__") is __call__:
+                del kind.__call__
+
+        self.undo.append(restore)
+        return target
+
+    def wrap_functions(self, module):
+        """Wrap the module's own functions, wherever modules of the workspace hold them by name."""
+        if not self.torch or not self.is_on:
+            return
+        file = self.symbol_file(getattr(module, "__file__", None))
+        for name, value in list(vars(module).items()) if file else ():
+            if is_own_function(value, module) and value.__name__ == name:
+                self.guarded(self._wrap_function, file, name, value)
+
+    def _wrap_function(self, file, name, function):
+        target = self.target(file, name, function, False)
+        wrapper = wrapped(function, target, self.call, self.compiling)
+        for holder in self._own_modules():
+            for key in [key for key, value in list(vars(holder).items()) if value is function]:
+                vars(holder)[key] = wrapper
+                self.wrapped.append((vars(holder), key, wrapper, function))
+
+    def target(self, file, symbol, function, is_module):
+        key = f"{file}::{symbol}"
+        if key not in self.targets:
+            self.targets[key] = Target(key, function, is_module)
+        return self.targets[key]
+
+    def symbol_file(self, path):
+        """Return a file of the workspace relative to it; empty for any other."""
+        if path not in self.files:
+            self.files[path] = self._relative(os.path.realpath(path) if isinstance(path, str) else "")
+        return self.files[path]
+
+    def _relative(self, path):
+        if not path.startswith(self.root) or not path.endswith(".py"):
+            return ""
+        file = path[len(self.root) :].replace(os.sep, "/")
+        return "" if any(f.startswith(".") or f in SKIPPED_FOLDERS for f in file.split("/")[:-1]) else file
+
+    def _own_modules(self):
+        """List the loaded modules of the workspace."""
+        return [m for m in list(sys.modules.values()) if self.symbol_file(getattr(m, "__file__", None))]
+
+    def _scan_main(self):
+        main = sys.modules.get("__main__")
+        if main is not None and len(vars(main)) != self.n_main:
+            self.wrap_functions(main)
+            self.n_main = len(vars(main))
+
+    def _look_for_main(self):
+        """Wrap the main script's functions as soon as it has defined them: it still runs, so no import ends it."""
+        deadline, main = time.perf_counter() + MAX_PROFILED_S, vars(sys.modules["__main__"])
+        counter = itertools.count(1)
+
+        def profile(_frame, _event, _argument):
+            if len(main) != self.n_main:
+                self.guarded(self._scan_main)
+            if not self.is_on or self.n_steps > 2 or (next(counter) % 256 == 0 and time.perf_counter() > deadline):
+                sys.setprofile(None)
+
+        def stop():
+            if sys.getprofile() is profile:
+                sys.setprofile(None)
+
+        sys.setprofile(profile)
+        self.undo.append(stop)
+
+    # --- calls
+
+    def guarded(self, function, *args):
+        """Call a function of the recorder; its error ends the recording, never the program."""
+        try:
+            return function(*args)
+        except Exception as error:  # whatever goes wrong here is not the program's concern
+            self.error = f"{type(error).__name__}: {error}"
+            self.is_on = False
+            return None
+
+    def call(self, target, owner, run, args, kwargs):
+        """Run one call of a target, counted, described and, in a timed step, timed."""
+        if not self.is_on or target.n_misses > MAX_MISSES or threading.get_ident() != self.thread:
+            return run(*args, **kwargs)
+        tensors = self.guarded(self._enter, target, owner, args, kwargs)
+        if tensors is None:
+            return run(*args, **kwargs)
+        sample, span = self.sample, None
+        self.depth += 1
+        try:
+            if sample is None or target.is_active:
+                return run(*args, **kwargs)
+            target.is_active = True
+            span = sample.span(target)
+            try:
+                output = run(*args, **kwargs)
+            finally:
+                sample.close(span)
+                target.is_active = False
+            self.guarded(self._follow, sample, target, tensors, output)
+            return output
+        finally:
+            self.depth -= 1
+
+    def _enter(self, target, owner, args, kwargs):
+        """Count a call; return its tensors, and None for a call that is not recorded."""
+        first = args[0] if args else None
+        seen = (getattr(first, "shape", None), owner.training if owner is not None else None)
+        is_tensor = type(first) in self.tensor_types
+        if self.sample is None and is_tensor and target.n_calls > N_DESCRIBED and seen == target.last_seen:
+            tensors = ()
+        else:
+            tensors = self._describe(target, owner, args, kwargs)
+            if tensors is None:
+                return None
+            target.last_seen = seen
+        if self.depth == 0 and not self.has_optimizer:
+            self._boundary(is_new=target.n_calls < 2)
+            if not self.is_on:
+                return None
+        target.n_calls += 1
+        if target.last is not None:
+            target.last.n_calls += 1
+        else:
+            target.n_others += 1
+        return tensors
+
+    def _describe(self, target, owner, args, kwargs):
+        if self.torch.jit.is_tracing() or self.in_transform() is not None:
+            return None
+        tensors: dict[str, Any] = {}
+        entries = []
+        for name, value in itertools.chain(zip(target.names, args), kwargs.items()):
+            entries.append(self._entry(name, value, tensors))
+        entries += [("*", "varargs", None)] if len(args) > len(target.names) else []
+        if not tensors:
+            target.n_misses += not target.n_calls
+            return None
+        self._find(target, owner, tuple(entries), any(tensor.requires_grad for tensor in tensors.values()))
+        for name, tensor in tensors.items() if target.last is not None else ():
+            self._read_range(target.last, name, tensor)
+        if next(iter(tensors.values())).is_cuda != self.on_cuda:
+            self.on_cuda = not self.on_cuda
+            self.device = self.torch.cuda.get_device_name() if self.on_cuda else "cpu"
+        return list(tensors.values())
+
+    def _entry(self, name, value, tensors):
+        kind = type(value)
+        if kind in self.tensor_types and value.layout is self.torch.strided and value.dtype in self.dtypes:
+            tensors[name] = value
+            stride = None if value.is_contiguous() else tuple(value.stride())
+            return (name, "tensor", (self.dtypes[value.dtype], tuple(value.shape)), stride)
+        return (name, kind, value if kind in (*SCALARS, str, type(None)) else None)
+
+    def _find(self, target, owner, entries, requires_grad):
+        """Make the configuration of these entries the target's last one; None beyond so many."""
+        init = self.inits.get(id(owner)) if owner is not None else None
+        training = owner.training if owner is not None else None
+        grad = self.torch.is_grad_enabled()
+        key = (None if init is None else init[0], training, grad, requires_grad, entries)
+        found = target.configurations.get(key)
+        if found is None and len(target.configurations) < MAX_CONFIGURATIONS:
+            if owner is not None and grad and not requires_grad:
+                requires_grad = any(parameter.requires_grad for parameter in owner.parameters())
+            found = Configuration(target, init, training, grad and requires_grad, entries)
+            target.configurations[key] = found
+        target.last = found
+
+    def _read_range(self, configuration, name, tensor):
+        is_index = not tensor.is_floating_point() and tensor.dtype is not self.torch.bool
+        if tensor.is_cuda and self.torch.cuda.is_current_stream_capturing():
+            return
+        if is_index and tensor.numel() and configuration.n_calls < N_RANGES:
+            configuration.ranges.setdefault(name, []).append(tuple(self.torch.aminmax(tensor.detach())))
+
+    def _follow(self, sample, target, tensors, output):
+        while isinstance(output, (tuple, list)) and output:
+            output = output[0]
+        if type(output) is self.torch.Tensor and output.grad_fn is not None and len(sample.spans) < MAX_SPANS:
+            sample.follow_backward(target, tensors, output)
+
+    # --- steps
+
+    def _optimizer_stepped(self, *_):
+        if self.is_on and not self.compiling() and threading.get_ident() == self.thread:
+            self.guarded(self._boundary_of_optimizer)
+
+    def _boundary_of_optimizer(self):
+        if not self.has_optimizer:
+            self.has_optimizer = True
+            self._close_sample()
+            self.warm, self.totals, self.pending, self.n_steps = self._best(), Totals(), [], 0
+        self._boundary()
+        if self.steps and self.n_steps >= self.steps:
+            self.finish()
+
+    def _boundary(self, is_new=False):
+        """End a step and begin the next: after an optimizer's step, or before an outermost call where there is none."""
+        self._close_sample()
+        if self.steps and self.n_steps >= self.steps:
+            return self.finish()
+        self.n_steps += 1
+        if self.n_steps <= N_FIRST_SAMPLES or is_new or self.n_steps % SAMPLE_PERIOD == 0:
+            weight = 1 if self.n_steps <= N_FIRST_SAMPLES or is_new else SAMPLE_PERIOD
+            self.sample = Sample(self.torch, self.on_cuda, weight)
+        if time.perf_counter() - self.flushed > FLUSH_S:
+            self.flushed = time.perf_counter()
+            self.write(is_last=False)
+        return None
+
+    def _close_sample(self):
+        if self.sample is not None:
+            self.sample.finish(self.sample.mark())
+            self.pending.append(self.sample)
+            self.sample = None
+        waiting = []
+        for sample in self.pending[-MAX_PENDING:]:
+            if sample.is_ready():
+                self._fold(sample)
+            else:
+                waiting.append(sample)
+        self.pending = waiting
+
+    def _fold(self, sample):
+        """Add a timed step; the first is kept apart, as a warm-up."""
+        is_first = not self.warm.n_steps and not self.has_optimizer
+        sample.add_to(self.warm if is_first else self.totals)
+
+    def _best(self):
+        return self.totals if self.totals.n_steps else self.warm
+
+    # --- the end
+
+    def finish(self):
+        """End the recording: take everything away and write the part."""
+        was_on, self.is_on = self.is_on, False
+        while self.undo:
+            self.undo.pop()()
+        for namespace, name, wrapper, function in self.wrapped:
+            if namespace.get(name) is wrapper:
+                namespace[name] = function
+        self.wrapped = []
+        sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, Finder)]
+        if was_on or self.error:
+            self.guarded(self._end_last_sample)
+            self.guarded(self.write, True)
+
+    def abandon(self):
+        """Leave the recording to the parent: this process is a fork of it."""
+        self.is_on, self.error = False, ""
+
+    def _end_last_sample(self):
+        if self.sample is not None:
+            self.sample.finish(self.sample.last)
+            if not self._best().n_steps and not self.has_optimizer:
+                self.pending.append(self.sample)
+            self.sample = None
+        if self.pending and self.on_cuda:
+            self.torch.cuda.synchronize()
+        for sample in self.pending:
+            self._fold(sample)
+
+    def write(self, is_last):
+        """Write the part, whole or not at all. Before the end, values that lie on a GPU are not read."""
+        totals = self._best()
+        part = {
+            "is_last": is_last,
+            "ended": is_last and bool(self.steps) and self.n_steps >= self.steps,
+            "has_torch": self.has_torch,
+            "torch": getattr(self.torch, "__version__", ""),
+            "compiled": has_compiled(),
+            "python": sys.executable,
+            "device": self.device,
+            "error": self.error,
+            "seconds": time.perf_counter() - self.started,
+            "n_steps": self.n_steps,
+            "step_s": totals.seconds / totals.n_steps if totals.n_steps else 0.0,
+            "targets": {t.key: self._target_json(t, totals, is_last) for t in self.targets.values() if t.n_calls},
+        }
+        with open(self.part + ".new", "w", encoding="utf-8") as stream:
+            json.dump(part, stream)
+        os.replace(self.part + ".new", self.part)
+
+    def _target_json(self, target, totals, is_last):
+        forward_s, backward_s = totals.targets.get(target.key, (0.0, 0.0))
+        per_step = 1.0 / max(totals.n_steps, 1)
+        found = sorted(target.configurations.values(), key=lambda c: -c.n_calls)
+        return {
+            "is_module": target.is_module,
+            "n_calls": target.n_calls,
+            "n_calls_of_others": target.n_others,
+            "forward_s": forward_s * per_step,
+            "backward_s": backward_s * per_step,
+            "configurations": [configuration.as_json(is_last) for configuration in found],
+        }
+
+
+def has_compiled():
+    """Return True when torch.compile has compiled something in this process."""
+    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
+    return bool(counters and counters["stats"]["unique_graphs"])

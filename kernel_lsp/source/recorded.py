@@ -1,0 +1,86 @@
+"""Read and write the recording of a workspace, `.kernel-lsp/recorded.json`. A recording is data that others may have
+written: it is validated as a whole."""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from kernel_lsp.config import FOLDER_NAME, find_workspace
+from kernel_lsp.core.recording import RecordedTarget, Recording
+from kernel_lsp.errors import TargetError
+
+FILE_NAME = "recorded.json"
+MAX_BYTES = 4 << 20
+NEXT_STEP = "record again with `kernel-lsp record -- PROGRAM`, or delete the file"
+
+
+def recording_file(workspace: Path) -> Path:
+    """Return the path of a workspace's recording."""
+    return workspace / FOLDER_NAME / FILE_NAME
+
+
+def read_recording(workspace: Path) -> Recording | None:
+    """Return the workspace's recording; None without one. Raises TargetError for an invalid file."""
+    file = recording_file(workspace)
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return _read(file, status.st_mtime_ns, status.st_size)
+
+
+def recorded_target(file: Path, symbol: str) -> RecordedTarget | None:
+    """Return what a recording of the file's workspace says about a symbol. Raises TargetError for an invalid one."""
+    workspace = find_workspace(file.parent)
+    recording = read_recording(workspace)
+    if recording is None:
+        return None
+    name = os.path.relpath(os.path.realpath(file), os.path.realpath(workspace)).replace(os.sep, "/")
+    return recording.targets.get(f"{name}::{symbol}")
+
+
+def write_recording(workspace: Path, recording: Recording) -> Path:
+    """Write the recording, whole or not at all, and return its file."""
+    file = recording_file(workspace)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    ignore = file.parent / ".gitignore"
+    if not ignore.exists():
+        ignore.write_text("*\n")
+    new = file.with_suffix(f".{os.getpid()}.new")
+    new.write_text(recording.model_dump_json(indent=1, exclude_defaults=True) + "\n", encoding="utf-8")
+    os.replace(new, file)
+    return file
+
+
+# --- below
+
+
+@lru_cache(maxsize=4)
+def _read(file: Path, _modified_ns: int, size: int) -> Recording:
+    if size > MAX_BYTES:
+        raise TargetError(f"the recording is larger than {MAX_BYTES >> 20} MiB", file=str(file), next_step=NEXT_STEP)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TargetError(f"the recording cannot be read: {error}", file=str(file), next_step=NEXT_STEP) from None
+    try:
+        return Recording.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        message = f"the recording is invalid: {f'{where}: ' if where else ''}{first['msg']}"
+        line = _line_of(text, first["loc"])
+        raise TargetError(message, file=str(file), line=line, next_step=NEXT_STEP) from None
+
+
+def _line_of(text: str, place: tuple[int | str, ...]) -> int:
+    """Return the 1-based line of a validation error: that of the innermost key that the text has."""
+    position = 0
+    for key in place:
+        found = text.find(f'"{key}"', position) if isinstance(key, str) else -1
+        position = found if found >= 0 else position
+    return text.count("\n", 0, position) + 1

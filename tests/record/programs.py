@@ -1,0 +1,177 @@
+"""Programs to record, in a workspace of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernel_lsp.core.recording import Recording
+from kernel_lsp.source.recorded import read_recording
+
+DEADLINE_S = 240.0
+
+MODEL = """
+import torch
+from torch import nn
+
+
+def rms_norm(x, weight, eps: float = 1e-6):
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, dim, eps=1e-5):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.eps = eps
+
+    def forward(self, x):
+        return rms_norm(x, self.weight, self.eps)
+
+
+class Net(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.embed = nn.Embedding(50, dim)
+        self.norm = RMSNorm(dim)
+        self.head = nn.Linear(dim, 50)
+
+    def forward(self, tokens):
+        return self.head(self.norm(self.embed(tokens)))
+"""
+TRAIN = """
+import torch
+from model import Net
+
+torch.manual_seed(0)
+net = Net(32)
+optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
+for step in range(40):
+    tokens = torch.randint(0, 50, (8 if step % 8 else 3, 16))
+    loss = torch.nn.functional.cross_entropy(net(tokens).flatten(0, 1), tokens.flatten())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+print(loss.item().hex(), [p.detach().double().sum().item().hex() for p in net.parameters()])
+"""
+INFER = """
+import atexit
+import sys
+
+
+def report():
+    import torch.optim.optimizer as optimizer
+    print(scale.__code__.co_filename.endswith("infer.py"), "__call__" in vars(Gate), sys.getprofile())
+    print(torch.nn.Module.__init__.__qualname__, len(optimizer._global_optimizer_post_hooks), len(sys.path_hooks))
+    print([type(finder).__name__ for finder in sys.meta_path if "kernel_lsp" in type(finder).__module__])
+
+
+atexit.register(report)
+import torch
+
+
+def scale(x, *, by=2.0):
+    return torch.relu(x * by)
+
+
+class Gate(torch.nn.Module):
+    def forward(self, x, gate=None):
+        return x * torch.sigmoid(gate)
+
+
+x = torch.linspace(-1, 1, 64).reshape(16, 4).T
+for _ in range(20):
+    y = scale(x, by=3.0)
+gate = Gate().eval()
+with torch.inference_mode():
+    for _ in range(10):
+        y = gate(y, gate=x)
+print(y.double().sum().item().hex())
+"""
+TESTS = """
+import torch
+from model import RMSNorm
+
+
+def test_rows():
+    assert RMSNorm(8)(torch.ones(4, 8)).shape == (4, 8)
+
+
+def test_fails():
+    assert RMSNorm(16)(torch.ones(2, 16)).sum() == 0
+"""
+CELLS = json.dumps(
+    ["import torch\nfrom model import rms_norm", "for _ in range(5):\n    rms_norm(torch.ones(4, 8), torch.ones(8))"]
+)
+NOTEBOOK = f"import json\nfor cell in json.loads({CELLS!r}):\n    exec(compile(cell, '<cell>', 'exec'), globals())"
+RAISES = """
+import torch
+from model import rms_norm
+
+rms_norm(torch.ones(4, 8), torch.ones(8))
+rms_norm(torch.ones(4, 8), torch.ones(9))
+"""
+ENDLESS = """
+import torch
+from model import rms_norm
+
+try:
+    while True:
+        rms_norm(torch.ones(64, 64), torch.ones(64))
+        open("called", "w").close()
+finally:
+    print("cleaned up")
+"""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A finished program, recorded or not."""
+
+    status: int
+    stdout: str
+    stderr: str
+    recording: Recording | None
+
+    def configurations(self, target: str) -> list[tuple[str, int]]:
+        assert self.recording is not None, self.stderr
+        return [(each.inputs, each.n_calls) for each in self.recording.targets[target].configurations]
+
+    def share(self, target: str) -> float:
+        assert self.recording is not None, self.stderr
+        return self.recording.targets[target].share
+
+
+def workspace(folder: Path, **programs: str) -> Path:
+    """Make a workspace of `model.py` and other programs."""
+    (folder / "pyproject.toml").write_text("")
+    for name, text in {"model": MODEL, **programs}.items():
+        (folder / f"{name}.py").write_text(text)
+    return folder
+
+
+def start(folder: Path, *arguments: str, is_recorded: bool = True) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "kernel_lsp", "record", *arguments] if is_recorded else [*arguments]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True, **pipes)  # type: ignore[call-overload,no-any-return]
+
+
+def finish(process: subprocess.Popen[str], folder: Path) -> Ran:
+    stdout, stderr = process.communicate(timeout=DEADLINE_S)
+    return Ran(process.returncode, stdout, stderr, read_recording(folder))
+
+
+def run(folder: Path, *arguments: str, is_recorded: bool = True) -> Ran:
+    return finish(start(folder, *arguments, is_recorded=is_recorded), folder)
+
+
+def edit(file: Path, **changes: object) -> None:
+    """Change fields of a recording's first target."""
+    content = json.loads(file.read_text())
+    next(iter(content["targets"].values())).update(changes)
+    file.write_text(json.dumps(content, indent=1))

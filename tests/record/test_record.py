@@ -1,0 +1,163 @@
+"""`kernel-lsp record` on programs as users have them: what it notes, and that the programs notice nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import venv
+from pathlib import Path
+
+import pytest
+
+from kernel_lsp.core.recording import Recording
+from kernel_lsp.errors import TargetError
+from kernel_lsp.source.recorded import read_recording, recording_file
+from tests.record.programs import (
+    ENDLESS,
+    INFER,
+    NOTEBOOK,
+    RAISES,
+    TESTS,
+    TRAIN,
+    Ran,
+    edit,
+    finish,
+    run,
+    start,
+    workspace,
+)
+
+PYTHON = ("--", sys.executable)
+
+
+def check_same(folder: Path, *arguments: str) -> Ran:
+    """Run a program with and without the recorder: status and stdout must be the same."""
+    plain = run(folder, *arguments, is_recorded=False)
+    ran = run(folder, "--", *arguments)
+    assert (ran.status, ran.stdout) == (plain.status, plain.stdout), ran.stderr
+    return ran
+
+
+def test_a_training_is_recorded_with_its_backward_and_computes_the_same_bits(tmp_path: Path) -> None:
+    ran = check_same(workspace(tmp_path, train=TRAIN), sys.executable, "train.py")
+    assert ran.configurations("model.py::RMSNorm") == [("x=f32[8, 16, 32]", 35), ("x=f32[3, 16, 32]", 5)]
+    assert ran.configurations("model.py::Net")[0][0] == "tokens=i64[8, 16] in [0, 50)"
+    assert ran.recording is not None
+    norm = ran.recording.targets["model.py::RMSNorm"]
+    assert (ran.recording.n_steps, norm.n_calls, norm.configurations[0].init) == (40, 40, "dim=32, eps=1e-05")
+    assert norm.backward_us > 0
+    assert 0 < ran.share("model.py::RMSNorm") < ran.share("model.py::Net") < 1
+
+
+def test_a_script_of_functions_is_recorded_and_no_hook_is_left(tmp_path: Path) -> None:
+    ran = check_same(workspace(tmp_path, infer=INFER), sys.executable, "infer.py")
+    assert ran.configurations("infer.py::scale") == [("x=f32[4, 16], by=3.0", 20)]
+    assert ran.configurations("infer.py::Gate") == [("x=f32[4, 16], gate=f32[4, 16]", 10)]
+    assert ran.recording is not None
+    assert ran.recording.targets["infer.py::scale"].configurations[0].layouts == {"x": "strides (1, 4)"}
+    assert not ran.recording.targets["infer.py::Gate"].configurations[0].grad
+
+
+def test_pytest_is_recorded_and_its_status_kept(tmp_path: Path) -> None:
+    folder = workspace(tmp_path, test_model=TESTS)
+    ran = run(folder, "--", sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_model.py")
+    assert ran.status == 1
+    assert ran.configurations("model.py::RMSNorm") == [("x=f32[4, 8]", 1), ("x=f32[2, 16]", 1)]
+
+
+def test_cells_of_a_notebook_are_recorded_by_the_modules_that_they_call(tmp_path: Path) -> None:
+    ran = check_same(workspace(tmp_path), sys.executable, "-c", NOTEBOOK)
+    assert ran.configurations("model.py::rms_norm") == [("x=f32[4, 8], weight=f32[8]", 5)]
+
+
+def test_a_program_that_raises_keeps_its_status_and_what_was_recorded(tmp_path: Path) -> None:
+    ran = check_same(workspace(tmp_path, raises=RAISES), sys.executable, "raises.py")
+    assert "RuntimeError" in ran.stderr
+    assert ran.status == 1
+    assert len(ran.configurations("model.py::rms_norm")) == 2
+
+
+@pytest.mark.parametrize("limit", [("--steps", "200"), ("--seconds", "2")])
+def test_a_limit_ends_the_program_cleanly(tmp_path: Path, limit: tuple[str, str]) -> None:
+    ran = run(workspace(tmp_path, endless=ENDLESS), *limit, *PYTHON, "endless.py")
+    assert (ran.status, ran.stdout) == (0, "cleaned up\n"), ran.stderr
+    assert ran.configurations("model.py::rms_norm")[0][0] == "x=f32[64, 64], weight=f32[64]"
+
+
+def test_an_interrupt_keeps_what_was_recorded(tmp_path: Path) -> None:
+    process = start(workspace(tmp_path, endless=ENDLESS), *PYTHON, "endless.py")
+    while not (tmp_path / "called").exists():
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)
+    ran = finish(process, tmp_path)
+    assert (ran.status, ran.stdout) == (130, "cleaned up\n"), ran.stderr
+    assert ran.configurations("model.py::rms_norm")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([*PYTHON, "-c", "import sys; sys.exit(7)"], "the program never imported torch"),
+        ([*PYTHON, "-I", "-c", "import sys; sys.exit(7)"], "-I, -E and -S keep the recorder out"),
+        ([*PYTHON, "-c", "import sys, torch; sys.exit(7)"], "no function or module of the workspace was called"),
+    ],
+)
+def test_a_program_without_calls_gets_a_clear_line(tmp_path: Path, arguments: list[str], message: str) -> None:
+    ran = run(workspace(tmp_path), *arguments)
+    assert (ran.status, ran.recording) == (7, None)
+    assert message in ran.stderr
+
+
+def test_an_interpreter_without_torch_gets_a_clear_line(tmp_path: Path) -> None:
+    venv.create(tmp_path / "venv", symlinks=True)
+    python = str(tmp_path / "venv" / "bin" / "python")
+    ran = run(workspace(tmp_path), "--", python, "-c", "import torch")
+    assert ran.status == 1
+    assert f"nothing recorded: torch is not installed for {python}" in ran.stderr
+
+
+def test_a_program_that_does_not_exist_gets_a_clear_line(tmp_path: Path) -> None:
+    ran = run(workspace(tmp_path), "--", "./train.py")
+    assert ran.status == 2
+    assert "next: start it with an interpreter: python ./train.py" in ran.stderr
+
+
+# --- below: the file
+
+
+VALID = Recording.model_validate(
+    {
+        "version": 1,
+        "command": ["python"],
+        "date": "2026-01-01",
+        "device": "cpu",
+        "torch": "2.6",
+        "seconds": 1,
+        "n_steps": 1,
+        "step_us": 1,
+        "targets": {
+            "model.py::RMSNorm": {
+                "share": 0.25,
+                "forward_us": 1,
+                "backward_us": 0,
+                "n_calls": 3,
+                "configurations": [{"inputs": "x=f32[4, 8]", "n_calls": 3}],
+            }
+        },
+    }
+)
+
+
+@pytest.mark.parametrize("changes", [{"share": 2}, {"n_calls": -1}, {"other": 1}, {"configurations": [{}] * 99}])
+def test_an_invalid_recording_names_file_line_and_next_step(tmp_path: Path, changes: dict[str, object]) -> None:
+    file = recording_file(tmp_path)
+    file.parent.mkdir()
+    file.write_text(VALID.model_dump_json())
+    edit(file, **changes)
+    with pytest.raises(TargetError) as raised:
+        read_recording(tmp_path)
+    assert raised.value.file == str(file)
+    assert (raised.value.line or 0) > 10
+    assert "kernel-lsp record" in raised.value.next_step
