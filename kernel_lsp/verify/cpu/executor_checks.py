@@ -24,7 +24,12 @@ from kernel_lsp.verify.cpu.device import (
     Profile,
     Skipped,
 )
-from kernel_lsp.verify.cpu.environment_variants import other_circumstances
+from kernel_lsp.verify.cpu.environment_variants import (
+    OTHER_POISONS,
+    because_of_shared,
+    other_circumstances,
+    reads_unwritten,
+)
 from kernel_lsp.verify.cpu.execution_budget import (
     MAX_INSTRUCTIONS,
     MAX_OPERATIONS,
@@ -34,12 +39,6 @@ from kernel_lsp.verify.cpu.execution_budget import (
     said_of_vast,
     sample_of,
     sizes_of,
-)
-from kernel_lsp.verify.cpu.shared_poison import (
-    N_CASES,
-    OTHER_POISONS,
-    because_of_shared,
-    reads_unwritten,
 )
 from kernel_lsp.verify.model.cases import Case, OperationKind, captured_sizes, graph_of
 from kernel_lsp.verify.model.environment import Circumstances
@@ -83,6 +82,8 @@ Waiting costs about 1 ns an instruction."""
 SCREEN_BUDGET_S = 0.4
 """Seconds per operation: a screen that took longer skips the profile."""
 N_SCREEN_CASES = 2
+N_POISONED = 2
+"""Cases that read uninitialised shared memory and run again over other bytes, the smallest first."""
 NOT_SCREENED = "not screened for races and stray accesses"
 MAX_PROFILED_BYTES = 16 << 30
 """Maximum bytes of all tensors of the captured case, which the executor maps."""
@@ -355,7 +356,7 @@ class ExecutorChecks:
     ) -> Mismatch | Crashed | None:
         """Run the smallest cases again that read uninitialised shared memory, with other bytes in it. A timeout on a
         busy machine is inconclusive."""
-        for one in sorted(doubtful, key=lambda one: _n_elements(one.bound))[:N_CASES]:
+        for one in sorted(doubtful, key=lambda one: _n_elements(one.bound))[:N_POISONED]:
             for poison in OTHER_POISONS:
                 other = Circumstances(shared_poison=poison)
                 outcome = await self._device.run_case(executor, built, one.bound, one.case, one.sample, limits, other)
