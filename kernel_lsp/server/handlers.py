@@ -7,6 +7,7 @@ from typing import Any
 
 from lsprotocol import types
 
+from kernel_lsp.config import FOLDER_NAME
 from kernel_lsp.server.analysis.analysis_types import Analysis
 from kernel_lsp.server.commands import execute
 from kernel_lsp.server.documents.documents import Document, path_of
@@ -25,6 +26,7 @@ from kernel_lsp.server.protocol import messages as protocol
 from kernel_lsp.server.protocol.capabilities import DIAGNOSTICS_IDENTIFIER
 from kernel_lsp.server.protocol.conversion import change_of
 from kernel_lsp.server.settings import SECTION
+from kernel_lsp.source.recorded import FILE_NAME as RECORDING_NAME
 
 FIRST_ANALYSIS_S = 5.0
 """Maximum wait of a request for the first analysis of a text, in seconds. A later request uses the rebased older
@@ -61,7 +63,7 @@ async def _initialized(ls: KernelLanguageServer, params: Any) -> None:
     if ls.client.registers_configuration:
         _register(ls, "configuration", types.WORKSPACE_DID_CHANGE_CONFIGURATION, {"section": SECTION})
     if ls.client.watches_files:
-        watchers = [{"globPattern": "**/pyproject.toml"}]
+        watchers = [{"globPattern": "**/pyproject.toml"}, {"globPattern": f"**/{FOLDER_NAME}/{RECORDING_NAME}"}]
         _register(ls, "pyproject", types.WORKSPACE_DID_CHANGE_WATCHED_FILES, {"watchers": watchers})
     await ls.read_configuration()
 
@@ -91,6 +93,7 @@ def _open(ls: KernelLanguageServer, item: types.TextDocumentItem) -> None:
     for below in ls.notebooks.below(item.uri):
         ls.analyses.edited(below)
     ls.list_runs(document.file)
+    ls.recall_kernel(document)
 
 
 def _did_change(ls: KernelLanguageServer, params: types.DidChangeTextDocumentParams) -> None:
@@ -188,6 +191,9 @@ async def _configuration_changed(ls: KernelLanguageServer, params: types.DidChan
 
 
 def _files_changed(ls: KernelLanguageServer, params: types.DidChangeWatchedFilesParams) -> None:
+    if any(change.uri.endswith(f"/{RECORDING_NAME}") for change in params.changes):
+        for document in ls.documents:
+            ls.analyses.edited(document)
     ls.everything_changed()
 
 

@@ -16,7 +16,9 @@ from pygls.lsp.server import LanguageServer
 from kernel_lsp import __version__
 from kernel_lsp.config import FOLDER_NAME, Settings, find_workspace
 from kernel_lsp.engine.messages import (
+    GetKernelRecord,
     JobEvent,
+    KernelRecord,
     ListRuns,
     ModelAsked,
     ModelDropped,
@@ -38,7 +40,7 @@ from kernel_lsp.server.jobs.editor_model import EditorModel
 from kernel_lsp.server.jobs.engines import Engines
 from kernel_lsp.server.jobs.jobs import Job, Jobs, new_id
 from kernel_lsp.server.jobs.manual_prompts import ManualPrompts
-from kernel_lsp.server.knowledge import Knowledge
+from kernel_lsp.server.knowledge import Knowledge, KnownCheck
 from kernel_lsp.server.protocol.handshake import Initialized
 from kernel_lsp.server.protocol.messages import FolderParams, RunEventParams
 from kernel_lsp.server.protocol.rpc import ClientRefused, Protocol
@@ -237,6 +239,26 @@ class KernelLanguageServer(LanguageServer):
             await self.when_runs_are_listed(self, workspace)
         elif self.wants_job_news:
             self.protocol.notify("kernelLsp/runsChanged", FolderParams(workspace.as_uri()))
+
+    def recall_kernel(self, document: Document) -> None:
+        """Load what the archive knows of an opened kernel, if there is an archive."""
+        path = document.file
+        if path is None or document.language != "cuda" or not self.trust.allows_commands:
+            return
+        workspace = find_workspace(path.parent)
+        if (workspace / FOLDER_NAME / "archive.sqlite3").is_file():
+            self.spawn(self._recall_kernel(document, workspace))
+
+    async def _recall_kernel(self, document: Document, workspace: Path) -> None:
+        serial = document.serial
+        request = GetKernelRecord(id=new_id(), directory=workspace, text=document.text)
+        reply = await self.engines.of(workspace).ask(request)
+        record = KernelRecord.model_validate(reply.result) if reply.result is not None else KernelRecord()
+        if record.verdict is None or self.knowledge.check(document.uri) is not None:
+            return
+        origin = f"run {record.run_id}, {record.date}"
+        self.knowledge.learn_check(document.uri, KnownCheck(record.verdict, serial, origin, record.judged))
+        self.knowledge_changed(document)
 
     def _archive_changed(self, workspace: Path) -> None:
         if self.trust.allows_commands:

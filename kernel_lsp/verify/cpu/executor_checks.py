@@ -44,6 +44,7 @@ from kernel_lsp.verify.model.cases import Case, captured_sizes, graph_of
 from kernel_lsp.verify.model.environment import Circumstances
 from kernel_lsp.verify.model.progress import Plan
 from kernel_lsp.verify.probes.launch_limits import few_at_once, refused_launch, refused_when_larger
+from kernel_lsp.verify.timing.floor import time_floor
 
 RANKING_LIMITS = Limits(complete_instructions=60_000_000, max_instructions=2_000_000_000, deadline_s=30.0)
 FULL_LIMITS = Limits(
@@ -200,13 +201,18 @@ class ExecutorChecks:
         return profile
 
     def _estimate(self, kernel: LoadedKernel, profile: Profile) -> None:
-        built, progress = kernel.built, kernel.progress
-        ours = estimate_operation(kernel.plan[0][1], profile.counters, built.kernels, built.symbols, self._gpu)
-        baselines = estimate_baselines(graph_of(self._task, kernel.direction), captured_sizes(self._task), self._gpu)
+        built, bound, progress = kernel.built, kernel.plan[0][1], kernel.progress
+        ours = estimate_operation(bound, profile.counters, built.kernels, built.symbols, self._gpu)
+        graph = graph_of(self._task, kernel.direction)
+        baselines = estimate_baselines(graph, captured_sizes(self._task), self._gpu)
         best = min(baselines, key=lambda baseline: baseline.time_us)
         progress.estimates.append(ours)
         progress.times[kernel.name] = Comparison(
-            baseline_name=best.name, baseline=best.estimate, ours=ours, baselines=baselines
+            baseline_name=best.name,
+            baseline=best.estimate,
+            ours=ours,
+            baselines=baselines,
+            floor=time_floor(graph, bound, self._gpu),
         )
 
     async def _run_cases(
