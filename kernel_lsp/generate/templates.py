@@ -27,6 +27,8 @@ from kernel_lsp.generate.codegen.products import matmul, split_matmul
 from kernel_lsp.generate.codegen.products.matmul import TileSchedule, is_valid_tile_schedule, render_contraction
 from kernel_lsp.generate.codegen.products.split_matmul import render_split
 from kernel_lsp.generate.codegen.products.split_schedule import SplitSchedule, is_valid_split_schedule
+from kernel_lsp.generate.codegen.routines import order
+from kernel_lsp.generate.codegen.routines.order import SortedRows, render_ranked, render_sorted, sort_capacity
 from kernel_lsp.generate.codegen.rows import column_sums, rows
 from kernel_lsp.generate.codegen.rows.column_sums import (
     default_column_schedule,
@@ -49,14 +51,14 @@ from kernel_lsp.generate.codegen.scans.scan_schedule import (
     single_element_schedule,
 )
 from kernel_lsp.generate.codegen.tensor_cores import tensor_core
-from kernel_lsp.generate.codegen.tensor_cores.tensor_core import TensorCoreRenderer
-from kernel_lsp.generate.codegen.tensor_cores.tensor_core_warpgroups import WarpgroupRenderer
+from kernel_lsp.generate.codegen.tensor_cores.tensor_core_warpgroups import tensor_core_renderer
 from kernel_lsp.generate.fusion.groups import (
     AttentionGroup,
     ContractionGroup,
     ElementwiseGroup,
     Group,
     LibraryGroup,
+    RoutineGroup,
     RowGroup,
     ScanGroup,
     ScatterGroup,
@@ -125,6 +127,8 @@ class GroupRenderer:
                 return self._scatter(group, name)
             case LibraryGroup():
                 return RenderedGroup((), library=(self._library_step(group),))
+            case RoutineGroup():
+                return self._sorted(group, name)
 
     # --- contractions, scans, scatters
 
@@ -177,11 +181,10 @@ class GroupRenderer:
         kernel = self.new_kernel(name, tensor_core.LOCAL_NAMES)
         default = default_schedule(group, self.captured, self.n_multiprocessors, self.capability)
         schedule = pick_schedule(self.choices, kernel.name, group, default, capability=self.capability)
-        template = WarpgroupRenderer if schedule.uses_warpgroups else TensorCoreRenderer
-        renderer = template(kernel, group, schedule, self.captured)
+        renderer = tensor_core_renderer(kernel, group, schedule, self.captured)
         is_valid = renderer.is_valid
         if not is_valid:
-            renderer = TensorCoreRenderer(kernel, group, default, self.captured)
+            renderer = tensor_core_renderer(kernel, group, default, self.captured)
         comment = tensor_core_comment(group, renderer.schedule, self._written(group))
         return RenderedGroup((renderer.render(comment),), is_valid=is_valid)
 
@@ -270,6 +273,16 @@ class GroupRenderer:
         comment = f"One thread per update finds its place and {how}."
         kernels.append(render_scatter(kernel, group, threads, comment))
         return RenderedGroup(tuple(kernels), fills)
+
+    def _sorted(self, group: RoutineGroup, name: str) -> RenderedGroup:
+        (source,) = group.routine.operands
+        kernel = self.new_kernel(name, order.LOCAL_NAMES)
+        rows = SortedRows(group.tensor, source, group.routine.kind == "descending")
+        capacity = sort_capacity(self.captured(rows.length), source.dtype)
+        default = 256 if capacity is None else max(32, min(512, capacity // 2))
+        threads = self.choices.pick_int(f"{kernel.name}.threads", (32, 64, 128, 256, 512), default, "threads per block")
+        text = render_ranked(kernel, rows, threads) if not capacity else render_sorted(kernel, rows, capacity, threads)
+        return RenderedGroup((text,))
 
     def _library_step(self, group: LibraryGroup) -> LibraryStep:
         arguments = tuple(self._library_argument(argument) for argument in group.call.arguments)

@@ -87,7 +87,8 @@ class RunHandle:
         if tools is not None and self.run_id is None:  # a resumed run has archived replies, which need no key
             tools, missing = with_keys(tools)
         source = read_target(self.request.target, self.request.directory)
-        async with Session(self.settings, full_wait_s=FINAL_BASELINE_WAIT_S) as session:
+        peers = self.request.peers
+        async with Session(self.settings, full_wait_s=FINAL_BASELINE_WAIT_S, peers=peers) as session:
             for message in missing:
                 yield StageStarted(message=message)
             yield StageStarted(message=f"capturing {self.request.target} with {session.worker.python}")
@@ -221,9 +222,11 @@ def start_request(
     *,
     replay: Path | None = None,
     seed_kernels: Sequence[SeedKernel] = (),
+    peers: Sequence[str] = (),
 ) -> RunHandle:
     """Make a request for a new run of `target` from the settings of `directory` and the overrides; `replay` is a
-    recording that replies in place of the models, and `seed_kernels` are kernels to start from. Raises SettingError."""
+    recording that replies in place of the models, `seed_kernels` are kernels to start from, and `peers` are functions
+    to time beside PyTorch. Raises SettingError."""
     settings = load_settings(directory, overrides)
     request = OptimizeRequest(
         target=target,
@@ -239,6 +242,7 @@ def start_request(
         choices=ModelChoices.of(settings),
         replay=replay.absolute() if replay is not None else None,
         seed_kernels=tuple(seed_kernels),
+        peers=tuple(peers),
     )
     return RunHandle(request, settings, find_workspace(directory))
 
@@ -287,7 +291,8 @@ def _as_seen_from(out: Path, task: Task, source: TargetSource) -> Task:
     """Return the task with its target relative to the folder of the `.cu`, as in a plan's `task:` line."""
     path, symbol = os.path.relpath(source.file, out), source.symbol
     if source.kind == "robust_kbench":
-        path, symbol = os.path.relpath(Path(source.file).parent, out), ""
+        path = os.path.relpath(Path(source.file).parent, out)
+        symbol = str(source.configuration + 1) if source.configuration else ""
     return task.model_copy(update={"target": f"{path}::{symbol}" if symbol else path})
 
 

@@ -86,6 +86,8 @@ class OptimizeRequest(Noun):
     """The first candidates, which the search starts from and is compared with."""
     replay: Path | None = None
     """A recording that replies in place of every model."""
+    peers: tuple[str, ...] = ()
+    """Functions ``FILE::NAME`` of other libraries, timed beside PyTorch's baselines."""
 
     def given(self, target: str) -> tuple[Candidate, ...]:
         """Return the initial candidates, each once, with `target` on their `task:` line."""

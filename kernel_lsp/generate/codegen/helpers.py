@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kernel_lsp.generate.codegen.attention.attention_helpers import ATTENTION_HELPERS
+from kernel_lsp.generate.codegen.routines.routine_helpers import ROUTINE_HELPERS
 from kernel_lsp.generate.codegen.scans.scan_helpers import SCAN_BASICS, SCAN_HELPERS
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_helpers import TENSOR_CORE_HELPERS
 from kernel_lsp.generate.codegen.tensor_cores.warpgroup_helpers import WARPGROUP_HELPERS
@@ -550,6 +551,7 @@ __device__ inline float parts_squares(const float* squares, const float* sums, f
         ("warp_sum", "share_of"),
     ),
     **{name: Helper(*entry) for name, entry in (SCAN_BASICS | SCAN_HELPERS).items()},
+    **{name: Helper(text) for name, text in ROUTINE_HELPERS.items()},
     **{name: Helper(text) for name, text in {**TENSOR_CORE_HELPERS, **WARPGROUP_HELPERS}.items()},
     **{name: Helper(*entry) for name, entry in ATTENTION_HELPERS.items()},
 }

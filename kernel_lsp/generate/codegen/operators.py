@@ -100,12 +100,14 @@ def stored(text: Text, source: DType, target: DType) -> str:
 _SAME_NAME_FUNCTIONS = """
 exp exp2 expm1 log log1p log2 log10 sqrt rsqrt floor ceil trunc sin cos tan asin acos atan sinh cosh tanh asinh
 acosh atanh erf erfc fmod atan2 hypot copysign pow lgamma fmax fmin
+nextafter erfcx
 """
 FLOAT_FUNCTIONS = {
     **{name: name for name in _SAME_NAME_FUNCTIONS.split()},
     "abs": "fabs",
     "round": "rint",
     "erfinv": "erfinv",
+    "i0": "cyl_bessel_i0",
 }
 _SAME_NAME_HELPERS = """
 relu sigmoid silu gelu gelu_derivative gelu_tanh gelu_tanh_derivative sign maximum minimum

@@ -19,6 +19,7 @@ from kernel_lsp.generate.fusion.groups import (
     ElementwiseGroup,
     FusedGraph,
     Group,
+    RoutineGroup,
     RowGroup,
     ScanGroup,
     ScatterGroup,
@@ -34,7 +35,17 @@ from kernel_lsp.generate.ir.row_major import unravel_like, unravel_safe
 from kernel_lsp.generate.ir.scalar import Access, cast
 from kernel_lsp.generate.ir.scalar_walk import accesses
 from kernel_lsp.generate.ir.sizes import Sizes
-from kernel_lsp.generate.ir.tensor import Attention, Buffer, Definition, LibraryResult, Reduction, Scan, Scatter, Tensor
+from kernel_lsp.generate.ir.tensor import (
+    Attention,
+    Buffer,
+    Definition,
+    LibraryResult,
+    Reduction,
+    Routine,
+    Scan,
+    Scatter,
+    Tensor,
+)
 
 
 def fuse(
@@ -59,7 +70,8 @@ def fuse(
 def _fused(
     graph: DefinitionGraph, outputs: Sequence[Tensor], sizes: Sizes, everywhere: frozenset[Tensor]
 ) -> FusedGraph | None:
-    """Return the groups; None where something other than a row group reads a reduction of `everywhere`."""
+    """Return the groups; None where something other than a row group reads a reduction of `everywhere`, or a row group
+    reads it under a mask, where it would be 0."""
     progress = Progress(graph, sizes)
     progress.finish(list(everywhere))
     groups: list[Group] = []
@@ -67,7 +79,7 @@ def _fused(
     while progress.pending:
         group, roots = _grow(progress, _choose_seed(progress))
         wholes = _wholes(progress, group, everywhere)
-        if wholes and not isinstance(group, RowGroup):
+        if wholes and not (isinstance(group, RowGroup) and _reads_always(group, everywhere)):
             return None
         groups.append(replace(group, wholes=wholes) if isinstance(group, RowGroup) else group)
         progress.finish(roots)
@@ -107,6 +119,8 @@ def _grow(progress: Progress, seed: Tensor) -> tuple[Group, list[Tensor]]:
             return _scatter(progress, seed, definition), [seed]
         case LibraryResult():
             return grow_library(progress, seed, definition)
+        case Routine():
+            return RoutineGroup(seed, definition), [seed]
     return _grow_elementwise(progress, seed)
 
 
@@ -163,6 +177,11 @@ def _wholes(progress: Progress, group: Group, everywhere: frozenset[Tensor]) -> 
     """Return the reductions that the group reads and that every block computes for itself."""
     read = {access.tensor for access in accesses(*scalars_of_group(group))} & everywhere
     return tuple(_whole(progress, tensor) for tensor in sorted(read, key=lambda tensor: tensor.serial))
+
+
+def _reads_always(group: Group, tensors: frozenset[Tensor]) -> bool:
+    """Return True if the group reads none of the tensors under a mask."""
+    return all(access.mask is None for access in accesses(*scalars_of_group(group)) if access.tensor in tensors)
 
 
 def _whole(progress: Progress, tensor: Tensor) -> WholeReduction:

@@ -20,9 +20,9 @@ COSTLY = frozenset(_COSTLY.split())
 class DefinitionGraph:
     """Dependency graph of the definitions to fuse.
 
-    Hard definitions (reductions, contractions, scans, scatters, library results) and outputs are roots. Pointwise
-    definitions in `forced` are roots too: inlining would recompute them many times. Definitions in `inlined` are
-    computed where they are read, including their loops.
+    Hard definitions (reductions, contractions, scans, scatters, library results, routines) and outputs are roots.
+    Pointwise definitions in `forced` are roots too: inlining would recompute them many times. Definitions in `inlined`
+    are computed where they are read, including their loops.
     """
 
     def __init__(

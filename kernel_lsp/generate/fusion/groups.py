@@ -10,7 +10,7 @@ from kernel_lsp.generate.fusion.reads import scalars_of
 from kernel_lsp.generate.ir.index import Index, Variable
 from kernel_lsp.generate.ir.row_major import reshape, unravel_safe
 from kernel_lsp.generate.ir.scalar import IndexValue, Scalar
-from kernel_lsp.generate.ir.tensor import LibraryCall, LibraryResult, Tensor
+from kernel_lsp.generate.ir.tensor import LibraryCall, LibraryResult, Routine, Tensor
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,24 @@ class LibraryGroup:
     call: LibraryCall
 
 
-Group = ElementwiseGroup | RowGroup | ContractionGroup | AttentionGroup | ScanGroup | ScatterGroup | LibraryGroup
+@dataclass(frozen=True)
+class RoutineGroup:
+    """A kernel of an own algorithm that writes `tensor`."""
+
+    tensor: Tensor
+    routine: Routine
+
+
+Group = (
+    ElementwiseGroup
+    | RowGroup
+    | ContractionGroup
+    | AttentionGroup
+    | ScanGroup
+    | ScatterGroup
+    | LibraryGroup
+    | RoutineGroup
+)
 
 
 @dataclass(frozen=True)
@@ -200,6 +217,8 @@ def scalars_of_group(group: Group) -> list[Scalar]:
             return [group.scalar, *carriers, *base, *([group.mask] if group.mask is not None else [])]
         case LibraryGroup():
             return scalars_of(LibraryResult(group.call))
+        case RoutineGroup():
+            return scalars_of(group.routine)
 
 
 def written_by(group: Group) -> set[Tensor]:
@@ -211,7 +230,7 @@ def written_by(group: Group) -> set[Tensor]:
             stores = [*(store for _, store in group.stores), *group.row_stores]
             kept = {entry.tensor for entry in group.reductions if entry.stored}
             return kept | {store.tensor for store in stores} | {entry.tensor for entry in group.column_sums}
-        case ScanGroup() | ScatterGroup() | LibraryGroup():
+        case ScanGroup() | ScatterGroup() | LibraryGroup() | RoutineGroup():
             return {group.tensor}
 
 

@@ -13,6 +13,7 @@ from kernel_lsp.generate.ir.tensor import (
     LibraryResult,
     Pointwise,
     Reduction,
+    Routine,
     Scan,
     Scatter,
     Tensor,
@@ -34,7 +35,7 @@ def live_tensors(outputs: Sequence[Tensor], definitions: Mapping[Tensor, Definit
 
 
 def scalars_of(definition: Definition) -> list[Scalar]:
-    """Return every scalar that the definition evaluates; a library call reads its operands."""
+    """Return every scalar that the definition evaluates; library calls and routines read their operands."""
     match definition:
         case Pointwise(_, body) | Reduction(body=body) | Scan(body=body):
             return [body]
@@ -44,13 +45,15 @@ def scalars_of(definition: Definition) -> list[Scalar]:
             carriers: list[Scalar] = [IndexValue(index) for index in definition.index]
             optional = [scalar for scalar in (definition.base, definition.mask) if scalar is not None]
             return [definition.body, *carriers, *optional]
-        case LibraryResult():
+        case LibraryResult() | Routine():
             return [Access(operand, [as_index(0)] * len(operand.shape)) for operand in operands_of(definition)]
     return []
 
 
 def operands_of(definition: Definition) -> list[Tensor]:
-    """Return the tensors that a library call needs in memory; none for other definitions."""
+    """Return the tensors that a library call or a routine needs in memory; none for other definitions."""
+    if isinstance(definition, Routine):
+        return list(definition.operands)
     if not isinstance(definition, LibraryResult):
         return []
     return [argument for argument in definition.call.arguments if isinstance(argument, Tensor)]

@@ -41,6 +41,18 @@ class LibraryResult:
 
 
 @dataclass(frozen=True)
+class Routine:
+    """A tensor that one kernel of an own algorithm computes from `operands`, which must lie in memory.
+
+    Kinds: ``ascending`` and ``descending`` (the places of the elements of each row of the operand, sorted; as many as
+    the result's last dim).
+    """
+
+    kind: str
+    operands: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
 class Contraction:
     """The factors of a contraction ``sum over k of left(batch, m, k) * right(batch, k, n)``.
 
@@ -132,7 +144,7 @@ class Scatter:
     mask: Scalar | None = None
 
 
-Definition = Buffer | Pointwise | Reduction | Attention | Scan | Scatter | LibraryResult
+Definition = Buffer | Pointwise | Reduction | Attention | Scan | Scatter | LibraryResult | Routine
 
 
 @dataclass(frozen=True, eq=False)

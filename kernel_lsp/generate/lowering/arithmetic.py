@@ -13,12 +13,13 @@ from kernel_lsp.generate.lowering.registry import lowers
 
 UNARY = (
     "abs acos acosh asin asinh atan atanh ceil cos cosh erf erfc erfinv exp exp2 expm1 floor log log10 log1p log2 neg "
-    "reciprocal relu round rsqrt sigmoid sign sin sinh sqrt tan tanh trunc bitwise_not lgamma digamma"
+    "reciprocal relu round rsqrt sigmoid sign sin sinh sqrt tan tanh trunc bitwise_not lgamma digamma "
+    "i0"
 )
 """Unary operators with the scalar operator's name."""
 BINARY = (
     "mul maximum minimum fmod remainder atan2 bitwise_and bitwise_or bitwise_xor fmax fmin hypot copysign "
-    "bitwise_left_shift bitwise_right_shift"
+    "bitwise_left_shift bitwise_right_shift nextafter"
 )
 
 
@@ -37,6 +38,9 @@ for _name in UNARY.split():
 for _name in BINARY.split():
     lowers(_name)(_binary(_name))
 lowers("bitwise_and.Tensor", "bitwise_and.Scalar")(_binary("bitwise_and"))
+lowers("__lshift__")(_binary("bitwise_left_shift"))
+lowers("__rshift__")(_binary("bitwise_right_shift"))
+lowers("special_erfcx")(_unary("erfcx"))
 
 
 @lowers("add", "sub", "rsub")
@@ -100,6 +104,11 @@ def _constant_power(x: Scalar, exponent: float) -> Scalar:
             -2: lambda: op("reciprocal", op("mul", x, x)),
         }[exponent]()
     return op("pow", x, cast(Constant(exponent, DType.F64 if x.dtype.is_floating else DType.I64), x.dtype))
+
+
+@lowers("ldexp")
+def _ldexp(call: Call) -> Tensor:
+    return elementwise(call, lambda x, y: op("mul", x, op("exp2", y)), call.tensor(0), call.tensor(1, "other"))
 
 
 @lowers("square")

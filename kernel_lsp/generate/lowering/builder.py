@@ -200,6 +200,10 @@ class Call:
     def __init__(self, node: GraphNode, builder: Builder, values: dict[str, tuple[Tensor | None, ...]]) -> None:
         self.node, self.builder, self._values = node, builder, values
 
+    def of(self, node: GraphNode) -> Call:
+        """Return another call with the same values."""
+        return Call(node, self.builder, self._values)
+
     def fail(self, reason: str) -> NoReturn:
         """Raise TargetError with the operator and the user's line."""
         source = self.node.source

@@ -84,6 +84,40 @@ def _scaled_sum(call: Call, bias: Tensor, total: Tensor) -> Tensor:
     return call.builder.pointwise(call.dtype(), call.shape(), body)
 
 
+@lowers("addbmm")
+def _addbmm(call: Call) -> Tensor:
+    """Lower beta * self + alpha * (the sum of the products of a batch)."""
+    left, right = call.tensor(1, "batch1"), call.tensor(2, "batch2")
+
+    def factors(index: tuple[Index, ...], k: tuple[Index, ...]) -> tuple[Scalar, Scalar]:
+        return Access(left, (k[0], index[0], k[1])), Access(right, (k[0], k[1], index[1]))
+
+    shape, reduced = (left.shape[1], right.shape[2]), (left.shape[0], left.shape[2])
+    return _scaled_sum(call, call.tensor(0), contract(call, shape, reduced, factors, ((), (0,), (1,))))
+
+
+@lowers("_trilinear")
+def _trilinear(call: Call) -> Tensor:
+    """Lower a sum of products of three factors, each broadcast along dims of its own."""
+    parts = [
+        call.builder.unsqueezed(call.tensor(place), call.integers(place + 3, f"expand{place + 1}"))
+        for place in range(3)
+    ]
+    dtype = accumulation_dtype(call.dtype())
+    rank = len(parts[0].shape)
+    shape = tuple(
+        next((part.shape[axis] for part in parts if part.shape[axis].constant != 1), as_index(1))
+        for axis in range(rank)
+    )
+
+    def term(index: tuple[Index, ...]) -> Scalar:
+        first, second, third = (cast(read(part, index), dtype) for part in parts)
+        return op("mul", op("mul", first, second), third)
+
+    total = call.builder.reduction("sum", dtype, shape, call.integers(6, "sumdim"), term)
+    return converted(call, total)
+
+
 @lowers("addmv")
 def _addmv(call: Call) -> Tensor:
     return _scaled_sum(call, call.tensor(0), _matrix_vector(call, call.tensor(1, "mat"), call.tensor(2, "vec")))

@@ -36,7 +36,8 @@ def _full(call: Call) -> Tensor:
     return _filled(call, call.scalar(position, "fill_value", call.dtype()))
 
 
-@lowers("zeros", "zeros_like", "new_zeros", "empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided")
+@lowers("zeros", "zeros_like", "new_zeros")
+@lowers("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted")
 def _zeros(call: Call) -> Tensor:
     """Fill with zeros. The contents of `empty` are undefined, so zeros are valid."""
     return _filled(call, cast(Constant(0, DType.I64), call.dtype()))

@@ -7,12 +7,16 @@ from collections.abc import Sequence
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.ir.index import Index, as_index
 from kernel_lsp.generate.ir.scalar import (
+    TRUE,
     Access,
     Constant,
+    Loop,
     Scalar,
     as_position,
+    both,
     cast,
     compare,
+    in_range,
     index_value,
     integer,
     select,
@@ -112,9 +116,10 @@ def _scatter(call: Call) -> Tensor:
     axis = call.axis(1, "dim", max(rank, 1))
     name = call.node.op.split(".")[1]
     overload = call.node.op.rsplit(".", 1)[-1]
-    if name == "scatter_reduce" or overload in ("reduce", "value_reduce"):
-        call.fail("scatter with a reduction is not implemented; scatter_add is")
     value = _scatter_value(call, overload)
+    if name == "scatter_reduce" or overload in ("reduce", "value_reduce"):
+        kind = str(call.raw(4, "reduce"))
+        return _gathered_updates(call, base, index_tensor, axis, value, UPDATES[kind])
     if (
         index_tensor.shape
         and index_tensor.shape[axis].constant == 1
@@ -123,6 +128,91 @@ def _scatter(call: Call) -> Tensor:
     ):
         return _one_hot(call, base, index_tensor, axis, value)
     return _general_scatter(call, base, index_tensor, axis, value, "sum" if name == "scatter_add" else "set")
+
+
+UPDATES = {
+    "add": "sum",
+    "sum": "sum",
+    "multiply": "prod",
+    "prod": "prod",
+    "mean": "mean",
+    "amax": "max",
+    "amin": "min",
+}
+"""Kind of reduction by ATen's name of it."""
+
+
+def _gathered_updates(
+    call: Call,
+    base: Tensor,
+    index_tensor: Tensor,
+    axis: int,
+    value,  # type: ignore[no-untyped-def]
+    kind: str,
+) -> Tensor:
+    """Lower updates in gather form: every element combines those whose index names it, in their order. So the result
+    is the same in every run, at the price of reading each index once per element of its row."""
+    dtype = accumulation_dtype(base.dtype)
+    counts_base = bool(call.raw(5, "include_self", True))
+    extent = index_tensor.shape[axis] if index_tensor.shape else as_index(1)
+    is_row_index = len(index_tensor.shape) < len(base.shape)
+
+    def element(index: tuple[Index, ...]) -> Scalar:
+        (update,) = call.builder.variables((extent,), names=("update",))
+        at = (*index[:axis], as_index(update), *index[axis + 1 :]) if index else ()
+        own = (at[axis],) if is_row_index else at
+        inside: Scalar = Constant(True, DType.BOOL)
+        for dim, size in enumerate(() if is_row_index else index_tensor.shape):
+            if dim != axis and not call.builder.same_size(size, base.shape[dim]):
+                inside = both(inside, in_range(index[dim], size))
+        place = cast(Access(index_tensor, own, None if inside == TRUE else inside), DType.I64)
+        is_here = both(inside, compare("eq", place, index_value(index[axis] if index else as_index(0))))
+
+        def combined(body: Scalar, nothing: Scalar, how: str) -> Scalar:
+            return Loop(how, (update,), body.dtype, guarded(is_here, body, nothing))
+
+        first = cast(Access(base, index), dtype)
+        start = first if counts_base else _nothing(kind, dtype)
+        how = "sum" if kind == "mean" else kind
+        total = op(COMBINE[how], start, combined(cast(value(at), dtype), _nothing(kind, dtype), how))
+        count = combined(integer(1), integer(0), "sum")
+        if kind == "mean":
+            n_terms = op("add", count, integer(int(counts_base)))
+            divisor = cast(select(compare("lt", n_terms, integer(1)), integer(1), n_terms), dtype)
+            total = op("div" if dtype.is_floating else "div_floor", total, divisor)
+        return total if counts_base else select(compare("eq", count, integer(0)), first, total)
+
+    return call.builder.pointwise(call.dtype(), call.shape(), element)
+
+
+COMBINE = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
+
+
+def _nothing(kind: str, dtype: DType) -> Scalar:
+    """Return the value that changes nothing when it is combined."""
+    if kind in ("sum", "mean", "prod"):
+        return cast(integer(int(kind == "prod")), dtype)
+    return extreme(dtype, is_largest=kind == "min")
+
+
+def extreme(dtype: DType, *, is_largest: bool) -> Scalar:
+    """Return the largest or the smallest value of a type."""
+    if dtype.is_floating:
+        return cast(Constant(float("inf") if is_largest else -float("inf"), DType.F32), dtype)
+    if dtype == DType.BOOL:
+        return Constant(is_largest, dtype)
+    n_bits = 8 * dtype.itemsize - (dtype != DType.U8)
+    smallest = 0 if dtype == DType.U8 else -(1 << n_bits)
+    return Constant((1 << n_bits) - 1 if is_largest else smallest, dtype)
+
+
+@lowers("index_reduce")
+def _index_reduce(call: Call) -> Tensor:
+    base, indices, source = call.tensor(0), call.tensor(2, "index"), call.tensor(3, "source")
+    axis = call.axis(1, "dim", len(base.shape))
+    return _gathered_updates(
+        call, base, indices, axis, lambda at: Access(source, at), UPDATES[str(call.raw(4, "reduce"))]
+    )
 
 
 def _scatter_value(call: Call, overload: str):  # type: ignore[no-untyped-def]

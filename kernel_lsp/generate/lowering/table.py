@@ -23,13 +23,14 @@ from kernel_lsp.generate.lowering import (  # noqa: F401 (each registers its rul
     norms,
     pooling,
     reduction,
-    scan,
     softmax,
+    tensor_lists,
     upsampling,
     views,
 )
 from kernel_lsp.generate.lowering.builder import Builder, Call, Shape
 from kernel_lsp.generate.lowering.registry import RULES
+from kernel_lsp.generate.lowering.sequences import scan, sorting  # noqa: F401 (each registers its rules)
 from kernel_lsp.generate.names import identifier
 
 

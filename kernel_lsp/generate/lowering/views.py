@@ -66,6 +66,18 @@ def _squeeze(call: Call) -> Tensor:
     return call.builder.reshaped(call.tensor(0), call.shape())
 
 
+@lowers("unfold")
+def _unfold(call: Call) -> Tensor:
+    """Lower the windows along a dim; the last dim of the result is the position in the window."""
+    source = call.tensor(0)
+    axis, step = call.axis(1, "dimension", len(source.shape)), call.integer(3, "step")
+
+    def to_source(index: tuple[Index, ...]) -> list[Index]:
+        return [*index[:axis], index[axis] * step + index[-1], *index[axis + 1 : -1]]
+
+    return call.builder.view(source, call.shape(), to_source)
+
+
 @lowers("slice", "slice_copy")
 def _slice(call: Call) -> Tensor:
     source = call.tensor(0)

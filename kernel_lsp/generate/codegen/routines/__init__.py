@@ -1,0 +1,1 @@
+"""Kernels of algorithms that are no loop nest over definitions: sorting."""

@@ -1,0 +1,143 @@
+"""Sorting kernels: the places of the elements of each row in sorted order.
+
+A row that fits shared memory is sorted there by a bitonic network. In a longer row, every element counts the elements
+that come before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.expression import Binary, Constant
+from kernel_lsp.core.expression_rules import binary
+from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, rendered
+from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE, loaded
+from kernel_lsp.generate.codegen.scope import Scope
+from kernel_lsp.generate.ir.index import ONE, Index, product
+from kernel_lsp.generate.ir.sizes import to_expression
+from kernel_lsp.generate.ir.tensor import Tensor
+
+_NAMES = "i j row keys key places place span stride pair low high tile mine rank end is_upward"
+LOCAL_NAMES = tuple(_NAMES.split())
+MAX_SHARED_BYTES = 48 << 10
+"""Maximum bytes of static shared memory of a block."""
+MAX_SORTED = 4096
+"""Maximum elements of a row that one block sorts; 8 bytes each fill two thirds of static shared memory."""
+PLACE_BYTES = 4
+
+
+@dataclass(frozen=True)
+class SortedRows:
+    """Element (row, rank) of `places` is the place in its row of the element of that rank, of each row of `source`."""
+
+    places: Tensor
+    source: Tensor
+    is_descending: bool
+
+    @property
+    def length(self) -> Index:
+        """Return the elements of a row."""
+        return self.source.shape[-1]
+
+    @property
+    def n_rows(self) -> Index:
+        return product(self.source.shape[:-1]) if len(self.source.shape) > 1 else ONE
+
+
+def sort_capacity(length: int, dtype: DType) -> int | None:
+    """Return the elements, a power of two, that a block sorts in shared memory; None where they do not fit."""
+    capacity = max(2, 1 << (length - 1).bit_length())
+    n_bytes = capacity * (PLACE_BYTES + max(4, dtype.itemsize))
+    return capacity if capacity <= MAX_SORTED and n_bytes <= MAX_SHARED_BYTES else None
+
+
+def render_sorted(kernel: KernelWriter, rows: SortedRows, capacity: int, threads: int) -> RenderedKernel:
+    """Render the kernel that sorts each row in shared memory."""
+    scope = Scope(kernel)
+    n, count = kernel.size("n_columns", rows.length), kernel.size("n_kept", rows.places.shape[-1])
+    type_, first = _key_type(rows), _comparison(kernel, rows)
+    source, target = kernel.pointer(rows.source), kernel.target(rows.places)
+    prefix = "(long long)" if kernel.index_type == "long long" else ""
+    body = f"""
+    __shared__ {type_} keys[{capacity}];
+    __shared__ int places[{capacity}];
+    const {kernel.index_type} row = {prefix}blockIdx.x;
+    for (int i = threadIdx.x; i < {capacity}; i += {threads}) {{
+        if (i < {n}) keys[i] = {loaded(f"{source}[row * {n} + i]", rows.source.dtype).text};
+        places[i] = i;
+    }}
+    for (int span = 2; span <= {capacity}; span *= 2) {{
+        for (int stride = span / 2; stride > 0; stride /= 2) {{
+            __syncthreads();
+            for (int pair = threadIdx.x; pair < {capacity // 2}; pair += {threads}) {{
+                const int low = 2 * pair - pair % stride;
+                const int high = low + stride;
+                const bool is_upward = low / span % 2 == 0;
+                const {type_} key = keys[low];
+                const int place = places[low];
+                if ({first}(keys[high], places[high], key, place, {n}) == is_upward) {{
+                    keys[low] = keys[high];
+                    places[low] = places[high];
+                    keys[high] = key;
+                    places[high] = place;
+                }}
+            }}
+        }}
+    }}
+    __syncthreads();
+    for (int i = threadIdx.x; i < {count}; i += {threads}) {target}[row * {count} + i] = places[i];
+"""
+    scope.lines += body.strip("\n").split("\n")
+    conditions = () if rows.length.constant is not None else (_at_most(rows.length, capacity),)
+    comment = f"A block sorts a row of at most {capacity} elements by a bitonic network in shared memory."
+    return rendered(kernel, comment, scope.lines, (to_expression(rows.n_rows),), (threads,), conditions)
+
+
+def render_ranked(kernel: KernelWriter, rows: SortedRows, threads: int) -> RenderedKernel:
+    """Render the kernel in which each element counts those before it."""
+    scope = Scope(kernel)
+    n, count = kernel.size("n_columns", rows.length), kernel.size("n_kept", rows.places.shape[-1])
+    type_, first = _key_type(rows), _comparison(kernel, rows)
+    source, target = kernel.pointer(rows.source), kernel.target(rows.places)
+    tiles = f"(({n} + {threads - 1}) / {threads})"
+    prefix = "(long long)" if kernel.index_type == "long long" else ""
+
+    def element(place: str) -> str:
+        return loaded(f"{source}[row * {n} + {place}]", rows.source.dtype).text
+
+    body = f"""
+    __shared__ {type_} keys[{threads}];
+    const {kernel.index_type} row = {prefix}blockIdx.x / {tiles};
+    const int i = blockIdx.x % {tiles} * {threads} + threadIdx.x;
+    const {type_} mine = {element(f"min(i, {n} - 1)")};
+    int rank = 0;
+    for (int tile = 0; tile < {n}; tile += {threads}) {{
+        __syncthreads();
+        if (tile + (int)threadIdx.x < {n}) keys[threadIdx.x] = {element("tile + threadIdx.x")};
+        __syncthreads();
+        const int end = min({n} - tile, {threads});
+        for (int j = 0; j < end; ++j) rank += {first}(keys[j], tile + j, mine, i, {n});
+    }}
+    if (i < {n} && rank < {count}) {target}[row * {count} + rank] = i;
+"""
+    scope.lines += body.strip("\n").split("\n")
+    grid = binary("*", to_expression(rows.n_rows), blocks_of(rows.length, threads))
+    comment = "A thread per element counts the elements that come before it in its row."
+    return rendered(kernel, comment, scope.lines, (grid,), (threads,))
+
+
+# --- parts of both
+
+
+def _key_type(rows: SortedRows) -> str:
+    return COMPUTE_TYPE[rows.source.dtype]
+
+
+def _comparison(kernel: KernelWriter, rows: SortedRows) -> str:
+    return f"{kernel.use('comes_first', rows.source.dtype)}<{str(rows.is_descending).lower()}>"
+
+
+def _at_most(size: Index, limit: int) -> Binary:
+    return Binary("<=", to_expression(size), Constant(limit))

@@ -1,0 +1,1 @@
+"""Lowering rules for algorithms along one dim: running values, sorted rows."""

@@ -1,0 +1,70 @@
+"""Updates combined at indices, operators over lists of tensors, and products of three factors."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.generate.harness import check, tensor
+
+INDEX = tensor("t", 5, 12, dtype="i64", within=(0, 9))
+
+
+@pytest.mark.parametrize("kind", ["sum", "prod", "mean", "amax", "amin"])
+@pytest.mark.parametrize("include", [True, False])
+def test_updates_are_combined_in_their_order(kind: str, include: bool) -> None:
+    text = f"def f(x, t, y): return x.scatter_reduce(1, t, y, '{kind}', include_self={include})"
+    checked = check(text, inputs=[tensor("x", 7, 9), INDEX, tensor("y", 5, 12)])
+    assert "atomic" not in checked.text
+
+
+@pytest.mark.parametrize("kind", ["prod", "mean", "amax"])
+def test_rows_are_combined_at_indices(kind: str) -> None:
+    inputs = [tensor("x", 6, 9), tensor("t", 11, dtype="i64", within=(0, 6)), tensor("y", 11, 9)]
+    check(f"def f(x, t, y): return x.index_reduce(0, t, y, '{kind}')", inputs=inputs)
+
+
+def test_gradient_clipping_by_the_norm_of_all_tensors_takes_few_launches() -> None:
+    text = """
+        def f(a, b, c):
+            norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm([a, b, c])))
+            return torch._foreach_mul([a, b, c], torch.clamp(1.0 / (norm + 1e-6), max=1.0))
+    """
+    checked = check(text, inputs=[tensor("a", 7, 9), tensor("b", 130), tensor("c", 3, 3)])
+    assert checked.n_kernels == 1
+
+
+def test_a_step_of_adamw_over_lists_is_one_launch() -> None:
+    text = """
+        def f(p1, p2, g1, g2, m1, m2, v1, v2):
+            g = [g1, g2]
+            m = torch._foreach_lerp([m1, m2], g, 0.1)
+            v = torch._foreach_addcmul(torch._foreach_mul([v1, v2], 0.999), g, g, 0.001)
+            d = torch._foreach_add(torch._foreach_sqrt(torch._foreach_abs(v)), 1e-8)
+            return torch._foreach_addcdiv([p1, p2], m, d, -0.01), m
+    """
+    shapes = ((7, 9), (40,))
+    checked = check(
+        text, inputs=[tensor(f"{name}{i + 1}", *shape) for name in "pgmv" for i, shape in enumerate(shapes)]
+    )
+    assert checked.n_kernels == 1
+
+
+@pytest.mark.parametrize("call", ["x.unfold(1, 5, 3)", "x.unfold(0, 2, 1).unfold(1, 3, 2).sum(-1)"])
+def test_windows_of_a_dim_are_a_view(call: str) -> None:
+    check(f"def f(x): return {call} * 2", inputs=[tensor("x", 7, 20)], backward=True)
+
+
+def test_products_of_three_factors_and_of_a_batch() -> None:
+    text = "def f(a, b, w, m, p, q): return F.bilinear(a, b, w), torch.addbmm(m, p, q, beta=0.5)"
+    products = [tensor("m", 5, 6), tensor("p", 2, 5, 4), tensor("q", 2, 4, 6)]
+    check(text, inputs=[tensor("a", 4, 8), tensor("b", 4, 6), tensor("w", 5, 8, 6), *products])
+
+
+def test_losses_that_branch_on_a_label() -> None:
+    text = "def f(x, y, s): return F.hinge_embedding_loss(x, y.sign()), F.cosine_embedding_loss(x, y, s.sign())"
+    check(text, inputs=[tensor("x", 6, 20), tensor("y", 6, 20), tensor("s", 6)])
+
+
+def test_special_functions_of_the_field() -> None:
+    text = "def f(x, y): return torch.i0(x), torch.ldexp(x, y), torch.special.log_ndtr(x), x.exp().int() << 1"
+    check(text, inputs=[tensor("x", 6, 20), tensor("y", 6, 20)])
