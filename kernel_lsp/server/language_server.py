@@ -165,12 +165,14 @@ class KernelLanguageServer(LanguageServer):
             self._said.add(message)
             self.say(kind, message)
 
-    async def show(self, path: Path) -> bool:
-        """Open a file in the editor; return False if the client cannot."""
+    async def show(self, path: Path, line: int | None = None) -> bool:
+        """Open a file in the editor, at a 0-based line; return False if the client cannot."""
         if not self.client.shows_documents:
             return False
+        at = types.Range(types.Position(line, 0), types.Position(line, 0)) if line is not None else None
+        params = types.ShowDocumentParams(uri=path.as_uri(), take_focus=False, selection=at)
         try:
-            shown = await self.window_show_document_async(types.ShowDocumentParams(uri=path.as_uri(), take_focus=False))
+            shown = await self.window_show_document_async(params)
         except ClientRefused:
             return False
         return shown.success
