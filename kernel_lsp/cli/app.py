@@ -339,11 +339,15 @@ def judge_calibrate(
 
 
 @app.command()
-def doctor(python: Python = None, as_json: Json = False) -> None:
+def doctor(
+    python: Python = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Everything that was found, and every fix.")] = False,
+    as_json: Json = False,
+) -> None:
     """Report the tools found, what each enables, and how to fix the rest."""
     import kernel_lsp.cli.doctor as command
 
-    raise typer.Exit(command.main({"python": python}, as_json))
+    raise typer.Exit(command.main({"python": python}, as_json, verbose))
 
 
 @app.command()

@@ -44,6 +44,25 @@ class Estimate(Noun):
     """Method of the estimate, e.g. ``roofline over ATen ops`` or ``executor counters``."""
 
 
+class LineEstimate(Noun):
+    """Eager-mode cost of one line of the user's code. `share` is its fraction of the target's time, 0 to 1."""
+
+    file: str
+    line: int
+    text: str
+    operations: tuple[str, ...]
+    time_us: float
+    low_us: float
+    high_us: float
+    floor_us: float
+    """Speed of light of the line in microseconds: memory traffic or arithmetic at peak rate on the same GPU."""
+    bound: Bound
+    share: float
+    bytes_moved: int
+    n_operations: int
+    n_launches: int
+
+
 class ClockSummary(Noun):
     """GPU state from NVML during timing. `is_known` is false without NVML; `reason` says why."""
 

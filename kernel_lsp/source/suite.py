@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from kernel_lsp.errors import TargetError
-from kernel_lsp.source.pytorch import KERNELBENCH_CLASS, TASK_FILE
+from kernel_lsp.source.pytorch import KERNELBENCH_CLASS
+from kernel_lsp.source.task_folder import TASK_FILE
 
 SKIPPED_FOLDERS = frozenset(("kernels", "build", "dist", "node_modules", "site-packages", "__pycache__"))
 MAX_FILE_BYTES = 1 << 20
