@@ -5,10 +5,11 @@
     python benchmarks/kernel_variants.py time FOLDER... --out F   # GPU: needs torch alone
     python benchmarks/kernel_variants.py time FOLDER... --compile # with torch.compile's modes beside eager
 
-A FOLDER (such as a copy of `benchmarks/variants`) holds one folder per task: `task.py` in KernelBench's form (`Model`,
-`get_inputs`, `get_init_inputs`), the texts `*.cu`, and an empty file `BACKWARD` where gradients count. Numbers that a
-plan takes are `SCALARS` of `task.py` or attributes of its model. Values are compared with fp64 where that fits; times
-are device times in a CUDA graph with a cold L2 cache. A claim about a kernel needs `kernel-lsp check` or `optimize`.
+A FOLDER (such as a copy of `benchmarks/variants`) holds one folder per task: `task.py` in KernelBench's form
+(`Model`, `get_inputs`, `get_init_inputs`), the texts `*.cu`, and an empty file `BACKWARD` where gradients count.
+Numbers that a plan takes are `SCALARS` of `task.py` or attributes of its model; `SCHEDULES` names choices of knobs to
+render, too. Values are compared with fp64 where that fits; times are device times in a CUDA graph with a cold L2
+cache. A claim about a kernel needs `kernel-lsp check` or `optimize`.
 """
 
 from __future__ import annotations
@@ -80,7 +81,8 @@ async def render_all(folders: list[Path]) -> int:
             try:
                 source = read_target(str(folder / "task.py"), folder)
                 task = await session.capture(source, with_backward=(folder / "BACKWARD").exists())
-                texts = neighbours(plan_program(task))
+                schedules = getattr(load(folder / "task.py"), "SCHEDULES", {})
+                texts = neighbours(plan_program(task), schedules)
             except KernelLspError as error:
                 print(f"{folder.name}: {error}")
                 n_failed += 1
@@ -91,10 +93,16 @@ async def render_all(folders: list[Path]) -> int:
     return int(n_failed > 0)
 
 
-def neighbours(program: Any) -> dict[str, str]:
-    """The default text and those that differ from it by one knob, each text once."""
+def neighbours(program: Any, schedules: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """The default text, those of `schedules` by name, and those that differ from the default by one knob, each once."""
     default = program.realize({})
     found = {"default": default.text}
+    for name, choices in schedules.items():
+        realized = program.realize(choices)
+        if realized.is_valid:
+            found[name] = realized.text
+        else:
+            print(f"{name} is no schedule of this program")
     for knob in default.knobs:
         for value in knob.values:
             realized = program.realize({knob.name: value})

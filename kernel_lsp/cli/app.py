@@ -154,9 +154,22 @@ def estimate(
 
 @app.command()
 def bench(
-    tasks: Annotated[list[str] | None, typer.Argument(help="Targets. Default: the project's examples.")] = None,
+    tasks: Annotated[
+        list[str] | None,
+        typer.Argument(help="Targets, folders of tasks, folders with suite.toml. Default: the project's examples."),
+    ] = None,
     device: Device = "auto",
     backward: Annotated[bool, typer.Option("--backward", help="Also the backward of each.")] = False,
+    sample: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only N tasks, drawn by --seed.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of --sample, the search and the inputs.")] = 0,
+    every_configuration: Annotated[
+        bool, typer.Option("--every-configuration", help="One row for each configuration of a task folder.")
+    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Keep the rows of the last start, run the others.")] = False,
+    deadline: Annotated[float, typer.Option(min=1, metavar="S", help="Time limit per task, in seconds.")] = 900.0,
+    write_docs: Annotated[
+        Path | None, typer.Option(metavar="FILE.md", help="Write the table into this Markdown page.")
+    ] = None,
     generations: Annotated[int | None, typer.Option(min=1)] = None,
     proposals: Annotated[int | None, typer.Option(min=1)] = None,
     gpu: TargetGpu = None,
@@ -165,10 +178,14 @@ def bench(
 ) -> None:
     """Optimize several tasks and print one table; `bench filter TASK...` tests the tasks themselves.
 
+    Each row has our time, PyTorch's and other libraries', and the share of the speed of light. .kernel-lsp/bench/ holds
+    the HTML report and all data.
+
     Exit status: 0 every task ended verified (passes every filter), 1 otherwise, 2 it could not run.
     """
     overrides = {
         "device": device,
+        "seed": seed,
         "generations": generations,
         "proposals": proposals,
         "target_gpu": gpu,
@@ -180,7 +197,17 @@ def bench(
         raise typer.Exit(filters.main(tasks[1:], overrides, as_json))
     import kernel_lsp.cli.bench as command
 
-    raise typer.Exit(command.main(tasks or [], backward, overrides, as_json))
+    options = command.BenchOptions(
+        backward=backward,
+        sample=sample,
+        seed=seed,
+        every_configuration=every_configuration,
+        resume=resume,
+        deadline_s=deadline,
+        write_docs=write_docs,
+        as_json=as_json,
+    )
+    raise typer.Exit(command.main(tasks or [], options, overrides))
 
 
 @app.command()
@@ -312,11 +339,15 @@ def judge_calibrate(
 
 
 @app.command()
-def doctor(python: Python = None, as_json: Json = False) -> None:
+def doctor(
+    python: Python = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Everything that was found, and every fix.")] = False,
+    as_json: Json = False,
+) -> None:
     """Report the tools found, what each enables, and how to fix the rest."""
     import kernel_lsp.cli.doctor as command
 
-    raise typer.Exit(command.main({"python": python}, as_json))
+    raise typer.Exit(command.main({"python": python}, as_json, verbose))
 
 
 @app.command()

@@ -31,7 +31,7 @@ def main(kernel: Path, task: str | None, overrides: Mapping[str, Any], as_json: 
 async def _check(kernel: Path, task: str | None, overrides: Mapping[str, Any], as_json: bool) -> int:
     settings = load_settings(Path.cwd(), overrides)
     async with SessionStart(settings) as start:
-        with console.stderr.status(f"checking {kernel}"):
+        with console.stage(f"checking {kernel}"):
             from kernel_lsp.verify.session.check import check_kernel  # takes half a second, and the worker has begun
 
             verdict = await check_kernel(kernel, task, Path.cwd(), settings, start)

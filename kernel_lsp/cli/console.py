@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Coroutine
-from contextlib import suppress
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,18 @@ def _console(name: str) -> Console:
     from rich.console import Console
 
     return Console(stderr=name == "stderr", highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def stage(message: str) -> Iterator[None]:
+    """Show what is being done: a spinner on a terminal, else one line."""
+    stderr = _console("stderr")
+    if stderr.is_terminal:
+        with stderr.status(message):
+            yield
+    else:
+        stderr.print(message, markup=False)
+        yield
 
 
 def print_json(result: BaseModel) -> None:

@@ -7,9 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from kernel_lsp.cli import console
-from kernel_lsp.config import load_settings
-from kernel_lsp.core.measurement import Estimate
-from kernel_lsp.verify.session.estimates import EstimateReport, estimate_target
+from kernel_lsp.config import Settings, load_settings
+from kernel_lsp.core.measurement import COMPILE, EAGER, Estimate
+from kernel_lsp.engine.line_costs import estimate_lines
+from kernel_lsp.gpu.specs import find_gpu
+from kernel_lsp.source.pytorch import read_target
+from kernel_lsp.verify.session.estimates import KERNEL_SUFFIXES, EstimateReport, estimate_kernel
+from kernel_lsp.verify.session.session import Session
 
 
 def main(target: str, overrides: Mapping[str, Any], as_json: bool) -> int:
@@ -19,7 +23,12 @@ def main(target: str, overrides: Mapping[str, Any], as_json: bool) -> int:
 
 async def _estimate(target: str, overrides: Mapping[str, Any], as_json: bool) -> int:
     settings = load_settings(Path.cwd(), overrides)
-    report = await estimate_target(target, Path.cwd(), settings)
+    find_gpu(settings.target_gpu)  # an unknown GPU is reported before anything runs
+    if target.endswith(KERNEL_SUFFIXES):
+        with console.stage(f"checking {target}"):
+            report = await estimate_kernel(Path(target), Path.cwd(), settings)
+    else:
+        report = await _estimate_target(target, settings)
     if as_json:
         console.print_json(report)
     else:
@@ -27,12 +36,38 @@ async def _estimate(target: str, overrides: Mapping[str, Any], as_json: bool) ->
     return console.EXIT_OK
 
 
+async def _estimate_target(target: str, settings: Settings) -> EstimateReport:
+    source = read_target(target, Path.cwd())
+    with console.stage(f"capturing {target}"):
+        async with Session(settings) as session:
+            task = await session.capture(source, with_backward=False)
+            found = estimate_lines(target, task, session.gpu)
+    assert found.compiled is not None
+    return EstimateReport(
+        target=target,
+        estimates={EAGER: found.estimate, COMPILE: found.compiled},
+        floor_us=found.floor_us,
+        lines=found.lines,
+        notes=found.notes,
+    )
+
+
 def _print(report: EstimateReport) -> None:
-    console.stdout.print(report.target, style="bold", markup=False)
+    say = console.stdout.print
+    say(report.target, style="bold", markup=False)
     for name, estimate in report.estimates.items():
-        console.stdout.print(f"  {name:<12} {_line(estimate)}", markup=False)
+        say(f"  {name:<12} {_line(estimate)}", markup=False)
+    if report.floor_us is not None:
+        say(
+            f"  {'floor':<12} {report.floor_us:.3g} us: speed of light, inputs read and outputs written once",
+            markup=False,
+        )
+    if report.lines:
+        say(f"\n  {'share':>5}  {'time':>10}  {'line':>5}  code, in eager", style="dim", markup=False)
+    for line in report.lines:
+        say(f"  {line.share:>5.0%}  {line.time_us:>7.3g} us  {line.line:>5}  {line.text}", markup=False)
     for note in report.notes:
-        console.stdout.print(f"  note: {note}", markup=False)
+        say(f"  note: {note}", markup=False)
 
 
 def _line(estimate: Estimate) -> str:

@@ -73,7 +73,7 @@ async def _winner(source: str, task: str | None, settings: Settings) -> Winner:
             raise UserError("a run has its task", next_step="give --task with a .cu file alone")
         return archived_winner(Path.cwd(), source)
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    with console.stderr.status(f"checking {source}"):
+    with console.stage(f"checking {source}"):
         return await checked_winner(Path(source), task, Path.cwd(), settings, today)
 
 

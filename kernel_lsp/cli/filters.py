@@ -25,7 +25,7 @@ async def _filter(tasks: Sequence[str], overrides: Mapping[str, Any], as_json: b
     if not tasks:
         raise UserError("no tasks given", next_step="kernel-lsp bench filter FOLDER model.py::Block")
     settings = load_settings(Path.cwd(), overrides)
-    with console.stderr.status(f"examining {len(tasks)} tasks"):
+    with console.stage(f"examining {len(tasks)} tasks"):
         targets = expand_targets(tasks, Path.cwd())
         report = FilterReport(tasks=await filter_targets(targets, Path.cwd(), settings))
     if as_json:

@@ -26,7 +26,7 @@ async def _calibrate(
 ) -> int:
     settings = load_settings(Path.cwd(), overrides)
     replies: list[RecordedReply] = []
-    with console.stderr.status(f"evaluating and judging {corpus}"):
+    with console.stage(f"evaluating and judging {corpus}"):
         report = await calibrate(
             corpus, Path.cwd(), settings, replay=replay, callbacks={"paste": paste}, record=replies.append
         )

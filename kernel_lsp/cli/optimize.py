@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from kernel_lsp.cli import console
 from kernel_lsp.cli.paste import paste
@@ -120,22 +122,25 @@ class RunView:
             transient=True,
         )
         self._bar: TaskID | None = None
+        self._spinner = console.stderr.status("starting")
+        self._started = time.monotonic()
         self._best = self._cost = ""
         self._failures: set[str] = set()
         self.run_id: str | None = None
 
     def __enter__(self) -> RunView:
-        self._progress.start()
+        self._spinner.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._spinner.stop()
         self._progress.stop()
 
     def show(self, event: Event) -> None:
         """Print an event, if it is of interest to a person."""
         match event:
             case StageStarted():
-                self._say(event.message)
+                self._start_stage(event.message)
             case RunStarted():
                 self.run_id = event.run_id
                 verb = "resuming run" if event.resumed else "run"
@@ -167,7 +172,17 @@ class RunView:
         if self.run_id is not None and handle.is_resumable:
             self._say(f"to go on: kernel-lsp optimize --resume {self.run_id}")
 
+    def _start_stage(self, message: str) -> None:
+        """Print the stage, with the seconds since the start on a terminal, where a spinner turns until a bar does."""
+        if not console.stderr.is_terminal:
+            self._say(message)
+            return
+        self._say(f"{time.monotonic() - self._started:5.1f} s  {message}")
+        self._spinner.update(Text(message))
+
     def _start_generation(self, event: GenerationStarted) -> None:
+        self._spinner.stop()  # a terminal shows one of them at a time
+        self._progress.start()
         if self._bar is not None:
             self._progress.remove_task(self._bar)
         description = f"generation {event.generation + 1}/{event.n_generations}"
@@ -206,7 +221,7 @@ class RunView:
             self._say(f"  {event.candidate_id}: {event.outcome.replace('_', ' ')}: {event.message}")
 
     def _say(self, text: str) -> None:
-        self._progress.console.print(text, markup=False)
+        console.stderr.print(text, markup=False)
 
 
 def print_report(finished: RunFinished, handle: RunHandle) -> None:

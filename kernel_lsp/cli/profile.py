@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,12 @@ def main(kernel: Path, task: str | None, overrides: Mapping[str, Any], as_json: 
 
 async def _profile(kernel: Path, task: str | None, overrides: Mapping[str, Any], as_json: bool) -> int:
     settings = load_settings(Path.cwd(), overrides)
-    with console.stderr.status(f"profiling {kernel}"):
+    with console.stage(f"profiling {kernel}"):
         report = await profile_kernel(kernel, task, Path.cwd(), settings)
     if as_json:
         console.print_json(report)
     elif isinstance(report, ProfileReport):
-        _print(report)
+        _print(report, kernel.read_text(encoding="utf-8", errors="replace").splitlines())
     else:
         message = getattr(report, "message", "")
         reason = f": {message}" if message else ""
@@ -38,13 +38,13 @@ async def _profile(kernel: Path, task: str | None, overrides: Mapping[str, Any],
     return console.EXIT_OK if isinstance(report, ProfileReport) else console.EXIT_COULD_NOT
 
 
-def _print(report: ProfileReport) -> None:
+def _print(report: ProfileReport, source: Sequence[str]) -> None:
     say = console.stdout.print
     say(f"{report.file}: {report.kind} profile, {report.date}", style="bold", markup=False)
     say(report.summary(), markup=False)
     for kernel in report.kernels:
         say()
-        for text in _kernel_lines(kernel):
+        for text in _kernel_lines(kernel, source):
             say(text, markup=False)
     for finding in report.findings:
         say(f"  {describe_finding(finding, report.file)}", style=STYLES[finding.severity], markup=False)
@@ -60,7 +60,7 @@ def _print(report: ProfileReport) -> None:
         say(f"  note: {note}", markup=False)
 
 
-def _kernel_lines(kernel: KernelProfile) -> list[str]:
+def _kernel_lines(kernel: KernelProfile, source: Sequence[str]) -> list[str]:
     time = f"{kernel.time_us:.4g} us, " if kernel.time_us is not None else ""
     achieved = f" ({kernel.achieved_occupancy:.0%} achieved)" if kernel.achieved_occupancy is not None else ""
     facts = (
@@ -69,5 +69,7 @@ def _kernel_lines(kernel: KernelProfile) -> list[str]:
     )
     lines = [f"{kernel.kernel}: {facts}"]
     shown = sorted((line for line in kernel.lines if line.share >= MIN_SHARE), key=lambda line: -line.share)
-    lines += [f"  line {line.line:>4}: {line.in_words()}" for line in shown[:MAX_LINES]]
+    for line in shown[:MAX_LINES]:
+        text = source[line.line - 1].strip() if 0 < line.line <= len(source) else ""
+        lines += [f"  line {line.line:>4} | {text}", f"            | {line.in_words()}"]
     return lines

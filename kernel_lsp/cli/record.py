@@ -8,7 +8,8 @@ from pathlib import Path
 
 from kernel_lsp.cli import console
 from kernel_lsp.config import find_workspace
-from kernel_lsp.core.recording import RecordedTarget, Recording
+from kernel_lsp.core.recording import RecordedTarget, Recording, rank_hot_spots
+from kernel_lsp.engine.hot_spots import speedups_of
 from kernel_lsp.errors import KernelLspError, UserError
 from kernel_lsp.record.run import record
 from kernel_lsp.source.recorded import read_recording, write_recording
@@ -48,13 +49,23 @@ def _record(command: Sequence[str], workspace: Path, steps: int | None, seconds:
 
 
 def _show(workspace: Path, as_json: bool) -> int:
+    """Print the hot spots of the last recording."""
     recording = read_recording(workspace)
     if recording is None:
         raise UserError("this workspace has no recording", file=str(workspace), next_step=f"e.g. {EXAMPLE}")
     if as_json:
         console.print_json(recording)
-    else:
-        _print(recording, console.stdout.print)
+        return console.EXIT_OK
+    from kernel_lsp.engine.archived import list_runs
+
+    spots = rank_hot_spots(recording, speedups_of(list_runs(workspace), workspace))
+    say = console.stdout.print
+    say(f"{' '.join(recording.command)}, {recording.date}, {recording.device}", markup=False)
+    say(f"{'share':>7} {'saves':>13} {'calls':>9}  target", style="bold", markup=False)
+    for spot in spots[:MAX_LISTED]:
+        saves = f"{'up to ' if spot.speedup is None else ''}{spot.gain:.1%}"
+        how = f"  {spot.speedup.ratio:.3g}x, {spot.speedup.kind}" if spot.speedup is not None else ""
+        say(f"{spot.share:>7.1%} {saves:>13} {spot.n_calls:>9,}  {spot.target}  {spot.inputs}{how}", markup=False)
     return console.EXIT_OK
 
 

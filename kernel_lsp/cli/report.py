@@ -28,8 +28,18 @@ async def _report(run_id: str, as_html: bool, out: Path | None, as_json: bool) -
     else:
         from kernel_lsp.server.features.reports import run_report as in_words
 
-        console.stdout.print(in_words(run_result(directory, run_id)), markup=False, end="")
+        _print_words(in_words(run_result(directory, run_id)))
     return console.EXIT_OK
+
+
+def _print_words(markdown: str) -> None:
+    """Render the Markdown on a terminal; elsewhere it is what the reader's tools take."""
+    from rich.markdown import Markdown
+
+    if console.stdout.is_terminal:
+        console.stdout.print(Markdown(markdown))
+    else:
+        console.stdout.print(markdown, markup=False, end="")
 
 
 def _write_page(directory: Path, run_id: str, out: Path | None) -> Path:

@@ -20,7 +20,7 @@ def main(target: str, directory: Path, backward: bool, overrides: Mapping[str, A
 
 async def _write(target: str, directory: Path, backward: bool, overrides: Mapping[str, Any]) -> int:
     settings = load_settings(Path.cwd(), overrides)
-    with console.stderr.status(f"capturing {target}"):
+    with console.stage(f"capturing {target}"):
         async with AgentTools(target, Path.cwd(), settings, with_backward=backward) as tools:
             document = (await tools.call("task", {})).text
             name = tools.name

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from typing import Literal
 
+from kernel_lsp.core.measurement import Comparison
 from kernel_lsp.core.model import SCHEMA_VERSION, Noun
+from kernel_lsp.core.recommendation import Recommendation
 
 Kind = Literal["measured", "estimated", "mixed", "none"]
-BaselineGroup = Literal["eager", "compile", "best"]
-"""``compile`` is the fastest of torch.compile's modes that ran, ``best`` the faster of it and eager."""
+BaselineGroup = Literal["eager", "compile", "best", "peers"]
+"""``compile`` is the fastest of torch.compile's modes that ran, ``best`` the faster of it and eager, ``peers`` the
+fastest of other libraries."""
+Status = Literal["verified", "none", "refused", "failed"]
+"""``none``: no candidate was correct; ``refused``: the task cannot be captured or planned; ``failed``: the row hit its
+time limit, or an error of ours."""
 
 
 class BenchTime(Noun):
@@ -21,7 +27,14 @@ class BenchTime(Noun):
     baselines_us: dict[str, float]
     floor_us: float | None = None
     claim: str = ""
-    """Claim against the best baseline, from interleaved measurements: faster, slower or no difference."""
+    """Claim against the best of PyTorch, from interleaved measurements: faster, slower or no difference."""
+    comparison: Comparison | None = None
+    """Everything that was measured: intervals, noise floors, all baselines, clocks."""
+
+    @property
+    def share_of_limit(self) -> float | None:
+        """Return the speed of light over our time; 1 is the limit."""
+        return self.floor_us / self.ours_us if self.floor_us is not None and self.ours_us else None
 
 
 class BenchEntry(Noun):
@@ -29,16 +42,32 @@ class BenchEntry(Noun):
     group without a time for every operation is left out."""
 
     target: str
-    status: Literal["verified", "none", "refused"]
+    status: Status
     detail: str
     times: tuple[BenchTime, ...] = ()
     speedups: dict[BaselineGroup, float] = {}
+    claimed: dict[BaselineGroup, float] = {}
+    """`speedups` in which each operation without a significant difference counts as 1.00."""
+    recommendation: Recommendation | None = None
     library_steps: tuple[str, ...] = ()
     n_configurations: int = 1
     n_covered: int = 1
     """Number of the task's configurations that the verified kernel's capture covers."""
     elapsed_s: float = 0.0
     cost_usd: float = 0.0
+
+    @property
+    def claims(self) -> tuple[str, ...]:
+        """Return the distinct claims of the operations against the best of PyTorch."""
+        return tuple(dict.fromkeys(time.claim for time in self.times if time.claim))
+
+    @property
+    def share_of_limit(self) -> float | None:
+        """Return the speed of light of all operations over our time; None where one is unknown."""
+        floors = [time.floor_us for time in self.times]
+        known = [floor for floor in floors if floor is not None]
+        ours_us = sum(time.ours_us for time in self.times)
+        return sum(known) / ours_us if ours_us and len(known) == len(floors) else None
 
     @property
     def kind(self) -> Kind:
@@ -55,14 +84,15 @@ class FastP(Noun):
 
 
 class BenchScore(Noun):
-    """Scores of all tasks against one baseline group. `geomean` covers the `n_compared` verified tasks with a speedup;
-    None without any."""
+    """Scores of all tasks against one baseline group. `geomean` covers the `n_compared` verified tasks with a speedup,
+    `geomean_claimed` the same with "no difference" as 1.00; None without any."""
 
     baseline: BaselineGroup
     n_tasks: int
     n_compared: int
     fast: tuple[FastP, ...]
     geomean: float | None
+    geomean_claimed: float | None = None
 
 
 class BenchReport(Noun):

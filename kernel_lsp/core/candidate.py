@@ -40,4 +40,9 @@ class Candidate(Noun):
     @property
     def id(self) -> str:
         """Return the content hash of the text."""
-        return hashlib.sha256(self.text.encode()).hexdigest()[:ID_HEX_DIGITS]
+        return candidate_id_of(self.text)
+
+
+def candidate_id_of(text: str) -> str:
+    """Return the content hash of a kernel's text."""
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:ID_HEX_DIGITS]

@@ -11,11 +11,16 @@ from kernel_lsp.core.model import Noun
 EAGER = "eager"
 """The baseline that every kernel has: the user's code in eager PyTorch."""
 COMPILE = "compile"
-"""The default mode of `torch.compile`."""
+"""The default mode of `torch.compile`, and the prefix of the other modes' names."""
 Bound = Literal["memory", "compute", "latency", "launch", "library"]
 Claim = Literal["faster", "slower", "no difference", "not compared"]
 """``not compared``: the measurements were not interleaved, so their ratio supports no claim."""
 Switch = Literal["on", "off", "not said"]
+
+
+def is_pytorch(baseline: str) -> bool:
+    """Return True for eager and the modes of `torch.compile`; other baselines are other libraries."""
+    return baseline == EAGER or baseline.startswith(COMPILE)
 
 
 class Estimate(Noun):
@@ -37,6 +42,25 @@ class Estimate(Noun):
     date: str
     method: str
     """Method of the estimate, e.g. ``roofline over ATen ops`` or ``executor counters``."""
+
+
+class LineEstimate(Noun):
+    """Eager-mode cost of one line of the user's code. `share` is its fraction of the target's time, 0 to 1."""
+
+    file: str
+    line: int
+    text: str
+    operations: tuple[str, ...]
+    time_us: float
+    low_us: float
+    high_us: float
+    floor_us: float
+    """Speed of light of the line in microseconds: memory traffic or arithmetic at peak rate on the same GPU."""
+    bound: Bound
+    share: float
+    bytes_moved: int
+    n_operations: int
+    n_launches: int
 
 
 class ClockSummary(Noun):

@@ -13,6 +13,7 @@ from kernel_lsp.core.measurement import (
     Measurement,
     MissingBaseline,
     TimedBaseline,
+    is_pytorch,
 )
 from kernel_lsp.core.model import Noun
 
@@ -101,7 +102,7 @@ def _headline(action: Action, comparison: Comparison, *, is_complete: bool) -> s
 def _unmeasured(comparison: Comparison) -> list[str]:
     """Return the modes of `torch.compile` that may yet turn out to be faster. One that PyTorch failed to compile may
     not."""
-    missing = [each for each in comparison.baselines if isinstance(each, MissingBaseline)]
+    missing = [each for each in comparison.baselines if isinstance(each, MissingBaseline) and is_pytorch(each.name)]
     if not missing and all(name == EAGER for name in comparison.baselines_us):
         return [COMPILE]
     return [each.name for each in missing if each.name != EAGER and not each.is_final]
@@ -112,7 +113,7 @@ def _measured(comparison: Comparison) -> tuple[Action, str]:
     name = pytorch_name(comparison.baseline_name)
     if isinstance(comparison.ours, Measurement) and not comparison.ours.is_resolved:
         return "measure", f"{comparison.ours.time_us:.2g} us is below the timer's resolution"
-    ratios = [each.ratio for each in comparison.baselines if isinstance(each, TimedBaseline)]
+    ratios = [each.ratio for each in comparison.baselines if isinstance(each, TimedBaseline) and is_pytorch(each.name)]
     claims = {ratio.claim for ratio in (*ratios, comparison.ratio) if ratio is not None}
     if "slower" in claims or (comparison.ratio is None and comparison.speedup < 1.0):
         return "keep", f"slower than {name}, measured"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -61,3 +62,47 @@ class Recording(Noun):
     n_steps: Count
     step_us: Amount
     targets: Annotated[dict[str, RecordedTarget], Field(max_length=MAX_TARGETS)]
+
+
+SpeedupKind = Literal["measured", "estimated", "roofline"]
+
+
+class Speedup(Noun):
+    """How much faster a target gets: by its verified kernel, or at most, at the speed of light."""
+
+    ratio: Annotated[float, Field(gt=0)]
+    kind: SpeedupKind
+
+
+class HotSpot(Noun):
+    """A recorded target. `gain` is the part of a step that its kernel saves (Amdahl's law), or without a known
+    `speedup` could save at most."""
+
+    target: str
+    share: float
+    gain: float
+    speedup: Speedup | None
+    n_calls: int
+    inputs: str
+
+
+def rank_hot_spots(recording: Recording, speedups: Mapping[str, Speedup]) -> tuple[HotSpot, ...]:
+    """Rank the recorded targets by share times headroom, the largest gain first."""
+    found = [_hot_spot(name, target, speedups.get(name)) for name, target in recording.targets.items()]
+    return tuple(sorted(found, key=lambda spot: (-spot.gain, -spot.share)))
+
+
+# --- below
+
+
+def _hot_spot(name: str, target: RecordedTarget, speedup: Speedup | None) -> HotSpot:
+    headroom = 1.0 if speedup is None else max(0.0, 1.0 - 1.0 / speedup.ratio)
+    inputs = target.configurations[0].inputs if target.configurations else ""
+    return HotSpot(
+        target=name,
+        share=target.share,
+        gain=target.share * headroom,
+        speedup=speedup,
+        n_calls=target.n_calls,
+        inputs=inputs,
+    )

@@ -29,6 +29,14 @@ class ScalarInput(Noun):
     value: float | int | bool
 
 
+class InputConfiguration(Noun):
+    """Further inputs that a target must be correct for, e.g. from a recorded run, with its constructor's arguments."""
+
+    name: str
+    inputs: tuple[TensorInput | ScalarInput, ...]
+    init_arguments: dict[str, float | int | bool | str] | None = None
+
+
 class TargetSource(Noun):
     """Location of a target and the inputs declared in its text. `inputs` is None without a pragma or annotations: then
     `get_inputs` (`has_get_inputs`) or a robust-kbench folder's configurations define them.
@@ -48,8 +56,12 @@ class TargetSource(Noun):
     inputs: tuple[TensorInput | ScalarInput, ...] | None
     init_arguments: dict[str, float | int | bool | str] | None = None
     """Keyword arguments to construct a module with, from ``# kernel-lsp: init: dim=4096, eps=1e-6``."""
+    configurations: tuple[InputConfiguration, ...] = ()
+    """Recorded configurations other than `inputs`, the most frequent first."""
     digest: str = ""
     """Identifies its text, without calls that were inserted by us; empty for a task folder."""
     has_get_inputs: bool = False
     has_get_init_inputs: bool = False
+    configuration: int = 0
+    """Index of a task folder's configuration to capture alone; 0 captures the first and covers others."""
     example_pragma: str

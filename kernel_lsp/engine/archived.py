@@ -8,11 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from kernel_lsp.config import FOLDER_NAME, find_workspace
-from kernel_lsp.core.event import RunFinished, RunStarted, TaskCaptured
+from kernel_lsp.core.candidate import candidate_id_of
+from kernel_lsp.core.event import CandidateJudged, RunFinished, RunStarted, TaskCaptured
 from kernel_lsp.core.recommendation import recommend
 from kernel_lsp.core.task import Task
 from kernel_lsp.engine.generated import origin_of
-from kernel_lsp.engine.messages import Origin, ResultFile, RunResult, RunSummary
+from kernel_lsp.engine.messages import KernelRecord, Origin, ResultFile, RunResult, RunSummary
 from kernel_lsp.errors import KernelLspError
 from kernel_lsp.evolve.archive.archive import Archive, RunRecord, is_workspace_free
 from kernel_lsp.evolve.run.optimize import OUT_FOLDER_NAME, describe_verification
@@ -46,6 +47,27 @@ def run_result(directory: Path, run_id: str) -> RunResult:
             return RunResult(summary=summary, files=_files(archive, record, summary), lines=_origin(record).lines)
         except KernelLspError as error:  # the result stands; only its files cannot be placed
             return RunResult(summary=summary, problem=str(error))
+
+
+def kernel_record(directory: Path, text: str) -> KernelRecord:
+    """Return what the newest run says of a kernel with this text; an empty record without any."""
+    workspace = find_workspace(directory)
+    if not (workspace / FOLDER_NAME).is_dir():
+        return KernelRecord()
+    candidate_id = candidate_id_of(text)
+    with Archive(workspace) as archive:
+        newest = next(iter(archive.dates_of(candidate_id)), None)
+        if newest is None:
+            return KernelRecord()
+        run_id, date = newest
+        verdicts = [each for each in archive.verdicts(run_id) if each.candidate_id == candidate_id]
+        judged = [event for event in archive.events(run_id) if isinstance(event, CandidateJudged)]
+    return KernelRecord(
+        run_id=run_id,
+        date=date[:10],
+        verdict=verdicts[-1] if verdicts else None,
+        judged=tuple(event for event in judged if event.candidate_id == candidate_id),
+    )
 
 
 # --- below

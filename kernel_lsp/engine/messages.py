@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from kernel_lsp.core.event import Event
-from kernel_lsp.core.measurement import Bound, Comparison, Estimate
+from kernel_lsp.core.event import CandidateJudged, Event
+from kernel_lsp.core.measurement import Comparison, Estimate, LineEstimate
 from kernel_lsp.core.model import Noun
 from kernel_lsp.core.profile import ProfileReport
 from kernel_lsp.core.recommendation import Recommendation
@@ -109,7 +109,19 @@ class EstimateTarget(Noun):
     settings: SettingValues = {}
 
 
-JobRequest = Optimize | OptimizeLines | Resume | Check | ProfileKernel | EstimateTarget
+class InferInputs(Noun):
+    """Infer the pragmas that a target lacks, and try them on fake tensors. Result: `InferredInputs`. `cells` is as in
+    `Optimize`."""
+
+    method: Literal["infer_inputs"] = "infer_inputs"
+    id: str
+    directory: Path
+    target: str
+    cells: tuple[str, ...] = ()
+    settings: SettingValues = {}
+
+
+JobRequest = Optimize | OptimizeLines | Resume | Check | ProfileKernel | EstimateTarget | InferInputs
 
 
 # --- requests that are answered at once
@@ -151,6 +163,15 @@ class GetResult(Noun):
     run_id: str = "last"
 
 
+class GetKernelRecord(Noun):
+    """What the archive knows of a kernel with this text. Result: `KernelRecord`."""
+
+    method: Literal["kernel_record"] = "kernel_record"
+    id: str
+    directory: Path
+    text: str
+
+
 class GetReport(Noun):
     """Return everything about a run, also of one in progress, as data and as one HTML page. Result: `ReportPage`."""
 
@@ -167,15 +188,17 @@ Request = Annotated[
     | Check
     | ProfileKernel
     | EstimateTarget
+    | InferInputs
     | Cancel
     | AnswerModel
     | ListRuns
     | GetResult
-    | GetReport,
+    | GetReport
+    | GetKernelRecord,
     Field(discriminator="method"),
 ]
 REQUEST: TypeAdapter[Request] = TypeAdapter(Request)
-JOB_METHODS = ("optimize", "optimize_lines", "resume", "check", "profile", "estimate")
+JOB_METHODS = ("optimize", "optimize_lines", "resume", "check", "profile", "estimate", "infer_inputs")
 
 
 # --- results
@@ -261,6 +284,16 @@ class RunResult(Noun):
     """The extracted lines of the user's file, if only lines were optimized."""
 
 
+class KernelRecord(Noun):
+    """Archived results of one kernel: its deepest verdict, and what judges said of it. `run_id` and `date` are those of
+    the newest run with a verdict; empty without any."""
+
+    run_id: str = ""
+    date: str = ""
+    verdict: Verdict | None = None
+    judged: tuple[CandidateJudged, ...] = ()
+
+
 class ReportPage(Noun):
     """A run's report: `data` is a `kernel_lsp.export.report.RunReport`, which `html` shows."""
 
@@ -282,23 +315,10 @@ class ProfileResult(Noun):
     outcome: CheckOutcome | None = None
 
 
-class LineEstimate(Noun):
-    """Eager-mode cost of one line of the user's code. `share` is its fraction of the target's time, 0 to 1."""
+class InferredInputs(Noun):
+    """Pragmas that the target's code accepts, in the order in which the analysis of the text lists the missing ones."""
 
-    file: str
-    line: int
-    text: str
-    operations: tuple[str, ...]
-    time_us: float
-    low_us: float
-    high_us: float
-    floor_us: float
-    """Speed of light of the line in microseconds: memory traffic or arithmetic at peak rate on the same GPU."""
-    bound: Bound
-    share: float
-    bytes_moved: int
-    n_operations: int
-    n_launches: int
+    texts: tuple[str, ...]
 
 
 class TargetEstimate(Noun):

@@ -21,8 +21,10 @@ from kernel_lsp.engine.messages import (
     Check,
     Done,
     EstimateTarget,
+    GetKernelRecord,
     GetReport,
     GetResult,
+    InferInputs,
     JobEvent,
     ListRuns,
     Optimize,
@@ -76,7 +78,7 @@ class Engine:
         match request:
             case EstimateTarget(as_captured=True) if self._captures.has(request):
                 self._answer(request.id, partial(self._captures.estimate, request))
-            case Optimize() | OptimizeLines() | Resume() | Check() | ProfileKernel() | EstimateTarget():
+            case Optimize() | OptimizeLines() | Resume() | Check() | ProfileKernel() | EstimateTarget() | InferInputs():
                 if self._jobs.is_known(request.id):
                     problem = Problem(kind="protocol", message=f"there is a job '{request.id}' already")
                     self._say(Reply(id="", error=problem))
@@ -86,7 +88,7 @@ class Engine:
                 self._say(_reply(request, Done(found=self._jobs.cancel(request.job))))
             case AnswerModel():
                 self._say(_reply(request, self._jobs.answer_model(request)))
-            case ListRuns() | GetResult() | GetReport():
+            case ListRuns() | GetResult() | GetReport() | GetKernelRecord():
                 self._answer(request.id, partial(_from_archive, request))
 
     def _answer(self, id_: str, find: Callable[[], Noun]) -> None:
@@ -108,8 +110,11 @@ class Engine:
 # --- below
 
 
-def _from_archive(request: ListRuns | GetResult | GetReport) -> Noun:
-    from kernel_lsp.engine.archived import list_runs, run_result
+def _from_archive(request: ListRuns | GetResult | GetReport | GetKernelRecord) -> Noun:
+    from kernel_lsp.engine.archived import kernel_record, list_runs, run_result
+
+    if isinstance(request, GetKernelRecord):
+        return kernel_record(request.directory, request.text)
 
     if isinstance(request, ListRuns):
         return RunList(runs=list_runs(request.directory))

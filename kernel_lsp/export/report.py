@@ -86,9 +86,8 @@ class RunReport(Noun):
 def render_report(report: RunReport) -> str:
     """Render the page as one text."""
     style, script = _part("page.css"), "\n".join(_part(name) for name in SCRIPTS)
-    policy = f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri 'none'"
     pieces = {
-        "{{policy}}": html.escape(policy, quote=True),
+        "{{policy}}": content_policy(style, script),
         "{{title}}": html.escape(f"{report.target}, run {report.run_id}"),
         "{{style}}": style,
         "{{summary}}": _embedded(json.dumps(_summary(report))),
@@ -96,6 +95,25 @@ def render_report(report: RunReport) -> str:
         "{{data}}": _embedded(report.model_dump_json()),
     }
     return _filled(_part("page.html"), pieces)
+
+
+def render_bench(title: str, body: str, data_json: str) -> str:
+    """Render a benchmark's page: a body without scripts, and its data as JSON."""
+    style = _part("page.css") + _part("bench.css")
+    pieces = {
+        "{{policy}}": content_policy(style),
+        "{{title}}": html.escape(title),
+        "{{style}}": style,
+        "{{body}}": body,
+        "{{data}}": _embedded(data_json),
+    }
+    return _filled(_part("bench.html"), pieces)
+
+
+def content_policy(style: str, script: str = "") -> str:
+    """Return the content security policy, escaped for an attribute: this style and this script alone."""
+    scripts = f"script-src '{_hash(script)}'; " if script else ""
+    return html.escape(f"default-src 'none'; style-src '{_hash(style)}'; {scripts}base-uri 'none'", quote=True)
 
 
 _SUMMARIZED_NUMBER: Any = {"time_us", "kind"}

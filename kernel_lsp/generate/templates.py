@@ -52,8 +52,7 @@ from kernel_lsp.generate.codegen.scans.scan_schedule import (
     single_element_schedule,
 )
 from kernel_lsp.generate.codegen.tensor_cores import tensor_core
-from kernel_lsp.generate.codegen.tensor_cores.tensor_core import TensorCoreRenderer
-from kernel_lsp.generate.codegen.tensor_cores.tensor_core_warpgroups import WarpgroupRenderer
+from kernel_lsp.generate.codegen.tensor_cores.tensor_core_warpgroups import tensor_core_renderer
 from kernel_lsp.generate.fusion.groups import (
     AttentionGroup,
     ContractionGroup,
@@ -183,11 +182,10 @@ class GroupRenderer:
         kernel = self.new_kernel(name, tensor_core.LOCAL_NAMES)
         default = default_schedule(group, self.captured, self.n_multiprocessors, self.capability)
         schedule = pick_schedule(self.choices, kernel.name, group, default, capability=self.capability)
-        template = WarpgroupRenderer if schedule.uses_warpgroups else TensorCoreRenderer
-        renderer = template(kernel, group, schedule, self.captured)
+        renderer = tensor_core_renderer(kernel, group, schedule, self.captured)
         is_valid = renderer.is_valid
         if not is_valid:
-            renderer = TensorCoreRenderer(kernel, group, default, self.captured)
+            renderer = tensor_core_renderer(kernel, group, default, self.captured)
         comment = tensor_core_comment(group, renderer.schedule, self._written(group))
         return RenderedGroup((renderer.render(comment),), is_valid=is_valid)
 

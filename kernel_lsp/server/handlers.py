@@ -7,6 +7,7 @@ from typing import Any
 
 from lsprotocol import types
 
+from kernel_lsp.config import FOLDER_NAME
 from kernel_lsp.server.analysis.analysis_types import Analysis
 from kernel_lsp.server.commands import execute
 from kernel_lsp.server.documents.documents import Document, path_of
@@ -25,6 +26,7 @@ from kernel_lsp.server.protocol import messages as protocol
 from kernel_lsp.server.protocol.capabilities import DIAGNOSTICS_IDENTIFIER
 from kernel_lsp.server.protocol.conversion import change_of
 from kernel_lsp.server.settings import SECTION
+from kernel_lsp.source.recorded import FILE_NAME as RECORDING_NAME
 
 FIRST_ANALYSIS_S = 5.0
 """Maximum wait of a request for the first analysis of a text, in seconds. A later request uses the rebased older
@@ -61,7 +63,7 @@ async def _initialized(ls: KernelLanguageServer, params: Any) -> None:
     if ls.client.registers_configuration:
         _register(ls, "configuration", types.WORKSPACE_DID_CHANGE_CONFIGURATION, {"section": SECTION})
     if ls.client.watches_files:
-        watchers = [{"globPattern": "**/pyproject.toml"}]
+        watchers = [{"globPattern": "**/pyproject.toml"}, {"globPattern": f"**/{FOLDER_NAME}/{RECORDING_NAME}"}]
         _register(ls, "pyproject", types.WORKSPACE_DID_CHANGE_WATCHED_FILES, {"watchers": watchers})
     await ls.read_configuration()
 
@@ -91,6 +93,7 @@ def _open(ls: KernelLanguageServer, item: types.TextDocumentItem) -> None:
     for below in ls.notebooks.below(item.uri):
         ls.analyses.edited(below)
     ls.list_runs(document.file)
+    ls.recall_kernel(document)
 
 
 def _did_change(ls: KernelLanguageServer, params: types.DidChangeTextDocumentParams) -> None:
@@ -111,6 +114,7 @@ def _did_close(ls: KernelLanguageServer, params: types.DidCloseTextDocumentParam
 
 def _close(ls: KernelLanguageServer, uri: str) -> None:
     ls.documents.close(uri)
+    ls.when_saved.pop(uri, None)
     ls.analyses.closed(uri)
     ls.forget(uri)
     if not ls.client.pulls_diagnostics:
@@ -119,6 +123,9 @@ def _close(ls: KernelLanguageServer, uri: str) -> None:
 
 def _did_save(ls: KernelLanguageServer, params: types.DidSaveTextDocumentParams) -> None:
     document = ls.documents.get(params.text_document.uri)
+    waiting = ls.when_saved.pop(params.text_document.uri, None)
+    if waiting is not None:
+        waiting()
     if document is None or document.path is None or not ls.trust.allows_background_work:
         return
     settings = ls.settings_for(document.file)
@@ -188,6 +195,9 @@ async def _configuration_changed(ls: KernelLanguageServer, params: types.DidChan
 
 
 def _files_changed(ls: KernelLanguageServer, params: types.DidChangeWatchedFilesParams) -> None:
+    if any(change.uri.endswith(f"/{RECORDING_NAME}") for change in params.changes):
+        for document in ls.documents:
+            ls.analyses.edited(document)
     ls.everything_changed()
 
 
@@ -288,7 +298,9 @@ async def _code_action(
     await _analysis(ls, document)
     known = await ls.analyses.current(document, FRESH_ACTIONS_S)
     only = [kind.value if isinstance(kind, types.CodeActionKind) else kind for kind in params.context.only or ()]
-    actions = CodeActions(document, known, ls.knowledge, ls.client, has_gpu=ls.has_gpu)
+    actions = CodeActions(
+        document, known, ls.knowledge, ls.client, has_gpu=ls.has_gpu, runs_code=ls.trust.allows_commands
+    )
     start, end = params.range.start, params.range.end
     # A selection of whole lines ends at the start of the next one.
     last = end.line - 1 if end.character == 0 and end.line > start.line else end.line

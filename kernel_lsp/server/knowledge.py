@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernel_lsp.config import Settings
+from kernel_lsp.core.event import CandidateJudged
 from kernel_lsp.core.finding import Finding
+from kernel_lsp.core.measurement import LineEstimate
 from kernel_lsp.core.profile import LineProfile, ProfileReport
 from kernel_lsp.core.verdict import KernelFacts, Verdict
-from kernel_lsp.engine.messages import LineEstimate, RunSummary, TargetEstimate
+from kernel_lsp.engine.messages import RunSummary, TargetEstimate
 from kernel_lsp.server.analysis.analysis_types import Target
 from kernel_lsp.server.documents.documents import Document
 
@@ -48,10 +50,13 @@ class KnownCapture:
 
 @dataclass(frozen=True)
 class KnownCheck:
-    """A verdict on the document's text at `serial`."""
+    """A verdict on the document's text at `serial`. One of the archive names its run and date as `origin`, and has what
+    judges said of the text."""
 
     verdict: Verdict
     serial: int
+    origin: str = ""
+    judged: tuple[CandidateJudged, ...] = ()
 
     @property
     def findings(self) -> tuple[Finding, ...]:

@@ -16,7 +16,9 @@ from pygls.lsp.server import LanguageServer
 from kernel_lsp import __version__
 from kernel_lsp.config import FOLDER_NAME, Settings, find_workspace
 from kernel_lsp.engine.messages import (
+    GetKernelRecord,
     JobEvent,
+    KernelRecord,
     ListRuns,
     ModelAsked,
     ModelDropped,
@@ -38,7 +40,7 @@ from kernel_lsp.server.jobs.editor_model import EditorModel
 from kernel_lsp.server.jobs.engines import Engines
 from kernel_lsp.server.jobs.jobs import Job, Jobs, new_id
 from kernel_lsp.server.jobs.manual_prompts import ManualPrompts
-from kernel_lsp.server.knowledge import Knowledge
+from kernel_lsp.server.knowledge import Knowledge, KnownCheck
 from kernel_lsp.server.protocol.handshake import Initialized
 from kernel_lsp.server.protocol.messages import FolderParams, RunEventParams
 from kernel_lsp.server.protocol.rpc import ClientRefused, Protocol
@@ -67,6 +69,7 @@ class KernelLanguageServer(LanguageServer):
         self.has_gpu = has_gpu()
         self.wants_job_news = _wants(initialized, "jobs")
         self.wants_events = _wants(initialized, "events")
+        self.types_commands = _wants(initialized, "terminal")
         self.has_editor_model = _wants(initialized, "languageModel")
         self.editor_model = EditorModel(self.protocol)
         self.manual_prompts = ManualPrompts(self.show, partial(self.say, types.MessageType.Info), self.spawn)
@@ -82,6 +85,8 @@ class KernelLanguageServer(LanguageServer):
         self.scanning = asyncio.Lock()
         self.stopped = asyncio.Event()
         self.exit_status = 1
+        self.when_saved: dict[str, Callable[[], object]] = {}
+        """Work that waits for a document to be saved, by URI."""
         self.archives = ArchiveWatch(self._archive_changed, self._is_running_in)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._said: set[str] = set()
@@ -163,15 +168,30 @@ class KernelLanguageServer(LanguageServer):
             self._said.add(message)
             self.say(kind, message)
 
-    async def show(self, path: Path) -> bool:
-        """Open a file in the editor; return False if the client cannot."""
+    async def show(self, path: Path, line: int | None = None) -> bool:
+        """Open a file in the editor, at a 0-based line; return False if the client cannot."""
         if not self.client.shows_documents:
             return False
+        at = types.Range(types.Position(line, 0), types.Position(line, 0)) if line is not None else None
+        return await self.show_document(types.ShowDocumentParams(uri=path.as_uri(), take_focus=False, selection=at))
+
+    async def show_document(self, params: types.ShowDocumentParams) -> bool:
+        """Open a document as the parameters say; return False if the client refuses."""
         try:
-            shown = await self.window_show_document_async(types.ShowDocumentParams(uri=path.as_uri(), take_focus=False))
+            return (await self.window_show_document_async(params)).success
         except ClientRefused:
             return False
-        return shown.success
+
+    async def apply(self, edit: types.WorkspaceEdit, label: str) -> bool:
+        """Have the client make an edit; return False if it did not."""
+        try:
+            applied = await self.workspace_apply_edit_async(types.ApplyWorkspaceEditParams(edit=edit, label=label))
+        except ClientRefused as error:
+            self.say(types.MessageType.Warning, f"the editor refused the edit: {error}")
+            return False
+        if not applied.applied:
+            logger.info("not applied: %s", applied.failure_reason)
+        return applied.applied
 
     def diagnostics(self, document: Document) -> list[types.Diagnostic]:
         """Return the current diagnostics of a document."""
@@ -237,6 +257,26 @@ class KernelLanguageServer(LanguageServer):
             await self.when_runs_are_listed(self, workspace)
         elif self.wants_job_news:
             self.protocol.notify("kernelLsp/runsChanged", FolderParams(workspace.as_uri()))
+
+    def recall_kernel(self, document: Document) -> None:
+        """Load what the archive knows of an opened kernel, if there is an archive."""
+        path = document.file
+        if path is None or document.language != "cuda" or not self.trust.allows_commands:
+            return
+        workspace = find_workspace(path.parent)
+        if (workspace / FOLDER_NAME / "archive.sqlite3").is_file():
+            self.spawn(self._recall_kernel(document, workspace))
+
+    async def _recall_kernel(self, document: Document, workspace: Path) -> None:
+        serial = document.serial
+        request = GetKernelRecord(id=new_id(), directory=workspace, text=document.text)
+        reply = await self.engines.of(workspace).ask(request)
+        record = KernelRecord.model_validate(reply.result) if reply.result is not None else KernelRecord()
+        if record.verdict is None or self.knowledge.check(document.uri) is not None:
+            return
+        origin = f"run {record.run_id}, {record.date}"
+        self.knowledge.learn_check(document.uri, KnownCheck(record.verdict, serial, origin, record.judged))
+        self.knowledge_changed(document)
 
     def _archive_changed(self, workspace: Path) -> None:
         if self.trust.allows_commands:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ast
 import difflib
-import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from kernel_lsp.core.expression import free_names
-from kernel_lsp.core.target import ScalarInput, TargetSource, TensorInput
+from kernel_lsp.core.target import InputConfiguration, ScalarInput, TargetSource, TensorInput
 from kernel_lsp.core.task import TargetKind
 from kernel_lsp.errors import TargetError, UnknownInputsError
 from kernel_lsp.source.annotation import tensor_item
@@ -35,12 +34,13 @@ from kernel_lsp.source.python_file import (
     parse_python,
     read_python_file,
 )
+from kernel_lsp.source.recorded import recorded_target
 from kernel_lsp.source.target_digest import target_digest
+from kernel_lsp.source.task_folder import read_task_folder
 
 KERNELBENCH_CLASS = "Model"
-TASK_FILE = "func_forward.py"
-TASK_CONFIGURATION = "config_forward.json"
-TASK_FUNCTION = "forward_fn"
+MAX_RECORDED = 8
+"""Maximum recorded configurations of a target: each may need a capture of its own."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def read_target(target: str, directory: Path) -> TargetSource:
     if not file or not os.path.exists(path):
         raise TargetError("there is no such file", file=file or target, next_step=_suggest_file(path))
     if path.is_dir():
-        return _read_task_folder(target, path, symbol)
+        return read_task_folder(target, path, symbol)
     if path.suffix != ".py":
         raise TargetError("a target is a Python file", file=file, next_step="name it as file.py::symbol")
     source = read_python_file(path, file)
@@ -126,55 +126,6 @@ def _read_kernelbench(target: str, path: Path, source: PythonFile) -> TargetSour
     examples = " or ".join(f"{source.file}::{name}" for name in names[:3])
     next_step = f"write {examples}" if names else "name a file with a function or an nn.Module"
     raise TargetError(message, file=source.file, line=1, next_step=next_step)
-
-
-def _read_task_folder(target: str, path: Path, symbol: str) -> TargetSource:
-    file, folder = path / TASK_FILE, target.partition("::")[0]
-    missing = [name for name in (TASK_FILE, TASK_CONFIGURATION) if not (path / name).is_file()]
-    if missing or symbol:
-        message = (
-            f"the folder is no robust-kbench task: it has no {missing[0]}" if missing else "a folder has no symbol"
-        )
-        next_step = f"name a folder with {TASK_FILE} and {TASK_CONFIGURATION}, or file.py::symbol"
-        raise TargetError(message, file=folder, next_step=next_step)
-    name = os.path.join(folder, TASK_FILE)
-    source = read_python_file(file, name)
-    _check_configuration(path / TASK_CONFIGURATION, os.path.join(folder, TASK_CONFIGURATION))
-    for required in (TASK_FUNCTION, "get_inputs"):
-        if not isinstance(source.definition(required), FunctionNode):
-            message = f"the task defines no function '{required}'"
-            raise TargetError(message, file=name, line=1, next_step=f"define {required} as robust-kbench tasks do")
-    function = source.definition(TASK_FUNCTION)
-    assert isinstance(function, FunctionNode)
-    parameters = parameters_of(function, of_class=False)
-    return TargetSource(
-        target=target,
-        file=str(file),
-        symbol="",
-        kind="robust_kbench",
-        line=function.lineno,
-        parameters=tuple(parameter.name for parameter in parameters),
-        inputs=None,
-        has_get_inputs=True,
-        has_get_init_inputs=source.definition("get_init_inputs") is not None,
-        example_pragma=propose(Signature(source, function, None, Pragma())).pragma(needed(parameters)),
-    )
-
-
-def _check_configuration(path: Path, file: str) -> None:
-    try:
-        content = json.loads(path.read_bytes())
-    except OSError as error:
-        message = f"the file cannot be read: {error.strerror or error}"
-        raise TargetError(message, file=file, next_step="check its permissions") from None
-    except json.JSONDecodeError as error:
-        message = f"the file is not JSON: {error.msg}"
-        raise TargetError(message, file=file, line=error.lineno, next_step="correct the line") from None
-    except (UnicodeDecodeError, RecursionError) as error:
-        raise TargetError(f"the file is not JSON: {error}", file=file, line=1, next_step="write JSON") from None
-    if not isinstance(content, dict):
-        message = "the file holds no JSON object with single_* and multi_* lists"
-        raise TargetError(message, file=file, line=1, next_step="write it as robust-kbench tasks do")
 
 
 # --- finding the symbol
@@ -293,9 +244,22 @@ class _Subject:
 
 
 def _describe(subject: _Subject) -> TargetSource:
-    pragma = _read_pragma(subject)
-    inputs = _inputs(subject, pragma)
-    init_arguments = None if subject.owner is None else _init_arguments(subject, subject.owner, pragma)
+    """Describe the target by its text; a recorded run adds configurations, and replaces what the text leaves open."""
+    pragma, recorded = _read_pragma(subject), list(_recorded_configurations(subject))
+    usual = recorded[0] if recorded else None
+    try:
+        inputs = _inputs(subject, pragma)
+    except TargetError:
+        if usual is None or pragma.says_inputs:
+            raise
+        inputs = usual.inputs
+    try:
+        init_arguments = _init_arguments(subject, pragma)
+    except TargetError:
+        if usual is None or pragma.init is not None:
+            raise
+        init_arguments = usual.init_arguments
+    own = _sizes_of(inputs or ()), init_arguments
     return TargetSource(
         target=subject.target,
         file=str(subject.path),
@@ -306,10 +270,35 @@ def _describe(subject: _Subject) -> TargetSource:
         parameters=tuple(parameter.name for parameter in subject.parameters),
         inputs=inputs,
         init_arguments=init_arguments,
+        configurations=tuple(c for c in recorded if (_sizes_of(c.inputs), c.init_arguments) != own),
         has_get_inputs=subject.defines("get_inputs"),
         has_get_init_inputs=subject.defines("get_init_inputs"),
         example_pragma=subject.example_pragma(pragma),
     )
+
+
+def _recorded_configurations(subject: _Subject) -> Iterator[InputConfiguration]:
+    """Yield the configurations of a recorded run that still fit the text, the most frequent first, each once."""
+    symbol = subject.symbol.removesuffix(".forward") or KERNELBENCH_CLASS
+    recorded = recorded_target(subject.path, symbol)
+    known: list[object] = []
+    for found in recorded.configurations if recorded is not None else ():
+        lines = [PragmaLine(found.inputs, 1), *([PragmaLine(f"init:{found.init}", 1)] if found.init else [])]
+        try:
+            pragma = parse_pragma(lines)
+            inputs, init_arguments = _inputs(subject, pragma), _init_arguments(subject, pragma)
+        except (PragmaError, TargetError):
+            continue  # the code has changed since the recording
+        key = _sizes_of(inputs or ()), init_arguments
+        if not found.opaque and inputs and key not in known and len(known) < MAX_RECORDED:
+            known.append(key)
+            name = f"recorded {found.inputs}"
+            yield InputConfiguration(name=name, inputs=inputs, init_arguments=init_arguments)
+
+
+def _sizes_of(inputs: Iterable[TensorInput | ScalarInput]) -> list[tuple[object, ...]]:
+    """Return what tells configurations apart: dtypes, shapes and numbers by name."""
+    return [(i.name, i.dtype, i.shape) if isinstance(i, TensorInput) else (i.name, i.value) for i in inputs]
 
 
 def _read_pragma(subject: _Subject) -> Pragma:
@@ -452,9 +441,10 @@ def _lacking(subject: _Subject, pragma: Pragma, proposal: Proposal) -> Iterator[
 # --- constructors
 
 
-def _init_arguments(
-    subject: _Subject, owner: ast.ClassDef, pragma: Pragma
-) -> dict[str, float | int | bool | str] | None:
+def _init_arguments(subject: _Subject, pragma: Pragma) -> dict[str, float | int | bool | str] | None:
+    owner = subject.owner
+    if owner is None:
+        return None
     constructor = subject.source.inherited(owner, "__init__")
     if not isinstance(constructor, FunctionNode):
         return pragma.init

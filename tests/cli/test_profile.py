@@ -31,6 +31,8 @@ def test_the_profile_reads_as_text(tmp_path: Path) -> None:
     assert "times the speed of light" in ran.stdout
     assert "1. Let neighbouring threads access neighbouring elements (line" in ran.stdout
     assert "ncu: not asked (needs a GPU)" in ran.stdout
+    hot = Path(KERNEL).read_text().splitlines()[20].strip()
+    assert f"line   21 | {hot}\n            | " in ran.stdout
 
 
 def test_a_kernel_that_does_not_build_ends_with_2(tmp_path: Path) -> None:

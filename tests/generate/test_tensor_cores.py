@@ -21,7 +21,7 @@ LAYOUTS = {
     "columns by columns": ("a.t() @ b.t()", (72, 40), (56, 72)),
 }
 RAGGED = {"rows by columns": ((37, 51), (19, 51)), "columns by rows": ((51, 37), (51, 19))}
-GROUPS = {"warpgroups": 1, "tile_m": 64, "tile_n": 32, "tile_k": 16, "warps_m": 4, "warps_n": 1, "stages": 3}
+GROUPS = {"warpgroups": 1, "tile_m": 64, "tile_n": 64, "tile_k": 32, "warps_m": 4, "warps_n": 1, "stages": 4}
 CONVOLUTION = """
 class M(nn.Module):
     def __init__(self):

@@ -8,8 +8,9 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from kernel_lsp.core.recording import Recording
+from kernel_lsp.core.recording import RecordedConfiguration, RecordedTarget, Recording
 from kernel_lsp.source.recorded import read_recording
 
 DEADLINE_S = 240.0
@@ -175,3 +176,23 @@ def edit(file: Path, **changes: object) -> None:
     content = json.loads(file.read_text())
     next(iter(content["targets"].values())).update(changes)
     file.write_text(json.dumps(content, indent=1))
+
+
+def recording_of(**targets: dict[str, Any]) -> Recording:
+    """Return a recording of targets by ``file__symbol``; each has `share` and `inputs`, a configuration per text."""
+    return Recording(
+        version=1,
+        command=("python", "train.py"),
+        date="2026-01-01",
+        device="cpu",
+        torch="2.6",
+        seconds=1,
+        n_steps=1,
+        step_us=1,
+        targets={name.replace("__", ".py::"): _target(**found) for name, found in targets.items()},
+    )
+
+
+def _target(inputs: tuple[str, ...], share: float = 0.25, init: str | None = None) -> RecordedTarget:
+    seen = tuple(RecordedConfiguration(inputs=text, init=init, n_calls=9 - n) for n, text in enumerate(inputs))
+    return RecordedTarget(share=share, forward_us=1, backward_us=0, n_calls=9, configurations=seen)

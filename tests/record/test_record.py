@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from kernel_lsp.core.recording import Recording
 from kernel_lsp.errors import TargetError
-from kernel_lsp.source.recorded import read_recording, recording_file
+from kernel_lsp.source.recorded import read_recording, write_recording
 from tests.record.programs import (
     ENDLESS,
     INFER,
@@ -24,6 +23,7 @@ from tests.record.programs import (
     Ran,
     edit,
     finish,
+    recording_of,
     run,
     start,
     workspace,
@@ -127,34 +127,9 @@ def test_a_program_that_does_not_exist_gets_a_clear_line(tmp_path: Path) -> None
 # --- below: the file
 
 
-VALID = Recording.model_validate(
-    {
-        "version": 1,
-        "command": ["python"],
-        "date": "2026-01-01",
-        "device": "cpu",
-        "torch": "2.6",
-        "seconds": 1,
-        "n_steps": 1,
-        "step_us": 1,
-        "targets": {
-            "model.py::RMSNorm": {
-                "share": 0.25,
-                "forward_us": 1,
-                "backward_us": 0,
-                "n_calls": 3,
-                "configurations": [{"inputs": "x=f32[4, 8]", "n_calls": 3}],
-            }
-        },
-    }
-)
-
-
 @pytest.mark.parametrize("changes", [{"share": 2}, {"n_calls": -1}, {"other": 1}, {"configurations": [{}] * 99}])
 def test_an_invalid_recording_names_file_line_and_next_step(tmp_path: Path, changes: dict[str, object]) -> None:
-    file = recording_file(tmp_path)
-    file.parent.mkdir()
-    file.write_text(VALID.model_dump_json())
+    file = write_recording(tmp_path, recording_of(model__RMSNorm={"inputs": ("x=f32[4, 8]",)}))
     edit(file, **changes)
     with pytest.raises(TargetError) as raised:
         read_recording(tmp_path)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kernel_lsp.core.measurement import Comparison, Estimate
-from kernel_lsp.engine.messages import LineEstimate, RunSummary, TargetEstimate
+from kernel_lsp.core.measurement import Comparison, Estimate, LineEstimate
+from kernel_lsp.engine.messages import RunSummary, TargetEstimate
 
 SCALE = """\
 import torch

@@ -24,7 +24,9 @@ from kernel_lsp.server.features.hover import _floor_text, cuda_hover, python_hov
 from kernel_lsp.server.features.inlay_hints import line_hints, profile_hints
 from kernel_lsp.server.knowledge import Knowledge, KnownCheck, KnownEstimate, KnownProfile, NoEstimate
 from kernel_lsp.server.protocol.capabilities import REWRITE_KIND, client_features
+from kernel_lsp.source.recorded import write_recording
 from kernel_lsp.toolchain.nvrtc.compile import BuildRequest
+from tests.record.programs import recording_of
 
 from .client import MINIMAL, VSCODE
 from .samples import (
@@ -241,6 +243,14 @@ def test_a_target_with_a_result_shows_it(scale: Opened) -> None:
     titles = [title for line, title in scale.lenses() if line == SCALE_LINE]
     result = "4x vs eager, estimated for H200, verified on PTX executor (CPU)"
     assert titles == ["Optimize to CUDA", result, "Show kernel", "Compare", "Report"]
+
+
+def test_a_recorded_target_shows_its_share_and_its_configurations(scale: Opened) -> None:
+    seen = {"inputs": ("x=f32[64, 256], weight=f32[256]", "x=f32[5, 256], weight=f32[256]"), "share": 0.234}
+    (scale.path.parent / ".kernel-lsp").mkdir()
+    write_recording(scale.path.parent, recording_of(scale__scale=seen))
+    assert scale.lenses()[0] == (SCALE_LINE, "Optimize to CUDA | 23 % of a step")
+    check(scale.hover(SCALE_LINE), "**23 % of a step**", "| 9 | `x=f32[64, 256], weight=f32[256]` |", "| 8 | `x=f32[5")
 
 
 def test_a_result_of_other_code_is_stale(scale: Opened) -> None:

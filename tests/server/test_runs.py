@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from kernel_lsp.export.python.runtime_text import RUNTIME_MODULE
+from kernel_lsp.source.recorded import recording_file, write_recording
+from tests.record.programs import recording_of
 
 from .client import VSCODE, initialized
 from .samples import SCALE, SCALE_LINE
@@ -41,6 +43,26 @@ async def test_targets_are_found_in_every_file_but_those_of_environments(tmp_pat
     assert found["isComplete"]
     assert {target["uri"] for target in found["targets"]} == {path.as_uri()}
     assert ("scale", SCALE_LINE) in [(target["symbol"], target["line"]) for target in found["targets"]]
+
+
+async def test_hot_spots_are_recorded_targets_that_still_exist_by_what_they_save(tmp_path: Path) -> None:
+    path = workspace(tmp_path)
+    seen = {"inputs": ("x=f32[64, 256], weight=f32[256]",)}
+    write_recording(tmp_path, recording_of(scale__gone=seen, scale__scale={**seen, "share": 0.2}, other__f=seen))
+    async with initialized(tmp_path) as editor:
+        found = await editor.ask("kernelLsp/hotSpots", {"uri": tmp_path.as_uri()})
+    assert [(each["uri"], each["symbol"], each["line"]) for each in found["spots"]] == [
+        (path.as_uri(), "scale", SCALE_LINE)
+    ]
+    assert (found["command"], found["spots"][0]["gain"]) == ("python train.py", 0.2)
+
+
+async def test_an_invalid_recording_is_a_problem_of_the_hot_spots(tmp_path: Path) -> None:
+    workspace(tmp_path)
+    recording_file(tmp_path).write_text("{")
+    async with initialized(tmp_path) as editor:
+        found = await editor.ask("kernelLsp/hotSpots", {"uri": tmp_path.as_uri()})
+    assert "recorded.json:1: the recording is invalid" in found["problem"]
 
 
 async def test_a_workspace_without_runs_has_none(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from kernel_lsp.errors import TargetError
-from kernel_lsp.source.suite import expand_targets
+from kernel_lsp.source.pytorch import read_target
+from kernel_lsp.source.suite import BenchTask, expand_targets, expand_tasks, sample_tasks
 
 KERNELBENCH = "class Model:\n    pass\n\n\ndef get_inputs():\n    return []\n"
 
@@ -47,3 +48,56 @@ def test_a_folder_without_a_task_is_an_error_that_names_it(tmp_path: Path) -> No
     with pytest.raises(TargetError, match="no KernelBench file") as caught:
         expand_targets(["empty"], tmp_path)
     assert caught.value.file == "empty"
+
+
+SUITE = """
+peers = "peers.py"
+[[task]]
+target = "norms.py::rms_norm"
+dtypes = ["bf16"]
+backward = true
+peers = ["liger"]
+[[task]]
+target = "linear"
+"""
+
+
+def test_a_suite_gives_a_row_per_dtype_with_its_backward_and_peers(tmp_path: Path) -> None:
+    write(tmp_path / "s" / "suite.toml", SUITE)
+    peers = (f"{tmp_path / 's' / 'peers.py'}::liger",)
+    norm = "s/norms.py::rms_norm"
+    rows = [BenchTask(norm, True, peers), BenchTask(f"{norm}_bf16", True, peers), BenchTask("s/linear")]
+    assert expand_tasks(["s", "m.py::f"], tmp_path, backward=True) == [*rows, BenchTask("m.py::f", True)]
+
+
+def test_a_suite_that_is_no_table_names_its_file(tmp_path: Path) -> None:
+    write(tmp_path / "s" / "suite.toml", "task = 3")
+    with pytest.raises(TargetError, match="cannot be read"):
+        expand_tasks(["s"], tmp_path, backward=False)
+
+
+def test_a_sample_depends_on_its_seed_alone_and_keeps_the_order() -> None:
+    tasks = [BenchTask(f"t{number:02}") for number in range(50)]
+    drawn = sample_tasks(tasks, 20, 0)
+    assert drawn == sample_tasks(tasks, 20, 0) == sorted(drawn, key=lambda task: task.target)
+    assert len(drawn) == 20
+    assert drawn != sample_tasks(tasks, 20, 1)
+
+
+def test_the_suite_of_the_checkout_names_functions_and_folders_that_exist() -> None:
+    root = Path(__file__).parents[2]
+    tasks = expand_tasks(["benchmarks/suite"], root, backward=False)
+    assert len(tasks) == 11 + 3 * 32
+    for task in tasks:
+        read_target(task.target, root)
+        for peer in task.peers:
+            file, _, name = peer.partition("::")
+            assert f"def {name}(" in Path(file).read_text()
+
+
+def test_a_number_behind_a_task_folder_is_its_configuration() -> None:
+    folder = "benchmarks/suite/robust_kbench/layernorm"
+    root = Path(__file__).parents[2]
+    assert read_target(f"{folder}::3", root).configuration == 2
+    with pytest.raises(TargetError, match="a folder has no symbol"):
+        read_target(f"{folder}::f", root)

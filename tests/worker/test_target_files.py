@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kernel_lsp.core.target import TargetSource
+from kernel_lsp.core.target import InputConfiguration, TargetSource
 from kernel_lsp.errors import TargetError
 from kernel_lsp.process.worker_client import Worker
 from tests.worker.capturing import capture_source, capture_text, source_of, tensor, with_worker
@@ -145,6 +145,22 @@ def test_parameters_of_a_folder_are_parameters_whatever_their_sizes(tmp_path: Pa
     assert task.backward is not None
     assert {output.name for output in task.backward.outputs} == {"grad_x", "grad_weight", "grad_bias"}
     assert task.module_settings == {"eps": 1e-5}
+
+
+def test_recorded_configurations_are_covered_where_the_capture_holds() -> None:
+    text = "class N(nn.Module):\n    def __init__(self, eps=1.0):\n        super().__init__()\n        self.eps = eps\n"
+    text += "    def forward(self, x):\n        return x.relu() + self.eps"
+    seen = [
+        ("a", tensor("x", 3, 8), {}),
+        ("b", tensor("x", 5, 8, dtype="f16"), {}),
+        ("c", tensor("x", 9, 8), {"eps": 2}),
+    ]
+    others = tuple(InputConfiguration(name=name, inputs=(x,), init_arguments=init) for name, x, init in seen)
+    source = source_of(text, "N", inputs=[tensor("x", 4, 8)]).model_copy(update={"configurations": others})
+    task = capture_source(source)
+    assert [(c.name, c.shapes["x"]) for c in task.configurations] == [("captured", (4, 8)), ("a", (3, 8))]
+    assert [(other.index, other.name) for other in task.uncovered] == [(2, "b"), (3, "c")]
+    assert "f16" in task.uncovered[0].reason
 
 
 def test_the_backward_has_configurations_of_its_own(tmp_path: Path) -> None:

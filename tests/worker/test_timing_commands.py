@@ -115,6 +115,31 @@ def test_zeros_are_not_timed(worker: SyncWorker, tmp_path: Path) -> None:
         prepare(worker, body)
 
 
+PEERS = """
+def same(x, factor):
+    return (factor * x).clamp(min=0)
+
+def other(x, factor):
+    return x * factor
+
+def overwrites(x, factor):
+    return x.mul_(factor).relu_()
+
+def missing(x, factor):
+    import a_library_that_nobody_has
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("same", ""), ("other", "differ"), ("overwrites", "overwrites"), ("missing", "ModuleNotFound")]
+)
+def test_a_peer_is_timed_where_it_computes_the_same(worker: SyncWorker, tmp_path: Path, name: str, why: str) -> None:
+    (tmp_path / "peers.py").write_text(PEERS)
+    found = prepare(worker, {**request(tmp_path), "mode": f"peer:{tmp_path / 'peers.py'}::{name}"})
+    assert found["status"] == ("failed" if why else "ready")
+    assert why in found.get("message", "")
+
+
 def test_an_ended_subject_is_forgotten(worker: SyncWorker, tmp_path: Path) -> None:
     prepare(worker, request(tmp_path))
     worker.ask("end_timing", {"subject": "s"})

@@ -6,9 +6,10 @@ import { languageModels, type EditorModel } from "./editorModel";
 import { offerInstall } from "./install";
 import type { JobStore } from "./jobs";
 import { askForKey, type KeyStore } from "./keys";
-import type { CandidateNode, JobNode, KernelsView, RunNode, TargetNode } from "./kernelsView";
+import type { CandidateNode, HotSpotNode, JobNode, KernelsView, RunNode, TargetNode } from "./kernelsView";
 import type { Logs } from "./logs";
 import { COMMANDS, GPUS, METHODS, type JobParams, type JobStarted, type RunItem, type TargetItem, type TargetsResult } from "./protocol";
+import { recordRun } from "./record";
 import type { ReviewDocuments, Reviews } from "./review";
 import type { RunPanels } from "./runPanel";
 import type { Server } from "./server";
@@ -37,8 +38,9 @@ export function registerCommands(context: vscode.ExtensionContext, parts: Parts)
     debugInformation: () => showDebugInformation(context, parts),
     doctor: () => runDoctor(server),
     install: () => offerInstall("", server.folder, () => server.restart()),
-    optimize: (node?: TargetNode) => optimize(server, COMMANDS.optimize, node),
-    optimizeWithBackward: (node?: TargetNode) => optimize(server, COMMANDS.optimizeWithBackward, node),
+    record: () => recordRun(server),
+    optimize: (node?: TargetNode | HotSpotNode) => optimize(server, COMMANDS.optimize, node),
+    optimizeWithBackward: (node?: TargetNode | HotSpotNode) => optimize(server, COMMANDS.optimizeWithBackward, node),
     cancel: (node?: JobNode) => cancel(parts, node),
     resume: (node?: RunNode) => resume(parts, node),
     check: () => onKernel(server, COMMANDS.check),
@@ -70,11 +72,12 @@ function telling(run: (...args: never[]) => unknown): (...args: unknown[]) => Pr
 
 // --- below: jobs
 
-async function optimize(server: Server, command: string, node?: TargetNode): Promise<void> {
-  const target = node?.target ?? (await targetHere(server));
+async function optimize(server: Server, command: string, node?: TargetNode | HotSpotNode): Promise<void> {
+  const target: Pick<TargetItem, "uri" | "symbol"> | undefined = node?.target ?? (await targetHere(server));
   if (target === undefined) return;
   const open = vscode.workspace.textDocuments.find((document) => document.uri.toString() === target.uri);
   if (open?.isDirty) await open.save(); // the file on disk is what gets optimized
+  if (open === undefined) await vscode.workspace.openTextDocument(vscode.Uri.parse(target.uri)); // shapes it lacks go there
   await server.execute<JobStarted>(command, { uri: target.uri, symbol: target.symbol });
 }
 

@@ -1,9 +1,11 @@
-// The Kernels view: what can be optimized, and the runs with their candidates by lineage.
+// The Kernels view: what can be optimized, what a recorded run spends its time on, and the runs with their candidates by lineage.
 import * as path from "node:path";
 import * as vscode from "vscode";
 import type { JobStore } from "./jobs";
 import {
   METHODS,
+  type HotSpotItem,
+  type HotSpotsResult,
   type JobParams,
   type ReportResult,
   type RunItem,
@@ -14,8 +16,10 @@ import {
 import type { Server } from "./server";
 
 const QUIET_MS = 400;
+const RECORDINGS = "**/.kernel-lsp/recorded.json";
 
 export type TargetNode = { kind: "target"; target: TargetItem };
+export type HotSpotNode = { kind: "hotSpot"; target: HotSpotItem };
 export type JobNode = { kind: "job"; job: JobParams };
 export type RunNode = { kind: "run"; run: RunItem };
 interface Candidate {
@@ -36,15 +40,21 @@ type RunsNode = JobNode | RunNode | CandidateNode;
 
 export class KernelsView implements vscode.Disposable {
   private readonly targets: Targets;
+  private readonly hotSpots: HotSpots;
   private readonly runs: Runs;
   private readonly subscriptions: vscode.Disposable[];
   private timer: NodeJS.Timeout | undefined;
 
   constructor(private readonly server: Server, jobs: JobStore) {
     this.targets = new Targets(server);
+    this.hotSpots = new HotSpots(server);
     this.runs = new Runs(server, jobs);
+    const recordings = vscode.workspace.createFileSystemWatcher(RECORDINGS);
     this.subscriptions = [
       vscode.window.createTreeView("kernel-lsp.targets", { treeDataProvider: this.targets }),
+      vscode.window.createTreeView("kernel-lsp.hotSpots", { treeDataProvider: this.hotSpots }),
+      recordings,
+      ...[recordings.onDidCreate, recordings.onDidChange, recordings.onDidDelete].map((on) => on(() => this.refreshSoon())),
       vscode.window.createTreeView("kernel-lsp.runs", { treeDataProvider: this.runs }),
       server.onChange((state) => state === "running" && this.refresh()),
       server.onRunsChanged(() => this.refreshSoon()),
@@ -56,6 +66,7 @@ export class KernelsView implements vscode.Disposable {
 
   refresh(): void {
     this.targets.changed.fire(undefined);
+    this.hotSpots.changed.fire(undefined);
     this.runs.changed.fire(undefined);
   }
 
@@ -106,6 +117,37 @@ class Targets implements vscode.TreeDataProvider<TargetNode> {
     item.tooltip = target.inputs || "Its shapes are said nowhere: see the code actions at its line.";
     item.iconPath = new vscode.ThemeIcon(target.isModule ? "symbol-class" : "symbol-function");
     item.contextValue = "target";
+    const selection = new vscode.Range(target.line, 0, target.line, 0);
+    item.command = { title: "Open", command: "vscode.open", arguments: [uri, { selection }] };
+    return item;
+  }
+}
+
+class HotSpots implements vscode.TreeDataProvider<HotSpotNode> {
+  readonly changed = new vscode.EventEmitter<undefined>();
+  readonly onDidChangeTreeData = this.changed.event;
+
+  constructor(private readonly server: Server) {}
+
+  async getChildren(node?: HotSpotNode): Promise<HotSpotNode[]> {
+    if (node !== undefined || this.server.state !== "running") return [];
+    const found: HotSpotNode[] = [];
+    for (const folder of vscode.workspace.workspaceFolders ?? []) {
+      const { spots, problem } = await this.server.ask<HotSpotsResult>(METHODS.hotSpots, { uri: folder.uri.toString() });
+      if (problem) void vscode.window.showWarningMessage(`kernel-lsp: ${problem}`);
+      found.push(...spots.map((target): HotSpotNode => ({ kind: "hotSpot", target })));
+    }
+    return found.sort((a, b) => b.target.gain - a.target.gain);
+  }
+
+  getTreeItem({ target }: HotSpotNode): vscode.TreeItem {
+    const uri = vscode.Uri.parse(target.uri);
+    const item = new vscode.TreeItem(target.symbol);
+    item.id = `hot spot ${target.uri}::${target.symbol}`;
+    item.description = describeHotSpot(target);
+    item.tooltip = `${vscode.workspace.asRelativePath(uri)}\n${target.calls} calls, most often ${target.inputs}`;
+    item.iconPath = new vscode.ThemeIcon("flame");
+    item.contextValue = "hotSpot";
     const selection = new vscode.Range(target.line, 0, target.line, 0);
     item.command = { title: "Open", command: "vscode.open", arguments: [uri, { selection }] };
     return item;
@@ -169,6 +211,14 @@ export function byLineage(candidates: Candidate[], run: RunItem): CandidateNode[
     (parent === undefined ? roots : nodes.get(parent)!.children).push(node);
   }
   return roots;
+}
+
+/** `23 % of a step; a kernel saves up to 23 %`. */
+export function describeHotSpot(spot: HotSpotItem): string {
+  const percent = (part: number) => `${Number((part * 100).toPrecision(2))} %`;
+  const how = spot.speedup ? ` (${Number(spot.speedup.toPrecision(3))}x, ${spot.kind})` : "";
+  const atMost = !spot.speedup || spot.kind === "roofline" ? "up to " : "";
+  return `${percent(spot.share)} of a step; a kernel saves ${atMost}${percent(spot.gain)}${how}`;
 }
 
 // --- below

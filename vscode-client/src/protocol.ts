@@ -8,6 +8,7 @@ export const COMMANDS = {
   optimize: "kernelLsp.optimize",
   optimizeWithBackward: "kernelLsp.optimizeWithBackward",
   optimizeLines: "kernelLsp.optimizeLines",
+  addShapes: "kernelLsp.addShapes",
   check: "kernelLsp.check",
   measure: "kernelLsp.measure",
   profile: "kernelLsp.profile",
@@ -28,7 +29,9 @@ export const METHODS = {
   runs: "kernelLsp/runs",
   runsChanged: "kernelLsp/runsChanged",
   targets: "kernelLsp/targets",
+  hotSpots: "kernelLsp/hotSpots",
   report: "kernelLsp/report",
+  typeCommand: "kernelLsp/typeCommand",
   completeChat: "kernelLsp/completeChat",
 } as const;
 
@@ -53,7 +56,7 @@ export interface StatusResult {
 /** State of a job. `run` is empty until it has one, `symbol` if it has no target. Sent only to a client with the capability ``experimental.kernelLsp.jobs``. */
 export interface JobParams {
   job: string;
-  kind: "optimize" | "optimize_lines" | "resume" | "check" | "profile" | "estimate";
+  kind: "optimize" | "optimize_lines" | "resume" | "check" | "profile" | "estimate" | "infer_inputs";
   state: "queued" | "running" | "finished" | "failed" | "cancelled";
   title: string;
   percentage?: number | null;
@@ -110,6 +113,27 @@ export interface TargetItem {
   inputs: string;
 }
 
+/** Recorded targets of a workspace, the largest gain first. `command` and `date` are those of the recorded run, empty without one. `problem` says why a recording cannot be read. */
+export interface HotSpotsResult {
+  spots: (HotSpotItem)[];
+  command?: string;
+  date?: string;
+  problem?: string;
+}
+
+/** A recorded target. `share` is its part of a step, `gain` the part that its kernel saves; without a known `speedup` (0) the most that one could save. `line` is 0-based. */
+export interface HotSpotItem {
+  uri: string;
+  symbol: string;
+  line: number;
+  share: number;
+  gain: number;
+  speedup: number;
+  kind: string;
+  calls: number;
+  inputs: string;
+}
+
 /** Argument of commands on a run. ``last`` is the newest of the workspace of `uri`. */
 export interface RunArguments {
   uri: string;
@@ -121,6 +145,12 @@ export interface ReportResult {
   run: string;
   data: { [name: string]: unknown };
   html: string;
+}
+
+/** A shell command to offer, and the folder to run it in. */
+export interface CommandLine {
+  command: string;
+  folder: string;
 }
 
 /** Prompt of a run for the editor's own model. `purpose` is ``translate``, ``propose``, ``repair``, ``reformat`` or ``judge``. `temperature` and `max_tokens` are hints: not every editor can pass them on. */

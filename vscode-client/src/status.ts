@@ -1,59 +1,85 @@
-// Language Status items: the engine, the GPU, and what is running.
+// One item in the status bar: off, starting, ready, running n, failed. A click lists what can be done in that state.
 import * as vscode from "vscode";
 import type { JobStore } from "./jobs";
-import { SELECTOR, type Server, type ServerState } from "./server";
+import type { Server, ServerState } from "./server";
 import { SECTION, value } from "./settings";
 
-export class StatusItems implements vscode.Disposable {
-  private readonly engine = vscode.languages.createLanguageStatusItem("kernel-lsp.engine", SELECTOR);
-  private readonly gpu = vscode.languages.createLanguageStatusItem("kernel-lsp.gpu", SELECTOR);
-  private readonly running = vscode.languages.createLanguageStatusItem("kernel-lsp.jobs", SELECTOR);
+export interface Status {
+  text: string;
+  isBad: boolean;
+  /** Commands that make sense in this state, the likeliest first: [title, command]. */
+  actions: [string, string][];
+}
+
+const LOGS: [string, string] = ["Show Server Logs", "kernel-lsp.showServerLogs"];
+const RESTART: [string, string] = ["Restart the Server", "kernel-lsp.restart"];
+const INSTALL: [string, string] = ["Install the Server…", "kernel-lsp.install"];
+const DOCTOR: [string, string] = ["Examine This Machine", "kernel-lsp.doctor"];
+const GPU: [string, string] = ["Select Target GPU…", "kernel-lsp.selectGpu"];
+const CANCEL: [string, string] = ["Cancel a Job…", "kernel-lsp.cancel"];
+const RUNS: [string, string] = ["Show the Runs", "kernel-lsp.runs.focus"];
+
+/** What the item shows and offers. */
+export function statusOf(state: ServerState, nJobs: number): Status {
+  switch (state) {
+    case "stopped":
+      return { text: "$(circle-slash) kernel-lsp: off", isBad: false, actions: [RESTART, LOGS] };
+    case "starting":
+      return { text: "$(sync~spin) kernel-lsp: starting", isBad: false, actions: [LOGS] };
+    case "not found":
+      return { text: "$(error) kernel-lsp: not installed", isBad: true, actions: [INSTALL, LOGS] };
+    case "failed":
+      return { text: "$(error) kernel-lsp: failed", isBad: true, actions: [RESTART, LOGS, INSTALL] };
+    case "running":
+      return nJobs === 0
+        ? { text: "$(check) kernel-lsp: ready", isBad: false, actions: [RUNS, GPU, DOCTOR, LOGS, RESTART] }
+        : { text: `$(sync~spin) kernel-lsp: running ${nJobs}`, isBad: false, actions: [CANCEL, RUNS, GPU, LOGS] };
+  }
+}
+
+export class StatusItem implements vscode.Disposable {
+  private readonly item = vscode.window.createStatusBarItem("kernel-lsp.status", vscode.StatusBarAlignment.Right);
   private readonly subscriptions: vscode.Disposable[];
 
   constructor(private readonly server: Server, private readonly jobs: JobStore) {
-    this.engine.name = "kernel-lsp server";
-    this.gpu.name = "kernel-lsp GPU";
-    this.running.name = "kernel-lsp jobs";
-    this.gpu.command = { title: "Select", command: "kernel-lsp.selectGpu" };
+    this.item.name = "kernel-lsp";
+    this.item.command = "kernel-lsp.status";
     this.subscriptions = [
-      server.onChange((state) => this.showServer(state)),
-      jobs.onChange(() => this.showJobs()),
-      vscode.workspace.onDidChangeConfiguration((event) => {
-        if (event.affectsConfiguration(SECTION)) this.showGpu();
-      }),
+      vscode.commands.registerCommand("kernel-lsp.status", () => this.choose()),
+      server.onChange(() => this.show()),
+      jobs.onChange(() => this.show()),
+      vscode.workspace.onDidChangeConfiguration((event) => event.affectsConfiguration(SECTION) && this.show()),
     ];
-    this.showServer(server.state);
-    this.showGpu();
-    this.showJobs();
+    this.show();
+    this.item.show();
   }
 
   dispose(): void {
-    for (const each of [...this.subscriptions, this.engine, this.gpu, this.running]) each.dispose();
+    for (const each of [...this.subscriptions, this.item]) each.dispose();
   }
 
-  private showServer(state: ServerState): void {
-    this.engine.text = state === "running" ? `kernel-lsp ${this.server.version}` : `kernel-lsp: ${state}`;
-    this.engine.detail = state === "running" ? this.server.found?.program : this.server.problem;
-    this.engine.busy = state === "starting";
-    const bad = state === "not found" || state === "failed";
-    this.engine.severity = bad ? vscode.LanguageStatusSeverity.Error : vscode.LanguageStatusSeverity.Information;
-    this.engine.command = bad
-      ? { title: "Install", command: "kernel-lsp.install" }
-      : { title: "Restart", command: "kernel-lsp.restart" };
+  private get status(): Status {
+    return statusOf(this.server.state, this.jobs.active.length);
   }
 
-  private showGpu(): void {
-    const device = value("device", "auto");
-    this.gpu.text = `Estimates for ${value("targetGpu", "H200")}`;
-    this.gpu.detail = device === "auto" ? "runs on a GPU where there is one, else on the CPU" : `runs on ${device}`;
+  private show(): void {
+    const { text, isBad } = this.status;
+    this.item.text = text;
+    this.item.tooltip = this.tooltip();
+    this.item.backgroundColor = isBad ? new vscode.ThemeColor("statusBarItem.errorBackground") : undefined;
   }
 
-  private showJobs(): void {
-    const active = this.jobs.active;
-    const [first] = active;
-    this.running.busy = active.length > 0;
-    this.running.text = first === undefined ? "No jobs" : active.length > 1 ? `${active.length} jobs` : first.title;
-    this.running.detail = first === undefined ? undefined : `${first.percentage ?? 0} % ${first.message ?? ""}`;
-    this.running.command = first === undefined ? undefined : { title: "Cancel", command: "kernel-lsp.cancel" };
+  private tooltip(): string {
+    const jobs = this.jobs.active.map((job) => `${job.title}: ${job.percentage ?? 0} % ${job.message ?? ""}`);
+    const program = this.server.state === "running" ? `${this.server.version}, ${this.server.found?.program}` : this.server.problem;
+    return [program, ...jobs, `Estimates for ${value("targetGpu", "H200")}; kernels run on: ${value("device", "auto")}`]
+      .filter(Boolean)
+      .join("\n");
+  }
+
+  private async choose(): Promise<void> {
+    const items = this.status.actions.map(([label, command]) => ({ label, command }));
+    const chosen = await vscode.window.showQuickPick(items, { title: "kernel-lsp" });
+    if (chosen !== undefined) await vscode.commands.executeCommand(chosen.command);
   }
 }

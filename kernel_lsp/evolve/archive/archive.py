@@ -180,6 +180,15 @@ class Archive:
         rows = self._connection.execute("SELECT verdict FROM verdicts WHERE run_id = ? ORDER BY rowid", (run_id,))
         return [Verdict.model_validate_json(row[0]) for row in rows]
 
+    def dates_of(self, candidate_id: str) -> list[tuple[str, str]]:
+        """Return each run with a verdict on the candidate, and the date of its last event about it, newest first."""
+        rows = self._connection.execute(
+            "SELECT v.run_id, MAX(e.date) FROM verdicts v JOIN events e ON e.run_id = v.run_id"
+            " AND e.event LIKE '%' || v.candidate_id || '%' WHERE v.candidate_id = ? GROUP BY v.run_id ORDER BY 2 DESC",
+            (candidate_id,),
+        )
+        return [(row[0], row[1]) for row in rows]
+
     def candidates(self, run_id: str) -> list[Candidate]:
         """Return every candidate of the run, in the order proposed."""
         rows = self._connection.execute(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import TensorCoreSchedule, depth_of
+from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import AHEAD, TensorCoreSchedule, depth_of
 from kernel_lsp.generate.fusion.groups import ContractionGroup
 from kernel_lsp.generate.ir.index import Index
 from kernel_lsp.generate.ir.scalar import Access, Scalar
@@ -30,8 +30,8 @@ START_PRODUCTS = {DType.F32: 500_000, DType.F16: 3_000_000, DType.BF16: 3_000_00
 
 @dataclass(frozen=True)
 class _Tile:
-    """A block tile with its warps, the blocks of it that a multiprocessor holds, and its estimated share of the peak
-    rate."""
+    """A block tile with its warps, the blocks of it that a multiprocessor holds, and its rate on an H200, where that of
+    the first tile is 1."""
 
     m: int
     n: int
@@ -39,6 +39,7 @@ class _Tile:
     warps_n: int
     n_resident: int
     efficiency: float
+    uses_warpgroups: bool = False
 
     @property
     def n_warps(self) -> int:
@@ -54,6 +55,8 @@ TILES = (
     _Tile(32, 32, 2, 2, 6, 0.4),
     _Tile(16, 32, 1, 2, 8, 0.3),
 )
+GROUP_TILE = _Tile(128, 128, 8, 1, 1, 1.7, uses_warpgroups=True)
+"""Tile of f32 for `wgmma`, on Hopper alone."""
 
 
 def pick_schedule(
@@ -71,7 +74,8 @@ def pick_schedule(
         chain = bool(pick("chain", (0, 1), int(chain), "tensor cores add up a whole step before an f32 addition"))
     warpgroups = False
     if group.operand == DType.F32 and capability == HOPPER:
-        warpgroups = bool(pick("warpgroups", (0, 1), 0, "four warps multiply together, by wgmma"))
+        default_groups = int(default.uses_warpgroups)
+        warpgroups = bool(pick("warpgroups", (0, 1), default_groups, "four warps multiply together, by wgmma"))
     return TensorCoreSchedule(
         pick("tile_m", (16, 32, 64, 128, 256), default.tile_m, "rows of a block's tile"),
         pick("tile_n", (16, 32, 64, 128, 256), default.tile_n, "columns of a block's tile"),
@@ -93,16 +97,19 @@ def default_schedule(
     m, n, k, batch = (max(1, captured(variable.extent)) for variable in (group.m, group.n, group.k, group.batch))
     are_plain = (_is_plain(group.left), _is_plain(group.right))
     sizes = _Sizes(m, n, k, batch, n_multiprocessors, operand, are_plain)
-    tile, cluster = min(sizes.candidates(), key=lambda candidate: sizes.cost(*candidate))
-    alone = min(TILES, key=lambda tile: sizes.cost(tile, 1))
+    tiles = (*TILES, GROUP_TILE) if operand == DType.F32 and capability == HOPPER else TILES
+    tile, cluster = min(sizes.candidates(tiles), key=lambda candidate: sizes.cost(*candidate))
+    alone = min(tiles, key=lambda tile: sizes.cost(tile, 1))
     if capability < HOPPER or sizes.cost(alone, 1) < MIN_CLUSTER_GAIN * sizes.cost(tile, cluster):
         tile, cluster = alone, 1
     depth = depth_of(operand)
     is_latency_bound = cluster > 1 and tile.m * tile.n <= 32 * 64
     tile_k = 4 * depth
     chain = depth if is_latency_bound else tile_k
-    n_stages = 4 if is_latency_bound else 3
-    return TensorCoreSchedule(tile.m, tile.n, tile_k, tile.warps_m, tile.warps_n, n_stages, cluster, chain)
+    n_stages = 4 if is_latency_bound or tile.uses_warpgroups else 3
+    return TensorCoreSchedule(
+        tile.m, tile.n, tile_k, tile.warps_m, tile.warps_n, n_stages, cluster, chain, tile.uses_warpgroups
+    )
 
 
 def tensor_core_comment(group: ContractionGroup, schedule: TensorCoreSchedule, written: str) -> str:
@@ -112,7 +119,7 @@ def tensor_core_comment(group: ContractionGroup, schedule: TensorCoreSchedule, w
     how = ", with sums in f32"
     if group.operand == DType.F32:
         how = ": three TF32 products stand for one of f32 (a = a_high + a_low, without a_low * b_low)"
-    ahead = schedule.stages - 1
+    ahead = AHEAD if schedule.uses_warpgroups else schedule.stages - 1
     fetched = "the next tile is fetched" if ahead == 1 else f"the next {ahead} tiles are fetched"
     return (
         f"{who} computes a {size} tile of {group.tensor.name} on tensor cores{how}. It takes {schedule.tile_k} products"
@@ -147,9 +154,9 @@ class _Sizes:
     operand: DType
     are_plain: tuple[bool, bool]
 
-    def candidates(self) -> Iterator[tuple[_Tile, int]]:
+    def candidates(self, tiles: Iterable[_Tile]) -> Iterator[tuple[_Tile, int]]:
         """Yield tiles with the clusters that leave each block enough steps."""
-        for tile in TILES:
+        for tile in tiles:
             for cluster in CLUSTERS:
                 if cluster == 1 or self.n_terms >= cluster * MIN_STEPS_PER_BLOCK * 4 * depth_of(self.operand):
                     yield tile, cluster

@@ -2,7 +2,7 @@
 
 The 16 rows of each warp are independent of the other warps, so each warp multiplies at once, on its own. Premature
 accesses before `wgmma.wait_group` are not detected. Supported are TF32 factors, the left one in registers, and tiles
-without swizzle.
+without swizzle or with one of 128 bytes.
 """
 
 from __future__ import annotations
@@ -24,9 +24,14 @@ DEPTH = 8
 MAX_COLUMNS = 256
 FIELD_BITS = 14
 """Bits of an address or a stride in a descriptor, in units of 16 bytes."""
-LEADING_BIT, STRIDE_BIT, BASE_OFFSET_BIT = 16, 32, 49
-"""Bit positions in a descriptor: stride along k, stride along the columns, base offset (0 without swizzle)."""
+LEADING_BIT, STRIDE_BIT, BASE_OFFSET_BIT, SWIZZLE_BIT = 16, 32, 49, 62
+"""Bit positions in a descriptor: stride along k, stride of 8 columns, base offset, kind of swizzle. The base offset is
+0 for tiles that are aligned to the pattern of their swizzle."""
+SWIZZLE_128 = 1
+"""Kind of swizzle: rows of 128 bytes, whose 16-byte pieces are numbered exclusive-or the row's number modulo 8."""
+SWIZZLED_ROW_BYTES = 128
 WORD_BYTES = 4
+ROW_PIECE_BYTES = 16
 _SHAPE = re.compile(r"m64n(\d+)k8$")
 _ORDERING = ("fence", "commit_group", "wait_group")
 
@@ -67,23 +72,36 @@ HANDLERS: dict[str, Handler] = {"wgmma": warpgroup}
 
 
 def _put_columns(e: Emitter, i: Instruction, step: Step, product: Product, descriptor: Operand) -> None:
-    """Read a lane's part of the right factor: 8 columns of 16 bytes are contiguous."""
+    """Read a lane's part of the right factor: four terms of a column are contiguous, 8 columns lie together."""
     value = e.read(descriptor, "i64")
     site = Site(i, "shared", WORD_BYTES, True, False)
-    unknown = e.op(f"lshr i64 {value}, {BASE_OFFSET_BIT}")
-    e.fault_unless(e.op(f"icmp eq i64 {unknown}, 0"), site, value, FaultKind.MATRIX_ADDRESS)
-    start, along_k, along_n = (_field(e, value, bit) for bit in (0, LEADING_BIT, STRIDE_BIT))
+    kind = e.op(f"lshr i64 {value}, {BASE_OFFSET_BIT}")
+    is_swizzled = e.op(f"icmp eq i64 {kind}, {SWIZZLE_128 << SWIZZLE_BIT - BASE_OFFSET_BIT}")
+    is_known = e.op(f"or i1 {is_swizzled}, {e.op(f'icmp eq i64 {kind}, 0')}")
+    e.fault_unless(is_known, site, value, FaultKind.MATRIX_ADDRESS)
+    start, leading, along_n = (_field(e, value, bit) for bit in (0, LEADING_BIT, STRIDE_BIT))
+    along_k = e.op(f"select i1 {is_swizzled}, i64 {ROW_PIECE_BYTES}, i64 {leading}")
+    column_bytes = e.op(f"select i1 {is_swizzled}, i64 {SWIZZLED_ROW_BYTES}, i64 {ROW_PIECE_BYTES}")
     lane = e.coerce(e.special("%laneid"), "i32", "i64")
-    start = e.op(f"add i64 {start}, {e.op(f'mul i64 {lane}, {WORD_BYTES}')}")
+    column, term = e.op(f"lshr i64 {lane}, 2"), e.op(f"and i64 {lane}, 3")
+    own = e.op(f"add i64 {e.op(f'mul i64 {column}, {column_bytes}')}, {e.op(f'mul i64 {term}, {WORD_BYTES}')}")
+    start = e.op(f"add i64 {start}, {own}")
     for element in range(product.b.n_elements):
         columns, terms = product.b.start(element)
         far = e.op(f"mul i64 {along_n}, {columns // 8}")
         deep = e.op(f"mul i64 {along_k}, {terms // 4}")
         address = e.op(f"add i64 {start}, {e.op(f'add i64 {far}, {deep}')}")
+        address = _swizzled(e, address, is_swizzled)
         pointer = locate_at(e, i, address, WORD_BYTES, reads=True, writes=False, space="shared")
         word = e.op(f"load i32, ptr {pointer}, align 1")
         target = step.base + product.a.n_bytes + element * WORD_BYTES
         e.line(f"store i32 {word}, ptr {e.field('%matrix', target)}, align 1")
+
+
+def _swizzled(e: Emitter, address: str, is_swizzled: str) -> str:
+    """Return the address with its bits 4 to 6 exchanged by bits 7 to 9 where the tile is swizzled."""
+    row = e.op(f"and i64 {e.op(f'lshr i64 {address}, 3')}, {7 << 4}")
+    return e.op(f"xor i64 {address}, {e.op(f'select i1 {is_swizzled}, i64 {row}, i64 0')}")
 
 
 def _field(e: Emitter, descriptor: str, bit: int) -> str:

@@ -13,13 +13,13 @@ from kernel_lsp.rules.finding import QuickFix, RuleFinding, TextEdit, TextRange
 from kernel_lsp.server.analysis.analysis_client import Known
 from kernel_lsp.server.analysis.analysis_types import Place, Target, Use
 from kernel_lsp.server.documents.documents import Document
-from kernel_lsp.server.documents.line_edits import line_end, pragma_edits
+from kernel_lsp.server.documents.edits import document_edit
+from kernel_lsp.server.documents.line_edits import DocumentEdits, line_end, pragma_edits
 from kernel_lsp.server.features.diagnostics import check_diagnostics, rule_diagnostic
 from kernel_lsp.server.features.explanations import is_explained
 from kernel_lsp.server.features.operator_use import USE_PREFIX, import_statement, is_offered
 from kernel_lsp.server.knowledge import Knowledge
 from kernel_lsp.server.protocol.capabilities import REWRITE_KIND, ClientFeatures
-from kernel_lsp.server.protocol.conversion import to_edit
 
 QUICK_FIX = types.CodeActionKind.QuickFix.value
 
@@ -28,9 +28,16 @@ class CodeActions:
     """The actions for lines ``[first, last]`` of one document."""
 
     def __init__(
-        self, document: Document, known: Known, knowledge: Knowledge, features: ClientFeatures, *, has_gpu: bool = False
+        self,
+        document: Document,
+        known: Known,
+        knowledge: Knowledge,
+        features: ClientFeatures,
+        *,
+        has_gpu: bool = False,
+        runs_code: bool = False,
     ) -> None:
-        self._has_gpu = has_gpu
+        self._has_gpu, self._runs_code = has_gpu, runs_code
         self._document, self._knowledge, self._features = document, knowledge, features
         self._analysis, self._is_current = known.now(document), known.is_current(document)
 
@@ -113,11 +120,15 @@ class CodeActions:
 
     def _shapes(self, target: Target, kind: str) -> Iterator[types.CodeAction]:
         """Return the action that declares a target's shapes, as a quick fix if the client asks for quick fixes
-        alone."""
-        if target.pragmas and self._is_current:
+        alone. Where code may run, the shapes are tried before they are written."""
+        if not target.pragmas or not self._is_current:
+            return
+        title = f"Add shapes: {'; '.join(text for _, text in target.pragmas)}"
+        if self._runs_code and self._document.file is not None:
+            yield self._command(title, kind, "addShapes", {"uri": self._document.uri, "symbol": target.symbol})
+        else:
             edit = self._edit(pragma_edits(self._document, target.pragmas))
-            title = f"Add shapes: {'; '.join(text for _, text in target.pragmas)}"
-            yield types.CodeAction(title=title, kind=kind, edit=edit)
+            yield types.CodeAction(title=f"{title} (not tried)", kind=kind, edit=edit)
 
     def _selected_actions(self, first: int, last: int) -> Iterator[types.CodeAction]:
         target = self._analysis.target_at(first) if self._document.language == "python" else None
@@ -160,13 +171,8 @@ class CodeActions:
     # --- below: forms
 
     def _edit(self, edits: Sequence[TextEdit]) -> types.WorkspaceEdit:
-        """Return a versioned edit where the client supports it, so that it rejects an edit of a changed text."""
-        document = self._document
-        changed = [to_edit(document, edit.range, edit.new_text) for edit in edits]
-        if not self._features.versioned_edits:
-            return types.WorkspaceEdit(changes={document.uri: changed})
-        identifier = types.OptionalVersionedTextDocumentIdentifier(uri=document.uri, version=document.version)
-        return types.WorkspaceEdit(document_changes=[types.TextDocumentEdit(identifier, changed)])
+        changed = DocumentEdits(self._document, tuple(edits))
+        return document_edit(changed, versioned=self._features.versioned_edits)
 
     def _command(self, title: str, kind: str, name: str, argument: dict[str, Any]) -> types.CodeAction:
         command = types.Command(title=title, command=f"kernelLsp.{name}", arguments=[argument])

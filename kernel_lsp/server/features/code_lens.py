@@ -11,7 +11,8 @@ from kernel_lsp.engine.messages import RunSummary
 from kernel_lsp.server.analysis.analysis_types import Analysis, Target
 from kernel_lsp.server.documents.documents import Document
 from kernel_lsp.server.features.formatting import check_text, facts_text, result_text
-from kernel_lsp.server.knowledge import Knowledge
+from kernel_lsp.server.features.recorded import recorded_of, share_text
+from kernel_lsp.server.knowledge import Knowledge, KnownCheck
 from kernel_lsp.server.protocol.conversion import line_range
 
 
@@ -30,7 +31,7 @@ def cuda_lenses(document: Document, analysis: Analysis, knowledge: Knowledge) ->
     stale = " (stale)" if check is not None and check.serial != document.serial else ""
     lenses = []
     if analysis.has_plan and document.path is not None:
-        title = f"Check now: {check_text(check.verdict)}{stale}" if check is not None else "Check now"
+        title = f"Check now: {_check_title(check)}{stale}" if check is not None else "Check now"
         about = {"uri": document.uri}
         lenses.append(types.CodeLens(line_range(document, 0), _command(title, "kernelLsp.check", about)))
         lenses.append(types.CodeLens(line_range(document, 0), _command("Profile", "kernelLsp.profile", about)))
@@ -45,11 +46,17 @@ def cuda_lenses(document: Document, analysis: Analysis, knowledge: Knowledge) ->
 # --- below
 
 
+def _check_title(check: KnownCheck) -> str:
+    return ", ".join(filter(None, (check_text(check.verdict), check.origin)))
+
+
 def _target_commands(document: Document, target: Target, knowledge: Knowledge) -> Iterator[types.Command]:
     if document.file is None:
         return  # an unsaved text is not a file that a worker can import
     about = {"uri": document.uri, "symbol": target.symbol}
-    yield _command("Optimize to CUDA", "kernelLsp.optimize", about)
+    recorded = recorded_of(document.file, target.symbol)
+    share = f" | {share_text(recorded)}" if recorded is not None and recorded.share else ""
+    yield _command(f"Optimize to CUDA{share}", "kernelLsp.optimize", about)
     interrupted = knowledge.interrupted(document.file, target.symbol)
     if interrupted is not None:
         run = {"uri": document.uri, "run": interrupted.run_id}

@@ -8,6 +8,7 @@ from pathlib import Path
 from lsprotocol import types
 
 from kernel_lsp.core.finding import Finding, RelatedPlace, Severity
+from kernel_lsp.core.measurement import Measurement
 from kernel_lsp.rules.finding import SOURCE, RuleFinding, TextRange
 from kernel_lsp.server.analysis.analysis_types import Analysis
 from kernel_lsp.server.documents.documents import Document
@@ -15,6 +16,7 @@ from kernel_lsp.server.features.formatting import verdict_text
 from kernel_lsp.server.features.rule_pages import page_file
 from kernel_lsp.server.knowledge import Knowledge, KnownCheck
 from kernel_lsp.server.protocol.conversion import line_range, to_range
+from kernel_lsp.verify.timing.words import one_line
 
 SEVERITIES = {
     Severity.ERROR: types.DiagnosticSeverity.Error,
@@ -25,6 +27,10 @@ SEVERITIES = {
 KERNEL_SUFFIX = ".cu"
 CHECK_SOURCE = "kernel-lsp check"
 ADVICE_SOURCE = "kernel-lsp advice"
+GPU_SOURCE = "kernel-lsp GPU"
+JUDGE_SOURCE = "kernel-lsp judges"
+DOUBT = 0.5
+"""Probability of a correct kernel below which a judge doubts it."""
 INSTANTIATED = " (detected during:"
 """Marks the list of template instantiations in a compiler message (`kernel_lsp.toolchain.nvrtc.diagnostics`)."""
 MAX_RELATED = 20
@@ -71,6 +77,8 @@ def check_diagnostics(
         outcome.kind in ("crashed", "rejected") and not getattr(outcome, "findings", ())
     ):
         yield _of_outcome(document, check)
+    yield from _of_times(document, check)
+    yield from _of_judges(document, check)
 
 
 def rule_diagnostic(document: Document, finding: RuleFinding) -> types.Diagnostic:
@@ -138,12 +146,17 @@ def _of_group(
     is_here = _is_here(finding.file)
     return types.Diagnostic(
         range=to_range(document, _span(document, line, finding.column if is_here else None)),
-        message=message if is_here else f"{finding.file}:{finding.line}: {message}",
+        message=_dated(check, message if is_here else f"{finding.file}:{finding.line}: {message}"),
         severity=SEVERITIES[finding.severity],
         code=finding.code,
         source=finding.source,
         related_information=shown or None,
     )
+
+
+def _dated(check: KnownCheck, message: str) -> str:
+    """Add device and origin to what an earlier run found."""
+    return f"{message} ({check.verdict.device}, {check.origin})" if check.origin else message
 
 
 def _related(
@@ -179,15 +192,44 @@ def _message(finding: Finding, *, has_related: bool) -> str:
 def _of_outcome(document: Document, check: KnownCheck) -> types.Diagnostic:
     """Return a check's outcome, if it has no line of its own, at the operation's declaration."""
     outcome = check.verdict.outcome
-    line = next((i for i, text in enumerate(document.lines) if text.startswith("// op:")), 0)
+    line = _operation_line(document)
     is_unknown = outcome.kind == "unsupported"
     return types.Diagnostic(
         range=to_range(document, _span(document, line, None)),
-        message=verdict_text(check.verdict),
+        message=_dated(check, verdict_text(check.verdict)),
         severity=types.DiagnosticSeverity.Information if is_unknown else types.DiagnosticSeverity.Error,
         code=outcome.kind.replace("_", "-"),
         source=CHECK_SOURCE,
     )
+
+
+def _of_times(document: Document, check: KnownCheck) -> Iterator[types.Diagnostic]:
+    """Yield the times measured on a GPU, at the operation's declaration, until the text changes."""
+    if check.serial != document.serial:
+        return
+    for name, comparison in check.verdict.times.items():
+        if isinstance(comparison.ours, Measurement):
+            yield _information(document, f"{name}: {one_line(comparison)}", "measured-time", GPU_SOURCE)
+
+
+def _of_judges(document: Document, check: KnownCheck) -> Iterator[types.Diagnostic]:
+    """Yield what judges doubted, at the operation's declaration, until the text changes."""
+    for judged in check.judged if check.serial == document.serial else ():
+        doubts = [f"{judge}: {p:.0%} likely correct" for judge, p in judged.probabilities.items() if p < DOUBT]
+        if doubts:
+            message = f"judges doubted this kernel: {', '.join(doubts)} ({check.origin})"
+            yield _information(document, message, "judged-doubtful", JUDGE_SOURCE)
+
+
+def _information(document: Document, message: str, code: str, source: str) -> types.Diagnostic:
+    line = _operation_line(document)
+    severity = types.DiagnosticSeverity.Information
+    where = to_range(document, _span(document, line, None))
+    return types.Diagnostic(range=where, message=message, severity=severity, code=code, source=source)
+
+
+def _operation_line(document: Document) -> int:
+    return next((i for i, text in enumerate(document.lines) if text.startswith("// op:")), 0)
 
 
 def _span(document: Document, line: int, column: int | None) -> TextRange:

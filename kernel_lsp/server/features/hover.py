@@ -19,6 +19,7 @@ from kernel_lsp.server.features.formatting import (
     time_text,
     verdict_text,
 )
+from kernel_lsp.server.features.recorded import recorded_of, recorded_text
 from kernel_lsp.server.knowledge import Knowledge, KnownEstimate
 
 NO_PLAN = (
@@ -77,6 +78,7 @@ def _target_text(document: Document, target: Target, knowledge: Knowledge, pendi
         parts += _estimate_parts(known, STALE if known.digest != target.digest else "")
     elif not target.problem and pending:
         parts.append(pending)
+    parts.append(recorded_text(recorded_of(document.file, target.symbol)))
     result = knowledge.last_result(document.file, target.symbol)
     if result is not None:
         stale = STALE if knowledge.is_stale(result, target, document.file) else ""

@@ -16,6 +16,7 @@ from kernel_lsp.engine.messages import GetReport, ListRuns, ReportPage, Request,
 from kernel_lsp.process.channel import Channel
 from kernel_lsp.server.documents.documents import path_of
 from kernel_lsp.server.features.formatting import result_text
+from kernel_lsp.server.jobs.hot_spots import hot_spots
 from kernel_lsp.server.jobs.jobs import new_id
 from kernel_lsp.server.language_server import KernelLanguageServer
 from kernel_lsp.server.protocol import messages as protocol
@@ -28,10 +29,12 @@ SCAN_S = 60.0
 async def _runs(ls: KernelLanguageServer, params: protocol.FolderParams) -> protocol.RunsResult:
     workspace = _workspace(params.uri)
     ls.archives.add(workspace)
-    if not ls.trust.allows_commands or not (workspace / FOLDER_NAME / "archive.sqlite3").is_file():
-        return protocol.RunsResult([])
-    result = await _ask(ls, workspace, ListRuns(id=new_id(), directory=workspace))
-    return protocol.RunsResult([_item(run) for run in RunList.model_validate(result).runs])
+    return protocol.RunsResult([_item(run) for run in await _list_runs(ls, workspace)])
+
+
+async def _hot_spots(ls: KernelLanguageServer, params: protocol.FolderParams) -> protocol.HotSpotsResult:
+    workspace = _workspace(params.uri)
+    return hot_spots(ls, workspace, await _list_runs(ls, workspace))
 
 
 async def _targets(ls: KernelLanguageServer, params: protocol.FolderParams) -> protocol.TargetsResult:
@@ -58,11 +61,19 @@ async def _report(ls: KernelLanguageServer, params: protocol.RunArguments) -> pr
 HANDLERS: dict[str, Callable[..., Any]] = {
     "kernelLsp/runs": _runs,
     "kernelLsp/targets": _targets,
+    "kernelLsp/hotSpots": _hot_spots,
     "kernelLsp/report": _report,
 }
 
 
 # --- below
+
+
+async def _list_runs(ls: KernelLanguageServer, workspace: Path) -> tuple[RunSummary, ...]:
+    if not ls.trust.allows_commands or not (workspace / FOLDER_NAME / "archive.sqlite3").is_file():
+        return ()
+    result = await _ask(ls, workspace, ListRuns(id=new_id(), directory=workspace))
+    return RunList.model_validate(result).runs
 
 
 async def _scan(path: Path) -> protocol.TargetsResult:

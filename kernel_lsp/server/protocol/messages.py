@@ -11,7 +11,7 @@ from typing import Any, Literal
 import attrs
 
 Direction = Literal["client to server", "server to client"]
-JobKind = Literal["optimize", "optimize_lines", "resume", "check", "profile", "estimate"]
+JobKind = Literal["optimize", "optimize_lines", "resume", "check", "profile", "estimate", "infer_inputs"]
 JobState = Literal["queued", "running", "finished", "failed", "cancelled"]
 
 
@@ -124,6 +124,14 @@ class StatusResult:
 
 
 @attrs.frozen
+class CommandLine:
+    """A shell command to offer, and the folder to run it in."""
+
+    command: str
+    folder: str
+
+
+@attrs.frozen
 class ChatMessage:
     """One message of a chat."""
 
@@ -187,6 +195,33 @@ class JobArguments:
     """Argument of `cancel`: the newest job by default."""
 
     job: str | None = None
+
+
+@attrs.frozen
+class HotSpotsResult:
+    """Recorded targets of a workspace, the largest gain first. `command` and `date` are those of the recorded run,
+    empty without one. `problem` says why a recording cannot be read."""
+
+    spots: list[HotSpotItem]
+    command: str = ""
+    date: str = ""
+    problem: str = ""
+
+
+@attrs.frozen
+class HotSpotItem:
+    """A recorded target. `share` is its part of a step, `gain` the part that its kernel saves; without a known
+    `speedup` (0) the most that one could save. `line` is 0-based."""
+
+    uri: str
+    symbol: str
+    line: int
+    share: float
+    gain: float
+    speedup: float
+    kind: str
+    calls: int
+    inputs: str
 
 
 @attrs.frozen
@@ -284,11 +319,26 @@ METHODS = (
         "What can be optimized in the Python files below a folder. They are read, not run.",
     ),
     Method(
+        "kernelLsp/hotSpots",
+        "client to server",
+        FolderParams,
+        HotSpotsResult,
+        "The targets of the run that `kernel-lsp record` noted last, by their part of a step and what a kernel saves.",
+    ),
+    Method(
         "kernelLsp/report",
         "client to server",
         RunArguments,
         ReportResult,
         "Everything about a run, also while it goes on.",
+    ),
+    Method(
+        "kernelLsp/typeCommand",
+        "server to client",
+        CommandLine,
+        None,
+        "Type a command line into a terminal, for the user to change and run. Sent only to a client whose capabilities "
+        "have `experimental.kernelLsp.terminal`; others are told it as a message.",
     ),
     Method(
         "kernelLsp/completeChat",
@@ -300,14 +350,24 @@ METHODS = (
     ),
 )
 
+OPTIMIZE = (
+    "Optimize a target to CUDA. For a target without shapes the job infers them; the prompt after it "
+    "(`window/showMessageRequest`) writes them and starts the run."
+)
 COMMANDS = (
-    Command("kernelLsp.optimize", TargetArguments, JobStarted, "Optimize a target to CUDA."),
+    Command("kernelLsp.optimize", TargetArguments, JobStarted, OPTIMIZE),
     Command("kernelLsp.optimizeWithBackward", TargetArguments, JobStarted, "The same, with its backward."),
     Command(
         "kernelLsp.optimizeLines",
         LinesArguments,
         JobStarted,
         "Make a function of some lines of a target, optimize that, and offer to call it in their place.",
+    ),
+    Command(
+        "kernelLsp.addShapes",
+        TargetArguments,
+        JobStarted,
+        "Infer the shapes that a target lacks, try them on fake tensors, and write them as pragmas in one edit.",
     ),
     Command(
         "kernelLsp.check", DocumentArguments, JobStarted, "Compile and check a kernel file, as it is in the editor."

@@ -4,6 +4,7 @@ private scratch folder. Everything ends with the session."""
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,9 +49,16 @@ class Session:
     """The resources of one command. Use as ``async with``. Raises EnvironmentProblem or SettingError when something is
     missing."""
 
-    def __init__(self, settings: Settings, start: SessionStart | None = None, *, full_wait_s: float = 0.0) -> None:
-        """`start` is one that was entered already. `full_wait_s` is as `MeasuringGpu`'s."""
-        self.settings, self._full_wait_s = settings, full_wait_s
+    def __init__(
+        self,
+        settings: Settings,
+        start: SessionStart | None = None,
+        *,
+        full_wait_s: float = 0.0,
+        peers: Sequence[str] = (),
+    ) -> None:
+        """`start` was entered already; `full_wait_s` is as `MeasuringGpu`'s, `peers` as `OperationTimer`'s."""
+        self.settings, self._full_wait_s, self._peers = settings, full_wait_s, peers
         self._stack = AsyncExitStack()
         self._start = start
         self.gpu: GpuSpec
@@ -194,6 +202,7 @@ class Session:
             cache_directory=self.settings.cache_directory,
             patience_s=self.settings.baseline_wait_s,
             seed=self.settings.seed,
+            peers=self._peers,
         )
         return await self._stack.enter_async_context(timer)
 

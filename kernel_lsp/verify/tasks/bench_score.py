@@ -1,4 +1,4 @@
-"""Score a benchmark run: speedups by group of baselines, fast_p, and the geometric mean."""
+"""Score a benchmark run: speedups by group of baselines, fast_p, and the geometric means."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import math
 from collections.abc import Mapping, Sequence
 
 from kernel_lsp.core.benchmark import BaselineGroup, BenchEntry, BenchReport, BenchScore, BenchTime, FastP, Kind
-from kernel_lsp.core.measurement import EAGER, Comparison, Estimate
+from kernel_lsp.core.measurement import EAGER, Comparison, Estimate, TimedBaseline, is_pytorch
 
 THRESHOLDS = (0.0, 0.5, 0.8, 1.0, 1.2, 1.5, 2.0, 5.0)
 """Values of p. KernelBench reports 0, 0.5, 0.8, 1, 1.5 and 2."""
-GROUPS: tuple[BaselineGroup, ...] = ("eager", "compile", "best")
+GROUPS: tuple[BaselineGroup, ...] = ("eager", "compile", "best", "peers")
+NO_DIFFERENCE = "no difference"
 
 
 def bench_time(operation: str, comparison: Comparison) -> BenchTime:
@@ -24,15 +25,17 @@ def bench_time(operation: str, comparison: Comparison) -> BenchTime:
         baselines_us=comparison.baselines_us,
         floor_us=comparison.floor.time_us if comparison.floor is not None else None,
         claim=comparison.ratio.claim if comparison.ratio is not None else "",
+        comparison=comparison,
     )
 
 
-def speedups(times: Sequence[BenchTime]) -> dict[BaselineGroup, float]:
-    """Return PyTorch's time over ours with all operations together, by group of baselines."""
+def speedups(times: Sequence[BenchTime], *, by_claim: bool = False) -> dict[BaselineGroup, float]:
+    """Return the baseline's time over ours with all operations together, by group of baselines. `by_claim` counts an
+    operation without a significant difference as 1.00."""
     ours_us = sum(time.ours_us for time in times)
     if not ours_us:
         return {}
-    totals = {group: [_baseline_us(time.baselines_us, group) for time in times] for group in GROUPS}
+    totals = {group: [_baseline_us(time, group, by_claim) for time in times] for group in GROUPS}
     return {group: sum(found) / ours_us for group, found in totals.items() if all(time_us > 0 for time_us in found)}
 
 
@@ -48,26 +51,49 @@ def bench_report(entries: Sequence[BenchEntry]) -> BenchReport:
     )
 
 
+def fast_share(entries: Sequence[BenchEntry], group: BaselineGroup, p: float) -> float:
+    """Return the share of all tasks that are verified and more than `p` times as fast as the group."""
+    return sum(speedup > p for speedup in _compared(entries, group)) / max(1, len(entries))
+
+
 # --- below
 
 
-def _baseline_us(baselines: Mapping[str, float], group: BaselineGroup) -> float:
+def _baseline_us(time: BenchTime, group: BaselineGroup, by_claim: bool) -> float:
     """Return the fastest time of the group; 0 when it has none."""
-    chosen = {
-        "eager": [time_us for name, time_us in baselines.items() if name == EAGER],
-        "compile": [time_us for name, time_us in baselines.items() if name != EAGER],
-        "best": list(baselines.values()),
-    }[group]
-    return min(chosen, default=0.0)
+    names = [name for name in time.baselines_us if _is_in(name, group)]
+    if not names:
+        return 0.0
+    fastest = min(names, key=lambda name: time.baselines_us[name])
+    return time.ours_us if by_claim and _claims(time).get(fastest) == NO_DIFFERENCE else time.baselines_us[fastest]
+
+
+def _is_in(name: str, group: BaselineGroup) -> bool:
+    own: BaselineGroup = "eager" if name == EAGER else "compile" if is_pytorch(name) else "peers"
+    return own == group or (group == "best" and own != "peers")
+
+
+def _claims(time: BenchTime) -> Mapping[str, str]:
+    baselines = time.comparison.baselines if time.comparison is not None else ()
+    return {b.name: b.ratio.claim for b in baselines if isinstance(b, TimedBaseline) and b.ratio is not None}
+
+
+def _compared(entries: Sequence[BenchEntry], group: BaselineGroup) -> list[float]:
+    return [entry.speedups[group] for entry in entries if entry.status == "verified" and group in entry.speedups]
 
 
 def _score(group: BaselineGroup, entries: Sequence[BenchEntry]) -> BenchScore:
-    found = [entry.speedups[group] for entry in entries if entry.status == "verified" and group in entry.speedups]
-    n_tasks = len(entries)
+    claimed = [entry.claimed[group] for entry in entries if entry.status == "verified" and group in entry.claimed]
+    found = _compared(entries, group)
     return BenchScore(
         baseline=group,
-        n_tasks=n_tasks,
+        n_tasks=len(entries),
         n_compared=len(found),
-        fast=tuple(FastP(p=p, share=sum(speedup > p for speedup in found) / max(1, n_tasks)) for p in THRESHOLDS),
-        geomean=math.exp(sum(map(math.log, found)) / len(found)) if found else None,
+        fast=tuple(FastP(p=p, share=fast_share(entries, group, p)) for p in THRESHOLDS),
+        geomean=_geomean(found),
+        geomean_claimed=_geomean(claimed),
     )
+
+
+def _geomean(values: Sequence[float]) -> float | None:
+    return math.exp(sum(map(math.log, values)) / len(values)) if values else None

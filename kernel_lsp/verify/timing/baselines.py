@@ -27,8 +27,10 @@ MODES = {
     "compile max-autotune": "max-autotune",
 }
 """Name in reports -> mode of `torch.compile`, in the order in which they are prepared."""
-COMPILED = tuple(name for name in MODES if name != EAGER)
 PREPARE_DEADLINES_S = {EAGER: 120.0, "compile": 240.0, "compile reduce-overhead": 240.0, "compile max-autotune": 900.0}
+PEER_DEADLINE_S = 240.0
+PEER_MODE = "peer:"
+"""Prefix of a mode that calls ``FILE::NAME`` of another library instead of the reference."""
 NOT_STARTED = "not compiled yet"
 
 
@@ -64,10 +66,13 @@ class Baselines:
         *,
         device: int | str,
         names: Sequence[str] = tuple(MODES),
+        peers: Sequence[str] = (),
     ) -> None:
-        """`device` is an index, or ``cpu``."""
-        self._cache, self._device, self._names = cache, device, tuple(names)
-        self._modes = {name: _Mode(name, make_worker) for name in self._names}
+        """`device` is an index, or ``cpu``. `peers` are functions ``FILE::NAME``, each a baseline by its name."""
+        modes = {name: MODES[name] for name in names}
+        modes |= {peer.rpartition("::")[2]: f"{PEER_MODE}{peer}" for peer in peers}
+        self._cache, self._device, self._names = cache, device, tuple(modes)
+        self._modes = {name: _Mode(name, mode, make_worker) for name, mode in modes.items()}
         self._known: dict[tuple[str, str], BaselineResult] = {}
         self._recorded: set[tuple[str, str]] = set()
         self._offered: list[Job] = []
@@ -115,7 +120,7 @@ class Baselines:
         """Return the subjects to measure with a candidate: eager, everything that has no time yet, and the best
         compiled one."""
         ready = [subject for name in self._names if isinstance(subject := self._modes[name].subject(job), Subject)]
-        best = self._best_compiled(job)
+        best = self._best_prepared(job)
         return [
             subject
             for subject in ready
@@ -193,23 +198,23 @@ class Baselines:
         subject = self._modes[name].subject(job)
         if isinstance(subject, Subject) or subject.is_final:
             return False
-        return (job.job_id, name) not in self._known or name == self._best_compiled(job)
+        return (job.job_id, name) not in self._known or name == self._best_prepared(job)
 
     def _is_done_with(self, name: str) -> bool:
         """Check whether the baseline has a time for every job, and another one is faster."""
         return all(
             (job.job_id, name) in self._known
-            and all((job.job_id, other) in self._known for other in COMPILED if other in self._names)
-            and self._best_compiled(job) != name
+            and all((job.job_id, other) in self._known for other in self._names if other != EAGER)
+            and self._best_prepared(job) != name
             for job in self._offered
         )
 
-    def _best_compiled(self, job: Job) -> str:
-        """Return the fastest mode of those with a time; empty without any."""
+    def _best_prepared(self, job: Job) -> str:
+        """Return the fastest of those but eager with a time; empty without any."""
         times = {
             name: known.measurement.time_us
-            for name in COMPILED
-            if isinstance(known := self._known.get((job.job_id, name)), TimedBaseline)
+            for name in self._names
+            if name != EAGER and isinstance(known := self._known.get((job.job_id, name)), TimedBaseline)
         }
         return min(times, key=lambda name: times[name], default="")
 
@@ -257,8 +262,8 @@ async def _warm_up(worker: TimingWorker, device: int | str) -> None:
 class _Mode:
     """One baseline's process, and its subjects by job."""
 
-    def __init__(self, name: str, make_worker: Callable[[], TimingWorker]) -> None:
-        self.name, self._make_worker = name, make_worker
+    def __init__(self, name: str, mode: str, make_worker: Callable[[], TimingWorker]) -> None:
+        self.name, self._mode, self._make_worker = name, mode, make_worker
         self._worker: TimingWorker | None = None
         self._ready: dict[str, Subject] = {}
         self._missing: dict[str, MissingBaseline] = {}
@@ -329,7 +334,6 @@ class _Mode:
             worker = await self.start()
         except KernelLspError as error:
             return SubjectFailed(self.name, error.message, is_gone=True)
-        request = {**job.request, "mode": MODES[self.name]}
-        return await prepare(
-            self.name, f"{job.job_id}-{self.name}", worker, "prepare_baseline", request, PREPARE_DEADLINES_S[self.name]
-        )
+        request = {**job.request, "mode": self._mode}
+        deadline_s = PREPARE_DEADLINES_S.get(self.name, PEER_DEADLINE_S)
+        return await prepare(self.name, f"{job.job_id}-{self.name}", worker, "prepare_baseline", request, deadline_s)

@@ -21,6 +21,7 @@ from kernel_lsp.core.measurement import (
     MissingBaseline,
     TimedBaseline,
     TimeFloor,
+    is_pytorch,
 )
 from kernel_lsp.core.plan import BoundOperation
 from kernel_lsp.core.task import Task, TaskTensor
@@ -73,11 +74,15 @@ class OperationTimer:
         baselines: Sequence[str] = tuple(MODES),
         patience_s: float = 0.0,
         seed: int = 0,
+        peers: Sequence[str] = (),
     ) -> None:
         """`make_worker` returns a worker that is not started. `device` is an index, or ``cpu`` for the host's clock.
-        `patience_s` is the maximum wait of a timing for compilations."""
+        `patience_s` is the maximum wait of a timing for compilations. `peers` are further baselines: functions
+        ``FILE::NAME`` that compute the task with another library."""
         self._task, self._device, self._plan, self._seed = task, device, plan or TimingPlan(), seed
-        self._baselines = Baselines(make_worker, BaselineCache(cache_directory), device=device, names=baselines)
+        self._baselines = Baselines(
+            make_worker, BaselineCache(cache_directory), device=device, names=baselines, peers=peers
+        )
         self._noise = TimingNoise(device, seed)
         self._patience_s, self._numbers = patience_s, count()
         self._waited_until: dict[str, float] = {}
@@ -325,14 +330,15 @@ def _entries(files: CaseFiles) -> list[dict[str, Any]]:
 
 
 def _best(found: Sequence[BaselineResult]) -> TimedBaseline:
-    """Return the fastest baseline; eager among them was measured just now."""
-    timed = [baseline for baseline in found if isinstance(baseline, TimedBaseline)]
+    """Return the fastest baseline of PyTorch; eager among them was measured just now."""
+    timed = [baseline for baseline in found if isinstance(baseline, TimedBaseline) and is_pytorch(baseline.name)]
     return min(timed, key=lambda baseline: baseline.measurement.time_us)
 
 
 def _in_order(found: Sequence[BaselineResult]) -> tuple[BaselineResult, ...]:
-    order = list(MODES)
-    return tuple(sorted(found, key=lambda baseline: order.index(baseline.name)))
+    """Return PyTorch's baselines in their order, then those of peers."""
+    order = {name: position for position, name in enumerate(MODES)}
+    return tuple(sorted(found, key=lambda baseline: order.get(baseline.name, len(order))))
 
 
 def _reason(found: BaselineResult) -> str:

@@ -14,7 +14,7 @@ from .load import LoadedFile, load_file, resolve
 
 def capture(request: dict[str, Any]) -> dict[str, Any]:
     """Capture: ``{"source": TargetSource, "with_backward": bool, "configuration": int}`` -> ``{"task": Task}``. A
-    configuration other than the first of a task folder keeps the first one's capture. Raises Failure."""
+    configuration other than the first keeps the first one's capture. Raises Failure."""
     source, configuration = request["source"], int(request.get("configuration", 0))
     linecache.checkcache()
     take_asked()
@@ -38,10 +38,10 @@ def capture(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _capture(loaded: LoadedFile, source: dict[str, Any], with_backward: bool, configuration: int) -> Captured:
-    if source["kind"] == "robust_kbench":
-        from .configurations import capture_folder
+    if source["kind"] == "robust_kbench" or source.get("configurations"):
+        from .configurations import capture_configuration
 
-        return capture_folder(loaded, source, with_backward, configuration)
+        return capture_configuration(loaded, source, with_backward, configuration)
     callee = resolve(loaded, source)
     inputs = inputs_of(loaded, source, callee.call)
     refuse_empty(inputs, source)

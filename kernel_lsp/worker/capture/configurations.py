@@ -1,4 +1,5 @@
-"""Capture a task folder: one capture covers as many configurations as it can, and each of the others has its own."""
+"""Capture a target with several configurations, those of a task folder or of a recorded run: one capture covers as many
+as it can, and each of the others has its own."""
 
 from __future__ import annotations
 
@@ -12,9 +13,10 @@ from ..dtypes import PLAN_NAMES
 from ..failure import Failure, TargetFailure
 from .call import capture_call, prepare_module, refuse_empty
 from .captured import Argument, Captured
-from .inputs import CallInputs, Leaf, ScalarLeaf, TensorLeaf
+from .inputs import CallInputs, Leaf, ScalarLeaf, TensorLeaf, inputs_of
 from .lifting import lifted, state_of
-from .load import Callee, LoadedFile
+from .load import Callee, LoadedFile, resolve
+from .modes import choose_mode
 from .module_settings import module_settings
 from .robust_kbench import MAX_CONFIGURATIONS, Settings, build, read_settings
 from .symbols import symbol_of
@@ -48,16 +50,20 @@ class Coverage:
     """Attributes of the module that differ between covered configurations."""
 
 
-def capture_folder(loaded: LoadedFile, source: dict[str, Any], with_backward: bool, index: int) -> Captured:
+def capture_configuration(loaded: LoadedFile, source: dict[str, Any], with_backward: bool, index: int) -> Captured:
     """Return the capture of configuration `index`. That of the first one covers others where it can. Raises Failure."""
-    settings = read_settings(source["file"], with_backward)
-    if index >= len(settings):
-        raise TargetFailure(f"the folder has {len(settings)} configurations, and no {index + 1}th", file=source["file"])
-    built = _build(loaded, source, settings[index])
+    settings = _settings(source, with_backward)
+    chosen = source.get("configuration", 0)
+    if max(index, chosen) >= len(settings):
+        number = max(index, chosen) + 1
+        raise TargetFailure(f"there are {len(settings)} configurations, and no {number}th", file=source["file"])
+    if chosen:
+        settings = settings[chosen : chosen + 1]
+    built = _build(loaded, source, settings[index], with_backward)
     refuse_empty(built.inputs, source)
     if index:
         return _capture(source, built, with_backward, {})
-    others = [_Other(loaded, source, entry) for entry in settings[1:]]
+    others = [_Other(loaded, source, entry, with_backward) for entry in settings[1:]]
     captured = _capture(source, built, with_backward, _varying(built, others))
     captured.coverage = _coverage(captured, built, others, with_backward)
     if settings[0].n_all > MAX_CONFIGURATIONS:
@@ -71,8 +77,8 @@ def capture_folder(loaded: LoadedFile, source: dict[str, Any], with_backward: bo
 class _Other:
     """Another configuration, built on demand; `problem` says why it cannot be."""
 
-    def __init__(self, loaded: LoadedFile, source: dict[str, Any], settings: Settings) -> None:
-        self.settings, self._arguments = settings, (loaded, source, settings)
+    def __init__(self, loaded: LoadedFile, source: dict[str, Any], settings: Settings, with_backward: bool) -> None:
+        self.settings, self._arguments = settings, (loaded, source, settings, with_backward)
         self._built: _Built | None = None
         self.problem = ""
 
@@ -86,8 +92,25 @@ class _Other:
         return self._built
 
 
-def _build(loaded: LoadedFile, source: dict[str, Any], settings: Settings) -> _Built:
-    callee, inputs = build(loaded, source, settings)
+def _settings(source: dict[str, Any], with_backward: bool) -> list[Settings]:
+    """Return the folder's configurations, or the target's own inputs and its recorded ones."""
+    if source["kind"] == "robust_kbench":
+        return read_settings(source["file"], with_backward)
+    init = dict(source.get("init_arguments") or {})
+    others = source["configurations"]
+    return [Settings("captured", {}, init, declared={})] + [
+        Settings(other["name"], {}, dict(other["init_arguments"] or {}), declared=other) for other in others
+    ]
+
+
+def _build(loaded: LoadedFile, source: dict[str, Any], settings: Settings, with_backward: bool) -> _Built:
+    if settings.declared is None:
+        callee, inputs = build(loaded, source, settings)
+    else:
+        declared = {**source, **settings.declared}
+        callee = resolve(loaded, declared)
+        inputs = inputs_of(loaded, declared, callee.call)
+        choose_mode(callee, source["kind"], with_backward)
     callee.notes += prepare_module(callee)
     return _Built(settings, callee, inputs)
 

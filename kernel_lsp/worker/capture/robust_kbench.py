@@ -25,12 +25,13 @@ MAX_CONFIGURATIONS = 64
 @dataclass(frozen=True)
 class Settings:
     """One configuration of the folder: keyword arguments of `get_inputs` and of `Model`. `n_all` counts all given ones,
-    also beyond `MAX_CONFIGURATIONS`."""
+    also beyond `MAX_CONFIGURATIONS`. `declared` replaces fields of the target's source where that is no folder."""
 
     name: str
     inputs: dict[str, Any]
     init: dict[str, Any]
     n_all: int = 1
+    declared: dict[str, Any] | None = None
 
     @property
     def all(self) -> dict[str, Any]:

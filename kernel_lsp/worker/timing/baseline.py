@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch._functorch.config
 
+from ..capture.load import load_file
 from ..capture.program import quiet
 from ..capture.reference import compile_reference
 from ..failure import Failure, short_message
@@ -23,6 +24,9 @@ from .subject import Subject, n_affordable_sets, refuse_zeros, set_precision
 GRADIENT_PREFIX = "grad_"
 """Prefix of a backward's inputs that are the gradients of its results."""
 EAGER = "eager"
+PEER = "peer:"
+PEER_TOLERANCE = 3e-2
+"""Maximum relative L2 difference between a peer's results and eager's: allows bf16 rounding and TF32."""
 OWN_GRAPHS = ("reduce-overhead",)
 """Modes of `torch.compile` that capture CUDA graphs: one result is alive at a time."""
 HARNESS_GRAPHS = {"max-autotune": "max-autotune-no-cudagraphs"}
@@ -37,7 +41,8 @@ def prepare_baseline(request: dict[str, Any]) -> dict[str, Any]:
     """Prepare ``{"subject", "device", "mode", "reference": {"name", "source", "arguments", "direction", "gradients"},
     "inputs": [file entries], "written_bytes"}``.
 
-    `mode` is ``eager`` or one of `torch.compile`'s. `arguments` are the reference's, in order: ``{"tensor": name}`` or
+    `mode` is ``eager``, one of `torch.compile`'s, or ``peer:FILE::NAME``, a function of another library with the
+    reference's arguments and results. `arguments` are the reference's, in order: ``{"tensor": name}`` or
     ``{"value": number}``. `gradients` names the arguments that a backward differentiates. `written_bytes` are the bytes
     of its results. `device` is an index, or ``cpu``. Answers ``{"status": "ready", "prepare_s", ...}`` as
     `timing.rounds.admit`, or ``{"status": "failed", "message"}``: any exception of PyTorch is an answer.
@@ -65,7 +70,9 @@ def reference_subject(
 ) -> Subject:
     """Return the reference over several sets of inputs, which are on the device. Compiles in a compiled mode."""
     function = compile_reference(reference["source"], reference["name"])
-    if mode != EAGER:
+    if mode.startswith(PEER):
+        function = _peer(mode.removeprefix(PEER), function, _arguments(reference, inputs))
+    elif mode != EAGER:
         torch._functorch.config.donated_buffer = False  # a backward runs repeatedly over one forward
         function = torch.compile(function, mode=HARNESS_GRAPHS.get(mode, mode), dynamic=False)
     names = {argument["tensor"] for argument in reference["arguments"] if "tensor" in argument}
@@ -93,6 +100,38 @@ def reference_subject(
         graph_arm=None if has_graphs else arm,
         max_calls=1 if has_graphs and is_backward else len(sets),
     )
+
+
+# --- below: peers
+
+
+def _peer(place: str, reference: Function, arguments: list[Any]) -> Function:
+    """Return the function ``FILE::NAME``, once its results are the reference's and its inputs unchanged. Raises
+    ValueError, ImportError."""
+    file, _, name = place.partition("::")
+    function: Function = getattr(load_file(file).module, name)
+    with torch.no_grad():
+        expected = _floating(_flat(reference(*arguments)))
+        before = [value.clone() if isinstance(value, torch.Tensor) else value for value in arguments]
+        found = _floating(_flat(function(*before)))
+    if len(found) < len(expected) or not all(_difference(*pair) <= PEER_TOLERANCE for pair in zip(found, expected)):
+        raise ValueError("its results differ from PyTorch's")
+    kept = zip(before, arguments)
+    if not all(torch.equal(ours, theirs) for ours, theirs in kept if isinstance(ours, torch.Tensor)):
+        raise ValueError("it overwrites its inputs")
+    return function
+
+
+def _flat(results: Any) -> list[Any]:
+    return list(results) if isinstance(results, (tuple, list)) else [results]
+
+
+def _difference(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """Return the relative L2 difference; infinity for other shapes."""
+    if found.shape != expected.shape:
+        return float("inf")
+    norm = float(expected.double().norm())
+    return float((found.double() - expected.double()).norm()) / (norm or 1.0)
 
 
 # --- below: calls
@@ -123,7 +162,7 @@ def _armed_backward(
             torch.compiler.cudagraph_mark_step_begin()
         with torch.enable_grad():
             found = function(*arguments[place])
-        results = found if isinstance(found, (tuple, list)) else (found,)
+        results = _flat(found)
         # A result without a gradient still has an input for it, which nothing reads.
         pairs = [(result, grad) for result, grad in zip(_floating(results), given[place]) if result.requires_grad]
         flat, gradients = [pair[0] for pair in pairs], [pair[1] for pair in pairs]

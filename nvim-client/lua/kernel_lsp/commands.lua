@@ -115,14 +115,57 @@ local function apply(arguments)
   require("kernel_lsp.review").apply(arguments.bang)
 end
 
+--- Run a program with the recorder, in a terminal; by default the file of this buffer.
+local function record(arguments)
+  if vim.bo.modified then
+    vim.cmd("write")
+  end
+  local file = vim.api.nvim_buf_get_name(0)
+  local config = require("kernel_lsp.config")
+  local command = { config.program(), "record", "--" }
+  if arguments.args ~= "" then
+    vim.list_extend(command, arguments.fargs)
+  else
+    local environment = vim.env.VIRTUAL_ENV
+    vim.list_extend(command, { environment and (environment .. "/bin/python") or "python3", file })
+  end
+  local folder = config.root_of(file)
+  vim.cmd("botright new")
+  if vim.fn.has("nvim-0.11") == 1 then
+    vim.fn.jobstart(command, { cwd = folder, term = true })
+  else
+    vim.fn.termopen(command, { cwd = folder })
+  end
+end
+
+--- List the recorded targets in the quickfix window, by what a kernel saves.
+local function hot_spots()
+  ask("kernelLsp/hotSpots", { uri = here() }, function(result)
+    if #result.spots == 0 then
+      say(result.problem ~= "" and result.problem or "no run is recorded here: see :LspKernelRecord")
+      return
+    end
+    local items = vim.tbl_map(function(spot)
+      local saves = string.format("%.2g %% of a step; a kernel saves %s%.2g %%", spot.share * 100,
+        (spot.speedup == 0 or spot.kind == "roofline") and "up to " or "", spot.gain * 100)
+      return { filename = vim.uri_to_fname(spot.uri), lnum = spot.line + 1, text = spot.symbol .. ": " .. saves }
+    end, result.spots)
+    vim.fn.setqflist({}, " ", { title = "Hot spots: " .. result.command, items = items })
+    vim.cmd("copen")
+  end)
+end
+
 M.commands = {
   Optimize = { optimize("optimize"), "?", "Optimize the target at the cursor, or the one that is named" },
   OptimizeWithBackward = { optimize("optimizeWithBackward"), "?", "The same, with its backward" },
+  AddShapes = { optimize("addShapes"), "?", "Infer the shapes that a target lacks, and write them" },
   Cancel = { cancel, 0, "End a job and all its processes" },
   Resume = { on_run("resume"), "?", "Go on with a run, by default the newest" },
   Check = { on_file("check"), 0, "Compile and check the kernel in this buffer" },
   Measure = { on_file("measure"), 0, "Check it, and time it on the GPU" },
   Profile = { on_file("profile"), 0, "Count what each of its lines does" },
+  Record = { record, "*", "Run a program, and note the shapes and times of your functions" },
+  HotSpots = { hot_spots, 0, "List the recorded targets by what a kernel saves" },
   Report = { on_run("report"), "?", "Show what a run found, by default the newest" },
   Show = { on_run("showKernel"), "?", "Show the kernel that a run ended with" },
   Apply = { apply, 0, "Make the change that is under review; with ! also where PyTorch is recommended", true },

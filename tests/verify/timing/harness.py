@@ -90,6 +90,7 @@ async def bench(
     baselines: Sequence[str] = ("eager", "compile"),
     plan: TimingPlan | None = None,
     patience_s: float = 0.0,
+    peers: Sequence[str] = (),
     **behaviour: Any,
 ) -> AsyncIterator[Bench]:
     """`behaviour` is of the baselines' processes, `candidate` what the candidate's has instead."""
@@ -108,6 +109,7 @@ async def bench(
         baselines=baselines,
         plan=plan,
         patience_s=patience_s,
+        peers=peers,
     )
     async with FakeWorker({**common, **(candidate or {})}) as worker, timer:
         yield Bench(folder, timer, worker, made)

@@ -494,3 +494,14 @@ async def test_a_candidate_that_is_given_up_leaves_the_baseline_to_the_next(tmp_
         with pytest.raises(asyncio.CancelledError):
             await offering
         assert isinstance(await it.time(), Timed)
+
+
+async def test_a_peer_has_a_time_and_a_ratio_and_is_never_the_best_of_pytorch(tmp_path: Path) -> None:
+    place = "/lib/peers.py::liger_relu"
+    times_us = {**TIMES_US, f"peer:{place}": 30.0}
+    async with bench(tmp_path, baselines=ALL, peers=(place,), times_us=times_us) as it:
+        comparison = await it.comparison()
+    peer = comparison.baselines[-1]
+    assert isinstance(peer, TimedBaseline)
+    assert (peer.name, peer.ratio and peer.ratio.claim) == ("liger_relu", "slower")
+    assert comparison.baseline_name in ALL

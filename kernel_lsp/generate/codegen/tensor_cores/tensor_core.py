@@ -29,6 +29,7 @@ from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import (
     MAX_SHARED_BYTES,
     MAX_UNROLLED_SUMS,
     ROW_BYTES,
+    WARP,
     TensorCoreSchedule,
     TileLayout,
     depth_of,
@@ -76,7 +77,7 @@ _PLACE_NAMES = (
     "n_all_steps",
     "next",
     "fetch",
-    "split",
+    "split_stage",
 )
 _THREAD_NAMES = (
     "lane",
@@ -117,6 +118,9 @@ def unrolled(scope: Scope, header: str) -> Scope:
 
 class TensorCoreRenderer:
     """Renders one kernel of a contraction group whose operands have a type of the tensor cores."""
+
+    alignment = 128
+    """Bytes that the tiles in shared memory are aligned to."""
 
     def __init__(
         self,
@@ -175,6 +179,11 @@ class TensorCoreRenderer:
     # --- declarations
 
     @property
+    def _warp(self) -> str:
+        """Return the number of a thread's warp among those that multiply."""
+        return f"threadIdx.x / {WARP}"
+
+    @property
     def _has_batch(self) -> bool:
         return self.group.batch.extent.constant != 1
 
@@ -203,11 +212,12 @@ class TensorCoreRenderer:
         scope.line(f"constexpr int WM = {schedule.warp_m}, WN = {schedule.warp_n};  // of a warp")
         scope.line(f"constexpr int STAGES = {schedule.stages};  // tiles in shared memory: all but one on their way")
         scope.line("// Rows are padded so that the rows of a fragment lie in different banks.")
-        scope.line("extern __shared__ __align__(128) unsigned char shared[];")
+        scope.line(f"extern __shared__ __align__({self.alignment}) unsigned char shared[];")
         for operand, place in ((self.left, "shared"), (self.right, "left_tiles + STAGES")):
             layout, own = self._layout(operand), "TM" if operand is self.left else "TN"
             outer, inner = (own, "TK") if operand.is_k_inner else ("TK", own)
-            array = f"{self.operand.cuda_type} (*)[{outer}][{inner} + {layout.padding}]"
+            padded = f"{inner} + {layout.padding}" if layout.padding else inner
+            array = f"{self.operand.cuda_type} (*)[{outer}][{padded}]"
             scope.line(f"auto {operand.tile} = reinterpret_cast<{array}>({place});")
 
     def _declare_places(self) -> None:
@@ -218,7 +228,7 @@ class TensorCoreRenderer:
         if self._has_batch:
             scope.line("const int batch = blockIdx.z;")
             scope.define(group.batch, "batch")
-        scope.line("const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;")
+        scope.line(f"const int lane = threadIdx.x % {WARP}, warp = {self._warp};")
         if schedule.warps_n == 1:
             scope.line("const int warp_m = warp * WM, warp_n = 0;")
         else:
@@ -287,7 +297,7 @@ class TensorCoreRenderer:
 
     def _load_texts(self) -> tuple[LoadText, LoadText]:
         schedule = self.schedule
-        depth = self._depth_limit
+        depth = limit_of(self.group.k.extent, schedule.tile_k, self._n_terms)
         n_k, n_threads = schedule.tile_k, schedule.n_threads
         return (
             LoadText("m", schedule.tile_m, n_k, n_threads, self._row_limit, depth),
@@ -295,16 +305,12 @@ class TensorCoreRenderer:
         )
 
     @property
-    def _depth_limit(self) -> str:
-        return _limit(self.group.k.extent, self.schedule.tile_k, self._n_terms)
-
-    @property
     def _row_limit(self) -> str:
-        return _limit(self.group.m.extent, self.schedule.tile_m, self.kernel.size("M", self.group.m.extent))
+        return limit_of(self.group.m.extent, self.schedule.tile_m, self.kernel.size("M", self.group.m.extent))
 
     @property
     def _column_limit(self) -> str:
-        return _limit(self.group.n.extent, self.schedule.tile_n, self.kernel.size("N", self.group.n.extent))
+        return limit_of(self.group.n.extent, self.schedule.tile_n, self.kernel.size("N", self.group.n.extent))
 
     def _write_products(self, scope: Scope) -> None:
         scope.line("const int stage = step % STAGES;")
@@ -393,12 +399,19 @@ class TensorCoreRenderer:
 
     def _write_sums(self) -> None:
         """Gather the block's sums in shared memory, so that neighbouring threads write neighbours."""
-        scope, layout = self.scope, self._result_layout
-        inner = f"{'TM' if self.is_m_inner else 'TN'} + {layout.padding}"
+        scope = self.scope
         scope.line("// The sums take the place of the tiles.")
         scope.line("wait_for_copies<0>();")
         scope.line("__syncthreads();")
-        scope.line(f"auto results = reinterpret_cast<float (*)[{inner}]>(shared);")
+        self._declare_results()
+        self._gather_sums(scope)
+        scope.line(f"{self.kernel.use('cluster_sync')}();" if self.schedule.cluster > 1 else "__syncthreads();")
+
+    def _declare_results(self) -> None:
+        inner = f"{'TM' if self.is_m_inner else 'TN'} + {self._result_layout.padding}"
+        self.scope.line(f"auto results = reinterpret_cast<float (*)[{inner}]>(shared);")
+
+    def _gather_sums(self, scope: Scope) -> None:
         rows = unrolled(scope, "for (int i = 0; i < WM / 16; ++i)")
         columns = unrolled(rows, "for (int j = 0; j < WN / 8; ++j)")
         words = unrolled(columns, "for (int c = 0; c < 4; ++c)")
@@ -410,7 +423,6 @@ class TensorCoreRenderer:
         )
         for block in (words, columns, rows):
             block.close()
-        scope.line(f"{self.kernel.use('cluster_sync')}();" if self.schedule.cluster > 1 else "__syncthreads();")
 
     def _write_results(self) -> None:
         scope, schedule, group = self.scope, self.schedule, self.group
@@ -473,7 +485,7 @@ def _add_up(scope: Scope, part: str) -> None:
     rows.close()
 
 
-def _limit(extent: Index, tile: int, limit: str) -> str:
+def limit_of(extent: Index, tile: int, limit: str) -> str:
     """Return the upper bound of an index, or nothing where tiles fit exactly."""
     is_exact = extent.constant is not None and extent.constant % tile == 0
     return "" if is_exact else limit

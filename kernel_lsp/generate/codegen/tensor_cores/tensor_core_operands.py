@@ -57,7 +57,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class LoadText:
-    """Names and sizes that the text of a load refers to."""
+    """Names and sizes that the text of a load refers to. Rows of a swizzled tile have their 16-byte pieces permuted."""
 
     along: str
     n_along: int
@@ -65,6 +65,7 @@ class LoadText:
     n_threads: int
     along_limit: str
     k_limit: str
+    is_swizzled: bool = False
 
     def limits(self, along: str) -> list[str]:
         """Return the conditions that an element is in the bounds of the factor. Tiles that fit exactly need none."""
@@ -110,9 +111,7 @@ def write_load(scope: Scope, operand: Operand, text: LoadText) -> None:
     """Fill the tile `stage` of a factor from products `k0` on."""
     n_inner, n_outer = (text.n_k, text.n_along) if operand.is_k_inner else (text.n_along, text.n_k)
     n_copies = n_inner * n_outer // operand.width
-    n_rounds = -(-n_copies // text.n_threads)
-    scope.line("#pragma unroll" if n_rounds <= MAX_UNROLLED_COPIES else "#pragma unroll 4")
-    inner = scope.open(f"for (int e = threadIdx.x; e < {n_copies}; e += {text.n_threads})")
+    inner = open_rounds(scope, n_copies, text.n_threads)
     _write_place(inner, operand, text, n_inner // operand.width)
     inner.define(operand.k, "k")
     inner.define(operand.along, operand.row or text.along)
@@ -121,6 +120,17 @@ def write_load(scope: Scope, operand: Operand, text: LoadText) -> None:
     else:
         _write_computed(inner, operand, text)
     inner.close()
+
+
+def open_rounds(scope: Scope, n_elements: int, n_threads: int) -> Scope:
+    """Open a loop over the elements `e` of a thread, of a constant number of rounds where all threads have as many."""
+    n_rounds = -(-n_elements // n_threads)
+    scope.line("#pragma unroll" if n_rounds <= MAX_UNROLLED_COPIES else "#pragma unroll 4")
+    if n_elements % n_threads:
+        return scope.open(f"for (int e = threadIdx.x; e < {n_elements}; e += {n_threads})")
+    inner = scope.open(f"for (int i = 0; i < {n_rounds}; ++i)")
+    inner.line(f"const int e = threadIdx.x + i * {n_threads};")
+    return inner
 
 
 # --- plans
@@ -212,8 +222,10 @@ def _write_place(scope: Scope, operand: Operand, text: LoadText, per_row: int) -
     scope.line(f"const {type_} {own}k = k0 + {of_k};")
 
 
-def _place(operand: Operand, along: str) -> str:
-    own, of_k = f"{operand.row or along} - {along}0", "k - k0"
+def _place(operand: Operand, text: LoadText) -> str:
+    own, of_k = f"{operand.row or text.along} - {text.along}0", "k - k0"
+    if text.is_swizzled:
+        of_k = f"({of_k}) ^ ({own}) % 8 * 4"
     outer, inner = (own, of_k) if operand.is_k_inner else (of_k, own)
     return f"{operand.tile}[stage][{outer}][{inner}]"
 
@@ -229,7 +241,7 @@ def _write_copy(scope: Scope, operand: Operand, read: Access, text: LoadText) ->
     inside = " && ".join(limits) or "true"
     if read.mask is not None:
         inside = scope.declare("is_inside", "bool", inside)
-    scope.line(f"copy_async<{n_bytes}>(&{_place(operand, text.along)}, {pointer} + ({offset}), {inside});")
+    scope.line(f"copy_async<{n_bytes}>(&{_place(operand, text)}, {pointer} + ({offset}), {inside});")
 
 
 def _write_computed(scope: Scope, operand: Operand, text: LoadText) -> None:
@@ -240,7 +252,7 @@ def _write_computed(scope: Scope, operand: Operand, text: LoadText) -> None:
     guard.line(f"value = {stored(value, operand.scalar.dtype, operand.dtype)};")
     if guard is not scope:
         guard.close()
-    scope.line(f"{_place(operand, text.along)} = value;")
+    scope.line(f"{_place(operand, text)} = value;")
 
 
 def stored_zero(dtype: DType) -> str:

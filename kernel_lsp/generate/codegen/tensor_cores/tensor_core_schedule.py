@@ -20,6 +20,12 @@ REGISTERS_PER_BLOCK = 65536
 OTHER_REGISTERS = 60
 """Estimated registers per thread for fragments and addresses, besides the sums. It excludes schedules that spill."""
 MAX_THREADS = 1024
+N_COPYING_THREADS = 256
+"""Threads that copy and split tiles for those that multiply by `wgmma`."""
+AHEAD = 2
+"""Tiles on their way while one is split for `wgmma`."""
+SWIZZLED_BYTES = 128
+"""Bytes of a row of a tile whose 16-byte pieces are swizzled for `wgmma`."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,7 @@ class TensorCoreSchedule:
 
     @property
     def n_threads(self) -> int:
-        return WARP * self.warps_m * self.warps_n
+        return WARP * self.warps_m * self.warps_n + (N_COPYING_THREADS if self.uses_warpgroups else 0)
 
     @property
     def warp_m(self) -> int:

@@ -1,151 +1,261 @@
 """Contractions of f32 by `wgmma`, the instructions of Hopper's tensor cores: 3xTF32 with sums of four warps at once.
 
-While the tensor cores multiply a tile, the same warps split the next one into TF32 numbers, where `wgmma` reads them.
+Half of a block copies tiles and splits the right ones into TF32 numbers, the other half multiplies: neither waits for
+the other but at named barriers. Tensor cores ignore the low bits of an f32, so a tile as it was copied is its own high
+part.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kernel_lsp.core.dtype import DType
+from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core import (
     FRAGMENT_LOADS,
     WORD_LOADS,
     TensorCoreRenderer,
+    limit_of,
     unrolled,
 )
-from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import MAX_SHARED_BYTES, ROW_BYTES
+from kernel_lsp.generate.codegen.tensor_cores.tensor_core_operands import LoadText, Operand, open_rounds
+from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import (
+    AHEAD,
+    MAX_SHARED_BYTES,
+    N_COPYING_THREADS,
+    ROW_BYTES,
+    SWIZZLED_BYTES,
+    WARP,
+    TensorCoreSchedule,
+    TileLayout,
+)
 from kernel_lsp.generate.codegen.tensor_cores.warpgroup_helpers import WARPGROUP_COLUMNS
+from kernel_lsp.generate.fusion.groups import ContractionGroup
+from kernel_lsp.generate.ir.index import Index
 
-WARPS_PER_GROUP = 4
-MIN_STAGES = 3
+MIN_STAGES = 4
+TAKEN_REGISTERS, LEFT_REGISTERS = 168, 88
+"""Registers per thread that multiplies, and that copies, where both are 256 threads and have 128 each at first."""
+
+
+def tensor_core_renderer(
+    kernel: KernelWriter,
+    group: ContractionGroup,
+    schedule: TensorCoreSchedule,
+    captured: Callable[[Index], int],
+) -> TensorCoreRenderer:
+    """Return the renderer of the instructions that the schedule uses."""
+    template = WarpgroupRenderer if schedule.uses_warpgroups else TensorCoreRenderer
+    return template(kernel, group, schedule, captured)
 
 
 class WarpgroupRenderer(TensorCoreRenderer):
     """Renders a contraction whose schedule has warps of 16 rows and all columns of the block's tile."""
 
+    alignment = 1024
+    """Bytes after which the pattern of swizzled rows repeats."""
+
     @property
     def is_valid(self) -> bool:
         """Check that the schedule fits `wgmma` and the hardware."""
         schedule = self.schedule
-        is_grouped = schedule.warps_m % WARPS_PER_GROUP == 0 and schedule.warps_n == 1 and schedule.warp_m == 16
-        is_known = schedule.tile_n in WARPGROUP_COLUMNS and self.operand == DType.F32 and schedule.cluster == 1
-        return is_grouped and is_known and schedule.stages >= MIN_STAGES and self.shared_bytes <= MAX_SHARED_BYTES
+        is_grouped = schedule.warps_m in (4, 8) and schedule.warps_n == 1 and schedule.warp_m == 16
+        is_known = schedule.tile_n in WARPGROUP_COLUMNS and self.operand == DType.F32
+        is_swizzled = schedule.tile_k * self.operand.itemsize == SWIZZLED_BYTES
+        return (
+            is_grouped
+            and is_known
+            and is_swizzled
+            and schedule.stages >= MIN_STAGES
+            and self.shared_bytes <= MAX_SHARED_BYTES
+        )
 
     @property
     def shared_bytes(self) -> int:
-        """Return the bytes of the tiles as loaded and of two split tiles; results replace them."""
-        split = 4 * self.schedule.tile_n * self.schedule.tile_k * self.operand.itemsize
+        """Return the bytes of the tiles as copied and of the split ones; results replace them."""
+        split = self._split_bytes * (1 if self.right.is_k_inner else 2) * self._n_split
         tiles = sum(self._layout(operand).n_bytes for operand in (self.left, self.right))
         return max(self.schedule.stages * tiles + split, self._result_layout.n_bytes)
 
     @property
-    def _depth_limit(self) -> str:
-        """Return the limit of k even where tiles fit exactly: copies past the last step write zeros."""
-        return self._n_terms
+    def _split_bytes(self) -> int:
+        return self.schedule.tile_n * SWIZZLED_BYTES
+
+    @property
+    def _n_split(self) -> int:
+        """Return the number of split tiles in shared memory."""
+        return self.schedule.stages - AHEAD
+
+    @property
+    def _splits_own_copies(self) -> bool:
+        """Return True if each thread splits what it has copied itself."""
+        return self.right.is_k_inner and self.right.read is not None and self.right.width == 4
+
+    @property
+    def _n_multiplying(self) -> int:
+        return self.schedule.n_threads - N_COPYING_THREADS
+
+    @property
+    def _warp(self) -> str:
+        return f"threadIdx.x / {WARP} - COPYING / {WARP}"
+
+    def _layout(self, operand: Operand) -> TileLayout:
+        if operand is self.right and operand.is_k_inner:
+            return TileLayout(self.schedule.tile_n, self.schedule.tile_k, 0, self.operand.itemsize)
+        return super()._layout(operand)
+
+    def _load_texts(self) -> tuple[LoadText, LoadText]:
+        """Return the loads by the threads that copy. Copies past the last step write zeros."""
+        schedule = self.schedule
+        depth = limit_of(self.group.k.extent, schedule.tile_k, self._n_terms)
+        rows, columns = schedule.tile_m, schedule.tile_n
+        is_swizzled = self.right.is_k_inner
+        return (
+            LoadText("m", rows, schedule.tile_k, N_COPYING_THREADS, self._row_limit, depth),
+            LoadText("n", columns, schedule.tile_k, N_COPYING_THREADS, self._column_limit, depth, is_swizzled),
+        )
 
     def _declare_tiles(self) -> None:
-        super()._declare_tiles()
         scope = self.scope
-        scope.line("// The parts of two right tiles: 8 columns by 4 products lie together, as wgmma reads them.")
-        scope.line("auto right_high = reinterpret_cast<float (*)[TK / 4][TN][4]>(right_tiles + STAGES);")
-        scope.line("auto right_low = right_high + 2;")
+        scope.line(f"constexpr int COPYING = {N_COPYING_THREADS}, MULTIPLYING = {self._n_multiplying};  // threads")
+        scope.line(f"constexpr int SPLIT_STAGES = {self._n_split};  // split tiles in shared memory")
+        super()._declare_tiles()
+        scope.line("// Rows of 128 bytes whose pieces of 16 are swizzled, as wgmma reads them.")
+        after = "right_tiles + STAGES"
+        if not self.right.is_k_inner:
+            scope.line(f"auto right_high = reinterpret_cast<float (*)[TN][TK]>({after});")
+            after = "right_high + SPLIT_STAGES"
+        scope.line(f"auto right_low = reinterpret_cast<float (*)[TN][TK]>({after});")
+        scope.line("// Named barriers: of each split tile, that it is there and that it has been read; of one half.")
+        scope.line("constexpr int IS_THERE = 1, WAS_READ = IS_THERE + SPLIT_STAGES, HALF = WAS_READ + SPLIT_STAGES;")
+
+    # --- the two halves of a block
 
     def _write_steps(self) -> None:
-        """Write the pipeline: a tile is multiplied, the next one is split, and others are being copied."""
+        """Write the pipeline. The sums stay with the half that multiplies, which leaves them in shared memory."""
         scope = self.scope
-        scope.line("float sums[WM / 16][WN / 8][4] = {};")
-        self._prepare_loads()
+        for helper in ("meet", "arrive"):
+            self.kernel.use(helper)
         self._declare_steps()
+        self._declare_results()
+        copying = self.scope = scope.open("if (threadIdx.x < COPYING)")
+        self._write_copying(copying)
+        copying.close()
+        scope.lines.pop()
+        multiplying = self.scope = scope.open("} else")
+        self._write_multiplying(multiplying)
+        multiplying.close()
+        self.scope = scope
+
+    def _write_copying(self, scope: Scope) -> None:
+        self._take_registers(scope, "dec", LEFT_REGISTERS)
+        self._prepare_loads()
         self._write_fetching()
-        self._write_splitting()
-        scope.line("for (int step = 0; step < STAGES - 1; ++step) fetch(step);")
-        scope.line("wait_for_copies<STAGES - 2>();")
-        scope.line("__syncthreads();")
-        scope.line("split(0);")
+        scope.line(f"for (int step = 0; step < {AHEAD}; ++step) fetch(step);")
+        scope.line("#pragma unroll 1")
         loop = scope.open("for (int step = 0; step < n_steps; ++step)")
-        loop.line("wait_for_copies<STAGES - 3>();  // the next tile is there")
-        loop.line("__syncthreads();")
-        self._write_group_products(loop)
+        loop.line("const int stage = step % STAGES, split_stage = step % SPLIT_STAGES;")
+        loop.line("if (step >= SPLIT_STAGES) meet(WAS_READ + split_stage, COPYING + MULTIPLYING);")
+        loop.line(f"fetch(step + {AHEAD});")
+        loop.line(f"wait_for_copies<{AHEAD}>();")
+        if not self._splits_own_copies:
+            loop.line("meet(HALF, COPYING);")
+        self._write_splitting(loop)
+        loop.line("show_to_products();")
+        loop.line("arrive(IS_THERE + split_stage, COPYING + MULTIPLYING);")
         loop.close()
 
     def _write_fetching(self) -> None:
-        """Write the function that starts the copies of a step."""
-        self.kernel.use("commit_copies")
-        self.kernel.use("wait_for_copies")
-        body = self.scope.open("auto fetch = [&](int step)")
-        body.line(f"const {self.kernel.index_type} k0 = step * TK;")
-        body.line("const int stage = step % STAGES;")
-        self._write_loads(body)
-        body.line("commit_copies();")
-        _end_function(body)
-
-    def _write_splitting(self) -> None:
-        """Write the function that splits the right tile of a step and reads fragments of the left one."""
-        scope = self.scope
-        for helper in ("packs", "split_tf32", "show_to_products"):
+        """Write the function that starts the copies of a step. There are none past the last step."""
+        for helper in ("commit_copies", "wait_for_copies", "show_to_products"):
             self.kernel.use(helper)
-        scope.line("unsigned left_bits[TK / 8][4];")
-        body = scope.open("auto split = [&](int step)")
-        body.line("const int stage = step % STAGES;")
-        rows = unrolled(body, f"for (int e = threadIdx.x; e < TN * TK / 4; e += {self.schedule.n_threads})")
-        rows.line("const int n = e % TN, k = e / TN * 4;")
-        rows.line("Pack<float, 4> high, low;")
-        words = unrolled(rows, "for (int c = 0; c < 4; ++c)")
-        words.line("unsigned of_high, of_low;")
-        place = "[n][k + c]" if self.right.is_k_inner else "[k + c][n]"
-        words.line(f"split_tf32(__float_as_uint(right_tiles[stage]{place}), of_high, of_low);")
-        words.line("high.item[c] = __uint_as_float(of_high);")
-        words.line("low.item[c] = __uint_as_float(of_low);")
-        words.close()
-        rows.line("*packs<4>(&right_high[step % 2][k / 4][n][0]) = high;")
-        rows.line("*packs<4>(&right_low[step % 2][k / 4][n][0]) = low;")
+        body = self.scope.open("auto fetch = [&](int step)")
+        copies = body.open("if (step < n_steps)")
+        first = "(first_step + step)" if self.schedule.cluster > 1 else "step"
+        copies.line(f"const {self.kernel.index_type} k0 = {first} * TK;")
+        copies.line("const int stage = step % STAGES;")
+        self._write_loads(copies)
+        copies.close()
+        body.line("commit_copies();")
+        body.close()
+        body.lines[-1] += ";"
+
+    def _write_splitting(self, scope: Scope) -> None:
+        for helper in ("packs", "low_tf32"):
+            self.kernel.use(helper)
+        rows = open_rounds(scope, self.schedule.tile_n * self.schedule.tile_k // 4, N_COPYING_THREADS)
+        if self.right.is_k_inner:
+            rows.line("const int n = e / (TK / 4), place = e % (TK / 4) * 4 ^ n % 8 * 4;")
+            rows.line("const Pack<float, 4> high = *packs<4>(&right_tiles[stage][n][place]);")
+        else:
+            rows.line("const int n = e % TN, k = e / TN * 4, place = k ^ n % 8 * 4;")
+            rows.line("Pack<float, 4> high;")
+            rows.line("#pragma unroll")
+            rows.line("for (int c = 0; c < 4; ++c) high.item[c] = right_tiles[stage][k + c][n];")
+            rows.line("*packs<4>(&right_high[split_stage][n][place]) = high;")
+        rows.line("Pack<float, 4> low;")
+        rows.line("#pragma unroll")
+        rows.line("for (int c = 0; c < 4; ++c) low.item[c] = low_tf32(high.item[c]);")
+        rows.line("*packs<4>(&right_low[split_stage][n][place]) = low;")
         rows.close()
-        self._write_left_fragments(body)
-        body.line("show_to_products();")
-        _end_function(body)
+
+    def _write_multiplying(self, scope: Scope) -> None:
+        self._take_registers(scope, "inc", TAKEN_REGISTERS)
+        scope.line("float sums[WM / 16][WN / 8][4] = {};")
+        scope.line("#pragma unroll 1")
+        loop = scope.open("for (int step = 0; step < n_steps; ++step)")
+        loop.line("const int stage = step % STAGES, split_stage = step % SPLIT_STAGES;")
+        loop.line("meet(IS_THERE + split_stage, COPYING + MULTIPLYING);")
+        self._write_left_fragments(loop)
+        self._write_group_products(loop)
+        loop.close()
+        scope.line("meet(HALF + 1, MULTIPLYING);  // the sums take the place of the tiles")
+        self._gather_sums(scope)
+
+    def _take_registers(self, scope: Scope, how: str, count: int) -> None:
+        """Move registers from the threads that copy to those that multiply, where both are 256."""
+        if self._n_multiplying == N_COPYING_THREADS:
+            scope.line(f"{self.kernel.use(f'{how}_registers')}<{count}>();")
 
     def _write_left_fragments(self, scope: Scope) -> None:
+        scope.line("unsigned left_high[TK / 8][4], left_low[TK / 8][4];")
         parts = unrolled(scope, "for (int k = 0; k < TK; k += 8)")
         if self.left.is_k_inner:
             row, column = (text.replace(" + i * 16", "") for text in FRAGMENT_LOADS[True, True])
             column = column.format(chunk=ROW_BYTES // self.operand.itemsize)
             self.kernel.use("load_matrices")
-            parts.line(f"load_matrices(left_bits[k / 8], &left_tiles[stage][{row}][{column}]);")
-        else:
+            parts.line(f"load_matrices(left_high[k / 8], &left_tiles[stage][{row}][{column}]);")
+        words = unrolled(parts, "for (int c = 0; c < 4; ++c)")
+        if not self.left.is_k_inner:
             place = WORD_LOADS[True].replace(" + i * 16", "")
-            words = unrolled(parts, "for (int c = 0; c < 4; ++c)")
-            words.line(f"left_bits[k / 8][c] = __float_as_uint(left_tiles[stage]{place});")
-            words.close()
+            words.line(f"left_high[k / 8][c] = __float_as_uint(left_tiles[stage]{place});")
+        words.line("left_low[k / 8][c] = __float_as_uint(low_tf32(__uint_as_float(left_high[k / 8][c])));")
+        words.close()
         parts.close()
 
     def _write_group_products(self, scope: Scope) -> None:
         multiply = self.kernel.use(f"multiply_warpgroup_{self.schedule.tile_n}")
         for helper in ("describe_tile", "begin_products", "commit_products", "wait_for_products"):
             self.kernel.use(helper)
-        scope.line("unsigned left_high[TK / 8][4], left_low[TK / 8][4];")
-        scope.line("#pragma unroll")
-        scope.line("for (int c = 0; c < TK / 2; ++c) {")
-        scope.line("    split_tf32(left_bits[c / 4][c % 4], left_high[c / 4][c % 4], left_low[c / 4][c % 4]);")
-        scope.line("}")
+        high_tile = "right_tiles[stage]" if self.right.is_k_inner else "right_high[split_stage]"
         scope.line("float parts[WN / 8][4];  // tensor cores cut sums off: they add up one tile only")
         scope.line("begin_products();")
         steps = unrolled(scope, "for (int k = 0; k < TK; k += 8)")
-        steps.line("const auto high = describe_tile(&right_high[step % 2][k / 4], TN * 16);")
-        steps.line("const auto low = describe_tile(&right_low[step % 2][k / 4], TN * 16);")
+        steps.line(f"const auto high = describe_tile(&{high_tile}[0][k]);")
+        steps.line("const auto low = describe_tile(&right_low[split_stage][0][k]);")
         steps.line(f"{multiply}(parts, left_low[k / 8], high, k > 0);")
         steps.line(f"{multiply}(parts, left_high[k / 8], low, true);")
         steps.line(f"{multiply}(parts, left_high[k / 8], high, true);")
         steps.close()
         scope.line("commit_products();")
-        scope.line("fetch(step + STAGES - 1);  // to where the step before this one has read")
-        scope.line("if (step + 1 < n_steps) split(step + 1);")
         scope.line("wait_for_products();")
+        scope.line("if (step + SPLIT_STAGES < n_steps) arrive(WAS_READ + split_stage, COPYING + MULTIPLYING);")
         words = unrolled(scope, "for (int c = 0; c < WN / 2; ++c)")
         words.line('asm volatile("" : "+f"(parts[c / 4][c % 4])::"memory");  // not to be read before')
         words.line("sums[0][c / 4][c % 4] += parts[c / 4][c % 4];")
         words.close()
 
-
-def _end_function(scope: Scope) -> None:
-    scope.close()
-    scope.lines[-1] += ";"
+    def _write_sums(self) -> None:
+        """Wait for the sums, which are in shared memory already."""
+        self.scope.line(f"{self.kernel.use('cluster_sync')}();" if self.schedule.cluster > 1 else "__syncthreads();")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-WARPGROUP_COLUMNS = (32, 64, 128)
+WARPGROUP_COLUMNS = (64, 128)
 """Columns of results per `wgmma` that helpers exist for."""
 _REGISTERS_PER_LINE, _SUMS_PER_LINE = 16, 4
 
@@ -37,12 +37,10 @@ __device__ inline void multiply_warpgroup_{n_columns}(float (&sums)[{n_columns /
 
 WARPGROUP_HELPERS: dict[str, str] = {
     "describe_tile": """
-// Describes a tile in shared memory to wgmma: 8 columns of 16 bytes lie together, the next 8 behind them, and the next
-// 16 bytes of k `step_bytes` away.
-__device__ inline unsigned long long describe_tile(const void* tile, int step_bytes) {
+// Describes a tile in shared memory to wgmma: its columns are rows of 128 swizzled bytes, 8 to a kibibyte.
+__device__ inline unsigned long long describe_tile(const void* tile) {
     const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(tile));
-    const unsigned long long near = (address >> 4 & 0x3fffu) | static_cast<unsigned>(step_bytes >> 4) << 16;
-    return near | 8ull << 32;
+    return (address >> 4 & 0x3fffu) | 1ull << 16 | 64ull << 32 | 1ull << 62;
 }
 """,
     "begin_products": """
@@ -58,6 +56,34 @@ __device__ inline void wait_for_products() { asm volatile("wgmma.wait_group.sync
     "show_to_products": """
 // Lets wgmma see what this thread has written to shared memory.
 __device__ inline void show_to_products() { asm volatile("fence.proxy.async;" ::: "memory"); }
+""",
+    "meet": """
+// Waits at a named barrier until `n_threads` have come, those that only arrive included.
+__device__ inline void meet(int barrier, int n_threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(n_threads) : "memory");
+}
+""",
+    "arrive": """
+__device__ inline void arrive(int barrier, int n_threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(n_threads) : "memory");
+}
+""",
+    "dec_registers": """
+// Leaves each thread of four warps COUNT registers.
+template <int COUNT>
+__device__ inline void dec_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT)); }
+""",
+    "inc_registers": """
+// Waits until each thread of four warps has COUNT registers.
+template <int COUNT>
+__device__ inline void inc_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT)); }
+""",
+    "low_tf32": """
+// What is left of x behind its 11 leading bits, which are all that tensor cores read of it. Of an infinity it is NaN.
+__device__ inline float low_tf32(float x) {
+    const float low = x - __uint_as_float(__float_as_uint(x) & 0xffffe000u);
+    return __uint_as_float(__float_as_uint(low) + 0x1000u);  // rounded where the low bits are cut off
+}
 """,
     **{f"multiply_warpgroup_{count}": _multiply(count) for count in WARPGROUP_COLUMNS},
 }

@@ -1,0 +1,146 @@
+"""The offline HTML page of a benchmark: its table, and plots as SVG, without a script."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Sequence
+
+from kernel_lsp.core.benchmark import BaselineGroup, BenchEntry, BenchReport
+from kernel_lsp.export.bench_table import HEADINGS, kind_sentence, score_line, table_cells
+from kernel_lsp.export.report import render_bench
+from kernel_lsp.verify.tasks.bench_score import fast_share
+
+WIDTH, LABEL_WIDTH, BAR_HEIGHT, PLOT_HEIGHT, MARGIN = 900, 320, 9, 240, 40
+"""Sizes of the plots, in SVG units."""
+MAX_LOG2 = 4.0
+"""Bars of speedups end at 16 times, either way."""
+FAST_P_END = 4.0
+GROUP_ORDER: tuple[BaselineGroup, ...] = ("eager", "compile", "best", "peers")
+
+Point = tuple[float, float]
+
+
+def render_bench_page(report: BenchReport) -> str:
+    """Return the page as one text."""
+    title = f"kernel-lsp bench, {report.date}"
+    kind = html.escape(kind_sentence(report).replace("**", ""))
+    word = "" if report.kind == "measured" else f" ({report.kind})"
+    scores = "".join(f"<li>{html.escape(score_line(score, report))}</li>" for score in report.scores)
+    body = [
+        f"<h1>{html.escape(title)}</h1>",
+        f"<p>{report.n_verified} of {len(report.entries)} tasks verified. <strong>{kind}</strong></p><ul>{scores}</ul>",
+        f"<h2>Speedup per task{word}</h2>{_speedups(report)}",
+        f"<h2>Share of the speed of light{word}</h2>{_limits(report.entries)}",
+        f"<h2>fast_p{word}: share of tasks more than p times as fast</h2>{_fast_p(report)}",
+        f"<h2>Time to result: verified tasks over seconds spent</h2>{_progress(report.entries)}",
+        f"<h2>All rows{word}</h2>{_table(report.entries)}",
+    ]
+    return render_bench(title, "\n".join(body), report.model_dump_json())
+
+
+# --- below: plots
+
+
+def _speedups(report: BenchReport) -> str:
+    """Return bars on a logarithmic axis whose middle is 1."""
+    groups = [score.baseline for score in report.scores if score.baseline != "best"]
+    timed = [entry for entry in report.entries if entry.speedups]
+    middle = LABEL_WIDTH + (WIDTH - LABEL_WIDTH) / 2
+    scale = (WIDTH - middle - MARGIN) / MAX_LOG2
+    parts, y = [], 10.0
+    for entry in timed:
+        parts.append(_text(LABEL_WIDTH - 8, y + BAR_HEIGHT, entry.target, "end"))
+        for group in groups:
+            if group in entry.speedups:
+                length = scale * max(-MAX_LOG2, min(MAX_LOG2, math.log2(entry.speedups[group])))
+                end = middle + length + (4 if length >= 0 else -4)
+                parts.append(_bar(min(middle, middle + length), y, abs(length), group, f"{group} {entry.target}"))
+                anchor = "start" if length >= 0 else "end"
+                parts.append(_text(end, y + BAR_HEIGHT - 1, f"{entry.speedups[group]:.2f}", anchor))
+            y += BAR_HEIGHT + 2
+        y += 6
+    parts.append(f'<line class="one" x1="{middle:.1f}" x2="{middle:.1f}" y1="0" y2="{y:.1f}"/>')
+    return _legend(groups) + _svg(parts, y)
+
+
+def _limits(entries: Sequence[BenchEntry]) -> str:
+    """Return bars whose full width is the speed of light."""
+    width = WIDTH - LABEL_WIDTH - MARGIN
+    parts, y = [], 10.0
+    for entry in entries:
+        share = entry.share_of_limit
+        if share is not None:
+            parts.append(_text(LABEL_WIDTH - 8, y + BAR_HEIGHT, entry.target, "end"))
+            parts.append(_bar(LABEL_WIDTH, y, width * min(1.0, share), "limit", entry.target))
+            parts.append(_text(LABEL_WIDTH + width * min(1.0, share) + 4, y + BAR_HEIGHT - 1, f"{share:.0%}"))
+            y += BAR_HEIGHT + 8
+    return _svg(parts, y)
+
+
+def _fast_p(report: BenchReport) -> str:
+    groups = [score.baseline for score in report.scores]
+    steps = [index * FAST_P_END / 80 for index in range(81)]
+    lines = [(group, [(p, fast_share(report.entries, group, p)) for p in steps]) for group in groups]
+    return _legend(groups) + _curves(lines, FAST_P_END, 1.0, "p", "share")
+
+
+def _progress(entries: Sequence[BenchEntry]) -> str:
+    """Return the number of verified tasks over the time spent so far, in the order of the run."""
+    points: list[Point] = [(0.0, 0.0)]
+    for entry in entries:
+        elapsed, n_verified = points[-1]
+        points.append((elapsed + entry.elapsed_s, n_verified + (entry.status == "verified")))
+    return _curves([("best", points)], max(points[-1][0], 1.0), max(points[-1][1], 1.0), "seconds", "tasks")
+
+
+def _curves(lines: Sequence[tuple[str, Sequence[Point]]], x_end: float, y_end: float, x_name: str, y_name: str) -> str:
+    bottom, right = PLOT_HEIGHT - MARGIN, WIDTH - MARGIN
+    parts = [
+        f'<line class="axis" x1="{MARGIN}" x2="{right}" y1="{bottom}" y2="{bottom}"/>',
+        f'<line class="axis" x1="{MARGIN}" x2="{MARGIN}" y1="10" y2="{bottom}"/>',
+        _text(right, bottom + 16, f"{x_name}: 0 to {x_end:.3g}", "end"),
+        _text(MARGIN + 4, 18, f"{y_name}: 0 to {y_end:.3g}"),
+    ]
+    for name, points in lines:
+        placed = (
+            f"{MARGIN + x / x_end * (right - MARGIN):.1f},{bottom - y / y_end * (bottom - 10):.1f}" for x, y in points
+        )
+        parts.append(f'<polyline class="{name}" points="{" ".join(placed)}"/>')
+    return _svg(parts, PLOT_HEIGHT)
+
+
+# --- below: pieces
+
+
+def _table(entries: Sequence[BenchEntry]) -> str:
+    head = "".join(f"<th>{html.escape(heading)}</th>" for heading in HEADINGS)
+    rows = "".join(_row(entry) for entry in entries)
+    return f'<div class="scroll"><table class="rows"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+
+
+def _row(entry: BenchEntry) -> str:
+    cells = "".join(f"<td>{html.escape(cell)}</td>" for cell in table_cells(entry))
+    title = html.escape(entry.detail, quote=True)
+    return f'<tr class="{entry.status}" title="{title}">{cells}</tr>'
+
+
+def _legend(names: Sequence[str]) -> str:
+    keys = (f'<rect class="{name}" width="10" height="10"/>{_text(14, 10, name)}' for name in names)
+    return "<div>" + " ".join(f'<svg class="plot" width="90" height="14">{key}</svg>' for key in keys) + "</div>"
+
+
+def _bar(x: float, y: float, width: float, group: str, title: str) -> str:
+    place = f'x="{x:.1f}" y="{y:.1f}" width="{max(width, 0.5):.1f}" height="{BAR_HEIGHT}"'
+    return f'<rect class="{group}" {place}><title>{html.escape(title)}</title></rect>'
+
+
+def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{html.escape(text)}</text>'
+
+
+def _svg(parts: Sequence[str], height: float) -> str:
+    if not parts:
+        return "<p>No row has this figure.</p>"
+    size = f'viewBox="0 0 {WIDTH} {height:.0f}" width="{WIDTH}" height="{height:.0f}"'
+    return f'<svg class="plot" role="img" {size}>{"".join(parts)}</svg>'

@@ -1,0 +1,75 @@
+"""What a person sees: short texts on a terminal, plain lines where there is none."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from kernel_lsp.evolve.archive.archive import Archive
+from kernel_lsp.evolve.run.optimize import start_request
+from tests.cli.commands import DEADLINE_S, SCALE, command, environment, run
+
+SCREEN_LINES = 24
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
+
+
+def on_terminal(folder: Path, *arguments: str) -> str:
+    """What a command writes to a terminal, without its control sequences."""
+    ours, theirs = pty.openpty()
+    environ = {**environment(folder), "TERM": "xterm", "COLUMNS": "100", "LINES": str(SCREEN_LINES)}
+    with subprocess.Popen(
+        command(*arguments), cwd=folder, env=environ, stdin=theirs, stdout=theirs, stderr=theirs
+    ) as ran:
+        os.close(theirs)
+        written = b""
+        try:
+            while read := os.read(ours, 65536):
+                written += read
+        except OSError:  # the last process has closed the terminal
+            pass
+        ran.wait(DEADLINE_S)
+    os.close(ours)
+    return _CONTROL.sub("", written.decode())
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    """A workspace with one run that has not ended."""
+    (tmp_path / "model.py").write_text(SCALE)
+    (tmp_path / ".kernel-lsp").mkdir()
+    request = start_request(tmp_path, "model.py::scale", False, {}).request
+    with Archive(tmp_path) as archive:
+        archive.start_run("model.py::scale", request.model_dump(mode="json"))
+    return tmp_path
+
+
+def test_a_report_is_markdown_in_a_pipe_and_rendered_on_a_terminal(workspace: Path) -> None:
+    assert run(workspace, "report", "last").stdout.startswith("# model.py::scale\n")
+    shown = on_terminal(workspace, "report", "last")
+    assert "model.py::scale" in shown
+    assert "# " not in shown
+
+
+def test_an_estimate_has_the_table_of_the_hover_and_says_what_it_waits_for(workspace: Path) -> None:
+    ran = run(workspace, "estimate", "model.py::scale")
+    assert ran.stderr == "capturing model.py::scale\n"
+    assert re.search(r"^ +100%\s+[\d.]+ us +7  return torch\.relu\(x \* weight \+ 1\.0\)$", ran.stdout, re.MULTILINE)
+    assert re.search(r"^  compile +[\d.]+ us \[", ran.stdout, re.MULTILINE)
+
+
+def test_optimize_shows_a_spinner_with_the_stage_on_a_terminal_alone(workspace: Path) -> None:
+    arguments = ("optimize", "model.py::nothing")
+    assert "starting" in on_terminal(workspace, *arguments)
+    assert "starting" not in run(workspace, *arguments).stderr
+
+
+def test_doctor_is_one_screen_with_details_on_demand(workspace: Path) -> None:
+    ran, all_of_it = run(workspace, "doctor"), run(workspace, "doctor", "--verbose")
+    assert len(ran.stdout.splitlines()) <= SCREEN_LINES
+    assert "  for: " not in ran.stdout
+    assert "  for: " in all_of_it.stdout

@@ -1,0 +1,43 @@
+"""The inputs of a target that a recorded run tells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kernel_lsp.core.target import TargetSource, TensorInput
+from kernel_lsp.source.pytorch import read_target
+from kernel_lsp.source.recorded import write_recording
+from tests.record.programs import MODEL, recording_of, workspace
+
+BIG, SMALL = "x=f32[8, 32], weight=f32[32]", "x=f32[3, 32], weight=f32[32]"
+
+
+def read(folder: Path, symbol: str, *inputs: str, text: str = MODEL, init: str | None = None) -> TargetSource:
+    """Read a target of a workspace that has a recording of it."""
+    (workspace(folder) / "model.py").write_text(text)
+    write_recording(folder, recording_of(**{f"model__{symbol}": {"inputs": inputs, "init": init}}))
+    return read_target(f"model.py::{symbol}", folder)
+
+
+def check(source: TargetSource, *shapes: tuple[int, ...]) -> None:
+    """The first inputs' shapes, the target's own first."""
+    every = [source.inputs or (), *(configuration.inputs for configuration in source.configurations)]
+    assert [inputs[0].shape for inputs in every if isinstance(inputs[0], TensorInput)] == list(shapes)
+
+
+def test_the_most_frequent_inputs_come_first_and_the_others_are_configurations(tmp_path: Path) -> None:
+    check(read(tmp_path, "rms_norm", BIG, SMALL), (8, 32), (3, 32))
+
+
+def test_a_pragma_comes_before_a_recording(tmp_path: Path) -> None:
+    text = MODEL.replace("def rms_norm", "# kernel-lsp: x=f32[B=3, 32], weight=f32[32]\ndef rms_norm")
+    check(read(tmp_path, "rms_norm", BIG, SMALL, text=text), (3, 32), (8, 32))
+
+
+def test_a_module_is_constructed_as_in_the_recorded_run(tmp_path: Path) -> None:
+    source = read(tmp_path, "RMSNorm", "x=f32[8, 32]", init="dim=32, eps=0.1")
+    assert source.init_arguments == {"dim": 32, "eps": 0.1}
+
+
+def test_what_no_longer_fits_the_code_is_left_out(tmp_path: Path) -> None:
+    check(read(tmp_path, "rms_norm", "y=f32[8, 32]", SMALL, "x=f32[", "x=f32[2, 2]"), (3, 32))
