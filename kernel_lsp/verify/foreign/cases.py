@@ -32,7 +32,8 @@ from kernel_lsp.verify.model.cases import (
 from kernel_lsp.verify.oracle.case_store import CaseStore, NoCase
 from kernel_lsp.verify.oracle.compare import Expectation
 from kernel_lsp.verify.oracle.judgement import judge_outputs
-from kernel_lsp.verify.probes.small_sizes import reduced_sizes
+from kernel_lsp.verify.probes.finder import Finder
+from kernel_lsp.verify.probes.sizes import reduced_sizes
 from kernel_lsp.verify.timing.outcome import TimedOperation
 
 FAMILIES = ("normal", "small_integers", "negative", "scaled_up", "scaled_down", "special_nan")
@@ -72,7 +73,7 @@ def chosen_cases(task: Task, direction: OperationKind, seed: int) -> list[tuple[
     families = FAMILIES if _n_elements(task, direction, captured) <= LARGE_ELEMENTS else FAMILIES[:2]
     named = [_case(direction, captured, "given", seed, is_captured=True)]
     named += [_case(direction, captured, family, seed + 1 + n, is_captured=True) for n, family in enumerate(families)]
-    hidden = [sizes for sizes in reduced_sizes(task, direction, lambda _: True) if sizes != captured][:N_HIDDEN]
+    hidden = [sizes for sizes in reduced_sizes(Finder(task, direction, lambda _: True)) if sizes != captured][:N_HIDDEN]
     return [(case, False) for case in named] + [
         (_case(direction, sizes, "normal", seed + 50 + n, is_captured=False), True) for n, sizes in enumerate(hidden)
     ]

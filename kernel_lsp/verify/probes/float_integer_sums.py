@@ -15,12 +15,10 @@ from kernel_lsp.verify.model.cases import (
     LATE_EXTREMES,
     OperationKind,
     Sizes,
-    clamped,
     graph_of,
-    is_usable,
 )
 from kernel_lsp.verify.model.resolved_kernel import Prepared
-from kernel_lsp.verify.probes.wide_sizes import MAX_WIDE_ELEMENTS, n_largest
+from kernel_lsp.verify.probes.finder import MAX_WIDE_ELEMENTS, Budget, Finder, finder_of
 
 SUMS = tuple(f"aten.{name}." for name in ["sum", "cumsum", "mm", "bmm", "matmul", "addmm", "dot", "mv"])
 COUNTS = tuple(f"aten.{name}." for name in ["index_add", "scatter_add", "index_put", "bincount", "histc"])
@@ -28,8 +26,7 @@ COUNTS = tuple(f"aten.{name}." for name in ["index_add", "scatter_add", "index_p
 CASTS = ("aten._to_copy.", "aten.to.")
 EXACT_BITS = {"f32": 24, "f64": 53}
 """Bits of the integers that the type represents exactly (IEEE 754)."""
-MAX_ELEMENTS = 1 << 25
-"""Maximum elements of all inputs and outputs of a case with such a sum."""
+BUDGET = Budget(1 << 25, MAX_WIDE_ELEMENTS)
 _TO_INTEGER = re.compile(r"^cvt\.r[nzmp]i(?:\.\w+)*\.[su](?:32|64)\.(?P<type>f32|f64)$")
 
 
@@ -46,7 +43,7 @@ def sizes_beyond_exact_sums(prepared: Prepared, kind: OperationKind, built: Buil
     is_count = _takes_floats(graph) or any(node.op.startswith(COUNTS) for node in added)
     greatest = 1 if is_count else _greatest(task)
     kept = sorted(_kept_bits(read_ptx(built.ptx, "").statements))
-    found = (_sizes(prepared, kind, added, (1 << n_bits) // greatest + 2) for n_bits in kept)
+    found = (_sizes(finder_of(prepared, kind), added, (1 << n_bits) // greatest + 2) for n_bits in kept)
     return [sizes for some in found for sizes in some]
 
 
@@ -102,24 +99,19 @@ def _kept_bits(statements: Iterable[Statement]) -> set[int]:
 # --- below: sizes
 
 
-def _sizes(prepared: Prepared, kind: OperationKind, added: list[GraphNode], n_terms: int) -> Iterator[Sizes]:
+def _sizes(finder: Finder, added: list[GraphNode], n_terms: int) -> Iterator[Sizes]:
     """Yield the first sizes inside the contract, with `n_terms` terms and small other dims. With an aligned number of
     terms, its odd part is as large."""
-    symbols = prepared.task.symbols
-    for alignment, beside in ((one, other) for one in ALIGNMENTS for other in sorted({1, one})):
-        for symbol in _summed(prepared.task, added):
-            long = alignment * (n_terms | 1)
-            sizes = {s.name: clamped(s, long, alignment) if s == symbol else clamped(s, 1, beside) for s in symbols}
-            if sizes[symbol.name] == long and _is_usable(prepared, kind, sizes):
-                yield sizes
-                return
-
-
-def _is_usable(prepared: Prepared, kind: OperationKind, sizes: Sizes) -> bool:
-    """Check that the sizes are inside the contract, and that neither tensors nor intermediates are too large."""
-    if not is_usable(prepared.task, kind, sizes, MAX_ELEMENTS, or_as_captured=False) or not prepared.holds(kind, sizes):
-        return False
-    return n_largest(graph_of(prepared.task, kind), sizes) <= MAX_WIDE_ELEMENTS
+    tried = (
+        (alignment * (n_terms | 1), symbol, finder.small(1, beside), alignment)
+        for alignment in ALIGNMENTS
+        for beside in sorted({1, alignment})
+        for symbol in _summed(finder.task, added)
+    )
+    long = ((size, symbol, finder.with_sizes(base, [symbol], size, by)) for size, symbol, base, by in tried)
+    sizes = finder.find((sizes for size, symbol, sizes in long if sizes[symbol.name] == size), BUDGET)
+    if sizes is not None:
+        yield sizes
 
 
 def _summed(task: Task, added: list[GraphNode]) -> tuple[Symbol, ...]:

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from kernel_lsp.core.plan import BoundLaunch, BoundOperation
-from kernel_lsp.core.verdict import Built, CaseResult, Mismatch
-from kernel_lsp.ptx.executor import BlockSample, KernelFactsOfPtx, PtxExecutor
+from kernel_lsp.core.verdict import CaseResult, Mismatch
+from kernel_lsp.ptx.executor import BlockSample, KernelFactsOfPtx
 from kernel_lsp.toolchain.integrity.ptx_text import read_ptx
 from kernel_lsp.verify.code_facts.thread_numbers import MAX_THREADS, numbers_its_threads
-from kernel_lsp.verify.cpu.device import CpuDevice, Limits
+from kernel_lsp.verify.cpu.device import Limits
+from kernel_lsp.verify.cpu.loaded_kernel import LoadedKernel
 from kernel_lsp.verify.model.progress import Plan
-from kernel_lsp.verify.model.resolved_kernel import Prepared
-from kernel_lsp.verify.probes.farthest_sizes import farthest_operations
+from kernel_lsp.verify.probes.sizes import farthest_operations
 
 N_BLOCKS = 12
 N_CONFIRMING_BLOCKS = 48
@@ -49,22 +49,14 @@ DEADLINE_S = 10.0
 """Seconds on a busy machine; the instructions are the bound."""
 
 
-async def left_undone(
-    device: CpuDevice,
-    executor: PtxExecutor,
-    built: Built,
-    prepared: Prepared,
-    plan: Plan,
-    kernels: Collection[KernelFactsOfPtx],
-) -> Mismatch | None:
+async def left_undone(kernel: LoadedKernel) -> Mismatch | None:
     """Return a mismatch when blocks at far sizes write less than their share, or another block's elements. None where
     that is inconclusive: blocks depend on each other, or stores depend on data."""
-    look = FarLook(device, executor, built, plan[0][0].seed, _depending(kernels))
-    names = await look.written_completely(plan)
+    look = FarLook(kernel, _depending(kernel.facts))
+    names = await look.written_completely(kernel.plan)
     if not names:
         return None
-    known = [dict(sizes) for sizes in dict.fromkeys(case.sizes for case, _ in plan)]
-    for ladder in farthest_operations(prepared, plan[0][0].operation, known):
+    for ladder in farthest_operations(kernel.prepared, kernel.direction, kernel.known):
         for bound in ladder:
             if look.is_too_large(bound):
                 continue
@@ -82,19 +74,16 @@ async def left_undone(
 class FarLook:
     """Writes of one built candidate's blocks. `depending` are symbols of kernels with dependent blocks."""
 
-    device: CpuDevice
-    executor: PtxExecutor
-    built: Built
-    seed: int
+    kernel: LoadedKernel
     depending: Collection[str]
 
     def is_too_large(self, bound: BoundOperation) -> bool:
         """Check whether a grid has more threads than its kernel numbers in 32 bits. Even one-element rows with a warp
         each do not reach that many."""
-        statements = read_ptx(self.built.ptx, "").statements
+        statements = read_ptx(self.kernel.built.ptx, "").statements
         return any(
             launch.n_blocks * launch.n_threads_per_block > MAX_THREADS
-            and numbers_its_threads(statements, self.built.symbols.get(launch.kernel, launch.kernel), launch)
+            and numbers_its_threads(statements, self.kernel.built.symbols.get(launch.kernel, launch.kernel), launch)
             for launch in _launches(bound)
         )
 
@@ -128,7 +117,7 @@ class FarLook:
         if not self._is_independent(bound):
             return None
         for launch in _launches(bound):
-            blocks = spread(launch.n_blocks, n_blocks, self.seed)
+            blocks = spread(launch.n_blocks, n_blocks, self.kernel.plan[0][0].seed)
             written = await self._written(bound, [launch], blocks, n_allowed)
             if written is None:
                 return None
@@ -188,15 +177,16 @@ class FarLook:
         n_allowed: int = MAX_INSTRUCTIONS,
     ) -> Mapping[str, int] | None:
         n_scratch = sum(tensor.n_bytes for tensor in bound.tensors if tensor.role == "scratch")
-        if not self.executor.is_alive or not launches or n_scratch > MAX_SCRATCH_BYTES:
+        if not self.kernel.executor.is_alive or not launches or n_scratch > MAX_SCRATCH_BYTES:
             return None
         sample = BlockSample(n_blocks=len(blocks), blocks=tuple(blocks))
         n_threads = max(launch.n_threads_per_block for launch in launches)
         limits = Limits(0, n_allowed, DEADLINE_S, max_thread_instructions=n_allowed // n_threads)
-        return await self.device.written_bytes(self.executor, self.built, bound, launches, sample, limits)
+        kernel = self.kernel
+        return await kernel.device.written_bytes(kernel.executor, kernel.built, bound, launches, sample, limits)
 
     def _is_independent(self, bound: BoundOperation) -> bool:
-        symbols = {self.built.symbols.get(launch.kernel, launch.kernel) for launch in _launches(bound)}
+        symbols = {self.kernel.built.symbols.get(launch.kernel, launch.kernel) for launch in _launches(bound)}
         return symbols.isdisjoint(self.depending)
 
 
