@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from ..failure import TargetFailure
-from .program import RECURRENT, Program, quiet, user_outputs
+from .program import Program, quiet, user_outputs
+from .recurrent import RECURRENT
 
 GRADIENT = "grad_"
 

@@ -18,11 +18,10 @@ from ..failure import TargetFailure, is_user_file
 from .inputs import CallInputs
 from .load import Callee
 from .outputs import flatten_outputs
+from .recurrent import RECURRENT, shapes_alone
 
 OWNER = "owner"
 """The attribute of `Wrapper` that holds the user's module."""
-RECURRENT = tuple(getattr(torch.ops.aten, name).input for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"))
-"""Recurrent layers, which a captured forward keeps whole."""
 DROPPED_OPS = frozenset(
     (
         "aten._assert_tensor_metadata.default",
@@ -108,7 +107,7 @@ def export_program(wrapper: Wrapper, inputs: CallInputs, dynamic: frozenset[Dim]
         {dim: torch.export.Dim.AUTO for dim in range(tensor.dim()) if (position, dim) in dynamic} or None
         for position, tensor in enumerate(tensors)
     )
-    with quiet(), _user_frames(), eagerly():
+    with quiet(), _user_frames(), eagerly(), shapes_alone():
         exported = torch.export.export(wrapper, tensors, dynamic_shapes=(shapes,) if dynamic else None, strict=False)
         functional = exported.run_decompositions({}) if _needs_rewriting(exported) else exported
         core = exported.run_decompositions(_without_recurrent_layers())
