@@ -10,8 +10,8 @@ import torch
 from ..failure import TargetFailure
 from .attempt import Attempt, MustFix, StillRandom
 from .captured import Captured
-from .draws import with_draws
 from .inputs import CallInputs
+from .lifting import with_draws
 from .load import Callee
 from .modes import choose_mode, is_same_in_other_mode, updates_statistics, watched_mode
 from .program import Wrapper, all_dims
