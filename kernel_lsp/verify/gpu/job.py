@@ -60,6 +60,7 @@ class GpuJob:
     timer: Timer
     may_vary: bool
     rechecks: bool
+    is_ranking: bool
     seed: int
     coming: Sequence[asyncio.Task[GpuCase | None]] = ()
     beside: asyncio.Task[CheckOutcome | None] | None = None

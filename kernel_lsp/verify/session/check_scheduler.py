@@ -148,8 +148,8 @@ def _check_of(lookout: Lookout, depth: Depth) -> Check:
     during the GPU's cases."""
     checks = lookout.checks
     if lookout.has_gpu:
-        return checks.screen_and_estimate if depth == "screen" else checks.screen
-    return checks.rank if depth == "screen" else checks.check
+        return checks.screen if depth == "full" else checks.screen_and_estimate
+    return checks.check if depth == "full" else checks.rank
 
 
 async def first_failure(looks: Sequence[Look], progress: Progress, n_at_once: int = N_LOOKS) -> CheckOutcome | None:
