@@ -1,5 +1,5 @@
-"""Run small cases in other environments, for kernels that depend on what a GPU leaves open: diverged warps, interrupted
-threads, tensors at other addresses. Results must stay the same."""
+"""Run small cases in other environments, for kernels that depend on what a GPU leaves open: diverged warps and
+interrupted threads. Results must stay the same."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from kernel_lsp.core.plan import BoundOperation
 from kernel_lsp.core.verdict import Built, Crashed, Mismatch
 from kernel_lsp.toolchain.integrity.ptx_text import read_ptx
-from kernel_lsp.verify.cpu.address_layouts import addresses_in, pointed_places
 from kernel_lsp.verify.cpu.device import CaseRun
 from kernel_lsp.verify.model.cases import Case
 from kernel_lsp.verify.model.defences import is_on
@@ -56,17 +55,10 @@ class Other:
 
 
 def other_circumstances(built: Built, cases: Plan) -> Iterator[Other]:
-    """Yield the environments that the kernels' code depends on, for each case; other addresses for the first case
-    alone. Empty for most kernels."""
+    """Yield the environments that the kernels' code depends on, for each case. Empty for most kernels."""
     rows = [row for row in ENVIRONMENTS if is_on(row.defence) and row.depends(built.ptx)]
     for case, bound in cases:
         yield from (Other(case, bound, row.circumstances, row.words) for row in rows)
-    for case, bound in cases[:1]:
-        for places in pointed_places(built, case, bound):
-            addresses = addresses_in(case, bound, places)
-            where = ", ".join(f"'{name}' at {address:#x}" for name, address in addresses.items())
-            words = f"the kernel computes with addresses, and a result depends on them: with {where}"
-            yield Other(case, bound, Circumstances(pages=places), words)
 
 
 def may_be_torn(ptx: str) -> bool:
