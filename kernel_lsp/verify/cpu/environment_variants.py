@@ -1,5 +1,5 @@
-"""List the other environments that small cases run in, for kernels that depend on what a GPU leaves open: diverged warps
-and interrupted threads. Results must stay the same."""
+"""List the other environments of small cases, for kernels that depend on what a GPU leaves open: diverged warps and
+interrupted threads. Results must stay the same."""
 
 from __future__ import annotations
 
