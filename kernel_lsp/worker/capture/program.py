@@ -19,9 +19,10 @@ from .inputs import CallInputs
 from .load import Callee
 from .outputs import flatten_outputs
 
-aten = torch.ops.aten
 OWNER = "owner"
 """The attribute of `Wrapper` that holds the user's module."""
+RECURRENT = tuple(getattr(torch.ops.aten, name).input for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"))
+"""Recurrent layers, which a captured forward keeps whole."""
 DROPPED_OPS = frozenset(
     (
         "aten._assert_tensor_metadata.default",
@@ -188,7 +189,7 @@ def user_outputs(exported: Any) -> list[Any]:
 def _without_recurrent_layers() -> Any:
     """Return PyTorch's decompositions except those of recurrent layers, which repeat the step for every time."""
     table = torch.export.default_decompositions()
-    for operator in (aten.lstm.input, aten.gru.input, aten.rnn_tanh.input, aten.rnn_relu.input):
+    for operator in RECURRENT:
         table.pop(operator, None)
     return table
 
