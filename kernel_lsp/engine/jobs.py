@@ -18,6 +18,7 @@ from kernel_lsp.engine.messages import (
     AnswerModel,
     Done,
     EstimateTarget,
+    InferInputs,
     JobEvent,
     JobQueued,
     JobRequest,
@@ -161,7 +162,7 @@ class JobQueue:
 def lane_of(request: JobRequest, *, gpu_is_there: bool) -> str:
     """Return the job's lane. A GPU runs one job at a time, since a second one would disturb its timings. On the CPU,
     checks and estimates need not wait for a long run."""
-    device = "cpu" if isinstance(request, EstimateTarget) else _device(request)
+    device = "cpu" if isinstance(request, EstimateTarget | InferInputs) else _device(request)
     if device == "auto":
         device = FIRST_GPU if gpu_is_there else "cpu"
     if device == "cpu":

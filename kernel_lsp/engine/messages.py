@@ -109,7 +109,19 @@ class EstimateTarget(Noun):
     settings: SettingValues = {}
 
 
-JobRequest = Optimize | OptimizeLines | Resume | Check | ProfileKernel | EstimateTarget
+class InferInputs(Noun):
+    """Infer the pragmas that a target lacks, and try them on fake tensors. Result: `InferredInputs`. `cells` is as in
+    `Optimize`."""
+
+    method: Literal["infer_inputs"] = "infer_inputs"
+    id: str
+    directory: Path
+    target: str
+    cells: tuple[str, ...] = ()
+    settings: SettingValues = {}
+
+
+JobRequest = Optimize | OptimizeLines | Resume | Check | ProfileKernel | EstimateTarget | InferInputs
 
 
 # --- requests that are answered at once
@@ -176,6 +188,7 @@ Request = Annotated[
     | Check
     | ProfileKernel
     | EstimateTarget
+    | InferInputs
     | Cancel
     | AnswerModel
     | ListRuns
@@ -185,7 +198,7 @@ Request = Annotated[
     Field(discriminator="method"),
 ]
 REQUEST: TypeAdapter[Request] = TypeAdapter(Request)
-JOB_METHODS = ("optimize", "optimize_lines", "resume", "check", "profile", "estimate")
+JOB_METHODS = ("optimize", "optimize_lines", "resume", "check", "profile", "estimate", "infer_inputs")
 
 
 # --- results
@@ -300,6 +313,12 @@ class ProfileResult(Noun):
     kernel: Path
     report: ProfileReport | None = None
     outcome: CheckOutcome | None = None
+
+
+class InferredInputs(Noun):
+    """Pragmas that the target's code accepts, in the order in which the analysis of the text lists the missing ones."""
+
+    texts: tuple[str, ...]
 
 
 class TargetEstimate(Noun):

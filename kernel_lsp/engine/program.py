@@ -24,6 +24,7 @@ from kernel_lsp.engine.messages import (
     GetKernelRecord,
     GetReport,
     GetResult,
+    InferInputs,
     JobEvent,
     ListRuns,
     Optimize,
@@ -77,7 +78,7 @@ class Engine:
         match request:
             case EstimateTarget(as_captured=True) if self._captures.has(request):
                 self._answer(request.id, partial(self._captures.estimate, request))
-            case Optimize() | OptimizeLines() | Resume() | Check() | ProfileKernel() | EstimateTarget():
+            case Optimize() | OptimizeLines() | Resume() | Check() | ProfileKernel() | EstimateTarget() | InferInputs():
                 if self._jobs.is_known(request.id):
                     problem = Problem(kind="protocol", message=f"there is a job '{request.id}' already")
                     self._say(Reply(id="", error=problem))

@@ -17,10 +17,13 @@ from kernel_lsp.engine.archived import run_result
 from kernel_lsp.engine.build_only import build_only
 from kernel_lsp.engine.captures import CAPTURED_NAME, Captured, estimate_captured
 from kernel_lsp.engine.generated import file_of_lines, origin_of, write_generated
+from kernel_lsp.engine.inferred import candidate_inputs
 from kernel_lsp.engine.messages import (
     Check,
     CheckResult,
     EstimateTarget,
+    InferInputs,
+    InferredInputs,
     JobNews,
     JobRequest,
     Optimize,
@@ -67,6 +70,8 @@ async def do(request: JobRequest, tell: Tell, scratch: Path, ask: Ask) -> Noun:
             return await _profile(request, tell, scratch)
         case EstimateTarget():
             return await _estimate(request, tell, scratch)
+        case InferInputs():
+            return await _infer(request, tell)
 
 
 def handle_of(request: Optimize) -> RunHandle:
@@ -124,7 +129,7 @@ async def _of_lines(request: OptimizeLines, tell: Tell) -> RunHandle:
     return _of_generated(path, lines.name, settings, request.settings, backward=False)
 
 
-def _write_cells(request: Optimize | EstimateTarget) -> tuple[Path, str]:
+def _write_cells(request: Optimize | EstimateTarget | InferInputs) -> tuple[Path, str]:
     """Write a file with the definitions of a notebook's cells; return it with the symbol."""
     file, _, symbol = request.target.partition("::")
     notebook = Path(os.path.abspath(request.directory / file))
@@ -194,6 +199,18 @@ async def _estimate(request: EstimateTarget, tell: Tell, scratch: Path) -> Noun:
         captured = Captured(task=task, generated=Path(source.file) if request.cells else None)
         (scratch / CAPTURED_NAME).write_text(captured.model_dump_json(), encoding="utf-8")
         return estimate_captured(captured, request.target, session.gpu)
+
+
+async def _infer(request: InferInputs, tell: Tell) -> InferredInputs:
+    file, _, symbol = request.target.partition("::")
+    path = Path(os.path.abspath(request.directory / file))
+    if request.cells:
+        path, symbol = _write_cells(request)
+    candidates = candidate_inputs(path, symbol)
+    tell(StageStarted(message=f"trying shapes for {symbol}"))
+    async with Session(_capturing(load_settings(request.directory, request.settings))) as session:
+        accepted = await session.worker.try_inputs([candidate.source for candidate in candidates])
+    return InferredInputs(texts=candidates[accepted].texts)
 
 
 def _capturing(settings: Settings) -> Settings:

@@ -230,6 +230,13 @@ class Worker:
         reply = await self._ask_about(source, request, self._capture_deadline_s)
         return Task.model_validate(reply["task"])
 
+    async def try_inputs(self, sources: Sequence[TargetSource]) -> int:
+        """Return the index of the first description of a target's inputs that its code accepts, on fake tensors.
+        Raises TargetError with the first one's failure, EnvironmentProblem."""
+        request = {"command": "try_inputs", "sources": [source.model_dump(mode="json") for source in sources]}
+        reply = await self._ask_about(sources[0], request, self._capture_deadline_s)
+        return int(reply["accepted"])
+
     async def make_case(
         self,
         operation: OperationName,

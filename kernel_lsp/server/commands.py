@@ -11,24 +11,22 @@ from lsprotocol import types
 from pygls.exceptions import JsonRpcInvalidParams
 
 from kernel_lsp.config import find_workspace
-from kernel_lsp.engine.messages import (
-    Optimize,
-    OptimizeLines,
-    ProfileKernel,
-)
+from kernel_lsp.engine.messages import OptimizeLines, ProfileKernel
 from kernel_lsp.server.documents.documents import Document
 from kernel_lsp.server.documents.places import cells_of, file_at, file_of, is_saved, place_of
 from kernel_lsp.server.features.explanations import explanation
 from kernel_lsp.server.features.result_view import show_report, show_result
-from kernel_lsp.server.jobs.jobs import new_id
-from kernel_lsp.server.jobs.starting import start_check, start_estimate, start_job, start_resume, text_of_job
+from kernel_lsp.server.features.rule_pages import rule_place
+from kernel_lsp.server.jobs.inferred_inputs import start_inference
+from kernel_lsp.server.jobs.jobs import Following, new_id
+from kernel_lsp.server.jobs.starting import start_check, start_estimate, start_job, start_optimize, start_resume
 from kernel_lsp.server.language_server import KernelLanguageServer
 from kernel_lsp.server.protocol import messages as protocol
 from kernel_lsp.server.protocol.rpc import structure_strictly
 
-ANALYSIS_WAIT_S, FIRST_ANALYSIS_S = 0.5, 5.0
+ANALYSIS_WAIT_S, FIRST_ANALYSIS_S = 0.5, 30.0
 """Maximum waits for an analysis, in seconds: one takes some hundredths of a second, the first also the process's
-start-up."""
+start-up. Without it a target's shapes are not known to be missing."""
 UNTRUSTED = "Workspace not trusted: its code does not run. Trust it first."
 
 
@@ -47,11 +45,19 @@ async def execute(server: KernelLanguageServer, params: types.ExecuteCommandPara
 
 
 async def _optimize(server: KernelLanguageServer, about: protocol.TargetArguments) -> protocol.JobStarted:
-    return _start_optimize(server, about, backward=False)
+    return _start_optimize(server, about, "optimize")
 
 
 async def _optimize_with_backward(server: KernelLanguageServer, about: protocol.TargetArguments) -> protocol.JobStarted:
-    return _start_optimize(server, about, backward=True)
+    return _start_optimize(server, about, "optimize_with_backward")
+
+
+async def _add_shapes(server: KernelLanguageServer, about: protocol.TargetArguments) -> protocol.JobStarted:
+    _allow(server)
+    document = _saved(server, about.uri)
+    if document is None:
+        raise JsonRpcInvalidParams(message=f"the document {about.uri!r} is not open")
+    return protocol.JobStarted(start_inference(server, document, about.symbol))
 
 
 async def _up_to_date(server: KernelLanguageServer, uri: str) -> None:
@@ -63,29 +69,24 @@ async def _up_to_date(server: KernelLanguageServer, uri: str) -> None:
 
 
 def _start_optimize(
-    server: KernelLanguageServer, about: protocol.TargetArguments, *, backward: bool
+    server: KernelLanguageServer, about: protocol.TargetArguments, following: Following
 ) -> protocol.JobStarted:
+    """Start a run; for a target without shapes, infer them first."""
     _allow(server)
-    document = server.documents.named(about.uri)
-    path = file_of(document) if document is not None else file_at(about.uri)
-    cells = cells_of(server.notebooks, document) if document is not None else ()
-    if document is not None and not cells:
-        _check_saved(server, document, path)
-    given = server.documents.named(about.kernel) if about.kernel else None
-    request = Optimize(
-        id=new_id(),
-        directory=path.parent,
-        target=f"{path.name}::{about.symbol}",
-        backward=backward,
-        cells=cells,
-        kernel=file_at(about.kernel) if about.kernel else None,
-        kernel_text=given.text if given is not None else None,
-        settings=server.settings.overrides(path.parent),
-        has_editor_model=server.has_editor_model,
-    )
-    known = text_of_job(server, document, about.symbol) if document is not None else {"symbol": about.symbol}
-    uri = document.uri if document is not None else about.uri
-    return protocol.JobStarted(start_job(server, request, f"Optimize {about.symbol}", uri, path, **known))
+    document = _saved(server, about.uri)
+    target = server.analyses.latest(document).analysis.target(about.symbol) if document is not None else None
+    if document is not None and target is not None and not target.inputs and not about.kernel:
+        return protocol.JobStarted(start_inference(server, document, about.symbol, following))
+    backward = following == "optimize_with_backward"
+    return protocol.JobStarted(start_optimize(server, about, backward=backward))
+
+
+def _saved(server: KernelLanguageServer, uri: str) -> Document | None:
+    """Return the open document, which must be saved unless it is a notebook's cell; None when it is not open."""
+    document = server.documents.named(uri)
+    if document is not None and not cells_of(server.notebooks, document):
+        _check_saved(server, document, file_of(document))
+    return document
 
 
 async def _optimize_lines(server: KernelLanguageServer, about: protocol.LinesArguments) -> protocol.JobStarted:
@@ -174,14 +175,22 @@ async def _report(server: KernelLanguageServer, about: protocol.RunArguments) ->
 
 async def _explain(server: KernelLanguageServer, about: protocol.ExplainArguments) -> str:
     text = await asyncio.to_thread(explanation, about.code)
-    server.say(types.MessageType.Info, text)
+    server.spawn(_show_explanation(server, about.code, text))
     return text
+
+
+async def _show_explanation(server: KernelLanguageServer, code: str, text: str) -> None:
+    """Open the rule's page at the rule; show the text of other findings, and where no page can be opened."""
+    found = await asyncio.to_thread(rule_place, code)
+    if found is None or not await server.show(*found):
+        server.say(types.MessageType.Info, text)
 
 
 _HANDLERS: dict[str, Callable[[KernelLanguageServer, Any], Any]] = {
     "kernelLsp.optimize": _optimize,
     "kernelLsp.optimizeWithBackward": _optimize_with_backward,
     "kernelLsp.optimizeLines": _optimize_lines,
+    "kernelLsp.addShapes": _add_shapes,
     "kernelLsp.check": _check,
     "kernelLsp.measure": _measure,
     "kernelLsp.profile": _profile,

@@ -114,6 +114,7 @@ def _did_close(ls: KernelLanguageServer, params: types.DidCloseTextDocumentParam
 
 def _close(ls: KernelLanguageServer, uri: str) -> None:
     ls.documents.close(uri)
+    ls.when_saved.pop(uri, None)
     ls.analyses.closed(uri)
     ls.forget(uri)
     if not ls.client.pulls_diagnostics:
@@ -122,6 +123,9 @@ def _close(ls: KernelLanguageServer, uri: str) -> None:
 
 def _did_save(ls: KernelLanguageServer, params: types.DidSaveTextDocumentParams) -> None:
     document = ls.documents.get(params.text_document.uri)
+    waiting = ls.when_saved.pop(params.text_document.uri, None)
+    if waiting is not None:
+        waiting()
     if document is None or document.path is None or not ls.trust.allows_background_work:
         return
     settings = ls.settings_for(document.file)
@@ -294,7 +298,9 @@ async def _code_action(
     await _analysis(ls, document)
     known = await ls.analyses.current(document, FRESH_ACTIONS_S)
     only = [kind.value if isinstance(kind, types.CodeActionKind) else kind for kind in params.context.only or ()]
-    actions = CodeActions(document, known, ls.knowledge, ls.client, has_gpu=ls.has_gpu)
+    actions = CodeActions(
+        document, known, ls.knowledge, ls.client, has_gpu=ls.has_gpu, runs_code=ls.trust.allows_commands
+    )
     start, end = params.range.start, params.range.end
     # A selection of whole lines ends at the start of the next one.
     last = end.line - 1 if end.character == 0 and end.line > start.line else end.line

@@ -69,6 +69,7 @@ class KernelLanguageServer(LanguageServer):
         self.has_gpu = has_gpu()
         self.wants_job_news = _wants(initialized, "jobs")
         self.wants_events = _wants(initialized, "events")
+        self.types_commands = _wants(initialized, "terminal")
         self.has_editor_model = _wants(initialized, "languageModel")
         self.editor_model = EditorModel(self.protocol)
         self.manual_prompts = ManualPrompts(self.show, partial(self.say, types.MessageType.Info), self.spawn)
@@ -84,6 +85,8 @@ class KernelLanguageServer(LanguageServer):
         self.scanning = asyncio.Lock()
         self.stopped = asyncio.Event()
         self.exit_status = 1
+        self.when_saved: dict[str, Callable[[], object]] = {}
+        """Work that waits for a document to be saved, by URI."""
         self.archives = ArchiveWatch(self._archive_changed, self._is_running_in)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._said: set[str] = set()
@@ -165,15 +168,30 @@ class KernelLanguageServer(LanguageServer):
             self._said.add(message)
             self.say(kind, message)
 
-    async def show(self, path: Path) -> bool:
-        """Open a file in the editor; return False if the client cannot."""
+    async def show(self, path: Path, line: int | None = None) -> bool:
+        """Open a file in the editor, at a 0-based line; return False if the client cannot."""
         if not self.client.shows_documents:
             return False
+        at = types.Range(types.Position(line, 0), types.Position(line, 0)) if line is not None else None
+        return await self.show_document(types.ShowDocumentParams(uri=path.as_uri(), take_focus=False, selection=at))
+
+    async def show_document(self, params: types.ShowDocumentParams) -> bool:
+        """Open a document as the parameters say; return False if the client refuses."""
         try:
-            shown = await self.window_show_document_async(types.ShowDocumentParams(uri=path.as_uri(), take_focus=False))
+            return (await self.window_show_document_async(params)).success
         except ClientRefused:
             return False
-        return shown.success
+
+    async def apply(self, edit: types.WorkspaceEdit, label: str) -> bool:
+        """Have the client make an edit; return False if it did not."""
+        try:
+            applied = await self.workspace_apply_edit_async(types.ApplyWorkspaceEditParams(edit=edit, label=label))
+        except ClientRefused as error:
+            self.say(types.MessageType.Warning, f"the editor refused the edit: {error}")
+            return False
+        if not applied.applied:
+            logger.info("not applied: %s", applied.failure_reason)
+        return applied.applied
 
     def diagnostics(self, document: Document) -> list[types.Diagnostic]:
         """Return the current diagnostics of a document."""

@@ -21,6 +21,7 @@ COMMANDS = {
     "open_context": ("gpu.context_ahead", "open_context"),
     "prepare_capture": ("preload", "prepare_capture"),
     "capture": ("capture.capture", "capture"),
+    "try_inputs": ("tasks.trial", "try_inputs"),
     "make_cases": ("cases.cases", "make_cases"),
     "run_library": ("library", "run_library"),
     "profile_trace": ("profile.trace", "profile_trace"),

@@ -75,9 +75,12 @@ local function run()
   end
 
   act(tonumber(vim.env.NET_LINE), 'Add shapes')
-  wait('the edit of a code action', function() return vim.bo[buffer].modified end)
+  wait('the edit of a code action', function() return vim.bo[buffer].modified and ended(1) ~= nil end)
   seen.with_shapes = text_of(buffer)
   vim.cmd('silent write')
+  for index = #progress, 1, -1 do
+    progress[index] = nil -- that of the shapes, which are tried first
+  end
 
   act(tonumber(vim.env.SCALE_LINE), 'Optimize to CUDA: scale')
   wait('progress', function() return #progress > 2 end)

@@ -77,6 +77,7 @@ async function optimize(server: Server, command: string, node?: TargetNode | Hot
   if (target === undefined) return;
   const open = vscode.workspace.textDocuments.find((document) => document.uri.toString() === target.uri);
   if (open?.isDirty) await open.save(); // the file on disk is what gets optimized
+  if (open === undefined) await vscode.workspace.openTextDocument(vscode.Uri.parse(target.uri)); // shapes it lacks go there
   await server.execute<JobStarted>(command, { uri: target.uri, symbol: target.symbol });
 }
 

@@ -8,6 +8,7 @@ export const COMMANDS = {
   optimize: "kernelLsp.optimize",
   optimizeWithBackward: "kernelLsp.optimizeWithBackward",
   optimizeLines: "kernelLsp.optimizeLines",
+  addShapes: "kernelLsp.addShapes",
   check: "kernelLsp.check",
   measure: "kernelLsp.measure",
   profile: "kernelLsp.profile",
@@ -30,6 +31,7 @@ export const METHODS = {
   targets: "kernelLsp/targets",
   hotSpots: "kernelLsp/hotSpots",
   report: "kernelLsp/report",
+  typeCommand: "kernelLsp/typeCommand",
   completeChat: "kernelLsp/completeChat",
 } as const;
 
@@ -54,7 +56,7 @@ export interface StatusResult {
 /** State of a job. `run` is empty until it has one, `symbol` if it has no target. Sent only to a client with the capability ``experimental.kernelLsp.jobs``. */
 export interface JobParams {
   job: string;
-  kind: "optimize" | "optimize_lines" | "resume" | "check" | "profile" | "estimate";
+  kind: "optimize" | "optimize_lines" | "resume" | "check" | "profile" | "estimate" | "infer_inputs";
   state: "queued" | "running" | "finished" | "failed" | "cancelled";
   title: string;
   percentage?: number | null;
@@ -143,6 +145,12 @@ export interface ReportResult {
   run: string;
   data: { [name: string]: unknown };
   html: string;
+}
+
+/** A shell command to offer, and the folder to run it in. */
+export interface CommandLine {
+  command: string;
+  folder: string;
 }
 
 /** Prompt of a run for the editor's own model. `purpose` is ``translate``, ``propose``, ``repair``, ``reformat`` or ``judge``. `temperature` and `max_tokens` are hints: not every editor can pass them on. */

@@ -72,7 +72,7 @@ export class Reviews implements vscode.Disposable {
   async take(params: ApplyWorkspaceEditParams, convert: Convert): Promise<ApplyWorkspaceEditResult> {
     const annotation = Object.values(params.edit.changeAnnotations ?? {}).find((each) => each.needsConfirmation);
     if (annotation === undefined) {
-      return { applied: isCurrent(params.edit) && (await vscode.workspace.applyEdit(await convert(params.edit))) };
+      return { applied: isCurrent(params.edit) && (await applyAndSave(await convert(params.edit))) };
     }
     const description = annotation.description ?? "";
     const run = /run ([^\s;]+)/.exec(description)?.[1] ?? "last";
@@ -173,6 +173,15 @@ export class Reviews implements vscode.Disposable {
 }
 
 // --- below: edits
+
+/** An edit that the user chose. A file that was saved before is saved after: what follows reads it from disk. */
+export async function applyAndSave(edit: vscode.WorkspaceEdit): Promise<boolean> {
+  const changed = new Set(edit.entries().map(([uri]) => uri.toString()));
+  const clean = vscode.workspace.textDocuments.filter((document) => changed.has(document.uri.toString()) && !document.isDirty);
+  if (!(await vscode.workspace.applyEdit(edit))) return false;
+  for (const document of clean) await document.save();
+  return true;
+}
 
 /** Without the annotations: the user has confirmed it as a whole, and need not do so once more. */
 async function applyConfirmed(edit: WorkspaceEdit, convert: Convert, files: ReviewedFile[]): Promise<boolean> {

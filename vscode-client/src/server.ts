@@ -17,7 +17,7 @@ import { offerInstall, offerUpdate } from "./install";
 import type { JobStore } from "./jobs";
 import type { KeyStore } from "./keys";
 import type { Logs } from "./logs";
-import { METHODS, SERVER_VERSION, type JobParams, type RunEventParams } from "./protocol";
+import { METHODS, SERVER_VERSION, type CommandLine, type JobParams, type RunEventParams } from "./protocol";
 import { selectedInterpreter, watchInterpreter } from "./python";
 import { givenSettings, SECTION, serverPath } from "./settings";
 
@@ -99,6 +99,7 @@ export class Server implements vscode.Disposable {
     client.onDidChangeState(({ newState }) => this.stateChanged(client, newState));
     client.onNotification(METHODS.jobChanged, (job: JobParams) => this.jobs.hear(job));
     client.onNotification(METHODS.runEvent, (event: RunEventParams) => this.jobs.hearEvent(event));
+    client.onNotification(METHODS.typeCommand, (line: CommandLine) => typeCommand(line));
     client.onNotification(METHODS.runsChanged, () => this.runsChanged.fire());
     client.onRequest("workspace/applyEdit", (params: ApplyWorkspaceEditParams) => this.applyEdit(client, params));
     for (const [method, handler] of this.requestHandlers) client.onRequest(method, handler);
@@ -200,7 +201,7 @@ export class Server implements vscode.Disposable {
     const client = new library.LanguageClient(SECTION, "kernel-lsp", run, options);
     client.registerFeature({
       fillClientCapabilities: (capabilities) => {
-        const wanted = { jobs: true, events: true, languageModel: languageModels() !== undefined };
+        const wanted = { jobs: true, events: true, terminal: true, languageModel: languageModels() !== undefined };
         capabilities.experimental = { ...(capabilities.experimental as object | undefined), kernelLsp: wanted };
       },
       initialize: () => undefined,
@@ -287,4 +288,11 @@ export class Server implements vscode.Disposable {
   get extensionUri(): vscode.Uri {
     return this.context.extensionUri;
   }
+}
+
+/** Typed and not run: the user names the program first. */
+function typeCommand({ command, folder }: CommandLine): void {
+  const terminal = vscode.window.createTerminal({ name: "kernel-lsp", cwd: folder });
+  terminal.show();
+  terminal.sendText(command, false);
 }

@@ -77,6 +77,15 @@ def write_aside(files: Sequence[ResultFile], folder: Path) -> list[Path]:
     return paths
 
 
+def document_edit(changed: DocumentEdits, *, versioned: bool) -> types.WorkspaceEdit:
+    """Return a versioned edit where the client supports it, so that it rejects an edit of a changed text."""
+    edit = _document_edit(changed, None)
+    if versioned:
+        return types.WorkspaceEdit(document_changes=[edit])
+    plain = [each for each in edit.edits if isinstance(each, types.TextEdit)]
+    return types.WorkspaceEdit(changes={changed.document.uri: plain})
+
+
 # --- below
 
 

@@ -14,6 +14,8 @@ from kernel_lsp.engine.messages import (
     Check,
     CheckResult,
     EstimateTarget,
+    InferInputs,
+    InferredInputs,
     Optimize,
     OptimizeLines,
     Problem,
@@ -29,13 +31,13 @@ from kernel_lsp.server.documents.edits import RESULTS_FOLDER, propose, write_asi
 from kernel_lsp.server.documents.line_edits import DocumentEdits, edits_of_lines
 from kernel_lsp.server.documents.notebooks import n_lines_above
 from kernel_lsp.server.features.formatting import check_text, failure_text, result_text
+from kernel_lsp.server.jobs.inferred_inputs import inference_failed, inputs_inferred
 from kernel_lsp.server.jobs.jobs import Job
 from kernel_lsp.server.jobs.restarts import go_on, goes_on
 from kernel_lsp.server.jobs.resuming import wants_to_resume
 from kernel_lsp.server.jobs.starting import start_estimate, start_resume
 from kernel_lsp.server.knowledge import KnownCapture, KnownCheck, KnownEstimate, KnownProfile, NoEstimate
 from kernel_lsp.server.language_server import KernelLanguageServer
-from kernel_lsp.server.protocol.rpc import ClientRefused
 from kernel_lsp.server.settings import are_alike
 
 KEEP_MARK = "; keep PyTorch"
@@ -62,6 +64,8 @@ async def job_ended(server: KernelLanguageServer, job: Job, reply: Reply) -> Non
             _profiled(server, job, ProfileResult.model_validate(reply.result))
         case EstimateTarget():
             _estimated(server, job, TargetEstimate.model_validate(reply.result))
+        case InferInputs():
+            await inputs_inferred(server, job, InferredInputs.model_validate(reply.result))
         case Optimize() | OptimizeLines() | Resume():
             await _ran(server, job, RunResult.model_validate(reply.result))
 
@@ -224,6 +228,9 @@ async def _failed(server: KernelLanguageServer, job: Job, problem: Problem) -> N
             server.say_once(types.MessageType.Warning, f"{_with_next_step(problem)}.")
         logger.info("%s: %s", job.title, problem.message)
         return
+    if isinstance(job.request, InferInputs):
+        await inference_failed(server, job, problem)
+        return
     run_id = job.tracker.run_id
     if problem.kind in ("died", "engine_died") and run_id:
         await _offer_resume(server, job, problem, run_id)
@@ -242,22 +249,11 @@ async def _offer_resume(server: KernelLanguageServer, job: Job, problem: Problem
 async def _offer(server: KernelLanguageServer, edit: types.WorkspaceEdit, label: str, result: RunResult) -> bool:
     """Apply the edit. Without confirmation the folders are created first: Neovim 0.7 creates files but no folders."""
     if server.client.confirms_edits:
-        return await _apply(server, edit, label)
+        return await server.apply(edit, label)
     for file in result.files:
         with suppress(OSError):
             file.path.parent.mkdir(parents=True, exist_ok=True)
-    if not await _apply(server, edit, label):
+    if not await server.apply(edit, label):
         return False
     await server.show(result.files[0].path)
     return True
-
-
-async def _apply(server: KernelLanguageServer, edit: types.WorkspaceEdit, label: str) -> bool:
-    try:
-        applied = await server.workspace_apply_edit_async(types.ApplyWorkspaceEditParams(edit=edit, label=label))
-    except ClientRefused as error:
-        server.say(types.MessageType.Warning, f"the editor refused the result: {error}")
-        return False
-    if not applied.applied:
-        logger.info("not applied: %s", applied.failure_reason)
-    return applied.applied

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from kernel_lsp.config import Settings
 from kernel_lsp.engine.client import EngineClient
@@ -18,6 +19,8 @@ from kernel_lsp.server.protocol.messages import JobParams, JobState
 
 ID_CHARACTERS = 12
 
+Following = Literal["", "optimize", "optimize_with_backward"]
+"""The run that an inference of shapes leads to."""
 OnEnd = Callable[["Job", Reply], Awaitable[None]]
 OnEvent = Callable[["Job", JobEvent], None]
 
@@ -40,6 +43,7 @@ class Job:
     """With `digest`, identifies the text: the target's digest and the document's serial at the start."""
     settings: Settings | None = None
     """Settings of its file at the start, for a job whose result is valid only under them."""
+    following: Following = ""
     n_restarts: int = 0
     """Number of times it was resumed after its engine died."""
     tracker: Tracker = field(default_factory=Tracker)

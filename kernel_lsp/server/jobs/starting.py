@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from kernel_lsp.config import Settings, find_workspace
-from kernel_lsp.engine.messages import Check, EstimateTarget, JobRequest, Resume
+from kernel_lsp.engine.messages import Check, EstimateTarget, JobRequest, Optimize, Resume
 from kernel_lsp.server.documents.documents import Document
 from kernel_lsp.server.documents.places import cells_of, file_at, file_of, is_saved
 from kernel_lsp.server.documents.tracking import Tracker
-from kernel_lsp.server.jobs.jobs import Job, new_id
+from kernel_lsp.server.jobs.jobs import Following, Job, new_id
 from kernel_lsp.server.jobs.progress import WorkDoneProgress
 from kernel_lsp.server.language_server import KernelLanguageServer
+from kernel_lsp.server.protocol.messages import TargetArguments
 
 
 def start_job(
@@ -27,6 +28,7 @@ def start_job(
     digest: str = "",
     serial: int = 0,
     settings: Settings | None = None,
+    following: Following = "",
     run_id: str = "",
 ) -> str:
     """Start a job and return its id. `run_id` is that of a run that goes on: it is listed once."""
@@ -42,10 +44,32 @@ def start_job(
         digest=digest,
         serial=serial,
         settings=settings,
+        following=following,
         tracker=Tracker(run_id=run_id),
     )
     server.jobs.start(job)
     return job.id
+
+
+def start_optimize(server: KernelLanguageServer, about: TargetArguments, *, backward: bool) -> str:
+    """Optimize a target as its file has it, or its notebook's cells as edited."""
+    document = server.documents.named(about.uri)
+    path = file_of(document) if document is not None else file_at(about.uri)
+    given = server.documents.named(about.kernel) if about.kernel else None
+    request = Optimize(
+        id=new_id(),
+        directory=path.parent,
+        target=f"{path.name}::{about.symbol}",
+        backward=backward,
+        cells=cells_of(server.notebooks, document) if document is not None else (),
+        kernel=file_at(about.kernel) if about.kernel else None,
+        kernel_text=given.text if given is not None else None,
+        settings=server.settings.overrides(path.parent),
+        has_editor_model=server.has_editor_model,
+    )
+    known = text_of_job(server, document, about.symbol) if document is not None else {"symbol": about.symbol}
+    uri = document.uri if document is not None else about.uri
+    return start_job(server, request, f"Optimize {about.symbol}", uri, path, **known)
 
 
 def start_check(server: KernelLanguageServer, document: Document, *, is_quiet: bool, is_measured: bool = False) -> str:

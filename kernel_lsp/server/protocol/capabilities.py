@@ -14,6 +14,7 @@ COMMANDS = (
     "kernelLsp.optimize",
     "kernelLsp.optimizeWithBackward",
     "kernelLsp.optimizeLines",
+    "kernelLsp.addShapes",
     "kernelLsp.check",
     "kernelLsp.measure",
     "kernelLsp.profile",

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import attrs
 
 Direction = Literal["client to server", "server to client"]
-JobKind = Literal["optimize", "optimize_lines", "resume", "check", "profile", "estimate"]
+JobKind = Literal["optimize", "optimize_lines", "resume", "check", "profile", "estimate", "infer_inputs"]
 JobState = Literal["queued", "running", "finished", "failed", "cancelled"]
 
 
@@ -121,6 +121,14 @@ class StatusResult:
     trusted: bool | None
     analyst_pid: int
     engine_pids: list[int]
+
+
+@attrs.frozen
+class CommandLine:
+    """A shell command to offer, and the folder to run it in."""
+
+    command: str
+    folder: str
 
 
 @attrs.frozen
@@ -325,6 +333,14 @@ METHODS = (
         "Everything about a run, also while it goes on.",
     ),
     Method(
+        "kernelLsp/typeCommand",
+        "server to client",
+        CommandLine,
+        None,
+        "Type a command line into a terminal, for the user to change and run. Sent only to a client whose capabilities "
+        "have `experimental.kernelLsp.terminal`; others are told it as a message.",
+    ),
+    Method(
         "kernelLsp/completeChat",
         "server to client",
         ChatParams,
@@ -334,14 +350,24 @@ METHODS = (
     ),
 )
 
+OPTIMIZE = (
+    "Optimize a target to CUDA. For a target without shapes the job infers them; the prompt after it "
+    "(`window/showMessageRequest`) writes them and starts the run."
+)
 COMMANDS = (
-    Command("kernelLsp.optimize", TargetArguments, JobStarted, "Optimize a target to CUDA."),
+    Command("kernelLsp.optimize", TargetArguments, JobStarted, OPTIMIZE),
     Command("kernelLsp.optimizeWithBackward", TargetArguments, JobStarted, "The same, with its backward."),
     Command(
         "kernelLsp.optimizeLines",
         LinesArguments,
         JobStarted,
         "Make a function of some lines of a target, optimize that, and offer to call it in their place.",
+    ),
+    Command(
+        "kernelLsp.addShapes",
+        TargetArguments,
+        JobStarted,
+        "Infer the shapes that a target lacks, try them on fake tensors, and write them as pragmas in one edit.",
     ),
     Command(
         "kernelLsp.check", DocumentArguments, JobStarted, "Compile and check a kernel file, as it is in the editor."

@@ -28,6 +28,7 @@ use more.
 | `initializationOptions.settings` | values of the configuration section `kernelLsp`, in camelCase, until others come |
 | `capabilities.experimental.kernelLsp.jobs` | `true` to be sent `kernelLsp/jobChanged` |
 | `capabilities.experimental.kernelLsp.events` | `true` to be sent `kernelLsp/runEvent` |
+| `capabilities.experimental.kernelLsp.terminal` | `true` to be sent `kernelLsp/typeCommand` |
 | `capabilities.experimental.kernelLsp.languageModel` | `true` to be sent `kernelLsp/completeChat` |
 """
 

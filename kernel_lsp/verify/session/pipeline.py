@@ -75,7 +75,7 @@ class Evaluator:
         self._store = CaseStore(task, platform.worker, platform.directory / name, self._gpu_device)
         self._device = CpuDevice(self._store, platform.worker, platform.directory, name)
         self._gpu_checks = None if measured_on is None else GpuChecks(self._store, measured_on, platform.seed)
-        checks = ExecutorChecks(task, self._device, self._gpu)
+        checks = ExecutorChecks(task, self._gpu)
         self._lookout = Lookout(
             self._executors, self._device, checks, self._compiler, self._gpu, measured_on is not None
         )

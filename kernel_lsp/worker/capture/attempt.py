@@ -59,7 +59,7 @@ class Attempt:
     def run(self, with_backward: bool) -> Captured:
         """Return the capture. Raises MustFix, StillRandom, Failure."""
         program = self._export()
-        if is_random(program.functional.graph) and getattr(self._callee.module, "training", False):
+        if is_random(program.functional.graph) and not self._callee.draws:
             raise StillRandom
         constants = self._constants(program)
         self._dims_of.clear()
@@ -118,14 +118,14 @@ class Attempt:
         except BaseException as error:  # torch and the user's code may raise anything here; each becomes an answer
             if self._wrapper.record.problem is not None:
                 raise self._wrapper.record.problem from None
-            if self._dynamic and not _is_data_dependent(error):
+            if self._dynamic and not is_data_dependent(error):
                 note = f"shapes are fixed at those of the capture: {short_message(error)}"
                 raise MustFix(frozenset(), [note]) from None
             raise self._export_failure(error) from None
 
     def _export_failure(self, error: BaseException) -> TargetFailure:
         file, line = self._source["file"], self._source["line"]
-        if _is_data_dependent(error):
+        if is_data_dependent(error):
             where, at = user_place(error, file)
             return TargetFailure(
                 "the code's course depends on the values of tensors, so no single kernel does it",
@@ -335,6 +335,6 @@ def _lifted_notes(arguments: Sequence[Argument]) -> list[str]:
     ]
 
 
-def _is_data_dependent(error: BaseException) -> bool:
+def is_data_dependent(error: BaseException) -> bool:
     text = f"{type(error).__name__} {error}"
     return any(mark in text for mark in ("DataDependent", "data-dependent", "Eq(u0", "data dependent"))

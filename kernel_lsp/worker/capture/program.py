@@ -21,6 +21,8 @@ from .outputs import flatten_outputs
 
 OWNER = "owner"
 """The attribute of `Wrapper` that holds the user's module."""
+RECURRENT = tuple(getattr(torch.ops.aten, name).input for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"))
+"""Recurrent layers, which a captured forward keeps whole."""
 DROPPED_OPS = frozenset(
     (
         "aten._assert_tensor_metadata.default",
@@ -109,7 +111,7 @@ def export_program(wrapper: Wrapper, inputs: CallInputs, dynamic: frozenset[Dim]
     with quiet(), _user_frames(), eagerly():
         exported = torch.export.export(wrapper, tensors, dynamic_shapes=(shapes,) if dynamic else None, strict=False)
         functional = exported.run_decompositions({}) if _needs_rewriting(exported) else exported
-        core = exported.run_decompositions()
+        core = exported.run_decompositions(_without_recurrent_layers())
     kinds = [spec.kind.name for spec in functional.graph_signature.output_specs]
     if "USER_INPUT_MUTATION" in kinds:
         raise _input_mutation(exported, inputs)
@@ -182,6 +184,14 @@ def user_outputs(exported: Any) -> list[Any]:
 
 
 # --- below: reading the export
+
+
+def _without_recurrent_layers() -> Any:
+    """Return PyTorch's decompositions except those of recurrent layers, which repeat the step for every time."""
+    table = torch.export.default_decompositions()
+    for operator in RECURRENT:
+        table.pop(operator, None)
+    return table
 
 
 def _needs_rewriting(exported: Any) -> bool:

@@ -158,6 +158,7 @@ end
 M.commands = {
   Optimize = { optimize("optimize"), "?", "Optimize the target at the cursor, or the one that is named" },
   OptimizeWithBackward = { optimize("optimizeWithBackward"), "?", "The same, with its backward" },
+  AddShapes = { optimize("addShapes"), "?", "Infer the shapes that a target lacks, and write them" },
   Cancel = { cancel, 0, "End a job and all its processes" },
   Resume = { on_run("resume"), "?", "Go on with a run, by default the newest" },
   Check = { on_file("check"), 0, "Compile and check the kernel in this buffer" },

@@ -36,7 +36,7 @@ end
 function M.client_config(options)
   local settings = options.settings or {}
   local capabilities = vim.lsp.protocol.make_client_capabilities()
-  capabilities.experimental = { kernelLsp = { jobs = true } }
+  capabilities.experimental = { kernelLsp = { jobs = true, terminal = true } }
   capabilities.window = vim.tbl_deep_extend("force", capabilities.window or {}, { showDocument = { support = true } })
   -- Results are reviewed before they are applied (kernel_lsp.review): that is what this capability asks for.
   capabilities.workspace.workspaceEdit = vim.tbl_deep_extend("force", capabilities.workspace.workspaceEdit or {}, {
@@ -59,6 +59,9 @@ function M.client_config(options)
       end,
       ["kernelLsp/jobChanged"] = function(_, job)
         require("kernel_lsp.jobs").hear(job)
+      end,
+      ["kernelLsp/typeCommand"] = function(_, line)
+        require("kernel_lsp.show").command(line)
       end,
       ["window/showDocument"] = function(_, params)
         return require("kernel_lsp.show").document(params)

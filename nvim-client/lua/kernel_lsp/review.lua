@@ -9,7 +9,9 @@ function M.on_apply_edit(_, params, context)
   local label, keeps = M._confirmation(params.edit)
   local client = vim.lsp.get_client_by_id(context.client_id)
   if label == nil then
+    local clean = M._clean_buffers()
     vim.lsp.util.apply_workspace_edit(params.edit, client.offset_encoding)
+    M._save_changed(clean)
     return { applied = true }
   end
   M.begin({ label = label, keeps_pytorch = keeps, edit = params.edit, encoding = client.offset_encoding or "utf-16" })
@@ -61,6 +63,24 @@ function M.discard()
 end
 
 -- --- below
+
+--- The buffers of files that are as they are on disk.
+function M._clean_buffers()
+  return vim.tbl_filter(function(buffer)
+    return vim.api.nvim_buf_is_loaded(buffer) and vim.bo[buffer].buftype == "" and not vim.bo[buffer].modified
+  end, vim.api.nvim_list_bufs())
+end
+
+--- Save what an edit that the user chose has changed: the run after it reads the file from disk.
+function M._save_changed(buffers)
+  for _, buffer in ipairs(buffers) do
+    if vim.api.nvim_buf_is_valid(buffer) and vim.bo[buffer].modified and vim.api.nvim_buf_get_name(buffer) ~= "" then
+      vim.api.nvim_buf_call(buffer, function()
+        vim.cmd("silent write")
+      end)
+    end
+  end
+end
 
 function M._confirmation(edit)
   for _, annotation in pairs(edit.changeAnnotations or {}) do
