@@ -56,13 +56,28 @@ class Device(FakeDevice):
         self.floor = TimeFloor(time_us=floor_us, impossible_below_us=1.0, basis="bytes")
         self.compile_us = compile_us
 
-    async def verify(self, candidate: Candidate, depth: Literal["screen", "full"]) -> Verdict:
+    async def verify(self, candidate: Candidate, depth: Literal["rank", "screen", "full"]) -> Verdict:
         verdict = await super().verify(candidate, depth)
         ours = verdict.estimate
         assert isinstance(ours, Estimate)
         compiled = ours.model_copy(update={"time_us": self.compile_us})
         found = Comparison(baseline_name="compile", baseline=compiled, ours=ours, floor=self.floor)
         return verdict.model_copy(update={"times": {"scale": found}})
+
+
+class MeasuringDevice(FakeDevice):
+    """Measures; a short measurement of the fastest kernels is off by a third."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.baseline_wait_s = 1.0
+
+    async def verify(self, candidate: Candidate, depth: Literal["rank", "screen", "full"]) -> Verdict:
+        verdict = await super().verify(candidate, depth)
+        assert verdict.estimate is not None
+        us = verdict.estimate.time_us
+        estimate = verdict.estimate.model_copy(update={"time_us": us * 1.3 if depth == "rank" and us < 60 else us})
+        return verdict.model_copy(update={"estimate": estimate})
 
 
 async def searched(
@@ -100,6 +115,24 @@ async def test_it_ends_where_nothing_is_left_to_gain(
     result = await searched(tmp_path, Device(floor_us, compile_us))
     assert result.stopped.startswith(why)
     assert result.n_proposed <= n_most
+
+
+async def test_measurements_grow_longer_as_candidates_grow_fewer(tmp_path: Path) -> None:
+    device = MeasuringDevice()
+    result = await searched(tmp_path, device, 3)
+    depths = [depth for _, depth in device.asked]
+    assert (depths.count("rank"), depths.count("screen"), depths.count("full")) == (12, 6, 1)
+    assert depths == sorted(depths, key=("rank", "screen", "full").index)
+    remeasured = [candidate_id for candidate_id, depth in device.asked if depth == "screen"]
+    assert result.winner is not None
+    assert result.winner.id in remeasured
+
+
+async def test_estimates_are_not_repeated(tmp_path: Path) -> None:
+    device = FakeDevice()
+    await searched(tmp_path, device, 2)
+    assert {depth for _, depth in device.asked} == {"screen", "full"}
+    assert len(device.asked) == 9
 
 
 async def test_what_was_tuned_once_is_reused_with_two_candidates(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ async def _ran(
         device.found = Profile(())
     monkeypatch.setattr(executor_checks, "time", SimpleNamespace(monotonic=lambda: device.now_s))
     monkeypatch.setattr(executor_checks, "refused_when_larger", lambda *_: None)
-    monkeypatch.setattr(executor_checks, "other_circumstances", lambda *_: ())
+    monkeypatch.setattr(executor_checks, "environments_of", lambda _: ())
     counts = {"n_operations": lambda _, case, __: n_operations * case.family.startswith("1000")}
     counts |= {"n_instructions": lambda _, bound: n_instructions * (bound.tensors[0].n_elements > 100)}
     counts |= {"growth_of": lambda *_: 1.0}

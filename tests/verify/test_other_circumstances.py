@@ -6,7 +6,7 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.plan import BoundLaunch, BoundOperation, BoundTensor, TensorArgument
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.ptx.run.layout import MAX_PLACE
-from kernel_lsp.verify.cpu.environment_variants import other_circumstances
+from kernel_lsp.verify.cpu.environment_variants import environments_of
 from kernel_lsp.verify.model.cases import PAGE_BYTES, Case
 from kernel_lsp.verify.model.environment import ALLOCATION_BYTES, Circumstances, offset_of, shared_start_of
 
@@ -34,7 +34,7 @@ def others(*lines: str) -> list[Circumstances]:
     body = "\n".join(f"    {line};" for line in ("ld.param.u64 %rd1, [k_param_1]", *lines, "ret"))
     ptx = f".visible .entry k(\n    .param .u64 k_param_0\n)\n{{\n{body}\n}}\n"
     built = Built(ptx=ptx, symbols={"k": "k"}, architecture="sm_90")
-    return [other.circumstances for other in other_circumstances(built, [(CASE, BOUND)])]
+    return [other.circumstances for other in environments_of(built)]
 
 
 def test_an_ordinary_kernel_is_run_in_no_others() -> None:

@@ -21,6 +21,8 @@ from kernel_lsp.evolve.run.reuse import TunedSchedule
 from kernel_lsp.evolve.run.search import Proposal, Proposer, SchedulableProgram, Scored
 from kernel_lsp.evolve.run.stopping import why_stop_tuning
 
+MAX_REMEASURED = 6
+"""Maximum candidates of the second rung: a measurement's noise orders few neighbours wrongly."""
 N_WITH_TUNED = 2
 """Proposals of the first generation where an earlier search was complete: the default, and its winner."""
 
@@ -83,6 +85,8 @@ class Search:
                 stopped = "" if is_last else self._why_stop(generation + 1)
                 if stopped:
                     break
+            async for event in self._remeasure():
+                yield event
             verdicts = tuple(self._screened.values())
             given = frozenset(candidate.id for candidate in self._settings.given)
             n_proposed = len(self._candidates)
@@ -137,6 +141,22 @@ class Search:
         self._rank()
 
     async def _screen(self, candidate: Candidate) -> tuple[Verdict, Event]:
+        return await self._evaluations.evaluate(candidate, "rank" if self._measures else "screen")
+
+    @property
+    def _measures(self) -> bool:
+        """Return True where times are measured, not estimated."""
+        return self._evaluations.baseline_wait_s > 0
+
+    async def _remeasure(self) -> AsyncIterator[Event]:
+        """Measure the better half of the ranked candidates again, with as many rounds as a claim needs."""
+        ranked = self._finalists() if self._measures else []
+        better = [finalist.candidate for finalist in ranked[: min(MAX_REMEASURED, -(-len(ranked) // 2))]]
+        async for verdict, event in _as_completed(self._remeasured, better, self._n_slots):
+            self._screened[verdict.candidate_id] = verdict
+            yield event
+
+    async def _remeasured(self, candidate: Candidate) -> tuple[Verdict, Event]:
         return await self._evaluations.evaluate(candidate, "screen")
 
     def _why_stop(self, n_generations: int) -> str:
@@ -159,13 +179,14 @@ class Search:
         ]
 
     def _finalists(self) -> list[Finalist]:
-        """Return the finalists, best first; ties are ordered by id, independent of completion order."""
+        """Return the finalists, best first, those measured again before those only ranked; ties are ordered by id,
+        independent of completion order."""
         found = [
             Finalist(self._candidates[verdict.candidate_id], verdict, score)
             for verdict in self._screened.values()
             if verdict.is_correct and (score := score_us(verdict)) is not None
         ]
-        return sorted(found, key=lambda finalist: (finalist.time_us, finalist.candidate.id))
+        return sorted(found, key=lambda each: (each.screened.depth == "rank", each.time_us, each.candidate.id))
 
 
 async def _as_completed(

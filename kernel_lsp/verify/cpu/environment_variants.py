@@ -1,25 +1,20 @@
-"""Run small cases in other environments, for kernels that depend on what a GPU leaves open: diverged warps and
+"""List the other environments of small cases, for kernels that depend on what a GPU leaves open: diverged warps and
 interrupted threads. Results must stay the same."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from kernel_lsp.core.plan import BoundOperation
 from kernel_lsp.core.verdict import Built, Crashed, Mismatch
 from kernel_lsp.toolchain.integrity.ptx_text import read_ptx
 from kernel_lsp.verify.cpu.device import CaseRun
-from kernel_lsp.verify.model.cases import Case
 from kernel_lsp.verify.model.defences import is_on
 from kernel_lsp.verify.model.environment import Circumstances
-from kernel_lsp.verify.model.progress import Plan
 
 TALKING = frozenset(("volatile", "relaxed", "acquire", "release", "mmio"))
 """Modifiers of loads and stores by which threads may communicate."""
 CHANGING = frozenset(("atom", "red", "st"))
-
-
 LANES_APART = (
     "lanes that have taken different branches need not be together at __activemask() before they meet at a"
     " __syncwarp(), and with them apart"
@@ -44,21 +39,9 @@ class Environment:
     words: str
 
 
-@dataclass(frozen=True)
-class Other:
-    """A case in another environment, with the difference in words."""
-
-    case: Case
-    bound: BoundOperation
-    circumstances: Circumstances
-    words: str
-
-
-def other_circumstances(built: Built, cases: Plan) -> Iterator[Other]:
-    """Yield the environments that the kernels' code depends on, for each case. Empty for most kernels."""
-    rows = [row for row in ENVIRONMENTS if is_on(row.defence) and row.depends(built.ptx)]
-    for case, bound in cases:
-        yield from (Other(case, bound, row.circumstances, row.words) for row in rows)
+def environments_of(built: Built) -> list[Environment]:
+    """Return the environments that the kernels' code depends on. Empty for most kernels."""
+    return [row for row in ENVIRONMENTS if is_on(row.defence) and row.depends(built.ptx)]
 
 
 def may_be_torn(ptx: str) -> bool:

@@ -3,6 +3,7 @@ out-of-bounds accesses and races, which only the executor detects, before the ca
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +27,7 @@ from kernel_lsp.verify.cpu.device import (
 from kernel_lsp.verify.cpu.environment_variants import (
     OTHER_POISONS,
     because_of_shared,
-    other_circumstances,
+    environments_of,
     reads_unwritten,
 )
 from kernel_lsp.verify.cpu.execution_budget import (
@@ -354,10 +355,10 @@ async def _with_other_poison(
 
 async def _otherwise(kernel: LoadedKernel) -> Mismatch | Crashed | None:
     """Run small cases in the environments that the kernel's code depends on. A timeout is inconclusive."""
-    for other in other_circumstances(kernel.built, screened_cases(kernel.plan)):
+    for (case, bound), other in itertools.product(screened_cases(kernel.plan), environments_of(kernel.built)):
         if not kernel.executor.is_alive:
             break
-        outcome = await kernel.run(other.case, other.bound, SCREEN_LIMITS, None, other.circumstances)
+        outcome = await kernel.run(case, bound, SCREEN_LIMITS, None, other.circumstances)
         if isinstance(outcome, Mismatch | Crashed):
             return outcome.model_copy(update={"message": f"{other.words}: {outcome.message}"})
     return None

@@ -17,7 +17,8 @@ from kernel_lsp.core.task import Graph, Symbol, Task, TensorType
 Sizes = dict[str, int]
 ThreadOrder = Literal["forward", "reverse", "random"]
 OperationKind = Literal["forward", "backward"]
-Depth = Literal["screen", "full"]
+Depth = Literal["rank", "screen", "full"]
+"""``rank`` is a screen with a short measurement: enough to order candidates, too short for a claim."""
 
 ALIGNMENTS = (1, 2, 4, 8, 16, 32)
 """Multiples tried, in this order, when a pattern is outside the contract (`where: D % 4 == 0`)."""

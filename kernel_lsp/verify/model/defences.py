@@ -38,7 +38,8 @@ ALWAYS_ON = {
     "builds": "compiles for other architectures where the text depends on them",
     "compiler": "refuses text that does not compile, or that has refused constructs",
     "contract": "refuses a plan that does not fit its task, its kernels or its own contract",
-    "environment": "runs with other addresses, shared memory and warps where the code depends on them",
+    "environment": "places tensors and shared memory elsewhere in each case; keeps lanes apart where the code asks"
+    " which are active",
     "labels": "names the vendor's library functions in the verdict",
     "launches": "refuses launches that exceed a GPU's registers, shared memory or resident blocks",
     "limits": "bounds the time and memory of a build and of a run",

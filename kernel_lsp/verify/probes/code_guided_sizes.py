@@ -20,10 +20,10 @@ from kernel_lsp.errors import PlanError
 from kernel_lsp.plan.binding import UnwrittenError
 from kernel_lsp.toolchain.integrity.masking import mask_literals
 from kernel_lsp.toolchain.integrity.ptx_text import N_REMEMBERED, read_ptx
-from kernel_lsp.verify.code_facts.launch_uniform import UNROLLED, GridConditions
 from kernel_lsp.verify.model.cases import ALIGNMENTS, OperationKind, Sizes, captured_sizes, clamped
 from kernel_lsp.verify.model.resolved_kernel import Prepared
 from kernel_lsp.verify.probes.finder import CHEAP, COMPUTABLE, POSSIBLE, Budget, distinct, finder_of
+from kernel_lsp.verify.probes.launch_uniform import UNROLLED, GridConditions
 from kernel_lsp.verify.probes.sizes import beyond, far_sizes
 from kernel_lsp.verify.probes.two_dim_conditions import paired_sizes
 

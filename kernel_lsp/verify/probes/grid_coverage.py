@@ -8,15 +8,14 @@ computed.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from kernel_lsp.core.plan import BoundLaunch, BoundOperation
 from kernel_lsp.core.verdict import CaseResult, Mismatch
 from kernel_lsp.ptx.executor import BlockSample, KernelFactsOfPtx
-from kernel_lsp.toolchain.integrity.ptx_text import read_ptx
-from kernel_lsp.verify.code_facts.thread_numbers import MAX_THREADS, numbers_its_threads
+from kernel_lsp.toolchain.integrity.ptx_text import Statement, read_ptx
 from kernel_lsp.verify.cpu.device import Limits
 from kernel_lsp.verify.cpu.loaded_kernel import LoadedKernel
 from kernel_lsp.verify.model.progress import Plan
@@ -45,6 +44,10 @@ N_FIRST_BLOCKS = 1 << 14
 """Maximum blocks of a small size: a grid may exceed its work by far."""
 MAX_COMPLETE_INSTRUCTIONS = 50_000_000
 """Maximum instructions of all of these."""
+MAX_THREADS = 1 << 31
+"""Maximum threads of a grid with `int` thread numbers."""
+PRODUCTS, SHIFT = ("mul.lo.", "mad.lo."), "shl.b32"
+BLOCK, BLOCK_SIZE = "%ctaid.", "%ntid."
 DEADLINE_S = 10.0
 """Seconds on a busy machine; the instructions are the bound."""
 
@@ -188,6 +191,27 @@ class FarLook:
     def _is_independent(self, bound: BoundOperation) -> bool:
         symbols = {self.kernel.built.symbols.get(launch.kernel, launch.kernel) for launch in _launches(bound)}
         return symbols.isdisjoint(self.depending)
+
+
+def numbers_its_threads(statements: Iterable[Statement], symbol: str, launch: BoundLaunch) -> bool:
+    """Check whether the kernel multiplies the block index by the block size in 32 bits, as CUDA's own examples do. Its
+    grids cannot be larger than that number."""
+    sizes = {launch.n_threads_per_block, *launch.block} - {1}
+    holds: dict[str, str] = {}
+    for statement in statements:
+        if statement.function != symbol:
+            continue
+        operands = [operand.strip() for operand in statement.sources.split(",")]
+        kinds = {holds.get(operand, operand)[: len(BLOCK)] for operand in operands[:2]}
+        if statement.opcode.startswith(("mov.", "cvt.")) and operands[0].startswith((BLOCK, BLOCK_SIZE)):
+            holds.update(dict.fromkeys(statement.results, operands[0]))
+        elif BLOCK in kinds and statement.opcode.startswith(PRODUCTS) and "32" in statement.opcode:
+            others = (operand for operand in operands[:2] if not holds.get(operand, "").startswith(BLOCK))
+            if any(holds.get(o, "").startswith(BLOCK_SIZE) or (o.isdigit() and int(o) in sizes) for o in others):
+                return True
+        elif BLOCK in kinds and statement.opcode == SHIFT and operands[1].isdigit() and 1 << int(operands[1]) in sizes:
+            return True
+    return False
 
 
 def spread(n_blocks: int, n_wanted: int, seed: int) -> list[int]:

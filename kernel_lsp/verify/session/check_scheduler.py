@@ -15,8 +15,7 @@ from kernel_lsp.ptx.executor import Loaded
 from kernel_lsp.toolchain.integrity.audit import audit
 from kernel_lsp.toolchain.nvrtc.compile import BuildRequest, Compiler
 from kernel_lsp.verify.build.building import module_of
-from kernel_lsp.verify.build.guarded_arrays import guarded, said_of_guarded
-from kernel_lsp.verify.build.other_architectures import N_CASES_ELSEWHERE, other_programs, said_of
+from kernel_lsp.verify.build.other_builds import N_CASES_ELSEWHERE, guarded, other_programs, said_of, said_of_guarded
 from kernel_lsp.verify.cpu.device import CpuDevice
 from kernel_lsp.verify.cpu.executor_checks import NOT_SCREENED, ExecutorChecks, screened_cases
 from kernel_lsp.verify.cpu.executor_pool import N_LOOKS, ExecutorPool
@@ -148,8 +147,8 @@ def _check_of(lookout: Lookout, depth: Depth) -> Check:
     during the GPU's cases."""
     checks = lookout.checks
     if lookout.has_gpu:
-        return checks.screen_and_estimate if depth == "screen" else checks.screen
-    return checks.rank if depth == "screen" else checks.check
+        return checks.screen if depth == "full" else checks.screen_and_estimate
+    return checks.check if depth == "full" else checks.rank
 
 
 async def first_failure(looks: Sequence[Look], progress: Progress, n_at_once: int = N_LOOKS) -> CheckOutcome | None:

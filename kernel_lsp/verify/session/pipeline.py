@@ -173,9 +173,9 @@ class Evaluator:
             if failure is None and depth == "full" and self._gpu_checks is None:
                 failure = await looks.others(progress)
         if failure is None and self._gpu_checks is not None:
-            failure = await self._gpu_checks.check(
-                built, list(plans.values()), progress, beside=looks.others if depth == "full" else None
-            )
+            beside = looks.others if depth == "full" else None
+            all_plans, is_ranking = list(plans.values()), depth == "rank"
+            failure = await self._gpu_checks.check(built, all_plans, progress, beside=beside, is_ranking=is_ranking)
         return failure or Correct(cases=tuple(progress.cases))
 
     def _begin_building(self, prepared: Prepared) -> asyncio.Task[Built | BuildFailed | TimedOut] | None:
