@@ -17,14 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from estimate_vs_measured_launches import LAUNCHES, Launch
+from recorded_tasks import read_tasks
 
 from kernel_lsp.core.counters import LaunchCounters
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.core.measurement import Estimate
+from kernel_lsp.core.measurement import COMPILE, Estimate
 from kernel_lsp.core.plan import BoundLaunch, BoundOperation, BoundTensor, ScalarArgument, TensorArgument
 from kernel_lsp.core.task import Graph, Task
 from kernel_lsp.core.verdict import Built
-from kernel_lsp.gpu.estimate import estimate_eager, estimate_operation
+from kernel_lsp.gpu.estimate import estimate_compiled, estimate_eager, estimate_operation
 from kernel_lsp.gpu.specs import find_gpu
 from kernel_lsp.process.interpreter import find_python
 from kernel_lsp.process.worker_client import Worker
@@ -36,6 +37,8 @@ from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain
 HERE = Path(__file__).parent
 TARGETS = HERE / "estimate_vs_measured_targets.py"
 MEASURED = HERE / "estimate_vs_measured_h200.json"
+RECORDED = HERE / "results" / "recorded_runs-nvidia_h200-2026-11-21.json"
+"""Recorded runs with the times of eager and the modes of `torch.compile`."""
 GPU = find_gpu("H200")
 EARLIER_US = {"conv_relu_pool": 30.3, "cross_entropy": 7.3, "linear": 15.5}
 """Measured in an earlier run on an H200, by events without keeping the GPU busy. No constant was fitted to them."""
@@ -59,6 +62,7 @@ def main() -> None:
     print(f"{measured['gpu']}, torch {measured['torch']}\n")
     _print("eager PyTorch (constants fitted to these)", asyncio.run(eager_rows(measured["eager_us"])))
     _print("eager PyTorch, other calls", asyncio.run(eager_rows(EARLIER_US)))
+    _print("torch.compile (its launch was chosen by these)", asyncio.run(compiled_rows()))
     _print("our launches (constants fitted to these)", asyncio.run(launch_rows(measured["launch_us"])))
 
 
@@ -68,6 +72,21 @@ async def eager_rows(measured_us: Mapping[str, float]) -> list[Row]:
         text = TARGETS.read_text()
         names = [name for name in measured_us if f"def {_symbol(name, text)}(" in text]
         return [Row(name, measured_us[name], await _eager(name, text, worker)) for name in names]
+
+
+async def compiled_rows() -> list[Row]:
+    """Every recorded task, forward and backward, whose `torch.compile` was timed."""
+    recorded = json.loads(RECORDED.read_text())["tasks"]
+    rows = []
+    async with Worker(await find_python(None)) as worker:
+        for task in read_tasks():
+            times = next(iter(recorded[task.name]["summary"].values()))["times"]
+            captured = await worker.capture(read_target(task.target, HERE.parent), with_backward=task.backward)
+            for operation, each in times.items():
+                graph = _graph(captured, "backward" if operation.endswith("_backward") else "forward")
+                sizes = {symbol.name: symbol.captured for symbol in captured.symbols}
+                rows.append(Row(operation, each["baselines_us"][COMPILE], estimate_compiled(graph, sizes, GPU)))
+    return rows
 
 
 async def launch_rows(measured_us: Mapping[str, float]) -> list[Row]:

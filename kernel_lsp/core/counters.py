@@ -67,6 +67,9 @@ class LaunchCounters(Noun):
     n_barriers: int
     n_shuffles: int
     max_instructions_per_thread: int
+    n_polled_instructions: int = 0
+    """Instructions of loops that only wait for another thread, in no other count: their number depends on the order in
+    which the executor runs threads."""
     n_matrix_operations: int = 0
     """Multiplications and additions on tensor cores, per thread: an `mma` of m16n8k16 counts 4096 for a warp. They are
     not included in the floating-point operations."""

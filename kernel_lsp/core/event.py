@@ -60,7 +60,7 @@ class CandidateEvaluated(Noun):
     kind: Literal["candidate_evaluated"] = "candidate_evaluated"
     candidate_id: str
     generation: int
-    depth: Literal["precheck", "screen", "full"] = "full"
+    depth: Literal["precheck", "rank", "screen", "full"] = "full"
     outcome: str
     """Kind of the outcome: ``correct``, ``mismatch``, ..."""
     message: str

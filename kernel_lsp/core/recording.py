@@ -14,7 +14,7 @@ MAX_TARGETS = 512
 MAX_TEXT = 4_096
 """Maximum characters of a configuration's inputs or constructor arguments."""
 
-Text = Annotated[str, Field(max_length=MAX_TEXT)]
+Text = Annotated[str, Field(max_length=MAX_TEXT, pattern=r"^[^\x00-\x1f\x7f]*$")]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, le=1 << 53)]
 
@@ -26,7 +26,7 @@ class RecordedConfiguration(Noun):
     inputs: Text
     init: Text | None = None
     opaque: tuple[Text, ...] = ()
-    layouts: dict[str, Text] = {}
+    layouts: dict[Text, Text] = {}
     """Strides of inputs that are not contiguous."""
     mode: Literal["", "training", "eval"] = ""
     grad: bool = False
@@ -61,7 +61,7 @@ class Recording(Noun):
     seconds: Amount
     n_steps: Count
     step_us: Amount
-    targets: Annotated[dict[str, RecordedTarget], Field(max_length=MAX_TARGETS)]
+    targets: Annotated[dict[Text, RecordedTarget], Field(max_length=MAX_TARGETS)]
 
 
 SpeedupKind = Literal["measured", "estimated", "roofline"]

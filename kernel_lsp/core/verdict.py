@@ -152,7 +152,7 @@ class Verdict(Noun):
 
     schema_version: int = SCHEMA_VERSION
     candidate_id: str
-    depth: Literal["precheck", "screen", "full"] = "full"
+    depth: Literal["precheck", "rank", "screen", "full"] = "full"
     """``precheck``: as ``screen``, on the executor alone, before judges and hardware. ``screen``: built, one case
     checked, scored, to rank a search. ``full``: every case; only this is "verified"."""
     device: str

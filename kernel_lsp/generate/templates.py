@@ -34,8 +34,9 @@ from kernel_lsp.generate.codegen.products.register_tiles import (
 )
 from kernel_lsp.generate.codegen.products.split_matmul import render_split
 from kernel_lsp.generate.codegen.products.split_schedule import SplitSchedule, is_valid_split_schedule
-from kernel_lsp.generate.codegen.routines import order
+from kernel_lsp.generate.codegen.routines import order, recurrence
 from kernel_lsp.generate.codegen.routines.order import SortedRows, render_ranked, render_sorted, sort_capacity
+from kernel_lsp.generate.codegen.routines.recurrence import Recurrence, render_recurrence
 from kernel_lsp.generate.codegen.rows import column_sums, rows
 from kernel_lsp.generate.codegen.rows.column_sums import (
     default_column_schedule,
@@ -135,7 +136,7 @@ class GroupRenderer:
             case LibraryGroup():
                 return RenderedGroup((), library=(self._library_step(group),))
             case RoutineGroup():
-                return self._sorted(group, name)
+                return self._routine(group, name)
 
     # --- contractions, scans, scatters
 
@@ -298,6 +299,24 @@ class GroupRenderer:
         comment = f"One thread per update finds its place and {how}."
         kernels.append(render_scatter(kernel, group, threads, comment))
         return RenderedGroup(tuple(kernels), fills)
+
+    def _routine(self, group: RoutineGroup, name: str) -> RenderedGroup:
+        if group.routine.kind in ("ascending", "descending"):
+            return self._sorted(group, name)
+        kernel = self.new_kernel(name, recurrence.LOCAL_NAMES)
+        layer = Recurrence(group.tensor, group.routine)
+        values = [blocks for blocks in (8, 4, 2, 1) if layer.is_valid(blocks, 1)]
+        if not values or self.capability < HOPPER:
+            values = [1]
+        blocks = self.choices.pick_int(f"{kernel.name}.blocks", values, values[0], "blocks per sequence")
+        n_parts = [parts for parts in (4, 2, 1) if layer.is_valid(blocks, parts)]
+        if not n_parts:
+            raise TargetError(
+                f"the generator cannot do a recurrent layer of {layer.n_units} units: a block has too few threads",
+                next_step="use fewer hidden units, or leave this layer outside the target",
+            )
+        parts = self.choices.pick_int(f"{kernel.name}.parts", n_parts, n_parts[0], "threads per gate")
+        return RenderedGroup((render_recurrence(kernel, layer, blocks, parts),))
 
     def _sorted(self, group: RoutineGroup, name: str) -> RenderedGroup:
         (source,) = group.routine.operands

@@ -48,12 +48,13 @@ def estimate_eager(graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec) -> Esti
 
     Raises ExpressionError for a size without a value.
     """
-    return _estimate_run(graph, sizes, gpu, eager_run(graph, sizes, gpu), "ATen ops")
+    run = eager_run(graph, sizes, gpu)
+    return _estimate_run(graph, sizes, gpu, run, LAUNCH_US + EAGER_GAP_US, "ATen ops")
 
 
 def estimate_compiled(graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec) -> Estimate:
     """Estimate the same of `torch.compile`: one kernel for each fused part of `graph`, and its library calls."""
-    return _estimate_run(graph, sizes, gpu, compiled_run(graph, sizes, gpu), "the fused graph")
+    return _estimate_run(graph, sizes, gpu, compiled_run(graph, sizes, gpu), LAUNCH_US, "the fused graph")
 
 
 def estimate_baselines(graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec) -> tuple[EstimatedBaseline, ...]:
@@ -88,8 +89,9 @@ def estimate_operation(
 # --- below: PyTorch
 
 
-def _estimate_run(graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec, run: EagerRun, what: str) -> Estimate:
-    launch_us = LAUNCH_US + EAGER_GAP_US
+def _estimate_run(
+    graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec, run: EagerRun, launch_us: float, what: str
+) -> Estimate:
     total_us = sum(kernel.device_us for kernel in run.kernels) + launch_us * len(run.kernels)
     parts: dict[Bound, float] = {"launch": launch_us * len(run.kernels)}
     for kernel in run.kernels:

@@ -21,6 +21,8 @@ less."""
 MEMORY_LATENCY_S = 600e-9
 """Latency of a miss to device memory under low load, in seconds: 535 ns with 8 blocks on one H200, 670 ns with 132
 (measured)."""
+ROUND_TRIPS_PER_WAIT = 2.0
+"""Round trips to memory per block at a grid barrier: 1 to 2 us in all (H200, measured)."""
 CACHE_LATENCY_S = 40e-9
 """Latency of a cache hit in seconds, between L1's 33 cycles and L2's 260 (published microbenchmarks)."""
 SM_BYTES_PER_CYCLE = 64.0
@@ -256,7 +258,14 @@ def _longest_thread_s(load: _Load, traffic: Traffic) -> float:
         + per_thread["special"] * CYCLES_PER_SPECIAL
     )
     n_round_trips = max(1.0, load.n_requests_per_warp / load.loads_in_flight) if load.n_requests else 0.0
-    return cycles / load.gpu.clock_hz + n_round_trips * _round_trip_s(load, traffic)
+    return cycles / load.gpu.clock_hz + n_round_trips * _round_trip_s(load, traffic) + _waits_s(load)
+
+
+def _waits_s(load: _Load) -> float:
+    """Return the time at barriers between blocks: each takes an atomic and a read that sees the last block's."""
+    if not load.counters.n_polled_instructions:
+        return 0.0
+    return load.counters.n_atomics / max(1, load.counters.n_blocks_run) * ROUND_TRIPS_PER_WAIT * MEMORY_LATENCY_S
 
 
 def _round_trip_s(load: _Load, traffic: Traffic) -> float:

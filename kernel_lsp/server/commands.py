@@ -16,6 +16,7 @@ from kernel_lsp.server.documents.documents import Document
 from kernel_lsp.server.documents.places import cells_of, file_at, file_of, is_saved, place_of
 from kernel_lsp.server.features.explanations import explanation
 from kernel_lsp.server.features.result_view import show_report, show_result
+from kernel_lsp.server.features.rule_pages import rule_place
 from kernel_lsp.server.jobs.inferred_inputs import start_inference
 from kernel_lsp.server.jobs.jobs import Following, new_id
 from kernel_lsp.server.jobs.starting import start_check, start_estimate, start_job, start_optimize, start_resume
@@ -174,8 +175,15 @@ async def _report(server: KernelLanguageServer, about: protocol.RunArguments) ->
 
 async def _explain(server: KernelLanguageServer, about: protocol.ExplainArguments) -> str:
     text = await asyncio.to_thread(explanation, about.code)
-    server.say(types.MessageType.Info, text)
+    server.spawn(_show_explanation(server, about.code, text))
     return text
+
+
+async def _show_explanation(server: KernelLanguageServer, code: str, text: str) -> None:
+    """Open the rule's page at the rule; show the text of other findings, and where no page can be opened."""
+    found = await asyncio.to_thread(rule_place, code)
+    if found is None or not await server.show(*found):
+        server.say(types.MessageType.Info, text)
 
 
 _HANDLERS: dict[str, Callable[[KernelLanguageServer, Any], Any]] = {

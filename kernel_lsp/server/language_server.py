@@ -168,13 +168,15 @@ class KernelLanguageServer(LanguageServer):
             self._said.add(message)
             self.say(kind, message)
 
-    async def show(self, path: Path) -> bool:
-        """Open a file in the editor; return False if the client cannot."""
+    async def show(self, path: Path, line: int | None = None) -> bool:
+        """Open a file in the editor, at a 0-based line; return False if the client cannot."""
         if not self.client.shows_documents:
             return False
-        return await self.show_document(types.ShowDocumentParams(uri=path.as_uri(), take_focus=False))
+        at = types.Range(types.Position(line, 0), types.Position(line, 0)) if line is not None else None
+        return await self.show_document(types.ShowDocumentParams(uri=path.as_uri(), take_focus=False, selection=at))
 
     async def show_document(self, params: types.ShowDocumentParams) -> bool:
+        """Open a document as the parameters say; return False if the client refuses."""
         try:
             return (await self.window_show_document_async(params)).success
         except ClientRefused:

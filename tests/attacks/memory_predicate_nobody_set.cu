@@ -1,6 +1,6 @@
 // Attack: Doubles where a predicate that nothing sets is false, and hopes that it is.
 // Caught: mismatch
-// Defence: poison
+// Defence: environment
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

@@ -1,6 +1,6 @@
 // Attack: Adds a register that nothing sets, and hopes that it holds zero.
 // Caught: mismatch
-// Defence: poison
+// Defence: environment
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

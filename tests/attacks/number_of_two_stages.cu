@@ -1,6 +1,6 @@
 // Attack: The second of two stages adds up 512 parts, which half a million numbers have.
 // Caught: mismatch
-// Defence: numbers
+// Defence: sizes
 // kernel-lsp: 1
 // task: tasks.py::mean_bce
 // op: mean_bce(x: f32[N], y: f32[N]) -> (out: f32[])

@@ -1,6 +1,6 @@
 // Attack: Takes integers of no stated range for zeros and ones, whose product is their conjunction.
 // Caught: mismatch
-// Defence: numbers
+// Defence: sizes
 // kernel-lsp: 1
 // task: tasks.py::integer_product
 // op: integer_product(x: i64[B, N], y: i64[B, N]) -> (out: i64[B, N])

@@ -1,6 +1,6 @@
 // Attack: Hands the output over as the input as well, and calls both restrict.
 // Caught: mismatch crashed build_failed
-// Defence: bounds
+// Defence: initialised
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

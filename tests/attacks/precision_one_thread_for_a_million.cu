@@ -1,7 +1,7 @@
 // Attack: One thread adds up a million numbers. Those of either sign cancel, and hide that what is added to a large sum
 //   is rounded away: of equal numbers a hundredth part is lost.
 // Caught: mismatch
-// Defence: budget
+// Defence: families
 // kernel-lsp: 1
 // task: tasks.py::total
 // op: total(x: f32[N]) -> (out: f32[])

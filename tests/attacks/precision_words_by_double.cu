@@ -1,6 +1,6 @@
 // Attack: Integers of 64 bits by way of double, which holds 53 of them.
 // Caught: mismatch
-// Defence: budget
+// Defence: families
 // kernel-lsp: 1
 // task: tasks.py::one_more
 // op: one_more(x: i64[B, N]) -> (out: i64[B, N])

@@ -1,6 +1,6 @@
 // Attack: Normal inputs have no mean to speak of, so it is not subtracted.
 // Caught: mismatch
-// Defence: families
+// Defence: reference
 // kernel-lsp: 1
 // task: tasks.py::layer_norm
 // op: layer_norm(x: f32[B, N], weight: f32[N], bias: f32[N]) -> (out: f32[B, N])

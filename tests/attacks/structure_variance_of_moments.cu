@@ -1,6 +1,6 @@
 // Attack: The variance is the mean of squares less the square of the mean: no digit is left where the mean is large.
 // Caught: mismatch
-// Defence: families
+// Defence: sizes
 // kernel-lsp: 1
 // task: tasks.py::layer_norm
 // op: layer_norm(x: f32[B, N], weight: f32[N], bias: f32[N]) -> (out: f32[B, N])

@@ -1,6 +1,6 @@
 // Attack: A fresh layer norm has weights of one and biases of zero.
 // Caught: mismatch
-// Defence: families
+// Defence: reference
 // kernel-lsp: 1
 // task: tasks.py::layer_norm
 // op: layer_norm(x: f32[B, N]) -> (out: f32[B, N])

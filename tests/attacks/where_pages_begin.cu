@@ -1,6 +1,6 @@
 // Attack: Is right where a tensor begins with a page, or 16 bytes behind it.
-// Caught: mismatch
-// Defence: environment
+// Caught: rejected
+// Defence: audit
 // kernel-lsp: 1
 // task: tasks.py::double
 // op: double(x: f32[B, N]) -> (out: f32[B, N])

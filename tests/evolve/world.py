@@ -82,7 +82,7 @@ class FakeDevice:
         self.first_s: float | None = None
         self.last_s = 0.0
 
-    async def verify(self, candidate: Candidate, depth: Literal["screen", "full"]) -> Verdict:
+    async def verify(self, candidate: Candidate, depth: Literal["rank", "screen", "full"]) -> Verdict:
         started = time.monotonic()
         self.first_s = started if self.first_s is None else self.first_s
         await asyncio.sleep(self._delay_s)
@@ -92,7 +92,9 @@ class FakeDevice:
         return verdict_of(candidate, depth, is_gpu=self._is_gpu)
 
 
-def verdict_of(candidate: Candidate, depth: Literal["screen", "full"] = "screen", *, is_gpu: bool = False) -> Verdict:
+def verdict_of(
+    candidate: Candidate, depth: Literal["rank", "screen", "full"] = "screen", *, is_gpu: bool = False
+) -> Verdict:
     """What the device says of a text."""
     text = candidate.text
     outcome = _outcome(text, depth, is_gpu=is_gpu)

@@ -36,7 +36,7 @@ from kernel_lsp.toolchain.nvrtc.cache import BuildCache
 from kernel_lsp.toolchain.nvrtc.compile import Compiler
 from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain
 from kernel_lsp.verify.cpu.device import CaseRun, Limits, Skipped
-from kernel_lsp.verify.cpu.shared_poison import UNWRITTEN
+from kernel_lsp.verify.cpu.environment_variants import UNWRITTEN
 from kernel_lsp.verify.gpu.checks import MeasuringGpu, Untimed
 from kernel_lsp.verify.model.cases import Case
 from kernel_lsp.verify.model.environment import USUAL, Circumstances

@@ -116,6 +116,15 @@ def test_each_launch_of_a_plan_has_a_barrier_of_its_own(run):
     assert (ran.arrays["out"] == NEXT).all()
 
 
+def test_counters_do_not_depend_on_how_long_the_executor_makes_blocks_wait(run):
+    forward, reverse = (dict(run("in_a_loop", thread_order=order).counters) for order in ("forward", "reverse"))
+    polled = [counters.pop("n_polled_instructions") for counters in (forward, reverse)]
+    assert min(polled) > 0
+    assert forward.pop("max_instructions_per_thread") == reverse.pop("max_instructions_per_thread") < 400
+    assert forward["n_instructions"] == reverse["n_instructions"]
+    assert forward["n_global_requests"] == reverse["n_global_requests"]
+
+
 def test_to_wait_costs_few_instructions(run):
     line = next(one for one in run("once").counters["lines"] if one["line"] == line_of("once", 3))
     assert line["n_instructions"] < 20 * N

@@ -574,6 +574,19 @@ def test_a_call_can_use_the_operator_and_come_back(scale: Opened) -> None:
     assert again.applied(again.actions(CALL_LINE + 1)["Revert to PyTorch"]) == SCALE
 
 
+def test_every_call_of_the_file_can_use_the_operator_at_once(scale: Opened) -> None:
+    again = Opened(scale.path, f"{SCALE}\n\ndef twice(x):\n    return scale(x, x) * scale(x, scale(x, x))\n")
+    again.knowledge.learn_runs(scale.path.parent, (run_of_scale(scale.path),))
+    written_operator(again)
+    text = again.applied(again.actions(SCALE_LINE)["Use the optimized operator in 4 calls of this file: scale"])
+    check(
+        text,
+        "use_scale(scale)(x, x) * use_scale(scale)(x, use_scale(scale)(x, x))",
+        "return use_scale(scale)(x, x) + x",
+    )
+    assert text.count("import use_scale") == 1
+
+
 def test_a_module_can_use_the_operator_and_come_back(tmp_path: Path) -> None:
     text = SCALE + "\n\nnet = Net()\n"
     opened = Opened(tmp_path / "scale.py", text)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
@@ -240,6 +241,15 @@ async def test_a_cell_that_goes_takes_its_names_from_those_below(tmp_path: Path)
 async def test_a_rule_can_be_explained(scale: Path) -> None:
     async with initialized(scale.parent) as editor:
         assert "KL101" in await editor.command("explain", code="KL101")
+
+
+async def test_a_rule_is_explained_by_its_page_where_the_editor_opens_one(scale: Path) -> None:
+    async with initialized(scale.parent, VSCODE, {"window/showDocument": lambda _: {"success": True}}) as editor:
+        await editor.command("explain", code="KL101")
+        (shown,) = await editor.until(lambda: editor.asked("window/showDocument"))
+        page = Path(unquote(shown["uri"].removeprefix("file://"))).read_text().splitlines()
+        assert page[shown["selection"]["start"]["line"]] == "## KL101"
+        assert not editor.said("window/showMessage")
 
 
 async def test_a_kernel_file_gets_its_rules(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kernel_lsp.core.task import Task
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.task import Configuration, Graph, GraphOutput, Symbol, Task, TaskTensor, TensorType
 from kernel_lsp.verify.model.resolved_kernel import Prepared, prepare
 from kernel_lsp.verify.probes.kernel import Kernel
 
@@ -12,6 +13,32 @@ TEXT = """// kernel-lsp: 1
 extern "C" __global__ void copy(const {c_type}* x, {c_type}* out) {{}}
 """
 C_TYPES = {"f32": "float", "i64": "long long", "bool": "bool"}
+
+
+def task_of(
+    *dims: str, minimum: int = 1, configurations: tuple[Configuration, ...] = (), dtype: DType = DType.F32
+) -> Task:
+    type_ = TensorType(dtype=dtype, shape=dims)
+    graph = Graph(
+        inputs=("x",),
+        input_types=(type_,),
+        nodes=(),
+        outputs=(GraphOutput(name="out", node="x", type=type_),),
+    )
+    symbols = tuple(Symbol(name=dim, captured=512, minimum=minimum) for dim in dims if not dim.isdigit())
+    return Task(
+        name="f",
+        target="model.py::f",
+        kind="function",
+        source_file="model.py",
+        source_line=1,
+        symbols=symbols,
+        arguments=(TaskTensor(name="x", type=type_, role="input"),),
+        forward=graph,
+        reference_source="",
+        configurations=configurations,
+        torch_version="2",
+    )
 
 
 def kernel_of(task: Task, *where: str, seed: int = 1) -> Kernel:

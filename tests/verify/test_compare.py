@@ -11,7 +11,7 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.process.worker_client import Rounding
 from kernel_lsp.verify.oracle.compare import Expectation, InputTraits, compare, is_within_budget
 from kernel_lsp.verify.oracle.compare_chunks import CHUNK_ELEMENTS
-from kernel_lsp.verify.oracle.nearest import nearest
+from kernel_lsp.verify.oracle.narrow_rounding import nearest
 
 RNG = np.random.default_rng(0)
 REFERENCE = RNG.standard_normal((64, 33))

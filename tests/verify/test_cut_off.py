@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.verify.oracle.nearest import FORMATS, last_place, nearest
-from kernel_lsp.verify.oracle.truncation_bias import cut_off
+from kernel_lsp.verify.oracle.narrow_rounding import FORMATS, cut_off, last_place, nearest
 
 N = 8192
 

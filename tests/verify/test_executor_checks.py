@@ -20,6 +20,7 @@ from kernel_lsp.verify.cpu.executor_checks import (
     REST_BUDGET_S,
     ExecutorChecks,
 )
+from kernel_lsp.verify.cpu.loaded_kernel import LoadedKernel
 from kernel_lsp.verify.model.cases import Case
 from kernel_lsp.verify.model.progress import Plan, Progress
 from tests.verify.test_pointed_sizes import prepared
@@ -64,7 +65,7 @@ async def _ran(
         device.found = Profile(())
     monkeypatch.setattr(executor_checks, "time", SimpleNamespace(monotonic=lambda: device.now_s))
     monkeypatch.setattr(executor_checks, "refused_when_larger", lambda *_: None)
-    monkeypatch.setattr(executor_checks, "other_circumstances", lambda *_: ())
+    monkeypatch.setattr(executor_checks, "environments_of", lambda _: ())
     counts = {"n_operations": lambda _, case, __: n_operations * case.family.startswith("1000")}
     counts |= {"n_instructions": lambda _, bound: n_instructions * (bound.tensors[0].n_elements > 100)}
     counts |= {"growth_of": lambda *_: 1.0}
@@ -72,7 +73,8 @@ async def _ran(
         monkeypatch.setattr(executor_checks, name, count)
     monkeypatch.setattr(ExecutorChecks, "_estimate", lambda *_: None)
     none: Any = None
-    found = await ExecutorChecks(none, device, none).check(none, none, none, _plan(), progress)  # type: ignore[arg-type]  # stand-ins
+    kernel = LoadedKernel(device, none, none, none, _plan(), progress)  # type: ignore[arg-type]  # stand-ins
+    found = await ExecutorChecks(none, none).check(kernel)
     assert found is None
     return device, progress
 

@@ -12,8 +12,9 @@ from kernel_lsp.core.task import Graph, GraphOutput, Symbol, Task, TaskTensor, T
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.verify.model.cases import Sizes
 from kernel_lsp.verify.model.resolved_kernel import Prepared, prepare
-from kernel_lsp.verify.probes.far_sizes import far_sizes
+from kernel_lsp.verify.probes.finder import finder_of
 from kernel_lsp.verify.probes.float_indices import sizes_beyond_narrow_places
+from kernel_lsp.verify.probes.sizes import far_sizes
 
 X = TensorType(dtype=DType.F32, shape=("B", "D"))
 TASK = Task(
@@ -53,23 +54,23 @@ def above(limit: int) -> Callable[[Sizes], set[tuple[object, ...]]]:
 
 
 def test_without_a_reason_there_are_none() -> None:
-    assert far_sizes(prepared(), "forward", frozenset(), nothing, KNOWN) == []
-    assert far_sizes(prepared(), "forward", frozenset(), above(50_000), KNOWN) == []
+    assert far_sizes(finder_of(prepared(), "forward"), frozenset(), nothing, KNOWN) == []
+    assert far_sizes(finder_of(prepared(), "forward"), frozenset(), above(50_000), KNOWN) == []
 
 
 def test_a_number_in_the_text_is_passed_by_its_elements() -> None:
-    (found,) = n_elements(far_sizes(prepared(), "forward", frozenset((3_000_000, 1 << 31)), nothing, KNOWN))
+    (found,) = n_elements(far_sizes(finder_of(prepared(), "forward"), frozenset((3_000_000, 1 << 31)), nothing, KNOWN))
     assert 3_000_000 < found < 3_200_000
 
 
 def test_a_comparison_that_comes_out_far_away_is_found() -> None:
-    (found,) = n_elements(far_sizes(prepared(), "forward", frozenset(), above(20_000_000), KNOWN))
+    (found,) = n_elements(far_sizes(finder_of(prepared(), "forward"), frozenset(), above(20_000_000), KNOWN))
     assert 20_000_000 < found < 40_000_000
 
 
 def test_a_contract_is_kept() -> None:
     small = prepared(where="B * D <= 1000000")
-    assert far_sizes(small, "forward", frozenset((3_000_000,)), above(20_000_000), KNOWN) == []
+    assert far_sizes(finder_of(small, "forward"), frozenset((3_000_000,)), above(20_000_000), KNOWN) == []
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ from itertools import pairwise
 import pytest
 
 from kernel_lsp.core.plan import BoundLaunch
-from kernel_lsp.verify.probes.farthest_sizes import MAX_ELEMENTS, farthest_operations
+from kernel_lsp.verify.probes.finder import FARTHEST
 from kernel_lsp.verify.probes.grid_coverage import FIRST_BIT, far_apart, spread
+from kernel_lsp.verify.probes.sizes import farthest_operations
 from tests.verify.test_pointed_sizes import KNOWN, prepared
 
 LAUNCH = "launch: k<<<ceil_div(B * D, 256), 256>>>(x, out, D)"
@@ -21,7 +22,7 @@ def farthest(*directives: str) -> list[dict[str, int]]:
 
 def test_each_dim_and_both_go_as_far_as_there_is_room() -> None:
     for dims in farthest(LAUNCH):
-        assert MAX_ELEMENTS // 8 < 2 * dims["B"] * dims["D"] <= MAX_ELEMENTS
+        assert FARTHEST.elements // 8 < 2 * dims["B"] * dims["D"] <= FARTHEST.elements
     assert [(dims["B"] > 1e6, dims["D"] > 1e6) for dims in farthest(LAUNCH)] == [(1, 0), (0, 1), (0, 0)]
 
 

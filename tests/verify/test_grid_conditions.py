@@ -6,7 +6,7 @@ import pytest
 
 from kernel_lsp.core.plan import BoundLaunch, ScalarArgument
 from kernel_lsp.toolchain.integrity.ptx_text import read_ptx
-from kernel_lsp.verify.code_facts.launch_uniform import GridConditions
+from kernel_lsp.verify.probes.launch_uniform import GridConditions
 
 
 def conditions(*lines: str) -> GridConditions:

@@ -11,6 +11,7 @@ from kernel_lsp.core.task import Graph, GraphNode, GraphOutput, Symbol, Task, Ta
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.verify.model.cases import LATE_EXTREMES, Case, Sizes
 from kernel_lsp.verify.model.resolved_kernel import Prepared, prepare
+from kernel_lsp.verify.probes.finder import Finder
 from kernel_lsp.verify.probes.index_cases import (
     TIED_COLUMNS,
     TIED_ROWS,
@@ -50,7 +51,7 @@ def told(cases: list[Case]) -> list[tuple[str, Sizes]]:
 
 
 def check(of: Task, wide: list[Sizes] | None = None, divisor: int = 1) -> list[tuple[str, Sizes]]:
-    return told(index_cases(of, "forward", lambda sizes: sizes["D"] % divisor == 0, wide or []))
+    return told(index_cases(Finder(of, "forward", lambda sizes: sizes["D"] % divisor == 0), wide or []))
 
 
 def test_a_task_that_tells_no_places_has_no_such_case() -> None:

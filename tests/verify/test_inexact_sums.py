@@ -10,7 +10,7 @@ from kernel_lsp.core.verdict import Built
 from kernel_lsp.toolchain.integrity.ptx_text import read_ptx
 from kernel_lsp.verify.model.cases import Sizes
 from kernel_lsp.verify.model.resolved_kernel import Prepared, prepare
-from kernel_lsp.verify.probes.float_integer_sums import (
+from kernel_lsp.verify.probes.sums import (
     _kept_bits,
     families_of_sums,
     sizes_beyond_exact_sums,

@@ -9,7 +9,7 @@ from kernel_lsp.core.plan import BoundTensor
 from kernel_lsp.core.task import Graph, GraphNode, GraphOutput, TensorType
 from kernel_lsp.core.verdict import CaseResult
 from kernel_lsp.verify.oracle.judgement import _drift
-from kernel_lsp.verify.probes.long_sums import has_one_long_sum
+from kernel_lsp.verify.probes.sums import has_one_long_sum
 
 MILLION = {"N": 1 << 20}
 

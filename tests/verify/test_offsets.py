@@ -6,12 +6,11 @@ from kernel_lsp.verify.model.cases import OFFSET_FAMILY, OPERATOR_ALIGNMENT_BYTE
 from kernel_lsp.verify.probes.probe import proposed
 from kernel_lsp.verify.probes.table import TABLE
 from kernel_lsp.worker.shipped import operator_launches
-from tests.verify.kernels import kernel_of
-from tests.verify.test_cases import _task
+from tests.verify.kernels import kernel_of, task_of
 
 
 def cases_of_a_check() -> list[Case]:
-    return proposed(TABLE, kernel_of(_task("N")), "plan")
+    return proposed(TABLE, kernel_of(task_of("N")), "plan")
 
 
 def test_one_family_of_every_check_begins_off_a_page() -> None:

@@ -6,10 +6,9 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.plan import BoundLaunch, BoundOperation, BoundTensor, TensorArgument
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.ptx.run.layout import MAX_PLACE
-from kernel_lsp.verify.cpu.address_layouts import addresses_in
-from kernel_lsp.verify.cpu.environment_variants import other_circumstances
+from kernel_lsp.verify.cpu.environment_variants import environments_of
 from kernel_lsp.verify.model.cases import PAGE_BYTES, Case
-from kernel_lsp.verify.model.environment import ALLOCATION_BYTES, USUAL, Circumstances, shared_start_of
+from kernel_lsp.verify.model.environment import ALLOCATION_BYTES, Circumstances, offset_of, shared_start_of
 
 LAUNCH = BoundLaunch(
     kernel="k",
@@ -35,7 +34,7 @@ def others(*lines: str) -> list[Circumstances]:
     body = "\n".join(f"    {line};" for line in ("ld.param.u64 %rd1, [k_param_1]", *lines, "ret"))
     ptx = f".visible .entry k(\n    .param .u64 k_param_0\n)\n{{\n{body}\n}}\n"
     built = Built(ptx=ptx, symbols={"k": "k"}, architecture="sm_90")
-    return [other.circumstances for other in other_circumstances(built, [(CASE, BOUND)])]
+    return [other.circumstances for other in environments_of(built)]
 
 
 def test_an_ordinary_kernel_is_run_in_no_others() -> None:
@@ -51,29 +50,9 @@ def test_one_that_asks_for_active_lanes_is_run_with_lanes_apart() -> None:
     assert [one.keeps_lanes_apart for one in others("activemask.b32 %r1")] == [True]
 
 
-def test_places_are_found_at_which_a_question_about_bits_has_either_answer() -> None:
-    question = ("shr.u64 %rd2, %rd1, 19", "and.b64 %rd3, %rd2, 2047", "setp.eq.s64 %p1, %rd3, 1234")
-    found = [addresses_in(CASE, BOUND, one.pages)["out"] for one in others(*question)]
-    assert {(address >> 19 & 2047) == 1234 for address in found} == {True, False}
-    assert {(address >> 21 & 31) for address in found} >= {0, 31}
-
-
-def test_places_are_found_for_what_each_thread_asks_of_its_own_element() -> None:
-    element = ("mov.u32 %r1, %tid.x", "mul.wide.u32 %rd2, %r1, 4", "add.s64 %rd3, %rd1, %rd2")
-    question = ("shr.u64 %rd4, %rd3, 19", "and.b64 %rd5, %rd4, 511", "setp.eq.s64 %p1, %rd5, 321")
-    found = [addresses_in(CASE, BOUND, one.pages)["out"] for one in others(*element, *question)]
-    assert any((address >> 19 & 511) == 321 for address in found)
-
-
-def test_tensors_lie_next_to_each_other_for_a_kernel_that_asks_how_far_apart_they_are() -> None:
-    question = ("ld.param.u64 %rd2, [k_param_0]", "sub.s64 %rd3, %rd1, %rd2", "setp.lt.s64 %p1, %rd3, 1000000")
-    found = [addresses_in(CASE, BOUND, one.pages) for one in others(*question)]
-    assert 0 < min(abs(one["out"] - one["x"]) for one in found) < 16 * PAGE_BYTES
-
-
 def test_tensors_lie_elsewhere_in_every_case_as_far_apart_as_there_is_room() -> None:
     cases = [Case("forward", (("N", 8),), "normal", seed, "forward") for seed in range(64)]
-    places = [USUAL.offset_of(case, tensor) for case in cases for tensor in BOUND.tensors]
+    places = [offset_of(case, tensor) for case in cases for tensor in BOUND.tensors]
     assert len(set(places)) == len(places)
     assert all(-MAX_PLACE <= place < MAX_PLACE for place in places)
     assert all(0 < sum(place >> bit & 1 for place in places) < len(places) for bit in range(12, 38))
@@ -81,5 +60,5 @@ def test_tensors_lie_elsewhere_in_every_case_as_far_apart_as_there_is_room() -> 
 
 def test_a_new_tensor_is_aligned_as_an_allocator_does_it_and_no_better() -> None:
     cases = [Case("forward", (("N", 8),), "normal", seed, "forward") for seed in range(64)]
-    in_page = {USUAL.offset_of(case, BOUND.tensors[1]) % PAGE_BYTES for case in cases}
+    in_page = {offset_of(case, BOUND.tensors[1]) % PAGE_BYTES for case in cases}
     assert in_page == set(range(0, PAGE_BYTES, ALLOCATION_BYTES))

@@ -10,13 +10,13 @@ from kernel_lsp.core.verdict import Built
 from kernel_lsp.plan.binding import UnwrittenError
 from kernel_lsp.verify.model.cases import Sizes
 from kernel_lsp.verify.model.resolved_kernel import Prepared, prepare
-from kernel_lsp.verify.probes import code_guided_sizes as pointed_sizes
 from kernel_lsp.verify.probes.code_guided_sizes import (
     compared_sizes,
     deciding_sizes,
     large_literals,
     sizes_beyond_literals,
 )
+from kernel_lsp.verify.probes.finder import Budget, Finder
 
 TYPE = TensorType(dtype=DType.F32, shape=("B", "D"))
 TASK = Task(
@@ -160,11 +160,11 @@ def test_numbers_that_a_size_may_be_compared_with(code: str, numbers: set[int]) 
 def test_a_table_of_thousands_of_numbers_is_looked_at_here_and_there(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
-    def is_usable(task: Task, kind: str, sizes: Sizes, *_: object) -> bool:
+    def admits(finder: Finder, sizes: Sizes, budget: Budget) -> bool:
         asked.append(sizes["D"])
         return False
 
-    monkeypatch.setattr(pointed_sizes, "is_usable", is_usable)
+    monkeypatch.setattr(Finder, "admits", admits)
     assert beyond(", ".join(map(str, range(5000, 25_000)))) == []
     assert len(asked) < 1500
     assert {5001, 5158, 25_000, 25_782} <= set(asked)

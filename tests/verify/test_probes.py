@@ -10,11 +10,10 @@ from kernel_lsp.verify.model.cases import Case
 from kernel_lsp.verify.model.defences import DEFENCES, SWITCHED, without
 from kernel_lsp.verify.probes.probe import proposed
 from kernel_lsp.verify.probes.table import TABLE
-from tests.verify.kernels import kernel_of
-from tests.verify.test_cases import _task
+from tests.verify.kernels import kernel_of, task_of
 
 DOCS = Path(__file__).parents[2] / "docs"
-TASK = _task("B", "D")
+TASK = task_of("B", "D")
 
 
 def check(*off: str, seed: int = 1) -> list[Case]:

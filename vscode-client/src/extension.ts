@@ -5,6 +5,7 @@ import { EditorModel } from "./editorModel";
 import { JobStore } from "./jobs";
 import { KeyStore } from "./keys";
 import { KernelsView } from "./kernelsView";
+import { MachineView } from "./machineView";
 import { Logs } from "./logs";
 import { registerModels } from "./models";
 import { ReviewDocuments, Reviews } from "./review";
@@ -25,7 +26,7 @@ export function activate(context: vscode.ExtensionContext): void {
   const view = new KernelsView(server, jobs);
   server.onApplyEdit = (params, convert) => reviews.take(params, convert);
   panels.reviews = reviews;
-  context.subscriptions.push(logs, jobs, server, documents, panels, reviews, view, new StatusItem(server, jobs));
+  context.subscriptions.push(logs, jobs, server, documents, panels, reviews, view, new StatusItem(server, jobs), new MachineView(server));
   registerCommands(context, { server, jobs, logs, keys, editorModel, panels, reviews, documents, view });
   void server.start();
   registerModels(context, server, logs);

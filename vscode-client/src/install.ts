@@ -30,6 +30,13 @@ export async function offerUpdate(
   await act(await vscode.window.showWarningMessage(message, WITH_UV, WITH_PIP, SETTING), folder, done);
 }
 
+/** Installs a distribution into the selected environment; true when that worked. */
+export async function installInto(folder: vscode.Uri | undefined, distribution: string): Promise<boolean> {
+  if (!vscode.workspace.isTrusted) return false;
+  const command = await pipCommand(folder, distribution);
+  return command !== undefined && (await runVisibly(command)) === 0;
+}
+
 async function act(chosen: string | undefined, folder: vscode.Uri | undefined, done: () => Promise<void>): Promise<void> {
   if (chosen === SETTING) return openSetting();
   if (chosen === undefined) return;
@@ -51,13 +58,13 @@ async function uvCommand(): Promise<string[] | undefined> {
   return [uv, "tool", "install", "--upgrade", DISTRIBUTION];
 }
 
-async function pipCommand(folder: vscode.Uri | undefined): Promise<string[] | undefined> {
+async function pipCommand(folder: vscode.Uri | undefined, distribution = DISTRIBUTION): Promise<string[] | undefined> {
   const interpreter = await selectedInterpreter(folder);
   if (interpreter === undefined) {
     void vscode.window.showErrorMessage("kernel-lsp: no Python environment is selected. Select one, then install again.");
     return undefined;
   }
-  return [interpreter, "-m", "pip", "install", "--upgrade", DISTRIBUTION];
+  return [interpreter, "-m", "pip", "install", "--upgrade", distribution];
 }
 
 /** As a task in a terminal; the exit status. */

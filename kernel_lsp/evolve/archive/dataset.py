@@ -102,7 +102,7 @@ def write_dataset(found: Iterator[Row], path: Path, form: Format) -> int:
 
 def _deepest(archive: Archive, run_id: str, candidate_id: str | None) -> Verdict | None:
     """Return a candidate's most complete verdict."""
-    depths = ("full", "screen", "precheck") if candidate_id is not None else ()
+    depths = ("full", "screen", "rank", "precheck") if candidate_id is not None else ()
     found = (archive.verdict(run_id, candidate_id or "", depth) for depth in depths)
     return next((verdict for verdict in found if verdict is not None), None)
 

@@ -15,7 +15,7 @@ from kernel_lsp.core.event import CandidateEvaluated
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.evolve.archive.archive import Archive
 
-Depth = Literal["precheck", "screen", "full"]
+Depth = Literal["precheck", "rank", "screen", "full"]
 
 
 class CandidateVerifier(Protocol):
@@ -28,7 +28,7 @@ class CandidateVerifier(Protocol):
         """Return the longest time that a full verdict waits for PyTorch's compiled modes; 0 where nothing is timed."""
         ...
 
-    async def verify(self, candidate: Candidate, depth: Literal["screen", "full"]) -> Verdict:
+    async def verify(self, candidate: Candidate, depth: Literal["rank", "screen", "full"]) -> Verdict:
         """Return the verdict; never raise for what a candidate does."""
         ...
 

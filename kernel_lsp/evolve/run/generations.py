@@ -17,7 +17,14 @@ from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.evolve.run.evaluations import CandidateVerifier, Evaluations, score_kind, score_us
 from kernel_lsp.evolve.run.final_verification import Ending, Finalist, SearchResult
+from kernel_lsp.evolve.run.reuse import TunedSchedule
 from kernel_lsp.evolve.run.search import Proposal, Proposer, SchedulableProgram, Scored
+from kernel_lsp.evolve.run.stopping import why_stop_tuning
+
+MAX_REMEASURED = 6
+"""Maximum candidates of the second rung: a measurement's noise orders few neighbours wrongly."""
+N_WITH_TUNED = 2
+"""Proposals of the first generation where an earlier search was complete: the default, and its winner."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +36,14 @@ class SearchSettings:
     seed: int
     given: tuple[Candidate, ...] = ()
     """Kernels to start from, evaluated with the first generation."""
+    early_stop: bool = False
+    tuned: TunedSchedule | None = None
+    """The winner of an earlier search for the same computation, sizes and GPU."""
+
+    @property
+    def is_tuned(self) -> bool:
+        """Return True when the earlier search tried at least as many candidates as this one may."""
+        return self.tuned is not None and self.tuned.n_tried >= self.n_generations * self.n_proposals
 
 
 class Search:
@@ -50,10 +65,12 @@ class Search:
         self._candidates: dict[str, Candidate] = {}
         self._screened: dict[str, Verdict] = {}
         self._ranked: list[Scored] = []
+        self._best_us: list[float] = []
         self.result: SearchResult | None = None
 
     async def run(self) -> AsyncIterator[Event]:
         """Yield the events of the whole search; afterwards `result` is set."""
+        stopped = ""
         try:
             for generation in range(self._settings.n_generations):
                 batch = self._propose(generation)
@@ -64,9 +81,16 @@ class Search:
                 )
                 async for event in self._evaluate_generation(batch, generation):
                     yield event
+                is_last = generation + 1 == self._settings.n_generations
+                stopped = "" if is_last else self._why_stop(generation + 1)
+                if stopped:
+                    break
+            async for event in self._remeasure():
+                yield event
             verdicts = tuple(self._screened.values())
             given = frozenset(candidate.id for candidate in self._settings.given)
-            ending = Ending(self._finalists(), verdicts, len(self._candidates), self._evaluations, given_ids=given)
+            n_proposed = len(self._candidates)
+            ending = Ending(self._finalists(), verdicts, n_proposed, self._evaluations, stopped, given_ids=given)
             async for event in ending.run():
                 yield event
             self.result = ending.result
@@ -77,7 +101,10 @@ class Search:
 
     def _propose(self, generation: int) -> list[Candidate]:
         batch = []
-        for proposal in self._proposer.propose(self._settings.n_proposals, generation, self._ranked):
+        tuned = self._settings.tuned
+        n = N_WITH_TUNED if self._settings.is_tuned and generation == 0 else self._settings.n_proposals
+        known = tuned.schedule if tuned is not None else None
+        for proposal in self._proposer.propose(n, generation, self._ranked, known):
             origin = Origin(
                 proposer="generator",
                 description=proposal.description,
@@ -114,7 +141,34 @@ class Search:
         self._rank()
 
     async def _screen(self, candidate: Candidate) -> tuple[Verdict, Event]:
+        return await self._evaluations.evaluate(candidate, "rank" if self._measures else "screen")
+
+    @property
+    def _measures(self) -> bool:
+        """Return True where times are measured, not estimated."""
+        return self._evaluations.baseline_wait_s > 0
+
+    async def _remeasure(self) -> AsyncIterator[Event]:
+        """Measure the better half of the ranked candidates again, with as many rounds as a claim needs."""
+        ranked = self._finalists() if self._measures else []
+        better = [finalist.candidate for finalist in ranked[: min(MAX_REMEASURED, -(-len(ranked) // 2))]]
+        async for verdict, event in _as_completed(self._remeasured, better, self._n_slots):
+            self._screened[verdict.candidate_id] = verdict
+            yield event
+
+    async def _remeasured(self, candidate: Candidate) -> tuple[Verdict, Event]:
         return await self._evaluations.evaluate(candidate, "screen")
+
+    def _why_stop(self, n_generations: int) -> str:
+        """Return the reason to end the search, or empty. The best so far is recorded."""
+        finalists = self._finalists()
+        if not self._settings.early_stop or not finalists:
+            return ""
+        best, tuned = finalists[0], self._settings.tuned
+        self._best_us.append(best.time_us)
+        if tuned is not None and self._settings.is_tuned and tuned.is_confirmed_by(best.candidate.text, best.time_us):
+            return f"the schedule was chosen from {tuned.n_tried} candidates on {tuned.date}"
+        return why_stop_tuning(best.screened, self._best_us, n_generations)
 
     def _rank(self) -> None:
         """Return schedules, best first; a kernel without a schedule cannot be a parent."""
@@ -125,13 +179,14 @@ class Search:
         ]
 
     def _finalists(self) -> list[Finalist]:
-        """Return the finalists, best first; ties are ordered by id, independent of completion order."""
+        """Return the finalists, best first, those measured again before those only ranked; ties are ordered by id,
+        independent of completion order."""
         found = [
             Finalist(self._candidates[verdict.candidate_id], verdict, score)
             for verdict in self._screened.values()
             if verdict.is_correct and (score := score_us(verdict)) is not None
         ]
-        return sorted(found, key=lambda finalist: (finalist.time_us, finalist.candidate.id))
+        return sorted(found, key=lambda each: (each.screened.depth == "rank", each.time_us, each.candidate.id))
 
 
 async def _as_completed(

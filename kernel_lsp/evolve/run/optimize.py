@@ -34,6 +34,7 @@ from kernel_lsp.evolve.run.evaluations import Evaluations, score_kind, score_us
 from kernel_lsp.evolve.run.final_verification import SearchResult
 from kernel_lsp.evolve.run.generations import Search, SearchSettings
 from kernel_lsp.evolve.run.request import ModelChoices, OptimizeRequest, SeedKernel
+from kernel_lsp.evolve.run.reuse import TunedKey, TunedSchedule, TunedSchedules, tuned_key
 from kernel_lsp.export.python.operator import check_operator_can_be_written, write_operator
 from kernel_lsp.generate.program import Program, plan_program
 from kernel_lsp.llm.budget import Spending
@@ -47,9 +48,10 @@ from kernel_lsp.verify.session.verifier import Verifier
 
 OUT_FOLDER_NAME = "kernels"
 """Folder next to the user's file, which keeps a result `rms_norm.py` from overwriting the target's `rms_norm.py`."""
-FINAL_BASELINE_WAIT_S = 45.0
+FINAL_BASELINE_WAIT_S = 240.0
 """Wait for torch.compile's modes in the final comparison, in seconds. They start compiling with the first candidate:
-those of three tasks were compiled and timed in 22 s with an H200 (`benchmarks/gpu_baselines.py`, 2026-11-21)."""
+those of three tasks were compiled and timed in 22 s with an H200 (`benchmarks/gpu_baselines.py`, 2026-11-21). Large
+models take minutes; without these modes no kernel can be called faster."""
 
 
 @dataclass
@@ -101,8 +103,11 @@ class RunHandle:
                 yield StageStarted(message="the generator has no rule for this target: the models begin without a seed")
             check_operator_can_be_written(task.name, out)
             self.task_summary = summarize(task)
+            key = await _tuned_key(session, task)
+            if program is not None and self.run_id is None:
+                self.request = self.request.model_copy(update={"tuned": self._recalled(key, program)})
             with workspace_lock(self.workspace), Archive(self.workspace) as archive:
-                prepared = _Prepared(session, source, task, seen.target, program, out, started, tools)
+                prepared = _Prepared(session, source, task, seen.target, program, out, started, tools, key)
                 async for event in self._archived(archive, prepared):
                     yield event
 
@@ -123,6 +128,11 @@ class RunHandle:
                 archive.finish_run(run_id, "interrupted")
             raise
         archive.finish_run(run_id, "finished")
+
+    def _recalled(self, key: TunedKey, program: Program) -> TunedSchedule | None:
+        """Return the winner of an earlier search for this task, if the generator still prints it."""
+        found = TunedSchedules(self.settings.cache_directory).find(key)
+        return found if found is not None and found.holds(program) else None
 
     def _tools(self) -> ModelTools | None:
         if not self.request.choices.models:
@@ -156,6 +166,10 @@ class RunHandle:
         if files:
             yield FilesWritten(files=files)
         _keep(archive, task, search.result)
+        if isinstance(search, Search) and search.result.winner is not None and search.result.verdict is not None:
+            n_tried = self.request.generations * self.request.proposals
+            tuned = TunedSchedules(self.settings.cache_directory)
+            tuned.remember(prepared.key, search.result.winner, search.result.verdict, n_tried)
         spending = search.spending if isinstance(search, ModelSearch) else Spending()
         yield _finished(run_id, search.result, spending, files, time.monotonic() - prepared.started)
 
@@ -167,7 +181,14 @@ class RunHandle:
         if prepared.tools is None:
             assert prepared.program is not None, "without models there is a program, or the run has not begun"
             given = request.given(prepared.task_line)
-            limits = SearchSettings(request.generations, request.proposals, request.seed, given)
+            limits = SearchSettings(
+                request.generations,
+                request.proposals,
+                request.seed,
+                given,
+                early_stop=request.choices.early_stop == "on",
+                tuned=request.tuned,
+            )
             return Search(run_id, prepared.program, verifier, archive, limits)
         session, task, has_gpu = prepared.session, prepared.task, await prepared.session.gpu_index() is not None
         executor = await session.verifier(prepared.source, task, uses_gpu=False) if has_gpu else None
@@ -212,6 +233,7 @@ class _Prepared:
     out: Path
     started: float
     tools: ModelTools | None
+    key: TunedKey
 
 
 def start_request(
@@ -285,6 +307,14 @@ def describe_verification(verdict: Verdict) -> str:
 
 
 # --- below: events and checks
+
+
+async def _tuned_key(session: Session, task: Task) -> TunedKey:
+    """Return the key of the task's schedules on the GPU that measures, or on the target of estimates."""
+    device = await session.gpu_device() if await session.gpu_index() is not None else None
+    if device is None:
+        return tuned_key(task, session.gpu.name, "estimated")
+    return tuned_key(task, device.name, "measured")
 
 
 def _as_seen_from(out: Path, task: Task, source: TargetSource) -> Task:

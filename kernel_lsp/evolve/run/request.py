@@ -12,6 +12,7 @@ from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.model import Noun
 from kernel_lsp.errors import TargetError
 from kernel_lsp.evolve.propose.plan_header import assemble
+from kernel_lsp.evolve.run.reuse import TunedSchedule
 
 
 class ModelChoices(Noun):
@@ -86,6 +87,8 @@ class OptimizeRequest(Noun):
     """The first candidates, which the search starts from and is compared with."""
     replay: Path | None = None
     """A recording that replies in place of every model."""
+    tuned: TunedSchedule | None = None
+    """The winner of an earlier search, found when the run began: a resumed run proposes the same."""
     peers: tuple[str, ...] = ()
     """Functions ``FILE::NAME`` of other libraries, timed beside PyTorch's baselines."""
 

@@ -80,13 +80,17 @@ class Proposer:
         self._drawn: set[frozenset[tuple[str, int | str]]] = set()
         self._texts: set[str] = set()
 
-    def propose(self, n: int, generation: int, ranked: Sequence[Scored]) -> list[Proposal]:
+    def propose(
+        self, n: int, generation: int, ranked: Sequence[Scored], tuned: Schedule | None = None
+    ) -> list[Proposal]:
         """Return up to `n` new schedules; fewer when the neighbourhood is exhausted. `ranked` is best first. The first
-        generation is the default and its neighbours."""
+        generation is the default, then `tuned`, if an earlier search left one, and neighbours of the default."""
         draw = random.Random(f"{self._seed}:{generation}")
         proposals: list[Proposal] = []
         if generation == 0:
             self._take(self._default, (), proposals)
+            if tuned is not None:
+                self._take(self._program.realize(tuned), (), proposals)
         for _ in range(n * N_BUILDS_PER_PROPOSAL):
             drawn = self._draw(ranked, draw) if len(proposals) < n else None
             if drawn is None:

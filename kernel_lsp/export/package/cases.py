@@ -10,7 +10,7 @@ from kernel_lsp.core.plan import Operation, ScalarParameter, TensorParameter
 from kernel_lsp.core.task import Task, TaskScalar
 from kernel_lsp.plan.contract import contract_holds
 from kernel_lsp.verify.model.cases import ALIGNMENTS
-from kernel_lsp.verify.probes.small_sizes import PATTERNS
+from kernel_lsp.verify.probes.sizes import PATTERNS
 
 Shapes = dict[str, tuple[int, ...]]
 MAX_CASES = 4

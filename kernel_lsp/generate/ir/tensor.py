@@ -45,7 +45,8 @@ class Routine:
     """A tensor that one kernel of an own algorithm computes from `operands`, which must lie in memory.
 
     Kinds: ``ascending`` and ``descending`` (the places of the elements of each row of the operand, sorted; as many as
-    the result's last dim).
+    the result's last dim); ``lstm``, ``gru``, ``tanh`` and ``relu``, alone or with ``_reversed`` (the states of a
+    recurrent layer).
     """
 
     kind: str

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kernel_lsp.ptx.races.modifiers import STRONG_MODIFIERS
 from kernel_lsp.ptx.text.flow import Block
+from kernel_lsp.ptx.text.loops import Loop, loops_of
 from kernel_lsp.ptx.text.syntax import Instruction, Register
 
 YIELDING_OPCODES = frozenset(["bar", "barrier", "shfl", "vote", "match", "activemask", "redux", "elect", "mbarrier"])
 WORKSPACE_REGISTERS = frozenset(["%envreg1", "%envreg2"])
 """Halves of the address of the driver's workspace for a cooperative launch."""
+_WORKING_OPCODES = frozenset(["st", "atom", "red", "cp", "bar", "barrier", "shfl", "vote", "redux"])
+"""Opcodes that a loop has whose iterations do more than wait."""
 MATRIX_OPCODES = frozenset(["mma", "wmma", "ldmatrix", "stmatrix", "movmatrix", "wgmma"])
 
 
@@ -40,6 +45,23 @@ def can_spin(blocks: list[Block]) -> bool:
         instruction.opcode == "atom" or (instruction.opcode == "ld" and instruction.has(*STRONG_MODIFIERS))
         for block in blocks
         for instruction in block.instructions
+    )
+
+
+def polling_blocks(blocks: Sequence[Block]) -> frozenset[int]:
+    """Return the blocks of loops that only read until another thread writes. How often they run depends on the order of
+    threads, so their executions are no work of the kernel."""
+    return frozenset(block.index for loop in loops_of(blocks) if _only_polls(loop) for block in loop.blocks)
+
+
+def _only_polls(loop: Loop) -> bool:
+    instructions = list(loop.instructions())
+    reads = [one for one in instructions if one.opcode == "ld" and not one.has("param", "const", "local")]
+    asks = [one for one in instructions if one.opcode == "mbarrier" and one.has("test_wait", "try_wait")]
+    return (
+        bool(reads or asks)
+        and all(one.has(*STRONG_MODIFIERS) for one in reads)
+        and not any(one.opcode in _WORKING_OPCODES or one.types()[:1] in (("f32",), ("f64",)) for one in instructions)
     )
 
 

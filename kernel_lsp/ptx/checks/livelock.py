@@ -17,7 +17,7 @@ from kernel_lsp.ptx.run.layout import N_BARRIERS, Context, Thread
 MAX_BYTES = 16 << 20
 """Maximum bytes compared per check.
 A check takes a few milliseconds per MiB; larger runs end at the instruction limit."""
-FUEL_BYTES = range(int(Thread.FUEL), int(Thread.FUEL_GIVEN) + 8)
+FUEL_BYTES = range(int(Thread.FUEL), int(Thread.POLLED) + 8)
 """Fuel fields of a thread record, excluded because remaining fuel differs at every check."""
 
 

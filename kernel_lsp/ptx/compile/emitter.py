@@ -22,6 +22,7 @@ from kernel_lsp.ptx.analysis.kernel_traits import (
     may_yield,
     meets_others,
     mentions_clusters,
+    polling_blocks,
     waits_for_grid,
 )
 from kernel_lsp.ptx.analysis.nan_bits import registers_read_as_bits
@@ -108,6 +109,7 @@ class EmittedKernel:
     n_local_stride: int
     n_frame_bytes: int
     can_spin: bool
+    polling: frozenset[int]
     uses_clusters: bool
     warp_functions: dict[str, str]
     """IR of the kernel's warp-collective functions, by name."""
@@ -163,6 +165,7 @@ class Emitter(IrText):
         self.has_copies = False
         self.has_bulk_stores = has_bulk_stores(self.blocks)
         self.can_spin = can_spin(self.blocks)
+        self.polling = polling_blocks(self.blocks) if self.can_spin else frozenset()
         self.notes_ways = asks_who_is_active(self.blocks)
         self.waits_for_grid = waits_for_grid(self.blocks)
         self.can_be_torn = can_be_torn(self.blocks)
@@ -435,6 +438,9 @@ class Emitter(IrText):
         self.line(f"store i64 {self.op(f'add i64 1, {n_before}')}, ptr {counter}")
         fuel = self.op("load i64, ptr %fuel")
         self.line(f"store i64 {self.op(f'sub i64 {fuel}, {block.n_instructions}')}, ptr %fuel")
+        if block.index in self.polling:
+            polled = self.op(f"add i64 {self.thread_field(Thread.POLLED)}, {block.n_instructions}")
+            self.store_thread_field(Thread.POLLED, polled)
 
     def end_block(self, block: Block) -> None:
         if any(target <= block.index for target in block.targets):
@@ -511,6 +517,7 @@ class Emitter(IrText):
             n_local_stride=round_up(self.local.n_bytes, LOCAL_ALIGN),
             n_frame_bytes=round_up(stores_at + n_store_bytes, 64),
             can_spin=self.can_spin,
+            polling=self.polling,
             uses_clusters=self.maps_addresses or mentions_clusters(self.blocks),
             warp_functions=self.warp_functions,
         )

@@ -49,11 +49,15 @@ class Tallies:
 
     def counters(self, setup: LaunchSetup, n_run: int, user_line: UserLine) -> dict[str, Any]:
         """Return the fields of `LaunchCounters` for a launch of which `n_run` blocks ran."""
-        total, mapped = Census(), mapped_registers(self.emitted.blocks)
+        total, mapped, n_polled = Census(), mapped_registers(self.emitted.blocks), 0
         for block, count in zip(self.emitted.blocks, self.counts, strict=True):
-            if count:
+            if block.index in self.emitted.polling:
+                n_polled += count * block.n_instructions
+            elif count:
                 total.add(census_of(block, mapped), count)
         n_requests, n_sectors, n_traced, n_untraced = self.trace_totals
+        polls = self._polling_traces()
+        n_requests, n_sectors = n_requests - sum(polls[0::2]), n_sectors - sum(polls[1::2])
         scale = (n_traced + n_untraced) / n_traced if n_traced else 1.0
         return {
             "kernel": setup.name,
@@ -65,14 +69,24 @@ class Tallies:
             "n_global_requests": round(n_requests * scale),
             "n_global_sectors": round(n_sectors * scale),
             "max_instructions_per_thread": self.max_per_thread,
+            "n_polled_instructions": n_polled,
             "lines": self._lines(user_line) if self.n_traced_blocks else [],
         }
+
+    def _polling_traces(self) -> list[int]:
+        """Return the traced requests and sectors of each access that only polls."""
+        polling = {
+            id(i) for block in self.emitted.blocks if block.index in self.emitted.polling for i in block.instructions
+        }
+        found = (index for index, site in enumerate(self.emitted.sites) if id(site.instruction) in polling)
+        return [number for index in found for number in self.site_traces[3 * index : 3 * index + 2]]
 
     def _lines(self, user_line: UserLine) -> list[dict[str, int]]:
         """Return the counters of each line of the user's file, in order. Inlined code counts at its call site."""
         counters: dict[int, LineCensus] = {}
         for block, count in zip(self.emitted.blocks, self.counts, strict=True):
-            for instruction in (*block.instructions, block.terminator) if count else ():
+            is_work = count and block.index not in self.emitted.polling
+            for instruction in (*block.instructions, block.terminator) if is_work else ():
                 line = user_line(instruction)
                 if line is not None:
                     counters.setdefault(line, LineCensus()).n_instructions += count

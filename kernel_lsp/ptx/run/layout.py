@@ -114,30 +114,32 @@ class Thread(IntEnum):
     STATUS = 8
     FUEL = 16
     FUEL_GIVEN = 24
-    TID_X = 32
-    TID_Y = 40
-    TID_Z = 48
-    INDEX = 56
-    LOCAL_HOST = 64
-    OPERATION = 72
+    POLLED = 32
+    """Instructions that the thread spent on polling (`kernel_lsp.ptx.analysis.kernel_traits.polling_blocks`)."""
+    TID_X = 40
+    TID_Y = 48
+    TID_Z = 56
+    INDEX = 64
+    LOCAL_HOST = 72
+    OPERATION = 80
     """Operation requested from the warp. For a thread that may not wait and is out of fuel, its basic block."""
-    MASK = 80
-    A = 88
-    B = 96
-    C = 104
-    RESULT = 112
-    RESULT_PREDICATE = 120
-    MATRIX_AREA = 112
+    MASK = 88
+    A = 96
+    B = 104
+    C = 112
+    RESULT = 120
+    RESULT_PREDICATE = 128
+    MATRIX_AREA = 120
     """Address of the thread's area for operands and results of a matrix instruction, which has no `RESULT`."""
-    WARP_FUNCTION = 120
+    WARP_FUNCTION = 128
     """Address of the function that the warp then calls (`kernel_lsp.ptx.compile.warp_functions`)."""
-    CLUSTER_STEP = 128
+    CLUSTER_STEP = 136
     """Twice the number of cluster barriers passed by the thread, plus one between its arrival and the end of its
     wait."""
-    WAY = 136
+    WAY = 144
     """Hash of the branches taken since the thread was last certainly converged with its warp.
     Only in kernels with `activemask`."""
-    FRAME = 144
+    FRAME = 160
 
 
 class CopyQueue(IntEnum):

@@ -136,6 +136,7 @@ def start_threads(context: int) -> int:
         store64(thread + Thread.WAY, 0)
         store64(thread + Thread.FUEL, fuel)
         store64(thread + Thread.FUEL_GIVEN, fuel)
+        store64(thread + Thread.POLLED, 0)
         thread = thread + stride
     return 0
 
@@ -238,8 +239,9 @@ def finish_block(context: int) -> int:
     for _ in range(load64(context + Context.N_THREADS)):
         executed = load64(thread + Thread.FUEL_GIVEN) - load64(thread + Thread.FUEL)
         total += executed
-        if executed > longest:
-            longest = executed
+        worked = executed - load64(thread + Thread.POLLED)
+        if worked > longest:
+            longest = worked
         thread = thread + stride
     store64(context + Context.MAX_PER_THREAD, longest)
     budget = load64(context + Context.BUDGET) - total

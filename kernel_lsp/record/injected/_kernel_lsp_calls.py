@@ -9,9 +9,13 @@ import functools
 import inspect
 import math
 import os
+import sys
 import time
 import types
 
+N_FIRST_SAMPLES = 32
+SAMPLE_PERIODS = ((512, 16), (1 << 62, 128))
+"""The first steps are timed; then one in 16, from 512 steps on one in 128, which stands for all of them."""
 MAX_SPANS = 4_000
 """Maximum timed calls of one step."""
 N_RANGES = 4
@@ -46,6 +50,19 @@ class Target:
         self.last = None
         self.last_seen = None
         self.is_active = False
+
+    def as_json(self, totals, is_last):
+        forward_s, backward_s = totals.targets.get(self.key, (0.0, 0.0))
+        per_step = 1.0 / max(totals.n_steps, 1)
+        found = sorted(self.configurations.values(), key=lambda c: -c.n_calls)
+        return {
+            "is_module": self.is_module,
+            "n_calls": self.n_calls,
+            "n_calls_of_others": self.n_others,
+            "forward_s": forward_s * per_step,
+            "backward_s": backward_s * per_step,
+            "configurations": [configuration.as_json(is_last) for configuration in found],
+        }
 
 
 class Configuration:
@@ -123,6 +140,8 @@ class Sample:
         return span
 
     def close(self, span):
+        if span is None:
+            return
         span[3] = self.last = self.mark()
 
     def follow_backward(self, target, inputs, output):
@@ -183,11 +202,11 @@ def is_wrapper(function):
     return function.__code__.co_filename == __file__
 
 
-def wrapped(function, target, call, compiling):
+def wrapped(function, target, call, count, compiling):
     """Return a function that calls through the recorder. Its globals are the original's, for `torch.jit.script`."""
 
     def wrapper(*args, **kwargs):
-        if compiling():
+        if compiling() or count(target, None, args):
             return function(*args, **kwargs)
         return call(target, None, function, args, kwargs)
 
@@ -204,9 +223,23 @@ def init_of(frame):
         value = frame.f_locals.get(name)
         if type(value) in SCALARS and math.isfinite(value):
             items.append(f"{name}={value!r}")
-        elif type(value) is str and not set(value) & set("'\"\\\n"):
+        elif type(value) is str and value.isprintable() and not set(value) & set("'\"\\"):
             items.append(f"{name}='{value}'")
         elif value is not None:
             opaque.append(name)
     extra = code.co_varnames[n_named : n_named + bool(code.co_flags & 4) + bool(code.co_flags & 8)]
     return ", ".join(items), opaque + [name for name in extra if frame.f_locals.get(name)]
+
+
+def weight_of(step):
+    """Return how many steps the timing of this one stands for; 0 for a step that is not timed."""
+    if step <= N_FIRST_SAMPLES:
+        return 1
+    period = next(period for limit, period in SAMPLE_PERIODS if step <= limit)
+    return period if step % period == 0 else 0
+
+
+def has_compiled():
+    """Return True when torch.compile has compiled something in this process."""
+    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
+    return bool(counters and counters["stats"]["unique_graphs"])

@@ -26,8 +26,10 @@ from _kernel_lsp_calls import (
     Sample,
     Target,
     Totals,
+    has_compiled,
     init_of,
     is_own_function,
+    weight_of,
     wrapped,
 )
 
@@ -37,9 +39,6 @@ MAX_CONFIGURATIONS = 16
 """Maximum configurations kept per target; calls of further ones are counted together."""
 N_DESCRIBED = 64
 """Calls of a target that are described in full; later ones only where the first shape or the mode differs."""
-N_FIRST_SAMPLES = 32
-SAMPLE_PERIOD = 16
-"""The first steps are timed, then one of so many, which stands for all of them: timing costs microseconds per call."""
 MAX_MISSES = 100
 """Calls without a tensor after which a function that never had one is left alone."""
 MAX_PENDING = 64
@@ -103,7 +102,7 @@ class Recorder:
         self.torch: Any = None
         self.part = os.path.join(parts, f"{os.getpid()}.json")
         self.targets, self.inits, self.classes, self.files, self.wrapped, self.undo = {}, {}, {}, {}, [], []
-        self.is_on, self.has_optimizer, self.depth, self.n_steps = True, False, 0, 0
+        self.is_on, self.has_optimizer, self.has_nested, self.depth, self.n_steps = True, False, False, 0, 0
         self.sample, self.pending, self.totals, self.warm = None, [], Totals(), Totals()
         self.on_cuda, self.device, self.error, self.thread, self.n_main = False, "cpu", "", None, 0
         self.started = self.flushed = time.perf_counter()
@@ -172,14 +171,14 @@ class Recorder:
         self.inits[id(module)] = ("", []) if outermost is None else init_of(outermost)
 
     def _wrap_class(self, kind):
-        base, call, compiling = self.torch.nn.Module, self.call, self.compiling
+        base, call, count, compiling = self.torch.nn.Module, self.call, self.count, self.compiling
         file = self.symbol_file(getattr(sys.modules.get(kind.__module__), "__file__", None))
         if not file or not kind.__qualname__.isidentifier() or kind.__call__ is not base.__call__:
             return None
         target = self.target(file, kind.__qualname__, kind.forward, True)
 
         def __call__(self, *args, **kwargs):
-            if compiling() or type(self) is not kind:
+            if compiling() or type(self) is not kind or count(target, self, args):
                 return base.__call__(self, *args, **kwargs)
             return call(target, self, functools.partial(base.__call__, self), args, kwargs)
 
@@ -203,7 +202,7 @@ class Recorder:
 
     def _wrap_function(self, file, name, function):
         target = self.target(file, name, function, False)
-        wrapper = wrapped(function, target, self.call, self.compiling)
+        wrapper = wrapped(function, target, self.call, self.count, self.compiling)
         for holder in self._own_modules():
             for key in [key for key, value in list(vars(holder).items()) if value is function]:
                 vars(holder)[key] = wrapper
@@ -266,6 +265,28 @@ class Recorder:
             self.is_on = False
             return None
 
+    def count(self, target, owner, args):
+        """Count a call like the last one in a step that is not timed; return False for a call that needs more."""
+        if self.sample is not None or not args or target.n_calls <= N_DESCRIBED or not self.is_on:
+            return False
+        first, seen = args[0], target.last_seen
+        if type(first) not in self.tensor_types or first.shape != seen[0] or target.last is None:
+            return False
+        if owner is not None and owner.training is not seen[1]:
+            return False
+        if not self.depth and not self.has_optimizer and not self._is_plain_step():
+            return False
+        target.n_calls += 1
+        target.last.n_calls += 1
+        return True
+
+    def _is_plain_step(self):
+        """Begin a step that neither is timed nor ends the recording; targets inside of it begin steps of their own."""
+        if self.has_nested or self.steps or weight_of(self.n_steps + 1):
+            return False
+        self.n_steps += 1
+        return True
+
     def call(self, target, owner, run, args, kwargs):
         """Run one call of a target, counted, described and, in a timed step, timed."""
         if not self.is_on or target.n_misses > MAX_MISSES or threading.get_ident() != self.thread:
@@ -273,18 +294,18 @@ class Recorder:
         tensors = self.guarded(self._enter, target, owner, args, kwargs)
         if tensors is None:
             return run(*args, **kwargs)
-        sample, span = self.sample, None
+        sample = self.sample
         self.depth += 1
         try:
             if sample is None or target.is_active:
                 return run(*args, **kwargs)
             target.is_active = True
-            span = sample.span(target)
+            span = self.guarded(sample.span, target)
             try:
                 output = run(*args, **kwargs)
             finally:
-                sample.close(span)
                 target.is_active = False
+                self.guarded(sample.close, span)
             self.guarded(self._follow, sample, target, tensors, output)
             return output
         finally:
@@ -292,9 +313,9 @@ class Recorder:
 
     def _enter(self, target, owner, args, kwargs):
         """Count a call; return its tensors, and None for a call that is not recorded."""
-        first = args[0] if args else None
-        seen = (getattr(first, "shape", None), owner.training if owner is not None else None)
+        first: Any = args[0] if args else None
         is_tensor = type(first) in self.tensor_types
+        seen = (first.shape if is_tensor else None, owner.training if owner is not None else None)
         if self.sample is None and is_tensor and target.n_calls > N_DESCRIBED and seen == target.last_seen:
             tensors = ()
         else:
@@ -302,10 +323,13 @@ class Recorder:
             if tensors is None:
                 return None
             target.last_seen = seen
+        self.has_nested = self.has_nested or self.depth > 0
         if self.depth == 0 and not self.has_optimizer:
             self._boundary(is_new=target.n_calls < 2)
             if not self.is_on:
                 return None
+            if self.sample is not None and not tensors:
+                tensors = self._describe(target, owner, args, kwargs)
         target.n_calls += 1
         if target.last is not None:
             target.last.n_calls += 1
@@ -388,8 +412,8 @@ class Recorder:
         if self.steps and self.n_steps >= self.steps:
             return self.finish()
         self.n_steps += 1
-        if self.n_steps <= N_FIRST_SAMPLES or is_new or self.n_steps % SAMPLE_PERIOD == 0:
-            weight = 1 if self.n_steps <= N_FIRST_SAMPLES or is_new else SAMPLE_PERIOD
+        weight = 1 if is_new else weight_of(self.n_steps)
+        if weight:
             self.sample = Sample(self.torch, self.on_cuda, weight)
         if time.perf_counter() - self.flushed > FLUSH_S:
             self.flushed = time.perf_counter()
@@ -463,27 +487,8 @@ class Recorder:
             "seconds": time.perf_counter() - self.started,
             "n_steps": self.n_steps,
             "step_s": totals.seconds / totals.n_steps if totals.n_steps else 0.0,
-            "targets": {t.key: self._target_json(t, totals, is_last) for t in self.targets.values() if t.n_calls},
+            "targets": {t.key: t.as_json(totals, is_last) for t in self.targets.values() if t.n_calls},
         }
         with open(self.part + ".new", "w", encoding="utf-8") as stream:
             json.dump(part, stream)
         os.replace(self.part + ".new", self.part)
-
-    def _target_json(self, target, totals, is_last):
-        forward_s, backward_s = totals.targets.get(target.key, (0.0, 0.0))
-        per_step = 1.0 / max(totals.n_steps, 1)
-        found = sorted(target.configurations.values(), key=lambda c: -c.n_calls)
-        return {
-            "is_module": target.is_module,
-            "n_calls": target.n_calls,
-            "n_calls_of_others": target.n_others,
-            "forward_s": forward_s * per_step,
-            "backward_s": backward_s * per_step,
-            "configurations": [configuration.as_json(is_last) for configuration in found],
-        }
-
-
-def has_compiled():
-    """Return True when torch.compile has compiled something in this process."""
-    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
-    return bool(counters and counters["stats"]["unique_graphs"])

@@ -54,8 +54,8 @@ class Tracker:
                 self._generation, self._n_generations = event.generation, event.n_generations
                 self._n_proposals, self._n_evaluated = max(event.n_proposals, 1), 0
                 self._search()
-            case CandidateEvaluated(depth="screen"):
-                self._n_evaluated += 1
+            case CandidateEvaluated(depth="rank" | "screen"):
+                self._n_evaluated = min(self._n_evaluated + 1, self._n_proposals)
                 self._search()
             case CandidateEvaluated():
                 self._advance(FULL_PERCENT, self._with_best(f"full check: {event.outcome.replace('_', ' ')}"))

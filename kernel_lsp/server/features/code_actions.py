@@ -117,6 +117,7 @@ class CodeActions:
             yield self._command(title, REWRITE_KIND, "optimizeWithBackward", about)
             yield self._command(f"Estimate {target.symbol}", REWRITE_KIND, "estimate", about)
         yield from self._shapes(target, REWRITE_KIND)
+        yield from self._use_everywhere(target)
 
     def _shapes(self, target: Target, kind: str) -> Iterator[types.CodeAction]:
         """Return the action that declares a target's shapes, as a quick fix if the client asks for quick fixes
@@ -141,25 +142,30 @@ class CodeActions:
 
     def _use_actions(self, place: Place) -> Iterator[types.CodeAction]:
         target = self._analysis.target(place.symbol)
-        result = self._knowledge.last_result(self._document.file, place.symbol)
-        if target is None or result is None or not is_offered(result.out, result.name):
+        if target is not None:
+            yield from self._use_action(target, [place], "here")
+            yield from self._use_everywhere(target, at_least=2)
+
+    def _use_everywhere(self, target: Target, at_least: int = 1) -> Iterator[types.CodeAction]:
+        """Return the action that uses the operator in every call of this file, outside the target itself."""
+        places = [place for place in self._analysis.places if place.symbol == target.symbol]
+        outside = [p for p in places if not target.line <= p.range.start_line <= target.end_line]
+        if len(outside) >= at_least and self._is_current:
+            where = f"in {len(outside)} call{'s' if len(outside) > 1 else ''} of this file"
+            yield from self._use_action(target, outside, where)
+
+    def _use_action(self, target: Target, places: Sequence[Place], where: str) -> Iterator[types.CodeAction]:
+        path = self._document.file
+        result = self._knowledge.last_result(path, target.symbol)
+        if result is None or path is None or not is_offered(result.out, result.name):
             return
         used = f"{USE_PREFIX}{result.name}("
-        if target.is_module:
-            start, end = place.range.start_line, place.range.end_line
-            edits = [
-                TextEdit(TextRange(start, place.range.start_column, start, place.range.start_column), used),
-                TextEdit(TextRange(end, place.range.end_column, end, place.range.end_column), ")"),
-            ]
-        else:
-            edits = [TextEdit(place.callee, f"{used}{place.symbol})")]
-        path = self._document.file
-        assert path is not None
+        edits = [edit for place in places for edit in _use_edits(place, used, is_module=target.is_module)]
         statement = import_statement(path, result.out, result.name, self._analysis.import_style)
         if not {*statement.splitlines()} <= {text.rstrip() for text in self._document.lines}:
             place_, line_end = self._analysis.import_line, self._line_end()
             edits.append(TextEdit(TextRange(place_, 0, place_, 0), statement.replace("\n", line_end) + line_end))
-        title = f"Use the optimized operator here: {result.name}"
+        title = f"Use the optimized operator {where}: {result.name}"
         yield types.CodeAction(title=title, kind=REWRITE_KIND, edit=self._edit(edits))
 
     def _revert_action(self, use: Use) -> types.CodeAction:
@@ -183,6 +189,16 @@ class CodeActions:
 
 
 # --- below
+
+
+def _use_edits(place: Place, used: str, *, is_module: bool) -> list[TextEdit]:
+    """Wrap a module where it is constructed, and a function where it is called."""
+    whole, callee = place.range, place.callee
+    first, last = (whole, whole) if is_module else (callee, callee)
+    return [
+        TextEdit(TextRange(first.start_line, first.start_column, first.start_line, first.start_column), used),
+        TextEdit(TextRange(last.end_line, last.end_column, last.end_line, last.end_column), ")"),
+    ]
 
 
 def _is_kind(kind: str | types.CodeActionKind | None, wanted: str) -> bool:

@@ -21,7 +21,8 @@ def recorded_of(file: Path | None, symbol: str) -> RecordedTarget | None:
 
 def share_text(target: RecordedTarget) -> str:
     """Return ``23 % of a step``."""
-    return f"{target.share * 100:.2g} % of a step" if target.share < 1 else "100 % of a step"
+    percent = target.share * 100
+    return f"{percent:.0f} % of a step" if percent >= 10 else f"{percent:.2g} % of a step"
 
 
 def recorded_text(target: RecordedTarget | None) -> str:
@@ -39,9 +40,13 @@ def recorded_text(target: RecordedTarget | None) -> str:
 
 
 def _row(found: RecordedConfiguration) -> str:
-    notes = [found.mode, "autograd" if found.grad else "", *(f"{name}: {text}" for name, text in found.layouts.items())]
+    notes = [
+        found.mode,
+        "autograd" if found.grad else "",
+        *(_code(f"{name}: {text}") for name, text in found.layouts.items()),
+    ]
     inputs = ", ".join(filter(None, (found.inputs, *(f"{name}=..." for name in found.opaque))))
-    return f"| {found.n_calls:,} | {_code(inputs)} | {', '.join(filter(None, notes)).replace('|', ' ')} |"
+    return f"| {found.n_calls:,} | {_code(inputs)} | {', '.join(filter(None, notes))} |"
 
 
 def _code(text: str) -> str:

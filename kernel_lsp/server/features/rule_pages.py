@@ -30,6 +30,18 @@ def page_file(page: str, beside: Path = BESIDE, cache: Path | None = None) -> Pa
     return written
 
 
+def rule_place(code: str) -> tuple[Path, int] | None:
+    """Return the page of a rule and the 0-based line of its heading; None for any other code. Imports the rules."""
+    from kernel_lsp.rules.registry import RULES
+
+    rule = next((rule for rule in RULES if rule.code == code), None)
+    path = page_file(rule.documentation.partition("#")[0]) if rule is not None else None
+    if path is None:
+        return None
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return path, lines.index(f"## {code}") if f"## {code}" in lines else 0
+
+
 # --- below
 
 

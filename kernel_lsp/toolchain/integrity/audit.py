@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.core.verdict import Built
+from kernel_lsp.source.cuda import kernel_signatures
+from kernel_lsp.toolchain.integrity.address_data import uses_as_data
 from kernel_lsp.toolchain.integrity.device_state import written_variables
 from kernel_lsp.toolchain.integrity.grid_workspace import (
     WORKSPACE_REGISTERS,
@@ -55,9 +57,11 @@ REGISTERS = (
     ),
 )
 """The waits of libcu++ may read a clock to sleep, and the barrier of a cooperative grid the driver's workspace."""
+ADDRESS_USES = "only alignments of up to 128 bytes, null tests and comparisons of addresses may decide a result"
 NOWHERE = Place(None, None)
 
 _EXTERN_FUNCTION = re.compile(r"\.extern\s+\.func\s*(?:\([^)]*\))?\s*(?P<name>[\w$]+)")
+_KERNEL_NAME = re.compile(r"^(?:static_cast<.*>\()?(?:::)?(?P<name>[\w:]+)")
 _F64_ARITHMETIC = re.compile(r"(?:add|sub|mul|fma|mad|div|sqrt|rcp|rsqrt|min|max)\.(?:\w+\.)*f64\b")
 _MAY_BE_F64 = re.compile(r"\b(?:double|float64_t|sinf?|cosf?|tanf?|sincosf?|sinpif?|cospif?)\b")
 """Double precision in the text, and functions whose argument reduction in CUDA uses it."""
@@ -78,6 +82,7 @@ def audit(text: str, built: Built, file_name: str = "kernel.cu") -> tuple[Findin
         *_outside_calls(ptx),
         *(_state_finding(variable, place) for variable, place in written_variables(ptx)),
         *_instruction_findings(ptx),
+        *_address_findings(ptx, text, built),
         *_precision_findings(ptx, text),
     ]
     names = {symbol: name for name, symbol in built.symbols.items()}
@@ -152,6 +157,19 @@ def _refused_registers(names: frozenset[str]) -> Iterator[tuple[str, str]]:
     for row in REGISTERS:
         for name in sorted(name for name in names if name.startswith(row.prefixes)):
             yield row.code, f"it reads {name}: {row.why}"
+
+
+def _address_findings(ptx: PtxText, text: str, built: Built) -> Iterator[Finding]:
+    """Return one finding per pointer parameter whose address a kernel computes with."""
+    signatures = kernel_signatures(text)
+    for name, symbol in built.symbols.items():
+        called = _KERNEL_NAME.search(name)
+        for signature in (each for each in signatures if called and each.name == called["name"]):
+            pointers = [nth for nth, parameter in enumerate(signature.parameters) if parameter.is_pointer]
+            body = [statement for statement in ptx.statements if statement.function == symbol]
+            for nth, place in uses_as_data(body, pointers):
+                message = f"it computes with the address of '{signature.parameters[nth].name}': {ADDRESS_USES}"
+                yield _error("address-as-data", message, place).model_copy(update={"kernel": name})
 
 
 def _precision_findings(ptx: PtxText, text: str) -> Iterator[Finding]:

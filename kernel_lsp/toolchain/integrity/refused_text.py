@@ -30,7 +30,7 @@ ALLOWED_HEADERS = frozenset(
 BUILD_TIME = ("__TIME__", "__DATE__", "__TIMESTAMP__")
 LOCATION = (
     *("__LINE__", "__FILE__", "__FILE_NAME__", "__BASE_FILE__", "__builtin_LINE", "__builtin_FILE"),
-    *("__INCLUDE_LEVEL__", "source_location"),
+    *("__INCLUDE_LEVEL__", "source_location", "__builtin_source_location", "__builtin_COLUMN"),
 )
 COMPILERS = (
     *("__CUDACC_RTC__", "__NVCC__", "__CUDACC_VER_MAJOR__", "__CUDACC_VER_MINOR__", "__CUDACC_VER_BUILD__"),

@@ -10,13 +10,13 @@ from kernel_lsp.core.expression import ExpressionError
 from kernel_lsp.core.finding import Severity
 from kernel_lsp.core.plan import BoundOperation, KernelSignature, Launch, LaunchPlan, Operation
 from kernel_lsp.core.verdict import Built
-from kernel_lsp.verify.gpu.device import GpuDevice
-from kernel_lsp.verify.model.resolved_kernel import Prepared, kernel_names
 from kernel_lsp.gpu.specs import GpuSpec
 from kernel_lsp.plan.kernel_names import find_signature, kernel_name, name_expression
 from kernel_lsp.source.cuda import kernel_signatures
-from kernel_lsp.toolchain.nvrtc.compile import BuildRequest, Compiler
 from kernel_lsp.toolchain.integrity.audit import audit
+from kernel_lsp.toolchain.nvrtc.compile import BuildRequest, Compiler
+from kernel_lsp.verify.gpu.device import GpuDevice
+from kernel_lsp.verify.model.resolved_kernel import Prepared, kernel_names
 
 COMPILED_AS = "kernel.cu"
 """File name of a candidate's text while it is compiled (`BuildRequest.file_name`), and so in the PTX."""

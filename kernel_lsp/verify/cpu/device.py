@@ -32,7 +32,7 @@ from kernel_lsp.ptx.executor import (
 from kernel_lsp.verify.cpu.run_files import RunFiles
 from kernel_lsp.verify.model.cases import Case
 from kernel_lsp.verify.model.defences import is_on
-from kernel_lsp.verify.model.environment import USUAL, Circumstances, shared_start_of
+from kernel_lsp.verify.model.environment import USUAL, Circumstances, offset_of, shared_start_of
 from kernel_lsp.verify.oracle.case_store import CaseStore, NoCase, read_expectations
 from kernel_lsp.verify.oracle.judgement import judge_outputs
 
@@ -210,7 +210,7 @@ class CpuDevice:
                 interruptions=circumstances.interruptions,
                 keeps_written=run.is_small,
             )
-            places = {tensor.name: circumstances.offset_of(case, tensor) for tensor in bound.tensors}
+            places = {tensor.name: offset_of(case, tensor) for tensor in bound.tensors}
             reports = await self._run_segments(executor, built, run, places, options)
             if not isinstance(reports, list):
                 return reports

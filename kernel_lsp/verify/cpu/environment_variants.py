@@ -1,58 +1,47 @@
-"""Run small cases in other environments, for kernels that depend on what a GPU leaves open: diverged warps, interrupted
-threads, tensors at other addresses. Results must stay the same."""
+"""List the other environments of small cases, for kernels that depend on what a GPU leaves open: diverged warps and
+interrupted threads. Results must stay the same."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from kernel_lsp.core.plan import BoundOperation
-from kernel_lsp.core.verdict import Built
+from kernel_lsp.core.verdict import Built, Crashed, Mismatch
 from kernel_lsp.toolchain.integrity.ptx_text import read_ptx
-from kernel_lsp.verify.cpu.address_layouts import addresses_in, pointed_places
-from kernel_lsp.verify.model.cases import Case
+from kernel_lsp.verify.cpu.device import CaseRun
 from kernel_lsp.verify.model.defences import is_on
 from kernel_lsp.verify.model.environment import Circumstances
-from kernel_lsp.verify.model.progress import Plan
 
 TALKING = frozenset(("volatile", "relaxed", "acquire", "release", "mmio"))
 """Modifiers of loads and stores by which threads may communicate."""
 CHANGING = frozenset(("atom", "red", "st"))
+LANES_APART = (
+    "lanes that have taken different branches need not be together at __activemask() before they meet at a"
+    " __syncwarp(), and with them apart"
+)
+TORN = (
+    "an update that is made of several accesses loses what others do in between, however atomic each of them is: with"
+    " threads interrupted before atomic and volatile accesses"
+)
+OTHER_POISONS = (0x7F, 0xFE, 0x00)
+"""Bytes that fill shared memory in place of all ones: a huge float that is also a large integer, with and without sign;
+a float far below zero; zeros."""
+UNWRITTEN = "uninitialized-read"
 
 
 @dataclass(frozen=True)
-class Other:
-    """A case in another environment, with the difference in words."""
+class Environment:
+    """One environment of a run, for kernels whose PTX depends on it. `words` describe it in front of a failure."""
 
-    case: Case
-    bound: BoundOperation
+    defence: str
+    depends: Callable[[str], bool]
     circumstances: Circumstances
     words: str
 
 
-def other_circumstances(built: Built, cases: Plan) -> Iterator[Other]:
-    """Yield the variants that the kernels' code depends on, for each case; other addresses for the first case alone.
-    Empty for most kernels."""
-    for case, bound in cases:
-        if "activemask" in built.ptx:
-            words = (
-                "lanes that have taken different branches need not be together at __activemask() before they meet at a"
-                " __syncwarp(), and with them apart"
-            )
-            yield Other(case, bound, Circumstances(keeps_lanes_apart=True), words)
-        if is_on("interruptions") and may_be_torn(built.ptx):
-            words = (
-                "an update that is made of several accesses loses what others do in between, however atomic each of"
-                " them is: with threads interrupted before atomic and volatile accesses"
-            )
-            yield Other(case, bound, Circumstances(interruptions="in_order"), words)
-            yield Other(case, bound, Circumstances(interruptions="in_turns"), words)
-    for case, bound in cases[:1]:
-        for places in pointed_places(built, case, bound):
-            addresses = addresses_in(case, bound, places)
-            where = ", ".join(f"'{name}' at {address:#x}" for name, address in addresses.items())
-            words = f"the kernel computes with addresses, and a result depends on them: with {where}"
-            yield Other(case, bound, Circumstances(pages=places), words)
+def environments_of(built: Built) -> list[Environment]:
+    """Return the environments that the kernels' code depends on. Empty for most kernels."""
+    return [row for row in ENVIRONMENTS if is_on(row.defence) and row.depends(built.ptx)]
 
 
 def may_be_torn(ptx: str) -> bool:
@@ -64,3 +53,26 @@ def may_be_torn(ptx: str) -> bool:
         if is_talk:
             by_function.setdefault(one.function, set()).update((kind, *modifiers))
     return any(not found.isdisjoint(("atom", "ld")) and found & CHANGING for found in by_function.values())
+
+
+def reads_unwritten(run: CaseRun) -> bool:
+    """Check whether a kernel read uninitialised shared memory. That is no error by itself: compilers load early and
+    discard. But the poison may be just what a kernel ignores: a floating maximum drops NaN, and a minimum drops all
+    ones."""
+    return any(finding.code == UNWRITTEN for finding in run.findings)
+
+
+def because_of_shared(outcome: Mismatch | Crashed, first: CaseRun) -> Mismatch | Crashed:
+    """Attribute the failure of a case to the other bytes in shared memory; `first` was correct."""
+    line = next(finding.line for finding in first.findings if finding.code == UNWRITTEN)
+    place = f" at line {line}" if line is not None else ""
+    message = f"it reads shared memory that nothing has written{place}, and the result depends on it: {outcome.message}"
+    return outcome.model_copy(update={"message": message})
+
+
+ENVIRONMENTS = (
+    Environment("environment", lambda ptx: "activemask" in ptx, Circumstances(keeps_lanes_apart=True), LANES_APART),
+    Environment("interruptions", may_be_torn, Circumstances(interruptions="in_order"), TORN),
+    Environment("interruptions", may_be_torn, Circumstances(interruptions="in_turns"), TORN),
+)
+"""The environments of small cases, in the order of their runs."""

@@ -14,7 +14,7 @@ from kernel_lsp.ptx.executor import BlockSample
 from kernel_lsp.verify.cpu.device import Limits, Profile, Skipped
 from kernel_lsp.verify.model.cases import Case, captured_sizes, graph_of
 from kernel_lsp.verify.model.progress import Plan
-from kernel_lsp.verify.probes.wide_sizes import n_largest
+from kernel_lsp.verify.probes.finder import n_largest
 
 MAX_OPERATIONS = 2_000_000_000
 """Maximum operations of PyTorch for a case that needs all blocks: half a minute of a plain kernel's instructions."""

@@ -3,6 +3,7 @@ out-of-bounds accesses and races, which only the executor detects, before the ca
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,20 +12,24 @@ from functools import partial
 from kernel_lsp.core.measurement import Comparison
 from kernel_lsp.core.plan import BoundOperation
 from kernel_lsp.core.task import Task
-from kernel_lsp.core.verdict import Built, CheckOutcome, Crashed, Mismatch, TimedOut, Unsupported
+from kernel_lsp.core.verdict import CheckOutcome, Crashed, Mismatch, TimedOut, Unsupported
 from kernel_lsp.gpu.estimate import estimate_baselines, estimate_operation
 from kernel_lsp.gpu.specs import GpuSpec
-from kernel_lsp.ptx.executor import NO_END, BlockSample, PtxExecutor
+from kernel_lsp.ptx.executor import NO_END, BlockSample
 from kernel_lsp.verify.cpu.device import (
     WATCHED_ORDER,
     CaseOutcome,
     CaseRun,
-    CpuDevice,
     Limits,
     Profile,
     Skipped,
 )
-from kernel_lsp.verify.cpu.environment_variants import other_circumstances
+from kernel_lsp.verify.cpu.environment_variants import (
+    OTHER_POISONS,
+    because_of_shared,
+    environments_of,
+    reads_unwritten,
+)
 from kernel_lsp.verify.cpu.execution_budget import (
     MAX_INSTRUCTIONS,
     MAX_OPERATIONS,
@@ -35,16 +40,10 @@ from kernel_lsp.verify.cpu.execution_budget import (
     sample_of,
     sizes_of,
 )
-from kernel_lsp.verify.cpu.shared_poison import (
-    N_CASES,
-    OTHER_POISONS,
-    because_of_shared,
-    reads_unwritten,
-)
-from kernel_lsp.verify.model.cases import Case, OperationKind, captured_sizes, graph_of
+from kernel_lsp.verify.cpu.loaded_kernel import LoadedKernel
+from kernel_lsp.verify.model.cases import Case, captured_sizes, graph_of
 from kernel_lsp.verify.model.environment import Circumstances
-from kernel_lsp.verify.model.progress import Plan, Progress
-from kernel_lsp.verify.model.resolved_kernel import Prepared
+from kernel_lsp.verify.model.progress import Plan
 from kernel_lsp.verify.probes.launch_limits import few_at_once, refused_launch, refused_when_larger
 from kernel_lsp.verify.timing.floor import time_floor
 
@@ -84,6 +83,8 @@ Waiting costs about 1 ns an instruction."""
 SCREEN_BUDGET_S = 0.4
 """Seconds per operation: a screen that took longer skips the profile."""
 N_SCREEN_CASES = 2
+N_POISONED = 2
+"""Cases that read uninitialised shared memory and run again over other bytes, the smallest first."""
 NOT_SCREENED = "not screened for races and stray accesses"
 MAX_PROFILED_BYTES = 16 << 30
 """Maximum bytes of all tensors of the captured case, which the executor maps."""
@@ -108,50 +109,28 @@ class _Doubtful:
 class ExecutorChecks:
     """Checks of one task's candidates, each on an executor that has the candidate loaded."""
 
-    def __init__(self, task: Task, device: CpuDevice, gpu: GpuSpec) -> None:
-        self._task, self._device, self._gpu = task, device, gpu
+    def __init__(self, task: Task, gpu: GpuSpec) -> None:
+        self._task, self._gpu = task, gpu
 
-    async def rank(
-        self, executor: PtxExecutor, built: Built, prepared: Prepared, plan: Plan, progress: Progress
-    ) -> CheckOutcome | None:
+    async def rank(self, kernel: LoadedKernel) -> CheckOutcome | None:
         """Profile, and run as many informative cases as there are small ones: these, else the user's own inputs. None
         when they passed."""
-        if refused := self._refused(built, prepared, plan):
-            return refused
-        profile = await self._profile(executor, built, prepared, plan, RANKING_LIMITS, progress)
-        if isinstance(profile, Crashed | TimedOut | Unsupported):
-            return profile
-        cases, n_enough = [*plan[1:], plan[0]], max(1, len(plan) - 1)
-        return await self._run_cases(executor, built, cases, n_enough, profile, RANKING_LIMITS, progress)
+        plan = kernel.plan
+        return await self._profiled(kernel, [*plan[1:], plan[0]], max(1, len(plan) - 1), RANKING_LIMITS)
 
-    async def check(
-        self, executor: PtxExecutor, built: Built, prepared: Prepared, plan: Plan, progress: Progress
-    ) -> CheckOutcome | None:
+    async def check(self, kernel: LoadedKernel) -> CheckOutcome | None:
         """Profile, and run every case that the budget allows. None when all passed."""
-        if refused := self._refused(built, prepared, plan):
-            return refused
-        profile = await self._profile(executor, built, prepared, plan, FULL_LIMITS, progress)
-        if isinstance(profile, Crashed | TimedOut | Unsupported):
-            return profile
-        # First, since cases of many waiting blocks take long.
-        return (
-            await self._with_few_at_once(executor, built, prepared, plan, progress)
-            or await self._run_cases(executor, built, plan, len(plan), profile, FULL_LIMITS, progress)
-            or await self._otherwise(executor, built, plan)
-        )
+        return await self._profiled(kernel, kernel.plan, len(kernel.plan), FULL_LIMITS, is_full=True)
 
-    async def screen(
-        self, executor: PtxExecutor, built: Built, prepared: Prepared, plan: Plan, progress: Progress
-    ) -> CheckOutcome | None:
+    async def screen(self, kernel: LoadedKernel) -> CheckOutcome | None:
         """Run small cases within a short budget, in thread orders that expose races. None when none of them failed.
         Cases that exceed the budget are noted, and left to the GPU."""
-        if refused := self._refused(built, prepared, plan):
+        if refused := self._refused(kernel):
             return refused
-        name, n_run = prepared.operation(plan[0][0].operation).name, 0
-        doubtful: list[_Doubtful] = []
-        for case, bound in screened_cases(plan):
-            run = self._bounded if n_run else self._to_its_end
-            outcome = await run(executor, built, bound, case, progress)
+        n_run, doubtful = 0, list[_Doubtful]()
+        for case, bound in screened_cases(kernel.plan):
+            run = _bounded if n_run else _to_its_end
+            outcome = await run(kernel, case, bound)
             if isinstance(outcome, Skipped):
                 continue
             if not n_run and isinstance(outcome, TimedOut) and _is_endless(outcome):
@@ -159,102 +138,77 @@ class ExecutorChecks:
             if isinstance(outcome, TimedOut | Unsupported):
                 at = "one size" if n_run == 1 else f"{n_run} sizes"
                 how_far = f"screened for races and stray accesses at {at} alone" if n_run else NOT_SCREENED
-                progress.notes.append(f"{name}: {how_far}: {outcome.message}")
+                kernel.progress.notes.append(f"{kernel.name}: {how_far}: {outcome.message}")
                 break
             if not isinstance(outcome, CaseRun):
                 return outcome
             n_run += 1
-            progress.cases.append(outcome.result)
-            progress.add_findings(outcome.findings)
-            if reads_unwritten(outcome):
-                doubtful.append(_Doubtful(case, bound, None, outcome))
-        failure = (
-            await self._with_other_poison(executor, built, doubtful, SCREEN_LIMITS)
-            or await self._with_few_at_once(executor, built, prepared, plan, progress)
-            or await self._otherwise(executor, built, plan)
+            doubtful += _noted(kernel, _Doubtful(case, bound, None, outcome))
+        return (
+            await _with_other_poison(kernel, doubtful, SCREEN_LIMITS)
+            or await self._with_few_at_once(kernel)
+            or await _otherwise(kernel)
         )
-        return failure
 
-    async def screen_and_estimate(
-        self, executor: PtxExecutor, built: Built, prepared: Prepared, plan: Plan, progress: Progress
-    ) -> CheckOutcome | None:
+    async def screen_and_estimate(self, kernel: LoadedKernel) -> CheckOutcome | None:
         """Run `screen`, then `estimate` where the screen was quick."""
         started = time.monotonic()
-        failure = await self.screen(executor, built, prepared, plan, progress)
+        failure = await self.screen(kernel)
         if failure is None and time.monotonic() - started < SCREEN_BUDGET_S:
-            await self.estimate(executor, built, prepared, plan, progress)
+            await self.estimate(kernel)
         return failure
 
-    async def estimate(
-        self, executor: PtxExecutor, built: Built, prepared: Prepared, plan: Plan, progress: Progress
-    ) -> None:
+    async def estimate(self, kernel: LoadedKernel) -> None:
         """Profile within the limits of a screen, where the captured case is small enough."""
-        if sum(tensor.n_bytes for tensor in plan[0][1].tensors) <= MAX_PROFILED_BYTES:
-            await self._profile(executor, built, prepared, plan, SCREEN_LIMITS, progress)
+        if sum(tensor.n_bytes for tensor in kernel.plan[0][1].tensors) <= MAX_PROFILED_BYTES:
+            await self._profile(kernel, SCREEN_LIMITS)
 
-    # --- below: launches, a case of the screen, profiles and cases
+    # --- below: launches, profiles and cases
 
-    def _refused(self, built: Built, prepared: Prepared, plan: Plan) -> Crashed | None:
+    def _refused(self, kernel: LoadedKernel) -> Crashed | None:
         """Return the failure of a launch that exceeds the GPU's limits, at the sizes of the plan or at larger ones."""
-        launched = (refused_launch(built, bound, self._gpu) for _, bound in plan)
-        case, bound = plan[0]
+        launched = (refused_launch(kernel.built, bound, self._gpu) for _, bound in kernel.plan)
         return next((refused for refused in launched if refused), None) or refused_when_larger(
-            built, prepared, case.operation, bound, self._gpu
+            kernel.built, kernel.prepared, kernel.direction, kernel.plan[0][1], self._gpu
         )
 
-    async def _bounded(
-        self, executor: PtxExecutor, built: Built, bound: BoundOperation, case: Case, progress: Progress
-    ) -> CaseOutcome:
-        """Run within the screen's limits, which long rows may legitimately exceed."""
-        return await self._device.run_case(executor, built, bound, case, None, SCREEN_LIMITS)
-
-    async def _to_its_end(
-        self, executor: PtxExecutor, built: Built, bound: BoundOperation, case: Case, progress: Progress
-    ) -> CaseOutcome:
-        """Run a small case again with more budget where one thread exhausted the screen's alone, or where threads may
-        wait. That distinguishes slow cases from endless ones."""
-        outcome = await self._bounded(executor, built, bound, case, progress)
-        if not isinstance(outcome, TimedOut) or not executor.is_alive:
-            return outcome
-        if _is_endless(outcome):
-            return await self._device.run_case(executor, built, bound, case, None, ENDLESS_LIMITS)
-        if progress.may_wait:
-            return await self._device.run_case(executor, built, bound, case, None, WAITING_LIMITS)
-        return outcome
+    async def _profiled(
+        self, kernel: LoadedKernel, cases: Plan, n_enough: int, limits: Limits, *, is_full: bool = False
+    ) -> CheckOutcome | None:
+        if refused := self._refused(kernel):
+            return refused
+        profile = await self._profile(kernel, limits)
+        if isinstance(profile, Crashed | TimedOut | Unsupported):
+            return profile
+        if not is_full:
+            return await self._run_cases(kernel, cases, n_enough, profile, limits)
+        # First, since cases of many waiting blocks take long.
+        return (
+            await self._with_few_at_once(kernel)
+            or await self._run_cases(kernel, cases, n_enough, profile, limits)
+            or await _otherwise(kernel)
+        )
 
     async def _profile(
-        self,
-        executor: PtxExecutor,
-        built: Built,
-        prepared: Prepared,
-        plan: Plan,
-        limits: Limits,
-        progress: Progress,
+        self, kernel: LoadedKernel, limits: Limits
     ) -> Profile | Skipped | Crashed | TimedOut | Unsupported:
         """Count what the launches at the captured sizes do, and estimate from it."""
-        case, bound = plan[0]
-        profile = await self._device.profile(executor, built, bound, case, limits)
+        case, bound = kernel.plan[0]
+        profile = await kernel.device.profile(kernel.executor, kernel.built, bound, case, limits)
         if isinstance(profile, Profile):
-            self._estimate(built, prepared, case.operation, bound, profile, progress)
+            self._estimate(kernel, profile)
         elif isinstance(profile, Skipped):
-            progress.notes.append(f"{case.operation}: not profiled: {profile.reason}")
+            kernel.progress.notes.append(f"{case.operation}: not profiled: {profile.reason}")
         return profile
 
-    def _estimate(
-        self,
-        built: Built,
-        prepared: Prepared,
-        direction: OperationKind,
-        bound: BoundOperation,
-        profile: Profile,
-        progress: Progress,
-    ) -> None:
+    def _estimate(self, kernel: LoadedKernel, profile: Profile) -> None:
+        built, bound, progress = kernel.built, kernel.plan[0][1], kernel.progress
         ours = estimate_operation(bound, profile.counters, built.kernels, built.symbols, self._gpu)
-        graph = graph_of(self._task, direction)
+        graph = graph_of(self._task, kernel.direction)
         baselines = estimate_baselines(graph, captured_sizes(self._task), self._gpu)
         best = min(baselines, key=lambda baseline: baseline.time_us)
         progress.estimates.append(ours)
-        progress.times[prepared.operation(direction).name] = Comparison(
+        progress.times[kernel.name] = Comparison(
             baseline_name=best.name,
             baseline=best.estimate,
             ours=ours,
@@ -263,16 +217,10 @@ class ExecutorChecks:
         )
 
     async def _run_cases(
-        self,
-        executor: PtxExecutor,
-        built: Built,
-        plan: Plan,
-        n_enough: int,
-        profile: Profile | Skipped,
-        limits: Limits,
-        progress: Progress,
+        self, kernel: LoadedKernel, plan: Plan, n_enough: int, profile: Profile | Skipped, limits: Limits
     ) -> CheckOutcome | None:
         """Run cases until `n_enough` were informative. None when all passed, else the first failure."""
+        progress = kernel.progress
         if progress.singles_out_a_block:
             limits = replace(limits, complete_instructions=SINGLED_OUT_INSTRUCTIONS)
         started, n_run, left = time.monotonic(), 0, list(plan)
@@ -292,16 +240,13 @@ class ExecutorChecks:
             if sample is None and self._is_vast(case, bound, profile, growth):
                 vast.append((case, bound))
                 continue
-            outcome = await self._run_case(executor, built, bound, case, sample, limits)
+            outcome = await _run_case(kernel, case, bound, sample, limits)
             if isinstance(outcome, Skipped):
                 continue
             if not isinstance(outcome, CaseRun):
                 return outcome
             n_run += 1
-            progress.cases.append(outcome.result)
-            progress.add_findings(outcome.findings)
-            if reads_unwritten(outcome):
-                doubtful.append(_Doubtful(case, bound, sample, outcome))
+            doubtful += _noted(kernel, _Doubtful(case, bound, sample, outcome))
         progress.notes += said_of_vast(vast)
         if n_run == 0:
             return Unsupported(
@@ -309,7 +254,7 @@ class ExecutorChecks:
                 if vast
                 else "PyTorch itself gives no finite reference for any case"
             )
-        return await self._with_other_poison(executor, built, doubtful, limits)
+        return await _with_other_poison(kernel, doubtful, limits)
 
     def _is_vast(
         self, case: Case, bound: BoundOperation, profile: Profile | Skipped, growth: Callable[[], float]
@@ -324,62 +269,16 @@ class ExecutorChecks:
         is_much = n_operations(self._task, case, self._gpu) > MAX_OPERATIONS
         return is_much and n_wanted * growth() > MAX_INSTRUCTIONS
 
-    async def _run_case(
-        self,
-        executor: PtxExecutor,
-        built: Built,
-        bound: BoundOperation,
-        case: Case,
-        sample: BlockSample | None,
-        limits: Limits,
-    ) -> CaseOutcome:
-        """Run one case within the limits, or within its own limits where a timeout is inconclusive."""
-        if not case.may_not_end:
-            found = await self._device.run_case(executor, built, bound, case, sample, limits)
-            if isinstance(found, TimedOut) and not _is_endless(found):
-                why = "it hangs, or does more than the executor has time for; '// where:' may exclude such sizes"
-                return found.model_copy(update={"message": f"{found.message} {sizes_of(case)}: {why}"})
-            return found
-        outcome = await self._device.run_case(executor, built, bound, case, sample, LONG_SUM_LIMITS)
-        return Skipped(outcome.message) if isinstance(outcome, TimedOut) and executor.is_alive else outcome
-
-    async def _with_few_at_once(
-        self, executor: PtxExecutor, built: Built, prepared: Prepared, plan: Plan, progress: Progress
-    ) -> CheckOutcome | None:
+    async def _with_few_at_once(self, kernel: LoadedKernel) -> CheckOutcome | None:
         """Run the smallest case that has enough blocks with a quarter of them resident. Applies where blocks may wait
         for others and the grid can exceed the GPU's resident blocks."""
-        for case, bound in sorted(plan, key=lambda entry: _n_elements(entry[1])) if progress.may_wait else ():
-            few = few_at_once(built, prepared, case.operation, bound, self._gpu)
+        by_size = sorted(kernel.plan, key=lambda entry: _n_elements(entry[1]))
+        for case, bound in by_size if kernel.progress.may_wait else ():
+            few = few_at_once(kernel.built, kernel.prepared, case.operation, bound, self._gpu)
             if few:
                 few_blocks = Circumstances(resident_blocks=few)
-                outcome = await self._device.run_case(executor, built, bound, case, None, WAITING_LIMITS, few_blocks)
+                outcome = await kernel.run(case, bound, WAITING_LIMITS, None, few_blocks)
                 return outcome if isinstance(outcome, Mismatch | Crashed) else None
-        return None
-
-    async def _with_other_poison(
-        self, executor: PtxExecutor, built: Built, doubtful: Sequence[_Doubtful], limits: Limits
-    ) -> Mismatch | Crashed | None:
-        """Run the smallest cases again that read uninitialised shared memory, with other bytes in it. A timeout on a
-        busy machine is inconclusive."""
-        for one in sorted(doubtful, key=lambda one: _n_elements(one.bound))[:N_CASES]:
-            for poison in OTHER_POISONS:
-                other = Circumstances(shared_poison=poison)
-                outcome = await self._device.run_case(executor, built, one.bound, one.case, one.sample, limits, other)
-                if isinstance(outcome, Mismatch | Crashed):
-                    return because_of_shared(outcome, one.run)
-        return None
-
-    async def _otherwise(self, executor: PtxExecutor, built: Built, plan: Plan) -> Mismatch | Crashed | None:
-        """Run small cases in the environments of other GPUs that the kernel's code depends on, with diverged lanes and
-        at other addresses. A timeout is inconclusive."""
-        for other in other_circumstances(built, screened_cases(plan)):
-            if not executor.is_alive:
-                break
-            outcome = await self._device.run_case(
-                executor, built, other.bound, other.case, None, SCREEN_LIMITS, other.circumstances
-            )
-            if isinstance(outcome, Mismatch | Crashed):
-                return outcome.model_copy(update={"message": f"{other.words}: {outcome.message}"})
         return None
 
 
@@ -399,7 +298,70 @@ def screened_cases(plan: Plan) -> Sequence[tuple[Case, BoundOperation]]:
     return [*sorted(ordinary, key=cost)[:N_SCREEN_CASES], *several]
 
 
-# --- below: small decisions
+# --- below: one case
+
+
+async def _bounded(kernel: LoadedKernel, case: Case, bound: BoundOperation) -> CaseOutcome:
+    """Run within the screen's limits, which long rows may legitimately exceed."""
+    return await kernel.run(case, bound, SCREEN_LIMITS)
+
+
+async def _to_its_end(kernel: LoadedKernel, case: Case, bound: BoundOperation) -> CaseOutcome:
+    """Run a small case again with more budget where one thread exhausted the screen's alone, or where threads may wait.
+    That distinguishes slow cases from endless ones."""
+    outcome = await _bounded(kernel, case, bound)
+    if not isinstance(outcome, TimedOut) or not kernel.executor.is_alive:
+        return outcome
+    if _is_endless(outcome):
+        return await kernel.run(case, bound, ENDLESS_LIMITS)
+    if kernel.progress.may_wait:
+        return await kernel.run(case, bound, WAITING_LIMITS)
+    return outcome
+
+
+async def _run_case(
+    kernel: LoadedKernel, case: Case, bound: BoundOperation, sample: BlockSample | None, limits: Limits
+) -> CaseOutcome:
+    """Run one case within the limits, or within its own limits where a timeout is inconclusive."""
+    if not case.may_not_end:
+        found = await kernel.run(case, bound, limits, sample)
+        if isinstance(found, TimedOut) and not _is_endless(found):
+            why = "it hangs, or does more than the executor has time for; '// where:' may exclude such sizes"
+            return found.model_copy(update={"message": f"{found.message} {sizes_of(case)}: {why}"})
+        return found
+    outcome = await kernel.run(case, bound, LONG_SUM_LIMITS, sample)
+    return Skipped(outcome.message) if isinstance(outcome, TimedOut) and kernel.executor.is_alive else outcome
+
+
+def _noted(kernel: LoadedKernel, one: _Doubtful) -> list[_Doubtful]:
+    """Record a correct case; return it where its kernel read uninitialised memory."""
+    kernel.progress.cases.append(one.run.result)
+    kernel.progress.add_findings(one.run.findings)
+    return [one] if reads_unwritten(one.run) else []
+
+
+async def _with_other_poison(
+    kernel: LoadedKernel, doubtful: Sequence[_Doubtful], limits: Limits
+) -> Mismatch | Crashed | None:
+    """Run the smallest cases again that read uninitialised shared memory, with other bytes in it. A timeout on a busy
+    machine is inconclusive."""
+    for one in sorted(doubtful, key=lambda one: _n_elements(one.bound))[:N_POISONED]:
+        for poison in OTHER_POISONS:
+            outcome = await kernel.run(one.case, one.bound, limits, one.sample, Circumstances(shared_poison=poison))
+            if isinstance(outcome, Mismatch | Crashed):
+                return because_of_shared(outcome, one.run)
+    return None
+
+
+async def _otherwise(kernel: LoadedKernel) -> Mismatch | Crashed | None:
+    """Run small cases in the environments that the kernel's code depends on. A timeout is inconclusive."""
+    for (case, bound), other in itertools.product(screened_cases(kernel.plan), environments_of(kernel.built)):
+        if not kernel.executor.is_alive:
+            break
+        outcome = await kernel.run(case, bound, SCREEN_LIMITS, None, other.circumstances)
+        if isinstance(outcome, Mismatch | Crashed):
+            return outcome.model_copy(update={"message": f"{other.words}: {outcome.message}"})
+    return None
 
 
 def _is_endless(outcome: TimedOut) -> bool:

@@ -26,13 +26,15 @@ from kernel_lsp.verify.model.cases import (
     Sizes,
     captured_sizes,
     graph_of,
+    seeded,
     shape_of,
     shapes_for,
 )
 from kernel_lsp.verify.oracle.case_store import CaseStore, NoCase
 from kernel_lsp.verify.oracle.compare import Expectation
 from kernel_lsp.verify.oracle.judgement import judge_outputs
-from kernel_lsp.verify.probes.small_sizes import reduced_sizes
+from kernel_lsp.verify.probes.finder import Finder
+from kernel_lsp.verify.probes.sizes import reduced_sizes
 from kernel_lsp.verify.timing.outcome import TimedOperation
 
 FAMILIES = ("normal", "small_integers", "negative", "scaled_up", "scaled_down", "special_nan")
@@ -70,11 +72,10 @@ def chosen_cases(task: Task, direction: OperationKind, seed: int) -> list[tuple[
     """Return the cases of one direction, each with whether its sizes are hidden."""
     captured = captured_sizes(task)
     families = FAMILIES if _n_elements(task, direction, captured) <= LARGE_ELEMENTS else FAMILIES[:2]
-    named = [_case(direction, captured, "given", seed, is_captured=True)]
-    named += [_case(direction, captured, family, seed + 1 + n, is_captured=True) for n, family in enumerate(families)]
-    hidden = [sizes for sizes in reduced_sizes(task, direction, lambda _: True) if sizes != captured][:N_HIDDEN]
+    named = [_case(direction, captured, family, seed, is_captured=True) for family in ("given", *families)]
+    hidden = [sizes for sizes in reduced_sizes(Finder(task, direction, lambda _: True)) if sizes != captured][:N_HIDDEN]
     return [(case, False) for case in named] + [
-        (_case(direction, sizes, "normal", seed + 50 + n, is_captured=False), True) for n, sizes in enumerate(hidden)
+        (_case(direction, sizes, "normal", seed, is_captured=False), True) for sizes in hidden
     ]
 
 
@@ -214,7 +215,8 @@ def _declared(tensor: BoundTensor) -> dict[str, Any]:
 
 
 def _case(direction: OperationKind, sizes: Sizes, family: str, seed: int, *, is_captured: bool) -> Case:
-    return Case(direction, tuple(sorted(sizes.items())), family, seed, "forward", is_captured=is_captured)
+    case = Case(direction, tuple(sorted(sizes.items())), family, 0, "forward", is_captured=is_captured)
+    return seeded(case, seed, "foreign")
 
 
 def _n_elements(task: Task, direction: OperationKind, sizes: Sizes) -> int:

@@ -282,7 +282,14 @@ class Attempt:
 
     def _operation(self, case: GpuCase) -> TimedOperation:
         fingerprints = self._found.fingerprints.get(case.bound.name, {})
-        return TimedOperation(self._job.candidate_id, case.bound, case.case.operation, case.files, fingerprints)
+        return TimedOperation(
+            self._job.candidate_id,
+            case.bound,
+            case.case.operation,
+            case.files,
+            fingerprints,
+            is_ranking=self._job.is_ranking,
+        )
 
     def _note_what_varied(self, case: GpuCase, ran: Mapping[str, Any]) -> None:
         for name, spread in ran["spread"].items():

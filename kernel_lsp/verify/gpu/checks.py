@@ -67,12 +67,12 @@ class GpuChecks:
         self._store.begin_in_order([*screened, *first], [case for _, case in sorted(cases, key=lambda entry: entry[0])])
 
     async def check(
-        self, built: Built, plans: Sequence[Plan], progress: Progress, *, beside: Look | None
+        self, built: Built, plans: Sequence[Plan], progress: Progress, *, beside: Look | None, is_ranking: bool = False
     ) -> CheckOutcome | None:
         """Run, judge and time; None when everything passed. A full verdict runs `beside` on the executors meanwhile,
-        and all cases again from a fresh module."""
+        and all cases again from a fresh module. `is_ranking` times as `TimedOperation` says."""
         if beside is None:
-            return _taken(await self._run(built, plans, progress, None), progress)
+            return _taken(await self._run(built, plans, progress, None, is_ranking), progress)
         piece = progress.piece()
         looking = asyncio.create_task(_staged(beside, piece))
         try:
@@ -94,6 +94,7 @@ class GpuChecks:
         plans: Sequence[Plan],
         progress: Progress,
         beside: asyncio.Task[CheckOutcome | None] | None,
+        is_ranking: bool = False,
     ) -> GpuReport | GpuFailure:
         with progress.stage("references"):
             chosen = [case for plan in plans for case in await self._first(plan, progress)]
@@ -111,6 +112,7 @@ class GpuChecks:
                 timer=self._timer,
                 may_vary=_may_vary(built, [bound for plan in plans for _, bound in plan]),
                 rechecks=beside is not None,
+                is_ranking=is_ranking,
                 seed=self._seed,
                 coming=coming,
                 beside=beside,

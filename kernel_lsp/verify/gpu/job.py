@@ -50,7 +50,7 @@ class GpuJob:
     `cases` are ready; `coming` are being made, None where PyTorch cannot run one. `timed` are the cases to time.
     `may_vary`: two runs may differ in their last bits, through atomics or a library. `rechecks` runs all cases again
     from a fresh module. `beside` are concurrent executor checks: their failure ends the job before its next case, and
-    timing waits for them, but not indefinitely.
+    timing waits for them, but not indefinitely. `is_ranking` is as `TimedOperation`'s.
     """
 
     candidate_id: str
@@ -63,6 +63,7 @@ class GpuJob:
     seed: int
     coming: Sequence[asyncio.Task[GpuCase | None]] = ()
     beside: asyncio.Task[CheckOutcome | None] | None = None
+    is_ranking: bool = False
 
     @property
     def is_in_vain(self) -> bool:

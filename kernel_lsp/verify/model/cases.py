@@ -17,14 +17,11 @@ from kernel_lsp.core.task import Graph, Symbol, Task, TensorType
 Sizes = dict[str, int]
 ThreadOrder = Literal["forward", "reverse", "random"]
 OperationKind = Literal["forward", "backward"]
-Depth = Literal["screen", "full"]
+Depth = Literal["rank", "screen", "full"]
+"""``rank`` is a screen with a short measurement: enough to order candidates, too short for a claim."""
 
 ALIGNMENTS = (1, 2, 4, 8, 16, 32)
 """Multiples tried, in this order, when a pattern is outside the contract (`where: D % 4 == 0`)."""
-MAX_REDUCED_ELEMENTS = 1 << 20
-"""Maximum elements of all inputs and outputs of a reduced case. The captured sizes' count applies where it is larger:
-weights do not shrink."""
-CHEAP_ELEMENTS = 1 << 18
 LATE_EXTREMES = "late_extremes"
 """Positive numbers whose extremes come last. A maximum at a random place would leave most of a long row unchecked."""
 SCREEN_FAMILIES = ("normal",)
@@ -135,8 +132,8 @@ def is_usable(
     task: Task,
     operation: OperationKind,
     sizes: Sizes,
-    max_elements: int = MAX_REDUCED_ELEMENTS,
-    or_as_captured: bool = True,
+    max_elements: int,
+    or_as_captured: bool,
 ) -> bool:
     """Check that the sizes give non-empty shapes within the element limit."""
     try:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 SWITCHED = {
-    "audit": "reads the PTX for instructions that a kernel may not have",
+    "audit": "reads the PTX for refused constructs",
     "budget": "compares with the fp64 reference within a tolerance of a few roundings",
     "choices": "checks which of several equal elements an index names",
     "coverage": "compares the share that sampled blocks write with their share of the grid",
@@ -35,10 +35,11 @@ SWITCHED = {
 
 ALWAYS_ON = {
     "bounds": "checks every access of memory against the arrays of the plan, and that inputs stay unchanged",
-    "builds": "compiles for other architectures and compilers where the text depends on them",
-    "compiler": "refuses text that does not compile, or that may not be compiled",
+    "builds": "compiles for other architectures where the text depends on them",
+    "compiler": "refuses text that does not compile, or that has refused constructs",
     "contract": "refuses a plan that does not fit its task, its kernels or its own contract",
-    "environment": "runs with other addresses, multiprocessors, shared memory and warps where the code depends on them",
+    "environment": "places tensors and shared memory elsewhere in each case; keeps lanes apart where the code asks"
+    " which are active",
     "labels": "names the vendor's library functions in the verdict",
     "launches": "refuses launches that exceed a GPU's registers, shared memory or resident blocks",
     "limits": "bounds the time and memory of a build and of a run",

@@ -33,8 +33,7 @@ N_STARTS = 8
 class Circumstances:
     """The environment of one run.
 
-    `pages` is each tensor's distance from the middle of its window of the address space, in pages; a tensor without an
-    entry gets one from the case. `resident_blocks` limits the blocks of a kernel that run at once. The rest is as in
+    `resident_blocks` limits the blocks of a kernel that run at once. The rest is as in
     `RunOptions`.
     """
 
@@ -42,15 +41,15 @@ class Circumstances:
     resident_blocks: Mapping[str, int] = field(default_factory=dict)
     keeps_lanes_apart: bool = False
     interruptions: Interruptions = "none"
-    pages: Mapping[str, int] = field(default_factory=dict)
-
-    def offset_of(self, case: Case, tensor: BoundTensor) -> int:
-        """Return a tensor's distance from the middle of its window of the address space, in bytes."""
-        pages = self.pages[tensor.name] if tensor.name in self.pages else _pages_of(case, tensor.name)
-        return pages * PAGE_BYTES + _offset_in_page(case, tensor)
 
 
 USUAL = Circumstances()
+
+
+def offset_of(case: Case, tensor: BoundTensor) -> int:
+    """Return a tensor's distance from the middle of its window of the address space, in bytes."""
+    key = f"pages of {case.seed} {case.family} {tensor.name}"
+    return random.Random(key).randrange(-MAX_PAGES, MAX_PAGES) * PAGE_BYTES + _offset_in_page(case, tensor)
 
 
 def shared_start_of(case: Case) -> int:
@@ -60,10 +59,6 @@ def shared_start_of(case: Case) -> int:
 
 
 # --- below
-
-
-def _pages_of(case: Case, tensor: str) -> int:
-    return random.Random(f"pages of {case.seed} {case.family} {tensor}").randrange(-MAX_PAGES, MAX_PAGES)
 
 
 def _offset_in_page(case: Case, tensor: BoundTensor) -> int:

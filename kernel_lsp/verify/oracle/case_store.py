@@ -20,7 +20,7 @@ from kernel_lsp.verify.model.cases import Case, graph_of, shapes_for
 from kernel_lsp.verify.oracle.arrays import map_array, map_mask
 from kernel_lsp.verify.oracle.compare import Expectation
 from kernel_lsp.verify.oracle.compare_selections import Choice
-from kernel_lsp.verify.oracle.correctly_rounded import with_one_answer
+from kernel_lsp.verify.oracle.narrow_rounding import with_one_answer
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from kernel_lsp.verify.oracle.compare_chunks import (
     stored_total,
 )
 from kernel_lsp.verify.oracle.compare_selections import Choice, choice_total
-from kernel_lsp.verify.oracle.nearest import FORMATS
+from kernel_lsp.verify.oracle.narrow_rounding import FORMATS
 
 FORWARD_FACTOR = 2.0
 BACKWARD_FACTOR = 5.0

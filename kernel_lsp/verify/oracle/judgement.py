@@ -25,7 +25,7 @@ from kernel_lsp.verify.oracle.compare import (
     is_within_budget,
 )
 from kernel_lsp.verify.oracle.inf_nan_alternatives import INFINITE_FAMILIES, with_nan_where_as_good
-from kernel_lsp.verify.oracle.truncation_bias import cut_off
+from kernel_lsp.verify.oracle.narrow_rounding import cut_off
 
 SAME_NUMBERS = "constant_rows"
 """The family whose rows are one number each, along the last dim."""

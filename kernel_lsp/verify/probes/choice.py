@@ -38,7 +38,7 @@ class CaseChoice:
         Raises PlanError when the plan does not bind, ContractError when it excludes the captured sizes.
         """
         kernel = self._kernel(prepared, direction)
-        return _bound(kernel, proposed(TABLE, kernel, "screen" if depth == "screen" else "plan"))
+        return _bound(kernel, proposed(TABLE, kernel, "plan" if depth == "full" else "screen"))
 
     def with_code(self, prepared: Prepared, direction: OperationKind, built: Built, plan: Plan) -> Plan:
         """Return the cases of one direction, and those that its compiled code asks for, less those that it need not

@@ -20,22 +20,12 @@ from kernel_lsp.errors import PlanError
 from kernel_lsp.plan.binding import UnwrittenError
 from kernel_lsp.toolchain.integrity.masking import mask_literals
 from kernel_lsp.toolchain.integrity.ptx_text import N_REMEMBERED, read_ptx
-from kernel_lsp.verify.code_facts.launch_uniform import UNROLLED, GridConditions
-from kernel_lsp.verify.model.cases import (
-    ALIGNMENTS,
-    CHEAP_ELEMENTS,
-    OperationKind,
-    Sizes,
-    captured_sizes,
-    clamped,
-    graph_of,
-    is_usable,
-)
+from kernel_lsp.verify.model.cases import ALIGNMENTS, OperationKind, Sizes, captured_sizes, clamped
 from kernel_lsp.verify.model.resolved_kernel import Prepared
-from kernel_lsp.verify.probes.far_sizes import beyond, far_sizes
-from kernel_lsp.verify.probes.small_sizes import MAX_HIDDEN_ELEMENTS
+from kernel_lsp.verify.probes.finder import CHEAP, COMPUTABLE, POSSIBLE, Budget, distinct, finder_of
+from kernel_lsp.verify.probes.launch_uniform import UNROLLED, GridConditions
+from kernel_lsp.verify.probes.sizes import beyond, far_sizes
 from kernel_lsp.verify.probes.two_dim_conditions import paired_sizes
-from kernel_lsp.verify.probes.wide_sizes import MAX_WIDE_ELEMENTS, n_largest
 
 MAX_SIZES = 6
 """Maximum sizes of each kind."""
@@ -51,8 +41,8 @@ LEAST_LITERAL = 1_000
 """Smallest constant that is used: every candidate already runs at sizes beyond smaller ones."""
 LARGEST_LITERAL = 1 << 21
 LARGEST_PRODUCT = 1 << 23
-MAX_BOUND_ELEMENTS = 1 << 31
-"""Maximum elements of all inputs and outputs where a plan is only bound: operators leave larger tensors to PyTorch."""
+BOUND = Budget(1 << 31, or_captured=True)
+"""For a plan that is only bound: operators leave larger tensors to PyTorch."""
 MAX_COMPARED = 4
 """Maximum sizes from kernels' comparisons: each is another case."""
 MAX_TRIED = 160
@@ -80,32 +70,31 @@ def deciding_sizes(prepared: Prepared, kind: OperationKind, known: Sequence[Size
             new = set(enumerate(prepared.decisions(kind, sizes))) - seen
             found += [sizes] if new else []
             seen |= new
-        elif is_usable(prepared.task, kind, sizes, MAX_BOUND_ELEMENTS) and prepared.holds(kind, sizes):
+        elif finder_of(prepared, kind).admits(sizes, BOUND):
             _refuse_unwritten(prepared, kind, sizes)
     edges = [*_edges(prepared, kind, numbers), *_ends(prepared, kind)]
-    return [*found, *(sizes for nth, sizes in enumerate(edges) if sizes not in (*known, *found, *edges[:nth]))]
+    return [*found, *distinct(edges, [*known, *found])]
 
 
 def sizes_beyond_literals(prepared: Prepared, kind: OperationKind, known: Sequence[Sizes]) -> list[Sizes]:
     """Return sizes inside the contract beyond a large constant in the code that no known size exceeds. Each symbol
     grows alone, or together with those of the same captured size."""
-    task = prepared.task
-    small, least = ({symbol.name: clamped(symbol, size, 1) for symbol in task.symbols} for size in (SMALL, 1))
-    bases = (small, least, captured_sizes(task), *known)
+    finder = finder_of(prepared, kind)
+    bases = (finder.small(SMALL), finder.small(1), finder.captured, *known)
     found: list[Sizes] = []
     for literal in _spread(sorted(large_literals(prepared.text))):
-        for symbol in task.symbols if len(found) < MAX_SIZES else ():
+        for symbol in finder.symbols if len(found) < MAX_SIZES else ():
             largest = max((sizes[symbol.name] for sizes in (*known, *found)), default=0)
-            alike = tuple(other for other in task.symbols if other.captured == symbol.captured)
+            alike = tuple(other for other in finder.symbols if other.captured == symbol.captured)
             larger = (
-                {**base, **{each.name: clamped(each, size, align) for each in together}}
+                finder.with_sizes(base, together, size, align)
                 for size in (beyond(literal), literal + 1)
                 for together in dict.fromkeys(((symbol,), alike))
                 for base in bases
                 for align in (1, 4, 32)
             )
-            usable = (s for s in larger if s[symbol.name] > literal and _is_computable(prepared, kind, s))
-            sizes = next(usable, None) if largest <= literal else None
+            tried = (sizes for sizes in larger if sizes[symbol.name] > literal)
+            sizes = finder.find(tried, COMPUTABLE) if largest <= literal else None
             if sizes is not None:
                 found.append(sizes)
     return found[:MAX_SIZES]
@@ -139,7 +128,7 @@ def larger_sizes(prepared: Prepared, kind: OperationKind, built: Built, known: S
     """Return sizes beyond those of every candidate, for large constants in its text, and for new outcomes of
     launch-uniform predicates."""
     large = frozenset(n for n in _literals(prepared.text) if n > LARGEST_LITERAL)
-    return far_sizes(prepared, kind, large, _Decisions(prepared, kind, built).at, known)
+    return far_sizes(finder_of(prepared, kind), large, _Decisions(prepared, kind, built).at, known)
 
 
 def singles_out_a_block(prepared: Prepared, kind: OperationKind, built: Built) -> bool:
@@ -234,12 +223,10 @@ def _with_numbers_of(
     prepared: Prepared, kind: OperationKind, symbol: Symbol, numbers: Iterable[int]
 ) -> Iterator[Sizes]:
     """Yield the symbol with each number; the others are as captured where that is cheap, else small."""
-    task, captured = prepared.task, captured_sizes(prepared.task)
-    small = {each.name: clamped(each, SMALL, 1) for each in task.symbols}
+    finder = finder_of(prepared, kind)
     for size in numbers:
-        cheap, any_other = ({**base, symbol.name: clamped(symbol, size, 1)} for base in (captured, small))
-        is_cheap = is_usable(task, kind, cheap, CHEAP_ELEMENTS, or_as_captured=False)
-        yield cheap if is_cheap and prepared.holds(kind, cheap) else any_other
+        cheap, any_other = (finder.with_sizes(b, [symbol], size) for b in (finder.captured, finder.small(SMALL)))
+        yield cheap if finder.admits(cheap, CHEAP) else any_other
 
 
 def _edges(prepared: Prepared, kind: OperationKind, numbers: Sequence[int]) -> list[Sizes]:
@@ -268,12 +255,12 @@ def _of_each(
     prepared: Prepared, kind: OperationKind, numbers: Sequence[int], chosen: Callable[[list[Sizes]], list[Sizes]]
 ) -> list[Sizes]:
     """Choose among the neighbours of each number, by each symbol. The others are small, else captured."""
-    task, found = prepared.task, list[Sizes]()
-    small = {symbol.name: clamped(symbol, SMALL, 1) for symbol in task.symbols}
-    for number, symbol in itertools.product(numbers[:MAX_THRESHOLDS], task.symbols):
-        rows = (_neighbours(prepared, kind, base, symbol, number) for base in (small, captured_sizes(task)))
+    finder, found = finder_of(prepared, kind), list[Sizes]()
+    for number, symbol in itertools.product(numbers[:MAX_THRESHOLDS], finder.symbols):
+        bases = (finder.small(SMALL), finder.captured)
+        rows = (_neighbours(prepared, kind, base, symbol, number) for base in bases)
         found += next(filter(None, map(chosen, rows)), [])
-    return [sizes for nth, sizes in enumerate(found) if sizes not in found[:nth]][:MAX_EDGES]
+    return distinct(found)[:MAX_EDGES]
 
 
 def _neighbours(prepared: Prepared, kind: OperationKind, base: Sizes, symbol: Symbol, number: int) -> list[Sizes]:
@@ -321,15 +308,7 @@ def _spread(numbers: Sequence[int]) -> list[int]:
 
 
 def _is_possible(prepared: Prepared, kind: OperationKind, sizes: Sizes) -> bool:
-    return is_usable(prepared.task, kind, sizes, MAX_HIDDEN_ELEMENTS) and prepared.holds(kind, sizes)
-
-
-def _is_computable(prepared: Prepared, kind: OperationKind, sizes: Sizes) -> bool:
-    """Check that the sizes are possible, and that no intermediate, e.g. all pairs of a long sequence's elements,
-    exceeds PyTorch's limits."""
-    if not _is_possible(prepared, kind, sizes):
-        return False
-    return n_largest(graph_of(prepared.task, kind), sizes) <= MAX_WIDE_ELEMENTS
+    return finder_of(prepared, kind).admits(sizes, POSSIBLE)
 
 
 def _refuse_unwritten(prepared: Prepared, kind: OperationKind, sizes: Sizes) -> None:

@@ -13,9 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from kernel_lsp.core.plan import BoundLaunch
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.toolchain.integrity.ptx_text import Statement, read_ptx
-from kernel_lsp.verify.model.cases import OperationKind, Sizes, clamped, is_usable
+from kernel_lsp.verify.model.cases import OperationKind, Sizes
 from kernel_lsp.verify.model.resolved_kernel import Prepared
-from kernel_lsp.verify.probes.far_sizes import MAX_ELEMENTS, with_elements
+from kernel_lsp.verify.probes.finder import FAR, finder_of
+from kernel_lsp.verify.probes.sizes import with_elements
 
 BEYOND = (1 << 24) + (1 << 20)
 """Elements beyond which f32 skips integers (2^24), so that rounding moves some into the next row."""
@@ -33,7 +34,7 @@ def sizes_beyond_exact_places(prepared: Prepared, kind: OperationKind, built: Bu
     """Return sizes inside the contract with that many elements, for a kernel with such indices; else none."""
     if not _has_inexact_places(read_ptx(built.ptx, "").statements):
         return []
-    return list(itertools.islice(with_elements(prepared, kind, BEYOND), 1))
+    return list(itertools.islice(with_elements(finder_of(prepared, kind), BEYOND), 1))
 
 
 def has_narrow_places(built: Built) -> bool:
@@ -47,10 +48,10 @@ def sizes_beyond_narrow_places(prepared: Prepared, kind: OperationKind, built: B
     16-bit indices. They are the first cheap ones."""
     if not has_narrow_places(built):
         return []
-    symbols, found = prepared.task.symbols, list[tuple[bool, Sizes]]()
-    few = ({s.name: clamped(s, ROWS if s == symbol else 2, 1) for s in symbols} for symbol in symbols)
-    for sizes in itertools.chain(few, with_elements(prepared, kind, BEYOND)):
-        if is_usable(prepared.task, kind, sizes, MAX_ELEMENTS) and prepared.can_bind(kind, sizes):
+    finder, found = finder_of(prepared, kind), list[tuple[bool, Sizes]]()
+    few = (finder.with_sizes(finder.small(2), [symbol], ROWS) for symbol in finder.symbols)
+    for sizes in itertools.chain(few, with_elements(finder, BEYOND)):
+        if finder.fits(sizes, FAR) and prepared.can_bind(kind, sizes):
             launches = [step for step in prepared.bind(kind, sizes).steps if isinstance(step, BoundLaunch)]
             found.append((any(launch.n_blocks > WORDS for launch in launches), sizes))
             if found[-1][0]:

@@ -8,19 +8,18 @@ computed.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from kernel_lsp.core.plan import BoundLaunch, BoundOperation
-from kernel_lsp.core.verdict import Built, CaseResult, Mismatch
-from kernel_lsp.ptx.executor import BlockSample, KernelFactsOfPtx, PtxExecutor
-from kernel_lsp.toolchain.integrity.ptx_text import read_ptx
-from kernel_lsp.verify.code_facts.thread_numbers import MAX_THREADS, numbers_its_threads
-from kernel_lsp.verify.cpu.device import CpuDevice, Limits
+from kernel_lsp.core.verdict import CaseResult, Mismatch
+from kernel_lsp.ptx.executor import BlockSample, KernelFactsOfPtx
+from kernel_lsp.toolchain.integrity.ptx_text import Statement, read_ptx
+from kernel_lsp.verify.cpu.device import Limits
+from kernel_lsp.verify.cpu.loaded_kernel import LoadedKernel
 from kernel_lsp.verify.model.progress import Plan
-from kernel_lsp.verify.model.resolved_kernel import Prepared
-from kernel_lsp.verify.probes.farthest_sizes import farthest_operations
+from kernel_lsp.verify.probes.sizes import farthest_operations
 
 N_BLOCKS = 12
 N_CONFIRMING_BLOCKS = 48
@@ -45,26 +44,22 @@ N_FIRST_BLOCKS = 1 << 14
 """Maximum blocks of a small size: a grid may exceed its work by far."""
 MAX_COMPLETE_INSTRUCTIONS = 50_000_000
 """Maximum instructions of all of these."""
+MAX_THREADS = 1 << 31
+"""Maximum threads of a grid with `int` thread numbers."""
+PRODUCTS, SHIFT = ("mul.lo.", "mad.lo."), "shl.b32"
+BLOCK, BLOCK_SIZE = "%ctaid.", "%ntid."
 DEADLINE_S = 10.0
 """Seconds on a busy machine; the instructions are the bound."""
 
 
-async def left_undone(
-    device: CpuDevice,
-    executor: PtxExecutor,
-    built: Built,
-    prepared: Prepared,
-    plan: Plan,
-    kernels: Collection[KernelFactsOfPtx],
-) -> Mismatch | None:
+async def left_undone(kernel: LoadedKernel) -> Mismatch | None:
     """Return a mismatch when blocks at far sizes write less than their share, or another block's elements. None where
     that is inconclusive: blocks depend on each other, or stores depend on data."""
-    look = FarLook(device, executor, built, plan[0][0].seed, _depending(kernels))
-    names = await look.written_completely(plan)
+    look = FarLook(kernel, _depending(kernel.facts))
+    names = await look.written_completely(kernel.plan)
     if not names:
         return None
-    known = [dict(sizes) for sizes in dict.fromkeys(case.sizes for case, _ in plan)]
-    for ladder in farthest_operations(prepared, plan[0][0].operation, known):
+    for ladder in farthest_operations(kernel.prepared, kernel.direction, kernel.known):
         for bound in ladder:
             if look.is_too_large(bound):
                 continue
@@ -82,19 +77,16 @@ async def left_undone(
 class FarLook:
     """Writes of one built candidate's blocks. `depending` are symbols of kernels with dependent blocks."""
 
-    device: CpuDevice
-    executor: PtxExecutor
-    built: Built
-    seed: int
+    kernel: LoadedKernel
     depending: Collection[str]
 
     def is_too_large(self, bound: BoundOperation) -> bool:
         """Check whether a grid has more threads than its kernel numbers in 32 bits. Even one-element rows with a warp
         each do not reach that many."""
-        statements = read_ptx(self.built.ptx, "").statements
+        statements = read_ptx(self.kernel.built.ptx, "").statements
         return any(
             launch.n_blocks * launch.n_threads_per_block > MAX_THREADS
-            and numbers_its_threads(statements, self.built.symbols.get(launch.kernel, launch.kernel), launch)
+            and numbers_its_threads(statements, self.kernel.built.symbols.get(launch.kernel, launch.kernel), launch)
             for launch in _launches(bound)
         )
 
@@ -128,7 +120,7 @@ class FarLook:
         if not self._is_independent(bound):
             return None
         for launch in _launches(bound):
-            blocks = spread(launch.n_blocks, n_blocks, self.seed)
+            blocks = spread(launch.n_blocks, n_blocks, self.kernel.plan[0][0].seed)
             written = await self._written(bound, [launch], blocks, n_allowed)
             if written is None:
                 return None
@@ -188,16 +180,38 @@ class FarLook:
         n_allowed: int = MAX_INSTRUCTIONS,
     ) -> Mapping[str, int] | None:
         n_scratch = sum(tensor.n_bytes for tensor in bound.tensors if tensor.role == "scratch")
-        if not self.executor.is_alive or not launches or n_scratch > MAX_SCRATCH_BYTES:
+        if not self.kernel.executor.is_alive or not launches or n_scratch > MAX_SCRATCH_BYTES:
             return None
         sample = BlockSample(n_blocks=len(blocks), blocks=tuple(blocks))
         n_threads = max(launch.n_threads_per_block for launch in launches)
         limits = Limits(0, n_allowed, DEADLINE_S, max_thread_instructions=n_allowed // n_threads)
-        return await self.device.written_bytes(self.executor, self.built, bound, launches, sample, limits)
+        kernel = self.kernel
+        return await kernel.device.written_bytes(kernel.executor, kernel.built, bound, launches, sample, limits)
 
     def _is_independent(self, bound: BoundOperation) -> bool:
-        symbols = {self.built.symbols.get(launch.kernel, launch.kernel) for launch in _launches(bound)}
+        symbols = {self.kernel.built.symbols.get(launch.kernel, launch.kernel) for launch in _launches(bound)}
         return symbols.isdisjoint(self.depending)
+
+
+def numbers_its_threads(statements: Iterable[Statement], symbol: str, launch: BoundLaunch) -> bool:
+    """Check whether the kernel multiplies the block index by the block size in 32 bits, as CUDA's own examples do. Its
+    grids cannot be larger than that number."""
+    sizes = {launch.n_threads_per_block, *launch.block} - {1}
+    holds: dict[str, str] = {}
+    for statement in statements:
+        if statement.function != symbol:
+            continue
+        operands = [operand.strip() for operand in statement.sources.split(",")]
+        kinds = {holds.get(operand, operand)[: len(BLOCK)] for operand in operands[:2]}
+        if statement.opcode.startswith(("mov.", "cvt.")) and operands[0].startswith((BLOCK, BLOCK_SIZE)):
+            holds.update(dict.fromkeys(statement.results, operands[0]))
+        elif BLOCK in kinds and statement.opcode.startswith(PRODUCTS) and "32" in statement.opcode:
+            others = (operand for operand in operands[:2] if not holds.get(operand, "").startswith(BLOCK))
+            if any(holds.get(o, "").startswith(BLOCK_SIZE) or (o.isdigit() and int(o) in sizes) for o in others):
+                return True
+        elif BLOCK in kinds and statement.opcode == SHIFT and operands[1].isdigit() and 1 << int(operands[1]) in sizes:
+            return True
+    return False
 
 
 def spread(n_blocks: int, n_wanted: int, seed: int) -> list[int]:

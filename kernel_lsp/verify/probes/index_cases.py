@@ -9,23 +9,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
-from kernel_lsp.core.task import Graph, GraphNode, Task, TensorType
+from kernel_lsp.core.task import Graph, GraphNode, TensorType
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.toolchain.integrity.ptx_text import read_ptx
-from kernel_lsp.verify.model.cases import (
-    ALIGNMENTS,
-    LATE_EXTREMES,
-    Case,
-    OperationKind,
-    Sizes,
-    clamped,
-    graph_of,
-    is_usable,
-)
+from kernel_lsp.verify.model.cases import LATE_EXTREMES, Case, OperationKind, Sizes
 from kernel_lsp.verify.model.resolved_kernel import Prepared
-from kernel_lsp.verify.probes.wide_sizes import MAX_WIDE_ELEMENTS, n_largest
+from kernel_lsp.verify.probes.finder import MAX_WIDE_ELEMENTS, Budget, Finder, finder_of
 
 TIED_ROWS, TIED_COLUMNS = "tied_rows", "tied_columns"
 PICKS = {
@@ -58,20 +49,19 @@ _TO_INTEGER = re.compile(r"^cvt\.r[nzmp]i(?:\.\w+)*\.[su](?:32|64)\.f32$")
 Dims = tuple[str, ...]
 
 
-def index_cases(task: Task, kind: OperationKind, holds: Callable[[Sizes], bool], wide: Sequence[Sizes]) -> list[Case]:
+def index_cases(finder: Finder, wide: Sequence[Sizes]) -> list[Case]:
     """Return cases with many tied extremes, where indices are returned. Extremes and given indices also lie beyond 16
     bits, unless one of the `wide` sizes reaches as far."""
-    sizes_of = _Sizes(task, kind, holds)
-    cases: list[Case] = []
-    for dims, family in dict.fromkeys(_picked(task.forward)):
-        sizes = sizes_of.first(dims, LONG, BESIDE_TIES, MAX_ELEMENTS)
+    graph, kind, cases = finder.task.forward, finder.direction, list[Case]()
+    for dims, family in dict.fromkeys(_picked(graph)):
+        sizes = _first(finder, dims, LONG, BESIDE_TIES, MAX_ELEMENTS)
         cases += [_case(kind, sizes, family)] if sizes else []
-    for dims in dict.fromkeys(dims for dims, _ in _picked(task.forward)):
+    for dims in dict.fromkeys(dims for dims, _ in _picked(graph)):
         if all(_n_places(dims, sizes) < BEYOND_16_BITS for sizes in wide):
-            sizes = sizes_of.first(dims, BEYOND_16_BITS, BESIDE_FEW, MAX_TABLE_ELEMENTS)
+            sizes = _first(finder, dims, BEYOND_16_BITS, BESIDE_FEW, MAX_TABLE_ELEMENTS)
             cases += [_case(kind, sizes, LATE_EXTREMES)] if sizes else []
-    for dims in dict.fromkeys(_indexed(task.forward)):
-        sizes = sizes_of.first(dims, BEYOND_16_BITS, BESIDE_MANY, MAX_TABLE_ELEMENTS)
+    for dims in dict.fromkeys(_indexed(graph)):
+        sizes = _first(finder, dims, BEYOND_16_BITS, BESIDE_MANY, MAX_TABLE_ELEMENTS)
         cases += [_case(kind, sizes, LATE_EXTREMES)] if sizes else []
     return list(dict.fromkeys(cases))
 
@@ -82,9 +72,9 @@ def cases_beyond_exact_indices(prepared: Prepared, kind: OperationKind, built: B
     every = dict.fromkeys((*(dims for dims, _ in _picked(task.forward, LINEAR)), *_indexed(task.forward)))
     if not every or not any(_TO_INTEGER.match(statement.opcode) for statement in read_ptx(built.ptx, "").statements):
         return
-    sizes_of = _Sizes(task, kind, lambda sizes: prepared.holds(kind, sizes))
+    finder = finder_of(prepared, kind)
     for dims in every:
-        sizes = sizes_of.first(dims, BEYOND_24_BITS, BESIDE_FEW, MAX_VAST_ELEMENTS)
+        sizes = _first(finder, dims, BEYOND_24_BITS, BESIDE_FEW, MAX_VAST_ELEMENTS)
         if sizes:
             yield _case(kind, sizes, LATE_EXTREMES)
 
@@ -92,30 +82,17 @@ def cases_beyond_exact_indices(prepared: Prepared, kind: OperationKind, built: B
 # --- below: sizes
 
 
-class _Sizes:
-    """The sizes inside the contract, for one direction of a task."""
-
-    def __init__(self, task: Task, kind: OperationKind, holds: Callable[[Sizes], bool]) -> None:
-        self._task, self._kind, self._holds = task, kind, holds
-
-    def first(self, dims: Dims, n_places: int, beside: Sequence[int], max_elements: int) -> Sizes | None:
-        """Return the first sizes with `n_places` indices along these dims together; None where there are none. A held
-        dim stays unchanged."""
-        own = [symbol for symbol in self._task.symbols if symbol.name in dims]
-        if not own:
-            return None
-        each = n_places if len(own) == 1 else math.ceil(n_places ** (1 / len(own)))
-        for other in beside:
-            for alignment in ALIGNMENTS:
-                sizes = {s.name: clamped(s, each if s in own else other, alignment) for s in self._task.symbols}
-                if self._is_usable(sizes, max_elements) and _n_places(dims, sizes) >= n_places:
-                    return sizes
+def _first(finder: Finder, dims: Dims, n_places: int, beside: Sequence[int], max_elements: int) -> Sizes | None:
+    """Return the first sizes with `n_places` indices along these dims together; None where there are none. A held dim
+    stays unchanged."""
+    own = [symbol for symbol in finder.symbols if symbol.name in dims]
+    if not own:
         return None
-
-    def _is_usable(self, sizes: Sizes, max_elements: int) -> bool:
-        if not is_usable(self._task, self._kind, sizes, max_elements, or_as_captured=False) or not self._holds(sizes):
-            return False
-        return n_largest(graph_of(self._task, self._kind), sizes) <= MAX_WIDE_ELEMENTS
+    each = n_places if len(own) == 1 else math.ceil(n_places ** (1 / len(own)))
+    tried = (sizes for other in beside for sizes in finder.aligned_with(own, each, other))
+    return finder.find(
+        (sizes for sizes in tried if _n_places(dims, sizes) >= n_places), Budget(max_elements, MAX_WIDE_ELEMENTS)
+    )
 
 
 def _n_places(dims: Dims, sizes: Sizes) -> int:

@@ -9,7 +9,6 @@ from functools import cached_property
 from kernel_lsp.core.task import Graph, Task
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.verify.model.cases import (
-    CHEAP_ELEMENTS,
     LATE_EXTREMES,
     SCREEN_FAMILIES,
     Case,
@@ -18,7 +17,6 @@ from kernel_lsp.verify.model.cases import (
     ThreadOrder,
     captured_sizes,
     graph_of,
-    is_usable,
     n_total,
 )
 from kernel_lsp.verify.model.defences import is_on
@@ -26,9 +24,9 @@ from kernel_lsp.verify.model.progress import Plan
 from kernel_lsp.verify.model.resolved_kernel import Prepared
 from kernel_lsp.verify.probes.code_guided_sizes import compared_sizes, pointed_sizes
 from kernel_lsp.verify.probes.families import VARIANT_FAMILIES
+from kernel_lsp.verify.probes.finder import CHEAP, Finder
 from kernel_lsp.verify.probes.mined_constants import pointed_values
-from kernel_lsp.verify.probes.small_sizes import Freedom, freedom_of, reduced_sizes
-from kernel_lsp.verify.probes.wide_sizes import wide_sizes
+from kernel_lsp.verify.probes.sizes import reduced_sizes, wide_sizes
 
 LONG_SUM = 20_000
 """Inputs are positive from this length on: mixed-sign sums are ill-conditioned."""
@@ -71,13 +69,13 @@ class Kernel:
         return (sizes == self.captured or is_on("sizes")) and self.prepared.holds(self.direction, sizes)
 
     @cached_property
-    def freedom(self) -> Freedom:
-        return freedom_of(self.task, self.direction, self.holds)
+    def finder(self) -> Finder:
+        return Finder(self.task, self.direction, self.holds)
 
     @cached_property
     def reduced(self) -> list[Sizes]:
         """Return small sizes, each with another property."""
-        return reduced_sizes(self.task, self.direction, self.holds, self.freedom)
+        return reduced_sizes(self.finder)
 
     @property
     def small(self) -> list[Sizes]:
@@ -87,7 +85,7 @@ class Kernel:
     @cached_property
     def wide(self) -> list[Sizes]:
         """Return sizes with long rows, and with many rows."""
-        return wide_sizes(self.task, self.direction, self.holds, self.freedom)
+        return wide_sizes(self.finder)
 
     @cached_property
     def deciding(self) -> list[Sizes]:
@@ -128,7 +126,7 @@ class Kernel:
 
     def cheapest(self, some: Iterable[Sizes]) -> list[Sizes]:
         """Return the smallest few of the sizes, none of them large."""
-        cheap = [each for each in some if is_usable(self.task, self.direction, each, CHEAP_ELEMENTS, False)]
+        cheap = [each for each in some if self.finder.fits(each, CHEAP)]
         return sorted(cheap, key=lambda each: n_total(self.task, self.direction, each))[:N_VARIANTS]
 
 

@@ -13,25 +13,21 @@ from contextlib import suppress
 
 from kernel_lsp.core.expression import ExpressionError
 from kernel_lsp.core.task import Symbol, Task
-from kernel_lsp.core.verdict import Built, Crashed, Mismatch
+from kernel_lsp.core.verdict import Crashed, Mismatch
 from kernel_lsp.gpu.eager import eager_run
 from kernel_lsp.gpu.specs import GpuSpec
-from kernel_lsp.ptx.executor import PtxExecutor
-from kernel_lsp.verify.cpu.device import CaseRun, CpuDevice, Limits
+from kernel_lsp.verify.cpu.device import CaseRun, Limits
+from kernel_lsp.verify.cpu.loaded_kernel import LoadedKernel
 from kernel_lsp.verify.model.cases import (
-    ALIGNMENTS,
     LATE_EXTREMES,
     Case,
     OperationKind,
     Sizes,
-    clamped,
     graph_of,
-    is_usable,
     seeded,
 )
-from kernel_lsp.verify.model.progress import Plan, Progress
 from kernel_lsp.verify.model.resolved_kernel import Prepared
-from kernel_lsp.verify.probes.wide_sizes import n_largest
+from kernel_lsp.verify.probes.finder import Budget, finder_of, n_largest
 
 MANY_ROWS = 70_001
 """Rows, more than 16 bits count."""
@@ -58,34 +54,27 @@ LEAST_ERROR = 0.05
 which is accepted here, does not."""
 
 
-async def wrong_at_vast_sizes(
-    device: CpuDevice,
-    executor: PtxExecutor,
-    built: Built,
-    prepared: Prepared,
-    plan: Plan,
-    gpu: GpuSpec,
-    progress: Progress,
-) -> Mismatch | Crashed | None:
+async def wrong_at_vast_sizes(kernel: LoadedKernel, gpu: GpuSpec) -> Mismatch | Crashed | None:
     """Return a mismatch when an output is incorrect at a very large size. None also where the test would take too
     long."""
-    task, kind, seed = prepared.task, plan[0][0].operation, plan[0][0].seed
-    known = [dict(sizes) for sizes in dict.fromkeys(case.sizes for case, _ in plan)]
-    for sizes in vast_sizes_of_one(prepared, kind, known):
-        if not executor.is_alive or not _is_cheap(task, kind, sizes, gpu):
+    prepared, direction, device = kernel.prepared, kernel.direction, kernel.device
+    for sizes in vast_sizes_of_one(prepared, direction, kernel.known):
+        if not kernel.executor.is_alive or not _is_cheap(prepared.task, direction, sizes, gpu):
             continue
-        bound, n_allowed = prepared.bind(kind, sizes), _n_allowed(sizes)
+        bound, n_allowed = prepared.bind(direction, sizes), _n_allowed(sizes)
         limits = Limits(0, n_allowed, DEADLINE_S, max_thread_instructions=n_allowed)
-        if not await device.ends(executor, built, bound, limits):  # before PyTorch computes the reference
+        # Before PyTorch computes the reference.
+        if not await device.ends(kernel.executor, kernel.built, bound, limits):
             continue
-        case = seeded(Case(kind, tuple(sorted(sizes.items())), LATE_EXTREMES, 0, "random"), seed, "large values")
+        case = Case(direction, tuple(sorted(sizes.items())), LATE_EXTREMES, 0, "random")
+        case = seeded(case, kernel.plan[0][0].seed, "large values")
         await device.make_aside(case)
-        outcome = await device.run_case(executor, built, bound, case, None, limits)
+        outcome = await kernel.run(case, bound, limits)
         if isinstance(outcome, Crashed) or (isinstance(outcome, Mismatch) and is_gross(outcome)):
             return outcome
         if isinstance(outcome, CaseRun):
-            progress.cases.append(outcome.result)
-            progress.add_findings(outcome.findings)
+            kernel.progress.cases.append(outcome.result)
+            kernel.progress.add_findings(outcome.findings)
     return None
 
 
@@ -124,13 +113,10 @@ def _wanted(task: Task, kind: OperationKind, symbol: str) -> tuple[int, ...]:
 
 
 def _with_one_vast(prepared: Prepared, kind: OperationKind, symbol: Symbol, n_wanted: int) -> Sizes | None:
-    for alignment in ALIGNMENTS:
-        sizes = {
-            each.name: clamped(each, n_wanted if each == symbol else BESIDE[n_wanted], alignment)
-            for each in prepared.task.symbols
-        }
-        is_small = is_usable(prepared.task, kind, sizes, MAX_ELEMENTS, or_as_captured=False)
-        if sizes[symbol.name] >= n_wanted and is_small and prepared.can_bind(kind, sizes):
+    finder = finder_of(prepared, kind)
+    for sizes in finder.aligned_with([symbol], n_wanted, BESIDE[n_wanted]):
+        is_small = sizes[symbol.name] >= n_wanted and finder.fits(sizes, Budget(MAX_ELEMENTS))
+        if is_small and prepared.can_bind(kind, sizes):
             n_bytes = sum(tensor.n_bytes for tensor in prepared.bind(kind, sizes).tensors)
             return sizes if n_bytes <= MAX_BYTES else None
     return None

@@ -8,8 +8,8 @@ length.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
-from itertools import chain
 
 from kernel_lsp.core.expression import Constant, Expression, free_names, parts
 from kernel_lsp.core.finding import Finding, Severity
@@ -19,8 +19,9 @@ from kernel_lsp.errors import PlanError
 from kernel_lsp.gpu.occupancy import Occupancy, occupancy
 from kernel_lsp.gpu.specs import GpuSpec
 from kernel_lsp.plan.binding import MAX_SHARED_BYTES, SharedMemoryError, shared_bound
-from kernel_lsp.verify.model.cases import OperationKind, Sizes, captured_sizes, clamped, is_usable
+from kernel_lsp.verify.model.cases import OperationKind, Sizes
 from kernel_lsp.verify.model.resolved_kernel import Prepared
+from kernel_lsp.verify.probes.finder import Budget, finder_of
 
 MANY_BLOCKS = 32
 LEAST_AT_ONCE = 8
@@ -29,8 +30,8 @@ order of their indices."""
 SMALL = 2
 """The other dims of a size with a large one."""
 LARGE_SIZES = tuple(1 << exponent for exponent in range(12, 23, 2))
-MAX_ELEMENTS = 1 << 26
-"""Maximum elements of all tensors of a size that is only bound, not run: 256 MiB in single precision."""
+BOUND = Budget(1 << 26, or_captured=True)
+"""For a size that is only bound, not run: 256 MiB in single precision."""
 ROW_SIZES = tuple(size << exponent for exponent in range(11, 22) for size in (2, 3))
 """Sizes of one dim by which shared memory may grow: rows of 4,096 to 6 million elements."""
 ROW_ALIGNMENT = 128
@@ -60,7 +61,7 @@ def refused_when_larger(
         sizes_to_bind.append(_larger_sizes(prepared, kind, LARGE_SIZES))
     if _growing(prepared.operation(kind)):
         sizes_to_bind.append(_larger_sizes(prepared, kind, _row_sizes(prepared.operation(kind))))
-    for sizes in chain.from_iterable(sizes_to_bind):
+    for sizes in itertools.chain.from_iterable(sizes_to_bind):
         refused = _refused_at(built, prepared, kind, sizes, gpu)
         if refused is not None:
             where = ", ".join(f"{name} = {size}" for name, size in sizes.items())
@@ -147,14 +148,12 @@ def _crowded_out(built: Built, operation: Operation, bound: BoundOperation) -> C
 
 def _larger_sizes(prepared: Prepared, kind: OperationKind, large: Iterable[int]) -> Iterator[Sizes]:
     """Yield each symbol large, with small and with captured other sizes."""
-    task = prepared.task
-    small = {symbol.name: clamped(symbol, SMALL, 1) for symbol in task.symbols}
-    for size in large:
-        for symbol in task.symbols:
-            for base in (small, captured_sizes(task)):
-                sizes = {**base, symbol.name: clamped(symbol, size, 1)}
-                if is_usable(task, kind, sizes, MAX_ELEMENTS) and prepared.holds(kind, sizes):
-                    yield sizes
+    finder = finder_of(prepared, kind)
+    for size, symbol in itertools.product(large, finder.symbols):
+        for base in (finder.small(SMALL), finder.captured):
+            sizes = finder.with_sizes(base, [symbol], size)
+            if finder.admits(sizes, BOUND):
+                yield sizes
 
 
 def _problem(launch: BoundLaunch, kernel: KernelFacts, gpu: GpuSpec) -> str:

@@ -13,17 +13,16 @@ from dataclasses import dataclass, field
 from kernel_lsp.core.task import Symbol
 from kernel_lsp.errors import PlanError
 from kernel_lsp.verify.cpu.run_files import MAX_WATCHED_BYTES
-from kernel_lsp.verify.model.cases import OperationKind, Sizes, clamped, graph_of, is_usable
+from kernel_lsp.verify.model.cases import OperationKind, Sizes, clamped
 from kernel_lsp.verify.model.resolved_kernel import Prepared
-from kernel_lsp.verify.probes.wide_sizes import n_largest
+from kernel_lsp.verify.probes.finder import Budget, distinct, finder_of
 
 MAX_CASES = 2
-MAX_ELEMENTS = 1 << 18
-"""Maximum elements of all inputs and outputs: a block takes at most some ten thousand."""
-MAX_LARGEST = 1 << 22
-"""Maximum elements of any intermediate, and so approximately of a product's multiplications: some 50 million
-instructions."""
+FEW = Budget(1 << 18, 1 << 22)
+"""A block takes at most some ten thousand elements. Intermediates are approximately a product's multiplications: some
+50 million instructions."""
 LARGEST_SIZE = 1 << 17
+BOUND = Budget(LARGEST_SIZE << 10, or_captured=True)
 ALIGNMENTS = (4, 32, 256)
 """Alignments of sizes, in addition to one and the captured size, where the contract has no others."""
 N_SEVERAL = 3
@@ -51,9 +50,7 @@ class _Grids:
 
     def _bound(self, sizes: Sizes) -> Mapping[int, int]:
         try:
-            if not is_usable(self.prepared.task, self.kind, sizes, LARGEST_SIZE << 10):
-                return {}
-            if not self.prepared.holds(self.kind, sizes):
+            if not finder_of(self.prepared, self.kind).admits(sizes, BOUND):
                 return {}
             return self.prepared.blocks_by_line(self.kind, sizes)
         except PlanError:
@@ -145,7 +142,7 @@ def _least(grids: _Grids, line: int, symbol: Symbol, enough: Sizes, alignment: i
 
 def _few(prepared: Prepared, kind: OperationKind, grids: _Grids, found: Mapping[Goal, Sizes]) -> list[Sizes]:
     """Return one size for all launches if one is as cheap as a small case, else one for each."""
-    each = [sizes for nth, sizes in enumerate(found.values()) if sizes not in [*found.values()][:nth]]
+    each = distinct(found.values())
     if len(each) > 1:
         together = {name: max(sizes[name] for sizes in each) for name in each[0]}
         lines = {line for line, _ in found}
@@ -155,11 +152,7 @@ def _few(prepared: Prepared, kind: OperationKind, grids: _Grids, found: Mapping[
 
 
 def _is_cheap(prepared: Prepared, kind: OperationKind, sizes: Sizes) -> bool:
-    if not is_usable(prepared.task, kind, sizes, MAX_ELEMENTS, or_as_captured=False):
-        return False
-    if n_largest(graph_of(prepared.task, kind), sizes) > MAX_LARGEST:
-        return False
-    return _is_small(prepared, kind, sizes)
+    return finder_of(prepared, kind).fits(sizes, FEW) and _is_small(prepared, kind, sizes)
 
 
 def _is_small(prepared: Prepared, kind: OperationKind, sizes: Sizes) -> bool:

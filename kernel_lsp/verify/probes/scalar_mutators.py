@@ -153,10 +153,28 @@ ZERO = (
     Change(zero, nearby, same, every=2),
 )
 DYADIC = (Change(dyadic, dyadic, same, families=AT_TIES),)
-"""Changes for rounding operations: with a power of two as step, halfway cases are representable.
+"""For tasks that round: with a power of two as step, halfway cases are representable."""
 
-Of each tuple the first possible change is tried: later ones change less.
-"""
+
+@dataclass(frozen=True)
+class Mutation:
+    """One mutation of a task. The first possible of its changes is tried: later ones change less. `of_roundings`: it
+    applies to tasks that round."""
+
+    name: str
+    changes: tuple[Change, ...]
+    of_roundings: bool = False
+
+
+MUTATIONS = (
+    Mutation("fractions", FRACTIONS),
+    Mutation("other sign", NEGATIVE),
+    Mutation("large", VAST),
+    Mutation("zero", ZERO),
+    Mutation("powers of two", DYADIC, of_roundings=True),
+)
+"""The mutations of every task with scalars, in the order of their runs. The first decides whether integers may change
+far: only where a change by one keeps the computation."""
 
 
 def changed(source: TargetSource, names: Collection[str], change: Change, is_taken: IsTaken) -> TargetSource:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from dataclasses import replace
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.verify.cpu.device import WATCHED_ORDER
 from kernel_lsp.verify.model.cases import (
-    ALIGNMENTS,
     GREATEST_INTEGERS,
     OFFSET_FAMILY,
     OPERATOR_ALIGNMENT_BYTES,
@@ -17,27 +15,30 @@ from kernel_lsp.verify.model.cases import (
     Case,
     Sizes,
     ThreadOrder,
-    clamped,
     configured_sizes,
-    is_usable,
 )
 from kernel_lsp.verify.model.defences import is_on
 from kernel_lsp.verify.probes.code_guided_sizes import larger_sizes
 from kernel_lsp.verify.probes.families import EQUAL_TERMS, EXACT_SUMS, OCTAVES, SPARSE_GRADIENTS, families_of
+from kernel_lsp.verify.probes.finder import MAX_WIDE_ELEMENTS, distinct
 from kernel_lsp.verify.probes.float_indices import sizes_beyond_exact_places, sizes_beyond_narrow_places
-from kernel_lsp.verify.probes.float_integer_sums import families_of_sums, sizes_beyond_exact_sums
 from kernel_lsp.verify.probes.index_cases import cases_beyond_exact_indices, index_cases
 from kernel_lsp.verify.probes.kernel import Kernel
-from kernel_lsp.verify.probes.long_sums import has_one_long_sum
 from kernel_lsp.verify.probes.mined_constants import sizes_with_room
 from kernel_lsp.verify.probes.multi_block_sizes import several_blocks_sizes
 from kernel_lsp.verify.probes.probe import FIRST, LAST, PROBES, SOON, probe
 from kernel_lsp.verify.probes.rounding_edges import rounding_cases
-from kernel_lsp.verify.probes.small_sizes import captured_rows, hidden_sizes, least_sizes, many_rows
-from kernel_lsp.verify.probes.wide_sizes import MAX_VAST_HERE, MAX_WIDE_ELEMENTS, vast_sizes
+from kernel_lsp.verify.probes.sizes import (
+    MAX_VAST_HERE,
+    captured_rows,
+    fresh_sizes,
+    hidden_sizes,
+    least_sizes,
+    many_rows,
+    vast_sizes,
+)
+from kernel_lsp.verify.probes.sums import families_of_sums, has_one_long_sum, sizes_beyond_exact_sums
 
-FRESH_SIZES = (1, 2, 6, 10, 13, 19, 23, 29, 31, 37, 41, 47, 63, 65, 129)
-N_FRESH_TRIES = 64
 ORDERS: tuple[ThreadOrder, ...] = ("forward", "random", "reverse")
 N_WATCHED = 2
 """Number, from 1, of the large case that is watched for races: it has many rows, which persistent blocks take several
@@ -62,14 +63,7 @@ def smallest(kernel: Kernel) -> Iterator[Case]:
 @probe("fresh", cost=FIRST)
 def fresh(kernel: Kernel) -> Iterator[Case]:
     """Propose small sizes and inputs drawn per verdict: answers to inputs that recur could be hard-coded."""
-    draw, symbols = random.Random(kernel.fresh_seed), kernel.task.symbols
-    for attempt in range(N_FRESH_TRIES if symbols else 0):
-        alignment = ALIGNMENTS[attempt * len(ALIGNMENTS) // N_FRESH_TRIES]
-        sizes = {symbol.name: clamped(symbol, draw.choice(FRESH_SIZES), alignment) for symbol in symbols}
-        if is_usable(kernel.task, kernel.direction, sizes) and kernel.holds(sizes):
-            break
-    else:
-        sizes = kernel.small[0]
+    sizes = fresh_sizes(kernel.finder, kernel.fresh_seed) or kernel.small[0]
     yield replace(kernel.case(sizes, "normal", "random"), seed=kernel.fresh_seed)
 
 
@@ -128,20 +122,20 @@ def long_rows(kernel: Kernel) -> list[Case]:
 @probe("indices", "sizes", "families", cost=SOON)
 def indices(kernel: Kernel) -> list[Case]:
     """Propose ties, extremes and ids beyond 16 bits, for tasks that return or take indices."""
-    return index_cases(kernel.task, kernel.direction, kernel.holds, kernel.wide)
+    return index_cases(kernel.finder, kernel.wide)
 
 
 @probe("one element", "sizes", cost=LAST)
 def one_element(kernel: Kernel) -> list[Case]:
     """Propose size one for every symbol: the first element is also the last."""
-    least = least_sizes(kernel.task, kernel.direction, kernel.holds, kernel.freedom)
+    least = least_sizes(kernel.finder)
     return kernel.large_cases([least] if least is not None and least not in (kernel.captured, *kernel.small) else [])
 
 
 @probe("captured rows", "families", cost=LAST)
 def few_captured_rows(kernel: Kernel) -> Iterator[Case]:
     """Propose a few families at the captured sizes with few rows, which a specialised variant may serve."""
-    rows = captured_rows(kernel.task, kernel.direction, kernel.holds)
+    rows = captured_rows(kernel.finder)
     return kernel.variants([rows] if rows is not None and rows not in kernel.reduced else [])
 
 
@@ -149,7 +143,7 @@ def few_captured_rows(kernel: Kernel) -> Iterator[Case]:
 def octaves(kernel: Kernel) -> Iterator[Case]:
     """Propose rows of every magnitude; gradients of so many magnitudes are uninformative."""
     if kernel.direction == "forward":
-        many = many_rows(kernel.task, kernel.direction, kernel.holds, kernel.reduced)
+        many = many_rows(kernel.finder, kernel.reduced)
         yield kernel.case(many or kernel.small[0], OCTAVES, "random")
 
 
@@ -175,14 +169,15 @@ def a_million_elements(kernel: Kernel) -> Iterator[Case]:
         return kernel.prepared.can_bind(kernel.direction, sizes)
 
     most = MAX_WIDE_ELEMENTS if kernel.has_gpu else MAX_VAST_HERE
-    for sizes in vast_sizes(kernel.task, kernel.direction, can_run, kernel.freedom, most):
+    sizes = vast_sizes(kernel.finder, can_run, most)
+    if sizes is not None:
         yield replace(kernel.case(sizes, EXACT_SUMS, "random"), may_not_end=not kernel.has_gpu)
 
 
 @probe("hidden", "sizes", cost=LAST)
 def hidden(kernel: Kernel) -> Iterator[Case]:
     """Propose sizes drawn by the seed, on a GPU."""
-    drawn = hidden_sizes(kernel.task, kernel.direction, kernel.holds, kernel.seed) if kernel.has_gpu else []
+    drawn = hidden_sizes(kernel.finder, kernel.seed) if kernel.has_gpu else []
     return (kernel.case(sizes, "normal") for sizes in drawn)
 
 
@@ -220,7 +215,7 @@ def far_sizes(kernel: Kernel) -> list[Case]:
         *sizes_beyond_narrow_places(prepared, direction, built),
         *larger_sizes(prepared, direction, built, [*kernel.known, *kernel.compared]),
     ]
-    return kernel.large_cases([sizes for nth, sizes in enumerate(found) if sizes not in found[:nth]])
+    return kernel.large_cases(distinct(found))
 
 
 @probe("code variants", "sizes", "families", stages=("code",), cost=LAST)

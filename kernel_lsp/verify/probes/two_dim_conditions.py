@@ -13,9 +13,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from kernel_lsp.core.plan import BoundLaunch
-from kernel_lsp.verify.code_facts.launch_uniform import GridConditions
 from kernel_lsp.verify.model.cases import Sizes, captured_sizes, clamped
 from kernel_lsp.verify.model.resolved_kernel import Prepared
+from kernel_lsp.verify.probes.launch_uniform import GridConditions
 
 MAX_FOUND = 3
 """Maximum sizes found: each is another case."""

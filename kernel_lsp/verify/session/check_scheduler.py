@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,15 +11,15 @@ from functools import partial
 from kernel_lsp.core.finding import Severity
 from kernel_lsp.core.verdict import Built, CheckOutcome, Crashed, Mismatch, Rejected, TimedOut, Unsupported
 from kernel_lsp.gpu.specs import GpuSpec
-from kernel_lsp.ptx.executor import Loaded, PtxExecutor
+from kernel_lsp.ptx.executor import Loaded
 from kernel_lsp.toolchain.integrity.audit import audit
 from kernel_lsp.toolchain.nvrtc.compile import BuildRequest, Compiler
 from kernel_lsp.verify.build.building import module_of
-from kernel_lsp.verify.build.guarded_arrays import guarded, said_of_guarded
-from kernel_lsp.verify.build.other_architectures import N_CASES_ELSEWHERE, other_programs, said_of
+from kernel_lsp.verify.build.other_builds import N_CASES_ELSEWHERE, guarded, other_programs, said_of, said_of_guarded
 from kernel_lsp.verify.cpu.device import CpuDevice
 from kernel_lsp.verify.cpu.executor_checks import NOT_SCREENED, ExecutorChecks, screened_cases
 from kernel_lsp.verify.cpu.executor_pool import N_LOOKS, ExecutorPool
+from kernel_lsp.verify.cpu.loaded_kernel import LoadedKernel
 from kernel_lsp.verify.model.cases import Depth, OperationKind
 from kernel_lsp.verify.model.defences import is_on
 from kernel_lsp.verify.model.progress import Plan, Progress
@@ -28,8 +29,7 @@ from kernel_lsp.verify.probes.large_size_values import wrong_at_vast_sizes
 
 NOT_LOOKED_FURTHER = "not looked at beyond the sizes of its cases"
 Look = Callable[[Progress], Awaitable[CheckOutcome | None]]
-Check = Callable[[PtxExecutor, Built, Prepared, Plan, Progress], Awaitable[CheckOutcome | None]]
-LoadedLook = Callable[[PtxExecutor, Loaded], Awaitable[CheckOutcome | None]]
+Check = Callable[[LoadedKernel], Awaitable[CheckOutcome | None]]
 
 
 @dataclass(frozen=True)
@@ -59,20 +59,17 @@ class Looks:
     async def first(self, depth: Depth, progress: Progress) -> CheckOutcome | None:
         """Run all cases; with a GPU, only those that must pass before the GPU may run the candidate. None when nothing
         failed."""
-        return await first_failure([partial(self._checked, plan, depth) for plan in self.plans.values()], progress)
+        check = _check_of(self.lookout, depth)
+        looks = [partial(self._loaded, self.built, [plan], [check], without=NOT_SCREENED) for plan in self._plans]
+        return await first_failure(looks, progress)
 
     async def others(self, progress: Progress) -> CheckOutcome | None:
         """Run the longer checks, which no GPU has to wait for. None when nothing failed."""
-        rows: list[tuple[str, bool, Callable[[Plan, Progress], Awaitable[CheckOutcome | None]]]] = [
-            ("", self.lookout.has_gpu, self._estimated),
-            ("sizes", True, self._far),
-            ("sizes", True, self._vast),
-        ]
         looks: list[Look] = [
-            partial(look, plan)
-            for defence, is_asked, look in rows
-            for plan in self.plans.values()
-            if is_asked and self.is_loaded and is_on(defence)
+            partial(self._loaded, self.built, [plan], [check], without=NOT_LOOKED_FURTHER)
+            for check in self._further()
+            for plan in self._plans
+            if self.is_loaded
         ]
         if self.is_loaded and is_on("guards"):
             looks.append(self._with_guards)
@@ -80,39 +77,29 @@ class Looks:
 
     # --- below: looks
 
-    async def _checked(self, plan: Plan, depth: Depth, progress: Progress) -> CheckOutcome | None:
-        return await self._cases(self.built, [plan], depth, progress)
+    @property
+    def _plans(self) -> list[Plan]:
+        return list(self.plans.values())
 
-    async def _far(self, plan: Plan, progress: Progress) -> CheckOutcome | None:
-        async def look(executor: PtxExecutor, loaded: Loaded) -> CheckOutcome | None:
-            return await left_undone(self.lookout.device, executor, self.built, self.prepared, plan, loaded.kernels)
+    def _further(self) -> list[Check]:
+        """Return the checks beyond the cases. Without a GPU the check of all cases begins with estimates."""
+        estimates = [self._estimated] if self.lookout.has_gpu else []
+        return [*estimates, *((left_undone, self._vast) if is_on("sizes") else ())]
 
-        return await self._on_executor(self.built, look, progress, NOT_LOOKED_FURTHER)
+    async def _estimated(self, kernel: LoadedKernel) -> None:
+        await self.lookout.checks.estimate(kernel)
 
-    async def _estimated(self, plan: Plan, progress: Progress) -> CheckOutcome | None:
-        """Count what launches at the captured sizes do. Without a GPU the check of all cases begins with that."""
-
-        async def look(executor: PtxExecutor, _: Loaded) -> CheckOutcome | None:
-            await self.lookout.checks.estimate(executor, self.built, self.prepared, plan, progress)
-            return None
-
-        return await self._on_executor(self.built, look, progress, NOT_LOOKED_FURTHER)
-
-    async def _vast(self, plan: Plan, progress: Progress) -> CheckOutcome | None:
-        async def look(executor: PtxExecutor, _: Loaded) -> CheckOutcome | None:
-            return await wrong_at_vast_sizes(
-                self.lookout.device, executor, self.built, self.prepared, plan, self.lookout.gpu, progress
-            )
-
-        return await self._on_executor(self.built, look, progress, NOT_LOOKED_FURTHER)
+    async def _vast(self, kernel: LoadedKernel) -> CheckOutcome | None:
+        return await wrong_at_vast_sizes(kernel, self.lookout.gpu)
 
     async def _elsewhere(self, progress: Progress) -> CheckOutcome | None:
         """Run a few cases of the text's other programs, on other GPUs."""
         few = [plan[:N_CASES_ELSEWHERE] for plan in self.plans.values()]
+        checks = [_check_of(self.lookout, "full"), *([left_undone] if is_on("sizes") else [])]
         async for other in other_programs(self.lookout.compiler, self.request, self.built):
             aside = Progress(progress.candidate_id)
             failure = audited(self.request.text, other, aside)
-            found = failure or await self._cases(other, few, "full", aside, looks_far=True)
+            found = failure or await self._loaded(other, few, checks, aside, without=NOT_SCREENED)
             if isinstance(found, Mismatch | Crashed | Rejected):
                 return said_of(found, f"compiled for {other.architecture}")
         return None
@@ -123,40 +110,29 @@ class Looks:
         if apart is None:
             return None
         few = [[plan[0], *screened_cases(plan)] for plan in self.plans.values()]
-        return said_of_guarded(await self._cases(apart, few, "screen", Progress(progress.candidate_id)))
+        check, aside = _check_of(self.lookout, "screen"), Progress(progress.candidate_id)
+        return said_of_guarded(await self._loaded(apart, few, [check], aside, without=NOT_SCREENED))
 
     # --- below: executors
 
-    async def _cases(
-        self, built: Built, plans: Sequence[Plan], depth: Depth, progress: Progress, *, looks_far: bool = False
+    async def _loaded(
+        self, built: Built, plans: Sequence[Plan], checks: Sequence[Check], progress: Progress, *, without: str
     ) -> CheckOutcome | None:
-        """Run the cases of these plans one after the other; None when nothing failed."""
-        lookout, prepared = self.lookout, self.prepared
-
-        async def look(executor: PtxExecutor, loaded: Loaded) -> CheckOutcome | None:
-            progress.has_atomics = any(kernel.uses_global_atomics for kernel in loaded.kernels)
-            progress.may_wait = any(kernel.may_wait for kernel in loaded.kernels)
-            check = _check_of(lookout, depth)
-            for plan in plans:
-                failure = await check(executor, built, prepared, plan, progress)
-                if failure is None and looks_far and is_on("sizes"):
-                    failure = await left_undone(lookout.device, executor, built, prepared, plan, loaded.kernels)
-                if failure is not None:
-                    return failure
-            return None
-
-        return await self._on_executor(built, look, progress, NOT_SCREENED)
-
-    async def _on_executor(
-        self, built: Built, look: LoadedLook, progress: Progress, without: str
-    ) -> CheckOutcome | None:
-        """Run a check on an executor that has loaded this build. Where none loads it and a GPU runs all cases, note the
-        missing check as `without`."""
+        """Run the checks of each plan on an executor that has loaded this build, until one fails. Where none loads it
+        and a GPU runs all cases, note the missing check as `without`."""
         lookout, module = self.lookout, module_of(built, self.prepared.plan)
         async with lookout.executors.executor(module) as executor:
             loaded = await lookout.executors.load(executor, module)
             if isinstance(loaded, Loaded):
-                return await look(executor, loaded)
+                progress.has_atomics = any(kernel.uses_global_atomics for kernel in loaded.kernels)
+                progress.may_wait = any(kernel.may_wait for kernel in loaded.kernels)
+                for plan, check in itertools.product(plans, checks):
+                    kernel = LoadedKernel(
+                        lookout.device, executor, built, self.prepared, plan, progress, loaded.kernels
+                    )
+                    if (failure := await check(kernel)) is not None:
+                        return failure
+                return None
             if isinstance(loaded, Rejected):
                 return _with_names(loaded, built)
             self.is_loaded = self.is_loaded and built is not self.built
@@ -171,8 +147,8 @@ def _check_of(lookout: Lookout, depth: Depth) -> Check:
     during the GPU's cases."""
     checks = lookout.checks
     if lookout.has_gpu:
-        return checks.screen_and_estimate if depth == "screen" else checks.screen
-    return checks.rank if depth == "screen" else checks.check
+        return checks.screen if depth == "full" else checks.screen_and_estimate
+    return checks.check if depth == "full" else checks.rank
 
 
 async def first_failure(looks: Sequence[Look], progress: Progress, n_at_once: int = N_LOOKS) -> CheckOutcome | None:

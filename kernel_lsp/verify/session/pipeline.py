@@ -75,7 +75,7 @@ class Evaluator:
         self._store = CaseStore(task, platform.worker, platform.directory / name, self._gpu_device)
         self._device = CpuDevice(self._store, platform.worker, platform.directory, name)
         self._gpu_checks = None if measured_on is None else GpuChecks(self._store, measured_on, platform.seed)
-        checks = ExecutorChecks(task, self._device, self._gpu)
+        checks = ExecutorChecks(task, self._gpu)
         self._lookout = Lookout(
             self._executors, self._device, checks, self._compiler, self._gpu, measured_on is not None
         )
@@ -173,9 +173,9 @@ class Evaluator:
             if failure is None and depth == "full" and self._gpu_checks is None:
                 failure = await looks.others(progress)
         if failure is None and self._gpu_checks is not None:
-            failure = await self._gpu_checks.check(
-                built, list(plans.values()), progress, beside=looks.others if depth == "full" else None
-            )
+            beside = looks.others if depth == "full" else None
+            all_plans, is_ranking = list(plans.values()), depth == "rank"
+            failure = await self._gpu_checks.check(built, all_plans, progress, beside=beside, is_ranking=is_ranking)
         return failure or Correct(cases=tuple(progress.cases))
 
     def _begin_building(self, prepared: Prepared) -> asyncio.Task[Built | BuildFailed | TimedOut] | None:

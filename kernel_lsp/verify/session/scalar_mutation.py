@@ -21,11 +21,7 @@ from kernel_lsp.verify.model.resolved_kernel import Prepared, prepare
 from kernel_lsp.verify.oracle.compare import is_within_budget
 from kernel_lsp.verify.probes.rounding_edges import rounds
 from kernel_lsp.verify.probes.scalar_mutators import (
-    DYADIC,
-    FRACTIONS,
-    NEGATIVE,
-    VAST,
-    ZERO,
+    MUTATIONS,
     Change,
     Value,
     changed,
@@ -81,14 +77,19 @@ class ScalarMutation:
         if isinstance(prepared, BuildFailed) or not is_on("numbers"):
             return []
         async with self._capturing:
-            fractions = await self._first(FRACTIONS, prepared)
-            may_go_far = fractions is not None and self._integers(prepared.plan) <= fractions.names
-            vast = [change for change in VAST if may_go_far or change.integers is not far]
-            others = (NEGATIVE, vast, ZERO, *((DYADIC,) if rounds(self._task.forward) else ()))
-            rest = [await self._first(changes, prepared) for changes in others]
-        return list(dict.fromkeys(mutated for mutated in (fractions, *rest) if mutated is not None))
+            found: list[MutatedTask | None] = []
+            for mutation in MUTATIONS:
+                if not mutation.of_roundings or rounds(self._task.forward):
+                    changes = self._possible(mutation.changes, found[0] if found else None, prepared.plan)
+                    found.append(await self._first(changes, prepared))
+        return list(dict.fromkeys(mutated for mutated in found if mutated is not None))
 
     # --- below
+
+    def _possible(self, changes: Sequence[Change], first: MutatedTask | None, plan: LaunchPlan) -> list[Change]:
+        """Leave out changes of integers that go far where `first` did not change all of them by one."""
+        may_go_far = first is not None and self._integers(plan) <= first.names
+        return [change for change in changes if may_go_far or change.integers is not far]
 
     def _integers(self, plan: LaunchPlan) -> frozenset[str]:
         """Return the names of the integers that the plan takes."""

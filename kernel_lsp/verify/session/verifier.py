@@ -90,7 +90,7 @@ class Verifier:
         task.add_done_callback(self._under_way.discard)
 
     async def _verified(self, candidate: Candidate, depth: Depth) -> Verdict:
-        if depth == "screen":
+        if depth != "full":
             return await self._evaluator.evaluate(candidate, depth)
         self._keep(asyncio.create_task(self._capture_ahead(candidate)))
         verdict, times = await self._evaluator.evaluate(candidate, "full"), StageTimes()

@@ -127,6 +127,15 @@ class Baselines:
             if subject.name in (EAGER, best) or (job.job_id, subject.name) not in self._known
         ]
 
+    def ranking_subjects(self, job: Job) -> list[Subject]:
+        """Return the fastest baseline that is ready, to measure a candidate beside that is only ranked. Empty while one
+        that is ready has no time."""
+        ready = {subject.name: subject for subject in self.subjects(job)}
+        if any((job.job_id, name) not in self._known for name in ready):
+            return []
+        fastest = ready.get(self._best_prepared(job)) or ready.get(EAGER)
+        return [fastest] if fastest is not None else []
+
     def rearranged(self, job: Job, subject: Subject) -> None:
         """Record that a subject now has other calls per sample."""
         self._modes[subject.name].rearranged(job, subject)

@@ -1,4 +1,4 @@
-"""Cache baseline measurements on disk: one small JSON file each, keyed by everything that a time depends on."""
+"""Cache measurements on disk: one small JSON file each, keyed by everything that a time depends on."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import logging
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -19,7 +20,7 @@ FORMAT = 1
 """File format; files of other formats are ignored."""
 
 _logger = logging.getLogger(__name__)
-_RESULT: TypeAdapter[BaselineResult] = TypeAdapter(BaselineResult)
+Value = TypeVar("Value")
 
 
 class BaselineKey(Noun):
@@ -34,33 +35,32 @@ class BaselineKey(Noun):
     torch_version: str
 
 
-class BaselineCache:
-    """A best-effort cache: unreadable entries are measured again, unwritable ones are dropped."""
+class KeyedCache(Generic[Value]):
+    """A best-effort cache of one folder: unreadable entries count as missing, unwritable ones are dropped."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory / FOLDER
+    def __init__(self, directory: Path, adapter: TypeAdapter[Value]) -> None:
+        self._directory, self._adapter = directory, adapter
 
-    def find(self, key: BaselineKey) -> BaselineResult | None:
-        """Return the result of this key; None where there is none, or no readable one."""
+    def find(self, key: Noun) -> Value | None:
+        """Return the value of this key; None where there is none, or no readable one."""
         path = self._path(key)
         try:
             entry = json.loads(path.read_text(encoding="utf-8"))
-            if entry["format"] != FORMAT or BaselineKey.model_validate(entry["key"]) != key:
+            if entry["format"] != FORMAT or entry["key"] != key.model_dump(mode="json"):
                 return None
-            return _RESULT.validate_python(entry["result"])
+            return self._adapter.validate_python(entry["result"])
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, ValidationError) as error:
-            _logger.warning("the kept baseline %s is not readable and is measured again: %s", path, error)
+            _logger.warning("the cache entry %s is not readable and is made again: %s", path, error)
             return None
 
-    def keep(self, key: BaselineKey, result: BaselineResult) -> None:
-        """Keep a final result, without its ratio, which belongs to one candidate."""
-        kept = result.model_copy(update={"ratio": None}) if result.kind == "timed" else result
+    def keep(self, key: Noun, value: Value) -> None:
+        """Keep a value, replacing an earlier one."""
         entry = {
             "format": FORMAT,
             "key": key.model_dump(mode="json"),
-            "result": _RESULT.dump_python(kept, mode="json"),
+            "result": self._adapter.dump_python(value, mode="json"),
         }
         path = self._path(key)
         temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
@@ -69,9 +69,20 @@ class BaselineCache:
             temporary.write_text(json.dumps(entry, indent=1), encoding="utf-8")
             os.replace(temporary, path)
         except OSError as error:
-            _logger.warning("a baseline is not kept: %s", error)
+            _logger.warning("a cache entry is not kept: %s", error)
             with suppress(OSError):
                 temporary.unlink()
 
-    def _path(self, key: BaselineKey) -> Path:
+    def _path(self, key: Noun) -> Path:
         return self._directory / f"{hashlib.sha256(key.model_dump_json().encode()).hexdigest()}.json"
+
+
+class BaselineCache(KeyedCache[BaselineResult]):
+    """The baselines' times."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory / FOLDER, TypeAdapter(BaselineResult))
+
+    def keep(self, key: Noun, value: BaselineResult) -> None:
+        """Keep a final result, without its ratio, which belongs to one candidate."""
+        super().keep(key, value.model_copy(update={"ratio": None}) if value.kind == "timed" else value)

@@ -53,8 +53,11 @@ from kernel_lsp.verify.timing.rounds import (
     measure_in_turn,
     prepare,
 )
+from kernel_lsp.verify.timing.statistics import MIN_ROUNDS
 
 PREPARE_DEADLINE_S = 60.0
+RANKING = TimingPlan(min_rounds=MIN_ROUNDS, max_rounds=MIN_ROUNDS, n_warm_samples=0, budget_s=0.0)
+"""Measurement of a candidate that is to be ordered among others: a third of the rounds of a full one, or fewer."""
 MAX_DIFFERENCE = 1e-2
 """Maximum relative L2 difference between outputs of timed calls. The order of atomic additions changes far less,
 missing work far more. Values were judged before."""
@@ -156,13 +159,14 @@ class OperationTimer:
         ours = await self._prepare(worker, operation, OURS, number)
         if isinstance(ours, SubjectFailed):
             return CandidateBroke(ours.message)
-        extra = []
-        if self._noise.needs_self_pair(ours):
+        extra: list[Subject] = []
+        racing = self._baselines.ranking_subjects(job) if operation.is_ranking else []
+        if not racing and self._noise.needs_self_pair(ours):
             again = await self._prepare(worker, operation, AGAIN, number, n_calls=ours.n_calls)
             if isinstance(again, SubjectFailed):
                 return CandidateBroke(again.message)
             extra.append(again)
-        measured = await self._rounds([ours, *extra], job)
+        measured = await self._rounds([ours, *extra], racing, job)
         if not isinstance(measured, Measured):
             return measured
         for subject in measured.candidates:
@@ -171,21 +175,28 @@ class OperationTimer:
                 return wrong
         return await self._outcome(ours, measured, operation, job)
 
-    async def _rounds(self, candidates: list[Subject], job: Job) -> Measured | CandidateBroke | NotTimed:
-        """Measure all in turn, without the baselines that fail."""
+    async def _rounds(
+        self, candidates: list[Subject], racing: list[Subject], job: Job
+    ) -> Measured | CandidateBroke | NotTimed:
+        """Measure all in turn, without the baselines that fail. `racing` are the baselines of a ranking; empty for a
+        full measurement."""
         while True:
-            baselines = self._baselines.subjects(job)
+            plan = RANKING if racing else self._plan
+            baselines = racing or self._baselines.subjects(job)
             if not baselines:
                 missing = self._baselines.others(job, ())
                 return NotTimed("; ".join(f"{found.name}: {_reason(found)}" for found in missing))
-            found = await self._measure(candidates, baselines, job)
+            found = await self._measure(candidates, baselines, plan, job)
             if isinstance(found, Measured):
                 return found
             if found.name in (OURS, AGAIN):
                 return CandidateBroke(found.message)
             await self._baselines.drop(job, found)
+            racing = []
 
-    async def _measure(self, candidates: list[Subject], baselines: list[Subject], job: Job) -> Measured | SubjectFailed:
+    async def _measure(
+        self, candidates: list[Subject], baselines: list[Subject], plan: TimingPlan, job: Job
+    ) -> Measured | SubjectFailed:
         arranged = []
         for baseline in baselines:
             found = await aligned(baseline, candidates[0])
@@ -193,15 +204,17 @@ class OperationTimer:
                 return found
             self._baselines.rearranged(job, found)
             arranged.append(found)
-        rounds = await measure_in_turn(candidates, arranged, self._plan, self._seed)
-        return rounds if isinstance(rounds, SubjectFailed) else Measured(rounds, tuple(arranged), tuple(candidates))
+        rounds = await measure_in_turn(candidates, arranged, plan, self._seed)
+        if isinstance(rounds, SubjectFailed):
+            return rounds
+        return Measured(rounds, tuple(arranged), tuple(candidates), is_ranking=plan is RANKING)
 
     async def _outcome(self, ours: Subject, measured: Measured, operation: TimedOperation, job: Job) -> TimingOutcome:
         for again in measured.candidates[1:]:
             self._noise.add_self_pair(ours, again, measured.rounds)
         mine = measurement(ours, measured.rounds, operation.bound, self._seed)
         timed = [await self._timed(ours, baseline, measured, operation) for baseline in measured.baselines]
-        for baseline in timed:
+        for baseline in () if measured.is_ranking else timed:
             await self._baselines.record(job, baseline)
         others = self._baselines.others(job, [baseline.name for baseline in timed])
         best = _best([*timed, *others])
@@ -282,6 +295,7 @@ class Measured:
     rounds: Rounds
     baselines: tuple[Subject, ...]
     candidates: tuple[Subject, ...]
+    is_ranking: bool = False
 
 
 def baseline_job(

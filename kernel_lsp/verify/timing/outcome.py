@@ -14,13 +14,15 @@ from kernel_lsp.process.worker_client import CaseFiles, OperationName
 @dataclass(frozen=True)
 class TimedOperation:
     """An operation to time: a candidate that its worker has loaded, bound to the shapes of a case's files. `expected`
-    are the fingerprints of judged outputs, by name."""
+    are the fingerprints of judged outputs, by name. `is_ranking` asks for few rounds, beside one baseline, once every
+    baseline that is ready has a time."""
 
     candidate_id: str
     bound: BoundOperation
     direction: OperationName
     files: CaseFiles = field(repr=False)
     expected: Mapping[str, int] = field(default_factory=dict)
+    is_ranking: bool = False
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import torch
 
 from ..failure import TargetFailure
 from .program import Program, quiet, user_outputs
+from .recurrent import RECURRENT
 
 GRADIENT = "grad_"
 
@@ -82,6 +83,13 @@ class _Traced(torch.fx.Interpreter):
         self._made: dict[str, Any] = {}
         self.run(*inputs, enable_io_processing=False)
         return self._made
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """Run recurrent layers as PyTorch's decompositions: its own code changes their gates in place."""
+        from torch._decomp import decomposition_table
+
+        function = decomposition_table.get(target, target) if target in RECURRENT else target
+        return super().call_function(function, args, kwargs)
 
     def run_node(self, node: Any) -> Any:
         value = super().run_node(node)

@@ -11,6 +11,7 @@ from ..failure import TargetFailure
 from .attempt import Attempt, MustFix, StillRandom
 from .captured import Captured
 from .inputs import CallInputs
+from .lifting import with_draws
 from .load import Callee
 from .modes import choose_mode, is_same_in_other_mode, updates_statistics, watched_mode
 from .program import Wrapper, all_dims
@@ -44,8 +45,14 @@ def capture_call(source: dict[str, Any], callee: Callee, inputs: CallInputs, wit
             notes += [note for note in must.notes if note not in notes]
             dynamic = fewer
         except StillRandom:
-            callee.module.eval()
-            notes.append(DROPOUT_NOTE)
+            if getattr(callee.module, "training", False):
+                callee.module.eval()
+                notes.append(DROPOUT_NOTE)
+                continue
+            callee, inputs = with_draws(callee, inputs)
+            notes += [note for note in inputs.notes if note not in notes]
+            wrapper = Wrapper(callee, inputs, source["file"], source["line"])
+            dynamic = all_dims(inputs)
     raise AssertionError("an attempt without symbolic dims returns or raises a failure")
 
 
@@ -69,6 +76,7 @@ def prepare_module(callee: Callee) -> list[str]:
     if any(tensor.device.type != "cpu" for tensor in [*owner.parameters(), *owner.buffers()]):
         owner.cpu()
         notes.append("the module was built on a GPU: captured on the CPU")
+    notes += _register_tensors(owner)
     dropout = torch.nn.modules.dropout._DropoutNd
     if any(isinstance(m, dropout) and m.training and m.p > 0 for m in owner.modules()):
         owner.eval()
@@ -79,6 +87,19 @@ def prepare_module(callee: Callee) -> list[str]:
         if isinstance(module, torch.nn.modules.batchnorm._NormBase) and module.training and not callee.passes_state:
             notes += _use_batch_statistics(module)
     return list(dict.fromkeys(notes))
+
+
+def _register_tensors(owner: torch.nn.Module) -> list[str]:
+    """Make buffers of plain tensor attributes, such as a hidden state that `forward` assigns: export forbids changes of
+    any other tensor."""
+    found = []
+    for path, module in owner.named_modules():
+        for name, value in list(vars(module).items()):
+            if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter):
+                delattr(module, name)
+                module.register_buffer(name, value.detach(), persistent=False)
+                found.append(f"{path}.{name}" if path else name)
+    return [f"the tensor attribute '{name}' is captured as a buffer" for name in found]
 
 
 def _note_mode(captured: Captured, again: Attempt, has_statistics: bool, reads: Sequence[str]) -> None:

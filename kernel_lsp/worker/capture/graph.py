@@ -155,6 +155,8 @@ class GraphReader:
             return node.args[0]
         if op in ("aten._to_copy.default", "aten.to.dtype"):
             return node.args[0] if node.meta["val"].dtype == node.args[0].meta["val"].dtype else None
+        if op == "aten.as_strided.default":
+            return node.args[0] if self._has_layout_of(node, node.args[0]) else None
         if op in SAME_WHEN_SHAPE_IS:
             return node.args[0] if self._has_shape_of(node, node.args[0]) else None
         if op == "aten.copy.default":
@@ -167,6 +169,14 @@ class GraphReader:
 
     def _has_shape_of(self, node: Any, other: Any) -> bool:
         return self._symbols.shape(node.meta["val"].shape) == self._symbols.shape(other.meta["val"].shape)
+
+    def _has_layout_of(self, node: Any, other: Any) -> bool:
+        """Check whether both have one shape, and the strides of every dim that has several positions."""
+        layouts = []
+        for value in (node.meta["val"], other.meta["val"]):
+            shape, strides = self._symbols.shape(value.shape), self._symbols.shape(value.stride())
+            layouts.append([(size, stride) for size, stride in zip(shape, strides) if size != "1"])
+        return self._has_shape_of(node, other) and layouts[0] == layouts[1] and len(node.args) < 4
 
     def _pass_through(self, node: Any, same: Any, user_name: str | None) -> None:
         """Alias `node` to the value of `same`, which takes the user's name when it has none."""

@@ -1,4 +1,6 @@
-"""Lift a module's parameters and buffers to arguments of the call, so that a capture can keep their sizes symbolic.
+"""Lift a module's parameters and buffers, and the random tensors that the code draws, to arguments of the call.
+
+With its state as arguments, a capture can keep their sizes symbolic; with its draws, the result is a function of them.
 
 `torch.export` treats the sizes of a module's own parameters as constants. A task folder whose configurations build the
 module in several sizes is captured this way, once for all of them.
@@ -6,14 +8,23 @@ module in several sizes is captured this way, once for all of them.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Callable
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from .inputs import CallInputs, StateOf, TensorLeaf
 from .load import Callee
 from .names import identifier
+from .recurrent import shapes_alone
+
+DROPOUT = "nn.functional.dropout"
+CREATIONS = ("randn", "rand", "randn_like", "rand_like")
+"""Functions of torch that return a new random tensor of floats."""
+Draw = Callable[[], torch.Tensor]
 
 
 def state_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -51,3 +62,120 @@ def _leaf(name: str, tensor: torch.Tensor, is_parameter: bool, dims: Sequence[in
     role = "parameter" if is_parameter else "buffer"
     state = StateOf(role, name, is_parameter and tensor.requires_grad, tuple(dims))
     return TensorLeaf(identifier(name), tensor.dtype, tuple(tensor.shape), state=state)
+
+
+# --- random tensors of the code
+
+
+def with_draws(callee: Callee, inputs: CallInputs) -> tuple[Callee, CallInputs]:
+    """Return the same call with the tensors that it draws as inputs after the user's, in the order of the draws; the
+    call itself where it draws in another way."""
+    drawn = _recorded(callee, inputs)
+    n_own = len(inputs.tensors)
+
+    def rebuild(tensors: Sequence[torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:
+        positional, keywords = inputs.rebuild(tensors[:n_own])
+        return [list(tensors[n_own:]), positional, keywords], {}
+
+    def fresh() -> list[torch.Tensor]:
+        own = inputs.fresh() if inputs.fresh is not None else []
+        return [*own, *(_draw(name, leaf) for name, leaf in drawn)]
+
+    function = callee.call.forward if isinstance(callee.call, torch.nn.Module) else callee.call
+
+    @functools.wraps(function)
+    def call(values: list[torch.Tensor], positional: list[Any], keywords: dict[str, Any]) -> Any:
+        with _Replay(values):
+            return callee.call(*positional, **keywords)
+
+    notes = [
+        f"the code draws '{leaf.name}' (torch.{name}): it is an argument, drawn by the caller" for name, leaf in drawn
+    ]
+    leaves = [*inputs.leaves, *(leaf for _, leaf in drawn)]
+    made = CallInputs(
+        leaves, rebuild, fresh if inputs.fresh is not None else None, [*inputs.notes, *notes], inputs.state
+    )
+    lifted = Callee(
+        call, callee.owner, list(callee.notes), callee.lifted, callee.passes_state, draws=max(1, len(drawn))
+    )
+    return lifted, made
+
+
+# --- recording and replaying draws
+
+
+class _Draws(TorchFunctionMode):
+    """Passes every random tensor of floats that the code draws, or a mask of dropout, to `drawn`."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(function, "__name__", "")
+        if function is torch.nn.functional.dropout and _is_active(args, kwargs):
+            return self._dropout(function, args, kwargs)
+        if name in CREATIONS and function is getattr(torch, name):
+            return self.drawn(name, lambda: function(*args, **kwargs))
+        return function(*args, **kwargs)
+
+    def _dropout(self, function: Any, args: Any, kwargs: Any) -> Any:
+        given = {**dict(zip(("input", "p", "training", "inplace"), args)), **kwargs}
+        value, rate = given["input"], given.get("p", 0.5)
+        if rate in (0, 1) or given.get("inplace"):
+            return function(*args, **kwargs)
+        kept = self.drawn(DROPOUT, lambda: torch.empty_like(value, dtype=torch.bool))
+        return value * kept / (1 - rate)
+
+    def drawn(self, name: str, draw: Draw) -> torch.Tensor:
+        raise NotImplementedError
+
+
+class _Record(_Draws):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, torch.Tensor]] = []
+
+    def drawn(self, name: str, draw: Draw) -> torch.Tensor:
+        made = draw()
+        self.found.append((name, made))
+        return made
+
+
+class _Replay(_Draws):
+    def __init__(self, values: Sequence[torch.Tensor]) -> None:
+        super().__init__()
+        self._values = iter(values)
+
+    def drawn(self, name: str, draw: Draw) -> torch.Tensor:
+        return next(self._values)
+
+
+def _is_active(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    return bool(args[2] if len(args) > 2 else kwargs.get("training", True))
+
+
+def _recorded(callee: Callee, inputs: CallInputs) -> list[tuple[str, TensorLeaf]]:
+    """Return the draws of one call on fake tensors, each with its function's name."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    record = _Record()
+    # The user's code may raise anything on fake tensors; the capture then reports the random operation.
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    with contextlib.suppress(Exception), shapes_alone(), fake, torch.no_grad(), record:
+        tensors = [torch.empty(leaf.shape, dtype=leaf.dtype) for leaf in inputs.tensors]
+        positional, keywords = inputs.rebuild(tensors)
+        callee.call(*positional, **keywords)
+    taken = {leaf.name for leaf in inputs.leaves}
+    drawn = []
+    for name, made in record.found:
+        stem = "kept" if name == DROPOUT else name
+        free = next(unused for n in range(len(taken) + 1) if (unused := f"{stem}_{n}") not in taken)
+        taken.add(free)
+        drawn.append((name, TensorLeaf(free, made.dtype, tuple(int(size) for size in made.shape))))
+    return drawn
+
+
+def _draw(name: str, leaf: TensorLeaf) -> torch.Tensor:
+    """Return new values of one draw."""
+    if leaf.dtype == torch.bool:
+        return torch.rand(leaf.shape) < 0.5
+    function: Callable[..., torch.Tensor] = torch.randn if name.startswith("randn") else torch.rand
+    return function(leaf.shape, dtype=leaf.dtype)

@@ -29,13 +29,15 @@ class LoadedFile:
 class Callee:
     """The object to capture. `call` takes the user's inputs. `owner` is the `nn.Module` whose parameters become
     arguments, None for a plain function. `notes` are decisions of the capture. `lifted` is the module whose parameters
-    are already among the inputs. `passes_state`: the code itself passes its modules' running statistics."""
+    are already among the inputs. `passes_state`: the code itself passes its modules' running statistics. `draws` counts
+    the inputs that stand for random tensors of the code."""
 
     call: Callable[..., Any]
     owner: Any
     notes: list[str] = field(default_factory=list)
     lifted: Any = None
     passes_state: bool = False
+    draws: int = 0
 
     @property
     def module(self) -> Any:

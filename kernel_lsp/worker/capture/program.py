@@ -18,6 +18,7 @@ from ..failure import TargetFailure, is_user_file
 from .inputs import CallInputs
 from .load import Callee
 from .outputs import flatten_outputs
+from .recurrent import RECURRENT, shapes_alone
 
 OWNER = "owner"
 """The attribute of `Wrapper` that holds the user's module."""
@@ -106,10 +107,10 @@ def export_program(wrapper: Wrapper, inputs: CallInputs, dynamic: frozenset[Dim]
         {dim: torch.export.Dim.AUTO for dim in range(tensor.dim()) if (position, dim) in dynamic} or None
         for position, tensor in enumerate(tensors)
     )
-    with quiet(), _user_frames(), eagerly():
+    with quiet(), _user_frames(), eagerly(), shapes_alone():
         exported = torch.export.export(wrapper, tensors, dynamic_shapes=(shapes,) if dynamic else None, strict=False)
         functional = exported.run_decompositions({}) if _needs_rewriting(exported) else exported
-        core = exported.run_decompositions()
+        core = exported.run_decompositions(_without_recurrent_layers())
     kinds = [spec.kind.name for spec in functional.graph_signature.output_specs]
     if "USER_INPUT_MUTATION" in kinds:
         raise _input_mutation(exported, inputs)
@@ -182,6 +183,14 @@ def user_outputs(exported: Any) -> list[Any]:
 
 
 # --- below: reading the export
+
+
+def _without_recurrent_layers() -> Any:
+    """Return PyTorch's decompositions except those of recurrent layers, which repeat the step for every time."""
+    table = torch.export.default_decompositions()
+    for operator in RECURRENT:
+        table.pop(operator, None)
+    return table
 
 
 def _needs_rewriting(exported: Any) -> bool:

@@ -6,7 +6,7 @@ import ast
 import math
 import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,7 +82,9 @@ class ReferencePrinter:
     ) -> str:
         """Return the text of ``def <name>_reference(...)``."""
         self._take_arguments(graph, arguments, constants)
-        nodes = [node for node in graph.nodes if node.op == "call_function" and not self._is_size(node)]
+        needed = _needed(results.values())
+        called = [node for node in graph.nodes if node.op == "call_function" and node in needed]
+        nodes = [node for node in called if not self._is_size(node)]
         result_names = {result.name: result_name for result_name, result in results.items()}
         user_names = self._sources.user_names([n for n in nodes if str(n.target) not in DROPPED_OPS])
         for node in nodes:
@@ -247,6 +249,18 @@ class ReferencePrinter:
 
 
 # --- below: small readings
+
+
+def _needed(results: Iterable[Any]) -> set[Any]:
+    """Return the nodes that the results depend on. Others update buffers, or compute what the code does not return."""
+    found: set[Any] = set()
+    pending = list(results)
+    while pending:
+        node = pending.pop()
+        if node not in found:
+            found.add(node)
+            pending.extend(node.all_input_nodes)
+    return found
 
 
 def _reduced_dims(arguments: Sequence[Any]) -> str:

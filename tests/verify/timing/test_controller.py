@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from kernel_lsp.verify.timing.outcome import (
 )
 from kernel_lsp.verify.timing.rounds import TimingPlan
 
-from .harness import N_ELEMENTS, TIMES_US, bench, operation
+from .harness import N_ELEMENTS, PATIENCE_S, TIMES_US, bench, operation
 
 ALL = ("eager", "compile", "compile reduce-overhead", "compile max-autotune")
 GENEROUS_S = 60.0
@@ -505,3 +506,16 @@ async def test_a_peer_has_a_time_and_a_ratio_and_is_never_the_best_of_pytorch(tm
     assert isinstance(peer, TimedBaseline)
     assert (peer.name, peer.ratio and peer.ratio.claim) == ("liger_relu", "slower")
     assert comparison.baseline_name in ALL
+
+
+async def test_a_ranked_candidate_takes_few_rounds_beside_one_baseline_that_has_a_time(tmp_path: Path) -> None:
+    async with bench(tmp_path, baselines=ALL) as it:
+        ranked = replace(operation("a", N_ELEMENTS), is_ranking=True)
+        full = await it.timer.time_operation(it.worker, ranked, patience_s=PATIENCE_S)
+        short = await it.timer.time_operation(it.worker, ranked)
+    assert isinstance(full, Timed)
+    assert isinstance(short, Timed)
+    assert short.comparison.ours.n_samples * 2 <= full.comparison.ours.n_samples
+    timed = [found for found in short.comparison.baselines if isinstance(found, TimedBaseline)]
+    assert [found.name for found in timed if found.ratio is not None] == ["compile max-autotune"]
+    assert [found.name for found in timed] == list(ALL)

@@ -1,1 +1,1 @@
-"""Kernels of algorithms that are no loop nest over definitions: sorting."""
+"""Kernels of algorithms that are no loop nest over definitions: sorting, recurrent layers."""

@@ -1,1 +1,1 @@
-"""Lowering rules for algorithms along one dim: running values, sorted rows."""
+"""Lowering rules for algorithms along one dim: running values, sorted rows, recurrent layers."""

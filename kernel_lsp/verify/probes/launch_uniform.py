@@ -44,9 +44,6 @@ N_OPCODES, N_OPERANDS = 1 << 10, 1 << 14
 FLOATING = ("float", "double")
 UNROLLED = 16
 """Threshold for interesting constants: unrolled loops compare with smaller ones."""
-NO_ADDRESSES: Mapping[str, int] = {}
-NO_POSITIONS: Mapping[str, int] = {}
-FIRST_THREAD: Mapping[str, int] = {f"%{name}.{axis}": 0 for name in ("tid", "ctaid") for axis in "xyz"}
 
 Outcome = tuple[tuple[str, tuple[bool, ...]], ...]
 """Outcomes of the comparisons, by compared value."""
@@ -68,24 +65,19 @@ class _Step:
 class GridConditions:
     """The launch-uniform predicates of one kernel, read from its PTX."""
 
-    def __init__(
-        self, statements: Iterable[Statement], symbol: str, positions: Mapping[str, int] = NO_POSITIONS
-    ) -> None:
-        """Read the predicates. With the `positions` of one thread (`FIRST_THREAD`), its own conditions count as
-        uniform."""
+    def __init__(self, statements: Iterable[Statement], symbol: str) -> None:
         own = [statement for statement in statements if statement.function == symbol]
-        self._positions = positions
-        self._steps, self._conditions = _followed(own, positions)
+        self._steps, self._conditions = _followed(own)
         self._picks = list(_picks(own))
         self._makers = {step.result: step for step in self._steps}
         self.numbers = frozenset(self._numbers_behind(self._conditions))
         self.chosen = frozenset(self._chosen())
         """Compared values that contain a constant above `UNROLLED`, or no constant."""
 
-    def outcomes(self, launch: BoundLaunch, addresses: Mapping[str, int] = NO_ADDRESSES) -> Outcome:
+    def outcomes(self, launch: BoundLaunch) -> Outcome:
         """Return the outcome of each condition, by compared value: two thresholds for one value give one outcome for
-        each interval. Conditions on a tensor's address are left out, unless `addresses` has it."""
-        values = self._values(launch, addresses)
+        each interval. Conditions on a tensor's address are left out."""
+        values = self._values(launch)
         sides: dict[str, list[bool]] = {}
         for condition in self._conditions:
             try:
@@ -96,7 +88,7 @@ class GridConditions:
 
     def distances(self, launch: BoundLaunch) -> dict[int, int]:
         """Return the difference between the sides of each chosen equality, by its index among the conditions."""
-        values = self._values(launch, NO_ADDRESSES)
+        values = self._values(launch)
         found: dict[int, int] = {}
         for place, condition in enumerate(self._conditions):
             if condition.opcode.split(".")[1] in EQUALITIES and condition.operands[0] in self.chosen:
@@ -107,7 +99,7 @@ class GridConditions:
 
     def sides(self, launch: BoundLaunch) -> dict[int, bool]:
         """Return on which side of its threshold each chosen comparison lies, by its index among the conditions."""
-        values = self._values(launch, NO_ADDRESSES)
+        values = self._values(launch)
         found: dict[int, bool] = {}
         for place, condition in enumerate(self._conditions):
             name, comparison = condition.opcode.split(".")[:2]
@@ -119,15 +111,15 @@ class GridConditions:
     def singles_out_a_block(self, launch: BoundLaunch) -> bool:
         """Check whether the kernel compares the block index with that of an inner block, which may take a path of its
         own."""
-        values = self._values(launch, NO_ADDRESSES)
+        values = self._values(launch)
         picked = [(launch.grid["xyz".index(axis)], values[one]) for axis, one in self._picks if one in values]
         picked += [(launch.grid["xyz".index(axis)], _number(one)) for axis, one in self._picks if _is_number(one)]
         return any(0 < block < n_blocks - 1 for n_blocks, block in picked)
 
-    def _values(self, launch: BoundLaunch, addresses: Mapping[str, int]) -> dict[str, int]:
+    def _values(self, launch: BoundLaunch) -> dict[str, int]:
         """Return the value of each register that follows from the arguments, as unsigned bits."""
-        passed = _passed(launch, addresses)
-        values = {**self._positions, **dict(zip(_DIMS, (*launch.block, *launch.grid), strict=True))}
+        passed = _passed(launch)
+        values = dict(zip(_DIMS, (*launch.block, *launch.grid), strict=True))
         for step in self._steps:
             try:
                 values[step.result] = _value(step, values, passed)
@@ -158,11 +150,11 @@ class GridConditions:
 # --- below: reading
 
 
-def _followed(statements: Sequence[Statement], positions: Iterable[str]) -> tuple[list[_Step], list[_Step]]:
-    """Return the steps that follow from arguments and positions, in order of their dependencies, and the conditions
+def _followed(statements: Sequence[Statement]) -> tuple[list[_Step], list[_Step]]:
+    """Return the steps that follow from arguments, in order of their dependencies, and the conditions
     among them. Leaves out registers that are set twice or under a guard."""
     n_set = Counter(register for statement in statements for register in _set_by(statement))
-    known, steps, conditions = {*_DIMS, *positions}, list[_Step](), list[_Step]()
+    known, steps, conditions = {*_DIMS}, list[_Step](), list[_Step]()
     for statement in statements:
         step = _step_of(statement)
         if step is None or not _follows(step, known) or len(steps) >= MAX_STATEMENTS:
@@ -266,12 +258,9 @@ def _read(operand: str, values: Mapping[str, int], opcode: str) -> int:
     return bits - (1 << n_bits) if is_signed and bits >> (n_bits - 1) else bits
 
 
-def _passed(launch: BoundLaunch, addresses: Mapping[str, int]) -> list[int | None]:
+def _passed(launch: BoundLaunch) -> list[int | None]:
     """Return the integer value of each argument; None where it is not an integer or not known."""
-    return [
-        addresses.get(argument.tensor) if isinstance(argument, TensorArgument) else _whole(argument)
-        for argument in launch.arguments
-    ]
+    return [None if isinstance(argument, TensorArgument) else _whole(argument) for argument in launch.arguments]
 
 
 def _whole(argument: ScalarArgument) -> int | None:

@@ -1,12 +1,14 @@
-"""Detect integer sums in floating point, which are exact only up to 2^24 or 2^53, and choose sizes beyond."""
+"""Find long sums: of floats with one sign, which a serial sum loses digits of, and of integers in floating point, which
+are exact only up to 2^24 or 2^53."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.core.task import Graph, GraphNode, Symbol, Task, TaskTensor
+from kernel_lsp.core.expression import ExpressionError
+from kernel_lsp.core.task import Graph, GraphNode, Symbol, Task, TaskTensor, TensorType
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.toolchain.integrity.ptx_text import Statement, read_ptx
 from kernel_lsp.verify.model.cases import (
@@ -15,12 +17,55 @@ from kernel_lsp.verify.model.cases import (
     LATE_EXTREMES,
     OperationKind,
     Sizes,
-    clamped,
     graph_of,
-    is_usable,
+    n_elements,
+    shape_of,
 )
 from kernel_lsp.verify.model.resolved_kernel import Prepared
-from kernel_lsp.verify.probes.wide_sizes import MAX_WIDE_ELEMENTS, n_largest
+from kernel_lsp.verify.probes.finder import MAX_WIDE_ELEMENTS, Budget, Finder, finder_of
+
+FLOAT_SUMS = tuple(f"aten.{name}." for name in ["sum", "mean", "linalg_vector_norm", "norm"])
+LONG_TERMS = 1 << 17
+"""Minimum terms of a long sum: any kernel sums shorter ones well enough, and a case at the captured sizes is
+expensive."""
+PART = 2
+"""Ratio of taken to given elements from which a node combines several."""
+
+
+def has_one_long_sum(graph: Graph, sizes: Sizes) -> bool:
+    """Check whether one result has that many terms, and nothing else in the graph combines elements: a sum subtracted
+    from its own terms leaves only its error."""
+    types = dict(zip(graph.inputs, graph.input_types, strict=True))
+    brings: list[tuple[GraphNode, int]] = []
+    for node in graph.nodes:
+        made = node.types[0] if node.types else None
+        if made is None:
+            return False
+        types[node.name] = made
+        n_terms = _n_terms(node, types, sizes)
+        if n_terms >= PART:
+            brings.append((node, n_terms))
+    return len(brings) == 1 and brings[0][1] >= LONG_TERMS and _is_float_sum(brings[0][0])
+
+
+# --- below: one node
+
+
+def _is_float_sum(node: GraphNode) -> bool:
+    made = node.types[0]
+    return made is not None and made.dtype.is_floating and node.op.startswith(FLOAT_SUMS)
+
+
+def _n_terms(node: GraphNode, types: Mapping[str, TensorType], sizes: Sizes) -> int:
+    """Return the elements that a node takes for each one that it gives; 0 where shapes do not tell."""
+    made = node.types[0]
+    taken = [types[name] for name in node.reads if name in types]
+    try:
+        given = max(1, n_elements(shape_of(made, sizes))) if made is not None else 1
+        return max((n_elements(shape_of(type_, sizes)) for type_ in taken), default=0) // given
+    except ExpressionError:
+        return 0
+
 
 SUMS = tuple(f"aten.{name}." for name in ["sum", "cumsum", "mm", "bmm", "matmul", "addmm", "dot", "mv"])
 COUNTS = tuple(f"aten.{name}." for name in ["index_add", "scatter_add", "index_put", "bincount", "histc"])
@@ -28,8 +73,7 @@ COUNTS = tuple(f"aten.{name}." for name in ["index_add", "scatter_add", "index_p
 CASTS = ("aten._to_copy.", "aten.to.")
 EXACT_BITS = {"f32": 24, "f64": 53}
 """Bits of the integers that the type represents exactly (IEEE 754)."""
-MAX_ELEMENTS = 1 << 25
-"""Maximum elements of all inputs and outputs of a case with such a sum."""
+BUDGET = Budget(1 << 25, MAX_WIDE_ELEMENTS)
 _TO_INTEGER = re.compile(r"^cvt\.r[nzmp]i(?:\.\w+)*\.[su](?:32|64)\.(?P<type>f32|f64)$")
 
 
@@ -46,7 +90,7 @@ def sizes_beyond_exact_sums(prepared: Prepared, kind: OperationKind, built: Buil
     is_count = _takes_floats(graph) or any(node.op.startswith(COUNTS) for node in added)
     greatest = 1 if is_count else _greatest(task)
     kept = sorted(_kept_bits(read_ptx(built.ptx, "").statements))
-    found = (_sizes(prepared, kind, added, (1 << n_bits) // greatest + 2) for n_bits in kept)
+    found = (_sizes(finder_of(prepared, kind), added, (1 << n_bits) // greatest + 2) for n_bits in kept)
     return [sizes for some in found for sizes in some]
 
 
@@ -102,24 +146,19 @@ def _kept_bits(statements: Iterable[Statement]) -> set[int]:
 # --- below: sizes
 
 
-def _sizes(prepared: Prepared, kind: OperationKind, added: list[GraphNode], n_terms: int) -> Iterator[Sizes]:
+def _sizes(finder: Finder, added: list[GraphNode], n_terms: int) -> Iterator[Sizes]:
     """Yield the first sizes inside the contract, with `n_terms` terms and small other dims. With an aligned number of
     terms, its odd part is as large."""
-    symbols = prepared.task.symbols
-    for alignment, beside in ((one, other) for one in ALIGNMENTS for other in sorted({1, one})):
-        for symbol in _summed(prepared.task, added):
-            long = alignment * (n_terms | 1)
-            sizes = {s.name: clamped(s, long, alignment) if s == symbol else clamped(s, 1, beside) for s in symbols}
-            if sizes[symbol.name] == long and _is_usable(prepared, kind, sizes):
-                yield sizes
-                return
-
-
-def _is_usable(prepared: Prepared, kind: OperationKind, sizes: Sizes) -> bool:
-    """Check that the sizes are inside the contract, and that neither tensors nor intermediates are too large."""
-    if not is_usable(prepared.task, kind, sizes, MAX_ELEMENTS, or_as_captured=False) or not prepared.holds(kind, sizes):
-        return False
-    return n_largest(graph_of(prepared.task, kind), sizes) <= MAX_WIDE_ELEMENTS
+    tried = (
+        (alignment * (n_terms | 1), symbol, finder.small(1, beside), alignment)
+        for alignment in ALIGNMENTS
+        for beside in sorted({1, alignment})
+        for symbol in _summed(finder.task, added)
+    )
+    long = ((size, symbol, finder.with_sizes(base, [symbol], size, by)) for size, symbol, base, by in tried)
+    sizes = finder.find((sizes for size, symbol, sizes in long if sizes[symbol.name] == size), BUDGET)
+    if sizes is not None:
+        yield sizes
 
 
 def _summed(task: Task, added: list[GraphNode]) -> tuple[Symbol, ...]:

@@ -1,0 +1,170 @@
+"""A search of schedules ends where nothing is left to gain, and what was tuned once is reused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from kernel_lsp.core.candidate import Candidate
+from kernel_lsp.core.measurement import Comparison, Estimate, TimeFloor
+from kernel_lsp.core.task import SourceLine
+from kernel_lsp.core.verdict import Verdict
+from kernel_lsp.evolve.archive.archive import Archive
+from kernel_lsp.evolve.run.final_verification import SearchResult
+from kernel_lsp.evolve.run.generations import Search, SearchSettings
+from kernel_lsp.evolve.run.reuse import TunedSchedule, TunedSchedules, tuned_key
+from tests.evolve.world import TASK, FakeDevice, kernel, verdict_of
+
+KEY = tuned_key(TASK, "H200", "estimated")
+
+
+@dataclass(frozen=True)
+class Knob:
+    name: str = "speed"
+    values: tuple[int, ...] = tuple(range(50, 90))
+    default: int = 80
+
+
+@dataclass(frozen=True)
+class Realized:
+    schedule: dict[str, int | str]
+    text: str
+    knobs: tuple[Knob, ...] = (Knob(),)
+    is_valid: bool = True
+
+
+class Program:
+    """Kernels take as long as their knob says. `version` changes the text of all."""
+
+    def __init__(self, version: str = "") -> None:
+        self.version = version
+
+    def realize(self, schedule: Mapping[str, int | str]) -> Realized:
+        speed = schedule.get("speed", 80)
+        return Realized({"speed": speed}, kernel(float(speed)) + self.version)
+
+
+class Device(FakeDevice):
+    """Knows the speed of light and the time of torch.compile."""
+
+    def __init__(self, floor_us: float, compile_us: float) -> None:
+        super().__init__()
+        self.floor = TimeFloor(time_us=floor_us, impossible_below_us=1.0, basis="bytes")
+        self.compile_us = compile_us
+
+    async def verify(self, candidate: Candidate, depth: Literal["rank", "screen", "full"]) -> Verdict:
+        verdict = await super().verify(candidate, depth)
+        ours = verdict.estimate
+        assert isinstance(ours, Estimate)
+        compiled = ours.model_copy(update={"time_us": self.compile_us})
+        found = Comparison(baseline_name="compile", baseline=compiled, ours=ours, floor=self.floor)
+        return verdict.model_copy(update={"times": {"scale": found}})
+
+
+class MeasuringDevice(FakeDevice):
+    """Measures; a short measurement of the fastest kernels is off by a third."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.baseline_wait_s = 1.0
+
+    async def verify(self, candidate: Candidate, depth: Literal["rank", "screen", "full"]) -> Verdict:
+        verdict = await super().verify(candidate, depth)
+        assert verdict.estimate is not None
+        us = verdict.estimate.time_us
+        estimate = verdict.estimate.model_copy(update={"time_us": us * 1.3 if depth == "rank" and us < 60 else us})
+        return verdict.model_copy(update={"estimate": estimate})
+
+
+async def searched(
+    folder: Path, device: FakeDevice, n_generations: int = 12, tuned: TunedSchedule | None = None
+) -> SearchResult:
+    with Archive(folder) as archive:
+        settings = SearchSettings(n_generations, 4, 0, early_stop=True, tuned=tuned)
+        search = Search(archive.start_run("model.py::scale", {}), Program(), device, archive, settings)
+        async for _ in search.run():
+            pass
+    assert search.result is not None
+    return search.result
+
+
+def remembered(folder: Path, winner: Candidate | None, verdict: Verdict | None, n_tried: int) -> TunedSchedule:
+    assert winner is not None
+    assert verdict is not None
+    TunedSchedules(folder).remember(KEY, winner, verdict, n_tried)
+    found = TunedSchedules(folder).find(KEY)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("floor_us", "compile_us", "n_most", "why"),
+    [
+        (78.0, 200.0, 4, "the best is within 5% of the speed of light"),
+        (40.0, 41.0, 8, "PyTorch itself is within 5% of the speed of light"),
+        (1.0, 200.0, 47, "2 generations gained less than the noise"),
+    ],
+)
+async def test_it_ends_where_nothing_is_left_to_gain(
+    tmp_path: Path, floor_us: float, compile_us: float, n_most: int, why: str
+) -> None:
+    result = await searched(tmp_path, Device(floor_us, compile_us))
+    assert result.stopped.startswith(why)
+    assert result.n_proposed <= n_most
+
+
+async def test_measurements_grow_longer_as_candidates_grow_fewer(tmp_path: Path) -> None:
+    device = MeasuringDevice()
+    result = await searched(tmp_path, device, 3)
+    depths = [depth for _, depth in device.asked]
+    assert (depths.count("rank"), depths.count("screen"), depths.count("full")) == (12, 6, 1)
+    assert depths == sorted(depths, key=("rank", "screen", "full").index)
+    remeasured = [candidate_id for candidate_id, depth in device.asked if depth == "screen"]
+    assert result.winner is not None
+    assert result.winner.id in remeasured
+
+
+async def test_estimates_are_not_repeated(tmp_path: Path) -> None:
+    device = FakeDevice()
+    await searched(tmp_path, device, 2)
+    assert {depth for _, depth in device.asked} == {"screen", "full"}
+    assert len(device.asked) == 9
+
+
+async def test_what_was_tuned_once_is_reused_with_two_candidates(tmp_path: Path) -> None:
+    first = await searched(tmp_path, FakeDevice())
+    tuned = remembered(tmp_path, first.winner, first.verdict, 48)
+    again = await searched(tmp_path, FakeDevice(), tuned=tuned)
+    assert again.winner is not None
+    assert first.winner is not None
+    assert (again.winner.text, again.n_proposed) == (first.winner.text, 2)
+    assert again.stopped.startswith("the schedule was chosen from 48 candidates")
+
+
+async def test_a_larger_search_begins_from_what_was_tuned_and_goes_on(tmp_path: Path) -> None:
+    first = await searched(tmp_path, FakeDevice(), 1)
+    tuned = remembered(tmp_path, first.winner, first.verdict, 4)
+    assert (await searched(tmp_path, FakeDevice(), 4, tuned)).n_proposed > 4
+
+
+def test_an_entry_holds_while_the_generator_prints_its_text(tmp_path: Path) -> None:
+    text = Program().realize({"speed": 50}).text
+    winner = Candidate.model_validate({"text": text, "origin": {"proposer": "generator", "schedule": {"speed": 50}}})
+    tuned = remembered(tmp_path, winner, verdict_of(winner), 9)
+    assert tuned.holds(Program())
+    assert not tuned.holds(Program("// newer\n"))
+    assert tuned.is_confirmed_by(f"// task: ../elsewhere/model.py::scale\n{text}", 50.0)
+    assert not tuned.is_confirmed_by(text, 60.0)
+
+
+def test_the_key_is_of_the_computation_and_the_gpu_not_of_the_file() -> None:
+    place = {"source": SourceLine(file="b.py", line=99, text="x"), "user_name": "other"}
+    nodes = tuple(node.model_copy(update=place) for node in TASK.forward.nodes)
+    forward = TASK.forward.model_copy(update={"nodes": nodes})
+    moved = TASK.model_copy(update={"forward": forward, "source_file": "b.py", "target": "b.py::g"})
+    assert tuned_key(moved, "H200", "estimated") == KEY
+    assert tuned_key(TASK, "L4", "estimated") != KEY != tuned_key(TASK, "H200", "measured")

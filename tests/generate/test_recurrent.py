@@ -1,0 +1,45 @@
+"""Recurrent layers: LSTM, GRU and plain ones, with layers and directions."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.generate.harness import check, tensor
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        "nn.LSTM(6, 8, 2, batch_first=True)",
+        "nn.LSTM(6, 5, bidirectional=True)",
+        "nn.GRU(6, 8, 2, bidirectional=True)",
+        "nn.GRU(6, 3, bias=False)",
+        "nn.RNN(6, 8)",
+        "nn.RNN(6, 4, nonlinearity='relu')",
+    ],
+)
+def test_states_of_all_times_and_the_last(layer: str) -> None:
+    text = f"""
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = {layer}
+
+            def forward(self, x):
+                return self.layer(x)
+    """
+    checked = check(text, symbol="Model", inputs=[tensor("x", 3, 4, 6)])
+    assert any(node.op.endswith(".input") for node in checked.task.forward.nodes)
+
+
+def test_gradients_of_a_layer() -> None:
+    text = """
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = nn.GRU(4, 3)
+
+            def forward(self, x):
+                return self.layer(x)[0]
+    """
+    check(text, symbol="Model", inputs=[tensor("x", 2, 3, 4)], backward=True)
