@@ -114,9 +114,6 @@ EXPLANATIONS = {
     "pastes-a-name": """
         `##` could form a forbidden name from words in this text, one that distinguishes builds or tests for files.
         Paste other words, or write the intended name.""",
-    "false-lines": """
-        `#line` changes `__LINE__` and `__FILE__`, so removing it, as we do for compilation, changes the program. Remove
-        the directive, or the use of the line.""",
     "host-assembly": """
         Assembly outside of every function is host code, which a kernel file does not have. NVRTC drops it, nvcc
         compiles it. Write PTX inside a `__device__` or `__global__` function.""",
@@ -134,7 +131,16 @@ EXPLANATIONS = {
         result from then on.""",
     "depends-on-place": """
         The kernel reads the multiprocessor, or the slot on it, where a block runs. That differs from run to run, so a
-        result must not depend on it; a schedule may.""",
+        result must not depend on it. Take a block's work from `blockIdx` or from a counter.""",
+    "depends-on-location": """
+        `__FILE__`, `__LINE__` and their like make the program depend on where its text lies, so that the checked
+        program may not be the one that will run. They are allowed as arguments of `printf` and `assert`.""",
+    "depends-on-compiler": """
+        A compiler's name or version selects code, so that the checked program may not be the one that another compiler
+        builds. Conditions on `__CUDA_ARCH__` are allowed.""",
+    "address-as-data": """
+        The kernel computes with a tensor's address. Addresses differ from run to run, so a result must not depend on
+        them. Tests of alignment and of null, comparisons and differences within one tensor are allowed.""",
     "keeps-state": """
         A variable in device memory is written, so that one launch could leave data for the next one: a cached result
         would look like a speedup. Use a scratch tensor, which the harness allocates and frees.""",

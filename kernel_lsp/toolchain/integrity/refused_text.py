@@ -289,7 +289,7 @@ DEVICE_CONSTRUCTS = (
         in_extensions=True,
     ),
 )
-"""Rows for an extension's text, whose PTX is not read. For kernels `refused_ptx.py` has them."""
+"""Rows for an extension's text, whose PTX is not read. For kernels `audit.py` has them."""
 
 
 # --- below: readings and findings
