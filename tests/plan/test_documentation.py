@@ -1,4 +1,4 @@
-"""`docs/kernel-format.md` and `docs/plan-reference.md`: their plans parse, the table has every code and nothing else."""
+"""`docs/kernel-format.md` and `docs/plan-reference.md`: their plans parse, the table has every code and no other."""
 
 from __future__ import annotations
 
