@@ -39,6 +39,11 @@ def is_attention(op: str) -> bool:
     return op.startswith(("_scaled_dot_product", "scaled_dot_product", "_flash_attention", "_efficient_attention"))
 
 
+def is_product(op: str) -> bool:
+    """Return True for an operator that tensor cores can compute."""
+    return is_attention(op) or op in PRODUCTS or op in CONVOLUTIONS
+
+
 def is_heavy(op: str) -> bool:
     """Return True for an operator that needs more than one pass over memory."""
     families = (PRODUCTS, CONVOLUTIONS, ROW_KERNELS, TWO_PASS)

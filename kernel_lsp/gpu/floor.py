@@ -8,8 +8,8 @@ from math import prod
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.task import Graph, GraphNode
-from kernel_lsp.gpu.aten import FILLS, GATHERS, TOGETHER, VIEWS, base_op, is_heavy
-from kernel_lsp.gpu.roofline import floor_us, peak_rate
+from kernel_lsp.gpu.aten import FILLS, GATHERS, TOGETHER, VIEWS, base_op, is_heavy, is_product
+from kernel_lsp.gpu.roofline import floor_us, peak_rate, product_rate
 from kernel_lsp.gpu.specs import GpuSpec
 from kernel_lsp.gpu.values import GraphValues
 
@@ -36,13 +36,15 @@ def shown_floor(graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec, n_operatio
 
 def graph_floor(graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec, n_operations: int) -> Floor:
     """Return the larger time: compulsory bytes at the best known bandwidth, or `n_operations`, the graph's
-    floating-point operations, at the peak rate of its result's dtype. Raises ExpressionError for a size without a
+    floating-point operations, at the peak rate of its result's dtype; that of products of f32 is the tensor cores'
+    for three of TF32 each. Raises ExpressionError for a size without a
     value."""
     dtype = graph.outputs[0].type.dtype if graph.outputs and graph.outputs[0].type is not None else DType.F32
     n_bytes = graph_bytes(graph, sizes)
-    time_us = floor_us(gpu, n_bytes=n_bytes, n_operations=n_operations, dtype=dtype)
+    has_products = any(is_product(base_op(node.op)) for node in graph.nodes)
+    rate = product_rate(gpu, dtype) if has_products else peak_rate(gpu, dtype)
+    time_us = floor_us(gpu, n_bytes=n_bytes, n_operations=n_operations, rate=rate)
     if time_us > floor_us(gpu, n_bytes=n_bytes, n_operations=0):
-        rate = peak_rate(gpu, dtype)
         return Floor(time_us, f"{n_operations / GIGA:.3g} GFLOP at {rate / TERA:.3g} TFLOP/s")
     bandwidth = f"{gpu.bandwidth / TERA:.3g} TB/s ({gpu.bandwidth_kind})"
     return Floor(time_us, f"{n_bytes / MEGA:.3g} MB at {bandwidth}")

@@ -81,3 +81,13 @@ def test_small_work_is_shown_a_launch_as_its_floor() -> None:
     small = graph({"x": ONE}, node("y", "exp", ("x",), ONE))
     assert graph_floor(small, {}, H200, 1).time_us < 0.001
     assert shown_floor(small, {}, H200, 1).time_us == EMPTY_KERNEL_US
+
+
+@pytest.mark.parametrize(("gpu", "rate"), [("H200", 494.7e12 / 3), ("V100", find_gpu("V100").f32_rate)])
+def test_products_of_f32_may_be_three_of_tf32(gpu: str, rate: float) -> None:
+    square = tensor_type(4096, 4096)
+    product = graph({"a": square, "b": square}, node("c", "mm", ("a", "b"), square))
+    n_operations = 2 * 4096**3
+    assert graph_floor(product, {}, find_gpu(gpu), n_operations).time_us == pytest.approx(
+        n_operations / rate * 1e6, rel=0.01
+    )

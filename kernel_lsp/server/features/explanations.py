@@ -135,6 +135,10 @@ EXPLANATIONS = {
     "depends-on-place": """
         The kernel reads the multiprocessor, or the slot on it, where a block runs. That differs from run to run, so a
         result must not depend on it; a schedule may.""",
+    "address-as-data": """
+        The kernel computes with the address of a tensor. Its results may then depend on where the caller's memory is.
+        Null tests, alignments of up to 128 bytes, and comparing or subtracting pointers are accepted: use an index in
+        place of the address for everything else.""",
     "keeps-state": """
         A variable in device memory is written, so that one launch could leave data for the next one: a cached result
         would look like a speedup. Use a scratch tensor, which the harness allocates and frees.""",
@@ -166,8 +170,8 @@ EXPLANATIONS = {
         one may be incorrect on others.""",
     "timed-out": "The kernel did not end within its limit of instructions or seconds. Look for a loop that waits.",
     "unsupported": """
-        The executor met an instruction or feature that it does not support (docs/ptx-executor.md lists them), so the
-        kernel is neither verified nor incorrect. On a machine with a GPU *Measure now* may decide.""",
+        The executor met an instruction or feature that it does not support (docs/ptx-instructions.md lists them), so
+        the kernel is neither verified nor incorrect. On a machine with a GPU *Measure now* may decide.""",
     "crashed": "The process that ran the kernel died. On a GPU the kernel would have destroyed the CUDA context.",
     "rejected": "The kernel was not run, because it contains a forbidden construct. The findings give the lines.",
     "build-failed": "The text does not compile; the findings give the lines.",
