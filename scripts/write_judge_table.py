@@ -1,4 +1,4 @@
-"""Write the judges' table of docs/models.md from the newest `judge calibrate --json` in benchmarks/results.
+"""Write the judges' table of docs/model-results.md from the newest `judge calibrate --json` in benchmarks/results.
 
 python scripts/write_judge_table.py
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 from kernel_lsp.llm.judges.scores import Score, markdown_table
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "models.md"
+PAGE = ROOT / "docs" / "model-results.md"
 BEGIN, END = "<!-- judges: written by scripts/write_judge_table.py -->\n", "\n<!-- judges: end -->"
 
 

@@ -11,7 +11,7 @@ SOURCE = "plan"
 
 
 class PlanCode(StrEnum):
-    """Stable codes. `next_step` gives the remedy; `docs/kernel-format.md` lists them all."""
+    """Stable codes. `next_step` gives the remedy; `docs/plan-reference.md` lists them all."""
 
     NO_PLAN = "no-plan"
     PLAN_NOT_AT_TOP = "plan-not-at-top"

@@ -18,7 +18,7 @@ import torch
 
 # kernel-lsp: x=f32[B=64, D=250]
 def running(x):
-    return torch.maximum(torch.cummax(x, dim=-1).values, torch.kthvalue(x, 1, dim=-1, keepdim=True).values)
+    return torch.cummax(x, dim=-1).values + torch.nonzero_static(x, size=1).sum() * 0
 
 
 # kernel-lsp: x=f32[B=64, D=250]
@@ -115,4 +115,4 @@ def test_without_a_model_the_generators_limit_is_told(tmp_path: Path) -> None:
     write(tmp_path, TARGETS)
     ran = run(tmp_path, "optimize", "model.py::running", "--device", "cpu", "--json")
     assert ran.status == 2
-    assert "kthvalue" in ran.stderr
+    assert "nonzero_static" in ran.stderr

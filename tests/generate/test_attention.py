@@ -37,6 +37,12 @@ def test_queries_share_keys_and_values_of_a_group() -> None:
     assert check(f"def f(q, k, v): return {SDPA.format(', enable_gqa=True')}", inputs=inputs).n_kernels == 1
 
 
+@pytest.mark.parametrize("n_heads", [1, 2])
+def test_gradients_of_shared_keys_and_values_are_summed_over_their_group(n_heads: int) -> None:
+    inputs = [tensor("q", 2, 4, 12, 16), tensor("k", 2, n_heads, 12, 16), tensor("v", 2, n_heads, 12, 16)]
+    check(f"def f(q, k, v): return {SDPA.format(', is_causal=True, enable_gqa=True')}", inputs=inputs, backward=True)
+
+
 def test_attention_written_by_hand_is_one_kernel_with_its_permutations() -> None:
     checked = check(WRITTEN, symbol="M", inputs=[tensor("qkv", 2, 40, 192)])
     assert checked.n_kernels == 1

@@ -1,4 +1,4 @@
-"""The judges' table of docs/models.md is what `kernel-lsp judge calibrate` prints."""
+"""The judges' table of docs/model-results.md is what `kernel-lsp judge calibrate` prints."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def script() -> ModuleType:
 
 
 def table() -> list[list[str]]:
-    page = (ROOT / "docs" / "models.md").read_text()
+    page = (ROOT / "docs" / "model-results.md").read_text()
     start = page.index("<!-- judges: written")
     lines = page[start : page.index("<!-- judges: end -->")].splitlines()
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
 
 
 def test_the_page_is_as_the_script_writes_it() -> None:
-    page = (ROOT / "docs" / "models.md").read_text()
+    page = (ROOT / "docs" / "model-results.md").read_text()
     assert script().with_table(page, script().newest_scores()) == page
 
 

@@ -1,4 +1,4 @@
-"""`docs/kernel-format.md` says what is true: its plans parse, and its table has every code and nothing else."""
+"""`docs/kernel-format.md` and `docs/plan-reference.md`: their plans parse, the table has every code and no other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from kernel_lsp.plan.parser import parse
 from kernel_lsp.plan.pieces import RESERVED_NAMES
 from kernel_lsp.source.cuda import kernel_signatures
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "kernel-format.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+DOCUMENT = "".join((DOCS / page).read_text() for page in ("kernel-format.md", "plan-reference.md"))
 PLANS = [
     "\n".join(line.removeprefix(indent) for line in block.split("\n"))
     for indent, block in re.findall(r"^( *)```cpp\n(.*?)```", DOCUMENT, re.DOTALL | re.MULTILINE)

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.ir.index import Index
+from kernel_lsp.generate.ir.index import ONE, Index, divide_exactly
 from kernel_lsp.generate.ir.scalar import Access, Scalar, cast, compare, index_value, select
 from kernel_lsp.generate.ir.tensor import Tensor
-from kernel_lsp.generate.lowering.builder import Call, accumulation_dtype, read
+from kernel_lsp.generate.lowering.builder import Call, Shape, accumulation_dtype, read
 from kernel_lsp.generate.lowering.contraction import converted
 from kernel_lsp.generate.lowering.elements import number, op
 from kernel_lsp.generate.lowering.registry import lowers
@@ -53,6 +53,15 @@ def _attention_backward(call: Call) -> tuple[Tensor, ...]:
     return tuple(converted(call, tensor, item) for item, tensor in enumerate((grad_query, grad_key, grad_value)))
 
 
+def _repeated(call: Call, tensor: Tensor, n_shared: Index) -> Tensor:
+    """Return keys or values with one head for each head of the queries."""
+    if n_shared == ONE:
+        return tensor
+    batch, heads, *rest = tensor.shape
+    shape = (batch, heads * n_shared, *rest)
+    return call.builder.view(tensor, shape, lambda index: (index[0], index[1] // n_shared, *index[2:]))
+
+
 # --- the parts
 
 
@@ -67,6 +76,10 @@ class _Attention:
     mask: Tensor | None
     is_causal: bool
     scale: float
+    n_shared: Index
+    """Queries' heads that share a head of keys and values."""
+    key_batch: Shape
+    """Shape of the keys without their last two dims: batch and heads."""
 
     @classmethod
     def of(cls, call: Call, first: int, *, is_whole: bool) -> _Attention:
@@ -81,14 +94,18 @@ class _Attention:
             dropout, causal, mask = call.raw(3, "dropout_p", 0.0), call.raw(4, "is_causal", False), 5
         if dropout:
             call.fail("its dropout is random")
-        if len(query.shape) != len(key.shape) or query.shape[1] != key.shape[1]:
-            call.fail("queries and keys have different numbers of heads")
+        n_shared = divide_exactly(query.shape[1], key.shape[1]) if len(query.shape) == len(key.shape) else None
+        if n_shared is None or not call.builder.same_size(key.shape[1], value.shape[1]):
+            call.fail("the number of heads of the queries is no known multiple of that of the keys")
         scale = call.optional_number(99, "scale")
         size = query.shape[-1].constant
         if scale is None and size is None:
             call.fail("the size of a head must be fixed")
         chosen = float(scale) if scale is not None else float(size or 1) ** -0.5
-        return cls(call, query, key, value, call.optional_tensor(mask, "attn_mask"), bool(causal), chosen)
+        key_batch = key.shape[:-2]
+        key, value = (_repeated(call, tensor, n_shared) for tensor in (key, value))
+        mask_tensor = call.optional_tensor(mask, "attn_mask")
+        return cls(call, query, key, value, mask_tensor, bool(causal), chosen, n_shared, key_batch)
 
     @property
     def dtype(self) -> DType:
@@ -147,13 +164,16 @@ class _Attention:
         return self._contract(shape, (weights.shape[-1],), factors, name)
 
     def over_queries(self, weights: Tensor, rows: Tensor, name: str) -> Tensor:
-        """Return weights^T @ rows: (..., S, D)."""
-        shape = (*weights.shape[:-2], weights.shape[-1], rows.shape[-1])
+        """Return weights^T @ rows, summed over the heads that share keys: (..., S, D)."""
+        shape = (*self.key_batch, weights.shape[-1], rows.shape[-1])
+        shared = () if self.n_shared == ONE else (self.n_shared,)
 
         def factors(index: tuple[Index, ...], k: tuple[Index, ...]) -> tuple[Scalar, Scalar]:
-            return Access(weights, (*index[:-2], k[0], index[-2])), Access(rows, (*index[:-2], k[0], index[-1]))
+            head = index[1] * self.n_shared + k[0] if shared else index[1]
+            outer = (index[0], head, *index[2:-2], k[-1])
+            return Access(weights, (*outer, index[-2])), Access(rows, (*outer, index[-1]))
 
-        return self._contract(shape, (weights.shape[-2],), factors, name)
+        return self._contract(shape, (*shared, weights.shape[-2]), factors, name)
 
     def row_products(self, grad: Tensor, out: Tensor) -> Tensor:
         def body(index: tuple[Index, ...]) -> Scalar:

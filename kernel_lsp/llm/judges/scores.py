@@ -68,7 +68,7 @@ COLUMNS = ("judge", "kernels", "faulty", "accuracy", "precision", "recall", "Bri
 
 
 def cells(score: Score) -> tuple[str, ...]:
-    """Return one row below `COLUMNS`, as the command line and docs/models.md show it."""
+    """Return one row below `COLUMNS`, as the command line and docs/model-results.md show it."""
     ratios = (score.accuracy, score.precision, score.recall, score.brier)
     shown = ("-" if ratio is None else f"{ratio:.2f}" for ratio in ratios)
     counts = (str(count) for count in (score.n, score.n_faulty))
