@@ -34,7 +34,7 @@ def test_an_example_ends_with_a_verified_kernel(entry: dict[str, Any], tmp_path:
     passes = ["--backward"] if entry["backward"] else []
     search = ["--generations", "1", "--proposals", "2"]
     target = str(EXAMPLES / entry["target"])
-    done = run("optimize", target, "--out", str(tmp_path), *passes, *search, folder=tmp_path)
+    done = run("optimize", target, "--out", str(tmp_path), "--apply", *passes, *search, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     finished = RunFinished.model_validate_json(done.stdout)
     assert finished.candidate_id is not None

@@ -93,7 +93,7 @@ def outcomes(folder: Path) -> list[str]:
 
 
 def test_what_no_rule_can_do_is_translated_and_corrected(tmp_path: Path) -> None:
-    ran = translate(tmp_path, "running", RUNNING)
+    ran = translate(tmp_path, "running", RUNNING, "--apply")
     assert ran.status == 0, ran.stderr
     assert "no rule for this target" in ran.stderr
     assert outcomes(tmp_path) == ["mismatch", "correct"]
