@@ -77,3 +77,12 @@ def combined(kind: str, name: str, value: Text, dtype: DType, kernel: KernelWrit
         return f"{name} {'|=' if kind == 'any' else '&='} {value.text};"
     helper = kernel.use("maximum" if kind == "max" else "minimum", dtype)
     return f"{name} = {helper}({name}, {value.text});"
+
+
+def combination_of(kind: str, dtype: DType) -> tuple[str, DType]:
+    """Return the name of the helper that combines the results of threads, without its scope."""
+    names = {"argmax": "argmax", "argmin": "argmax", "any": "max", "all": "min"}
+    base = names.get(kind, kind)
+    if dtype == DType.BOOL and base in ("max", "min", "sum", "prod"):
+        base = "max" if base in ("max", "sum") else "min"
+    return base, dtype

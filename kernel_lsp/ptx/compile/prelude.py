@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 
+from kernel_lsp.ptx.compile.intrinsics import declarations
+
 _ATTRIBUTES = "alwaysinline nounwind"
 
 _FUNCTIONS = r"""
@@ -398,40 +400,6 @@ define internal iN @k.bfi.iN(iN %a, iN %b, i32 %pos, i32 %len) #0 {
 """
 _ROUNDING = ("k.step_up", "k.step_down", "k.round_rm", "k.round_rp", "k.round_rz")
 """Definitions for float from which those for double are derived."""
-_INTRINSICS = {
-    "fabs": ("{t}", "({t})"),
-    "copysign": ("{t}", "({t}, {t})"),
-    "sqrt": ("{t}", "({t})"),
-    "fma": ("{t}", "({t}, {t}, {t})"),
-    "minimumnum": ("{t}", "({t}, {t})"),
-    "maximumnum": ("{t}", "({t}, {t})"),
-    "minimum": ("{t}", "({t}, {t})"),
-    "maximum": ("{t}", "({t}, {t})"),
-    "roundeven": ("{t}", "({t})"),
-    "floor": ("{t}", "({t})"),
-    "ceil": ("{t}", "({t})"),
-    "trunc": ("{t}", "({t})"),
-    "exp2": ("{t}", "({t})"),
-    "log2": ("{t}", "({t})"),
-    "sin": ("{t}", "({t})"),
-    "cos": ("{t}", "({t})"),
-    "smin": ("{t}", "({t}, {t})"),
-    "smax": ("{t}", "({t}, {t})"),
-    "umin": ("{t}", "({t}, {t})"),
-    "umax": ("{t}", "({t}, {t})"),
-    "abs": ("{t}", "({t}, i1)"),
-    "ctpop": ("{t}", "({t})"),
-    "ctlz": ("{t}", "({t}, i1)"),
-    "cttz": ("{t}", "({t}, i1)"),
-    "bitreverse": ("{t}", "({t})"),
-    "fshl": ("{t}", "({t}, {t}, {t})"),
-    "fshr": ("{t}", "({t}, {t}, {t})"),
-    "sadd.sat": ("{t}", "({t}, {t})"),
-    "ssub.sat": ("{t}", "({t}, {t})"),
-    "uadd.with.overflow": ("{{{t}, i1}}", "({t}, {t})"),
-    "usub.with.overflow": ("{{{t}, i1}}", "({t}, {t})"),
-}
-_LLVM_NAME = {"f32": "float", "f64": "double"}
 
 
 def prelude_for(text: str) -> str:
@@ -439,7 +407,7 @@ def prelude_for(text: str) -> str:
     needed: dict[str, str] = {}
     _collect(text, needed)
     definitions = "\n".join(needed.values())
-    return f"{definitions}\n{_declarations(definitions + text)}\nattributes #0 = {{ {_ATTRIBUTES} }}\n"
+    return f"{definitions}\n{declarations(definitions + text)}\nattributes #0 = {{ {_ATTRIBUTES} }}\n"
 
 
 # --- below
@@ -450,26 +418,6 @@ def _collect(text: str, needed: dict[str, str]) -> None:
         if name not in needed:
             needed[name] = _DEFINITIONS[name]
             _collect(_DEFINITIONS[name], needed)
-
-
-def _declarations(text: str) -> str:
-    lines = []
-    for name, kind in sorted(set(re.findall(r"@llvm\.([a-z0-9.]+?)\.([if]\d+)\(", text))):
-        if name in _INTRINSICS:
-            llvm_type = _LLVM_NAME.get(kind, kind)
-            result, parameters = (part.format(t=llvm_type) for part in _INTRINSICS[name])
-            lines.append(f"declare {result} @llvm.{name}.{kind}{parameters}")
-    for integer, floating in sorted(set(re.findall(r"@llvm\.fpto[su]i\.sat\.(i\d+)\.(f\d+)\(", text))):
-        for sign in "su":
-            name = f"llvm.fpto{sign}i.sat.{integer}.{floating}"
-            if f"@{name}(" in text:
-                lines.append(f"declare {integer} @{name}({_LLVM_NAME[floating]})")
-    for count in sorted(set(re.findall(r"@llvm\.fma\.v(\d+)f64\(", text))):
-        vector = f"<{count} x double>"
-        lines.append(f"declare {vector} @llvm.fma.v{count}f64({vector}, {vector}, {vector})")
-    if "@tanhf(" in text:
-        lines.append("declare float @tanhf(float)")
-    return "\n".join(lines)
 
 
 def _widen(bits: int, amount: str) -> str:

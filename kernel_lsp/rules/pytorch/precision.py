@@ -1,4 +1,4 @@
-"""KL130 to KL149: formulas that lose accuracy or overflow, and unintended double precision."""
+"""KL132 to KL149: formulas that lose accuracy or overflow."""
 
 from __future__ import annotations
 
@@ -19,84 +19,9 @@ from kernel_lsp.rules.pytorch.declare import (
 )
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword, same
 from kernel_lsp.rules.rule import Hit
-from kernel_lsp.rules.words import words
 
 _MAX_DEFINITIONS = 10
 """Maximum names that are resolved to their definitions. It ends cyclic definitions."""
-_DOUBLES = ("torch.float64", "torch.double", "numpy.float64", "numpy.double", "np.float64")
-_DOUBLE_ARRAYS = words(
-    """
-    zeros ones full empty eye linspace logspace geomspace hanning hamming blackman bartlett kaiser
-    random.rand random.randn random.normal random.uniform
-    """
-)
-
-
-@declare(
-    "KL130",
-    "float64-in-forward",
-    WARNING,
-    on="forward",
-    needs=("double float64",),
-    summary="A forward computes in double precision",
-    why="""
-    Consumer GPUs run double precision at 1/64 of the speed of single precision, data-centre ones at half of it or less,
-    and every tensor is twice as large. If the accuracy is needed, say so in a comment; otherwise use float32, or
-    accumulate in it.
-    """,
-    bad="""
-    import torch
-
-    def mean(x: torch.Tensor) -> torch.Tensor:
-        return x.double().mean(-1)
-    """,
-    good="""
-    import torch
-
-    def mean(x: torch.Tensor) -> torch.Tensor:
-        return x.float().mean(-1)
-    """,
-)
-def float64_in_forward(scope: Scope) -> Iterator[Hit]:
-    for call in scope.calls:
-        is_method = isinstance(call.func, ast.Attribute) and call.func.attr == "double"
-        if is_method and scope.is_tensor(call.func.value):  # type: ignore[attr-defined]
-            yield hit(scope, call, "double precision: 2 to 64 times slower than float32")
-    for attribute in scope.attributes:
-        if scope.dotted(attribute) in _DOUBLES and not _is_compared(attribute, scope):
-            yield hit(scope, attribute, "double precision: 2 to 64 times slower than float32")
-
-
-@declare(
-    "KL131",
-    "float64-from-numpy",
-    WARNING,
-    needs=("from_numpy tensor as_tensor", " ".join(sorted((*_DOUBLE_ARRAYS, "array"))).replace("random.", "")),
-    summary="An array of NumPy, float64 by default, becomes a tensor",
-    why="""
-    `torch.from_numpy` keeps NumPy's float64. Everything that meets the tensor is then computed in double precision or
-    fails. Convert: `.float()`, or `dtype=np.float32` at the source.
-    """,
-    bad="""
-    import numpy as np
-    import torch
-
-    weights = torch.from_numpy(np.linspace(0, 1, 128))
-    """,
-    good="""
-    import numpy as np
-    import torch
-
-    weights = torch.from_numpy(np.linspace(0, 1, 128, dtype=np.float32))
-    """,
-)
-def float64_from_numpy(scope: Scope) -> Iterator[Hit]:
-    for call in scope.calls:
-        name = scope.dotted(call.func)
-        if name not in ("torch.from_numpy", "torch.tensor", "torch.as_tensor") or not call.args:
-            continue
-        if _is_double_array(call.args[0], scope) and keyword(call, "dtype") is None and not _is_converted(call, scope):
-            yield hit(scope, call, "this tensor is float64, as NumPy's default is: convert it to float32")
 
 
 @declare(
@@ -470,30 +395,6 @@ def _renamed(call: ast.Call, name: str, scope: Scope) -> str:
         f"{k.arg}={module.source(k.value)}" if k.arg else f"**{module.source(k.value)}" for k in call.keywords
     ]
     return f"{head}({', '.join(arguments)})"
-
-
-def _is_compared(attribute: ast.Attribute, scope: Scope) -> bool:
-    """Return whether the attribute is only compared: ``x.dtype == torch.float64`` computes nothing."""
-    return any(isinstance(parent, ast.Compare) for parent in scope.around(attribute))
-
-
-def _is_double_array(node: ast.expr, scope: Scope) -> bool:
-    if not isinstance(node, ast.Call):
-        return False
-    name = scope.dotted(node.func).removeprefix("numpy.").removeprefix("np.")
-    is_listed = name in _DOUBLE_ARRAYS or (name == "array" and bool(node.args) and _has_floats(node.args[0]))
-    is_array = is_listed and scope.dotted(node.func) != name
-    return is_array and keyword(node, "dtype") is None
-
-
-def _has_floats(node: ast.expr) -> bool:
-    """Return whether the node is a list of numbers with a Python float: ``[0.1, 0.2]``."""
-    parts = node.elts if isinstance(node, ast.List | ast.Tuple) else []
-    return any(_has_floats(part) or (isinstance(part, ast.Constant) and type(part.value) is float) for part in parts)
-
-
-def _is_converted(call: ast.Call, scope: Scope) -> bool:
-    return isinstance(scope.parents.get(id(call)), ast.Attribute)
 
 
 def _is_shifted(argument: ast.expr, scope: Scope, depth: int = 0) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from kernel_lsp.rules.pytorch.declare import HINT, INFORMATION, LOOP_WORDS, WARNING, declare, hit
 from kernel_lsp.rules.pytorch.kinds import Kind
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword
-from kernel_lsp.rules.pytorch.trained import item_of_training
+from kernel_lsp.rules.pytorch.trained import holds_steps, item_of_training
 from kernel_lsp.rules.rule import Hit
 
 _TO_HOST_METHODS = ("item", "tolist", "numpy", "cpu")
@@ -191,7 +191,7 @@ def sync_in_loop(scope: Scope) -> Iterator[Hit]:
     for call in scope.calls:
         name = _to_host(call, scope) or _scalar_conversion(call, scope) or item_of_training(call, scope)
         loop = scope.loop_around(call) if name else None
-        if loop is not None and not _is_occasional(call, loop, scope) and not _holds_steps(loop):
+        if loop is not None and not _is_occasional(call, loop, scope) and not holds_steps(loop):
             yield hit(scope, call, f"`{name}` waits for the GPU in each iteration: read the value after the loop")
 
 
@@ -415,17 +415,6 @@ def _is_wanted_on_cpu(call: ast.Call, scope: Scope) -> bool:
 def _is_for_inference(scope: Scope) -> bool:
     decorators = [d.func if isinstance(d, ast.Call) else d for d in getattr(scope.node, "decorator_list", [])]
     return any(scope.dotted(each) in ("torch.no_grad", "torch.inference_mode") for each in decorators)
-
-
-def _holds_steps(loop: ast.stmt) -> bool:
-    """Return whether each iteration is an epoch. An inner loop runs the steps, and its cost outweighs one
-    synchronization."""
-    inner = (node for node in ast.walk(loop) if isinstance(node, ast.For | ast.While) and node is not loop)
-    return any(
-        isinstance(node, ast.Attribute) and node.attr in ("backward", "step")
-        for each in inner
-        for node in ast.walk(each)
-    )
 
 
 def _is_recurrence(loop: ast.For) -> bool:

@@ -1,4 +1,4 @@
-"""Find values that exist only in training: losses of a model, and gradients."""
+"""Find what exists only in training: losses of a model, gradients, and loops over epochs."""
 
 from __future__ import annotations
 
@@ -15,6 +15,17 @@ def item_of_training(call: ast.Call, scope: Scope) -> str:
     value = function.value
     is_loss = isinstance(value, ast.Name) and (value.id in _trained_names(scope) or _is_loss_of_model(value.id, scope))
     return ".item()" if is_loss or _is_of_gradient(value) else ""
+
+
+def holds_steps(loop: ast.stmt) -> bool:
+    """Return whether each iteration is an epoch. An inner loop runs the steps, and its cost outweighs one
+    synchronization."""
+    inner = (node for node in ast.walk(loop) if isinstance(node, ast.For | ast.While) and node is not loop)
+    return any(
+        isinstance(node, ast.Attribute) and node.attr in ("backward", "step")
+        for each in inner
+        for node in ast.walk(each)
+    )
 
 
 def _is_of_gradient(node: ast.expr) -> bool:

@@ -11,13 +11,13 @@ import torch
 
 from ..failure import Failure, TargetFailure, raised_by_user, short_message, user_place
 from ..hide_cuda import without_cuda
+from ..names import NamePool
 from .backward import GRADIENT, BackwardProgram, trace_backward
 from .captured import Argument, Captured, is_lifted
 from .graph import GraphReader, GraphText, is_random
 from .guards import assumptions, ranges
 from .inputs import CallInputs
 from .load import Callee
-from .names import NamePool
 from .outputs import returned_names
 from .program import Dim, Program, Wrapper, export_program, user_outputs
 from .symbols import Inexpressible, SymbolTable, is_settled, name_symbols, names_in_code, shape_env_of, symbol_of

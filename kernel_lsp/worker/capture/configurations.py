@@ -16,8 +16,7 @@ from .captured import Argument, Captured
 from .inputs import CallInputs, Leaf, ScalarLeaf, TensorLeaf, inputs_of
 from .lifting import lifted, state_of
 from .load import Callee, LoadedFile, resolve
-from .modes import choose_mode
-from .module_settings import module_settings
+from .modes import choose_mode, module_settings
 from .robust_kbench import MAX_CONFIGURATIONS, Settings, build, read_settings
 from .symbols import symbol_of
 

@@ -19,8 +19,8 @@ from torch.utils import _pytree as pytree
 
 from ..dtypes import plan_dtype, torch_dtype
 from ..failure import TargetFailure
+from ..names import identifier
 from .load import LoadedFile, call_user, find_symbol
-from .names import identifier
 
 PLAIN_BYTES = 1 << 30
 MAP_NORESERVE = 0x4000

@@ -16,9 +16,9 @@ from typing import Any, Callable
 import torch
 from torch.overrides import TorchFunctionMode
 
+from ..names import identifier
 from .inputs import CallInputs, StateOf, TensorLeaf
 from .load import Callee
-from .names import identifier
 from .recurrent import shapes_alone
 
 DROPOUT = "nn.functional.dropout"

@@ -1,8 +1,10 @@
-"""Decide in which mode a module is captured, and find out whether the other mode computes the same."""
+"""Modes and settings of a module: which mode is captured, whether the other one computes the same, and which plain
+attributes are constants in the captured graph."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +17,12 @@ from .load import Callee
 TRAINING = "training"
 MODULE_KINDS = ("module", "method")
 """Kinds of targets whose mode is ours to choose: benchmarks define their own."""
+TOLD_BY_SHAPES = frozenset(
+    "in_features out_features in_channels out_channels num_features num_channels num_embeddings embedding_dim "
+    "normalized_shape affine elementwise_affine output_padding transposed training call_super_init "
+    "dump_patches num_batches_tracked".split()
+)
+"""Attributes that the parameters' shapes determine, or that do not affect values."""
 
 
 def choose_mode(callee: Callee, kind: str, with_backward: bool) -> None:
@@ -29,6 +37,22 @@ def mode_settings(owner: torch.nn.Module, mode: bool) -> dict[str, bool]:
     dropout = torch.nn.modules.dropout._DropoutNd
     others = (path for path, m in owner.named_modules() if m.training != mode and not isinstance(m, dropout))
     return {TRAINING: mode, **{f"{path}.{TRAINING}": not mode for path in others if path}}
+
+
+def module_settings(owner: Any, *, is_eval: bool = False) -> dict[str, Any]:
+    """Return the settings by qualified name, e.g. ``{"norm.eps": 1e-06, "conv.stride": [2, 2]}``; empty for a function.
+    With `is_eval` the rate of a dropout is left out: it affects nothing in eval mode."""
+    if not isinstance(owner, torch.nn.Module):
+        return {}
+    settings: dict[str, Any] = {}
+    for path, module in owner.named_modules():
+        if is_eval and isinstance(module, torch.nn.modules.dropout._DropoutNd):
+            continue
+        for name, value in vars(module).items():
+            if name.startswith("_") or name in TOLD_BY_SHAPES or not _is_plain(value):
+                continue
+            settings[f"{path}.{name}" if path else name] = list(value) if isinstance(value, tuple) else value
+    return settings
 
 
 def updates_statistics(owner: Any) -> bool:
@@ -84,3 +108,11 @@ def is_same_in_other_mode(captured: Captured, again: Attempt) -> bool:
 def _computation(captured: Captured) -> tuple[Any, ...]:
     text = captured.forward_text
     return [argument.name for argument in captured.arguments], text.nodes, text.outputs
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(type(entry) is int for entry in value)
+    if type(value) is float:
+        return math.isfinite(value)
+    return type(value) in (int, bool, str)

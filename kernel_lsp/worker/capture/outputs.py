@@ -11,7 +11,7 @@ from typing import Any, Callable
 import torch
 
 from ..failure import TargetFailure
-from .names import identifier
+from ..names import identifier
 
 
 def flatten_outputs(result: Any, file: str, line: int | None) -> list[tuple[str, torch.Tensor]]:

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from ..names import NamePool
 from .graph import FULL_END, IDENTITIES
-from .names import NamePool
 from .program import DROPPED_OPS
 from .source_lines import SourceLines
 from .symbols import SymbolTable

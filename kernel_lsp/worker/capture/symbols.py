@@ -12,7 +12,7 @@ from typing import Any, Callable
 import sympy
 import torch
 
-from .names import NamePool
+from ..names import NamePool
 
 NAMES_BY_RANK = {1: "N", 2: "BD", 3: "BTD", 4: "BCHW", 5: "BCDHW"}
 """Names of dims, by rank, where neither pragma nor code names them."""

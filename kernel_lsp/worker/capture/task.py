@@ -11,11 +11,10 @@ import torch
 
 from ..cases.index_bounds import index_limits
 from ..dtypes import PLAN_NAMES
+from ..names import snake_case
 from .captured import Argument, Captured, is_lifted
 from .inputs import ScalarLeaf, TensorLeaf
-from .modes import mode_settings
-from .module_settings import module_settings
-from .names import snake_case
+from .modes import mode_settings, module_settings
 from .program import user_outputs
 from .reference import ReferenceArgument, ReferencePrinter, compile_reference
 from .symbols import symbol_of

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Binary, Constant, Expression
-from kernel_lsp.generate.codegen.accumulator import Accumulator
+from kernel_lsp.generate.codegen.accumulator import Accumulator, combination_of
 from kernel_lsp.generate.codegen.coordinates import name_coordinates
 from kernel_lsp.generate.codegen.elements.packs import Packing, find_packed
 from kernel_lsp.generate.codegen.elements.prefetching import prefetch, reads_ahead
@@ -181,7 +181,7 @@ class RowRenderer:
         inner.define(whole.position, "at")
         accumulator.add(inner, inner.value(whole.scalar))
         inner.close()
-        base, dtype = _combination(whole.kind, accumulator.dtype)
+        base, dtype = combination_of(whole.kind, accumulator.dtype)
         helper = self.kernel.use(f"block_{base}", dtype)
         scope.line(f"{accumulator.name} = {helper}<{n_threads}>({accumulator.name});")
         for access in accesses(*scalars_of_group(self.group)):
@@ -449,7 +449,7 @@ class RowRenderer:
         threads = self.schedule.threads
         if threads == 1:
             return ""
-        base, dtype = _combination(kind, accumulator.dtype)
+        base, dtype = combination_of(kind, accumulator.dtype)
         if self.group.is_column_contiguous:
             scope_name = "block" if threads > WARP else "warp"
             template = f"<{threads}>"
@@ -493,12 +493,3 @@ class RowRenderer:
         if self.schedule.threads > 1:
             conditions.append(f"{self._column_lane()} == 0")
         return " && ".join(conditions)
-
-
-def _combination(kind: str, dtype: DType) -> tuple[str, DType]:
-    """Return the name of the helper that combines the results of threads, without its scope."""
-    names = {"argmax": "argmax", "argmin": "argmax", "any": "max", "all": "min"}
-    base = names.get(kind, kind)
-    if dtype == DType.BOOL and base in ("max", "min", "sum", "prod"):
-        base = "max" if base in ("max", "sum") else "min"
-    return base, dtype

@@ -1,0 +1,201 @@
+"""Device functions of rows: reductions over the threads of a warp, a block or a column, and parts of pairs."""
+
+from __future__ import annotations
+
+ROW_HELPERS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "warp_sum": (
+        """
+// Every one of WIDTH neighbouring lanes gets the sum of all.
+template <int WIDTH>
+__device__ inline {T} warp_sum({T} value) {
+    for (int step = WIDTH / 2; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffff, value, step, WIDTH);
+    return value;
+}
+""",
+        (),
+    ),
+    "warp_prod": (
+        """
+template <int WIDTH>
+__device__ inline {T} warp_prod({T} value) {
+    for (int step = WIDTH / 2; step > 0; step /= 2) value *= __shfl_xor_sync(0xffffffff, value, step, WIDTH);
+    return value;
+}
+""",
+        (),
+    ),
+    "warp_max": (
+        """
+template <int WIDTH>
+__device__ inline {T} warp_max({T} value) {
+    for (int step = WIDTH / 2; step > 0; step /= 2) {
+        value = maximum(value, __shfl_xor_sync(0xffffffff, value, step, WIDTH));
+    }
+    return value;
+}
+""",
+        ("maximum",),
+    ),
+    "warp_min": (
+        """
+template <int WIDTH>
+__device__ inline {T} warp_min({T} value) {
+    for (int step = WIDTH / 2; step > 0; step /= 2) {
+        value = minimum(value, __shfl_xor_sync(0xffffffff, value, step, WIDTH));
+    }
+    return value;
+}
+""",
+        ("minimum",),
+    ),
+    "warp_argmax": (
+        """
+// Every lane gets the best value of all and its index.
+template <int WIDTH>
+__device__ inline void warp_argmax({T}& best, int& best_index) {
+    for (int step = WIDTH / 2; step > 0; step /= 2) {
+        const {T} other = __shfl_xor_sync(0xffffffff, best, step, WIDTH);
+        const int other_index = __shfl_xor_sync(0xffffffff, best_index, step, WIDTH);
+        if (comes_before(other, other_index, best, best_index)) {
+            best = other;
+            best_index = other_index;
+        }
+    }
+}
+""",
+        ("comes_before",),
+    ),
+    **{
+        f"block_{kind}": (
+            f"""
+// Every thread of a block of THREADS gets the {word} over all.
+template <int THREADS>
+__device__ inline {{T}} block_{kind}({{T}} value) {{
+    __shared__ {{T}} of_warp[32];
+    value = warp_{kind}<32>(value);
+    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = value;
+    __syncthreads();
+    value = of_warp[threadIdx.x % (THREADS / 32)];
+    __syncthreads();
+    return warp_{kind}<THREADS / 32>(value);
+}}
+""",
+            (f"warp_{kind}",),
+        )
+        for kind, word in (("sum", "sum"), ("prod", "product"), ("max", "maximum"), ("min", "minimum"))
+    },
+    "block_argmax": (
+        """
+template <int THREADS>
+__device__ inline void block_argmax({T}& best, int& best_index) {
+    __shared__ {T} of_warp[32];
+    __shared__ int index_of_warp[32];
+    warp_argmax<32>(best, best_index);
+    if (threadIdx.x % 32 == 0) {
+        of_warp[threadIdx.x / 32] = best;
+        index_of_warp[threadIdx.x / 32] = best_index;
+    }
+    __syncthreads();
+    best = of_warp[threadIdx.x % (THREADS / 32)];
+    best_index = index_of_warp[threadIdx.x % (THREADS / 32)];
+    __syncthreads();
+    warp_argmax<THREADS / 32>(best, best_index);
+}
+""",
+        ("warp_argmax",),
+    ),
+    **{
+        f"column_{kind}": (
+            f"""
+// Combines threads that are WIDTH apart; every thread gets the result of its column.
+template <int LANES, int WIDTH>
+__device__ inline {{T}} column_{kind}({{T}} value) {{
+    __shared__ {{T}} of_lane[LANES][WIDTH];
+    const int column = threadIdx.x % WIDTH;
+    of_lane[threadIdx.x / WIDTH][column] = value;
+    __syncthreads();
+    {{T}} result = of_lane[0][column];
+    for (int lane = 1; lane < LANES; ++lane) {combine}
+    __syncthreads();
+    return result;
+}}
+""",
+            needs,
+        )
+        for kind, combine, needs in (
+            ("sum", "result += of_lane[lane][column];", ()),
+            ("prod", "result *= of_lane[lane][column];", ()),
+            ("max", "result = maximum(result, of_lane[lane][column]);", ("maximum",)),
+            ("min", "result = minimum(result, of_lane[lane][column]);", ("minimum",)),
+        )
+    },
+    "column_argmax": (
+        """
+template <int LANES, int WIDTH>
+__device__ inline void column_argmax({T}& best, int& best_index) {
+    __shared__ {T} of_lane[LANES][WIDTH];
+    __shared__ int index_of_lane[LANES][WIDTH];
+    const int column = threadIdx.x % WIDTH;
+    of_lane[threadIdx.x / WIDTH][column] = best;
+    index_of_lane[threadIdx.x / WIDTH][column] = best_index;
+    __syncthreads();
+    for (int lane = 0; lane < LANES; ++lane) {
+        if (comes_before(of_lane[lane][column], index_of_lane[lane][column], best, best_index)) {
+            best = of_lane[lane][column];
+            best_index = index_of_lane[lane][column];
+        }
+    }
+    __syncthreads();
+}
+""",
+        ("comes_before",),
+    ),
+    **{
+        f"parts_{kind}": (
+            f"""
+// Every thread gets the {word} of what the blocks of its row found.
+template <int BLOCKS>
+__device__ inline {{T}} parts_{kind}(const {{T}}* parts) {{
+    {{T}} value = parts[threadIdx.x % 32 % BLOCKS];
+    for (int part = threadIdx.x % 32 + 32; part < BLOCKS; part += 32) {combine}
+    {start}return warp_{kind}<32>(value);
+}}
+""",
+            (f"warp_{kind}",),
+        )
+        for kind, word, combine, start in (
+            ("sum", "sum", "value += parts[part];", "if (threadIdx.x % 32 >= BLOCKS) value = 0;\n    "),
+            ("prod", "product", "value *= parts[part];", "if (threadIdx.x % 32 >= BLOCKS) value = 1;\n    "),
+            ("max", "maximum", "value = maximum(value, parts[part]);", ""),
+            ("min", "minimum", "value = minimum(value, parts[part]);", ""),
+        )
+    },
+    "parts_exponentials": (
+        """
+// The sum of exponentials relative to `peak`, of sums that are relative to the maximum of a block each.
+template <int BLOCKS>
+__device__ inline float parts_exponentials(const float* sums, const float* peaks, float peak) {
+    float sum = 0.0f;
+    for (int part = threadIdx.x % 32; part < BLOCKS; part += 32) sum += sums[part] * expf(peaks[part] - peak);
+    return warp_sum<32>(sum);
+}
+""",
+        ("warp_sum",),
+    ),
+    "parts_squares": (
+        """
+// The sum of squared distances from `mean`, of sums that are relative to the mean of a block each (Chan et al.).
+template <int BLOCKS, int THREADS, int N>
+__device__ inline float parts_squares(const float* squares, const float* sums, float mean, int n_packs) {
+    float total = 0.0f;
+    for (int part = threadIdx.x % 32; part < BLOCKS; part += 32) {
+        const float count = (float)share_of<BLOCKS, THREADS>(n_packs, part) * N;
+        const float distance = sums[part] / fmaxf(count, 1.0f) - mean;
+        total += squares[part] + count * distance * distance;
+    }
+    return warp_sum<32>(total);
+}
+""",
+        ("warp_sum", "share_of"),
+    ),
+}
