@@ -104,7 +104,8 @@ def _upsample_linear_backward(call: Call) -> Tensor:
     taps = taps_of(call, [_n_reached(size, wanted, scale, aligns_corners) for size, wanted, scale in sizes])
 
     def body(index: tuple[Index, ...]) -> Scalar:
-        at, inside = list(index[:-n_spatial]), TRUE
+        at = list(index[:-n_spatial])
+        inside: Scalar = TRUE
         weight: Scalar = Constant(1.0, dtype)
         for position, tap, (size, wanted, scale) in zip(index[-n_spatial:], positions(taps), sizes, strict=True):
             out = _first_reached(position, size, wanted, scale, aligns_corners, dtype) + tap
