@@ -267,7 +267,20 @@ class _Planner:
         if definition.kind not in SHAREABLE_KINDS or pattern_of(definition)[-1:][0][0] != "r":
             return False
         n_elements = self._size(product(variable.extent for variable in definition.domain))
-        return any(self._n_walked(reader) == n_elements for reader in self._readers(tensor))
+        readers = [reader for reader in self._readers(tensor) if self._n_walked(reader) == n_elements]
+        return any(not self._awaits_other_rows(reader, tensor) for reader in readers)
+
+    def _awaits_other_rows(self, reader: Tensor, tensor: Tensor) -> bool:
+        """Return True if a reader of a reduction also needs one over rows of another length: not in one launch."""
+        before = set(live_tensors([tensor], {}))
+        others = [other for other in live_tensors([reader], {}) if other not in before and other is not reader]
+        patterns = [
+            pattern_of(other.definition)
+            for other in others
+            if isinstance(other.definition, Reduction) and other.definition.contraction is None
+        ]
+        assert isinstance(tensor.definition, Reduction)
+        return any(pattern != pattern_of(tensor.definition) for pattern in patterns)
 
     def _is_inlined(self, tensor: Tensor, definition: Reduction, name: str) -> bool:
         """Return True if each thread that reads the reduction computes it, by a loop."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.generate.harness import check, tensor
+from tests.generate.harness import check, plan_text, tensor
 
 SPECIAL = ("normal", "special_nan", "special_inf", "large")
 LAYER_NORM = """
@@ -97,3 +97,17 @@ def test_cross_entropy_of_long_rows_stores_one_loss_per_row() -> None:
     inputs = [tensor("x", 300, 1500), tensor("t", 300, dtype="i64", within=(0, 1499))]
     checked = check(text, inputs=inputs, schedule={"f_chosen.threads": 64, "f_chosen.vector": 4, "f_chosen.online": 1})
     assert [str(scratch.dims[0]) for scratch in checked.plan.forward.scratch] == ["B"]
+
+
+CLIPPED = """
+def f(x, y):
+    scale = torch.clamp(1 / (x.pow(2).sum() + y.pow(2).sum()).sqrt(), max=1.0)
+    return x * scale, y * scale
+"""
+
+
+def test_a_norm_of_several_tensors_is_split_by_default() -> None:
+    checked = check(CLIPPED, inputs=[tensor("x", 128, 128), tensor("y", 96, 128)])
+    assert {knob.default for knob in checked.program.knobs if knob.name.endswith(".split")} == {8, 4}
+    inputs = [tensor("x", 4096, 2048), tensor("y", 4096, 1536)]
+    assert plan_text(CLIPPED, inputs=inputs).realize({}).is_valid

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from tests.generate.harness import check, tensor
+from tests.generate.harness import check, plan_text, tensor
+
+CAPTURE_BOUND_S = 60
+"""Maximum seconds to capture 4096 steps on busy cores; one by one, 512 of them take 43 s."""
 
 
 @pytest.mark.parametrize(
@@ -30,6 +35,22 @@ def test_states_of_all_times_and_the_last(layer: str) -> None:
     """
     checked = check(text, symbol="Model", inputs=[tensor("x", 3, 4, 6)])
     assert any(node.op.endswith(".input") for node in checked.task.forward.nodes)
+
+
+def test_a_layer_of_many_steps_is_captured_without_its_steps() -> None:
+    text = """
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = nn.LSTM(6, 8, batch_first=True)
+
+            def forward(self, x):
+                return self.layer(x)[0]
+    """
+    started = time.monotonic()
+    program = plan_text(text, symbol="Model", inputs=[tensor("x", 2, 4096, 6)])
+    assert any(node.op == "aten.lstm.input" for node in program.task.forward.nodes)
+    assert time.monotonic() - started < CAPTURE_BOUND_S
 
 
 def test_gradients_of_a_layer() -> None:

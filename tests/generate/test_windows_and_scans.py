@@ -153,3 +153,21 @@ def test_scatter() -> None:
 def test_bilinear_upsampling() -> None:
     text = "def f(x): return F.interpolate(x, scale_factor=2, mode='bilinear', align_corners=False)"
     check(text, inputs=[tensor("x", 2, 3, 5, 7)])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    ["size=(5, 9)", "size=(3, 1), align_corners=True", "size=(4, 15), align_corners=True", "scale_factor=1.7"],
+)
+def test_gradient_of_bilinear_upsampling(settings: str) -> None:
+    text = f"def f(x): return F.interpolate(x, {settings}, mode='bilinear')"
+    check(text, inputs=[tensor("x", 2, 3, 11, 4)], backward=True, sizes=({}, {"H": 2, "W": 30}))
+
+
+def test_packed_weights_of_four_bits_are_expanded() -> None:
+    text = """
+    def f(packed, scale):
+        halves = torch.stack((packed & 15, packed >> 4), -1).to(scale.dtype) - 8
+        return (halves.view(6, 2, 8) * scale[:, :, None]).view(6, 16)
+    """
+    check(text, inputs=[tensor("packed", 6, 8, dtype="u8", within=(0, 256)), tensor("scale", 6, 2)])

@@ -1,24 +1,29 @@
-"""Upsampling to the nearest element or linearly, and the gradient of the former in gather form."""
+"""Upsampling to the nearest element or linearly, and their gradients in gather form."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.ir.index import Index, divide_exactly
+from kernel_lsp.generate.ir.index import Index, as_index, divide_exactly
 from kernel_lsp.generate.ir.scalar import (
+    TRUE,
     Access,
     Constant,
     Loop,
     Scalar,
     as_position,
+    both,
     cast,
     compare,
+    in_range,
     index_value,
     integer,
     select,
 )
+from kernel_lsp.generate.ir.scalar_walk import guarded
 from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.builder import Call, Shape, accumulation_dtype, positions
 from kernel_lsp.generate.lowering.elements import op
@@ -87,12 +92,62 @@ def _upsample_linear(call: Call) -> Tensor:
     return call.builder.pointwise(call.dtype(), shape, body)
 
 
-def _given_scales(call: Call, n_spatial: int) -> list[float | None]:
+@lowers("upsample_linear1d_backward", "upsample_bilinear2d_backward", "upsample_trilinear3d_backward")
+def _upsample_linear_backward(call: Call) -> Tensor:
+    """Sum, per input position, the outputs that were interpolated from it, times its weight in each."""
+    n_spatial = n_spatial_of(call)
+    grad, shape = call.tensor(0, "grad_output"), call.shape()
+    aligns_corners = bool(call.raw(3, "align_corners", False))
+    dtype = accumulation_dtype(grad.dtype)
+    scales = _given_scales(call, n_spatial, 4)
+    sizes = list(zip(shape[-n_spatial:], grad.shape[-n_spatial:], scales, strict=True))
+    taps = taps_of(call, [_n_reached(size, wanted, scale, aligns_corners) for size, wanted, scale in sizes])
+
+    def body(index: tuple[Index, ...]) -> Scalar:
+        at = list(index[:-n_spatial])
+        inside: Scalar = TRUE
+        weight: Scalar = Constant(1.0, dtype)
+        for position, tap, (size, wanted, scale) in zip(index[-n_spatial:], positions(taps), sizes, strict=True):
+            out = _first_reached(position, size, wanted, scale, aligns_corners, dtype) + tap
+            place = _interpolation(out, size, wanted, scale, aligns_corners, dtype)
+            at.append(out)
+            inside = both(inside, in_range(out, wanted))
+            weight = op("mul", weight, place.weight_of(position))
+        share = op("mul", cast(Access(grad, at), dtype), weight)
+        return Loop("sum", taps, dtype, guarded(inside, share, Constant(0.0, dtype)))
+
+    return call.builder.pointwise(call.dtype(), shape, body)
+
+
+def _n_reached(size: Index, wanted: Index, scale: float | None, aligns_corners: bool) -> Index:
+    """Return a bound of the outputs less than one input position away from one input."""
+    if aligns_corners:  # (wanted - 1) / (size - 1) <= 2 * wanted / size from size 2 on
+        return wanted * 4 // size + 2
+    return as_index(math.ceil(2 * scale)) if scale else (wanted * 2 + size - 1) // size
+
+
+def _first_reached(
+    position: Index, size: Index, wanted: Index, scale: float | None, aligns_corners: bool, dtype: DType
+) -> Index:
+    """Return the first output that may be less than one input position away."""
+    before = op("sub", _as_float(position, dtype), Constant(1.0, dtype))
+    if aligns_corners:
+        at = op("mul", before, _corner_ratio(wanted, size, dtype))
+        first = cast(op("floor", at), DType.I64)
+    else:
+        half = Constant(0.5, dtype)
+        ratio = op("div", _as_float(wanted, dtype), _as_float(size, dtype))
+        at = op("sub", op("mul", op("add", before, half), Constant(scale, dtype) if scale else ratio), half)
+        first = op("add", cast(op("floor", at), DType.I64), integer(1))
+    return as_position(op("maximum", first, integer(0)))
+
+
+def _given_scales(call: Call, n_spatial: int, first: int = 3) -> list[float | None]:
     """Return the scales that the caller passed; ATen then uses them instead of the ratio of sizes."""
-    raw = call.raw(3, "scale_factors")
+    raw = call.raw(first, "scale_factors")
     if isinstance(raw, list):
         return [float(scale) for scale in raw]
-    given = [call.optional_number(3 + axis, f"scales_{axis}") for axis in range(n_spatial)]
+    given = [call.optional_number(first + axis, f"scales_{axis}") for axis in range(n_spatial)]
     return [None if scale is None else float(scale) for scale in given]
 
 
@@ -103,6 +158,12 @@ class _Place:
     low: Index
     high: Index
     weight: Scalar
+
+    def weight_of(self, position: Index) -> Scalar:
+        """Return the weight of one input position, 0 if it is neither."""
+        zero, one = (Constant(value, self.weight.dtype) for value in (0.0, 1.0))
+        is_low, is_high = (compare("eq", index_value(end), index_value(position)) for end in (self.low, self.high))
+        return op("add", select(is_low, op("sub", one, self.weight), zero), select(is_high, self.weight, zero))
 
 
 def _interpolation(

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Callable
 
 import torch
+from torch._decomp import decomposition_table
 
 RECURRENT = tuple(getattr(torch.ops.aten, name).input for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"))
 """Recurrent layers, which a captured forward keeps whole."""
@@ -17,11 +18,14 @@ KEYS = (torch._C.DispatchKey.CompositeImplicitAutograd, torch._C.DispatchKey.Aut
 def shapes_alone() -> Iterator[None]:
     """Compute only the shapes of recurrent layers while the code is traced. A trace of 512 steps takes minutes."""
     before = {operator: dict(operator.py_kernels) for operator in RECURRENT}
+    decompositions = {operator: decomposition_table[operator] for operator in RECURRENT}
     for operator in RECURRENT:
         _replace(operator, dict.fromkeys(KEYS, _shape_function(operator)))
+        decomposition_table[operator] = _shape_function(operator)  # used by fake tensors of symbolic sizes
     try:
         yield
     finally:
+        decomposition_table.update(decompositions)
         for operator, kernels in before.items():
             _replace(operator, kernels)
 
