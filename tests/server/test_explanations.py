@@ -15,7 +15,9 @@ from kernel_lsp.server.features.explanations import explanation, is_explained
 
 PACKAGE = Path(kernel_lsp.__file__).parent
 DOCUMENT = PACKAGE.parent / "docs" / "ptx-executor.md"
-CODES_IN_TEXT = re.compile(r'(?:\bcode=|_error\(|_warning\(|_ARITHMETIC, |_PRODUCT, |\.add\(|Construct\(\s*)"([a-z0-9-]+)"')
+CODES_IN_TEXT = re.compile(
+    r'(?:\bcode=|_error\(|_warning\(|_ARITHMETIC, |_PRODUCT, |\.add\(|Construct\(\s*)"([a-z0-9-]+)"'
+)
 
 
 def executor_codes() -> list[str]:
