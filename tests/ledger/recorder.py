@@ -342,7 +342,7 @@ class _Gpu:
         """Do nothing: nobody needs the files of a case."""
 
     async def check(
-        self, built: Built, plans: Sequence[Plan], progress: object, *, beside: object
+        self, built: Built, plans: Sequence[Plan], progress: object, *, beside: object, is_ranking: bool
     ) -> CheckOutcome | None:
         """Report no failure."""
         for case, _bound in (entry for plan in plans for entry in plan):
