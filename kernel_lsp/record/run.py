@@ -8,7 +8,8 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -46,7 +47,8 @@ def record(command: Sequence[str], workspace: Path, steps: int | None = None, se
     """
     with tempfile.TemporaryDirectory(prefix="kernel-lsp-record-") as folder:
         parts = Path(folder)
-        process = _start(command, workspace, parts, steps)
+        with _hears_interrupts() if steps or seconds else nullcontext():
+            process = _start(command, workspace, parts, steps)
         status = _wait(process, parts, seconds)
         return _combined(command, status, _read_parts(parts))
 
@@ -68,6 +70,16 @@ def _start(command: Sequence[str], workspace: Path, parts: Path, steps: int | No
         is_script = command[0].endswith(".py")
         next_step = f"start it with an interpreter: python {command[0]}" if is_script else "check the command"
         raise UserError(f"it cannot be started: {error.strerror}", file=command[0], next_step=next_step) from None
+
+
+@contextmanager
+def _hears_interrupts() -> Iterator[None]:
+    """Let a program that starts meanwhile be interrupted, also where a shell has put us into the background."""
+    previous = signal.getsignal(signal.SIGINT)
+    if previous == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGINT, previous)
 
 
 def _wait(process: subprocess.Popen[bytes], parts: Path, seconds: float | None) -> int:

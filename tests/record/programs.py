@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -158,8 +159,13 @@ def workspace(folder: Path, **programs: str) -> Path:
 def start(folder: Path, *arguments: str, is_recorded: bool = True) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "kernel_lsp", "record", *arguments] if is_recorded else [*arguments]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "preexec_fn": hear_interrupts}
     return subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True, **pipes)  # type: ignore[call-overload,no-any-return]
+
+
+def hear_interrupts() -> None:
+    """Undo what a shell does to tests in its background."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def finish(process: subprocess.Popen[str], folder: Path) -> Ran:
