@@ -3,7 +3,7 @@
     python benchmarks/kernel_variants.py render FOLDER...         # CPU: the default text and its neighbours by one knob
     python benchmarks/kernel_variants.py bind FOLDER...           # CPU: bind each launch plan; needs kernel_lsp
     python benchmarks/kernel_variants.py time FOLDER... --out F   # GPU: needs torch alone
-    python benchmarks/kernel_variants.py time FOLDER... --compile # with torch.compile's modes beside eager
+    python benchmarks/kernel_variants.py time FOLDER... --compile default  # with modes of torch.compile beside eager
 
 A FOLDER (such as a copy of `benchmarks/variants`) holds one folder per task: `task.py` in KernelBench's form
 (`Model`, `get_inputs`, `get_init_inputs`), the texts `*.cu`, and an empty file `BACKWARD` where gradients count.
@@ -26,7 +26,7 @@ import statistics
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -44,6 +44,7 @@ MAX_CALLS_IN_GRAPH = 20
 TARGET_S = 0.12
 """Seconds of measuring for each subject."""
 N_COMPILERS = 12
+MAX_COMPILE_S = 200.0
 MAX_TEXTS = 24
 """Texts of one task: each costs about half a second of a GPU's time."""
 
@@ -53,12 +54,13 @@ def main() -> int:
     parser.add_argument("command", choices=("render", "bind", "time"))
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--out", type=Path, default=Path("kernel_variants.json"))
-    parser.add_argument("--compile", action="store_true", help="time torch.compile's modes, too")
+    parser.add_argument("--compile", nargs="+", default=(), metavar="MODE", help="time these modes of torch.compile")
+    parser.add_argument("--default-only", action="store_true", help="render the default text alone")
     parser.add_argument("--deadline-s", type=float, default=540.0)
     arguments = parser.parse_args()
     tasks = [path.parent for folder in map(Path.resolve, arguments.folders) for path in sorted(folder.rglob("task.py"))]
     if arguments.command == "render":
-        return asyncio.run(render_all(tasks))
+        return asyncio.run(render_all(tasks, arguments.default_only))
     if arguments.command == "bind":
         return bind_all(tasks)
     return time_all(tasks, arguments)
@@ -67,7 +69,7 @@ def main() -> int:
 # --- render: on the CPU, with kernel_lsp
 
 
-async def render_all(folders: list[Path]) -> int:
+async def render_all(folders: list[Path], default_only: bool) -> int:
     """Write the generator's texts beside each task. Returns 1 when a task has no text."""
     from kernel_lsp.config import load_settings
     from kernel_lsp.errors import KernelLspError
@@ -82,7 +84,7 @@ async def render_all(folders: list[Path]) -> int:
                 source = read_target(str(folder / "task.py"), folder)
                 task = await session.capture(source, with_backward=(folder / "BACKWARD").exists())
                 schedules = getattr(load(folder / "task.py"), "SCHEDULES", {})
-                texts = neighbours(plan_program(task), schedules)
+                texts = neighbours(plan_program(task), schedules, 1 if default_only else MAX_TEXTS)
             except KernelLspError as error:
                 print(f"{folder.name}: {error}")
                 n_failed += 1
@@ -93,7 +95,7 @@ async def render_all(folders: list[Path]) -> int:
     return int(n_failed > 0)
 
 
-def neighbours(program: Any, schedules: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+def neighbours(program: Any, schedules: Mapping[str, Mapping[str, Any]], max_texts: int) -> dict[str, str]:
     """The default text, those of `schedules` by name, and those that differ from the default by one knob, each once."""
     default = program.realize({})
     found = {"default": default.text}
@@ -106,7 +108,7 @@ def neighbours(program: Any, schedules: Mapping[str, Mapping[str, Any]]) -> dict
     for knob in default.knobs:
         for value in knob.values:
             realized = program.realize({knob.name: value})
-            if realized.is_valid and realized.text not in found.values() and len(found) < MAX_TEXTS:
+            if realized.is_valid and realized.text not in found.values() and len(found) < max_texts:
                 found[f"{knob.name}.{value}"] = realized.text
     return found
 
@@ -162,15 +164,16 @@ def bound_operations(
     text = path.read_text(encoding="utf-8")
     plan = parse_or_raise(text, str(path))
     signatures = kernel_signatures(text)
-    found: dict[str, Any] = {"text": text, "headers": headers_of(text)}
+    results = [result.name for result in plan.forward.results]
+    found: dict[str, Any] = {"text": text, "headers": headers_of(text), "results": results}
     for direction, operation in (("forward", plan.forward), ("backward", plan.backward)):
         if operation is None or (direction == "backward" and not backward):
             continue
         given = {}
         for parameter in operation.parameters:
             if isinstance(parameter, TensorParameter):
-                is_gradient = parameter.name.startswith("grad")
-                given[parameter.name] = outputs["out0"] if is_gradient else shapes[parameter.name]
+                place = gradient_place(parameter.name, results)
+                given[parameter.name] = shapes[parameter.name] if place is None else outputs[f"out{place}"]
         scalars = {p.name: numbers[p.name] for p in operation.parameters if isinstance(p, ScalarParameter)}
         found[direction] = bind(operation, given, scalars, signatures).model_dump(mode="json")
     return found
@@ -179,11 +182,18 @@ def bound_operations(
 # --- time: on the GPU, with torch
 
 
+def gradient_place(name: str, results: Sequence[str]) -> int | None:
+    """Return the index of the forward's result whose gradient this is; None for any other tensor."""
+    names = [f"grad_{result}" for result in results]
+    return names.index(name) if name in names else None
+
+
 def time_all(folders: list[Path], arguments: argparse.Namespace) -> int:
     started = time.monotonic()
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     torch.cuda.set_stream(torch.cuda.Stream())  # a gradient runs on its forward's stream, which is captured
     with multiprocessing.get_context("spawn").Pool(N_COMPILERS) as pool:
+        compile_ahead(folders, arguments.compile)
         ready = {folder: pool.map_async(compile_one, list(texts_of(folder)), chunksize=1) for folder in folders}
         rows = []
         for folder in folders:
@@ -205,6 +215,32 @@ def time_all(folders: list[Path], arguments: argparse.Namespace) -> int:
             facts = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}
             arguments.out.write_text(json.dumps(facts, indent=1), encoding="utf-8")
     return 0
+
+
+def compile_ahead(folders: list[Path], modes: Sequence[str]) -> None:
+    """Fill torch.compile's cache by several processes, so that the timing process finds every graph compiled."""
+    if not modes:
+        return
+    with multiprocessing.get_context("spawn").Pool(N_COMPILERS, maxtasksperchild=8) as pool:
+        pool.starmap_async(compile_task, [(folder, modes) for folder in folders], chunksize=1).wait(MAX_COMPILE_S)
+        pool.terminate()
+
+
+def compile_task(folder: Path, modes: Sequence[str]) -> None:
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        timer = TaskTimer(folder, modes)
+        with torch.no_grad():
+            timer.grads_out = [torch.randn_like(out) for out in listed(timer.model(*timer.inputs))]
+        for mode in modes:
+            torch._dynamo.reset()
+            fn = torch.compile(timer.model, mode=mode)
+            fn(*timer.inputs)
+            if timer.backward:
+                timer._eager_backward(fn)()
+        torch.cuda.synchronize()
+    except Exception as problem:  # the timing process names the problem
+        print(f"{folder.name}: {type(problem).__name__}: {str(problem)[:200]}", flush=True)
 
 
 def texts_of(folder: Path) -> Iterator[CompileJob]:
@@ -240,8 +276,8 @@ def compile_one(job: CompileJob) -> str:
 class TaskTimer:
     """Everything about one task on the current GPU."""
 
-    def __init__(self, folder: Path, with_compile: bool) -> None:
-        self.folder, self.with_compile = folder, with_compile
+    def __init__(self, folder: Path, modes: Sequence[str]) -> None:
+        self.folder, self.modes = folder, modes
         self.backward = (folder / "BACKWARD").exists()
         module = load(folder / "task.py")
         torch.manual_seed(0)
@@ -256,13 +292,12 @@ class TaskTimer:
         found = [self._row("forward", "eager", lambda: self.model(*self.inputs), expected["forward"])]
         if self.backward:
             found.append(self._row("backward", "eager", self._eager_backward(), expected["backward"]))
-        if self.with_compile:
-            found += self._compiled(expected)
+        found += self._compiled(expected)
         for name, candidate in json.loads((self.folder / "bound.json").read_text(encoding="utf-8")).items():
             for direction in ("forward", "backward"):
                 if direction in candidate:
                     found.append(self._candidate(name, candidate, direction, expected[direction]))
-        return found
+        return found + self._peers(expected)  # last: some overwrite their inputs
 
     def _candidate(self, name: str, candidate: Mapping[str, Any], direction: str, expected: Any) -> dict[str, Any]:
         from kernel_lsp.worker.gpu.run import BoundRun, Candidate
@@ -274,7 +309,7 @@ class TaskTimer:
             functions = {each: library.function(each, 0) for each in names}
             operation = candidate[direction]
             wanted = [t["name"] for t in operation["tensors"] if t["role"] == "input"]
-            given = {each: self._tensor(each) for each in wanted}
+            given = {each: self._tensor(each, candidate["results"]) for each in wanted}
             run = BoundRun(Candidate(functions, 0), operation, given)
             run()
             torch.cuda.synchronize()
@@ -286,8 +321,9 @@ class TaskTimer:
             row = {"task": self.folder.name, "direction": direction, "subject": name}
             return {**row, "problem": f"{type(problem).__name__}: {str(problem)[-600:]}"}
 
-    def _tensor(self, name: str) -> torch.Tensor:
-        return self.grad_out if name.startswith("grad") else self.tensors[name]
+    def _tensor(self, name: str, results: Sequence[str]) -> torch.Tensor:
+        place = gradient_place(name, results)
+        return self.tensors[name] if place is None else self.grads_out[place]
 
     def _row(
         self, direction: str, subject: str, call: Callable[[], Any], expected: Any, outputs: Any = None
@@ -303,7 +339,7 @@ class TaskTimer:
 
     def _compiled(self, expected: Any) -> list[dict[str, Any]]:
         found = []
-        for mode in ("default", "max-autotune-no-cudagraphs"):
+        for mode in self.modes:
             torch._dynamo.reset()
             try:
                 fn = torch.compile(self.model, mode=mode)
@@ -317,19 +353,42 @@ class TaskTimer:
                 found.append({**row, "problem": f"{type(problem).__name__}: {str(problem)[:200]}"})
         return found
 
+    def _peers(self, expected: Any) -> list[dict[str, Any]]:
+        """Time the functions that `peers.txt` names, one ``FILE::NAME`` a line, with the inputs of the task."""
+        listing = self.folder / "peers.txt"
+        found = []
+        for line in listing.read_text(encoding="utf-8").split() if listing.exists() else ():
+            file, _, name = line.partition("::")
+            try:
+                fn = getattr(load(ROOT / file), name)
+                found.append(self._row("forward", name, lambda fn=fn: fn(*self.inputs), expected["forward"]))
+                if self.backward:
+                    found.append(self._row("backward", name, self._eager_backward(fn), expected["backward"]))
+            except Exception as problem:  # a library may be missing or fail in any way: that is a result
+                row = {"task": self.folder.name, "direction": "forward", "subject": name}
+                found.append({**row, "problem": f"{type(problem).__name__}: {str(problem)[:200]}"})
+        return found
+
     def _leaves(self, model: torch.nn.Module, inputs: list[Any]) -> list[torch.Tensor]:
         floats = [x for x in inputs if isinstance(x, torch.Tensor) and x.is_floating_point()]
         return [*(x.requires_grad_() for x in floats), *model.parameters()]
 
     def _eager_backward(self, fn: Any = None) -> Callable[[], Any]:
         leaves = self._leaves(self.model, self.inputs)
-        out = (fn or self.model)(*self.inputs)
-        return lambda: torch.autograd.grad(out, leaves, self.grad_out, retain_graph=True)
+        out = (self.model if fn is None else fn)(*self.inputs)
+        results, grads = self._differentiable(listed(out))
+        return lambda: torch.autograd.grad(results, leaves, grads, retain_graph=True)
+
+    def _differentiable(self, results: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Return the results that have a gradient, and the gradients that come in for them."""
+        kept = [(r, g.to(r.dtype)) for r, g in zip(results, self.grads_out, strict=True) if r.requires_grad]
+        return [r for r, _ in kept], [g for _, g in kept]
 
     def _expected(self) -> dict[str, Any]:
         n_bytes = 8 * sum(t.numel() for t in self.tensors.values())
-        out = self.model(*self.inputs).detach()
-        self.grad_out = torch.randn_like(out)
+        with torch.no_grad():
+            out = listed(self.model(*self.inputs))
+        self.grads_out = [torch.randn_like(each) if each.is_floating_point() else each for each in out]
         in_fp64 = n_bytes <= MAX_FP64_BYTES
         model = copy.deepcopy(self.model).double() if in_fp64 else self.model
         inputs = [as_fp64(x) if in_fp64 else x for x in self.inputs]
@@ -337,11 +396,11 @@ class TaskTimer:
             with torch.no_grad():
                 return {"forward": listed(model(*inputs))}
         inputs = [x.detach().clone() if isinstance(x, torch.Tensor) else x for x in inputs]
-        result = model(*inputs)
         leaves = self._leaves(model, inputs)
-        result = model(*inputs)
-        grads = torch.autograd.grad(result, leaves, self.grad_out.to(result.dtype))
-        return {"forward": [result.detach()], "backward": grads}
+        out = listed(model(*inputs))
+        results, grads_out = self._differentiable(out)
+        grads = torch.autograd.grad(results, leaves, grads_out)
+        return {"forward": [each.detach() for each in out], "backward": grads}
 
 
 def device_time_us(call: Callable[[], Any], flush: torch.Tensor) -> tuple[float, float]:
@@ -360,11 +419,20 @@ def device_time_us(call: Callable[[], Any], flush: torch.Tensor) -> tuple[float,
                     call()
         return graph
 
-    both, alone = captured(True), captured(False)
+    def queued(with_call: bool) -> None:
+        for _ in range(n_calls):
+            flush.add_(1.0)
+            if with_call:
+                call()
+
+    try:
+        subject, flushes = captured(True).replay, captured(False).replay
+    except Exception:  # a call that waits for the GPU cannot be captured: time it from the queue
+        subject, flushes = functools.partial(queued, True), functools.partial(queued, False)
     n_rounds = max(5, min(60, int(TARGET_S / (n_calls * (rough_us + 130.0) * 1e-6))))
     differences = []
     for _ in range(n_rounds):
-        differences.append((events_us(both.replay, 1) - events_us(alone.replay, 1)) / n_calls)
+        differences.append((events_us(subject, 1) - events_us(flushes, 1)) / n_calls)
     quarters = statistics.quantiles(differences, n=4)
     median = statistics.median(differences)
     return median, (quarters[2] - quarters[0]) / max(median, 1e-9)
@@ -387,7 +455,7 @@ def load(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"task_{path.parent.name}", path)
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # torch.compile looks it up
     spec.loader.exec_module(module)
     return module
 

@@ -19,6 +19,7 @@ from kernel_lsp.generate.codegen.elements import boxes as boxed
 from kernel_lsp.generate.codegen.elements import elementwise, scatter
 from kernel_lsp.generate.codegen.elements.boxes import boxes_of, default_box, render_boxes
 from kernel_lsp.generate.codegen.elements.elementwise import ElementwiseSchedule, render_elementwise
+from kernel_lsp.generate.codegen.elements.lines import line_axis
 from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES
 from kernel_lsp.generate.codegen.elements.scatter import ATOMIC_TYPES, render_scatter
 from kernel_lsp.generate.codegen.kernel import RenderedKernel
@@ -362,7 +363,10 @@ class GroupRenderer:
             f"{kernel.name}.unroll", (1, 2, 4, 8), self._default_unroll(group, vector), "elements or packs per thread"
         )
         streaming = self.choices.pick_int(f"{kernel.name}.streaming", (0, 1), 0, "evict early what is used once")
-        schedule = ElementwiseSchedule(threads, vector, unroll, bool(streaming))
+        axis = line_axis(group, self.captured, vector)
+        if axis is not None and not self.choices.pick_int(f"{kernel.name}.lines", (0, 1), 1, "a block has one line"):
+            axis = None
+        schedule = ElementwiseSchedule(threads, vector, unroll, bool(streaming), axis)
         return RenderedGroup((render_elementwise(kernel, group, schedule, comment),))
 
     def _boxes(self, group: ElementwiseGroup) -> list[tuple[int, ...]]:

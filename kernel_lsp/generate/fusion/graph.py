@@ -11,7 +11,8 @@ from kernel_lsp.generate.ir.scalar_walk import accesses, nodes
 from kernel_lsp.generate.ir.tensor import Attention, Buffer, Definition, Pointwise, Reduction, Tensor
 
 MAX_REPEATED_NODES = 60
-"""Maximum nodes of a pointwise definition that several kernels recompute. A larger one is computed once and stored."""
+"""Maximum nodes per element of a pointwise definition that several kernels recompute. A larger one is computed once and
+stored. What it reads of smaller tensors does not count: that is computed once for many elements."""
 MAX_FREE_OPERATIONS = 2
 _COSTLY = "exp exp2 expm1 log log1p log2 log10 erf erfc tanh sigmoid gelu gelu_tanh silu pow sin cos tan"
 COSTLY = frozenset(_COSTLY.split())
@@ -114,7 +115,7 @@ class DefinitionGraph:
         has_loop = any(isinstance(node, Loop) for node in nodes(definition.body))
         if has_loop:
             return len(consumers) > 1 or any(self._leads_to_hard(consumer) for consumer in consumers)
-        return len(consumers) > 1 and self._size_of_inlined(tensor, set()) > MAX_REPEATED_NODES
+        return len(consumers) > 1 and self._size_of_inlined(tensor) > MAX_REPEATED_NODES
 
     def _closes_rows(self, tensor: Tensor) -> bool:
         """Return True if the tensor has one value per row, computed from longer rows, and is then summed. The kernel of
@@ -123,7 +124,7 @@ class DefinitionGraph:
         if not consumers or not all(isinstance(self.definitions[entry], Reduction) for entry in consumers):
             return False
         rows = [read for read in self._reductions_below(tensor) if read.n_elements == tensor.n_elements]
-        return bool(rows) and self._size_of_inlined(tensor, set()) > MAX_FREE_OPERATIONS
+        return bool(rows) and self._size_of_inlined(tensor) > MAX_FREE_OPERATIONS
 
     def _reductions_below(self, tensor: Tensor) -> set[Tensor]:
         """Return the reductions that it reads through pointwise definitions."""
@@ -156,13 +157,19 @@ class DefinitionGraph:
             return True
         return any(self._leads_to_hard(consumer) for consumer in self.consumers[tensor])
 
-    def _size_of_inlined(self, tensor: Tensor, seen: set[Tensor]) -> int:
-        definition = self.definitions[tensor]
-        if tensor in seen or not isinstance(definition, Pointwise):
-            return 0
-        seen.add(tensor)
-        here = sum(3 if isinstance(node, Operation) and node.name in COSTLY else 1 for node in nodes(definition.body))
-        return here + sum(self._size_of_inlined(read, seen) for read in self.reads(tensor))
+    def _size_of_inlined(self, tensor: Tensor) -> int:
+        """Return the nodes per element of the definition with all pointwise definitions of its size inlined."""
+        found, pending = {tensor}, [tensor]
+        size = 0
+        while pending:
+            definition = self.definitions[reader := pending.pop()]
+            if not isinstance(definition, Pointwise) or reader.n_elements != tensor.n_elements:
+                continue
+            operations = (node for node in nodes(definition.body) if isinstance(node, Operation))
+            size += sum(1 for _ in nodes(definition.body)) + 2 * sum(node.name in COSTLY for node in operations)
+            pending += [read for read in self.reads(reader) if read not in found]
+            found.update(pending)
+        return size
 
 
 def _turns(loop: Loop) -> list[Variable]:

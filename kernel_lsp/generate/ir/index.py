@@ -362,7 +362,7 @@ def _floor_divide(index: Index, divisor: Index) -> Index:
             return quotient + _remainder(_floor_divide(atom.dividend, divisor), ratio)
     coarse = _coarse_part(rest, divisor)
     if coarse is not None:
-        return quotient + _floor_divide(coarse.multiple, _scaled_down(divisor, coarse.step))
+        return quotient + _floor_divide(coarse.multiple, coarse.divisor)
     if quotient.terms and not is_nonnegative(rest) and is_nonnegative(index):
         return as_index(Quotient(index, divisor))  # a dividend >= 0, which C's division rounds down
     return _sum(quotient, as_index(Quotient(rest, divisor)), 1)
@@ -381,7 +381,7 @@ def _remainder(index: Index, divisor: Index) -> Index:
         return as_index(Remainder(index, divisor))
     coarse = _coarse_part(rest, divisor)
     if coarse is not None:
-        return _remainder(coarse.multiple, _scaled_down(divisor, coarse.step)) * coarse.step + coarse.rest
+        return _remainder(coarse.multiple, coarse.divisor) * coarse.step + coarse.rest
     if len(rest.terms) == 1 and len(rest.terms[0][0]) == 1 and rest.terms[0][1] == 1:
         atom = rest.terms[0][0][0]
         if isinstance(atom, Remainder) and divide_exactly(atom.divisor, divisor) is not None:
@@ -391,24 +391,38 @@ def _remainder(index: Index, divisor: Index) -> Index:
 
 @dataclass(frozen=True)
 class _CoarsePart:
-    """``index == multiple * step + rest`` with rest in [0, step)."""
+    """``index == multiple * step + rest`` with rest in [0, step), and a divisor of ``divisor * step``."""
 
     multiple: Index
-    step: int
+    divisor: Index
+    step: Index
     rest: Index
 
 
 def _coarse_part(index: Index, divisor: Index) -> _CoarsePart | None:
-    """Split ``4 * p + v`` with v in [0, 4) for a division by 4096, which is then p divided by 1024."""
+    """Split ``4 * p + v`` with v in [0, 4) for a division by 4096, which is then p divided by 1024; and ``C * p + v``
+    with v in [0, C) for a division by ``B * C``."""
     if len(divisor.terms) != 1:
         return None
-    steps = {gcd(divisor.terms[0][1], factor) for _, factor in index.terms} - {1}
+    atoms, scale = divisor.terms[0]
+    steps = {gcd(scale, factor) for _, factor in index.terms} - {1}
     for step in sorted(steps, reverse=True):
         multiple = {monomial: factor // step for monomial, factor in index.terms if factor % step == 0}
         rest = Index({monomial: factor for monomial, factor in index.terms if factor % step})
         if is_nonnegative(rest) and is_below(rest, as_index(step)):
-            return _CoarsePart(Index(multiple), step, rest)
+            return _CoarsePart(Index(multiple), _scaled_down(divisor, step), as_index(step), rest)
+    for common in dict.fromkeys(_common_atoms(monomial, atoms) for monomial, _ in index.terms):
+        if common and len(common) < len(atoms):
+            symbols = Index({common: 1})
+            quotient, rest = _split_multiple(index, symbols)
+            if is_nonnegative(rest) and is_below(rest, symbols):
+                return _CoarsePart(quotient, _split_multiple(divisor, symbols)[0], symbols, rest)
     return None
+
+
+def _common_atoms(left: Monomial, right: Monomial) -> Monomial:
+    """Return the atoms of both monomials, each as often as both have it."""
+    return tuple(atom for atom in dict.fromkeys(right) for _ in range(min(left.count(atom), right.count(atom))))
 
 
 def _scaled_down(index: Index, factor: int) -> Index:

@@ -5,41 +5,52 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from kernel_lsp.core.expression import Binary, Constant, Expression
 from kernel_lsp.generate.codegen.coordinates import name_coordinates
+from kernel_lsp.generate.codegen.elements.lines import MAX_LINES, by_lines
 from kernel_lsp.generate.codegen.elements.packs import Packing, find_packed
 from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, divisible, rendered
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.codegen.operators import stored
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import ElementwiseGroup, Store
-from kernel_lsp.generate.ir.index import Variable, as_index, divide_exactly
+from kernel_lsp.generate.ir.index import Index, Variable, as_index, divide_exactly
 from kernel_lsp.generate.ir.scalar import Access, Scalar
 from kernel_lsp.generate.ir.scalar_walk import accesses
+from kernel_lsp.generate.ir.sizes import to_expression
 from kernel_lsp.generate.ir.tensor import Tensor
 
-LOCAL_NAMES = ("i", "pack", "v", "u")
+LOCAL_NAMES = ("i", "pack", "v", "u", "line")
 
 
 @dataclass(frozen=True)
 class ElementwiseSchedule:
     """`threads` per block; each thread does `unroll` packs of `vector` elements, a block's width apart.
 
-    `streaming` marks tensors that are as large as the result, and the result, for early eviction.
+    `streaming` marks tensors that are as large as the result, and the result, for early eviction. With a `line_axis`
+    a row of blocks has the dims from that axis on, and the grid's height is the others.
     """
 
     threads: int
     vector: int
     unroll: int = 1
     streaming: bool = False
+    line_axis: int | None = None
 
 
 def render_elementwise(
     kernel: KernelWriter, group: ElementwiseGroup, schedule: ElementwiseSchedule, comment: str
 ) -> RenderedKernel:
     """Render the kernel of an elementwise group."""
-    if schedule.vector > 1:
-        return _render_packed(kernel, group, schedule, comment)
     scope = Scope(kernel)
+    total, lines = group.position.extent, ()
+    if schedule.line_axis is not None:
+        line, group = by_lines(group, schedule.line_axis)
+        scope.line(f"const {kernel.index_type} line = blockIdx.y;")
+        scope.define(line, "line")
+        lines = (to_expression(line.extent),)
+    if schedule.vector > 1:
+        return _render_packed(scope, group, schedule, comment, total, lines)
     n_elements = kernel.size("n", group.position.extent)
     scope.define(group.position, "i")
     name_coordinates(kernel, as_index(group.position), group.shape)
@@ -47,8 +58,12 @@ def render_elementwise(
     write_stores(inner, group.stores)
     if inner is not scope:
         inner.close()
-    grid = (blocks_of(group.position.extent, schedule.threads * schedule.unroll),)
-    return rendered(kernel, comment, scope.lines, grid, (schedule.threads,))
+    grid = (blocks_of(group.position.extent, schedule.threads * schedule.unroll), *lines)
+    return rendered(kernel, comment, scope.lines, grid, (schedule.threads,), _grid_limits(lines))
+
+
+def _grid_limits(lines: Sequence[Expression]) -> tuple[Expression, ...]:
+    return tuple(Binary("<=", height, Constant(MAX_LINES)) for height in lines if not isinstance(height, Constant))
 
 
 def write_stores(scope: Scope, stores: Sequence[Store]) -> None:
@@ -79,9 +94,14 @@ def _open_unrolled(scope: Scope, schedule: ElementwiseSchedule, name: str, limit
 
 
 def _render_packed(
-    kernel: KernelWriter, group: ElementwiseGroup, schedule: ElementwiseSchedule, comment: str
+    scope: Scope,
+    group: ElementwiseGroup,
+    schedule: ElementwiseSchedule,
+    comment: str,
+    n_all: Index,
+    lines: tuple[Expression, ...],
 ) -> RenderedKernel:
-    vector = schedule.vector
+    kernel, vector = scope.kernel, schedule.vector
     total = group.position.extent
     n_packs = divide_exactly(total, as_index(vector))
     pack_extent = n_packs if n_packs is not None else total
@@ -89,11 +109,11 @@ def _render_packed(
         Variable("pack", 1 << 20, pack_extent),
         Variable("v", (1 << 20) + 1, as_index(vector)),
         vector,
-        _large_inputs(group) if schedule.streaming else frozenset(),
+        _large_inputs(group, n_all) if schedule.streaming else frozenset(),
         schedule.streaming,
+        multiple=total if lines else None,
     )
     stores = packing.substituted(group.stores, group.position)
-    scope = Scope(kernel)
     size = kernel.size("n", total)
     limit = str(int(size) // vector) if size.isdigit() else f"{size} / {vector}"
     scope.define(packing.pack, "pack")
@@ -103,14 +123,15 @@ def _render_packed(
     else:
         _write_unrolled(scope, schedule, packing, stores, limit)
     per_block = schedule.threads * schedule.unroll
-    grid = (blocks_of(pack_extent, per_block) if n_packs is not None else blocks_of(total, per_block * vector),)
-    return rendered(kernel, comment, scope.lines, grid, (schedule.threads,), divisible(total, vector))
+    width = blocks_of(pack_extent, per_block) if n_packs is not None else blocks_of(total, per_block * vector)
+    conditions = (*divisible(total, vector), *_grid_limits(lines))
+    return rendered(kernel, comment, scope.lines, (width, *lines), (schedule.threads,), conditions)
 
 
-def _large_inputs(group: ElementwiseGroup) -> frozenset[Tensor]:
+def _large_inputs(group: ElementwiseGroup, n_elements: Index) -> frozenset[Tensor]:
     """Return the tensors that are as large as the result."""
     found = accesses(*(store.scalar for store in group.stores))
-    return frozenset(access.tensor for access in found if access.tensor.n_elements == group.position.extent)
+    return frozenset(access.tensor for access in found if access.tensor.n_elements == n_elements)
 
 
 def _write_unrolled(

@@ -1,0 +1,70 @@
+"""Elementwise work by lines: a block lies in one line of the result, so that its coordinates cost no divisions by sizes
+that only the launch knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from kernel_lsp.generate.fusion.groups import ElementwiseGroup
+from kernel_lsp.generate.ir.index import (
+    Index,
+    Quotient,
+    Remainder,
+    Variable,
+    as_index,
+    product,
+    substitute,
+)
+from kernel_lsp.generate.ir.row_major import ravel
+from kernel_lsp.generate.ir.scalar_walk import accesses
+
+MIN_LINE = 4096
+"""Minimum elements of a line: its last block is mostly full."""
+MAX_LINES = 65535
+"""Maximum lines: the height of a grid."""
+LINE_SERIAL = -(1 << 20)
+"""Serial number of the coordinate; fusion numbers its own from -1 down."""
+
+
+def line_axis(group: ElementwiseGroup, captured: Callable[[Index], int], vector: int) -> int | None:
+    """Return the first axis of the shortest lines that save divisions; None where there are none."""
+    for axis in range(len(group.shape) - 1, 0, -1):
+        length, n_lines = captured(product(group.shape[axis:])), captured(product(group.shape[:axis]))
+        if length >= MIN_LINE and 1 < n_lines <= MAX_LINES and length % vector == 0:
+            return axis if _n_divisions(by_lines(group, axis)[1]) < _n_divisions(group) else None
+    return None
+
+
+def by_lines(group: ElementwiseGroup, axis: int) -> tuple[Variable, ElementwiseGroup]:
+    """Return the number of a line, which holds the dims from `axis` on, and the group over the positions in a line."""
+    length = product(group.shape[axis:])
+    line = Variable("line", LINE_SERIAL, product(group.shape[:axis]))
+    position = Variable(group.position.name, LINE_SERIAL + 1, length)
+    replacements = {group.position: as_index(line) * length + as_index(position)}
+    stores = tuple(
+        replace(
+            store,
+            index=tuple(substitute(index, replacements) for index in store.index),
+            scalar=store.scalar.substitute(replacements),
+        )
+        for store in group.stores
+    )
+    return line, ElementwiseGroup(position, group.shape[axis:], stores)
+
+
+def _n_divisions(group: ElementwiseGroup) -> int:
+    """Count the divisions of a position by sizes that are no constants."""
+    reads = [access for store in group.stores for access in accesses(store.scalar)]
+    places = [ravel(each.index, each.tensor.shape) for each in (*group.stores, *reads)]
+    found = {atom.digest for place in places for atom in _divisions(place) if group.position in atom.variables}
+    return len(found)
+
+
+def _divisions(index: Index) -> Iterator[Quotient | Remainder]:
+    for monomial, _ in index.terms:
+        for atom in monomial:
+            if isinstance(atom, Quotient | Remainder):
+                yield from _divisions(atom.dividend)
+                if atom.divisor.constant is None:
+                    yield atom
