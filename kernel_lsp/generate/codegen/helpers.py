@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from kernel_lsp.generate.codegen.attention.attention_helpers import ATTENTION_HELPERS
 from kernel_lsp.generate.codegen.routines.routine_helpers import ROUTINE_HELPERS
-from kernel_lsp.generate.codegen.rows.row_helpers import ROW_HELPERS
+from kernel_lsp.generate.codegen.rows.row_helpers import ROW_HELPERS, WARP_SUM_OF_INT
 from kernel_lsp.generate.codegen.scans.scan_helpers import SCAN_BASICS, SCAN_HELPERS
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_helpers import TENSOR_CORE_HELPERS
 from kernel_lsp.generate.codegen.tensor_cores.warpgroup_helpers import WARPGROUP_HELPERS
@@ -57,7 +57,7 @@ def _render(use: HelperUse) -> str:
     f, s = SUFFIXES.get(use.type, ("", ""))
     text = HELPERS[use.name].text.strip("\n")
     if use.type not in SUFFIXES:
-        text = _INTEGER_EXTREMES.get(use.name, text)
+        text = _INTEGER_TEXTS.get(use.name, text) if use.name != "warp_sum" or use.type == "int" else text
     return text.replace("{T}", use.type).replace("{f}", f).replace("{s}", s) + "\n"
 
 
@@ -401,7 +401,8 @@ TYPELESS = frozenset(
         "near_quotient",
     )
 )
-_INTEGER_EXTREMES = {
+_INTEGER_TEXTS = {
     "maximum": "__device__ inline {T} maximum({T} a, {T} b) { return a > b ? a : b; }",
     "minimum": "__device__ inline {T} minimum({T} a, {T} b) { return a < b ? a : b; }",
+    "warp_sum": WARP_SUM_OF_INT,
 }

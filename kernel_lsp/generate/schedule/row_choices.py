@@ -65,7 +65,8 @@ class RowChooser:
         default = self._in_block(self._default())
         schedule = self._fitted(self._in_block(self._picked(kernel, default)))
         is_valid = self._is_valid(schedule)
-        return ChosenRows(schedule if is_valid else default, is_valid)
+        chosen = schedule if is_valid else default
+        return ChosenRows(replace(chosen, reads_first=self._reads_first(chosen)), is_valid)
 
     def _picked(self, kernel: str, default: RowSchedule) -> RowSchedule:
         is_contiguous = self.group.is_column_contiguous
@@ -115,6 +116,11 @@ class RowChooser:
         n_resident = self.n_multiprocessors * n_blocks_per_multiprocessor(schedule.threads)
         is_resident = not schedule.is_grid or schedule.blocks <= n_resident
         return is_resident and self._is_possible(schedule) and self._is_accurate(schedule)
+
+    def _reads_first(self, schedule: RowSchedule) -> bool:
+        """Return True if a thread has at most one element of the captured row."""
+        is_single = schedule.vector == 1 and 0 < self._n_columns <= schedule.threads
+        return is_single and self.group.is_column_contiguous and schedule.blocks == 1 and not schedule.cached
 
     def _is_possible(self, schedule: RowSchedule) -> bool:
         return is_valid_row_schedule(self.group, schedule, self._kept_bytes())
