@@ -17,7 +17,7 @@ from kernel_lsp.generate.codegen.attention.attention import (
 )
 from kernel_lsp.generate.codegen.elements import boxes as boxed
 from kernel_lsp.generate.codegen.elements import elementwise, scatter
-from kernel_lsp.generate.codegen.elements.boxes import boxes_of, default_box, render_boxes
+from kernel_lsp.generate.codegen.elements.boxes import boxes_of, default_box, fits_planes, render_boxes
 from kernel_lsp.generate.codegen.elements.elementwise import ElementwiseSchedule, render_elementwise
 from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES
 from kernel_lsp.generate.codegen.elements.scatter import ATOMIC_TYPES, render_scatter
@@ -382,11 +382,17 @@ class GroupRenderer:
         if box == single:
             return None
         kernel = self.new_kernel(name, boxed.LOCAL_NAMES)
-        threads = self.threads or self.choices.pick_int(
-            f"{kernel.name}.threads", (64, 128, 256, 512, 1024), 128, "threads per block"
+        pick = self.choices.pick_int
+        fitting = [threads for threads in (128, 64) if fits_planes(group, box, self.captured, threads)]
+        default_threads = self.threads or (fitting or [128])[0]
+        threads = self.threads or pick(
+            f"{kernel.name}.threads", (64, 128, 256, 512, 1024), default_threads, "per block"
+        )
+        planes = pick(
+            f"{kernel.name}.planes", (0, 1) if len(box) > 2 else (0,), int(threads in fitting), "blocks in planes"
         )
         comment = f"One thread per box of {' x '.join(map(str, box))} elements. {self._reads_and_writes(group)}"
-        return RenderedGroup((render_boxes(kernel, group, box, threads, comment),))
+        return RenderedGroup((render_boxes(kernel, group, box, threads, comment, planes=bool(planes)),))
 
     def _default_unroll(self, group: ElementwiseGroup, vector: int) -> int:
         """Return the default unroll. Without packs, several independent loads per thread keep the memory busy."""

@@ -90,7 +90,8 @@ def combined(kind: str, name: str, value: Text, dtype: DType, kernel: KernelWrit
         return f"{name} {'+=' if kind == 'sum' else '*='} {value.text};"
     if kind in ("any", "all"):
         return f"{name} {'|=' if kind == 'any' else '&='} {value.text};"
-    helper = kernel.use("maximum" if kind == "max" else "minimum", dtype)
+    names = ("nan_max", "nan_min") if COMPUTE_TYPE[dtype] == "float" else ("maximum", "minimum")
+    helper = kernel.use(names[kind != "max"], dtype)
     return f"{name} = {helper}({name}, {value.text});"
 
 

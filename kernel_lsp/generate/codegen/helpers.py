@@ -150,6 +150,24 @@ __device__ inline {T} maximum({T} a, {T} b) { return a > b || isnan(a) ? a : b; 
 // NaN when either is NaN, as in PyTorch.
 __device__ inline {T} minimum({T} a, {T} b) { return a < b || isnan(a) ? a : b; }
 """),
+    **{
+        name: Helper(
+            f"""
+// NaN when either is NaN, by one instruction; {other} also orders zeros by their position, as PyTorch does.
+__device__ inline float {name}(float a, float b) {{
+#if __CUDA_ARCH__ >= 800
+    float result;
+    asm("{operation}.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+    return result;
+#else
+    return {other}(a, b);
+#endif
+}}
+""",
+            (other,),
+        )
+        for name, operation, other in (("nan_max", "max", "maximum"), ("nan_min", "min", "minimum"))
+    },
     "relu": Helper("""
 __device__ inline {T} relu({T} x) { return x < 0.0{s} ? 0.0{s} : x; }  // keeps NaN
 """),

@@ -7,7 +7,6 @@ consecutive threads take different rows, so that reads stay coalesced.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Binary, Constant, Expression
@@ -16,7 +15,7 @@ from kernel_lsp.generate.codegen.coordinates import name_coordinates
 from kernel_lsp.generate.codegen.elements.packs import Packing, find_packed
 from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, divisible, rendered
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
-from kernel_lsp.generate.codegen.operators import ATOM, MULTIPLY, Text, loaded, stored
+from kernel_lsp.generate.codegen.operators import ATOM, Text, loaded, stored
 from kernel_lsp.generate.codegen.rows.first_reads import prefetch_row
 from kernel_lsp.generate.codegen.rows.online import OnlinePair
 from kernel_lsp.generate.codegen.rows.row_cache import RowCache
