@@ -31,6 +31,7 @@ from kernel_lsp.generate.codegen.products.register_tiles import (
     is_valid_register_tile,
     register_tile_comment,
     render_register_tile,
+    sharing_threads,
 )
 from kernel_lsp.generate.codegen.products.split_matmul import render_split
 from kernel_lsp.generate.codegen.products.split_schedule import SplitSchedule, is_valid_split_schedule
@@ -192,11 +193,15 @@ class GroupRenderer:
         n_results = self.captured(group.m.extent) * self.captured(group.n.extent) * self.captured(group.batch.extent)
         default_tile = "8x8" if n_results >= 64 * self.n_multiprocessors // 2 else "4x8"
         tile = self.choices.pick(f"{kernel.name}.sums", ("4x8", "8x4", "8x8"), default_tile, "sums per thread")
-        threads_values = (self.threads,) if self.threads else REGISTER_TILE_THREADS
-        threads = self.choices.pick_int(
-            f"{kernel.name}.sharing", threads_values, self.threads or 256, "threads that share a tile's products"
-        )
         tile_m, tile_n = map(int, str(tile).split("x"))
+        n_terms, dtype = self.captured(group.k.extent), group.tensor.dtype
+        values = (self.threads,) if self.threads else sharing_threads(n_terms)
+        in_one_round = (n for n in values if 4 * n >= n_terms)
+        fitting = (n for n in in_one_round if is_valid_register_tile(RegisterTileSchedule(tile_m, tile_n, n), dtype))
+        default = self.threads or next(fitting, 256)
+        threads = self.choices.pick_int(
+            f"{kernel.name}.sharing", values, default, "threads that share a tile's products"
+        )
         schedule = RegisterTileSchedule(tile_m, tile_n, threads)
         is_valid = is_valid_register_tile(schedule, group.tensor.dtype)
         used = schedule if is_valid else RegisterTileSchedule(4, 8, threads)
