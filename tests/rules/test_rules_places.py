@@ -1,4 +1,4 @@
-"""What rules find by searches in the text is what a walk over the tree finds."""
+"""Check that rules find by searches in the text what a walk over the tree finds."""
 
 from __future__ import annotations
 
