@@ -6,7 +6,7 @@ import pytest
 
 from kernel_lsp.core.finding import Severity
 from kernel_lsp.rules import cuda
-from kernel_lsp.rules.cuda.repeated import repeated_arguments
+from kernel_lsp.rules.cuda.host.repeated import repeated_arguments
 from kernel_lsp.rules.finding import apply_fix
 
 ROW = "int row = blockIdx.x * blockDim.x + threadIdx.x;\nif (row >= n) return;\n"

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from kernel_lsp.rules import cuda
-from kernel_lsp.rules.cuda.bounds import missing_bound_check
+from kernel_lsp.rules.cuda.bounds.bounds import missing_bound_check
 from kernel_lsp.rules.cuda.model import Function, read_function
 from kernel_lsp.rules.cuda.nodes import LOOPS
 from kernel_lsp.rules.cuda.outline import read_outline
