@@ -23,6 +23,13 @@ SETTINGS = '[tool.kernel-lsp]\ndevice = "cpu"\ngenerations = 1\nproposals = 2\n'
 NEOVIMS = programs("nvim")
 WAYS = [(origin, path, "setup") for origin, path in NEOVIMS.items()]
 WAYS += [(origin, path, "enable") for origin, path in NEOVIMS.items() if origin == "sid"]
+KERNELS = """__global__ void store(float* y) {
+    y[threadIdx.x] = 1.0f;
+}
+__global__ void load(const float* x, float* y) {
+    y[0] = x[threadIdx.x];
+}
+"""
 STEP_S, SESSION_S = 120, 400
 
 pytestmark = [
@@ -39,11 +46,13 @@ def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     (root / ".kernel-lsp").mkdir()
     (root / "pyproject.toml").write_text(SETTINGS)
     (root / "scale.py").write_text(SCALE)
+    (root / "two.cu").write_text(KERNELS)
     copy = root / "plugin"  # help tags are written into it
     shutil.copytree(PLUGIN, copy)
     environment = {
         **environment_of_the_server(root),
         "FILE": str(root / "scale.py"),
+        "KERNEL": str(root / "two.cu"),
         "SEEN": str(root / "seen.json"),
         "PLUGIN": str(copy),
         "WAY": way,
@@ -94,6 +103,13 @@ def test_applying_writes_the_kernel_and_undo_takes_it_back(seen: dict[str, Any])
 
 def test_a_report_is_shown(seen: dict[str, Any]) -> None:
     assert "speedup" in seen["report"]
+
+
+def test_ptx_of_the_cursors_line_is_highlighted_in_a_split_that_follows(seen: dict[str, Any]) -> None:
+    store, load = ("\n".join(lines) for lines in seen["code"])
+    assert "st.global" in store
+    assert "ld.global" not in store
+    assert "ld.global" in load
 
 
 def test_a_job_is_cancelled_and_without_one_that_is_said(seen: dict[str, Any]) -> None:
