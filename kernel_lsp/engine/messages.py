@@ -165,7 +165,7 @@ class GetResult(Noun):
 
 
 class GetKernelRecord(Noun):
-    """What the archive knows of a kernel with this text. Result: `KernelRecord`."""
+    """Ask what the archive knows of a kernel with this text. Result: `KernelRecord`."""
 
     method: Literal["kernel_record"] = "kernel_record"
     id: str

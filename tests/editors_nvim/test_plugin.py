@@ -40,7 +40,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module", params=WAYS, ids=[f"{origin}-{way}" for origin, _, way in WAYS])
 def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What one session saw. Each step builds on those before."""
+    """Log of one session. Each step builds on those before."""
     _, neovim, way = request.param
     root = tmp_path_factory.mktemp("plugin")
     (root / ".kernel-lsp").mkdir()
