@@ -77,6 +77,27 @@ local function session()
   end)
   seen.report = steps.lines()
 
+  vim.cmd("edit " .. vim.env.KERNEL)
+  vim.cmd("set filetype=cuda")
+  local code = require("kernel_lsp.machine_code")
+  local function marked_after(line)
+    vim.api.nvim_win_set_cursor(0, { line, 0 })
+    vim.api.nvim_exec_autocmds("CursorMoved", { buffer = 0 })
+    local function marks()
+      local buffer = code.views.ptx.buffer
+      local all = vim.api.nvim_get_namespaces()
+      return vim.api.nvim_buf_get_extmarks(buffer, all.kernel_lsp_machine_code, 0, -1, {})
+    end
+    until_holds("the code of line " .. line, function()
+      local result = code.views.ptx.result
+      return result ~= nil and result.firstLine < line and line <= result.lastLine + 1 and #marks() > 0
+    end)
+    return vim.api.nvim_buf_get_lines(code.views.ptx.buffer, marks()[1][2], marks()[#marks()][2] + 1, false)
+  end
+  vim.cmd("LspKernelPtx sm_80")
+  seen.code = { marked_after(2), marked_after(5) }
+  vim.cmd("only")
+
   vim.cmd("edit " .. vim.env.FILE)
   vim.cmd("LspKernelOptimize scale")
   until_holds("a second job", function()

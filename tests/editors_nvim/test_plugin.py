@@ -14,6 +14,13 @@ from tests.server.samples import SCALE, SCALE_LINE
 
 WAYS = [(origin, path, "setup") for origin, path in NEOVIMS.items()]
 WAYS += [(origin, path, "enable") for origin, path in NEOVIMS.items() if origin == "sid"]
+KERNELS = """__global__ void store(float* y) {
+    y[threadIdx.x] = 1.0f;
+}
+__global__ void load(const float* x, float* y) {
+    y[0] = x[threadIdx.x];
+}
+"""
 
 pytestmark = MARKS
 
@@ -24,8 +31,9 @@ def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     _, neovim, way = request.param
     root = workspace(tmp_path_factory.mktemp("plugin"))
     (root / "scale.py").write_text(SCALE)
-    file, line = str(root / "scale.py"), str(SCALE_LINE + 1)
-    return play(neovim, "session.lua", root, FILE=file, WAY=way, SCALE_LINE=line)
+    (root / "two.cu").write_text(KERNELS)
+    about = {"FILE": str(root / "scale.py"), "KERNEL": str(root / "two.cu"), "SCALE_LINE": str(SCALE_LINE + 1)}
+    return play(neovim, "session.lua", root, WAY=way, **about)
 
 
 def test_the_commands_are_there(seen: dict[str, Any]) -> None:
@@ -64,6 +72,13 @@ def test_applying_writes_the_kernel_and_undo_takes_it_back(seen: dict[str, Any])
 
 def test_a_report_is_shown(seen: dict[str, Any]) -> None:
     assert "speedup" in seen["report"]
+
+
+def test_ptx_of_the_cursors_line_is_highlighted_in_a_split_that_follows(seen: dict[str, Any]) -> None:
+    store, load = ("\n".join(lines) for lines in seen["code"])
+    assert "st.global" in store
+    assert "ld.global" not in store
+    assert "ld.global" in load
 
 
 def test_a_job_is_cancelled_and_without_one_that_is_said(seen: dict[str, Any]) -> None:

@@ -43,6 +43,8 @@ step("the first click in an unknown project ends in a used operator", async () =
   await workbench.openFile("model.py");
   await workbench.click(page.locator(".view-line", { hasText: "self.first = Norm(dim)" }));
   await workbench.act("Use the optimized operator in 2 calls of this file: norm");
+  await page.locator(".view-line", { hasText: "use_norm(Norm(dim))" }).waitFor();
+  await page.keyboard.press("Control+S");
   await workbench.until("the operator in the model", () => /use_norm\(Norm\(dim, eps=1e-5\)\)/.test(workbench.text("model.py")));
   const took = Date.now() - started;
   console.log(`first click to a used operator: ${workbench.nClicks} clicks, ${(took / 1000).toFixed(0)} s`);

@@ -1,4 +1,4 @@
-"""What is carried over from the tree before an edit is what the new tree has, wherever the edit was."""
+"""Check that what is kept from the tree before an edit is what the new tree has, wherever the edit was."""
 
 from __future__ import annotations
 

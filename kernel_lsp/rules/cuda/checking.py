@@ -11,23 +11,7 @@ from time import monotonic
 
 from tree_sitter import Node
 
-from kernel_lsp.rules.cuda import (
-    access,
-    arithmetic,
-    array_bounds,
-    atomics,
-    barriers,
-    bounds,
-    doubles,
-    host,
-    launches,
-    restrict,
-    shared,
-    signature,
-    strides,
-    transfers,
-    warps,
-)
+from kernel_lsp.rules.cuda.bounds import array_bounds, bounds
 from kernel_lsp.rules.cuda.function_summary import (
     FileFacts,
     FunctionFacts,
@@ -35,11 +19,15 @@ from kernel_lsp.rules.cuda.function_summary import (
     has_launch_bounds,
     read_plan,
 )
+from kernel_lsp.rules.cuda.host import host, launches, transfers
+from kernel_lsp.rules.cuda.host.repeated import RepeatedArgument
+from kernel_lsp.rules.cuda.memory import access, restrict, shared, strides
 from kernel_lsp.rules.cuda.model import Function, read_function
 from kernel_lsp.rules.cuda.node_list import Lost
+from kernel_lsp.rules.cuda.numbers import arithmetic, doubles, signature
 from kernel_lsp.rules.cuda.outline import CudaFile, Definition, Outline, read_outline
 from kernel_lsp.rules.cuda.parsing import ParsedCuda, parse
-from kernel_lsp.rules.cuda.repeated import RepeatedArgument
+from kernel_lsp.rules.cuda.threads import atomics, barriers, warps
 from kernel_lsp.rules.finding import FINDING_BYTES, RuleFinding, folded, in_order
 from kernel_lsp.rules.gc_pause import uncollected
 from kernel_lsp.rules.lru import Kept

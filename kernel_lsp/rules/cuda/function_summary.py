@@ -16,7 +16,7 @@ from kernel_lsp.plan import checking as plan_checking
 from kernel_lsp.plan.codes import PlanCode
 from kernel_lsp.plan.parser import parse as parse_plan
 from kernel_lsp.rules.cuda import fields
-from kernel_lsp.rules.cuda.array_bounds import thread_reaches
+from kernel_lsp.rules.cuda.bounds.array_bounds import thread_reaches
 from kernel_lsp.rules.cuda.declare import launches_in
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.outline import CudaFile, Outline

@@ -14,9 +14,9 @@ from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.body_index import Inside
 from kernel_lsp.rules.cuda.constants import applied, integer_literal
 from kernel_lsp.rules.cuda.edit_window import Window, carried_places
+from kernel_lsp.rules.cuda.host.repeated import RepeatedArgument, repeated_arguments
 from kernel_lsp.rules.cuda.node_list import Found
 from kernel_lsp.rules.cuda.parsing import ParsedCuda, Part, Shape
-from kernel_lsp.rules.cuda.repeated import RepeatedArgument, repeated_arguments
 from kernel_lsp.rules.cuda.type_text import IDENTIFIER, type_bytes
 from kernel_lsp.rules.words import words
 
