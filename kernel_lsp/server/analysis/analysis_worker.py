@@ -42,7 +42,7 @@ from kernel_lsp.source.pytorch import TargetLocation, read_symbol, targets_in
 from kernel_lsp.source.target_digest import target_digest
 
 MAX_TREES_KEPT = 8
-NICENESS = 5
+NICENESS = 2
 """Scheduling priority: below the editor and the server, above the jobs."""
 N_BLOCK_DIMS = 3
 CELL_SCHEMES = ("vscode-notebook-cell:", "notebook-cell:")
