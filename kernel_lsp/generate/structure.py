@@ -333,7 +333,7 @@ class _Planner:
         if definition.kind != "sum" or [kind for kind, _ in pattern] != ["r", "o"]:
             return 0
         n_rows, n_columns = (self._size(extent) for _, extent in pattern)
-        if not MIN_SUMMED_COLUMNS <= n_columns <= MAX_SUMMED_COLUMNS or pattern[1][1].constant is None:
+        if not MIN_SUMMED_COLUMNS <= n_columns <= MAX_SUMMED_COLUMNS:
             return 0
         along = [("o", pattern[0][1]), ("r", pattern[1][1])]
         if not any(list(other) == along for other in self.patterns):

@@ -37,15 +37,23 @@ from kernel_lsp.generate.codegen.products.register_tiles import (
 from kernel_lsp.generate.codegen.products.split_matmul import render_split
 from kernel_lsp.generate.codegen.products.split_schedule import SplitSchedule, is_valid_split_schedule
 from kernel_lsp.generate.codegen.routines import order, recurrence
-from kernel_lsp.generate.codegen.routines.order import SortedRows, render_ranked, render_sorted, sort_capacity
+from kernel_lsp.generate.codegen.routines.order import (
+    SortedRows,
+    leading_capacity,
+    render_leading,
+    render_ranked,
+    render_sorted,
+    sort_capacity,
+)
 from kernel_lsp.generate.codegen.routines.recurrence import Recurrence, render_recurrence
 from kernel_lsp.generate.codegen.rows import column_sums, rows
 from kernel_lsp.generate.codegen.rows.column_sums import (
+    column_schedule,
     default_column_schedule,
     is_valid_column_schedule,
     render_column_sums,
 )
-from kernel_lsp.generate.codegen.rows.row_schedule import WARP, RowSchedule
+from kernel_lsp.generate.codegen.rows.row_schedule import WARP
 from kernel_lsp.generate.codegen.rows.rows import RowRenderer
 from kernel_lsp.generate.codegen.rows.shared_rows import SharedRowRenderer
 from kernel_lsp.generate.codegen.scans import scan
@@ -331,8 +339,12 @@ class GroupRenderer:
         capacity = sort_capacity(self.captured(rows.length), source.dtype)
         default = 256 if capacity is None else max(32, min(512, capacity // 2))
         threads = self.choices.pick_int(f"{kernel.name}.threads", (32, 64, 128, 256, 512), default, "threads per block")
-        text = render_ranked(kernel, rows, threads) if not capacity else render_sorted(kernel, rows, capacity, threads)
-        return RenderedGroup((text,))
+        leading = leading_capacity(rows.places.shape[-1].constant, source.dtype, threads)
+        if capacity:
+            return RenderedGroup((render_sorted(kernel, rows, capacity, threads),))
+        if leading:
+            return RenderedGroup((render_leading(kernel, rows, leading, threads),))
+        return RenderedGroup((render_ranked(kernel, rows, threads),))
 
     def _library_step(self, group: LibraryGroup) -> LibraryStep:
         arguments = tuple(self._library_argument(argument) for argument in group.call.arguments)
@@ -455,16 +467,17 @@ class GroupRenderer:
         kernel = self.new_kernel(name, (*rows.LOCAL_NAMES, *column_sums.LOCAL_NAMES))
         n_columns = self.captured(group.column.extent)
         chooser = RowChooser(self.choices, self.captured, self.n_multiprocessors, group, self.threads, self.capability)
-        widths = [width for width in chooser.widths() if width <= 4 and divides(width, group.column.extent)]
-        default = default_column_schedule(n_columns, widths or [1])
+        widths = [width for width in chooser.widths() if width <= 4 and n_columns % width == 0]
+        is_open = group.column.extent.constant is None
+        default = default_column_schedule(n_columns, widths or [1], is_open=is_open)
         pick = self.choices.pick_int
         threads = self.threads or pick(
             f"{kernel.name}.threads", (64, 128, 256, 512), default.threads, "threads that share a row"
         )
-        default = replace(default, threads=threads)
+        default = column_schedule(n_columns, threads, default.vector, is_open=is_open)
         vector = pick(f"{kernel.name}.vector", widths or [1], default.vector, "neighbouring elements per load")
-        schedule = RowSchedule(threads, 1, vector, True)
-        is_valid = is_valid_column_schedule(group, schedule)
+        schedule = column_schedule(n_columns, threads, vector, is_open=is_open)
+        is_valid = is_valid_column_schedule(group, schedule, n_columns)
         used = schedule if is_valid else default
         comment = (
             f"One block of {used.threads} threads takes the rows of a part one after the other; each row stays in "

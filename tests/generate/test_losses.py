@@ -41,3 +41,13 @@ def test_cross_entropy_with_smoothing_and_ignored_labels() -> None:
 def test_negative_log_likelihood_without_reduction() -> None:
     inputs = [tensor("x", 17, 30), tensor("labels", 17, dtype="i64", within=(0, 30))]
     check("def f(x, labels): return F.nll_loss(x, labels, reduction='none')", inputs=inputs)
+
+
+def test_what_depends_on_rows_alone_is_not_stored_for_each_element() -> None:
+    checked = check(
+        "def f(x, t): return F.cross_entropy(x, t, label_smoothing=0.1)",
+        inputs=[tensor("x", 6, 300), tensor("t", 6, dtype="i64", within=(0, 300))],
+        backward=True,
+    )
+    assert checked.plan.backward is not None
+    assert not checked.plan.backward.scratch

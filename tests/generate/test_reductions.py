@@ -122,3 +122,13 @@ def test_a_row_cached_in_registers_is_read_once() -> None:
         text, symbol="M", inputs=[tensor("x", 5, 256)], schedule={"m.cached": 1, "m.threads": 32, "m.vector": 4}
     )
     assert checked.text.count("packs<4>(x)") == 1
+
+
+def test_gradients_of_a_norm_are_summed_over_rows_in_registers() -> None:
+    checked = check(
+        "def f(x, w): return F.rms_norm(x, w.shape, w, 1e-6)",
+        inputs=[tensor("x", 600, 520), tensor("w", 520)],
+        backward=True,
+        sizes=({}, {"B": 3, "D": 64}),
+    )
+    assert "takes the rows of a part" in checked.text

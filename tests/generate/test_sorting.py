@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from tests.generate.harness import check, tensor
+from tests.generate.harness import check, run, tensor
 
 SIZES = ({}, {"B": 1, "D": 33}, {"B": 4, "D": 63})
 
@@ -29,8 +30,20 @@ def test_rows_of_any_length_up_to_the_capacity_are_sorted() -> None:
 
 
 def test_rows_beyond_shared_memory_are_ranked() -> None:
-    checked = check("def f(x): return x.topk(4, 1)", inputs=[tensor("x", 2, 5000)], sizes=({}, {"B": 1, "D": 300}))
+    checked = check("def f(x): return x.sort(1)[1]", inputs=[tensor("x", 1, 5000)], sizes=({}, {"B": 3, "D": 300}))
     assert "elements that come before it" in checked.text
+
+
+@pytest.mark.parametrize(("call", "dtype"), [("topk(4, 1)", "f32"), ("topk(300, 1, largest=False)", "f16")])
+def test_the_first_of_long_rows_are_collected(call: str, dtype: str) -> None:
+    inputs = [tensor("x", 2, 5000, dtype=dtype)]
+    checked = check(f"def f(x): return x.{call}", inputs=inputs, sizes=({}, {"B": 3, "D": 301}))
+    assert "A block keeps the elements" in checked.text
+
+
+def test_the_first_of_equal_elements_in_long_rows_are_the_first_places() -> None:
+    checked = check("def f(x): return x.topk(4, 1)", inputs=[tensor("x", 2, 5000)])
+    assert run(checked, {"x": np.zeros((2, 5000), np.float32)})["out_1"].tolist() == [[0, 1, 2, 3]] * 2
 
 
 def test_nan_is_the_largest_value_and_the_median_of_its_row() -> None:

@@ -41,6 +41,15 @@ def test_reshape_with_symbolic_dims_keeps_plain_indices() -> None:
     assert "out[i] = x[i] * 2.0f;" in checked.text
 
 
+def test_a_block_in_one_line_needs_no_divisions() -> None:
+    checked = check(
+        "def f(x): return x.permute(0, 3, 1, 2) * 2",
+        inputs=[tensor("x", 2, 64, 80, 3)],
+        sizes=({}, {"B": 1, "C": 5, "H": 4, "W": 7}),
+    )
+    assert "const int line = blockIdx.y;" in checked.text
+
+
 def test_rotary_embedding_is_one_kernel() -> None:
     text = """
     def rotary(x, cos, sin):

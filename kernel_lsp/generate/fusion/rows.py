@@ -145,7 +145,7 @@ class _RowDraft:
         columns = [variable for variable in definition.variables if variable is not parts.part]
         sizes, shape = self.progress.sizes, self.space.shape("r")
         is_plain = [kind for kind, _ in self.space.pattern] == ["o", "r"]
-        if not 0 < (self.space.column.extent.constant or 0) <= MAX_SUMMED_COLUMNS:
+        if not 0 < (self.space.column.extent.constant or 1) <= MAX_SUMMED_COLUMNS:
             return
         if not is_plain or definition.kind != "sum" or definition.variables[:1] != (parts.part,):
             return

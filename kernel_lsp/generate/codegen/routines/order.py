@@ -1,11 +1,12 @@
 """Sorting kernels: the places of the elements of each row in sorted order.
 
-A row that fits shared memory is sorted there by a bitonic network. In a longer row, every element counts the elements
-that come before it.
+A row that fits shared memory is sorted there by a bitonic network. Of a longer row, a block collects the elements that
+may be among the wanted first ones and sorts these; where too many are wanted, every element counts those before it.
 """
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
@@ -19,8 +20,8 @@ from kernel_lsp.generate.ir.index import ONE, Index, product
 from kernel_lsp.generate.ir.sizes import to_expression
 from kernel_lsp.generate.ir.tensor import Tensor
 
-_NAMES = "i j row keys key places place span stride pair low high tile mine rank end is_upward"
-LOCAL_NAMES = tuple(_NAMES.split())
+_NAMES = "i j row keys key places place span stride pair low high tile mine rank end is_upward n_found last next slot"
+LOCAL_NAMES = (*_NAMES.split(), "last_place")
 MAX_SHARED_BYTES = 48 << 10
 """Maximum bytes of static shared memory of a block."""
 MAX_SORTED = 4096
@@ -68,24 +69,7 @@ def render_sorted(kernel: KernelWriter, rows: SortedRows, capacity: int, threads
         if (i < {n}) keys[i] = {loaded(f"{source}[row * {n} + i]", rows.source.dtype).text};
         places[i] = i;
     }}
-    for (int span = 2; span <= {capacity}; span *= 2) {{
-        for (int stride = span / 2; stride > 0; stride /= 2) {{
-            __syncthreads();
-            for (int pair = threadIdx.x; pair < {capacity // 2}; pair += {threads}) {{
-                const int low = 2 * pair - pair % stride;
-                const int high = low + stride;
-                const bool is_upward = low / span % 2 == 0;
-                const {type_} key = keys[low];
-                const int place = places[low];
-                if ({first}(keys[high], places[high], key, place, {n}) == is_upward) {{
-                    keys[low] = keys[high];
-                    places[low] = places[high];
-                    keys[high] = key;
-                    places[high] = place;
-                }}
-            }}
-        }}
-    }}
+{_network(capacity, threads, type_, first, n)}
     __syncthreads();
     for (int i = threadIdx.x; i < {count}; i += {threads}) {target}[row * {count} + i] = places[i];
 """
@@ -128,7 +112,96 @@ def render_ranked(kernel: KernelWriter, rows: SortedRows, threads: int) -> Rende
     return rendered(kernel, comment, scope.lines, (grid,), (threads,))
 
 
-# --- parts of both
+def leading_capacity(n_kept: int | None, dtype: DType, threads: int) -> int | None:
+    """Return the candidates, a power of two, among which a block finds the first `n_kept` of a long row; None where
+    they do not fit."""
+    if n_kept is None:
+        return None
+    capacity = max(1024, 1 << (2 * n_kept + threads - 1).bit_length())
+    n_bytes = capacity * (PLACE_BYTES + max(4, dtype.itemsize))
+    return capacity if capacity <= MAX_SORTED and n_bytes < MAX_SHARED_BYTES else None
+
+
+def render_leading(kernel: KernelWriter, rows: SortedRows, capacity: int, threads: int) -> RenderedKernel:
+    """Render the kernel that collects candidates for the first places of a long row, and sorts them when they are
+    many. The order is total, so the result does not depend on the order in which threads add candidates."""
+    scope = Scope(kernel)
+    n, count = kernel.size("n_columns", rows.length), kernel.size("n_kept", rows.places.shape[-1])
+    type_, first = _key_type(rows), _comparison(kernel, rows)
+    source, target = kernel.pointer(rows.source), kernel.target(rows.places)
+    prefix = "(long long)" if kernel.index_type == "long long" else ""
+
+    def element(place: str) -> str:
+        return loaded(f"{source}[row * {n} + {place}]", rows.source.dtype).text
+
+    network = textwrap.indent(_network(capacity, threads, type_, first, n), " " * 8)
+    body = f"""
+    __shared__ {type_} keys[{capacity}];
+    __shared__ int places[{capacity}];
+    __shared__ int n_found;
+    const {kernel.index_type} row = {prefix}blockIdx.x;
+    {type_} last = {{}};
+    int last_place = {n};  // no candidate is the last yet: any element comes before it
+    {type_} next = {element(f"min((int)threadIdx.x, {n} - 1)")};
+    if (threadIdx.x == 0) n_found = 0;
+    __syncthreads();
+    for (int tile = 0; tile < {n}; tile += {threads}) {{
+        const {type_} mine = next;
+        const int i = tile + threadIdx.x;
+        next = {element(f"min(i + {threads}, {n} - 1)")};
+        if (i < {n} && {first}(mine, i, last, last_place, {n})) {{
+            const int slot = atomicAdd(&n_found, 1);
+            keys[slot] = mine;
+            places[slot] = i;
+        }}
+        __syncthreads();
+        const int end = n_found;
+        if (end > {capacity - threads} || tile + {threads} >= {n}) {{
+            for (int j = end + threadIdx.x; j < {capacity}; j += {threads}) places[j] = {n};
+{network}
+            __syncthreads();
+            if (threadIdx.x == 0) n_found = min(end, {count});
+            if (end >= {count}) {{
+                last = keys[{count} - 1];
+                last_place = places[{count} - 1];
+            }}
+        }}
+        __syncthreads();
+    }}
+    for (int i = threadIdx.x; i < {count}; i += {threads}) {target}[row * {count} + i] = places[i];
+"""
+    scope.lines += body.strip("\n").split("\n")
+    comment = (
+        f"A block keeps the elements of its row that come before the last of the first {count} so far, and sorts them "
+        f"by a bitonic network when there may be more than {capacity}."
+    )
+    return rendered(kernel, comment, scope.lines, (to_expression(rows.n_rows),), (threads,))
+
+
+# --- parts of all
+
+
+def _network(capacity: int, threads: int, type_: str, first: str, n: str) -> str:
+    """Return the bitonic network that sorts `keys` and `places`; places from `n` on come last."""
+    return f"""\
+    for (int span = 2; span <= {capacity}; span *= 2) {{
+        for (int stride = span / 2; stride > 0; stride /= 2) {{
+            __syncthreads();
+            for (int pair = threadIdx.x; pair < {capacity // 2}; pair += {threads}) {{
+                const int low = 2 * pair - pair % stride;
+                const int high = low + stride;
+                const bool is_upward = low / span % 2 == 0;
+                const {type_} key = keys[low];
+                const int place = places[low];
+                if ({first}(keys[high], places[high], key, place, {n}) == is_upward) {{
+                    keys[low] = keys[high];
+                    places[low] = places[high];
+                    keys[high] = key;
+                    places[high] = place;
+                }}
+            }}
+        }}
+    }}"""
 
 
 def _key_type(rows: SortedRows) -> str:

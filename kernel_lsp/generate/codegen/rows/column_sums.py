@@ -12,7 +12,7 @@ from dataclasses import replace
 from kernel_lsp.core.expression import Constant
 from kernel_lsp.generate.codegen.coordinates import name_coordinates
 from kernel_lsp.generate.codegen.elements.prefetching import prefetch, reads_ahead
-from kernel_lsp.generate.codegen.kernel import RenderedKernel, divisible, rendered
+from kernel_lsp.generate.codegen.kernel import RenderedKernel, rendered
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE
 from kernel_lsp.generate.codegen.rows.row_schedule import RowSchedule
@@ -46,8 +46,7 @@ class ColumnSumRenderer(RowRenderer):
         self.scope = outer
         self._store_sums()
         n_parts = self.group.column_sums[0].part.extent.constant or 1
-        conditions = divisible(self.group.column.extent, self.schedule.vector)
-        return rendered(self.kernel, comment, outer.lines, (Constant(n_parts),), self._block(), conditions)
+        return rendered(self.kernel, comment, outer.lines, (Constant(n_parts),), self._block(), self._conditions())
 
     # --- the loop over rows, and its column sums
 
@@ -120,22 +119,28 @@ def render_column_sums(kernel: KernelWriter, group: RowGroup, schedule: RowSched
     return ColumnSumRenderer(kernel, group, schedule).render(comment)
 
 
-def is_valid_column_schedule(group: RowGroup, schedule: RowSchedule) -> bool:
+def column_schedule(n_columns: int, threads: int, vector: int, *, is_open: bool) -> RowSchedule:
+    """Return the schedule of a block per row. Where the plan leaves the length open (`is_open`), a row has room for
+    the captured length."""
+    items = -(-n_columns // (threads * vector)) if is_open else 0
+    return RowSchedule(threads, 1, vector, True, items=items)
+
+
+def is_valid_column_schedule(group: RowGroup, schedule: RowSchedule, n_columns: int) -> bool:
     """Check that a block handles one row at a time, that it caches the row, and that the sums fit the registers as
     well."""
-    n_columns = group.column.extent.constant or 0
     n_items = -(-n_columns // (schedule.threads * schedule.vector))
     n_kept = n_items * schedule.vector * (2 + len(group.column_sums))
     return schedule.rows == 1 and schedule.cached and schedule.threads >= 32 and n_kept <= MAX_KEPT
 
 
-def default_column_schedule(n_columns: int, widths: Sequence[int]) -> RowSchedule:
+def default_column_schedule(n_columns: int, widths: Sequence[int], *, is_open: bool) -> RowSchedule:
     """Return the default schedule: as few items per thread as blocks of 64 to 512 threads allow."""
     width = max(widths)
     threads = 64
     while threads < 512 and threads * width < n_columns:
         threads *= 2
-    return RowSchedule(threads, 1, width, True)
+    return column_schedule(n_columns, threads, width, is_open=is_open)
 
 
 MAX_KEPT = 96
