@@ -49,6 +49,23 @@ def last_key_of(score: Scalar, m: Variable, key: Variable) -> Index | None:
     return None
 
 
+def score_of_seen(score: Scalar, m: Variable, key: Variable) -> Scalar | None:
+    """Return the score of a key up to the last one that `last_key_of` finds; None where the score masks others, too."""
+    conditions = _conditions(score)
+    if len(conditions) > 1 or (conditions and last_key_of(score, m, key) is None):
+        return None
+    return _without_masks(score)
+
+
+def _without_masks(score: Scalar) -> Scalar:
+    """Return a score with its one condition taken as true."""
+    if not isinstance(score, Operation) or not _conditions(score):
+        return score
+    if score.name == "select":
+        return score.operands[1]
+    return score.rebuilt(tuple(_without_masks(operand) for operand in score.operands))
+
+
 # --- the softmax
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Expression
 from kernel_lsp.core.expression_rules import binary
-from kernel_lsp.generate.attention import PRODUCT, last_key_of
+from kernel_lsp.generate.attention import PRODUCT, last_key_of, score_of_seen
 from kernel_lsp.generate.codegen.coordinates import name_coordinates
 from kernel_lsp.generate.codegen.elements.elementwise import write_stores
 from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES, Packing, find_packed
@@ -255,7 +255,6 @@ class _AttentionRenderer:
 
     def _walk_keys(self) -> None:
         scope = self.scope
-        self.kernel.use("weigh_scores")
         scope.line("float sums[WIDTH / 8][4] = {};")
         scope.line("float peaks[2] = {-CUDART_INF_F, -CUDART_INF_F}, totals[2] = {};")
         loop = scope.open(f"for ({self.kernel.index_type} k0 = 0; k0 < n_keys; k0 += KEYS)")
@@ -273,32 +272,64 @@ class _AttentionRenderer:
         loop.line(f"multiply_keys_{self.kind}<HEAD, KEYS, STRIDE>(scores, queries, tiles + stage);")
         self._write_scores(loop)
         used = loop.open("if (__any_sync(0xffffffff, is_seen))")
-        used.line("weigh_scores<KEYS, WIDTH>(scores, peaks, totals, sums);")
+        weigh = self.kernel.use("weigh_scores_f32" if self.kind == "f32" else "weigh_scores_16")
+        used.line(f"{weigh}<KEYS, WIDTH>(scores, peaks, totals, sums);")
         used.line(f"multiply_values_{self.kind}<WIDTH, KEYS, STRIDE>(sums, scores, tiles + stage + KEYS);")
         used.close()
         loop.close()
 
     def _write_scores(self, scope: Scope) -> None:
-        """Apply the user's scale and mask to the products."""
-        group, type_ = self.group, self.kernel.index_type
-        scope.line("bool is_seen = false;  // by any query")
+        """Apply the user's scale and mask to the products. A tile within bounds, of which every query sees every key,
+        needs no mask."""
+        seen = score_of_seen(self.group.score, self.group.m, self.group.key)
+        if seen is None:
+            scope.line("bool is_seen = false;  // by any query")
+            self._write_masked_scores(scope)
+            return
+        conditions = [f"k0 + KEYS <= {self.n_keys}", f"m0 + {self._n_rows} <= {self.n_queries}"]
+        last = self._last_key()
+        if last is not None:
+            shift = "" if last == as_index(0) else f" + {scope.index(last).within(ATOM)}"
+            conditions.append(f"k0 + KEYS - 1 <= m0{shift}")
+        elif last_key_of(self.group.score, self.group.m, self.group.key) is not None:
+            conditions = ["false"]
+        scope.line(f"bool is_seen = {' && '.join(conditions)};  // by every query; else: by any")
+        whole = scope.open("if (is_seen)")
+        outer, inner = self._open_fragment(whole, "KEYS")
+        self._declare_place(inner)
+        inner.line(f"scores[n][c] = {self._score(inner, seen)};")
+        inner.close()
+        outer.close()
+        whole.close()
+        rest = scope.open("else")
+        self._write_masked_scores(rest)
+        rest.close()
+
+    def _declare_place(self, scope: Scope) -> None:
+        type_ = self.kernel.index_type
+        scope.line(f"const {type_} m = row + c / 2 * 8, key = k0 + n * 8 + lane % 4 * 2 + c % 2;")
+        scope.define(self.group.m, "m")
+        scope.define(self.group.key, "key")
+        name_coordinates(self.kernel, as_index(self.group.batch), ())
+
+    def _write_masked_scores(self, scope: Scope) -> None:
         outer, inner = self._open_fragment(scope, "KEYS")
-        inner.line(f"const {type_} m = row + c / 2 * 8, key = k0 + n * 8 + lane % 4 * 2 + c % 2;")
+        self._declare_place(inner)
         inner.line("float score = -CUDART_INF_F;  // beyond the last key")
         guard = inner.open(f"if (m < {self.n_queries} && key < {self.n_keys})")
-        guard.define(group.m, "m")
-        guard.define(group.key, "key")
-        name_coordinates(self.kernel, as_index(group.batch), ())
-        product = "scores[n][c]" if self.kind != "f32" else self._checked_product(guard)
-        for node in nodes(group.score):
-            if isinstance(node, Argument) and node.name == PRODUCT:
-                guard.bind(node, convert(Text(product, ATOM), DType.F32, node.dtype))
-        guard.line(f"score = {guard.value(group.score).text};")
+        guard.line(f"score = {self._score(guard, self.group.score)};")
         guard.close()
         inner.line("scores[n][c] = score;")
         inner.line("is_seen |= score != -CUDART_INF_F;")
         inner.close()
         outer.close()
+
+    def _score(self, scope: Scope, score: Scalar) -> str:
+        product = "scores[n][c]" if self.kind != "f32" else self._checked_product(scope)
+        for node in nodes(score):
+            if isinstance(node, Argument) and node.name == PRODUCT:
+                scope.bind(node, convert(Text(product, ATOM), DType.F32, node.dtype))
+        return scope.value(score).text
 
     def _checked_product(self, scope: Scope) -> str:
         """Recompute products of infinities in f32: an infinity cannot be split into TF32 parts."""

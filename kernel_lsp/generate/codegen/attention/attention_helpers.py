@@ -9,41 +9,65 @@ from __future__ import annotations
 
 Helpers = dict[str, tuple[str, tuple[str, ...]]]
 
-ATTENTION_HELPERS: Helpers = {
-    "weigh_scores": (
-        """
+_WEIGH_SCORES = """
 // Turns scores into weights relative to the largest score so far of each query, and scales what is summed so far to it.
 template <int KEYS, int HEAD>
-__device__ inline void weigh_scores(float (&scores)[KEYS / 8][4], float (&peaks)[2], float (&totals)[2],
-                                    float (&sums)[HEAD / 8][4]) {
+__device__ inline void weigh_scores_{kind}(float (&scores)[KEYS / 8][4], float (&peaks)[2], float (&totals)[2],
+                                    float (&sums)[HEAD / 8][4]) {{
     #pragma unroll
-    for (int half = 0; half < 2; ++half) {
+    for (int half = 0; half < 2; ++half) {{
         float peak = peaks[half];
         #pragma unroll
         for (int n = 0; n < KEYS / 8; ++n) peak = fmaxf(peak, fmaxf(scores[n][half * 2], scores[n][half * 2 + 1]));
         peak = fmaxf(peak, __shfl_xor_sync(0xffffffff, peak, 1));
         peak = fmaxf(peak, __shfl_xor_sync(0xffffffff, peak, 2));
         const float base = peak == -CUDART_INF_F ? 0.0f : peak;  // no key is seen yet
-        const float scale = expf(peaks[half] - base);
+        const float scale = {rescaled};
         totals[half] *= scale;
         #pragma unroll
-        for (int n = 0; n < HEAD / 8; ++n) {
+        for (int n = 0; n < HEAD / 8; ++n) {{
             sums[n][half * 2] *= scale;
             sums[n][half * 2 + 1] *= scale;
-        }
+        }}
         #pragma unroll
-        for (int n = 0; n < KEYS / 8; ++n) {
+        for (int n = 0; n < KEYS / 8; ++n) {{
             #pragma unroll
-            for (int c = half * 2; c < half * 2 + 2; ++c) {
-                scores[n][c] = expf(scores[n][c] - base);
+            for (int c = half * 2; c < half * 2 + 2; ++c) {{
+                scores[n][c] = {weight};
                 totals[half] += scores[n][c];
-            }
-        }
+            }}
+        }}
         peaks[half] = peak;
-    }
+    }}
+}}
+"""
+_LOG2_E = "1.4426950408889634f"
+
+
+def _weigh_scores(kind: str, rescaled: str, weight: str) -> str:
+    return _WEIGH_SCORES.format(kind=kind, rescaled=rescaled, weight=weight)
+
+
+ATTENTION_HELPERS: Helpers = {
+    "exp2_approximate": (
+        """
+// 2 to the power of a number, within 2^-22; tiny results are 0. Enough for weights that are rounded to 16 bits.
+__device__ inline float exp2_approximate(float value) {
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(value));
+    return power;
 }
 """,
         (),
+    ),
+    "weigh_scores_f32": (_weigh_scores("f32", "expf(peaks[half] - base)", "expf(scores[n][c] - base)"), ()),
+    "weigh_scores_16": (
+        _weigh_scores(
+            "16",
+            f"exp2_approximate((peaks[half] - base) * {_LOG2_E})",
+            f"exp2_approximate(fmaf(scores[n][c], {_LOG2_E}, -base * {_LOG2_E}))",
+        ),
+        ("exp2_approximate",),
     ),
     "combine_totals": (
         """
