@@ -48,7 +48,7 @@ from kernel_lsp.verify.session.ready_runs import RunBuilder
 MIN_SLOTS, MAX_SLOTS = 2, 8
 N_SLOTS = max(MIN_SLOTS, min(MAX_SLOTS, (os.cpu_count() or 1) // 2))
 """Concurrent candidates: a compiler and an executor take one core each, and the GPU takes one candidate at a time."""
-DEVICE_NAME = "PTX executor (CPU)"
+DEVICE_NAME = CpuDevice.name
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -68,18 +68,15 @@ class Evaluator:
         are the input families of the forward in a screen. `name` is its folder, unique among the evaluators of a
         platform."""
         self._task, self._platform = task, platform
-        self._compiler, self._gpu, self._executors = platform.compiler, platform.gpu, platform.executors
+        self._compiler, self._gpu, self._cpu = platform.compiler, platform.gpu, platform.cpu
         self._gpu_device = None if measured_on is None else measured_on.device
         self._choice = CaseChoice(task, platform.seed, measured_on is not None, tuple(screen_families))
         self._baseline_wait_s = 0.0 if measured_on is None else measured_on.full_wait_s
         self._store = CaseStore(task, platform.worker, platform.directory / name, self._gpu_device)
-        self._device = CpuDevice(self._store, platform.worker, platform.directory, name)
         self._gpu_checks = None if measured_on is None else GpuChecks(self._store, measured_on, platform.seed)
         checks = ExecutorChecks(task, self._gpu)
-        self._lookout = Lookout(
-            self._executors, self._device, checks, self._compiler, self._gpu, measured_on is not None
-        )
-        self.runs = RunBuilder(task, platform, self._gpu_device, self._choice, self._store, self._device)
+        self._lookout = Lookout(self._cpu, self._store, checks, self._compiler, self._gpu, measured_on is not None)
+        self.runs = RunBuilder(task, platform, self._gpu_device, self._choice, self._store)
 
     @property
     def device_name(self) -> str:
@@ -146,7 +143,7 @@ class Evaluator:
         progress.findings += built.warnings
         if not is_plain(built.architecture):
             progress.notes.append(f"compiled for {built.architecture}: it uses what that architecture alone has")
-        with self._executors.loading_ahead(module_of(built, prepared.plan), min(len(plans), N_LOOKS)):
+        with self._cpu.executors.loading_ahead(module_of(built, prepared.plan), min(len(plans), N_LOOKS)):
             await asyncio.sleep(0)  # send the load requests before this loop is blocked
             return await self._evaluate_built(candidate, prepared, built, plans, depth, progress)
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 from kernel_lsp.config import Settings
@@ -22,8 +21,7 @@ from kernel_lsp.toolchain.nvrtc.cache import BuildCache
 from kernel_lsp.toolchain.nvrtc.compile import Compiler
 from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain
 from kernel_lsp.verify.build.building import Module, build_ahead
-from kernel_lsp.verify.cpu.device import new_executor
-from kernel_lsp.verify.cpu.executor_pool import ExecutorPool
+from kernel_lsp.verify.cpu.device import CpuDevice
 from kernel_lsp.verify.gpu.checks import MeasuringGpu
 from kernel_lsp.verify.gpu.device import GpuDevice
 from kernel_lsp.verify.session.gpu import SessionGpu
@@ -35,14 +33,6 @@ from kernel_lsp.verify.timing.operation import OperationTimer
 
 FIRST_CAPTURE_NUMBER = 1 << 16
 """Lowest number of a mutated capture; above every index of a task folder's configuration."""
-
-
-@dataclass(frozen=True)
-class _Workbench:
-    """PTX executors, and the folder that they may use."""
-
-    directory: Path
-    executors: ExecutorPool
 
 
 class Session:
@@ -66,7 +56,7 @@ class Session:
         self._session_gpu: SessionGpu | None = None
         self._folder_numbers = itertools.count()
         self._capture_numbers = itertools.count(FIRST_CAPTURE_NUMBER)
-        self._ahead: _Workbench | None = None
+        self._ahead: CpuDevice | None = None
 
     async def __aenter__(self) -> Session:
         async with AsyncExitStack() as stack:
@@ -153,25 +143,25 @@ class Session:
     def begin(self, text: str, plan: LaunchPlan) -> None:
         """Begin to build a kernel and to load it into an executor, while its task is captured. The next `verifier`
         reuses both."""
-        self._ahead = self._new_workbench()
+        self._ahead = self._new_cpu()
         self._ahead.executors.start_with(
             lambda: build_ahead(self._compiler, text, plan, self.gpu, None),
             lambda: self._build_for_device(text, plan),
         )
-        self._stack.push_async_callback(self._ahead.executors.close)
+        self._stack.push_async_callback(self._ahead.close)
 
     async def verifier(self, source: TargetSource, task: Task, *, uses_gpu: bool = True) -> Verifier:
         """Return the verifier of the last captured task, from `source`; it ends with the session. Without `uses_gpu`
         candidates run on the PTX executor alone."""
         device = await self.gpu_device() if uses_gpu and await self.gpu_index() is not None else None
         measured_on = None if device is None else await self._measuring_gpu(task, device)
-        bench, self._ahead = self._ahead or self._new_workbench(), None
+        cpu, self._ahead = self._ahead or self._new_cpu(), None
         platform = Platform(
             worker=self.worker,
             compiler=self._compiler,
             gpu=self.gpu,
-            directory=bench.directory,
-            executors=bench.executors,
+            directory=cpu.directory,
+            cpu=cpu,
             seed=self.settings.seed,
             capture_numbers=self._capture_numbers,
         )
@@ -206,9 +196,9 @@ class Session:
         )
         return await self._stack.enter_async_context(timer)
 
-    def _new_workbench(self) -> _Workbench:
+    def _new_cpu(self) -> CpuDevice:
         directory = self.scratch / f"evaluate-{next(self._folder_numbers)}"
-        return _Workbench(directory, ExecutorPool(lambda: new_executor(directory, self.sandbox), N_SLOTS))
+        return CpuDevice(self.worker, directory, N_SLOTS, sandbox=self.sandbox)
 
     async def _build_for_device(self, text: str, plan: LaunchPlan) -> Module | None:
         """Build for the session's GPU. It opens later than a compiler, but mostly has the target GPU's architecture:

@@ -50,7 +50,7 @@ class Verifier:
         self._under_way: set[asyncio.Task[Verdict] | asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Verifier:
-        self._platform.executors.start()
+        self._platform.cpu.executors.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -60,7 +60,7 @@ class Verifier:
         await asyncio.gather(*self._under_way, return_exceptions=True)
         for evaluator in (self._evaluator, *self._variants.values()):
             await evaluator.close()
-        await self._platform.executors.close()
+        await self._platform.cpu.close()
 
     @property
     def device_name(self) -> str:
