@@ -13,8 +13,9 @@ from kernel_lsp.core.verdict import Built, CheckOutcome, Unsupported
 from kernel_lsp.process.worker_client import CaseFiles
 from kernel_lsp.toolchain.integrity.ptx_text import read_ptx
 from kernel_lsp.verify.cpu.executor_checks import screened_cases
+from kernel_lsp.verify.devices.device import DeviceCase, KernelBuild, Timer
 from kernel_lsp.verify.gpu.device import GpuDevice
-from kernel_lsp.verify.gpu.job import GpuCase, GpuFailure, GpuJob, GpuReport, Timer, has_failed
+from kernel_lsp.verify.gpu.job import GpuFailure, GpuJob, GpuReport, has_failed
 from kernel_lsp.verify.model.cases import Case
 from kernel_lsp.verify.model.progress import Plan, Progress
 from kernel_lsp.verify.oracle.case_store import CaseStore, NoCase
@@ -105,8 +106,7 @@ class GpuChecks:
                 await self._timer.wait_for_baselines(operation, at_least_s=0.0 if beside is None else self._full_wait_s)
         async with self._rest(plans) as coming:
             job = GpuJob(
-                candidate_id=progress.candidate_id,
-                built=built,
+                build=KernelBuild(progress.candidate_id, built),
                 cases=chosen,
                 timed=timed,
                 timer=self._timer,
@@ -119,7 +119,7 @@ class GpuChecks:
             )
             return await self._device.evaluate(job, progress)
 
-    async def _first(self, plan: Plan, progress: Progress) -> list[GpuCase]:
+    async def _first(self, plan: Plan, progress: Progress) -> list[DeviceCase]:
         """Return the captured cases, and those that are made on the GPU itself, which the candidate occupies
         afterwards."""
         first = [entry for position, entry in enumerate(plan) if self._is_first(position, entry[0])]
@@ -136,7 +136,7 @@ class GpuChecks:
         return position == 0 or self._store.takes_a_turn(case)
 
     @asynccontextmanager
-    async def _rest(self, plans: Sequence[Plan]) -> AsyncIterator[Sequence[asyncio.Task[GpuCase | None]]]:
+    async def _rest(self, plans: Sequence[Plan]) -> AsyncIterator[Sequence[asyncio.Task[DeviceCase | None]]]:
         """Make the other cases while the first ones run."""
         entries = [entry for plan in plans for n, entry in enumerate(plan) if not self._is_first(n, entry[0])]
         coming = [asyncio.create_task(self._case(case, bound)) for case, bound in entries]
@@ -147,13 +147,13 @@ class GpuChecks:
                 task.cancel()
             await asyncio.gather(*coming, return_exceptions=True)
 
-    async def _case(self, case: Case, bound: BoundOperation) -> GpuCase | None:
+    async def _case(self, case: Case, bound: BoundOperation) -> DeviceCase | None:
         """Return the case with its files. None where PyTorch itself cannot run it."""
         files = await self._store.get(case)
         return self._gpu_case(case, bound, files) if isinstance(files, CaseFiles) else None
 
-    def _gpu_case(self, case: Case, bound: BoundOperation, files: CaseFiles) -> GpuCase:
-        return GpuCase(case, bound, files, self._store.expectations(case, files))
+    def _gpu_case(self, case: Case, bound: BoundOperation, files: CaseFiles) -> DeviceCase:
+        return DeviceCase(case, bound, files, self._store.expectations(case, files))
 
 
 async def _staged(look: Look, piece: Progress) -> CheckOutcome | None:

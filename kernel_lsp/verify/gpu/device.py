@@ -17,11 +17,17 @@ from kernel_lsp.core.verdict import Crashed, TimedOut, Unsupported
 from kernel_lsp.errors import KernelLspError
 from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.toolchain.nvrtc.compile import Compiler
+from kernel_lsp.verify.devices.device import KernelBuild
 from kernel_lsp.verify.gpu.candidate_run import Attempt
 from kernel_lsp.verify.gpu.job import GpuFailure, GpuJob, GpuReport, Stages
 from kernel_lsp.verify.gpu.lock import GpuLock
-from kernel_lsp.verify.gpu.slot import GpuFacts, GpuSlot, Lost, OutOfService
+from kernel_lsp.verify.gpu.prepared import GpuKernel
+from kernel_lsp.verify.gpu.slot import GpuFacts, GpuSlot, OutOfService
 from kernel_lsp.verify.gpu.spare_files import SpareFiles
+from kernel_lsp.verify.model.progress import StageTimes
+
+N_TRIES = 2
+"""Runs of a candidate whose worker is killed from outside."""
 
 
 class GpuDevice:
@@ -57,10 +63,7 @@ class GpuDevice:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._warming is not None:
-            self._warming.cancel()
-            await asyncio.gather(self._warming, return_exceptions=True)  # no longer needed
-        await self._slot.__aexit__(None, None, None)
+        await self.close()
 
     @property
     def facts(self) -> GpuFacts:
@@ -86,22 +89,40 @@ class GpuDevice:
         async with self._turns, self._lock.held():
             yield
 
+    @asynccontextmanager
+    async def prepare(
+        self, build: KernelBuild, stages: Stages | None = None
+    ) -> AsyncIterator[GpuKernel | Crashed | TimedOut | Unsupported]:
+        """Wait for a turn, make sure of a worker that can be trusted, and load the candidate into it."""
+        stages, directory = stages or StageTimes(), self._directory / f"gpu-{next(self._serial)}"
+        async with self._turns_with(directory, stages), self._running(build.candidate_id):
+            with stages.stage("gpu worker"):
+                ready = await self._slot.ready()
+            if isinstance(ready, OutOfService):
+                yield Unsupported(message=ready.reason)
+                return
+            kernel = GpuKernel(self._slot, build, directory, stages, self._spare_files)
+            with stages.stage("gpu load"):
+                failure = await kernel.load()
+            yield failure or kernel
+            await kernel.unload()
+
     async def evaluate(self, job: GpuJob, stages: Stages) -> GpuReport | GpuFailure:
         """Run, judge and time one candidate. What it does to the worker is its outcome. A worker that was killed from
         outside is replaced, and the candidate tried once more."""
-        directory = self._directory / f"gpu-{next(self._serial)}"
-        async with self._turns_with(directory, stages), self._running(job.candidate_id):
-            for number in range(2):
-                with stages.stage("gpu worker"):
-                    ready = await self._slot.ready()
-                if isinstance(ready, OutOfService):
-                    return Unsupported(message=ready.reason)
-                # A folder of its own: threads may still judge and remove what the first run left.
-                folder = directory / f"attempt-{number}"
-                outcome = await Attempt(self._slot, job, folder, stages, self._spare_files).run()
-                if not (isinstance(outcome, Lost) and outcome.was_killed):
-                    break
-            return _as_outcome(outcome) if isinstance(outcome, Lost) else outcome
+        for _ in range(N_TRIES):
+            async with self.prepare(job.build, stages) as kernel:
+                found = await Attempt(kernel, job, stages).run() if isinstance(kernel, GpuKernel) else kernel
+            if self._slot.loss is None or not self._slot.loss.was_killed:
+                break
+        return found
+
+    async def close(self) -> None:
+        """End its worker, and what warms it up."""
+        if self._warming is not None:
+            self._warming.cancel()
+            await asyncio.gather(self._warming, return_exceptions=True)  # no longer needed
+        await self._slot.__aexit__(None, None, None)
 
     async def _warm_up(self) -> None:
         """Warm up before the first candidate, in a turn: another session may be timing one."""
@@ -127,9 +148,3 @@ class GpuDevice:
                 yield
             finally:
                 shutil.rmtree(directory, ignore_errors=True)
-
-
-def _as_outcome(lost: Lost) -> Crashed | TimedOut:
-    if lost.deadline_s:
-        return TimedOut(message=f"on the GPU: {lost.message}", deadline_s=lost.deadline_s)
-    return Crashed(message=f"on the GPU: {lost.message}")

@@ -84,6 +84,8 @@ class GpuSlot:
         self._n_canary_failures = 0
         self._out_of_service: OutOfService | None = None
         self.n_replaced = 0
+        self.loss: Lost | None = None
+        """The first loss since `ready`, if any."""
 
     async def __aenter__(self) -> GpuSlot:
         """Raises EnvironmentProblem when torch does not see the GPU."""
@@ -107,10 +109,16 @@ class GpuSlot:
             raise RuntimeError("there is no worker")
         return self._worker.pid
 
+    @property
+    def is_healthy(self) -> bool:
+        """Check whether the worker can be trusted with another request."""
+        return self._worker is not None and self._worker.is_alive and not self._is_suspect
+
     async def ready(self) -> Ready | OutOfService:
         """Ensure a worker that can be trusted with the next candidate."""
         while self._out_of_service is None:
-            if self._worker is not None and self._worker.is_alive and not self._is_suspect:
+            if self.is_healthy:
+                self.loss = None
                 return Ready()
             problem = await self._replace()
             self._is_suspect = bool(problem)
@@ -142,6 +150,12 @@ class GpuSlot:
 
     async def ask(self, command: str, arguments: Mapping[str, Any], *, deadline_s: float) -> dict[str, Any] | Lost:
         """Send one request. After `Lost` the next `ready` replaces the worker."""
+        answer = await self._asked(command, arguments, deadline_s)
+        if isinstance(answer, Lost):
+            self.loss = self.loss or answer
+        return answer
+
+    async def _asked(self, command: str, arguments: Mapping[str, Any], deadline_s: float) -> dict[str, Any] | Lost:
         if self._worker is None:
             return Lost("there is no worker")
         answer = await self._worker.converse(command, {"device": self.index, **arguments}, deadline_s=deadline_s)

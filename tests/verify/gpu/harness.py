@@ -18,8 +18,9 @@ from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.process.worker_client import CaseFiles, CaseTensor, Rounding, Worker
 from kernel_lsp.source.cuda import kernel_signatures
 from kernel_lsp.toolchain.nvrtc.compile import BuildRequest
+from kernel_lsp.verify.devices.device import DeviceCase, KernelBuild
 from kernel_lsp.verify.gpu.device import GpuDevice
-from kernel_lsp.verify.gpu.job import GpuCase, GpuFailure, GpuJob, GpuReport
+from kernel_lsp.verify.gpu.job import GpuFailure, GpuJob, GpuReport
 from kernel_lsp.verify.model.cases import Case
 from kernel_lsp.verify.oracle.compare import Expectation
 from kernel_lsp.verify.timing.outcome import NotTimed, TimedOperation
@@ -70,6 +71,10 @@ def built(*names: str) -> Built:
     return Built(architecture="sm_90", ptx="//", symbols={name: f"_Z{len(name)}{name}PKfPfi" for name in names})
 
 
+def build(name: str) -> KernelBuild:
+    return KernelBuild(name, built(name))
+
+
 def worker(program: Path = FAKE) -> Worker:
     return Worker(Path(sys.executable), sandbox=SandboxLevel.NONE, program=program)
 
@@ -88,13 +93,12 @@ async def run(
     sizes: Sequence[int] = (LARGE, SMALL),
     *,
     may_vary: bool = False,
-    coming: Sequence[asyncio.Task[GpuCase | None]] = (),
+    coming: Sequence[asyncio.Task[DeviceCase | None]] = (),
 ) -> GpuReport | GpuFailure:
     """What comes of a candidate whose kernel has that name."""
     cases = [case(folder, name, n) for n in sizes]
     job = GpuJob(
-        candidate_id=name,
-        built=built(name),
+        build=build(name),
         cases=cases,
         timed=cases[:1],
         timer=NoClock(),
@@ -106,7 +110,7 @@ async def run(
     return await device.evaluate(job, NoStages())
 
 
-def case(folder: Path, name: str, n: int) -> GpuCase:
+def case(folder: Path, name: str, n: int) -> DeviceCase:
     """2 x + 1 for n elements."""
     text = TEXT.format(name=name)
     bound = bind(parse_or_raise(text, "kernel.cu").forward, {"x": (n,)}, {}, kernel_signatures(text))
@@ -134,4 +138,4 @@ def case(folder: Path, name: str, n: int) -> GpuCase:
     )
     expectation = Expectation("out", DType.F32, reference, None, rounding)
     what = Case("forward", (("N", n),), "normal", 0, "forward", is_captured=n == LARGE)
-    return GpuCase(what, bound, files, (expectation,))
+    return DeviceCase(what, bound, files, (expectation,))
