@@ -43,7 +43,9 @@ from kernel_lsp.verify.devices.device import CaseRun, KernelBuild, Skipped
 from kernel_lsp.verify.gpu.checks import MeasuringGpu, Untimed
 from kernel_lsp.verify.model.cases import Case
 from kernel_lsp.verify.model.environment import USUAL, Circumstances
-from kernel_lsp.verify.model.progress import Plan
+from kernel_lsp.verify.model.progress import Plan, Progress
+from kernel_lsp.verify.model.resolved_kernel import Prepared
+from kernel_lsp.verify.oracle.case_store import CaseStore
 from kernel_lsp.verify.session.check import find_task
 from kernel_lsp.verify.session.platform import Platform
 from kernel_lsp.verify.session.session import FIRST_CAPTURE_NUMBER
@@ -318,7 +320,8 @@ class _Code(CpuKernel):
 class _Kernel(LoadedKernel):
     """A kernel whose runs are all correct."""
 
-    def __post_init__(self) -> None:
+    def __init__(self, code: CpuKernel, store: CaseStore, prepared: Prepared, plan: Plan, progress: Progress) -> None:
+        super().__init__(code, store, prepared, plan, progress)
         assert isinstance(self.code, _Code)
         self.code.task = self._task
 

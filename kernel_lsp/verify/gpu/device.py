@@ -14,15 +14,14 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 from kernel_lsp.core.verdict import Crashed, TimedOut, Unsupported
-from kernel_lsp.errors import KernelLspError
-from kernel_lsp.process.worker_client import Worker
+from kernel_lsp.errors import EnvironmentProblem, KernelLspError
 from kernel_lsp.toolchain.nvrtc.compile import Compiler
 from kernel_lsp.verify.devices.device import KernelBuild
 from kernel_lsp.verify.gpu.candidate_run import Attempt
 from kernel_lsp.verify.gpu.job import GpuFailure, GpuJob, GpuReport, Stages
 from kernel_lsp.verify.gpu.lock import GpuLock
 from kernel_lsp.verify.gpu.prepared import GpuKernel
-from kernel_lsp.verify.gpu.slot import GpuFacts, GpuSlot, OutOfService
+from kernel_lsp.verify.gpu.slot import MAX_DISCONNECTED, REPEAT, GpuFacts, GpuSlot, OutOfService, SlotWorker
 from kernel_lsp.verify.gpu.spare_files import SpareFiles
 from kernel_lsp.verify.model.progress import StageTimes
 
@@ -38,14 +37,17 @@ class GpuDevice:
 
     def __init__(
         self,
-        make_worker: Callable[[], Worker],
+        make_worker: Callable[[], SlotWorker],
         index: int,
         directory: Path,
         compiler: Compiler,
         *,
         lock_directory: Path | None = None,
+        place: str = "",
     ) -> None:
-        self._directory = directory
+        """`make_worker` returns workers that are not started. `place` says where the GPU is, as in ``on user@host`` or
+        ``cuda:1``; empty for the one of this machine."""
+        self._directory, self.place = directory, place
         self._slot = GpuSlot(make_worker, index, directory, compiler)
         self._lock_directory = lock_directory
         self._serial = itertools.count()
@@ -71,7 +73,8 @@ class GpuDevice:
 
     @property
     def name(self) -> str:
-        return self._slot.facts.name
+        """Return the GPU's name and place."""
+        return f"{self._slot.facts.name} {self.place}".rstrip()
 
     @property
     def index(self) -> int:
@@ -109,12 +112,15 @@ class GpuDevice:
 
     async def evaluate(self, job: GpuJob, stages: Stages) -> GpuReport | GpuFailure:
         """Run, judge and time one candidate. What it does to the worker is its outcome. A worker that was killed from
-        outside is replaced, and the candidate tried once more."""
-        for _ in range(N_TRIES):
+        outside is replaced, and the candidate tried once more; after the loss of a connection, several times."""
+        for number in itertools.count(1):
             async with self.prepare(job.build, stages) as kernel:
                 found = await Attempt(kernel, job, stages).run() if isinstance(kernel, GpuKernel) else kernel
-            if self._slot.loss is None or not self._slot.loss.was_killed:
+            loss = self._slot.loss
+            if loss is None or not loss.was_killed or (number >= N_TRIES and not loss.is_disconnected):
                 break
+            if number >= MAX_DISCONNECTED:
+                raise EnvironmentProblem(f"{loss.message}, {number} times during one candidate", next_step=REPEAT)
         return found
 
     async def close(self) -> None:

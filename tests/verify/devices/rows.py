@@ -1,0 +1,36 @@
+"""The devices of the conformance suite: one row each."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+from kernel_lsp.process.worker_client import Worker
+from kernel_lsp.verify.cpu.device import CpuDevice
+from kernel_lsp.verify.cpu.prepared import Limits
+from kernel_lsp.verify.devices.device import Device
+from tests.verify.gpu.harness import gpu
+
+Opened = Callable[[Path], AbstractAsyncContextManager[Device]]
+SHORT = Limits(complete_instructions=400_000_000, max_instructions=400_000_000, deadline_s=10.0)
+
+
+@asynccontextmanager
+async def cpu(folder: Path) -> AsyncIterator[Device]:
+    """The PTX executor."""
+    async with Worker(Path(sys.executable), scratch=folder) as worker:
+        device = CpuDevice(worker, folder / "cpu", 1, limits=SHORT)
+        yield device
+        await device.close()
+
+
+@asynccontextmanager
+async def cuda(folder: Path) -> AsyncIterator[Device]:
+    """A GPU of this machine: the real worker and its protocol, over a driver that is made of Python."""
+    async with gpu(folder) as device:
+        yield device
+
+
+ROWS: dict[str, Opened] = {"cpu": cpu, "cuda": cuda}
