@@ -216,7 +216,13 @@ class Link:
     async def _start_worker(self) -> None:
         packed = _packed(WORKER_FOLDER)
         program = [WORKER_FOLDER.name, WORKER_PROGRAM.name]
-        header = {"do": "start", "n": len(packed), "program": program, "caches": CACHE_VARIABLES}
+        header = {
+            "do": "start",
+            "n": len(packed),
+            "program": program,
+            "python": self._machine.python,
+            "caches": CACHE_VARIABLES,
+        }
         await self._send(header, packed)
         assert self.process is not None
         assert self.process.stdout is not None

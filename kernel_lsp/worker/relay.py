@@ -82,7 +82,7 @@ class Relay:
         own = {name: os.path.join(self._folder, "cache", folder) for name, folder in frame["caches"].items()}
         environment = {**os.environ, **own, "TMPDIR": self._folder, "KERNEL_LSP_FILES": self._path("")}
         self._process = subprocess.Popen(
-            [sys.executable, os.path.join(self._folder, *frame["program"])],
+            [frame["python"], os.path.join(self._folder, *frame["program"])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -116,8 +116,8 @@ class _Bench:
             seed=settings.seed + seed_offset,
             capture_numbers=self.capture_numbers,
         )
-        gpu = MeasuringGpu(_GPU, Untimed()) if has_gpu else None  # type: ignore[arg-type]
-        return Verifier(source, task, platform, gpu)
+        gpus = [MeasuringGpu(_GPU, Untimed())] if has_gpu else []  # type: ignore[arg-type]
+        return Verifier(source, task, platform, gpus)
 
 
 class _Captures:
@@ -246,7 +246,7 @@ def _scalars_of(task: Task) -> str:
 # --- below: devices that run nothing
 
 
-_GPU = SimpleNamespace(name="GPU", facts=SimpleNamespace(architecture="sm_90"))
+_GPU = SimpleNamespace(name="GPU", facts=SimpleNamespace(name="GPU", architecture="sm_90"), is_local=True)
 _FACTS = (KernelFactsOfPtx("", 1, uses_global_atomics=False, may_wait=True, static_shared_bytes=0),)
 _READ_UNWRITTEN = Finding(code=UNWRITTEN, severity=Severity.WARNING, message="", source="executor", line=1)
 
@@ -355,7 +355,7 @@ class _Gpu:
     """A GPU whose runs are all correct. Takes the arguments of a `GpuChecks`."""
 
     store: _Store
-    measured_on: MeasuringGpu
+    measured_on: Sequence[MeasuringGpu]
     seed: int
 
     def prefetch(self, plans: Sequence[Plan]) -> None:

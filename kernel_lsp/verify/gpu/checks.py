@@ -53,11 +53,10 @@ class Untimed:
 
 
 class GpuChecks:
-    """Checks of one task's candidates on one GPU."""
+    """Checks of one task's candidates, each on one of the GPUs."""
 
-    def __init__(self, store: CaseStore, gpu: MeasuringGpu, seed: int) -> None:
-        self._store, self._device, self._timer, self._seed = store, gpu.device, gpu.timer, seed
-        self._full_wait_s = gpu.full_wait_s
+    def __init__(self, store: CaseStore, gpus: Sequence[MeasuringGpu], seed: int) -> None:
+        self._store, self._gpus, self._seed = store, gpus, seed
 
     def prefetch(self, plans: Sequence[Plan]) -> None:
         """Have the references made while the candidate is compiled and screened. Order: those of the screen, those that
@@ -72,12 +71,28 @@ class GpuChecks:
     ) -> CheckOutcome | None:
         """Run, judge and time; None when everything passed. A full verdict runs `beside` on the executors meanwhile,
         and all cases again from a fresh module. `is_ranking` times as `TimedOperation` says."""
+        gpu = min(self._gpus, key=lambda each: each.device.n_assigned)
+        progress.gpu = gpu.device.name
+        with gpu.device.assigned():
+            return await self._check_on(gpu, built, plans, progress, beside, is_ranking)
+
+    # --- below
+
+    async def _check_on(
+        self,
+        gpu: MeasuringGpu,
+        built: Built,
+        plans: Sequence[Plan],
+        progress: Progress,
+        beside: Look | None,
+        is_ranking: bool,
+    ) -> CheckOutcome | None:
         if beside is None:
-            return _taken(await self._run(built, plans, progress, None, is_ranking), progress)
+            return _taken(await self._run(gpu, built, plans, progress, None, is_ranking), progress)
         piece = progress.piece()
         looking = asyncio.create_task(_staged(beside, piece))
         try:
-            found = await self._run(built, plans, progress, looking)
+            found = await self._run(gpu, built, plans, progress, looking)
             if not isinstance(found, GpuReport):
                 await asyncio.wait([looking], timeout=PATIENCE_S)
                 if not looking.done():
@@ -91,6 +106,7 @@ class GpuChecks:
 
     async def _run(
         self,
+        gpu: MeasuringGpu,
         built: Built,
         plans: Sequence[Plan],
         progress: Progress,
@@ -103,13 +119,13 @@ class GpuChecks:
         with progress.stage("baselines"):
             for case in timed if not has_failed(beside) else ():
                 operation = TimedOperation(progress.candidate_id, case.bound, case.case.operation, case.files)
-                await self._timer.wait_for_baselines(operation, at_least_s=0.0 if beside is None else self._full_wait_s)
+                await gpu.timer.wait_for_baselines(operation, at_least_s=0.0 if beside is None else gpu.full_wait_s)
         async with self._rest(plans) as coming:
             job = GpuJob(
                 build=KernelBuild(progress.candidate_id, built),
                 cases=chosen,
                 timed=timed,
-                timer=self._timer,
+                timer=gpu.timer,
                 may_vary=_may_vary(built, [bound for plan in plans for _, bound in plan]),
                 rechecks=beside is not None,
                 is_ranking=is_ranking,
@@ -117,7 +133,7 @@ class GpuChecks:
                 coming=coming,
                 beside=beside,
             )
-            return await self._device.evaluate(job, progress)
+            return await gpu.device.evaluate(job, progress)
 
     async def _first(self, plan: Plan, progress: Progress) -> list[DeviceCase]:
         """Return the captured cases, and those that are made on the GPU itself, which the candidate occupies

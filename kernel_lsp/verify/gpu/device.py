@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import shutil
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 from kernel_lsp.core.verdict import Crashed, TimedOut, Unsupported
@@ -44,10 +44,13 @@ class GpuDevice:
         *,
         lock_directory: Path | None = None,
         place: str = "",
+        is_local: bool = True,
     ) -> None:
         """`make_worker` returns workers that are not started. `place` says where the GPU is, as in ``on user@host`` or
         ``cuda:1``; empty for the one of this machine."""
-        self._directory, self.place = directory, place
+        self._directory, self.place, self.is_local = directory, place, is_local
+        self.n_assigned = 0
+        """Candidates that run here or wait for that."""
         self._slot = GpuSlot(make_worker, index, directory, compiler)
         self._lock_directory = lock_directory
         self._serial = itertools.count()
@@ -91,6 +94,15 @@ class GpuDevice:
         """Hold the GPU exclusively, against this process's other candidates and the user's other processes."""
         async with self._turns, self._lock.held():
             yield
+
+    @contextmanager
+    def assigned(self) -> Iterator[None]:
+        """Count a candidate that was assigned to this GPU, and not to another one."""
+        self.n_assigned += 1
+        try:
+            yield
+        finally:
+            self.n_assigned -= 1
 
     @asynccontextmanager
     async def prepare(

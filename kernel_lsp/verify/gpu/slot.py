@@ -48,6 +48,8 @@ class GpuFacts:
     total_bytes: int
     driver: str
     torch_version: str
+    n_devices: int = 1
+    """GPUs that torch sees there."""
 
 
 @dataclass(frozen=True)
@@ -232,6 +234,7 @@ class GpuSlot:
             total_bytes=int(reply["total_bytes"]),
             driver=reply["driver"],
             torch_version=reply["torch_version"],
+            n_devices=int(reply["n_devices"]),
         )
 
     async def _started(self, standby: asyncio.Task[SlotWorker] | None) -> SlotWorker:

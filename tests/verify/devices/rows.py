@@ -7,11 +7,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
+from kernel_lsp.process.remote import RemoteWorker
 from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.verify.cpu.device import CpuDevice
 from kernel_lsp.verify.cpu.prepared import Limits
 from kernel_lsp.verify.devices.device import Device
 from tests.verify.gpu.harness import gpu
+
+from .sshd import Sshd
 
 Opened = Callable[[Path], AbstractAsyncContextManager[Device]]
 SHORT = Limits(complete_instructions=400_000_000, max_instructions=400_000_000, deadline_s=10.0)
@@ -33,4 +36,13 @@ async def cuda(folder: Path) -> AsyncIterator[Device]:
         yield device
 
 
-ROWS: dict[str, Opened] = {"cpu": cpu, "cuda": cuda}
+@asynccontextmanager
+async def ssh(folder: Path, sshd: Sshd) -> AsyncIterator[Device]:
+    """The same GPU behind a real sshd, which keeps nothing."""
+    machine = sshd.machine()
+    async with gpu(folder, lambda: RemoteWorker(machine)) as device:
+        yield device
+    assert sshd.is_clean()
+
+
+ROWS: dict[str, Callable[..., AbstractAsyncContextManager[Device]]] = {"cpu": cpu, "cuda": cuda, "ssh": ssh}

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,10 +24,11 @@ from .rows import ROWS, Opened
 FAULTS = {"wrong_value": (Mismatch,), "overrun": (Crashed,), "endless_loop": (TimedOut, Rejected, Crashed)}
 
 
-@pytest.fixture(params=ROWS.values(), ids=ROWS.keys())
+@pytest.fixture(params=ROWS)
 def opened(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Opened:
     monkeypatch.setattr(gpu_prepared, "CASE_DEADLINE_S", 3.0)
-    return request.param  # type: ignore[no-any-return]
+    row = ROWS[request.param]
+    return partial(row, sshd=request.getfixturevalue("sshd")) if request.param == "ssh" else row
 
 
 async def ran(device: Device, folder: Path, name: str, n: int = LARGE) -> CaseOutcome | LoadFailure:

@@ -20,7 +20,8 @@ from typing import Any
 
 import torch
 
-WORKER = Path(__file__).resolve().parents[3] / "kernel_lsp" / "worker"
+WORKER = Path(sys.argv[1]).parent if sys.argv[1:] else Path(__file__).resolve().parents[3] / "kernel_lsp" / "worker"
+"""The checkout's, or that of the program named on the command line."""
 PACKAGE = "_kernel_lsp_worker"
 CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_ASSERT = 700, 710
 POINTER, INT = ctypes.c_void_p, ctypes.c_int

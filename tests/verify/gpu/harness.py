@@ -21,6 +21,7 @@ from kernel_lsp.toolchain.nvrtc.compile import BuildRequest
 from kernel_lsp.verify.devices.device import DeviceCase, KernelBuild
 from kernel_lsp.verify.gpu.device import GpuDevice
 from kernel_lsp.verify.gpu.job import GpuFailure, GpuJob, GpuReport
+from kernel_lsp.verify.gpu.slot import SlotWorker
 from kernel_lsp.verify.model.cases import Case
 from kernel_lsp.verify.oracle.compare import Expectation
 from kernel_lsp.verify.timing.outcome import NotTimed, TimedOperation
@@ -80,7 +81,7 @@ def worker(program: Path = FAKE) -> Worker:
 
 
 @asynccontextmanager
-async def gpu(folder: Path, make_worker: Callable[[], Worker] = worker) -> AsyncIterator[GpuDevice]:
+async def gpu(folder: Path, make_worker: Callable[[], SlotWorker] = worker) -> AsyncIterator[GpuDevice]:
     """A device with lock files of its own."""
     async with GpuDevice(make_worker, 0, folder / "gpu", StubCompiler(), lock_directory=folder) as device:  # type: ignore[arg-type]
         yield device
