@@ -223,7 +223,7 @@ class Link:
             "python": self._machine.python,
             "caches": CACHE_VARIABLES,
         }
-        await self._send(header, packed)
+        await self._send({**header, "python": self._machine.python}, packed)
         assert self.process is not None
         assert self.process.stdout is not None
         line = await self.process.stdout.readline()

@@ -81,7 +81,7 @@ class Device:
 FAULT_ELEMENTS = 1 << 16
 
 
-def serve(*, sick: bool = False) -> None:
+def serve(*, sick: bool = False, n_devices: int = 1) -> None:
     """The worker's program, with its device replaced."""
     spec = importlib.util.spec_from_file_location(
         PACKAGE, WORKER / "__init__.py", submodule_search_locations=[str(WORKER)]
@@ -90,7 +90,7 @@ def serve(*, sick: bool = False) -> None:
     assert spec.loader is not None
     sys.modules[PACKAGE] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules[PACKAGE])
-    _install(Device(sick=sick))
+    _install(Device(sick=sick), n_devices)
     part("protocol").serve()
 
 
@@ -134,7 +134,7 @@ class Driver:
         return 0
 
 
-def _install(device: Device) -> None:
+def _install(device: Device, n_devices: int) -> None:
     driver, cpu = Driver(device), torch.device("cpu")
     part("shipped.cuda_runtime")._driver = driver
     for name in ("gpu.run", "gpu.inputs"):
@@ -148,9 +148,9 @@ def _install(device: Device) -> None:
     part("gpu.load").load_module = lambda code: code
     part("gpu.load").find_function = lambda module, symbol: driver.handle(_plain(symbol))
     fakes = {
-        "n_devices": lambda: 1,
+        "n_devices": lambda: n_devices,
         "device_facts": lambda index: {"gpu": "Fake GPU", "driver": "0", "torch_version": torch.__version__},
-        "device_uuid": lambda index: f"fake-{os.getppid()}",
+        "device_uuid": lambda index: f"fake-{os.getppid()}-{index}",
         "total_bytes": lambda index: 1 << 30,
         "synchronize": lambda index: _raise_if_lost(device),
         "wait": lambda index, at_most_s: _wait(device),

@@ -28,7 +28,7 @@ from kernel_lsp.verify.timing.outcome import NotTimed, TimedOperation
 from kernel_lsp.verify.timing.rounds import Asker
 
 HERE = Path(__file__).resolve().parent
-FAKE, SICK = HERE / "fake_worker.py", HERE / "sick_worker.py"
+FAKE, SICK, TWO = HERE / "fake_worker.py", HERE / "sick_worker.py", HERE / "two_gpus_worker.py"
 LARGE, SMALL = 1 << 16, 1000
 TEXT = """// kernel-lsp: 1
 // op: affine(x: f32[N]) -> (out: f32[N])
