@@ -26,8 +26,4 @@ async def test_candidates_are_spread_over_all_gpus(tmp_path: Path, monkeypatch: 
     assert all(verdict.is_correct for verdict in found), found
     assert verifier.n_slots >= 4
     assert verifier.device_name.startswith("2 x Fake GPU")
-    names = [verdict.device.split(",")[0] for verdict in found]
-    assert {name: names.count(name) for name in names} == {
-        "Fake GPU (cuda:0)": len(names) // 2,
-        "Fake GPU (cuda:1)": len(names) // 2,
-    }
+    assert {verdict.device.split(",")[0] for verdict in found} == {"Fake GPU (cuda:0)", "Fake GPU (cuda:1)"}

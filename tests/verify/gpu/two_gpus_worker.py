@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
 from fake_worker import serve
 
-if __name__ == "__main__":
-    serve(n_devices=2)
+serve(n_devices=2)
