@@ -28,6 +28,8 @@ SILENCE_S = 60.0
 """Seconds without a frame after which the other side is gone: it sends one every few seconds."""
 MEMORY_FOLDER, MIN_FREE_IN_MEMORY_BYTES = "/dev/shm", 16 << 30
 STDERR_TAIL_BYTES = 64 << 10
+END_S = 5.0
+"""Seconds to wait for the end of a killed worker."""
 PIECE_BYTES = 1 << 20
 
 
@@ -36,7 +38,7 @@ class Relay:
 
     def __init__(self, frames: BinaryIO, answers: BinaryIO) -> None:
         self._frames, self._answers = frames, answers
-        self._writing, self._ending = threading.Lock(), threading.Lock()
+        self._writing, self._ending = threading.Lock(), threading.RLock()  # a signal may come during the end
         self._process: subprocess.Popen[bytes] | None = None
         self._folder, self._stderr = "", b""
         self._heard, self._deadline = time.monotonic(), 0.0
@@ -59,7 +61,8 @@ class Relay:
         with self._ending:
             if self._process is not None:
                 self._kill(signal.SIGKILL)
-                self._process.wait()
+                with contextlib.suppress(subprocess.TimeoutExpired):  # e.g. stuck in a driver
+                    self._process.wait(timeout=END_S)
             if self._folder:
                 shutil.rmtree(self._folder, ignore_errors=True)
             os._exit(0)
@@ -140,7 +143,7 @@ class Relay:
         try:
             self._answers.write(json.dumps(frame).encode() + b"\n")
         except OSError:
-            os._exit(1) if self._ending.locked() else self.end()
+            self.end()
 
     # --- below: the worker
 
