@@ -138,6 +138,7 @@ class Link:
         self._files: deque[tuple[Path, asyncio.Future[None]]] = deque()
         self._sent: dict[str, tuple[int, int, int]] = {}
         self._failure: KernelLspError | None = None
+        self._ending: Died | Overran | None = None
         self.has_ended = False
 
     @property
@@ -168,7 +169,7 @@ class Link:
     async def ask(self, request: Mapping[str, Any], deadline_s: float) -> Answered | Died | Overran:
         """Send the request's inputs and the request, and fetch its outputs. Raises ConnectionLostError, and
         EnvironmentProblem where files cannot be written there."""
-        for path in _inputs_of(request):
+        for path in _inputs_of(request) if self._ending is None else ():
             await self._put(path)
         answer = await self._asked(request, deadline_s)
         if isinstance(answer, Answered):
@@ -240,6 +241,8 @@ class Link:
     # --- below: frames
 
     async def _asked(self, request: Mapping[str, Any], deadline_s: float) -> Answered | Died | Overran:
+        if self._ending is not None:
+            return self._ending
         answer: asyncio.Future[Answered | Died | Overran] = asyncio.get_running_loop().create_future()
         self._answers.append(answer)
         await self._send({"do": "ask", "request": request, "deadline_s": deadline_s})
@@ -305,11 +308,9 @@ class Link:
             case "answer":
                 self._answer(Answered(frame["answer"]))
             case "overran":
-                self.has_ended = True
-                self._answer(Overran(0.0, ""))
+                self._over(Overran(0.0, ""))
             case "died":
-                self.has_ended = True
-                self._answer(Died(frame["returncode"], frame["stderr"]))
+                self._over(Died(frame["returncode"], frame["stderr"]))
             case "file":
                 path, fetched = self._files.popleft()
                 content = await stream.readexactly(frame["n"])
@@ -318,6 +319,11 @@ class Link:
                 fetched.set_result(None)
             case "failed":
                 self._fail(frame)
+
+    def _over(self, ending: Died | Overran) -> None:
+        """Remember how the worker ended: it may have done so before a request came."""
+        self.has_ended, self._ending = True, self._ending or ending
+        self._answer(ending)
 
     def _answer(self, answer: Answered | Died | Overran) -> None:
         if self._answers and not (waiting := self._answers.popleft()).done():

@@ -26,7 +26,6 @@ from tests.verify.gpu.harness import SMALL, gpu, run
 from .sshd import Sshd, script
 
 N_CUTS = 10
-NO_TORCH = "exec {python} -S -I"
 FULL = '#!/bin/sh\nulimit -f 8\nexec {python} "$@"\n'
 """No file may be larger than 4 KiB."""
 
@@ -65,12 +64,19 @@ async def test_a_way_that_is_barred_is_named_within_twenty_seconds(sshd: Sshd, w
 
 async def test_a_python_without_torch_is_named(sshd: Sshd, tmp_path: Path) -> None:
     """The worker that was copied there says it."""
-    plain = sshd.python(f'exec {NO_TORCH.format(python=sys.executable)} "$@"', "without-torch")
+    plain = sshd.python(f'exec {sys.executable} -S -I "$@"', "without-torch")
     machine = sshd.machine(plain)
     with pytest.raises(EnvironmentProblem, match="cannot import torch"):
         async with gpu(tmp_path, lambda: RemoteWorker(machine)):
             pass
     assert sshd.is_clean()
+
+
+async def test_a_worker_that_ends_at_once_is_no_lost_connection(sshd: Sshd, tmp_path: Path) -> None:
+    machine = sshd.machine(sshd.python("echo no such library >&2; exit 3", "broken"))
+    with pytest.raises(EnvironmentProblem, match="exit status 3.*no such library"):
+        async with gpu(tmp_path, lambda: RemoteWorker(machine)):
+            pass
 
 
 async def test_the_worker_that_was_copied_there_answers(sshd: Sshd) -> None:
