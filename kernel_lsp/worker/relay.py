@@ -92,9 +92,9 @@ class Relay:
             env={**environment, "PYTHONPYCACHEPREFIX": os.path.join(self._folder, "cache")},
             start_new_session=True,
         )
+        self._send({"is": "started"})  # before its end can be reported
         threading.Thread(target=self._forward, args=(self._process,), daemon=True).start()
         threading.Thread(target=self._drain, args=(self._process,), daemon=True).start()
-        self._send({"is": "started", "pid": self._process.pid})
 
     def _do_put(self, frame: dict[str, Any]) -> None:
         """Write a file. Its bytes are read to their end even where it cannot be written."""

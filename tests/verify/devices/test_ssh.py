@@ -74,7 +74,7 @@ async def test_a_python_without_torch_is_named(sshd: Sshd, tmp_path: Path) -> No
 
 async def test_a_worker_that_ends_at_once_is_no_lost_connection(sshd: Sshd, tmp_path: Path) -> None:
     machine = sshd.machine(sshd.python("echo no such library >&2; exit 3", "broken"))
-    with pytest.raises(EnvironmentProblem, match="exit status 3.*no such library"):
+    with pytest.raises(EnvironmentProblem, match=r"exit status 3.*no such library"):
         async with gpu(tmp_path, lambda: RemoteWorker(machine)):
             pass
 
