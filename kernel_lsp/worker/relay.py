@@ -93,8 +93,9 @@ class Relay:
             start_new_session=True,
         )
         self._send({"is": "started"})  # before its end can be reported
-        threading.Thread(target=self._forward, args=(self._process,), daemon=True).start()
-        threading.Thread(target=self._drain, args=(self._process,), daemon=True).start()
+        draining = threading.Thread(target=self._drain, args=(self._process,), daemon=True)
+        draining.start()
+        threading.Thread(target=self._forward, args=(self._process, draining), daemon=True).start()
 
     def _do_put(self, frame: dict[str, Any]) -> None:
         """Write a file. Its bytes are read to their end even where it cannot be written."""
@@ -160,13 +161,14 @@ class Relay:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, number)
 
-    def _forward(self, process: subprocess.Popen[bytes]) -> None:
+    def _forward(self, process: subprocess.Popen[bytes], draining: threading.Thread) -> None:
         """Send each answer, then the worker's end."""
         assert process.stdout is not None
         for line in process.stdout:
             self._deadline = 0.0
             self._send({"is": "answer", "answer": json.loads(line)})
         returncode = process.wait()
+        draining.join(END_S)
         self._send({"is": "died", "returncode": returncode, "stderr": self._stderr.decode(errors="replace")})
 
     def _drain(self, process: subprocess.Popen[bytes]) -> None:
