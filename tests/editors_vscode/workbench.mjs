@@ -18,7 +18,7 @@ const PATIENCE_MS = Number(process.env.KERNEL_LSP_PATIENCE_MS ?? 120_000);
 const RUN_MS = 5 * PATIENCE_MS;
 export const STEP_MS = 2 * RUN_MS;
 /** Until a step that may have been lost is tried again. */
-const GLANCE_MS = 5000;
+const GLANCE_MS = 10_000;
 const { chromium } = createRequire(join(EDITORS, "tools", "package.json"))("playwright-core");
 
 const SETTINGS = {
@@ -124,10 +124,11 @@ export class Workbench {
     // In whichever group has the focus: another one may show the same file.
     const tab = this.page.locator(`.tab.active[data-resource-name="${name.split("/").at(-1)}"]`).first();
     await this.until(`${name} open`, async () => {
-      await this.page.keyboard.press("Control+P");
+      if (!(await input.isVisible())) await this.page.keyboard.press("Control+P");
       try {
         await input.fill(name, { timeout: GLANCE_MS });
-        await row.click({ timeout: GLANCE_MS });
+        await row.waitFor({ timeout: GLANCE_MS });
+        await this.page.keyboard.press("Enter");
         await tab.waitFor({ timeout: GLANCE_MS });
         return true;
       } catch {
