@@ -3,9 +3,7 @@
 set -eu
 
 cd "$(dirname "$0")/.."
-artifacts=$(mktemp -d)
-trap 'rm -rf "$artifacts"' EXIT
-KERNEL_LSP_ARTIFACTS=$artifacts node --test --test-reporter=spec tests/editors_vscode/journeys.test.mjs
+node --test --test-reporter=spec tests/editors_vscode/journeys.test.mjs
 for picture in 01-prompt=first-click 05-hot-spots=hot-spots 06-review=review 07-diff=diff; do
-    cp "$artifacts/journeys-${picture%=*}.png" "docs/editors/images/${picture#*=}.png"
+    cp "build/editor-artifacts/journeys-${picture%=*}.png" "docs/editors/images/${picture#*=}.png"
 done

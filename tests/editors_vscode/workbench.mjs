@@ -113,14 +113,14 @@ export class Workbench {
     const input = this.page.locator(".quick-input-widget input.input");
     await input.waitFor();
     await input.fill(`>${command}`);
-    await this.page.locator(".quick-input-list .monaco-list-row", { hasText: command }).first().waitFor();
+    await this.page.locator(".quick-input-list .monaco-list-row.focused", { hasText: command }).waitFor();
     await this.page.keyboard.press("Enter");
   }
 
   /** By quick open, which closes when something else takes the focus meanwhile: then again. */
   async openFile(name) {
     const input = this.page.locator(".quick-input-widget input.input");
-    const row = this.page.locator(".quick-input-list .monaco-list-row", { hasText: name }).first();
+    const row = this.page.locator(".quick-input-list .monaco-list-row.focused", { hasText: name });
     // In whichever group has the focus: another one may show the same file.
     const tab = this.page.locator(`.tab.active[data-resource-name="${name.split("/").at(-1)}"]`).first();
     await this.until(`${name} open`, async () => {
