@@ -11,6 +11,7 @@ import torch
 from ..capture.captured import Captured
 from ..cases.case import Case, differentiate, leaves_of, placeholder_values
 from ..cases.input_generation import own_generator
+from ..operators import is_a
 from .case_filter import takes_exponentials
 from .fp64_reference import run_exact
 from .rounded_steps import of_either_sign, unit_of, with_rounded_steps
@@ -18,7 +19,6 @@ from .rounded_steps import of_either_sign, unit_of, with_rounded_steps
 CPU = torch.device("cpu")
 EXACT_FAMILIES = ("small_integers", "halves", "one_hot", "needles", "zeros", "pointed_values")
 """Families of numbers that lie exactly on thresholds of the code, and whose sums are exact, or that are few."""
-EQUALITIES = ("aten.eq.Scalar", "aten.ne.Scalar")
 
 
 def response(
@@ -55,7 +55,7 @@ def _perturbed(captured: Captured, case: Case, seed: int, is_backward: bool, sig
 
 def _asked_for(captured: Captured) -> list[float]:
     """Return the numbers that the code tests for equality: a rounding off such a number changes the branch."""
-    asking = (node["arguments"][1] for node in captured.forward_text.nodes if node["op"] in EQUALITIES)
+    asking = (node["arguments"][1] for node in captured.forward_text.nodes if is_a(node["op"], "equality"))
     return [float(number) for number in asking if isinstance(number, (int, float))]
 
 

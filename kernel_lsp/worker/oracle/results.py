@@ -31,7 +31,7 @@ from ..hide_cuda import without_cuda
 from .attention import attention_of_seen, has_attention
 from .case_filter import is_judged_at_ties, sums_products
 from .constant_results import is_constant, is_fixed
-from .discontinuities import JUMPS, beside_jumps, few_of, has_computed_jumps
+from .discontinuities import beside_jumps, few_of, has_computed_jumps
 from .fp64_reference import Seen, run_exact
 from .lost_nans import (
     N_WAYS,
@@ -285,7 +285,7 @@ class _Run:
             return []
         program, values = self.captured.program, placeholder_values(self.captured, case)
         with torch.no_grad():
-            beside = [run_exact(program, values, seen=Seen(JUMPS, partial(beside_jumps, sign=s))) for s in (1, -1)]
+            beside = [run_exact(program, values, seen=Seen("rounding", partial(beside_jumps, sign=s))) for s in (1, -1)]
         return list(map(few_of, undecided(expected, beside, among_floats=True)))
 
     def _by_order(self, case: Case, expected: Sequence[torch.Tensor]) -> list[torch.Tensor]:
