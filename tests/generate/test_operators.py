@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 from kernel_lsp.core.operators import ROWS, TABLE, WORDS, is_a, number, row_of
 from kernel_lsp.generate.lowering.table import supported_operators
+from tests.generate.harness import check, tensor
 
 PACKAGE = Path(__file__).parents[2] / "kernel_lsp"
 
@@ -65,6 +67,23 @@ def test_a_row_is_found_by_operator_or_overload(op: str, word: str, expected: bo
 def test_an_undeclared_word_is_an_error() -> None:
     with pytest.raises(KeyError, match="prodct"):
         is_a("aten.mm.default", "prodct")
+
+
+@pytest.mark.parametrize("part", [0, 1, 2, 3])
+def test_every_unary_pointwise_operator_is_right_and_keeps_nan(part: int) -> None:
+    """A new one needs no test of its own."""
+    names = [name for name in ROWS if is_a(f"aten.{name}", "pointwise") and is_unary(name)]
+    calls = ", ".join(f"torch.ops.aten.{name}(x)" for name in names[part::4])
+    check(f"def f(x): return {calls}", inputs=[tensor("x", 6, 33)], families=("normal", "special_nan"))
+
+
+def is_unary(name: str) -> bool:
+    """Check whether the operator has a rule and returns one tensor for one floating tensor."""
+    if f"aten.{name}" not in supported_operators():
+        return False
+    with suppress(RuntimeError, TypeError):
+        return isinstance(getattr(torch.ops.aten, name)(torch.ones(2)), torch.Tensor)
+    return False
 
 
 def overloads(name: str) -> list[torch._ops.OpOverload]:
