@@ -5,22 +5,13 @@ Neovim 0.11 and newer starts the server in both ways: with `setup()`, and by `vi
 
 from __future__ import annotations
 
-import json
-import shutil
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.editors.installed import environment_of_the_server, programs
+from tests.editors_nvim.playing import MARKS, NEOVIMS, play, workspace
 from tests.server.samples import SCALE, SCALE_LINE
 
-ROOT = Path(__file__).parent.parent.parent
-PLUGIN = ROOT / "nvim-client"
-SESSION = Path(__file__).with_name("session.lua")
-SETTINGS = '[tool.kernel-lsp]\ndevice = "cpu"\ngenerations = 1\nproposals = 2\n'
-NEOVIMS = programs("nvim")
 WAYS = [(origin, path, "setup") for origin, path in NEOVIMS.items()]
 WAYS += [(origin, path, "enable") for origin, path in NEOVIMS.items() if origin == "sid"]
 KERNELS = """__global__ void store(float* y) {
@@ -30,41 +21,19 @@ __global__ void load(const float* x, float* y) {
     y[0] = x[threadIdx.x];
 }
 """
-STEP_S, SESSION_S = 120, 400
 
-pytestmark = [
-    pytest.mark.skipif(not NEOVIMS, reason="no Neovim here: apt-get install neovim"),
-    pytest.mark.timeout(SESSION_S + 60),
-]
+pytestmark = MARKS
 
 
 @pytest.fixture(scope="module", params=WAYS, ids=[f"{origin}-{way}" for origin, _, way in WAYS])
 def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Log of one session. Each step builds on those before."""
+    """Return what one session saw. Each step builds on those before."""
     _, neovim, way = request.param
-    root = tmp_path_factory.mktemp("plugin")
-    (root / ".kernel-lsp").mkdir()
-    (root / "pyproject.toml").write_text(SETTINGS)
+    root = workspace(tmp_path_factory.mktemp("plugin"))
     (root / "scale.py").write_text(SCALE)
     (root / "two.cu").write_text(KERNELS)
-    copy = root / "plugin"  # help tags are written into it
-    shutil.copytree(PLUGIN, copy)
-    environment = {
-        **environment_of_the_server(root),
-        "FILE": str(root / "scale.py"),
-        "KERNEL": str(root / "two.cu"),
-        "SEEN": str(root / "seen.json"),
-        "PLUGIN": str(copy),
-        "WAY": way,
-        "SCALE_LINE": str(SCALE_LINE + 1),
-        "DEADLINE_MS": str(STEP_S * 1000),
-    }
-    command = [neovim, "--headless", "--clean", "-n", "--cmd", f"set rtp^={copy}", "-c", f"luafile {SESSION}"]
-    ran = subprocess.run(command, env=environment, cwd=root, capture_output=True, timeout=SESSION_S, check=False)
-    assert (root / "seen.json").is_file(), ran.stderr.decode(errors="replace")
-    found: dict[str, Any] = json.loads((root / "seen.json").read_text())
-    assert "problem" not in found, (found["problem"], found["messages"])
-    return {**found, "folder": root}
+    about = {"FILE": str(root / "scale.py"), "KERNEL": str(root / "two.cu"), "SCALE_LINE": str(SCALE_LINE + 1)}
+    return play(neovim, "session.lua", root, WAY=way, **about)
 
 
 def test_the_commands_are_there(seen: dict[str, Any]) -> None:

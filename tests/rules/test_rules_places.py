@@ -34,7 +34,7 @@ __global__ void nested(float* x, int n) {
 
 def functions_of(text: str) -> list[Function]:
     file = read_outline(cuda.parse(text))
-    return [f for part, definition in file.definitions if (f := read_function(definition, part)) is not None]
+    return [f for definition in file.definitions if (f := read_function(definition, file)) is not None]
 
 
 def codes(text: str) -> list[str]:
