@@ -18,6 +18,8 @@ export const COMMANDS = {
   showKernel: "kernelLsp.showKernel",
   compare: "kernelLsp.compare",
   report: "kernelLsp.report",
+  useEverywhere: "kernelLsp.useEverywhere",
+  revertEverywhere: "kernelLsp.revertEverywhere",
   explain: "kernelLsp.explain",
 } as const;
 

@@ -7,6 +7,7 @@ import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from kernel_lsp.core.candidate import Candidate
 from kernel_lsp.core.expression import Number
@@ -64,13 +65,7 @@ class ScalarMutation:
     """
 
     def __init__(self, source: TargetSource, task: Task, platform: Platform) -> None:
-        attributes = tuple(
-            AttributeValue(name=scalar.name, path=scalar.qualified_name, value=scalar.value)
-            for scalar in task.scalars
-            if scalar.qualified_name is not None
-        )
-        self._source = source.model_copy(update={"attributes": attributes})
-        self._task, self._platform = task, platform
+        self._given, self._task, self._platform = source, task, platform
         self._known: dict[_Values, MutatedTask | None] = {}
         self._capturing = asyncio.Lock()
 
@@ -92,6 +87,16 @@ class ScalarMutation:
         return list(dict.fromkeys(mutated for mutated in found if mutated is not None))
 
     # --- below
+
+    @cached_property
+    def _source(self) -> TargetSource:
+        """Return the source with the numbers of the module."""
+        attributes = tuple(
+            AttributeValue(name=scalar.name, path=scalar.qualified_name, value=scalar.value)
+            for scalar in self._task.scalars
+            if scalar.qualified_name is not None
+        )
+        return self._given.model_copy(update={"attributes": attributes})
 
     def _possible(self, changes: Sequence[Change], first: MutatedTask | None, plan: LaunchPlan) -> list[Change]:
         """Leave out changes of integers that go far where `first` did not change all of them by one."""

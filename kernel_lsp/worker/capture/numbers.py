@@ -28,6 +28,12 @@ Number = Union[float, int]
 MARK_SHARE = 1e-2
 """Relative change of a float in the second capture: small, so that limits of the code still hold."""
 MARK_OF_ZERO = 1e-3
+MAX_CAPTURES = 3
+"""Maximum captures with other numbers; each leaves out those that the one before could not follow."""
+DECIDING = (
+    "lt le gt ge eq ne bool int trunc round floor ceil mod rmod floordiv rfloordiv divmod rdivmod pow rpow".split()
+)
+"""Methods of float whose results have no text: what uses them keeps the captured value."""
 MARK_DISTANCE = 3
 """Change of an integer in the second capture."""
 NUMBER_TYPES = ("number", "Scalar", "float", "Tensor")
@@ -44,10 +50,14 @@ def find_numbers(captured: Captured, again: Attempt) -> None:
         captured.module_numbers += [ModuleNumber(**given) for given in captured.source["attributes"]]
         return
     candidates = _candidates(captured)
-    floats = [candidate for candidate in candidates if type(candidate.value) is float]
-    for chosen in (candidates, floats) if len(floats) < len(candidates) else (floats,):
-        if chosen and _note(captured, again, chosen):
+    for _ in range(MAX_CAPTURES):
+        watch = _Watch()
+        if not candidates or _note(captured, again, candidates, watch):
             return
+        is_undecided = watch.deciding.isdisjoint(candidate.name for candidate in candidates)
+        candidates = [
+            c for c in candidates if c.name not in watch.deciding and not (is_undecided and type(c.value) is int)
+        ]
 
 
 @dataclass(frozen=True)
@@ -75,7 +85,8 @@ def _candidates(captured: Captured) -> list[_Candidate]:
 
 @dataclass
 class _Watch:
-    """The record of one second capture: the text of each computed number, and the names that decided a branch."""
+    """The record of one second capture: the text of each computed number, and the names of those that the code
+    compared, rounded or raised to a power."""
 
     texts: dict[float, str] = field(default_factory=dict)
     deciding: set[str] = field(default_factory=set)
@@ -129,7 +140,7 @@ def _deciding(method: str) -> Callable[..., Any]:
 for _symbol, _name in {"+": "add", "-": "sub", "*": "mul", "/": "truediv"}.items():
     setattr(_Watched, f"__{_name}__", _arithmetic(_symbol, f"__{_name}__"))
     setattr(_Watched, f"__r{_name}__", _arithmetic(_symbol, f"__r{_name}__", is_reversed=True))
-for _name in "lt le gt ge eq ne bool int trunc round floor ceil mod rmod floordiv rfloordiv divmod rdivmod".split():
+for _name in DECIDING:
     setattr(_Watched, f"__{_name}__", _deciding(f"__{_name}__"))
 _Watched.__hash__ = float.__hash__  # type: ignore[method-assign]
 
@@ -170,9 +181,8 @@ def attribute_place(owner: Any, path: str) -> tuple[Any, str]:
     return (owner.get_submodule(parent) if parent else owner), name
 
 
-def _note(captured: Captured, again: Attempt, candidates: Sequence[_Candidate]) -> bool:
+def _note(captured: Captured, again: Attempt, candidates: Sequence[_Candidate], watch: _Watch) -> bool:
     """Capture again with other numbers, and note where they are in the graphs; False where that is not clear."""
-    watch = _Watch()
     values = {candidate.name: _marked(watch, candidate, position) for position, candidate in enumerate(candidates)}
     with _set(captured, values, candidates):
         try:
