@@ -40,14 +40,14 @@ async def _none() -> None:
 async def test_nvrtc_compiles_the_device_code_where_there_is_no_nvcc(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plain_build, "_nvcc", _none)
+    monkeypatch.setattr(plain_build, "find_nvcc", _none)
     verdict = await check(tmp_path, TEMPLATE)
     assert (verdict.device, verdict.outcome.kind) == ("NVRTC", "unsupported")
     assert [kernel.n_registers > 0 for kernel in verdict.kernels] == [True]
 
 
 async def test_an_error_behind_host_code_keeps_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain_build, "_nvcc", _none)
+    monkeypatch.setattr(plain_build, "find_nvcc", _none)
     host = "int main() {\n    return 0;\n}\n"
     verdict = await check(tmp_path, host + "__global__ void k(float* x) {\n    y[0] = 1.0f;\n}\n")
     assert [finding.line for finding in getattr(verdict.outcome, "findings", ())] == [5]

@@ -118,7 +118,7 @@ def counted_captures(session: Session, monkeypatch: pytest.MonkeyPatch) -> list[
 async def test_a_number_that_is_not_read_is_found_and_one_that_is_passes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the contract excludes is not captured, and what it takes is captured once for all candidates."""
+    """Check that what the contract excludes is not captured, and the rest once for all candidates."""
     (tmp_path / "task.py").write_text(TASK)
     source = find_task(tmp_path / "k.cu", "task.py::f", None, tmp_path)
     async with Session(Settings(device="cpu")) as session:

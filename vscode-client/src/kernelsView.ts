@@ -114,7 +114,7 @@ class Targets implements vscode.TreeDataProvider<TargetNode> {
     const item = new vscode.TreeItem(target.symbol);
     item.id = `${target.uri}::${target.symbol}`;
     item.description = vscode.workspace.asRelativePath(uri);
-    item.tooltip = target.inputs || "Its shapes are said nowhere: see the code actions at its line.";
+    item.tooltip = target.inputs || "Input shapes unknown: *Optimize to CUDA* infers them.";
     item.iconPath = new vscode.ThemeIcon(target.isModule ? "symbol-class" : "symbol-function");
     item.contextValue = "target";
     const selection = new vscode.Range(target.line, 0, target.line, 0);

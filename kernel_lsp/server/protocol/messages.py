@@ -191,6 +191,33 @@ class DocumentArguments:
 
 
 @attrs.frozen
+class MachineCodeParams:
+    """Function at a 0-based line of an open kernel file. `architecture` is one such as ``sm_90``; by default that of
+    the target GPU."""
+
+    uri: str
+    line: int
+    form: Literal["ptx", "sass"]
+    architecture: str = ""
+
+
+@attrs.frozen
+class MachineCodeResult:
+    """Code of one function. `lines` has the file's 0-based line for each line of `text`, -1 for none. The answer is the
+    same for every line from `first_line` to `last_line`. `architectures` are those to choose from. `problem` says why
+    the text is empty, and what to do."""
+
+    text: str
+    lines: list[int]
+    function: str
+    architecture: str
+    first_line: int
+    last_line: int
+    architectures: list[str]
+    problem: str = ""
+
+
+@attrs.frozen
 class JobArguments:
     """Argument of `cancel`: the newest job by default."""
 
@@ -331,6 +358,13 @@ METHODS = (
         RunArguments,
         ReportResult,
         "Everything about a run, also while it goes on.",
+    ),
+    Method(
+        "kernelLsp/machineCode",
+        "client to server",
+        MachineCodeParams,
+        MachineCodeResult,
+        "The PTX or SASS of the function at a line of a kernel file, as it is in the editor.",
     ),
     Method(
         "kernelLsp/typeCommand",

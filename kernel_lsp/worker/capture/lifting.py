@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable
 
@@ -114,7 +115,7 @@ def with_draws(callee: Callee, inputs: CallInputs) -> tuple[Callee, CallInputs]:
 # --- recording and replaying draws
 
 
-class _Draws(TorchFunctionMode):
+class _Draws(TorchFunctionMode, ABC):
     """Passes every random tensor of floats that the code draws, or a mask of dropout, to `drawn`."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -134,8 +135,8 @@ class _Draws(TorchFunctionMode):
         kept = self.drawn(DROPOUT, lambda: torch.empty_like(value, dtype=torch.bool))
         return value * kept / (1 - rate)
 
-    def drawn(self, name: str, draw: Draw) -> torch.Tensor:
-        raise NotImplementedError
+    @abstractmethod
+    def drawn(self, name: str, draw: Draw) -> torch.Tensor: ...
 
 
 class _Record(_Draws):

@@ -300,7 +300,7 @@ def _too_many(function: Function, call: Node, parts: list[Node], elements: dict[
     """Return the message for a launch with more threads than an array has elements, or an empty text. The kernel must
     be in this file and have no bounds checks."""
     blocks, threads = known_value(function, parts[0]), known_value(function, parts[1])
-    if blocks is None or threads is None or function.callee(call) not in function.file.outline.unchecked_kernels:
+    if blocks is None or threads is None or function.callee(call) not in function.file.unchecked_kernels:
         return ""
     for argument in function.arguments(call):
         n = elements.get(function.source(argument))

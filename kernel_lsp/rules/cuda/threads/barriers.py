@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
-from kernel_lsp.rules.cuda.branches import conditions_around
 from kernel_lsp.rules.cuda.declare import ERROR, THREAD_WORDS, WARNING, barriers_in, declare, hit
 from kernel_lsp.rules.cuda.model import Function
-from kernel_lsp.rules.cuda.threads import depends_on_thread
+from kernel_lsp.rules.cuda.threads.branches import conditions_around
+from kernel_lsp.rules.cuda.threads.threads import depends_on_thread
 from kernel_lsp.rules.rule import Hit
 
 _ROUNDING = re.compile(r"blockDim|[Rr]ound|[Cc]eil|\bBLOCK")

@@ -11,7 +11,7 @@ from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import BLOCK_WORDS, THREAD_WORDS, WARNING, barriers_in, declare, hit
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.outline import names_in_text
-from kernel_lsp.rules.cuda.threads import (
+from kernel_lsp.rules.cuda.threads.threads import (
     BLOCK_SOURCES,
     THREAD_SOURCES,
     block_names,

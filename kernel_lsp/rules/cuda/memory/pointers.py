@@ -9,7 +9,7 @@ from tree_sitter import Node
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.outline import MAX_DEPTH
-from kernel_lsp.rules.cuda.threads import Growth, Stride, growth, may_depend_on_thread, summed
+from kernel_lsp.rules.cuda.threads.threads import Growth, Stride, growth, may_depend_on_thread, summed
 from kernel_lsp.rules.cuda.variables import Variable
 
 

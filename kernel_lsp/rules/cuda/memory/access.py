@@ -9,10 +9,10 @@ from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import INFORMATION, LOOP_WORDS, WARNING, declare, hit, rewrite
+from kernel_lsp.rules.cuda.memory.pointers import global_array, index_of
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.outline import CudaFile as File
-from kernel_lsp.rules.cuda.pointers import global_array, index_of
-from kernel_lsp.rules.cuda.threads import (
+from kernel_lsp.rules.cuda.threads.threads import (
     BLOCK_SOURCES,
     THREAD_SOURCES,
     block_names,

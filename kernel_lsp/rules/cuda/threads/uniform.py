@@ -7,7 +7,7 @@ import re
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda.model import Function
-from kernel_lsp.rules.cuda.threads import has_hiding_call, may_depend_on_thread, values_of
+from kernel_lsp.rules.cuda.threads.threads import has_hiding_call, may_depend_on_thread, values_of
 
 _DEREFERENCE = re.compile(r"(?:^|[-+*/%=(,&|!<>?:\[])\s*\*\s*[\w(]")
 """A dereferencing star rather than a product: it precedes its operand."""

@@ -9,11 +9,11 @@ from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import WARNING, declare, hit
+from kernel_lsp.rules.cuda.memory.pointers import reach_of_variable
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.outline import MAX_DEPTH
-from kernel_lsp.rules.cuda.pointers import reach_of_variable
-from kernel_lsp.rules.cuda.threads import WARP, may_depend_on_thread
-from kernel_lsp.rules.cuda.uniform import is_read_from_memory, is_uniform
+from kernel_lsp.rules.cuda.threads.threads import WARP, may_depend_on_thread
+from kernel_lsp.rules.cuda.threads.uniform import is_read_from_memory, is_uniform
 from kernel_lsp.rules.cuda.variables import Variable
 from kernel_lsp.rules.rule import Hit
 

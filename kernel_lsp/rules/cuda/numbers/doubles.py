@@ -10,7 +10,7 @@ from tree_sitter import Node
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import INFORMATION, WARNING, declare, hit, rewrite
 from kernel_lsp.rules.cuda.model import Function
-from kernel_lsp.rules.cuda.value_types import FLOAT, INTEGER, LITERAL, UNKNOWN, is_double_literal, value_type
+from kernel_lsp.rules.cuda.numbers.value_types import FLOAT, INTEGER, LITERAL, UNKNOWN, is_double_literal, value_type
 from kernel_lsp.rules.finding import QuickFix
 from kernel_lsp.rules.rule import Hit
 from kernel_lsp.rules.words import words
