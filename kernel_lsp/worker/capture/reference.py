@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 
 from ..names import NamePool
-from .graph import FULL_END, IDENTITIES
-from .program import DROPPED_OPS
+from ..operators import is_a
+from .graph import FULL_END
 from .source_lines import SourceLines
 from .symbols import SymbolTable
 
@@ -23,20 +23,8 @@ INFIX = {"add": ("+", 1), "sub": ("-", 1), "mul": ("*", 2), "div": ("/", 2), "ma
 """Operator and precedence; `ATOM` binds tightest."""
 COMPARE = {"gt": ">", "lt": "<", "ge": ">=", "le": "<=", "eq": "==", "ne": "!="}
 ATOM = 3
-METHODS = frozenset(
-    "view reshape expand transpose permute flatten unsqueeze squeeze contiguous repeat mean sum pow amax amin "
-    "expand_as view_as".split()
-)
-"""Operations printed as ``x.name(...)``: the tensor methods take ATen's arguments in ATen's order."""
-FUNCTIONAL = frozenset(
-    "linear gelu silu softplus mish leaky_relu elu hardswish hardsigmoid hardtanh relu6 log_sigmoid "
-    "scaled_dot_product_attention avg_pool2d adaptive_avg_pool2d max_pool2d conv1d conv2d conv3d".split()
-)
-"""Operations printed as ``F.name(...)``: same arguments, same order."""
-REDUCTIONS = frozenset(("mean", "sum", "amax", "amin"))
 INDEXING = frozenset(("slice", "select", "index"))
 FULL_END_TEXT = str(FULL_END)
-CAST_OPS = frozenset(("aten.to.dtype", "aten._to_copy.default", "aten.to.dtype_layout"))
 MAX_INLINE_CHARACTERS = 70
 INDENT = "    "
 
@@ -93,7 +81,7 @@ class ReferencePrinter:
         called = [node for node in graph.nodes if node.op == "call_function" and node in needed]
         nodes = [node for node in called if not self._is_size(node)]
         result_names = {result.name: result_name for result_name, result in results.items()}
-        user_names = self._sources.user_names([n for n in nodes if str(n.target) not in DROPPED_OPS])
+        user_names = self._sources.user_names([n for n in nodes if not is_a(n.target, "assertion")])
         for node in nodes:
             self._statement(node, user_names.get(node.name), result_names.get(node.name))
         returned = ", ".join(self._texts[result.name].code for result in results.values())
@@ -156,7 +144,7 @@ class ReferencePrinter:
     # --- statements
 
     def _statement(self, node: Any, user_name: str | None, result_name: str | None) -> None:
-        if str(node.target) in DROPPED_OPS:
+        if is_a(node.target, "assertion"):
             return
         text = self._expression(node)
         multiple = isinstance(node.meta.get("val"), (tuple, list))
@@ -178,13 +166,13 @@ class ReferencePrinter:
         if node.target is operator.getitem:
             return Text(f"{self._texts[node.args[0].name].code}[{node.args[1]}]")
         op = str(node.target)
-        if op in IDENTITIES and op != "aten.detach.default":
+        if is_a(op, "identity") and op != "aten.detach.default":
             return self._texts[node.args[0].name]
-        if op in CAST_OPS:
+        if is_a(op, "cast"):
             return self._cast(node)
         base = op.split(".")[1] if op.startswith("aten.") else ""
         args, kwargs = self._given(node)
-        pretty = None if self._plain or not base else self._pretty(base, args, kwargs)
+        pretty = None if self._plain or not base else self._pretty(node.target, base, args, kwargs)
         return pretty or Text(f"torch.ops.{op}({self._arguments(args, kwargs)})")
 
     def _given(self, node: Any) -> tuple[list[Any], dict[str, Any]]:
@@ -199,7 +187,7 @@ class ReferencePrinter:
                     kwargs[key] = found
         return args, kwargs
 
-    def _pretty(self, base: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Text | None:
+    def _pretty(self, op: Any, base: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Text | None:
         """Return the call in its common form; None where no such form is known."""
         arguments = [self._argument(argument) for argument in args]
         if base in COMPARE and len(arguments) == 2 and not kwargs:
@@ -213,12 +201,12 @@ class ReferencePrinter:
             return _indexed(base, arguments, args)
         if base == "cross_entropy_loss" and len(arguments) == 2 and not kwargs:
             return Text(f"F.cross_entropy({arguments[0].code}, {arguments[1].code})")
-        if base in REDUCTIONS and len(arguments) > 1 and not kwargs:
+        if is_a(op, "reduction") and is_a(op, "method") and len(arguments) > 1 and not kwargs:
             return Text(f"{arguments[0].within(ATOM)}.{base}({_reduced_dims(args[1:])})")
-        if base in METHODS and args and isinstance(args[0], torch.fx.Node):
+        if is_a(op, "method") and args and isinstance(args[0], torch.fx.Node):
             rest = self._arguments(args[1:], kwargs)
             return Text(f"{arguments[0].within(ATOM)}.{base}({rest})")
-        if base in FUNCTIONAL and hasattr(F, base):
+        if is_a(op, "functional") and hasattr(F, base):
             return Text(f"F.{base}({self._arguments(args, kwargs)})")
         if hasattr(torch._C._VariableFunctions, base) and not base.startswith("_"):
             return Text(f"torch.{base}({self._arguments(args, kwargs)})")
