@@ -17,6 +17,7 @@ from kernel_lsp.server.documents.places import cells_of, file_at, file_of, is_sa
 from kernel_lsp.server.features.explanations import explanation
 from kernel_lsp.server.features.result_view import show_report, show_result
 from kernel_lsp.server.features.rule_pages import rule_place
+from kernel_lsp.server.jobs.call_sites import revert_everywhere, use_everywhere
 from kernel_lsp.server.jobs.inferred_inputs import start_inference
 from kernel_lsp.server.jobs.jobs import Following, new_id
 from kernel_lsp.server.jobs.plan_edit import write_plan
@@ -181,6 +182,14 @@ async def _report(server: KernelLanguageServer, about: protocol.RunArguments) ->
     server.spawn(show_report(server, about))
 
 
+async def _use_everywhere(server: KernelLanguageServer, about: protocol.TargetArguments) -> None:
+    server.spawn(use_everywhere(server, file_at(about.uri), about.symbol))
+
+
+async def _revert_everywhere(server: KernelLanguageServer, about: protocol.TargetArguments) -> None:
+    server.spawn(revert_everywhere(server, file_at(about.uri), about.symbol))
+
+
 async def _explain(server: KernelLanguageServer, about: protocol.ExplainArguments) -> str:
     text = await asyncio.to_thread(explanation, about.code)
     server.spawn(_show_explanation(server, about.code, text))
@@ -209,6 +218,8 @@ _HANDLERS: dict[str, Callable[[KernelLanguageServer, Any], Any]] = {
     "kernelLsp.showKernel": _show_kernel,
     "kernelLsp.compare": _compare,
     "kernelLsp.report": _report,
+    "kernelLsp.useEverywhere": _use_everywhere,
+    "kernelLsp.revertEverywhere": _revert_everywhere,
     "kernelLsp.explain": _explain,
 }
 

@@ -19,6 +19,8 @@ export const COMMANDS = {
   showKernel: "kernelLsp.showKernel",
   compare: "kernelLsp.compare",
   report: "kernelLsp.report",
+  useEverywhere: "kernelLsp.useEverywhere",
+  revertEverywhere: "kernelLsp.revertEverywhere",
   explain: "kernelLsp.explain",
 } as const;
 
