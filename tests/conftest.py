@@ -1,4 +1,4 @@
-"""What every test has in common."""
+"""Share fixtures and settings among all tests."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a kernel. An evaluation that raises is a `problem`, and nobody's success."""
+    """Outcome of a kernel. An evaluation that raises is a `problem`, and nobody's success."""
 
     kernel: Kernel
     verdict: Verdict

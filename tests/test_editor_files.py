@@ -1,4 +1,4 @@
-"""What the editors' clients know of settings and protocol, against the declarations it is written from."""
+"""Compare what the editors' clients know of settings and protocol with the declarations it is written from."""
 
 from __future__ import annotations
 

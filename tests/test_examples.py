@@ -1,4 +1,4 @@
-"""What the examples say of themselves holds: listed once, documented, and readable by us."""
+"""Check that what the examples say of themselves holds: listed once, documented, and readable by us."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_the_softmax_plan_launches_a_block_per_row(D: int, kernel: str) -> None:
 
 
 def find_symbol(tree: ast.Module, names: list[str]) -> bool:
-    """Whether `names`, each inside the one before, lead to a class or a function."""
+    """Return whether `names`, each inside the one before, lead to a class or a function."""
     body: list[ast.stmt] = tree.body
     for name in names:
         found = [node for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name]

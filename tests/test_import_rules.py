@@ -1,8 +1,9 @@
-"""Who may import whom. The rooms and the reasons are in `docs/architecture.md`."""
+"""Check who may import whom, and the voice of docstrings. The rooms and the reasons are in `docs/architecture.md`."""
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import re
 import resource
@@ -20,6 +21,9 @@ PACKAGE = ROOT / "kernel_lsp"
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 PROCESSES = ROOT / "docs" / "processes.md"
 OUTSIDE = ("tests", "benchmarks", "scripts")
+CLAUSES = ("What", "Whether", "How", "Where", "Which", "That", "Why", "Who", "Whose", "Of")
+"""Words that open a clause: a docstring opens with a verb, the note under a constant with a noun."""
+MAX_CLAUSES = 9
 ROOMS = (
     "core",
     "errors",
@@ -228,6 +232,21 @@ def test_the_rules_see_a_circle() -> None:
     assert find_circles({"a": ["b"], "b": ["c"], "c": ["a"]}) == [["a", "b", "c", "a"]]
 
 
+def test_docstrings_open_with_a_verb_or_a_noun() -> None:
+    found = [place for folder in ("kernel_lsp", "tests") for place in clauses_in(ROOT / folder)]
+    assert len(found) <= MAX_CLAUSES, "\n".join(found)
+
+
+def test_no_type_is_left_out() -> None:
+    marker = "ignore" + "[no-untyped-def]"
+    check(f"{module.path} has {marker}" for module in modules() if marker in module.text)
+
+
+def test_the_rules_see_a_clause() -> None:
+    text = 'def f():\n    """What it is."""\n\nX = 1\n"""Of two."""\ns = "Where"\n'
+    assert sorted(clauses(ast.parse(text))) == [2, 5]
+
+
 # --- below: how the package is read
 
 
@@ -283,7 +302,7 @@ class Module:
         return Path(self.path).parts[0].removesuffix(".py")
 
     def has_comment(self, handler: ast.ExceptHandler) -> bool:
-        """Whether a comment stands on the handler's line, the one above or the one below."""
+        """Return whether a comment stands on the handler's line, the one above or the one below."""
         lines = self.text.splitlines()[handler.lineno - 2 : handler.lineno + 1]
         return any("#" in line for line in lines)
 
@@ -304,6 +323,20 @@ def modules_outside(name: str) -> Iterator[Module]:
 
 def imports_of(module: Module, name: str) -> list[Import]:
     return [used for used in module.imports if used.is_ours and used.module.rpartition(".")[2] == name]
+
+
+def clauses_in(folder: Path) -> Iterator[str]:
+    for file in sorted(folder.rglob("*.py")):
+        with contextlib.suppress(SyntaxError, UnicodeDecodeError):  # some samples are broken on purpose
+            yield from (f"{file.relative_to(ROOT)}:{line}" for line in clauses(ast.parse(file.read_text())))
+
+
+def clauses(tree: ast.AST) -> Iterator[int]:
+    """Yield the lines of docstrings and notes that open with a clause."""
+    for node in ast.walk(tree):
+        text = node.value.value if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) else None
+        if isinstance(text, str) and re.match(rf"\s*({'|'.join(CLAUSES)})\b", text):
+            yield node.lineno
 
 
 def named_paths(text: str) -> list[str]:

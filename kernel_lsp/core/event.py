@@ -136,7 +136,7 @@ class RunFinished(Noun):
     n_correct: int
     comparisons: dict[str, Comparison] = {}
     recommendation: Recommendation | None = None
-    """Whether to use the winner or to keep PyTorch; None without times."""
+    """Advice to use the winner or to keep PyTorch; None without times."""
     library_steps: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     elapsed_s: float = 0.0

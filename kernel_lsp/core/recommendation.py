@@ -38,7 +38,7 @@ class Recommendation(Noun):
     kind: Literal["measured", "estimated"]
     why: str
     remedy: str
-    """What would help; empty for ``apply``."""
+    """Action that would change the advice; empty for ``apply``."""
     is_complete: bool
     """False while a mode of `torch.compile` has no time, so that no kernel may be called faster."""
     operation: str = ""

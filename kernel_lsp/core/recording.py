@@ -68,7 +68,7 @@ SpeedupKind = Literal["measured", "estimated", "roofline"]
 
 
 class Speedup(Noun):
-    """How much faster a target gets: by its verified kernel, or at most, at the speed of light."""
+    """Speedup of a target: by its verified kernel, or at most, at the speed of light."""
 
     ratio: Annotated[float, Field(gt=0)]
     kind: SpeedupKind

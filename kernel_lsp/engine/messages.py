@@ -20,6 +20,7 @@ from kernel_lsp.core.verdict import CheckOutcome, Verdict
 from kernel_lsp.llm.request import ModelOutcome, ModelRequest
 from kernel_lsp.source.python_file import ImportStyle
 
+MachineForm = Literal["ptx", "sass"]
 SettingValues = dict[str, Any]
 """Overrides by setting name, as `kernel_lsp.config.load_settings` takes them."""
 
@@ -164,11 +165,34 @@ class GetResult(Noun):
 
 
 class GetKernelRecord(Noun):
-    """What the archive knows of a kernel with this text. Result: `KernelRecord`."""
+    """Ask what the archive knows of a kernel with this text. Result: `KernelRecord`."""
 
     method: Literal["kernel_record"] = "kernel_record"
     id: str
     directory: Path
+    text: str
+
+
+class GetMachineCode(Noun):
+    """The PTX or SASS of the function at a 1-based `line` of the `text` of a kernel file. `architecture` is one such as
+    ``sm_90``, empty for that of the target GPU. Result: `MachineCode`."""
+
+    method: Literal["machine_code"] = "machine_code"
+    id: str
+    directory: Path
+    kernel: Path
+    text: str
+    line: int
+    form: MachineForm
+    architecture: str = ""
+    settings: SettingValues = {}
+
+
+class DraftPlan(Noun):
+    """A launch plan for a text without one. Result: `PlanDraft`."""
+
+    method: Literal["draft_plan"] = "draft_plan"
+    id: str
     text: str
 
 
@@ -194,7 +218,9 @@ Request = Annotated[
     | ListRuns
     | GetResult
     | GetReport
-    | GetKernelRecord,
+    | GetKernelRecord
+    | GetMachineCode
+    | DraftPlan,
     Field(discriminator="method"),
 ]
 REQUEST: TypeAdapter[Request] = TypeAdapter(Request)
@@ -292,6 +318,28 @@ class KernelRecord(Noun):
     date: str = ""
     verdict: Verdict | None = None
     judged: tuple[CandidateJudged, ...] = ()
+
+
+class MachineCode(Noun):
+    """Code of the function in the lines ``[first_line, last_line]`` of a file, 1-based and 0 without one. `lines` has
+    the file's line for each line of `text`, 0 for none; `architectures` are those to choose from. `problem` says why
+    the text is empty."""
+
+    form: MachineForm
+    architecture: str
+    function: str = ""
+    first_line: int = 0
+    last_line: int = 0
+    text: str = ""
+    lines: tuple[int, ...] = ()
+    architectures: tuple[str, ...] = ()
+    problem: str = ""
+
+
+class PlanDraft(Noun):
+    """The lines of a plan; empty for a text without a kernel that writes to memory."""
+
+    text: str
 
 
 class ReportPage(Noun):

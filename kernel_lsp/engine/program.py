@@ -20,8 +20,10 @@ from kernel_lsp.engine.messages import (
     Cancel,
     Check,
     Done,
+    DraftPlan,
     EstimateTarget,
     GetKernelRecord,
+    GetMachineCode,
     GetReport,
     GetResult,
     InferInputs,
@@ -29,6 +31,7 @@ from kernel_lsp.engine.messages import (
     ListRuns,
     Optimize,
     OptimizeLines,
+    PlanDraft,
     Problem,
     ProfileKernel,
     Reply,
@@ -90,9 +93,13 @@ class Engine:
                 self._say(_reply(request, self._jobs.answer_model(request)))
             case ListRuns() | GetResult() | GetReport() | GetKernelRecord():
                 self._answer(request.id, partial(_from_archive, request))
+            case GetMachineCode():
+                self._answer(request.id, partial(_machine_code, request))
+            case DraftPlan():
+                self._answer(request.id, partial(_drafted, request))
 
     def _answer(self, id_: str, find: Callable[[], Noun]) -> None:
-        """Answer from cached data, in a thread: reading it, and the first import, may take a second."""
+        """Answer without a job, in a thread: reading cached data, a build, and the first import may take a second."""
         task = asyncio.create_task(self._find(id_, find))
         self._answers.add(task)
         task.add_done_callback(self._answers.discard)
@@ -129,6 +136,19 @@ def _report_page(request: GetReport) -> ReportPage:
 
     report = run_report(request.directory, request.run_id)
     return ReportPage(run_id=report.run_id, data=report.model_dump(mode="json"), html=render_report(report))
+
+
+def _machine_code(request: GetMachineCode) -> Noun:
+    """Compile in the thread of the answer, with a loop of its own."""
+    from kernel_lsp.engine.machine_code import machine_code
+
+    return asyncio.run(machine_code(request))
+
+
+def _drafted(request: DraftPlan) -> Noun:
+    from kernel_lsp.source.plan_draft import draft_plan
+
+    return PlanDraft(text=draft_plan(request.text))
 
 
 def _reply(request: Request, result: Noun) -> Reply:

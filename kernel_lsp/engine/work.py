@@ -47,6 +47,7 @@ from kernel_lsp.source.notebook import definitions_of
 from kernel_lsp.source.pytorch import read_target
 from kernel_lsp.verify.profile.profile import profile_kernel
 from kernel_lsp.verify.session.check import check_kernel
+from kernel_lsp.verify.session.plain_build import check_plain, is_plain, without_static
 from kernel_lsp.verify.session.session import Session
 
 Tell = Callable[[JobNews], None]
@@ -155,6 +156,9 @@ async def _check(request: Check, tell: Tell, scratch: Path) -> CheckResult:
     plan = parse(request.text).plan if request.text is not None and request.target is None else None
     if request.text is not None and plan is not None and plan.task is None:
         return CheckResult(kernel=request.kernel, verdict=await build_only(request.text, plan, settings))
+    if request.text is not None and request.target is None and is_plain(request.kernel.name, request.text):
+        verdict = await check_plain(request.kernel, request.text, settings)
+        return CheckResult(kernel=request.kernel, verdict=without_static(verdict))
     verdict = await check_kernel(*_as_given(request, request.target, scratch), settings)
     return CheckResult(kernel=request.kernel, verdict=verdict)
 

@@ -14,10 +14,11 @@ from kernel_lsp.server.documents.documents import Document, path_of
 from kernel_lsp.server.estimates import renew_estimates
 from kernel_lsp.server.features.code_actions import CodeActions
 from kernel_lsp.server.features.code_lens import cuda_lenses, python_lenses
+from kernel_lsp.server.features.diagnostics import KERNEL_SUFFIX
 from kernel_lsp.server.features.formatting import plain_text
 from kernel_lsp.server.features.hover import cuda_hover, python_hover
 from kernel_lsp.server.features.inlay_hints import line_hints, profile_hints
-from kernel_lsp.server.jobs import runs
+from kernel_lsp.server.jobs import machine_code, runs
 from kernel_lsp.server.jobs.job_results import job_ended
 from kernel_lsp.server.jobs.resuming import offer_interrupted
 from kernel_lsp.server.jobs.starting import start_check, start_estimate
@@ -136,11 +137,13 @@ def _did_save(ls: KernelLanguageServer, params: types.DidSaveTextDocumentParams)
 
 
 async def _check_again(ls: KernelLanguageServer, document: Document, *, is_measured: bool) -> None:
-    """Check a saved kernel, if it has a plan, once its latest text is analysed."""
+    """Check a saved file with kernels once its latest text is analysed; without a plan it is compiled."""
     known = await ls.analyses.current(document, PULL_S)
     is_open = ls.documents.get(document.uri) is document
-    if known.analysis.has_plan and is_open and ls.trust.allows_background_work:
-        start_check(ls, document, is_quiet=True, is_measured=is_measured)
+    analysis = known.analysis
+    is_plain = bool(analysis.kernels) and document.path is not None and document.path.suffix == KERNEL_SUFFIX
+    if (analysis.has_plan or is_plain) and is_open and ls.trust.allows_background_work:
+        start_check(ls, document, is_quiet=True, is_measured=is_measured and analysis.has_plan)
 
 
 async def _estimate_again(ls: KernelLanguageServer, document: Document) -> None:
@@ -367,4 +370,5 @@ HANDLERS: dict[str, Callable[..., Any]] = {
     "kernelLsp/didChangeTrust": _trust_changed,
     "kernelLsp/status": _status,
     **runs.HANDLERS,
+    **machine_code.HANDLERS,
 }

@@ -1,4 +1,4 @@
-"""What the attacks claim to compute."""
+"""Define the tasks that the attacks claim to compute."""
 
 import torch
 import torch.nn.functional as F

@@ -1,4 +1,4 @@
-"""What the benign kernels compute."""
+"""Define the tasks of the benign kernels."""
 
 import torch
 import torch.nn.functional as F

@@ -1,4 +1,4 @@
-"""What a person sees: short texts on a terminal, plain lines where there is none."""
+"""Check what a person sees: short texts on a terminal, plain lines where there is none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
 
 
 def on_terminal(folder: Path, *arguments: str) -> str:
-    """What a command writes to a terminal, without its control sequences."""
+    """Return what a command writes to a terminal, without its control sequences."""
     ours, theirs = pty.openpty()
     environ = {**environment(folder), "TERM": "xterm", "COLUMNS": "100", "LINES": str(SCREEN_LINES)}
     with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Which editors the tests can drive, and the environment that they start in.
+"""Find the editors that tests can drive, and the environment that they start in.
 
 `scripts/install_editors.sh` puts newer ones than the distribution's below ``$KERNEL_LSP_EDITORS/newer``.
 """

@@ -27,7 +27,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module", params=NEOVIMS.values(), ids=NEOVIMS.keys())
 def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the session saw. One session for all tests: each step builds on those before."""
+    """Log of the session. One session for all tests: each step builds on those before."""
     root = tmp_path_factory.mktemp("neovim")
     (root / ".kernel-lsp").mkdir()
     (root / "scale.py").write_text(SCALE)

@@ -33,7 +33,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What one session saw."""
+    """Log of one session."""
     root = tmp_path_factory.mktemp("emacs")
     (root / "pyproject.toml").touch()
     (root / "total.py").write_text(SOFTMAX)

@@ -56,7 +56,7 @@ class Terminal:
         raise AssertionError(f"not within {deadline_s} s: {what}. The screen is:\n{self.text()}")
 
     def text(self) -> str:
-        """What stands on the screen."""
+        """Return the text on the screen."""
         return "\n".join(line.rstrip() for line in self._screen.display)
 
     def close(self) -> None:

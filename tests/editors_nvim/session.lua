@@ -1,57 +1,6 @@
--- The whole way of a user through the plugin's commands, in headless Neovim. What was seen goes to $SEEN as JSON.
-local seen = { messages = {} }
-local deadline_ms = tonumber(vim.env.DEADLINE_MS)
-
-vim.notify = function(message)
-  table.insert(seen.messages, message)
-end
-
-local function finish(problem)
-  seen.problem = problem
-  local file = io.open(vim.env.SEEN, "w")
-  file:write((vim.json or { encode = vim.fn.json_encode }).encode(seen))
-  file:close()
-  for _, client in ipairs(require("kernel_lsp").clients()) do
-    vim.lsp.stop_client(client.id)
-  end
-  vim.wait(3000, function()
-    return #require("kernel_lsp").clients() == 0
-  end, 50)
-  vim.cmd("qall!")
-end
-
-local function until_holds(what, holds)
-  if not vim.wait(deadline_ms, holds, 50) then
-    error("not in time: " .. what .. "; jobs: " .. vim.inspect(require("kernel_lsp.jobs").list()))
-  end
-end
-
-local function text_of(path)
-  local file = io.open(path, "rb")
-  if file == nil then
-    return ""
-  end
-  local text = file:read("*a")
-  file:close()
-  return text
-end
-
-local function runs()
-  return vim.tbl_filter(function(job)
-    return job.kind == "optimize"
-  end, require("kernel_lsp.jobs").list())
-end
-
-local function start()
-  if vim.env.WAY == "enable" then
-    vim.lsp.enable("kernel_lsp") -- lsp/kernel_lsp.lua alone, with the settings of the pyproject.toml
-  else
-    require("kernel_lsp").setup({
-      cmd = { vim.env.PYTHON, "-m", "kernel_lsp", "serve" },
-      settings = { device = "cpu", generations = 1, proposals = 2 },
-    })
-  end
-end
+-- The whole way of a user through the plugin's commands, in headless Neovim.
+local steps = dofile(vim.env.STEPS)
+local seen, until_holds, text_of, runs = steps.seen, steps.until_holds, steps.text_of, steps.runs
 
 local function follow_progress()
   local version = vim.version()
@@ -75,14 +24,10 @@ local function session()
   local jobs = require("kernel_lsp.jobs")
   local review = require("kernel_lsp.review")
   local kernel = vim.fn.fnamemodify(vim.env.FILE, ":h") .. "/kernels/scale.cu"
-  start()
+  steps.start()
   follow_progress()
-  vim.cmd("edit " .. vim.env.FILE)
-  vim.cmd("set filetype=python")
+  steps.edit(vim.env.FILE, "python")
   seen.commands = vim.tbl_keys(vim.api.nvim_get_commands({}))
-  until_holds("a client", function()
-    return #require("kernel_lsp").clients() == 1
-  end)
   local get = vim.diagnostic.get
   until_holds("diagnostics", function()
     return #get(0) > 0
@@ -117,7 +62,7 @@ local function session()
   seen.after_apply = text_of(kernel)
   seen.shown = vim.api.nvim_buf_get_name(0)
   vim.cmd("silent undo")
-  seen.after_undo = table.concat(vim.api.nvim_buf_get_lines(0, 0, -1, false), "\n")
+  seen.after_undo = steps.lines()
   vim.cmd("silent redo")
   vim.cmd("edit " .. vim.env.FILE)
 
@@ -130,7 +75,28 @@ local function session()
   until_holds("the report", function()
     return vim.api.nvim_buf_get_name(0):match("report%.md$") ~= nil
   end)
-  seen.report = table.concat(vim.api.nvim_buf_get_lines(0, 0, -1, false), "\n")
+  seen.report = steps.lines()
+
+  vim.cmd("edit " .. vim.env.KERNEL)
+  vim.cmd("set filetype=cuda")
+  local code = require("kernel_lsp.machine_code")
+  local function marked_after(line)
+    vim.api.nvim_win_set_cursor(0, { line, 0 })
+    vim.api.nvim_exec_autocmds("CursorMoved", { buffer = 0 })
+    local function marks()
+      local buffer = code.views.ptx.buffer
+      local all = vim.api.nvim_get_namespaces()
+      return vim.api.nvim_buf_get_extmarks(buffer, all.kernel_lsp_machine_code, 0, -1, {})
+    end
+    until_holds("the code of line " .. line, function()
+      local result = code.views.ptx.result
+      return result ~= nil and result.firstLine < line and line <= result.lastLine + 1 and #marks() > 0
+    end)
+    return vim.api.nvim_buf_get_lines(code.views.ptx.buffer, marks()[1][2], marks()[#marks()][2] + 1, false)
+  end
+  vim.cmd("LspKernelPtx sm_80")
+  seen.code = { marked_after(2), marked_after(5) }
+  vim.cmd("only")
 
   vim.cmd("edit " .. vim.env.FILE)
   vim.cmd("LspKernelOptimize scale")
@@ -150,13 +116,10 @@ local function session()
   end)
   vim.cmd("LspKernelCancel")
   vim.cmd("checkhealth kernel_lsp")
-  seen.health = table.concat(vim.api.nvim_buf_get_lines(0, 0, -1, false), "\n")
+  seen.health = steps.lines()
   vim.cmd("helptags " .. vim.env.PLUGIN .. "/doc")
   local fine, problem = pcall(vim.cmd, "help :LspKernelOptimize")
   seen.help = fine and vim.api.nvim_get_current_line():match("LspKernelOptimize") or problem
 end
 
-vim.defer_fn(function()
-  local fine, problem = xpcall(session, debug.traceback)
-  finish(not fine and problem or nil)
-end, 10)
+steps.play(session)

@@ -5,57 +5,35 @@ Neovim 0.11 and newer starts the server in both ways: with `setup()`, and by `vi
 
 from __future__ import annotations
 
-import json
-import shutil
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.editors.installed import environment_of_the_server, programs
+from tests.editors_nvim.playing import MARKS, NEOVIMS, play, workspace
 from tests.server.samples import SCALE, SCALE_LINE
 
-ROOT = Path(__file__).parent.parent.parent
-PLUGIN = ROOT / "nvim-client"
-SESSION = Path(__file__).with_name("session.lua")
-SETTINGS = '[tool.kernel-lsp]\ndevice = "cpu"\ngenerations = 1\nproposals = 2\n'
-NEOVIMS = programs("nvim")
 WAYS = [(origin, path, "setup") for origin, path in NEOVIMS.items()]
 WAYS += [(origin, path, "enable") for origin, path in NEOVIMS.items() if origin == "sid"]
-STEP_S, SESSION_S = 120, 400
+KERNELS = """__global__ void store(float* y) {
+    y[threadIdx.x] = 1.0f;
+}
+__global__ void load(const float* x, float* y) {
+    y[0] = x[threadIdx.x];
+}
+"""
 
-pytestmark = [
-    pytest.mark.skipif(not NEOVIMS, reason="no Neovim here: apt-get install neovim"),
-    pytest.mark.timeout(SESSION_S + 60),
-]
+pytestmark = MARKS
 
 
 @pytest.fixture(scope="module", params=WAYS, ids=[f"{origin}-{way}" for origin, _, way in WAYS])
 def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What one session saw. Each step builds on those before."""
+    """Return what one session saw. Each step builds on those before."""
     _, neovim, way = request.param
-    root = tmp_path_factory.mktemp("plugin")
-    (root / ".kernel-lsp").mkdir()
-    (root / "pyproject.toml").write_text(SETTINGS)
+    root = workspace(tmp_path_factory.mktemp("plugin"))
     (root / "scale.py").write_text(SCALE)
-    copy = root / "plugin"  # help tags are written into it
-    shutil.copytree(PLUGIN, copy)
-    environment = {
-        **environment_of_the_server(root),
-        "FILE": str(root / "scale.py"),
-        "SEEN": str(root / "seen.json"),
-        "PLUGIN": str(copy),
-        "WAY": way,
-        "SCALE_LINE": str(SCALE_LINE + 1),
-        "DEADLINE_MS": str(STEP_S * 1000),
-    }
-    command = [neovim, "--headless", "--clean", "-n", "--cmd", f"set rtp^={copy}", "-c", f"luafile {SESSION}"]
-    ran = subprocess.run(command, env=environment, cwd=root, capture_output=True, timeout=SESSION_S, check=False)
-    assert (root / "seen.json").is_file(), ran.stderr.decode(errors="replace")
-    found: dict[str, Any] = json.loads((root / "seen.json").read_text())
-    assert "problem" not in found, (found["problem"], found["messages"])
-    return {**found, "folder": root}
+    (root / "two.cu").write_text(KERNELS)
+    about = {"FILE": str(root / "scale.py"), "KERNEL": str(root / "two.cu"), "SCALE_LINE": str(SCALE_LINE + 1)}
+    return play(neovim, "session.lua", root, WAY=way, **about)
 
 
 def test_the_commands_are_there(seen: dict[str, Any]) -> None:
@@ -94,6 +72,13 @@ def test_applying_writes_the_kernel_and_undo_takes_it_back(seen: dict[str, Any])
 
 def test_a_report_is_shown(seen: dict[str, Any]) -> None:
     assert "speedup" in seen["report"]
+
+
+def test_ptx_of_the_cursors_line_is_highlighted_in_a_split_that_follows(seen: dict[str, Any]) -> None:
+    store, load = ("\n".join(lines) for lines in seen["code"])
+    assert "st.global" in store
+    assert "ld.global" not in store
+    assert "ld.global" in load
 
 
 def test_a_job_is_cancelled_and_without_one_that_is_said(seen: dict[str, Any]) -> None:

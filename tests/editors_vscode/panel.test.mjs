@@ -5,13 +5,15 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
-import { ROOT, launchChromium, shotOf } from "./workbench.mjs";
+import { assertLegible } from "./legible.mjs";
+import { ROOT, crowding, launchChromium, shotOf } from "./workbench.mjs";
 
 const SHOWN_MS = 300;
 const N_LOADS = 10;
 const EVENTS_PER_S = 20;
 const FOLLOWED_S = 3;
-const SLACK = 3; // other work on the machine may slow it down; the figures themselves are printed
+const FRAME_MS = 50;
+const SLACK = 3; // of the slowest; the figures themselves are printed
 const folder = mkdtempSync(join(tmpdir(), "kernel-lsp-panel-"));
 const file = join(folder, "report.html");
 let browser;
@@ -53,8 +55,8 @@ test("a run of 10 generations with 8 candidates shows at once", async () => {
   const [shown, whole] = [0, 1].map((which) => loads.map((load) => load[which]).sort((a, b) => a - b));
   const [median, last] = [N_LOADS >> 1, N_LOADS - 1];
   console.log(`panel of 10 x 8, ${N_LOADS} loads: first contentful paint after ${shown[median].toFixed(0)} ms (at most ${shown[last].toFixed(0)}), all of it there after ${whole[median].toFixed(0)} ms (at most ${whole[last].toFixed(0)})`);
-  assert.ok(shown[median] <= SHOWN_MS, `${shown} ms`);
-  assert.ok(whole[last] <= SHOWN_MS * SLACK, `${whole} ms`);
+  assert.ok(shown[median] <= SHOWN_MS * crowding(), `${shown} ms`);
+  assert.ok(whole[last] <= SHOWN_MS * SLACK * crowding(), `${whole} ms`);
 });
 
 test("it follows 20 events a second without holding up the frames", async () => {
@@ -84,7 +86,7 @@ test("it follows 20 events a second without holding up the frames", async () => 
   const [median, worst] = [gaps[gaps.length >> 1], gaps.at(-1)];
   console.log(`following ${EVENTS_PER_S} events/s: ${gaps.length} frames, median gap ${median.toFixed(0)} ms, worst ${worst.toFixed(0)} ms`);
   assert.equal(await page.locator("tbody tr[tabindex]").count(), 80 + (EVENTS_PER_S * FOLLOWED_S) / 2);
-  assert.ok(median <= 50, `median ${median} ms`);
+  assert.ok(median <= FRAME_MS * crowding(), `median ${median} ms`);
   await page.close();
 });
 
@@ -131,12 +133,23 @@ test("the errors of each case are there when they are asked for, and stay open",
 for (const [name, options] of Object.entries({ light: { colorScheme: "light" }, dark: { colorScheme: "dark" }, "high-contrast": { forcedColors: "active", colorScheme: "dark" } })) {
   test(`its text can be read in ${name}`, async () => {
     const page = await opened(options);
-    const [text, back] = await page.evaluate(() => [getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]);
-    assert.ok(contrast(text, back) >= 4.5, `${text} on ${back}`);
+    await assertLegible(page.locator("body"));
     await shotOf(page, `panel-${name}`);
     await page.close();
   });
 }
+
+test("the chart is as wide as the panel, and its text stays as large", async () => {
+  const page = await opened({ viewport: { width: 520, height: 900 } });
+  const drawn = () => page.locator("svg").first().evaluate((svg) => [svg.getBoundingClientRect().width, svg.viewBox.baseVal.width, document.getElementById("page").clientWidth]);
+  for (const width of [520, 900]) {
+    await page.setViewportSize({ width, height: 900 });
+    await page.waitForFunction(() => document.querySelector("svg").viewBox.baseVal.width === document.getElementById("page").clientWidth);
+    const [shown, units, room] = await drawn();
+    assert.deepEqual([shown, units], [room, room]);
+  }
+  await page.close();
+});
 
 test("the arrow keys walk the lineage", async () => {
   const page = await opened();
@@ -150,16 +163,3 @@ test("the arrow keys walk the lineage", async () => {
   assert.equal(await page.locator(":focus").getAttribute("data-id"), second);
   await page.close();
 });
-
-/** WCAG 2.2's contrast ratio of two `rgb()` colours. */
-function contrast(one, other) {
-  const luminance = (colour) => {
-    const [r, g, b] = colour.match(/[\d.]+/g).slice(0, 3).map((part) => {
-      const value = Number(part) / 255;
-      return value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
-    });
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const [light, dark] = [luminance(one), luminance(other)].sort((a, b) => b - a);
-  return (light + 0.05) / (dark + 0.05);
-}

@@ -1,13 +1,12 @@
 // Someone who comes back: a run whose window was closed is resumed; estimates for another GPU; a notebook's cells.
 import assert from "node:assert/strict";
-import { existsSync, readFileSync, writeFileSync } from "node:fs";
+import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { after, before } from "node:test";
+import { assertLegible } from "./legible.mjs";
 import { stepsOf } from "./steps.mjs";
 import { ROOT, Workbench } from "./workbench.mjs";
 
-const RUN_MS = 180_000;
-const AWAY_MS = 3000;
 const CELL = ["import torch\n", "\n", "# kernel-lsp: x=f32[512, 256]\n", "def doubled(x):\n", "    return torch.relu(x) * 2\n"];
 let workbench;
 let page;
@@ -17,7 +16,7 @@ before(async () => {
   workbench = await Workbench.open({
     name: "return",
     files: { "rms_norm.py": join(ROOT, "examples", "rms_norm.py") },
-    settings: { "kernelLsp.generations": 3, "kernelLsp.proposals": 8 },
+    settings: { "kernelLsp.generations": 2, "kernelLsp.proposals": 8, "workbench.colorTheme": "Default Dark Modern" },
     prepare: (folder) => void writeFileSync(join(folder, "project", "cells.ipynb"), JSON.stringify(notebook())),
   });
   page = workbench.page;
@@ -28,30 +27,32 @@ after(() => workbench?.close());
 step("the hover names the GPU that is selected, with its own numbers", async () => {
   await workbench.openFile("rms_norm.py");
   await workbench.lens("Optimize to CUDA").first().waitFor();
-  const [first] = await estimates(/on H200/);
+  const first = await estimate(/on H200/);
   await workbench.run("kernel-lsp: Select Target GPU");
   await page.locator(".quick-input-list .monaco-list-row", { hasText: /^L4$/ }).first().click();
   await workbench.until("the setting", () => /"kernelLsp.targetGpu": *"L4"/.test(readFileSync(join(workbench.folder, "user", "User", "settings.json"), "utf8")));
-  const [second] = await estimates(/on L4/);
+  const second = await estimate(/on L4/);
   await workbench.shot("01-gpu");
   assert.notEqual(first, second);
 });
 
 step("a run whose window is closed is there when it is opened again, and is resumed to its end", async () => {
   await workbench.lens("Optimize to CUDA").first().click();
-  await page.locator(".action-item a.action-label[aria-label='Kernels']").click();
-  await page.locator(".monaco-list-row", { hasText: /Optimize RMSNorm.*[1-9]\d? %/ }).first().waitFor();
+  await workbench.openKernelsView();
+  await workbench.row(/Optimize RMSNorm.*[1-9]\d? %/).waitFor();
   await page.close({ runBeforeUnload: false });
   await workbench.until("the run's processes are gone", () => workbench.processes("kernel_lsp.engine.runner").length === 0);
-  await new Promise((resolve) => setTimeout(resolve, AWAY_MS));
   await workbench.openWindow();
   page = workbench.page;
   await workbench.lens(/^Resume "/).first().waitFor();
-  await page.locator(".action-item a.action-label[aria-label='Kernels']").click();
-  await page.locator(".monaco-list-row", { hasText: /rms_norm\.py::RMSNorm.*interrupted/ }).first().waitFor();
+  await workbench.openKernelsView();
+  await workbench.notification(/RMSNorm was interrupted/).waitFor();
+  await workbench.row(/rms_norm\.py::RMSNorm.*interrupted/).waitFor();
   await workbench.shot("02-interrupted");
   await workbench.lens(/^Resume "/).first().click();
-  await workbench.until("the panel with Apply", () => workbench.panel().getByRole("button", { name: "Apply" }).isVisible().catch(() => false), RUN_MS);
+  const { panel } = await workbench.result();
+  await panel.locator("path.best").waitFor({ state: "attached" });
+  await assertLegible(panel.locator("body"));
   await workbench.shot("03-resumed");
 });
 
@@ -62,32 +63,19 @@ step("a notebook's cell has its lens, and its function becomes a kernel beside t
   await workbench.shot("04-notebook");
   const before = readFileSync(join(workbench.workspace, "cells.ipynb"), "utf8");
   await workbench.lens("Optimize to CUDA").first().click();
-  await workbench.until("the panel with Apply", () => workbench.panel().getByRole("button", { name: "Apply" }).isVisible().catch(() => false), RUN_MS);
-  assert.match(await workbench.panel().locator("h1").innerText(), /doubled/);
-  await workbench.panel().getByRole("button", { name: "Apply" }).click();
-  await workbench.until("both files", () => ["doubled.cu", "doubled.py"].every((name) => isWritten(join(workbench.workspace, "kernels", name))));
+  const { panel, apply } = await workbench.result();
+  assert.match(await panel.locator("h1").innerText(), /doubled/);
+  await apply.click();
+  await workbench.written("kernels/doubled.cu", "kernels/doubled.py");
   assert.equal(readFileSync(join(workbench.workspace, "cells.ipynb"), "utf8"), before);
   await workbench.shot("05-notebook-applied");
 });
 
 // --- below
 
-/** Applying makes the file, then saves what is in it. */
-function isWritten(path) {
-  return existsSync(path) && readFileSync(path).length > 0;
-}
-
-/** The times in the hover over the target, once it says this. */
-async function estimates(wanted) {
-  const name = page.locator(".view-line", { hasText: "class RMSNorm" }).locator("span", { hasText: /^RMSNorm$/ }).last();
-  return workbench.until(`a hover that says ${wanted}`, async () => {
-    await page.mouse.move(700, 700);
-    await page.waitForTimeout(600);
-    await name.hover();
-    await page.waitForTimeout(1200);
-    const text = (await page.locator(".monaco-hover:visible").allInnerTexts()).join(" ");
-    return wanted.test(text) ? /[\d.]+ [um]?s/.exec(text) : undefined;
-  });
+/** The first time in the hover over the target, once it says this. */
+async function estimate(wanted) {
+  return /[\d.]+ [um]?s/.exec(await workbench.hover("RMSNorm", wanted))[0];
 }
 
 function notebook() {

@@ -1,7 +1,6 @@
 // Steps that build on each other: after one that failed the others would fail for its reason, and are skipped.
 import { test } from "node:test";
-
-const STEP_MS = 180_000;
+import { STEP_MS } from "./workbench.mjs";
 
 /** `step(name, body)` for a file. `workbench` gives the workbench; steps that match `aside` are built on by none. */
 export function stepsOf(workbench, aside = /^$/) {

@@ -3,16 +3,22 @@ import { spawn, spawnSync } from "node:child_process";
 import { cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, readlinkSync, rmSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { createServer } from "node:net";
-import { tmpdir } from "node:os";
+import { cpus, loadavg, tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 
 export const ROOT = resolve(fileURLToPath(new URL("../..", import.meta.url)));
 export const EDITORS = process.env.KERNEL_LSP_EDITORS ?? "/opt/kernel-lsp-editors";
 export const ARTIFACTS = process.env.KERNEL_LSP_ARTIFACTS ?? join(ROOT, "build", "editor-artifacts");
+export const PYTHON = join(ROOT, ".venv", "bin", "python");
 const VSIX = join(ROOT, "vscode-client", "dist", "kernel-lsp.vsix");
 const ENTRY = join(EDITORS, "code-server", "node_modules", "code-server", "out", "node", "entry.js");
-const PATIENCE_MS = Number(process.env.KERNEL_LSP_PATIENCE_MS ?? 90_000);
+// Upper bounds for machines with other work: waits are for states, and end when these are reached.
+const PATIENCE_MS = Number(process.env.KERNEL_LSP_PATIENCE_MS ?? 120_000);
+const RUN_MS = 5 * PATIENCE_MS;
+export const STEP_MS = 2 * RUN_MS;
+/** Until a step that may have been lost is tried again. */
+const GLANCE_MS = 10_000;
 const { chromium } = createRequire(join(EDITORS, "tools", "package.json"))("playwright-core");
 
 const SETTINGS = {
@@ -30,11 +36,17 @@ const SETTINGS = {
   "kernelLsp.proposals": 4,
 };
 
+/** How much longer than alone on the machine something may take: the processes that want a processor, per processor. */
+export function crowding() {
+  return Math.max(1, loadavg()[0] / cpus().length);
+}
+
 export class Workbench {
   /** `prepare` is given the folder that all is in, and gives what is to be added to the environment. */
   static async open({ name, files, settings = {}, trust = true, prepare = () => ({}) }) {
     const workbench = new Workbench();
     workbench.name = name;
+    workbench.nClicks = 0;
     await workbench.start(files, settings, prepare);
     if (trust) await workbench.trust();
     return workbench;
@@ -101,19 +113,40 @@ export class Workbench {
     const input = this.page.locator(".quick-input-widget input.input");
     await input.waitFor();
     await input.fill(`>${command}`);
-    await this.page.locator(".quick-input-list .monaco-list-row", { hasText: command }).first().waitFor();
+    await this.page.locator(".quick-input-list .monaco-list-row.focused", { hasText: command }).waitFor();
     await this.page.keyboard.press("Enter");
   }
 
+  /** By quick open, which closes when something else takes the focus meanwhile: then again. */
   async openFile(name) {
-    await this.page.keyboard.press("Control+P");
     const input = this.page.locator(".quick-input-widget input.input");
-    await input.waitFor();
-    await input.fill(name);
-    await this.page.locator(".quick-input-list .monaco-list-row", { hasText: name }).first().waitFor();
-    await this.page.keyboard.press("Enter");
+    const row = this.page.locator(".quick-input-list .monaco-list-row.focused", { hasText: name });
     // In whichever group has the focus: another one may show the same file.
-    await this.page.locator(`.tab.active[data-resource-name="${name.split("/").at(-1)}"]`).first().waitFor();
+    const tab = this.page.locator(`.tab.active[data-resource-name="${name.split("/").at(-1)}"]`).first();
+    await this.until(`${name} open`, async () => {
+      if (!(await input.isVisible())) await this.page.keyboard.press("Control+P");
+      try {
+        await input.fill(name, { timeout: GLANCE_MS });
+        await row.waitFor({ timeout: GLANCE_MS });
+        await this.page.keyboard.press("Enter");
+        await tab.waitFor({ timeout: GLANCE_MS });
+        return true;
+      } catch {
+        return false;
+      }
+    });
+  }
+
+  /** Chooses a code action at the cursor, by keyboard. */
+  async act(title) {
+    const action = this.page.locator(".action-widget .monaco-list-row", { hasText: title });
+    await this.until(`the action ${title}`, async () => {
+      await this.page.keyboard.press("Escape");
+      await this.page.keyboard.press("Control+.");
+      return action.waitFor({ timeout: GLANCE_MS }).then(() => true, () => false);
+    });
+    while (!(await action.getAttribute("class")).includes("focused")) await this.page.keyboard.press("ArrowDown");
+    await this.page.keyboard.press("Enter");
   }
 
   lens(text) {
@@ -122,6 +155,54 @@ export class Workbench {
 
   notification(text) {
     return this.page.locator(".notification-list-item", { hasText: text }).first();
+  }
+
+  /** Clicks, and counts it. */
+  async click(locator) {
+    await locator.click();
+    this.nClicks++;
+  }
+
+  async openKernelsView() {
+    await this.page.locator(".action-item a.action-label[aria-label='Kernels']").click();
+  }
+
+  /** A row of the tree views. */
+  row(text) {
+    return this.page.locator(".pane .monaco-list-row", { hasText: text }).first();
+  }
+
+  /** The panel of a run that has ended with a kernel. */
+  async result() {
+    const apply = () => this.panel().getByRole("button", { name: /^Apply/ });
+    await this.until("the panel with Apply", () => apply().isVisible().catch(() => false), RUN_MS);
+    return { panel: this.panel(), apply: apply() };
+  }
+
+  /** The text of the hover over a class of the open file, once it matches. */
+  async hover(symbol, wanted) {
+    const name = this.page.locator(".view-line", { hasText: `class ${symbol}` }).locator("span", { hasText: new RegExp(`^${symbol}$`) }).last();
+    const text = async () => (await this.page.locator(".monaco-hover:visible").allInnerTexts()).join(" ");
+    return this.until(`a hover that matches ${wanted}`, async () => {
+      await this.page.mouse.move(700, 700);
+      await this.until("no hover", async () => (await text()) === "");
+      await name.hover();
+      return this.until("a hover", async () => (wanted.test(await text()) ? text() : undefined), GLANCE_MS).catch(() => undefined);
+    });
+  }
+
+  /** Waits until files of the workspace have a text: applying makes a file, then saves what is in it. */
+  async written(...names) {
+    await this.until(`${names} written`, () => names.every((name) => existsSync(join(this.workspace, name)) && this.text(name).length > 0));
+  }
+
+  text(name) {
+    return readFileSync(join(this.workspace, name), "utf8");
+  }
+
+  /** Runs a program in the workspace, under the interpreter that the server has. */
+  python(...args) {
+    return spawnSync(PYTHON, args, { cwd: this.workspace, encoding: "utf8", env: environment(this.folder) });
   }
 
   /** The document inside of a run panel's two frames. */

@@ -1,13 +1,13 @@
 // The whole way of a user in a real workbench, in order: each step goes on from the one before.
 import assert from "node:assert/strict";
 import { spawnSync } from "node:child_process";
-import { existsSync, readFileSync } from "node:fs";
+import { existsSync } from "node:fs";
 import { join } from "node:path";
-import { after, before, test } from "node:test";
+import { after, before } from "node:test";
+import { stepsOf } from "./steps.mjs";
 import { framesSeen, sendEvents, watchFrames } from "./frames.mjs";
-import { ROOT, Workbench } from "./workbench.mjs";
+import { ROOT, Workbench, crowding } from "./workbench.mjs";
 
-const RUN_MS = 180_000;
 const ACTIVATION_MS = 150;
 const A_MOMENT_MS = 2000;
 const PANEL_MS = 10_000;
@@ -15,10 +15,10 @@ const EVENTS_PER_S = 20;
 const FOLLOWED_S = 10;
 const BETWEEN_KEYS_MS = 120;
 const NOTICED_MS = 250; // a frame that comes later than this is a stutter
-const SLACK = 3; // other work on the machine may slow it down; the figure itself is printed
+const SLACK = 3; // of the slowest; the figures themselves are printed
 let workbench;
 let page;
-let hasFailed = false;
+const step = stepsOf(() => workbench, /^(what was applied can be undone|the hover|20 events)/);
 
 before(async () => {
   workbench = await Workbench.open({
@@ -48,14 +48,17 @@ step("findings are listed as problems, with their code", async () => {
 
 step("a click on the lens starts a run, whose progress shows in the Kernels view", async () => {
   await workbench.lens("Optimize to CUDA").first().click();
-  await page.locator(".action-item a.action-label[aria-label='Kernels']").click();
-  await page.locator(".monaco-list-row", { hasText: /Optimize RMSNorm.*%/ }).first().waitFor();
+  await workbench.openKernelsView();
+  await workbench.row(/Optimize RMSNorm.*%/).waitFor();
+  await page.locator(".statusbar-item", { hasText: /kernel-lsp: running \d/ }).click();
+  await page.locator(".quick-input-list .monaco-list-row", { hasText: "Cancel a Job" }).waitFor();
+  await page.keyboard.press("Escape");
   await workbench.shot("05-progress");
 });
 
 step("its result is shown with the evidence before any file changes", async () => {
-  await workbench.until("the panel with Apply", () => workbench.panel().getByRole("button", { name: "Apply" }).isVisible().catch(() => false), RUN_MS);
-  const text = await workbench.panel().locator("main").innerText();
+  const { panel } = await workbench.result();
+  const text = await panel.locator("main").innerText();
   assert.match(text, /passed \d+ test cases on the PTX executor/);
   assert.match(text, /vs eager, estimated/);
   assert.ok(!existsSync(join(workbench.workspace, "kernels", "rms_norm.cu")));
@@ -71,7 +74,7 @@ step("the difference can be opened", async () => {
 
 step("Apply writes both files, and the lens has the result", async () => {
   await workbench.panel().getByRole("button", { name: "Apply" }).click();
-  await workbench.until("both files", () => ["rms_norm.cu", "rms_norm.py"].every((name) => size(join("kernels", name)) > 0));
+  await workbench.written("kernels/rms_norm.cu", "kernels/rms_norm.py");
   await openTarget("RMSNorm");
   await workbench.lens(/x vs eager/).first().waitFor();
   await workbench.shot("08-applied");
@@ -91,15 +94,7 @@ step("what was applied can be undone", async () => {
 
 step("the hover over a target says what it costs", async () => {
   await openTarget("RMSNorm");
-  const name = page.locator(".view-line", { hasText: "class RMSNorm" }).locator("span", { hasText: /^RMSNorm$/ }).last();
-  await workbench.until("an estimate in the hover", async () => {
-    await page.mouse.move(700, 700);
-    await page.waitForTimeout(600);
-    await name.hover();
-    await page.waitForTimeout(1200);
-    const texts = await page.locator(".monaco-hover:visible").allInnerTexts();
-    return /H200/.test(texts.join(" "));
-  });
+  await workbench.hover("RMSNorm", /H200/);
   await workbench.shot("09b-hover");
   await page.mouse.move(700, 700);
 });
@@ -108,7 +103,7 @@ step("another run is cancelled from the command palette, with all its processes"
   await workbench.run("View: Close All Editors");
   await workbench.openFile("row_softmax.py");
   await workbench.lens("Optimize to CUDA").first().click();
-  await page.locator(".monaco-list-row", { hasText: /Optimize row_softmax.*%/ }).first().waitFor();
+  await workbench.row(/Optimize row_softmax.*%/).waitFor();
   await workbench.run("kernel-lsp: Cancel a Job");
   // With a check or an estimate under way there is a choice.
   const choice = page.locator(".quick-input-list .monaco-list-row", { hasText: "Optimize row_softmax" });
@@ -122,7 +117,7 @@ step("the chart of the run panel is the archive's", async () => {
   const path = workbench.panel().locator("path.best");
   // A check that ends meanwhile moves the rows, and the tree then takes a click for none.
   await workbench.until("the run's panel", async () => {
-    await page.locator(".monaco-list-row", { hasText: /^rms_norm\.py::RMSNorm/ }).first().click();
+    await workbench.row(/^rms_norm\.py::RMSNorm/).click();
     // A level line has no height, and so counts as hidden.
     return path.waitFor({ state: "attached", timeout: PANEL_MS }).then(() => true, () => false);
   });
@@ -170,7 +165,7 @@ step("20 events a second in the open panel hold up neither the workbench's frame
   await workbench.shot("12b-following");
   await workbench.run("File: Revert File");
   assert.ok(keys.length > 50, `${keys.length} keys`);
-  assert.ok(gaps.at(-1) <= NOTICED_MS && keys.at(-1) <= NOTICED_MS * SLACK, `${text(gaps)}; ${text(keys)}`);
+  assert.ok(gaps.at(-1) <= NOTICED_MS * crowding() && keys.at(-1) <= NOTICED_MS * SLACK * crowding(), `${text(gaps)}; ${text(keys)}`);
 });
 
 step("a killed server comes back by itself", async () => {
@@ -188,37 +183,15 @@ step("the extension activates quickly", async () => {
   const text = await workbench.until("an activation time", async () => /Activation: (\d+)ms/.exec(await item.innerText()));
   console.log(`activation: ${text[1]} ms`);
   await workbench.shot("14-activation");
-  assert.ok(Number(text[1]) <= ACTIVATION_MS * SLACK, text[0]);
+  assert.ok(Number(text[1]) <= ACTIVATION_MS * SLACK * crowding(), text[0]);
 });
 
 // --- below
 
-/** Steps that no later step builds on. */
-const ASIDE = /^(what was applied can be undone|the hover|20 events)/;
-
-/** One step; after one that failed the others would fail for its reason. */
-function step(name, body) {
-  test(name, { timeout: RUN_MS }, async (context) => {
-    if (hasFailed) return context.skip("an earlier step failed");
-    try {
-      await body();
-    } catch (error) {
-      hasFailed = !ASIDE.test(name);
-      await workbench.shot(`failed-${name.slice(0, 20).replaceAll(" ", "-")}`);
-      throw error;
-    }
-  });
-}
-
 /** By the Kernels view: there are two files of one name by then, the target's and the operator's. */
 async function openTarget(symbol) {
-  await page.locator(".monaco-list-row", { hasText: new RegExp(`^${symbol}`) }).first().click();
+  await workbench.row(new RegExp(`^${symbol}`)).click();
   await page.locator(".view-line", { hasText: `class ${symbol}` }).waitFor();
-}
-
-function size(name) {
-  const path = join(workbench.workspace, name);
-  return existsSync(path) ? readFileSync(path).length : 0;
 }
 
 function serverProcesses() {

@@ -22,7 +22,7 @@ def world(folder: Path, n_generations: int = 1) -> World:
 
 
 def person(folder: Path) -> ManualModel:
-    """Whose replies are files, and who is not there while the search runs."""
+    """Answer by files, in the absence of the model while the search runs."""
     return ManualModel(folder / "prompts", wait_s=0.0, poll_s=0.001)
 
 

@@ -1,4 +1,4 @@
-"""Which folder a run's archive belongs to."""
+"""Check which folder a run's archive belongs to."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class FakeDevice:
 def verdict_of(
     candidate: Candidate, depth: Literal["rank", "screen", "full"] = "screen", *, is_gpu: bool = False
 ) -> Verdict:
-    """What the device says of a text."""
+    """Return the device's verdict of a text."""
     text = candidate.text
     outcome = _outcome(text, depth, is_gpu=is_gpu)
     found = re.search(r"T=([\d.]+)", text)
@@ -177,7 +177,7 @@ def _estimate(time_us: float) -> Estimate:
 
 @dataclass
 class Ran:
-    """What a search left."""
+    """Archive and result of a search."""
 
     result: SearchResult
     events: list[Event]

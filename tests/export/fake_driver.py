@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 STREAM = 77
-"""What the fake says PyTorch's current stream is."""
+"""PyTorch's current stream, as the fake states it."""
 
 
 @dataclass

@@ -166,7 +166,7 @@ def test_a_dim_that_the_target_holds_is_a_condition() -> None:
 
 
 def test_code_that_was_captured_for_one_size_refuses_others() -> None:
-    """What it computes with that size is a number in it."""
+    """Check that what it computes with that size is a number in it."""
     held = rms_norm_task("rms_norm")
     x, *others = held.arguments
     assert isinstance(x, TaskTensor)

@@ -1,4 +1,4 @@
-"""What stands in the files of a package."""
+"""Check the files of a package."""
 
 from __future__ import annotations
 

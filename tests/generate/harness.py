@@ -41,7 +41,7 @@ Sizes = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Checked:
-    """What was rendered, for tests that look at the text."""
+    """Return the rendered text, for tests that read it."""
 
     task: Task
     program: Program

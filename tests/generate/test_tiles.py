@@ -1,4 +1,4 @@
-"""What the tiles of a contraction are loaded by."""
+"""Check the instructions that load the tiles of a contraction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a graph must read and write, whatever kernel computes it."""
+"""Check what a graph must read and write, whatever kernel computes it."""
 
 from __future__ import annotations
 

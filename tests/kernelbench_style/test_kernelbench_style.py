@@ -13,7 +13,7 @@ GOOD = sorted(HERE.glob("level*/*.py"))
 BAD = sorted(HERE.glob("bad/*.py"))
 UNREADABLE = ("empty", "not_utf8")
 MAX_ELEMENTS = 300_000
-"""Of any tensor, so that a whole check takes seconds on a CPU."""
+"""Limit of any tensor, so that a whole check takes seconds on a CPU."""
 
 
 @pytest.mark.parametrize("file", GOOD, ids=lambda file: f"{file.parent.name}-{file.stem}")

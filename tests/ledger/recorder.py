@@ -431,7 +431,7 @@ def _environment(circumstances: Circumstances) -> str:
 
 
 def _setting(value: object) -> str:
-    """Of addresses only those that all tensors have alike: the others are drawn."""
+    """Record of addresses only those that all tensors have alike: the others are drawn."""
     if not isinstance(value, Mapping):
         return str(value)
     if len(set(value.values())) == 1:

@@ -23,7 +23,7 @@ def entry(*runs: Run) -> Entry:
 
 
 def check(before: Entry, after: Entry, *told: str) -> None:
-    """What differs is told in these lines, behind the kernel's name."""
+    """Check that these lines tell what differs, behind the kernel's name."""
     assert list(differences([before], [after])) == (["k.cu", *told] if told else [])
 
 

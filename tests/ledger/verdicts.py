@@ -24,7 +24,7 @@ def record_for(file: Path) -> str:
 
 
 def comparable(found: Sequence[Entry], recorded: Sequence[Entry]) -> list[Entry]:
-    """What was found, with the outcome alone where the record has no more: results of before had no failed cases."""
+    """Return a verdict's record, with the outcome alone where it has no more: older results had no failed cases."""
     only_outcome = {entry.name for entry in recorded if len(entry.lines) == 1}
     return [Entry(entry.name, entry.lines[:1]) if entry.name in only_outcome else entry for entry in found]
 

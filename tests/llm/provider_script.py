@@ -1,4 +1,4 @@
-"""What the scripted provider says to the prompts of a run on `scale`: every way in which a model helps or fails.
+"""Script the provider's replies to the prompts of a run on `scale`: every way in which a model helps or fails.
 
 Which one is a function of the prompt, so a run repeats itself however its calls interleave. It is no
 model, and what a run finds with it says nothing about models.

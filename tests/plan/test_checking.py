@@ -1,4 +1,4 @@
-"""What is said about a plan and its kernels before any shape is known."""
+"""Check the findings on a plan and its kernels before any shape is known."""
 
 from __future__ import annotations
 

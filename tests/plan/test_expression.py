@@ -217,7 +217,7 @@ def test_any_text_gives_an_expression_or_a_located_error(text: str) -> None:
 
 
 def fault_column(text: str) -> int:
-    """Where the text stops being an expression that has a value with every name at 3; 0 for none."""
+    """Return where the text stops being an expression that has a value with every name at 3; 0 for none."""
     try:
         expression = parse(text)
         value = evaluate(expression, dict.fromkeys(free_names(expression), 3))

@@ -38,8 +38,8 @@ print(json.dumps({{"me": me, "child": json.loads(result.stdout), "share": share}
 
 
 def family(how: str) -> dict[str, Any]:
-    """What a process that the supervisor started says of itself, and of a child that it started in turn. Its session
-    may have to wait for its value, while others on the machine set theirs."""
+    """Return what a process that the supervisor started says of itself, and of a child that it started in turn. Its
+    session may have to wait for its value, while others on the machine set theirs."""
     result = asyncio.run(run([sys.executable, "-c", FAMILY, how], deadline_s=60, directory=Path.cwd()))
     assert result.returncode == 0, result.stderr.decode()
     return json.loads(result.stdout)

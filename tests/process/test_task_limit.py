@@ -70,7 +70,7 @@ def survivors(folder: Path) -> list[str]:
 
 
 async def none_left(folder: Path) -> bool:
-    """What was killed takes a moment to be gone."""
+    """Wait for a killed process, which takes a moment to be gone."""
     for _ in range(40):
         if not survivors(folder):
             return True

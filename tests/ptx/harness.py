@@ -42,7 +42,7 @@ CLUSTER = (
     "__device__ void barrier_wait() { __cluster_barrier_wait(); } "
     "__device__ void sync() { barrier_arrive(); barrier_wait(); } };"
 )
-"""What cooperative groups have, in few lines: their header takes seconds to compile."""
+"""Cooperative groups in few lines: their header takes seconds to compile."""
 
 CompileCuda = Callable[..., Built]
 
@@ -57,7 +57,7 @@ class Scalar:
 
 @dataclass(frozen=True)
 class Ran:
-    """What a run gave: the answer's report, and every buffer afterwards."""
+    """Result of a run: the answer's report, and every buffer afterwards."""
 
     answer: dict[str, Any]
     arrays: dict[str, np.ndarray]

@@ -1,4 +1,4 @@
-"""What `cp.async` brings may be read after its thread has waited for it, and not before."""
+"""Check that what `cp.async` brings may be read after its thread has waited for it, and not before."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ WHOLE = [
 
 @pytest.fixture
 def total(cuda):
-    """What eight threads have added to a word."""
+    """Return what eight threads have added to a word."""
 
     def of(body, interruptions, n_blocks):
         executor = cuda(KERNEL.format(body=body), "k")

@@ -19,7 +19,7 @@ extern "C" __global__ void k(int* flag, float* out) {{
 
 @pytest.fixture
 def run(cuda):
-    """What becomes of a kernel of that body, with `flag` zero."""
+    """Return the outcome of a kernel of that body, with `flag` zero."""
 
     def launch(body, n_blocks=3, **options):
         executor = cuda(KERNEL.format(body=body), "k")

@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 FOLDERS = sorted(path.parent for path in HERE.glob("*/func_forward.py"))
 WITH_BACKWARD = [folder for folder in FOLDERS if (folder / "func_backward.py").is_file()]
 MAX_ELEMENTS = 300_000
-"""Of any tensor, so that a whole check takes seconds on a CPU."""
+"""Limit of any tensor, so that a whole check takes seconds on a CPU."""
 TOLERANCES = {torch.float32: 2e-5, torch.float16: 5e-2, torch.bfloat16: 1e-1}
 
 

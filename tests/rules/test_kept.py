@@ -1,4 +1,4 @@
-"""What was found in functions is kept within bounds, however long they are and however often they are edited."""
+"""Check that findings of functions are kept within bounds, however long they are and however often they are edited."""
 
 from __future__ import annotations
 

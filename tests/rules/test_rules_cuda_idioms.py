@@ -1,4 +1,4 @@
-"""What repositories do all over: the rules see the fault in it, and are silent where there is none."""
+"""Check idioms of repositories: the rules see the fault in it, and are silent where there is none."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from kernel_lsp.core.finding import Severity
 from kernel_lsp.rules import cuda
-from kernel_lsp.rules.cuda.repeated import repeated_arguments
+from kernel_lsp.rules.cuda.host.repeated import repeated_arguments
 from kernel_lsp.rules.finding import apply_fix
 
 ROW = "int row = blockIdx.x * blockDim.x + threadIdx.x;\nif (row >= n) return;\n"

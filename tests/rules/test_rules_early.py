@@ -1,4 +1,4 @@
-"""Of a long CUDA file the first findings are told before the last function is checked."""
+"""Publish the first findings of a long CUDA file before the last function is checked."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_patient_check_tells_nothing_early(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_an_editor_hears_early_of_a_text_that_is_new_alone() -> None:
-    """Of one that it has findings of, a part would take away the others for a moment."""
+    """Publish no part for a file that has findings: a part would take away the others for a moment."""
     told: list[Analysis] = []
     text = FOUND.format(1) + CLEAN.format(2)
     for edited in (text, text.replace("clean2", "clean3")):

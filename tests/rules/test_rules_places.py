@@ -1,4 +1,4 @@
-"""What rules find by searches in the text is what a walk over the tree finds."""
+"""Check that rules find by searches in the text what a walk over the tree finds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import pytest
 
 from kernel_lsp.rules import cuda
-from kernel_lsp.rules.cuda.bounds import missing_bound_check
+from kernel_lsp.rules.cuda.bounds.bounds import missing_bound_check
 from kernel_lsp.rules.cuda.model import Function, read_function
 from kernel_lsp.rules.cuda.nodes import LOOPS
 from kernel_lsp.rules.cuda.outline import read_outline
@@ -34,7 +34,7 @@ __global__ void nested(float* x, int n) {
 
 def functions_of(text: str) -> list[Function]:
     file = read_outline(cuda.parse(text))
-    return [f for part, definition in file.definitions if (f := read_function(definition, part)) is not None]
+    return [f for definition in file.definitions if (f := read_function(definition, file)) is not None]
 
 
 def codes(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""What repositories do all over: the rules see the fault in it, and are silent where there is none."""
+"""Check idioms of repositories: the rules see the fault in it, and are silent where there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What training and inference do by hand: planted defects that are found, and good code that is not."""
+"""Check loops of training and inference: planted defects that are found, and good code that is not."""
 
 from __future__ import annotations
 

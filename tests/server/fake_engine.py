@@ -30,7 +30,7 @@ def write_script(path: Path, **steps: list[dict[str, Any]]) -> None:
 
 
 def requests_of(script: Path) -> list[dict[str, Any]]:
-    """What the server has asked so far."""
+    """Return what the server has asked so far."""
     asked = Path(f"{script}.asked")
     return [json.loads(line) for line in asked.read_text().splitlines()] if asked.exists() else []
 

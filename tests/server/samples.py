@@ -57,7 +57,7 @@ def estimate(time_us: float = 20.0, gpu: str = "H200") -> Estimate:
 
 
 def target_estimate(path: Path) -> TargetEstimate:
-    """Of `scale`."""
+    """Return the verdict of `scale`."""
     line = LineEstimate(
         file=str(path),
         line=SHIFTED_LINE + 1,

@@ -30,7 +30,7 @@ def scripted(folder: Path, advice: Recommendation | None) -> tuple[Path, RunSumm
 
 
 async def ended(folder: Path, capabilities: dict[str, Any], advice: Recommendation | None) -> dict[str, Any]:
-    """What an editor was told and shows after the run."""
+    """Messages to an editor, and what it shows after the run."""
     path, _ = scripted(folder, advice)
     answers = {"workspace/applyEdit": lambda _: {"applied": True}}
     async with initialized(folder, capabilities, answers, engine_script=folder / "script", trusted=True) as editor:

@@ -1,4 +1,4 @@
-"""What we offer to whom."""
+"""Check which client is offered what."""
 
 from __future__ import annotations
 

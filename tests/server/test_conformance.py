@@ -59,8 +59,8 @@ async def client(request: pytest.FixtureRequest, lsp_client: LanguageClient, tmp
     await lsp_client.shutdown_session()
 
 
-def accept(params) -> None:  # type: ignore[no-untyped-def]
-    """What an editor answers when it does as it is asked."""
+def accept(params: object) -> None:
+    """Answer as an editor that does as it is asked."""
 
 
 def document(tmp_path: Path) -> types.TextDocumentIdentifier:
@@ -109,6 +109,6 @@ async def test_edits_around_and_inside_of_a_surrogate_pair(client: LanguageClien
 
 
 def has_moved(client: LanguageClient, uri: str) -> bool:
-    """Whether the findings are of the text with the pair: it moved them along their line."""
+    """Return whether the findings are of the text with the pair: it moved them along their line."""
     columns = [each.range.start.character for each in client.diagnostics.get(uri, ()) if each.code == "KL101"]
     return bool(columns) and min(columns) > FINDING_COLUMN

@@ -54,7 +54,7 @@ async def optimize(editor: Client, target: Path) -> str:
 
 
 def calls(editor: Client) -> list[dict[str, Any]]:
-    """What the run told of its models."""
+    """Return what the run told of its models."""
     events = [params["event"] for params in editor.said("kernelLsp/runEvent")]
     return [event for event in events if event["kind"] == "model_called"]
 

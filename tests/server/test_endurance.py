@@ -95,7 +95,7 @@ def edit_both(random_: random.Random, editor: Client, document: Document, versio
 
 
 async def everything(editor: Client, mirror: Documents) -> list[Any]:
-    """What the server says of all documents."""
+    """Return the server's diagnostics of all documents."""
     said = []
     for document in mirror:
         said.append(await editor.diagnostics(document.uri))

@@ -26,7 +26,7 @@ RAISED = Problem(kind="internal", message="it raises")
 
 
 class World:
-    """What the end of a job looks at, and the estimates that it starts."""
+    """State that the end of a job reads, and the estimates that it starts."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, trust: Trust) -> None:
         self.settings = Settings(target_gpu="H200")

@@ -46,7 +46,7 @@ class LeNet(nn.Module):
 """
 TRIAL_S = 180.0
 SMALLER = ("# kernel-lsp: init: dim=64", "# kernel-lsp: x=f32[32, 64]")
-"""What the fake engine says that the code accepts."""
+"""Inputs that the code accepts, as the fake engine proposes them."""
 
 
 class Editor:

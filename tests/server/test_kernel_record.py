@@ -1,4 +1,4 @@
-"""What the archive knows of a kernel stands at its lines when the file is opened."""
+"""Show what the archive knows of a kernel at its lines when the file is opened."""
 
 from __future__ import annotations
 

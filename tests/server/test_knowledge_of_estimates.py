@@ -1,4 +1,4 @@
-"""Which estimates hold, and which are made anew when settings change. Without an engine."""
+"""Check which estimates hold, and which are made anew when settings change. Without an engine."""
 
 from __future__ import annotations
 

@@ -231,12 +231,12 @@ async def test_fuzzed_messages_leave_every_request_answered(tmp_path: Path) -> N
 # --- below: what is sent
 
 ENDS = (types.SHUTDOWN, types.EXIT)
-"""What ends a session, and so no fuzzing goes on after it; tests of their own send these."""
+"""Methods that end a session, so that no fuzzing goes on after them; tests of their own send these."""
 _OURS = {method.name: method.result is not None for method in protocol.METHODS}
 
 
 def is_request(method: str) -> bool:
-    """Whether the protocol, or our own document, says that the method has an answer."""
+    """Return whether the protocol, or our own document, says that the method has an answer."""
     return _OURS[method] if method in _OURS else types.METHOD_TO_TYPES[method][1] is not None
 
 

@@ -19,7 +19,7 @@ URI = FILE.as_uri()
 
 
 async def ended(problem: Problem) -> Knowledge:
-    """What is known after a check on save that ended so."""
+    """Return what is known after a check on save that ended so."""
     documents, knowledge = Documents("utf-16"), Knowledge()
     documents.open(URI, "cuda", 1, KERNEL)
     server: Any = SimpleNamespace(documents=documents, knowledge=knowledge, knowledge_changed=lambda _: None)

@@ -181,7 +181,7 @@ async def test_an_unsaved_file_is_not_optimized(scale: Path) -> None:
 
 
 def notebook_of(folder: Path, *cells: str) -> tuple[dict[str, Any], list[str]]:
-    """What opens a notebook with these code cells, and their URIs."""
+    """Return the notification that opens a notebook with these code cells, and their URIs."""
     uris = [f"vscode-notebook-cell:{folder}/a.ipynb#W{number}" for number in range(len(cells))]
     notebook = {
         "uri": (folder / "a.ipynb").as_uri(),

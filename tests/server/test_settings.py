@@ -89,7 +89,7 @@ def test_a_wrong_value_names_the_editor(tmp_path: Path) -> None:
 
 
 class InHand:
-    """What somebody has while asking for settings, such as a document."""
+    """Hold, for a task that asks for settings, something such as a document."""
 
 
 def ask_in_vain(settings: EditorSettings, directory: Path) -> weakref.ref[InHand]:

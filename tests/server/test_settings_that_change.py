@@ -27,7 +27,7 @@ async def hovered(editor: Client, uri: str) -> str:
 
 
 async def until_estimated(editor: Client, uri: str, gpu: str, deadline_s: float) -> float:
-    """How long after the client was told to ask again the hover has the number for this GPU. It is asked for only after
+    """Return how long after a refresh the hover has the number for this GPU. It is asked for only after
     that: nothing is made because someone asked."""
     started = time.monotonic()
     n_heard = n_refreshes(editor)

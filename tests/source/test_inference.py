@@ -1,4 +1,4 @@
-"""What a target's code requires of its inputs is what the proposed pragmas say, and they agree with each other."""
+"""Check that proposed pragmas say what a target's code requires of its inputs, and agree with each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which branches a text leaves to the compiler, and what its macros make of the rest."""
+"""Check which branches a text leaves to the compiler, and what its macros make of the rest."""
 
 from __future__ import annotations
 

@@ -525,7 +525,7 @@ def test_any_pragma_gives_inputs_or_a_located_error(tmp_path: Path, pragma: str)
 
 
 def fault(path: Path) -> tuple[str | None, int | None, str]:
-    """Where reading ``m.py::f`` fails and what to do next, or some place when its inputs are read."""
+    """Return where reading ``m.py::f`` fails and what to do next, or some place when its inputs are read."""
     try:
         source = read_target("m.py::f", path)
     except TargetError as error:

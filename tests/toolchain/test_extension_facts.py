@@ -1,4 +1,4 @@
-"""What is kept of a torch, and when it no longer counts."""
+"""Check which facts of a torch are kept, and when they no longer count."""
 
 from __future__ import annotations
 

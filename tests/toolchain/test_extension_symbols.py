@@ -1,4 +1,4 @@
-"""What a built extension may ask of the system."""
+"""Check what a built extension may ask of the system."""
 
 from __future__ import annotations
 

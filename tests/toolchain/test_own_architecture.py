@@ -1,4 +1,4 @@
-"""What one architecture alone can do is compiled for it, and nothing else is."""
+"""Check that what one architecture alone can do is compiled for it, and nothing else is."""
 
 from __future__ import annotations
 

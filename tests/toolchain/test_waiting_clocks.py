@@ -81,6 +81,6 @@ def test_a_function_without_a_clock_paces_nothing() -> None:
 
 
 def test_a_wait_that_counts_its_turns_by_the_clock_is_none() -> None:
-    """How often a loop turns is what the clock says."""
+    """Loop as often as the clock says."""
     turning = WAIT.replace("@%p1 bra $DONE;", "add.u32 %r5, %r5, 1;").replace("@%p2 bra $SHORT;", "@!%p2 bra $DONE;")
     assert not paces(turning)

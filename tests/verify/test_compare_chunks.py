@@ -27,7 +27,7 @@ RNG = np.random.default_rng(0)
 
 
 def sides(error: float = 1e-6, n: int = N) -> Sides:
-    """What is found is off by up to `error`, everywhere."""
+    """Compare results that are off by up to `error`, everywhere."""
     reference = RNG.standard_normal(n)
     found = (reference + RNG.uniform(-error, error, n)).astype(np.float32)
     return Sides(DType.F32, found, reference, None, None)

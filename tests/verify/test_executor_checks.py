@@ -113,7 +113,7 @@ async def test_a_very_slow_kernel_has_its_least_cases_and_no_more(monkeypatch: p
 async def test_what_only_a_gpu_has_the_time_for_is_not_run_and_said(
     more: int, less: int, n_run: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where both the target and the kernel need too much."""
+    """Take a case in which both the target and the kernel need too much."""
     device, progress = await _ran(0.1, monkeypatch, MAX_OPERATIONS + more, MAX_INSTRUCTIONS + less)
     assert len(device.ran) == n_run
     said = (

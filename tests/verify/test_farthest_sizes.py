@@ -1,4 +1,4 @@
-"""How far away blocks are looked at, and which."""
+"""Check which far blocks are sampled."""
 
 from __future__ import annotations
 

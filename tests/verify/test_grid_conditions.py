@@ -1,4 +1,4 @@
-"""What a kernel decides by its arguments alone is read from PTX and computed without running it."""
+"""Check that what a kernel decides by its arguments alone is read from PTX and computed without running it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kernel_lsp.verify.probes.launch_uniform import GridConditions
 
 
 def conditions(*lines: str) -> GridConditions:
-    """Of a kernel that takes one int, in `%r1`."""
+    """Return the conditions of a kernel that takes one int, in `%r1`."""
     body = "\n".join(f"    {line};" for line in ("ld.param.b32 %r1, [k_param_0]", *lines, "ret"))
     ptx = f".visible .entry k(\n    .param .u32 k_param_0\n)\n{{\n{body}\n}}\n"
     return GridConditions(read_ptx(ptx, "").statements, "k")

@@ -1,4 +1,4 @@
-"""What a long sum may be off: every way to add up its terms one after the other passes, a lower precision does not."""
+"""Check how far a long sum may be off: each order of adding its terms passes, a lower precision does not."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_a_launch_without_blocks_and_kernels_of_which_nothing_is_known_pass():
 
 
 def refused_later(*directives: str, shared_bytes: int = 0) -> str:
-    """Why the launches of a copy of f32[B, D] are refused at sizes larger than (6, 1000), or nothing."""
+    """Return why the launches of a copy of f32[B, D] are refused at sizes larger than (6, 1000), or nothing."""
     plan = prepared(*directives)
     facts = built(32, shared_bytes).model_copy(update={"symbols": {"k<>": "_k", "k<true>": "_k"}})
     found = refused_when_larger(facts, plan, "forward", plan.bind("forward", {"B": 6, "D": 1000}), GPU)

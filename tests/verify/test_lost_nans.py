@@ -1,4 +1,4 @@
-"""Where PyTorch lets a NaN through and leaving it out is as good: what passes, what does not, what is said of it."""
+"""Check outputs where PyTorch lets a NaN through and leaving it out is as good: what passes, what does not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kernel_lsp.verify.oracle.judgement import judge_outputs, lost_nans
 
 NAN = float("nan")
 REFERENCE, NATIVE, UNSPECIFIED = [1.0, 0.0, NAN, 2.0], [1.0, NAN, NAN, 2.0], [False, False, True, False]
-"""Of relu, of a limit on either side, and two numbers."""
+"""Operators: relu, a limit on either side, and two numbers."""
 
 
 def judged(folder: Path, found: list[float], *, may_lose_nans: bool = True) -> CaseResult | Mismatch:

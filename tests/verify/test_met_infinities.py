@@ -1,4 +1,4 @@
-"""Where infinities of the inputs make PyTorch's NaN, a result may be another as long as it is seen not to be finite."""
+"""Accept another value than PyTorch's NaN that infinite inputs make, as long as it is not finite."""
 
 from __future__ import annotations
 

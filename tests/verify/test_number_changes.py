@@ -1,4 +1,4 @@
-"""Which values stand in for a number, and which numbers are left alone."""
+"""Check which values stand in for a number, and which numbers are left alone."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def source_of(*given: ScalarInput) -> TargetSource:
 def other(
     change: Change, *values: Value, is_taken: Callable[[str, Value], bool] = lambda *_: True
 ) -> list[float | int | bool]:
-    """Of numbers n0, n1, ..., and of one more that the plan does not take."""
+    """Return a task of numbers n0, n1, ..., and of one more that the plan does not take."""
     given = [ScalarInput(name=f"n{i}", value=value) for i, value in enumerate(values)]
     left = ScalarInput(name="left", value=0.5)
     after = changed(source_of(*given, left), [number.name for number in given], change, is_taken).inputs or ()

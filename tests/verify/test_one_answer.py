@@ -1,4 +1,4 @@
-"""Which outputs have one right value, by what PyTorch's capture makes of a function."""
+"""Check which outputs have one correct value, by what PyTorch's capture makes of a function."""
 
 from __future__ import annotations
 

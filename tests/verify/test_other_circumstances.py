@@ -30,7 +30,7 @@ CASE = Case("forward", (("N", 8),), "normal", 3, "forward")
 
 
 def others(*lines: str) -> list[Circumstances]:
-    """Of a kernel with the address of its result in `%rd1`."""
+    """Return the facts of a kernel with the address of its result in `%rd1`."""
     body = "\n".join(f"    {line};" for line in ("ld.param.u64 %rd1, [k_param_1]", *lines, "ret"))
     ptx = f".visible .entry k(\n    .param .u64 k_param_0\n)\n{{\n{body}\n}}\n"
     built = Built(ptx=ptx, symbols={"k": "k"}, architecture="sm_90")

@@ -1,4 +1,4 @@
-"""What a plan decides by, and the large numbers in its code, are passed on both sides."""
+"""Check that what a plan decides by, and the large numbers in its code, are passed on both sides."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from tests.worker.capturing import capture_text, tensor
 
 
 def kinds(body: str) -> list[str]:
-    """What is redundant in ``def f(x, y): ...`` over two matrices of 8 by 16."""
+    """Return what is redundant in ``def f(x, y): ...`` over two matrices of 8 by 16."""
     lines = "\n".join(f"    {line.strip()}" for line in body.strip().splitlines())
     task = capture_text(f"def f(x, y):\n{lines}", "f", inputs=[tensor("x", 8, 16), tensor("y", 8, 16)])
     return [redundancy.kind for redundancy in redundancies(task.forward)]

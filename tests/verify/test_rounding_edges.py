@@ -1,4 +1,4 @@
-"""What a code rounds is given odd numbers of as many digits as their type has, and the neighbours of halves."""
+"""Check that rounding code gets odd numbers of as many digits as their type has, and the neighbours of halves."""
 
 from __future__ import annotations
 

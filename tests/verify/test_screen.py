@@ -1,4 +1,4 @@
-"""What is screened before it may touch a GPU: races that only long rows have are found there, too."""
+"""Check the screen before a GPU: races that only long rows have are found there, too."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RACES = (
     *("race_no_fence_after_the_flag", "race_no_fence_before_the_flag", "race_the_highest_block_gathers"),
     "race_large_blocks_without_fence",
 )
-"""Of several blocks for each row, or of more than a small case has."""
+"""Sizes of several blocks for each row, or of more than a small case has."""
 ORDERED = ("last_block_finishes", "last_of_large_blocks_finishes", "second_pass_over_parts")
 
 

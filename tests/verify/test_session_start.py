@@ -1,4 +1,4 @@
-"""What a session begins with, and what begins before its task is known."""
+"""Check what a session begins with, and what begins before its task is known."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Executor(PtxExecutor):
 
 
 async def loads(pool: ExecutorPool, *modules: Module) -> list[str]:
-    """What the first executor of a pool has loaded when it was asked for these, one after the other."""
+    """Return what the first executor of a pool has loaded when it was asked for these, one after the other."""
     async with pool.executor() as executor:
         for module in modules:
             assert isinstance(await pool.load(executor, module), Loaded)

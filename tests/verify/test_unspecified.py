@@ -19,7 +19,7 @@ from tests.worker.capturing import capture_text, make_case, tensor
 def test_any_number_is_correct_where_the_mask_says_so_and_nowhere_else(
     kept: Callable[[Expectation], Expectation], tmp_path: Path
 ) -> None:
-    """Of a NaN between two limits."""
+    """Return the outcome of a NaN between two limits."""
     capture_text("def f(x):\n    return x.clamp(-1.0, 2.0)", "f", inputs=[tensor("x", 8, 16)])
     (expected,) = map(kept, read_expectations(make_case("forward", {"x": (8, 16)}, "special_nan", tmp_path)))
     assert expected.unspecified is not None

@@ -1,4 +1,4 @@
-"""Which dims are made vast on the executor, and what is wrong enough there."""
+"""Check which dims are made vast on the executor, and what is wrong enough there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever reaches a verdict reaches it through `Verifier.verify`: no caller is without one of its stages."""
+"""Check that every verdict is reached through `Verifier.verify`: no caller is without one of its stages."""
 
 from __future__ import annotations
 

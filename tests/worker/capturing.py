@@ -104,7 +104,7 @@ def make_case(operation: str, shapes: dict[str, Any], family: str, directory: Pa
 
 
 def with_worker(action: Any) -> Any:
-    """What ``await action(worker)`` gives, with the shared worker."""
+    """Return the result of ``await action(worker)``, with the shared worker."""
 
     async def ask() -> Any:
         return await action(await _worker())

@@ -1,4 +1,4 @@
-"""What a capture says of the user's code: arguments, sizes, nodes, lines and names."""
+"""Check what a capture says of the user's code: arguments, sizes, nodes, lines and names."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def _captured() -> None:
 
 @pytest.mark.usefixtures("_captured")
 class TestFamilies:
-    """Of one capture, so that it is made once."""
+    """Share one capture, so that it is made once."""
 
     def case(self, family: str, folder: Path, seed: int = 1) -> CaseFiles:
         return make_case("forward", SHAPES, family, folder, seed=seed)
@@ -460,7 +460,7 @@ def test_a_nan_may_be_left_out_by_maxima_and_minima(code: str, left: float | Non
 
 
 def test_nothing_is_left_out_of_what_is_the_same_for_all_inputs(tmp_path: Path) -> None:
-    """That it is, with other numbers in the NaN's place, does not say that the code left it out."""
+    """Check that other numbers in the NaN's place do not say that the code left it out."""
     capture_text(
         "def f(x):\n    y = x.sum(-1, keepdim=True)\n    return y - y.mean(1)", "f", inputs=[tensor("x", 8, 16)]
     )
@@ -620,7 +620,7 @@ def test_before_an_exponential_a_product_may_lose_what_a_sum_of_its_terms_loses(
 
 
 def test_a_gradient_may_be_of_a_forward_without_the_nan(tmp_path: Path) -> None:
-    """Of the weight: a sum in which relu has left the NaN out."""
+    """Return the gradient of the weight: a sum in which relu has left the NaN out."""
     text = "def f(x, w):\n    return torch.relu(x) * w"
     capture_text(text, "f", inputs=[tensor("x", 8, 16), tensor("w", 16)], backward=True)
     case = make_case("backward", {"x": (8, 16), "w": (16,), "grad_out": (8, 16)}, "special_nan", tmp_path)

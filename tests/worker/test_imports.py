@@ -1,4 +1,4 @@
-"""What a worker does while it imports: no collections, and bytecode that others make a step ahead."""
+"""Check what a worker does while it imports: no collections, and bytecode that others make a step ahead."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_gpu_that_cannot_be_opened_ahead_is_told_when_it_is_needed() -> None:
 
 
 def test_what_is_called_ahead_of_references_can_be_called() -> None:
-    """Where a GPU cannot be opened, what is wrong is told later: a fault of these calls would never be."""
+    """Check that a GPU that cannot be opened is told later: a fault of these calls would never be."""
     context_ahead.call_first(torch.device("cpu"))
 
 
@@ -101,7 +101,7 @@ def test_a_machine_without_a_driver_is_no_problem() -> None:
 
 
 def compiled(folder: Path) -> set[str]:
-    """What the program `bytecode` compiles of a torch that is made of `FILES`, by path without the ending."""
+    """Return what the program `bytecode` compiles of a torch that is made of `FILES`, by path without the ending."""
     for name, text in FILES.items():
         (folder / "packages" / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / "packages" / name).write_text(text)

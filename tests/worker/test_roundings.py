@@ -1,4 +1,4 @@
-"""How far PyTorch is off, and whether a tensor is finite, told from as few readings of it as that takes."""
+"""Check PyTorch's errors, and whether a tensor is finite, from as few readings of it as that takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many of PyTorch's threads references take."""
+"""Check how many of PyTorch's threads references take."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ import { offerInstall } from "./install";
 import type { JobStore } from "./jobs";
 import { askForKey, type KeyStore } from "./keys";
 import type { CandidateNode, HotSpotNode, JobNode, KernelsView, RunNode, TargetNode } from "./kernelsView";
+import type { MachineCodeView } from "./machineCode";
 import type { Logs } from "./logs";
 import { COMMANDS, GPUS, METHODS, type JobParams, type JobStarted, type RunItem, type TargetItem, type TargetsResult } from "./protocol";
 import { recordRun } from "./record";
@@ -25,6 +26,7 @@ export interface Parts {
   reviews: Reviews;
   documents: ReviewDocuments;
   view: KernelsView;
+  code: MachineCodeView;
 }
 
 const EXAMPLE = "kernel_lsp_example.py";
@@ -45,6 +47,9 @@ export function registerCommands(context: vscode.ExtensionContext, parts: Parts)
     resume: (node?: RunNode) => resume(parts, node),
     check: () => onKernel(server, COMMANDS.check),
     measure: () => onKernel(server, COMMANDS.measure),
+    showPtx: () => parts.code.show("ptx"),
+    showSass: () => parts.code.show("sass"),
+    selectArchitecture: () => parts.code.selectArchitecture(),
     openReport: (node?: RunNode | CandidateNode) => openReport(parts, node),
     review: (node?: RunNode) => reviewAgain(parts, node),
     selectGpu: () => selectGpu(),

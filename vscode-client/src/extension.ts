@@ -6,6 +6,7 @@ import { JobStore } from "./jobs";
 import { KeyStore } from "./keys";
 import { KernelsView } from "./kernelsView";
 import { MachineView } from "./machineView";
+import { MachineCodeView } from "./machineCode";
 import { Logs } from "./logs";
 import { registerModels } from "./models";
 import { ReviewDocuments, Reviews } from "./review";
@@ -24,10 +25,11 @@ export function activate(context: vscode.ExtensionContext): void {
   const panels = new RunPanels(server, jobs, documents);
   const reviews = new Reviews(server, panels, documents);
   const view = new KernelsView(server, jobs);
+  const code = new MachineCodeView(server);
   server.onApplyEdit = (params, convert) => reviews.take(params, convert);
   panels.reviews = reviews;
-  context.subscriptions.push(logs, jobs, server, documents, panels, reviews, view, new StatusItem(server, jobs), new MachineView(server));
-  registerCommands(context, { server, jobs, logs, keys, editorModel, panels, reviews, documents, view });
+  context.subscriptions.push(logs, jobs, server, documents, panels, reviews, view, code, new StatusItem(server, jobs), new MachineView(server));
+  registerCommands(context, { server, jobs, logs, keys, editorModel, panels, reviews, documents, view, code });
   void server.start();
   registerModels(context, server, logs);
 }

@@ -11,6 +11,7 @@ export const COMMANDS = {
   addShapes: "kernelLsp.addShapes",
   check: "kernelLsp.check",
   measure: "kernelLsp.measure",
+  addPlan: "kernelLsp.addPlan",
   profile: "kernelLsp.profile",
   estimate: "kernelLsp.estimate",
   cancel: "kernelLsp.cancel",
@@ -18,6 +19,8 @@ export const COMMANDS = {
   showKernel: "kernelLsp.showKernel",
   compare: "kernelLsp.compare",
   report: "kernelLsp.report",
+  useEverywhere: "kernelLsp.useEverywhere",
+  revertEverywhere: "kernelLsp.revertEverywhere",
   explain: "kernelLsp.explain",
 } as const;
 
@@ -31,6 +34,7 @@ export const METHODS = {
   targets: "kernelLsp/targets",
   hotSpots: "kernelLsp/hotSpots",
   report: "kernelLsp/report",
+  machineCode: "kernelLsp/machineCode",
   typeCommand: "kernelLsp/typeCommand",
   completeChat: "kernelLsp/completeChat",
 } as const;
@@ -145,6 +149,26 @@ export interface ReportResult {
   run: string;
   data: { [name: string]: unknown };
   html: string;
+}
+
+/** Function at a 0-based line of an open kernel file. `architecture` is one such as ``sm_90``; by default that of the target GPU. */
+export interface MachineCodeParams {
+  uri: string;
+  line: number;
+  form: "ptx" | "sass";
+  architecture?: string;
+}
+
+/** Code of one function. `lines` has the file's 0-based line for each line of `text`, -1 for none. The answer is the same for every line from `first_line` to `last_line`. `architectures` are those to choose from. `problem` says why the text is empty, and what to do. */
+export interface MachineCodeResult {
+  text: string;
+  lines: (number)[];
+  function: string;
+  architecture: string;
+  firstLine: number;
+  lastLine: number;
+  architectures: (string)[];
+  problem?: string;
 }
 
 /** A shell command to offer, and the folder to run it in. */

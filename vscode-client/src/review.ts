@@ -132,7 +132,11 @@ export class Reviews implements vscode.Disposable {
     }
     const choices = review.keepsPytorch ? [DISCARD, REVIEW, APPLY_ANYWAY] : [REVIEW, APPLY, DISCARD];
     const chosen = await vscode.window.showInformationMessage(review.label, ...choices);
-    if (this.open.get(review.run) !== review) return; // the panel was quicker
+    if (this.open.get(review.run) !== review) {
+      // The panel was quicker, and a notification cannot be taken back.
+      if (chosen !== undefined) void vscode.window.showInformationMessage(`kernel-lsp: run ${review.run} is no longer under review: *Review a Run's Result* shows it again.`);
+      return;
+    }
     if (chosen === REVIEW) await this.showDiff(review);
     if (chosen === APPLY || chosen === APPLY_ANYWAY) await this.apply(review);
     if (chosen === DISCARD) this.end(review, false);
@@ -150,6 +154,8 @@ export class Reviews implements vscode.Disposable {
   }
 
   private async apply(review: Review): Promise<void> {
+    // VS Code shows each changed file in the active group, which is the panel's where its button was pressed.
+    await vscode.commands.executeCommand("workbench.action.focusFirstEditorGroup");
     if (!(await review.apply())) {
       void vscode.window.showWarningMessage(
         "kernel-lsp: not applied, since the files have changed meanwhile. The result is kept: *Review a Run's Result* shows it again.",

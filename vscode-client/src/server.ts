@@ -259,6 +259,7 @@ export class Server implements vscode.Disposable {
   private set(state: ServerState): void {
     this.state = state;
     void vscode.commands.executeCommand("setContext", "kernel-lsp.serverRuns", state === "running");
+    void vscode.commands.executeCommand("setContext", "kernel-lsp.state", state);
     this.changed.fire(state);
   }
 

@@ -25,8 +25,8 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class BenchPlan:
-    """What a benchmark runs. `deadline_s` bounds each task, in seconds. `every_configuration` gives each further
-    configuration of a task folder a row, ``FOLDER::2`` and so on."""
+    """Tasks of a benchmark and their settings. `deadline_s` bounds each task, in seconds. `every_configuration`
+    gives each further configuration of a task folder a row, ``FOLDER::2`` and so on."""
 
     directory: Path
     tasks: tuple[BenchTask, ...]

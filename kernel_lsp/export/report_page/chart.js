@@ -1,9 +1,15 @@
 // The best time by generation, against PyTorch's and the speed of light (roofline bound). Logarithmic: what matters is ratios.
 
-const CHART = { width: 900, height: 300, left: 70, right: 190, top: 16, bottom: 36 };
-const LABEL_HEIGHT = 13;
+const CHART = { width: 900, height: 300, left: 70, right: 0, top: 16, bottom: 36 };
+const LABEL_HEIGHT = 14;
+const WIDTHS = { least: 420, most: 900, tick: 28, sample: 34, character: 7 };
 
-/** Best right time up to each generation: [{generation, us}]; generations without a right candidate repeat the last. */
+/** Width in pixels at the page's present width: one unit of the chart is one pixel, so that its text keeps its size. */
+function chartWidth() {
+  return Math.round(Math.min(WIDTHS.most, Math.max(WIDTHS.least, page.clientWidth)));
+}
+
+/** Best time of a correct candidate up to each generation: [{generation, us}]; generations without one repeat the last. */
 function bestByGeneration(candidates) {
   const found = [];
   let best = Infinity;
@@ -46,16 +52,26 @@ function chart(report, choose) {
   const lines = references(report);
   const right = report.candidates.filter((candidate) => isRight(candidate) && scoreOf(candidate));
   const times = [...best.map((point) => point.us), ...lines.map((line) => line.us), ...right.map((candidate) => scoreOf(candidate).us)].filter((us) => us > 0);
-  if (!right.length) return element("p", { class: "soft" }, "No candidate is right yet: there is no time to show.");
+  if (!right.length) return element("p", { class: "soft" }, "No candidate is correct yet.");
+  CHART.width = chartWidth();
+  CHART.right = WIDTHS.sample + WIDTHS.character * Math.max(12, ...lines.map((line) => labelOf(line).length));
   const scale = scales(times, report.n_generations);
   const labels = spread(labelsOf(best, lines, scale));
   const name = `Best time by generation: ${best.map((point) => `generation ${point.generation + 1} ${timeText(point.us)}`).join(", ")}. ${lines.map((line) => `${line.name} ${timeText(line.us)}`).join(", ")}.`;
-  return element("svg", { viewBox: `0 0 ${CHART.width} ${CHART.height}`, role: "img", "aria-label": name },
+  return element("svg", { width: CHART.width, height: CHART.height, viewBox: `0 0 ${CHART.width} ${CHART.height}`, role: "img", "aria-label": name },
     axes(scale, report.n_generations),
     lines.map((line) => element("line", { class: `rule ${kindOf(line.name)}`, x1: CHART.left, x2: CHART.width - CHART.right, y1: scale.y(line.us), y2: scale.y(line.us), "data-name": line.name, "data-us": line.us })),
     element("path", { class: "best", d: steps(best, scale), "data-best": JSON.stringify(best) }),
     right.map((candidate) => dot(candidate, report, scale, choose)),
-    labels.map((label) => element("text", { class: `label ${label.class}`, x: CHART.width - CHART.right + 8, y: label.y + 4 }, label.text)));
+    labels.map(legend));
+}
+
+/** A label in the text's colour behind a sample of its line. */
+function legend(label) {
+  const left = CHART.width - CHART.right + 8;
+  return element("g", {},
+    element("line", { class: label.class, x1: left, x2: left + 14, y1: label.y, y2: label.y }),
+    element("text", { class: "label", x: left + 19, y: label.y + 4 }, label.text));
 }
 
 function kindOf(name) {
@@ -75,7 +91,7 @@ function scales(times, nGenerations) {
 function axes(scale, nGenerations) {
   const [bottom, right] = [CHART.height - CHART.bottom, CHART.width - CHART.right];
   const marks = ticks(scale.low, scale.high);
-  const every = Math.ceil(nGenerations / 20);
+  const every = Math.ceil(nGenerations * WIDTHS.tick / (right - CHART.left));
   return element("g", {},
     element("path", { class: "axis", d: `M${CHART.left},${CHART.top}V${bottom}H${right}` }),
     marks.map((us) => element("text", { x: CHART.left - 6, y: scale.y(us) + 4, "text-anchor": "end" }, timeText(us))),
@@ -106,10 +122,14 @@ function dot(candidate, report, scale, choose) {
     element("title", {}, `${candidate.candidate_id}: ${timeText(score.us)} (${score.kind})`));
 }
 
+function labelOf({ name, us, kind }) {
+  return `${name} ${timeText(us)}${kind === "computed" ? "" : ` (${kind})`}`;
+}
+
 function labelsOf(best, lines, scale) {
   const last = best[best.length - 1];
-  const found = lines.map((line) => ({ text: `${line.name} ${timeText(line.us)} (${line.kind})`, class: kindOf(line.name), y: scale.y(line.us) }));
-  found.push({ text: `best ${timeText(last.us)}`, class: "best-label", y: scale.y(last.us) });
+  const found = lines.map((line) => ({ text: labelOf(line), class: `sample rule ${kindOf(line.name)}`, y: scale.y(line.us) }));
+  found.push({ text: `best ${timeText(last.us)}`, class: "sample best", y: scale.y(last.us) });
   return found;
 }
 

@@ -23,7 +23,7 @@ function draw() {
   part("head", [state.serial, report.status, state.stage], () => header(report));
   part("review", [state.review && state.review.label], () => [reviewBar()]);
   part("result", [state.serial, report.status, report.winner_id, nRight, report.candidates.length], () => result(report));
-  part("chart", [state.serial, report.winner_id, nRight], () => [element("h2", {}, "Best time by generation"), chart(report, choose)]);
+  part("chart", [state.serial, report.winner_id, nRight, chartWidth()], () => [element("h2", {}, "Best time by generation"), chart(report, choose)]);
   part("candidates", [state.sort, state.descending], () => tableFrame());
   fillTable(report);
   if (state.isFirst) {
@@ -49,6 +49,7 @@ function becomeWhole() {
   Object.assign(state, { report: JSON.parse(document.getElementById("data").textContent), isWhole: true });
   draw();
   window.addEventListener("message", receive);
+  window.addEventListener("resize", drawSoon);
   if (editor) editor.postMessage({ type: "ready" });
 }
 

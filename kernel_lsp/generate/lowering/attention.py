@@ -14,7 +14,7 @@ from kernel_lsp.generate.ir.index import ONE, Index, divide_exactly
 from kernel_lsp.generate.ir.scalar import Access, Scalar, cast, compare, index_value, select
 from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.builder import Call, Shape, accumulation_dtype, read
-from kernel_lsp.generate.lowering.contraction import converted
+from kernel_lsp.generate.lowering.contraction import Factors, converted
 from kernel_lsp.generate.lowering.elements import number, op
 from kernel_lsp.generate.lowering.registry import lowers
 
@@ -182,7 +182,7 @@ class _Attention:
         axes = (len(grad.shape) - 1,)
         return self.call.builder.reduction("sum", self.dtype, grad.shape, axes, body, name="row_products")
 
-    def _contract(self, shape, reduced, factors, name: str) -> Tensor:  # type: ignore[no-untyped-def]
+    def _contract(self, shape: Shape, reduced: Shape, factors: Factors, name: str) -> Tensor:
         rank = len(shape)
         axes = (tuple(range(rank - 2)), (rank - 2,), (rank - 1,))
         return self.call.builder.contraction(self.dtype, shape, reduced, factors, axes, name=name)

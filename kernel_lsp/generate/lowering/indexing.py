@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.ir.index import Index, as_index
+from kernel_lsp.generate.ir.index import Index, Variable, as_index
 from kernel_lsp.generate.ir.scalar import (
     TRUE,
     Access,
@@ -27,6 +27,11 @@ from kernel_lsp.generate.lowering.builder import Call, accumulation_dtype, posit
 from kernel_lsp.generate.lowering.contraction import converted
 from kernel_lsp.generate.lowering.elements import op
 from kernel_lsp.generate.lowering.registry import lowers
+
+ValueAt = Callable[[tuple[Index, ...]], Scalar]
+"""Map from an update's index to the value to write."""
+PositionsOf = Callable[[tuple[Index, ...]], list[Index]]
+"""Map from an index of the result to one of the source."""
 
 
 @lowers("gather")
@@ -78,7 +83,7 @@ def _index(call: Call) -> Tensor:
     return call.builder.view(source, call.shape(), to_source)
 
 
-def advanced_index(call: Call, source: Tensor, given: Sequence[Tensor | None]):  # type: ignore[no-untyped-def]
+def advanced_index(call: Call, source: Tensor, given: Sequence[Tensor | None]) -> PositionsOf:
     """Return the map from an index of the result to one of the source, by the rules of NumPy's advanced indexing."""
     used = [axis for axis, tensor in enumerate(given) if tensor is not None]
     if any(tensor.dtype in (DType.BOOL, DType.U8) for tensor in given if tensor is not None):
@@ -147,7 +152,7 @@ def _gathered_updates(
     base: Tensor,
     index_tensor: Tensor,
     axis: int,
-    value,  # type: ignore[no-untyped-def]
+    value: ValueAt,
     kind: str,
 ) -> Tensor:
     """Lower updates in gather form: every element combines those whose index names it, in their order. So the result
@@ -215,7 +220,7 @@ def _index_reduce(call: Call) -> Tensor:
     )
 
 
-def _scatter_value(call: Call, overload: str):  # type: ignore[no-untyped-def]
+def _scatter_value(call: Call, overload: str) -> ValueAt:
     """Return the written value as a function of the update's index."""
     if overload.startswith("value"):
         constant = call.scalar(3, "value", call.dtype())
@@ -230,7 +235,7 @@ def _covers(call: Call, base: Tensor, index_tensor: Tensor, axis: int) -> bool:
     return all(call.builder.same_size(left, right) for left, right in pairs)
 
 
-def _one_hot(call: Call, base: Tensor, index_tensor: Tensor, axis: int, value) -> Tensor:  # type: ignore[no-untyped-def]
+def _one_hot(call: Call, base: Tensor, index_tensor: Tensor, axis: int, value: ValueAt) -> Tensor:
     """Lower a scatter with one update per row in gather form: every element compares its position with the update's."""
 
     def element(index: tuple[Index, ...]) -> Scalar:
@@ -246,8 +251,8 @@ def _general_scatter(
     base: Tensor,
     index_tensor: Tensor,
     axis: int,
-    value,
-    kind: str,  # type: ignore[no-untyped-def]
+    value: ValueAt,
+    kind: str,
 ) -> Tensor:
     variables = call.builder.variables(index_tensor.shape)
     index = positions(variables)
@@ -255,7 +260,16 @@ def _general_scatter(
     return scattered(call, base, where, variables, value(index), kind)
 
 
-def scattered(call: Call, base: Tensor | None, where, variables, body: Scalar, kind: str, mask=None, item: int = 0):  # type: ignore[no-untyped-def]
+def scattered(
+    call: Call,
+    base: Tensor | None,
+    where: Sequence[Index],
+    variables: Sequence[Variable],
+    body: Scalar,
+    kind: str,
+    mask: Scalar | None = None,
+    item: int = 0,
+) -> Tensor:
     """Return a copy of `base` (zeros for None) with updates, in the accumulation type when they add."""
     dtype = accumulation_dtype(call.dtype(item)) if kind == "sum" else call.dtype(item)
     shape = call.shape(item)

@@ -66,7 +66,7 @@ class Target:
 
 
 class Configuration:
-    """What calls with the same shapes, dtypes, layouts, scalars, mode and constructor arguments have in common."""
+    """Calls with the same shapes, dtypes, layouts, scalars, mode and constructor arguments."""
 
     def __init__(self, target, init, training, grad, entries):
         self.init, self.grad, self.n_calls = init, grad, 0

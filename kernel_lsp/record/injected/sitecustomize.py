@@ -7,20 +7,23 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
+import types
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
-def _load(name, spec):  # type: ignore[no-untyped-def]
+def _load(name: str, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    assert spec.loader is not None
     spec.loader.exec_module(module)
     return module
 
 
-def _start():  # type: ignore[no-untyped-def]
+def _start() -> None:
     for name in ("_kernel_lsp_calls", "_kernel_lsp_recorder"):
         spec = importlib.util.spec_from_file_location(name, os.path.join(_FOLDER, name + ".py"))
+        assert spec is not None
         module = _load(name, spec)
     module.start()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 
 from tree_sitter import Node
 
@@ -13,6 +12,11 @@ _IN_NAMES = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123
 _BEFORE_NO_NAME = _IN_NAMES | frozenset(b".")
 _QUOTIENT = re.compile(rb"/(?![/*=])|%(?!=)")
 _QUOTIENT_TOKENS = ("/", "%")
+_POINT = re.compile(rb"\.(?:(?<=[\d']\.)|(?=\d))[\d']*(?:[eE][+-]?\d+)?(?![a-zA-Z0-9.'])")
+"""The decimal point of ``0.5``, ``5.`` or ``.5e3`` without a suffix. It begins with a literal character, which makes
+the search fast."""
+_EXPONENT = re.compile(rb"[eE](?<=[\d'][eE])[+-]?\d+(?![a-zA-Z0-9.'])")
+"""The exponent of ``1e3`` without a suffix."""
 
 
 def next_mention(data: bytes, word: bytes, start: int, end: int) -> int:
@@ -35,11 +39,10 @@ def quotients_in(body: Node, data: bytes) -> list[Node]:
     return binaries_around([token for token in tokens if token is not None and token.type in _QUOTIENT_TOKENS])
 
 
-def numbers_in(body: Node, places: list[int]) -> list[Node]:
-    """Return the number literals of a body at the given positions, which are in order."""
-    first = bisect_left(places, body.start_byte)
-    if first == len(places) or places[first] >= body.end_byte:
-        return []
-    inside = places[first : bisect_left(places, body.end_byte, lo=first)]
-    nodes = [body.descendant_for_byte_range(start, start + 1) for start in inside]
+def doubles_in(body: Node, data: bytes) -> list[Node]:
+    """Return the number literals of a body that may be doubles, in source order."""
+    places = [
+        m.start() for pattern in (_POINT, _EXPONENT) for m in pattern.finditer(data, body.start_byte, body.end_byte)
+    ]
+    nodes = [body.descendant_for_byte_range(start, start + 1) for start in sorted(places)]
     return list({node.id: node for node in nodes if node is not None and node.type == "number_literal"}.values())

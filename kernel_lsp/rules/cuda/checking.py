@@ -4,30 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import lru_cache
-from itertools import islice
 from time import monotonic
 
-from tree_sitter import Node
-
-from kernel_lsp.rules.cuda import (
-    access,
-    arithmetic,
-    array_bounds,
-    atomics,
-    barriers,
-    bounds,
-    doubles,
-    host,
-    launches,
-    restrict,
-    shared,
-    signature,
-    strides,
-    transfers,
-    warps,
-)
+from kernel_lsp.rules.cuda.bounds import array_bounds, bounds
 from kernel_lsp.rules.cuda.function_summary import (
     FileFacts,
     FunctionFacts,
@@ -35,11 +15,14 @@ from kernel_lsp.rules.cuda.function_summary import (
     has_launch_bounds,
     read_plan,
 )
+from kernel_lsp.rules.cuda.host import host, launches, transfers
+from kernel_lsp.rules.cuda.host.repeated import RepeatedArgument
+from kernel_lsp.rules.cuda.memory import access, restrict, shared, strides
 from kernel_lsp.rules.cuda.model import Function, read_function
-from kernel_lsp.rules.cuda.node_list import Lost
-from kernel_lsp.rules.cuda.outline import CudaFile, Definition, Outline, read_outline
+from kernel_lsp.rules.cuda.numbers import arithmetic, doubles, signature
+from kernel_lsp.rules.cuda.outline import CudaFile, Definition, read_outline
 from kernel_lsp.rules.cuda.parsing import ParsedCuda, parse
-from kernel_lsp.rules.cuda.repeated import RepeatedArgument
+from kernel_lsp.rules.cuda.threads import atomics, barriers, warps
 from kernel_lsp.rules.finding import FINDING_BYTES, RuleFinding, folded, in_order
 from kernel_lsp.rules.gc_pause import uncollected
 from kernel_lsp.rules.lru import Kept
@@ -59,7 +42,6 @@ _NEEDED_WORDS = {
     kind: tuple(sorted({word for check in checks for needed in check.needs for word in needed.split()}))
     for kind, checks in _CHECKS_ON.items()
 }
-_ALL_NEEDED_WORDS = frozenset(word for words in _NEEDED_WORDS.values() for word in words)
 RULES = tuple(sorted((check.rule for check in (*FUNCTION_CHECKS, *FILE_CHECKS)), key=lambda rule: rule.code))
 FOLDED, FOLDED_FROM = frozenset(("KL240", "KL241", "KL250")), 3
 """Codes that repeat on many lines, and the number of findings from which they fold into one with related locations."""
@@ -86,19 +68,19 @@ def check(text: str, *, tree: ParsedCuda | None = None, soon: Soon | None = None
     """
     started_s = monotonic()
     parsed = tree if tree is not None and tree.text == text else parse(text)
-    outline = read_outline(parsed)
+    file = read_outline(parsed)
     functions: list[FunctionFacts] = []
     n_found = 0
-    for function in _Reading(outline).all_facts():
+    for function in _Reading(file).all_facts():
         functions.append(function)
         n_found += len(function.findings)
-        is_more = n_found and len(functions) < len(outline.definitions)
+        is_more = n_found and len(functions) < len(file.definitions)
         if soon is not None and is_more and monotonic() - started_s > SOON_S:
             _tell(soon, functions, parsed)
             soon = None
-    file = FileFacts(tuple(functions), read_plan(outline), "cudaFuncSetAttribute" in text)
+    facts = FileFacts(tuple(functions), read_plan(file), "cudaFuncSetAttribute" in text)
     found = [finding for function in functions for finding in function.findings]
-    found += [finding for check in FILE_CHECKS for finding in check.findings(file)]
+    found += [finding for check in FILE_CHECKS for finding in check.findings(facts)]
     return _shown(found, parsed)
 
 
@@ -137,135 +119,84 @@ def _n_bytes_of(key: tuple, placed: Placed) -> int:
 
 _kept: Kept[tuple, Placed] = Kept(MAX_KEPT_FUNCTIONS, MAX_KEPT_BYTES, _n_bytes_of)
 """Cached facts, by everything that the rules about one function depend on, including the parse."""
-_DIGITS = re.compile(rb"\d")
 
 
 class _Reading:
     """One file, analysed function by function. `is_full` means that all findings that will be shown are known.
-    `alike` caches the facts of this file by everything except the function's own name. `selected` caches the checks
-    by the function's kind and words."""
+    `selected` caches the checks by the function's kind and words."""
 
-    def __init__(self, outline: Outline) -> None:
-        self.outline = outline
+    def __init__(self, file: CudaFile) -> None:
+        self.file = file
         self.is_full = False
-        self.alike: dict[tuple, Placed] = {}
-        known = outline.parsed.words
-        present = frozenset(word for word in _ALL_NEEDED_WORDS if word.encode() in known)
-        self.words = {kind: [word for word in words if word in present] for kind, words in _NEEDED_WORDS.items()}
         self.selected: dict[tuple, tuple[Check, ...]] = {}
-        self.visible = (outline.fits_its_launches, outline.unchecked_kernels, _interned(outline.context))
+        self.visible = (file.fits_its_launches, file.unchecked_kernels, _interned(file.context))
 
     def all_facts(self) -> Iterator[FunctionFacts]:
         """Yield the facts of every function. Functions after the last finding that will be shown are not checked,
         because their findings come later in the text."""
         n_open = MAX_FINDINGS
-        may_be_silenced = b"NOLINT" in self.outline.parsed.data
-        for file, definition in self.outline.definitions:
-            for facts in self.facts(file, definition):
+        may_be_silenced = b"NOLINT" in self.file.parsed.data
+        for definition in self.file.definitions:
+            for facts in self.facts(definition):
                 n_open -= len(facts.findings)
                 yield facts
             self.is_full = n_open <= 0 and not may_be_silenced
 
-    def facts(self, file: CudaFile, definition: Definition) -> Facts:
+    def facts(self, definition: Definition) -> Facts:
         """Return the facts of a definition, new or cached."""
-        first_line, column = file.parsed.position(definition.outer.start_byte)
-        key = self.key(file, definition, column)
+        first_line, column = self.file.parsed.position(definition.outer.start_byte)
+        key = self.key(definition, column)
         kept = _kept.get(key)
         if kept is not None and kept[0] == first_line:
             return kept[1]
-        facts = self.first_facts(file, definition, key, first_line) if kept is None else _moved(kept, first_line)
+        facts = self.read(definition) if kept is None else _moved(kept, first_line)
         _kept.keep(key, (first_line, facts))
         return facts
 
-    def key(self, file: CudaFile, definition: Definition, column: int) -> tuple:
+    def key(self, definition: Definition, column: int) -> tuple:
         node, outer = definition.node, definition.outer
         return (
             self.is_full,
-            file.parsed.data[outer.start_byte : outer.end_byte],
+            self.file.parsed.data[outer.start_byte : outer.end_byte],
             column,
             outer.has_error,
             definition.is_conditionally_compiled,
-            has_launch_bounds(file, node, node.start_byte),
-            self.repeated(file, definition),
+            has_launch_bounds(self.file, node, node.start_byte),
+            self.repeated(definition),
             *self.visible,
         )
 
-    def repeated(self, file: CudaFile, definition: Definition) -> tuple[RepeatedArgument, ...]:
+    def repeated(self, definition: Definition) -> tuple[RepeatedArgument, ...]:
         """Return the buffers that launches of the kernel pass twice."""
-        known = self.outline.repeated_arguments
+        known = self.file.repeated_arguments
         name = definition.plain_name if known else None
-        return () if name is None else known.get(file.source(name), ())
+        return () if name is None else known.get(self.file.source(name), ())
 
-    def first_facts(self, file: CudaFile, definition: Definition, key: tuple, first_line: int) -> Facts:
-        """Return the facts of an uncached function. Functions share facts if their names have equal length and
-        differ only in digits."""
-        name = definition.plain_name
-        if name is None or _DIGITS.search(file.parsed.data, name.start_byte, name.end_byte) is None:
-            return self.read(file, definition)
-        shared = self.key_but_name(file, definition, name, key)
-        if shared is None:
-            return self.read(file, definition)
-        if shared not in self.alike:
-            facts = self.read(file, definition)
-            self.alike[shared] = first_line, facts
-            return facts
-        renamed = file.source(name)
-        return tuple(replace(facts, name=renamed) for facts in _moved(self.alike[shared], first_line))
-
-    def key_but_name(self, file: CudaFile, definition: Definition, name: Node, key: tuple) -> tuple | None:
-        """Return the key without the digits in the function's name. None where the name occurs again, since findings
-        may depend on it. The words that rules search for are in both names or in neither."""
-        is_full, code, *others = key
-        first = definition.outer.start_byte
-        start, end = name.start_byte - first, name.end_byte - first
-        text = code[start:end]
-        if code.count(text) > 1:
-            return None
-        is_declared = file.source(name) in file.declared
-        return is_full, code[:start], _DIGITS.sub(b"0", text), code[end:], is_declared, *others
-
-    def read(self, file: CudaFile, definition: Definition) -> Facts:
+    def read(self, definition: Definition) -> Facts:
         """Return the facts with the findings of all rules, as long as more findings can be shown."""
-        try:
-            return self.read_once(file, definition)
-        except Lost:
-            definition.forget()
-            return self.read_once(file, definition)
-
-    def read_once(self, file: CudaFile, definition: Definition) -> Facts:
-        """Return the same facts, assuming that the data rebased from the tree before an edit is valid. Raises `Lost`
-        otherwise."""
-        function = read_function(definition, file)
+        function = read_function(definition, self.file)
         if function is None:
             return ()
         found = [] if self.is_full else self.findings(function)
-        facts = function_facts(function, tuple(in_order(found) if len(found) > 1 else found))
-        definition.rest()
-        return (facts,)
+        return (function_facts(function, tuple(in_order(found) if len(found) > 1 else found)),)
 
     def findings(self, function: Function) -> list[RuleFinding]:
         """Return the findings of the rules about one function."""
-        found: list[RuleFinding] = []
         ends: dict[re.Pattern[str], int] = {}
-        known = function.definition.found_patterns
-        for check in self.checks_for(function):
-            patterns = check.patterns
-            if patterns and patterns not in known:
-                known[patterns] = check.may_find_in(function.text, ends)
-            if not patterns or known[patterns]:
-                hits = list(islice(check.hits(function), MAX_FINDINGS))
-                if hits:
-                    found += map(check.finding, hits)
-        return found
+        return [
+            finding
+            for check in self.checks_for(function)
+            if not check.patterns or check.may_find_in(function.text, ends)
+            for finding in check.findings(function, MAX_FINDINGS)
+        ]
 
     def checks_for(self, function: Function) -> tuple[Check, ...]:
         """Return the checks for the function's kind whose required words occur in its text."""
         kind, text = "kernel" if function.is_kernel else "device" if function.is_device else "host", function.text
-        words = self.words[kind]
-        key = kind, *[word in text for word in words]
+        present = {word for word in _NEEDED_WORDS[kind] if word in text}
+        key = kind, frozenset(present)
         selected = self.selected.get(key)
         if selected is None:
-            present = {word for word in words if word in text}
             needing = ((check, [needed.split() for needed in check.needs]) for check in _CHECKS_ON[kind])
             selected = tuple(check for check, needs in needing if not any(map(present.isdisjoint, needs)))
             self.selected[key] = selected

@@ -16,10 +16,10 @@ from kernel_lsp.plan import checking as plan_checking
 from kernel_lsp.plan.codes import PlanCode
 from kernel_lsp.plan.parser import parse as parse_plan
 from kernel_lsp.rules.cuda import fields
-from kernel_lsp.rules.cuda.array_bounds import thread_reaches
+from kernel_lsp.rules.cuda.bounds.array_bounds import thread_reaches
 from kernel_lsp.rules.cuda.declare import launches_in
 from kernel_lsp.rules.cuda.model import Function
-from kernel_lsp.rules.cuda.outline import CudaFile, Outline
+from kernel_lsp.rules.cuda.outline import CudaFile
 from kernel_lsp.rules.cuda.type_text import type_bytes
 from kernel_lsp.rules.finding import RuleFinding, TextRange, shifted_finding, shifted_range
 from kernel_lsp.source.cuda import kernel_signatures
@@ -161,19 +161,18 @@ def _reaches(function: Function) -> Iterator[Reach]:
 def has_launch_bounds(file: CudaFile, node: Node, end: int) -> bool:
     """Return whether launch bounds occur from slightly before `node` up to `end`. A macro with launch bounds may
     precede the function."""
-    places = file.outline.launch_bounds_at
+    places = file.launch_bounds_at
     if not places:
         return False
-    start = file.parsed.start
-    first = bisect_left(places, start + node.start_byte - MACRO_REACH_BYTES)
-    return first < len(places) and places[first] < start + end
+    first = bisect_left(places, node.start_byte - MACRO_REACH_BYTES)
+    return first < len(places) and places[first] < end
 
 
-def read_plan(outline: Outline) -> CheckedPlan:
+def read_plan(file: CudaFile) -> CheckedPlan:
     """Return the plan at the top of the file, checked against its kernels."""
-    if PLAN_MARK not in outline.parsed.text:
+    if PLAN_MARK not in file.parsed.text:
         return CheckedPlan(None, (), ("",))
-    return _parse_and_check(_without_bodies(outline))
+    return _parse_and_check(_without_bodies(file))
 
 
 # --- below: launches
@@ -271,17 +270,16 @@ def _launch_bound(function: Function) -> int:
 # --- the plan
 
 
-def _without_bodies(outline: Outline) -> str:
+def _without_bodies(file: CudaFile) -> str:
     """Return the text with empty function bodies and unchanged line numbers, which is all that a plan can disagree
     with. Edits within a body leave this text unchanged, so that the cached result stays valid."""
-    data, parts, end = outline.parsed.data, [], 0
-    for file, definition in outline.definitions:
+    data, parts, end = file.parsed.data, [], 0
+    for definition in file.definitions:
         body = definition.node.child_by_field_id(fields.BODY)
-        start = file.parsed.start
-        if body is not None and start + body.start_byte >= end:
-            n_lines = data.count(b"\n", start + body.start_byte, start + body.end_byte)
-            parts += [data[end : start + body.start_byte], b"{", b"\n" * n_lines, b"}"]
-            end = start + body.end_byte
+        if body is not None and body.start_byte >= end:
+            n_lines = data.count(b"\n", body.start_byte, body.end_byte)
+            parts += [data[end : body.start_byte], b"{", b"\n" * n_lines, b"}"]
+            end = body.end_byte
     return b"".join((*parts, data[end:])).decode("utf-8", errors="replace")
 
 

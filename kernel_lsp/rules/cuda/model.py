@@ -10,12 +10,11 @@ from tree_sitter import Node
 
 from kernel_lsp.rules.cached import once
 from kernel_lsp.rules.cuda import fields
-from kernel_lsp.rules.cuda.by_text import next_mention, numbers_in, quotients_in
-from kernel_lsp.rules.cuda.node_list import Found
-from kernel_lsp.rules.cuda.nodes import LOOPS, BinariesWith, Nesting, NodesOf
+from kernel_lsp.rules.cuda.by_text import doubles_in, next_mention, quotients_in
+from kernel_lsp.rules.cuda.nodes import LOOPS, BinariesWith, Found, Nesting, NodesOf, captured_in
 from kernel_lsp.rules.cuda.outline import CudaFile, Definition, names_in_text
 from kernel_lsp.rules.cuda.type_text import IDENTIFIER
-from kernel_lsp.rules.cuda.variables import Variable, visible_at
+from kernel_lsp.rules.cuda.variables import Variable, parameters_of, variables_of, visible_at
 
 MAX_PARENTS_ASKED = 64
 """Maximum parent lookups per node before the parents of all nodes are recorded at once."""
@@ -43,18 +42,31 @@ class Function:
 
     def __init__(self, file: CudaFile, definition: Definition, declarator: Node, body: Node) -> None:
         self.file, self.definition, self.declarator, self.body = file, definition, declarator, body
-        self.node, self.inside = definition.node, definition.inside
+        self.node = definition.node
         self.name_node = declarator.child_by_field_id(fields.DECLARATOR) or declarator
         self.source: Callable[[Node], str] = file.source
         """Return the text of a node."""
-        self.parent: Callable[[Node | None], Node | None] = self.inside.parent
-        """Return the parent of a node, None for the body itself."""
         self.names_in: Callable[[Node | None], frozenset[str]] = file.names_in
         head = file.parsed.data[self.node.start_byte : body.start_byte]
         self.is_kernel, self.is_device = b"__global__" in head, b"__device__" in head
         self.name, self.text = file.source(self.name_node), file.source(self.node)
         self.caches: dict[str, dict] = {}
         self.growths: dict[Meaning, Any] = {}
+        self.parents: dict[int, Node | None] = {}
+        """The known parents, by node id."""
+
+    @once
+    def captured(self) -> dict[str, list[Node]]:
+        """The nodes of every `NodesOf`, unordered."""
+        return captured_in(self.body)
+
+    def parent(self, node: Node | None) -> Node | None:
+        """Return the parent of `node`, None for the body itself."""
+        if node is None or node.id == self.body.id:
+            return None
+        if node.id not in self.parents:
+            self.parents[node.id] = node.parent
+        return self.parents[node.id]
 
     @once
     def is_template_of_types(self) -> bool:
@@ -62,7 +74,7 @@ class Function:
 
     @once
     def parameters(self) -> list[Variable]:
-        return [Variable(declarator, self.file.parsed) for declarator in self.inside.parameters]
+        return list(parameters_of(self.file.parsed, self.declarator, self.body))
 
     @once
     def variables(self) -> dict[str, list[Variable]]:
@@ -126,7 +138,7 @@ class Function:
     @once
     def doubles(self) -> list[Node]:
         """The literals in the body that may be doubles, in source order."""
-        return numbers_in(self.body, self.file.doubles_at)
+        return doubles_in(self.body, self.file.parsed.data)
 
     def callee(self, call: Node) -> str:
         """Return the callee's name without template arguments."""
@@ -154,7 +166,7 @@ class Function:
             yield parent
             node, depth = parent, depth + 1
             if depth == MAX_PARENTS_ASKED:
-                self.inside.parents.update(self.inside.all_parents)
+                self.parents.update(_all_parents(self.body))
 
     def branches_around(self, node: Node) -> Iterator[Node]:
         """Yield the branches, `?:` and loops around `node`, innermost first."""
@@ -278,16 +290,45 @@ def _read_variables(function: Function) -> dict[str, list[Variable]]:
     known: dict[str, list[Variable]] = {}
     for variable in function.parameters:
         known.setdefault(variable.name, []).append(variable)
-    parsed = function.file.parsed
-    for declarator in function.inside.locals:
-        variable = Variable(declarator, parsed)
-        known.setdefault(variable.name, []).append(variable)
-    for write, target in function.inside.writes:
+    for declaration in function.declarations:
+        for variable in variables_of(function.file.parsed, declaration, _block_of(function, declaration)):
+            known.setdefault(variable.name, []).append(variable)
+    for write, target in _writes(function):
         variables = known.get(function.source(target))
         written = None if variables is None else visible_at(target.start_byte, variables)
         if written is not None:
             written.writes.append(write)
     return known
+
+
+def _block_of(function: Function, declaration: Node) -> Node:
+    """Return the block in which the declared names are visible."""
+    block = function.parent(declaration)
+    if block is not None and block.type == "condition_clause":
+        block = function.parent(block)
+    return function.body if block is None else block
+
+
+def _writes(function: Function) -> Iterator[tuple[Node, Node]]:
+    """Yield each assignment or update of a name, with the name."""
+    for writes, part in ((function.assignments, fields.LEFT), (function.updates, fields.ARGUMENT)):
+        for write in writes:
+            target = write.child_by_field_id(part)
+            if target is not None and target.type == "identifier":
+                yield write, target
+
+
+def _all_parents(body: Node) -> dict[int, Node | None]:
+    """Return the parent of each node in the body. A tree finds a parent from its root in time proportional to the
+    depth. For deeply nested code one walk that records all parents is much faster."""
+    found: dict[int, Node | None] = {}
+    waiting = [body]
+    while waiting:
+        node = waiting.pop()
+        for child in node.children:
+            found[child.id] = node
+            waiting.append(child)
+    return found
 
 
 def _names_between(places: list[tuple[int, str]], node: Node) -> frozenset[str]:

@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from tree_sitter import Node, Query, QueryCursor
 
-from kernel_lsp.rules.cuda.node_list import Found, end_of, start_of
+from kernel_lsp.rules.cached import once
 from kernel_lsp.rules.cuda.parsing import language
 
 if TYPE_CHECKING:
     from kernel_lsp.rules.cuda.model import Function
 
+start_of, end_of = attrgetter("start_byte"), attrgetter("end_byte")
 LOOPS = frozenset(("for_statement", "while_statement", "do_statement", "for_range_loop"))
+
+
+class Found(list[Node]):
+    """Nodes in source order."""
+
+    @once
+    def starts(self) -> list[int]:
+        return list(map(start_of, self))
+
+    @once
+    def ends(self) -> list[int]:
+        return list(map(end_of, self))
+
+    def within(self, outer: Node) -> list[Node]:
+        """Return the nodes that start within `outer`."""
+        first = bisect_left(self.starts, outer.start_byte)
+        return self[first : bisect_left(self.starts, outer.end_byte, lo=first)]
 
 
 class NodesOf:
@@ -23,16 +42,20 @@ class NodesOf:
     use."""
 
     def __init__(self, *types: str) -> None:
-        self.types, self.name = frozenset(types), ""
+        self.name = ""
         self.patterns = tuple(f"({node_type})" for node_type in types)
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
-        _patterns[name], _types[name] = self.patterns, self.types
+        _patterns[name] = self.patterns
 
     def __get__(self, function: Function, owner: type) -> Found:
-        nodes = function.__dict__[self.name] = function.inside.nodes(self.name)
+        nodes = function.__dict__[self.name] = Found(self.read(function.captured.get(self.name, [])))
         return nodes
+
+    def read(self, captured: list[Node]) -> list[Node]:
+        """Return the attribute's nodes from those that the query captured."""
+        return in_order(captured)
 
 
 class BinariesWith(NodesOf):
@@ -44,31 +67,13 @@ class BinariesWith(NodesOf):
         super().__init__(*operators)
         self.patterns = tuple(f'"{operator}"' for operator in operators)
 
-    def __get__(self, function: Function, owner: type) -> Found:
-        binaries = function.__dict__[self.name] = function.inside.binaries(self.name)
-        return binaries
+    def read(self, captured: list[Node]) -> list[Node]:
+        return binaries_around(captured)
 
 
 def captured_in(body: Node) -> dict[str, list[Node]]:
     """Return the nodes of all these attributes, unordered."""
     return _cursor().captures(body)
-
-
-def captured_between(body: Node, start: int, end: int) -> dict[str, list[Node]]:
-    """Return the nodes that the bytes ``[start, end)`` touch, by attribute."""
-    cursor = _cursor_between()
-    cursor.set_byte_range(start, end)
-    return cursor.captures(body)
-
-
-def nodes_between(body: Node, name: str, start: int, end: int) -> list[Node]:
-    """Return the nodes of one attribute, in order."""
-    return in_order(captured_between(body, start, end).get(name, []))
-
-
-def types_of(name: str) -> frozenset[str]:
-    """Return the node types or operators that the query captures for this attribute."""
-    return _types[name]
 
 
 def binaries_around(operators: Iterable[Node]) -> list[Node]:
@@ -129,8 +134,6 @@ def in_order(nodes: list[Node]) -> list[Node]:
 
 _patterns: dict[str, tuple[str, ...]] = {}
 """The query patterns of each attribute, in declaration order."""
-_types: dict[str, frozenset[str]] = {}
-"""The node types of each attribute, or the operators that identify its nodes."""
 
 
 @lru_cache(maxsize=1)
@@ -141,10 +144,4 @@ def _query() -> Query:
 
 @lru_cache(maxsize=1)
 def _cursor() -> QueryCursor:
-    return QueryCursor(_query())
-
-
-@lru_cache(maxsize=1)
-def _cursor_between() -> QueryCursor:
-    """Return a separate cursor, because a cursor keeps its byte range."""
     return QueryCursor(_query())

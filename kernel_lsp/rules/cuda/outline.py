@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from tree_sitter import Node
 
 from kernel_lsp.rules.cached import once
 from kernel_lsp.rules.cuda import fields
-from kernel_lsp.rules.cuda.body_index import Inside
 from kernel_lsp.rules.cuda.constants import applied, integer_literal
-from kernel_lsp.rules.cuda.edit_window import Window, carried_places
-from kernel_lsp.rules.cuda.node_list import Found
-from kernel_lsp.rules.cuda.parsing import ParsedCuda, Part, Shape
-from kernel_lsp.rules.cuda.repeated import RepeatedArgument, repeated_arguments
+from kernel_lsp.rules.cuda.host.repeated import RepeatedArgument, repeated_arguments
+from kernel_lsp.rules.cuda.parsing import ParsedCuda
 from kernel_lsp.rules.cuda.type_text import IDENTIFIER, type_bytes
 from kernel_lsp.rules.words import words
 
 if TYPE_CHECKING:
     from kernel_lsp.rules.cuda.model import Function
+    from kernel_lsp.rules.cuda.nodes import Found
 
-MIN_LONG_BYTES = 8192
-"""Minimum bytes of a long function. The nodes of a shorter one are found in less than 2 ms."""
 MAX_CONSTANT = 1 << 63
 MAX_DEPTH = 60
 """Maximum nesting depth of an evaluated expression. Deeper ones have no known value."""
@@ -42,12 +37,6 @@ _NOT_ENTERED = words(
 _DEFINE_INTEGER = re.compile(r"\(?\s*((?:0[xX][0-9a-fA-F]+|\d+)[uUlL]*)\s*\)?\s*(?://.*|/\*.*)?", re.DOTALL)
 _IS_PLAN = re.compile(r"\s*//\s*(?:where|launch)\b").match
 _LAUNCH_BOUNDS = b"launch_bounds"
-_POINT = re.compile(rb"\.(?:(?<=[\d']\.)|(?=\d))[\d']*(?:[eE][+-]?\d+)?(?![a-zA-Z0-9.'])")
-"""The decimal point of ``0.5``, ``5.`` or ``.5e3`` without a suffix. It begins with a literal character, which makes
-the search fast."""
-_EXPONENT = re.compile(rb"[eE](?<=[\d'][eE])[+-]?\d+(?![a-zA-Z0-9.'])")
-"""The exponent of ``1e3`` without a suffix."""
-
 
 _KERNEL_TEXT = re.compile(r"__global__[^;{}]*?\b(\w+)\s*\([^;{}]*\)\s*\{(.*?)^\}", re.DOTALL | re.MULTILINE)
 _CONDITION = re.compile(r"\b(?:if|for|while|return|min)\b|\?")
@@ -55,14 +44,10 @@ _GRID_INDEX = re.compile(r"\bblockIdx\.x\s*\*\s*blockDim\.x\s*\+\s*threadIdx\.x\
 
 
 class Definition:
-    """A function definition in the outline. `outer` is its template declaration, or the definition itself. All texts
-    of one shape share it."""
+    """A function definition in the outline. `outer` is its template declaration, or the definition itself."""
 
     def __init__(self, node: Node, outer: Node, is_conditionally_compiled: bool) -> None:
         self.node, self.outer, self.is_conditionally_compiled = node, outer, is_conditionally_compiled
-        self.found_patterns: dict[tuple[re.Pattern[str], ...], bool] = {}
-        """The known results of matching a check's patterns against the text. Patterns treat all digits except zero
-        alike, as shapes do."""
 
     @once
     def declarator(self) -> Node | None:
@@ -81,45 +66,16 @@ class Definition:
         body = self.node.child_by_field_id(fields.BODY)
         return body if body is not None and body.type == "compound_statement" else None
 
-    @once
-    def extent(self) -> tuple[int, int]:
-        """The byte range of the body."""
-        return (0, 0) if self.body is None else (self.body.start_byte, self.body.end_byte)
 
-    @property
-    def is_long(self) -> bool:
-        """True if rebasing the known nodes is faster than finding them again."""
-        node = self.node
-        return (
-            node.end_byte - node.start_byte >= MIN_LONG_BYTES and self.declarator is not None and self.extent != (0, 0)
-        )
+class CudaFile:
+    """A parsed file as its functions see it. `constants` are its integer `#define`s, `constexpr`s and enumerators,
+    `declared` the functions declared without a body."""
 
-    @once
-    def inside(self) -> Inside:
-        """The index of the body. Requires a declarator and a body."""
-        assert self.declarator is not None
-        assert self.body is not None
-        return Inside(self.declarator, self.body)
-
-    def rest(self) -> None:
-        """Drop the nodes of a long function until the next request."""
-        if self.is_long:
-            self.__dict__["inside"] = self.inside.without_nodes()
-
-    def forget(self) -> None:
-        """Drop the known nodes, including those rebased from the tree before an edit."""
-        self.__dict__.pop("inside", None)
-
-
-@dataclass(eq=False)
-class Outline:
-    """A parsed file. `constants` are its integer `#define`s, `constexpr`s and enumerators."""
-
-    parsed: ParsedCuda
-    definitions: list[tuple[CudaFile, Definition]] = field(default_factory=list)
-    constants: dict[str, int] = field(default_factory=dict)
-    declared: set[str] = field(default_factory=set)
-    """Functions declared without a body."""
+    def __init__(self, parsed: ParsedCuda) -> None:
+        self.parsed = parsed
+        self.definitions: list[Definition] = []
+        self.constants: dict[str, int] = {}
+        self.declared: set[str] = set()
 
     @once
     def context(self) -> tuple[frozenset, frozenset]:
@@ -153,22 +109,6 @@ class Outline:
         is_exact = bool(launches) and not any("ceil_div" in line or "/" in line for line in launches)
         return is_exact or any("where:" in line and "%" in line for line in plan)
 
-
-class CudaFile:
-    """The file as seen by the functions in one of its parts."""
-
-    def __init__(self, parsed: Part, outline: Outline) -> None:
-        self.parsed, self.outline = parsed, outline
-        self.constants, self.declared = outline.constants, outline.declared
-
-    @property
-    def fits_its_launches(self) -> bool:
-        return self.outline.fits_its_launches
-
-    @property
-    def repeated_arguments(self) -> dict[str, tuple[RepeatedArgument, ...]]:
-        return self.outline.repeated_arguments
-
     @once
     def source(self) -> Callable[[Node], str]:
         """Return the text of a node."""
@@ -187,15 +127,6 @@ class CudaFile:
     def names_in(self, node: Node | None) -> frozenset[str]:
         """Return every identifier in the node's text, including field names."""
         return frozenset() if node is None else names_in_text(self.source(node))
-
-    @once
-    def doubles_at(self) -> list[int]:
-        """The positions of literals that may be doubles, including those in comments. One literal may have two
-        positions."""
-        shape = self.parsed.shape
-        if shape.doubles_at is None:
-            shape.doubles_at = _places_of_doubles(self.parsed.data, 0, len(self.parsed.data))
-        return shape.doubles_at
 
     def constant(self, node: Node | None, function: Function | None = None, depth: int = 0) -> int | None:
         """Return the value of a constant integer expression. None if the text does not determine it, or if it is out
@@ -233,19 +164,17 @@ class CudaFile:
         return self.constants.get(name)
 
 
-def read_outline(parsed: ParsedCuda) -> Outline:
+def read_outline(parsed: ParsedCuda) -> CudaFile:
     """Return the outline of the parsed file."""
-    outline = Outline(parsed)
-    for part in parsed.parts:
-        file = CudaFile(part, outline)
-        for item in _items_of(part):
-            if isinstance(item, Definition):
-                outline.definitions.append((file, item))
-            elif item.type == "declaration":
-                _read_outer_declaration(item, file)
-            else:
-                _read_named_value(item, file)
-    return outline
+    file = CudaFile(parsed)
+    for item in _items(parsed.tree.root_node):
+        if isinstance(item, Definition):
+            file.definitions.append(item)
+        elif item.type == "declaration":
+            _read_outer_declaration(item, file)
+        else:
+            _read_named_value(item, file)
+    return file
 
 
 # --- below: names in texts
@@ -278,51 +207,6 @@ Item = Definition | Node
 """A function definition, or the node of a declaration, a `#define` or an enumerator."""
 
 
-def _items_of(part: Part) -> list[Item]:
-    """Return the items of a tree in source order."""
-    shape = part.shape
-    known = shape.items
-    if known is None:
-        known = shape.items = list(_items(shape.tree.root_node))
-        if shape.before is not None:
-            _carry(part, *shape.before)
-            shape.before = None
-    return known
-
-
-def _carry(part: Part, before: Shape, window: Window) -> None:
-    """Rebase the data of the tree before an edit that is still valid."""
-    if before.doubles_at is not None:
-        lines = window.with_lines(part.data)
-        found = _places_of_doubles(part.data, lines.start, lines.new_end)
-        part.shape.doubles_at = carried_places(before.doubles_at, lines, found)
-    for definition, old in _long_ones(before.items or (), part.shape.items or (), window):
-        definition.inside.carry(old.inside, window)
-
-
-def _long_ones(
-    before: Iterable[Item], items: Iterable[Item], window: Window
-) -> Iterator[tuple[Definition, Definition]]:
-    """Yield the long functions whose bodies contain the edit or lie outside of it, each with its definition before
-    the edit."""
-    old = {item.extent: item for item in before if isinstance(item, Definition) and item.is_long}
-    for item in items:
-        if isinstance(item, Definition) and item.is_long:
-            known = old.get(_extent_before(item.extent, window))
-            if known is not None:
-                yield item, known
-
-
-def _extent_before(extent: tuple[int, int], window: Window) -> tuple[int, int]:
-    """Return the extent of a body before the edit, (-1, -1) if the edit overlaps an end of the body."""
-    start, end = extent
-    if window.new_end <= start:
-        return start - window.n_more, end - window.n_more
-    if end <= window.start:
-        return extent
-    return (start, end - window.n_more) if start < window.start and window.new_end < end else (-1, -1)
-
-
 def _items(root: Node) -> Iterator[Item]:
     stack: list[tuple[Node, Node, bool]] = [(root, root, False)]
     while stack:
@@ -349,14 +233,6 @@ def _places(data: bytes, word: bytes) -> list[int]:
         found.append(start)
         start = data.find(word, start + len(word))
     return found
-
-
-def _places_of_doubles(data: bytes, start: int, end: int) -> list[int]:
-    """Return the positions of possible doubles in the lines between two bytes. The patterns test which characters
-    are digits, not which digits they are."""
-    found = [match.start() for match in _POINT.finditer(data, start, end)]
-    exponents = [match.start() for match in _EXPONENT.finditer(data, start, end)]
-    return sorted(found + exponents) if exponents else found
 
 
 def _function_declarator(node: Node) -> Node | None:

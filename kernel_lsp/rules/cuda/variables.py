@@ -8,28 +8,13 @@ from collections.abc import Iterator, Sequence
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
-from kernel_lsp.rules.cuda.parsing import Part
+from kernel_lsp.rules.cuda.parsing import ParsedCuda
 from kernel_lsp.rules.cuda.type_text import TypeFacts, type_facts
 
 FEW_VARIABLES = 8
 """Maximum variables of one name that are scanned linearly, which is then as fast as a binary search."""
 MAX_DECLARATORS = 60
 """Maximum nested declarators, as in a pointer to an array of pointers. Deeper declarations are unknown."""
-
-
-class Declarator:
-    """The declaration of a parameter or local variable without its text, shared by all texts of one shape. Its type
-    starts with the declaration and ends at `end_of_type`. `Variable` documents the other fields."""
-
-    __slots__ = (
-        "declaration", "end_of_type", "is_array", "is_pointer", "is_reference", "name_node", "scope", "sizes", "value",
-    )  # fmt: skip
-
-    def __init__(self, declaration: Node, name_node: Node, value: Node | None, end_of_type: int) -> None:
-        self.declaration, self.name_node, self.value, self.end_of_type = declaration, name_node, value, end_of_type
-        self.is_pointer = self.is_reference = self.is_array = False
-        self.sizes: tuple[Node | None, ...] = ()
-        self.scope = (0, 0)
 
 
 class Variable:
@@ -42,12 +27,15 @@ class Variable:
         "value", "writes",
     )  # fmt: skip
 
-    def __init__(self, declarator: Declarator, parsed: Part) -> None:
-        self.declaration, self.name_node, self.value = declarator.declaration, declarator.name_node, declarator.value
-        self.is_pointer, self.is_array = declarator.is_pointer, declarator.is_array
-        self.is_reference, self.sizes, self.scope = declarator.is_reference, declarator.sizes, declarator.scope
-        self.name = parsed.source(self.name_node)
-        self.type_text = parsed.between(self.declaration.start_byte, declarator.end_of_type).strip()
+    def __init__(
+        self, parsed: ParsedCuda, declaration: Node, name_node: Node, value: Node | None, end_of_type: int
+    ) -> None:
+        self.declaration, self.name_node, self.value = declaration, name_node, value
+        self.is_pointer = self.is_reference = self.is_array = False
+        self.sizes: tuple[Node | None, ...] = ()
+        self.scope = (0, 0)
+        self.name = parsed.source(name_node)
+        self.type_text = parsed.between(declaration.start_byte, end_of_type).strip()
         self.writes: list[Node] = []
 
     @property
@@ -80,23 +68,23 @@ class Variable:
         return self.is_integer and type_facts(self.type_text).is_wide
 
 
-def parameters_of(function: Node, body: Node) -> Iterator[Declarator]:
+def parameters_of(parsed: ParsedCuda, function: Node, body: Node) -> Iterator[Variable]:
     """Yield the named parameters of a function's declarator. An array parameter is a pointer."""
     parameters = function.child_by_field_id(fields.PARAMETERS)
     scope = (body.start_byte, body.end_byte)
     for node in () if parameters is None else parameters.named_children:
         if node.type in ("parameter_declaration", "optional_parameter_declaration"):
             inner = node.child_by_field_id(fields.DECLARATOR)
-            declarator = None if inner is None else _declarator(node, inner, None, inner.start_byte)
-            if declarator is not None:
-                declarator.is_pointer = declarator.is_pointer or declarator.is_array
-                declarator.is_array = False
-                declarator.scope = scope
-                yield declarator
+            variable = None if inner is None else _variable(parsed, node, inner, None, inner.start_byte)
+            if variable is not None:
+                variable.is_pointer = variable.is_pointer or variable.is_array
+                variable.is_array = False
+                variable.scope = scope
+                yield variable
 
 
-def declarators_of(node: Node, block: Node) -> Iterator[Declarator]:
-    """Yield the declarators of one declaration in `block`, which bounds the scope of its names."""
+def variables_of(parsed: ParsedCuda, node: Node, block: Node) -> Iterator[Variable]:
+    """Yield the variables of one declaration in `block`, which bounds the scope of its names."""
     children = node.children_by_field_id(fields.DECLARATOR)
     end_of_type = children[0].start_byte if children else node.start_byte
     for child in children:
@@ -108,10 +96,10 @@ def declarators_of(node: Node, block: Node) -> Iterator[Declarator]:
             value = node.child_by_field_id(fields.VALUE)  # `if (int q = f())`
         if value is not None and value.type in ("argument_list", "initializer_list") and value.named_child_count == 1:
             value = value.named_children[0]
-        declarator = _declarator(node, inner, value, end_of_type)
-        if declarator is not None:
-            declarator.scope = (declarator.name_node.start_byte, block.end_byte)
-            yield declarator
+        variable = _variable(parsed, node, inner, value, end_of_type)
+        if variable is not None:
+            variable.scope = (variable.name_node.start_byte, block.end_byte)
+            yield variable
 
 
 def visible_at(place: int, known: Sequence[Variable]) -> Variable | None:
@@ -135,7 +123,9 @@ def _scope_start(variable: Variable) -> int:
     return variable.scope[0]
 
 
-def _declarator(declaration: Node, declarator: Node, value: Node | None, end_of_type: int) -> Declarator | None:
+def _variable(
+    parsed: ParsedCuda, declaration: Node, declarator: Node, value: Node | None, end_of_type: int
+) -> Variable | None:
     """Return the declared variable, None for functions and for text that declares none."""
     kinds: list[str] = []
     sizes: list[Node | None] = []
@@ -155,7 +145,7 @@ def _declarator(declaration: Node, declarator: Node, value: Node | None, end_of_
         kind = "" if node is None else node.type
     if node is None or kind != "identifier":
         return None
-    found = Declarator(declaration, node, value, end_of_type)
+    found = Variable(parsed, declaration, node, value, end_of_type)
     if kinds:
         found.is_pointer, found.is_array = "pointer_declarator" in kinds, "array_declarator" in kinds
         found.is_reference = "reference_declarator" in kinds

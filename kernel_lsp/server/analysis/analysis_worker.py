@@ -22,7 +22,7 @@ from kernel_lsp.errors import TargetError, UnknownInputsError
 from kernel_lsp.plan.parser import parse as parse_plan
 from kernel_lsp.process.priority import step_back
 from kernel_lsp.rules import cuda, pytorch
-from kernel_lsp.rules.cuda.parsing import ParsedCuda, Part
+from kernel_lsp.rules.cuda.parsing import ParsedCuda
 from kernel_lsp.server.analysis.analysis_types import (
     ANALYSIS,
     EMPTY,
@@ -34,15 +34,15 @@ from kernel_lsp.server.analysis.analysis_types import (
     Use,
 )
 from kernel_lsp.server.analysis.rebase import below
-from kernel_lsp.server.features.operator_use import USE_PREFIX
 from kernel_lsp.source.cuda import KernelLines, ParsedSource, kernel_lines_in
 from kernel_lsp.source.notebook import without_magics
+from kernel_lsp.source.operator_use import USE_PREFIX
 from kernel_lsp.source.python_file import FunctionNode, PythonFile, import_line, import_style, parse_python
 from kernel_lsp.source.pytorch import TargetLocation, read_symbol, targets_in
 from kernel_lsp.source.target_digest import target_digest
 
 MAX_TREES_KEPT = 8
-NICENESS = 5
+NICENESS = 2
 """Scheduling priority: below the editor and the server, above the jobs."""
 N_BLOCK_DIMS = 3
 CELL_SCHEMES = ("vscode-notebook-cell:", "notebook-cell:")
@@ -51,12 +51,8 @@ TORCH = "torch"
 """A text without this word has no targets."""
 
 KERNEL_MARK = b"__global__"
-MAX_PARTS_KEPT, MAX_KEPT_BYTES = 2048, 4096
-"""Cache limits: number of file parts whose kernel lines are kept, and the bytes of the largest such part."""
 
 _trees: OrderedDict[str, ParsedCuda] = OrderedDict()
-_lines: OrderedDict[bytes, tuple[KernelLines, ...]] = OrderedDict()
-"""Kernel lines by the text of a file part."""
 
 
 def main() -> None:
@@ -119,26 +115,16 @@ def _analyse_cuda(path: str, text: str, soon: Callable[[Analysis], None]) -> Ana
     return Analysis(
         findings=cuda.check(text, tree=tree, soon=None if previous is not None else lambda f: soon(Analysis(f))),
         kernels=tuple(
-            Kernel(k.name, above + k.first_line, above + k.last_line, n_threads.get(k.name, 0))
-            for above, part in ((part.first_line - 1, part) for part in tree.parts)
-            for k in _lines_of(part)
+            Kernel(k.name, k.first_line - 1, k.last_line - 1, n_threads.get(k.name, 0)) for k in _kernels_in(tree)
         ),
         has_plan=plan is not None,
         task=(plan.task or "") if plan is not None else "",
     )
 
 
-def _lines_of(part: Part) -> tuple[KernelLines, ...]:
-    """Return the lines of the kernels in one part of a file, relative to its first line."""
-    known = _lines.get(part.data)
-    if known is None:
-        is_empty = KERNEL_MARK not in part.data
-        known = () if is_empty else kernel_lines_in(ParsedSource(part.data, part.tree.root_node))
-        if len(part.data) <= MAX_KEPT_BYTES:
-            _lines[part.data] = known
-            if len(_lines) > MAX_PARTS_KEPT:
-                _lines.popitem(last=False)
-    return known
+def _kernels_in(tree: ParsedCuda) -> tuple[KernelLines, ...]:
+    """Return the lines of the kernels in a file."""
+    return kernel_lines_in(ParsedSource(tree.data, tree.tree.root_node)) if KERNEL_MARK in tree.data else ()
 
 
 def _block_sizes(plan: LaunchPlan) -> dict[str, int]:

@@ -191,6 +191,33 @@ class DocumentArguments:
 
 
 @attrs.frozen
+class MachineCodeParams:
+    """Function at a 0-based line of an open kernel file. `architecture` is one such as ``sm_90``; by default that of
+    the target GPU."""
+
+    uri: str
+    line: int
+    form: Literal["ptx", "sass"]
+    architecture: str = ""
+
+
+@attrs.frozen
+class MachineCodeResult:
+    """Code of one function. `lines` has the file's 0-based line for each line of `text`, -1 for none. The answer is the
+    same for every line from `first_line` to `last_line`. `architectures` are those to choose from. `problem` says why
+    the text is empty, and what to do."""
+
+    text: str
+    lines: list[int]
+    function: str
+    architecture: str
+    first_line: int
+    last_line: int
+    architectures: list[str]
+    problem: str = ""
+
+
+@attrs.frozen
 class JobArguments:
     """Argument of `cancel`: the newest job by default."""
 
@@ -333,6 +360,13 @@ METHODS = (
         "Everything about a run, also while it goes on.",
     ),
     Method(
+        "kernelLsp/machineCode",
+        "client to server",
+        MachineCodeParams,
+        MachineCodeResult,
+        "The PTX or SASS of the function at a line of a kernel file, as it is in the editor.",
+    ),
+    Method(
         "kernelLsp/typeCommand",
         "server to client",
         CommandLine,
@@ -374,6 +408,12 @@ COMMANDS = (
     ),
     Command("kernelLsp.measure", DocumentArguments, JobStarted, "Check a kernel file, and run and time it on the GPU."),
     Command(
+        "kernelLsp.addPlan",
+        DocumentArguments,
+        None,
+        "Write a launch plan at the top of a kernel file, from its kernels and its launches, as one edit.",
+    ),
+    Command(
         "kernelLsp.profile",
         DocumentArguments,
         JobStarted,
@@ -385,5 +425,17 @@ COMMANDS = (
     Command("kernelLsp.showKernel", RunArguments, None, "Show the kernel that a run ended with."),
     Command("kernelLsp.compare", RunArguments, None, "Show a run's kernel beside the PyTorch code it stands for."),
     Command("kernelLsp.report", RunArguments, None, "Write what a run found as Markdown, and show it."),
+    Command(
+        "kernelLsp.useEverywhere",
+        TargetArguments,
+        None,
+        "Use a target's operator at every call in the workspace: one edit of several files, shown before it is made.",
+    ),
+    Command(
+        "kernelLsp.revertEverywhere",
+        TargetArguments,
+        None,
+        "Take back every use of an operator, whose name is given as the symbol, in one edit of several files.",
+    ),
     Command("kernelLsp.explain", ExplainArguments, str, "Show what a finding is about: a rule with an example."),
 )

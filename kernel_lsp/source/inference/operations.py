@@ -25,7 +25,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class LayerRule:
-    """What one layer requires. `size` names the constructor's argument that fixes the dim `axis`, `out` the one that
+    """Requirements of one layer. `size` names the constructor's argument that fixes the dim `axis`, `out` the one that
     replaces it in the result. Without `keeps` the other dims of the result are new."""
 
     parameters: tuple[str, ...] = ()

@@ -40,7 +40,7 @@ EXAMPLES = (
 
 @dataclass(frozen=True)
 class Signature:
-    """What is called: `owner` is the class to construct first. `pragma` is what the text says already."""
+    """Callee of a proposal: `owner` is the class to construct first, `pragma` what the text states already."""
 
     source: PythonFile
     function: FunctionNode

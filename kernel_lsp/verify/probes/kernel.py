@@ -1,4 +1,4 @@
-"""What a probe reads of a kernel: its task, its contract, small and large sizes inside it, and its compiled code."""
+"""Give probes a kernel: its task, its contract, small and large sizes inside it, and its compiled code."""
 
 from __future__ import annotations
 

@@ -10,14 +10,13 @@ from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.target import TargetSource
 from kernel_lsp.core.verdict import BuildFailed, Verdict
 from kernel_lsp.errors import UserError
-from kernel_lsp.plan.codes import PlanCode
 from kernel_lsp.plan.parser import parse
 from kernel_lsp.source.foreign import foreign_source
 from kernel_lsp.source.pytorch import read_target
 from kernel_lsp.verify.foreign.check import check_foreign
 from kernel_lsp.verify.model.progress import StageTimes
 from kernel_lsp.verify.session.pipeline import DEVICE_NAME
-from kernel_lsp.verify.session.plain_build import check_plain, check_without_task
+from kernel_lsp.verify.session.plain_build import check_plain, check_without_task, is_plain
 from kernel_lsp.verify.session.session import Session
 from kernel_lsp.verify.session.start import SessionStart
 
@@ -41,7 +40,7 @@ async def check_kernel(
         return await check_foreign(kernel, text, foreign, find_task(kernel, None, target, directory), settings, start)
     parsed = parse(text)
     candidate = Candidate(text=text, origin=Origin(proposer="user", description=str(kernel)))
-    if parsed.plan is None and kernel.suffix != ".py" and any(f.code == PlanCode.NO_PLAN for f in parsed.findings):
+    if is_plain(kernel.name, text):
         return await check_plain(kernel, text, settings)
     if parsed.plan is None:
         return Verdict(candidate_id=candidate.id, device=DEVICE_NAME, outcome=BuildFailed(findings=parsed.findings))

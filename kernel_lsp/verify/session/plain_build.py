@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import re
+import shlex
 import sys
 import tempfile
 from pathlib import Path
@@ -14,8 +16,9 @@ from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.core.verdict import BuildFailed, Built, TimedOut, Unsupported, Verdict
 from kernel_lsp.errors import EnvironmentProblem
-from kernel_lsp.gpu.specs import GpuSpec, find_gpu
-from kernel_lsp.plan.draft import draft_plan
+from kernel_lsp.gpu.specs import find_gpu
+from kernel_lsp.plan.codes import PlanCode
+from kernel_lsp.plan.parser import parse
 from kernel_lsp.process.confinement import SandboxLevel, sandbox_level
 from kernel_lsp.process.interpreter import find_python, site_packages
 from kernel_lsp.process.profiles import foreign_confinement
@@ -23,35 +26,57 @@ from kernel_lsp.process.supervisor import run, scrubbed_environment
 from kernel_lsp.rules.cuda.checking import check
 from kernel_lsp.rules.finding import SOURCE
 from kernel_lsp.source.cuda import kernel_signatures, parsed_source
+from kernel_lsp.source.foreign import foreign_source
+from kernel_lsp.source.plan_draft import draft_plan
 from kernel_lsp.toolchain.extension.tools import ExtensionTools, find_extension_tools
 from kernel_lsp.toolchain.nvrtc.cache import BuildCache
 from kernel_lsp.toolchain.nvrtc.compile import BuildRequest, Compiler
 from kernel_lsp.toolchain.nvrtc.diagnostics import compiler_findings, kernel_facts
-from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain
+from kernel_lsp.toolchain.nvrtc.discovery import Toolchain, find_toolchain
+from kernel_lsp.verify.build.building import names_without_sizes
 
 NO_PLAN = "no launch plan, so nothing was run: add one at the top of the file"
 NO_TASK = "no task to check this kernel against: give --task model.py::symbol"
 PLAN_PAGE = "docs/kernel-format.md describes launch plans"
 MAX_LOG_BYTES = 1 << 20
-NVCC_OPTIONS = ("-cubin", "-std=c++17", "-lineinfo", "-Xptxas", "-v")
+CUBIN = "o.cubin"
+NVCC_OPTIONS = ("-cubin", "-std=c++17", "-lineinfo", "--keep", "-Xptxas", "-v")
+DISPATCHED, DISPATCHED_AS = re.compile(r"\bscalar_t\b"), "float"
+"""The type that PyTorch's dispatch macros define around a launch, and the type compiled for it."""
 _LAUNCHED = re.compile(r"\b([A-Za-z_][\w:]*\s*<[^;<>()]*>)\s*<<<")
-_HOST_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<(?:\w+|cuda_runtime(?:_api)?\.h|sys/\w+\.h|unistd\.h)>")
+_HOST_INCLUDE = re.compile(
+    r"^[ \t]*#[ \t]*include[ \t]*<(?:\w+|cuda_runtime(?:_api)?\.h|sys/\w+\.h|unistd\.h|(?:torch|ATen|c10|pybind11)/.*)>"
+)
 _DEVICE_HEADERS = re.compile(r"<(?:stdint|cstdint|float|cfloat|limits|climits|math|cmath|type_traits|utility|array)")
 _ON_DEVICE = re.compile(r"\b(?:__global__|__device__|constexpr)\b")
 _HOST_ERROR = re.compile(r"^(?P<file>[^\s:]+):(?P<line>\d+):(?P<column>\d+): (?:fatal )?error: (?P<text>.*)$", re.M)
 
 
+def is_plain(file_name: str, text: str) -> bool:
+    """Return True for a `.cu` file without a launch plan that is no torch extension."""
+    if not file_name.endswith(".cu") or foreign_source(file_name, text) is not None:
+        return False
+    parsed = parse(text)
+    return parsed.plan is None and any(found.code == PlanCode.NO_PLAN for found in parsed.findings)
+
+
 async def check_plain(kernel: Path, text: str, settings: Settings) -> Verdict:
     """Compile with nvcc where it is found, else the device code with NVRTC. Raises EnvironmentProblem, SettingError."""
     gpu, level = find_gpu(settings.target_gpu), sandbox_level(settings.sandbox)
-    tools = await _nvcc()
+    architecture = gpu.architecture.name
+    tools = await find_nvcc()
     if tools is not None:
-        device, built = "nvcc", await _with_nvcc(kernel, text, tools, gpu, level, settings.compile_deadline_s)
+        device, built = "nvcc", await build_with_nvcc(kernel, text, tools, architecture, level, settings)
     else:
-        device, built = "NVRTC", await _with_nvrtc(kernel.name, text, gpu, level, settings)
+        user = site_packages(await find_python(settings.python))
+        toolchain = find_toolchain(settings.cuda_directory, user_site_packages=user)
+        device, built = (
+            "NVRTC",
+            await build_with_nvrtc(kernel.name, text, instances(text), toolchain, architecture, level, settings),
+        )
     if isinstance(built, BuildFailed | TimedOut):
         return _verdict(text, device, built)
-    return _verdict(text, device, Unsupported(message=NO_PLAN), built, _plan_notes(text))
+    return _verdict(text, device, Unsupported(message=NO_PLAN), built, _plan_notes(kernel, text))
 
 
 def check_without_task(text: str, kind: str, file_name: str) -> Verdict:
@@ -59,6 +84,12 @@ def check_without_task(text: str, kind: str, file_name: str) -> Verdict:
     if file_name.endswith(".py"):
         text = ""  # the rules read CUDA
     return _verdict(text, "static rules", Unsupported(message=NO_TASK)).model_copy(update={"foreign": kind})
+
+
+def without_static(verdict: Verdict) -> Verdict:
+    """Return the verdict for an editor, which shows the rules' findings itself."""
+    kept = tuple(found for found in verdict.findings if found.source != SOURCE)
+    return verdict.model_copy(update={"findings": kept})
 
 
 def static_findings(text: str) -> tuple[Finding, ...]:
@@ -75,6 +106,93 @@ def static_findings(text: str) -> tuple[Finding, ...]:
         )
         for found in check(text)
     )
+
+
+async def find_nvcc() -> ExtensionTools | None:
+    try:
+        tools = await find_extension_tools()
+    except EnvironmentProblem:
+        return None  # nvcc preprocesses with the C++ compiler
+    return tools if tools.nvcc is not None else None
+
+
+async def build_with_nvcc(
+    kernel: Path, text: str, tools: ExtensionTools, architecture: str, level: SandboxLevel, settings: Settings
+) -> Built | BuildFailed | TimedOut:
+    """Compile the whole file, host code included, as nvcc does."""
+    folder, deadline_s = kernel.absolute().parent, settings.compile_deadline_s
+    with tempfile.TemporaryDirectory(prefix="kernel-lsp-nvcc-") as made:
+        scratch = Path(made)
+        (scratch / kernel.name).write_text(text, encoding="utf-8")
+        result = await run(
+            [tools.nvcc or "nvcc", *NVCC_OPTIONS, f"-arch={architecture}", f"-I{folder}", kernel.name, "-o", CUBIN],
+            deadline_s=deadline_s,
+            directory=scratch,
+            environment=scrubbed_environment({"LC_ALL": "C"}),
+            max_output_bytes=MAX_LOG_BYTES,
+            confinement=foreign_confinement(
+                level, Path(sys.executable), readable=(folder, *tools.roots), scratch=scratch, may_start_programs=True
+            ),
+        )
+        ptx, cubin = _made(scratch, "*.ptx").decode(errors="replace"), _made(scratch, CUBIN)
+    if result.timed_out:
+        return TimedOut(message=f"nvcc exceeded its {deadline_s:g} s", deadline_s=deadline_s)
+    log = (result.stdout + result.stderr).decode(errors="replace")
+    findings = _as_nvcc((*compiler_findings(log, text, kernel.name), *_host_errors(log)))
+    if result.returncode != 0:
+        return BuildFailed(findings=findings or (_unexplained(log),), log=log)
+    code = base64.b64encode(cubin).decode()
+    kernels = kernel_facts(log, {})
+    return Built(architecture=architecture, ptx=ptx, cubin=code, symbols={}, kernels=kernels, warnings=findings)
+
+
+async def build_with_nvrtc(
+    file_name: str,
+    text: str,
+    names: tuple[str, ...],
+    toolchain: Toolchain,
+    architecture: str,
+    level: SandboxLevel,
+    settings: Settings,
+) -> Built | BuildFailed | TimedOut:
+    """Compile the device code with these instances of templates. One that only host code can name is left out."""
+    async with Compiler(
+        toolchain,
+        cache=BuildCache(settings.cache_directory),
+        n_processes=1,
+        deadline_s=settings.compile_deadline_s,
+        sandbox=level,
+    ) as compiler:
+        request = BuildRequest(
+            text=device_text(text),
+            file_name=file_name,
+            name_expressions=names,
+            architecture=architecture,
+        )
+        built = await compiler.compile(request)
+        if isinstance(built, BuildFailed) and (known := _without_unknown(request.name_expressions, built)) is not None:
+            built = await compiler.compile(request.model_copy(update={"name_expressions": known}))
+        return built
+
+
+def instances(text: str) -> tuple[str, ...]:
+    """Return the instances of templates that the plan or the host code launches, such as ``scale<64>``."""
+    plan = parse(text).plan
+    if plan is not None:
+        return tuple(sorted(names_without_sizes(plan, kernel_signatures(text))))
+    names = (DISPATCHED.sub(DISPATCHED_AS, " ".join(name.split())) for name in _LAUNCHED.findall(text))
+    return tuple(dict.fromkeys(names))
+
+
+def device_text(text: str) -> str:
+    """Return the text with host functions and host headers blanked: every other line keeps its number."""
+    source = parsed_source(text)
+    data = bytearray(source.data)
+    for node in source.root.children:
+        if _is_host(node, source.data):
+            kept = (byte if byte in b"\r\n" else ord(" ") for byte in data[node.start_byte : node.end_byte])
+            data[node.start_byte : node.end_byte] = bytes(kept)
+    return data.decode()
 
 
 # --- below
@@ -98,46 +216,23 @@ def _verdict(
     )
 
 
-def _plan_notes(text: str) -> tuple[str, ...]:
-    drafted = draft_plan(kernel_signatures(text))
-    lines = ("to have it checked and timed, complete this draft and put it at the top:", *drafted.splitlines())
-    return (*(lines if drafted else ()), PLAN_PAGE)
+def _plan_notes(file: Path, text: str) -> tuple[str, ...]:
+    if not draft_plan(text):
+        return (PLAN_PAGE,)
+    return (f"next: kernel-lsp plan {shlex.quote(str(file))} --write drafts the plan", PLAN_PAGE)
 
 
-async def _nvcc() -> ExtensionTools | None:
-    try:
-        tools = await find_extension_tools()
-    except EnvironmentProblem:
-        return None  # nvcc preprocesses with the C++ compiler
-    return tools if tools.nvcc is not None else None
+def _made(folder: Path, pattern: str) -> bytes:
+    """Return the contents of the file that the compiler made; empty without one."""
+    found = next(folder.glob(pattern), None)
+    return found.read_bytes() if found is not None else b""
 
 
-async def _with_nvcc(
-    kernel: Path, text: str, tools: ExtensionTools, gpu: GpuSpec, level: SandboxLevel, deadline_s: float
-) -> Built | BuildFailed | TimedOut:
-    folder = kernel.absolute().parent
-    architecture = gpu.architecture.name
-    with tempfile.TemporaryDirectory(prefix="kernel-lsp-nvcc-") as made:
-        scratch = Path(made)
-        (scratch / kernel.name).write_text(text, encoding="utf-8")
-        result = await run(
-            [tools.nvcc or "nvcc", *NVCC_OPTIONS, f"-arch={architecture}", f"-I{folder}", kernel.name, "-o", "o.cubin"],
-            deadline_s=deadline_s,
-            directory=scratch,
-            environment=scrubbed_environment({"LC_ALL": "C"}),
-            max_output_bytes=MAX_LOG_BYTES,
-            confinement=foreign_confinement(
-                level, Path(sys.executable), readable=(folder, *tools.roots), scratch=scratch, may_start_programs=True
-            ),
-        )
-    if result.timed_out:
-        return TimedOut(message=f"nvcc exceeded its {deadline_s:g} s", deadline_s=deadline_s)
-    log = (result.stdout + result.stderr).decode(errors="replace")
-    findings = _as_nvcc((*compiler_findings(log, text, kernel.name), *_host_errors(log)))
-    if result.returncode != 0:
-        return BuildFailed(findings=findings or (_unexplained(log),), log=log)
-    kernels = kernel_facts(log, {})
-    return Built(architecture=architecture, ptx="", cubin="", symbols={}, kernels=kernels, warnings=findings)
+def _without_unknown(names: tuple[str, ...], failed: BuildFailed) -> tuple[str, ...] | None:
+    """Return the names without those that the compiler does not know; None where it found something else, too."""
+    unknown = {finding.kernel for finding in failed.findings if finding.code == "no-such-kernel"}
+    only = all(found.code == "no-such-kernel" for found in failed.findings if found.severity is Severity.ERROR)
+    return tuple(name for name in names if name not in unknown) if only and unknown & {*names} else None
 
 
 def _host_errors(log: str) -> tuple[Finding, ...]:
@@ -162,39 +257,6 @@ def _as_nvcc(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
 def _unexplained(log: str) -> Finding:
     last = next((line for line in reversed(log.splitlines()) if line.strip()), "no reason given")
     return Finding(code="compile-error", severity=Severity.ERROR, message=f"nvcc failed: {last.strip()}", source="nvcc")
-
-
-async def _with_nvrtc(
-    file_name: str, text: str, gpu: GpuSpec, level: SandboxLevel, settings: Settings
-) -> Built | BuildFailed | TimedOut:
-    toolchain = find_toolchain(
-        settings.cuda_directory, user_site_packages=site_packages(await find_python(settings.python))
-    )
-    async with Compiler(
-        toolchain,
-        cache=BuildCache(settings.cache_directory),
-        n_processes=1,
-        deadline_s=settings.compile_deadline_s,
-        sandbox=level,
-    ) as compiler:
-        request = BuildRequest(
-            text=device_text(text),
-            file_name=file_name,
-            name_expressions=tuple(dict.fromkeys(" ".join(name.split()) for name in _LAUNCHED.findall(text))),
-            architecture=gpu.architecture.name,
-        )
-        return await compiler.compile(request)
-
-
-def device_text(text: str) -> str:
-    """Return the text with host functions and host headers blanked: every other line keeps its number."""
-    source = parsed_source(text)
-    data = bytearray(source.data)
-    for node in source.root.children:
-        if _is_host(node, source.data):
-            kept = (byte if byte in b"\r\n" else ord(" ") for byte in data[node.start_byte : node.end_byte])
-            data[node.start_byte : node.end_byte] = bytes(kept)
-    return data.decode()
 
 
 def _is_host(node: Node, data: bytes) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable
 
@@ -53,7 +54,12 @@ def lifted(callee: Callee, inputs: CallInputs, varying: Mapping[str, Sequence[in
 
     own_values = {leaf.name: tensor.detach() for leaf, tensor in zip(leaves, state.values())}
     made = CallInputs(
-        [*inputs.leaves, *leaves], rebuild, fresh if inputs.fresh is not None else None, inputs.notes, own_values
+        [*inputs.leaves, *leaves],
+        rebuild,
+        fresh if inputs.fresh is not None else None,
+        inputs.notes,
+        own_values,
+        inputs.numbers,
     )
     return Callee(call, None, list(callee.notes), module), made
 
@@ -93,7 +99,12 @@ def with_draws(callee: Callee, inputs: CallInputs) -> tuple[Callee, CallInputs]:
     ]
     leaves = [*inputs.leaves, *(leaf for _, leaf in drawn)]
     made = CallInputs(
-        leaves, rebuild, fresh if inputs.fresh is not None else None, [*inputs.notes, *notes], inputs.state
+        leaves,
+        rebuild,
+        fresh if inputs.fresh is not None else None,
+        [*inputs.notes, *notes],
+        inputs.state,
+        inputs.numbers,
     )
     lifted = Callee(
         call, callee.owner, list(callee.notes), callee.lifted, callee.passes_state, draws=max(1, len(drawn))
@@ -104,7 +115,7 @@ def with_draws(callee: Callee, inputs: CallInputs) -> tuple[Callee, CallInputs]:
 # --- recording and replaying draws
 
 
-class _Draws(TorchFunctionMode):
+class _Draws(TorchFunctionMode, ABC):
     """Passes every random tensor of floats that the code draws, or a mask of dropout, to `drawn`."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -124,8 +135,8 @@ class _Draws(TorchFunctionMode):
         kept = self.drawn(DROPOUT, lambda: torch.empty_like(value, dtype=torch.bool))
         return value * kept / (1 - rate)
 
-    def drawn(self, name: str, draw: Draw) -> torch.Tensor:
-        raise NotImplementedError
+    @abstractmethod
+    def drawn(self, name: str, draw: Draw) -> torch.Tensor: ...
 
 
 class _Record(_Draws):

@@ -293,8 +293,8 @@ def _allow(function: ctypes.c_void_p, shared_bytes: int, attributes: Mapping[str
 
 
 def _allowed_shared_bytes(function: ctypes.c_void_p) -> int:
-    """Of dynamic shared memory: what a function's own variables leave of 48 KiB, or what it was allowed
-    before, which other launches of it may need."""
+    """Return the limit of dynamic shared memory: what a function's own variables leave of 48 KiB, or what it was
+    allowed before, which other launches of it may need."""
     n_bytes = ctypes.c_int()
     status = driver().cuFuncGetAttribute(ctypes.byref(n_bytes), FUNCTION_MAX_DYNAMIC_SHARED_BYTES, function)
     _check(status, "cuFuncGetAttribute")
@@ -405,7 +405,7 @@ def _cache_directory() -> Path:
 
 
 def _read_cache(entry: Path) -> Compiled | None:
-    """What an earlier process compiled; None when there is nothing, or a torn or foreign file."""
+    """Return what an earlier process compiled; None for no file, and for a torn or foreign one."""
     try:
         header, _, code = entry.read_bytes().partition(b"\n")
         facts = json.loads(header)

@@ -1,4 +1,4 @@
-"""What every exported operator does around its kernels: contract, counters, fallback, gradients by PyTorch.
+"""Surround the kernels of every exported operator: contract, counters, fallback, gradients by PyTorch.
 
 The part below the imports is carried by the shared runtime of operator files and by each package, word for word.
 """

@@ -32,7 +32,7 @@ from .operator_support import (
 
 
 class ModuleUse:
-    """How a module's method gives the operator its arguments: `inputs` are the method's own arguments, `state` the
+    """Arguments that a module's method gives the operator: `inputs` are the method's own arguments, `state` the
     parameters and buffers behind them. `settings` are attributes that the kernels have in them as constants, and
     `training` is the mode they were captured in, None where both modes compute the same; `modes` are those of
     submodules in the other one."""

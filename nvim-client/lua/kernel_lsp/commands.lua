@@ -146,13 +146,22 @@ local function hot_spots()
       return
     end
     local items = vim.tbl_map(function(spot)
-      local saves = string.format("%.3g %% of a step; a kernel saves %s%.3g %%", spot.share * 100,
+      local saves = string.format("%.3g %% of a step, saves %s%.3g %%", spot.share * 100,
         (spot.speedup == 0 or spot.kind == "roofline") and "up to " or "", spot.gain * 100)
       return { filename = vim.uri_to_fname(spot.uri), lnum = spot.line + 1, text = spot.symbol .. ": " .. saves }
     end, result.spots)
     vim.fn.setqflist({}, " ", { title = "Hot spots: " .. result.command:gsub("%c", " "), items = items })
     vim.cmd("copen")
   end)
+end
+
+--- Show the code of the function at the cursor in a split that follows it.
+local function machine_code(form)
+  return function(arguments)
+    require("kernel_lsp.machine_code").open(form, arguments.args, function(params, on_result)
+      ask("kernelLsp/machineCode", params, on_result)
+    end)
+  end
 end
 
 M.commands = {
@@ -164,6 +173,8 @@ M.commands = {
   Check = { on_file("check"), 0, "Compile and check the kernel in this buffer" },
   Measure = { on_file("measure"), 0, "Check it, and time it on the GPU" },
   Profile = { on_file("profile"), 0, "Count what each of its lines does" },
+  Ptx = { machine_code("ptx"), "?", "Show the PTX of the function at the cursor, for an architecture such as sm_90" },
+  Sass = { machine_code("sass"), "?", "Show its machine code (SASS)" },
   Record = { record, "*", "Run a program, and note the shapes and times of your functions" },
   HotSpots = { hot_spots, 0, "List the recorded targets by what a kernel saves" },
   Report = { on_run("report"), "?", "Show what a run found, by default the newest" },

@@ -1,4 +1,4 @@
-"""Which way it goes depends on a value in the tensor."""
+"""Branch on a value in the tensor."""
 
 import torch
 from torch import nn

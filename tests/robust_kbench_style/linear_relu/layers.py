@@ -1,4 +1,4 @@
-"""What both files of the task share."""
+"""Share layers between both files of the task."""
 
 import torch
 from torch import nn

@@ -29,7 +29,7 @@ async def a_shared_process(tmp_path_factory: pytest.TempPathFactory) -> AsyncIte
 
 
 async def outcomes(bench: Bench, text: str, n_cases: int = 3) -> list[Outcome]:
-    """Of several cases of one shape, until one fails."""
+    """Run several cases of one shape, until one fails."""
     opened = await bench.open(text)
     assert isinstance(opened, dict), opened
     assert opened["status"] == "opened", opened

@@ -19,7 +19,7 @@ LIE = "import os\nreal = os.listdir\nos.listdir = lambda path='.': ['1'] if 'tas
 
 
 async def kept(folder: Path, text: str) -> Rejected | None:
-    """What is said after two right cases: without this count they would be the whole verdict."""
+    """Return what is said after two correct cases: without this count they would be the whole verdict."""
     async with started(folder) as process:
         await process.start_pools("cpu")
         bench = Bench(folder, process)

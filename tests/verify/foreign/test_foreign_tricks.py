@@ -47,7 +47,7 @@ INLINE = "from torch.utils.cpp_extension import load_inline\nbuilt = load_inline
 
 
 async def timed(folder: Path, text: str) -> tuple[dict[str, Any] | Lost, float]:
-    """How its timing ends, and the time in microseconds that its process says it takes."""
+    """Return how its timing ends, and the time in microseconds that its process says it takes."""
     async with started(folder) as process:
         await Bench(folder, process).open(text)
         case = folder / "x.bin"
@@ -70,7 +70,7 @@ async def test_an_honest_clock_is_believed(tmp_path: Path) -> None:
 
 
 async def test_patched_timers_do_not_deceive_the_clock_outside(tmp_path: Path) -> None:
-    """What its process says would make it a thousand times faster."""
+    """Time a file whose process claims to be a thousand times faster."""
     ended, said_us = await timed(tmp_path, model(SLOW, LYING))
     assert said_us < 100
     assert isinstance(ended, Lost)
@@ -78,7 +78,7 @@ async def test_patched_timers_do_not_deceive_the_clock_outside(tmp_path: Path) -
 
 
 async def n_own_calls(folder: Path, text: str, *, fails: int) -> int:
-    """Of a right file whose extension was built."""
+    """Return the outcome of a correct file whose extension was built."""
     library = folder / "built.so"
     (folder / "built.c").write_text(EXTENSION)
     include = sysconfig.get_paths()["include"]

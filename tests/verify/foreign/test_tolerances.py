@@ -49,7 +49,7 @@ def check(folder: Path, body: str, task: str = TASK, **settings: str) -> Verdict
 
 
 def is_within(name: ToleranceName, error: float, tmp_path: Path, dtype: DType = DType.F32) -> bool:
-    """Whether 1 + error passes for 1."""
+    """Return whether 1 + error passes for 1."""
     tensor = BoundTensor(name="out", dtype=dtype, shape=(4,), role="output")
     exact, stored = np.ones(4), np.float16 if dtype is DType.F16 else np.float32
     (exact + np.array([0, 0, error, 0])).astype(stored).tofile(tmp_path / "out.bin")

@@ -63,7 +63,7 @@ def settings(folder: Path, device: str = "auto") -> Settings:
 
 
 async def verdict(folder: Path, text: str = TEXT) -> Verdict:
-    """Of a whole session with one candidate."""
+    """Return the outcomes of a whole session with one candidate."""
     async with Session(settings(folder)) as own:
         source = read_target("task.py::affine", folder)
         verifier = await own.verifier(source, await own.capture(source, with_backward=False))

@@ -26,11 +26,11 @@ PACKAGE = "_kernel_lsp_worker"
 CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_ASSERT = 700, 710
 POINTER, INT = ctypes.c_void_p, ctypes.c_int
 PARAMETERS = {"canary_blocks": (POINTER, POINTER)}
-"""Of kernels that take something else than (x, out, n)."""
+"""Signatures of kernels that take something else than (x, out, n)."""
 
 
 class Device:
-    """Whether the context still works, and what kernels do."""
+    """State of the context, and what kernels do."""
 
     def __init__(self, *, sick: bool = False) -> None:
         self.sticky = 0

@@ -96,7 +96,7 @@ async def run(
     may_vary: bool = False,
     coming: Sequence[asyncio.Task[DeviceCase | None]] = (),
 ) -> GpuReport | GpuFailure:
-    """What comes of a candidate whose kernel has that name."""
+    """Return the verdict of a candidate whose kernel has that name."""
     cases = [case(folder, name, n) for n in sizes]
     job = GpuJob(
         build=build(name),

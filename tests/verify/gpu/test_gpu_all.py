@@ -34,7 +34,7 @@ def program() -> ModuleType:
 def run(
     program: ModuleType, monkeypatch: pytest.MonkeyPatch, out: Path, texts: dict[str, str], limit_s: float
 ) -> dict[str, Any]:
-    """What became of steps that run these texts, by name."""
+    """Return the outcomes of steps that run these texts, by name."""
 
     def figures(report: dict[str, Any]) -> Iterator[Any]:
         yield program.Figure("n", str(report["n"]), "3", report["n"] == 3)

@@ -23,11 +23,11 @@ from kernel_lsp.verify.timing.rounds import Asker
 from .harness import LARGE, SMALL, NoClock, NoStages, build, case, gpu, run
 
 SLOW_S = 0.3
-"""Of one judgement: longer than all the fake device has to do."""
+"""Duration of one judgement: longer than all the fake device has to do."""
 
 
 class Log(NoClock):
-    """What was done, in order."""
+    """Actions, in order."""
 
     def __init__(self) -> None:
         self.entries: list[str] = []
@@ -104,7 +104,7 @@ async def looked_at(after: asyncio.Event | None, failure: CheckOutcome | None) -
 async def test_timing_waits_for_what_executors_look_at_beside_where_processors_are_few(
     tmp_path: Path, failure: CheckOutcome | None, entries: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What they find wrong is not timed then."""
+    """Check that what they find wrong is not timed then."""
     monkeypatch.setattr(gpu_attempt, "MANY_PROCESSORS", 1 << 20)
     clock, everything_ran, again = Log(), asyncio.Event(), gpu_attempt.Attempt._run_again
 

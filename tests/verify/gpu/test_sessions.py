@@ -25,7 +25,7 @@ END_S = 20.0
 
 
 class EarlyError(Exception):
-    """What a session raises before it has done anything."""
+    """Return what a session raises before it has done anything."""
 
 
 @pytest.fixture(autouse=True)

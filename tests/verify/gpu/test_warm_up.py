@@ -1,4 +1,4 @@
-"""What every first case does is done once before: in a turn, leaving nothing, and costing nothing when it fails."""
+"""Check the warm-up: it does what every first case does, in a turn, leaves nothing, and costs nothing when it fails."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""What counts as impossible: only what every right kernel has to do."""
+"""Check what counts as impossible: only what every correct kernel has to do."""
 
 from __future__ import annotations
 
 import pytest
 
 from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.measurement import TimeFloor
 from kernel_lsp.core.plan import BoundOperation, BoundTensor
 from kernel_lsp.core.task import Graph, GraphNode, GraphOutput, TensorType
 from kernel_lsp.gpu.floor import EMPTY_KERNEL_US
@@ -19,7 +20,7 @@ def tensor_type(*shape: int, dtype: DType = DType.F32) -> TensorType:
     return TensorType(dtype=dtype, shape=tuple(str(size) for size in shape))
 
 
-def floor(op: str, inputs: dict[str, TensorType], output: TensorType, *more: GraphNode, result: str = "y"):  # type: ignore[no-untyped-def]
+def floor(op: str, inputs: dict[str, TensorType], output: TensorType, *more: GraphNode, result: str = "y") -> TimeFloor:
     references = tuple({"node": name} for name in inputs)
     first = GraphNode(name="y", op=f"aten.{op}", arguments=references, types=(output,))
     types = {node.name: node.types[0] for node in (first, *more)}

@@ -1,4 +1,4 @@
-"""What is said of a time, and that nothing is said that was not measured."""
+"""Check the words of a time: nothing is said that was not measured."""
 
 from __future__ import annotations
 

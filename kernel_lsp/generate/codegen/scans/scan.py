@@ -8,6 +8,7 @@ such blocks pass the prefix on through `zeroed` words.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from kernel_lsp.core.dtype import DType
@@ -42,7 +43,7 @@ def render_scan(kernel: KernelWriter, group: ScanGroup, schedule: ScanSchedule, 
 # --- common to both layouts
 
 
-class _Layout:
+class _Layout(ABC):
     """Base class of scan kernels. Subclasses assign elements to threads."""
 
     def __init__(self, kernel: KernelWriter, group: ScanGroup, schedule: ScanSchedule) -> None:
@@ -260,35 +261,35 @@ class _Layout:
 
     _owner: str
 
-    def _begin_row(self, place: str) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _begin_row(self, place: str) -> None: ...
 
-    def _declare_offset(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _declare_offset(self) -> None: ...
 
-    def _position(self) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def _position(self) -> str: ...
 
-    def _scan_call(self) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def _scan_call(self) -> str: ...
 
-    def _look_back(self) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def _look_back(self) -> str: ...
 
-    def _store_guard(self) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def _store_guard(self) -> str: ...
 
-    def _tiles_per_group(self) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def _tiles_per_group(self) -> int: ...
 
-    def _n_row_blocks_text(self) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def _n_row_blocks_text(self) -> str: ...
 
-    def _grid(self) -> Expression:
-        raise NotImplementedError
+    @abstractmethod
+    def _grid(self) -> Expression: ...
 
-    def _block(self) -> tuple[int, ...]:
-        raise NotImplementedError
+    @abstractmethod
+    def _block(self) -> tuple[int, ...]: ...
 
 
 # --- contiguous rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.ir.index import ZERO, Index, as_index
 from kernel_lsp.generate.ir.scalar import Access, Scalar, cast, compare, index_value
 from kernel_lsp.generate.ir.scalar_walk import guarded
@@ -114,7 +115,7 @@ def _gates(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor
     return call.builder.pointwise(dtype, shape, with_bias, name="gates")
 
 
-def _part(call: Call, state: Tensor, position: int, dtype) -> Tensor:  # type: ignore[no-untyped-def]
+def _part(call: Call, state: Tensor, position: int, dtype: DType) -> Tensor:
     return call.builder.pointwise(
         dtype, state.shape[1:], lambda index: Access(state, (as_index(position), *index)), name="first_state"
     )

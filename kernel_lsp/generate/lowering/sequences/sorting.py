@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.ir.index import ONE, ZERO, Index, as_index, product
@@ -15,6 +15,8 @@ from kernel_lsp.generate.lowering.reduction import shaped
 from kernel_lsp.generate.lowering.registry import lowers
 
 Results = tuple[Tensor, ...]
+RankOf = Callable[[tuple[Index, ...]], Index]
+"""Map from a row's index to the rank of an element in it."""
 
 
 @lowers("sort")
@@ -160,7 +162,7 @@ def _selected(call: Call, axis: int, count: Index | None, is_descending: bool) -
     return call.builder.pointwise(call.dtype(), call.shape(), value), places
 
 
-def _of_rank(call: Call, axis: int, rank_of) -> Results:  # type: ignore[no-untyped-def]
+def _of_rank(call: Call, axis: int, rank_of: RankOf) -> Results:
     """Return (values, indices) of the element of one rank of each row. `rank_of` maps a row's index to the rank."""
     source = call.tensor(0)
     rows = _rows(call, source, axis)
@@ -178,7 +180,7 @@ def _of_rank(call: Call, axis: int, rank_of) -> Results:  # type: ignore[no-unty
     return shaped(call, value, 0), shaped(call, at, 1)
 
 
-def _median_rank(call: Call, axis: int, source: Tensor | None = None):  # type: ignore[no-untyped-def]
+def _median_rank(call: Call, axis: int, source: Tensor | None = None) -> RankOf:
     """Return the map from a row to the rank of its median: the lower of two. A NaN is the median of its row, unless
     NaN are to be left out."""
     rows = source or _rows(call, call.tensor(0), axis)

@@ -1,0 +1,189 @@
+"""KL201: missing bounds checks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from tree_sitter import Node
+
+from kernel_lsp.rules.cuda import fields
+from kernel_lsp.rules.cuda.declare import BLOCK_WORDS, THREAD_WORDS, WARNING, barriers_in, declare, hit
+from kernel_lsp.rules.cuda.model import Function
+from kernel_lsp.rules.cuda.outline import names_in_text
+from kernel_lsp.rules.cuda.threads.threads import (
+    BLOCK_SOURCES,
+    THREAD_SOURCES,
+    block_names,
+    given_values,
+    thread_names,
+    values_of,
+)
+from kernel_lsp.rules.finding import QuickFix, TextEdit
+from kernel_lsp.rules.rule import Hit
+
+_NUMBERS = re.compile(r"\b(threadIdx|blockIdx)\s*\.\s*([xyz])\b")
+_SOURCES = THREAD_SOURCES | BLOCK_SOURCES
+_GROUP_NUMBERS = _SOURCES - {"threadIdx", "blockIdx"}
+NO_NAMES: frozenset[str] = frozenset()
+_CLAMPS = ("min", "max", "assert", "__builtin_assume", "umin")
+
+
+@declare(
+    "KL201",
+    "missing-bound-check",
+    WARNING,
+    on="kernel",
+    needs=(BLOCK_WORDS, THREAD_WORDS, "[", "* ["),
+    summary="A global index is used without any check against the size",
+    why="""
+    The grid is rounded up to whole blocks: when the size is no multiple of the block, the last threads access memory
+    behind the end. Check the index, or state in the launch plan that the size divides (`where: N % 256 == 0`).
+    """,
+    bad="""
+    __global__ void scale(const float* __restrict__ x, float* __restrict__ out, int n) {
+        int i = blockIdx.x * blockDim.x + threadIdx.x;
+        out[i] = x[i] / n;
+    }
+    """,
+    good="""
+    __global__ void scale(const float* __restrict__ x, float* __restrict__ out, int n) {
+        int i = blockIdx.x * blockDim.x + threadIdx.x;
+        if (i < n) {
+            out[i] = x[i] / n;
+        }
+    }
+    """,
+)
+def missing_bound_check(kernel: Function) -> Iterator[Hit]:
+    file = kernel.file
+    if file.fits_its_launches or _takes_no_size(kernel):
+        return
+    unchecked = _unchecked_dims(kernel)
+    if not unchecked:
+        return
+    access = next((node for node in _indexed_by_number(kernel) if _is_global_access(kernel, node, unchecked)), None)
+    if access is not None:
+        yield hit(file, access, "missing bounds check on this index", *_bound_fix(kernel, access))
+
+
+# --- below: helpers of the rules
+
+
+def _takes_no_size(kernel: Function) -> bool:
+    """Return whether no parameter is a size. The size is then a constant, and the launch may match it exactly."""
+    return bool(kernel.lambdas) or not any(parameter.is_integer for parameter in kernel.parameters)
+
+
+def _unchecked_dims(kernel: Function) -> frozenset[str]:
+    """Return the dims x, y and z whose block and thread indices no condition or clamp depends on, even transitively.
+    The set is empty where a condition uses the thread's rank in a cooperative group."""
+    unchecked = {dim for dim in "xyz" if f"threadIdx.{dim}" in kernel.text and f"blockIdx.{dim}" in kernel.text}
+    if unchecked:
+        for source, dim in _numbers_in(kernel, [*kernel.conditions(), *_clamps(kernel)]):
+            if source == "threadIdx":
+                unchecked.discard(dim)
+            if source in _GROUP_NUMBERS or not unchecked:
+                return frozenset()
+    return frozenset(unchecked)
+
+
+def _clamps(kernel: Function) -> list[Node]:
+    return kernel.calls_named(_CLAMPS)
+
+
+def _indexed_by_number(kernel: Function) -> Iterator[Node]:
+    """Yield the parameter subscripts that mention both block-dependent and thread-dependent names."""
+    threads, blocks, subscripts = thread_names(kernel), block_names(kernel), kernel.subscripts
+    arrays = tuple([parameter.name for parameter in kernel.parameters if parameter.is_pointer])
+    others: set[str] = set()
+    for index, text in enumerate(kernel.file.texts(subscripts)):
+        if text not in others:
+            names = names_in_text(text) if text.startswith(arrays) else NO_NAMES
+            if names.isdisjoint(threads) or names.isdisjoint(blocks):
+                others.add(text)
+            else:
+                yield subscripts[index]
+
+
+def _is_global_access(kernel: Function, subscript: Node, dims: frozenset[str]) -> bool:
+    """Return whether this is ``p[i]`` of a pointer parameter, with i derived from block and thread indices along one
+    of the dims."""
+    array = kernel.variable(subscript.child_by_field_id(fields.ARGUMENT))
+    if array is None or array not in kernel.parameters or not array.is_pointer:
+        return False
+    indices = subscript.child_by_field_id(fields.INDICES)
+    index = kernel.names_in(indices)
+    if indices is None or index.isdisjoint(thread_names(kernel)) or index.isdisjoint(block_names(kernel)):
+        return False
+    cache, meaning = kernel.caches.setdefault("global", {}), kernel.meaning(indices)
+    if meaning not in cache:
+        cache[meaning] = _has_number_along(kernel, indices, dims)
+    return cache[meaning]
+
+
+def _has_number_along(kernel: Function, index: Node, dims: frozenset[str]) -> bool:
+    """Return whether the index depends, even transitively, on the block and thread index along one of the dims and
+    on no other dim."""
+    wanted = [{("threadIdx", dim), ("blockIdx", dim)} for dim in dims]
+    found = set(_numbers_in(kernel, [index]))
+    if not any(pair <= found for pair in wanted):
+        return False
+    values = [values_of(variable) for name in _names_behind(kernel, index) for variable in kernel.named(name)]
+    return any(set(_numbers_in(kernel, nodes)) in wanted for nodes in ([index], *filter(None, values)))
+
+
+def _names_behind(kernel: Function, node: Node) -> set[str]:
+    """Return the names that the value depends on, transitively."""
+    return _names_of_values(kernel, kernel.names_in(node))
+
+
+def _names_of_values(kernel: Function, names: Iterable[str]) -> set[str]:
+    """Return these names and all names that their values depend on."""
+    given, seen = given_values(kernel), set(names)
+    waiting = [*seen]
+    while waiting:
+        values = given.get(waiting.pop())
+        if values is not None:
+            new = values.all_names - seen
+            seen |= new
+            waiting += new
+    return seen
+
+
+def _numbers_in(kernel: Function, nodes: list[Node]) -> Iterator[tuple[str, str]]:
+    """Yield the block and thread indices that the values depend on, transitively, as ``("blockIdx", "x")``. Ranks in
+    cooperative groups are ``("thread_rank", "")``."""
+    named: set[str] = set()
+    for node in nodes:
+        names = kernel.names_in(node)
+        named |= names
+        yield from _numbers_of(kernel, node, names)
+    given = given_values(kernel)
+    for values in filter(None, map(given.get, _names_of_values(kernel, named))):
+        if not values.all_names.isdisjoint(_SOURCES):
+            for node in values.nodes:
+                yield from _numbers_of(kernel, node, kernel.names_in(node))
+
+
+def _numbers_of(kernel: Function, node: Node, names: frozenset[str]) -> Iterator[tuple[str, str]]:
+    """Yield the block and thread indices that the value mentions directly."""
+    if not names.isdisjoint(_SOURCES):
+        yield from _NUMBERS.findall(kernel.source(node))
+        yield from ((name, "") for name in names & _GROUP_NUMBERS)
+
+
+def _bound_fix(kernel: Function, access: Node) -> tuple[QuickFix, ...]:
+    """Return the fix ``if (i >= n) return;`` if there is one index variable and one integer parameter."""
+    sizes = [parameter for parameter in kernel.parameters if parameter.is_integer]
+    indices = access.child_by_field_id(fields.INDICES)
+    names = [] if indices is None else [node for node in indices.named_children if node.type == "identifier"]
+    variable = kernel.variable(names[0]) if len(names) == 1 else None
+    if len(sizes) != 1 or variable is None or barriers_in(kernel):
+        return ()
+    declaration = variable.declaration
+    line_start = kernel.file.parsed.data.rfind(b"\n", 0, declaration.start_byte) + 1
+    indent = kernel.file.parsed.data[line_start : declaration.start_byte].decode("utf-8", errors="replace")
+    text = f"\n{indent if not indent.strip() else ''}if ({variable.name} >= {sizes[0].name}) return;"
+    edit = TextEdit(kernel.file.parsed.span(declaration.end_byte, declaration.end_byte), text)
+    return (QuickFix(f"Return when `{variable.name} >= {sizes[0].name}`", (edit,), False),)

@@ -1,0 +1,309 @@
+"""KL254 to KL257: allocations, copies and launches of host code, checked against the sizes of its arrays."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from tree_sitter import Node
+
+from kernel_lsp.rules.cuda import fields
+from kernel_lsp.rules.cuda.declare import ERROR, WARNING, declare, hit, launches_in, rewrite
+from kernel_lsp.rules.cuda.model import Function
+from kernel_lsp.rules.cuda.outline import MAX_DEPTH
+from kernel_lsp.rules.cuda.type_text import type_bytes
+from kernel_lsp.rules.cuda.variables import Variable
+from kernel_lsp.rules.rule import Hit
+
+_ALLOCATIONS = {"cudaMalloc": 1, "cudaMallocManaged": 1, "cudaMallocHost": 1, "cudaMallocAsync": 1}
+_COPIES = {"cudaMemcpy": 2, "cudaMemcpyAsync": 2, "cudaMemset": 2, "cudaMemsetAsync": 2}
+_BYTES = re.compile(r"byte|size|mem|len(?:gth)?_?b|sizeof|pitch|width", re.IGNORECASE)
+_KINDS = {
+    ("host", "device"): "cudaMemcpyHostToDevice",
+    ("device", "host"): "cudaMemcpyDeviceToHost",
+    ("device", "device"): "cudaMemcpyDeviceToDevice",
+    ("host", "host"): "cudaMemcpyHostToHost",
+}
+"""Copy kinds by the sides of source and destination."""
+_SIZEOF = re.compile(r"\bsizeof\s*\(\s*([A-Za-z_][\w:\s]*?)\s*\)")
+_ROUNDED_DOWN = re.compile(r"\(?\s*(\w+)\s*/\s*(\w+)\s*\)?")
+
+
+@declare(
+    "KL254",
+    "byte-count",
+    WARNING,
+    on="host",
+    needs=("cudaMalloc cudaMemcpy cudaMemset",),
+    summary="A count of elements, or of another type's bytes, where a count of bytes is wanted",
+    why="""
+    `cudaMalloc`, `cudaMemcpy` and `cudaMemset` count bytes. A count of elements allocates, or copies, a quarter of an
+    array of floats; `sizeof` of another type is wrong by the ratio of the two.
+    """,
+    bad="""
+    cudaError_t allocate(int n) {
+        float* x = nullptr;
+        return cudaMalloc(&x, n);
+    }
+    """,
+    good="""
+    cudaError_t allocate(int n) {
+        float* x = nullptr;
+        return cudaMalloc(&x, n * sizeof(float));
+    }
+    """,
+)
+def byte_count(function: Function) -> Iterator[Hit]:
+    for call in function.calls_named((*_ALLOCATIONS, *_COPIES)):
+        name, arguments = function.callee(call), function.arguments(call)
+        position = _ALLOCATIONS.get(name, _COPIES.get(name, 0))
+        pointer = _pointer(function, arguments[0]) if len(arguments) > position else None
+        n_bytes = None if pointer is None else type_bytes(pointer.element)
+        if pointer is None or n_bytes is None or n_bytes == 1:
+            continue
+        size = arguments[position]
+        text = _expanded(function, size)
+        other = _other_type(text, pointer.element, n_bytes)
+        if other:
+            yield hit(function.file, size, f"byte count of `{other}` for `{pointer.element}* {pointer.name}`")
+        elif not _BYTES.search(text) and function.names_in(size) and not _has_call(function, size):
+            message = f"element count where bytes are expected: multiply with `sizeof({pointer.element})`"
+            counted = function.source(size) if size.type == "identifier" else f"({function.source(size)})"
+            fix = rewrite(function.file, size, f"{counted} * sizeof(*{pointer.name})")
+            yield hit(function.file, size, message, fix)
+
+
+@declare(
+    "KL255",
+    "copy-direction",
+    ERROR,
+    on="host",
+    needs=("cudaMemcpy",),
+    summary="A copy names another direction than that of its pointers",
+    why="""
+    `cudaMemcpyHostToDevice` needs a host source and a device destination. With the other direction the copy fails, or
+    reads an address that means something else there.
+    """,
+    bad="""
+    cudaError_t upload(const float* host_x, int n) {
+        float* x = nullptr;
+        cudaError_t error = cudaMalloc(&x, n * sizeof(float));
+        if (error == cudaSuccess) error = cudaMemcpy(x, host_x, n * sizeof(float), cudaMemcpyDeviceToHost);
+        return error;
+    }
+    """,
+    good="""
+    cudaError_t upload(const float* host_x, int n) {
+        float* x = nullptr;
+        cudaError_t error = cudaMalloc(&x, n * sizeof(float));
+        if (error == cudaSuccess) error = cudaMemcpy(x, host_x, n * sizeof(float), cudaMemcpyHostToDevice);
+        return error;
+    }
+    """,
+)
+def copy_direction(function: Function) -> Iterator[Hit]:
+    for call in function.calls_named(("cudaMemcpy", "cudaMemcpyAsync")):
+        arguments = function.arguments(call)
+        kind = function.source(arguments[3]) if len(arguments) > 3 else ""
+        if kind not in _KINDS.values():
+            continue
+        to, source = _side(function, arguments[0]), _side(function, arguments[1])
+        right = _KINDS.get((source, to), "")
+        stated = next(sides for sides, name in _KINDS.items() if name == kind)
+        is_wrong = (source and source != stated[0]) or (to and to != stated[1])
+        if is_wrong:
+            where = f"the source is on the {source}" if source and source != stated[0] else f"the target is on the {to}"
+            fixes = (rewrite(function.file, arguments[3], right),) if right else ()
+            yield hit(function.file, arguments[3], f"copy direction `{kind}` is wrong: {where}", *fixes)
+
+
+@declare(
+    "KL256",
+    "launch-misses-elements",
+    WARNING,
+    on="host",
+    needs=("<<<", "cudaMalloc /"),
+    summary="A launch has fewer or more threads than its array has elements",
+    why="""
+    A grid of `n / 256` blocks leaves out the last `n % 256` elements: round it up, and check the index in the kernel.
+    One with more threads than an array has elements writes behind its end where the kernel checks nothing.
+    """,
+    bad="""
+    __global__ void zero(float* __restrict__ x, int n) {
+        int i = blockIdx.x * blockDim.x + threadIdx.x;
+        if (i < n) x[i] = 0.0f;
+    }
+
+    cudaError_t run(float* x) {
+        const int n = 1000;
+        zero<<<n / 256, 256>>>(x, n);
+        return cudaGetLastError();
+    }
+    """,
+    good="""
+    __global__ void zero(float* __restrict__ x, int n) {
+        int i = blockIdx.x * blockDim.x + threadIdx.x;
+        if (i < n) x[i] = 0.0f;
+    }
+
+    cudaError_t run(float* x) {
+        const int n = 1000;
+        zero<<<(n + 255) / 256, 256>>>(x, n);
+        return cudaGetLastError();
+    }
+    """,
+)
+def launch_misses_elements(function: Function) -> Iterator[Hit]:
+    elements = dict(_allocated(function))
+    for call in launches_in(function):
+        syntax = next(child for child in call.named_children if child.type == "kernel_call_syntax")
+        parts = [child for child in syntax.named_children if child.type != "comment"]
+        if len(parts) < 2:
+            continue
+        message = _rounded_down(function, parts[0], parts[1])
+        if message:
+            yield hit(function.file, parts[0], message)
+            continue
+        message = _too_many(function, call, parts, elements)
+        if message:
+            yield hit(function.file, parts[0], message)
+
+
+# --- below: values
+
+
+def known_value(function: Function, node: Node | None, depth: int = 0) -> int | None:
+    """Return the value of an integer expression. Variables that are set once and never passed on are resolved."""
+    if node is None or depth > MAX_DEPTH:
+        return None
+    value = function.constant(node)
+    if value is not None:
+        return value
+    if node.type == "parenthesized_expression" and node.named_child_count == 1:
+        return known_value(function, node.named_children[0], depth + 1)
+    if node.type == "binary_expression":
+        left = known_value(function, node.child_by_field_id(fields.LEFT), depth + 1)
+        right = known_value(function, node.child_by_field_id(fields.RIGHT), depth + 1)
+        return _applied(function.operator(node), left, right)
+    definition = _definition(function, node)
+    return None if definition is None else known_value(function, definition, depth + 1)
+
+
+def _applied(operator: str, left: int | None, right: int | None) -> int | None:
+    if left is None or right is None:
+        return None
+    if operator in ("/", "%"):
+        return None if right <= 0 or left < 0 else left // right if operator == "/" else left % right
+    if operator == "<<":
+        return left << right if 0 <= right < 64 else None
+    return {"+": left + right, "-": left - right, "*": left * right}.get(operator)
+
+
+def _definition(function: Function, node: Node) -> Node | None:
+    """Return the initial value of a local variable that is set once."""
+    variable = function.variable(node)
+    if variable is None or variable.writes or variable in function.parameters or variable.is_pointer:
+        return None
+    text = function.source(function.body)
+    is_passed = f"&{variable.name}" in text.replace(" ", "") or re.search(rf">>\s*{variable.name}\b", text)
+    return None if is_passed else variable.value
+
+
+def _expanded(function: Function, node: Node, depth: int = 0) -> str:
+    """Return the text of an expression together with the initial values of its variables."""
+    names = sorted(function.names_in(node)) if depth < 3 else []
+    values = (variable.value for name in names for variable in function.named(name))
+    return " ".join([function.source(node), *(_expanded(function, value, depth + 1) for value in values if value)])
+
+
+# --- below: pointers
+
+
+def _pointer(function: Function, node: Node | None, depth: int = 0) -> Variable | None:
+    """Return the pointer in ``(void**)&x`` or ``x``."""
+    if node is None or depth > 4:
+        return None
+    if node.type in ("cast_expression", "pointer_expression", "parenthesized_expression"):
+        inner = node.child_by_field_id(fields.VALUE) or node.child_by_field_id(fields.ARGUMENT)
+        return _pointer(function, inner or (node.named_children[-1] if node.named_children else None), depth + 1)
+    if node.type == "call_expression" and function.callee(node) == "reinterpret_cast":
+        return _pointer(function, next(iter(function.arguments(node)), None), depth + 1)
+    variable = function.variable(node)
+    stars = "" if variable is None else function.source(variable.declaration)
+    is_plain = variable is not None and variable.is_pointer and "**" not in stars.replace(" ", "")
+    return variable if is_plain and len(function.named(variable.name)) == 1 else None  # type: ignore[union-attr]
+
+
+def _other_type(text: str, element: str, n_bytes: int) -> str:
+    """Return the type of a `sizeof` whose size differs from the element's."""
+    named = [name for name in _SIZEOF.findall(text) if type_bytes(name) is not None]
+    if len(named) != 1 or "sizeof(*" in text.replace(" ", ""):
+        return ""
+    return named[0] if type_bytes(named[0]) != n_bytes and named[0] != element else ""
+
+
+def _has_call(function: Function, node: Node) -> bool:
+    return any(True for _ in function.calls.within(node))
+
+
+def _side(function: Function, node: Node) -> str:
+    """Return the side that a pointer points to, ``host`` or ``device``; an empty text if it is unknown."""
+    text = function.source(node)
+    if re.search(r"\.data\(\)|\.c_str\(\)", text) or node.type == "pointer_expression":
+        return "" if re.search(r"\bd_|\bdev|thrust", text) else "host"
+    variable = _pointer(function, node)
+    if variable is None:
+        root = function.variable(node)
+        return "host" if root is not None and root.is_array else ""
+    body = function.source(function.body)
+    name = re.escape(variable.name)
+    if re.search(rf"cudaMalloc(?:Async)?\s*\(\s*(?:\(\s*void\s*\*\*\s*\)\s*)?&\s*{name}\b", body):
+        return "device"
+    if re.search(rf"\b(?:cudaMallocManaged|cudaHostAlloc)\s*\([^;]*&\s*{name}\b", body):
+        return ""
+    is_made = variable.value is not None and re.search(r"\b(?:malloc|calloc|new)\b", function.source(variable.value))
+    if is_made or re.search(rf"\b{name}\s*=\s*(?:\([^()]*\)\s*)?(?:malloc|calloc|new)\b", body):
+        return "host"
+    return "host" if re.match(r"(?:h_|host_)", variable.name) else ""
+
+
+# --- below: launches
+
+
+def _allocated(function: Function) -> Iterator[tuple[str, int]]:
+    """Yield the pointers of this function with the number of elements allocated for each."""
+    for call in function.calls_named(tuple(_ALLOCATIONS)):
+        arguments = function.arguments(call)
+        pointer = _pointer(function, arguments[0]) if len(arguments) > 1 else None
+        n_bytes = known_value(function, arguments[1]) if pointer is not None else None
+        size = None if pointer is None else type_bytes(pointer.element)
+        if pointer is not None and n_bytes is not None and size:
+            yield pointer.name, n_bytes // size
+
+
+def _rounded_down(function: Function, grid: Node, block: Node) -> str:
+    """Return the message for ``n / 256`` blocks of 256 threads where n is provably no multiple, or an empty text."""
+    node = _definition(function, grid) or grid
+    found = _ROUNDED_DOWN.fullmatch(function.source(node))
+    threads = known_value(function, block)
+    if found is None or threads is None or node.type not in ("binary_expression", "parenthesized_expression"):
+        return ""
+    inner = node if node.type == "binary_expression" else node.named_children[0]
+    n = known_value(function, inner.child_by_field_id(fields.LEFT))
+    divisor = known_value(function, inner.child_by_field_id(fields.RIGHT))
+    if n is None or divisor != threads or n % threads == 0:
+        return ""
+    return f"grid rounds down: the last {n % threads} of {n} elements have no thread, round it up"
+
+
+def _too_many(function: Function, call: Node, parts: list[Node], elements: dict[str, int]) -> str:
+    """Return the message for a launch with more threads than an array has elements, or an empty text. The kernel must
+    be in this file and have no bounds checks."""
+    blocks, threads = known_value(function, parts[0]), known_value(function, parts[1])
+    if blocks is None or threads is None or function.callee(call) not in function.file.unchecked_kernels:
+        return ""
+    for argument in function.arguments(call):
+        n = elements.get(function.source(argument))
+        if n is not None and blocks * threads > n:
+            return f"launch has {blocks * threads} threads for the {n} elements of `{function.source(argument)}`"
+    return ""

@@ -1,0 +1,363 @@
+"""KL211 to KL213, KL215 and KL216: memory access patterns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from tree_sitter import Node
+
+from kernel_lsp.rules.cuda import fields
+from kernel_lsp.rules.cuda.declare import INFORMATION, LOOP_WORDS, WARNING, declare, hit, rewrite
+from kernel_lsp.rules.cuda.memory.pointers import global_array, index_of
+from kernel_lsp.rules.cuda.model import Function
+from kernel_lsp.rules.cuda.outline import CudaFile as File
+from kernel_lsp.rules.cuda.threads.threads import (
+    BLOCK_SOURCES,
+    THREAD_SOURCES,
+    block_names,
+    growth,
+    is_loop_variable,
+    may_depend_on_thread,
+)
+from kernel_lsp.rules.cuda.type_text import type_bytes
+from kernel_lsp.rules.cuda.variables import Variable
+from kernel_lsp.rules.finding import QuickFix
+from kernel_lsp.rules.rule import Hit
+
+N_BANKS = 32
+BANK_BYTES = 4
+"""Width of a shared-memory bank in bytes. There are 32 banks (CUDA C++ Programming Guide, compute capability 5.x and
+later)."""
+_WIDE_CASTS = ("size_t", "long long", "int64_t", "uint64_t", "ptrdiff_t", "long")
+_WIDE_LITERAL = re.compile(r"\b\d[\d'a-fA-FxX]*[uU]?[lL]")
+
+
+@declare(
+    "KL211",
+    "bank-conflict",
+    WARNING,
+    on="device",
+    needs=("__shared__",),
+    summary="A column of a shared tile lies in one bank",
+    why="""
+    Shared memory has 32 banks of 4 bytes. In `float tile[32][32]` all elements of a column are in the same bank, so a
+    warp that reads a column is served one thread at a time. One more element per row spreads the column.
+    """,
+    bad="""
+    __global__ void transpose(const float* __restrict__ x, float* __restrict__ out, int n) {
+        __shared__ float tile[32][32];
+        tile[threadIdx.y][threadIdx.x] = x[threadIdx.y * n + threadIdx.x];
+        __syncthreads();
+        out[threadIdx.y * n + threadIdx.x] = tile[threadIdx.x][threadIdx.y];
+    }
+    """,
+    good="""
+    __global__ void transpose(const float* __restrict__ x, float* __restrict__ out, int n) {
+        __shared__ float tile[32][33];
+        tile[threadIdx.y][threadIdx.x] = x[threadIdx.y * n + threadIdx.x];
+        __syncthreads();
+        out[threadIdx.y * n + threadIdx.x] = tile[threadIdx.x][threadIdx.y];
+    }
+    """,
+)
+def bank_conflict(function: Function) -> Iterator[Hit]:
+    if not any(_has_full_rows(function, variable) for variable in function.all_variables()):
+        return
+    file = function.file
+    reported: set[str] = set()
+    for subscript in function.subscripts:
+        row = subscript.child_by_field_id(fields.ARGUMENT)
+        if row is None or row.type != "subscript_expression":
+            continue
+        tile = function.variable(row.child_by_field_id(fields.ARGUMENT))
+        if tile is None or tile.name in reported or not _has_full_rows(function, tile):
+            continue
+        if growth(function, index_of(row)) == 1 and growth(function, index_of(subscript)) == 0:
+            reported.add(tile.name)
+            message = "bank conflict: the 32 threads of a warp read one bank, pad the row by one element"
+            yield hit(file, subscript, message, *_padding_fix(function, tile))
+
+
+@declare(
+    "KL212",
+    "dynamic-local-array",
+    INFORMATION,
+    on="device",
+    needs=("[",),
+    summary="A local array with an index that is not known when compiling",
+    why="""
+    Registers cannot be indexed: such an array lies in local memory, which is device memory behind the caches. Loops
+    with constant bounds are unrolled and keep it in registers. ptxas has the last word: see its stack figure.
+    """,
+    bad="""
+    __global__ void pick(const float* __restrict__ x, float* __restrict__ out, const int* __restrict__ which) {
+        float part[4];
+        for (int i = 0; i < 4; ++i) part[i] = x[4 * threadIdx.x + i];
+        int k = which[threadIdx.x];
+        out[threadIdx.x] = part[k];
+    }
+    """,
+    good="""
+    __global__ void pick(const float* __restrict__ x, float* __restrict__ out, const int* __restrict__ which) {
+        float part[4];
+        for (int i = 0; i < 4; ++i) part[i] = x[4 * threadIdx.x + i];
+        int k = which[threadIdx.x];
+        float found = 0.0f;
+        for (int i = 0; i < 4; ++i) found = i == k ? part[i] : found;
+        out[threadIdx.x] = found;
+    }
+    """,
+)
+def dynamic_local_array(function: Function) -> Iterator[Hit]:
+    if not any(variable.is_array and _is_in_registers(variable) for variable in function.all_variables()):
+        return
+    file = function.file
+    reported: set[str] = set()
+    for subscript in function.subscripts:
+        array = function.variable(subscript.child_by_field_id(fields.ARGUMENT))
+        if array is None or not array.is_array or array.name in reported or not _is_in_registers(array):
+            continue
+        index = function.variable(index_of(subscript))
+        if index is not None and _is_runtime_value(function, index):
+            reported.add(array.name)
+            yield hit(file, subscript, f"`{array.name}` is indexed at run time: it goes to local memory")
+
+
+@declare(
+    "KL213",
+    "accumulate-in-memory",
+    WARNING,
+    on="kernel",
+    needs=("+= -= *=", LOOP_WORDS),
+    patterns=(r"\]\s*[-+*]=",),
+    summary="A loop accumulates into an element of global memory",
+    why="""
+    The element is read and written in every round: the compiler may not keep it in a register when another pointer
+    could reach it, and each addition waits for memory. Sum up in a local variable and store once.
+    """,
+    bad="""
+    __global__ void sum_rows(const float* __restrict__ x, float* __restrict__ out, int d) {
+        int row = blockIdx.x;
+        for (int j = 0; j < d; ++j) out[row] += x[row * d + j];
+    }
+    """,
+    good="""
+    __global__ void sum_rows(const float* __restrict__ x, float* __restrict__ out, int d) {
+        int row = blockIdx.x;
+        float sum = 0.0f;
+        for (int j = 0; j < d; ++j) sum += x[row * d + j];
+        out[row] = sum;
+    }
+    """,
+)
+def accumulate_in_memory(function: Function) -> Iterator[Hit]:
+    file = function.file
+    for write in function.assignments:
+        left = write.child_by_field_id(fields.LEFT)
+        if left is None or function.operator(write) not in ("+=", "-=", "*="):
+            continue
+        array, loop = global_array(function, left), function.loop_around(write)
+        if (
+            array is not None
+            and loop is not None
+            and function.names_in(index_of(left)).isdisjoint(_changed_in(function, loop))
+        ):
+            yield hit(file, write, "accumulation in global memory: sum in a local variable")
+
+
+@declare(
+    "KL215",
+    "index-overflow",
+    WARNING,
+    on="device",
+    needs=("blockIdx gridDim", "size_t int64_t ptrdiff_t long", "*"),
+    summary="A product is computed in 32 bits and then stored in 64",
+    why="""
+    `blockIdx.x * blockDim.x` is an unsigned 32-bit product: from 2³² on it wraps, before it is widened. Widen one
+    factor first. When everything fits 32 bits, the variable can be an int.
+    """,
+    bad="""
+    __global__ void fill(float* __restrict__ out, size_t n) {
+        size_t i = blockIdx.x * blockDim.x + threadIdx.x;
+        if (i < n) out[i] = 0.0f;
+    }
+    """,
+    good="""
+    __global__ void fill(float* __restrict__ out, size_t n) {
+        size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+        if (i < n) out[i] = 0.0f;
+    }
+    """,
+)
+def index_overflow(function: Function) -> Iterator[Hit]:
+    file = function.file
+    for variable in function.all_variables():
+        if variable.value is None or not variable.is_wide_integer:
+            continue
+        text = function.source(variable.value)
+        if any(cast in text for cast in _WIDE_CASTS) or _WIDE_LITERAL.search(text):
+            continue
+        product = _narrow_product(function, variable.value)
+        first = None if product is None else _first_factor(product)
+        if product is not None and first is not None:
+            wide = variable.element
+            fix = rewrite(file, first, f"static_cast<{wide}>({function.source(first)})")
+            yield hit(file, product, "32-bit overflow: the product wraps before it is widened", fix)
+
+
+@declare(
+    "KL216",
+    "narrow-loop-index",
+    WARNING,
+    on="device",
+    needs=("size_t int64_t ptrdiff_t long",),
+    summary="An `int` counts up to, or is compared with, a 64-bit size",
+    why="For sizes from 2³¹ on the counter overflows, which is undefined. Count in the type of the size.",
+    bad="""
+    __global__ void fill(float* __restrict__ out, size_t n) {
+        for (int i = threadIdx.x; i < n; i += blockDim.x) out[i] = 0.0f;
+    }
+    """,
+    good="""
+    __global__ void fill(float* __restrict__ out, size_t n) {
+        for (size_t i = threadIdx.x; i < n; i += blockDim.x) out[i] = 0.0f;
+    }
+    """,
+)
+def narrow_loopindex_of(function: Function) -> Iterator[Hit]:
+    file = function.file
+    for loop in function.loops:
+        condition = loop.child_by_field_id(fields.CONDITION)
+        if loop.type != "for_statement" or condition is None or condition.type != "binary_expression":
+            continue
+        index = function.variable(condition.child_by_field_id(fields.LEFT))
+        size = function.variable(condition.child_by_field_id(fields.RIGHT))
+        if index is None or size is None or function.operator(condition) not in ("<", "<="):
+            continue
+        is_narrow = index.is_integer and not index.is_wide_integer and is_loop_variable(function, index)
+        if is_narrow and size.is_wide_integer:
+            type_node = index.declaration.child_by_field_id(fields.TYPE)
+            fixes = () if type_node is None else (_retyped(file, type_node, size.element),)
+            message = f"32-bit counter `{index.name}` against the 64-bit size `{size.name}`"
+            yield hit(file, condition, message, *fixes)
+    for index, size in _compared_grid_indices(function):
+        type_node = index.declaration.child_by_field_id(fields.TYPE)
+        fixes = () if type_node is None else (_retyped(file, type_node, size.element),)
+        message = f"32-bit index `{index.name}` against the 64-bit size `{size.name}`: it overflows from 2^31 on"
+        yield hit(file, index.declaration, message, *fixes)
+
+
+# --- below: arrays and indices
+
+
+def _compared_grid_indices(function: Function) -> Iterator[tuple[Variable, Variable]]:
+    """Yield each `int` grid index with the 64-bit parameter that bounds it."""
+    found: dict[int, tuple[Variable, Variable]] = {}
+    for condition in function.conditions():
+        comparison = condition.named_children[0] if condition.type == "condition_clause" else condition
+        if comparison.type != "binary_expression" or function.operator(comparison) not in ("<", "<=", ">", ">="):
+            continue
+        index, size = (function.variable(comparison.child_by_field_id(f)) for f in (fields.LEFT, fields.RIGHT))
+        if index is None or size not in function.parameters or index.value is None or size is None:
+            continue
+        is_narrow = index.is_integer and not index.is_wide_integer and not is_loop_variable(function, index)
+        value = function.source(index.value)
+        if is_narrow and size.is_wide_integer and "blockIdx" in value and "blockDim" in value:
+            found.setdefault(id(index), (index, size))
+    yield from found.values()
+
+
+def _has_full_rows(function: Function, tile: Variable) -> bool:
+    """Return whether a shared array of 4-byte elements has rows that span all banks."""
+    if not tile.is_shared or len(tile.sizes) < 2 or type_bytes(tile.element) != BANK_BYTES:
+        return False
+    width = function.constant(tile.sizes[-1])
+    return width is not None and width > 0 and width % N_BANKS == 0
+
+
+def _padding_fix(function: Function, tile: Variable) -> tuple[QuickFix, ...]:
+    """Return a fix that pads each row by one element, if the tile is only used with all its indices."""
+    size = tile.sizes[-1]
+    if size is None:
+        return ()
+    edit = function.file.parsed.insert(size.end_byte, " + 1")
+    new_text = f"{function.source(size)} + 1"
+    if size.type == "number_literal":
+        new_text = str((function.constant(size) or 0) + 1)
+        edit = function.file.parsed.replace(size, new_text)
+    n_uses = function.source(function.body).count(tile.name)
+    n_subscripts = sum(function.variable(s.child_by_field_id(fields.ARGUMENT)) is tile for s in function.subscripts)
+    return (QuickFix(f"Pad the row to `[{new_text}]`", (edit,), n_uses == n_subscripts + 1),)
+
+
+def _is_in_registers(array: Variable) -> bool:
+    words = array.words
+    return not array.is_shared and words.isdisjoint(("static", "constexpr", "__constant__", "extern"))
+
+
+def _is_runtime_value(function: Function, index: Variable) -> bool:
+    """Return whether unrolling cannot make the index constant: it is loaded, a parameter, or counts up to such a
+    value."""
+    if is_loop_variable(function, index):
+        return False
+    if index in function.parameters:
+        return function.is_kernel
+    if index.value is None or (index.is_const and function.constant(index.value) is not None):
+        return False
+    value = index.value
+    is_loaded = value.type == "subscript_expression" and global_array(function, value) is not None
+    return is_loaded or (value.type != "call_expression" and may_depend_on_thread(function, value))
+
+
+def _changed_in(function: Function, loop: Node) -> frozenset[str]:
+    """Return the names that are modified or declared within the loop."""
+    cache = function.caches.setdefault("changed", {})
+    if loop.id not in cache:
+        cache[loop.id] = function.written_in(loop) | function.declared_in(loop)
+    return cache[loop.id]
+
+
+def _narrow_product(function: Function, value: Node) -> Node | None:
+    """Return the 32-bit product ``blockIdx.x * n`` that is the value, or an operand of its sum."""
+    node: Node | None = value
+    for _ in range(8):
+        if node is None or node.type not in ("binary_expression", "parenthesized_expression"):
+            return None
+        if node.type == "parenthesized_expression":
+            node = node.named_children[0] if node.named_children else None
+            continue
+        operator = function.operator(node)
+        if operator == "*":
+            return node if _is_narrow_index_product(function, node) else None
+        if operator not in ("+", "-"):
+            return None
+        node = node.child_by_field_id(fields.LEFT)
+    return None
+
+
+def _first_factor(product: Node) -> Node | None:
+    """Return the leftmost factor of ``a * b * c``, which is evaluated first."""
+    left = product.child_by_field_id(fields.LEFT)
+    while left is not None and left.type == "binary_expression":
+        left = left.child_by_field_id(fields.LEFT)
+    return left
+
+
+def _is_narrow_index_product(function: Function, product: Node) -> bool:
+    names = function.names_in(product)
+    if "size_t" in names or ("gridDim" not in names and names.isdisjoint(block_names(function))):
+        return False
+    known = THREAD_SOURCES | BLOCK_SOURCES | {"blockDim", "gridDim", "x", "y", "z"}
+    for name in names - known:
+        variables = function.named(name)
+        if not variables and name not in function.file.constants:
+            return False
+        if any(not variable.is_integer or variable.is_wide_integer for variable in variables):
+            return False
+    return True
+
+
+def _retyped(file: File, type_node: Node, new_type: str) -> QuickFix:
+    edit = file.parsed.replace(type_node, new_type)
+    return QuickFix(f"Count in `{new_type}`", (edit,), True)

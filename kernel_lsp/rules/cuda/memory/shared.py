@@ -1,0 +1,288 @@
+"""KL207 and KL208: races between threads in shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tree_sitter import Node
+
+from kernel_lsp.rules.cuda import fields
+from kernel_lsp.rules.cuda.declare import ERROR, LOOP_WORDS, THREAD_WORDS, WARNING, declare, hit, is_barrier
+from kernel_lsp.rules.cuda.memory.pointers import index_of
+from kernel_lsp.rules.cuda.model import Function
+from kernel_lsp.rules.cuda.threads.branches import conditions_around
+from kernel_lsp.rules.cuda.threads.threads import depends_on_thread, growth, may_depend_on_thread
+from kernel_lsp.rules.cuda.threads.unordered import Unordered, is_harmless, shared_array, unordered_read
+from kernel_lsp.rules.cuda.variables import Variable
+from kernel_lsp.rules.finding import QuickFix
+from kernel_lsp.rules.rule import Hit
+
+_BARRIER_WORDS = "__syncthreads cg::sync __barrier_sync .sync"
+MAX_STATEMENTS = 40
+"""Maximum statements after a write to shared memory that are searched for a read."""
+
+
+@declare(
+    "KL207",
+    "missing-barrier",
+    ERROR,
+    on="kernel",
+    needs=("__shared__", THREAD_WORDS),
+    summary="Shared memory is read where another thread may not have written it yet",
+    why="""
+    A thread writes its own element and then reads the one of another thread, with no barrier in between. Put
+    `__syncthreads()` between the two.
+    """,
+    bad="""
+    __global__ void reverse(const float* __restrict__ x, float* __restrict__ out) {
+        __shared__ float tile[256];
+        int t = threadIdx.x;
+        tile[t] = x[t];
+        out[t] = tile[255 - t];
+    }
+    """,
+    good="""
+    __global__ void reverse(const float* __restrict__ x, float* __restrict__ out) {
+        __shared__ float tile[256];
+        int t = threadIdx.x;
+        tile[t] = x[t];
+        __syncthreads();
+        out[t] = tile[255 - t];
+    }
+    """,
+)
+def missing_barrier(function: Function) -> Iterator[Hit]:
+    if _launches_one_warp(function):
+        return
+    for write in function.beginning(function.assignments, function.shared_names):
+        array = _shared_target(function, write)
+        found = _broadcast_read(function, write) if array is None else unordered_read(function, write, array)
+        if found is not None:
+            message = "missing `__syncthreads()`: another thread writes this element of shared memory above"
+            yield hit(function.file, found.read, message, *_barrier_before(function, found.statement))
+
+
+@declare(
+    "KL208",
+    "missing-barrier-in-loop",
+    WARNING,
+    on="kernel",
+    needs=("__shared__", THREAD_WORDS, LOOP_WORDS),
+    summary="A loop writes shared memory again while other threads may still read it",
+    why="""
+    One barrier between writing a tile and reading it is not enough in a loop: a fast thread begins the next round, and
+    writes the tile that a slow one still reads. A second barrier at the end of the body, or two tiles in turn, is
+    needed. A reduction that adds the elements of other threads needs one barrier in each round.
+    """,
+    bad="""
+    __global__ void sum_tiles(const float* __restrict__ x, float* __restrict__ out, int n) {
+        __shared__ float tile[256];
+        float sum = 0.0f;
+        for (int start = 0; start < n; start += 256) {
+            tile[threadIdx.x] = x[start + threadIdx.x];
+            __syncthreads();
+            sum += tile[255 - threadIdx.x];
+        }
+        out[threadIdx.x] = sum;
+    }
+    """,
+    good="""
+    __global__ void sum_tiles(const float* __restrict__ x, float* __restrict__ out, int n) {
+        __shared__ float tile[256];
+        float sum = 0.0f;
+        for (int start = 0; start < n; start += 256) {
+            tile[threadIdx.x] = x[start + threadIdx.x];
+            __syncthreads();
+            sum += tile[255 - threadIdx.x];
+            __syncthreads();
+        }
+        out[threadIdx.x] = sum;
+    }
+    """,
+)
+def missing_barrier_in_loop(function: Function) -> Iterator[Hit]:
+    file = function.file
+    for loop in function.loops:
+        write = _unprotected_write(function, loop)
+        if write is not None:
+            message = "missing barrier: the next iteration overwrites what other threads may still read"
+            yield hit(file, write, message, *_barrier_at_end(function, loop))
+            continue
+        write = _unordered_step(function, loop)
+        if write is not None:
+            message = "missing `__syncthreads()`: each iteration reads what other threads wrote in the one before"
+            yield hit(file, write, message, *_barrier_at_end(function, loop))
+
+
+# --- below: fixes
+
+
+def _barrier_before(function: Function, statement: Node) -> Iterator[QuickFix]:
+    """Yield a fix that adds a barrier before a statement that all threads reach."""
+    parsed = function.file.parsed
+    if _is_uniform(function, statement):
+        indent = _indent(function, statement)
+        edits = (parsed.insert(statement.start_byte, f"__syncthreads();\n{indent}"),)
+        yield QuickFix("Insert `__syncthreads()`", edits, not function.returns)
+
+
+def _barrier_at_end(function: Function, loop: Node) -> Iterator[QuickFix]:
+    """Yield a fix that adds a barrier at the end of a loop whose iterations are uniform across the block."""
+    body = loop.child_by_field_id(fields.BODY)
+    if body is None or body.type != "compound_statement" or not body.named_children:
+        return
+    last = body.named_children[-1]
+    condition = loop.child_by_field_id(fields.CONDITION)
+    if _is_uniform(function, last) and not may_depend_on_thread(function, condition):
+        edits = (function.file.parsed.insert(last.end_byte, f"\n{_indent(function, last)}__syncthreads();"),)
+        yield QuickFix("End each iteration with `__syncthreads()`", edits, not function.returns)
+
+
+def _is_uniform(function: Function, statement: Node) -> bool:
+    return not any(may_depend_on_thread(function, each) for each in conditions_around(function, statement))
+
+
+def _indent(function: Function, statement: Node) -> str:
+    data = function.file.parsed.data
+    line = data[data.rfind(b"\n", 0, statement.start_byte) + 1 : statement.start_byte].decode(errors="replace")
+    return line[: len(line) - len(line.lstrip())]
+
+
+# --- below: helpers of the rules
+
+
+def _shared_target(function: Function, write: Node) -> Variable | None:
+    """Return the shared array that the assignment writes at a distinct index per thread."""
+    if not function.file.parsed.data.startswith(function.shared_names, write.start_byte):
+        return None
+    left = write.child_by_field_id(fields.LEFT)
+    array = shared_array(function, left)
+    if array is None or left is None or not depends_on_thread(function, left) or "volatile" in array.words:
+        return None
+    return array
+
+
+def _launches_one_warp(function: Function) -> bool:
+    return "__launch_bounds__(32" in function.head.replace(" ", "")
+
+
+def _unprotected_write(function: Function, loop: Node) -> Node | None:
+    """Return a write to a shared array at the top of a loop's body that no barrier separates from the reads of the
+    previous iteration."""
+    body = loop.child_by_field_id(fields.BODY)
+    if body is None or body.type != "compound_statement":
+        return None
+    barriers = [c for c in function.calls.within(body) if not is_harmless(function, c)]
+    if len(barriers) != 1 or not is_barrier(function, barriers[0]) or function.loop_around(barriers[0]) != loop:
+        return None
+    changing = function.written_in(loop)
+    changing |= {name for name in function.declared_in(loop) if _is_made_of(function, name, changing)}
+    for write in function.assignments.within(body):
+        array = _shared_target(function, write)
+        left = write.child_by_field_id(fields.LEFT)
+        if array is None or left is None or write.start_byte > barriers[0].start_byte:
+            continue
+        if not function.names_in(left).isdisjoint(changing):
+            continue
+        reads = [s for s in function.subscripts.within(body) if s.start_byte > barriers[0].end_byte]
+        written = function.source(left)
+        if any(shared_array(function, r) is array and function.source(r) != written for r in reads):
+            return write
+    return None
+
+
+def _is_made_of(function: Function, name: str, names: frozenset[str]) -> bool:
+    """Return whether a variable's initial value depends on one of the names: ``buffer = step % 2``."""
+    return any(v.value is not None and not function.names_in(v.value).isdisjoint(names) for v in function.named(name))
+
+
+def _unordered_step(function: Function, loop: Node) -> Node | None:
+    """Return ``data[t] += data[t + s]`` in a loop without a barrier. An iteration reads elements that other threads
+    wrote in the previous one."""
+    body = loop.child_by_field_id(fields.BODY)
+    if body is None or any(not is_harmless(function, call) for call in function.calls.within(body)):
+        return None
+    for write in function.assignments.within(body):
+        array, left = _shared_target(function, write), write.child_by_field_id(fields.LEFT)
+        if (
+            array is None
+            or left is None
+            or function.loop_around(write) != loop
+            or growth(function, index_of(left)) != 1
+        ):
+            continue
+        if any(_is_of_a_neighbour(function, read, left, array) for read in function.subscripts.within(write)):
+            return write
+    return None
+
+
+def _is_of_a_neighbour(function: Function, read: Node, own: Node, array: Variable) -> bool:
+    """Return whether the read is of a different element of the same array, distinct for each thread."""
+    is_other = shared_array(function, read) is array and function.source(read) != function.source(own)
+    return is_other and growth(function, index_of(read)) == 1
+
+
+# --- broadcasts from one thread
+
+
+def _broadcast_read(function: Function, write: Node) -> Unordered | None:
+    """Return the read of a broadcast without a barrier: ``if (threadIdx.x == 0) mean = ...;`` and then ``x - mean``."""
+    left = write.child_by_field_id(fields.LEFT)
+    array = None if left is None else _shared_one(function, left)
+    branch = next(function.branches_around(write), None)
+    if array is None or left is None or branch is None or not _is_for_one(function, branch):
+        return None
+    following: Node | None = branch
+    for _ in range(MAX_STATEMENTS):
+        following = following.next_named_sibling if following is not None else None
+        if following is None or any(not is_harmless(function, c) for c in function.calls.within(following)):
+            return None
+        read = _mention(function, following, left) if array.is_array else _use(function, following, array)
+        if read is not None:
+            return None if _is_set(function, read) else Unordered(read, following)
+    return None
+
+
+def _shared_one(function: Function, target: Node) -> Variable | None:
+    """Return the shared variable, or the shared array, of which an assignment writes one element for all threads."""
+    if not function.file.parsed.data.startswith(function.shared_names, target.start_byte):
+        return None
+    variable = function.variable(target) if target.type == "identifier" else shared_array(function, target)
+    is_one = variable is not None and variable.is_shared and "volatile" not in variable.words
+    return variable if is_one and not may_depend_on_thread(function, target) else None
+
+
+def _is_for_one(function: Function, branch: Node) -> bool:
+    """Return whether the branch is ``if (threadIdx.x == 0)`` without an `else`."""
+    condition = branch.child_by_field_id(fields.CONDITION)
+    is_plain = branch.type == "if_statement" and branch.child_by_field_id(fields.ALTERNATIVE) is None
+    if not is_plain or condition is None or not depends_on_thread(function, condition):
+        return False
+    text = function.source(condition)
+    return "==" in text and "||" not in text and not function.subscripts.within(condition)
+
+
+def _mention(function: Function, statement: Node, element: Node) -> Node | None:
+    """Return the same element in a statement."""
+    text = function.source(element)
+    return next((s for s in function.subscripts.within(statement) if function.source(s) == text), None)
+
+
+def _use(function: Function, statement: Node, variable: Variable) -> Node | None:
+    """Return the first mention of the variable in a statement."""
+    length = len(variable.name.encode())
+    for start in function.mentions(variable.name):
+        if statement.start_byte <= start < statement.end_byte:
+            node = function.body.descendant_for_byte_range(start, start + length)
+            if node is not None and function.variable(node) is variable:
+                return node
+    return None
+
+
+def _is_set(function: Function, node: Node) -> bool:
+    """Return whether the node overwrites the variable, or is executed only by the thread that wrote it."""
+    parent = function.parent(node)
+    left = None if parent is None else parent.child_by_field_id(fields.LEFT)
+    is_target = left is not None and parent is not None and left.id == node.id
+    is_own = any(_is_for_one(function, b) for b in function.branches_around(node) if b.type == "if_statement")
+    return is_own or (is_target and parent is not None and parent.type == "assignment_expression")

@@ -1,0 +1,201 @@
+"""KL210 and KL217: access strides between consecutive threads, and alignment of vector accesses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import takewhile
+
+from tree_sitter import Node
+
+from kernel_lsp.rules.cuda import fields
+from kernel_lsp.rules.cuda.declare import ERROR, WARNING, declare, hit
+from kernel_lsp.rules.cuda.memory.pointers import Reach, pointed, reach_of
+from kernel_lsp.rules.cuda.model import Function, Meaning
+from kernel_lsp.rules.cuda.outline import names_in_text
+from kernel_lsp.rules.cuda.threads.branches import conditions_around
+from kernel_lsp.rules.cuda.threads.threads import Stride, may_depend_on_thread, possible_names
+from kernel_lsp.rules.cuda.type_text import type_bytes
+from kernel_lsp.rules.rule import Hit
+
+MAX_NEIGHBOUR_STRIDE = 4
+"""Maximum stride in elements between consecutive threads. Up to this, later lines usually use the other elements of
+the same sectors."""
+SECTOR_ELEMENTS = 8
+"""Elements of 4 bytes per sector of 32 bytes."""
+_MACRO_NAME = re.compile(r"[A-Z_][A-Z0-9_]+")
+_VECTORS = "float2 float4 int2 int4 uint2 uint4 double2 half2 __half2 __nv_bfloat162 nv_bfloat162"
+_POINTER_TO = re.compile(r"(?:const\s+)?(\w+)(?:\s+const)?\s*\*(?:\s*(?:const|__restrict__))*")
+_OLD_CAST = re.compile((r"\(\s*(?:const\s+)?(?:" + "|".join(_VECTORS.split()) + r")(?:\s+const)?\s*\*\s*\)").encode())
+_PICKS_THREADS = re.compile(r"[%&]|==")
+"""Operators of a condition that may admit only threads with an aligned address."""
+
+
+@declare(
+    "KL210",
+    "strided-access",
+    WARNING,
+    on="kernel",
+    needs=("threadIdx", "["),
+    summary="Neighbouring threads access elements that are far apart",
+    why="""
+    A warp reads memory in sectors of 32 bytes. When the index grows by more than a few elements from thread to thread,
+    each thread needs a sector of its own: 32 of them instead of 4 for one warp's floats. Let `threadIdx.x` run along
+    the contiguous dimension.
+    """,
+    bad="""
+    __global__ void copy_rows(const float* __restrict__ x, float* __restrict__ out, int n, int d) {
+        int row = blockIdx.x * blockDim.x + threadIdx.x;
+        if (row >= n) return;
+        for (int j = 0; j < d; ++j) out[row * d + j] = x[row * d + j];
+    }
+    """,
+    good="""
+    __global__ void copy_rows(const float* __restrict__ x, float* __restrict__ out, int d) {
+        int row = blockIdx.x;
+        for (int j = threadIdx.x; j < d; j += blockDim.x) out[row * d + j] = x[row * d + j];
+    }
+    """,
+)
+def strided_access(function: Function) -> Iterator[Hit]:
+    file, subscripts = function.file, function.subscripts
+    arrays = tuple({variable.name for variable in function.all_variables() if variable.is_pointer})
+    possible, settled = possible_names(function), set[str]()
+    far: dict[Meaning, bool] = {}
+    for index, text in enumerate(file.texts(subscripts)):
+        if text in settled:
+            continue
+        if not text.startswith(arrays) or names_in_text(text).isdisjoint(possible):
+            settled.add(text)
+            continue
+        meaning = function.meaning_of(text, subscripts.starts[index])
+        is_far = far.get(meaning)
+        if is_far is None:
+            is_far = far[meaning] = _is_far(function, subscripts[index])
+        if not is_far:
+            if meaning is text:
+                settled.add(text)
+            continue
+        subscript = subscripts[index]
+        if _is_in_tail(function, subscript):
+            continue
+        reach = reach_of(function, subscript)
+        if reach is not None and not _is_wrapped(function, subscript) and not _uses_all_between(function, reach):
+            settled.add(text)
+            distance = "a variable stride" if isinstance(reach.step, Stride) else f"{abs(reach.step)} elements"
+            yield hit(file, subscript, f"uncoalesced access: consecutive threads are {distance} apart")
+
+
+@declare(
+    "KL217",
+    "misaligned-vector",
+    ERROR,
+    on="kernel",
+    needs=("threadIdx", _VECTORS, "*"),
+    summary="Threads read vectors from addresses at which none can begin",
+    why="""
+    A vector of 8 or 16 bytes must begin at a multiple of its size: anything else is a "misaligned address", and the
+    kernel ends. Here the address moves by less from one thread to the next. Let each thread own a whole vector, as in
+    `reinterpret_cast<const float4*>(x)[i]`.
+    """,
+    bad="""
+    __global__ void copy(const float* __restrict__ x, float4* __restrict__ out, int n) {
+        int i = blockIdx.x * blockDim.x + threadIdx.x;
+        if (i < n) out[i] = *reinterpret_cast<const float4*>(x + i);
+    }
+    """,
+    good="""
+    __global__ void copy(const float* __restrict__ x, float4* __restrict__ out, int n) {
+        int i = blockIdx.x * blockDim.x + threadIdx.x;
+        if (i < n) out[i] = *reinterpret_cast<const float4*>(x + 4 * i);
+    }
+    """,
+)
+def misaligned_vector(function: Function) -> Iterator[Hit]:
+    for cast, vector, pointer in _vector_casts(function):
+        reach, vector_bytes = pointed(function, pointer), type_bytes(vector)
+        element_bytes = None if reach is None else type_bytes(reach.array.element)
+        if reach is None or vector_bytes is None or element_bytes is None or not isinstance(reach.step, int):
+            continue
+        step_bytes = reach.step * element_bytes
+        if step_bytes % vector_bytes and not _is_for_some_threads(function, cast):
+            message = (
+                f"neighbouring threads are {abs(step_bytes)} bytes apart here, and a `{vector}` begins only at "
+                f"multiples of {vector_bytes}: misaligned address"
+            )
+            yield hit(function.file, cast, message)
+
+
+# --- below: strided accesses
+
+
+def _is_far(function: Function, subscript: Node) -> bool:
+    """Return whether the access is to global memory with a large stride between consecutive threads."""
+    if not may_depend_on_thread(function, subscript):
+        return False
+    reach = reach_of(function, subscript)
+    if reach is None:
+        return False
+    return reach.step is Stride.VARIABLE or (isinstance(reach.step, int) and abs(reach.step) > MAX_NEIGHBOUR_STRIDE)
+
+
+def _is_in_tail(function: Function, subscript: Node) -> bool:
+    """Return whether the access is in a tail loop of one thread:
+    ``if (i + 4 <= n) {...} else for (int k = i; k < n; ++k) y[k] = ...``."""
+    loop = function.loop_around(subscript) if function.loops else None
+    if loop is None or loop.type != "for_statement":
+        return False
+    parents = takewhile(lambda parent: parent.type in ("compound_statement", "else_clause"), function.around(loop))
+    return any(parent.type == "else_clause" for parent in parents)
+
+
+def _is_wrapped(function: Function, subscript: Node) -> bool:
+    """Return whether a whole vector may be accessed, or only the address is taken. Vector accesses are the single
+    argument of a macro, as in ``LDST128BITS(x[i])``, or a pointer cast, as in ``reinterpret_cast<float4*>(&x[i])``."""
+    arguments = function.parent(subscript)
+    if arguments is not None and arguments.type == "pointer_expression":
+        taken = function.parent(arguments)
+        cast = function.parent(taken)
+        is_old = any(node is not None and node.type == "cast_expression" for node in (taken, cast))
+        is_argument = taken is not None and taken.type == "argument_list"
+        return is_old or not is_argument or (cast is not None and function.callee(cast) == "reinterpret_cast")
+    call = function.parent(arguments)
+    if arguments is None or call is None or arguments.type != "argument_list" or call.type != "call_expression":
+        return False
+    return arguments.named_child_count == 1 and _MACRO_NAME.fullmatch(function.callee(call)) is not None
+
+
+def _uses_all_between(function: Function, reach: Reach) -> bool:
+    """Return whether the function accesses at least as many of the elements in between as it skips, as for a record
+    with five numbers. The sectors that one access fetches then serve the next accesses."""
+    if not isinstance(reach.step, int) or abs(reach.step) > SECTOR_ELEMENTS:
+        return False
+    cache = function.caches.setdefault("elements", {})
+    key = (reach.array.name_node.id, reach.step)
+    if key not in cache:
+        cache[key] = {function.source(other) for other in function.subscripts if reach_of(function, other) == reach}
+    return 2 * len(cache[key]) >= abs(reach.step)
+
+
+# --- vectors
+
+
+def _vector_casts(function: Function) -> Iterator[tuple[Node, str, Node]]:
+    """Yield each cast to a pointer to a vector: its node, the vector type and the operand."""
+    for call in function.calls_named(("reinterpret_cast",)):
+        target = function.source(call.child_by_field_id(fields.FUNCTION) or call).partition("<")[2].rstrip("> ")
+        arguments, pointer = function.arguments(call), _POINTER_TO.fullmatch(target.strip())
+        if pointer is not None and len(arguments) == 1 and pointer[1] in _VECTORS.split():
+            yield call, pointer[1], arguments[0]
+    body = function.body
+    for match in _OLD_CAST.finditer(function.file.parsed.data, body.start_byte, body.end_byte):
+        bracket = body.descendant_for_byte_range(match.start(), match.start() + 1)
+        cast = function.parent(bracket)
+        value = None if cast is None else cast.child_by_field_id(fields.VALUE)
+        pointer = _POINTER_TO.search(match.group().decode())
+        if cast is not None and cast.type == "cast_expression" and value is not None and pointer is not None:
+            yield cast, pointer[1], value
+
+
+def _is_for_some_threads(function: Function, node: Node) -> bool:
+    return any(_PICKS_THREADS.search(function.source(condition)) for condition in conditions_around(function, node))

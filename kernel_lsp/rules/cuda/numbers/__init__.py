@@ -1,0 +1,1 @@
+"""Rules on arithmetic: types, doubles, signatures."""

@@ -1,0 +1,132 @@
+"""KL202 and KL203: barriers in divergent control flow."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from tree_sitter import Node
+
+from kernel_lsp.rules.cuda import fields
+from kernel_lsp.rules.cuda.declare import ERROR, THREAD_WORDS, WARNING, barriers_in, declare, hit
+from kernel_lsp.rules.cuda.model import Function
+from kernel_lsp.rules.cuda.threads.branches import conditions_around
+from kernel_lsp.rules.cuda.threads.threads import depends_on_thread
+from kernel_lsp.rules.rule import Hit
+
+_ROUNDING = re.compile(r"blockDim|[Rr]ound|[Cc]eil|\bBLOCK")
+_BARRIER_WORDS = "__syncthreads cg::sync __barrier_sync .sync"
+_BRANCH = r"[ifwsd?](?:(?<=\?)|(?<=\bi)f\b|(?<=\bf)or\b|(?<=\bw)hile\b|(?<=\bs)witch\b|(?<=\bd)o\b)"
+"""Matches the start of a branch or loop. It begins with a character class, which makes the search fast, and then
+looks behind."""
+
+
+@declare(
+    "KL202",
+    "divergent-barrier",
+    ERROR,
+    on="device",
+    needs=(_BARRIER_WORDS, THREAD_WORDS),
+    patterns=(_BRANCH, "sync"),
+    summary="A barrier in a branch that not all threads of the block take",
+    why="""
+    `__syncthreads()` waits for every thread of the block. When some of them do not come, the kernel hangs or its
+    behaviour is undefined. Move the barrier out of the branch, and guard only the work.
+    """,
+    bad="""
+    __global__ void shift(const float* __restrict__ x, float* __restrict__ out, int n) {
+        __shared__ float tile[256];
+        if (threadIdx.x < n) {
+            tile[threadIdx.x] = x[threadIdx.x];
+            __syncthreads();
+            out[threadIdx.x] = tile[n - 1 - threadIdx.x];
+        }
+    }
+    """,
+    good="""
+    __global__ void shift(const float* __restrict__ x, float* __restrict__ out, int n) {
+        __shared__ float tile[256];
+        if (threadIdx.x < n) {
+            tile[threadIdx.x] = x[threadIdx.x];
+        }
+        __syncthreads();
+        if (threadIdx.x < n) {
+            out[threadIdx.x] = tile[n - 1 - threadIdx.x];
+        }
+    }
+    """,
+)
+def divergent_barrier(function: Function) -> Iterator[Hit]:
+    file = function.file
+    for call in barriers_in(function):
+        condition = _divergent_condition(function, call)
+        if condition is not None:
+            text = _shortened(function.source(condition))
+            barrier = f"`{function.callee(call)}()`"
+            message = f"{barrier} in divergent control flow: `{text}` is not uniform across the block"
+            yield hit(file, call, message)
+
+
+@declare(
+    "KL203",
+    "barrier-after-return",
+    WARNING,
+    on="kernel",
+    needs=(_BARRIER_WORDS, THREAD_WORDS, "return"),
+    patterns=(_BRANCH, r"return\b(?<=\breturn)", "sync"),
+    summary="A barrier behind a `return` that some threads take",
+    why="""
+    Threads that have returned do not reach the barrier. Hardware lets a warp that ended count as arrived, but within a
+    warp the behaviour is undefined. Keep the threads, and guard the work instead.
+    """,
+    bad="""
+    __global__ void reverse(const float* __restrict__ x, float* __restrict__ out, int n) {
+        __shared__ float tile[256];
+        int i = blockIdx.x * blockDim.x + threadIdx.x;
+        if (i >= n) return;
+        tile[threadIdx.x] = x[i];
+        __syncthreads();
+        out[i] = tile[blockDim.x - 1 - threadIdx.x];
+    }
+    """,
+    good="""
+    __global__ void reverse(const float* __restrict__ x, float* __restrict__ out, int n) {
+        __shared__ float tile[256];
+        int i = blockIdx.x * blockDim.x + threadIdx.x;
+        tile[threadIdx.x] = i < n ? x[i] : 0.0f;
+        __syncthreads();
+        if (i < n) out[i] = tile[blockDim.x - 1 - threadIdx.x];
+    }
+    """,
+)
+def barrier_after_return(kernel: Function) -> Iterator[Hit]:
+    file = kernel.file
+    early = [node for node in kernel.returns if _divergent_condition(kernel, node) is not None]
+    if not early:
+        return
+    for call in barriers_in(kernel):
+        if call.start_byte > early[0].end_byte:
+            yield hit(file, call, "barrier after a divergent `return`: threads that left never reach it")
+            break
+
+
+# --- below: helpers of the rules
+
+
+def _divergent_condition(function: Function, node: Node) -> Node | None:
+    conditions = (c for c in conditions_around(function, node) if depends_on_thread(function, c))
+    return next((c for c in conditions if not _has_rounded_limit(function, c)), None)
+
+
+def _has_rounded_limit(function: Function, condition: Node) -> bool:
+    """Return whether the limit of ``i < limit`` is rounded up to whole blocks, so that all threads run the same
+    iterations."""
+    right = condition.child_by_field_id(fields.RIGHT)
+    variable = function.variable(right)
+    value = "" if variable is None or variable.value is None else function.source(variable.value)
+    return _ROUNDING.search(value) is not None
+
+
+def _shortened(text: str, limit: int = 40) -> str:
+    text = " ".join(text.split()).strip("()")
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,0 +1,249 @@
+"""Find reads of shared memory that no barrier orders after another thread's write, for KL207.
+
+From a write the search follows program order, out of the enclosing branches and loops. It ends at a barrier, or at
+anything that could be one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tree_sitter import Node
+
+from kernel_lsp.rules.cuda import fields
+from kernel_lsp.rules.cuda.model import Function
+from kernel_lsp.rules.cuda.nodes import LOOPS
+from kernel_lsp.rules.cuda.threads.branches import conditions_around
+from kernel_lsp.rules.cuda.threads.threads import depends_on_thread, growth, is_loop_variable, may_depend_on_thread
+from kernel_lsp.rules.cuda.variables import Variable
+from kernel_lsp.rules.words import words
+
+MAX_STATEMENTS = 40
+"""Maximum statements after a write that are searched for a read."""
+MAX_FIRST_THREADS = 32
+"""Threads that every block is assumed to have. One of them writes `tile[0]`."""
+MAX_SUBSTITUTIONS = 3
+_PASSED = frozenset(("if_statement", "else_clause", *LOOPS))
+_ENDS = frozenset(("return_statement", "break_statement", "continue_statement", "goto_statement"))
+_STOPS = re.compile(rb"#|\basm\b|\bvolatile\b|\[[&=]\]|\[[&=]?\w*\]\s*\(")
+"""Preprocessor conditions, inline PTX and lambdas. Nothing is reported after them."""
+_WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
+_HARMLESS_CALLS = words(
+    """
+    min max fminf fmaxf expf exp logf log sqrtf sqrt rsqrtf fabsf abs float int static_cast reinterpret_cast
+    __ldg make_float2 make_float4 make_int2 make_int4 __float2half __half2float __float2bfloat16
+    __bfloat162float powf tanhf fmaf fma __expf __fdividef size_t unsigned
+    """
+)
+"""Calls that are provably no barrier. After any other call nothing is reported about shared memory."""
+
+
+@dataclass(frozen=True)
+class Unordered:
+    """An unordered read, and the statement before which a barrier would order it."""
+
+    read: Node
+    statement: Node
+
+
+def is_harmless(function: Function, call: Node) -> bool:
+    return function.callee(call) in _HARMLESS_CALLS
+
+
+def shared_array(function: Function, subscript: Node | None) -> Variable | None:
+    """Return the shared array that a subscript (of any number of dims) accesses."""
+    for _ in range(4):
+        if subscript is None or subscript.type != "subscript_expression":
+            break
+        subscript = subscript.child_by_field_id(fields.ARGUMENT)
+    variable = function.variable(subscript)
+    return variable if variable is not None and variable.is_shared else None
+
+
+def following(function: Function, statement: Node) -> Iterator[Node]:
+    """Yield the statements that run after one, in program order, up to the end of the body."""
+    node = statement
+    while (parent := function.parent(node)) is not None:
+        if parent.type == "compound_statement":
+            yield from _behind(node)
+        elif parent.type not in _PASSED:
+            return
+        node = parent
+
+
+def unordered_read(function: Function, write: Node, array: Variable) -> Unordered | None:
+    """Return the first read of another thread's element after the write that no barrier orders."""
+    statement, left = function.parent(write), write.child_by_field_id(fields.LEFT)
+    if statement is None or statement.type != "expression_statement" or left is None:
+        return None
+    question = _Question(function, write, left, array)
+    for count, behind in enumerate(following(function, statement)):
+        if count == MAX_STATEMENTS or _may_order(function, behind):
+            return None
+        stop = _first_call(function, behind)
+        read = next((r for r in question.reads(behind) if stop is None or r.start_byte < stop.start_byte), None)
+        read = read or (question.counted(stop) if stop is not None else None)
+        if read is not None:
+            return Unordered(read, behind)
+        if stop is not None or behind.type in _ENDS:
+            return None
+    return None
+
+
+# --- below: statements between write and read
+
+
+def _behind(statement: Node) -> Iterator[Node]:
+    sibling = statement.next_named_sibling
+    while sibling is not None:
+        if sibling.type != "comment":
+            yield sibling
+        sibling = sibling.next_named_sibling
+
+
+def _may_order(function: Function, statement: Node) -> bool:
+    """Return whether a statement cannot be analysed: `#if`, `asm`, a macro on its own."""
+    data = function.file.parsed.data[statement.start_byte : statement.end_byte]
+    is_macro = statement.type == "expression_statement" and any(
+        child.type == "identifier" for child in statement.named_children[:1]
+    )
+    return is_macro or statement.type in ("labeled_statement", "case_statement") or _STOPS.search(data) is not None
+
+
+def _first_call(function: Function, statement: Node) -> Node | None:
+    return next((call for call in function.calls.within(statement) if not is_harmless(function, call)), None)
+
+
+class _Question:
+    """One write, and the test whether a read accesses an element that another thread writes there."""
+
+    def __init__(self, function: Function, write: Node, left: Node, array: Variable) -> None:
+        self._function, self._left, self._array = function, left, array
+        self._indices = indices_of(left)
+        self._guards = _guards(function, write)
+        targets = [target for target in _targets(function) if shared_array(function, target) is array]
+        self._written = {self._canonical(target) for target in targets}
+        self._exchanged = {
+            function.source(each) for each in function.subscripts.within(function.parent(write) or write)
+        }
+        self._is_written_in_loop = any(_has_loop_variable(function, target) for target in targets)
+
+    def reads(self, statement: Node) -> Iterator[Node]:
+        """Yield the reads of other threads' elements in a statement, in source order."""
+        function = self._function
+        for read in function.subscripts.within(statement):
+            if shared_array(function, read) is self._array and _is_read(function, read) and self._is_others(read):
+                yield read
+
+    def counted(self, call: Node) -> Node | None:
+        """Return the element of ``atomicAdd(&counts[bin], 1)``, which any thread may own."""
+        function = self._function
+        arguments = function.arguments(call) if function.callee(call).startswith("atomic") else []
+        target = arguments[0].child_by_field_id(fields.ARGUMENT) if arguments else None
+        if target is None or arguments[0].type != "pointer_expression":
+            return None
+        is_same = function.source(target) == function.source(self._left)
+        names = function.names_in(target) - {self._array.name}
+        is_unknown = any(name in function.variables for name in names) and not may_depend_on_thread(function, target)
+        is_of_array = shared_array(function, target) is self._array
+        return target if is_of_array and not is_same and not is_unknown else None
+
+    def _is_others(self, read: Node) -> bool:
+        function, indices = self._function, indices_of(read)
+        if len(indices) != len(self._indices) or not self._guards.isdisjoint(_guards(function, read)):
+            return False
+        if self._canonical(read) in self._written or function.source(read) in self._exchanged:
+            return bool(self._guards) and self._canonical(read) == self._canonical(self._left)
+        if len(indices) == 1 and _is_own_constant(function, indices[0], _guards(function, read)):
+            return False
+        pairs = zip(self._indices, indices, strict=True)
+        return any(self._differs(own, other) for own, other in pairs)
+
+    def _differs(self, own: Node, other: Node) -> bool:
+        function = self._function
+        if not depends_on_thread(function, own):
+            return False
+        if not may_depend_on_thread(function, other):
+            return _is_everyones(function, other)
+        if not depends_on_thread(function, other) or self._canonical(own) == self._canonical(other):
+            return False
+        one, two = growth(function, own), growth(function, other)
+        if isinstance(one, int) and isinstance(two, int):
+            return one != two or (one == 1 and not self._is_written_in_loop)
+        return bool(self._guards)
+
+    def _canonical(self, node: Node) -> str:
+        """Return the text with variables that are set once replaced by their values."""
+        function, text = self._function, self._function.source(node)
+        for _ in range(MAX_SUBSTITUTIONS):
+            text = _WORD.sub(lambda found: _value_text(function, found[0]), text)
+        return re.sub(r"[\s()]", "", text)
+
+
+# --- below: elements
+
+
+def indices_of(subscript: Node) -> list[Node]:
+    found: list[Node] = []
+    node: Node | None = subscript
+    while node is not None and node.type == "subscript_expression":
+        inner = node.child_by_field_id(fields.INDICES)
+        found += [] if inner is None else inner.named_children[:1]
+        node = node.child_by_field_id(fields.ARGUMENT)
+    return found
+
+
+def _value_text(function: Function, name: str) -> str:
+    known = function.named(name)
+    if len(known) != 1 or known[0].value is None or known[0].writes or is_loop_variable(function, known[0]):
+        return name
+    return f"({function.source(known[0].value)})"
+
+
+def _targets(function: Function) -> Iterator[Node]:
+    for write in function.assignments:
+        left = write.child_by_field_id(fields.LEFT)
+        if left is not None and left.type == "subscript_expression":
+            yield left
+
+
+def _has_loop_variable(function: Function, target: Node) -> bool:
+    names = (name for index in indices_of(target) for name in function.names_in(index))
+    return any(variable.writes for name in names for variable in function.named(name))
+
+
+def _is_everyones(function: Function, index: Node) -> bool:
+    """Return whether threads write the element at this uniform index: a small constant, or a loop variable."""
+    value = function.constant(index)
+    if value is not None:
+        return 0 <= value < MAX_FIRST_THREADS
+    variable = function.variable(index)
+    return variable is not None and is_loop_variable(function, variable)
+
+
+def _is_own_constant(function: Function, index: Node, guards: frozenset[str]) -> bool:
+    """Return whether the access is ``tile[0]`` by the thread with ``threadIdx.x == 0``."""
+    value = function.constant(index)
+    return value is not None and any(guard.endswith(f"=={value}") for guard in guards)
+
+
+def _guards(function: Function, node: Node) -> frozenset[str]:
+    """Return the conditions around a node that select single threads: ``lane == 0``."""
+    return frozenset(
+        "".join(function.source(condition).split()).strip("()")
+        for condition in conditions_around(function, node)
+        if "==" in function.source(condition) and depends_on_thread(function, condition)
+    )
+
+
+def _is_read(function: Function, subscript: Node) -> bool:
+    """Return whether the value is used: it is no plain assignment target, no part of another subscript, and no
+    operand of `&`."""
+    parent = function.parent(subscript)
+    if parent is None or parent.type in ("subscript_expression", "pointer_expression", "sizeof_expression"):
+        return False
+    left = parent.child_by_field_id(fields.LEFT)
+    is_target = left is not None and left.id == subscript.id and parent.type == "assignment_expression"
+    return not (is_target and function.operator(parent) == "=")

@@ -1,0 +1,123 @@
+// A new user's journeys in a project without shapes: the first click, a recorded run, other settings and modes, CUDA files.
+import assert from "node:assert/strict";
+import { join } from "node:path";
+import { after, before } from "node:test";
+import { stepsOf } from "./steps.mjs";
+import { ROOT, Workbench, crowding } from "./workbench.mjs";
+
+const FIRST_CLICKS = 4;
+const FIRST_MS = 120_000;
+const PROJECT = join(ROOT, "tests", "editors", "project");
+const FILES = ["model.py", "train.py", "plain.cu", "extension.cu"];
+let workbench;
+let page;
+let printed;
+const step = stepsOf(() => workbench, /^(a plain|a torch|a recorded)/);
+
+before(async () => {
+  workbench = await Workbench.open({
+    name: "journeys",
+    files: Object.fromEntries(FILES.map((name) => [name, join(PROJECT, name)])),
+    settings: { "kernelLsp.generations": 1, "kernelLsp.proposals": 2 },
+  });
+  page = workbench.page;
+  printed = workbench.python("train.py").stdout;
+});
+
+after(() => workbench?.close());
+
+step("the first click in an unknown project ends in a used operator", async () => {
+  await workbench.openFile("model.py");
+  await workbench.lens("Optimize to CUDA").first().waitFor();
+  const started = Date.now();
+  await workbench.click(workbench.lens("Optimize to CUDA").first());
+  const prompt = workbench.notification(/Norm declares no shapes/);
+  await prompt.waitFor();
+  await workbench.shot("01-prompt");
+  await workbench.click(prompt.getByRole("button", { name: "Use these and optimize" }));
+  const { apply } = await workbench.result();
+  await workbench.shot("02-result");
+  await workbench.click(apply);
+  await workbench.written("kernels/norm.cu", "kernels/norm.py");
+  await workbench.shot("03-applied");
+  await workbench.openFile("model.py");
+  await workbench.click(page.locator(".view-line", { hasText: "self.first = Norm(dim)" }));
+  await workbench.act("Use the optimized operator in 2 calls of this file: norm");
+  await page.locator(".view-line", { hasText: "use_norm(Norm(dim))" }).waitFor();
+  await page.keyboard.press("Control+S");
+  await workbench.until("the operator in the model", () => /use_norm\(Norm\(dim, eps=1e-5\)\)/.test(workbench.text("model.py")));
+  const took = Date.now() - started;
+  console.log(`first click to a used operator: ${workbench.nClicks} clicks, ${(took / 1000).toFixed(0)} s`);
+  await workbench.shot("04-used");
+  assert.ok(workbench.nClicks <= FIRST_CLICKS && took <= FIRST_MS * crowding(), `${workbench.nClicks} clicks, ${took} ms`);
+});
+
+step("the program computes the same bits: with another eps, in training and in eval mode", () => {
+  const { status, stdout, stderr } = workbench.python("train.py");
+  assert.deepEqual([status, stdout], [0, printed], stderr);
+  assert.equal(stderr.match(/eps is 1e-05, and the kernels were made for 1e-06/g)?.length, 1, stderr);
+});
+
+step("a recorded run ranks the targets, and the first is optimized from there", async () => {
+  await workbench.openFile("train.py");
+  await workbench.run("kernel-lsp: Record a Run");
+  await page.locator(".quick-input-list .monaco-list-row", { hasText: "python train.py" }).click();
+  await workbench.written(".kernel-lsp/recorded.json");
+  await workbench.run("View: Hide Panel");
+  await workbench.openKernelsView();
+  const first = workbench.row(/^Block.*% of a step/);
+  await first.waitFor();
+  await workbench.row(/^GPU: missing/).waitFor();
+  await workbench.shot("05-hot-spots");
+  await first.hover();
+  await first.getByRole("button", { name: "Optimize to CUDA" }).click();
+  const { panel } = await workbench.result();
+  assert.match(await panel.locator("h1").innerText(), /Block/);
+  await workbench.shot("06-review");
+  await panel.getByRole("button", { name: "Open the diff" }).click();
+  await page.locator(".view-line", { hasText: "// kernel-lsp: 1" }).first().waitFor();
+  await workbench.shot("07-diff");
+});
+
+step("both modes of the recorded run are in the hover, and its share in the lens", async () => {
+  await workbench.openFile("model.py");
+  await workbench.lens(/Optimize to CUDA \| \d+ % of a step/).first().waitFor();
+  const text = await workbench.hover("Block", /Recorded/);
+  assert.match(text, /training/);
+  assert.match(text, /eval/);
+  await workbench.shot("08-recorded");
+});
+
+step("a plain CUDA file has its findings with their rule's page, its registers, and on save the compiler's errors", async () => {
+  await workbench.openFile("plain.cu");
+  await finding(/missing bounds check on this index/);
+  const line = page.locator(".view-line", { hasText: "out[i] = x[i] * by;" });
+  await line.click();
+  await page.keyboard.press("End");
+  await page.keyboard.press("Backspace");
+  await page.keyboard.press("Control+S");
+  await finding(/expected a ";"/);
+  await workbench.shot("09-plain-error");
+  await page.keyboard.type(";");
+  await page.keyboard.press("Control+S");
+  await workbench.lens(/\d+ registers/).first().waitFor();
+  await workbench.shot("10-plain");
+  await workbench.act(/Explain this finding: KL201/);
+  await page.locator(".tab.active[data-resource-name='cuda.md']").first().waitFor();
+  await page.locator(".view-line", { hasText: "## KL201" }).first().waitFor();
+});
+
+step("a torch extension has its findings", async () => {
+  await workbench.openFile("extension.cu");
+  await finding(/unchecked kernel launch/);
+  await workbench.shot("11-extension");
+});
+
+// --- below
+
+/** A row of the Problems view. */
+async function finding(text) {
+  await workbench.run("Problems: Focus on Problems View");
+  await page.locator(".markers-panel .monaco-list-row", { hasText: text }).first().waitFor();
+  await workbench.run("View: Focus Active Editor Group");
+}
