@@ -21,7 +21,7 @@ from kernel_lsp.core.plan import (
     TensorParameter,
 )
 from kernel_lsp.errors import PlanError
-from kernel_lsp.export.package.cpp_names import cpp_identifier
+from kernel_lsp.export.package.cpp import cpp_identifier
 from kernel_lsp.export.package.cpp_text import (
     CppNames,
     CppType,

@@ -20,8 +20,6 @@ from kernel_lsp.generate.ir.scalar_walk import accesses, nodes
 
 LOCAL_NAMES = ("i", "u0", "u1", "u2", "u3", "u4")
 FACTORS = (2, 4, 8)
-MAX_BOX = 16
-"""Maximum elements of a box; each has its sums in registers."""
 BUSY_THREADS = 512
 """Minimum threads per multiprocessor for a default box; latency is exposed with fewer."""
 
