@@ -96,6 +96,11 @@ class Graph(Noun):
     nodes: tuple[GraphNode, ...]
     outputs: tuple[GraphOutput, ...]
 
+    def value_types(self) -> dict[str, TensorType]:
+        """Return the type of each input, and of the first result of each node."""
+        made = {node.name: node.types[0] for node in self.nodes if node.types and node.types[0] is not None}
+        return {**dict(zip(self.inputs, self.input_types, strict=True)), **made}
+
 
 class Symbol(Noun):
     """A dynamic dim. `captured` is its size in the capture; `minimum` and `maximum` are its inclusive bounds."""

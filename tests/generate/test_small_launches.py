@@ -22,6 +22,7 @@ class Norm(nn.Module):
     def forward(self, x): return self.norm(x)
 """
 POOL = "def f(x): return F.max_pool2d(x, 2)"
+CONVOLUTION = "def f(x, w, b): return F.max_pool2d(F.relu(F.conv2d(x, w, b)), 2)"
 CROSS_ENTROPY = "def f(x, labels): return F.cross_entropy(x, labels)"
 SPLIT = {"f.mm.contraction": "split_warps", "f.bmm.contraction": "split_warps"}
 
@@ -57,11 +58,11 @@ def test_split_products_in_batches() -> None:
     check("def f(a, b): return torch.bmm(a, b)", inputs=inputs, schedule=SPLIT, backward=True)
 
 
-@pytest.mark.parametrize("mode", ["each", "together", "cooperative"])
-def test_gradients_of_a_linear_layer_share_launches(mode: str) -> None:
-    schedule = {"linear_backward.launches": mode}
+@pytest.mark.parametrize("mode", ["each", "together", "cooperative", None])
+def test_gradients_of_a_linear_layer_share_launches(mode: str | None) -> None:
+    schedule = {"linear_backward.launches": mode} if mode else {}
     checked = check(LINEAR, symbol="Linear", inputs=[tensor("x", 9, 96)], schedule=schedule, backward=True)
-    assert launches(checked) == {"each": 4, "together": 2, "cooperative": 1}[mode]
+    assert launches(checked) == {"each": 4, "cooperative": 1}.get(mode or "", 2)
 
 
 @pytest.mark.parametrize("way", ["direct", "rows", "tiled", "split_warps"])
@@ -91,6 +92,14 @@ def test_the_gradient_of_a_max_pool_asks_its_windows(box: str) -> None:
     )
     assert checked.plan.backward is not None
     assert not checked.plan.backward.scratch
+
+
+@pytest.mark.parametrize("planes", [0, 1])
+@pytest.mark.parametrize("box", ["1x4x1x1", "1x8x1x1", "1x1x2x2"])
+def test_a_convolution_and_its_pooling_in_boxes(box: str, planes: int) -> None:
+    inputs = [tensor("x", 2, 1, 9, 10), tensor("w", 8, 1, 3, 3), tensor("b", 8)]
+    schedule = {"f.box": box, "f.planes": planes}
+    check(CONVOLUTION, inputs=inputs, schedule=schedule, families=("normal", "special_nan", "special_inf"))
 
 
 def test_windows_that_overlap_are_stored() -> None:

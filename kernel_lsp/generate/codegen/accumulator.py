@@ -9,6 +9,7 @@ from kernel_lsp.generate.codegen.block import Block
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.codegen.operators import ATOM, COMPUTE_TYPE, UNARY, Text, literal
 from kernel_lsp.generate.ir.identity import identity_of
+from kernel_lsp.generate.ir.scalar import Operation, Scalar
 
 ORDERS = {"argmax": "comes_before", "argmin": "comes_before", "window_argmax": "wins_window"}
 """Helper that compares two candidates, by kind of reduction that returns a position."""
@@ -22,17 +23,21 @@ class Accumulator:
     name: str
     index_name: str
     dtype: DType
+    is_count: bool = False
 
     @classmethod
-    def start(cls, block: Block, wanted: str, kind: str, dtype: DType, result_dtype: DType) -> Accumulator:
-        """Declare an accumulator, initialized to the identity of its kind."""
+    def start(
+        cls, block: Block, wanted: str, kind: str, dtype: DType, result_dtype: DType, *, is_count: bool = False
+    ) -> Accumulator:
+        """Declare an accumulator, initialized to the identity of its kind. A count of truth values is an `int`."""
         if kind in ORDERS:
             name = block.declare("best", COMPUTE_TYPE[dtype], "0", is_const=False)
             index_name = block.declare(f"{name}_index", "int", "-1", is_const=False)
             return cls(kind, name, index_name, dtype)
+        result_dtype = DType.I32 if is_count else result_dtype
         type_ = COMPUTE_TYPE[result_dtype]
         name = block.declare(wanted, type_, identity(kind, result_dtype).text, is_const=False)
-        return cls(kind, name, "", result_dtype)
+        return cls(kind, name, "", result_dtype, is_count)
 
     @property
     def returns_position(self) -> bool:
@@ -41,6 +46,8 @@ class Accumulator:
     @property
     def result(self) -> Text:
         """Return the text of the reduction's result."""
+        if self.is_count:
+            return Text(f"(long long){self.name}", UNARY)
         return Text(self.index_name or self.name, ATOM)
 
     def add(self, block: Block, value: Text) -> None:
@@ -60,6 +67,14 @@ class Accumulator:
         inner.close()
 
 
+def counted(kind: str, scalar: Scalar, kernel: KernelWriter) -> Scalar | None:
+    """Return a summed truth value as i32. None for other reductions, or where 2^31 terms may occur."""
+    if kind != "sum" or not isinstance(scalar, Operation) or scalar.name != "cast" or kernel.index_type != "int":
+        return None
+    is_truth = scalar.dtype == DType.I64 and scalar.operands[0].dtype == DType.BOOL
+    return Operation("cast", DType.I32, scalar.operands) if is_truth else None
+
+
 def identity(kind: str, dtype: DType) -> Text:
     """Return the identity element of a reduction: its result over no elements."""
     return literal(identity_of(kind, dtype).value, dtype)
@@ -75,7 +90,8 @@ def combined(kind: str, name: str, value: Text, dtype: DType, kernel: KernelWrit
         return f"{name} {'+=' if kind == 'sum' else '*='} {value.text};"
     if kind in ("any", "all"):
         return f"{name} {'|=' if kind == 'any' else '&='} {value.text};"
-    helper = kernel.use("maximum" if kind == "max" else "minimum", dtype)
+    names = ("nan_max", "nan_min") if COMPUTE_TYPE[dtype] == "float" else ("maximum", "minimum")
+    helper = kernel.use(names[kind != "max"], dtype)
     return f"{name} = {helper}({name}, {value.text});"
 
 

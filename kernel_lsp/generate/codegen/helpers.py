@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from kernel_lsp.generate.codegen.attention.attention_helpers import ATTENTION_HELPERS
 from kernel_lsp.generate.codegen.routines.routine_helpers import ROUTINE_HELPERS
-from kernel_lsp.generate.codegen.rows.row_helpers import ROW_HELPERS
+from kernel_lsp.generate.codegen.rows.row_helpers import ROW_HELPERS, WARP_SUM_OF_INT
 from kernel_lsp.generate.codegen.scans.scan_helpers import SCAN_BASICS, SCAN_HELPERS
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_helpers import TENSOR_CORE_HELPERS
 from kernel_lsp.generate.codegen.tensor_cores.warpgroup_helpers import WARPGROUP_HELPERS
@@ -57,7 +57,7 @@ def _render(use: HelperUse) -> str:
     f, s = SUFFIXES.get(use.type, ("", ""))
     text = HELPERS[use.name].text.strip("\n")
     if use.type not in SUFFIXES:
-        text = _INTEGER_EXTREMES.get(use.name, text)
+        text = _INTEGER_TEXTS.get(use.name, text) if use.name != "warp_sum" or use.type == "int" else text
     return text.replace("{T}", use.type).replace("{f}", f).replace("{s}", s) + "\n"
 
 
@@ -150,6 +150,24 @@ __device__ inline {T} maximum({T} a, {T} b) { return a > b || isnan(a) ? a : b; 
 // NaN when either is NaN, as in PyTorch.
 __device__ inline {T} minimum({T} a, {T} b) { return a < b || isnan(a) ? a : b; }
 """),
+    **{
+        name: Helper(
+            f"""
+// NaN when either is NaN, by one instruction; {other} also orders zeros by their position, as PyTorch does.
+__device__ inline float {name}(float a, float b) {{
+#if __CUDA_ARCH__ >= 800
+    float result;
+    asm("{operation}.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+    return result;
+#else
+    return {other}(a, b);
+#endif
+}}
+""",
+            (other,),
+        )
+        for name, operation, other in (("nan_max", "max", "maximum"), ("nan_min", "min", "minimum"))
+    },
     "relu": Helper("""
 __device__ inline {T} relu({T} x) { return x < 0.0{s} ? 0.0{s} : x; }  // keeps NaN
 """),
@@ -401,7 +419,8 @@ TYPELESS = frozenset(
         "near_quotient",
     )
 )
-_INTEGER_EXTREMES = {
+_INTEGER_TEXTS = {
     "maximum": "__device__ inline {T} maximum({T} a, {T} b) { return a > b ? a : b; }",
     "minimum": "__device__ inline {T} minimum({T} a, {T} b) { return a < b ? a : b; }",
+    "warp_sum": WARP_SUM_OF_INT,
 }

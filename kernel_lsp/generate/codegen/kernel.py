@@ -16,6 +16,8 @@ from kernel_lsp.generate.ir.sizes import ceil_div, to_expression
 
 COMMENT_COLUMNS = 110
 ONE = Constant(1)
+MAX_GRID_YZ = 65535
+"""Maximum blocks of a grid along y and along z."""
 
 
 @dataclass(frozen=True)

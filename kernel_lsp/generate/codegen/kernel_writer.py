@@ -29,7 +29,8 @@ class KernelParameterText:
 @dataclass
 class KernelWriter:
     """A kernel under construction. `tensor_names` are the plan's names of the tensors in memory; `hints` name scalars.
-    With `unrolls_loops`, short loops of a thread are unrolled, so that values read twice stay in registers."""
+    With `unrolls_loops`, short loops of a thread are unrolled, so that values read twice stay in registers. `runs` has
+    the array and the place in it of each read whose run of memory is loaded."""
 
     name: str
     tensor_names: Mapping[Tensor, str]
@@ -46,6 +47,7 @@ class KernelWriter:
     scratch: dict[str, TensorParameter] = field(default_factory=dict)
     names: NamePool = field(default_factory=NamePool)
     fills: list[Fill] = field(default_factory=list)
+    runs: dict[bytes, tuple[str, Index]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         pool = NamePool(set(self.reserved))

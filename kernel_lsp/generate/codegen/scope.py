@@ -217,6 +217,9 @@ class _Emission:
         return Text(f"{self.text(node.mask).within(TERNARY + 1)} ? {text.text} : {zero}", TERNARY)
 
     def _memory(self, node: Access) -> Text:
+        if node.digest in self.kernel.runs:
+            name, place = self.kernel.runs[node.digest]
+            return loaded(f"{name}[{self._indices.text(place).text}]", node.dtype)
         pointer = self.kernel.pointer(node.tensor)
         flat = ravel(node.index, node.tensor.shape)
         offset = self._indices.text(flat)

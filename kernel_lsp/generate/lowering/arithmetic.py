@@ -13,7 +13,7 @@ from kernel_lsp.generate.lowering.registry import lowers
 
 UNARY = (
     "abs acos acosh asin asinh atan atanh ceil cos cosh erf erfc erfinv exp exp2 expm1 floor log log10 log1p log2 neg "
-    "reciprocal relu round rsqrt sigmoid sign sin sinh sqrt tan tanh trunc bitwise_not lgamma digamma "
+    "reciprocal relu round rsqrt sigmoid sign sin sinh sqrt tan tanh trunc bitwise_not lgamma "
     "i0"
 )
 """Unary operators with the scalar operator's name."""

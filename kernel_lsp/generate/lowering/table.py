@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from kernel_lsp.core.expression_parser import parse
+from kernel_lsp.core.operators import is_a
 from kernel_lsp.core.task import Graph, GraphNode, TensorType
 from kernel_lsp.generate.ir.scalar import Access
 from kernel_lsp.generate.ir.sizes import Sizes
@@ -95,13 +96,6 @@ def _lower_node(
     return result if isinstance(result, tuple) else (result,)
 
 
-_VIEW_NAMES = """
-alias as_strided detach diagonal expand flatten narrow permute select slice split split_with_sizes squeeze t
-transpose unbind unflatten unsqueeze view
-"""
-VIEWS = frozenset(_VIEW_NAMES.split())
-
-
 def _is_in_place(node: GraphNode) -> bool:
     """Return True for ``aten.clamp_min_.Tensor`` and others whose result is the changed first argument."""
     name = node.op.split(".")[1]
@@ -114,10 +108,8 @@ def _replace_changed(
     """Rebind the name of a tensor changed in place to the new tensor. Fails for a tensor with views, which alias it."""
     changed = node.arguments[0]["node"]
     made_by = next((other for other in graph.nodes if other.name == changed), None)
-    is_view = made_by is None or made_by.op.split(".")[1] in VIEWS
-    has_views = any(
-        other.op.split(".")[1] in VIEWS and {"node": changed} in list(other.arguments) for other in graph.nodes
-    )
+    is_view = made_by is None or is_a(made_by.op, "view")
+    has_views = any(is_a(other.op, "view") and {"node": changed} in list(other.arguments) for other in graph.nodes)
     if is_view or has_views:
         Call(node, builder, values).fail("it changes a tensor in place that others look at")
     values[changed] = values[node.name]

@@ -130,9 +130,7 @@ class LaunchPlanner:
         everything = range(len(self.groups))
         if ONE_BLOCK in modes and self._n_elements(everything) <= MAX_BLOCK_ELEMENTS:
             return ONE_BLOCK
-        # Parts of one launch differ in work: the probe of extreme sizes samples blocks and refuses what they leave out.
-        is_fixed = all(size.constant is not None for tensor in self._tensors(everything) for size in tensor.shape)
-        if TOGETHER in modes and is_fixed and self._n_elements(everything) <= MAX_SHARED_ELEMENTS:
+        if TOGETHER in modes and self._n_elements(everything) <= MAX_SHARED_ELEMENTS:
             return TOGETHER
         return EACH
 

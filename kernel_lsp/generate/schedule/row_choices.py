@@ -34,6 +34,8 @@ PORTABLE_CLUSTER = 8
 """Maximum blocks of a cluster on every GPU with clusters."""
 L2_BYTES = 36 << 20
 """Bytes of active rows that stay in an H200's L2 cache (50 MB) between two passes; their results are evicted early."""
+SHORT_IN_BLOCK = 256
+"""Maximum columns that one warp of a shared launch combines: a block's barriers took 0.4 us longer on an H200."""
 LARGE_BYTES = 32 << 20
 """Minimum bytes of a tensor for packs that need a contract: single elements took 1.35 times as long on an H200."""
 MIN_ONLINE_COLUMNS = 1024
@@ -65,7 +67,8 @@ class RowChooser:
         default = self._in_block(self._default())
         schedule = self._fitted(self._in_block(self._picked(kernel, default)))
         is_valid = self._is_valid(schedule)
-        return ChosenRows(schedule if is_valid else default, is_valid)
+        chosen = schedule if is_valid else default
+        return ChosenRows(replace(chosen, reads_first=self._reads_first(chosen)), is_valid)
 
     def _picked(self, kernel: str, default: RowSchedule) -> RowSchedule:
         is_contiguous = self.group.is_column_contiguous
@@ -115,6 +118,11 @@ class RowChooser:
         n_resident = self.n_multiprocessors * n_blocks_per_multiprocessor(schedule.threads)
         is_resident = not schedule.is_grid or schedule.blocks <= n_resident
         return is_resident and self._is_possible(schedule) and self._is_accurate(schedule)
+
+    def _reads_first(self, schedule: RowSchedule) -> bool:
+        """Return True if a thread has at most one element of the captured row."""
+        is_single = schedule.vector == 1 and 0 < self._n_columns <= schedule.threads
+        return is_single and self.group.is_column_contiguous and schedule.blocks == 1 and not schedule.cached
 
     def _is_possible(self, schedule: RowSchedule) -> bool:
         return is_valid_row_schedule(self.group, schedule, self._kept_bytes())
@@ -185,6 +193,8 @@ class RowChooser:
             return RowSchedule(16, 16, 1, False)
         if n_columns <= 16:
             return RowSchedule(1, 64, 1, False)
+        if n_rows == 1 and n_columns <= SHORT_IN_BLOCK and self.threads:
+            return RowSchedule(WARP, 1, 1, False)
         if n_rows == 1 and n_columns <= 512:
             return RowSchedule(max(WARP, _power_of_two(2 * n_columns - 1)), 1, 1, False)
         if n_columns <= 512:

@@ -5,21 +5,29 @@ A pixel that several channels read, or a window that several pixels read, stays 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from kernel_lsp.core.expression import Binary, Constant, Expression
 from kernel_lsp.generate.codegen.coordinates import BY_RANK
 from kernel_lsp.generate.codegen.elements.elementwise import write_stores
-from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, rendered
+from kernel_lsp.generate.codegen.elements.runs import load_runs
+from kernel_lsp.generate.codegen.kernel import MAX_GRID_YZ, RenderedKernel, blocks_of, rendered
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import ElementwiseGroup, Store
 from kernel_lsp.generate.ir.index import Index, Quotient, Variable, as_index, divide_exactly, product, substitute
 from kernel_lsp.generate.ir.row_major import ravel, unravel
-from kernel_lsp.generate.ir.scalar import Access, Loop
+from kernel_lsp.generate.ir.scalar import Access, Loop, Operation, Scalar
 from kernel_lsp.generate.ir.scalar_walk import accesses, nodes
+from kernel_lsp.generate.ir.sizes import to_expression
 
-LOCAL_NAMES = ("i", "u0", "u1", "u2", "u3", "u4")
+LOCAL_NAMES = ("i", "plane", "u0", "u1", "u2", "u3", "u4")
 FACTORS = (2, 4, 8)
+PLANE_AXES = 2
+"""Last axes that form a plane."""
+MAX_IDLE = 0.25
+"""Maximum share of idle threads in the blocks of a plane by default: finding a coordinate costs a thread about 25 of
+300 instructions."""
 BUSY_THREADS = 512
 """Minimum threads per multiprocessor for a default box; latency is exposed with fewer."""
 
@@ -54,34 +62,79 @@ def default_box(group: ElementwiseGroup, n_elements: int, n_multiprocessors: int
     return box if box in boxes_of(group) else None
 
 
+def fits_planes(group: ElementwiseGroup, box: tuple[int, ...], captured: Callable[[Index], int], threads: int) -> bool:
+    """Return True if blocks that stay within a plane have few idle threads."""
+    counts = [_count(size, factor) for size, factor in zip(group.shape, box, strict=True)]
+    n_in_plane = captured(product(counts[-PLANE_AXES:]))
+    n_threads = -(-n_in_plane // threads) * threads
+    return len(counts) > PLANE_AXES and n_threads - n_in_plane <= MAX_IDLE * n_threads
+
+
 def render_boxes(
-    kernel: KernelWriter, group: ElementwiseGroup, box: tuple[int, ...], threads: int, comment: str
+    kernel: KernelWriter, group: ElementwiseGroup, box: tuple[int, ...], threads: int, comment: str, *, planes: bool
 ) -> RenderedKernel:
-    """Render the kernel of an elementwise group with a box per thread."""
+    """Render the kernel of an elementwise group with a box per thread. With `planes` blocks stay within a plane of the
+    last two axes, so that the other coordinates are the block's."""
     kernel.unrolls_loops = True
     scope = Scope(kernel)
     counts = [_count(size, factor) for size, factor in zip(group.shape, box, strict=True)]
-    n_boxes = product(counts)
-    cast = "(long long)" if kernel.index_type == "long long" else ""
-    scope.line(f"const {kernel.index_type} i = {cast}blockIdx.x * {threads} + threadIdx.x;")
-    scope.line(f"if (i >= {kernel.size('n_boxes', n_boxes)}) return;")
+    grid, conditions, positions = (_begin_in_plane if planes else _begin)(scope, counts, threads)
     variables = _axis_variables(group)
     stores = _over_axes(group, variables)
-    replacements, lanes = _declare_box(scope, group, box, counts, variables)
+    replacements: dict[Variable, Index] = {}
+    lanes: list[tuple[int, Variable, Index]] = []
+    for position, axes in positions:
+        lanes += _declare_box(scope, group, (position, axes), box, counts, variables, replacements)
     placed = [
         Store(
             store.tensor,
             tuple(substitute(index, replacements) for index in store.index),
-            store.scalar.substitute(replacements),
+            with_relu_last(store.scalar.substitute(replacements)),
         )
         for store in stores
     ]
+    load_runs(scope, placed, [lane for _, lane, _ in lanes])
     scope.hoist([store.scalar for store in placed], [lane for _, lane, _ in lanes])
     inner = _open_lanes(scope, group, lanes)
     write_stores(inner[-1], placed)
     for block in reversed(inner[1:]):
         block.close()
-    return rendered(kernel, comment, scope.lines, (blocks_of(n_boxes, threads),), (threads,))
+    return rendered(kernel, comment, scope.lines, grid, (threads,), conditions)
+
+
+Positions = list[tuple[Variable, Sequence[int]]]
+"""Variables of a thread's position, each with the axes that it numbers."""
+
+
+def _begin(scope: Scope, counts: Sequence[Index], threads: int) -> tuple[list[Expression], list[Expression], Positions]:
+    """Declare the number of a thread's box. Return the grid, its conditions, and the position."""
+    type_, n_boxes = scope.kernel.index_type, product(counts)
+    cast = "(long long)" if type_ == "long long" else ""
+    scope.line(f"const {type_} i = {cast}blockIdx.x * {threads} + threadIdx.x;")
+    scope.line(f"if (i >= {scope.kernel.size('n_boxes', n_boxes)}) return;")
+    position = Variable("i", (1 << 21) + 100, n_boxes)
+    scope.define(position, "i")
+    return [blocks_of(n_boxes, threads)], [], [(position, range(len(counts)))]
+
+
+def _begin_in_plane(
+    scope: Scope, counts: Sequence[Index], threads: int
+) -> tuple[list[Expression], list[Expression], Positions]:
+    """Declare the plane of a block and the number of a thread's box in it."""
+    kernel, first = scope.kernel, len(counts) - PLANE_AXES
+    n_planes, n_in_plane = product(counts[:first]), product(counts[first:])
+    scope.line(f"const {kernel.index_type} plane = blockIdx.x;")
+    scope.line(f"const int i = blockIdx.y * {threads} + threadIdx.x;")
+    scope.line(f"if (i >= {kernel.size('n_in_plane', n_in_plane)}) return;")
+    plane, position = Variable("plane", (1 << 21) + 99, n_planes), Variable("i", (1 << 21) + 100, n_in_plane)
+    scope.define(plane, "plane")
+    scope.define(position, "i")
+    n_blocks = blocks_of(n_in_plane, threads)
+    conditions: list[Expression] = (
+        [] if n_in_plane.constant is not None else [Binary("<=", n_blocks, Constant(MAX_GRID_YZ))]
+    )
+    positions: Positions = [(plane, range(first)), (position, range(first, len(counts)))]
+    return [to_expression(n_planes), n_blocks], conditions, positions
 
 
 # --- boxes and their elements
@@ -120,22 +173,26 @@ def _over_axes(group: ElementwiseGroup, variables: Sequence[Variable]) -> list[S
 
 
 def _declare_box(
-    scope: Scope, group: ElementwiseGroup, box: Sequence[int], counts: Sequence[Index], variables: Sequence[Variable]
-) -> tuple[dict[Variable, Index], list[tuple[int, Variable, Index]]]:
-    """Declare the thread's box: its coordinates, and each axis with several elements, as loop variable and
-    coordinate."""
-    position = Variable("i", (1 << 21) + 100, product(counts))
-    scope.define(position, "i")
-    kept = [axis for axis, size in enumerate(group.shape) if size.constant != 1]
-    leading = _leading(kept, box)
+    scope: Scope,
+    group: ElementwiseGroup,
+    at: tuple[Variable, Sequence[int]],
+    box: Sequence[int],
+    counts: Sequence[Index],
+    variables: Sequence[Variable],
+    replacements: dict[Variable, Index],
+) -> list[tuple[int, Variable, Index]]:
+    """Declare the box's coordinates along the axes that a position numbers, and add them to `replacements`. Return each
+    axis with several elements, as loop variable and coordinate."""
+    position, axes = at
+    kept = [axis for axis in axes if group.shape[axis].constant != 1]
+    leading = _leading(kept, box) if axes[0] == 0 else []
     outer = Variable("outer", (1 << 21) + 101, product(counts[axis] for axis in leading))
     kept = [axis for axis in kept if axis not in leading]
     first, *found = unravel(as_index(position), [outer.extent, *(counts[axis] for axis in kept)])
-    replacements: dict[Variable, Index] = {}
     if leading:
         scope.define(outer, scope.declare("outer", "int", scope.index(first).text))
         places = unravel(as_index(outer), [counts[axis] for axis in leading])
-        replacements = dict(zip((variables[axis] for axis in leading), places, strict=True))
+        replacements |= dict(zip((variables[axis] for axis in leading), places, strict=True))
     lanes: list[tuple[int, Variable, Index]] = []
     for axis, index in zip(kept, found, strict=True):
         variable, factor = variables[axis], box[axis]
@@ -148,7 +205,17 @@ def _declare_box(
         lane = Variable(f"u{axis}", (1 << 21) + 300 + axis, as_index(factor))
         replacements[variable] = as_index(block) * factor + as_index(lane)
         lanes.append((axis, lane, replacements[variable]))
-    return replacements, lanes
+    return lanes
+
+
+def with_relu_last(scalar: Scalar) -> Scalar:
+    """Return the scalar with the ReLU of a maximum instead of the maximum of ReLUs. Both keep NaN."""
+    operands = tuple(map(with_relu_last, scalar.operands))
+    if isinstance(scalar, Loop) and scalar.kind == "max" and isinstance(operands[0], Operation):
+        (value,) = operands
+        if isinstance(value, Operation) and value.name == "relu":
+            return value.rebuilt((scalar.rebuilt(value.operands),))
+    return scalar.rebuilt(operands) if operands != scalar.operands else scalar
 
 
 def _leading(kept: Sequence[int], box: Sequence[int]) -> list[int]:

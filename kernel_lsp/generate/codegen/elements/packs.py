@@ -173,3 +173,29 @@ def find_packed(scalars: Sequence[Scalar], packing: Packing) -> list[Access]:
             if position is not None and packing.lane not in position.variables:
                 found.append(access)
     return sorted(found, key=lambda access: (access.tensor.serial, access.digest))
+
+
+def pack_along(scalar: Scalar, along: Variable, width: int) -> tuple[Packing, Scalar] | None:
+    """Return the scalar over packs of `along`; None unless every read that differs within a pack is a vector load."""
+    extent = divide_exactly(along.extent, as_index(width))
+    if extent is None:
+        return None
+    packing = Packing(Variable("pack", 1 << 20, extent), Variable("v", (1 << 20) + 1, as_index(width)), width)
+    packed = scalar.substitute({along: packing.flat})
+    varying = [access for access in accesses(packed) if packing.lane in access.variables]
+    fits = all(access.dtype.itemsize * width <= MAX_PACK_BYTES for access in varying)
+    return (packing, packed) if fits and len(find_packed(varying, packing)) == len(varying) else None
+
+
+def read_packs(scope: Scope, target: str, packing: Packing, scalar: Scalar) -> None:
+    """Write the values of a scalar over one pack to the array `target`."""
+    scope.hoist([scalar], [packing.lane])
+    packed = find_packed([scalar], packing)
+    names = {access.digest: packing.load(scope, access) for access in packed}
+    scope.line("#pragma unroll")
+    lanes = scope.open(f"for (int v = 0; v < {packing.vector}; ++v)")
+    lanes.define(packing.lane, "v")
+    for access in packed:
+        lanes.bind(access, packing.item(names[access.digest], access.dtype))
+    lanes.line(f"{target}[v] = {lanes.value(scalar).text};")
+    lanes.close()

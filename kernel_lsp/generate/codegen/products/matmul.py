@@ -12,7 +12,7 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Binary, Constant, Expression
 from kernel_lsp.generate.codegen.coordinates import name_coordinates
 from kernel_lsp.generate.codegen.elements.elementwise import write_stores
-from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, rendered
+from kernel_lsp.generate.codegen.kernel import MAX_GRID_YZ, RenderedKernel, blocks_of, rendered
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE, Text
 from kernel_lsp.generate.codegen.scope import Scope
@@ -29,7 +29,6 @@ LOCAL_NAMES = (
 )
 RUN = 4
 """Neighbouring rows or columns that a thread reads at once: 16 bytes of f32."""
-MAX_GRID_Z = 65535
 
 
 @dataclass(frozen=True)
@@ -222,4 +221,4 @@ def grid_conditions(size: Index) -> list[Expression]:
     """Return the ``where:`` line of a batch of symbolic size along z."""
     if size.constant is not None:
         return []
-    return [Binary("<=", to_expression(size), Constant(MAX_GRID_Z))]
+    return [Binary("<=", to_expression(size), Constant(MAX_GRID_YZ))]

@@ -15,27 +15,47 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Expression
 from kernel_lsp.generate.codegen.coordinates import name_coordinates
 from kernel_lsp.generate.codegen.elements.elementwise import write_stores
-from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES, Packing, find_packed
+from kernel_lsp.generate.codegen.elements.packs import Packing, pack_along, read_packs
+from kernel_lsp.generate.codegen.elements.prefetching import reads_ahead
 from kernel_lsp.generate.codegen.kernel import RenderedKernel, SharedArray, blocks_of, rendered
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
-from kernel_lsp.generate.codegen.operators import Text
+from kernel_lsp.generate.codegen.operators import Text, loaded
 from kernel_lsp.generate.codegen.products.matmul import grid_conditions
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import ContractionGroup
-from kernel_lsp.generate.ir.index import Variable, as_index, divide_exactly
+from kernel_lsp.generate.ir.index import Variable, as_index, divides
 from kernel_lsp.generate.ir.scalar import Access, Scalar
-from kernel_lsp.generate.ir.scalar_walk import accesses
 from kernel_lsp.generate.ir.sizes import to_expression
 
 LOCAL_NAMES = (
-    *("m0", "n0", "m", "n", "k", "i", "j", "v", "w", "e", "c", "pack", "lane", "batch", "left", "right", "sums"),
+    *(
+        "m0",
+        "n0",
+        "m",
+        "n",
+        "k",
+        "i",
+        "j",
+        "v",
+        "w",
+        "e",
+        "c",
+        "is_result",
+        "pack",
+        "lane",
+        "batch",
+        "left",
+        "right",
+        "sums",
+    ),
     *("TM", "TN", "WIDTH", "THREADS", "WARPS", "of_warp", "memory", "total"),
 )
 WARP = 32
 REGISTER_TILE_THREADS = (128, 256)
-"""Threads per block; more would have too few registers."""
+"""Threads per block in a shared launch."""
+MAX_ROUNDS = 4
 MAX_REGISTERS = 65536
-OTHER_REGISTERS = 60
+OTHER_REGISTERS = 24
 """Estimated registers of a thread besides its sums and factors."""
 
 
@@ -57,6 +77,13 @@ def is_valid_register_tile(schedule: RegisterTileSchedule, dtype: DType) -> bool
     n_registers = schedule.n_sums + 4 * (schedule.tile_m + schedule.tile_n) + OTHER_REGISTERS
     fits = n_registers * schedule.threads <= MAX_REGISTERS and n_registers <= 255
     return dtype != DType.F64 and schedule.n_sums % WARP == 0 and fits
+
+
+def sharing_threads(n_terms: int) -> tuple[int, ...]:
+    """Return the numbers of threads that share a tile's terms in a few rounds of one pack per thread."""
+    n_packs = -(-n_terms // 4)
+    balanced = {-(-n_packs // (rounds * WARP)) * WARP for rounds in range(1, MAX_ROUNDS + 1)}
+    return tuple(sorted({*REGISTER_TILE_THREADS, *(n for n in balanced if 64 <= n <= 512)}))
 
 
 def register_tile_comment(schedule: RegisterTileSchedule, name: str, written: str) -> str:
@@ -84,11 +111,13 @@ class _RegisterTileRenderer:
         self.scope = Scope(kernel)
         self.rows, self.columns = kernel.size("M", group.m.extent), kernel.size("N", group.n.extent)
         self.has_batch = group.batch.extent.constant != 1
+        self._loaded: list[tuple[Access, Text]] = []
         self.memory = SharedArray("float", "memory", schedule.threads // WARP * schedule.n_sums, 16)
 
     def render(self, comment: str) -> RenderedKernel:
         schedule, group = self.schedule, self.group
         self._declare()
+        self._find_result()
         self._multiply()
         self._add_up()
         self._write_results()
@@ -105,21 +134,18 @@ class _RegisterTileRenderer:
         )
 
     @cached_property
-    def _packing(self) -> Packing:
-        """Return packs of terms as wide as both factors can be read."""
-        for width in (8, 4, 2):
-            extent = divide_exactly(self.group.k.extent, as_index(width))
-            if extent is None:
-                continue
-            pack, item = Variable("pack", 1 << 20, extent), Variable("v", (1 << 20) + 1, as_index(width))
-            packing = Packing(pack, item, width)
-            if all(_is_packed(factor, self.group.k, packing) for factor in (self.group.left, self.group.right)):
-                return packing
-        return Packing(Variable("pack", 1 << 20, self.group.k.extent), Variable("v", (1 << 20) + 1, as_index(1)), 1)
+    def _packed(self) -> tuple[Packing, Scalar, Scalar]:
+        """Return packs of terms as wide as both factors can be read, and the factors over them."""
+        group, k = self.group, self.group.k
+        for width in (8, 4, 2, 1):
+            left, right = (pack_along(factor, k, width) for factor in (group.left, group.right))
+            if left and right:
+                return left[0], left[1], right[1]
+        raise AssertionError("packs of one element fit every read")
 
     def _declare(self) -> None:
         scope, schedule, group = self.scope, self.schedule, self.group
-        sizes = f"TM = {schedule.tile_m}, TN = {schedule.tile_n}, WIDTH = {self._packing.vector}"
+        sizes = f"TM = {schedule.tile_m}, TN = {schedule.tile_n}, WIDTH = {self._packed[0].vector}"
         scope.line(f"constexpr int {sizes}, THREADS = {schedule.threads}, WARPS = THREADS / {WARP};")
         scope.line(self.memory.declaration)
         scope.line("auto of_warp = reinterpret_cast<float (*)[TM * TN]>(memory);")
@@ -132,15 +158,15 @@ class _RegisterTileRenderer:
         name_coordinates(self.kernel, as_index(group.k), [v.extent for v in group.reduced], names_of_k)
 
     def _multiply(self) -> None:
-        scope, packing = self.scope, self._packing
+        scope, (packing, left, right) = self.scope, self._packed
         self.kernel.use("packs")
         scope.line("float sums[TM * TN] = {};")
         n_packs = self.kernel.size("n_packs", packing.pack.extent)
         loop = scope.open(f"for (int pack = threadIdx.x; pack < {n_packs}; pack += THREADS)")
         loop.define(packing.pack, "pack")
         loop.line("float left[TM][WIDTH], right[TN][WIDTH];")
-        self._read(loop, "left", self.group.left, self.group.m, ("i", "TM", self.rows))
-        self._read(loop, "right", self.group.right, self.group.n, ("j", "TN", self.columns))
+        self._read(loop, "left", left, self.group.m, ("i", "TM", self.rows))
+        self._read(loop, "right", right, self.group.n, ("j", "TN", self.columns))
         loop.line("#pragma unroll")
         rows = loop.open("for (int i = 0; i < TM; ++i)")
         rows.line("#pragma unroll")
@@ -151,33 +177,26 @@ class _RegisterTileRenderer:
         rows.close()
         loop.close()
 
-    def _read(self, scope: Scope, name: str, factor: Scalar, along: Variable, text: tuple[str, str, str]) -> None:
+    def _read(self, scope: Scope, name: str, scalar: Scalar, along: Variable, text: tuple[str, str, str]) -> None:
         """Read the factor's part of the terms. Rows past the end repeat the last one; their sums are not written."""
         index, size, limit = text
-        scalar = factor.substitute({self.group.k: self._packing.flat})
         scope.line("#pragma unroll")
         rows = scope.open(f"for (int {index} = 0; {index} < {size}; ++{index})")
-        rows.line(f"const int {along.name} = min({along.name}0 + {index}, {limit} - 1);")
+        row = f"{along.name}0 + {index}"
+        rows.line(f"const int {along.name} = {row if self._is_whole(along) else f'min({row}, {limit} - 1)'};")
         rows.define(along, along.name)
-        if self._packing.vector == 1:
-            rows.define(self._packing.lane, "0")
+        packing = self._packed[0]
+        if packing.vector == 1:
+            rows.define(packing.lane, "0")
             rows.line(f"{name}[{index}][0] = {rows.value(scalar).text};")
         else:
-            self._read_packs(rows, f"{name}[{index}]", scalar)
+            read_packs(rows, f"{name}[{index}]", packing, scalar)
         rows.close()
 
-    def _read_packs(self, scope: Scope, target: str, scalar: Scalar) -> None:
-        packing = self._packing
-        scope.hoist([scalar], [packing.lane])
-        packed = find_packed([scalar], packing)
-        names = {access.digest: packing.load(scope, access) for access in packed}
-        scope.line("#pragma unroll")
-        lanes = scope.open("for (int v = 0; v < WIDTH; ++v)")
-        lanes.define(packing.lane, "v")
-        for access in packed:
-            lanes.bind(access, packing.item(names[access.digest], access.dtype))
-        lanes.line(f"{target}[v] = {lanes.value(scalar).text};")
-        lanes.close()
+    def _is_whole(self, along: Variable) -> bool:
+        """Return True if tiles fit the rows or columns exactly."""
+        tile = self.schedule.tile_m if along is self.group.m else self.schedule.tile_n
+        return divides(tile, along.extent)
 
     def _add_up(self) -> None:
         scope, per_lane = self.scope, self.schedule.n_sums // WARP
@@ -188,22 +207,39 @@ class _RegisterTileRenderer:
         scope.line(f"for (int c = 0; c < {per_lane}; ++c) of_warp[threadIdx.x / {WARP}][{place}] = sums[c];")
         scope.line("__syncthreads();")
 
+    def _find_result(self) -> None:
+        """Declare the result that this thread finishes, if any, and load what its epilogue reads."""
+        scope, group = self.scope, self.group
+        scope.line("const int e = threadIdx.x, m = m0 + e / TN, n = n0 + e % TN;")
+        sides = (("m", self.rows, group.m), ("n", self.columns, group.n))
+        inside = [f"{name} < {limit}" for name, limit, along in sides if not self._is_whole(along)]
+        scope.line(f"const bool is_result = {' && '.join(['e < TM * TN', *inside])};")
+        reads = reads_ahead([store.scalar for store in group.stores], (group.batch, group.m, group.n))
+        plain = [access for access in reads if access.tensor is not group.tensor]
+        names = [scope.names.take(f"{self.kernel.local_name(access.tensor)}_value") for access in plain]
+        for name, access in zip(names, plain, strict=True):
+            scope.line(f"{access.dtype.cuda_type} {name};")
+        if plain:
+            loads = self._open_result("if (is_result)")
+            for name, access in zip(names, plain, strict=True):
+                offset = loads.offset(access.tensor, access.index).text
+                loads.line(f"{name} = {self.kernel.pointer(access.tensor)}[{offset}];")
+            loads.close()
+        self._loaded = [(access, loaded(name, access.dtype)) for name, access in zip(names, plain, strict=True)]
+
+    def _open_result(self, header: str) -> Scope:
+        block = self.scope.open(header)
+        block.define(self.group.m, "m")
+        block.define(self.group.n, "n")
+        return block
+
     def _write_results(self) -> None:
-        loop = self.scope.open("for (int e = threadIdx.x; e < TM * TN; e += THREADS)")
-        loop.line("const int m = m0 + e / TN, n = n0 + e % TN;")
-        loop.line(f"if (m >= {self.rows} || n >= {self.columns}) continue;")
-        loop.line("float total = of_warp[0][e];")
-        loop.line("#pragma unroll")
-        loop.line("for (int w = 1; w < WARPS; ++w) total += of_warp[w][e];")
-        loop.define(self.group.m, "m")
-        loop.define(self.group.n, "n")
-        loop.bind(Access(self.group.tensor, self.group.at), Text("total", 20))
-        write_stores(loop, self.group.stores)
-        loop.close()
-
-
-def _is_packed(factor: Scalar, k: Variable, packing: Packing) -> bool:
-    """Return True if every read of the factor that differs within a pack is a vector load."""
-    varying = [access for access in accesses(factor.substitute({k: packing.flat})) if packing.lane in access.variables]
-    fits = all(access.dtype.itemsize * packing.vector <= MAX_PACK_BYTES for access in varying)
-    return fits and len(find_packed(varying, packing)) == len(varying)
+        block = self._open_result("if (is_result)")
+        block.line("float total = of_warp[0][e];")
+        block.line("#pragma unroll")
+        block.line("for (int w = 1; w < WARPS; ++w) total += of_warp[w][e];")
+        for access, text in self._loaded:
+            block.bind(access, text)
+        block.bind(Access(self.group.tensor, self.group.at), Text("total", 20))
+        write_stores(block, self.group.stores)
+        block.close()

@@ -15,7 +15,7 @@ from kernel_lsp.core.expression import Constant, Expression
 from kernel_lsp.core.expression_rules import binary
 from kernel_lsp.generate.codegen.coordinates import name_coordinates
 from kernel_lsp.generate.codegen.elements.elementwise import write_stores
-from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES, Packing, find_packed
+from kernel_lsp.generate.codegen.elements.packs import Packing, pack_along, read_packs
 from kernel_lsp.generate.codegen.elements.prefetching import prefetch, reads_ahead
 from kernel_lsp.generate.codegen.kernel import RenderedKernel, SharedArray, blocks_of, rendered
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
@@ -24,9 +24,8 @@ from kernel_lsp.generate.codegen.products.matmul import grid_conditions, runs_al
 from kernel_lsp.generate.codegen.products.split_schedule import QUAD, SplitSchedule, n_shared_elements
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import ContractionGroup
-from kernel_lsp.generate.ir.index import Variable, as_index, divide_exactly
+from kernel_lsp.generate.ir.index import Variable, as_index
 from kernel_lsp.generate.ir.scalar import Access, Scalar
-from kernel_lsp.generate.ir.scalar_walk import accesses
 from kernel_lsp.generate.ir.sizes import to_expression
 
 LOCAL_NAMES = (
@@ -283,17 +282,9 @@ class _SplitRenderer:
 
     def _packed(self, factor: _Factor) -> tuple[Packing, Scalar] | None:
         """Return the factor over packs, if every read of it that differs within a pack is a vector load."""
-        along = self.group.k if factor.is_along_k else factor.along
-        extent = divide_exactly(along.extent, as_index(QUAD))
-        if extent is None or self._tile_along(factor) % QUAD:
+        if self._tile_along(factor) % QUAD:
             return None
-        packing = Packing(Variable("pack", 1 << 20, extent), Variable("v", (1 << 20) + 1, as_index(QUAD)), QUAD)
-        scalar = factor.scalar.substitute({along: packing.flat})
-        varying = [access for access in accesses(scalar) if packing.lane in access.variables]
-        fitting = find_packed(varying, packing)
-        if len(fitting) != len(varying) or any(a.dtype.itemsize * QUAD > MAX_PACK_BYTES for a in varying):
-            return None
-        return packing, scalar
+        return pack_along(factor.scalar, self.group.k if factor.is_along_k else factor.along, QUAD)
 
     def _tile_along(self, factor: _Factor) -> int:
         return self.schedule.tile_k if factor.is_along_k else factor.tile
@@ -314,7 +305,7 @@ class _SplitRenderer:
             return
         scope.line(f"{factor.name}_fetched[i] = {{}};")
         inside = scope.open(f"if ({self._and_item(factor, guard)})")
-        self._read_packs(inside, factor, packing, scalar)
+        read_packs(inside, f"{factor.name}_fetched[i].item", packing, scalar)
         inside.close()
 
     def _copy_packs(self, scope: Scope, factor: _Factor, guard: str, packing: Packing, scalar: Scalar) -> None:
@@ -330,18 +321,6 @@ class _SplitRenderer:
     def _and_item(self, factor: _Factor, guard: str) -> str:
         condition = self._is_item(factor)
         return f"{condition} && {guard}" if condition else guard
-
-    def _read_packs(self, scope: Scope, factor: _Factor, packing: Packing, scalar: Scalar) -> None:
-        scope.hoist([scalar], [packing.lane])
-        packed = find_packed([scalar], packing)
-        names = {access.digest: packing.load(scope, access) for access in packed}
-        scope.line("#pragma unroll")
-        lanes = scope.open(f"for (int v = 0; v < {QUAD}; ++v)")
-        lanes.define(packing.lane, "v")
-        for access in packed:
-            lanes.bind(access, packing.item(names[access.digest], access.dtype))
-        lanes.line(f"{factor.name}_fetched[i].item[v] = {lanes.value(scalar).text};")
-        lanes.close()
 
     def _fetch_single(self, scope: Scope, factor: _Factor, last: str) -> None:
         name, length = factor.variable, self._tile_along(factor)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from kernel_lsp.generate.codegen.elements.packs import Packing, find_packed
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.rows.first_reads import first_reads, load_row
 from kernel_lsp.generate.codegen.rows.row_schedule import RowSchedule
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import RowGroup
@@ -20,6 +21,14 @@ class RowCache:
         self.kernel, self.group, self.schedule, self.packing = kernel, group, schedule, packing
         self._arrays: dict[bytes, str] = {}
         self._filled: set[bytes] = set()
+        self._first: dict[bytes, str] = {}
+
+    def read_first(self, scope: Scope, lane: str, *, is_read_again: bool) -> None:
+        """Load what a row reads once and, where `is_read_again`, the thread's first element of it."""
+        column, flat = self.group.column, self.packing.flat
+        names = load_row(scope, self.group, lane, is_read_again=is_read_again)
+        along = first_reads(scope, self.group)[1]
+        self._first = {a.substitute({column: flat}).digest: names[a.digest] for a in along if a.digest in names}
 
     def declare(self, scope: Scope, n_items: int) -> None:
         """Declare an array of `n_items` for every read of the whole row that several passes make, once."""
@@ -36,7 +45,9 @@ class RowCache:
             self._arrays[access.digest] = name
 
     def kept(self, scalars: Sequence[Scalar]) -> list[Access]:
-        """Return the reads of the scalars that have an array."""
+        """Return the reads of the scalars that have an array, or whose first element is loaded."""
+        if self._first:
+            return [access for access in accesses(*scalars) if access.digest in self._first]
         return [access for access in self._cacheable(scalars) if access.digest in self._arrays]
 
     def is_filled(self, access: Access) -> bool:
@@ -46,6 +57,8 @@ class RowCache:
     def load(self, scope: Scope, access: Access) -> str:
         """Return the location of the access in this pass: a register of the row's array, or a pack that was just
         loaded."""
+        if access.digest in self._first:
+            return self._load_after_first(scope, access)
         array = self._arrays.get(access.digest)
         if array is None:
             return self.packing.load(scope, access)
@@ -53,6 +66,14 @@ class RowCache:
             self._filled.add(access.digest)
             scope.line(f"{array}[item] = {self._source(scope, access)};")
         return f"{array}[item]"
+
+    def _load_after_first(self, scope: Scope, access: Access) -> str:
+        """Return the location of an element whose first one is loaded; threads with more read the others again."""
+        first, n_columns = self._first[access.digest], self.group.column.extent.constant
+        if n_columns is not None and n_columns <= self.schedule.threads:
+            return first
+        source = f"{self.packing.pack.name} < {self.schedule.threads} ? {first} : {self._source(scope, access)}"
+        return scope.declare(f"{self.kernel.local_name(access.tensor)}_value", access.dtype.cuda_type, source)
 
     def _source(self, scope: Scope, access: Access) -> str:
         return self.packing.memory(scope, access)

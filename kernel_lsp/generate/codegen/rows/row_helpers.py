@@ -2,6 +2,19 @@
 
 from __future__ import annotations
 
+WARP_SUM_OF_INT = """
+// Every one of WIDTH neighbouring lanes gets the sum of all; of a whole warp, by one instruction.
+template <int WIDTH>
+__device__ inline int warp_sum(int value) {
+    for (int step = WIDTH / 2; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffff, value, step, WIDTH);
+    return value;
+}
+#if __CUDA_ARCH__ >= 800
+template <>
+__device__ inline int warp_sum<32>(int value) { return __reduce_add_sync(0xffffffff, value); }
+#endif
+"""
+
 ROW_HELPERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "warp_sum": (
         """

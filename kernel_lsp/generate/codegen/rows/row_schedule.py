@@ -31,7 +31,8 @@ class RowSchedule:
     `cached` keeps the row in registers between passes; where the plan leaves its length open, `items` packs per thread.
     `blocks` share a row where it is above 1: a cluster, or a cooperative grid in which `teams` of blocks take row after
     row, `resident` blocks on an SM. `staged` copies a team's next row to shared memory meanwhile. `streaming` evicts
-    early what is used once. `online` computes pairs of dependent reductions in one pass over memory.
+    early what is used once. `online` computes pairs of dependent reductions in one pass over memory. `reads_first`
+    loads a thread's first element of a row before any computation.
     """
 
     threads: int
@@ -45,6 +46,7 @@ class RowSchedule:
     staged: bool = False
     streaming: bool = False
     online: bool = False
+    reads_first: bool = False
 
     @property
     def is_grid(self) -> bool:

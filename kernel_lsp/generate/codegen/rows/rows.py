@@ -7,17 +7,16 @@ consecutive threads take different rows, so that reads stay coalesced.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Binary, Constant, Expression
-from kernel_lsp.generate.codegen.accumulator import Accumulator, combination_of
+from kernel_lsp.generate.codegen.accumulator import Accumulator, combination_of, counted
 from kernel_lsp.generate.codegen.coordinates import name_coordinates
 from kernel_lsp.generate.codegen.elements.packs import Packing, find_packed
-from kernel_lsp.generate.codegen.elements.prefetching import prefetch, reads_ahead
 from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, divisible, rendered
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
-from kernel_lsp.generate.codegen.operators import ATOM, MULTIPLY, Text, loaded, stored
+from kernel_lsp.generate.codegen.operators import ATOM, Text, loaded, stored
+from kernel_lsp.generate.codegen.rows.first_reads import prefetch_row
 from kernel_lsp.generate.codegen.rows.online import OnlinePair
 from kernel_lsp.generate.codegen.rows.row_cache import RowCache
 from kernel_lsp.generate.codegen.rows.row_schedule import WARP, RowSchedule
@@ -150,36 +149,28 @@ class RowRenderer:
 
     def _find_wholes(self) -> None:
         """Compute whole reductions in every block. The first elements of its rows are loaded meanwhile."""
-        if not self.group.wholes:
-            return
-        self._prefetch_row()
+        if self.schedule.reads_first:
+            is_read_again = bool(self.group.wholes) or self.levels > 1
+            self.cache.read_first(self.scope, self._column_lane(), is_read_again=is_read_again)
+        elif self.group.wholes:
+            prefetch_row(self.scope, self.group, self._column_lane())
         for whole in self.group.wholes:
             self._find_whole(whole)
-
-    def _prefetch_row(self) -> None:
-        scalars = scalars_of_group(replace(self.group, wholes=()))
-        found = reads_ahead(scalars, (self.group.row, self.group.column))
-        ordered = [access for access in found if access.tensor in self.kernel.tensor_names]
-        prefetch(self.scope, [access for access in ordered if self.group.column not in access.variables])
-        along = [access for access in ordered if self.group.column in access.variables]
-        if along and self.group.is_column_contiguous:
-            lane = self._column_lane()
-            limit = self.kernel.size("n_columns", self.group.column.extent)
-            inner = self.scope.open(f"if ({lane} < {limit})")
-            inner.define(self.group.column, Text(lane, MULTIPLY))
-            prefetch(inner, along)
-            inner.close()
 
     def _find_whole(self, whole: WholeReduction) -> None:
         n_threads = self.schedule.threads * self.schedule.rows
         scope = self.scope
         scope.hoist([whole.scalar], [whole.position])
         name = f"{whole.tensor.name}_value" if self.kernel.is_parameter(whole.tensor.name) else whole.tensor.name
-        accumulator = Accumulator.start(scope, name, whole.kind, whole.scalar.dtype, whole.tensor.dtype)
+        count = counted(whole.kind, whole.scalar, self.kernel)
+        scalar = count or whole.scalar
+        accumulator = Accumulator.start(
+            scope, name, whole.kind, scalar.dtype, whole.tensor.dtype, is_count=count is not None
+        )
         limit = self.kernel.size(f"n_{name}", whole.position.extent)
         inner = scope.open(f"for (int at = threadIdx.x; at < {limit}; at += {n_threads})")
         inner.define(whole.position, "at")
-        accumulator.add(inner, inner.value(whole.scalar))
+        accumulator.add(inner, inner.value(scalar))
         inner.close()
         base, dtype = combination_of(whole.kind, accumulator.dtype)
         helper = self.kernel.use(f"block_{base}", dtype)
@@ -199,7 +190,7 @@ class RowRenderer:
 
     def _sweep(self, entries: Sequence[RowReduction], stores: Sequence[Store]) -> list[RunningValue]:
         """Loop over the row once; return the accumulator of each entry."""
-        scalars = [self._over_packs(entry.scalar) for entry in entries]
+        scalars = [self._summed(entry) for entry in entries]
         packed_stores = self.packing.substituted(stores, self.group.column)
         everything = [*scalars, *(store.scalar for store in packed_stores)]
         self.scope.hoist(everything, [self.packing.pack, self.packing.lane])
@@ -274,6 +265,11 @@ class RowRenderer:
         """Bind the result of a reduction to its name for the rest of the kernel."""
         self.scope.bind(Access(entry.tensor, self._row_index(entry)), text)
 
+    def _summed(self, entry: RowReduction) -> Scalar:
+        """Return the scalar that a reduction combines; blocks exchange counts in the result's type."""
+        count = counted(entry.kind, entry.scalar, self.kernel) if self.schedule.blocks == 1 else None
+        return self._over_packs(count or entry.scalar)
+
     def _over_packs(self, scalar: Scalar) -> Scalar:
         return scalar.substitute({self.group.column: self.packing.flat})
 
@@ -282,7 +278,10 @@ class RowRenderer:
         if pair is not None and self._is_online():
             first = "mean_so_far" if pair.kind == "moments" else self._name_of(entry)
             return OnlinePair.start(self.scope, pair, first, self._name_of(pair.second))
-        return Accumulator.start(self.scope, self._name_of(entry), entry.kind, scalar.dtype, entry.tensor.dtype)
+        is_count = scalar.dtype != entry.scalar.dtype
+        return Accumulator.start(
+            self.scope, self._name_of(entry), entry.kind, scalar.dtype, entry.tensor.dtype, is_count=is_count
+        )
 
     def _is_online(self) -> bool:
         return not self.schedule.cached
