@@ -57,7 +57,7 @@ def literal(value: float | int | bool, dtype: DType) -> Text:
 
 
 def format_operation(name: str, dtype: DType, operands: Sequence[Text], types: Sequence[DType]) -> Text:
-    """Return the operator applied to its operands: an expression, or a call of a helper or of CUDA's own function. Raises
+    """Return the operator applied to its operands: an expression, or a call of a helper or of CUDA's function. Raises
     KeyError for an unknown operator on integers."""
     text = _format(name, dtype, operands, types)
     if dtype in NARROW and name in WRAPPED:
