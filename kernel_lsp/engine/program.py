@@ -25,6 +25,7 @@ from kernel_lsp.engine.messages import (
     Cancel,
     Check,
     Done,
+    DraftPlan,
     EstimateTarget,
     GetKernelRecord,
     GetMachineCode,
@@ -35,6 +36,7 @@ from kernel_lsp.engine.messages import (
     ListRuns,
     Optimize,
     OptimizeLines,
+    PlanDraft,
     Problem,
     ProfileKernel,
     Reply,
@@ -97,6 +99,8 @@ class Engine:
                 self._answer(request.id, partial(_from_archive, request))
             case GetMachineCode():
                 self._answer(request.id, partial(_machine_code, request))
+            case DraftPlan():
+                self._answer(request.id, partial(_drafted, request))
 
     def _answer(self, id_: str, find: Callable[[], Noun]) -> None:
         """Answer without a job, in a thread: reading cached data, a build, and the first import may take a second."""
@@ -143,6 +147,12 @@ def _machine_code(request: GetMachineCode) -> Noun:
     from kernel_lsp.engine.machine_code import machine_code
 
     return asyncio.run(machine_code(request))
+
+
+def _drafted(request: DraftPlan) -> Noun:
+    from kernel_lsp.source.plan_draft import draft_plan
+
+    return PlanDraft(text=draft_plan(request.text))
 
 
 def _reply(request: Request, result: Noun) -> Reply:

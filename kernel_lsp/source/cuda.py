@@ -138,7 +138,7 @@ _KERNEL_HEAD = re.compile(
 
 def _without_kernel_bodies(text: str) -> str:
     """Blank the bodies of kernels: macros there, which no grammar can follow, must not hide signatures."""
-    code, pieces, done = _without_comments_and_strings(text), [], 0
+    code, pieces, done = without_comments_and_strings(text), [], 0
     for match in _KERNEL_HEAD.finditer(code):
         if match.end() >= done:
             end = _end_of_body(code, match.end())
@@ -147,7 +147,7 @@ def _without_kernel_bodies(text: str) -> str:
     return "".join([*pieces, text[done:]])
 
 
-def _without_comments_and_strings(text: str) -> str:
+def without_comments_and_strings(text: str) -> str:
     return _NO_CODE.sub(lambda match: _blanks(match[0]), text)
 
 

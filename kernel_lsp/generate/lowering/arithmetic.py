@@ -50,16 +50,9 @@ def _add(call: Call) -> Tensor:
     left, right = operand_of(call, 0, "self"), operand_of(call, 1, "other")
     if name == "rsub":
         left, right = right, left
-    alpha = call.scalar(2, "alpha", call.dtype(), 1) if call.node.op.endswith("Scalar") else _alpha(call)
+    alpha = call.scalar(2, "alpha", call.dtype(), 1)
     scalar_name = "add" if name == "add" else "sub"
     return elementwise(call, lambda x, y: op(scalar_name, x, op("mul", y, alpha)), left, right)
-
-
-def _alpha(call: Call) -> Scalar:
-    return cast(
-        Constant(call.node.keywords.get("alpha", 1), DType.I64 if not call.dtype().is_floating else DType.F64),
-        call.dtype(),
-    )
 
 
 @lowers("div")

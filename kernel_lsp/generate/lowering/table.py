@@ -51,11 +51,16 @@ class LoweredGraph:
     tensors: tuple[Tensor, ...]
     outputs: tuple[LoweredOutput, ...]
     sizes: Sizes
+    numbers: frozenset[str] = frozenset()
+    """Numbers of the caller that the graph takes as parameters."""
+    settled: frozenset[str] = frozenset()
+    """Numbers of the caller that a rule needs as constants."""
 
 
-def lower_graph(graph: Graph, sizes: Sizes) -> LoweredGraph:
-    """Return the graph as definitions. Raises TargetError for an operator without a rule."""
-    builder = Builder(sizes)
+def lower_graph(graph: Graph, sizes: Sizes, fixed: frozenset[str] = frozenset()) -> LoweredGraph:
+    """Return the graph as definitions; numbers of the caller in `fixed` are constants. Raises TargetError for an
+    operator without a rule."""
+    builder = Builder(sizes, fixed)
     inputs = {
         name: builder.buffer(identifier(name), type_.dtype, _shape(type_, sizes))
         for name, type_ in zip(graph.inputs, graph.input_types, strict=True)
@@ -72,7 +77,8 @@ def lower_graph(graph: Graph, sizes: Sizes) -> LoweredGraph:
         if tensor is not None:
             taken = [entry.tensor for entry in outputs]
             outputs.append(LoweredOutput(output.name, _own(tensor, taken, builder, output.name)))
-    return LoweredGraph(inputs, tuple(builder.tensors), tuple(outputs), sizes)
+    numbers, settled = frozenset(builder.taken), frozenset(builder.settled)
+    return LoweredGraph(inputs, tuple(builder.tensors), tuple(outputs), sizes, numbers, settled)
 
 
 @lru_cache(maxsize=1)

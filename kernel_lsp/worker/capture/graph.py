@@ -125,6 +125,7 @@ class GraphReader:
                 for name, value in node.kwargs.items()
                 if name not in DROPPED_KEYWORDS and value is not None
             },
+            "scalars": {},
             "types": self._types(node),
             "source": source.as_json() if source else None,
             "user_name": user_name,
@@ -304,6 +305,7 @@ def _full_node(name: str, value: torch.Tensor) -> dict[str, Any]:
         "op": "aten.full.default",
         "arguments": [list(value.shape), number],
         "keywords": {"dtype": {"dtype": dtype}},
+        "scalars": {},
         "types": [{"dtype": dtype, "shape": shape}],
         "source": None,
         "user_name": None,

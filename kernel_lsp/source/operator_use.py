@@ -22,7 +22,16 @@ def import_statement(file: Path, out: Path, name: str, style: ImportStyle) -> st
 
 def is_offered(out: Path, name: str) -> bool:
     """Return True if the operator's file exists and can replace something in the user's code."""
+    return f"def {USE_PREFIX}{name}(" in _text_of(out, name)
+
+
+def takes_module(out: Path, name: str) -> bool:
+    """Return True if the operator is put into a module, as opposed to around a function."""
+    return f"def {USE_PREFIX}{name}(module:" in _text_of(out, name)
+
+
+def _text_of(out: Path, name: str) -> str:
     try:
-        return f"def {USE_PREFIX}{name}(" in (out / f"{name}.py").read_text(encoding="utf-8")
+        return (out / f"{name}.py").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
-        return False
+        return ""
