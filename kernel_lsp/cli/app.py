@@ -120,6 +120,21 @@ def check(
 
 
 @app.command()
+def plan(
+    kernel: Annotated[Path, typer.Argument(help="A .cu file without a launch plan.")],
+    write: Annotated[bool, typer.Option("--write", help="Insert the plan at the top of the file.")] = False,
+    task: Annotated[str | None, typer.Option("--task", metavar="TARGET", help="What the kernel computes.")] = None,
+) -> None:
+    """Draft a launch plan from a file's kernels and launches. A comment in it names what to complete.
+
+    Exit status: 0 drafted, 2 it could not be.
+    """
+    import kernel_lsp.cli.plan as command
+
+    raise typer.Exit(command.main(kernel, task, write))
+
+
+@app.command()
 def profile(
     kernel: Annotated[Path, typer.Argument(help="A .cu file with a launch plan.")],
     task: Annotated[

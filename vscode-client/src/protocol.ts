@@ -11,6 +11,7 @@ export const COMMANDS = {
   addShapes: "kernelLsp.addShapes",
   check: "kernelLsp.check",
   measure: "kernelLsp.measure",
+  addPlan: "kernelLsp.addPlan",
   profile: "kernelLsp.profile",
   estimate: "kernelLsp.estimate",
   cancel: "kernelLsp.cancel",

@@ -108,6 +108,10 @@ class CodeActions:
             if self._has_gpu:
                 yield self._command("Measure now", REWRITE_KIND, "measure", about)
             yield self._command("Profile", REWRITE_KIND, "profile", about)
+        elif self._analysis.kernels and self._document.path is not None:
+            about = {"uri": self._document.uri}
+            yield self._command("Add a launch plan", QUICK_FIX, "addPlan", about)
+            yield self._command("Check now", REWRITE_KIND, "check", about)
         file, separator, symbol = self._analysis.task.partition("::")
         if separator and self._document.path is not None:
             path = Path(os.path.abspath(self._document.path.parent / file))

@@ -408,6 +408,12 @@ COMMANDS = (
     ),
     Command("kernelLsp.measure", DocumentArguments, JobStarted, "Check a kernel file, and run and time it on the GPU."),
     Command(
+        "kernelLsp.addPlan",
+        DocumentArguments,
+        None,
+        "Write a launch plan at the top of a kernel file, from its kernels and its launches, as one edit.",
+    ),
+    Command(
         "kernelLsp.profile",
         DocumentArguments,
         JobStarted,
