@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
-from kernel_lsp.rules.cuda.declare import ERROR, THREAD_WORDS, WARNING, declare, hit
+from kernel_lsp.rules.cuda.declare import ERROR, THREAD_WORDS, WARNING, conditions_around, declare, hit
 from kernel_lsp.rules.cuda.model import Function
-from kernel_lsp.rules.cuda.threads.branches import conditions_around
 from kernel_lsp.rules.cuda.threads.threads import depends_on_thread, is_loop_variable, may_depend_on_thread, values_of
 from kernel_lsp.rules.cuda.threads.unordered import indices_of
 from kernel_lsp.rules.cuda.variables import Variable
