@@ -267,6 +267,22 @@ def export(
 
 
 @app.command()
+def use(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The run's id; `last` is the newest here.")] = "last",
+    revert: Annotated[bool, typer.Option("--revert", help="Take every use back.")] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="Write the files. Default: print the diff.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Use a run's operator at every call of its target in the workspace's Python files, or take that back.
+
+    Exit status: 0 there are such calls, 1 there are none, 2 it could not run.
+    """
+    import kernel_lsp.cli.use as command
+
+    raise typer.Exit(command.main(run, as_json, reverts=revert, applies=apply))
+
+
+@app.command()
 def report(
     run: Annotated[str, typer.Argument(metavar="RUN", help="The run's id; `last` is the newest here.")] = "last",
     html: Annotated[bool, typer.Option("--html", help="Write one offline page and print where it is.")] = False,
