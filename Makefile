@@ -13,7 +13,7 @@ INSTALLED := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-editors attacks ledger ledger-update lint format examples corpus clean
+.PHONY: help install demo test test-editors screenshots attacks ledger ledger-update lint format examples corpus clean
 
 help:  ## list the targets
 	@echo "kernel-lsp: optimize PyTorch to CUDA, with or without a GPU"
@@ -36,6 +36,11 @@ test-editors: $(INSTALLED)  ## drive real editors: VS Code in Chromium, Neovim, 
 	@cd vscode-client && npm ci --ignore-scripts --no-audit --no-fund && npm run typecheck && npm test && npm run package
 	@KERNEL_LSP_EDITORS=$(abspath $(EDITORS)) node --test --test-concurrency=1 --test-reporter=spec tests/editors_vscode/*.test.mjs
 	@KERNEL_LSP_EDITORS=$(abspath $(EDITORS)) $(BIN)/python -m pytest -q -rs -n0 tests/editors tests/editors_nvim tests/editors_emacs tests/editors_helix
+
+screenshots: $(INSTALLED)  ## take the pictures of docs/editors anew, in VS Code
+	@sh scripts/install_editors.sh $(EDITORS)
+	@cd vscode-client && npm ci --ignore-scripts --no-audit --no-fund && npm run package
+	@KERNEL_LSP_EDITORS=$(abspath $(EDITORS)) sh scripts/take_screenshots.sh
 
 attacks: $(INSTALLED)  ## check the kernels that cheat and those that are only unusual, and print both rates
 	@$(BIN)/python scripts/run_corpora.py

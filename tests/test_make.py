@@ -49,7 +49,14 @@ def test_a_python_without_venv_names_its_package(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "script", ["scripts/install.sh", "scripts/install_editors.sh", "scripts/install_newer_editors.sh", ".ci/run"]
+    "script",
+    [
+        "scripts/install.sh",
+        "scripts/install_editors.sh",
+        "scripts/install_newer_editors.sh",
+        "scripts/take_screenshots.sh",
+        ".ci/run",
+    ],
 )
 def test_a_script_parses(script: str) -> None:
     shell = (ROOT / script).read_text().splitlines()[0].removeprefix("#!").split()

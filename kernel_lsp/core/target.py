@@ -29,6 +29,14 @@ class ScalarInput(Noun):
     value: float | int | bool
 
 
+class AttributeValue(Noun):
+    """A value for a float attribute of a module, by its path; `name` is the task's argument."""
+
+    name: str
+    path: str
+    value: float
+
+
 class InputConfiguration(Noun):
     """Further inputs that a target must be correct for, e.g. from a recorded run, with its constructor's arguments."""
 
@@ -56,6 +64,8 @@ class TargetSource(Noun):
     inputs: tuple[TensorInput | ScalarInput, ...] | None
     init_arguments: dict[str, float | int | bool | str] | None = None
     """Keyword arguments to construct a module with, from ``# kernel-lsp: init: dim=4096, eps=1e-6``."""
+    attributes: tuple[AttributeValue, ...] | None = None
+    """Attributes to set before a capture with other numbers; None for the capture of a task."""
     configurations: tuple[InputConfiguration, ...] = ()
     """Recorded configurations other than `inputs`, the most frequent first."""
     digest: str = ""

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.expression import free_names
+from kernel_lsp.core.expression_parser import parse
 from kernel_lsp.core.model import SCHEMA_VERSION, Noun
 
 DimText = str
@@ -45,12 +47,15 @@ class TaskTensor(Noun):
 
 
 class TaskScalar(Noun):
-    """A Python number argument, a constant of the capture; `value` is its captured value."""
+    """A Python number argument; `value` is its captured value, a constant of the graph except where `GraphNode.scalars`
+    has its name."""
 
     kind: Literal["scalar"] = "scalar"
     name: str
     type: Literal["float", "int", "bool"]
     value: float | int | bool
+    qualified_name: str | None = None
+    """For an attribute of the module: its path, e.g. ``norm.eps``."""
 
 
 class GraphNode(Noun):
@@ -66,6 +71,9 @@ class GraphNode(Noun):
     op: str
     arguments: tuple[Any, ...]
     keywords: dict[str, Any] = {}
+    scalars: dict[str, str] = {}
+    """Arguments, by position or keyword, that are computed from the task's scalars: ``{"1": "eps"}``. `arguments` has
+    their values at the capture."""
     types: tuple[TensorType | None, ...]
     source: SourceLine | None = None
     user_name: str | None = None
@@ -95,6 +103,17 @@ class Graph(Noun):
     input_types: tuple[TensorType, ...]
     nodes: tuple[GraphNode, ...]
     outputs: tuple[GraphOutput, ...]
+
+    @property
+    def numbers(self) -> frozenset[str]:
+        """Return the scalars that arguments of nodes are computed from."""
+        texts = [text for node in self.nodes for text in node.scalars.values()]
+        return frozenset().union(*(free_names(parse(text)) for text in texts))
+
+    def value_types(self) -> dict[str, TensorType]:
+        """Return the type of each input, and of the first result of each node."""
+        made = {node.name: node.types[0] for node in self.nodes if node.types and node.types[0] is not None}
+        return {**dict(zip(self.inputs, self.input_types, strict=True)), **made}
 
 
 class Symbol(Noun):
@@ -164,6 +183,10 @@ class Task(Noun):
         """Return the names that operations may use for inputs: arguments, and gradients of results."""
         backward = () if self.backward is None else self.backward.inputs
         return frozenset((*(argument.name for argument in self.arguments), *backward))
+
+    @property
+    def scalars(self) -> tuple[TaskScalar, ...]:
+        return tuple(argument for argument in self.arguments if isinstance(argument, TaskScalar))
 
     @property
     def tensors(self) -> tuple[TaskTensor, ...]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kernel_lsp.core.measurement import Bound, Estimate, LineEstimate
+from kernel_lsp.core.operators import base_op
 from kernel_lsp.core.task import Graph, GraphNode, SourceLine, Task, TensorType
 from kernel_lsp.engine.messages import TargetEstimate
-from kernel_lsp.gpu.aten import base_op
 from kernel_lsp.gpu.eager import EagerKernel, eager_run
 from kernel_lsp.gpu.estimate import EAGER_GAP_US, LAUNCH_US, estimate_compiled, estimate_eager
 from kernel_lsp.gpu.floor import shown_floor

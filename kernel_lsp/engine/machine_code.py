@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,10 +11,10 @@ from kernel_lsp.core.finding import Severity
 from kernel_lsp.core.verdict import BuildFailed, Built, TimedOut
 from kernel_lsp.engine.messages import GetMachineCode, MachineCode
 from kernel_lsp.gpu.specs import GPUS, find_gpu
-from kernel_lsp.plan.draft import BLOCK
 from kernel_lsp.process.confinement import SandboxLevel, sandbox_level
 from kernel_lsp.process.interpreter import named_python, site_packages
 from kernel_lsp.source.cuda import device_functions, kernel_line_ranges
+from kernel_lsp.source.plan_draft import assumed_arguments
 from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain
 from kernel_lsp.toolchain.tools.listing import ListedLine, Listing, ptx_listings, sass_listings
 from kernel_lsp.toolchain.tools.nvdisasm import disassemble, find_nvdisasm
@@ -25,10 +24,6 @@ ARCHITECTURES = tuple(dict.fromkeys(gpu.architecture.name for gpu in GPUS))
 """Architectures to choose from: those of the GPUs with known figures."""
 MAX_SHOWN = 4
 """Maximum functions in one text: instances of a template, or kernels that inline a device function."""
-_TEMPLATE = re.compile(
-    r"\btemplate\s*<(?P<parameters>[^<>]*)>\s*(?:static\s+|inline\s+)*__global__\b[^;{}]*?"
-    r"(?P<name>[A-Za-z_]\w*)\s*\((?!\s*\w+\s*\)\s*\w)"
-)
 NO_FUNCTION = "no kernel or device function at the cursor"
 NOT_COMPILED = (
     "no code for this function: a template without a launch in this file, or a device function that no kernel calls"
@@ -56,7 +51,7 @@ async def _compiled(
     request: GetMachineCode, found: MachineCode, place: tuple[int, int], level: SandboxLevel, settings: Settings
 ) -> tuple[MachineCode, list[Listing], Built | None]:
     """Compile what the file launches; where that leaves the function out, an assumed instance of its template."""
-    assumed = assumed_instance(request.text, place)
+    assumed = _assumed_instance(request.text, place)
     for names in [(), (assumed,)] if assumed else [()]:
         built = await _build(request, names, found.architecture, level, settings)
         if not isinstance(built, Built):
@@ -75,20 +70,11 @@ def _function_at(text: str, line: int) -> tuple[int, int] | None:
     return next((each for each in (*kernels, *device_functions(text)) if each[0] <= line <= each[1]), None)
 
 
-def assumed_instance(text: str, place: tuple[int, int]) -> str:
-    """Return an instance of the template kernel in these lines: defaults, else ``float``, ``true`` and a block size.
-    Empty for another function."""
-    match = _TEMPLATE.search("\n".join(text.splitlines()[place[0] - 1 : place[1]]))
-    if match is None:
-        return ""
-    arguments = [_argument(" ".join(parameter.split())) for parameter in match["parameters"].split(",")]
-    return f"{match['name']}<{', '.join(arguments)}>"
-
-
-def _argument(parameter: str) -> str:
-    head, _, default = parameter.partition("=")
-    kind = head.split(maxsplit=1)[0] if head.split() else ""
-    return default.strip() or {"typename": "float", "class": "float", "bool": "true"}.get(kind, str(BLOCK))
+def _assumed_instance(text: str, place: tuple[int, int]) -> str:
+    """Return an instance of the template kernel in these lines; empty for another function."""
+    name = next((each.name for each in kernel_line_ranges(text) if each.first_line == place[0]), "")
+    arguments = assumed_arguments(text).get(name.rpartition("::")[2], ())
+    return f"{name}<{', '.join(arguments)}>" if arguments else ""
 
 
 async def _build(

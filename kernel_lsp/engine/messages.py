@@ -188,6 +188,14 @@ class GetMachineCode(Noun):
     settings: SettingValues = {}
 
 
+class DraftPlan(Noun):
+    """A launch plan for a text without one. Result: `PlanDraft`."""
+
+    method: Literal["draft_plan"] = "draft_plan"
+    id: str
+    text: str
+
+
 class GetReport(Noun):
     """Return everything about a run, also of one in progress, as data and as one HTML page. Result: `ReportPage`."""
 
@@ -211,7 +219,8 @@ Request = Annotated[
     | GetResult
     | GetReport
     | GetKernelRecord
-    | GetMachineCode,
+    | GetMachineCode
+    | DraftPlan,
     Field(discriminator="method"),
 ]
 REQUEST: TypeAdapter[Request] = TypeAdapter(Request)
@@ -325,6 +334,12 @@ class MachineCode(Noun):
     lines: tuple[int, ...] = ()
     architectures: tuple[str, ...] = ()
     problem: str = ""
+
+
+class PlanDraft(Noun):
+    """The lines of a plan; empty for a text without a kernel that writes to memory."""
+
+    text: str
 
 
 class ReportPage(Noun):

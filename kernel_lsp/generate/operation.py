@@ -58,6 +58,8 @@ class OperationBuilder:
     n_multiprocessors: int
     fused: dict[object, FusedGraph]
     kernel_names: NamePool = field(default_factory=NamePool)
+    numbers: frozenset[str] = frozenset()
+    """Numbers of the caller that the operations take as parameters."""
     capability: tuple[int, int] = HOPPER
 
     def build(self, name: str, lowered: LoweredGraph) -> RenderedOperation:
@@ -126,7 +128,7 @@ class _OperationRenderer:
     # --- tensors and their names
 
     def _scalars(self) -> tuple[TaskScalar, ...]:
-        return tuple(argument for argument in self.builder.task.arguments if isinstance(argument, TaskScalar))
+        return self.builder.task.scalars
 
     def _tensor_names(self) -> dict[Tensor, str]:
         """Return the plan's name of every tensor in memory: arguments and results by their own, scratch after the
@@ -228,7 +230,8 @@ class _OperationRenderer:
     def _parameters(self) -> tuple[TensorParameter | ScalarParameter, ...]:
         tensors = tuple(self._parameter(tensor, self.names[tensor]) for tensor in self.lowered.inputs.values())
         if self.name != self.builder.task.name:
-            return tensors
+            taken = [scalar for scalar in self.scalars if scalar.name in self.lowered.numbers]
+            return (*tensors, *(ScalarParameter(scalar.name, scalar.type) for scalar in taken))
         by_name = {parameter.name: parameter for parameter in tensors}
         ordered: list[TensorParameter | ScalarParameter] = []
         for argument in self.builder.task.arguments:
@@ -250,10 +253,12 @@ class _OperationRenderer:
         return (*(self._parameter(tensor, self.names[tensor]) for tensor in stored), *own)
 
     def _scalar_conditions(self) -> list[Expression]:
-        """Return the conditions that numbers equal their captured values. Other values take the reference."""
+        """Return the conditions that numbers which are constants in the kernels equal their captured values. Other
+        values take the reference."""
         if self.name != self.builder.task.name:
             return []
-        return [Binary("==", Name(scalar.name), Constant(scalar.value)) for scalar in self.scalars]
+        fixed = [scalar for scalar in self.scalars if scalar.name not in self.builder.numbers]
+        return [Binary("==", Name(scalar.name), Constant(scalar.value)) for scalar in fixed]
 
     def _size_conditions(self) -> list[Expression]:
         """Return the conditions for int indices: tensors of symbolic size have at most `MAX_INT_ELEMENTS` elements."""

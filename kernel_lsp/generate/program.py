@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from kernel_lsp.core.expression import free_names
+from kernel_lsp.core.expression_parser import parse
 from kernel_lsp.core.plan import LaunchPlan
 from kernel_lsp.core.task import Graph, Task
 from kernel_lsp.errors import KernelLspError, TargetError
@@ -35,8 +37,7 @@ def plan_program(task: Task, *, gpu: object | None = None) -> Program:
     """
     n_multiprocessors = int(getattr(gpu, "n_sms", DEFAULT_MULTIPROCESSORS))
     try:
-        forward = _lowered(task, task.forward)
-        backward = _lowered(task, task.backward) if task.backward is not None else None
+        forward, backward = _lowered(task)
         program = Program(task, forward, backward, n_multiprocessors, capability=_capability(gpu))
         program.render({})  # reports a failure to render before the search
     except KernelLspError:
@@ -53,6 +54,7 @@ def plan_program(task: Task, *, gpu: object | None = None) -> Program:
 
 
 DEFAULT_MULTIPROCESSORS = 132
+FACTORS = ("mul", "div")
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,15 @@ class Program:
         return choices
 
     def _operations(self, choices: Choices) -> list[RenderedOperation]:
-        builder = OperationBuilder(self.task, choices, self.n_multiprocessors, self._fused, capability=self.capability)
+        lowered = [graph for graph in (self._forward, self._backward) if graph is not None]
+        builder = OperationBuilder(
+            self.task,
+            choices,
+            self.n_multiprocessors,
+            self._fused,
+            numbers=frozenset().union(*(graph.numbers for graph in lowered)),
+            capability=self.capability,
+        )
         operations = [builder.build(self.task.name, self._forward)]
         if self._backward is not None:
             operations.append(builder.build(f"{self.task.name}_backward", self._backward))
@@ -168,8 +178,29 @@ def _capability(gpu: object | None) -> tuple[int, int]:
     return getattr(architecture, "capability", HOPPER)
 
 
-def _lowered(task: Task, graph: Graph) -> LoweredGraph:
-    return lower_graph(graph, Sizes({symbol.name: symbol.minimum for symbol in task.symbols}))
+def _lowered(task: Task) -> tuple[LoweredGraph, LoweredGraph | None]:
+    """Lower both graphs. A number of the caller that one of them needs as a constant is one in both."""
+    fixed = _scales_of_softmax(task)
+    while True:
+        forward = _lowered_graph(task, task.forward, fixed)
+        backward = _lowered_graph(task, task.backward, fixed) if task.backward is not None else None
+        settled = forward.settled | (backward.settled if backward is not None else frozenset())
+        if settled <= fixed:
+            return forward, backward
+        fixed |= settled
+
+
+def _lowered_graph(task: Task, graph: Graph, fixed: frozenset[str]) -> LoweredGraph:
+    return lower_graph(graph, Sizes({symbol.name: symbol.minimum for symbol in task.symbols}), fixed)
+
+
+def _scales_of_softmax(task: Task) -> frozenset[str]:
+    """Return the factors beside a softmax: attention's kernels need their scale as a constant."""
+    nodes = task.forward.nodes
+    if not any("softmax" in node.op for node in nodes):
+        return frozenset()
+    factors = [text for node in nodes if node.op.split(".")[1] in FACTORS for text in node.scalars.values()]
+    return frozenset().union(*(free_names(parse(text)) for text in factors))
 
 
 def _file_text(plan: LaunchPlan, operations: list[RenderedOperation]) -> str:

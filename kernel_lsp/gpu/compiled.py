@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from math import prod
 
+from kernel_lsp.core.operators import base_op, is_a
 from kernel_lsp.core.task import Graph, GraphNode
-from kernel_lsp.gpu.aten import CONVOLUTIONS, FILLS, GATHERS, PRODUCTS, TOGETHER, TWO_PASS, VIEWS, base_op, is_attention
 from kernel_lsp.gpu.eager import (
     ATTENTION_CALL,
     EagerKernel,
@@ -98,8 +98,7 @@ class _Fusion:
 
     def _is_narrow(self, node: GraphNode) -> bool:
         """Return True for a reduction to fewer results than the GPU has SMs."""
-        op = base_op(node.op)
-        return op in TOGETHER | TWO_PASS and prod(self._values.output_shape(node)) < self._gpu.n_sms
+        return is_a(node.op, "together", "two_pass") and prod(self._values.output_shape(node)) < self._gpu.n_sms
 
     def _reads(self, unit: _Unit) -> list[Key]:
         return [self._roots.get(key, key) for node in unit.nodes for key in self._values.references(node)]
@@ -131,21 +130,21 @@ class _Fusion:
         """Count each value from outside once, or the gathered part of a table, and twice for two passes over it."""
         n_bytes: dict[Key, int] = {}
         for node in nodes:
-            op = base_op(node.op)
             for position, key in enumerate(self._values.references(node)):
                 root = self._roots.get(key, key)
                 if root[0] in inside or root not in self._values.storage:
                     continue
-                is_table = op in GATHERS and position == 0
+                n_passes = 2 if is_a(node.op, "two_pass") and position == 0 else 1
+                is_table = is_a(node.op, "gather") and position == 0
                 needed = self._values.output_bytes(node) if is_table else self._values.storage[key]
-                n_bytes[root] = max(n_bytes.get(root, 0), needed * (2 if op in TWO_PASS and position == 0 else 1))
+                n_bytes[root] = max(n_bytes.get(root, 0), needed * n_passes)
         return sum(n_bytes.values())
 
     def _written_bytes(self, nodes: Sequence[GraphNode], inside: set[str]) -> int:
         used = {
             self._roots.get(key, key)[0]
             for node in self._graph.nodes
-            if node.name not in inside and base_op(node.op) not in VIEWS
+            if node.name not in inside and not is_a(node.op, "view")
             for key in self._values.references(node)
         }
         used |= {
@@ -162,23 +161,19 @@ class _Fusion:
 
 def _units(graph: Graph) -> Iterator[_Unit]:
     for place, group in groupby(launching_nodes(graph), key=place_of):
-        nodes = tuple(node for node in group if base_op(node.op) not in FILLS)
+        nodes = tuple(node for node in group if not is_a(node.op, "fill"))
         if nodes and place is not None and ATTENTION_CALL in place.text:
             yield _Unit(nodes, is_library=True)
             continue
         for node in nodes:
-            yield _Unit((node,), is_library=_is_library(base_op(node.op)))
-
-
-def _is_library(op: str) -> bool:
-    return op in PRODUCTS or op in CONVOLUTIONS or is_attention(op)
+            yield _Unit((node,), is_library=is_a(node.op, "tensor_cores"))
 
 
 def _roots(graph: Graph, values: GraphValues) -> dict[Key, Key]:
     """Return the value that each view is of."""
     roots: dict[Key, Key] = {}
     for node in graph.nodes:
-        viewed = next(iter(values.references(node)), None) if base_op(node.op) in VIEWS else None
+        viewed = next(iter(values.references(node)), None) if is_a(node.op, "view") else None
         if viewed is not None:
             roots |= {(node.name, item): roots.get(viewed, viewed) for item in range(len(node.types))}
     return roots

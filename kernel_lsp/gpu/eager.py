@@ -13,22 +13,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from math import prod
 
+from kernel_lsp.core.operators import base_op, is_a
 from kernel_lsp.core.task import Graph, GraphNode
-from kernel_lsp.gpu.aten import (
-    BIASED_PRODUCTS,
-    CONVOLUTIONS,
-    FILLS,
-    GATHERS,
-    POOLS,
-    POOLS_BACKWARD,
-    PRODUCTS,
-    ROW_KERNELS,
-    TWO_PASS,
-    VIEWS,
-    base_op,
-    is_attention,
-    is_heavy,
-)
 from kernel_lsp.gpu.library import ProductShape, attention_us, convolution_us, product_us
 from kernel_lsp.gpu.roofline import US_PER_S
 from kernel_lsp.gpu.specs import GpuSpec
@@ -104,16 +90,16 @@ def eager_run(graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec) -> EagerRun:
 
 def node_kernels(node: GraphNode, values: GraphValues, gpu: GpuSpec) -> list[EagerKernel]:
     """Return the kernels of one node, mostly one."""
-    op = base_op(node.op)
-    if op in PRODUCTS:
+    op = node.op
+    if is_a(op, "product"):
         return [_product(node, values, gpu)]
-    if op in CONVOLUTIONS:
+    if is_a(op, "convolution"):
         return _convolution(node, values, gpu)
-    if op in ROW_KERNELS:
+    if is_a(op, "row"):
         return [_row_kernel(node, values, gpu)]
-    if op in TWO_PASS:
+    if is_a(op, "two_pass"):
         return _two_passes(node, values, gpu)
-    if is_attention(op):
+    if is_a(op, "attention"):
         return [_attention(node, values, gpu)]
     return [_pass(node, values, gpu)]
 
@@ -122,15 +108,15 @@ def _pass(node: GraphNode, values: GraphValues, gpu: GpuSpec) -> EagerKernel:
     """Estimate one pass over memory: pointwise, reduction, gather, copy, or an unknown operator."""
     op = base_op(node.op)
     output = values.output_bytes(node)
-    n_bytes = 2 * output if op in GATHERS or op == "cat" else values.input_bytes(node) + output
+    n_bytes = 2 * output if is_a(node.op, "gather") or op == "cat" else values.input_bytes(node) + output
     n_operations = max((prod(values.shape_of(key)) for key in values.references(node)), default=0)
     return EagerKernel(op, memory_us(gpu, n_bytes, _efficiency(node, values)), n_bytes, n_operations)
 
 
 def _efficiency(node: GraphNode, values: GraphValues) -> float:
     op = base_op(node.op)
-    if op in POOLS or op in POOLS_BACKWARD:
-        return POOL_EFFICIENCY if op in POOLS else POOL_BACKWARD_EFFICIENCY
+    if is_a(node.op, "pool", "pool_backward"):
+        return POOL_EFFICIENCY if is_a(node.op, "pool") else POOL_BACKWARD_EFFICIENCY
     n_result = prod(values.output_shape(node))
     stored = [values.storage[key] // values.types[key].dtype.itemsize for key in values.references(node)]
     if any(n > n_result for n in stored):
@@ -182,7 +168,7 @@ def _two_passes(node: GraphNode, values: GraphValues, gpu: GpuSpec) -> list[Eage
 
 def _product(node: GraphNode, values: GraphValues, gpu: GpuSpec) -> EagerKernel:
     operands = values.references(node)
-    matrices = operands[1:3] if base_op(node.op) in BIASED_PRODUCTS else operands[:2]
+    matrices = operands[1:3] if is_a(node.op, "biased") else operands[:2]
     left = values.shape_of(matrices[0])
     result = values.output_shape(node)
     shape = product_shape(left, result)
@@ -260,7 +246,7 @@ class _Line:
 def launching_nodes(graph: Graph) -> list[GraphNode]:
     """Return the nodes that launch kernels: no views, no constants, nothing that a forward has kept."""
     needed = _after_gradients(graph) if _is_backward(graph) else graph.nodes
-    return [node for node in needed if base_op(node.op) not in VIEWS and not _is_scalar_fill(node)]
+    return [node for node in needed if not is_a(node.op, "view") and not _is_scalar_fill(node)]
 
 
 def _is_backward(graph: Graph) -> bool:
@@ -281,7 +267,7 @@ def _after_gradients(graph: Graph) -> list[GraphNode]:
 
 def _is_scalar_fill(node: GraphNode) -> bool:
     """Return True for a constant of the capture that eager holds as a Python number."""
-    return base_op(node.op) in FILLS and all(type_ is None or not type_.shape for type_ in node.types)
+    return is_a(node.op, "fill") and all(type_ is None or not type_.shape for type_ in node.types)
 
 
 def place_of(node: GraphNode) -> _Line | None:
@@ -305,7 +291,7 @@ class _Run:
 
 
 def _runs(group: Iterable[GraphNode]) -> Iterator[tuple[list[GraphNode], bool]]:
-    for heavy, run in groupby(group, key=lambda node: is_heavy(base_op(node.op))):
+    for heavy, run in groupby(group, key=lambda node: is_a(node.op, "several_passes")):
         yield list(run), heavy
 
 

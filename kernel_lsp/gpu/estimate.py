@@ -16,10 +16,10 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression_parser import parse
 from kernel_lsp.core.expression_value import evaluate_int
 from kernel_lsp.core.measurement import COMPILE, EAGER, Bound, Estimate, EstimatedBaseline
+from kernel_lsp.core.operators import is_a
 from kernel_lsp.core.plan import BoundFill, BoundLaunch, BoundLibraryStep, BoundOperation, BoundTensor, TensorArgument
 from kernel_lsp.core.task import Graph
 from kernel_lsp.core.verdict import KernelFacts
-from kernel_lsp.gpu.aten import BIASED_PRODUCTS, CONVOLUTIONS, PRODUCTS, base_op
 from kernel_lsp.gpu.compiled import compiled_run
 from kernel_lsp.gpu.eager import POINTWISE_EFFICIENCY, EagerRun, convolution_shape, eager_run, product_shape
 from kernel_lsp.gpu.launch import Traffic, launch_time
@@ -213,11 +213,11 @@ class _OperationModel:
         operands = [self._tensors[name] for name in _tensor_names(step.arguments)]
         results = [self._tensors[name] for name in step.results]
         n_bytes = sum(tensor.n_bytes for tensor in {tensor.name: tensor for tensor in operands + results}.values())
-        op = base_op(step.function)
-        if op in PRODUCTS and operands and results:
-            left = operands[1] if op in BIASED_PRODUCTS else operands[0]
+        op = step.function
+        if is_a(op, "product") and operands and results:
+            left = operands[1] if is_a(op, "biased") else operands[0]
             shape, time_us = product_shape(left.shape, results[0].shape), product_us
-        elif op in CONVOLUTIONS and len(operands) > 1 and results:
+        elif is_a(op, "convolution") and len(operands) > 1 and results:
             is_transposed = len(step.arguments) > 6 and step.arguments[6] is True
             shape = convolution_shape(operands[1].shape, results[0].shape, is_transposed=is_transposed)
             time_us = convolution_us
@@ -225,7 +225,7 @@ class _OperationModel:
             memory_us = n_bytes / (self._gpu.bandwidth * POINTWISE_EFFICIENCY) * US_PER_S
             return _StepTime(memory_us, "library", n_bytes, sum(prod(tensor.shape) for tensor in results))
         dtype = results[0].dtype if results else DType.F32
-        n_launches = 2 if op in CONVOLUTIONS and len(operands) > 2 else 1
+        n_launches = 2 if is_a(op, "convolution") and len(operands) > 2 else 1
         return _StepTime(time_us(self._gpu, shape, n_bytes, dtype), "library", n_bytes, shape.n_operations, n_launches)
 
 

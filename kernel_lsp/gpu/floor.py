@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from math import prod
 
 from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.operators import is_a
 from kernel_lsp.core.task import Graph, GraphNode
-from kernel_lsp.gpu.aten import FILLS, GATHERS, TOGETHER, VIEWS, base_op, is_heavy, is_product
 from kernel_lsp.gpu.roofline import floor_us, peak_rate, product_rate
 from kernel_lsp.gpu.specs import GpuSpec
 from kernel_lsp.gpu.values import GraphValues
@@ -41,7 +41,7 @@ def graph_floor(graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec, n_operatio
     value."""
     dtype = graph.outputs[0].type.dtype if graph.outputs and graph.outputs[0].type is not None else DType.F32
     n_bytes = graph_bytes(graph, sizes)
-    has_products = any(is_product(base_op(node.op)) for node in graph.nodes)
+    has_products = any(is_a(node.op, "tensor_cores") for node in graph.nodes)
     rate = product_rate(gpu, dtype) if has_products else peak_rate(gpu, dtype)
     time_us = floor_us(gpu, n_bytes=n_bytes, n_operations=n_operations, rate=rate)
     if time_us > floor_us(gpu, n_bytes=n_bytes, n_operations=0):
@@ -94,17 +94,17 @@ class _Asked:
         """Propagate the requests for a node's results to its operands."""
         results = [(node.name, item) for item in range(len(node.types)) if (node.name, item) in self.values.types]
         n_asked = sum(self.n_of(key) for key in results)
-        op, operands = base_op(node.op), self.values.references(node)
-        if not n_asked or not operands or op in FILLS:
+        operands = self.values.references(node)
+        if not n_asked or not operands or is_a(node.op, "fill"):
             return
         first, others = operands[0], operands[1:]
-        if op in GATHERS:
+        if is_a(node.op, "gather"):
             self._add(first, n_asked, is_scattered=True)
-        elif op in VIEWS:
+        elif is_a(node.op, "view"):
             self._add(first, n_asked, is_scattered=any(key in self.scattered for key in results))
         else:
             share = n_asked / (sum(map(self.size, results)) or 1)
-            self._spread_evenly(op, operands, n_asked, share, any(key in self.scattered for key in results))
+            self._spread_evenly(node.op, operands, n_asked, share, any(key in self.scattered for key in results))
             return
         for other in others:
             self._add(other, self.size(other))
@@ -113,7 +113,7 @@ class _Asked:
         self, op: str, operands: list[tuple[str, int]], n_asked: float, share: float, is_scattered: bool
     ) -> None:
         """Propagate to rows: one element of a row's result needs the row, and each scattered element its own row."""
-        if is_scattered and (op in TOGETHER or is_heavy(op)):
+        if is_scattered and is_a(op, "together", "several_passes"):
             share, is_scattered = 1.0, False
         for operand in operands:
             size = self.size(operand)

@@ -10,8 +10,8 @@ from typing import Any
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression_parser import parse
 from kernel_lsp.core.expression_value import evaluate_int
+from kernel_lsp.core.operators import is_a
 from kernel_lsp.core.task import Graph, GraphNode, TensorType
-from kernel_lsp.gpu.aten import VIEWS, base_op
 
 
 @dataclass
@@ -27,7 +27,7 @@ class GraphValues:
         for name, input_type in zip(self.graph.inputs, self.graph.input_types, strict=True):
             self._add((name, 0), input_type, None)
         for node in self.graph.nodes:
-            viewed = next(iter(self.references(node)), None) if base_op(node.op) in VIEWS else None
+            viewed = next(iter(self.references(node)), None) if is_a(node.op, "view") else None
             for item, type_ in enumerate(node.types):
                 if type_ is not None:
                     self._add((node.name, item), type_, self.storage.get(viewed) if viewed else None)

@@ -17,8 +17,10 @@ from kernel_lsp.server.documents.places import cells_of, file_at, file_of, is_sa
 from kernel_lsp.server.features.explanations import explanation
 from kernel_lsp.server.features.result_view import show_report, show_result
 from kernel_lsp.server.features.rule_pages import rule_place
+from kernel_lsp.server.jobs.call_sites import revert_everywhere, use_everywhere
 from kernel_lsp.server.jobs.inferred_inputs import start_inference
 from kernel_lsp.server.jobs.jobs import Following, new_id
+from kernel_lsp.server.jobs.plan_edit import write_plan
 from kernel_lsp.server.jobs.starting import start_check, start_estimate, start_job, start_optimize, start_resume
 from kernel_lsp.server.language_server import KernelLanguageServer
 from kernel_lsp.server.protocol import messages as protocol
@@ -130,6 +132,13 @@ async def _profile(server: KernelLanguageServer, about: protocol.DocumentArgumen
     return protocol.JobStarted(job)
 
 
+async def _add_plan(server: KernelLanguageServer, about: protocol.DocumentArguments) -> None:
+    document = server.documents.named(about.uri)
+    if document is None or document.language != "cuda":
+        raise JsonRpcInvalidParams(message=f"no CUDA document {about.uri!r} is open")
+    server.spawn(write_plan(server, document))
+
+
 def _kernel(server: KernelLanguageServer, about: protocol.DocumentArguments) -> Document:
     """Return the open kernel file of a command. Raises JsonRpcInvalidParams, also in an untrusted workspace."""
     _allow(server)
@@ -173,6 +182,14 @@ async def _report(server: KernelLanguageServer, about: protocol.RunArguments) ->
     server.spawn(show_report(server, about))
 
 
+async def _use_everywhere(server: KernelLanguageServer, about: protocol.TargetArguments) -> None:
+    server.spawn(use_everywhere(server, file_at(about.uri), about.symbol))
+
+
+async def _revert_everywhere(server: KernelLanguageServer, about: protocol.TargetArguments) -> None:
+    server.spawn(revert_everywhere(server, file_at(about.uri), about.symbol))
+
+
 async def _explain(server: KernelLanguageServer, about: protocol.ExplainArguments) -> str:
     text = await asyncio.to_thread(explanation, about.code)
     server.spawn(_show_explanation(server, about.code, text))
@@ -193,6 +210,7 @@ _HANDLERS: dict[str, Callable[[KernelLanguageServer, Any], Any]] = {
     "kernelLsp.addShapes": _add_shapes,
     "kernelLsp.check": _check,
     "kernelLsp.measure": _measure,
+    "kernelLsp.addPlan": _add_plan,
     "kernelLsp.profile": _profile,
     "kernelLsp.estimate": _estimate,
     "kernelLsp.cancel": _cancel,
@@ -200,6 +218,8 @@ _HANDLERS: dict[str, Callable[[KernelLanguageServer, Any], Any]] = {
     "kernelLsp.showKernel": _show_kernel,
     "kernelLsp.compare": _compare,
     "kernelLsp.report": _report,
+    "kernelLsp.useEverywhere": _use_everywhere,
+    "kernelLsp.revertEverywhere": _revert_everywhere,
     "kernelLsp.explain": _explain,
 }
 

@@ -10,12 +10,8 @@ from .capture.program import quiet
 from .dtypes import torch_dtype
 from .failure import Failure, TargetFailure, short_message
 from .files import read_tensor, write_tensor
+from .operators import operators
 
-ALLOWED = frozenset(
-    "mm bmm addmm baddbmm matmul linear convolution conv1d conv2d conv3d conv_transpose1d conv_transpose2d "
-    "conv_transpose3d convolution_backward scaled_dot_product_attention dot mv addmv".split()
-)
-"""Functions that a launch plan's `library:` step may call: products and convolutions, which vendors tune by hand."""
 OVERLOADS = {"conv_transpose2d": "input", "conv_transpose3d": "input"}
 """Overloads other than `default`."""
 
@@ -39,10 +35,10 @@ def run_library(request: dict[str, Any]) -> dict[str, Any]:
 
 def _function(name: str) -> Any:
     base = name.split("::")[-1]
-    if not name.startswith("aten::") or base not in ALLOWED:
+    if not name.startswith("aten::") or base not in operators("library"):
         raise TargetFailure(
             f"'{name}' is not a library function that a plan may call",
-            next_step=f"use one of: {', '.join(f'aten::{allowed}' for allowed in sorted(ALLOWED))}",
+            next_step=f"use one of: {', '.join(f'aten::{allowed}' for allowed in sorted(operators('library')))}",
         )
     return getattr(getattr(torch.ops.aten, base), OVERLOADS.get(base, "default"))
 

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { join } from "node:path";
 import { after, before } from "node:test";
 import { stepsOf } from "./steps.mjs";
-import { PYTHON, ROOT, Workbench, crowding } from "./workbench.mjs";
+import { ROOT, Workbench, crowding } from "./workbench.mjs";
 
 const FIRST_CLICKS = 4;
 const FIRST_MS = 120_000;
@@ -18,7 +18,7 @@ before(async () => {
   workbench = await Workbench.open({
     name: "journeys",
     files: Object.fromEntries(FILES.map((name) => [name, join(PROJECT, name)])),
-    settings: { "python.defaultInterpreterPath": PYTHON },
+    settings: { "kernelLsp.generations": 1, "kernelLsp.proposals": 2 },
   });
   page = workbench.page;
   printed = workbench.python("train.py").stdout;
@@ -62,15 +62,21 @@ step("a recorded run ranks the targets, and the first is optimized from there", 
   await workbench.openFile("train.py");
   await workbench.run("kernel-lsp: Record a Run");
   await page.locator(".quick-input-list .monaco-list-row", { hasText: "python train.py" }).click();
+  await workbench.written(".kernel-lsp/recorded.json");
+  await workbench.run("View: Hide Panel");
   await workbench.openKernelsView();
   const first = workbench.row(/^Block.*% of a step/);
   await first.waitFor();
+  await workbench.row(/^GPU: missing/).waitFor();
   await workbench.shot("05-hot-spots");
   await first.hover();
   await first.getByRole("button", { name: "Optimize to CUDA" }).click();
   const { panel } = await workbench.result();
   assert.match(await panel.locator("h1").innerText(), /Block/);
-  await workbench.shot("06-hot-spot-optimized");
+  await workbench.shot("06-review");
+  await panel.getByRole("button", { name: "Open the diff" }).click();
+  await page.locator(".view-line", { hasText: "// kernel-lsp: 1" }).first().waitFor();
+  await workbench.shot("07-diff");
 });
 
 step("both modes of the recorded run are in the hover, and its share in the lens", async () => {
@@ -79,10 +85,10 @@ step("both modes of the recorded run are in the hover, and its share in the lens
   const text = await workbench.hover("Block", /Recorded/);
   assert.match(text, /training/);
   assert.match(text, /eval/);
-  await workbench.shot("07-recorded");
+  await workbench.shot("08-recorded");
 });
 
-step("a plain CUDA file has its findings, its registers, and on save the compiler's errors", async () => {
+step("a plain CUDA file has its findings with their rule's page, its registers, and on save the compiler's errors", async () => {
   await workbench.openFile("plain.cu");
   await finding(/missing bounds check on this index/);
   const line = page.locator(".view-line", { hasText: "out[i] = x[i] * by;" });
@@ -90,18 +96,21 @@ step("a plain CUDA file has its findings, its registers, and on save the compile
   await page.keyboard.press("End");
   await page.keyboard.press("Backspace");
   await page.keyboard.press("Control+S");
-  await finding(/nvrtc/);
-  await workbench.shot("08-plain-error");
+  await finding(/expected a ";"/);
+  await workbench.shot("09-plain-error");
   await page.keyboard.type(";");
   await page.keyboard.press("Control+S");
   await workbench.lens(/\d+ registers/).first().waitFor();
-  await workbench.shot("09-plain");
+  await workbench.shot("10-plain");
+  await workbench.act(/Explain this finding: KL201/);
+  await page.locator(".tab.active[data-resource-name='cuda.md']").first().waitFor();
+  await page.locator(".view-line", { hasText: "## KL201" }).first().waitFor();
 });
 
 step("a torch extension has its findings", async () => {
   await workbench.openFile("extension.cu");
   await finding(/unchecked kernel launch/);
-  await workbench.shot("10-extension");
+  await workbench.shot("11-extension");
 });
 
 // --- below

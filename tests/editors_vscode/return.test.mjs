@@ -3,6 +3,7 @@ import assert from "node:assert/strict";
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { after, before } from "node:test";
+import { assertLegible } from "./legible.mjs";
 import { stepsOf } from "./steps.mjs";
 import { ROOT, Workbench } from "./workbench.mjs";
 
@@ -15,7 +16,7 @@ before(async () => {
   workbench = await Workbench.open({
     name: "return",
     files: { "rms_norm.py": join(ROOT, "examples", "rms_norm.py") },
-    settings: { "kernelLsp.generations": 3, "kernelLsp.proposals": 8 },
+    settings: { "kernelLsp.generations": 2, "kernelLsp.proposals": 8, "workbench.colorTheme": "Default Dark Modern" },
     prepare: (folder) => void writeFileSync(join(folder, "project", "cells.ipynb"), JSON.stringify(notebook())),
   });
   page = workbench.page;
@@ -49,7 +50,9 @@ step("a run whose window is closed is there when it is opened again, and is resu
   await workbench.row(/rms_norm\.py::RMSNorm.*interrupted/).waitFor();
   await workbench.shot("02-interrupted");
   await workbench.lens(/^Resume "/).first().click();
-  await workbench.result();
+  const { panel } = await workbench.result();
+  await panel.locator("path.best").waitFor({ state: "attached" });
+  await assertLegible(panel.locator("body"));
   await workbench.shot("03-resumed");
 });
 

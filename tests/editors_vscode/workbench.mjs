@@ -18,7 +18,7 @@ const PATIENCE_MS = Number(process.env.KERNEL_LSP_PATIENCE_MS ?? 120_000);
 const RUN_MS = 5 * PATIENCE_MS;
 export const STEP_MS = 2 * RUN_MS;
 /** Until a step that may have been lost is tried again. */
-const GLANCE_MS = 5000;
+const GLANCE_MS = 10_000;
 const { chromium } = createRequire(join(EDITORS, "tools", "package.json"))("playwright-core");
 
 const SETTINGS = {
@@ -113,21 +113,22 @@ export class Workbench {
     const input = this.page.locator(".quick-input-widget input.input");
     await input.waitFor();
     await input.fill(`>${command}`);
-    await this.page.locator(".quick-input-list .monaco-list-row", { hasText: command }).first().waitFor();
+    await this.page.locator(".quick-input-list .monaco-list-row.focused", { hasText: command }).waitFor();
     await this.page.keyboard.press("Enter");
   }
 
   /** By quick open, which closes when something else takes the focus meanwhile: then again. */
   async openFile(name) {
     const input = this.page.locator(".quick-input-widget input.input");
-    const row = this.page.locator(".quick-input-list .monaco-list-row", { hasText: name }).first();
+    const row = this.page.locator(".quick-input-list .monaco-list-row.focused", { hasText: name });
     // In whichever group has the focus: another one may show the same file.
     const tab = this.page.locator(`.tab.active[data-resource-name="${name.split("/").at(-1)}"]`).first();
     await this.until(`${name} open`, async () => {
-      await this.page.keyboard.press("Control+P");
+      if (!(await input.isVisible())) await this.page.keyboard.press("Control+P");
       try {
         await input.fill(name, { timeout: GLANCE_MS });
-        await row.click({ timeout: GLANCE_MS });
+        await row.waitFor({ timeout: GLANCE_MS });
+        await this.page.keyboard.press("Enter");
         await tab.waitFor({ timeout: GLANCE_MS });
         return true;
       } catch {

@@ -50,6 +50,9 @@ step("a click on the lens starts a run, whose progress shows in the Kernels view
   await workbench.lens("Optimize to CUDA").first().click();
   await workbench.openKernelsView();
   await workbench.row(/Optimize RMSNorm.*%/).waitFor();
+  await page.locator(".statusbar-item", { hasText: /kernel-lsp: running \d/ }).click();
+  await page.locator(".quick-input-list .monaco-list-row", { hasText: "Cancel a Job" }).waitFor();
+  await page.keyboard.press("Escape");
   await workbench.shot("05-progress");
 });
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernel_lsp.toolchain.integrity.ptx_text import read_ptx
-from kernel_lsp.verify.probes.float_indices import _has_inexact_places
+from kernel_lsp.verify.probes.float_indices import has_inexact_places
 
 PLACE = ("mov.u32 %r1, %ctaid.x", "mov.u32 %r2, %tid.x", "mad.lo.s32 %r3, %r1, 256, %r2", "cvt.rn.f32.s32 %f1, %r3")
 
@@ -29,4 +29,4 @@ PLACE = ("mov.u32 %r1, %ctaid.x", "mov.u32 %r2, %tid.x", "mad.lo.s32 %r3, %r1, 2
 )
 def test_inexact_places_are_found(lines: tuple[str, ...], is_found: bool) -> None:
     body = "\n".join(f"    {line};" for line in lines)
-    assert _has_inexact_places(read_ptx(f".visible .entry k()\n{{\n{body}\n}}\n", "").statements) is is_found
+    assert has_inexact_places(read_ptx(f".visible .entry k()\n{{\n{body}\n}}\n", "")) is is_found

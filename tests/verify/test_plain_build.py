@@ -8,8 +8,6 @@ import pytest
 
 from kernel_lsp.config import Settings
 from kernel_lsp.core.verdict import Verdict
-from kernel_lsp.plan.draft import draft_plan
-from kernel_lsp.source.cuda import kernel_signatures
 from kernel_lsp.verify.session import plain_build
 from kernel_lsp.verify.session.plain_build import check_plain, device_text
 
@@ -66,20 +64,6 @@ def test_host_functions_are_blanked_and_lines_stay() -> None:
     assert "out[i] = 1.0f" in text
 
 
-@pytest.mark.parametrize(
-    ("kernel", "plan"),
-    [
-        ("k(const float* x, float* y, int n)", "k(x: f32[N]) -> (y: f32[N])"),
-        (
-            "k(const __half* x, float scale, __half* y, int rows, int cols)",
-            "k(x: f16[ROWS], scale: float) -> (y: f16[ROWS])",
-        ),
-        ("k(const float4* x, unsigned char* y)", "k(x: f32[N]) -> (y: u8[N])"),
-    ],
-)
-def test_a_drafted_plan_takes_its_parameters_from_the_kernel(kernel: str, plan: str) -> None:
-    assert f"// op: {plan}" in draft_plan(kernel_signatures(f"__global__ void {kernel} {{}}"))
-
-
-def test_nothing_is_drafted_without_a_kernel_that_writes() -> None:
-    assert draft_plan(kernel_signatures("__global__ void k(const float* x) {}")) == ""
+async def test_the_next_step_is_the_command_that_drafts_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain_build, "find_nvcc", _none)
+    assert "kernel-lsp plan" in (await check(tmp_path, TEMPLATE)).notes[0]

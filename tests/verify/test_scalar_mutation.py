@@ -38,6 +38,16 @@ def g(x: torch.Tensor, p: float, shift: int, flag: bool) -> torch.Tensor:
 # kernel-lsp: x=f32[8, 40], scale=1.0
 def h(x: torch.Tensor, scale: float) -> torch.Tensor:
     return x + torch.sqrt(torch.ones_like(x) * scale)
+
+
+# kernel-lsp: x=f32[8, 40]
+class Shift(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.by = 0.25
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.by
 """
 ROOT = """// kernel-lsp: 1
 // task: task.py::h
@@ -81,6 +91,12 @@ def with_flag(p: str = "p", shift: str = "shift % D", flag: str = "flag") -> Can
 
 def with_root(root: str) -> Candidate:
     return Candidate(text=ROOT.replace("{root}", root), origin=Origin(proposer="user"))
+
+
+def with_shift(by: str) -> Candidate:
+    text = ROOT.replace("::h", "::Shift").replace("h(x: f32[B, D], scale", "shift(x: f32[B, D], by")
+    text = text.replace("x, out, scale", "x, out, by").replace("float scale", "float by").replace("{root}", by)
+    return Candidate(text=text, origin=Origin(proposer="user"))
 
 
 def kernel(scale: str = "alpha", offset: str = "beta", contract: str = "where: B > 0") -> Candidate:
@@ -162,6 +178,17 @@ async def test_whole_numbers_go_far_away_only_where_the_next_ones_are_the_same_c
     found = await mutation.mutated_tasks(Candidate(text=text, origin=Origin(proposer="user")))
     assert seen == asked
     assert len(found) == (0 if next_ones is None else 4)
+
+
+async def test_the_numbers_of_a_module_are_changed(tmp_path: Path) -> None:
+    (tmp_path / "task.py").write_text(TASK)
+    source = find_task(tmp_path / "k.cu", "task.py::Shift", None, tmp_path)
+    async with Session(Settings(device="cpu")) as session:
+        task = await session.capture(source, with_backward=False)
+        verifier = await session.verifier(source, task)
+        found = [(await verifier.verify(with_shift(each), "full")).outcome for each in ("by", "0.25f")]
+    assert [outcome.kind for outcome in found] == ["correct", "mismatch"]
+    assert "by=0.075 instead of 0.25" in getattr(found[1], "message", "")
 
 
 async def test_where_pytorch_has_no_number_nothing_is_asked(tmp_path: Path) -> None:

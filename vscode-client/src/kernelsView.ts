@@ -213,12 +213,12 @@ export function byLineage(candidates: Candidate[], run: RunItem): CandidateNode[
   return roots;
 }
 
-/** `23 % of a step; a kernel saves up to 23 %`. */
+/** `23 % of a step, saves up to 23 %`. */
 export function describeHotSpot(spot: HotSpotItem): string {
   const percent = (part: number) => `${Number((part * 100).toPrecision(2))} %`;
   const how = spot.speedup ? ` (${Number(spot.speedup.toPrecision(3))}x, ${spot.kind})` : "";
   const atMost = !spot.speedup || spot.kind === "roofline" ? "up to " : "";
-  return `${percent(spot.share)} of a step; a kernel saves ${atMost}${percent(spot.gain)}${how}`;
+  return `${percent(spot.share)} of a step, saves ${atMost}${percent(spot.gain)}${how}`;
 }
 
 // --- below

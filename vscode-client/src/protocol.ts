@@ -11,6 +11,7 @@ export const COMMANDS = {
   addShapes: "kernelLsp.addShapes",
   check: "kernelLsp.check",
   measure: "kernelLsp.measure",
+  addPlan: "kernelLsp.addPlan",
   profile: "kernelLsp.profile",
   estimate: "kernelLsp.estimate",
   cancel: "kernelLsp.cancel",
@@ -18,6 +19,8 @@ export const COMMANDS = {
   showKernel: "kernelLsp.showKernel",
   compare: "kernelLsp.compare",
   report: "kernelLsp.report",
+  useEverywhere: "kernelLsp.useEverywhere",
+  revertEverywhere: "kernelLsp.revertEverywhere",
   explain: "kernelLsp.explain",
 } as const;
 

@@ -55,6 +55,17 @@ async function fromPython(folder: vscode.Uri | undefined): Promise<string | unde
   return resolved?.executable.uri?.fsPath;
 }
 
+/** The interpreter beside a program, where its environment has torch: one that was made for the server alone has none. */
+export async function besideWithTorch(program: string): Promise<string | undefined> {
+  const bin = path.dirname(program);
+  const libraries = path.join(path.dirname(bin), "lib");
+  for (const version of await fs.readdir(libraries).catch(() => [])) {
+    const torch = path.join(libraries, version, "site-packages", "torch");
+    if ((await fs.stat(torch).catch(() => undefined)) !== undefined) return path.join(bin, "python");
+  }
+  return undefined;
+}
+
 async function fromFolder(folder: vscode.Uri | undefined): Promise<string | undefined> {
   if (folder === undefined) return undefined;
   for (const parts of [[".venv", "bin", "python"], ["venv", "bin", "python"]]) {

@@ -1,8 +1,9 @@
 // Recording a run: which program, and the task that runs it.
 import * as path from "node:path";
 import * as vscode from "vscode";
-import { selectedInterpreter } from "./python";
+import { besideWithTorch, selectedInterpreter } from "./python";
 import type { Server } from "./server";
+import { value } from "./settings";
 
 /** A debug configuration, as far as it matters here. */
 export interface Launch {
@@ -46,7 +47,8 @@ export async function recordRun(server: Server): Promise<void> {
   const folder = (document && vscode.workspace.getWorkspaceFolder(document.uri)) ?? vscode.workspace.workspaceFolders?.[0];
   const cwd = folder?.uri.fsPath ?? (isScript ? path.dirname(document.uri.fsPath) : undefined);
   if (cwd === undefined) throw new Error("open a Python file or a folder first");
-  const python = (await selectedInterpreter(folder?.uri)) ?? "python";
+  // As a run finds it: the setting, the selected environment, the server's own.
+  const python = value("python", "") || ((await selectedInterpreter(folder?.uri)) ?? (await besideWithTorch(server.found.program)) ?? "python");
   const launches = vscode.workspace.getConfiguration("launch", folder?.uri).get<Launch[]>("configurations", []);
   const items = programsOf(python, isScript ? document.uri.fsPath : undefined, launches, cwd);
   if (items.length === 0) throw new Error("no program to record: open a script or a test, or add a debug configuration");

@@ -1,5 +1,9 @@
 import assert from "node:assert/strict";
+import { mkdirSync, mkdtempSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { test } from "node:test";
+import { besideWithTorch } from "../src/python";
 import { programsOf, type Launch } from "../src/record";
 
 function check(file: string | undefined, launches: Launch[], ...commands: string[]): void {
@@ -19,4 +23,12 @@ test("debug configurations that start Python are offered with their arguments", 
     { name: "d", type: "node", program: "d.js" },
   ];
   check(undefined, launches, "py /w/a.py --data ", "py -m app.train --epochs 1");
+});
+
+test("the interpreter beside the server counts where its environment has torch", async () => {
+  const environment = mkdtempSync(join(tmpdir(), "kernel-lsp-"));
+  const program = join(environment, "bin", "kernel-lsp");
+  assert.equal(await besideWithTorch(program), undefined);
+  mkdirSync(join(environment, "lib", "python3.12", "site-packages", "torch"), { recursive: true });
+  assert.equal(await besideWithTorch(program), join(environment, "bin", "python"));
 });

@@ -85,7 +85,8 @@ class Ending:
         kind = score_kind(winner.screened)
         others = [finalist for finalist in self._finalists if finalist is not winner]
         text = f"fastest of {len(self._finalists)} correct candidates ({kind}: {winner.time_us:.3g} us"
-        text += f"; the next {others[0].time_us:.3g} us, the slowest {others[-1].time_us:.3g} us)" if others else ")"
+        text += f"; the next {others[0].time_us:.3g} us" if others else ""
+        text += f", the slowest {others[-1].time_us:.3g} us)" if len(others) > 1 else ")"
         if n_refused:
             text += f"; {n_refused} faster ones failed the full check"
         return text + self._beside_given(winner)

@@ -15,6 +15,13 @@ def is_module(task: Task) -> bool:
     return task.kind in MODULE_KINDS
 
 
+def is_state(argument: TaskTensor | TaskScalar) -> bool:
+    """Tell whether the argument is the module's, as opposed to the call's."""
+    if isinstance(argument, TaskTensor):
+        return argument.role != "input"
+    return argument.qualified_name is not None
+
+
 def method_of(task: Task) -> str:
     """Return the method that was captured."""
     return task.target.rpartition(".")[2] if task.kind == "method" else "forward"
@@ -22,8 +29,8 @@ def method_of(task: Task) -> str:
 
 def module_use(task: Task) -> list[str]:
     """Print the `ModuleUse` of a module: its method, inputs, state, settings and mode."""
-    inputs = [a.name for a in task.arguments if isinstance(a, TaskScalar) or a.role == "input"]
-    state = [a.qualified_name or a.name for a in task.arguments if isinstance(a, TaskTensor) and a.role != "input"]
+    inputs = [a.name for a in task.arguments if not is_state(a)]
+    state = [a.qualified_name or a.name for a in task.arguments if is_state(a)]
     settings = {name: value for name, value in task.module_settings.items() if name.split(".")[-1] != TRAINING}
     items = [f"{string_literal(name)}: {_literal(value)}" for name, value in settings.items()]
     modes = {name: value for name, value in task.module_settings.items() if name.endswith(f".{TRAINING}")}

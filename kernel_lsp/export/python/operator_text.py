@@ -227,15 +227,25 @@ class OperatorText:
             description = dtype_and_shape(argument.type.dtype, argument.type.shape) + place
             return OperatorArgument(name, "Tensor", "Tensor", description)
         value = python_number(argument.value)
-        is_taken = all(argument.name in names_in_steps(operation) for operation in self.plan.operations)
+        is_taken = self._is_taken(argument.name)
         only = f", verified at {value}" if is_taken else f", only {value}"
+        place = f", the module's {argument.qualified_name}" if argument.qualified_name else ""
         return OperatorArgument(
             name=name,
             annotation=argument.type,
             schema_type=SCHEMA_TYPES[argument.type],
-            description=f"{argument.type}{only}",
+            description=f"{argument.type}{place}{only}",
             default=value if self._is_last(index) else None,
             fixed=None if is_taken else argument.value,
+        )
+
+    def _is_taken(self, name: str) -> bool:
+        """Return True if every operation takes the number, or computes nothing from it."""
+        graphs = [self.task.forward] if self.task.backward is None else [self.task.forward, self.task.backward]
+        is_known = any(name in graph.numbers for graph in graphs)
+        return all(
+            name in names_in_steps(operation) or (is_known and name not in graph.numbers)
+            for operation, graph in zip(self.plan.operations, graphs, strict=False)
         )
 
     def _is_last(self, index: int) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.core.expression import Constant, Expression
+from kernel_lsp.core.expression import Constant, Expression, Name, free_names
 from kernel_lsp.core.plan import Fill, TensorParameter
 from kernel_lsp.generate.codegen.helpers import HelperUse
 from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE
@@ -44,6 +44,7 @@ class KernelWriter:
     writes: dict[Tensor, str] = field(default_factory=dict)
     symbols: dict[Symbol, str] = field(default_factory=dict)
     sizes: dict[bytes, tuple[str, Index]] = field(default_factory=dict)
+    numbers: dict[tuple[str, str], tuple[str, Expression]] = field(default_factory=dict)
     scratch: dict[str, TensorParameter] = field(default_factory=dict)
     names: NamePool = field(default_factory=NamePool)
     fills: list[Fill] = field(default_factory=list)
@@ -92,6 +93,14 @@ class KernelWriter:
             self.sizes[size.digest] = (self.names.take(name), size)
         return self.sizes[size.digest][0]
 
+    def number(self, expression: Expression, dtype: DType) -> str:
+        """Return the parameter that holds a number of the caller."""
+        type_ = COMPUTE_TYPE[dtype]
+        if (str(expression), type_) not in self.numbers:
+            wanted = expression.id if isinstance(expression, Name) else f"{min(free_names(expression))}_value"
+            self.numbers[str(expression), type_] = (self.names.take(wanted), expression)
+        return self.numbers[str(expression), type_][0]
+
     def use(self, name: str, dtype: DType | None = None) -> str:
         """Record a call of a helper; return its name."""
         self.helpers.add(HelperUse(name, COMPUTE_TYPE[dtype] if dtype else ""))
@@ -104,7 +113,8 @@ class KernelWriter:
         return name
 
     def parameters(self) -> list[KernelParameterText]:
-        """Return the parameters in this order: tensors read, tensors written, scratch of the kernel's own, sizes."""
+        """Return the parameters in this order: tensors read, tensors written, scratch of the kernel's own, sizes,
+        numbers of the caller."""
         found = []
         for tensor, name in self.reads.items():
             if tensor not in self.writes:
@@ -123,6 +133,8 @@ class KernelWriter:
             expression = to_expression(as_index(symbol))
             comment = "" if symbol.definition is None else str(expression)
             found.append(KernelParameterText(f"{self.index_type} {name}", comment, expression))
+        for (text, type_), (name, expression) in self.numbers.items():
+            found.append(KernelParameterText(f"{type_} {name}", "" if text == name else text, expression))
         return found
 
 

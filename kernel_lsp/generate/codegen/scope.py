@@ -23,7 +23,16 @@ from kernel_lsp.generate.codegen.operators import (
 )
 from kernel_lsp.generate.ir.index import Index, Variable, as_index
 from kernel_lsp.generate.ir.row_major import ravel
-from kernel_lsp.generate.ir.scalar import Access, Argument, Constant, IndexValue, Loop, Operation, Scalar
+from kernel_lsp.generate.ir.scalar import (
+    Access,
+    Argument,
+    CallerNumber,
+    Constant,
+    IndexValue,
+    Loop,
+    Operation,
+    Scalar,
+)
 from kernel_lsp.generate.ir.scalar_walk import children, indirect_scalars, nodes
 from kernel_lsp.generate.ir.tensor import Tensor
 
@@ -126,7 +135,7 @@ class _Emission:
         return Text(name, ATOM)
 
     def _deserves_name(self, node: Scalar, text: Text) -> bool:
-        if isinstance(node, Constant | Argument) or node.digest in self._pinned:
+        if isinstance(node, Constant | Argument | CallerNumber) or node.digest in self._pinned:
             return False
         if isinstance(node, IndexValue):
             return self.counts[node.digest] > 1 and len(text.text) > 12
@@ -148,6 +157,8 @@ class _Emission:
         match node:
             case Constant(value=value):
                 return literal(value, node.dtype)
+            case CallerNumber():
+                return Text(self.kernel.number(node.expression, node.dtype), ATOM)
             case IndexValue(index=index):
                 return self._indices.wide_text(index)
             case Access():
@@ -325,7 +336,7 @@ def _invariant_parts(roots: Sequence[Scalar], varying: frozenset[Variable], scop
             if _is_worth_hoisting(node) and scope.knows(node.variables) and _has_all_values(node, scope):
                 yield node
                 continue
-            if isinstance(node, Constant | IndexValue | Argument):
+            if isinstance(node, Constant | IndexValue | Argument | CallerNumber):
                 continue
         pending.extend(reversed(children(node)))
 

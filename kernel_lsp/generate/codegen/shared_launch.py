@@ -90,7 +90,7 @@ class _SharedLaunch:
         self.name, self.stages, self.n_blocks, self.index_type = name, stages, n_blocks, index_type
         self.kernels = [kernel for stage in stages for kernel in stage]
         self.names = NamePool({kernel.name for kernel in self.kernels})
-        self.parameters: dict[Expression, KernelParameterText] = {}
+        self.parameters: dict[tuple[str, Expression], KernelParameterText] = {}
         self.exchanged = _exchanged(self.kernels)
         self.arrays = _shared_arrays(self.kernels)
         self._collect_parameters()
@@ -138,7 +138,7 @@ class _SharedLaunch:
                 self._add_parameter(parameter)
 
     def _add_parameter(self, parameter: KernelParameterText) -> str:
-        key = argument_of(parameter)
+        key = _key(parameter)
         known = self.parameters.get(key)
         if known is None:
             name = self.names.take(_name_of(parameter))
@@ -195,7 +195,7 @@ class _SharedLaunch:
         parameters = [replace(p, declaration=self._declaration(p)) for p in source.parameters]
         signature = f"__device__ __forceinline__ void {kernel.name}("
         text = function_text(source.comment, signature, [*extra, *parameters], body)
-        arguments += [_name_of(self.parameters[argument_of(parameter)]) for parameter in source.parameters]
+        arguments += [_name_of(self.parameters[_key(parameter)]) for parameter in source.parameters]
         return _Part(kernel, text, f"{kernel.name}(BLOCK, {', '.join(arguments)})", self._count(kernel))
 
     def _block_positions(
@@ -299,6 +299,12 @@ def _exchanged(kernels: Sequence[RenderedKernel]) -> frozenset[str]:
 
 def _is_written(parameter: KernelParameterText) -> bool:
     return "*" in parameter.declaration and not parameter.declaration.startswith("const ")
+
+
+def _key(parameter: KernelParameterText) -> tuple[str, Expression]:
+    """Return the argument with the type of a number: one number may be a float and a double."""
+    type_ = "" if "*" in parameter.declaration else parameter.declaration.rsplit(" ", 1)[0]
+    return type_, argument_of(parameter)
 
 
 def _name_of(parameter: KernelParameterText) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.expression import Expression
 from kernel_lsp.generate.ir.index import (
     Digested,
     Index,
@@ -54,6 +55,17 @@ class Constant(Scalar):
     def __init__(self, value: float | int | bool, dtype: DType) -> None:
         self.value, self.dtype, self.operands = value, dtype, ()
         self.digest = digest_of("constant", repr(value), dtype.value)
+        self.variables = NO_VARIABLES
+
+
+class CallerNumber(Scalar):
+    """A number that the caller passes, or an expression of such numbers: a parameter of the kernel."""
+
+    __slots__ = ("expression",)
+
+    def __init__(self, expression: Expression, dtype: DType) -> None:
+        self.expression, self.dtype, self.operands = expression, dtype, ()
+        self.digest = digest_of("number", str(expression), dtype.value)
         self.variables = NO_VARIABLES
 
 
@@ -143,6 +155,8 @@ def cast(scalar: Scalar, dtype: DType) -> Scalar:
         return scalar
     if isinstance(scalar, Constant):
         return Constant(_converted(scalar.value, dtype), dtype)
+    if isinstance(scalar, CallerNumber) and scalar.dtype.is_floating and dtype.is_floating:
+        return CallerNumber(scalar.expression, dtype)
     return Operation("cast", dtype, (scalar,))
 
 

@@ -6,7 +6,7 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.ir.scalar import Scalar, both, compare, operation, select
 from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.builder import Call
-from kernel_lsp.generate.lowering.elements import clamped, elementwise, number, op
+from kernel_lsp.generate.lowering.elements import clamped, elementwise, number, op, parameter
 from kernel_lsp.generate.lowering.registry import lowers
 
 SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805
@@ -43,13 +43,13 @@ def _silu_backward(call: Call) -> Tensor:
 
 @lowers("hardtanh", "relu6")
 def _hardtanh(call: Call) -> Tensor:
-    low, high = (0.0, 6.0) if "relu6" in call.node.op else (call.number(1, "min_val", -1), call.number(2, "max_val", 1))
+    low, high = (0.0, 6.0) if "relu6" in call.node.op else _limits(call, 1)
     return elementwise(call, lambda x: clamped(x, number(low, x), number(high, x)), call.tensor(0))
 
 
 @lowers("hardtanh_backward")
 def _hardtanh_backward(call: Call) -> Tensor:
-    low, high = call.number(2, "min_val"), call.number(3, "max_val")
+    low, high = _limits(call, 2)
 
     def body(grad: Scalar, x: Scalar) -> Scalar:
         is_flat = operation(
@@ -58,6 +58,10 @@ def _hardtanh_backward(call: Call) -> Tensor:
         return select(is_flat, number(0, x), grad)
 
     return elementwise(call, body, call.tensor(0), call.tensor(1))
+
+
+def _limits(call: Call, position: int) -> tuple[Scalar, Scalar]:
+    return parameter(call, position, "min_val", -1), parameter(call, position + 1, "max_val", 1)
 
 
 @lowers("hardsigmoid")
@@ -96,7 +100,7 @@ def _hardswish_backward(call: Call) -> Tensor:
 
 @lowers("leaky_relu")
 def _leaky_relu(call: Call) -> Tensor:
-    slope = call.number(1, "negative_slope", 0.01)
+    slope = parameter(call, 1, "negative_slope", 0.01)
 
     def body(x: Scalar) -> Scalar:
         return select(compare("gt", x, number(0, x)), x, op("mul", x, number(slope, x)))
@@ -106,7 +110,7 @@ def _leaky_relu(call: Call) -> Tensor:
 
 @lowers("leaky_relu_backward")
 def _leaky_relu_backward(call: Call) -> Tensor:
-    slope = call.number(2, "negative_slope")
+    slope = parameter(call, 2, "negative_slope")
 
     def body(grad: Scalar, x: Scalar) -> Scalar:
         return select(compare("gt", x, number(0, x)), grad, op("mul", grad, number(slope, x)))
@@ -160,7 +164,7 @@ def _selu(call: Call) -> Tensor:
 
 @lowers("celu")
 def _celu(call: Call) -> Tensor:
-    alpha = call.number(1, "alpha", 1)
+    alpha = parameter(call, 1, "alpha", 1)
 
     def body(x: Scalar) -> Scalar:
         negative = op("mul", op("expm1", op("div", x, number(alpha, x))), number(alpha, x))
@@ -171,7 +175,7 @@ def _celu(call: Call) -> Tensor:
 
 @lowers("softplus")
 def _softplus(call: Call) -> Tensor:
-    beta, threshold = call.number(1, "beta", 1), call.number(2, "threshold", 20)
+    beta, threshold = parameter(call, 1, "beta", 1), parameter(call, 2, "threshold", 20)
 
     def body(x: Scalar) -> Scalar:
         scaled = op("mul", x, number(beta, x))
@@ -183,7 +187,7 @@ def _softplus(call: Call) -> Tensor:
 
 @lowers("softplus_backward")
 def _softplus_backward(call: Call) -> Tensor:
-    beta, threshold = call.number(2, "beta"), call.number(3, "threshold")
+    beta, threshold = parameter(call, 2, "beta"), parameter(call, 3, "threshold")
 
     def body(grad: Scalar, x: Scalar) -> Scalar:
         scaled = op("mul", x, number(beta, x))
@@ -249,7 +253,7 @@ def _tanh_backward(call: Call) -> Tensor:
 
 @lowers("threshold_backward")
 def _threshold_backward(call: Call) -> Tensor:
-    threshold = call.number(2, "threshold")
+    threshold = parameter(call, 2, "threshold")
 
     def body(grad: Scalar, x: Scalar) -> Scalar:
         return select(compare("le", x, number(threshold, x)), number(0, x), grad)
@@ -259,7 +263,7 @@ def _threshold_backward(call: Call) -> Tensor:
 
 @lowers("threshold")
 def _threshold(call: Call) -> Tensor:
-    threshold, value = call.number(1, "threshold"), call.number(2, "value")
+    threshold, value = parameter(call, 1, "threshold"), parameter(call, 2, "value")
 
     def body(x: Scalar) -> Scalar:
         return select(compare("le", x, number(threshold, x)), number(value, x), x)

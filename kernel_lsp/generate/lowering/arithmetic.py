@@ -13,7 +13,7 @@ from kernel_lsp.generate.lowering.registry import lowers
 
 UNARY = (
     "abs acos acosh asin asinh atan atanh ceil cos cosh erf erfc erfinv exp exp2 expm1 floor log log10 log1p log2 neg "
-    "reciprocal relu round rsqrt sigmoid sign sin sinh sqrt tan tanh trunc bitwise_not lgamma digamma "
+    "reciprocal relu round rsqrt sigmoid sign sin sinh sqrt tan tanh trunc bitwise_not lgamma "
     "i0"
 )
 """Unary operators with the scalar operator's name."""
@@ -50,16 +50,9 @@ def _add(call: Call) -> Tensor:
     left, right = operand_of(call, 0, "self"), operand_of(call, 1, "other")
     if name == "rsub":
         left, right = right, left
-    alpha = call.scalar(2, "alpha", call.dtype(), 1) if call.node.op.endswith("Scalar") else _alpha(call)
+    alpha = call.scalar(2, "alpha", call.dtype(), 1)
     scalar_name = "add" if name == "add" else "sub"
     return elementwise(call, lambda x, y: op(scalar_name, x, op("mul", y, alpha)), left, right)
-
-
-def _alpha(call: Call) -> Scalar:
-    return cast(
-        Constant(call.node.keywords.get("alpha", 1), DType.I64 if not call.dtype().is_floating else DType.F64),
-        call.dtype(),
-    )
 
 
 @lowers("div")

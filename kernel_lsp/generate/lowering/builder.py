@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.core.expression import Binary, Expression, ExpressionError
+from kernel_lsp.core.expression import Binary, Expression, ExpressionError, free_names
 from kernel_lsp.core.expression import Constant as ExpressionConstant
 from kernel_lsp.core.expression_parser import parse
 from kernel_lsp.core.task import GraphNode, TensorType
 from kernel_lsp.errors import TargetError
 from kernel_lsp.generate.ir.index import ONE, ZERO, Index, Variable, as_index
 from kernel_lsp.generate.ir.row_major import reshape as reshape_index
-from kernel_lsp.generate.ir.scalar import Access, Constant, Scalar, cast, index_value, operation
+from kernel_lsp.generate.ir.scalar import Access, CallerNumber, Constant, Scalar, cast, index_value, operation
 from kernel_lsp.generate.ir.sizes import Sizes
 from kernel_lsp.generate.ir.tensor import Buffer, Contraction, Definition, LibraryCall, Pointwise, Reduction, Tensor
 from kernel_lsp.generate.names import identifier
@@ -48,8 +48,14 @@ RESULT_NAMES = {
 class Builder:
     """Makes tensors for one graph, in order."""
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: Sizes, fixed: frozenset[str] = frozenset()) -> None:
         self.sizes = sizes
+        self.fixed = fixed
+        """Numbers of the caller that stay constants."""
+        self.taken: set[str] = set()
+        """Numbers of the caller that a rule took as parameters."""
+        self.settled: set[str] = set()
+        """Numbers of the caller that a rule needs as constants."""
         self.tensors: list[Tensor] = []
         self._n_variables = 0
         self._node: GraphNode | None = None
@@ -216,10 +222,19 @@ class Call:
         )
 
     def raw(self, position: int, name: str, default: Any = None) -> Any:
-        """Return the argument as JSON."""
+        """Return the argument as JSON, with numbers of the caller as constants."""
+        expression = self._caller_number(position, name)
+        if expression is not None:
+            self.builder.settled |= free_names(expression)
+        return self._at(position, name, default)
+
+    def _at(self, position: int, name: str, default: Any = None) -> Any:
         if position < len(self.node.arguments):
             return self.node.arguments[position]
         return self.node.keywords.get(name, default)
+
+    def is_given(self, position: int, name: str) -> bool:
+        return self._at(position, name) is not None
 
     def tensor(self, position: int, name: str = "self") -> Tensor:
         found = self.optional_tensor(position, name)
@@ -234,7 +249,7 @@ class Call:
         return [self._resolve(entry) for entry in self.raw(position, name, [])]
 
     def is_tensor(self, position: int, name: str = "other") -> bool:
-        raw = self.raw(position, name)
+        raw = self._at(position, name)
         return isinstance(raw, dict) and "node" in raw
 
     def number(self, position: int, name: str, default: float | int | bool | None = None) -> float | int | bool:
@@ -264,11 +279,21 @@ class Call:
         return int(self.number(position, name, default))
 
     def scalar(self, position: int, name: str, dtype: DType, default: float | None = None) -> Scalar:
-        """Return a number argument as a value; sizes stay symbolic."""
-        raw = self.raw(position, name, default)
+        """Return a number argument as a value; sizes and numbers of the caller stay symbolic."""
+        raw = self._at(position, name, default)
+        expression = self._caller_number(position, name)
+        if expression is not None:
+            self.builder.taken |= free_names(expression)
+            return cast(CallerNumber(expression, DType.I64 if type(raw) is int else DType.F64), dtype)
         if isinstance(raw, dict) and "expression" in raw:
             return cast(self._size_arithmetic(parse(str(raw["expression"])), dtype), dtype)
         return cast(_constant(self.number(position, name, default)), dtype)
+
+    def _caller_number(self, position: int, name: str) -> Expression | None:
+        """Return the argument in terms of the caller's numbers; None for a constant."""
+        key = str(position) if position < len(self.node.arguments) else name
+        expression = parse(self.node.scalars[key]) if key in self.node.scalars else None
+        return None if expression is None or free_names(expression) & self.builder.fixed else expression
 
     def _size_arithmetic(self, expression: Expression, dtype: DType) -> Scalar:
         """Return a number computed from sizes, such as ``1.0 / (B * H * W)``."""

@@ -110,7 +110,7 @@ def _nan_to_num(call: Call) -> Tensor:
 def _clamp(call: Call) -> Tensor:
     dtype = call.dtype()
     bounds = [
-        None if call.raw(position, name) is None else call.scalar(position, name, dtype)
+        call.scalar(position, name, dtype) if call.is_given(position, name) else None
         for position, name in ((1, "min"), (2, "max"))
     ]
     return elementwise(call, lambda x: clamped(x, bounds[0], bounds[1]), call.tensor(0))

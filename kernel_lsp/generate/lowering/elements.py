@@ -26,9 +26,14 @@ def op(name: str, *operands: Scalar, dtype: DType | None = None) -> Scalar:
     return operation(name, dtype or operands[0].dtype, *operands)
 
 
-def number(value: float, like: Scalar) -> Scalar:
-    """Return a constant of another scalar's type."""
-    return cast(Constant(float(value), DType.F64), like.dtype)
+def number(value: float | Scalar, like: Scalar) -> Scalar:
+    """Return a number in another scalar's type."""
+    return cast(value if isinstance(value, Scalar) else Constant(float(value), DType.F64), like.dtype)
+
+
+def parameter(call: Call, position: int, name: str, default: float | None = None) -> Scalar:
+    """Return a number argument for `number`, which converts it to the type of its operand."""
+    return call.scalar(position, name, DType.F64, default)
 
 
 def element_of(operand: Tensor | Scalar, index: tuple[Index, ...]) -> Scalar:

@@ -9,12 +9,12 @@ from kernel_lsp.generate.ir.index import ZERO, Index, as_index
 from kernel_lsp.generate.ir.scalar import Access, Scalar, cast
 from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.builder import Builder, Call, Shape, accumulation_dtype, read
-from kernel_lsp.generate.lowering.elements import number, op
+from kernel_lsp.generate.lowering.elements import number, op, parameter
 from kernel_lsp.generate.lowering.reduction import count_of, element_count, variance_over, without
 from kernel_lsp.generate.lowering.registry import lowers
 
 
-def inverse_deviation(builder: Builder, variance: Tensor, epsilon: float) -> Tensor:
+def inverse_deviation(builder: Builder, variance: Tensor, epsilon: float | Scalar) -> Tensor:
     """Return 1 / sqrt(variance + epsilon)."""
 
     def body(index: tuple[Index, ...]) -> Scalar:
@@ -31,7 +31,7 @@ def _layer_norm(call: Call) -> tuple[Tensor, ...]:
     n_normalized = len(call.raw(1, "normalized_shape"))
     axes = tuple(range(len(source.shape) - n_normalized, len(source.shape)))
     variance, mean = variance_over(call.builder, source, axes)
-    rstd = inverse_deviation(call.builder, variance, float(call.number(4, "eps")))
+    rstd = inverse_deviation(call.builder, variance, parameter(call, 4, "eps"))
 
     def body(index: tuple[Index, ...]) -> Scalar:
         kept = without(index, axes)
@@ -69,7 +69,7 @@ def _rms_norm(call: Call) -> Tensor | tuple[Tensor, ...]:
     source, weight = call.tensor(0, "input"), call.optional_tensor(2, "weight")
     axes = tuple(range(len(source.shape) - len(call.raw(1, "normalized_shape")), len(source.shape)))
     dtype = accumulation_dtype(source.dtype)
-    epsilon = call.optional_number(3, "eps")
+    epsilon = parameter(call, 3, "eps") if call.is_given(3, "eps") else None
     smallest = 2.220446049250313e-16 if dtype == DType.F64 else 1.1920928955078125e-07
 
     def square(index: tuple[Index, ...]) -> Scalar:
@@ -79,7 +79,7 @@ def _rms_norm(call: Call) -> Tensor | tuple[Tensor, ...]:
     total = call.builder.reduction("sum", dtype, source.shape, axes, square, name="squares")
     count = count_of(element_count(source.shape, axes), dtype)
     mean = call.builder.pointwise(dtype, total.shape, lambda index: op("div", Access(total, index), count), name="mean")
-    rstd = inverse_deviation(call.builder, mean, smallest if epsilon is None else float(epsilon))
+    rstd = inverse_deviation(call.builder, mean, smallest if epsilon is None else epsilon)
 
     def body(index: tuple[Index, ...]) -> Scalar:
         value = op("mul", cast(Access(source, index), dtype), Access(rstd, without(index, axes)))
@@ -99,7 +99,7 @@ def _group_norm(call: Call) -> tuple[Tensor, ...]:
     grouped = call.builder.reshaped(source, _grouped_shape(call, source, call.integer(6, "group")))
     axes = tuple(range(2, len(grouped.shape)))
     variance, mean = variance_over(call.builder, grouped, axes)
-    rstd = inverse_deviation(call.builder, variance, float(call.number(7, "eps")))
+    rstd = inverse_deviation(call.builder, variance, parameter(call, 7, "eps"))
     per_group = grouped.shape[2]
 
     def body(index: tuple[Index, ...]) -> Scalar:
@@ -279,7 +279,7 @@ def _batch_norm_inference(call: Call) -> tuple[Tensor | None, ...]:
 
 def _batch_norm_with(call: Call, mean: Tensor, variance: Tensor, epsilon_position: int) -> Tensor:
     source, weight, bias = call.tensor(0, "input"), call.optional_tensor(1, "weight"), call.optional_tensor(2, "bias")
-    rstd = inverse_deviation(call.builder, variance, float(call.number(epsilon_position, "eps")))
+    rstd = inverse_deviation(call.builder, variance, parameter(call, epsilon_position, "eps"))
 
     def body(index: tuple[Index, ...]) -> Scalar:
         channel = (index[1],)
@@ -310,7 +310,7 @@ def _batch_norm(call: Call) -> tuple[Tensor | None, ...]:
     axes = (0, *range(2, len(source.shape)))
     variance, mean = variance_over(call.builder, source, axes)
     out = _batch_norm_with(call, mean, variance, flags + 2)
-    saved = inverse_deviation(call.builder, variance, float(call.number(flags + 2, "eps")))
+    saved = inverse_deviation(call.builder, variance, parameter(call, flags + 2, "eps"))
     results: list[Tensor | None] = [out, mean, saved]
     if has_running and "functional" in call.node.op:
         results += _running_statistics(call, mean, variance, axes)
@@ -349,7 +349,7 @@ def _batch_norm_backward(call: Call) -> tuple[Tensor | None, ...]:
         mean, rstd = call.tensor(5, "save_mean"), call.tensor(6, "save_invstd")
     else:
         mean = call.tensor(3, "running_mean")
-        rstd = inverse_deviation(call.builder, call.tensor(4, "running_var"), float(call.number(8, "eps")))
+        rstd = inverse_deviation(call.builder, call.tensor(4, "running_var"), parameter(call, 8, "eps"))
 
     def x_hat(index: Sequence[Index]) -> Scalar:
         statistics = (cast(Access(tensor, (index[1],)), dtype) for tensor in (mean, rstd))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from kernel_lsp.core.expression_parser import parse
+from kernel_lsp.core.operators import is_a
 from kernel_lsp.core.task import Graph, GraphNode, TensorType
 from kernel_lsp.generate.ir.scalar import Access
 from kernel_lsp.generate.ir.sizes import Sizes
@@ -50,11 +51,16 @@ class LoweredGraph:
     tensors: tuple[Tensor, ...]
     outputs: tuple[LoweredOutput, ...]
     sizes: Sizes
+    numbers: frozenset[str] = frozenset()
+    """Numbers of the caller that the graph takes as parameters."""
+    settled: frozenset[str] = frozenset()
+    """Numbers of the caller that a rule needs as constants."""
 
 
-def lower_graph(graph: Graph, sizes: Sizes) -> LoweredGraph:
-    """Return the graph as definitions. Raises TargetError for an operator without a rule."""
-    builder = Builder(sizes)
+def lower_graph(graph: Graph, sizes: Sizes, fixed: frozenset[str] = frozenset()) -> LoweredGraph:
+    """Return the graph as definitions; numbers of the caller in `fixed` are constants. Raises TargetError for an
+    operator without a rule."""
+    builder = Builder(sizes, fixed)
     inputs = {
         name: builder.buffer(identifier(name), type_.dtype, _shape(type_, sizes))
         for name, type_ in zip(graph.inputs, graph.input_types, strict=True)
@@ -71,7 +77,8 @@ def lower_graph(graph: Graph, sizes: Sizes) -> LoweredGraph:
         if tensor is not None:
             taken = [entry.tensor for entry in outputs]
             outputs.append(LoweredOutput(output.name, _own(tensor, taken, builder, output.name)))
-    return LoweredGraph(inputs, tuple(builder.tensors), tuple(outputs), sizes)
+    numbers, settled = frozenset(builder.taken), frozenset(builder.settled)
+    return LoweredGraph(inputs, tuple(builder.tensors), tuple(outputs), sizes, numbers, settled)
 
 
 @lru_cache(maxsize=1)
@@ -95,13 +102,6 @@ def _lower_node(
     return result if isinstance(result, tuple) else (result,)
 
 
-_VIEW_NAMES = """
-alias as_strided detach diagonal expand flatten narrow permute select slice split split_with_sizes squeeze t
-transpose unbind unflatten unsqueeze view
-"""
-VIEWS = frozenset(_VIEW_NAMES.split())
-
-
 def _is_in_place(node: GraphNode) -> bool:
     """Return True for ``aten.clamp_min_.Tensor`` and others whose result is the changed first argument."""
     name = node.op.split(".")[1]
@@ -114,10 +114,8 @@ def _replace_changed(
     """Rebind the name of a tensor changed in place to the new tensor. Fails for a tensor with views, which alias it."""
     changed = node.arguments[0]["node"]
     made_by = next((other for other in graph.nodes if other.name == changed), None)
-    is_view = made_by is None or made_by.op.split(".")[1] in VIEWS
-    has_views = any(
-        other.op.split(".")[1] in VIEWS and {"node": changed} in list(other.arguments) for other in graph.nodes
-    )
+    is_view = made_by is None or is_a(made_by.op, "view")
+    has_views = any(is_a(other.op, "view") and {"node": changed} in list(other.arguments) for other in graph.nodes)
     if is_view or has_views:
         Call(node, builder, values).fail("it changes a tensor in place that others look at")
     values[changed] = values[node.name]

@@ -34,9 +34,9 @@ from kernel_lsp.server.analysis.analysis_types import (
     Use,
 )
 from kernel_lsp.server.analysis.rebase import below
-from kernel_lsp.server.features.operator_use import USE_PREFIX
 from kernel_lsp.source.cuda import KernelLines, ParsedSource, kernel_lines_in
 from kernel_lsp.source.notebook import without_magics
+from kernel_lsp.source.operator_use import USE_PREFIX
 from kernel_lsp.source.python_file import FunctionNode, PythonFile, import_line, import_style, parse_python
 from kernel_lsp.source.pytorch import TargetLocation, read_symbol, targets_in
 from kernel_lsp.source.target_digest import target_digest

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from kernel_lsp.engine.messages import ExtractedLines, RunSummary
 from kernel_lsp.rules.finding import QuickFix, TextEdit, TextRange, apply_fix
 from kernel_lsp.server.documents.documents import Document
-from kernel_lsp.server.features.operator_use import USE_PREFIX, import_statement
+from kernel_lsp.source.operator_use import USE_PREFIX, import_statement
 
 
 @dataclass(frozen=True)

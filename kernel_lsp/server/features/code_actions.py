@@ -17,9 +17,9 @@ from kernel_lsp.server.documents.edits import document_edit
 from kernel_lsp.server.documents.line_edits import DocumentEdits, line_end, pragma_edits
 from kernel_lsp.server.features.diagnostics import check_diagnostics, rule_diagnostic
 from kernel_lsp.server.features.explanations import is_explained
-from kernel_lsp.server.features.operator_use import USE_PREFIX, import_statement, is_offered
 from kernel_lsp.server.knowledge import Knowledge
 from kernel_lsp.server.protocol.capabilities import REWRITE_KIND, ClientFeatures
+from kernel_lsp.source.operator_use import USE_PREFIX, import_statement, is_offered
 
 QUICK_FIX = types.CodeActionKind.QuickFix.value
 
@@ -95,6 +95,11 @@ class CodeActions:
             for use in self._analysis.uses:
                 if use.range.start_line <= last and use.range.end_line >= first:
                     yield self._revert_action(use)
+                    name = use.name.removeprefix(USE_PREFIX)
+                    about = {"uri": self._document.uri, "symbol": name}
+                    yield self._command(
+                        f"Revert to PyTorch in all files: {name}", REWRITE_KIND, "revertEverywhere", about
+                    )
 
     def _kernel_actions(self) -> Iterator[types.CodeAction]:
         if self._analysis.has_plan and self._document.path is not None:
@@ -103,6 +108,10 @@ class CodeActions:
             if self._has_gpu:
                 yield self._command("Measure now", REWRITE_KIND, "measure", about)
             yield self._command("Profile", REWRITE_KIND, "profile", about)
+        elif self._analysis.kernels and self._document.path is not None:
+            about = {"uri": self._document.uri}
+            yield self._command("Add a launch plan", QUICK_FIX, "addPlan", about)
+            yield self._command("Check now", REWRITE_KIND, "check", about)
         file, separator, symbol = self._analysis.task.partition("::")
         if separator and self._document.path is not None:
             path = Path(os.path.abspath(self._document.path.parent / file))
@@ -118,6 +127,10 @@ class CodeActions:
             yield self._command(f"Estimate {target.symbol}", REWRITE_KIND, "estimate", about)
         yield from self._shapes(target, REWRITE_KIND)
         yield from self._use_everywhere(target)
+        result = self._knowledge.last_result(self._document.file, target.symbol)
+        if result is not None and is_offered(result.out, result.name):
+            title = f"Use the optimized operator in all files: {result.name}"
+            yield self._command(title, REWRITE_KIND, "useEverywhere", about)
 
     def _shapes(self, target: Target, kind: str) -> Iterator[types.CodeAction]:
         """Return the action that declares a target's shapes, as a quick fix if the client asks for quick fixes

@@ -31,10 +31,10 @@ from kernel_lsp.server.documents.edits import RESULTS_FOLDER, propose, write_asi
 from kernel_lsp.server.documents.line_edits import DocumentEdits, edits_of_lines
 from kernel_lsp.server.documents.notebooks import n_lines_above
 from kernel_lsp.server.features.formatting import check_text, failure_text, result_text
+from kernel_lsp.server.jobs.call_sites import offer_call_sites
 from kernel_lsp.server.jobs.inferred_inputs import inference_failed, inputs_inferred
 from kernel_lsp.server.jobs.jobs import Job
-from kernel_lsp.server.jobs.restarts import go_on, goes_on
-from kernel_lsp.server.jobs.resuming import wants_to_resume
+from kernel_lsp.server.jobs.resuming import go_on, goes_on, wants_to_resume
 from kernel_lsp.server.jobs.starting import start_estimate, start_resume
 from kernel_lsp.server.knowledge import KnownCapture, KnownCheck, KnownEstimate, KnownProfile, NoEstimate
 from kernel_lsp.server.language_server import KernelLanguageServer
@@ -89,6 +89,8 @@ async def present(
         reason = "PyTorch is recommended"
     elif proposal.edit is not None:
         is_applied = await _offer(server, proposal.edit, label, result)
+        if is_applied and result.lines is None and not keeps:
+            server.spawn(offer_call_sites(server, result))
         if is_applied or server.client.confirms_edits:
             return
         reason = "the editor did not create the files"

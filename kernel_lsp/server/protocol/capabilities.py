@@ -24,6 +24,8 @@ COMMANDS = (
     "kernelLsp.showKernel",
     "kernelLsp.compare",
     "kernelLsp.report",
+    "kernelLsp.useEverywhere",
+    "kernelLsp.revertEverywhere",
     "kernelLsp.explain",
 )
 DIAGNOSTICS_IDENTIFIER = "kernel-lsp"

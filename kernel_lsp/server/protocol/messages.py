@@ -408,6 +408,12 @@ COMMANDS = (
     ),
     Command("kernelLsp.measure", DocumentArguments, JobStarted, "Check a kernel file, and run and time it on the GPU."),
     Command(
+        "kernelLsp.addPlan",
+        DocumentArguments,
+        None,
+        "Write a launch plan at the top of a kernel file, from its kernels and its launches, as one edit.",
+    ),
+    Command(
         "kernelLsp.profile",
         DocumentArguments,
         JobStarted,
@@ -419,5 +425,17 @@ COMMANDS = (
     Command("kernelLsp.showKernel", RunArguments, None, "Show the kernel that a run ended with."),
     Command("kernelLsp.compare", RunArguments, None, "Show a run's kernel beside the PyTorch code it stands for."),
     Command("kernelLsp.report", RunArguments, None, "Write what a run found as Markdown, and show it."),
+    Command(
+        "kernelLsp.useEverywhere",
+        TargetArguments,
+        None,
+        "Use a target's operator at every call in the workspace: one edit of several files, shown before it is made.",
+    ),
+    Command(
+        "kernelLsp.revertEverywhere",
+        TargetArguments,
+        None,
+        "Take back every use of an operator, whose name is given as the symbol, in one edit of several files.",
+    ),
     Command("kernelLsp.explain", ExplainArguments, str, "Show what a finding is about: a rule with an example."),
 )

@@ -6,10 +6,12 @@ subtracted, compared with each other and dereferenced. Their low bits, which eve
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from kernel_lsp.toolchain.integrity.definition_use import Function
 from kernel_lsp.toolchain.integrity.ptx_text import Place, Statement, mentioned
 
 N_ALIGNMENT_BITS = 7
@@ -73,19 +75,12 @@ def _values(body: Sequence[Statement], pointers: Collection[int]) -> _Values:
 
 
 def _inferred(body: Sequence[Statement], pointers: Collection[int], differences: Collection[int]) -> _Values:
-    values = dict[str, _Value]()
-    changed = True
-    while changed:
-        changed = False
-        for nth, statement in enumerate(body):
-            value = None if nth in differences else _result(statement, values, pointers)
-            if value is None:
-                continue
-            for name in statement.results:
-                joined = values[name] | value if name in values else value
-                changed |= values.get(name) != joined
-                values[name] = joined
-    return values
+    skipped = {id(body[nth]) for nth in differences}
+
+    def value_of(statement: Statement, values: _Values) -> _Value | None:
+        return None if id(statement) in skipped else _result(statement, values, pointers)
+
+    return Function("", body).inferred({}, value_of, operator.or_)
 
 
 def _result(statement: Statement, values: _Values, pointers: Collection[int]) -> _Value | None:

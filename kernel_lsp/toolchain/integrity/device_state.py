@@ -6,11 +6,13 @@ and through pointer variables, ignoring execution order.
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from functools import partial
 
+from kernel_lsp.toolchain.integrity.definition_use import Function, functions_of
 from kernel_lsp.toolchain.integrity.ptx_text import Place, PtxText, Statement, mentioned
 
 READING_FUNCTIONS = frozenset(("vprintf", "__assertfail"))
@@ -30,12 +32,12 @@ def written_variables(ptx: PtxText) -> list[tuple[str, Place]]:
     if not variables:
         return []
     points_to = _points_to(ptx, variables)
-    bodies = [(name, list(body)) for name, body in groupby(ptx.statements, key=lambda statement: statement.function)]
-    exchanged = _exchanged(bodies, ptx, variables, points_to)
+    functions = functions_of(ptx).values()
+    exchanged = _exchanged(functions, ptx, variables, points_to)
     found: dict[str, Place] = {}
-    for name, body in bodies:
-        holders = _holders(body, _Known(variables, points_to, exchanged, name, name in ptx.entries))
-        for statement in body:
+    for one in functions:
+        holders = _holders(one, _Known(variables, points_to, exchanged, one.name, one.name in ptx.entries))
+        for statement in one.body:
             for variable in sorted(_written_by(statement, holders)):
                 found.setdefault(variable, statement.place)
     return list(found.items())
@@ -92,7 +94,7 @@ class _Exchanged:
 
 
 def _exchanged(
-    bodies: Sequence[tuple[str, Sequence[Statement]]],
+    functions: Collection[Function],
     ptx: PtxText,
     variables: set[str],
     points_to: Mapping[str, frozenset[str]],
@@ -101,9 +103,9 @@ def _exchanged(
     passed = _Exchanged()
     while True:
         more = passed
-        for name, body in bodies:
-            known = _Known(variables, points_to, passed, name, name in ptx.entries)
-            more |= _exchanged_by(body, _holders(body, known))
+        for one in functions:
+            known = _Known(variables, points_to, passed, one.name, one.name in ptx.entries)
+            more |= _exchanged_by(one.body, _holders(one, known))
         if more == passed:
             return passed
         passed = more
@@ -122,27 +124,28 @@ def _exchanged_by(body: Sequence[Statement], holders: Mapping[str, frozenset[str
     return _Exchanged(passed, returned=arguments)  # operands that are not arguments are the function's results
 
 
-def _holders(body: Sequence[Statement], known: _Known) -> _Holders:
-    """Return the variables that each register may hold, by iteration to a fixed point: a result holds what its operands
-    hold, a loaded value what the source variables point to, a parameter what was passed."""
-    holders: _Holders = {variable: frozenset((variable,)) for variable in known.variables}
-    changed = True
-    while changed:
-        changed = False
-        on_stack = frozenset().union(*(_stored(statement, holders) for statement in body if _is_on_stack(statement)))
-        for statement in body:
-            names = _results(statement)
-            held = (
-                known.of_parameter(statement)
-                if statement.opcode.startswith("ld.param")
-                else _carried(statement, holders, known.points_to)
-            )
-            held |= on_stack if statement.opcode.startswith(("ld.local", "ld.v", "ld.u", "ld.b")) else frozenset()
-            for name in names:
-                if not held <= holders.get(name, frozenset()):
-                    holders[name] = holders.get(name, frozenset()) | held
-                    changed = True
-    return holders
+def _holders(function: Function, known: _Known) -> _Holders:
+    """Return the variables that each register may hold: a result holds what its operands hold, a loaded value what the
+    source variables point to, a parameter what was passed, and a load from the stack what any store left there."""
+    on_stack: frozenset[str] = frozenset()
+    while True:
+        start = {variable: frozenset((variable,)) for variable in known.variables}
+        holders = function.inferred(start, partial(_result, known=known, on_stack=on_stack), operator.or_)
+        stored = on_stack.union(*(_stored(one, holders) for one in function.body if _is_on_stack(one)))
+        if stored == on_stack:
+            return holders
+        on_stack = stored
+
+
+def _result(
+    statement: Statement, holders: Mapping[str, frozenset[str]], *, known: _Known, on_stack: frozenset[str]
+) -> frozenset[str] | None:
+    if statement.text.startswith("."):
+        return None
+    if statement.opcode.startswith("ld.param"):
+        return known.of_parameter(statement) or None
+    held = _carried(statement, holders, known.points_to)
+    return (held | on_stack if statement.opcode.startswith(("ld.local", "ld.v", "ld.u", "ld.b")) else held) or None
 
 
 def _carried(
@@ -154,13 +157,6 @@ def _carried(
     if statement.opcode.startswith(("tex", "setp", *_WRITES)) or statement.text.startswith("."):
         return frozenset()
     return _held(_operands(statement).partition(",")[2], holders)
-
-
-def _results(statement: Statement) -> list[str]:
-    if statement.text.startswith("."):
-        return []
-    first = re.match(r"\s*(\{[^}]*\}|[^,]*)", _operands(statement))
-    return list(mentioned(first[0])) if first else []
 
 
 def _operands(statement: Statement) -> str:

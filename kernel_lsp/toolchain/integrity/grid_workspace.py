@@ -8,12 +8,13 @@ whether it changed between two reads in one launch.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import Enum
 
+from kernel_lsp.toolchain.integrity.definition_use import Function, Source, functions_of
 from kernel_lsp.toolchain.integrity.ptx_text import PtxText, Statement, mentioned
 
-WORKSPACE_REGISTERS = frozenset(("%envreg1", "%envreg2"))
+WORKSPACE_REGISTERS = frozenset(Source.WORKSPACE.value)
 """Halves of the workspace address."""
 
 
@@ -25,7 +26,6 @@ class _Kind(Enum):
     WORD = "what the word held"
 
 
-_Kinds = dict[str, _Kind]
 _HALVES_JOINED = re.compile(r"(?:mov\.|cvt\.|bfi\.b64\s+%\w+\s*,\s*%\w+\s*,\s*%\w+\s*,\s*32\s*,\s*32\s*;?$)")
 _BARRIER_ADDRESS = re.compile(r"add\.s64\s+%\w+\s*,\s*%\w+\s*,\s*4\s*;?$")
 """The word is the second of `struct grid_workspace` (cooperative_groups/details/driver_abi.h)."""
@@ -39,31 +39,16 @@ _ADDRESS_OPERAND = re.compile(r"\[(?P<address>[^\]]*)\]")
 
 def functions_with_only_a_grid_barrier(ptx: PtxText) -> frozenset[str]:
     """Return the functions that use the workspace registers only for a grid barrier."""
-    bodies: dict[str, list[Statement]] = {}
-    for statement in ptx.statements:
-        bodies.setdefault(statement.function, []).append(statement)
-    return frozenset(function for function, body in bodies.items() if _is_only_a_barrier(body))
+    return frozenset(name for name, function in functions_of(ptx).items() if _is_only_a_barrier(function))
 
 
 # --- below: what follows from the registers
 
 
-def _is_only_a_barrier(body: Sequence[Statement]) -> bool:
-    kinds = _kinds_of_registers(body)
-    return all(_is_allowed(statement, kinds) for statement in body)
-
-
-def _kinds_of_registers(body: Sequence[Statement]) -> _Kinds:
-    """Infer the kinds by iteration to a fixed point."""
-    kinds: _Kinds = dict.fromkeys(WORKSPACE_REGISTERS, _Kind.ADDRESS)
-    n_before = 0
-    while len(kinds) > n_before:
-        n_before = len(kinds)
-        for statement in body:
-            kind = _result_kind(statement, kinds)
-            if kind is not None:
-                kinds |= {name: kinds.get(name, kind) for name in statement.results}
-    return kinds
+def _is_only_a_barrier(function: Function) -> bool:
+    start = dict.fromkeys(WORKSPACE_REGISTERS, _Kind.ADDRESS)
+    kinds = function.inferred(start, _result_kind, lambda first, _: first)
+    return all(_is_allowed(statement, kinds) for statement in function.body)
 
 
 def _result_kind(statement: Statement, kinds: Mapping[str, _Kind]) -> _Kind | None:

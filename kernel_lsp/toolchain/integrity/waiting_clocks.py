@@ -7,12 +7,14 @@ arithmetic, in the duration of sleeps, and in branches whose two paths do nothin
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Container, Mapping
 
+from kernel_lsp.toolchain.integrity.definition_use import Function, Source, functions_of
 from kernel_lsp.toolchain.integrity.ptx_text import PtxText, Statement, mentioned
 
-CLOCK_REGISTERS = ("%clock", "%globaltimer", "%pm")
+CLOCK_REGISTERS = Source.CLOCK.value
 _OF_NUMBERS = "mov add sub mul min max and or xor not neg abs shl shr div rem cvt"
 _ARITHMETIC = frozenset([*_OF_NUMBERS.split(), "setp", "selp"])
 _SLEEP, _BRANCH = "nanosleep", "bra"
@@ -23,19 +25,16 @@ END, UNKNOWN = -1, -2
 
 def functions_that_only_pace_waits(ptx: PtxText) -> frozenset[str]:
     """Return the functions that read a clock and use it only for the duration of sleeps."""
-    bodies: dict[str, list[Statement]] = {}
-    for statement in ptx.statements:
-        bodies.setdefault(statement.function, []).append(statement)
-    return frozenset(name for name, body in bodies.items() if name and _Body(body).only_paces_waits())
+    return frozenset(name for name, one in functions_of(ptx).items() if name and _Body(one).only_paces_waits())
 
 
 class _Body:
     """One function. Registers are tracked by name, ignoring order, which overestimates those derived from time."""
 
-    def __init__(self, statements: Sequence[Statement]) -> None:
-        self._statements = statements
-        self._labels = {label: index for index, each in enumerate(statements) for label in each.labels}
-        self._timed = self._registers_of_time()
+    def __init__(self, function: Function) -> None:
+        self._statements = function.body
+        self._labels = {label: index for index, each in enumerate(function.body) for label in each.labels}
+        self._timed = frozenset(function.inferred({}, self._derived, operator.or_))
         self._only_slept = self._registers_only_slept()
 
     def only_paces_waits(self) -> bool:
@@ -44,17 +43,9 @@ class _Body:
 
     # --- below: what comes of a clock
 
-    def _registers_of_time(self) -> frozenset[str]:
-        """Return the registers derived from time, by iteration to a fixed point. Values set under a predicate derived
-        from time are included."""
-        found: set[str] = set()
-        n_before = -1
-        while len(found) > n_before:
-            n_before = len(found)
-            for each in self._statements:
-                if self._uses(each, found) and _kind(each) != _BRANCH:
-                    found.update(each.results)
-        return frozenset(found)
+    def _derived(self, statement: Statement, timed: Mapping[str, bool]) -> bool | None:
+        """Return True for a value derived from time. One that is set under a predicate derived from time is."""
+        return True if self._uses(statement, timed) and _kind(statement) != _BRANCH else None
 
     def _registers_only_slept(self) -> frozenset[str]:
         """Return the registers read by nothing but sleeps."""
@@ -64,7 +55,7 @@ class _Body:
                 read[name] = read.get(name, True) and _kind(each) == _SLEEP
         return frozenset(name for name, is_slept in read.items() if is_slept)
 
-    def _uses(self, statement: Statement, timed: Collection[str]) -> bool:
+    def _uses(self, statement: Statement, timed: Container[str]) -> bool:
         """Return True when the statement reads a time value; any operand of a non-arithmetic statement may be read."""
         operands = statement.sources if _kind(statement) in _ARITHMETIC else statement.text
         names = (*mentioned(operands), statement.guard)

@@ -192,7 +192,7 @@ def _elementwise(sides: Sides, allowance: Allowance, part: slice) -> Total:
     if sides.native is not None:
         native = sides.native[part]
         finite = np.isfinite(reference) & np.isfinite(native)
-        wrong_kind = ~finite & ~_same_kind(values, reference, native, allowance, sides.may_lose_nans)
+        wrong_kind = ~finite & ~_same_kind(Ends(values, reference, native, allowance, sides.may_lose_nans))
         reference, values = np.where(finite, reference, 0.0), np.where(finite, values, 0.0)
     with np.errstate(invalid="ignore", over="ignore"):
         error = np.abs(values - reference)
@@ -244,18 +244,66 @@ def _sum_of_squares(error: np.ndarray) -> float:
         return float(np.square(error, out=error).sum())
 
 
-def _same_kind(
-    found: np.ndarray, reference: np.ndarray, native: np.ndarray, allowance: Allowance, may_lose_nans: bool
-) -> np.ndarray:
-    """Judge elements where the reference or PyTorch is not finite. Correct is the same infinity or NaN as one of them,
-    or a number close to the finite one. Where only the declared dtype overflowed, that is the reference."""
-    nan = np.isnan(found) & (np.isnan(reference) | np.isnan(native))
-    infinity = np.isinf(found) & ((found == reference) | (found == native))
-    overflowed = np.isfinite(reference) & ~np.isfinite(native)
+# --- below: where the reference or PyTorch is not finite
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Elements of which the reference, or PyTorch's own result, is not finite."""
+
+    found: np.ndarray
+    reference: np.ndarray
+    native: np.ndarray
+    allowance: Allowance
+    may_lose_nans: bool
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A row of the table in docs/checks.md: what PyTorch has, and which results of a kernel are correct there."""
+
+    name: str
+    pytorch: str
+    kernel: str
+    accepts: Callable[[Ends], np.ndarray]
+
+
+def _near_reference(ends: Ends) -> np.ndarray:
+    magnitude, fixed = np.abs(ends.reference), ends.allowance.fixed
+    is_lost = np.isnan(ends.native) & ends.may_lose_nans
+    own_tolerance = LOST_FACTOR * (magnitude * ends.allowance.relative + fixed)
+    tolerance = np.where(is_lost, own_tolerance, OVERFLOW_TOLERANCE * magnitude + fixed)
+    overflowed = np.isfinite(ends.reference) & ~np.isfinite(ends.native)
+    return overflowed & (np.abs(ends.found - ends.reference) <= tolerance)
+
+
+def _near_native(ends: Ends) -> np.ndarray:
+    tolerance = np.abs(ends.native) * ends.allowance.relative + ends.allowance.fixed
+    return np.isnan(ends.reference) & np.isfinite(ends.native) & (np.abs(ends.found - ends.native) <= tolerance)
+
+
+KINDS = (
+    Kind(
+        "NaN",
+        "NaN, or a number whose fp64 formula is NaN",
+        "NaN",
+        lambda ends: np.isnan(ends.found) & (np.isnan(ends.reference) | np.isnan(ends.native)),
+    ),
+    Kind(
+        "infinity",
+        "an infinity",
+        "the same infinity",
+        lambda ends: np.isinf(ends.found) & ((ends.found == ends.reference) | (ends.found == ends.native)),
+    ),
+    Kind("overflow", "an infinity or NaN that the fp64 formula does not have", "also its number", _near_reference),
+    Kind("skipped", "a number whose fp64 formula is NaN (padding that is skipped)", "also that number", _near_native),
+)
+"""The rows for elements that are not finite: a result is correct if one of them accepts it."""
+
+
+def _same_kind(ends: Ends) -> np.ndarray:
+    accepted = np.zeros(ends.found.shape, bool)
     with np.errstate(invalid="ignore", over="ignore"):
-        own_tolerance = LOST_FACTOR * (np.abs(reference) * allowance.relative + allowance.fixed)
-        is_lost = np.isnan(native) & may_lose_nans
-        tolerance = np.where(is_lost, own_tolerance, OVERFLOW_TOLERANCE * np.abs(reference) + allowance.fixed)
-        close = overflowed & (np.abs(found - reference) <= tolerance)
-        own = np.isfinite(native) & (np.abs(found - native) <= np.abs(native) * allowance.relative + allowance.fixed)
-    return nan | infinity | close | (np.isnan(reference) & own)
+        for kind in KINDS:
+            accepted |= kind.accepts(ends)
+    return accepted

@@ -21,6 +21,12 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.verify.oracle.arrays import decode, poisoned_elements
 from kernel_lsp.verify.oracle.compare import Expectation
 
+ROW = (
+    "infinities that meet",
+    "NaN that arises only from inf - inf or 0 * inf",
+    "NaN or an infinity; also a number where PyTorch's whole row is such NaN and the kernel's row is not all finite",
+)
+"""The row of the table in docs/checks.md: its name, what PyTorch has, what a kernel must have."""
 INFINITE_FAMILIES = frozenset(("special_inf", "special_minus_inf"))
 """Families whose inputs hold infinities, and no NaN."""
 _BF16_NAN = np.uint16(0x7FC0)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.operators import is_a
 from kernel_lsp.core.task import Graph, GraphNode
 from kernel_lsp.verify.oracle.arrays import decode
 
@@ -50,15 +51,8 @@ def last_place(values: np.ndarray, form: NarrowFormat) -> np.ndarray:
     return np.maximum(exponents - form.precision, form.lowest)
 
 
-ROUND_ONCE = frozenset(("aten.add.Tensor", "aten.sub.Tensor", "aten.mul.Tensor"))
-CASTS = frozenset(("aten._to_copy.default", "aten.to.dtype"))
 EXACTLY_CAST = (DType.F32, *FORMATS)
 """Types that a cast rounds to 16 bits in one step. Integers and f64 go through f32."""
-CHOOSE = ("relu", "neg", "abs", "maximum", "minimum", "amax", "amin")
-PLACE = ("t", "transpose", "permute", "view", "_unsafe_view", "expand", "unsqueeze", "squeeze", "repeat")
-PART = ("select", "slice", "cat", "stack", "flip", "roll", "tril", "triu")
-EXACT = frozenset((*CHOOSE, *PLACE, *PART))
-"""ATen base names of monotone or odd functions and of data movement, which commute with rounding."""
 MANY = 2
 
 
@@ -87,14 +81,14 @@ class _Values:
     def _count(self, node: GraphNode, own: DType) -> int:
         used = node.reads
         before = max((self.n_roundings.get(name, MANY) for name in used), default=MANY)
-        if node.op.removeprefix("aten.").split(".")[0] in EXACT:
+        if is_a(node.op, "commutes_with_rounding"):
             return before
         return 1 if before == 0 and self._rounds_once(node, own, used) else MANY
 
     def _rounds_once(self, node: GraphNode, own: DType, used: Sequence[str]) -> bool:
-        if node.op in CASTS:
+        if is_a(node.op, "cast"):
             return all(self._dtypes[name] in EXACTLY_CAST for name in used)
-        is_plain = node.op in ROUND_ONCE and not node.keywords and own in FORMATS
+        is_plain = is_a(node.op, "rounds_once") and not node.keywords and own in FORMATS
         return is_plain and all(self._dtypes[n] is own for n in used) and all(_fits(a, own) for a in node.arguments)
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 
 from kernel_lsp.core.plan import BoundLaunch
 from kernel_lsp.core.verdict import Built
-from kernel_lsp.toolchain.integrity.ptx_text import Statement, read_ptx
+from kernel_lsp.toolchain.integrity.definition_use import Function, Source, functions_of
+from kernel_lsp.toolchain.integrity.ptx_text import PtxText, Statement, read_ptx
 from kernel_lsp.verify.model.cases import OperationKind, Sizes
 from kernel_lsp.verify.model.resolved_kernel import Prepared
 from kernel_lsp.verify.probes.finder import FAR, finder_of
@@ -25,22 +26,24 @@ _TO_WORD = re.compile(r"^cvt\.[su]16\.[su](?:32|64)\b")
 _TO_FLOAT = re.compile(r"^cvt\.rn\.f32\.[su](?:32|64)\b")
 _TO_INTEGER = re.compile(r"^cvt\.r[nzmp]i(?:\.sat)?(?:\.ftz)?\.[su](?:32|64)\.f32\b")
 _NUMBER = re.compile(r"-?(?:0[xX])?[0-9a-fA-F]+U?$")
-_THREAD, _BLOCK = ("%tid.", "%ctaid."), "%ctaid."
 _BOUNDED = ("rem.", "div.s", "div.u")
-_DATA = ("ld.global", "ld.shared", "ld.local", "atom", "shfl", "call")
 
 
 def sizes_beyond_exact_places(prepared: Prepared, kind: OperationKind, built: Built) -> list[Sizes]:
     """Return sizes inside the contract with that many elements, for a kernel with such indices; else none."""
-    if not _has_inexact_places(read_ptx(built.ptx, "").statements):
+    if not has_inexact_places(read_ptx(built.ptx, "")):
         return []
     return list(itertools.islice(with_elements(finder_of(prepared, kind), BEYOND), 1))
 
 
+def has_inexact_places(ptx: PtxText) -> bool:
+    """Check whether a kernel computes an index in single precision, or by a rounded reciprocal."""
+    return any(_is_through_float(*each) or _is_high_product(*each) for each in _values(ptx))
+
+
 def has_narrow_places(built: Built) -> bool:
     """Check whether a kernel keeps a value derived from the block index in 16 bits."""
-    by_function = _makers(read_ptx(built.ptx, "").statements)
-    return any(_is_narrow(one, makers) for makers in by_function.values() for one in makers.values())
+    return any(_is_narrow(*each) for each in _values(read_ptx(built.ptx, "")))
 
 
 def sizes_beyond_narrow_places(prepared: Prepared, kind: OperationKind, built: Built) -> list[Sizes]:
@@ -62,23 +65,16 @@ def sizes_beyond_narrow_places(prepared: Prepared, kind: OperationKind, built: B
 # --- below: data flow
 
 
-def _makers(statements: Iterable[Statement]) -> dict[str, dict[str, Statement]]:
-    """Return the statement that sets each register, by function."""
-    by_function: dict[str, dict[str, Statement]] = {}
-    for statement in statements:
-        for register in statement.results:
-            by_function.setdefault(statement.function, {}).setdefault(register, statement)
-    return by_function
+def _values(ptx: PtxText) -> Iterator[tuple[Statement, Function]]:
+    """Yield the statements that first set a register, each with its function."""
+    return ((made[0], one) for one in functions_of(ptx).values() for made in one.definitions.values())
 
 
-def _is_narrow(statement: Statement, makers: Mapping[str, Statement]) -> bool:
+def _is_narrow(statement: Statement, function: Function) -> bool:
     is_cut = _TO_WORD.match(statement.opcode) or (
         statement.opcode.startswith("and.b") and any(_is_word(one.strip()) for one in statement.sources.split(","))
     )
-    if not is_cut or not _is_place(statement, makers):
-        return False
-    every = (statement, *_behind(statement, makers))
-    return any(name.startswith(_BLOCK) for one in every for name in one.source_names)
+    return bool(is_cut) and _is_place(statement, function) and Source.BLOCK in function.provenance(statement)
 
 
 def _is_word(source: str) -> bool:
@@ -86,45 +82,26 @@ def _is_word(source: str) -> bool:
     return bool(_NUMBER.match(source)) and int(source.rstrip("U"), 0) in (WORDS - 1, WORDS // 2 - 1)
 
 
-def _has_inexact_places(statements: Iterable[Statement]) -> bool:
-    return any(
-        _is_through_float(one, makers) or _is_high_product(one, makers)
-        for makers in _makers(statements).values()
-        for one in makers.values()
-    )
-
-
-def _is_through_float(statement: Statement, makers: Mapping[str, Statement]) -> bool:
+def _is_through_float(statement: Statement, function: Function) -> bool:
     if not _TO_INTEGER.match(statement.opcode):
         return False
-    widened = [one for one in _behind(statement, makers) if _TO_FLOAT.match(one.opcode)]
-    return any(_is_place(one, makers) for one in widened)
+    widened = [one for one in function.behind(statement) if _TO_FLOAT.match(one.opcode)]
+    return any(_is_place(one, function) for one in widened)
 
 
-def _is_high_product(statement: Statement, makers: Mapping[str, Statement]) -> bool:
+def _is_high_product(statement: Statement, function: Function) -> bool:
     """Check whether the statement is the upper half of an index times a number that is not a compiler's constant."""
     if not statement.opcode.startswith("mul.hi."):
         return False
-    factors = [name for name in statement.source_names if name in makers]
+    factors = [name for name in statement.source_names if name in function.definitions]
     has_number = any(_NUMBER.match(factor.strip()) for factor in statement.sources.split(","))
-    return len(factors) == 2 and not has_number and _is_place(statement, makers)
+    return len(factors) == 2 and not has_number and _is_place(statement, function)
 
 
-def _is_place(statement: Statement, makers: Mapping[str, Statement]) -> bool:
+def _is_place(statement: Statement, function: Function) -> bool:
     """Check whether the value depends on the thread index, and on nothing that was loaded. The remainder of a division
     is no larger than a dim: the coordinates of an interpolation are exact."""
-    behind = list(_behind(statement, makers))
-    if any(one.opcode.startswith((*_DATA, *_BOUNDED)) for one in behind):
+    if any(one.opcode.startswith(_BOUNDED) for one in function.behind(statement)):
         return False
-    return any(name.startswith(_THREAD) for one in (statement, *behind) for name in one.source_names)
-
-
-def _behind(statement: Statement, makers: Mapping[str, Statement]) -> Iterator[Statement]:
-    """Yield the statements that the value depends on, each once."""
-    pending, seen = [statement], set[str]()
-    while pending:
-        for name in pending.pop().source_names:
-            if name in makers and name not in seen:
-                seen.add(name)
-                pending.append(makers[name])
-                yield makers[name]
+    origins = function.provenance(statement)
+    return Source.LOADED not in origins and not origins.isdisjoint((Source.THREAD, Source.BLOCK))

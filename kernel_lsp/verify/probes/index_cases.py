@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
+from kernel_lsp.core.operators import is_a, number
 from kernel_lsp.core.task import Graph, GraphNode, TensorType
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.toolchain.integrity.ptx_text import read_ptx
@@ -19,21 +20,6 @@ from kernel_lsp.verify.model.resolved_kernel import Prepared
 from kernel_lsp.verify.probes.finder import MAX_WIDE_ELEMENTS, Budget, Finder, finder_of
 
 TIED_ROWS, TIED_COLUMNS = "tied_rows", "tied_columns"
-PICKS = {
-    **dict.fromkeys(("argmax", "argmin", "max", "min", "cummax", "cummin", "sort", "median", "mode"), 1),
-    **dict.fromkeys(("topk", "kthvalue"), 2),
-}
-"""Base name -> the position of the dim among the arguments, for operations that return indices along it."""
-LINEAR = ("argmax", "argmin", "max", "min", "cummax", "cummin")
-"""The operations among them that read each element at most once, for very long rows."""
-INDEXING = {"embedding": None, "gather": 1, "index_select": 1, "scatter": 1, "scatter_add": 1, "index_add": 1}
-"""Base name -> the position of the dim among the arguments, for operations that take indices; None for the first
-dim."""
-AT_LISTED = ("index", "index_put")
-"""Operations that take a list with indices for some of the dims."""
-OF_CLASSES = ("nll_loss_forward",)
-POOLS = {"max_pool2d_with_indices": 2, "max_pool3d_with_indices": 3}
-"""Base name -> the number of last dims that its indices run over."""
 BEYOND_16_BITS = 70_001
 BEYOND_24_BITS = (1 << 24) + (1 << 20) + 1
 LONG = 1_031
@@ -69,7 +55,7 @@ def index_cases(finder: Finder, wide: Sequence[Sizes]) -> list[Case]:
 def cases_beyond_exact_indices(prepared: Prepared, kind: OperationKind, built: Built) -> Iterator[Case]:
     """Yield cases with indices that f32 does not represent, for a kernel that converts f32 to integers."""
     task = prepared.task
-    every = dict.fromkeys((*(dims for dims, _ in _picked(task.forward, LINEAR)), *_indexed(task.forward)))
+    every = dict.fromkeys((*(dims for dims, _ in _picked(task.forward, "reduction", "scan")), *_indexed(task.forward)))
     if not every or not any(_TO_INTEGER.match(statement.opcode) for statement in read_ptx(built.ptx, "").statements):
         return
     finder = finder_of(prepared, kind)
@@ -107,17 +93,20 @@ def _case(kind: OperationKind, sizes: Sizes, family: str) -> Case:
 # --- below: dims that places are along
 
 
-def _picked(graph: Graph, among: Collection[str] = PICKS) -> Iterator[tuple[Dims, str]]:
-    """Yield the dims along which the graph returns indices, and the family of ties along them."""
-    types = _types(graph)
+def _picked(graph: Graph, *kinds: str) -> Iterator[tuple[Dims, str]]:
+    """Yield the dims along which the graph's operators, of these kinds if any are named, return indices, and the family
+    of ties along them."""
+    types = graph.value_types()
     for node in graph.nodes:
-        base, shape = _base(node), _shape(node, types)
-        if base in POOLS and shape:
-            yield shape[-POOLS[base] :], TIED_ROWS
-        if base not in among or not shape or (len(node.types) < 2 and base not in ("argmax", "argmin")):
+        shape, window, is_flat = _shape(node, types), number(node.op, "window"), is_a(node.op, "flat_index")
+        if not shape or (kinds and not is_a(node.op, *kinds)):
             continue
-        dim = _dim(node, PICKS[base])
-        if dim is None and base in ("argmax", "argmin"):
+        if window is not None:
+            yield shape[-window:], TIED_ROWS
+        if not is_a(node.op, "returns_indices") or (len(node.types) < 2 and not is_flat):
+            continue
+        dim = _dim(node)
+        if dim is None and is_flat:
             yield shape, TIED_ROWS
         else:
             along = -1 if dim is None else dim
@@ -126,27 +115,17 @@ def _picked(graph: Graph, among: Collection[str] = PICKS) -> Iterator[tuple[Dims
 
 def _indexed(graph: Graph) -> Iterator[Dims]:
     """Yield the dims that the graph's inputs index."""
-    types = _types(graph)
+    types = graph.value_types()
     for node in graph.nodes:
-        base, shape = _base(node), _shape(node, types)
+        shape = _shape(node, types)
         if not shape:
             continue
-        if base in INDEXING:
-            position = INDEXING[base]
-            yield (shape[0 if position is None else _dim(node, position) or 0],)
-        elif base in AT_LISTED and isinstance(node.arguments[1], list | tuple):
+        if is_a(node.op, "loss"):
+            yield (shape[1 if len(shape) > 1 else 0],)
+        elif number(node.op, "index") is not None:
+            yield (shape[_dim(node) or 0],)
+        elif is_a(node.op, "index_list") and isinstance(node.arguments[1], list | tuple):
             yield from ((shape[dim],) for dim, index in enumerate(node.arguments[1]) if index is not None)
-        elif base in OF_CLASSES:
-            yield (shape[-1],)
-
-
-def _types(graph: Graph) -> dict[str, TensorType]:
-    made = {node.name: node.types[0] for node in graph.nodes if node.types and node.types[0] is not None}
-    return {**dict(zip(graph.inputs, graph.input_types, strict=True)), **made}
-
-
-def _base(node: GraphNode) -> str:
-    return node.op.split(".")[1] if node.op.count(".") else node.op
 
 
 def _shape(node: GraphNode, types: dict[str, TensorType]) -> Dims:
@@ -154,6 +133,10 @@ def _shape(node: GraphNode, types: dict[str, TensorType]) -> Dims:
     return types[node.reads[0]].shape if node.reads and node.reads[0] in types else ()
 
 
-def _dim(node: GraphNode, position: int) -> int | None:
+def _dim(node: GraphNode) -> int | None:
+    """Return the dim that a node works along; None where it has none."""
+    position = number(node.op, "dim")
+    if position is None:
+        return None
     given = node.arguments[position] if position < len(node.arguments) else node.keywords.get("dim")
     return given if isinstance(given, int) and not isinstance(given, bool) else None

@@ -12,6 +12,7 @@ import re
 import struct
 from collections.abc import Iterable, Iterator
 
+from kernel_lsp.core.operators import is_a
 from kernel_lsp.core.plan import BoundOperation
 from kernel_lsp.core.task import Graph
 from kernel_lsp.core.verdict import Built
@@ -38,8 +39,6 @@ _DOUBLE = re.compile(r"\b0[dD](?P<bits>[0-9a-fA-F]{16})\b")
 _INTEGER = re.compile(r"(?<![\w.%])-?(?:0[xX][0-9a-fA-F]+|\d+)\b")
 COMPARE = ("setp.", "set.", "min.", "max.")
 EQUALITIES = ("setp.eq.", "setp.ne.")
-COMPARISONS = tuple(f"aten.{name}." for name in ("eq", "ne", "lt", "le", "gt", "ge", "clamp", "clamp_min", "clamp_max"))
-"""Operations of targets that have the constant as an argument."""
 
 
 def pointed_values(built: Built, target: Graph) -> tuple[float, ...]:
@@ -66,7 +65,7 @@ def sizes_with_room(plan: Plan, n_values: int) -> Sizes:
 def _compared(target: Graph) -> Iterator[float]:
     """Yield the constants in the target's comparisons, independent of the kernel."""
     for node in target.nodes:
-        numbers = node.arguments[1:] if node.op.startswith(COMPARISONS) else ()
+        numbers = node.arguments[1:] if is_a(node.op, "compares") else ()
         yield from (float(n) for n in numbers if isinstance(n, (int, float)) and _is_telling(float(n)))
 
 

@@ -13,21 +13,11 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.operators import is_a
 from kernel_lsp.core.task import Graph, GraphNode, Task, TensorType
 from kernel_lsp.verify.model.cases import Case, OperationKind, Sizes, n_elements, shape_of
 from kernel_lsp.verify.probes.families import HALFWAY
 
-ROUNDINGS = ("round", "floor", "ceil", "trunc", "frac", "remainder", "fmod", "floor_divide")
-BY_MODE = ("aten.div.Tensor_mode", "aten.div.Scalar_mode")
-DECIMALS = "aten.round.decimals"
-CASTS = ("_to_copy", "to")
-LIMITS = ("clamp", "hardtanh", "clip")
-PLACES = (
-    "view reshape _unsafe_view permute transpose t unsqueeze squeeze expand slice select clone alias flip cat where"
-)
-KEEPING = frozenset((*PLACES.split(), *LIMITS, *ROUNDINGS[:4], "neg", "abs", "relu", "clamp_min", "clamp_max", "copy"))
-"""Base names of operations that keep a number, or its digits."""
-FACTORS, DIVISORS = ("mul",), ("div", *ROUNDINGS[5:])
 SIGNIFICAND_BITS = {DType.F64: 53, DType.F32: 24, DType.F16: 11, DType.BF16: 8}
 """Significand bits of IEEE 754's types, and of bfloat16."""
 
@@ -55,7 +45,7 @@ class _Rounded:
 
 def rounds(graph: Graph) -> bool:
     """Check whether the graph rounds to integers, explicitly or by a conversion."""
-    types = _types(graph)
+    types = graph.value_types()
     return any(_is_rounding(node) or _is_conversion(node, types) for node in graph.nodes)
 
 
@@ -80,7 +70,7 @@ def rounding_cases(task: Task, kind: OperationKind, known: Sequence[Sizes]) -> l
 def _rounded(graph: Graph) -> tuple[list[_Rounded], _Range]:
     """Return the roundings of unchanged inputs, and the range of inputs that no conversion of the graph overflows
     for."""
-    types = _types(graph)
+    types = graph.value_types()
     flows = {
         name: _Flow(name, SIGNIFICAND_BITS[type_.dtype])
         for name, type_ in zip(graph.inputs, graph.input_types, strict=True)
@@ -96,7 +86,7 @@ def _rounded(graph: Graph) -> tuple[list[_Rounded], _Range]:
             ranges += [] if is_limited else [_range_of(types[node.name].dtype, source)]
             found += [_Rounded(source, types[node.name].dtype)] if source is not None else []
             continue
-        if _has_two_limits(node) or (is_limited and _base(node) in KEEPING):
+        if _has_two_limits(node) or (is_limited and is_a(node.op, "keeps_digits")):
             limited.add(node.name)
         step = _step(node)
         if source is None or step is None or node.name not in types:
@@ -111,32 +101,31 @@ def _rounded(graph: Graph) -> tuple[list[_Rounded], _Range]:
 
 
 def _has_two_limits(node: GraphNode) -> bool:
-    return _base(node) in LIMITS and len(node.arguments) > 2 and None not in node.arguments
+    return is_a(node.op, "limits") and len(node.arguments) > 2 and None not in node.arguments
 
 
 def _step(node: GraphNode) -> Fraction | None:
     """Return the distance of inputs that map to consecutive integers. None for a node that does not keep the digits of
     its first argument, or has none."""
-    base = _base(node)
-    if node.op == DECIMALS:
+    if is_a(node.op, "decimals"):
         return None
-    if base not in (*FACTORS, *DIVISORS):
-        return Fraction(1) if base in KEEPING or base in CASTS else None
+    if not is_a(node.op, "factor", "divisor"):
+        return Fraction(1) if is_a(node.op, "keeps_digits", "cast") else None
     number = node.arguments[1] if len(node.arguments) > 1 else None
     if isinstance(number, bool) or not isinstance(number, int | float) or not number:
         return None
     factor = abs(Fraction(number))
     is_power = factor.numerator & (factor.numerator - 1) == 0 and factor.denominator & (factor.denominator - 1) == 0
-    return None if not is_power else 1 / factor if base in FACTORS else factor
+    return None if not is_power else 1 / factor if is_a(node.op, "factor") else factor
 
 
 def _is_rounding(node: GraphNode) -> bool:
-    return _base(node) in ROUNDINGS or _is_rounding_by_mode(node)
+    return is_a(node.op, "rounding", "modular") or _is_rounding_by_mode(node)
 
 
 def _is_conversion(node: GraphNode, types: dict[str, TensorType]) -> bool:
     """Check whether the node converts floats to integers."""
-    if _base(node) not in CASTS or not node.reads or not node.types or node.types[0] is None:
+    if not is_a(node.op, "cast") or not node.reads or not node.types or node.types[0] is None:
         return False
     read, made = types.get(node.reads[0]), node.types[0].dtype
     return read is not None and read.dtype.is_floating and not made.is_floating and made is not DType.BOOL
@@ -144,20 +133,11 @@ def _is_conversion(node: GraphNode, types: dict[str, TensorType]) -> bool:
 
 def _is_modular(node: GraphNode) -> bool:
     """Check whether the node returns a remainder, or an integer quotient: neither is the input any longer."""
-    return _base(node) in ("frac", "remainder", "fmod", "floor_divide") or _is_rounding_by_mode(node)
+    return is_a(node.op, "modular") or _is_rounding_by_mode(node)
 
 
 def _is_rounding_by_mode(node: GraphNode) -> bool:
-    return node.op in BY_MODE and node.keywords.get("rounding_mode") is not None
-
-
-def _base(node: GraphNode) -> str:
-    return node.op.split(".")[1] if node.op.count(".") else node.op
-
-
-def _types(graph: Graph) -> dict[str, TensorType]:
-    made = {node.name: node.types[0] for node in graph.nodes if node.types and node.types[0] is not None}
-    return {**dict(zip(graph.inputs, graph.input_types, strict=True)), **made}
+    return is_a(node.op, "modular_by_mode") and node.keywords.get("rounding_mode") is not None
 
 
 # --- below: numbers and sizes

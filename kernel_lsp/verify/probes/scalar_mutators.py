@@ -12,9 +12,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from kernel_lsp.core.target import ScalarInput, TargetSource
+from kernel_lsp.core.target import AttributeValue, ScalarInput, TargetSource, TensorInput
 
 Value = float | int | bool
+GivenNumber = ScalarInput | AttributeValue
+Given = TensorInput | GivenNumber
 FloatRule = Callable[[float, float], float]
 """Returns the other value for a float. The second argument is a share between 0.3 and 0.9, different for each float."""
 IsTaken = Callable[[str, Value], bool]
@@ -180,22 +182,19 @@ far: only where a change by one keeps the computation."""
 def changed(source: TargetSource, names: Collection[str], change: Change, is_taken: IsTaken) -> TargetSource:
     """Return the target with other values for the scalars with these names, where there are any. A scalar whose new
     value is not accepted stays nearby instead, or unchanged."""
-    if source.inputs is None:
-        return source
-    values = _values(_scalars(source, names), change, is_taken)
-    inputs = tuple(
-        ScalarInput(name=given.name, value=values[given.name])
-        if isinstance(given, ScalarInput) and given.name in values
-        else given
-        for given in source.inputs
-    )
-    return source.model_copy(update={"inputs": inputs})
+    values = _values([scalar for scalar in _scalars(source) if scalar.name in names], change, is_taken)
+
+    def replaced(given: Given) -> Given:
+        is_changed = not isinstance(given, TensorInput) and given.name in values
+        return given.model_copy(update={"value": values[given.name]}) if is_changed else given
+
+    inputs = None if source.inputs is None else tuple(map(replaced, source.inputs))
+    return source.model_copy(update={"inputs": inputs, "attributes": tuple(map(replaced, source.attributes or ()))})
 
 
-def changed_numbers(before: TargetSource, after: TargetSource) -> list[tuple[ScalarInput, ScalarInput]]:
+def changed_numbers(before: TargetSource, after: TargetSource) -> list[tuple[GivenNumber, GivenNumber]]:
     """Return the scalars that differ, before and after."""
-    both = zip(before.inputs or (), after.inputs or (), strict=True)
-    return [(b, a) for b, a in both if isinstance(b, ScalarInput) and isinstance(a, ScalarInput) and b != a]
+    return [(b, a) for b, a in zip(_scalars(before), _scalars(after), strict=True) if b != a]
 
 
 def is_guard(value: float) -> bool:
@@ -206,7 +205,7 @@ def is_guard(value: float) -> bool:
 # --- below
 
 
-def _values(scalars: Sequence[ScalarInput], change: Change, is_taken: IsTaken) -> dict[str, Value]:
+def _values(scalars: Sequence[GivenNumber], change: Change, is_taken: IsTaken) -> dict[str, Value]:
     found: dict[str, Value] = {}
     floats = {s.name: s.value for s in scalars if type(s.value) is float and math.isfinite(s.value)}
     for position, (name, value) in enumerate(floats.items()):
@@ -241,5 +240,7 @@ def _share(position: int) -> float:
     return round(FIRST_SHARE + SHARES * (position * GOLDEN_RATIO % 1.0), SHARE_DIGITS)
 
 
-def _scalars(source: TargetSource, names: Collection[str]) -> list[ScalarInput]:
-    return [given for given in source.inputs or () if isinstance(given, ScalarInput) and given.name in names]
+def _scalars(source: TargetSource) -> list[GivenNumber]:
+    """Return the scalars of the call, then those of its module."""
+    given = [scalar for scalar in source.inputs or () if isinstance(scalar, ScalarInput)]
+    return [*given, *(source.attributes or ())]

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import ExpressionError
+from kernel_lsp.core.operators import is_a
 from kernel_lsp.core.task import Graph, GraphNode, Symbol, Task, TaskTensor, TensorType
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.toolchain.integrity.ptx_text import Statement, read_ptx
@@ -24,7 +25,6 @@ from kernel_lsp.verify.model.cases import (
 from kernel_lsp.verify.model.resolved_kernel import Prepared
 from kernel_lsp.verify.probes.finder import MAX_WIDE_ELEMENTS, Budget, Finder, finder_of
 
-FLOAT_SUMS = tuple(f"aten.{name}." for name in ["sum", "mean", "linalg_vector_norm", "norm"])
 LONG_TERMS = 1 << 17
 """Minimum terms of a long sum: any kernel sums shorter ones well enough, and a case at the captured sizes is
 expensive."""
@@ -53,7 +53,7 @@ def has_one_long_sum(graph: Graph, sizes: Sizes) -> bool:
 
 def _is_float_sum(node: GraphNode) -> bool:
     made = node.types[0]
-    return made is not None and made.dtype.is_floating and node.op.startswith(FLOAT_SUMS)
+    return made is not None and made.dtype.is_floating and is_a(node.op, "reduction") and is_a(node.op, "sums")
 
 
 def _n_terms(node: GraphNode, types: Mapping[str, TensorType], sizes: Sizes) -> int:
@@ -67,10 +67,6 @@ def _n_terms(node: GraphNode, types: Mapping[str, TensorType], sizes: Sizes) -> 
         return 0
 
 
-SUMS = tuple(f"aten.{name}." for name in ["sum", "cumsum", "mm", "bmm", "matmul", "addmm", "dot", "mv"])
-COUNTS = tuple(f"aten.{name}." for name in ["index_add", "scatter_add", "index_put", "bincount", "histc"])
-"""Operations that add ones, or other data, at the inputs' indices."""
-CASTS = ("aten._to_copy.", "aten.to.")
 EXACT_BITS = {"f32": 24, "f64": 53}
 """Bits of the integers that the type represents exactly (IEEE 754)."""
 BUDGET = Budget(1 << 25, MAX_WIDE_ELEMENTS)
@@ -87,7 +83,7 @@ def sizes_beyond_exact_sums(prepared: Prepared, kind: OperationKind, built: Buil
         added = [node for node in added if _adds_truth_values(node, graph)]
     if not added:
         return []
-    is_count = _takes_floats(graph) or any(node.op.startswith(COUNTS) for node in added)
+    is_count = _takes_floats(graph) or any(is_a(node.op, "counts") for node in added)
     greatest = 1 if is_count else _greatest(task)
     kept = sorted(_kept_bits(read_ptx(built.ptx, "").statements))
     found = (_sizes(finder_of(prepared, kind), added, (1 << n_bits) // greatest + 2) for n_bits in kept)
@@ -105,7 +101,7 @@ def families_of_sums(graph: Graph) -> tuple[str, ...]:
 def _adds_integers(node: GraphNode) -> bool:
     made = node.types[0] if node.types else None
     is_integer = made is not None and not made.dtype.is_floating and made.dtype is not DType.BOOL
-    return is_integer and node.op.startswith((*SUMS, *COUNTS))
+    return is_integer and is_a(node.op, "sums", "counts")
 
 
 def _takes_floats(graph: Graph) -> bool:
@@ -116,7 +112,7 @@ def _adds_truth_values(node: GraphNode, graph: Graph) -> bool:
     """Check whether the node counts booleans: other values computed from floats have no known limit."""
     makers = {maker.name: maker for maker in graph.nodes}
     read = [makers[name] for name in node.reads[:1] if name in makers]
-    read += [makers[name] for one in read if one.op.startswith(CASTS) for name in one.reads[:1] if name in makers]
+    read += [makers[name] for one in read if is_a(one.op, "cast") for name in one.reads[:1] if name in makers]
     return any(type_ is not None and type_.dtype is DType.BOOL for one in read for type_ in one.types[:1])
 
 

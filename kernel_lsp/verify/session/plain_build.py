@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+import shlex
 import sys
 import tempfile
 from pathlib import Path
@@ -17,7 +18,6 @@ from kernel_lsp.core.verdict import BuildFailed, Built, TimedOut, Unsupported, V
 from kernel_lsp.errors import EnvironmentProblem
 from kernel_lsp.gpu.specs import find_gpu
 from kernel_lsp.plan.codes import PlanCode
-from kernel_lsp.plan.draft import draft_plan
 from kernel_lsp.plan.parser import parse
 from kernel_lsp.process.confinement import SandboxLevel, sandbox_level
 from kernel_lsp.process.interpreter import find_python, site_packages
@@ -27,6 +27,7 @@ from kernel_lsp.rules.cuda.checking import check
 from kernel_lsp.rules.finding import SOURCE
 from kernel_lsp.source.cuda import kernel_signatures, parsed_source
 from kernel_lsp.source.foreign import foreign_source
+from kernel_lsp.source.plan_draft import draft_plan
 from kernel_lsp.toolchain.extension.tools import ExtensionTools, find_extension_tools
 from kernel_lsp.toolchain.nvrtc.cache import BuildCache
 from kernel_lsp.toolchain.nvrtc.compile import BuildRequest, Compiler
@@ -75,7 +76,7 @@ async def check_plain(kernel: Path, text: str, settings: Settings) -> Verdict:
         )
     if isinstance(built, BuildFailed | TimedOut):
         return _verdict(text, device, built)
-    return _verdict(text, device, Unsupported(message=NO_PLAN), built, _plan_notes(text))
+    return _verdict(text, device, Unsupported(message=NO_PLAN), built, _plan_notes(kernel, text))
 
 
 def check_without_task(text: str, kind: str, file_name: str) -> Verdict:
@@ -215,10 +216,10 @@ def _verdict(
     )
 
 
-def _plan_notes(text: str) -> tuple[str, ...]:
-    drafted = draft_plan(kernel_signatures(text))
-    lines = ("to have it checked and timed, complete this draft and put it at the top:", *drafted.splitlines())
-    return (*(lines if drafted else ()), PLAN_PAGE)
+def _plan_notes(file: Path, text: str) -> tuple[str, ...]:
+    if not draft_plan(text):
+        return (PLAN_PAGE,)
+    return (f"next: kernel-lsp plan {shlex.quote(str(file))} --write drafts the plan", PLAN_PAGE)
 
 
 def _made(folder: Path, pattern: str) -> bytes:

@@ -7,11 +7,12 @@ import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from kernel_lsp.core.candidate import Candidate
 from kernel_lsp.core.expression import Number
 from kernel_lsp.core.plan import LaunchPlan, ScalarParameter
-from kernel_lsp.core.target import ScalarInput, TargetSource
+from kernel_lsp.core.target import AttributeValue, ScalarInput, TargetSource
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import BuildFailed, CheckOutcome, Crashed, Mismatch, TimedOut
 from kernel_lsp.errors import PlanError, TargetError
@@ -23,6 +24,7 @@ from kernel_lsp.verify.probes.rounding_edges import rounds
 from kernel_lsp.verify.probes.scalar_mutators import (
     MUTATIONS,
     Change,
+    GivenNumber,
     Value,
     changed,
     changed_numbers,
@@ -63,7 +65,7 @@ class ScalarMutation:
     """
 
     def __init__(self, source: TargetSource, task: Task, platform: Platform) -> None:
-        self._source, self._task, self._platform = source, task, platform
+        self._given, self._task, self._platform = source, task, platform
         self._known: dict[_Values, MutatedTask | None] = {}
         self._capturing = asyncio.Lock()
 
@@ -85,6 +87,16 @@ class ScalarMutation:
         return list(dict.fromkeys(mutated for mutated in found if mutated is not None))
 
     # --- below
+
+    @cached_property
+    def _source(self) -> TargetSource:
+        """Return the source with the numbers of the module."""
+        attributes = tuple(
+            AttributeValue(name=scalar.name, path=scalar.qualified_name, value=scalar.value)
+            for scalar in self._task.scalars
+            if scalar.qualified_name is not None
+        )
+        return self._given.model_copy(update={"attributes": attributes})
 
     def _possible(self, changes: Sequence[Change], first: MutatedTask | None, plan: LaunchPlan) -> list[Change]:
         """Leave out changes of integers that go far where `first` did not change all of them by one."""
@@ -125,7 +137,7 @@ class ScalarMutation:
             return False  # e.g. a condition that divides by a scalar that is now zero
 
     async def _captured(
-        self, after: TargetSource, pairs: Sequence[tuple[ScalarInput, ScalarInput]], families: tuple[str, ...]
+        self, after: TargetSource, pairs: Sequence[tuple[GivenNumber, GivenNumber]], families: tuple[str, ...]
     ) -> MutatedTask | None:
         worker, number = self._platform.worker, next(self._platform.capture_numbers)
         try:
@@ -153,7 +165,7 @@ def _is_undefined(outcome: Mismatch | Crashed | TimedOut) -> bool:
     return any(expected is not None and not math.isfinite(expected) for expected in wrong)
 
 
-def _families(change: Change, pairs: Sequence[tuple[ScalarInput, ScalarInput]]) -> tuple[str, ...]:
+def _families(change: Change, pairs: Sequence[tuple[GivenNumber, GivenNumber]]) -> tuple[str, ...]:
     has_guard = any(isinstance(before.value, float) and is_guard(before.value) for before, _ in pairs)
     return (*OTHER_NUMBERS_FAMILIES, *change.families, *(change.guard_families if has_guard else ()))
 

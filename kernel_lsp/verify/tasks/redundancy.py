@@ -11,48 +11,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from kernel_lsp.core.operators import base_op, is_a
 from kernel_lsp.core.task import Graph, GraphNode
-from kernel_lsp.gpu.aten import base_op
 
-IDEMPOTENT = frozenset(("relu", "abs", "floor", "ceil", "round", "sign", "trunc", "clamp", "hardtanh", "_to_copy"))
-"""Functions with f(f(x)) = f(x), for equal other arguments."""
-INVOLUTIONS = frozenset(("neg", "reciprocal", "logical_not", "bitwise_not"))
-"""Functions with f(f(x)) = x."""
 INVERSES = {"log": "exp", "exp": "log"}
-NOT_NEGATIVE = frozenset(("relu", "abs", "exp", "sigmoid", "_softmax", "sqrt", "square"))
 SOFTMAX, LOG_SOFTMAX = "_softmax", "_log_softmax"
-NORMS = frozenset(("native_layer_norm", "native_group_norm", "_native_batch_norm_legit", "_softmax"))
-REDUCTIONS = frozenset(("sum", "mean", "amax", "amin", "prod", "max", "min", "logsumexp"))
-CHEAP = frozenset(
-    (
-        "view",
-        "_unsafe_view",
-        "reshape",
-        "permute",
-        "transpose",
-        "t",
-        "expand",
-        "unsqueeze",
-        "squeeze",
-        "slice",
-        "select",
-        "split",
-        "alias",
-        "detach",
-        "clone",
-        "full",
-        "full_like",
-        "arange",
-        "scalar_tensor",
-        "empty",
-        "zeros",
-        "ones",
-    )
-)
-"""Views and constants: duplicates of them cost nothing."""
-TORCHS_OWN = frozenset(("eq", "ne", "lt", "le", "gt", "ge", "where", "logical_and", "logical_or", "logical_not"))
-"""Operations that torch's decompositions of losses and gathers duplicate by themselves: the user wrote them once."""
-RANDOM = frozenset(("rand", "randn", "bernoulli", "native_dropout", "randint", "randperm", "rand_like", "randn_like"))
 
 
 @dataclass(frozen=True)
@@ -97,7 +60,7 @@ class _View:
         if position >= len(node.arguments):
             return None
         found = _referred(node.arguments[position])
-        while found in self.nodes and base_op(self.nodes[found].op) in ("alias", "detach", "clone"):
+        while found in self.nodes and is_a(self.nodes[found].op, "identity"):
             found = _referred(self.nodes[found].arguments[0])
         return self.nodes.get(found) if found is not None else None
 
@@ -143,7 +106,7 @@ def _rank(node: GraphNode) -> int | None:
     """Return the rank of the node's first operand where the node's result determines it: norms, softmax, reductions
     with keepdim."""
     rank = len(node.types[0].shape) if node.types and node.types[0] is not None else None
-    if rank is not None and base_op(node.op) in REDUCTIONS and not (len(node.arguments) > 2 and node.arguments[2]):
+    if rank is not None and is_a(node.op, "same_for_one") and not (len(node.arguments) > 2 and node.arguments[2]):
         dims = node.arguments[1] if len(node.arguments) > 1 else None
         rank += len(dims) if isinstance(dims, list | tuple) else isinstance(dims, int)
     return rank
@@ -164,9 +127,9 @@ def _size_along(node: GraphNode, view: _View) -> tuple[str, ...] | None:
 def _duplicate(node: GraphNode, view: _View) -> str:
     op = base_op(node.op)
     first = view.first[_content(node)]
-    if first == node.name or op in CHEAP or op in RANDOM:
+    if first == node.name or is_a(node.op, "cheap", "random"):
         return ""
-    if op in TORCHS_OWN and node.source == view.nodes[first].source:
+    if is_a(node.op, "mask") and node.source == view.nodes[first].source:
         return ""
     return f"{op} is computed twice from the same values"
 
@@ -182,16 +145,16 @@ def _repeated(node: GraphNode, view: _View) -> str:
     if inner is None or base_op(inner.op) != op:
         return ""
     same = inner.arguments[1:] == node.arguments[1:] and inner.keywords == node.keywords
-    if op in IDEMPOTENT and same:
+    if is_a(node.op, "idempotent") and same:
         return f"{op} of {op} is {op}"
-    if op in INVOLUTIONS:
+    if is_a(node.op, "involution"):
         return f"{op} twice changes nothing"
     return ""
 
 
 def _repeated_norm(node: GraphNode, view: _View) -> str:
     op = base_op(node.op)
-    if op not in NORMS:
+    if not is_a(node.op, "normalizes"):
         return ""
     inner = view.through(view.operand(node), "mul", "add")
     if inner is None or base_op(inner.op) != op or _axes(inner) != _axes(node):
@@ -229,7 +192,7 @@ def _not_negative(node: GraphNode, view: _View) -> str:
     op, inner = base_op(node.op), view.operand(node)
     if op not in ("relu", "abs") or inner is None or base_op(inner.op) == op:
         return ""
-    return f"{op} of {base_op(inner.op)}, which is never negative" if base_op(inner.op) in NOT_NEGATIVE else ""
+    return f"{op} of {base_op(inner.op)}, which is never negative" if is_a(inner.op, "not_negative") else ""
 
 
 def _neutral(node: GraphNode, _: _View) -> str:
@@ -256,7 +219,7 @@ def _is_number(value: Any, wanted: int) -> bool:
 
 def _single_element_axis(node: GraphNode, view: _View) -> str:
     op = base_op(node.op)
-    if op not in REDUCTIONS and op not in (SOFTMAX, LOG_SOFTMAX):
+    if not is_a(node.op, "same_for_one") and op not in (SOFTMAX, LOG_SOFTMAX):
         return ""
     if op in (SOFTMAX, LOG_SOFTMAX):
         dims, type_ = _dims(node), node.types[0] if node.types else None

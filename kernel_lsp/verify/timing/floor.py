@@ -14,9 +14,9 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression_parser import parse
 from kernel_lsp.core.expression_value import evaluate_int
 from kernel_lsp.core.measurement import TimeFloor
+from kernel_lsp.core.operators import is_a
 from kernel_lsp.core.plan import BoundOperation
 from kernel_lsp.core.task import Graph, GraphNode, TensorType
-from kernel_lsp.gpu.aten import base_op
 from kernel_lsp.gpu.estimate import estimate_eager
 from kernel_lsp.gpu.floor import shown_floor
 from kernel_lsp.gpu.roofline import US_PER_S, peak_rate
@@ -24,19 +24,6 @@ from kernel_lsp.gpu.specs import GpuSpec
 
 MARGIN = 0.9
 """Share of the limit below which a time is impossible: clocks and timers are not exact."""
-_POINTWISE = (
-    "abs add addcdiv addcmul atan bitwise_and bitwise_not bitwise_or bitwise_xor ceil clamp cos cosh div elu erf exp "
-    "exp2 expm1 floor gelu hardswish hardsigmoid hardtanh leaky_relu log log10 log1p log2 maximum minimum mul neg pow "
-    "reciprocal relu round rsqrt rsub sigmoid sign silu sin sinh softplus sqrt square sub tan tanh _to_copy"
-)
-_ROWS = (
-    "_log_softmax _softmax amax amin cumsum mean native_layer_norm native_group_norm prod std sum var var_mean "
-    "addmm baddbmm bmm mm"
-)
-_LAYOUT = "cat clone expand permute reshape squeeze t transpose unsqueeze view _unsafe_view"
-NEEDS_ALL = frozenset(f"{_POINTWISE} {_ROWS} {_LAYOUT}".split())
-"""Operations that need every element of their floating operands when all of their result is required."""
-PRODUCTS = ("mm", "bmm", "addmm", "baddbmm")
 
 
 def time_floor(graph: Graph, bound: BoundOperation, gpu: GpuSpec) -> TimeFloor:
@@ -63,7 +50,7 @@ def _product_s(graph: Graph, needed: frozenset[str], sizes: Mapping[str, int], g
     association. f32 counts at the tensor cores' rate, where several products of fewer bits can form an exact one."""
     found = 0.0
     for node in graph.nodes:
-        if base_op(node.op) in PRODUCTS and node.name in needed and node.types[0] is not None:
+        if is_a(node.op, "product") and node.name in needed and node.types[0] is not None:
             dtype = node.types[0].dtype
             rate = peak_rate(gpu, dtype)
             fastest = max(rate, gpu.tf32_rate) if dtype is DType.F32 else rate
@@ -74,7 +61,7 @@ def _product_s(graph: Graph, needed: frozenset[str], sizes: Mapping[str, int], g
 def _n_operations(graph: Graph, node: GraphNode, sizes: Mapping[str, int]) -> int:
     """Return the operations of a product, two per multiply-add."""
     result = _shape(node.types[0], sizes)
-    first = next(iter(_references(node.arguments[1 if base_op(node.op) in ("addmm", "baddbmm") else 0 :])))
+    first = next(iter(_references(node.arguments[1 if is_a(node.op, "biased") else 0 :])))
     shape = _shape(_type_of(graph, first), sizes)
     return 2 * prod(result) * (shape[-1] if shape else 0)
 
@@ -97,7 +84,7 @@ def _needed(graph: Graph) -> frozenset[str]:
     """Return the values of which every element is needed for the outputs, as far as the operations show."""
     needed = {output.node for output in graph.outputs if output.node is not None}
     for node in reversed(graph.nodes):
-        if node.name in needed and base_op(node.op) in NEEDS_ALL:
+        if node.name in needed and is_a(node.op, "needs_all"):
             needed.update(_references((node.arguments, node.keywords)))
     return frozenset(needed)
 

@@ -14,6 +14,7 @@ from .inputs import CallInputs
 from .lifting import with_draws
 from .load import Callee
 from .modes import choose_mode, is_same_in_other_mode, updates_statistics, watched_mode
+from .numbers import find_numbers
 from .program import Wrapper, all_dims
 
 DROPOUT_NOTE = "dropout is random in training mode: captured with the module in eval mode"
@@ -39,6 +40,7 @@ def capture_call(source: dict[str, Any], callee: Callee, inputs: CallInputs, wit
                 source, callee, inputs, Wrapper(callee, inputs, source["file"], source["line"]), dynamic, []
             )
             _note_mode(captured, again, has_statistics, reads)
+            find_numbers(captured, again)
             return captured
         except MustFix as must:
             fewer = dynamic - must.dims if must.dims else frozenset()

@@ -10,6 +10,7 @@ from .call import capture_call, refuse_empty
 from .captured import WARM, Captured
 from .inputs import inputs_of
 from .load import LoadedFile, load_file, resolve
+from .numbers import attribute_place
 
 
 def capture(request: dict[str, Any]) -> dict[str, Any]:
@@ -43,6 +44,9 @@ def _capture(loaded: LoadedFile, source: dict[str, Any], with_backward: bool, co
 
         return capture_configuration(loaded, source, with_backward, configuration)
     callee = resolve(loaded, source)
+    for given in source.get("attributes") or ():
+        module, name = attribute_place(callee.owner, given["path"])
+        setattr(module, name, given["value"])
     inputs = inputs_of(loaded, source, callee.call)
     refuse_empty(inputs, source)
     return capture_call(source, callee, inputs, with_backward)

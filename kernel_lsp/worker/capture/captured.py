@@ -27,6 +27,15 @@ class Argument:
     """Its index among the placeholders."""
 
 
+@dataclass(frozen=True)
+class ModuleNumber:
+    """A float attribute of the module that is an argument of the operator: its name, its path and its value."""
+
+    name: str
+    path: str
+    value: float
+
+
 @dataclass
 class Captured:
     """The data of one capture."""
@@ -49,6 +58,11 @@ class Captured:
     configuration: int = 0
     mode: bool | None = None
     """Value of `training` at the capture of a module; None where the other mode computes the same."""
+    module_numbers: list[ModuleNumber] = field(default_factory=list)
+    free_settings: set[str] = field(default_factory=set)
+    """Paths of the module's floats for which the capture holds whatever their value: arguments, and unused ones."""
+    number_texts: dict[tuple[str, int | str], str] = field(default_factory=dict)
+    """Text of each number of the caller in the graph that the reference is printed from, by node and argument."""
     coverage: Any = None
     """The coverage of a task folder, as `configurations.Coverage`."""
 

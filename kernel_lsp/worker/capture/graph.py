@@ -14,32 +14,12 @@ import torch
 
 from ..dtypes import PLAN_NAMES, plan_dtype
 from ..failure import TargetFailure
-from .program import DROPPED_OPS, OWNER
+from ..operators import is_a
+from .program import OWNER
 from .source_lines import SourceLines
 from .symbols import SymbolTable
 
-IDENTITIES = frozenset(
-    (
-        "aten.alias.default",
-        "aten.detach.default",
-        "aten.detach_.default",
-        "aten.lift_fresh.default",
-        "aten.lift_fresh_copy.default",
-        "aten.clone.default",
-    )
-)
-SAME_WHEN_SHAPE_IS = frozenset(("aten.view.default", "aten._unsafe_view.default", "aten.expand.default"))
-"""Operations that are identities where the result has the argument's shape."""
 DROPPED_KEYWORDS = frozenset(("device", "layout", "pin_memory", "memory_format", "non_blocking", "copy"))
-RANDOM_OPS = frozenset(
-    "bernoulli native_dropout rand rand_like randn randn_like randint randint_like randperm normal uniform multinomial "
-    "exponential dropout alpha_dropout feature_dropout poisson geometric cauchy log_normal random rrelu_with_noise "
-    "_fused_dropout binomial".split()
-)
-DATA_DEPENDENT_OPS = frozenset(
-    "_local_scalar_dense item nonzero masked_select unique unique2 _unique2 bincount".split()
-)
-
 FULL_END = (1 << 63) - 1
 """ATen's end of a slice without one."""
 
@@ -113,9 +93,11 @@ class GraphReader:
 
     def _is_skipped(self, node: Any) -> bool:
         op = str(node.target)
-        if op in DROPPED_OPS or isinstance(node.meta.get("val"), (int, float, bool, torch.SymInt, torch.SymFloat)):
+        if is_a(op, "assertion") or isinstance(node.meta.get("val"), (int, float, bool, torch.SymInt, torch.SymFloat)):
             return True
-        return isinstance(node.meta.get("val"), torch.SymBool) or op in IDENTITIES or node.target is operator.getitem
+        return (
+            isinstance(node.meta.get("val"), torch.SymBool) or is_a(op, "identity") or node.target is operator.getitem
+        )
 
     def _call(self, node: Any, user_name: str | None) -> None:
         op = str(node.target)
@@ -143,6 +125,7 @@ class GraphReader:
                 for name, value in node.kwargs.items()
                 if name not in DROPPED_KEYWORDS and value is not None
             },
+            "scalars": {},
             "types": self._types(node),
             "source": source.as_json() if source else None,
             "user_name": user_name,
@@ -151,13 +134,13 @@ class GraphReader:
 
     def _same_as(self, node: Any, op: str) -> Any:
         """Return the argument that a node only passes on; None when it computes something."""
-        if op in IDENTITIES:
+        if is_a(op, "identity"):
             return node.args[0]
-        if op in ("aten._to_copy.default", "aten.to.dtype"):
+        if is_a(op, "cast"):
             return node.args[0] if node.meta["val"].dtype == node.args[0].meta["val"].dtype else None
         if op == "aten.as_strided.default":
             return node.args[0] if self._has_layout_of(node, node.args[0]) else None
-        if op in SAME_WHEN_SHAPE_IS:
+        if is_a(op, "identity_for_equal_shapes"):
             return node.args[0] if self._has_shape_of(node, node.args[0]) else None
         if op == "aten.copy.default":
             is_same = node.args[1].meta["val"].dtype == node.meta["val"].dtype
@@ -236,14 +219,13 @@ class GraphReader:
     # --- refusals
 
     def _refuse(self, node: Any, op: str) -> None:
-        base = op.split(".")[1].rstrip("_") if op.startswith("aten.") else ""
-        if base in DATA_DEPENDENT_OPS or _has_unbacked_size(node):
+        if is_a(op, "data_dependent") or _has_unbacked_size(node):
             raise self._failure(
                 node,
                 f"the code depends on values of tensors ({op}): its shapes or its course are known only when it runs",
                 "keep the value in a tensor (torch.where, a mask) or move this step out of the target",
             )
-        if base in RANDOM_OPS and not _is_inactive_dropout(node, base):
+        if is_a(op, "random") and not _is_inactive_dropout(node):
             raise self._failure(
                 node,
                 f"the code is random ({op}), so no reference can say what is right",
@@ -260,12 +242,7 @@ class GraphReader:
 
 def is_random(graph: torch.fx.Graph) -> bool:
     """Check whether any node draws random numbers."""
-    for node in graph.nodes:
-        parts = str(node.target).split(".")
-        base = parts[1].rstrip("_") if node.op == "call_function" and parts[0] == "aten" else ""
-        if base in RANDOM_OPS and not _is_inactive_dropout(node, base):
-            return True
-    return False
+    return any(is_a(node.target, "random") and not _is_inactive_dropout(node) for node in graph.nodes)
 
 
 # --- below: small readings
@@ -286,7 +263,8 @@ def _canonical(op: str, arguments: list[Any]) -> tuple[str, list[Any]]:
     return op, arguments
 
 
-def _is_inactive_dropout(node: Any, base: str) -> bool:
+def _is_inactive_dropout(node: Any) -> bool:
+    base = str(node.target).split(".")[1].rstrip("_")
     if base not in ("dropout", "native_dropout", "alpha_dropout", "feature_dropout") or len(node.args) < 3:
         return False
     is_kept_whole = base in ("dropout", "native_dropout") and node.args[1] == 0
@@ -327,6 +305,7 @@ def _full_node(name: str, value: torch.Tensor) -> dict[str, Any]:
         "op": "aten.full.default",
         "arguments": [list(value.shape), number],
         "keywords": {"dtype": {"dtype": dtype}},
+        "scalars": {},
         "types": [{"dtype": dtype, "shape": shape}],
         "source": None,
         "user_name": None,

@@ -82,6 +82,8 @@ class CallInputs:
     fresh: Callable[[], list[torch.Tensor]] | None = None
     notes: list[str] = field(default_factory=list)
     state: dict[str, torch.Tensor] = field(default_factory=dict)
+    numbers: dict[str, int | float] = field(default_factory=dict)
+    """Values of scalars in place of the given ones, by name; `rebuild` reads them."""
 
     @property
     def tensors(self) -> list[TensorLeaf]:
@@ -114,11 +116,15 @@ def generated(
     inputs = _Collector(loaded.file, source["line"], ranges)
     leaves = [inputs.leaf(name, value) for name, value in zip(names, flat)]
     places = [position for position, leaf in enumerate(leaves) if isinstance(leaf, TensorLeaf)]
+    scalars = {leaf.name: position for position, leaf in enumerate(leaves) if isinstance(leaf, ScalarLeaf)}
+    numbers: dict[str, int | float] = {}
 
     def rebuild(tensors: Sequence[torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:
         values = list(flat)
         for place, tensor in zip(places, tensors):
             values[place] = tensor
+        for name, number in numbers.items():
+            values[scalars[name]] = number
         return pytree.tree_unflatten(values, spec)
 
     def fresh() -> list[torch.Tensor]:
@@ -129,7 +135,7 @@ def generated(
     kept = [leaf for leaf in leaves if leaf is not None]
     if not any(isinstance(leaf, TensorLeaf) for leaf in kept):
         raise TargetFailure("get_inputs() returns no tensor", file=loaded.file, next_step="return a list of tensors")
-    return CallInputs(kept, rebuild, fresh, inputs.notes)
+    return CallInputs(kept, rebuild, fresh, inputs.notes, numbers=numbers)
 
 
 # --- below: from a pragma
@@ -138,10 +144,14 @@ def generated(
 def _described(described: Sequence[dict[str, Any]], call: Callable[..., Any]) -> CallInputs:
     leaves = [_described_leaf(entry) for entry in described]
     by_position = _positional_names(call)
+    numbers: dict[str, int | float] = {}
 
     def rebuild(tensors: Sequence[torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:
         remaining = iter(tensors)
-        values = {leaf.name: next(remaining) if isinstance(leaf, TensorLeaf) else leaf.value for leaf in leaves}
+        values = {
+            leaf.name: next(remaining) if isinstance(leaf, TensorLeaf) else numbers.get(leaf.name, leaf.value)
+            for leaf in leaves
+        }
         leading = []
         for name in by_position:
             if name not in values:
@@ -149,7 +159,7 @@ def _described(described: Sequence[dict[str, Any]], call: Callable[..., Any]) ->
             leading.append(values.pop(name))
         return leading, values
 
-    return CallInputs(leaves, rebuild)
+    return CallInputs(leaves, rebuild, numbers=numbers)
 
 
 def _described_leaf(entry: dict[str, Any]) -> Leaf:

@@ -54,7 +54,12 @@ def lifted(callee: Callee, inputs: CallInputs, varying: Mapping[str, Sequence[in
 
     own_values = {leaf.name: tensor.detach() for leaf, tensor in zip(leaves, state.values())}
     made = CallInputs(
-        [*inputs.leaves, *leaves], rebuild, fresh if inputs.fresh is not None else None, inputs.notes, own_values
+        [*inputs.leaves, *leaves],
+        rebuild,
+        fresh if inputs.fresh is not None else None,
+        inputs.notes,
+        own_values,
+        inputs.numbers,
     )
     return Callee(call, None, list(callee.notes), module), made
 
@@ -94,7 +99,12 @@ def with_draws(callee: Callee, inputs: CallInputs) -> tuple[Callee, CallInputs]:
     ]
     leaves = [*inputs.leaves, *(leaf for _, leaf in drawn)]
     made = CallInputs(
-        leaves, rebuild, fresh if inputs.fresh is not None else None, [*inputs.notes, *notes], inputs.state
+        leaves,
+        rebuild,
+        fresh if inputs.fresh is not None else None,
+        [*inputs.notes, *notes],
+        inputs.state,
+        inputs.numbers,
     )
     lifted = Callee(
         call, callee.owner, list(callee.notes), callee.lifted, callee.passes_state, draws=max(1, len(drawn))

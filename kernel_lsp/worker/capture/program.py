@@ -22,15 +22,6 @@ from .recurrent import RECURRENT, shapes_alone
 
 OWNER = "owner"
 """The attribute of `Wrapper` that holds the user's module."""
-DROPPED_OPS = frozenset(
-    (
-        "aten._assert_tensor_metadata.default",
-        "aten._assert_scalar.default",
-        "aten._assert_async.msg",
-        "aten.sym_constrain_range.default",
-        "aten.sym_constrain_range_for_size.default",
-    )
-)
 
 Dim = tuple[int, int]
 """(position among the tensor inputs, dim)."""

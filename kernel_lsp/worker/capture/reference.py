@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 
 from ..names import NamePool
-from .graph import FULL_END, IDENTITIES
-from .program import DROPPED_OPS
+from ..operators import is_a
+from .graph import FULL_END
 from .source_lines import SourceLines
 from .symbols import SymbolTable
 
@@ -23,20 +23,8 @@ INFIX = {"add": ("+", 1), "sub": ("-", 1), "mul": ("*", 2), "div": ("/", 2), "ma
 """Operator and precedence; `ATOM` binds tightest."""
 COMPARE = {"gt": ">", "lt": "<", "ge": ">=", "le": "<=", "eq": "==", "ne": "!="}
 ATOM = 3
-METHODS = frozenset(
-    "view reshape expand transpose permute flatten unsqueeze squeeze contiguous repeat mean sum pow amax amin "
-    "expand_as view_as".split()
-)
-"""Operations printed as ``x.name(...)``: the tensor methods take ATen's arguments in ATen's order."""
-FUNCTIONAL = frozenset(
-    "linear gelu silu softplus mish leaky_relu elu hardswish hardsigmoid hardtanh relu6 log_sigmoid "
-    "scaled_dot_product_attention avg_pool2d adaptive_avg_pool2d max_pool2d conv1d conv2d conv3d".split()
-)
-"""Operations printed as ``F.name(...)``: same arguments, same order."""
-REDUCTIONS = frozenset(("mean", "sum", "amax", "amin"))
 INDEXING = frozenset(("slice", "select", "index"))
 FULL_END_TEXT = str(FULL_END)
-CAST_OPS = frozenset(("aten.to.dtype", "aten._to_copy.default", "aten.to.dtype_layout"))
 MAX_INLINE_CHARACTERS = 70
 INDENT = "    "
 
@@ -54,7 +42,7 @@ class Text:
 
 @dataclass(frozen=True)
 class ReferenceArgument:
-    """An argument of the printed function. `placeholder` is its node, None for a scalar, whose value is baked in."""
+    """An argument of the printed function. `placeholder` is its node, None for a scalar."""
 
     name: str
     placeholder: str | None
@@ -64,8 +52,15 @@ class ReferenceArgument:
 class ReferencePrinter:
     """Prints one function. `plain` prints every call as ``torch.ops.aten...``: less readable, but always faithful."""
 
-    def __init__(self, symbols: SymbolTable, shapes: dict[str, list[str]], *, plain: bool) -> None:
-        self._symbols, self._shapes, self._plain = symbols, shapes, plain
+    def __init__(
+        self,
+        symbols: SymbolTable,
+        shapes: dict[str, list[str]],
+        numbers: dict[tuple[str, int | str], str],
+        *,
+        plain: bool,
+    ) -> None:
+        self._symbols, self._shapes, self._numbers, self._plain = symbols, shapes, numbers, plain
         self._pool = NamePool()
         self._texts: dict[str, Text] = {}
         self._lines: list[str] = []
@@ -86,7 +81,7 @@ class ReferencePrinter:
         called = [node for node in graph.nodes if node.op == "call_function" and node in needed]
         nodes = [node for node in called if not self._is_size(node)]
         result_names = {result.name: result_name for result_name, result in results.items()}
-        user_names = self._sources.user_names([n for n in nodes if str(n.target) not in DROPPED_OPS])
+        user_names = self._sources.user_names([n for n in nodes if not is_a(n.target, "assertion")])
         for node in nodes:
             self._statement(node, user_names.get(node.name), result_names.get(node.name))
         returned = ", ".join(self._texts[result.name].code for result in results.values())
@@ -149,7 +144,7 @@ class ReferencePrinter:
     # --- statements
 
     def _statement(self, node: Any, user_name: str | None, result_name: str | None) -> None:
-        if str(node.target) in DROPPED_OPS:
+        if is_a(node.target, "assertion"):
             return
         text = self._expression(node)
         multiple = isinstance(node.meta.get("val"), (tuple, list))
@@ -171,38 +166,50 @@ class ReferencePrinter:
         if node.target is operator.getitem:
             return Text(f"{self._texts[node.args[0].name].code}[{node.args[1]}]")
         op = str(node.target)
-        if op in IDENTITIES and op != "aten.detach.default":
+        if is_a(op, "identity") and op != "aten.detach.default":
             return self._texts[node.args[0].name]
-        if op in CAST_OPS:
+        if is_a(op, "cast"):
             return self._cast(node)
         base = op.split(".")[1] if op.startswith("aten.") else ""
-        if self._plain or not base:
-            return Text(f"torch.ops.{op}({self._arguments(node.args, node.kwargs)})")
-        return self._pretty(node, base) or Text(f"torch.ops.{op}({self._arguments(node.args, node.kwargs)})")
+        args, kwargs = self._given(node)
+        pretty = None if self._plain or not base else self._pretty(node.target, base, args, kwargs)
+        return pretty or Text(f"torch.ops.{op}({self._arguments(args, kwargs)})")
 
-    def _pretty(self, node: Any, base: str) -> Text | None:
+    def _given(self, node: Any) -> tuple[list[Any], dict[str, Any]]:
+        """Return a call's arguments, numbers of the caller as the text that computes them."""
+        args, kwargs = list(node.args), dict(node.kwargs)
+        for (name, key), text in self._numbers.items():
+            if name == node.name:
+                found = Text(text, 1 if text.startswith("-") else ATOM)
+                if isinstance(key, int):
+                    args[key] = found
+                else:
+                    kwargs[key] = found
+        return args, kwargs
+
+    def _pretty(self, op: Any, base: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Text | None:
         """Return the call in its common form; None where no such form is known."""
-        arguments = [self._argument(argument) for argument in node.args]
-        if base in COMPARE and len(arguments) == 2 and not node.kwargs:
+        arguments = [self._argument(argument) for argument in args]
+        if base in COMPARE and len(arguments) == 2 and not kwargs:
             return Text(f"{arguments[0].within(1)} {COMPARE[base]} {arguments[1].within(1)}", 0)
-        if base in INFIX and len(arguments) == 2 and not node.kwargs:
+        if base in INFIX and len(arguments) == 2 and not kwargs:
             sign, precedence = INFIX[base]
             return Text(f"{arguments[0].within(precedence)} {sign} {arguments[1].within(precedence + 1)}", precedence)
         if base == "neg":
             return Text(f"-{arguments[0].within(ATOM)}", 2)
         if base in INDEXING:
-            return _indexed(base, arguments, node.args)
-        if base == "cross_entropy_loss" and len(arguments) == 2 and not node.kwargs:
+            return _indexed(base, arguments, args)
+        if base == "cross_entropy_loss" and len(arguments) == 2 and not kwargs:
             return Text(f"F.cross_entropy({arguments[0].code}, {arguments[1].code})")
-        if base in REDUCTIONS and len(arguments) > 1 and not node.kwargs:
-            return Text(f"{arguments[0].within(ATOM)}.{base}({_reduced_dims(node.args[1:])})")
-        if base in METHODS and node.args and isinstance(node.args[0], torch.fx.Node):
-            rest = self._arguments(node.args[1:], node.kwargs)
+        if is_a(op, "reduction") and is_a(op, "method") and len(arguments) > 1 and not kwargs:
+            return Text(f"{arguments[0].within(ATOM)}.{base}({_reduced_dims(args[1:])})")
+        if is_a(op, "method") and args and isinstance(args[0], torch.fx.Node):
+            rest = self._arguments(args[1:], kwargs)
             return Text(f"{arguments[0].within(ATOM)}.{base}({rest})")
-        if base in FUNCTIONAL and hasattr(F, base):
-            return Text(f"F.{base}({self._arguments(node.args, node.kwargs)})")
+        if is_a(op, "functional") and hasattr(F, base):
+            return Text(f"F.{base}({self._arguments(args, kwargs)})")
         if hasattr(torch._C._VariableFunctions, base) and not base.startswith("_"):
-            return Text(f"torch.{base}({self._arguments(node.args, node.kwargs)})")
+            return Text(f"torch.{base}({self._arguments(args, kwargs)})")
         return None
 
     def _cast(self, node: Any) -> Text:
@@ -229,6 +236,8 @@ class ReferencePrinter:
         return f"{next(iter(self._shapes))}.device"
 
     def _argument(self, value: Any) -> Text:
+        if isinstance(value, Text):
+            return value
         if isinstance(value, torch.fx.Node):
             if value.name in self._texts:
                 return self._texts[value.name]

@@ -12,7 +12,7 @@ import torch
 from ..cases.index_bounds import index_limits
 from ..dtypes import PLAN_NAMES
 from ..names import snake_case
-from .captured import Argument, Captured, is_lifted
+from .captured import Argument, Captured, ModuleNumber, is_lifted
 from .inputs import ScalarLeaf, TensorLeaf
 from .modes import mode_settings, module_settings
 from .program import user_outputs
@@ -99,11 +99,12 @@ def _arguments(captured: Captured) -> list[dict[str, Any]]:
         index += 1
         if index in by_index:
             listed.append(_tensor(captured, by_index[index], leaf, limits))
-    return listed + [_tensor(captured, a, None, limits) for a in captured.arguments if a.placeholder.role != "input"]
+    listed += [_tensor(captured, a, None, limits) for a in captured.arguments if a.placeholder.role != "input"]
+    return listed + [{**_scalar(number), "qualified_name": number.path} for number in captured.module_numbers]
 
 
-def _scalar(leaf: ScalarLeaf) -> dict[str, Any]:
-    return {"kind": "scalar", "name": leaf.name, "type": type(leaf.value).__name__, "value": leaf.value}
+def _scalar(number: ScalarLeaf | ModuleNumber) -> dict[str, Any]:
+    return {"kind": "scalar", "name": number.name, "type": type(number.value).__name__, "value": number.value}
 
 
 def _tensor(captured: Captured, argument: Argument, leaf: TensorLeaf | None, limits: dict[str, str]) -> dict[str, Any]:
@@ -174,9 +175,10 @@ def _configurations(captured: Captured) -> dict[str, Any]:
 
 
 def _module_settings(captured: Captured) -> dict[str, Any]:
-    """Return the settings that are the same in every covered configuration: the others follow the sizes. The mode is
-    included only where the other one computes something else."""
-    differing = captured.coverage.differing_settings if captured.coverage is not None else set()
+    """Return the settings that are the same in every covered configuration, as the others follow the sizes, without
+    numbers that are arguments. The mode is included only where the other one computes something else."""
+    differing = set(captured.coverage.differing_settings) if captured.coverage is not None else set()
+    differing |= captured.free_settings
     settings = module_settings(captured.callee.module, is_eval=captured.mode is False)
     mode = {} if captured.mode is None else mode_settings(captured.callee.owner, captured.mode)
     return {**{name: value for name, value in settings.items() if name not in differing}, **mode}
@@ -204,8 +206,9 @@ def _print_reference(captured: Captured, name: str, plain: bool) -> str:
             arguments.append(ReferenceArgument(by_index[index].name, by_index[index].placeholder.node))
     rest = [a for a in captured.arguments if a.placeholder.role != "input"]
     arguments += [ReferenceArgument(a.name, a.placeholder.node) for a in rest]
+    arguments += [ReferenceArgument(number.name, None) for number in captured.module_numbers]
     shapes = {a.name: captured.symbols.shape(_fake(captured, a).shape) for a in captured.arguments}
-    printer = ReferencePrinter(captured.symbols, shapes, plain=plain)
+    printer = ReferencePrinter(captured.symbols, shapes, captured.number_texts, plain=plain)
     functional = captured.program.functional
     results = dict(zip(captured.output_names, user_outputs(functional)))
     return printer.print(name, functional.graph, arguments, captured.constants, results)

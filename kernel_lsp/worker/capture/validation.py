@@ -194,7 +194,8 @@ def _run_reference(captured: Captured, reference: Function, inputs: Sequence[tor
         for a in captured.arguments
     }
     scalars = {leaf.name: leaf.value for leaf in captured.inputs.leaves if not hasattr(leaf, "dtype")}
-    result = reference(**keywords, **scalars)
+    numbers = {number.name: number.value for number in captured.module_numbers}
+    result = reference(**keywords, **scalars, **numbers)
     return list(result) if isinstance(result, tuple) else [result]
 
 

@@ -17,7 +17,7 @@ from ..cases.special_values import (
     SPECIAL_VALUES,
 )
 from ..dtypes import PLAN_NAMES
-from ..library import ALLOWED
+from ..operators import is_a
 from .roundings import is_finite
 
 MOSTLY = 0.5
@@ -28,27 +28,13 @@ EXTREME_FAMILIES = ("huge", "tiny", "minute", "subnormal", "far_negative", "offs
 decides."""
 UNCONVERTIBLE_FAMILIES = (*SPECIAL_VALUES, *ROWS_OF, "huge")
 """Families with values outside every integer type: C++ and PyTorch leave their conversion undefined."""
-STEPS = tuple(f"aten.{name}." for name in "round floor ceil trunc frac sign div remainder fmod floor_divide".split())
-"""Operations that jump, in some of their modes, at integers or halfway between them."""
 SUBNORMAL = "subnormal"
-ROOTS = tuple(f"aten.{name}." for name in ("sqrt", "std", "std_mean", "norm", "linalg_vector_norm"))
-DIVISIONS = ("aten.div.", "aten.reciprocal.")
-LOGARITHMS = ("aten.log_softmax.", "aten._log_softmax.", "aten.cross_entropy_loss.")
-EXPONENTIALS = (*LOGARITHMS, "aten.softmax.", "aten._softmax.", "aten.scaled_dot_product_attention.")
-EXTREMES = tuple(
-    f"aten.{name}" for name in ("min", "amin", "argmin", "max", "amax", "argmax", "sort", "argsort", "topk", "kthvalue")
-)
-"""Operations that take an extreme, by prefix. The maximum of negatives is a minimum."""
-PLACES = tuple(f"aten.{name}." for name in ("argmax", "argmin", "max", "min", "topk", "sort", "argsort"))
-SUMS_OF_PRODUCTS = tuple(f"aten.{name}." for name in sorted(ALLOWED))
 LOWEST_OF_EXPONENTS, LOWEST_OF_FACTORS = 99, 90
 """Exponents of -6e29 and -1e27: lower than usual masks (-1e9, -1e20), and above -1e30, the latter also times ordinary
 numbers."""
 LOWEST_OF_GATED = 62
 """Exponent of -4.6e18: the product of two such numbers is finite in f32. `a * b / (1 + exp(-a))` is correct for a
 gate."""
-GATES = tuple(f"aten.{name}." for name in ("silu", "sigmoid", "hardsigmoid", "gelu", "mish", "tanh", "softplus"))
-CASTS = ("aten._to_copy.default", "aten.to.dtype")
 FLOATING = tuple(name for dtype, name in PLAN_NAMES.items() if dtype.is_floating_point)
 INTEGERS = tuple(name for dtype, name in PLAN_NAMES.items() if not dtype.is_floating_point and dtype != torch.bool)
 
@@ -69,7 +55,7 @@ def why_it_tells_nothing(
         return _why_rows_tell_nothing(captured, family, expected, native)
     if family == "normal" and all(map(_are_nan_alike, expected, native)):
         return ""
-    if family == "huge" and any(node["op"].startswith(EXPONENTIALS) for node in captured.forward_text.nodes):
+    if family == "huge" and _has(captured, "softmax"):
         return "exp2(x * log2(e) - maximum * log2(e)), as many kernels compute exp, is no number there"
     reason = _mostly_not_finite(expected, native)
     if family in EXTREME_FAMILIES and not reason and any(map(_is_far, expected, native)):
@@ -79,34 +65,34 @@ def why_it_tells_nothing(
 
 def why_it_is_for_other_code(captured: Captured, family: str) -> str:
     """Return why the family does not apply to this code; empty where it does."""
-    if family == HIGHEST_ROWS and not _has(captured, EXTREMES):
+    if family == HIGHEST_ROWS and not _has(captured, "extreme"):
         return "the code takes no extreme"
     if family == LOW and not takes_exponentials(captured):
         return "the code takes no exponential"
-    if family == SUBNORMAL and _has(captured, ROOTS):
+    if family == SUBNORMAL and _has(captured, "root"):
         return "the squares of such numbers are zero, and the code may take a root of them"
     return ""
 
 
 def takes_exponentials(captured: Captured) -> bool:
     """Check whether the code has an exponential, which amplifies small differences of large numbers."""
-    return _has(captured, (*EXPONENTIALS, "aten.logsumexp.", "aten.exp."))
+    return _has(captured, "exponential")
 
 
 def asks_for_places(captured: Captured) -> bool:
     """Check whether the code returns the index of an extreme."""
-    return _has(captured, PLACES)
+    return _has(captured, "returns_indices")
 
 
 def sums_products(captured: Captured) -> bool:
     """Check whether the code multiplies matrices, or convolves."""
-    return _has(captured, SUMS_OF_PRODUCTS)
+    return _has(captured, "library")
 
 
 def lowest_exponent(captured: Captured) -> int:
     """Return the exponent of the lowest inputs for this code. Many kernels intentionally start a maximum before an
     exponential with -1e30. Sums of products are larger than the inputs. A kernel with a gate may multiply first."""
-    if _has(captured, GATES) and _multiplies_tensors(captured):
+    if _has(captured, "gate") and _multiplies_tensors(captured):
         return LOWEST_OF_GATED
     if not takes_exponentials(captured):
         return LOWEST_EXPONENT
@@ -117,14 +103,13 @@ def may_overflow_as_divisors(captured: Captured, family: str) -> bool:
     """Check whether the code divides by values made of the family's inputs whose reciprocals overflow: many kernels
     multiply by reciprocals, which is correct for all other inputs."""
     return family == SUBNORMAL and any(
-        node["op"].startswith(DIVISIONS) and isinstance(node["arguments"][-1], dict)
-        for node in captured.forward_text.nodes
+        is_a(node["op"], "division") and isinstance(node["arguments"][-1], dict) for node in captured.forward_text.nodes
     )
 
 
 def is_judged_at_ties(captured: Captured, family: str) -> bool:
     """Check whether the inputs lie where the code jumps: results on the other side of a jump are then not accepted."""
-    return family == "halves" and any(node["op"].startswith(STEPS) for node in captured.forward_text.nodes)
+    return family == "halves" and _has(captured, "step")
 
 
 # --- below: reasons
@@ -139,7 +124,7 @@ def _why_rows_tell_nothing(
     asked = native if family == MINUS_INF_ROWS else (*expected, *native)  # for the former NaN may be accepted
     if any(bool(is_missing(tensor).any()) for tensor in asked if tensor.is_floating_point()):
         return "PyTorch gives no number for a row of nothing else"
-    if family == LOWEST_ROWS and _has(captured, LOGARITHMS):
+    if family == LOWEST_ROWS and _has(captured, "log_softmax"):
         return "log(sum) + maximum, as many kernels begin, is the maximum there"
     if family != MINUS_INF_ROWS and any(map(_is_far, expected, native)):
         return "PyTorch itself loses most digits for these inputs"
@@ -172,12 +157,12 @@ def _is_far(expected: torch.Tensor, native: torch.Tensor) -> bool:
     return not off <= float(torch.finfo(native.dtype).eps ** 0.5 * reference.norm())
 
 
-def _has(captured: Captured, ops: tuple[str, ...]) -> bool:
-    return any(node["op"].startswith(ops) for node in captured.forward_text.nodes)
+def _has(captured: Captured, word: str) -> bool:
+    return any(is_a(node["op"], word) for node in captured.forward_text.nodes)
 
 
 def _multiplies_tensors(captured: Captured) -> bool:
-    products = (node["arguments"][:2] for node in captured.forward_text.nodes if node["op"].startswith("aten.mul."))
+    products = (node["arguments"][:2] for node in captured.forward_text.nodes if is_a(node["op"], "factor"))
     return any(all(isinstance(factor, dict) for factor in factors) for factors in products)
 
 
@@ -185,7 +170,7 @@ def _makes_integers(captured: Captured) -> bool:
     dtypes = {argument.name: PLAN_NAMES[_dtype(captured, argument.position)] for argument in captured.arguments}
     for node in captured.forward_text.nodes:
         made = [type_["dtype"] if type_ else "" for type_ in node["types"]]
-        if node["op"] in CASTS and made[0] in INTEGERS and dtypes.get(_source(node)) in FLOATING:
+        if is_a(node["op"], "cast") and made[0] in INTEGERS and dtypes.get(_source(node)) in FLOATING:
             return True
         dtypes[node["name"]] = made[0] if made else ""
     return False

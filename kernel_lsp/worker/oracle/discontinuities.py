@@ -6,10 +6,10 @@ from __future__ import annotations
 import torch
 
 from ..capture.captured import Captured
+from ..operators import is_a
 from .fp64_reference import Meets
 from .rounded_steps import unit_of
 
-JUMPS = tuple(f"aten.{name}." for name in "round floor ceil trunc".split())
 LEAST_ELEMENTS, ONE_OF, FEW = 16, 1000, 2
 """Limits on the unspecified elements of an output, as a share and a number. A sum of rounded values would otherwise be
 unspecified as a whole, and any sum would pass."""
@@ -20,7 +20,7 @@ N_UNITS = 4
 def has_computed_jumps(captured: Captured) -> bool:
     """Check whether the code has a discontinuous function of a computed value."""
     inputs = {argument.name for argument in captured.arguments}
-    firsts = (node["arguments"][0] for node in captured.forward_text.nodes if node["op"].startswith(JUMPS))
+    firsts = (node["arguments"][0] for node in captured.forward_text.nodes if is_a(node["op"], "rounding"))
     return any(isinstance(first, dict) and first.get("node") not in inputs for first in firsts)
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from ..capture.program import DROPPED_OPS, Program, user_outputs
+from ..capture.program import Program, user_outputs
+from ..operators import is_a
 from .attention import ATTENTION
 
 LIMITS_OF_DTYPE = "aten.nan_to_num."
@@ -33,9 +34,9 @@ Change = Callable[[torch.Tensor, Meets], torch.Tensor]
 
 @dataclass(frozen=True)
 class Seen:
-    """Replaces the first argument of the operations `ops`."""
+    """Replaces the first argument of the operations of this kind, a word of `operators.json`."""
 
-    ops: tuple[str, ...]
+    kind: str
     change: Change
 
 
@@ -65,11 +66,11 @@ class ExactInterpreter(torch.fx.Interpreter):
         return super().run_node(n)
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        if str(target) in DROPPED_OPS:
+        if is_a(target, "assertion"):
             return None
         if self._attention is not None and str(target).startswith(ATTENTION):
             return self._attention(*_widened(args, self._device), **_widened(kwargs, self._device))
-        if self._seen is not None and str(target).startswith(self._seen.ops) and args[0].is_floating_point():
+        if self._seen is not None and is_a(target, self._seen.kind) and args[0].is_floating_point():
             source: Any = self._node.args[0]
             dim, is_input = _dim(target, args, kwargs), source.op == "placeholder"
             meets = Meets(self._node.name, source.meta["val"].dtype, is_input, dim)

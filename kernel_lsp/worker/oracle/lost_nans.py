@@ -11,23 +11,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..capture.captured import Captured
+from ..operators import is_a
 
 NEVER_THE_LARGEST, NEVER_THE_LEAST = float("-inf"), float("inf")
-LARGEST = tuple(
-    f"aten.{name}."
-    for name in (
-        *("relu", "relu6", "threshold", "clamp_min", "maximum", "max", "amax", "argmax"),
-        *("max_pool1d", "max_pool2d", "max_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices"),
-        *("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d"),
-    )
-)
-LEAST = tuple(f"aten.{name}." for name in ("clamp_max", "minimum", "min", "amin", "argmin"))
-LIMITED = tuple(f"aten.{name}." for name in ("clamp", "hardtanh", "hardsigmoid"))
-"""Operations with two limits: NaN becomes the one or the other, depending on which is applied first."""
-LARGEST_OF_MANY = ("aten.max.", "aten.amax.", "aten.max_pool", "aten.adaptive_max_pool")
-LEAST_OF_MANY = ("aten.min.", "aten.amin.")
-OF_BOTH_SIDES = ("aten.elu.", "aten.leaky_relu.")
-"""Sums of a maximum and a minimum with zero, as PyTorch documents them: for NaN each of the two is zero."""
 CONVOLUTION = "aten.convolution."
 N_WAYS = 2
 
@@ -43,8 +29,7 @@ class Lost:
 
 def may_lose_nans(captured: Captured) -> bool:
     """Check whether the forward has an operation that may drop NaN."""
-    ops = (*LARGEST, *LEAST, *LIMITED, *OF_BOTH_SIDES)
-    return any(node["op"].startswith(ops) for node in captured.forward_text.nodes)
+    return _has(captured, "nan_lowest", "nan_highest", "nan_either", "nan_zero")
 
 
 class WithoutNans(TorchDispatchMode):
@@ -56,27 +41,27 @@ class WithoutNans(TorchDispatchMode):
         self._limit = (NEVER_THE_LARGEST, NEVER_THE_LEAST)[way]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        stand_in = self._stand_in(str(func))
+        stand_in = self._stand_in(func)
         if stand_in is not None:
             args = tuple(_replaced(arg, stand_in) for arg in args)
         return func(*args, **(kwargs or {}))
 
-    def _stand_in(self, name: str) -> float | None:
-        if name.startswith(LARGEST):
+    def _stand_in(self, func: object) -> float | None:
+        if is_a(func, "nan_lowest"):
             return NEVER_THE_LARGEST
-        if name.startswith(LEAST):
+        if is_a(func, "nan_highest"):
             return NEVER_THE_LEAST
-        return self._limit if name.startswith(LIMITED) else None
+        return self._limit if is_a(func, "nan_either") else None
 
 
 def other_starts(captured: Captured) -> list[TorchDispatchMode]:
     """Return the modes of other initial values of kernels that drop NaN."""
     modes: list[TorchDispatchMode] = []
-    if any(node["op"].startswith((*LARGEST_OF_MANY, *LEAST_OF_MANY)) for node in captured.forward_text.nodes):
+    if _has(captured, "maximum_of_many", "minimum_of_many"):
         modes.append(FromTheLowest())
-    if any(node["op"].startswith(OF_BOTH_SIDES) for node in captured.forward_text.nodes):
+    if _has(captured, "nan_zero"):
         modes.append(WithoutSides())
-    if any(node["op"].startswith(("aten.conv", CONVOLUTION)) for node in captured.forward_text.nodes):
+    if _has(captured, "convolution", "convolution_gradient"):
         modes.append(SkippedPadding())
     return modes
 
@@ -119,10 +104,9 @@ class FromTheLowest(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        name = str(func)
-        if not name.startswith((*LARGEST_OF_MANY, *LEAST_OF_MANY)):
+        if not is_a(func, "maximum_of_many", "minimum_of_many"):
             return result
-        is_largest = name.startswith(LARGEST_OF_MANY)
+        is_largest = is_a(func, "maximum_of_many")
         if isinstance(result, tuple):
             return (_begun(result[0], is_largest=is_largest), *result[1:])
         return _begun(result, is_largest=is_largest)
@@ -132,7 +116,7 @@ class WithoutSides(TorchDispatchMode):
     """Returns zero for NaN from a sum of a maximum and a minimum with zero, as `fmaxf` and `fminf` do."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if str(func).startswith(OF_BOTH_SIDES):
+        if is_a(func, "nan_zero"):
             args = (_replaced(args[0], 0.0), *args[1:])
         return func(*args, **(kwargs or {}))
 
@@ -146,6 +130,10 @@ class SkippedPadding(TorchDispatchMode):
         value, weight, bias, *how = args
         met = func(torch.ones_like(value), torch.isnan(weight).to(weight.dtype), None, *how) > 0
         return torch.where(met, torch.nan, func(value, torch.nan_to_num(weight), bias, *how))
+
+
+def _has(captured: Captured, *words: str) -> bool:
+    return any(is_a(node["op"], *words) for node in captured.forward_text.nodes)
 
 
 def _begun(value: torch.Tensor, *, is_largest: bool) -> torch.Tensor:

@@ -8,17 +8,10 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..operators import is_a
+
 STAND_INS = (1e30, -1e30, 0.0)
 """Replacements of NaN: beyond any threshold, on both sides, and between two."""
-COMPARISONS = tuple(f"aten.{name}." for name in ("gt", "ge", "lt", "le"))
-GATES = tuple(
-    f"aten.{name}_backward."
-    for name in (
-        *("threshold", "leaky_relu", "hardtanh", "elu", "hardsigmoid", "hardswish", "hardshrink", "softshrink"),
-        *("_prelu_kernel", "rrelu_with_noise", "smooth_l1_loss", "huber_loss"),
-    )
-)
-"""Piecewise gradients. The incoming gradient is their first argument."""
 
 
 class NansAs(TorchDispatchMode):
@@ -29,10 +22,9 @@ class NansAs(TorchDispatchMode):
         self._stand_in = stand_in
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = str(func)
-        if name.startswith(COMPARISONS):
+        if is_a(func, "ordering"):
             args = tuple(map(self._decided, args))
-        elif name.startswith(GATES):
+        elif is_a(func, "gated_gradient"):
             args = (args[0], *map(self._decided, args[1:]))
         return func(*args, **(kwargs or {}))
 

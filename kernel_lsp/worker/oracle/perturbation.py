@@ -11,40 +11,40 @@ import torch
 from ..capture.captured import Captured
 from ..cases.case import Case, differentiate, leaves_of, placeholder_values
 from ..cases.input_generation import own_generator
+from ..operators import is_a
 from .case_filter import takes_exponentials
 from .fp64_reference import run_exact
+from .reference_run import ReferenceRun
 from .rounded_steps import of_either_sign, unit_of, with_rounded_steps
 
 CPU = torch.device("cpu")
 EXACT_FAMILIES = ("small_integers", "halves", "one_hot", "needles", "zeros", "pointed_values")
 """Families of numbers that lie exactly on thresholds of the code, and whose sums are exact, or that are few."""
-EQUALITIES = ("aten.eq.Scalar", "aten.ne.Scalar")
 
 
-def response(
-    captured: Captured, case: Case, expected: Sequence[torch.Tensor], *, family: str, seed: int, is_backward: bool
-) -> list[torch.Tensor]:
+def response(run: ReferenceRun, case: Case, expected: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Return the results perturbed by one rounding. Where a few exact numbers lie on the code's thresholds, crossing
     one is not a rounding: of two opposite perturbations the smaller response counts."""
-    moved = _perturbed(captured, case, seed, is_backward, 1)
-    if family not in EXACT_FAMILIES:
+    moved = _perturbed(run, case, 1)
+    if run.family not in EXACT_FAMILIES:
         return moved
-    back = _perturbed(captured, case, seed, is_backward, -1)
+    back = _perturbed(run, case, -1)
     return [_nearer(e, a, b) if e.is_floating_point() else a for e, a, b in zip(expected, moved, back)]
 
 
-def _perturbed(captured: Captured, case: Case, seed: int, is_backward: bool, sign: int) -> list[torch.Tensor]:
+def _perturbed(run: ReferenceRun, case: Case, sign: int) -> list[torch.Tensor]:
     """Return the fp64 results on inputs, and steps inside functions, perturbed by one rounding of the kernels' type.
     Their response is the error of a backward-stable algorithm; PyTorch's own error on one draw may be smaller by
     chance. The other `sign` reverses all perturbations."""
+    captured = run.captured
     placed = placeholder_values(captured, case)
     generator = torch.Generator(placed[0].device if placed else CPU)
-    generator.manual_seed(own_generator(seed, "rounding").initial_seed())
+    generator.manual_seed(own_generator(run.seed, "rounding").initial_seed())
     held = _asked_for(captured)
     values = [_but_held(_moved(value, sign, generator), value, held) for value in placed]
     moves_products = takes_exponentials(captured)
     moved = partial(with_rounded_steps, generator=generator, sign=sign, moves_products=moves_products)
-    if not is_backward:
+    if not run.is_backward:
         with torch.no_grad():
             return run_exact(captured.program, values, moved=moved)
     leaves = leaves_of(captured, values)
@@ -55,7 +55,7 @@ def _perturbed(captured: Captured, case: Case, seed: int, is_backward: bool, sig
 
 def _asked_for(captured: Captured) -> list[float]:
     """Return the numbers that the code tests for equality: a rounding off such a number changes the branch."""
-    asking = (node["arguments"][1] for node in captured.forward_text.nodes if node["op"] in EQUALITIES)
+    asking = (node["arguments"][1] for node in captured.forward_text.nodes if is_a(node["op"], "equality"))
     return [float(number) for number in asking if isinstance(number, (int, float))]
 
 

@@ -8,20 +8,11 @@ from typing import Any
 
 import torch
 
-BY_WAY_OF_ONE = tuple(
-    f"aten.{name}." for name in ("elu", "celu", "selu", "softplus", "tanh", "log_sigmoid_forward", "mish")
-)
-"""Functions computed through one. `expm1` and `log1p` are not among them: their callers want the lost digits."""
-PRODUCTS = {
-    **dict.fromkeys(("aten.mm.default", "aten.bmm.default", "aten.matmul.default", "aten.linear.default"), 0),
-    **dict.fromkeys(("aten.addmm.default", "aten.baddbmm.default"), 1),
-}
-"""The argument whose last dim is summed over. An exponential amplifies the error of such a sum."""
+from ..operators import is_a
+
 PER_ROOT_OF_TERMS = 1 / 6
 """Error per root of terms: n roundings, each up to half a unit of a partial sum that grows to the whole, give sqrt(n /
 36) of a unit."""
-TIMES_INPUT = ("aten.mish.",)
-"""The functions among them that multiply such a number by the input."""
 
 
 def with_rounded_steps(
@@ -35,20 +26,21 @@ def with_rounded_steps(
     moves_products: bool,
 ) -> Any:
     """Return the result of an operation with this dtype in the code, perturbed by one unit of one where the operation
-    is computed through one. With `moves_products`, products are perturbed by the error of a serial sum of their terms.
+    is computed through one. With `moves_products`, products are perturbed by the error of a serial sum of their terms,
+    which an exponential amplifies.
     The other `sign` reverses all perturbations."""
-    if moves_products and op in PRODUCTS:
-        n_terms = arguments[PRODUCTS[op]].shape[-1]
+    if moves_products and is_a(op, "product"):
+        n_terms = arguments[is_a(op, "biased")].shape[-1]
         return result * (
             1.0 + of_either_sign(result, sign * PER_ROOT_OF_TERMS * n_terms**0.5 * unit_of(dtype), generator)
         )
-    if not op.startswith(BY_WAY_OF_ONE):
+    if not is_a(op, "through_one"):
         return result
     if isinstance(result, tuple):
         first = with_rounded_steps(op, arguments, result[0], dtype, generator, sign=sign, moves_products=False)
         return (first, *result[1:])
     moves = of_either_sign(result, sign * unit_of(dtype), generator)
-    return result + (moves * arguments[0].detach() if op.startswith(TIMES_INPUT) else moves)
+    return result + (moves * arguments[0].detach() if is_a(op, "times_input") else moves)
 
 
 def unit_of(dtype: torch.dtype) -> float:

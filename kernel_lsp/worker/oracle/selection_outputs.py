@@ -13,16 +13,14 @@ import torch
 from ..capture.captured import Captured
 from ..capture.program import user_outputs
 from ..cases.case import Case, placeholder_values
+from ..operators import is_a
 from .fp64_reference import Meets, Seen, run_exact
-from .tie_orders import OPEN, in_their_order
+from .tie_orders import in_their_order
 
 INDEX_ITEM = 1
 """Position of the indices in a pair of values and indices."""
-PASSED_ON = tuple(f"aten.{name}." for name in ("alias", "clone", "detach", "lift_fresh_copy", "_to_copy", "to"))
-"""Operations that return the same integers, in types that hold all indices."""
 PLACE_TYPES = (torch.int32, torch.int64)
-EACH_ONCE = ("aten.topk.", "aten.sort.", "aten.argsort.")
-"""Operations that select no element twice."""
+"""Types that hold all indices."""
 MAX_ELEMENTS = 1 << 24
 """Maximum elements to select from: with more, any index is accepted."""
 
@@ -56,7 +54,7 @@ def chosen_among(
         return value
 
     with torch.no_grad():
-        run_exact(captured.program, placeholder_values(captured, case), seen=Seen(OPEN, remember))
+        run_exact(captured.program, placeholder_values(captured, case), seen=Seen("order", remember))
     found: list[Chosen | None] = []
     for position, (node, places) in enumerate(zip(nodes, where)):
         alone = places & ~otherwise_open[position] if otherwise_open else places
@@ -71,13 +69,13 @@ def chosen_among(
 def _choosing(node: Any) -> Any:
     """Return the operation whose indices an output returns; None for any other output, and for values computed from
     indices."""
-    while _op(node).startswith(PASSED_ON) and node.meta["val"].dtype in PLACE_TYPES:
+    while is_a(_op(node), "identity", "cast") and node.meta["val"].dtype in PLACE_TYPES:
         node = node.args[0]
     if node.target is operator.getitem and node.args[1] == INDEX_ITEM:
         node = node.args[0]
     elif not _op(node).startswith("aten.argsort."):
         return None
-    return node if _op(node).startswith(OPEN) else None
+    return node if is_a(_op(node), "order") else None
 
 
 def _op(node: Any) -> str:
@@ -89,5 +87,5 @@ def _chosen(node: Any, value: torch.Tensor, meets: Meets, where: torch.Tensor) -
         return None
     ordered = in_their_order(value, meets)
     return Chosen(
-        where, ordered.values, meets.dim % value.ndim, ordered.unit, ordered.least, _op(node).startswith(EACH_ONCE)
+        where, ordered.values, meets.dim % value.ndim, ordered.unit, ordered.least, is_a(_op(node), "each_once")
     )

@@ -11,10 +11,9 @@ import torch
 
 from ..capture.captured import Captured
 from ..cases.input_generation import own_generator
+from ..operators import is_a
 from .fp64_reference import Meets, Seen
 
-OPEN = ("aten.topk.", "aten.sort.", "aten.argsort.", "aten.kthvalue.", "aten.median.", "aten.mode.")
-"""Operations with an undefined order of equal elements."""
 FOR_NAN, FOR_INFINITY = 1e300, 1e299
 """Replacements of NaN and infinity, which equals itself, in PyTorch's order."""
 STEP = 1e-9
@@ -31,7 +30,7 @@ CPU = torch.device("cpu")
 def are_left_open(captured: Captured) -> bool:
     """Check whether the code has an operation with an undefined order of equal elements."""
     nodes = captured.forward_text.nodes
-    return any(n["op"].startswith(OPEN) and n.get("keywords", {}).get("stable") is not True for n in nodes)
+    return any(is_a(n["op"], "order") and n.get("keywords", {}).get("stable") is not True for n in nodes)
 
 
 class Orders:
@@ -46,11 +45,11 @@ class Orders:
     def __iter__(self) -> Iterator[Seen]:
         for n in range(N_DRAWN):
             generator = own_generator(self._seed, "orders", str(n // 2))
-            yield Seen(OPEN, partial(self._drawn, generator=generator, is_reversed=n % 2 == 1))
-        yield Seen(OPEN, partial(self._by_position, bit=None))
+            yield Seen("order", partial(self._drawn, generator=generator, is_reversed=n % 2 == 1))
+        yield Seen("order", partial(self._by_position, bit=None))
         bit = 0
         while bit < self._n_bits:
-            yield Seen(OPEN, partial(self._by_position, bit=bit))
+            yield Seen("order", partial(self._by_position, bit=bit))
             bit += 1
 
     def _drawn(self, value: torch.Tensor, meets: Meets, generator: torch.Generator, is_reversed: bool) -> torch.Tensor:

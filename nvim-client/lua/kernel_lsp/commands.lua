@@ -146,7 +146,7 @@ local function hot_spots()
       return
     end
     local items = vim.tbl_map(function(spot)
-      local saves = string.format("%.3g %% of a step; a kernel saves %s%.3g %%", spot.share * 100,
+      local saves = string.format("%.3g %% of a step, saves %s%.3g %%", spot.share * 100,
         (spot.speedup == 0 or spot.kind == "roofline") and "up to " or "", spot.gain * 100)
       return { filename = vim.uri_to_fname(spot.uri), lnum = spot.line + 1, text = spot.symbol .. ": " .. saves }
     end, result.spots)

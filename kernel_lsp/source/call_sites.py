@@ -1,0 +1,256 @@
+"""Rewrite the calls of a target in all files of a workspace, so that they use its operator, and back.
+
+Only text is read: an import counts where its module's path, from the importing file or a folder above it, is the
+target's file.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kernel_lsp.source.operator_use import import_statement
+from kernel_lsp.source.python_file import import_line, import_style
+from kernel_lsp.source.target_digest import USE_PREFIX
+
+MAX_FILES = 2_000
+"""Maximum Python files to read; a folder with more is probably a home directory, not a project."""
+MAX_FILE_BYTES = 400_000
+MAX_SCAN_S = 10.0
+"""Maximum seconds of one scan: someone waits for it."""
+SKIPPED = frozenset(("node_modules", "site-packages", "__pycache__", "build", "dist"))
+"""Folders without the user's own code. Hidden folders and environments are skipped, too."""
+LINE_END = re.compile(rb"\r\n|\r|\n")
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A written operator: the target's file and symbol, the folder of its files, and its name."""
+
+    file: Path
+    symbol: str
+    is_module: bool
+    out: Path
+    name: str
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """New texts of files, by path. `is_complete` is false where a limit ended the scan."""
+
+    texts: dict[Path, str] = field(default_factory=dict)
+    n_sites: int = 0
+    is_complete: bool = True
+
+
+@dataclass(frozen=True)
+class _Edit:
+    """Replacement of the bytes from `first` up to `last`."""
+
+    first: int
+    last: int
+    text: str
+    is_of_call: bool = True
+
+
+def use_operator(root: Path, operator: Operator) -> Rewritten:
+    """Return the texts in which every call of the target uses the operator."""
+    return _rewritten(root, operator.symbol, lambda file: _use_edits(file, root, operator))
+
+
+def revert_operator(root: Path, name: str) -> Rewritten:
+    """Return the texts in which no call uses the operator of this name."""
+    return _rewritten(root, f"{USE_PREFIX}{name}", lambda file: _revert_edits(file, name))
+
+
+# --- files
+
+
+@dataclass(frozen=True)
+class _File:
+    """A parsed file. `starts` are the byte offsets of its lines."""
+
+    path: Path
+    data: bytes
+    tree: ast.Module
+    starts: tuple[int, ...]
+
+    def span(self, node: ast.expr) -> tuple[int, int]:
+        return self.at(node.lineno, node.col_offset), self.at(node.end_lineno or 0, node.end_col_offset or 0)
+
+    def at(self, line: int, column: int) -> int:
+        return self.starts[line - 1] + column
+
+    def below(self, line: int) -> int:
+        """Return the offset of the line after a 1-based line."""
+        return self.starts[line] if line < len(self.starts) else len(self.data)
+
+    @property
+    def line_end(self) -> str:
+        return "\r\n" if b"\r\n" in self.data else "\n"
+
+    @property
+    def calls(self) -> list[ast.Call]:
+        return [node for node in ast.walk(self.tree) if isinstance(node, ast.Call)]
+
+
+def python_files(folder: Path, skipped: frozenset[str] = SKIPPED) -> Iterator[Path]:
+    """Yield the Python files of a folder, sorted, without those of environments and of hidden and `skipped` folders."""
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not _is_skipped(Path(place) / name, skipped))
+        yield from (Path(place) / name for name in sorted(names) if name.endswith(".py"))
+
+
+def _is_skipped(folder: Path, skipped: frozenset[str]) -> bool:
+    return folder.name.startswith(".") or folder.name in skipped or (folder / "pyvenv.cfg").exists()
+
+
+def _rewritten(root: Path, word: str, edits_of: Callable[[_File], list[_Edit]]) -> Rewritten:
+    """Rewrite the files that have the word. A call has two edits, one before and one after it."""
+    texts: dict[Path, str] = {}
+    n_sites, deadline = 0, time.monotonic() + MAX_SCAN_S
+    for number, path in enumerate(python_files(root)):
+        if number >= MAX_FILES or time.monotonic() > deadline:
+            return Rewritten(texts, n_sites, is_complete=False)
+        file = _read(path, word)
+        edits = [] if file is None else edits_of(file)
+        if file is not None and edits:
+            texts[path] = _applied(file.data, edits).decode()
+            n_sites += sum(edit.is_of_call for edit in edits) // 2
+    return Rewritten(texts, n_sites)
+
+
+def _read(path: Path, word: str) -> _File | None:
+    """Return the parsed file; None for one without the word, and for what is no Python text."""
+    try:
+        data = path.read_bytes() if path.stat().st_size <= MAX_FILE_BYTES else b""
+        if word.encode() not in data:
+            return None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(data.decode())
+    except (OSError, UnicodeDecodeError, SyntaxError, ValueError, RecursionError):
+        return None
+    return _File(path, data, tree, (0, *(match.end() for match in LINE_END.finditer(data))))
+
+
+def _applied(data: bytes, edits: list[_Edit]) -> bytes:
+    for edit in sorted(edits, key=lambda edit: edit.first, reverse=True):
+        data = data[: edit.first] + edit.text.encode() + data[edit.last :]
+    return data
+
+
+# --- using
+
+
+def _use_edits(file: _File, root: Path, operator: Operator) -> list[_Edit]:
+    names = dict(_names(file, root, operator))
+    wrapped = {id(call.args[0]) for call in file.calls if _wraps(call, f"{USE_PREFIX}{operator.name}")}
+    edits: list[_Edit] = []
+    statements: set[str] = set()
+    for call in file.calls:
+        called = ast.unparse(call.func) if isinstance(call.func, ast.Name | ast.Attribute) else ""
+        if called not in names or id(call) in wrapped or _is_within(call, file, operator):
+            continue
+        first, last = file.span(call) if operator.is_module else file.span(call.func)
+        edits += [_Edit(first, first, f"{USE_PREFIX}{operator.name}("), _Edit(last, last, ")")]
+        statements.add(names[called])
+    place = file.below(import_line(file.tree))
+    known = set(file.data.decode().split(file.line_end))
+    missing = [text for text in sorted(statements)[:1] if not set(text.split("\n")) <= known]
+    edits += [_Edit(place, place, f"{text}\n".replace("\n", file.line_end), is_of_call=False) for text in missing]
+    return edits
+
+
+def _names(file: _File, root: Path, operator: Operator) -> Iterator[tuple[str, str]]:
+    """Yield the names under which the file calls the target, each with the import of its operator."""
+    if file.path.resolve() == operator.file.resolve():
+        style = import_style(file.path, file.tree)
+        yield operator.symbol, import_statement(file.path, operator.out, operator.name, style)
+        return
+    for node in ast.walk(file.tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if _is_module(alias.name, 0, file, root, operator):
+                    yield f"{alias.asname or alias.name}.{operator.symbol}", _import_of(alias.name, 0, operator)
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                inside = f"{node.module}.{alias.name}" if node.module else alias.name
+                if alias.name == operator.symbol and _is_module(node.module or "", node.level, file, root, operator):
+                    yield alias.asname or alias.name, _import_of(node.module or "", node.level, operator)
+                elif _is_module(inside, node.level, file, root, operator):
+                    statement = _import_of(inside, node.level, operator)
+                    yield f"{alias.asname or alias.name}.{operator.symbol}", statement
+
+
+def _is_module(module: str, level: int, file: _File, root: Path, operator: Operator) -> bool:
+    """Check whether an import names the target's file."""
+    parents = list(file.path.parents)
+    above = parents[: parents.index(root) + 1] if root in parents else parents[:1]
+    bases = parents[level - 1 : level] if level else [*above, root / "src"]
+    parts = [part for part in module.split(".") if part]
+    files = ("/".join([*parts, "__init__"]), "/".join(parts))
+    return any(base / f"{file}.py" == operator.file for base in bases for file in files if file)
+
+
+def _import_of(module: str, level: int, operator: Operator) -> str:
+    """Return the operator's import beside one of the target's module."""
+    parts = module.split(".") if operator.file.name == "__init__.py" else module.split(".")[:-1]
+    below = [
+        part for part in Path(os.path.relpath(operator.out, operator.file.parent)).parts if part not in (".", "..")
+    ]
+    path = ".".join([*parts, *below, operator.name])
+    return f"from {'.' * level}{path} import {USE_PREFIX}{operator.name}"
+
+
+def _is_within(call: ast.Call, file: _File, operator: Operator) -> bool:
+    """Check whether the call is in the target's own definition."""
+    if file.path.resolve() != operator.file.resolve():
+        return False
+    definitions = [
+        node
+        for node in file.tree.body
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == operator.symbol
+    ]
+    return any(node.lineno <= call.lineno <= (node.end_lineno or node.lineno) for node in definitions)
+
+
+# --- reverting
+
+
+def _revert_edits(file: _File, name: str) -> list[_Edit]:
+    used = f"{USE_PREFIX}{name}"
+    imports = [node for node in file.tree.body if _imports(node, name)]
+    if not imports:
+        return []
+    edits: list[_Edit] = []
+    for call in file.calls:
+        if _wraps(call, used):
+            first, last = file.span(call)
+            inner = file.span(call.args[0])
+            edits += [_Edit(first, inner[0], ""), _Edit(inner[1], last, "")]
+    names = [node.id for node in ast.walk(file.tree) if isinstance(node, ast.Name) and node.id == used]
+    if len(names) == len(edits) // 2:
+        spans = [(file.at(node.lineno, 0), file.below(node.end_lineno or node.lineno)) for node in imports]
+        edits += [_Edit(first, last, "", is_of_call=False) for first, last in spans]
+    return edits
+
+
+def _wraps(call: ast.Call, used: str) -> bool:
+    return isinstance(call.func, ast.Name) and call.func.id == used and len(call.args) == 1
+
+
+def _imports(node: ast.stmt, name: str) -> bool:
+    """Check whether a statement imports the operator alone, in one way or in two: see `import_statement`."""
+    match node:
+        case ast.ImportFrom(module=module, names=[ast.alias(name=imported, asname=None)]):
+            return imported == f"{USE_PREFIX}{name}" and (module or "").split(".")[-1] == name
+        case ast.Try(body=[inside], handlers=[ast.ExceptHandler(body=[outside])], orelse=[], finalbody=[]):
+            return _imports(inside, name) and _imports(outside, name)
+    return False

@@ -1,0 +1,144 @@
+"""Read from a kernel's body how it indexes its parameters: shapes, block sizes, what is written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from kernel_lsp.source.cuda import kernel_line_ranges, without_comments_and_strings
+
+MAX_EXPANSIONS = 16
+_LOCAL = re.compile(
+    r"\b(?:const\s+)?(?:auto|size_t|u?int(?:8|16|32|64)?_t|(?:unsigned|long|int)(?:\s+(?:int|long))*)\s+"
+    r"(?P<name>[A-Za-z_]\w*)\s*=\s*(?P<value>[^;]+);"
+)
+_ALIAS = re.compile(
+    r"\*\s*(?:__restrict__\s+|const\s+)*(?P<name>\w+)\s*=\s*(?P<base>[A-Za-z_]\w*)\s*\+(?P<offset>[^;]+);"
+)
+_ONE_PER_THREAD = re.compile(r"blockIdx\.x\s*\*\s*(?:blockDim\.x|[A-Z_]+\b|\d+)")
+_BOUNDS = re.compile(r"__launch_bounds__\s*\(\s*(\d+)\s*[,)]")
+_TILE = "16"
+"""Side of a drafted block of two dims."""
+
+
+@dataclass(frozen=True)
+class KernelBody:
+    """The text of one kernel, without comments."""
+
+    text: str = ""
+
+    def writes(self, parameter: str) -> bool:
+        """Return True if the kernel stores to the parameter or passes it on, and for a body that is unknown."""
+        names = {parameter, *(name for name, (base, _) in self._aliases.items() if base == parameter)}
+        words = "|".join(map(re.escape, names))
+        stored = rf"\b(?:{words})\s*\[[^;]*?\]\s*(?:\.\w+\s*)?[-+*/|&^]?=(?!=)|\*\s*(?:{words})\s*=(?!=)"
+        passed = rf"[(,&]\s*(?:{words})\s*(?:[+,)]|\[)"
+        cast = rf"=\s*[^;]*\(\s*\w+\s*\*+\s*\)\s*(?:{words})\b|<[^<>]*\*>\s*\(\s*&?\s*(?:{words})"
+        return not self.text or bool(re.search(f"{stored}|{passed}|{cast}", self._inside))
+
+    def updates(self, parameter: str) -> bool:
+        """Return True if the kernel reads what it writes to the parameter."""
+        name = re.escape(parameter)
+        reads = rf"(?<!&)(?<!& )\b{name}\s*\[(?P<index>[^\[\]]*)\](?!\s*=(?!=))(?!\s*\.\w+\s*=(?!=))"
+        return bool(re.search(reads, self._inside))
+
+    def adds_atomically(self, parameter: str) -> bool:
+        return bool(re.search(rf"\batomic(?:Add|Or|Xor|Inc)\s*\(\s*&?\s*{re.escape(parameter)}\b", self._inside))
+
+    @property
+    def has_dynamic_shared(self) -> bool:
+        return "extern" in self.text and "__shared__" in self.text
+
+    @property
+    def has_block_per_row(self) -> bool:
+        """Return True if a block takes a row: its index is used as it is."""
+        return "blockIdx.x" in self.text and not _ONE_PER_THREAD.search(self.text)
+
+    def block(self, otherwise: int) -> list[str]:
+        """Return the block size that the body suggests."""
+        bounds = _BOUNDS.search(self.text)
+        if "threadIdx.y" in self.text:
+            return [_TILE, _TILE]
+        return [bounds[1] if bounds else str(otherwise)]
+
+    def shape(self, parameter: str, dims: Mapping[str, str], rows: str | None) -> list[str] | None:
+        """Return the shape that the indices of a parameter span. `dims` are the values of integer parameters, `rows`
+        the number of blocks. None where the indices leave it open."""
+        found = [shape for index in self._indices(parameter) if (shape := self._span(index, dims, rows))]
+        return max(found, key=len, default=None)
+
+    # --- below
+
+    @cached_property
+    def _inside(self) -> str:
+        return self.text[self.text.find("{") :]
+
+    @cached_property
+    def _locals(self) -> dict[str, str]:
+        return {match["name"]: match["value"] for match in _LOCAL.finditer(self._inside)}
+
+    @cached_property
+    def _aliases(self) -> dict[str, tuple[str, str]]:
+        return {m["name"]: (m["base"], m["offset"]) for m in _ALIAS.finditer(self._inside)}
+
+    def _indices(self, parameter: str) -> Iterator[str]:
+        names = {parameter: ""} | {
+            n: f"{offset} + " for n, (base, offset) in self._aliases.items() if base == parameter
+        }
+        for name, offset in names.items():
+            for match in re.finditer(rf"\b{re.escape(name)}\s*\[", self._inside):
+                yield offset + self._inside[match.end() : _closing(self._inside, match.end())]
+
+    def _span(self, index: str, dims: Mapping[str, str], rows: str | None) -> list[str] | None:
+        if index.strip().isdigit():
+            return ["1"]
+        direct = self._bound(index.strip(), dims, rows)
+        expanded = self._expanded(index, dims)
+        products = re.findall(r"([A-Za-z_][\w.]*)\s*\*\s*(?:\(\s*\w+\s*\)\s*)?([A-Za-z_]\w*)", expanded)
+        strides = [(v, s) if s in dims else (s, v) for v, s in products if (s in dims) != (v in dims)]
+        if not strides:
+            return direct
+        lead = self._bound(strides[0][0], dims, rows)
+        return [*lead, *(dims[stride] for _, stride in strides)] if lead else None
+
+    def _bound(self, variable: str, dims: Mapping[str, str], rows: str | None) -> list[str] | None:
+        """Return the factors that a comparison bounds a variable by; for the index of a block, the number of blocks."""
+        name = re.escape(variable)
+        for match in re.finditer(rf"\b{name}\s*(?:<|>=)\s*([A-Za-z_]\w*(?:\s*\*\s*\w+)*)", self._inside):
+            factors = re.split(r"\s*\*\s*", match[1])
+            if {*factors} <= {*dims}:
+                return [dims[factor] for factor in factors]
+        is_block = self._locals.get(variable, variable).strip() == "blockIdx.x"
+        return [rows] if is_block and rows else None
+
+    def _expanded(self, index: str, dims: Mapping[str, str]) -> str:
+        """Replace locals by their values, except those that a comparison bounds."""
+        for _ in range(MAX_EXPANSIONS):
+            known = [
+                n for n in re.findall(r"[A-Za-z_]\w*", index) if n in self._locals and not self._bound(n, dims, None)
+            ]
+            if not known or self._locals[known[0]].strip().startswith("blockIdx"):
+                return index
+            index = re.sub(rf"\b{known[0]}\b", f"({self._locals[known[0]]})", index)
+        return index
+
+
+def kernel_bodies(text: str) -> dict[str, KernelBody]:
+    """Return the body of each kernel by its name."""
+    lines = without_comments_and_strings(text).split("\n")
+    ranges = reversed(kernel_line_ranges(text))
+    return {each.name: KernelBody("\n".join(lines[each.first_line - 1 : each.last_line])) for each in ranges}
+
+
+# --- below
+
+
+def _closing(text: str, start: int) -> int:
+    depth = 1
+    for match in re.compile(r"[\[\]]").finditer(text, start):
+        depth += 1 if match[0] == "[" else -1
+        if depth == 0:
+            return match.start()
+    return len(text)

@@ -1,0 +1,322 @@
+"""Accept alternatives to PyTorch's one value: a table of rows, applied in this order to the fp64 results.
+
+docs/checks.md has the same table. A row says which values of PyTorch's it concerns, what a kernel may have instead,
+when it applies, and how the answers change: a result is replaced where another one is accepted beside PyTorch's own,
+and masked where any value is. `kernel_lsp/verify/oracle` has the rows that need the kernel's results.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+
+import torch
+
+from ..cases.case import Case, differentiate, leaves_of, placeholder_values, widened
+from ..cases.special_values import MINUS_INF_ROWS, MIXED, SPECIAL_VALUES, STAND_INS, without_special, without_zeros
+from .attention import attention_of_seen, has_attention
+from .case_filter import is_judged_at_ties, sums_products
+from .constant_results import is_constant, is_fixed
+from .discontinuities import beside_jumps, few_of, has_computed_jumps
+from .fp64_reference import Seen, run_exact
+from .lost_nans import (
+    N_WAYS,
+    FromTheLowest,
+    Lost,
+    WithoutNans,
+    from_the_lowest,
+    lost_in,
+    lost_nowhere,
+    may_lose_nans,
+    other_starts,
+)
+from .nan_gradient_modes import STAND_INS as STAND_INS_OF_NAN
+from .nan_gradient_modes import NansAs
+from .reference_run import ReferenceRun
+from .tie_orders import Orders, are_left_open
+from .unspecified_results import undecided
+
+INFINITE_ROWS = (MINUS_INF_ROWS, "special_inf", "special_minus_inf")
+"""Families in which a whole window, or all of a few numbers, may be infinite."""
+
+
+@dataclass
+class Answers:
+    """The results of a case that are accepted so far: PyTorch's own (`native`), and `expected`, first those in fp64.
+
+    `plain` are those before any NaN is dropped. `any_of` masks the elements for which any value is correct, `by_order`
+    the integers that the order of equal elements decides (each empty where there are none); `lost` tells of each result
+    whether it has numbers in place of PyTorch's NaNs.
+    """
+
+    run: ReferenceRun
+    case: Case
+    native: list[torch.Tensor]
+    expected: list[torch.Tensor]
+    plain: list[torch.Tensor] = field(init=False)
+    any_of: list[torch.Tensor] = field(default_factory=list)
+    by_order: list[torch.Tensor] = field(default_factory=list)
+    lost: list[bool] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.plain = self.expected
+
+    @property
+    def is_special(self) -> bool:
+        """Check whether some inputs are NaN or infinite."""
+        return self.run.family in SPECIAL_VALUES
+
+    @property
+    def is_infinite(self) -> bool:
+        """Check whether some inputs, or whole rows, are NaN or infinite."""
+        return self.run.family in (*SPECIAL_VALUES, *INFINITE_ROWS)
+
+    @property
+    def is_exact(self) -> bool:
+        """Check whether a rounding of the inputs has no meaning: they are special, or lie on the code's steps."""
+        return self.is_special or is_judged_at_ties(self.run.captured, self.run.family)
+
+    @cached_property
+    def without_nans(self) -> list[list[torch.Tensor]]:
+        """Compute the results where maxima, minima and limits drop NaN, in each way; empty without any."""
+        if not self.is_special or not may_lose_nans(self.run.captured):
+            return []
+        ways = []
+        for way in range(N_WAYS):
+            with WithoutNans(way):
+                ways.append(self.again())
+        return ways
+
+    def again(self, inputs: list[torch.Tensor] | None = None) -> list[torch.Tensor]:
+        """Compute the fp64 results once more: on these inputs, or under a mode of the caller."""
+        case = self.case if inputs is None else replace(self.case, inputs=inputs)
+        return self.run.expected(case, replace(case))
+
+    def exactly(self, seen: Seen) -> list[torch.Tensor]:
+        """Compute the fp64 outputs with the first arguments of some operations replaced."""
+        with torch.no_grad():
+            return run_exact(self.run.captured.program, self.values(), seen=seen)
+
+    def values(self) -> list[torch.Tensor]:
+        """Return the values of the program's placeholders."""
+        return placeholder_values(self.run.captured, self.case)
+
+    def is_fixed(self, result: torch.Tensor) -> bool:
+        """Check whether the result is one number for ordinary inputs with a few special ones."""
+        return self.run.family != MIXED and is_fixed(result)
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """A row of the table. `accept` changes the answers of a case to which the row `applies`."""
+
+    name: str
+    pytorch: str
+    kernel: str
+    applies: Callable[[Answers], bool]
+    accept: Callable[[Answers], None]
+
+
+# --- below: what the rows do
+
+
+def _masked_attention(of: Answers) -> None:
+    """Accept, as well as PyTorch's own result, that of attention that skips masked elements. PyTorch adds its mask to
+    the scores on a CPU, so that an infinite key gives NaN in all rows that do not see it. For scores of only minus
+    infinity it returns zeros, while its documented formula gives NaN."""
+    with torch.no_grad():
+        seen = run_exact(of.run.captured.program, of.values(), attention_of_seen)
+    hidden = [torch.isnan(e) & torch.isnan(n) & torch.isfinite(s) for e, n, s in zip(of.expected, of.native, seen)]
+    unseen = [torch.isfinite(e) & torch.isfinite(n) & torch.isnan(s) for e, n, s in zip(of.expected, of.native, seen)]
+    of.expected = [torch.where(h | u, s, e) for h, u, s, e in zip(hidden, unseen, seen, of.expected)]
+    of.plain = of.expected
+
+
+def _absorbed(of: Answers) -> None:
+    """Accept a second correct result where a special value only meets a zero that the code inserted: the number without
+    both, as in kernels for padding, masks and triangular or diagonal factors. The zero turns a special value into NaN,
+    never into infinity. A zero of the inputs does not count: skipping it would drop the value that it meets."""
+    for changed in _changed_together(of.case.inputs):
+        missing = [torch.isnan(e) & torch.isnan(n) for e, n in zip(of.expected, of.native)]
+        if not any(bool(one.any()) for one in missing):
+            break
+        inputs = [
+            [without_special(value, n) if at in changed else value for at, value in enumerate(of.case.inputs)]
+            for n in STAND_INS
+        ]
+        high, low = (of.again([without_zeros(value) for value in ordinary]) for ordinary in inputs)
+        absorbed = [(a == b) & torch.isfinite(a) & one & ~is_constant(a) for a, b, one in zip(high, low, missing)]
+        if any(bool(where.any()) for where in absorbed):
+            left_out = of.again(inputs[0])
+            of.expected = [torch.where(where, a, one) for where, a, one in zip(absorbed, left_out, of.expected)]
+
+
+def _order_of_equals(of: Answers) -> None:
+    reordered = (of.exactly(seen) for seen in Orders(of.run.seed))  # one at a time is kept
+    of.by_order = undecided(of.expected, reordered, among_floats=False)
+
+
+def _sides_of_steps(of: Answers) -> None:
+    beside = [of.exactly(Seen("rounding", partial(beside_jumps, sign=sign))) for sign in (1, -1)]
+    of.any_of = list(map(few_of, undecided(of.expected, beside, among_floats=True)))
+
+
+def _nan_gradients(of: Answers) -> None:
+    """Mask the gradients that differ with a NaN's side of a threshold, and those of NaN elements that are a number in
+    PyTorch, as for abs(x)."""
+    captured, others = of.run.captured, [*of.without_nans]
+    for stand_in in STAND_INS_OF_NAN:
+        leaves = leaves_of(captured, [widened(value) for value in of.values()])
+        outputs = run_exact(captured.program, leaves)
+        gradients = [gradient.double() for gradient in of.case.gradients]
+        with NansAs(stand_in):
+            others.append(differentiate(captured, outputs, leaves, gradients))
+    assert captured.backward is not None, "gradients are of a backward pass"
+    pairs = zip(captured.backward.of, captured.backward.results)
+    wanted, values = [position for position, result in pairs if result is not None], of.values()
+    of_nans = [torch.isnan(values[p]) & ~torch.isnan(gradient) for p, gradient in zip(wanted, of.expected)]
+    of.any_of = either(undecided(of.expected, others, among_floats=True), of_nans)
+
+
+def _initial_extremes(of: Answers) -> None:
+    with FromTheLowest():
+        of.expected = list(map(from_the_lowest, of.expected, of.native, of.again()))
+
+
+def _dropped_nans(of: Answers) -> None:
+    others: list[list[torch.Tensor]] = []
+    for mode in [] if of.run.is_backward else other_starts(of.run.captured):
+        with WithoutNans(0), mode:
+            others.append(of.again())
+    found = zip(of.plain, of.native, zip(*of.without_nans), zip(*others) if others else [()] * len(of.plain))
+    lost = [lost_nowhere(e) if of.is_fixed(e) else lost_in(e, n, ways, starts) for e, n, ways, starts in found]
+    any_of = [_any_number(of, *each) for each in zip(lost, of.plain, of.expected, of.native)]
+    of.any_of = either(of.any_of, any_of)
+    of.lost = [bool(one.where.any()) for one in lost]
+    of.expected = [torch.where(one.where, one.result, e) for one, e in zip(lost, of.expected)]
+
+
+def _any_number(
+    of: Answers, lost: Lost, plain: torch.Tensor, expected: torch.Tensor, native: torch.Tensor
+) -> torch.Tensor:
+    """Return where any number is accepted: where operations that drop NaN have several results, where skipping a zero's
+    partner gives another, and where NaN arises from infinities, in a kernel's own order of sums."""
+    if not plain.is_floating_point():
+        return lost.any_of
+    missing = torch.isnan(plain) & torch.isnan(native) & (not of.is_fixed(plain))
+    is_other = lost.where & ~torch.isnan(expected) & (lost.result != expected)
+    return lost.any_of | (missing & is_other) | (missing & (of.run.family in INFINITE_ROWS))
+
+
+def _nan_for_infinity(of: Answers) -> None:
+    """Accept NaN in place of an infinity: logarithms of sums, online sums and long products give NaN in many correct
+    formulas, which hides as little."""
+    of.expected = [
+        torch.where(torch.isinf(e) & torch.isinf(n), torch.nan, e) if e.is_floating_point() else e
+        for e, n in zip(of.expected, of.native)
+    ]
+
+
+def _nan_of_factors(of: Answers) -> None:
+    """Accept NaN in place of PyTorch's number where an infinite factor contributes: an unmasked score of minus infinity
+    gives NaN in many online sums."""
+    reached = map(torch.isnan, of.again([without_special(value, math.nan) for value in of.case.inputs]))
+    of.expected = [
+        torch.where(nan & torch.isfinite(n), math.nan, e) if e.is_floating_point() else e
+        for nan, e, n in zip(reached, of.expected, of.native)
+    ]
+
+
+ALTERNATIVES = (
+    Alternative(
+        "masked attention",
+        "NaN from a masked infinity in `scaled_dot_product_attention`, or zeros where every visible score is -inf",
+        "the same, or the result of its documented formula, which never reads masked elements",
+        lambda of: of.is_infinite and not of.run.is_backward and has_attention(of.run.captured.program),
+        _masked_attention,
+    ),
+    Alternative(
+        "absorbed by zero",
+        "NaN from an infinity or NaN times a zero *in the code* (mask, padding, triangle)",
+        "NaN, or the number without both",
+        lambda of: of.is_special,
+        _absorbed,
+    ),
+    Alternative(
+        "equal elements",
+        "an index among equal elements (`topk`, `sort`, `argsort`, `kthvalue`, `median`, `mode`)",
+        "the index of any equal element, no index twice in `topk`, `sort`, `argsort`; any value computed from an index",
+        lambda of: (
+            not of.run.is_backward
+            and are_left_open(of.run.captured)
+            and not all(e.is_floating_point() for e in of.expected)
+        ),
+        _order_of_equals,
+    ),
+    Alternative(
+        "steps",
+        "one in a thousand elements within four units of a step of `round`, `floor`, `ceil` or `trunc`",
+        "any value",
+        lambda of: not of.run.is_backward and not of.is_exact and has_computed_jumps(of.run.captured),
+        _sides_of_steps,
+    ),
+    Alternative(
+        "gradients of NaN",
+        "a gradient decided by a NaN, or a number as the gradient of a NaN element (`abs`)",
+        "any value: the forward result shows the NaN, or the verdict warns",
+        lambda of: of.run.is_backward and of.is_special,
+        _nan_gradients,
+    ),
+    Alternative(
+        "initial extremes",
+        "an infinity as the extreme of nothing else",
+        "the infinity, or FLT_MAX of its sign",
+        lambda of: not of.run.is_backward and of.run.family in INFINITE_ROWS and may_lose_nans(of.run.captured),
+        _initial_extremes,
+    ),
+    Alternative(
+        "dropped NaN",
+        "NaN from an input, through a maximum, minimum or limit (`relu`, `clamp`, `amax`, `max_pool2d`, `elu`), or the "
+        "index of such a NaN (`argmax`); not where every number is one constant",
+        "NaN, or with the warning `nan-lost` the result without it, as `fmaxf`, `fminf` and `x > 0 ? x : 0` give; any "
+        "value where that result is ambiguous, or where inf - inf or 0 * inf made the NaN",
+        lambda of: bool(of.without_nans),
+        _dropped_nans,
+    ),
+    Alternative(
+        "NaN for an infinity",
+        "an infinity beside non-finite inputs",
+        "the same infinity, or NaN",
+        lambda of: of.is_infinite,
+        _nan_for_infinity,
+    ),
+    Alternative(
+        "NaN of a factor",
+        "a number with an infinite factor in a product or convolution",
+        "that number, or NaN",
+        lambda of: of.run.family == "special_inf" and sums_products(of.run.captured),
+        _nan_of_factors,
+    ),
+)
+
+
+def accept_alternatives(of: Answers) -> Answers:
+    """Apply the table to the results of a case."""
+    for row in ALTERNATIVES:
+        if row.applies(of):
+            row.accept(of)
+    return of
+
+
+def either(one: list[torch.Tensor], other: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Combine two lists of masks, either of which may be empty."""
+    return [a | b for a, b in zip(one, other)] if one and other else one or other
+
+
+def _changed_together(inputs: Sequence[torch.Tensor]) -> list[set[int]]:
+    """Return the positions of the inputs whose special values are replaced together: of all, then of each alone. One
+    infinity may have a result where another is absorbed: a key far below all others, and a masked value."""
+    special = [p for p, v in enumerate(inputs) if v.is_floating_point() and not bool(torch.isfinite(v).all())]
+    return [set(special), *([{position} for position in special] if len(special) > 1 else [])]

@@ -1,0 +1,30 @@
+"""`kernel-lsp plan`: a drafted launch plan, printed or written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kernel_lsp.cli.plan import main
+from kernel_lsp.plan.parser import parse
+
+KERNEL = "__global__ void fill(float* out, int n) { out[threadIdx.x] = n; }\n"
+
+
+def drafted(folder: Path, text: str = KERNEL, *, write: bool) -> tuple[int, str]:
+    """Return the exit status, and the file after it."""
+    file = folder / "fill.cu"
+    file.write_text(text)
+    return main(file, None, write), file.read_text()
+
+
+def test_a_plan_is_printed_and_the_file_left_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert drafted(tmp_path, write=False) == (0, KERNEL)
+    assert parse(capsys.readouterr().out).findings == ()
+
+
+def test_a_plan_is_written_at_the_top_once(tmp_path: Path) -> None:
+    status, text = drafted(tmp_path, write=True)
+    assert (status, parse(text).findings, text.endswith(KERNEL)) == (0, (), True)
+    assert drafted(tmp_path, text, write=True) == (2, text)

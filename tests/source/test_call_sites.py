@@ -1,0 +1,74 @@
+"""The calls of a target in the files of a workspace, rewritten to use its operator, and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kernel_lsp.source import call_sites
+from kernel_lsp.source.call_sites import Operator, revert_operator, use_operator
+
+MODEL = "import torch\n\n\nclass Scale(torch.nn.Module):\n    pass\n\n\ndef gate(x):\n    return x\n"
+ABOVE = "from pkg.kernels.scale import use_scale\n"
+
+
+def workspace(root: Path, **files: str) -> Operator:
+    """Write ``pkg/model.py`` and the files, whose names have ``__`` for a folder."""
+    texts = {"pkg/model.py": MODEL, "pkg/__init__.py": "", "pkg/kernels/__init__.py": ""}
+    texts |= {f"{name.replace('__', '/')}.py": text for name, text in files.items()}
+    for name, text in texts.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text, newline="")
+    return Operator(root / "pkg" / "model.py", "Scale", True, root / "pkg" / "kernels", "scale")
+
+
+def check(root: Path, before: str, after: str, name: str = "train", n_sites: int = 1) -> None:
+    """A file is rewritten, not a second time, and back."""
+    operator = workspace(root, **{name: before})
+    found = use_operator(root, operator)
+    path = root / f"{name.replace('__', '/')}.py"
+    assert (found.texts, found.n_sites) == ({path: after}, n_sites)
+    path.write_text(after, newline="")
+    assert use_operator(root, operator).n_sites == 0
+    assert revert_operator(root, "scale").texts == {path: before}
+
+
+@pytest.mark.parametrize(
+    ("before", "call", "name"),
+    [
+        ("from pkg.model import Scale\n{}y = [Scale(1)]\n", "Scale(1)", "train"),
+        ("from pkg.model import Scale as S\n{}y = S(\n    1\n)\n", "S(\n    1\n)", "train"),
+        ("import pkg.model\n{}y = 'é', pkg.model.Scale(1)\n", "pkg.model.Scale(1)", "tools__train"),
+        ("from pkg import model as m\r\n{}y = m.Scale(1)\r\n", "m.Scale(1)", "train"),
+    ],
+    ids=["a name", "an alias over lines", "a module from a folder", "a module with CRLF"],
+)
+def test_calls_in_other_files_use_the_operator_and_return(tmp_path: Path, before: str, call: str, name: str) -> None:
+    above = ABOVE.replace("\n", "\r\n") if "\r" in before else ABOVE
+    after = before.replace(call, f"use_scale({call})").format(above)
+    check(tmp_path, before.format(""), after, name)
+
+
+def test_a_file_of_the_package_imports_as_it_did(tmp_path: Path) -> None:
+    before = "from .model import Scale\n\ny = Scale(1), Scale(2)\n"
+    after = before.replace("\n", "\nfrom .kernels.scale import use_scale\n", 1).replace(
+        "Scale(1)", "use_scale(Scale(1))"
+    )
+    check(tmp_path, before, after.replace("Scale(2)", "use_scale(Scale(2))"), "pkg__other", n_sites=2)
+
+
+def test_what_is_another_name_stays(tmp_path: Path) -> None:
+    other = "from other import Scale\n\ny = Scale(1)\n"
+    operator = workspace(
+        tmp_path, other=other, unused="from pkg.model import Scale\n", broken="from pkg.model import Scale("
+    )
+    assert use_operator(tmp_path, operator).texts == {}
+
+
+def test_a_limit_ends_the_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    operator = workspace(tmp_path, a="from pkg.model import Scale\nScale(1)\n")
+    monkeypatch.setattr(call_sites, "MAX_FILES", 0)
+    assert not use_operator(tmp_path, operator).is_complete
+    monkeypatch.setattr(call_sites, "MAX_FILE_BYTES", 8)
+    assert use_operator(tmp_path, operator).texts == {}
