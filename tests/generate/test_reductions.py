@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.generate.harness import check, tensor
+from tests.generate.harness import check, plan_text, tensor
 
 SPECIAL = ("normal", "special_nan", "special_inf", "large")
 
@@ -132,3 +132,15 @@ def test_gradients_of_a_norm_are_summed_over_rows_in_registers() -> None:
         sizes=({}, {"B": 3, "D": 64}),
     )
     assert "takes the rows of a part" in checked.text
+
+
+def test_a_few_threads_of_a_block_share_its_one_row() -> None:
+    checked = check(
+        "def f(x): return x.softmax(-1)", inputs=[tensor("x", 5, 600)], schedule={"f.threads": 8, "f.rows": 1}
+    )
+    assert "<<<B, 8>>>" in checked.text
+
+
+def test_long_rows_of_large_tensors_stay_in_registers_up_to_a_length() -> None:
+    program = plan_text("def f(x): return x.softmax(-1)", inputs=[tensor("x", 4096, 4096)])
+    assert "where: D <= 4096" in program.render({})

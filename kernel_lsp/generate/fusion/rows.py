@@ -189,9 +189,15 @@ class _RowDraft:
         self.roots.append(tensor)
 
     def _is_related(self, tensor: Tensor) -> bool:
-        """Return True if the tensor depends on a reduction of the group, or the group computes it inline."""
-        if self.progress.graph.needs(tensor) & set(self.roots):
+        """Return True if the tensor depends on a reduction of the group, the group computes it inline, or it reads what
+        a reduction of the group reads, element by element."""
+        graph = self.progress.graph
+        if graph.needs(tensor) & set(self.roots):
             return True
+        if self.progress.sizes.same(tensor.n_elements, product(self.space.extents)):
+            shared = graph.sources(tensor) & frozenset().union(*(graph.sources(e.tensor) for e in self.reductions))
+            if any(source.n_elements == tensor.n_elements for source in shared):
+                return True
         return any(tensor in self._inlined_by(reduction.tensor) for reduction in self.reductions)
 
     def _inlined_by(self, tensor: Tensor) -> set[Tensor]:

@@ -273,9 +273,13 @@ class RowChooser:
         return max(1, min(n_resident // blocks, self._n_rows))
 
     def _with_cache(self, schedule: RowSchedule) -> RowSchedule:
-        """Return the schedule with a cache when several passes read the row and it fits the registers."""
-        cached = replace(schedule, cached=True)
-        return cached if self._n_passes() > 1 and self._is_possible(cached) else schedule
+        """Return the schedule with a cache when several passes read the row and it fits the registers. Where the plan
+        leaves the length open, that needs a contract, which large tensors are worth."""
+        is_open = self.group.column.extent.constant is None
+        if self._n_passes() == 1 or (is_open and not self._is_large()):
+            return schedule
+        cached = self._with_items(replace(schedule, cached=True))
+        return cached if self._is_possible(cached) else schedule
 
     def _default_width(self) -> int:
         """Return 16 bytes' worth of the widest element of a row, where no contract is needed or the row tensors are

@@ -43,7 +43,8 @@ def render_elementwise(
 ) -> RenderedKernel:
     """Render the kernel of an elementwise group."""
     scope = Scope(kernel)
-    total, lines = group.position.extent, ()
+    total = group.position.extent
+    lines: tuple[Expression, ...] = ()
     if schedule.line_axis is not None:
         line, group = by_lines(group, schedule.line_axis)
         scope.line(f"const {kernel.index_type} line = blockIdx.y;")

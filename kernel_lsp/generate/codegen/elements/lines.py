@@ -55,8 +55,9 @@ def by_lines(group: ElementwiseGroup, axis: int) -> tuple[Variable, ElementwiseG
 
 def _n_divisions(group: ElementwiseGroup) -> int:
     """Count the divisions of a position by sizes that are no constants."""
-    reads = [access for store in group.stores for access in accesses(store.scalar)]
-    places = [ravel(each.index, each.tensor.shape) for each in (*group.stores, *reads)]
+    places = [ravel(store.index, store.tensor.shape) for store in group.stores]
+    for store in group.stores:
+        places += [ravel(access.index, access.tensor.shape) for access in accesses(store.scalar)]
     found = {atom.digest for place in places for atom in _divisions(place) if group.position in atom.variables}
     return len(found)
 

@@ -143,7 +143,7 @@ class RowRenderer:
             return True
         if not self.group.is_column_contiguous:
             return self.schedule.threads > 1
-        return 1 < self.schedule.threads < WARP
+        return 1 < self.schedule.threads < WARP and self.schedule.rows > 1
 
     # --- values common to all rows
 
