@@ -34,6 +34,26 @@ __global__ void k(float* __restrict__ o) {
     }
 """,
     ),
+    "the element before that of thread 0, behind a bound of the grid": (
+        "KL218",
+        """
+__global__ void k(const float* __restrict__ x, float* __restrict__ o, int n) {
+    __shared__ float t[64];
+    int i = blockIdx.x * 64 + threadIdx.x;
+    t[threadIdx.x] = i < n ? x[i] : 0.0f;
+    __syncthreads();
+    if (i < n) o[i] = t[threadIdx.x - 1];
+    }
+""",
+    ),
+    "the number of elements of a vector": (
+        "KL254",
+        """
+cudaError_t up(const std::vector<float>& v, float* d) {
+    return cudaMemcpy(d, v.data(), v.size(), cudaMemcpyHostToDevice);
+    }
+""",
+    ),
     "the element before that of thread 0": (
         "KL218",
         """

@@ -92,8 +92,8 @@ async def present(
         reason = "PyTorch is recommended"
     elif proposal.edit is not None:
         is_applied = await _offer(server, proposal.edit, label, result)
-        if is_applied and result.lines is None:
-            server.spawn(offer_call_sites(server, summary))
+        if is_applied and result.lines is None and not keeps:
+            server.spawn(offer_call_sites(server, result))
         if is_applied or server.client.confirms_edits:
             return
         reason = "the editor did not create the files"
