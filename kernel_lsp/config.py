@@ -58,8 +58,8 @@ class Settings(Noun):
 
     device: str = _setting(
         "auto",
-        "Device that checks and times candidates: auto, cpu (the PTX executor), cuda, or cuda:N.",
-        pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$",
+        "Device that checks and times candidates: auto, cpu (the PTX executor), cuda, cuda:N, cuda:all or ssh://HOST.",
+        pattern=r"^(auto|cpu|cuda(:(\d{1,3}|all))?|ssh://\S+)$",
     )
     target_gpu: str = _setting("H200", "Target GPU of estimates; every estimate names it.", min_length=1)
     python: Path | None = _setting(

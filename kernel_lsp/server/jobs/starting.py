@@ -135,4 +135,4 @@ def _checking(device: str) -> str:
 
 
 def _measuring(device: str) -> str:
-    return device if device.startswith("cuda") else "cuda"
+    return device if device.startswith(("cuda", "ssh:")) else "cuda"

@@ -121,6 +121,8 @@ class _Check:
     async def _outcome(self) -> CheckOutcome:
         if self.source.kind == "ModelNew" and (failure := refused(python_findings(self.text))) is not None:
             return failure
+        if self.session.is_remote:
+            return Unsupported(message="its host code runs on this machine alone: use --device cpu or cuda")
         index = await self.session.gpu_index()
         if index is None and self.source.needs_cuda:
             return Unsupported(message=NO_GPU)

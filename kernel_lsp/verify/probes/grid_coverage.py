@@ -17,8 +17,8 @@ from kernel_lsp.core.verdict import CaseResult, Mismatch
 from kernel_lsp.ptx.executor import BlockSample, KernelFactsOfPtx
 from kernel_lsp.toolchain.integrity.definition_use import functions_of
 from kernel_lsp.toolchain.integrity.ptx_text import PtxText, Statement, read_ptx
-from kernel_lsp.verify.cpu.device import Limits
 from kernel_lsp.verify.cpu.loaded_kernel import LoadedKernel
+from kernel_lsp.verify.cpu.prepared import Limits
 from kernel_lsp.verify.model.progress import Plan
 from kernel_lsp.verify.probes.sizes import farthest_operations
 
@@ -56,7 +56,7 @@ DEADLINE_S = 10.0
 async def left_undone(kernel: LoadedKernel) -> Mismatch | None:
     """Return a mismatch when blocks at far sizes write less than their share, or another block's elements. None where
     that is inconclusive: blocks depend on each other, or stores depend on data."""
-    look = FarLook(kernel, _depending(kernel.facts))
+    look = FarLook(kernel, _depending(kernel.code.facts))
     names = await look.written_completely(kernel.plan)
     if not names:
         return None
@@ -181,13 +181,12 @@ class FarLook:
         n_allowed: int = MAX_INSTRUCTIONS,
     ) -> Mapping[str, int] | None:
         n_scratch = sum(tensor.n_bytes for tensor in bound.tensors if tensor.role == "scratch")
-        if not self.kernel.executor.is_alive or not launches or n_scratch > MAX_SCRATCH_BYTES:
+        if not self.kernel.code.is_alive or not launches or n_scratch > MAX_SCRATCH_BYTES:
             return None
         sample = BlockSample(n_blocks=len(blocks), blocks=tuple(blocks))
         n_threads = max(launch.n_threads_per_block for launch in launches)
         limits = Limits(0, n_allowed, DEADLINE_S, max_thread_instructions=n_allowed // n_threads)
-        kernel = self.kernel
-        return await kernel.device.written_bytes(kernel.executor, kernel.built, bound, launches, sample, limits)
+        return await self.kernel.code.written_bytes(bound, launches, sample, limits)
 
     def _is_independent(self, bound: BoundOperation) -> bool:
         symbols = {self.kernel.built.symbols.get(launch.kernel, launch.kernel) for launch in _launches(bound)}
