@@ -58,8 +58,8 @@ class Settings(Noun):
 
     device: str = _setting(
         "auto",
-        "Device that checks and times candidates: auto, cpu (the PTX executor), cuda, or cuda:N.",
-        pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$",
+        "Device that checks and times candidates: auto, cpu (the PTX executor), cuda, cuda:N, cuda:all or ssh://HOST.",
+        pattern=r"^(auto|cpu|cuda(:(\d{1,3}|all))?|ssh://\S+)$",
     )
     target_gpu: str = _setting("H200", "Target GPU of estimates; every estimate names it.", min_length=1)
     python: Path | None = _setting(
@@ -71,7 +71,6 @@ class Settings(Noun):
     seed: int = _setting(0, "Seed of the search and of the inputs.", ge=0, lt=1 << 63)
     capture_deadline_s: Deadline = _setting(120.0, "Capture timeout (seconds), for importing and capturing the target.")
     compile_deadline_s: Deadline = _setting(60.0, "Compile timeout (seconds), per compilation.")
-    case_deadline_s: Deadline = _setting(60.0, "Test case timeout (seconds), per correctness case.")
     baseline_wait_s: float = _setting(
         0.0,
         "Baseline timeout (seconds): how long a timing waits for torch.compile's modes; 0 takes those that are ready.",
@@ -80,9 +79,6 @@ class Settings(Noun):
     )
     run_deadline_s: Deadline = _setting(3600.0, "Run time limit (seconds), after which no further candidate starts.")
     memory_limit_bytes: int = _setting(8 * GIB, "Memory limit of a worker process (bytes).", ge=GIB // 4)
-    max_case_instructions: int = _setting(
-        20_000_000_000, "Maximum instructions per test case on the executor, counted per thread.", ge=1_000_000
-    )
     cache_directory: Path = Field(
         default_factory=default_cache_directory,
         description="Folder that caches compiled kernels between runs.",

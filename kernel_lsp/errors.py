@@ -9,7 +9,8 @@
     │   └── RepliesAwaited         nothing is left to do until a person replies; the run can be resumed
     ├── EnvironmentProblem         the machine is at fault: no compiler, no torch, disk full, no permission
     │   ├── WorkspaceBusyError     another run holds this workspace
-    │   └── ScratchFullError       there is no space left for test data
+    │   ├── ScratchFullError       there is no space left for test data
+    │   └── ConnectionLostError    another machine was reached, and is not any more
     └── InternalError              we are at fault
 
 A verdict about a candidate is never an exception: see `kernel_lsp.core.verdict`.
@@ -75,6 +76,10 @@ class WorkspaceBusyError(EnvironmentProblem):
 
 class ScratchFullError(EnvironmentProblem):
     """There is no space left for test data."""
+
+
+class ConnectionLostError(EnvironmentProblem):
+    """Another machine was reached, and is not any more."""
 
 
 class InternalError(KernelLspError):

@@ -89,7 +89,7 @@ def _measured_with(outcomes: Sequence[Outcome]) -> dict[str, str]:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="run the attack corpus and the benign corpus")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:N, cuda:all or ssh://HOST")
     parser.add_argument("--attacks", type=Path, default=ROOT / "tests" / "attacks", help="a folder of .cu files")
     parser.add_argument("--benign", type=Path, default=ROOT / "tests" / "benign", help="a folder of .cu files")
     parser.add_argument("--only", default="", help="only files whose name holds this")

@@ -1,18 +1,24 @@
-"""Writes docs/rules/ from the rules' declarations: `python scripts/write_rule_pages.py`."""
+"""Writes docs/rules/ and the probes' table of docs/test-cases.md: `python scripts/write_rule_pages.py`."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from kernel_lsp.rules.pages import TITLES, render
+from kernel_lsp.verify.probes.table import TABLE
 
-PAGES = Path(__file__).parent.parent / "docs" / "rules"
+DOCS = Path(__file__).parent.parent / "docs"
+PROBES = DOCS / "test-cases.md"
+HEAD = "| probe | proposes | defences |\n|---|---|---|\n"
 
 
 def main() -> None:
-    PAGES.mkdir(parents=True, exist_ok=True)
     for language in TITLES:
-        (PAGES / f"{language}.md").write_text(render(language), encoding="utf-8")
+        (DOCS / "rules" / f"{language}.md").write_text(render(language), encoding="utf-8")
+    rows = "".join(f"| {row.name} | {row.words} | {', '.join(row.defences)} |\n" for row in TABLE)
+    page = re.sub(rf"{re.escape(HEAD)}(\|.*\n)*", lambda _: HEAD + rows, PROBES.read_text(encoding="utf-8"))
+    PROBES.write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

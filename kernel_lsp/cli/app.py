@@ -23,7 +23,9 @@ TARGET_HELP = (
     "file.py::symbol (function, nn.Module or Class.method), a KernelBench file, or a robust-kbench task folder."
 )
 
-Device = Annotated[str, typer.Option(help="auto, cpu (the PTX executor) or cuda[:N].")]
+Device = Annotated[
+    str, typer.Option(help="auto, cpu (the PTX executor), cuda, cuda:N, cuda:all or ssh://[USER@]HOST[:PORT].")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout; everything else goes to stderr.")]
 Python = Annotated[Path | None, typer.Option(help="Python interpreter with your torch. Default: the active one.")]
 TargetGpu = Annotated[str | None, typer.Option("--gpu", help="Target GPU of estimates, e.g. H200, L40S, L4.")]
@@ -262,6 +264,22 @@ def export(
     forms = {"package": package, "operator": operator}
     overrides = {"device": device, "target_gpu": gpu, "python": python}
     raise typer.Exit(command.main(source, forms, task, name, overrides, as_json))
+
+
+@app.command()
+def use(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The run's id; `last` is the newest here.")] = "last",
+    revert: Annotated[bool, typer.Option("--revert", help="Take every use back.")] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="Write the files. Default: print the diff.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Use a run's operator at every call of its target in the workspace's Python files, or take that back.
+
+    Exit status: 0 there are such calls, 1 there are none, 2 it could not run.
+    """
+    import kernel_lsp.cli.use as command
+
+    raise typer.Exit(command.main(run, as_json, reverts=revert, applies=apply))
 
 
 @app.command()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import datetime
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from kernel_lsp import __version__
 from kernel_lsp.cli import console
 from kernel_lsp.config import Settings, load_settings
-from kernel_lsp.core.exported import Exported
+from kernel_lsp.core.model import SCHEMA_VERSION, Noun
 from kernel_lsp.errors import UserError
 from kernel_lsp.evolve.run.export_source import Winner, archived_winner, checked_winner
 from kernel_lsp.evolve.run.optimize import describe_verification
@@ -133,3 +133,19 @@ def _print(exported: Exported) -> None:
     imported = f"`from {exported.name} import {exported.name}` with {exported.directory} on the path"
     installed = f"pip install --no-build-isolation {exported.directory}"
     say(f"  next      {installed if exported.form == 'package' else imported}", markup=False)
+
+
+ExportForm = Literal["operator", "package"]
+
+
+class Exported(Noun):
+    """One exported form of a verified kernel. `verified` gives the device and the evidence of its verdict."""
+
+    schema_version: int = SCHEMA_VERSION
+    form: ExportForm
+    name: str
+    """Name to import."""
+    directory: str
+    files: tuple[str, ...]
+    candidate_id: str
+    verified: str

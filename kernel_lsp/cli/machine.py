@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Literal
 
 from kernel_lsp import __version__
-from kernel_lsp.cli.clangd import FILE_NAME, clangd_text, find_clangd_file
 from kernel_lsp.config import Settings
 from kernel_lsp.core.model import SCHEMA_VERSION, Noun
 from kernel_lsp.core.plan import BoundLaunch, TensorArgument
@@ -24,8 +23,9 @@ from kernel_lsp.process.task_limit import holder
 from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.ptx.executor import BufferFile, ExecutionReport, Loaded, PtxExecutor
 from kernel_lsp.toolchain.nvrtc.compile import compile_cuda
-from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain
+from kernel_lsp.toolchain.nvrtc.discovery import Toolchain, find_toolchain
 from kernel_lsp.toolchain.tools.binaries import find_tools
+from kernel_lsp.toolchain.tools.clang_tidy import clang_cuda_flags
 from kernel_lsp.verify.session.scratch import MIN_FREE_BYTES
 
 Status = Literal["ok", "missing", "broken"]
@@ -262,3 +262,18 @@ async def _tools() -> list[Check]:
         )
         for tool in await find_tools()
     ]
+
+
+FILE_NAME = ".clangd"
+
+
+def clangd_text(toolchain: Toolchain) -> str:
+    """The file's text."""
+    arguments = clang_cuda_flags(toolchain.include_directories)
+    listed = ", ".join(f'"{argument}"' for argument in arguments)
+    return f"If:\n  PathMatch: .*\\.cuh?\nCompileFlags:\n  Add: [{listed}]\n"
+
+
+def find_clangd_file(directory: Path) -> Path | None:
+    """Return the file that clangd uses for `directory`; None when there is none."""
+    return next((path for folder in (directory, *directory.parents) if (path := folder / FILE_NAME).is_file()), None)

@@ -28,9 +28,9 @@ from kernel_lsp.engine.messages import (
     Reply,
     Resume,
 )
-from kernel_lsp.engine.queued import drop_queued, keep_queued
 from kernel_lsp.engine.runner import RunnerLine
-from kernel_lsp.errors import SettingError
+from kernel_lsp.errors import KernelLspError, SettingError
+from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.gpu.presence import has_gpu
 from kernel_lsp.process.channel import Channel
 from kernel_lsp.process.tree import kill_tree
@@ -196,3 +196,24 @@ def _died(channel: Channel) -> Problem:
     lines = [line.strip() for line in channel.stderr().splitlines() if line.strip()][-STDERR_LINES:]
     how = f"signal {-channel.returncode}" if channel.returncode < 0 else f"status {channel.returncode}"
     return Problem(kind="died", message=f"the job's process ended with {how}: {' | '.join(lines)}".rstrip(": "))
+
+
+def keep_queued(request: Optimize) -> Optimize | Resume:
+    """Archive the run as queued; return the request that starts it. A request that cannot run is returned as it is: its
+    job reports the error."""
+    from kernel_lsp.engine.work import handle_of  # not at the top: it takes most of a second
+
+    try:
+        handle = handle_of(request)
+        with Archive(handle.workspace) as archive:
+            run_id = archive.start_run(handle.target, handle.request.model_dump(mode="json"), status="queued")
+    except KernelLspError:
+        return request
+    has_model = request.has_editor_model
+    return Resume(id=request.id, directory=handle.workspace, run_id=run_id, has_editor_model=has_model)
+
+
+def drop_queued(request: Resume) -> None:
+    """Forget a run that was cancelled before it began."""
+    with Archive(request.directory) as archive:
+        archive.drop_queued(request.run_id)

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
-from collections.abc import Callable
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -40,8 +45,7 @@ from kernel_lsp.engine.messages import (
     Resume,
     RunList,
 )
-from kernel_lsp.engine.problems import problem_of
-from kernel_lsp.engine.scratch import scratch_root
+from kernel_lsp.engine.runner import problem_of
 from kernel_lsp.engine.stdio import claim_stdout, open_stdin, write_line
 
 CAPTURES = "captures"
@@ -166,3 +170,46 @@ def _id_of(line: bytes) -> str:
 def _first(error: ValidationError) -> str:
     first = error.errors()[0]
     return f"{'.'.join(map(str, first['loc'])) or 'request'}: {first['msg']}"
+
+
+PREFIX = "kernel-lsp-engine-"
+LOCK_NAME = "lock"
+
+
+@contextmanager
+def scratch_root() -> Iterator[Path]:
+    """Create a locked folder for this process, removed at its end. Folders of dead engines are removed first."""
+    _remove_abandoned(Path(tempfile.gettempdir()))
+    root = Path(tempfile.mkdtemp(prefix=PREFIX))
+    with (root / LOCK_NAME).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            yield root
+        finally:
+            shutil.rmtree(root, ignore_errors=True)
+
+
+# --- below
+
+
+def _remove_abandoned(folder: Path) -> None:
+    for root in folder.glob(f"{PREFIX}*"):
+        if _is_ours(root) and not _is_held(root / LOCK_NAME):
+            shutil.rmtree(root, ignore_errors=True)
+
+
+def _is_ours(root: Path) -> bool:
+    """Return True for a folder owned by this user that is not a symbolic link."""
+    with suppress(OSError):
+        return root.is_dir() and not root.is_symlink() and root.stat().st_uid == os.getuid()
+    return False
+
+
+def _is_held(lock: Path) -> bool:
+    """Return True for a locked folder, or an undecidable one: a folder being created has no lock yet."""
+    try:
+        with lock.open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    return False

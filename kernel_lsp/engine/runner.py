@@ -8,20 +8,22 @@ kills everything that the job started. SIGTERM ends the job in order: its run is
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from kernel_lsp.core.model import Noun
-from kernel_lsp.engine.editor_model import EditorModelCalls
-from kernel_lsp.engine.messages import JobNews, JobRequest, Problem
-from kernel_lsp.engine.problems import problem_of
+from kernel_lsp.engine.messages import AnswerModel, JobNews, JobRequest, ModelAsked, ModelDropped, Problem, ProblemKind
 from kernel_lsp.engine.stdio import claim_stdout, open_stdin, write_line
+from kernel_lsp.errors import EnvironmentProblem, KernelLspError, UserError, WorkspaceBusyError
+from kernel_lsp.llm.request import ModelFailed, ModelRequest, Replied
 from kernel_lsp.process.priority import step_back
 
 EXIT_OK, EXIT_ENDED = 0, 143
@@ -81,3 +83,57 @@ async def _outcome(line: bytes, calls: EditorModelCalls) -> RunnerLine:
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+def problem_of(error: Exception) -> Problem:
+    """Convert an exception to a message for the user. One that is not a KernelLspError is an internal error."""
+    if not isinstance(error, KernelLspError):
+        return Problem(kind="internal", message=f"{type(error).__name__}: {error}")
+    return Problem(
+        kind=_kind(error), message=error.message, file=error.file, line=error.line, next_step=error.next_step
+    )
+
+
+def _kind(error: KernelLspError) -> ProblemKind:
+    if isinstance(error, WorkspaceBusyError):
+        return "busy"
+    if isinstance(error, EnvironmentProblem):
+        return "environment"
+    return "user" if isinstance(error, UserError) else "internal"
+
+
+class EditorModelCalls:
+    """The pending calls of one job. `tell` sends an event to the client."""
+
+    def __init__(self, tell: Callable[[JobNews], None]) -> None:
+        self.tell = tell
+        self._numbers = itertools.count(1)
+        self._waiting: dict[str, asyncio.Future[Replied | ModelFailed]] = {}
+
+    async def ask(self, request: ModelRequest) -> Replied | ModelFailed:
+        """Return the reply of the editor's model. Waits until cancelled, and then tells the editor to drop the call."""
+        call = str(next(self._numbers))
+        self._waiting[call] = asyncio.get_running_loop().create_future()
+        self.tell(ModelAsked(call=call, request=request))
+        try:
+            return await self._waiting[call]
+        except asyncio.CancelledError:
+            self.tell(ModelDropped(call=call))
+            raise
+        finally:
+            del self._waiting[call]
+
+    def take(self, line: bytes) -> None:
+        """Accept one reply. Malformed and late ones are ignored: their call times out."""
+        try:
+            answer = AnswerModel.model_validate_json(line)
+        except ValidationError:
+            return
+        waiting = self._waiting.get(answer.call)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(answer.outcome)
+
+    async def listen(self, stdin: asyncio.StreamReader) -> None:
+        """Accept replies until stdin ends."""
+        while line := await stdin.readline():
+            self.take(line)

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kernel_lsp.config import Settings, find_workspace, load_settings
+from kernel_lsp.core import candidate as core_candidate
 from kernel_lsp.core.event import StageStarted
 from kernel_lsp.core.model import Noun
+from kernel_lsp.core.plan import LaunchPlan
 from kernel_lsp.core.profile import ProfileReport
+from kernel_lsp.core.target import TargetSource
+from kernel_lsp.core.verdict import Built, Unsupported, Verdict
 from kernel_lsp.engine.archived import run_result
-from kernel_lsp.engine.build_only import build_only
 from kernel_lsp.engine.captures import CAPTURED_NAME, Captured, estimate_captured
 from kernel_lsp.engine.generated import file_of_lines, origin_of, write_generated
-from kernel_lsp.engine.inferred import candidate_inputs
 from kernel_lsp.engine.messages import (
     Check,
     CheckResult,
@@ -38,13 +41,24 @@ from kernel_lsp.engine.messages import (
     SettingValues,
 )
 from kernel_lsp.engine.selected import extract_lines
+from kernel_lsp.errors import UnknownInputsError
 from kernel_lsp.evolve.run.optimize import OUT_FOLDER_NAME, RunHandle, resume_request, start_request
 from kernel_lsp.evolve.run.request import SeedKernel, read_seed_kernel
+from kernel_lsp.gpu.specs import find_gpu
 from kernel_lsp.llm.callback import Ask
 from kernel_lsp.llm.manual import ManualPrompt
 from kernel_lsp.plan.parser import parse
+from kernel_lsp.process.confinement import sandbox_level
+from kernel_lsp.process.interpreter import find_python, site_packages
+from kernel_lsp.source.cuda import kernel_signatures
+from kernel_lsp.source.inference.proposal import EXAMPLES
 from kernel_lsp.source.notebook import definitions_of
-from kernel_lsp.source.pytorch import read_target
+from kernel_lsp.source.python_file import PythonFile, parse_python, read_python_file
+from kernel_lsp.source.pytorch import read_symbol, read_target
+from kernel_lsp.toolchain.nvrtc.cache import BuildCache
+from kernel_lsp.toolchain.nvrtc.compile import Compiler
+from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain
+from kernel_lsp.verify.build.building import names_without_sizes, request_of
 from kernel_lsp.verify.profile.profile import profile_kernel
 from kernel_lsp.verify.session.check import check_kernel
 from kernel_lsp.verify.session.plain_build import check_plain, is_plain, without_static
@@ -220,3 +234,76 @@ async def _infer(request: InferInputs, tell: Tell) -> InferredInputs:
 def _capturing(settings: Settings) -> Settings:
     """Capture on the CPU; no GPU is opened."""
     return settings.model_copy(update={"device": "cpu"})
+
+
+COMPILER = "NVRTC"
+"""Device named in such a verdict."""
+NO_TASK = "no task declared: to check and time this kernel, add `// task: model.py::symbol` to the plan"
+
+
+async def build_only(text: str, plan: LaunchPlan, settings: Settings) -> Verdict:
+    """Compile the launched kernels whose names depend on no size. Raises EnvironmentProblem or SettingError for a
+    missing tool."""
+    gpu = find_gpu(settings.target_gpu)
+    toolchain = find_toolchain(
+        settings.cuda_directory, user_site_packages=site_packages(await find_python(settings.python))
+    )
+    async with Compiler(
+        toolchain,
+        cache=BuildCache(settings.cache_directory),
+        n_processes=1,
+        deadline_s=settings.compile_deadline_s,
+        sandbox=sandbox_level(settings.sandbox),
+    ) as compiler:
+        names = names_without_sizes(plan, kernel_signatures(text))
+        built = await compiler.compile(request_of(text, names, gpu, None))
+    origin = core_candidate.Origin(proposer="user", description="an editor's text")
+    candidate = core_candidate.Candidate(text=text, origin=origin)
+    if not isinstance(built, Built):
+        return Verdict(candidate_id=candidate.id, device=COMPILER, outcome=built)
+    return Verdict(
+        candidate_id=candidate.id,
+        device=COMPILER,
+        outcome=Unsupported(message=NO_TASK),
+        findings=built.warnings,
+        kernels=built.kernels,
+    )
+
+
+@dataclass(frozen=True)
+class CompletedTarget:
+    """A target as it reads with these pragmas."""
+
+    source: TargetSource
+    texts: tuple[str, ...]
+
+
+def candidate_inputs(path: Path, symbol: str) -> list[CompletedTarget]:
+    """Return the candidates in order of preference. Raises TargetError for a target that no pragma completes."""
+    source = read_python_file(path, str(path))
+    candidates: dict[tuple[str, ...], CompletedTarget] = {}
+    for example in EXAMPLES:
+        try:
+            return [CompletedTarget(read_symbol(symbol, path, source, example), ())]
+        except UnknownInputsError as unknown:
+            if not unknown.pragmas:
+                raise
+            texts = tuple(text for _, text in unknown.pragmas)
+            if texts not in candidates:
+                candidates[texts] = CompletedTarget(_completed(source, path, symbol, unknown.pragmas), texts)
+    return list(candidates.values())
+
+
+# --- below
+
+
+def _completed(source: PythonFile, path: Path, symbol: str, pragmas: Sequence[tuple[int, str]]) -> TargetSource:
+    """Read the target with the pragmas in the text. Its line is that of the text without."""
+    lines = list(source.lines)
+    for line, text in sorted(pragmas, reverse=True):
+        indent = lines[line - 1][: len(lines[line - 1]) - len(lines[line - 1].lstrip())]
+        lines.insert(line - 1, f"{indent}{text}")
+    found = read_symbol(symbol, path, parse_python("\n".join(lines), str(path)))
+    definition = source.definition(symbol)
+    assert definition is not None, "a target that lacks pragmas is defined"
+    return found.model_copy(update={"line": definition.lineno})

@@ -6,7 +6,7 @@ import html
 import math
 from collections.abc import Sequence
 
-from kernel_lsp.core.benchmark import BaselineGroup, BenchEntry, BenchReport
+from kernel_lsp.core.benchmark import BenchEntry, BenchReport
 from kernel_lsp.export.bench_table import HEADINGS, kind_sentence, score_line, table_cells
 from kernel_lsp.export.report import render_bench
 from kernel_lsp.verify.tasks.bench_score import fast_share
@@ -16,7 +16,6 @@ WIDTH, LABEL_WIDTH, BAR_HEIGHT, PLOT_HEIGHT, MARGIN = 900, 320, 9, 240, 40
 MAX_LOG2 = 4.0
 """Bars of speedups end at 16 times, either way."""
 FAST_P_END = 4.0
-GROUP_ORDER: tuple[BaselineGroup, ...] = ("eager", "compile", "best", "peers")
 
 Point = tuple[float, float]
 

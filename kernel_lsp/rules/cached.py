@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar, overload
+from functools import wraps
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 Value = TypeVar("Value")
 
@@ -24,3 +26,23 @@ class once(Generic[Value]):
             return self
         value = instance.__dict__[self.name] = self.read(instance)
         return value
+
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+def uncollected(work: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Wrap a function so that garbage collection is disabled during the call. A disabled collector stays disabled."""
+
+    @wraps(work)
+    def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        if not gc.isenabled():
+            return work(*args, **kwargs)
+        gc.disable()
+        try:
+            return work(*args, **kwargs)
+        finally:
+            gc.enable()
+
+    return run

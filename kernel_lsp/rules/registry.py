@@ -20,3 +20,16 @@ def rules_of(language: Language) -> tuple[Rule, ...]:
 
 
 _BY_CODE = {rule.code: rule for rule in RULES}
+
+
+def explain(code: str) -> str:
+    """Return the rule's page, or the list of codes that have one."""
+    rules = {rule.code: rule for rule in RULES}
+    rule = rules.get(code.strip().upper())
+    if rule is None:
+        return f"'{code}' has no page; these have one: {', '.join(sorted(rules))}"
+    return f"{rule.code}, {rule.name}: {rule.summary}\n{rule.why}\n\nBetter:\n{rule.good}"
+
+
+def has_page(code: str) -> bool:
+    return any(rule.code == code.strip().upper() for rule in RULES)

@@ -127,3 +127,8 @@ def checks_in(*modules: ModuleType) -> tuple[Check, ...]:
     """Return every check that the modules declare, in code order."""
     checks = [value for module in modules for value in vars(module).values() if isinstance(value, Check)]
     return tuple(sorted(checks, key=lambda check: check.rule.code))
+
+
+def words(text: str) -> frozenset[str]:
+    """Return the whitespace-separated words of `text`."""
+    return frozenset(text.split())

@@ -37,8 +37,7 @@ from kernel_lsp.server.documents.notebooks import Notebooks
 from kernel_lsp.server.features.diagnostics import advice_diagnostics, diagnostics_of
 from kernel_lsp.server.jobs.archive_watch import ArchiveWatch
 from kernel_lsp.server.jobs.editor_model import EditorModel
-from kernel_lsp.server.jobs.engines import Engines
-from kernel_lsp.server.jobs.jobs import Job, Jobs, new_id
+from kernel_lsp.server.jobs.jobs import Engines, Job, Jobs, new_id
 from kernel_lsp.server.jobs.manual_prompts import ManualPrompts
 from kernel_lsp.server.knowledge import Knowledge, KnownCheck
 from kernel_lsp.server.protocol.handshake import Initialized
@@ -47,6 +46,10 @@ from kernel_lsp.server.protocol.rpc import ClientRefused, Protocol
 from kernel_lsp.server.settings import SECTION, EditorSettings
 from kernel_lsp.server.trust import Trust
 
+Say = Callable[[types.MessageType, str], None]
+"""Show a message to the user."""
+Show = Callable[..., Awaitable[bool]]
+"""Open a file in the editor."""
 RUNS = (Optimize, OptimizeLines, Resume)
 
 logger = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ the kernels around them."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -13,7 +13,6 @@ import tree_sitter_cuda
 from tree_sitter import Language, Node, Parser
 
 from kernel_lsp.core.plan import KernelParameter, KernelSignature, Span
-from kernel_lsp.source.aliases import alias_of, followed
 from kernel_lsp.source.macros import MacroError
 from kernel_lsp.source.preprocessed import preprocessed
 
@@ -355,3 +354,26 @@ def _aliases(all_visited: Iterable[_Visited], source: _Source) -> Iterator[tuple
             alias = alias_of(source.text(node))
             if alias is not None:
                 yield alias
+
+
+MAX_STEPS = 16
+"""Maximum chain length of aliases of aliases."""
+_USING = re.compile(r"using\s+(?P<name>\w+)\s*=\s*(?P<type>[^;]+?)\s*;?")
+_TYPEDEF = re.compile(r"typedef\s+(?P<type>[^;()\[\]{}]+?)\s*\b(?P<name>\w+)\s*;?")
+
+
+def alias_of(declaration: str) -> tuple[str, str] | None:
+    """Return the name and its type as spelled; None for an array, a function, or no alias."""
+    match = _USING.fullmatch(declaration) or _TYPEDEF.fullmatch(declaration)
+    return None if match is None else (match["name"], match["type"])
+
+
+def followed(name: str, aliases: Mapping[str, str]) -> str:
+    """Resolve a name through all aliases, as spelled: ``const float*`` for ``in_t``; any other name is returned
+    unchanged. An alias from a namespace is found without the namespace, too."""
+    for _ in range(MAX_STEPS):
+        known = aliases.get(name, aliases.get(name.rpartition("::")[2], name) if "::" in name else name)
+        if known == name:
+            return name
+        name = known
+    return name

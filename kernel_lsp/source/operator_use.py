@@ -27,7 +27,12 @@ def is_offered(out: Path, name: str) -> bool:
 
 def takes_module(out: Path, name: str) -> bool:
     """Return True if the operator is put into a module, as opposed to around a function."""
-    return f"def {USE_PREFIX}{name}(module:" in _text_of(out, name)
+    return puts_into_module(_text_of(out, name), name)
+
+
+def puts_into_module(text: str, name: str) -> bool:
+    """Return True if the text of an operator's file puts it into a module."""
+    return f"def {USE_PREFIX}{name}(module:" in text
 
 
 def _text_of(out: Path, name: str) -> str:

@@ -17,6 +17,8 @@ from .transfer import read_bytes, write_bytes
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
+FILES_FOLDER = os.environ.get("KERNEL_LSP_FILES", "")
+"""Folder of the files that requests name; empty where they are on the engine's own machine."""
 LARGE_BYTES = 4 << 20
 """Bytes from which several threads copy."""
 CPU = torch.device("cpu")
@@ -24,12 +26,12 @@ CPU = torch.device("cpu")
 
 def write_tensor(path: str, name: str, tensor: torch.Tensor) -> dict[str, Any]:
     """Write the tensor's bytes and return its entry of the answer. Raises EnvironmentFailure when the disk refuses."""
-    tensor = tensor.detach().contiguous()
+    tensor, place = tensor.detach().contiguous(), place_of(path)
     n_bytes = tensor.numel() * tensor.element_size()
     try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.makedirs(os.path.dirname(place), exist_ok=True)
         # Not truncated: the pages of an existing file are reused.
-        with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "wb") as file:
+        with os.fdopen(os.open(place, os.O_RDWR | os.O_CREAT, 0o666), "wb") as file:
             if n_bytes >= LARGE_BYTES:
                 write_bytes(file.fileno(), _raw(tensor))
             elif n_bytes:
@@ -46,18 +48,23 @@ def write_tensor(path: str, name: str, tensor: torch.Tensor) -> dict[str, Any]:
 def read_tensor(entry: dict[str, Any], device: torch.device = CPU) -> torch.Tensor:
     """Read the tensor of an entry with ``path``, ``dtype`` and ``shape`` onto a device. Raises Failure for a wrong
     size."""
-    n_bytes = math.prod(entry["shape"]) * torch_dtype(entry["dtype"]).itemsize
-    if os.path.getsize(entry["path"]) != n_bytes:
+    n_bytes, place = math.prod(entry["shape"]) * torch_dtype(entry["dtype"]).itemsize, place_of(entry["path"])
+    if os.path.getsize(place) != n_bytes:
         raise Failure(f"{entry['path']} does not hold {n_bytes} bytes for '{entry['name']}'")
     is_large = n_bytes >= LARGE_BYTES
     tensor = torch.empty(tuple(entry["shape"]), dtype=torch_dtype(entry["dtype"]), device=device if is_large else CPU)
     if n_bytes:
-        with open(entry["path"], "rb") as file:
+        with open(place, "rb") as file:
             if is_large:
                 read_bytes(file.fileno(), _raw(tensor))
             else:
                 file.readinto(memoryview((ctypes.c_char * n_bytes).from_address(tensor.data_ptr())).cast("B"))
     return tensor.to(device)
+
+
+def place_of(path: str) -> str:
+    """Return the place of a file that the engine calls `path`."""
+    return f"{FILES_FOLDER}{path}"
 
 
 def _raw(tensor: torch.Tensor) -> torch.Tensor:

@@ -101,3 +101,17 @@ def test_bad_input_is_said_in_one_line(tmp_path: Path, options: tuple[str, ...],
     assert done.status == 2
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_its_operator_is_used_at_every_call_and_taken_back(ran: Path) -> None:
+    before = "from model import rms_norm\n\n\ndef step(x, w):\n    return rms_norm(x, w, 1e-6)\n"
+    (ran / "train.py").write_text(before)
+    assert run(ran, "export", "last", "--operator", "kernels").status == 0
+    shown = run(ran, "use")
+    assert "+    return use_rms_norm(rms_norm)(x, w, 1e-6)" in shown.stdout
+    assert (ran / "train.py").read_text() == before
+    assert run(ran, "use", "--apply", "--json").json["n_sites"] == 1
+    assert "from kernels.rms_norm import use_rms_norm\n" in (ran / "train.py").read_text()
+    assert run(ran, "use", "--revert", "--apply").status == 0
+    assert (ran / "train.py").read_text() == before
+    assert run(ran, "use", "--revert").status == 1

@@ -8,7 +8,7 @@ import pytest
 
 from kernel_lsp.config import Settings
 from kernel_lsp.core.verdict import Verdict
-from kernel_lsp.engine.build_only import build_only
+from kernel_lsp.engine.work import build_only
 from kernel_lsp.plan.parser import parse_or_raise
 
 TEXT = """// kernel-lsp: 1

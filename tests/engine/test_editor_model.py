@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from kernel_lsp.engine.editor_model import EditorModelCalls
 from kernel_lsp.engine.messages import AnswerModel, Done, JobNews
+from kernel_lsp.engine.runner import EditorModelCalls
 from kernel_lsp.llm.callback import CallbackModel
 from kernel_lsp.llm.request import Message, ModelFailed, ModelRequest, Replied
 

@@ -13,7 +13,7 @@ import pytest
 
 from kernel_lsp.engine.client import ENGINE
 from kernel_lsp.engine.messages import Cancel, Check, EstimateTarget, GetResult, ListRuns, Resume, RunList, RunResult
-from kernel_lsp.engine.scratch import PREFIX
+from kernel_lsp.engine.program import PREFIX
 from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.export.python.runtime_text import RUNTIME_MODULE
 from kernel_lsp.process.channel import Channel

@@ -231,6 +231,20 @@ def test_compiled_code_warns_too(tmp_path: Path) -> None:
     assert "eps is 0.25, and the kernels were made for 0.125" in messages[0]
 
 
+@pytest.mark.parametrize("is_compiled", [False, True], ids=["eager", "compiled"])
+def test_a_step_under_autocast_is_that_of_the_module_without_it(network: Network, is_compiled: bool) -> None:
+    used = copy.deepcopy(network.norm)
+    plain = copy.deepcopy(network.norm)
+    plain.__class__ = RMSNorm
+    call = torch.compile(used, fullgraph=True, backend="aot_eager") if is_compiled else used
+    x = torch.randn(3, 8)
+    for module, forward in ((used, call), (plain, plain)):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            forward(x).square().sum().backward()
+        assert module.weight.grad is not None
+    torch.testing.assert_close(used.weight.grad, plain.weight.grad)
+
+
 def test_other_numbers_with_gradients_run_the_original(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reference under autograd has the captured number in it."""
     operator = load_function_operator(tmp_path)

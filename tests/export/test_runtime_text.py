@@ -28,7 +28,7 @@ VERSION_1 = {
     "holds": "condition",
     "ModuleUse": "method inputs state settings training modes",
     "Operation": "schema contract steps",
-    "Run.launch": "self kernel grid block arguments shared attributes",
+    "Run.launch": "self kernel grid block arguments numbers shared attributes",
     "CudaOperator": "module_name file kernels reference forward backward gradients is_differentiable captured headers "
     "module",
     "CudaOperator.__call__": "self arguments",

@@ -30,17 +30,22 @@ from kernel_lsp.errors import KernelLspError, TargetError
 from kernel_lsp.gpu.specs import find_gpu
 from kernel_lsp.plan.parser import parse
 from kernel_lsp.process.interpreter import site_packages
-from kernel_lsp.ptx.executor import KernelFactsOfPtx, Loaded
+from kernel_lsp.ptx.executor import KernelFactsOfPtx
 from kernel_lsp.toolchain.integrity.ptx_identity import program_hash
 from kernel_lsp.toolchain.nvrtc.cache import BuildCache
 from kernel_lsp.toolchain.nvrtc.compile import Compiler
 from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain
-from kernel_lsp.verify.cpu.device import CaseRun, Limits, Skipped
+from kernel_lsp.verify.cpu.device import CpuDevice
 from kernel_lsp.verify.cpu.environment_variants import UNWRITTEN
+from kernel_lsp.verify.cpu.loaded_kernel import LoadedKernel
+from kernel_lsp.verify.cpu.prepared import CpuKernel, Limits
+from kernel_lsp.verify.devices.device import CaseRun, KernelBuild, Skipped
 from kernel_lsp.verify.gpu.checks import MeasuringGpu, Untimed
 from kernel_lsp.verify.model.cases import Case
 from kernel_lsp.verify.model.environment import USUAL, Circumstances
-from kernel_lsp.verify.model.progress import Plan
+from kernel_lsp.verify.model.progress import Plan, Progress
+from kernel_lsp.verify.model.resolved_kernel import Prepared
+from kernel_lsp.verify.oracle.case_store import CaseStore
 from kernel_lsp.verify.session.check import find_task
 from kernel_lsp.verify.session.platform import Platform
 from kernel_lsp.verify.session.session import FIRST_CAPTURE_NUMBER
@@ -50,6 +55,7 @@ from tests.corpora import COMPILE_DEADLINE_S, Kernel
 from tests.ledger.entry import Entry, Run, digest, entry_of
 
 PIPELINE = "kernel_lsp.verify.session.pipeline"
+SCHEDULER = "kernel_lsp.verify.session.check_scheduler"
 N_TASKS_AT_ONCE = 3
 """The worker captures one task while cases of another are chosen."""
 MAX_VALUES_SHOWN = 8
@@ -106,12 +112,12 @@ class _Bench:
             compiler=self.compiler,
             gpu=find_gpu(settings.target_gpu),
             directory=self.start.scratch,
-            executors=_Pool(),  # type: ignore[arg-type]
+            cpu=_Cpu(),
             seed=settings.seed + seed_offset,
             capture_numbers=self.capture_numbers,
         )
-        gpu = MeasuringGpu(_GPU, Untimed()) if has_gpu else None  # type: ignore[arg-type]
-        return Verifier(source, task, platform, gpu)
+        gpus = [MeasuringGpu(_GPU, Untimed())] if has_gpu else []  # type: ignore[arg-type]
+        return Verifier(source, task, platform, gpus)
 
 
 class _Captures:
@@ -240,9 +246,8 @@ def _scalars_of(task: Task) -> str:
 # --- below: devices that run nothing
 
 
-_GPU = SimpleNamespace(name="GPU", facts=SimpleNamespace(architecture="sm_90"))
-_ALIVE = SimpleNamespace(is_alive=True)
-_LOADED = Loaded((KernelFactsOfPtx("", 1, uses_global_atomics=False, may_wait=True, static_shared_bytes=0),))
+_GPU = SimpleNamespace(name="GPU", facts=SimpleNamespace(name="GPU", architecture="sm_90"), is_local=True)
+_FACTS = (KernelFactsOfPtx("", 1, uses_global_atomics=False, may_wait=True, static_shared_bytes=0),)
 _READ_UNWRITTEN = Finding(code=UNWRITTEN, severity=Severity.WARNING, message="", source="executor", line=1)
 
 
@@ -254,6 +259,9 @@ class _Store:
     worker: object
     directory: Path
     gpu: object
+
+    async def make_without_turn(self, _: Case) -> None:
+        """Do nothing: nobody needs the files of a case."""
 
     async def idle(self) -> None:
         """Wait for ever: mutations are captured where they are needed, and for correct kernels alone."""
@@ -272,41 +280,68 @@ class _Pool:
     async def close(self) -> None:
         """Do nothing."""
 
-    @asynccontextmanager
-    async def executor(self, module: object = None) -> AsyncIterator[object]:
-        yield _ALIVE
-
-    async def load(self, executor: object, module: object) -> Loaded:
-        return _LOADED
-
     @contextmanager
     def loading_ahead(self, module: object, n_executors: int) -> Iterator[None]:
         yield
 
 
-@dataclass(frozen=True)
-class _Executor:
-    """An executor whose runs are all correct. Takes the arguments of a `CpuDevice`."""
+class _Cpu(CpuDevice):
+    """A PTX executor that loads anything."""
 
-    store: _Store
-    worker: object
-    directory: Path
-    name: str
+    def __init__(self) -> None:
+        self.executors = _Pool()  # type: ignore[assignment]  # it starts nothing
 
-    async def run_case(
+    @asynccontextmanager
+    async def prepare(self, build: KernelBuild) -> AsyncIterator[CpuKernel]:
+        """Yield a kernel that runs nothing."""
+        yield _Code(build.built)
+
+
+class _Code(CpuKernel):
+    """A kernel on an executor that runs nothing."""
+
+    is_alive = True
+    task: Task
+
+    def __init__(self, built: Built) -> None:
+        self.built, self.facts = built, _FACTS
+
+    async def written_bytes(self, bound: BoundOperation, *_: object) -> Mapping[str, int]:
+        """Report all of every output, as often as it is asked."""
+        sizes = tuple(bound.dims.items())
+        _note(f"{bound.name} written", self.task, self.built, sizes, "zeros", is_once=True)
+        return {tensor.name: tensor.n_bytes for tensor in bound.tensors if tensor.role == "output"}
+
+    async def ends(self, *_: object) -> bool:
+        """Report that all launches end."""
+        return True
+
+
+class _Kernel(LoadedKernel):
+    """A kernel whose runs are all correct."""
+
+    def __init__(self, code: CpuKernel, store: CaseStore, prepared: Prepared, plan: Plan, progress: Progress) -> None:
+        super().__init__(code, store, prepared, plan, progress)
+        assert isinstance(self.code, _Code)
+        self.code.task = self._task
+
+    @property
+    def _task(self) -> Task:
+        assert isinstance(self.store, _Store)
+        return self.store.task
+
+    async def run(
         self,
-        executor: object,
-        built: Built,
-        bound: BoundOperation,
         case: Case,
-        sample: object,
+        bound: BoundOperation,
         limits: Limits,
+        sample: object = None,
         circumstances: Circumstances = USUAL,
     ) -> CaseRun:
         """Report findings that ask for runs over other shared memory."""
         far = " far" if limits.complete_instructions == 0 else ""
         inputs = _inputs(case) + _environment(circumstances)
-        _note(f"{case.operation}{far}", self.store.task, built, case.sizes, inputs, case.is_captured)
+        _note(f"{case.operation}{far}", self._task, self.built, case.sizes, inputs, case.is_captured)
         result = CaseResult(operation=bound.name, family=case.family, shapes={}, n_blocks=1, n_blocks_run=1, errors=())
         return CaseRun(result, (_READ_UNWRITTEN,), 1)
 
@@ -314,28 +349,13 @@ class _Executor:
         """Report none, which samples no case and finds none too large."""
         return Skipped("nothing runs")
 
-    async def written_bytes(
-        self, executor: object, built: Built, bound: BoundOperation, launches: object, *_: object
-    ) -> Mapping[str, int]:
-        """Report all of every output, as often as it is asked."""
-        sizes = tuple(bound.dims.items())
-        _note(f"{bound.name} written", self.store.task, built, sizes, "zeros", is_once=True)
-        return {tensor.name: tensor.n_bytes for tensor in bound.tensors if tensor.role == "output"}
-
-    async def ends(self, *_: object) -> bool:
-        """Report that all launches end."""
-        return True
-
-    async def make_aside(self, _: Case) -> None:
-        """Do nothing: nobody needs the files of a case."""
-
 
 @dataclass(frozen=True)
 class _Gpu:
     """A GPU whose runs are all correct. Takes the arguments of a `GpuChecks`."""
 
     store: _Store
-    measured_on: MeasuringGpu
+    measured_on: Sequence[MeasuringGpu]
     seed: int
 
     def prefetch(self, plans: Sequence[Plan]) -> None:
@@ -356,7 +376,8 @@ def _recording_devices() -> Iterator[None]:
     """Replace the classes by which the pipeline reaches files of cases and devices."""
     with (
         patch.object(secrets, "randbits", lambda _: _FIXED_BITS),
-        patch.multiple(PIPELINE, CaseStore=_Store, CpuDevice=_Executor, GpuChecks=_Gpu),
+        patch.multiple(PIPELINE, CaseStore=_Store, GpuChecks=_Gpu),
+        patch.multiple(SCHEDULER, LoadedKernel=_Kernel),
     ):
         yield
 

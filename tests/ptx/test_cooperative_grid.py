@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kernel_lsp.ptx.program import Session
-from kernel_lsp.ptx.run.cooperative_grid import invalid_cooperation
+from kernel_lsp.ptx.run.launch_setup import invalid_cooperation
 from tests.ptx.harness import Executor, fill_steps, launch_step
 
 BLOCKS, THREADS = 5, 64

@@ -22,7 +22,17 @@ def codes(body: str, head: str = "def f(q: torch.Tensor, k: torch.Tensor, v: tor
     [
         ("s = torch.matmul(q, k.transpose(-2, -1)) / 8\nreturn torch.matmul(F.softmax(s, -1), v)", "KL160"),
         ("s = (q @ k.mT).masked_fill(mask, -1e9)\nw = F.dropout(s.softmax(-1), 0.1)\nreturn w @ v", "KL160"),
+        ("w = (q @ k.mT) * 0.1\nw = w.masked_fill(mask, -1e9)\nw = torch.softmax(w, -1)\nreturn w @ v", "KL160"),
+        ("w = torch.einsum('id,jd->ij', q, k).softmax(-1)\nreturn torch.einsum('ij,jd->id', w, v)", "KL160"),
         ("return F.cross_entropy(q.view(-1, 50257), k)", "KL161"),
+        ("return F.cross_entropy(model.lm_head(q).float(), k)", "KL161"),
+        ("for p in model.parameters():\n    p.data.add_(p.grad, alpha=-0.1)", "KL162"),
+        (
+            "class Net(nn.Module):\n    a, b = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3)\nreturn Net().cuda().half()",
+            "KL163",
+        ),
+        ("with torch.autocast('cuda'):\n    return model(q.to(torch.bfloat16))", "KL164"),
+        ("for x in q:\n    if torch.isnan(x).any():\n        x.zero_()", "KL105"),
         ("return torch.optim.Adam(model.parameters(), foreach=False)", "KL162"),
         ("net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3))\nreturn net.to('cuda', torch.float16)", "KL163"),
         ("with torch.autocast('cuda'):\n    return F.linear(q.half(), k)", "KL164"),
@@ -47,6 +57,9 @@ def test_a_planted_defect_is_found(body: str, code: str) -> None:
         "return nn.Conv2d(3, 8, 3).to('cuda', torch.float16)",
         "with torch.autocast('cuda', enabled=False):\n    return F.linear(q.half(), k)",
         "return F.linear(q.half(), k)",
+        "with torch.autocast('cuda'):\n    return model(q.to('cuda'))",
+        "return F.cross_entropy(model.lm_head(q), k)",
+        "for p in model.parameters():\n    p.grad.mul_(0.5)",
         "for i, x in enumerate(q):\n    _, loss = model(x)\n    if i % 10 == 0:\n        print(loss.item())",
     ],
 )

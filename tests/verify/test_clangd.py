@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kernel_lsp.cli.clangd import clangd_text, find_clangd_file
+from kernel_lsp.cli.machine import clangd_text, find_clangd_file
 from kernel_lsp.toolchain.nvrtc.discovery import Toolchain, find_toolchain
 
 CLANGD = shutil.which("clangd")

@@ -10,7 +10,6 @@ import pytest
 
 from kernel_lsp.core.verdict import CaseResult
 from kernel_lsp.verify.cpu import executor_checks
-from kernel_lsp.verify.cpu.device import CaseRun, Profile, Skipped
 from kernel_lsp.verify.cpu.execution_budget import MAX_INSTRUCTIONS, MAX_OPERATIONS, sample_of
 from kernel_lsp.verify.cpu.executor_checks import (
     FULL_BUDGET_S,
@@ -21,24 +20,25 @@ from kernel_lsp.verify.cpu.executor_checks import (
     ExecutorChecks,
 )
 from kernel_lsp.verify.cpu.loaded_kernel import LoadedKernel
+from kernel_lsp.verify.cpu.prepared import Profile
+from kernel_lsp.verify.devices.device import CaseRun, Skipped
 from kernel_lsp.verify.model.cases import Case
 from kernel_lsp.verify.model.progress import Plan, Progress
 from tests.verify.test_pointed_sizes import prepared
 
 
-class SlowDevice:
+class SlowKernel(LoadedKernel):
     """Takes so many seconds of a clock of its own for a large case, a tenth of a second for a small one."""
 
-    def __init__(self, large_s: float) -> None:
-        self.found: Profile | Skipped = Skipped("not here")
-        self.now_s, self.ran = 0.0, list[str]()
-        self._large_s = large_s
+    ran: list[str]
+    found: Profile | Skipped = Skipped("not here")
+    now_s = large_s = 0.0
 
     async def profile(self, *_: Any) -> Profile | Skipped:
         return self.found
 
-    async def run_case(self, _executor: Any, _built: Any, bound: Any, case: Case, *_: Any) -> CaseRun:
-        self.now_s += self._large_s if bound.tensors[0].n_elements > 100 else 0.1
+    async def run(self, case: Case, bound: Any, *_: Any) -> CaseRun:
+        self.now_s += self.large_s if bound.tensors[0].n_elements > 100 else 0.1
         self.ran.append(case.family)
         result = CaseResult(operation="f", family=case.family, shapes={}, n_blocks=1, n_blocks_run=1, errors=())
         return CaseRun(result, (), 1)
@@ -58,9 +58,13 @@ def _plan() -> Plan:
 
 async def _ran(
     large_s: float, monkeypatch: pytest.MonkeyPatch, n_operations: int = 0, n_instructions: int = 0
-) -> tuple[SlowDevice, Progress]:
+) -> tuple[SlowKernel, Progress]:
     """Large cases ask PyTorch for so many operations, and the kernel for so many instructions."""
-    device, progress = SlowDevice(large_s), Progress("c")
+    none: Any = None
+    code: Any = SimpleNamespace(built=None)
+    progress = Progress("c")
+    device = SlowKernel(code, none, none, _plan(), progress)
+    device.ran, device.large_s = [], large_s
     if n_instructions:
         device.found = Profile(())
     monkeypatch.setattr(executor_checks, "time", SimpleNamespace(monotonic=lambda: device.now_s))
@@ -72,9 +76,7 @@ async def _ran(
     for name, count in counts.items():
         monkeypatch.setattr(executor_checks, name, count)
     monkeypatch.setattr(ExecutorChecks, "_estimate", lambda *_: None)
-    none: Any = None
-    kernel = LoadedKernel(device, none, none, none, _plan(), progress)  # type: ignore[arg-type]  # stand-ins
-    found = await ExecutorChecks(none, none).check(kernel)
+    found = await ExecutorChecks(none, none).check(device)
     assert found is None
     return device, progress
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from kernel_lsp.core.candidate import Candidate
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.evolve.archive.model_records import Round
-from kernel_lsp.evolve.propose.explanations import explain
 from kernel_lsp.evolve.propose.feedback import describe_failure, describe_profile, describe_times
 from kernel_lsp.evolve.propose.population import Member
 from kernel_lsp.evolve.propose.prompt_builder import Question
@@ -20,6 +19,7 @@ from kernel_lsp.evolve.propose.proposal import Ended, Outcome, Proposal
 from kernel_lsp.evolve.run.evaluations import score_us
 from kernel_lsp.llm.replies import BadReply, parse_rewrite
 from kernel_lsp.llm.request import Message, ModelFailed, Replied
+from kernel_lsp.rules.registry import explain
 
 N_TURNS = 12
 N_BAD_TURNS = 2

@@ -3,8 +3,11 @@ incorrect."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+import tomllib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.event import CandidateJudged, CandidateProposed, Event, ProposalDropped
@@ -13,7 +16,6 @@ from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.evolve.archive.model_records import ProposalEnd, ProposalRecord, Round
 from kernel_lsp.evolve.propose.conversation import Conversation
 from kernel_lsp.evolve.propose.feedback import describe_failure
-from kernel_lsp.evolve.propose.hints import Hint
 from kernel_lsp.evolve.propose.plan_header import assemble
 from kernel_lsp.evolve.propose.population import Member
 from kernel_lsp.evolve.propose.profiling import Profiler
@@ -23,6 +25,7 @@ from kernel_lsp.evolve.run.evaluations import Evaluations, outcome_message, scor
 from kernel_lsp.llm.ensemble import Arms, gain_of
 from kernel_lsp.llm.judges.judges import Case, Panel, passes, probability_right
 from kernel_lsp.llm.judges.verdicts import Judgement
+from kernel_lsp.llm.prompts import PROMPTS_FOLDER
 from kernel_lsp.llm.replies import BadReply, ParsedReply
 from kernel_lsp.llm.request import ModelFailed, Purpose, Replied
 
@@ -305,3 +308,39 @@ def compiler_report(verdict: Verdict) -> str:
 def _short(message: str) -> str:
     text = " ".join(message.split())
     return text if len(text) <= N_MESSAGE_CHARACTERS else text[:N_MESSAGE_CHARACTERS] + "..."
+
+
+CATALOGUE_NAME = "hints.toml"
+
+
+@dataclass(frozen=True)
+class Hint:
+    """`when` are the facts that must all hold. `kind` is the category whose value the ensemble learns."""
+
+    id: str
+    kind: str
+    when: frozenset[str]
+    text: str
+
+
+@cache
+def catalogue() -> tuple[Hint, ...]:
+    """Return every hint, in the order of the file."""
+    entries = tomllib.loads((PROMPTS_FOLDER / CATALOGUE_NAME).read_text(encoding="utf-8"))["hint"]
+    return tuple(Hint(entry["id"], entry["kind"], frozenset(entry["when"]), entry["text"]) for entry in entries)
+
+
+def applicable(facts: frozenset[str], hints: Sequence[Hint] | None = None) -> tuple[Hint, ...]:
+    """Return the hints whose facts all hold."""
+    return tuple(hint for hint in (catalogue() if hints is None else hints) if hint.when <= facts)
+
+
+def kinds(hints: Sequence[Hint]) -> tuple[str, ...]:
+    """Return each kind once, in order."""
+    return tuple(dict.fromkeys(hint.kind for hint in hints))
+
+
+def pick(hints: Sequence[Hint], kind: str, draw: random.Random) -> Hint | None:
+    """Pick one hint of that kind; None without any."""
+    of_kind = [hint for hint in hints if hint.kind == kind]
+    return draw.choice(of_kind) if of_kind else None

@@ -314,7 +314,7 @@ async def _tuned_key(session: Session, task: Task) -> TunedKey:
     device = await session.gpu_device() if await session.gpu_index() is not None else None
     if device is None:
         return tuned_key(task, session.gpu.name, "estimated")
-    return tuned_key(task, device.name, "measured")
+    return tuned_key(task, device.facts.name, "measured")
 
 
 def _as_seen_from(out: Path, task: Task, source: TargetSource) -> Task:

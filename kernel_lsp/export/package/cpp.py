@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from kernel_lsp.export.package.cpp_names import cpp_identifier
 from kernel_lsp.export.package.cpp_text import cpp_lines, cpp_string
 from kernel_lsp.export.package.instances import configured_values
 from kernel_lsp.export.package.kernels import (
@@ -14,7 +13,7 @@ from kernel_lsp.export.package.kernels import (
     kernels_source,
     refuse_overloads,
 )
-from kernel_lsp.export.package.operation import ARGUMENT_TYPES, CppOperation
+from kernel_lsp.export.package.operation import ARGUMENT_TYPES, CppOperation, cpp_identifier
 from kernel_lsp.export.python.operation_text import OperationText
 from kernel_lsp.export.python.operator_text import OperatorText
 

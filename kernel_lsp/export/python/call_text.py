@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 from kernel_lsp.core.expression import Expression
-from kernel_lsp.core.plan import Fill, Launch, LibraryArgument, LibraryStep
+from kernel_lsp.core.plan import Fill, Launch, LibraryArgument, LibraryStep, TensorParameter
 from kernel_lsp.export.python.launch_text import launch_lines
 from kernel_lsp.export.python.operation_text import RUNTIME, OperationText, step_comment
 from kernel_lsp.export.python.python_text import bracketed, indented, returned, unpacked
@@ -16,7 +18,7 @@ def steps_function(text: OperationText) -> list[str]:
     allocated = text.allocated()
     depth = 2 if text.library_functions else 1
     lines = text.bindings([*(dim for tensor in allocated for dim in tensor.dims), *_step_expressions(text)])
-    lines += [f"{text.rename(t.name)} = {text.empty(t, f'{inputs[0]}.device')}" for t in allocated]
+    lines += _allocations(text, allocated, f"{inputs[0]}.device")
     for step in text.operation.steps:
         match step:
             case Fill(tensor, value):
@@ -31,6 +33,16 @@ def steps_function(text: OperationText) -> list[str]:
     declarations = [f"run: {RUNTIME}.Run", *(argument.declaration for argument in text.arguments)]
     definition = bracketed(f"def _{text.name}_steps(", declarations, f") -> {text.returns}:")
     return [*definition, *indented(lines)]
+
+
+def _allocations(text: OperationText, tensors: list[TensorParameter], device: str) -> list[str]:
+    """Print one line for neighbours of one type and shape."""
+    lines = []
+    for made, group in groupby(tensors, lambda tensor: text.empty(tensor, device)):
+        names = [text.rename(tensor.name) for tensor in group]
+        together = unpacked(names, f"({made} for _ in range({len(names)}))", 2)
+        lines += together if len(names) > 1 and len(together) == 1 else [f"{name} = {made}" for name in names]
+    return lines
 
 
 # --- one step

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kernel_lsp.core.expression import Expression, free_names
 from kernel_lsp.core.plan import Launch
 from kernel_lsp.export.python.operation_text import OperationText
@@ -16,14 +18,16 @@ def launch_lines(text: OperationText, launch: Launch, depth: int) -> list[str]:
     arguments = [_kernel_name(text, launch), grid, block]
     last = [f"shared={text.python(launch.shared_bytes)}"] if text.python(launch.shared_bytes) != "0" else []
     last += [f"{name}={value}" for name, value in launch.attributes]
-    given = _kernel_arguments(text, launch)
+    given = [text.python(argument) for argument in launch.arguments]
+    types = [type_ for type_ in text.number_types(launch) if type_]
+    last = [f'"{", ".join(types)}"', *last] if types else last
     one_line = f"run.launch({', '.join([*arguments, tuple_text(given), *last])})"
     if len(one_line) + len(INDENT) * inner <= LINE_LENGTH:
         made = [one_line]
     elif len(INDENT + one_line[len("run.launch(") : -1]) + len(INDENT) * inner <= LINE_LENGTH:
         made = ["run.launch(", INDENT + one_line[len("run.launch(") : -1], ")"]
     else:
-        listed = literal("(", given, "),", depth=inner + 1)
+        listed = _listed(given, inner + 1)
         made = ["run.launch(", *indented([*(f"{a}," for a in arguments), *listed, *(f"{a}," for a in last)]), ")"]
     if launch.condition is None:
         return made
@@ -39,17 +43,24 @@ def kernel_names(text: OperationText) -> tuple[str, ...]:
 # --- parts of a launch
 
 
+def _listed(given: Sequence[str], depth: int) -> list[str]:
+    """Print a tuple of arguments over few lines: where it is long, as several tuples side by side."""
+    if len(lines := literal("(", given, "),", depth=depth)) == 1:
+        return lines
+    rows: list[list[str]] = [[]]
+    for argument in given:
+        if len(", ".join([*rows[-1], argument])) > LINE_LENGTH - len(INDENT) * (depth + 1) - len("*(),,"):
+            rows.append([])
+        rows[-1].append(argument)
+    return literal("(", [f"*{tuple_text(row)}" for row in rows], "),", depth=depth)
+
+
 def _size(text: OperationText, size: tuple[Expression, Expression, Expression]) -> str:
     """Print a grid or a block without trailing ones; a single number without a tuple."""
     parts = [text.python(part) for part in size]
     while len(parts) > 1 and parts[-1] == "1":
         parts.pop()
     return parts[0] if len(parts) == 1 else tuple_text(parts)
-
-
-def _kernel_arguments(text: OperationText, launch: Launch) -> list[str]:
-    typed = zip(launch.arguments, text.number_types(launch), strict=True)
-    return [f'("{type_}", {text.python(argument)})' if type_ else text.python(argument) for argument, type_ in typed]
 
 
 def _kernel_name(text: OperationText, launch: Launch) -> str:

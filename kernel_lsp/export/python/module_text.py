@@ -39,8 +39,8 @@ def module_use(task: Task) -> list[str]:
         f"method={string_literal(method_of(task))},",
         *literal("inputs=(", list(map(string_literal, inputs)), "),", depth=2),
         *literal("state=(", list(map(string_literal, state)), "),", depth=2),
-        *literal("settings={", items, "},", depth=2),
-        f"training={task.module_settings.get(TRAINING)},",
+        *(literal("settings={", items, "},", depth=2) if items else []),
+        *([f"training={task.module_settings[TRAINING]},"] if TRAINING in task.module_settings else []),
         *(literal("modes={", parts, "},", depth=2) if parts else []),
     ]
     return [f"{RUNTIME}.ModuleUse(", *indented(lines), ")"]

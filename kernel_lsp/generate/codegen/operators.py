@@ -57,7 +57,8 @@ def literal(value: float | int | bool, dtype: DType) -> Text:
 
 
 def format_operation(name: str, dtype: DType, operands: Sequence[Text], types: Sequence[DType]) -> Text:
-    """Return the operator applied to its operands. Raises KeyError for an unknown operator."""
+    """Return the operator applied to its operands: an expression, or a call of a helper or of CUDA's function. Raises
+    KeyError for an unknown operator on integers."""
     text = _format(name, dtype, operands, types)
     if dtype in NARROW and name in WRAPPED:
         return Text(f"({COMPUTE_TYPE[dtype]})({text.text})", UNARY)
@@ -97,18 +98,8 @@ def stored(text: Text, source: DType, target: DType) -> str:
     return convert(text, source, target).text if source != target else text.text
 
 
-_SAME_NAME_FUNCTIONS = """
-exp exp2 expm1 log log1p log2 log10 sqrt rsqrt floor ceil trunc sin cos tan asin acos atan sinh cosh tanh asinh
-acosh atanh erf erfc fmod atan2 hypot copysign pow lgamma fmax fmin
-nextafter erfcx
-"""
-FLOAT_FUNCTIONS = {
-    **{name: name for name in _SAME_NAME_FUNCTIONS.split()},
-    "abs": "fabs",
-    "round": "rint",
-    "erfinv": "erfinv",
-    "i0": "cyl_bessel_i0",
-}
+FLOAT_FUNCTIONS = {"abs": "fabs", "round": "rint", "i0": "cyl_bessel_i0"}
+"""CUDA's functions that have another name than the operator."""
 _SAME_NAME_HELPERS = """
 relu sigmoid silu gelu gelu_derivative gelu_tanh gelu_tanh_derivative sign maximum minimum
 """
@@ -180,7 +171,7 @@ def _float_call(name: str, dtype: DType, operands: Sequence[Text]) -> Text:
         return Text(f"{FLOAT_HELPERS[name]}({arguments})", ATOM)
     if name == "div_trunc":
         return Text(f"trunc{suffix}({operands[0].within(MULTIPLY)} / {operands[1].within(UNARY)})", ATOM)
-    return Text(f"{FLOAT_FUNCTIONS[name]}{suffix}({arguments})", ATOM)
+    return Text(f"{FLOAT_FUNCTIONS.get(name, name)}{suffix}({arguments})", ATOM)
 
 
 def _integer_call(name: str, dtype: DType, operands: Sequence[Text], types: Sequence[DType]) -> Text:

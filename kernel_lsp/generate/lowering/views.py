@@ -10,9 +10,6 @@ from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.builder import Call, read
 from kernel_lsp.generate.lowering.registry import lowers
 
-OPEN_END = 1 << 62
-"""Minimum end of a slice that means "to the end"; ATen passes 2^63 - 1."""
-
 
 @lowers("view", "reshape", "_unsafe_view", "_reshape_alias", "view_copy", "flatten", "unflatten")
 def _reshape(call: Call) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernel_lsp.ptx.races.modifiers import STRONG_MODIFIERS
+from kernel_lsp.ptx.text.data_flow import STRONG_MODIFIERS
 from kernel_lsp.ptx.text.flow import Block
 from kernel_lsp.ptx.text.loops import Loop, loops_of
 from kernel_lsp.ptx.text.syntax import Instruction, Register

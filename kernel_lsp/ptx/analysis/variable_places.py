@@ -23,7 +23,6 @@ class SharedLayout:
     sizes: dict[str, int]
     n_static_bytes: int
     n_laid_out_bytes: int
-    has_dynamic: bool
     alignment: int = 1
     """Strictest alignment of any variable, in bytes."""
 
@@ -85,7 +84,7 @@ def shared_layout(kernel: Function, module_variables: Sequence[Variable]) -> Sha
     offsets = {**apart.offsets, **dict.fromkeys(dynamic, n_laid_out)}
     sizes = {variable.name: variable.n_bytes for variable in static if variable.n_bytes}
     alignment = max((variable.align for variable in variables), default=1)
-    return SharedLayout(offsets, sizes, n_static, n_laid_out, bool(dynamic), max(1, alignment))
+    return SharedLayout(offsets, sizes, n_static, n_laid_out, max(1, alignment))
 
 
 def round_up(value: int, multiple: int) -> int:

@@ -39,7 +39,6 @@ from kernel_lsp.ptx.compile.warp_batches import WarpBatch
 from kernel_lsp.ptx.compile.warp_matrices import ALL_LANES
 from kernel_lsp.ptx.races.sites import race_flags
 from kernel_lsp.ptx.run.layout import (
-    ENTRY_BYTES,
     PARAM_WINDOW,
     WARP_SIZE,
     Context,
@@ -580,11 +579,6 @@ def access_info(site: int, n_bytes: int, *, reads: bool, writes: bool, race_flag
     """Return the `Info` word that describes an access to the slow path."""
     info = site | ((n_bytes.bit_length() - 1) << Info.LOG2_SHIFT) | race_flags
     return info | (int(Info.READS) if reads else 0) | (int(Info.WRITES) if writes else 0)
-
-
-def entry_offset(window: int) -> int:
-    """Return the byte offset of a window's entry in the address table."""
-    return window * ENTRY_BYTES
 
 
 # --- below

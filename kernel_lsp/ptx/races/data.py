@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from kernel_lsp.ptx.races.modifiers import ACQUIRING_MODIFIERS, SHARED_MODIFIERS
-from kernel_lsp.ptx.text.data_flow import address_of, origins_of
+from kernel_lsp.ptx.text.data_flow import ACQUIRING_MODIFIERS, SHARED_MODIFIERS, address_of, origins_of
 from kernel_lsp.ptx.text.flow import Block, defined, registers_of
 from kernel_lsp.ptx.text.syntax import Instruction
 

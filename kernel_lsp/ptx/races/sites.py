@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from kernel_lsp.ptx.races.data import data_loads
-from kernel_lsp.ptx.races.modifiers import (
+from kernel_lsp.ptx.run.layout import Info
+from kernel_lsp.ptx.text.data_flow import (
     ACQUIRING_MODIFIERS,
     PAST_L1_MODIFIERS,
     RELEASING_MODIFIERS,
     SHARED_MODIFIERS,
     STRONG_MODIFIERS,
+    Place,
+    address_of,
+    origins_of,
+    users_of,
 )
-from kernel_lsp.ptx.run.layout import Info
-from kernel_lsp.ptx.text.data_flow import Place, address_of, origins_of, users_of
 from kernel_lsp.ptx.text.flow import Block, defined
 from kernel_lsp.ptx.text.syntax import Instruction
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,13 +13,13 @@ from kernel_lsp.ptx.races.layout import RaceBlock
 from kernel_lsp.ptx.races.memory import LaunchRaces
 from kernel_lsp.ptx.run.buffers import AddressTable, Region
 from kernel_lsp.ptx.run.launch_counters import Tallies
-from kernel_lsp.ptx.run.launch_order import Orders
 from kernel_lsp.ptx.run.launch_setup import LaunchSetup
 from kernel_lsp.ptx.run.layout import (
     LOCAL_WINDOW,
     N_ACCESS_SIZES,
     PARAM_WINDOW,
     SHARED_WINDOW,
+    WARP_SIZE,
     Arrivals,
     Context,
     Launch,
@@ -205,3 +206,47 @@ class Arenas:
             limit = 0 if self.races else max(0, setup.n_shared - (1 << log2) + 1)
             store64(launch + Launch.SHARED_LIMITS + 8 * log2, limit)
         ctypes.memmove(launch + Launch.PARAMETERS, self.parameters, len(self.parameters))
+
+
+Orders = tuple["ctypes.Array[ctypes.c_int64]", "ctypes.Array[ctypes.c_int64]"]
+"""Scheduling order of the lanes of a warp, and of the warps of a block."""
+
+
+def choose_groups(n_groups: int, group_size: int, request: RunRequest) -> Sequence[int]:
+    """Return all groups of blocks, or a sample: the groups of the named blocks, or the first, the last and random ones
+    between, as many as the sample needs."""
+    if request.blocks:
+        return sorted({block // group_size for block in request.blocks if block // group_size < n_groups})
+    wanted = -(-request.sample[0] // group_size) if request.sample else n_groups
+    if request.sample is None or wanted >= n_groups:
+        return range(n_groups)
+    chosen = {0, n_groups - 1}
+    for first in random.Random(request.sample[1]).sample(range(n_groups), wanted):
+        # Sample in pairs: two adjacent blocks that both write the same range would otherwise look like disjoint ones.
+        for group in (first, min(first + 1, n_groups - 1)):
+            if len(chosen) < wanted:
+                chosen.add(group)
+    return sorted(chosen)
+
+
+def in_order(blocks: Sequence[int], request: RunRequest) -> Sequence[int]:
+    """Return the blocks in the requested order. A GPU guarantees none."""
+    if request.thread_order == "reverse":
+        return blocks[::-1]
+    if request.thread_order == "random":
+        return random.Random(request.seed).sample(blocks, len(blocks))
+    return blocks
+
+
+def thread_orders(request: RunRequest, n_threads: int) -> Orders:
+    """Return the scheduling order of the lanes of a warp, and of the warps of a block."""
+    n_warps = -(-n_threads // WARP_SIZE)
+    lanes, warps = list(range(WARP_SIZE)), list(range(n_warps))
+    if request.thread_order == "reverse":
+        lanes.reverse()
+        warps.reverse()
+    elif request.thread_order == "random":
+        shuffler = random.Random(request.seed)
+        shuffler.shuffle(lanes)
+        shuffler.shuffle(warps)
+    return (ctypes.c_int64 * WARP_SIZE)(*lanes), (ctypes.c_int64 * n_warps)(*warps)

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import ctypes
+import math
+import struct
 from collections.abc import Sequence
 from typing import Any
 
 from kernel_lsp.ptx.checks.findings import FindingLog, MemoryMap
 from kernel_lsp.ptx.checks.livelock import Stillness
-from kernel_lsp.ptx.compile.jit import Compiler
+from kernel_lsp.ptx.compile.jit import CompiledKernel, Compiler
 from kernel_lsp.ptx.compile.native import load64, store64
 from kernel_lsp.ptx.races.memory import LaunchRaces
-from kernel_lsp.ptx.run.arena import Arena, Arenas
+from kernel_lsp.ptx.run.arena import Arena, Arenas, choose_groups, in_order, thread_orders
 from kernel_lsp.ptx.run.buffers import AddressTable, Buffer
-from kernel_lsp.ptx.run.cooperative_grid import GridWorkspace
 from kernel_lsp.ptx.run.launch_counters import Tallies
 from kernel_lsp.ptx.run.launch_findings import LaunchFindings
-from kernel_lsp.ptx.run.launch_order import choose_groups, in_order, thread_orders
-from kernel_lsp.ptx.run.launch_setup import LaunchSetup
-from kernel_lsp.ptx.run.layout import BlockStatus, Context
-from kernel_lsp.ptx.run.parameters import pack_parameters
-from kernel_lsp.ptx.run.run_request import LaunchResult, RunRequest
+from kernel_lsp.ptx.run.launch_setup import GridWorkspace, LaunchSetup
+from kernel_lsp.ptx.run.layout import MAX_PARAMETER_BYTES, BlockStatus, Context
+from kernel_lsp.ptx.run.run_request import InvalidRequestError, LaunchResult, RunRequest
 from kernel_lsp.ptx.run.scheduler import TRACE_BLOCK
 
 MAX_RESIDENT_BLOCKS = 512
@@ -205,3 +204,36 @@ class LaunchRun:
 
 def _native(address: int) -> Any:
     return ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(address)
+
+
+def pack_parameters(kernel: CompiledKernel, step: dict[str, Any], buffers: dict[str, Buffer]) -> bytes:
+    """Return the parameter memory of a launch. Raises InvalidRequestError when the arguments do not fit."""
+    expected = kernel.emitted.parameters
+    if len(expected) != len(step["arguments"]):
+        raise InvalidRequestError(f"{step['kernel']} has {len(expected)} parameters, not {len(step['arguments'])}")
+    packed = bytearray(max(16, kernel.emitted.n_parameter_bytes))
+    if len(packed) > MAX_PARAMETER_BYTES:
+        raise InvalidRequestError(f"more than {MAX_PARAMETER_BYTES} bytes of parameters")
+    for (offset, variable), argument in zip(expected, step["arguments"], strict=True):
+        data = _encode_argument(argument, variable.n_bytes, buffers)
+        if len(data) != variable.n_bytes:
+            raise InvalidRequestError(f"{argument} has {len(data)} bytes; the parameter has {variable.n_bytes}")
+        packed[offset : offset + len(data)] = data
+    return bytes(packed)
+
+
+# --- below
+
+_SCALAR_FORMATS = {"float": "f", "double": "d", "bool": "?"}
+
+
+def _encode_argument(argument: dict[str, Any], n_bytes: int, buffers: dict[str, Buffer]) -> bytes:
+    if argument["kind"] == "tensor":
+        return struct.pack("<Q", buffers[argument["tensor"]].base)
+    value = argument["value"]
+    code = _SCALAR_FORMATS.get(argument["cuda_type"].replace("const ", "").strip())
+    if code == "f" and abs(value) > 3.4028235677973366e38 and math.isfinite(value):
+        value = math.copysign(math.inf, value)
+    if code is not None:
+        return struct.pack("<" + code, value)
+    return (int(value) & ((1 << 8 * n_bytes) - 1)).to_bytes(n_bytes, "little")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kernel_lsp.ptx.analysis.cluster_shape import ClusterShape, cluster_shape, invalid_cluster
+from kernel_lsp.gpu.occupancy import occupancy
+from kernel_lsp.gpu.specs import find_gpu
 from kernel_lsp.ptx.compile.emitter import EmittedKernel
 from kernel_lsp.ptx.compile.jit import CompiledKernel, LoadedModule
-from kernel_lsp.ptx.run.cooperative_grid import WORKSPACE_BYTES, invalid_cooperation
+from kernel_lsp.ptx.races.memory import LaunchRaces
+from kernel_lsp.ptx.run.buffers import AddressTable, Region
+from kernel_lsp.ptx.run.layout import GRID_WORKSPACE_WINDOW, MAX_CLUSTER_BLOCKS, window_base
 from kernel_lsp.ptx.run.run_request import InvalidRequestError
 from kernel_lsp.ptx.text.syntax import Function
 
@@ -109,3 +113,86 @@ def _find_kernel(loaded: LoadedModule, step: dict[str, Any]) -> CompiledKernel:
     if symbol not in loaded.kernels:
         raise InvalidRequestError(f"no kernel '{symbol}' in the module; it has {', '.join(loaded.kernels) or 'none'}")
     return loaded.kernels[symbol]
+
+
+PORTABLE_CLUSTER_BLOCKS = 8
+"""Maximum blocks per cluster on every GPU with clusters.
+Larger clusters are opt-in (programming guide, thread block clusters)."""
+
+
+@dataclass(frozen=True)
+class ClusterShape:
+    """Blocks per cluster along x, y and z.
+    Without clusters, each block is its own cluster and `is_explicit` is false."""
+
+    sizes: tuple[int, ...]
+    is_explicit: bool
+
+    @property
+    def n_blocks(self) -> int:
+        return math.prod(self.sizes)
+
+
+def cluster_shape(kernel: Function, attributes: Mapping[str, int]) -> ClusterShape:
+    """Return the shape from ``__cluster_dims__``, or from the launch attribute ``cluster``: blocks along x."""
+    if kernel.cluster:
+        return ClusterShape(kernel.cluster, is_explicit=True)
+    return ClusterShape((attributes.get("cluster", 1), 1, 1), is_explicit="cluster" in attributes)
+
+
+def invalid_cluster(kernel: Function, attributes: Mapping[str, int], grid: Sequence[int]) -> str:
+    """Return why the GPU would refuse the launch, or an empty string."""
+    shape, asked = cluster_shape(kernel, attributes), attributes.get("cluster")
+    if asked is not None and shape.sizes != (asked, 1, 1):
+        return f"cluster={asked}, which are clusters of ({asked}, 1, 1) blocks; __cluster_dims__ says {shape.sizes}"
+    if kernel.needs_cluster and not shape.is_explicit:
+        return "no cluster; the kernel has __cluster_dims__ without sizes, so the launch must say cluster=N"
+    if shape.n_blocks > MAX_CLUSTER_BLOCKS:
+        return f"clusters of {shape.n_blocks} blocks; the limit is {MAX_CLUSTER_BLOCKS}"
+    if shape.n_blocks > PORTABLE_CLUSTER_BLOCKS and asked is None:
+        return (
+            f"clusters of {shape.n_blocks} blocks; more than {PORTABLE_CLUSTER_BLOCKS} are not portable and must be "
+            f"asked for, with cluster={shape.n_blocks} in the launch"
+        )
+    if any(n_blocks % size for n_blocks, size in zip(grid, shape.sizes, strict=True)):
+        return f"a grid of {tuple(grid)} blocks, which clusters of {shape.sizes} blocks do not divide"
+    return ""
+
+
+WORKSPACE_BYTES = 8
+"""Bytes of `struct grid_workspace` (cooperative_groups/details/driver_abi.h), and the offset of the barrier's word."""
+GPU = "H200"
+"""GPU whose multiprocessors must hold all blocks."""
+
+
+class GridWorkspace:
+    """Hold the driver's memory for one launch, initialised to zero; empty unless the launch is cooperative. Fields that
+    it lacks are out of bounds. Its word is watched like a tensor's: signals through it order the blocks' accesses."""
+
+    def __init__(self, table: AddressTable, races: LaunchRaces | None, n_bytes: int) -> None:
+        self.data, self._shadow = Region(n_bytes), Region(n_bytes)
+        self._records = Region(races.record_bytes(n_bytes) if races else 0)
+        base, records = window_base(GRID_WORKSPACE_WINDOW), self._records.address if races else 0
+        self.address = base if n_bytes else 0
+        """Generic address of the workspace; 0 means that there is none."""
+        table.set(GRID_WORKSPACE_WINDOW, base, self.data.address, self._shadow.address, n_bytes, 0, records)
+
+    def close(self) -> None:
+        for region in (self.data, self._shadow, self._records):
+            region.close()
+
+
+def invalid_cooperation(n_blocks: int, n_threads: int, n_shared_bytes: int) -> str:
+    """Return why a GPU would refuse a cooperative launch of blocks with that many threads and bytes of shared memory,
+    or an empty string. PTX does not give registers per thread, so a launch that only registers prevent from fitting
+    passes."""
+    gpu = find_gpu(GPU)
+    resident = occupancy(
+        gpu.architecture, n_threads_per_block=n_threads, n_registers=0, shared_bytes=n_shared_bytes
+    ).n_blocks
+    if n_blocks <= resident * gpu.n_sms:
+        return ""
+    return (
+        f"a cooperative launch of {n_blocks} blocks, which must all run at once; of this size an {GPU} holds "
+        f"{resident * gpu.n_sms}: launch fewer, each with more to do"
+    )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tree_sitter import Node
 
 from kernel_lsp.core.finding import Severity
+from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.outline import CudaFile
 from kernel_lsp.rules.finding import QuickFix
@@ -54,3 +57,12 @@ def is_barrier(function: Function, call: Node) -> bool:
     """Return whether all threads of the block must reach the call together."""
     name = function.callee(call)
     return name in BARRIERS or (name.endswith(".sync") and "block" in name)
+
+
+def conditions_around(function: Function, node: Node) -> Iterator[Node]:
+    """Yield the conditions of enclosing branches and loops, except those whose head contains the node."""
+    place = node.start_byte
+    for branch in function.branches_around(node):
+        condition = branch.child_by_field_id(fields.CONDITION)
+        if condition is not None and not condition.start_byte <= place < condition.end_byte:
+            yield condition

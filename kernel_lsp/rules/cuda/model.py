@@ -10,8 +10,17 @@ from tree_sitter import Node
 
 from kernel_lsp.rules.cached import once
 from kernel_lsp.rules.cuda import fields
-from kernel_lsp.rules.cuda.by_text import doubles_in, next_mention, quotients_in
-from kernel_lsp.rules.cuda.nodes import LOOPS, BinariesWith, Found, Nesting, NodesOf, captured_in
+from kernel_lsp.rules.cuda.nodes import (
+    LOOPS,
+    BinariesWith,
+    Found,
+    Nesting,
+    NodesOf,
+    captured_in,
+    doubles_in,
+    next_mention,
+    quotients_in,
+)
 from kernel_lsp.rules.cuda.outline import CudaFile, Definition, names_in_text
 from kernel_lsp.rules.cuda.type_text import IDENTIFIER
 from kernel_lsp.rules.cuda.variables import Variable, parameters_of, variables_of, visible_at

@@ -10,11 +10,10 @@ from tree_sitter import Node
 
 from kernel_lsp.rules.cached import once
 from kernel_lsp.rules.cuda import fields
-from kernel_lsp.rules.cuda.constants import applied, integer_literal
 from kernel_lsp.rules.cuda.host.repeated import RepeatedArgument, repeated_arguments
 from kernel_lsp.rules.cuda.parsing import ParsedCuda
 from kernel_lsp.rules.cuda.type_text import IDENTIFIER, type_bytes
-from kernel_lsp.rules.words import words
+from kernel_lsp.rules.rule import words
 
 if TYPE_CHECKING:
     from kernel_lsp.rules.cuda.model import Function
@@ -283,3 +282,32 @@ def _add_constant(file: CudaFile, name: str, value: int | None) -> None:
         file.constants.pop(name, None)
     else:
         file.constants[name] = value
+
+
+_INTEGER = re.compile(r"(?:0[xX][0-9a-fA-F']+|[0-9][0-9']*)[uUlL]*")
+_MAX_LITERAL = 40
+"""Maximum characters of a literal. No meaningful number is longer."""
+
+
+def integer_literal(text: str) -> int | None:
+    """Return the value of an integer literal, such as 16 for ``0x10u``. None for other text."""
+    if not _INTEGER.fullmatch(text) or len(text) > _MAX_LITERAL:
+        return None
+    digits = text.rstrip("uUlL").replace("'", "")
+    if len(digits) > 1 and digits[0] == "0" and digits[1] not in "xX":
+        return int(digits, 8) if all(digit in "01234567" for digit in digits) else None
+    return int(digits, 0) if digits[:2] != "0x" or len(digits) > 2 else None
+
+
+def applied(operator: str, left: int, right: int) -> int | None:
+    """Return ``left operator right`` as C computes it. None for undefined results and other operators."""
+    if operator in ("/", "%"):
+        if right == 0:
+            return None
+        quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
+        return quotient if operator == "/" else left - quotient * right
+    if operator in ("<<", ">>"):
+        if not 0 <= right < 64:
+            return None
+        return left << right if operator == "<<" else left >> right
+    return {"+": left + right, "-": left - right, "*": left * right}.get(operator)

@@ -10,9 +10,8 @@ from itertools import accumulate
 import tree_sitter_cuda
 from tree_sitter import Language, Node, Parser, Tree
 
-from kernel_lsp.rules.cached import once
+from kernel_lsp.rules.cached import once, uncollected
 from kernel_lsp.rules.finding import TextEdit, TextRange
-from kernel_lsp.rules.gc_pause import uncollected
 
 _ATTRIBUTES = (b"__cluster_dims__", b"__maxnreg__", b"__block_size__", b"__align__")
 _UNKNOWN_ATTRIBUTES = re.compile(rb"\b(?:" + b"|".join(_ATTRIBUTES) + rb")\s*\([^()\n]*(?:\([^()\n]*\)[^()\n]*)*\)")

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from kernel_lsp.rules.words import words
+from kernel_lsp.rules.rule import words
 
 IDENTIFIER = re.compile(
     r"[A-Za-z_](?:(?<![\w.].)(?<!->.)\w*"

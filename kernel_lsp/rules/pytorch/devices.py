@@ -9,8 +9,7 @@ from kernel_lsp.rules.finding import QuickFix, TextEdit, TextRange
 from kernel_lsp.rules.pytorch.declare import INFORMATION, WARNING, declare, hit
 from kernel_lsp.rules.pytorch.kinds import TENSOR_KINDS
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword
-from kernel_lsp.rules.rule import Hit
-from kernel_lsp.rules.words import words
+from kernel_lsp.rules.rule import Hit, words
 
 _CREATORS = words(
     """

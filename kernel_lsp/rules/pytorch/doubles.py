@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 from kernel_lsp.rules.pytorch.declare import WARNING, declare, hit
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword
-from kernel_lsp.rules.rule import Hit
-from kernel_lsp.rules.words import words
+from kernel_lsp.rules.rule import Hit, words
 
 _DOUBLES = ("torch.float64", "torch.double", "numpy.float64", "numpy.double", "np.float64")
 _DOUBLE_ARRAYS = words(

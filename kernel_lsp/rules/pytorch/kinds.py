@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from kernel_lsp.rules.words import words
+from kernel_lsp.rules.rule import words
 
 
 class Kind(StrEnum):

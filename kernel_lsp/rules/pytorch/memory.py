@@ -10,8 +10,7 @@ from kernel_lsp.rules.pytorch.declare import CALLED, ERROR, INFORMATION, WARNING
 from kernel_lsp.rules.pytorch.devices import is_moved
 from kernel_lsp.rules.pytorch.kinds import Kind
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword
-from kernel_lsp.rules.rule import Hit
-from kernel_lsp.rules.words import words
+from kernel_lsp.rules.rule import Hit, words
 
 _FILLERS = words("ones full arange eye linspace logspace tril_indices triu_indices hann_window hamming_window")
 """Functions whose result depends on their arguments alone. `zeros` is excluded, because it is often an initial value

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from operator import itemgetter
 
+from kernel_lsp.rules.cached import uncollected
 from kernel_lsp.rules.finding import TextEdit, TextRange
-from kernel_lsp.rules.gc_pause import uncollected
 
 MAX_FAULTS = 8
 """Maximum faults in top-level statements. After these, each statement is parsed separately."""

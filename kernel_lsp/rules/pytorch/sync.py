@@ -156,7 +156,7 @@ def print_tensor(scope: Scope) -> Iterator[Hit]:
     "KL105",
     "sync-in-loop",
     INFORMATION,
-    needs=("item tolist numpy cpu float int bool complex", LOOP_WORDS),
+    needs=("item tolist numpy cpu float int bool complex any all", LOOP_WORDS),
     summary="A tensor is read back to the CPU in each round of a loop",
     why="""
     Outside a forward one `.item()` is fine, but in a loop it stops the CPU from running ahead of the GPU at each step.
@@ -190,6 +190,7 @@ def sync_in_loop(scope: Scope) -> Iterator[Hit]:
         return
     for call in scope.calls:
         name = _to_host(call, scope) or _scalar_conversion(call, scope) or item_of_training(call, scope)
+        name = name or _condition(call, scope)
         loop = scope.loop_around(call) if name else None
         if loop is not None and not _is_occasional(call, loop, scope) and not holds_steps(loop):
             yield hit(scope, call, f"`{name}` waits for the GPU in each iteration: read the value after the loop")
@@ -385,6 +386,21 @@ def _printed(argument: ast.expr) -> list[ast.expr]:
     if isinstance(argument, ast.JoinedStr):
         return [part.value for part in argument.values if isinstance(part, ast.FormattedValue)]
     return [argument]
+
+
+def _condition(call: ast.Call, scope: Scope) -> str:
+    """Return ``if ... .any()`` for a tensor's truth value that a branch asks for."""
+    name = scope.function_name(call)
+    if name not in ("any", "all"):
+        return ""
+    node: ast.AST = call
+    for parent in scope.around(call):
+        if isinstance(parent, ast.If) and parent.test is node:
+            return f"if ... .{name}()"
+        if not isinstance(parent, ast.UnaryOp | ast.BoolOp):
+            return ""
+        node = parent
+    return ""
 
 
 def _is_occasional(call: ast.Call, loop: ast.stmt, scope: Scope) -> bool:

@@ -6,7 +6,6 @@ import ast
 from collections.abc import Iterator
 
 from kernel_lsp.rules.pytorch.declare import INFORMATION, declare, hit
-from kernel_lsp.rules.pytorch.kinds import CASTS
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword
 from kernel_lsp.rules.rule import Hit
 
@@ -17,6 +16,7 @@ MAX_STEPS = 8
 _OPTIMIZERS = ("Adam", "AdamW", "SGD", "Adagrad")
 """Optimizers of `torch.optim` with a `fused` implementation on CUDA."""
 _PASSED = ("dropout", "masked_fill", "to", "type_as", "float", "half", "bfloat16", "contiguous", "where", "type")
+_IN_PLACE = ("add_", "sub_", "addcdiv_", "addcmul_")
 _PRODUCTS = ("matmul", "bmm")
 _AUTOCAST_OPERATIONS = ("matmul", "bmm", "mm", "linear", "conv1d", "conv2d", "conv3d", "addmm", "einsum")
 
@@ -49,6 +49,7 @@ _AUTOCAST_OPERATIONS = ("matmul", "bmm", "mm", "linear", "conv1d", "conv2d", "co
 def handwritten_attention(scope: Scope) -> Iterator[Hit]:
     products: list[tuple[ast.expr, ast.expr]] = [(b, b.left) for b in scope.binaries if isinstance(b.op, ast.MatMult)]
     products += [(c, o) for c in scope.calls if scope.function_name(c) in _PRODUCTS and (o := scope.operand(c))]
+    products += [(c, c.args[1]) for c in scope.calls if scope.function_name(c) == "einsum" and len(c.args) == 3]
     for node, weights in products:
         softmax = _behind(weights, scope, "softmax")
         scores = None if softmax is None else scope.operand(softmax)
@@ -103,13 +104,17 @@ def loss_over_vocabulary(scope: Scope) -> Iterator[Hit]:
             size = _largest_number(scope.definition(call.args[0]), call.args[0])
             if size >= LARGE_VOCABULARY:
                 yield hit(scope, call, f"loss over {size} classes: compute head and loss in chunks, or fused")
+            elif _is_upcast_head(call.args[0], scope):
+                yield hit(
+                    scope, call, "f32 copy of the logits of a vocabulary: compute head and loss in chunks, or fused"
+                )
 
 
 @declare(
     "KL162",
     "unfused-optimizer",
     INFORMATION,
-    needs=(" ".join(_OPTIMIZERS),),
+    needs=(" ".join((*_OPTIMIZERS, "grad")),),
     summary="An optimizer step without `fused` or `foreach`",
     why="""
     `fused=True` updates all parameters in a few kernels. Where a step is told not to use `foreach`, each parameter
@@ -140,13 +145,18 @@ def unfused_optimizer(scope: Scope) -> Iterator[Hit]:
         )
         if not is_asked:
             yield hit(scope, call, f"unfused optimizer step: `{name}(..., fused=True)` updates all in few kernels")
+    for loop in () if "self" in scope.parameters else scope.loops:
+        update = _update_by_gradient(loop)
+        if update is not None:
+            message = "optimizer step by hand, several kernels per parameter: use `torch.optim` with `fused=True`"
+            yield hit(scope, update, message)
 
 
 @declare(
     "KL163",
     "missing-channels-last",
     INFORMATION,
-    needs=("Conv2d", "cuda to", "half bfloat16 autocast float16"),
+    needs=("cuda to", "half bfloat16 autocast float16"),
     summary="A convolution net in half precision without `channels_last`",
     why="""
     Tensor cores compute convolutions in NHWC. With the default layout cuDNN transposes before and after. Convert the
@@ -172,8 +182,7 @@ def unfused_optimizer(scope: Scope) -> Iterator[Hit]:
 def missing_channels_last(scope: Scope) -> Iterator[Hit]:
     if "channels_last" in scope.module.text:
         return
-    convolutions = [call for call in scope.calls if scope.dotted(call.func) == "torch.nn.Conv2d"]
-    if len(convolutions) < 2:
+    if scope.module.text.count("Conv2d(") < 2:
         return
     for call in scope.calls:
         if isinstance(call.func, ast.Attribute) and _moves_in_half(call):
@@ -207,12 +216,13 @@ def missing_channels_last(scope: Scope) -> Iterator[Hit]:
 )
 def cast_under_autocast(scope: Scope) -> Iterator[Hit]:
     for call in scope.calls:
-        if scope.function_name(call) not in _AUTOCAST_OPERATIONS or not _is_autocast(call, scope):
+        is_operation = scope.function_name(call) in _AUTOCAST_OPERATIONS
+        if not (is_operation or _is_model(call)) or not _is_autocast(call, scope):
             continue
         for argument in call.args:
             if isinstance(argument, ast.Call) and isinstance(argument.func, ast.Attribute):
-                name = argument.func.attr
-                if name in CASTS and name in ("half", "bfloat16") and scope.is_tensor(argument.func.value):
+                name, is_known = argument.func.attr, not is_operation or scope.is_tensor(argument.func.value)
+                if is_known and (name in ("half", "bfloat16") or _is_half(argument)):
                     yield hit(scope, argument, f"redundant `.{name}()` under autocast: it casts operands itself")
 
 
@@ -222,7 +232,7 @@ def cast_under_autocast(scope: Scope) -> Iterator[Hit]:
 def _behind(node: ast.expr | None, scope: Scope, name: str) -> ast.Call | None:
     """Return the call of a function that produces a value, traced through masks, dropout and casts."""
     for _ in range(MAX_STEPS):
-        node = None if node is None else scope.definition(node)
+        node = None if node is None else _value(node, scope)
         if not isinstance(node, ast.Call):
             return None
         found = scope.function_name(node)
@@ -238,7 +248,7 @@ def _behind(node: ast.expr | None, scope: Scope, name: str) -> ast.Call | None:
 def _is_product(node: ast.expr, scope: Scope) -> bool:
     """Return whether the scores are a product with a transposed operand, which may be scaled, masked or cast."""
     for _ in range(MAX_STEPS):
-        node = scope.definition(node)
+        node = _value(node, scope)
         if isinstance(node, ast.BinOp):
             if isinstance(node.op, ast.MatMult):
                 return _is_transposed(node.right, scope)
@@ -246,6 +256,8 @@ def _is_product(node: ast.expr, scope: Scope) -> bool:
             continue
         if not isinstance(node, ast.Call):
             return False
+        if scope.function_name(node) == "einsum":
+            return True
         if scope.function_name(node) in _PRODUCTS:
             return any(_is_transposed(argument, scope) for argument in scope.arguments(node))
         operand = scope.operand(node) if scope.function_name(node) in _PASSED else None
@@ -256,10 +268,48 @@ def _is_product(node: ast.expr, scope: Scope) -> bool:
 
 
 def _is_transposed(node: ast.expr, scope: Scope) -> bool:
-    node = scope.definition(node)
+    node = _value(node, scope)
     if isinstance(node, ast.Attribute):
         return node.attr in ("T", "mT")
     return scope.function_name(node) in ("transpose", "permute", "swapaxes", "t")
+
+
+def _value(node: ast.expr, scope: Scope) -> ast.expr:
+    """Return the value that a name has at its use: that of the last assignment in a line above."""
+    if not isinstance(node, ast.Name):
+        return node
+    above = [value for value in scope.assigned.get(node.id, ()) if value.lineno < node.lineno]
+    return max(above, key=lambda value: value.lineno, default=scope.definition(node))
+
+
+def _update_by_gradient(loop: ast.stmt) -> ast.expr | None:
+    """Return the in-place update of a parameter in a loop that reads its gradient: ``p.add_(p.grad, alpha=-lr)``."""
+    if not isinstance(loop, ast.For):
+        return None
+    names = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
+    attributes = [node for node in ast.walk(loop) if isinstance(node, ast.Attribute)]
+    with_gradient = {ast.unparse(node.value) for node in attributes if node.attr == "grad"} & names
+    for node in ast.walk(loop):
+        updated: ast.expr | None = node.target if isinstance(node, ast.AugAssign) else None
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _IN_PLACE:
+            updated = node.func.value
+        if updated is not None and ast.unparse(updated).removesuffix(".data") in with_gradient:
+            return updated
+    return None
+
+
+def _is_upcast_head(logits: ast.expr, scope: Scope) -> bool:
+    """Return whether the logits are a language model's, cast to f32 as a whole."""
+    is_upcast, node = False, logits
+    for _ in range(MAX_STEPS):
+        node = _value(node, scope)
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            return False
+        if "lm_head" in node.func.attr or "vocab" in node.func.attr:
+            return is_upcast
+        is_upcast = is_upcast or node.func.attr == "float"
+        node = node.func.value
+    return False
 
 
 def _largest_number(*nodes: ast.expr) -> int:
@@ -275,11 +325,30 @@ def _largest_number(*nodes: ast.expr) -> int:
 
 
 def _moves_in_half(call: ast.Call) -> bool:
-    """Return whether the call moves and casts to half precision: ``model.to("cuda", dtype=torch.bfloat16)``."""
+    """Return whether the call moves and casts to half precision: ``model.to("cuda", dtype=torch.bfloat16)``, or
+    ``Net().cuda().half()``."""
+    if isinstance(call.func, ast.Attribute) and call.func.attr in ("half", "bfloat16"):
+        moved = call.func.value
+        made = moved.func.value if isinstance(moved, ast.Call) and isinstance(moved.func, ast.Attribute) else None
+        is_made = isinstance(made, ast.Call) and isinstance(made.func, ast.Name) and made.func.id[:1].isupper()
+        return is_made and "'cuda" in ast.dump(call)
     if not isinstance(call.func, ast.Attribute) or call.func.attr != "to":
         return False
     given = ast.dump(call)
     return "'cuda" in given and ("'bfloat16'" in given or "'float16'" in given or "'half'" in given)
+
+
+def _is_model(call: ast.Call) -> bool:
+    """Return whether a model of the caller's is called: ``model(x)``, ``self.unet(x)``."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    return name.endswith(("model", "net", "backbone", "encoder", "decoder"))
+
+
+def _is_half(call: ast.Call) -> bool:
+    """Return whether the call is ``x.to(torch.bfloat16)``."""
+    given = call.args[0] if len(call.args) == 1 and not call.keywords else None
+    is_cast = isinstance(call.func, ast.Attribute) and call.func.attr == "to"
+    return is_cast and isinstance(given, ast.Attribute) and given.attr in ("bfloat16", "float16", "half")
 
 
 def _is_autocast(call: ast.Call, scope: Scope) -> bool:

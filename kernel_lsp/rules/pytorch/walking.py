@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from kernel_lsp.rules.words import words
+from kernel_lsp.rules.rule import words
 
 _NO_NODES = words(
     """

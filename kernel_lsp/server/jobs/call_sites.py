@@ -8,17 +8,18 @@ from pathlib import Path
 from lsprotocol import types
 
 from kernel_lsp.config import find_workspace
-from kernel_lsp.engine.messages import ResultFile, RunSummary
+from kernel_lsp.engine.messages import ResultFile, RunResult, RunSummary
 from kernel_lsp.server.documents.edits import propose
 from kernel_lsp.server.language_server import KernelLanguageServer
 from kernel_lsp.server.protocol.rpc import ClientRefused
 from kernel_lsp.source.call_sites import Operator, Rewritten, revert_operator, use_operator
-from kernel_lsp.source.operator_use import is_offered, takes_module
+from kernel_lsp.source.operator_use import is_offered, puts_into_module, takes_module
 
 
-async def offer_call_sites(server: KernelLanguageServer, run: RunSummary) -> None:
-    """Ask whether every call of a run's target is to use the operator that was just written."""
-    found = await _uses(run)
+async def offer_call_sites(server: KernelLanguageServer, result: RunResult) -> None:
+    """Ask whether every call of a run's target is to use the operator that was just written, perhaps not saved."""
+    run = result.summary
+    found = await _uses(run, is_module=any(puts_into_module(file.text, run.name) for file in result.files))
     if not found.n_sites:
         return
     choice = f"Use it at {_counted(found)}"
@@ -41,7 +42,8 @@ async def use_everywhere(server: KernelLanguageServer, path: Path, symbol: str) 
     if run is None or not is_offered(run.out, run.name):
         server.say(types.MessageType.Info, f"{symbol} has no operator yet: optimize it first")
         return
-    await _apply(server, await _uses(run), f"Use {run.name}")
+    found = await _uses(run, is_module=takes_module(run.out, run.name))
+    await _apply(server, found, f"Use {run.name}")
 
 
 async def revert_everywhere(server: KernelLanguageServer, path: Path, name: str) -> None:
@@ -52,9 +54,9 @@ async def revert_everywhere(server: KernelLanguageServer, path: Path, name: str)
 # --- below
 
 
-async def _uses(run: RunSummary) -> Rewritten:
+async def _uses(run: RunSummary, *, is_module: bool) -> Rewritten:
     file = Path(run.file)
-    operator = Operator(file, run.symbol, takes_module(run.out, run.name), run.out, run.name)
+    operator = Operator(file, run.symbol, is_module, run.out, run.name)
     return await asyncio.to_thread(use_operator, find_workspace(file.parent), operator)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from kernel_lsp.config import Settings
+from kernel_lsp.config import Settings, find_workspace
 from kernel_lsp.engine.client import EngineClient
 from kernel_lsp.engine.messages import Cancel, JobEvent, JobRequest, Problem, Reply
 from kernel_lsp.server.documents.tracking import Tracker
@@ -152,3 +152,30 @@ def _ending(job: Job, reply: Reply) -> str:
     if reply.error is not None:
         return "cancelled" if reply.error.kind == "cancelled" else f"failed: {reply.error.message}"
     return f"done, best {time_text(job.tracker.best_us)}" if job.tracker.best_us is not None else "done"
+
+
+OnDeath = Callable[[Path, str], None]
+
+
+class Engines:
+    """`on_death` receives each engine that ended unexpectedly, with its workspace and exit description."""
+
+    def __init__(self, on_death: OnDeath) -> None:
+        self._on_death = on_death
+        self._engines: dict[Path, EngineClient] = {}
+
+    def of(self, directory: Path) -> EngineClient:
+        """Return the engine of the workspace that contains the directory."""
+        workspace = find_workspace(directory)
+        if workspace not in self._engines:
+            self._engines[workspace] = EngineClient(workspace, lambda how: self._on_death(workspace, how))
+        return self._engines[workspace]
+
+    @property
+    def pids(self) -> list[int]:
+        """Return the process ids of the running engines."""
+        return [engine.pid for engine in self._engines.values() if engine.pid]
+
+    async def close(self) -> None:
+        """End all engines and their jobs."""
+        await asyncio.gather(*(engine.close() for engine in self._engines.values()))

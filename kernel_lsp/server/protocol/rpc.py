@@ -53,10 +53,6 @@ class Protocol(LanguageServerProtocol):
         """Refuse every request but `exit` from now on."""
         self._shutdown = True
 
-    @property
-    def is_shut_down(self) -> bool:
-        return self._shutdown
-
     def send_request(self, method: str, params: Any = None, callback: Any = None, msg_id: Any = None) -> Future[Any]:
         """Send a request, and remember its id as ours: a client cannot answer its own requests."""
         future = super().send_request(method, params, callback, msg_id)

@@ -15,6 +15,7 @@ from kernel_lsp.plan.kernel_names import find_signature, kernel_name, name_expre
 from kernel_lsp.source.cuda import kernel_signatures
 from kernel_lsp.toolchain.integrity.audit import audit
 from kernel_lsp.toolchain.nvrtc.compile import BuildRequest, Compiler
+from kernel_lsp.verify.devices.device import KernelBuild
 from kernel_lsp.verify.gpu.device import GpuDevice
 from kernel_lsp.verify.model.resolved_kernel import Prepared, kernel_names
 
@@ -60,6 +61,11 @@ def candidate_request(
 def module_of(built: Built, plan: LaunchPlan) -> Module:
     """Return the module that executors load."""
     return Module(built.ptx, f"{plan.forward.name}.cu")
+
+
+def kernel_build(candidate_id: str, built: Built, plan: LaunchPlan) -> KernelBuild:
+    """Return the build that devices prepare."""
+    return KernelBuild(candidate_id, built, module_of(built, plan).file_name)
 
 
 def names_without_sizes(plan: LaunchPlan, signatures: Sequence[KernelSignature]) -> set[str]:

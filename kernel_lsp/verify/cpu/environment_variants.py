@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kernel_lsp.core.verdict import Built, Crashed, Mismatch
 from kernel_lsp.toolchain.integrity.ptx_text import read_ptx
-from kernel_lsp.verify.cpu.device import CaseRun
+from kernel_lsp.verify.devices.device import CaseRun
 from kernel_lsp.verify.model.defences import is_on
 from kernel_lsp.verify.model.environment import Circumstances
 

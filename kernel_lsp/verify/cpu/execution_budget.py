@@ -11,7 +11,8 @@ from kernel_lsp.core.task import Task
 from kernel_lsp.gpu.eager import eager_run
 from kernel_lsp.gpu.specs import GpuSpec
 from kernel_lsp.ptx.executor import BlockSample
-from kernel_lsp.verify.cpu.device import Limits, Profile, Skipped
+from kernel_lsp.verify.cpu.prepared import Limits, Profile
+from kernel_lsp.verify.devices.device import Skipped
 from kernel_lsp.verify.model.cases import Case, captured_sizes, graph_of
 from kernel_lsp.verify.model.progress import Plan
 from kernel_lsp.verify.probes.finder import n_largest

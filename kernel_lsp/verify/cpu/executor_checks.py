@@ -16,14 +16,6 @@ from kernel_lsp.core.verdict import CheckOutcome, Crashed, Mismatch, TimedOut, U
 from kernel_lsp.gpu.estimate import estimate_baselines, estimate_operation
 from kernel_lsp.gpu.specs import GpuSpec
 from kernel_lsp.ptx.executor import NO_END, BlockSample
-from kernel_lsp.verify.cpu.device import (
-    WATCHED_ORDER,
-    CaseOutcome,
-    CaseRun,
-    Limits,
-    Profile,
-    Skipped,
-)
 from kernel_lsp.verify.cpu.environment_variants import (
     OTHER_POISONS,
     because_of_shared,
@@ -41,6 +33,8 @@ from kernel_lsp.verify.cpu.execution_budget import (
     sizes_of,
 )
 from kernel_lsp.verify.cpu.loaded_kernel import LoadedKernel
+from kernel_lsp.verify.cpu.prepared import WATCHED_ORDER, Limits, Profile
+from kernel_lsp.verify.devices.device import CaseOutcome, CaseRun, Skipped
 from kernel_lsp.verify.model.cases import Case, captured_sizes, graph_of
 from kernel_lsp.verify.model.environment import Circumstances
 from kernel_lsp.verify.model.progress import Plan
@@ -193,12 +187,11 @@ class ExecutorChecks:
         self, kernel: LoadedKernel, limits: Limits
     ) -> Profile | Skipped | Crashed | TimedOut | Unsupported:
         """Count what the launches at the captured sizes do, and estimate from it."""
-        case, bound = kernel.plan[0]
-        profile = await kernel.device.profile(kernel.executor, kernel.built, bound, case, limits)
+        profile = await kernel.profile(limits)
         if isinstance(profile, Profile):
             self._estimate(kernel, profile)
         elif isinstance(profile, Skipped):
-            kernel.progress.notes.append(f"{case.operation}: not profiled: {profile.reason}")
+            kernel.progress.notes.append(f"{kernel.direction}: not profiled: {profile.reason}")
         return profile
 
     def _estimate(self, kernel: LoadedKernel, profile: Profile) -> None:
@@ -310,7 +303,7 @@ async def _to_its_end(kernel: LoadedKernel, case: Case, bound: BoundOperation) -
     """Run a small case again with more budget where one thread exhausted the screen's alone, or where threads may wait.
     That distinguishes slow cases from endless ones."""
     outcome = await _bounded(kernel, case, bound)
-    if not isinstance(outcome, TimedOut) or not kernel.executor.is_alive:
+    if not isinstance(outcome, TimedOut) or not kernel.code.is_alive:
         return outcome
     if _is_endless(outcome):
         return await kernel.run(case, bound, ENDLESS_LIMITS)
@@ -330,7 +323,7 @@ async def _run_case(
             return found.model_copy(update={"message": f"{found.message} {sizes_of(case)}: {why}"})
         return found
     outcome = await kernel.run(case, bound, LONG_SUM_LIMITS, sample)
-    return Skipped(outcome.message) if isinstance(outcome, TimedOut) and kernel.executor.is_alive else outcome
+    return Skipped(outcome.message) if isinstance(outcome, TimedOut) and kernel.code.is_alive else outcome
 
 
 def _noted(kernel: LoadedKernel, one: _Doubtful) -> list[_Doubtful]:
@@ -356,7 +349,7 @@ async def _with_other_poison(
 async def _otherwise(kernel: LoadedKernel) -> Mismatch | Crashed | None:
     """Run small cases in the environments that the kernel's code depends on. A timeout is inconclusive."""
     for (case, bound), other in itertools.product(screened_cases(kernel.plan), environments_of(kernel.built)):
-        if not kernel.executor.is_alive:
+        if not kernel.code.is_alive:
             break
         outcome = await kernel.run(case, bound, SCREEN_LIMITS, None, other.circumstances)
         if isinstance(outcome, Mismatch | Crashed):

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 
 from kernel_lsp.core.plan import BoundOperation
-from kernel_lsp.core.verdict import Built
-from kernel_lsp.ptx.executor import BlockSample, KernelFactsOfPtx, PtxExecutor
-from kernel_lsp.verify.cpu.device import CaseOutcome, CpuDevice, Limits
+from kernel_lsp.core.verdict import Built, Crashed, TimedOut, Unsupported
+from kernel_lsp.ptx.executor import BlockSample
+from kernel_lsp.verify.cpu.prepared import CpuKernel, Limits, Profile
+from kernel_lsp.verify.devices.device import CaseOutcome, DeviceCase, Skipped
 from kernel_lsp.verify.model.cases import Case, OperationKind, Sizes
 from kernel_lsp.verify.model.environment import USUAL, Circumstances
 from kernel_lsp.verify.model.progress import Plan, Progress
 from kernel_lsp.verify.model.resolved_kernel import Prepared
+from kernel_lsp.verify.oracle.case_store import CaseStore, NoCase, read_expectations
 
 
-@dataclass(frozen=True)
+@dataclass
 class LoadedKernel:
-    """A loaded candidate with the cases of one direction. `progress` collects the evidence; `facts` are of all its
-    kernels."""
+    """A loaded candidate with the cases of one direction, whose files come from the `store`. `progress` collects the
+    evidence."""
 
-    device: CpuDevice
-    executor: PtxExecutor
-    built: Built
+    code: CpuKernel
+    store: CaseStore
     prepared: Prepared
     plan: Plan
     progress: Progress
-    facts: Collection[KernelFactsOfPtx] = ()
+
+    @property
+    def built(self) -> Built:
+        return self.code.built
 
     @property
     def direction(self) -> OperationKind:
@@ -51,4 +54,16 @@ class LoadedKernel:
         circumstances: Circumstances = USUAL,
     ) -> CaseOutcome:
         """Run and judge one case."""
-        return await self.device.run_case(self.executor, self.built, bound, case, sample, limits, circumstances)
+        files = await self.store.get(case)
+        if isinstance(files, NoCase):
+            return Skipped(files.reason)
+        given = DeviceCase(case, bound, files, read_expectations(files))
+        return await self.code.run(given, limits, sample, circumstances)
+
+    async def profile(self, limits: Limits) -> Profile | Crashed | TimedOut | Unsupported | Skipped:
+        """Count what the launches at the captured sizes do."""
+        case, bound = self.plan[0]
+        files = await self.store.get(case)
+        return (
+            Skipped(files.reason) if isinstance(files, NoCase) else await self.code.profile(bound, case, files, limits)
+        )

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +33,6 @@ from kernel_lsp.source.foreign import ForeignSource, python_findings
 from kernel_lsp.toolchain.extension.built import ExtensionBuilt
 from kernel_lsp.verify.foreign.build import BuildFailure, ForeignBuilds, accepted_build, refused
 from kernel_lsp.verify.foreign.cases import ForeignCase, chosen_cases, make_case, run_case, shuffled
-from kernel_lsp.verify.foreign.generality import not_general
 from kernel_lsp.verify.foreign.process import ForeignProcess
 from kernel_lsp.verify.foreign.timing import time_given
 from kernel_lsp.verify.foreign.tolerances import describe_tolerance
@@ -122,6 +121,8 @@ class _Check:
     async def _outcome(self) -> CheckOutcome:
         if self.source.kind == "ModelNew" and (failure := refused(python_findings(self.text))) is not None:
             return failure
+        if self.session.is_remote:
+            return Unsupported(message="its host code runs on this machine alone: use --device cpu or cuda")
         index = await self.session.gpu_index()
         if index is None and self.source.needs_cuda:
             return Unsupported(message=NO_GPU)
@@ -381,3 +382,35 @@ async def _kept_threads(process: ForeignProcess, stage: str) -> Rejected | None:
     message = f"after its {stage} it keeps {n_kept} thread{'s' * (n_kept != 1)} of its own running"
     finding = Finding(code="threads-kept", severity=Severity.ERROR, message=message, source="integrity")
     return Rejected(message=message, findings=(finding,))
+
+
+NOT_GENERAL = "not-general"
+"""The code of the finding that says so."""
+MODULI = (4, 8, 16, 32, 2)
+"""In the order in which they are tried: most kernels that need a multiple read vectors of four."""
+Sizes = Mapping[str, int]
+
+
+def contract_of(named: Sequence[Sizes], failed: Sequence[Sizes]) -> str:
+    """Return a condition that all sizes of the task satisfy and none of the failed ones: ``D % 4 == 0``."""
+    dims = [dim for dim in named[0] if any(sizes.get(dim) != named[0][dim] for sizes in failed)] if named else []
+    for dim in reversed(dims):  # rows of a matrix seldom matter, its width does
+        for modulus in MODULI:
+            is_kept = all(sizes[dim] % modulus == 0 for sizes in named)
+            if is_kept and all(sizes.get(dim, 0) % modulus for sizes in failed):
+                return f"{dim} % {modulus} == 0"
+    fixed = (f"{dim} == {named[0][dim]}" for dim in dims if len({sizes[dim] for sizes in named}) == 1)
+    return " && ".join(fixed)
+
+
+def not_general(named: Sequence[Sizes], failed: Sequence[Sizes], message: str) -> Finding:
+    """Return the warning for a kernel that is correct at every size of its task and fails at another."""
+    sizes = ", ".join(f"{dim}={size}" for dim, size in failed[0].items())
+    contract = contract_of(named, failed)
+    stated = f"; its contract should state `where: {contract}`" if contract else ""
+    return Finding(
+        code=NOT_GENERAL,
+        severity=Severity.WARNING,
+        source="verdict",
+        message=f"correct for the task, not general: fails at {sizes}{stated} ({message})",
+    )

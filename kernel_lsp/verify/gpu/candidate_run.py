@@ -1,44 +1,24 @@
-"""Run one candidate in one worker of a GPU: load, run on every case, judge from copies, run again, time.
-
-The worker reports what only the device can detect (guards, inputs, a second run). Values are compared here.
-"""
+"""Run a loaded candidate on every case, several at a time where that saves time, run it again, and time it."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import random
-import shutil
 import time
 import zlib
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from kernel_lsp.core.measurement import Comparison
-from kernel_lsp.core.plan import BoundLaunch, BoundTensor
-from kernel_lsp.core.verdict import CaseResult, Crashed, Mismatch
-from kernel_lsp.errors import InternalError
-from kernel_lsp.process.worker_client import CaseTensor
-from kernel_lsp.verify.gpu.job import GpuCase, GpuFailure, GpuJob, GpuReport, Stages
-from kernel_lsp.verify.gpu.slot import GpuSlot, Lost, load_request, raise_if_environment
-from kernel_lsp.verify.gpu.spare_files import SpareFiles
-from kernel_lsp.verify.oracle.judgement import judge_outputs
+from kernel_lsp.core.verdict import CaseResult, Crashed, Mismatch, TimedOut
+from kernel_lsp.verify.devices.device import DeviceCase
+from kernel_lsp.verify.gpu.job import GpuFailure, GpuJob, GpuReport, Stages
+from kernel_lsp.verify.gpu.prepared import GpuKernel, Launched
 from kernel_lsp.verify.timing.outcome import NotTimed, Timed, TimedOperation, TimingFailure, verdict_of
 
-LOAD_DEADLINE_S = 30.0
-CASE_DEADLINE_S = 15.0
-"""Wall-clock seconds of two runs of one case with their copies, which take milliseconds. 6 s were too few for two
-correct kernels in 151 on a host that was short of processors."""
-CASE_DEADLINE_S_PER_GIB = 4.0
-"""Additional seconds per GiB, for cases that are slow to copy."""
-RUN_DEADLINE_S, RUN_DEADLINE_S_PER_GIB = 6.0, 2.0
-"""Seconds of each of the two runs, counted while the worker had a processor to watch it."""
-RECHECK_DEADLINE_S = 30.0
 MAX_WAIT_BESIDE_S = 10.0
 """Maximum seconds to wait for executors: other candidates, which wait for the GPU, may hold all of them."""
 MANY_PROCESSORS = 12
@@ -70,16 +50,15 @@ class _Found:
 
 
 class Attempt:
-    """One run of a candidate in one worker."""
+    """One run of all cases of a loaded candidate, and its timing."""
 
-    def __init__(self, slot: GpuSlot, job: GpuJob, directory: Path, stages: Stages, spare_files: SpareFiles) -> None:
-        self._slot, self._job, self._directory, self._stages = slot, job, directory, stages
-        self._spare_files = spare_files
+    def __init__(self, kernel: GpuKernel, job: GpuJob, stages: Stages) -> None:
+        self._kernel, self._job, self._stages = kernel, job, stages
         self._found = _Found()
         self._judging: list[_Judging] = []
 
-    async def run(self) -> GpuReport | GpuFailure | Lost:
-        """Load, run every case, run again from a fresh module, time, unload."""
+    async def run(self) -> GpuReport | GpuFailure:
+        """Run every case, run again from a fresh module, time."""
         offering = asyncio.create_task(self._offer())
         try:
             failure = await self._stages_of_one(offering)
@@ -87,7 +66,6 @@ class Attempt:
         finally:
             for task in (offering, *(judging.task for judging in self._judging)):
                 task.cancel()
-        await self._slot.ask("unload", {"candidate": self._job.candidate_id}, deadline_s=LOAD_DEADLINE_S)
         if failure is not None:
             return failure
         if self._job.is_in_vain:
@@ -101,9 +79,8 @@ class Attempt:
             await self._job.timer.offer(self._operation(case))
         self._stages.add_stage("gpu baseline, beside cases", time.monotonic() - started)
 
-    async def _stages_of_one(self, offering: asyncio.Task[None]) -> GpuFailure | Lost | None:
+    async def _stages_of_one(self, offering: asyncio.Task[None]) -> GpuFailure | None:
         steps = {
-            "gpu load": self._load,
             "gpu cases": self._run_cases,
             "gpu again": self._recheck,
             "gpu waits for executors": self._others,
@@ -126,36 +103,13 @@ class Attempt:
             if not beside.done() and self._job.timed:
                 self._found.notes.append("timed while executors still looked at other sizes: launches may have waited")
 
-    async def _ask(
-        self, command: str, arguments: Mapping[str, Any], deadline_s: float
-    ) -> dict[str, Any] | Crashed | Lost:
-        """Return the answer, or the outcome of a candidate's failure. Raises EnvironmentProblem, InternalError."""
-        reply = await self._slot.ask(command, {"candidate": self._job.candidate_id, **arguments}, deadline_s=deadline_s)
-        if isinstance(reply, Lost):
-            return reply
-        raise_if_environment(reply)
-        if "error" in reply:
-            raise InternalError(f"the GPU's worker refused '{command}': {reply['error']['message']}")
-        if reply.get("status") == "out_of_memory":
-            return Crashed(message=f"it does not fit into the memory of {self._slot.facts.name}: {reply['message']}")
-        if reply.get("status") in ("crashed", "refused"):
-            return Crashed(message=f"on {self._slot.facts.name}: {reply['message']}")
-        return reply
-
-    async def _load(self) -> Crashed | Lost | None:
-        built = self._job.built
-        loaded = await self._ask("load", load_request(self._job.candidate_id, built), LOAD_DEADLINE_S)
-        if not isinstance(loaded, dict):
-            return loaded
-        return None if loaded["loaded"] else Crashed(message=f"the GPU's driver does not load it: {loaded['log']}")
-
-    async def _run_cases(self) -> GpuFailure | Lost | None:
+    async def _run_cases(self) -> GpuFailure | None:
         """Run the ready cases in random order, so that a case cannot be recognised by its position. Copies are judged
         while the device continues, and the next case is requested before the last answer is read."""
-        draw, position = random.Random(_seed_of(self._job)), itertools.count()
+        draw = random.Random(_seed_of(self._job))
         ready, coming = list(self._job.cases), set(self._job.coming)
-        running = deque[asyncio.Task[Crashed | Lost | None]]()
-        failure: GpuFailure | Lost | None = None
+        running = deque[asyncio.Task[Crashed | TimedOut | None]]()
+        failure: GpuFailure | None = None
         try:
             while failure is None and not self._job.is_in_vain and (ready or coming or running):
                 must_wait = not ready or len(running) >= N_CASES_ASKED
@@ -164,8 +118,7 @@ class Attempt:
                 failure = await self._ended(running)
                 if ready and failure is None and len(running) < N_CASES_ASKED:
                     case = ready.pop(draw.randrange(len(ready)))
-                    folder = self._directory / f"case-{next(position)}"
-                    running.append(asyncio.create_task(self._run_case(case, folder)))
+                    running.append(asyncio.create_task(self._run_case(case)))
         except asyncio.CancelledError:
             for task in running:
                 task.cancel()
@@ -175,7 +128,7 @@ class Attempt:
             await asyncio.gather(*running, return_exceptions=True)
         return failure
 
-    async def _ended(self, running: deque[asyncio.Task[Crashed | Lost | None]]) -> GpuFailure | Lost | None:
+    async def _ended(self, running: deque[asyncio.Task[Crashed | TimedOut | None]]) -> GpuFailure | None:
         """Return the failure of a case that has ended, or of one that was judged."""
         while running and running[0].done():
             failure = running.popleft().result()
@@ -183,58 +136,15 @@ class Attempt:
                 return failure
         return await self._judged(at_most_bytes=MAX_WAITING_BYTES)
 
-    async def _run_case(self, case: GpuCase, folder: Path) -> Crashed | Lost | None:
-        tensors = [tensor for tensor in case.bound.tensors if tensor.role == "output"]
-        outputs = [tensor.name for tensor in tensors]
-        for tensor in tensors:
-            self._spare_files.place(folder / f"{tensor.name}.bin", tensor.n_bytes)
-        request = {
-            **_operation_request(case),
-            "case": f"{case.bound.name} {case.case.family} {dict(case.case.sizes)} {case.case.seed}",
-            "outputs": {name: str(folder / f"{name}.bin") for name in outputs},
-            "again": {name: str(folder / f"{name}.again.bin") for name in outputs},
-        }
-        n_gib = sum(tensor.n_bytes for tensor in case.bound.tensors) / (1 << 30)
-        request["run_deadline_s"] = RUN_DEADLINE_S + RUN_DEADLINE_S_PER_GIB * n_gib
-        ran = await self._ask("check", request, CASE_DEADLINE_S + CASE_DEADLINE_S_PER_GIB * n_gib)
-        if not isinstance(ran, dict):
-            return ran
-        for name, elapsed_s in ran["stages_s"].items():
-            self._stages.add_stage(f"gpu cases: {name}", elapsed_s)
-        failure = _misbehaviour(ran, self._slot.facts.name, self._job.may_vary, case)
-        if failure is not None:
-            return failure
-        self._note_what_varied(case, ran)
-        copies = [{name: folder / f"{name}.bin" for name in outputs}]
-        if ran["spread"]:
-            second = {name: folder / f"{name}.again.bin" for name in ran["spread"]}
-            copies.append({**copies[0], **second})
-        n_copied = sum(tensor.n_bytes for tensor in tensors) * len(copies)
-        self._judging.append(_Judging(asyncio.create_task(self._judge(case, copies, folder)), max(1, n_copied)))
+    async def _run_case(self, case: DeviceCase) -> Crashed | TimedOut | None:
+        launched = await self._kernel.launch(case)
+        if not isinstance(launched, Launched):
+            return launched
+        if launched.answer["spread"] and not self._job.may_vary:
+            return _race(launched, self._kernel.slot.facts.name)
+        self._note_what_varied(case, launched.answer)
+        self._judging.append(_Judging(asyncio.create_task(self._kernel.judge(launched)), launched.n_bytes))
         return None
-
-    async def _judge(self, case: GpuCase, copies: Sequence[Mapping[str, Path]], folder: Path) -> CaseResult | Mismatch:
-        started = time.monotonic()
-        try:
-            return await asyncio.to_thread(self._judge_and_remove, case, copies, folder)
-        finally:
-            self._stages.add_stage("judging, beside cases", time.monotonic() - started)
-
-    def _judge_and_remove(
-        self, case: GpuCase, copies: Sequence[Mapping[str, Path]], folder: Path
-    ) -> CaseResult | Mismatch:
-        """Judge each of the `copies` up to the first failure, then remove their files. Runs in a thread, since freeing
-        the pages of large files takes a while, too."""
-        try:
-            for paths in copies[:-1]:
-                judged = _judge_copies(case, paths, self._slot.facts.name)
-                if isinstance(judged, Mismatch):
-                    return judged
-            return _judge_copies(case, copies[-1], self._slot.facts.name)
-        finally:
-            with suppress(OSError):  # the folder was removed with its run
-                self._spare_files.keep(folder)
-            shutil.rmtree(folder, ignore_errors=True)
 
     async def _judged(self, *, at_most_bytes: int) -> Mismatch | None:
         """Collect finished judgements in order. Wait until at most `at_most_bytes` are still being judged."""
@@ -248,39 +158,38 @@ class Attempt:
     def _n_waiting_bytes(self) -> int:
         return sum(judging.n_bytes for judging in self._judging)
 
-    async def _recheck(self) -> GpuFailure | Lost | None:
+    async def _recheck(self) -> GpuFailure | None:
         """Run all cases again, then collect every judgement. No judging is left when timing begins."""
         failure = await self._run_again() if self._job.rechecks else None
         return await self._judged(at_most_bytes=0) or failure
 
-    async def _run_again(self) -> Crashed | Lost | None:
-        request = {"seed": _seed_of(self._job), "run_deadline_s": RUN_DEADLINE_S + RUN_DEADLINE_S_PER_GIB}
-        again = await self._ask("recheck", request, RECHECK_DEADLINE_S)
-        if not isinstance(again, dict):
-            return again
-        if again["differs"] and not self._job.may_vary:
+    async def _run_again(self) -> Crashed | TimedOut | None:
+        differing = await self._kernel.recheck(_seed_of(self._job))
+        if not isinstance(differing, list):
+            return differing
+        if differing and not self._job.may_vary:
             return Crashed(
-                message=f"on {self._slot.facts.name}: run again from a fresh module it gave other results: "
-                f"{again['differs'][0]}"
+                message=f"on {self._kernel.slot.facts.name}: run again from a fresh module it gave other results: "
+                f"{differing[0]}"
             )
         return None
 
     # --- below: time, and what is worth a note
 
-    async def _time(self, offering: asyncio.Task[None]) -> GpuFailure | Lost | None:
+    async def _time(self, offering: asyncio.Task[None]) -> GpuFailure | None:
         await offering  # a process that is preparing one operation cannot time another
         for case in self._job.timed:
             name = case.bound.name
-            match await self._job.timer.time_operation(self._slot, self._operation(case)):
+            match await self._kernel.time(self._job.timer, self._operation(case)):
                 case Timed(comparison):
                     self._found.comparisons[name] = comparison
                 case NotTimed(reason):
                     self._found.notes.append(f"{name}: not timed: {reason}")
                 case TimingFailure() as failure:
-                    return verdict_of(failure, name, self._slot.facts.name)
+                    return verdict_of(failure, name, self._kernel.slot.facts.name)
         return None
 
-    def _operation(self, case: GpuCase) -> TimedOperation:
+    def _operation(self, case: DeviceCase) -> TimedOperation:
         fingerprints = self._found.fingerprints.get(case.bound.name, {})
         return TimedOperation(
             self._job.candidate_id,
@@ -291,7 +200,7 @@ class Attempt:
             is_ranking=self._job.is_ranking,
         )
 
-    def _note_what_varied(self, case: GpuCase, ran: Mapping[str, Any]) -> None:
+    def _note_what_varied(self, case: DeviceCase, ran: Mapping[str, Any]) -> None:
         for name, spread in ran["spread"].items():
             key = (case.bound.name, name)
             self._found.spreads[key] = max(self._found.spreads.get(key, 0.0), spread["relative_l2"])
@@ -312,8 +221,8 @@ class Attempt:
 
 
 async def _made(
-    coming: set[asyncio.Task[GpuCase | None]], others: Iterable[asyncio.Task[Any]], *, must_wait: bool
-) -> list[GpuCase]:
+    coming: set[asyncio.Task[DeviceCase | None]], others: Iterable[asyncio.Task[Any]], *, must_wait: bool
+) -> list[DeviceCase]:
     """Return the cases that are ready now and remove them from `coming`. With `must_wait`, wait until one is ready or
     one of the others has ended."""
     waited: set[asyncio.Task[Any]] = {*coming, *others}
@@ -325,40 +234,18 @@ async def _made(
     return [case for task in made if (case := task.result()) is not None]
 
 
-def _operation_request(case: GpuCase) -> dict[str, Any]:
-    return {
-        "operation": case.bound.model_dump(mode="json"),
-        "inputs": [_entry(tensor) for tensor in case.files.inputs],
-        "offsets": {tensor.name: case.case.device_offset_of(tensor.name) for tensor in case.files.inputs},
-    }
+def _race(launched: Launched, gpu: str) -> Crashed:
+    """Return the failure of a kernel without atomics whose two runs differ."""
+    name, spread = next(iter(launched.answer["spread"].items()))
+    given = launched.given
+    return Crashed(
+        message=f"on {gpu} two runs of {given.bound.name} on the same inputs ('{given.case.family}') differ in "
+        f"'{name}' by {spread['relative_l2']:.1e} (relative L2), and it has no atomics: a race, or memory that "
+        "nobody wrote"
+    )
 
 
-def _entry(tensor: CaseTensor) -> dict[str, Any]:
-    return {
-        "name": tensor.name,
-        "path": str(tensor.path),
-        "dtype": tensor.dtype.value,
-        "shape": list(tensor.shape),
-    }
-
-
-def _misbehaviour(ran: Mapping[str, Any], gpu: str, may_vary: bool, case: GpuCase) -> Crashed | None:
-    """Return the failure of a run that breaks a rule for kernels, independent of its values."""
-    if ran["changed_inputs"]:
-        return Crashed(message=f"on {gpu} it changed its inputs: {', '.join(ran['changed_inputs'])}")
-    if ran["overrun"]:
-        return Crashed(message=f"on {gpu} it wrote outside of: {', '.join(ran['overrun'])}")
-    if ran["spread"] and not may_vary:
-        name, spread = next(iter(ran["spread"].items()))
-        return Crashed(
-            message=f"on {gpu} two runs of {case.bound.name} on the same inputs ('{case.case.family}') differ in "
-            f"'{name}' by {spread['relative_l2']:.1e} (relative L2), and it has no atomics: a race, or memory that "
-            "nobody wrote"
-        )
-    return None
-
-
-def _memory_note(case: GpuCase, scratch_bytes: int) -> str:
+def _memory_note(case: DeviceCase, scratch_bytes: int) -> str:
     """Describe the peak memory beyond the inputs, against PyTorch's own where that was measured."""
     output_bytes = sum(tensor.n_bytes for tensor in case.bound.tensors if tensor.role == "output")
     ours = f"{case.bound.name}: {_mib(output_bytes + scratch_bytes)} of device memory at its peak beside the inputs"
@@ -367,25 +254,6 @@ def _memory_note(case: GpuCase, scratch_bytes: int) -> str:
 
 def _mib(n_bytes: int) -> str:
     return f"{n_bytes / 2**20:.4g} MiB"
-
-
-def _judge_copies(case: GpuCase, paths: Mapping[str, Path], gpu: str) -> CaseResult | Mismatch:
-    outputs: list[BoundTensor] = [tensor for tensor in case.bound.tensors if tensor.role == "output"]
-    n_blocks = sum(step.n_blocks for step in case.bound.steps if isinstance(step, BoundLaunch))
-    return judge_outputs(
-        case.case.operation,
-        CaseResult(
-            device=gpu,
-            operation=case.bound.name,
-            family=replace(case.case, family=case.files.family).kind,
-            shapes={tensor.name: tensor.shape for tensor in case.bound.tensors if tensor.role == "input"},
-            n_blocks=n_blocks,
-            n_blocks_run=n_blocks,
-            errors=(),
-        ),
-        [(tensor, paths[tensor.name]) for tensor in outputs],
-        case.expectations,
-    )
 
 
 def _seed_of(job: GpuJob) -> int:

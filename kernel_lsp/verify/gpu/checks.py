@@ -13,8 +13,9 @@ from kernel_lsp.core.verdict import Built, CheckOutcome, Unsupported
 from kernel_lsp.process.worker_client import CaseFiles
 from kernel_lsp.toolchain.integrity.ptx_text import read_ptx
 from kernel_lsp.verify.cpu.executor_checks import screened_cases
+from kernel_lsp.verify.devices.device import DeviceCase, KernelBuild, Timer
 from kernel_lsp.verify.gpu.device import GpuDevice
-from kernel_lsp.verify.gpu.job import GpuCase, GpuFailure, GpuJob, GpuReport, Timer, has_failed
+from kernel_lsp.verify.gpu.job import GpuFailure, GpuJob, GpuReport, has_failed
 from kernel_lsp.verify.model.cases import Case
 from kernel_lsp.verify.model.progress import Plan, Progress
 from kernel_lsp.verify.oracle.case_store import CaseStore, NoCase
@@ -52,11 +53,10 @@ class Untimed:
 
 
 class GpuChecks:
-    """Checks of one task's candidates on one GPU."""
+    """Checks of one task's candidates, each on one of the GPUs."""
 
-    def __init__(self, store: CaseStore, gpu: MeasuringGpu, seed: int) -> None:
-        self._store, self._device, self._timer, self._seed = store, gpu.device, gpu.timer, seed
-        self._full_wait_s = gpu.full_wait_s
+    def __init__(self, store: CaseStore, gpus: Sequence[MeasuringGpu], seed: int) -> None:
+        self._store, self._gpus, self._seed = store, gpus, seed
 
     def prefetch(self, plans: Sequence[Plan]) -> None:
         """Have the references made while the candidate is compiled and screened. Order: those of the screen, those that
@@ -71,12 +71,28 @@ class GpuChecks:
     ) -> CheckOutcome | None:
         """Run, judge and time; None when everything passed. A full verdict runs `beside` on the executors meanwhile,
         and all cases again from a fresh module. `is_ranking` times as `TimedOperation` says."""
+        gpu = min(self._gpus, key=lambda each: each.device.n_assigned)
+        progress.gpu = gpu.device.name
+        with gpu.device.assigned():
+            return await self._check_on(gpu, built, plans, progress, beside, is_ranking)
+
+    # --- below
+
+    async def _check_on(
+        self,
+        gpu: MeasuringGpu,
+        built: Built,
+        plans: Sequence[Plan],
+        progress: Progress,
+        beside: Look | None,
+        is_ranking: bool,
+    ) -> CheckOutcome | None:
         if beside is None:
-            return _taken(await self._run(built, plans, progress, None, is_ranking), progress)
+            return _taken(await self._run(gpu, built, plans, progress, None, is_ranking), progress)
         piece = progress.piece()
         looking = asyncio.create_task(_staged(beside, piece))
         try:
-            found = await self._run(built, plans, progress, looking)
+            found = await self._run(gpu, built, plans, progress, looking)
             if not isinstance(found, GpuReport):
                 await asyncio.wait([looking], timeout=PATIENCE_S)
                 if not looking.done():
@@ -90,6 +106,7 @@ class GpuChecks:
 
     async def _run(
         self,
+        gpu: MeasuringGpu,
         built: Built,
         plans: Sequence[Plan],
         progress: Progress,
@@ -102,14 +119,13 @@ class GpuChecks:
         with progress.stage("baselines"):
             for case in timed if not has_failed(beside) else ():
                 operation = TimedOperation(progress.candidate_id, case.bound, case.case.operation, case.files)
-                await self._timer.wait_for_baselines(operation, at_least_s=0.0 if beside is None else self._full_wait_s)
+                await gpu.timer.wait_for_baselines(operation, at_least_s=0.0 if beside is None else gpu.full_wait_s)
         async with self._rest(plans) as coming:
             job = GpuJob(
-                candidate_id=progress.candidate_id,
-                built=built,
+                build=KernelBuild(progress.candidate_id, built),
                 cases=chosen,
                 timed=timed,
-                timer=self._timer,
+                timer=gpu.timer,
                 may_vary=_may_vary(built, [bound for plan in plans for _, bound in plan]),
                 rechecks=beside is not None,
                 is_ranking=is_ranking,
@@ -117,9 +133,9 @@ class GpuChecks:
                 coming=coming,
                 beside=beside,
             )
-            return await self._device.evaluate(job, progress)
+            return await gpu.device.evaluate(job, progress)
 
-    async def _first(self, plan: Plan, progress: Progress) -> list[GpuCase]:
+    async def _first(self, plan: Plan, progress: Progress) -> list[DeviceCase]:
         """Return the captured cases, and those that are made on the GPU itself, which the candidate occupies
         afterwards."""
         first = [entry for position, entry in enumerate(plan) if self._is_first(position, entry[0])]
@@ -136,7 +152,7 @@ class GpuChecks:
         return position == 0 or self._store.takes_a_turn(case)
 
     @asynccontextmanager
-    async def _rest(self, plans: Sequence[Plan]) -> AsyncIterator[Sequence[asyncio.Task[GpuCase | None]]]:
+    async def _rest(self, plans: Sequence[Plan]) -> AsyncIterator[Sequence[asyncio.Task[DeviceCase | None]]]:
         """Make the other cases while the first ones run."""
         entries = [entry for plan in plans for n, entry in enumerate(plan) if not self._is_first(n, entry[0])]
         coming = [asyncio.create_task(self._case(case, bound)) for case, bound in entries]
@@ -147,13 +163,13 @@ class GpuChecks:
                 task.cancel()
             await asyncio.gather(*coming, return_exceptions=True)
 
-    async def _case(self, case: Case, bound: BoundOperation) -> GpuCase | None:
+    async def _case(self, case: Case, bound: BoundOperation) -> DeviceCase | None:
         """Return the case with its files. None where PyTorch itself cannot run it."""
         files = await self._store.get(case)
         return self._gpu_case(case, bound, files) if isinstance(files, CaseFiles) else None
 
-    def _gpu_case(self, case: Case, bound: BoundOperation, files: CaseFiles) -> GpuCase:
-        return GpuCase(case, bound, files, self._store.expectations(case, files))
+    def _gpu_case(self, case: Case, bound: BoundOperation, files: CaseFiles) -> DeviceCase:
+        return DeviceCase(case, bound, files, self._store.expectations(case, files))
 
 
 async def _staged(look: Look, piece: Progress) -> CheckOutcome | None:

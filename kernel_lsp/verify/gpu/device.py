@@ -9,19 +9,24 @@ from __future__ import annotations
 import asyncio
 import itertools
 import shutil
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 from kernel_lsp.core.verdict import Crashed, TimedOut, Unsupported
-from kernel_lsp.errors import KernelLspError
-from kernel_lsp.process.worker_client import Worker
+from kernel_lsp.errors import EnvironmentProblem, KernelLspError
 from kernel_lsp.toolchain.nvrtc.compile import Compiler
+from kernel_lsp.verify.devices.device import KernelBuild
 from kernel_lsp.verify.gpu.candidate_run import Attempt
 from kernel_lsp.verify.gpu.job import GpuFailure, GpuJob, GpuReport, Stages
 from kernel_lsp.verify.gpu.lock import GpuLock
-from kernel_lsp.verify.gpu.slot import GpuFacts, GpuSlot, Lost, OutOfService
+from kernel_lsp.verify.gpu.prepared import GpuKernel
+from kernel_lsp.verify.gpu.slot import MAX_DISCONNECTED, REPEAT, GpuFacts, GpuSlot, OutOfService, SlotWorker
 from kernel_lsp.verify.gpu.spare_files import SpareFiles
+from kernel_lsp.verify.model.progress import StageTimes
+
+N_TRIES = 2
+"""Runs of a candidate whose worker is killed from outside."""
 
 
 class GpuDevice:
@@ -32,14 +37,20 @@ class GpuDevice:
 
     def __init__(
         self,
-        make_worker: Callable[[], Worker],
+        make_worker: Callable[[], SlotWorker],
         index: int,
         directory: Path,
         compiler: Compiler,
         *,
         lock_directory: Path | None = None,
+        place: str = "",
+        is_local: bool = True,
     ) -> None:
-        self._directory = directory
+        """`make_worker` returns workers that are not started. `place` says where the GPU is, as in ``on user@host`` or
+        ``cuda:1``; empty for the one of this machine."""
+        self._directory, self.place, self.is_local = directory, place, is_local
+        self.n_assigned = 0
+        """Candidates that run here or wait for that."""
         self._slot = GpuSlot(make_worker, index, directory, compiler)
         self._lock_directory = lock_directory
         self._serial = itertools.count()
@@ -57,10 +68,7 @@ class GpuDevice:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._warming is not None:
-            self._warming.cancel()
-            await asyncio.gather(self._warming, return_exceptions=True)  # no longer needed
-        await self._slot.__aexit__(None, None, None)
+        await self.close()
 
     @property
     def facts(self) -> GpuFacts:
@@ -68,7 +76,8 @@ class GpuDevice:
 
     @property
     def name(self) -> str:
-        return self._slot.facts.name
+        """Return the GPU's name and place."""
+        return f"{self._slot.facts.name} {self.place}".rstrip()
 
     @property
     def index(self) -> int:
@@ -86,22 +95,52 @@ class GpuDevice:
         async with self._turns, self._lock.held():
             yield
 
+    @contextmanager
+    def assigned(self) -> Iterator[None]:
+        """Count a candidate that was assigned to this GPU, and not to another one."""
+        self.n_assigned += 1
+        try:
+            yield
+        finally:
+            self.n_assigned -= 1
+
+    @asynccontextmanager
+    async def prepare(
+        self, build: KernelBuild, stages: Stages | None = None
+    ) -> AsyncIterator[GpuKernel | Crashed | TimedOut | Unsupported]:
+        """Wait for a turn, make sure of a worker that can be trusted, and load the candidate into it."""
+        stages, directory = stages or StageTimes(), self._directory / f"gpu-{next(self._serial)}"
+        async with self._turns_with(directory, stages), self._running(build.candidate_id):
+            with stages.stage("gpu worker"):
+                ready = await self._slot.ready()
+            if isinstance(ready, OutOfService):
+                yield Unsupported(message=ready.reason)
+                return
+            kernel = GpuKernel(self._slot, build, directory, stages, self._spare_files)
+            with stages.stage("gpu load"):
+                failure = await kernel.load()
+            yield failure or kernel
+            await kernel.unload()
+
     async def evaluate(self, job: GpuJob, stages: Stages) -> GpuReport | GpuFailure:
         """Run, judge and time one candidate. What it does to the worker is its outcome. A worker that was killed from
-        outside is replaced, and the candidate tried once more."""
-        directory = self._directory / f"gpu-{next(self._serial)}"
-        async with self._turns_with(directory, stages), self._running(job.candidate_id):
-            for number in range(2):
-                with stages.stage("gpu worker"):
-                    ready = await self._slot.ready()
-                if isinstance(ready, OutOfService):
-                    return Unsupported(message=ready.reason)
-                # A folder of its own: threads may still judge and remove what the first run left.
-                folder = directory / f"attempt-{number}"
-                outcome = await Attempt(self._slot, job, folder, stages, self._spare_files).run()
-                if not (isinstance(outcome, Lost) and outcome.was_killed):
-                    break
-            return _as_outcome(outcome) if isinstance(outcome, Lost) else outcome
+        outside is replaced, and the candidate tried once more; after the loss of a connection, several times."""
+        for number in itertools.count(1):
+            async with self.prepare(job.build, stages) as kernel:
+                found = await Attempt(kernel, job, stages).run() if isinstance(kernel, GpuKernel) else kernel
+            loss = self._slot.loss
+            if loss is None or not loss.was_killed or (number >= N_TRIES and not loss.is_disconnected):
+                break
+            if number >= MAX_DISCONNECTED:
+                raise EnvironmentProblem(f"{loss.message}, {number} times during one candidate", next_step=REPEAT)
+        return found
+
+    async def close(self) -> None:
+        """End its worker, and what warms it up."""
+        if self._warming is not None:
+            self._warming.cancel()
+            await asyncio.gather(self._warming, return_exceptions=True)  # no longer needed
+        await self._slot.__aexit__(None, None, None)
 
     async def _warm_up(self) -> None:
         """Warm up before the first candidate, in a turn: another session may be timing one."""
@@ -127,9 +166,3 @@ class GpuDevice:
                 yield
             finally:
                 shutil.rmtree(directory, ignore_errors=True)
-
-
-def _as_outcome(lost: Lost) -> Crashed | TimedOut:
-    if lost.deadline_s:
-        return TimedOut(message=f"on the GPU: {lost.message}", deadline_s=lost.deadline_s)
-    return Crashed(message=f"on the GPU: {lost.message}")

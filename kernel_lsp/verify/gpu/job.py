@@ -9,23 +9,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kernel_lsp.core.measurement import Comparison
-from kernel_lsp.core.plan import BoundOperation
-from kernel_lsp.core.verdict import Built, CaseResult, CheckOutcome, Crashed, Mismatch, TimedOut, Unsupported
-from kernel_lsp.process.worker_client import CaseFiles
-from kernel_lsp.verify.model.cases import Case
-from kernel_lsp.verify.oracle.compare import Expectation
-from kernel_lsp.verify.timing.outcome import TimedOperation, TimingOutcome
-from kernel_lsp.verify.timing.rounds import Asker
-
-
-@dataclass(frozen=True)
-class GpuCase:
-    """One case with its launches and files."""
-
-    case: Case
-    bound: BoundOperation
-    files: CaseFiles
-    expectations: tuple[Expectation, ...]
+from kernel_lsp.core.verdict import CaseResult, CheckOutcome, Crashed, Mismatch, TimedOut, Unsupported
+from kernel_lsp.verify.devices.device import DeviceCase, KernelBuild, Timer
 
 
 class Stages(Protocol):
@@ -33,14 +18,6 @@ class Stages(Protocol):
 
     def stage(self, name: str) -> AbstractContextManager[None]: ...
     def add_stage(self, name: str, elapsed_s: float) -> None: ...
-
-
-class Timer(Protocol):
-    """Times an operation whose candidate is loaded in a worker; `timing.operation.OperationTimer` is one."""
-
-    async def wait_for_baselines(self, operation: TimedOperation, *, at_least_s: float = 0.0) -> None: ...
-    async def offer(self, operation: TimedOperation) -> None: ...
-    async def time_operation(self, worker: Asker, operation: TimedOperation) -> TimingOutcome: ...
 
 
 @dataclass(frozen=True)
@@ -53,17 +30,20 @@ class GpuJob:
     timing waits for them, but not indefinitely. `is_ranking` is as `TimedOperation`'s.
     """
 
-    candidate_id: str
-    built: Built
-    cases: Sequence[GpuCase]
-    timed: Sequence[GpuCase]
+    build: KernelBuild
+    cases: Sequence[DeviceCase]
+    timed: Sequence[DeviceCase]
     timer: Timer
     may_vary: bool
     rechecks: bool
     seed: int
-    coming: Sequence[asyncio.Task[GpuCase | None]] = ()
+    coming: Sequence[asyncio.Task[DeviceCase | None]] = ()
     beside: asyncio.Task[CheckOutcome | None] | None = None
     is_ranking: bool = False
+
+    @property
+    def candidate_id(self) -> str:
+        return self.build.candidate_id
 
     @property
     def is_in_vain(self) -> bool:

@@ -11,15 +11,16 @@ import asyncio
 import shutil
 import signal
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from kernel_lsp.core.plan import BoundOperation
 from kernel_lsp.core.verdict import Built
-from kernel_lsp.errors import EnvironmentProblem
+from kernel_lsp.errors import ConnectionLostError, EnvironmentProblem, KernelLspError
 from kernel_lsp.process.supervisor import Answered, Died, Overran
-from kernel_lsp.process.worker_client import Worker, as_error
+from kernel_lsp.process.worker_client import as_error
 from kernel_lsp.toolchain.nvrtc.compile import Compiler
 from kernel_lsp.verify.gpu.canary import Canary, build_canary
 from kernel_lsp.verify.timing.rounds import GRAPH, Subject, end, prepare
@@ -30,6 +31,9 @@ CANARY_DEADLINE_S = 60.0
 WARM_UP_DEADLINE_S = 60.0
 N_CANARY_FAILURES = 3
 """Consecutive canary failures, each in a new worker, before the GPU is given up."""
+MAX_DISCONNECTED = 10
+"""Consecutive losses of the connection to another machine, with the same work, before it is given up."""
+REPEAT = "repeat the command when the connection is stable: it goes on where it stopped"
 CANARY = "canary"
 WARM_UP = "warm-up"
 
@@ -44,16 +48,20 @@ class GpuFacts:
     total_bytes: int
     driver: str
     torch_version: str
+    n_devices: int = 1
+    """GPUs that torch sees there."""
 
 
 @dataclass(frozen=True)
 class Lost:
-    """The worker is gone, or useless. `was_killed`: something outside killed it, apparently not the candidate.
-    `deadline_s` is the deadline that it missed, 0 otherwise."""
+    """The worker is gone, or useless. `was_killed`: something outside killed it, apparently not the candidate;
+    `is_disconnected`: it was on another machine, and the connection was lost. `deadline_s` is the deadline that it
+    missed, 0 otherwise."""
 
     message: str
     was_killed: bool = False
     deadline_s: float = 0.0
+    is_disconnected: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,22 +76,38 @@ class Ready:
     """A worker is ready, and proven if there was a crash before."""
 
 
+class SlotWorker(Protocol):
+    """The part of a worker's interface that a slot needs; `process.worker_client.Worker` is one."""
+
+    async def __aenter__(self) -> Any: ...
+    async def __aexit__(self, *_: object) -> None: ...
+    @property
+    def is_alive(self) -> bool: ...
+    @property
+    def pid(self) -> int: ...
+    async def converse(
+        self, command: str, arguments: Mapping[str, Any], *, deadline_s: float
+    ) -> Answered | Died | Overran: ...
+
+
 class GpuSlot:
     """One GPU and its worker. Use as ``async with``. `facts` are known from then on. One caller at a time."""
 
     facts: GpuFacts
 
-    def __init__(self, make_worker: Callable[[], Worker], index: int, directory: Path, compiler: Compiler) -> None:
+    def __init__(self, make_worker: Callable[[], SlotWorker], index: int, directory: Path, compiler: Compiler) -> None:
         """`make_worker` returns a worker that is not started."""
         self.index, self._make_worker = index, make_worker
         self._directory, self._compiler = directory, compiler
-        self._worker: Worker | None = None
-        self._standby: asyncio.Task[Worker] | None = None
+        self._worker: SlotWorker | None = None
+        self._standby: asyncio.Task[SlotWorker] | None = None
         self._is_suspect = False
         self._canary: Canary | None = None
-        self._n_canary_failures = 0
+        self._n_canary_failures = self._n_disconnected = 0
         self._out_of_service: OutOfService | None = None
         self.n_replaced = 0
+        self.loss: Lost | None = None
+        """The first loss since `ready`, if any."""
 
     async def __aenter__(self) -> GpuSlot:
         """Raises EnvironmentProblem when torch does not see the GPU."""
@@ -107,13 +131,22 @@ class GpuSlot:
             raise RuntimeError("there is no worker")
         return self._worker.pid
 
+    @property
+    def is_healthy(self) -> bool:
+        """Check whether the worker can be trusted with another request."""
+        return self._worker is not None and self._worker.is_alive and not self._is_suspect
+
     async def ready(self) -> Ready | OutOfService:
         """Ensure a worker that can be trusted with the next candidate."""
         while self._out_of_service is None:
-            if self._worker is not None and self._worker.is_alive and not self._is_suspect:
+            if self.is_healthy:
+                self.loss = None
                 return Ready()
+            self.loss = None
             problem = await self._replace()
             self._is_suspect = bool(problem)
+            if self._is_disconnected_again(problem):
+                continue
             self._n_canary_failures = self._n_canary_failures + 1 if problem else 0
             if self._n_canary_failures >= N_CANARY_FAILURES:
                 await self._close()
@@ -122,6 +155,14 @@ class GpuSlot:
                     f"{N_CANARY_FAILURES} times in a row, last: {problem}"
                 )
         return self._out_of_service
+
+    def _is_disconnected_again(self, problem: str) -> bool:
+        """Check whether the canary failed for the connection alone. Raises EnvironmentProblem when it always does."""
+        is_again = bool(problem) and self.loss is not None and self.loss.is_disconnected
+        self._n_disconnected = self._n_disconnected + 1 if is_again else 0
+        if self._n_disconnected >= MAX_DISCONNECTED:
+            raise EnvironmentProblem(f"{problem}, {MAX_DISCONNECTED} times in a row", next_step=REPEAT)
+        return is_again
 
     async def prepare_canary(self) -> Canary:
         """Build the canary, once. Raises EnvironmentProblem."""
@@ -142,13 +183,25 @@ class GpuSlot:
 
     async def ask(self, command: str, arguments: Mapping[str, Any], *, deadline_s: float) -> dict[str, Any] | Lost:
         """Send one request. After `Lost` the next `ready` replaces the worker."""
+        answer = await self._asked(command, arguments, deadline_s)
+        if isinstance(answer, Lost):
+            self.loss = self.loss or answer
+        return answer
+
+    async def _asked(self, command: str, arguments: Mapping[str, Any], deadline_s: float) -> dict[str, Any] | Lost:
         if self._worker is None:
             return Lost("there is no worker")
-        answer = await self._worker.converse(command, {"device": self.index, **arguments}, deadline_s=deadline_s)
+        try:
+            answer = await self._worker.converse(command, {"device": self.index, **arguments}, deadline_s=deadline_s)
+        except ConnectionLostError as error:
+            self._is_suspect = True
+            return Lost(error.message, was_killed=True, is_disconnected=True)
         match answer:
             case Answered({"status": "timed_out"} as reply):
+                overran = Lost(str(reply["message"]), deadline_s=float(arguments.get("run_deadline_s", deadline_s)))
+                self.loss = self.loss or overran  # before requests that wait lose the worker to its end
                 await self._close()  # the device continues until its process ends
-                return Lost(str(reply["message"]), deadline_s=float(arguments.get("run_deadline_s", deadline_s)))
+                return overran
             case Answered(reply):
                 if reply.get("status") in ("crashed", "out_of_memory"):
                     self._is_suspect = True
@@ -167,7 +220,7 @@ class GpuSlot:
 
     async def _open(self) -> GpuFacts | Lost:
         standby, self._standby = self._standby, None
-        self._worker = await (self._start_worker() if standby is None else standby)
+        self._worker = await self._started(standby)
         self._is_suspect = False
         reply = await self.ask("open_device", {}, deadline_s=OPEN_DEADLINE_S)
         if isinstance(reply, Lost):
@@ -181,14 +234,23 @@ class GpuSlot:
             total_bytes=int(reply["total_bytes"]),
             driver=reply["driver"],
             torch_version=reply["torch_version"],
+            n_devices=int(reply["n_devices"]),
         )
 
-    async def _start_worker(self) -> Worker:
+    async def _started(self, standby: asyncio.Task[SlotWorker] | None) -> SlotWorker:
+        """Return the standby worker. One that failed to start may have found another machine unreachable."""
+        if standby is not None:
+            with suppress(KernelLspError):
+                return await standby
+        return await self._start_worker()
+
+    async def _start_worker(self) -> SlotWorker:
         """Start a worker and open its device where possible. `_open` asks again, and receives the error."""
         worker = self._make_worker()
         try:
             await worker.__aenter__()
-            await worker.converse("open_device", {"device": self.index}, deadline_s=OPEN_DEADLINE_S)
+            with suppress(ConnectionLostError):
+                await worker.converse("open_device", {"device": self.index}, deadline_s=OPEN_DEADLINE_S)
         except BaseException:
             await worker.__aexit__(None, None, None)
             raise

@@ -49,6 +49,8 @@ class Progress(StageTimes):
     measurements: list[Measurement] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     built: Built | None = None
+    gpu: str = ""
+    """Name of the GPU that it was assigned to."""
     has_atomics: bool = False
     """Some kernel has atomics on device memory: a value that one block wrote is not final."""
     singles_out_a_block: bool = False

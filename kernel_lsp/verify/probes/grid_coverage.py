@@ -8,16 +8,17 @@ computed.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from kernel_lsp.core.plan import BoundLaunch, BoundOperation
 from kernel_lsp.core.verdict import CaseResult, Mismatch
 from kernel_lsp.ptx.executor import BlockSample, KernelFactsOfPtx
-from kernel_lsp.toolchain.integrity.ptx_text import Statement, read_ptx
-from kernel_lsp.verify.cpu.device import Limits
+from kernel_lsp.toolchain.integrity.definition_use import functions_of
+from kernel_lsp.toolchain.integrity.ptx_text import PtxText, Statement, read_ptx
 from kernel_lsp.verify.cpu.loaded_kernel import LoadedKernel
+from kernel_lsp.verify.cpu.prepared import Limits
 from kernel_lsp.verify.model.progress import Plan
 from kernel_lsp.verify.probes.sizes import farthest_operations
 
@@ -55,7 +56,7 @@ DEADLINE_S = 10.0
 async def left_undone(kernel: LoadedKernel) -> Mismatch | None:
     """Return a mismatch when blocks at far sizes write less than their share, or another block's elements. None where
     that is inconclusive: blocks depend on each other, or stores depend on data."""
-    look = FarLook(kernel, _depending(kernel.facts))
+    look = FarLook(kernel, _depending(kernel.code.facts))
     names = await look.written_completely(kernel.plan)
     if not names:
         return None
@@ -83,10 +84,10 @@ class FarLook:
     def is_too_large(self, bound: BoundOperation) -> bool:
         """Check whether a grid has more threads than its kernel numbers in 32 bits. Even one-element rows with a warp
         each do not reach that many."""
-        statements = read_ptx(self.kernel.built.ptx, "").statements
+        ptx = read_ptx(self.kernel.built.ptx, "")
         return any(
             launch.n_blocks * launch.n_threads_per_block > MAX_THREADS
-            and numbers_its_threads(statements, self.kernel.built.symbols.get(launch.kernel, launch.kernel), launch)
+            and numbers_its_threads(ptx, self.kernel.built.symbols.get(launch.kernel, launch.kernel), launch)
             for launch in _launches(bound)
         )
 
@@ -180,38 +181,46 @@ class FarLook:
         n_allowed: int = MAX_INSTRUCTIONS,
     ) -> Mapping[str, int] | None:
         n_scratch = sum(tensor.n_bytes for tensor in bound.tensors if tensor.role == "scratch")
-        if not self.kernel.executor.is_alive or not launches or n_scratch > MAX_SCRATCH_BYTES:
+        if not self.kernel.code.is_alive or not launches or n_scratch > MAX_SCRATCH_BYTES:
             return None
         sample = BlockSample(n_blocks=len(blocks), blocks=tuple(blocks))
         n_threads = max(launch.n_threads_per_block for launch in launches)
         limits = Limits(0, n_allowed, DEADLINE_S, max_thread_instructions=n_allowed // n_threads)
-        kernel = self.kernel
-        return await kernel.device.written_bytes(kernel.executor, kernel.built, bound, launches, sample, limits)
+        return await self.kernel.code.written_bytes(bound, launches, sample, limits)
 
     def _is_independent(self, bound: BoundOperation) -> bool:
         symbols = {self.kernel.built.symbols.get(launch.kernel, launch.kernel) for launch in _launches(bound)}
         return symbols.isdisjoint(self.depending)
 
 
-def numbers_its_threads(statements: Iterable[Statement], symbol: str, launch: BoundLaunch) -> bool:
+def numbers_its_threads(ptx: PtxText, symbol: str, launch: BoundLaunch) -> bool:
     """Check whether the kernel multiplies the block index by the block size in 32 bits, as CUDA's own examples do. Its
     grids cannot be larger than that number."""
-    sizes = {launch.n_threads_per_block, *launch.block} - {1}
-    holds: dict[str, str] = {}
-    for statement in statements:
-        if statement.function != symbol:
-            continue
-        operands = [operand.strip() for operand in statement.sources.split(",")]
-        kinds = {holds.get(operand, operand)[: len(BLOCK)] for operand in operands[:2]}
-        if statement.opcode.startswith(("mov.", "cvt.")) and operands[0].startswith((BLOCK, BLOCK_SIZE)):
-            holds.update(dict.fromkeys(statement.results, operands[0]))
-        elif BLOCK in kinds and statement.opcode.startswith(PRODUCTS) and "32" in statement.opcode:
-            others = (operand for operand in operands[:2] if not holds.get(operand, "").startswith(BLOCK))
-            if any(holds.get(o, "").startswith(BLOCK_SIZE) or (o.isdigit() and int(o) in sizes) for o in others):
-                return True
-        elif BLOCK in kinds and statement.opcode == SHIFT and operands[1].isdigit() and 1 << int(operands[1]) in sizes:
-            return True
-    return False
+    function, sizes = functions_of(ptx).get(symbol), {launch.n_threads_per_block, *launch.block} - {1}
+    if function is None:
+        return False
+    holds = function.inferred({}, _special_register, lambda first, _: first)
+    return any(_is_thread_number(statement, holds, sizes) for statement in function.body)
+
+
+def _special_register(statement: Statement, _: Mapping[str, str]) -> str | None:
+    """Return the block index or size that a statement copies."""
+    source = statement.sources.split(",")[0].strip()
+    is_copy = statement.opcode.startswith(("mov.", "cvt.")) and source.startswith((BLOCK, BLOCK_SIZE))
+    return source if is_copy else None
+
+
+def _is_thread_number(statement: Statement, holds: Mapping[str, str], sizes: Collection[int]) -> bool:
+    operands = [operand.strip() for operand in statement.sources.split(",")][:2]
+    others = [operand for operand in operands if not holds.get(operand, operand).startswith(BLOCK)]
+    if len(others) == len(operands):
+        return False
+    if statement.opcode == SHIFT:
+        return operands[1].isdigit() and 1 << int(operands[1]) in sizes
+    is_product = statement.opcode.startswith(PRODUCTS) and "32" in statement.opcode
+    return is_product and any(
+        holds.get(other, "").startswith(BLOCK_SIZE) or (other.isdigit() and int(other) in sizes) for other in others
+    )
 
 
 def spread(n_blocks: int, n_wanted: int, seed: int) -> list[int]:

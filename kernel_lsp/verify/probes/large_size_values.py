@@ -16,8 +16,9 @@ from kernel_lsp.core.task import Symbol, Task
 from kernel_lsp.core.verdict import Crashed, Mismatch
 from kernel_lsp.gpu.eager import eager_run
 from kernel_lsp.gpu.specs import GpuSpec
-from kernel_lsp.verify.cpu.device import CaseRun, Limits
 from kernel_lsp.verify.cpu.loaded_kernel import LoadedKernel
+from kernel_lsp.verify.cpu.prepared import Limits
+from kernel_lsp.verify.devices.device import CaseRun
 from kernel_lsp.verify.model.cases import (
     LATE_EXTREMES,
     Case,
@@ -57,18 +58,18 @@ which is accepted here, does not."""
 async def wrong_at_vast_sizes(kernel: LoadedKernel, gpu: GpuSpec) -> Mismatch | Crashed | None:
     """Return a mismatch when an output is incorrect at a very large size. None also where the test would take too
     long."""
-    prepared, direction, device = kernel.prepared, kernel.direction, kernel.device
+    prepared, direction = kernel.prepared, kernel.direction
     for sizes in vast_sizes_of_one(prepared, direction, kernel.known):
-        if not kernel.executor.is_alive or not _is_cheap(prepared.task, direction, sizes, gpu):
+        if not kernel.code.is_alive or not _is_cheap(prepared.task, direction, sizes, gpu):
             continue
         bound, n_allowed = prepared.bind(direction, sizes), _n_allowed(sizes)
         limits = Limits(0, n_allowed, DEADLINE_S, max_thread_instructions=n_allowed)
         # Before PyTorch computes the reference.
-        if not await device.ends(kernel.executor, kernel.built, bound, limits):
+        if not await kernel.code.ends(bound, limits):
             continue
         case = Case(direction, tuple(sorted(sizes.items())), LATE_EXTREMES, 0, "random")
         case = seeded(case, kernel.plan[0][0].seed, "large values")
-        await device.make_aside(case)
+        await kernel.store.make_without_turn(case)
         outcome = await kernel.run(case, bound, limits)
         if isinstance(outcome, Crashed) or (isinstance(outcome, Mismatch) and is_gross(outcome)):
             return outcome

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.verify.cpu.device import WATCHED_ORDER
+from kernel_lsp.verify.cpu.prepared import WATCHED_ORDER
 from kernel_lsp.verify.model.cases import (
     GREATEST_INTEGERS,
     OFFSET_FAMILY,

@@ -84,7 +84,7 @@ async def profile_candidate(
 ) -> ProfileReport | CheckOutcome:
     """Return the profile of a candidate of the session's task, which the report calls `file_name`; as
     `profile_kernel`."""
-    index = await session.gpu_index()
+    index = None if session.is_remote else await session.gpu_index()
     copy = _copy(candidate, session.settings.cache_directory)
     tell("it is compiled")
     ready = await runs.ready_runs(candidate, str(copy))

@@ -11,19 +11,20 @@ from functools import partial
 from kernel_lsp.core.finding import Severity
 from kernel_lsp.core.verdict import Built, CheckOutcome, Crashed, Mismatch, Rejected, TimedOut, Unsupported
 from kernel_lsp.gpu.specs import GpuSpec
-from kernel_lsp.ptx.executor import Loaded
 from kernel_lsp.toolchain.integrity.audit import audit
 from kernel_lsp.toolchain.nvrtc.compile import BuildRequest, Compiler
-from kernel_lsp.verify.build.building import module_of
+from kernel_lsp.verify.build.building import kernel_build
 from kernel_lsp.verify.build.other_builds import N_CASES_ELSEWHERE, guarded, other_programs, said_of, said_of_guarded
 from kernel_lsp.verify.cpu.device import CpuDevice
 from kernel_lsp.verify.cpu.executor_checks import NOT_SCREENED, ExecutorChecks, screened_cases
-from kernel_lsp.verify.cpu.executor_pool import N_LOOKS, ExecutorPool
+from kernel_lsp.verify.cpu.executor_pool import N_LOOKS
 from kernel_lsp.verify.cpu.loaded_kernel import LoadedKernel
+from kernel_lsp.verify.cpu.prepared import CpuKernel
 from kernel_lsp.verify.model.cases import Depth, OperationKind
 from kernel_lsp.verify.model.defences import is_on
 from kernel_lsp.verify.model.progress import Plan, Progress
 from kernel_lsp.verify.model.resolved_kernel import Prepared
+from kernel_lsp.verify.oracle.case_store import CaseStore
 from kernel_lsp.verify.probes.grid_coverage import left_undone
 from kernel_lsp.verify.probes.large_size_values import wrong_at_vast_sizes
 
@@ -36,8 +37,8 @@ Check = Callable[[LoadedKernel], Awaitable[CheckOutcome | None]]
 class Lookout:
     """The resources of one task's CPU checks. `has_gpu`: a GPU runs the candidates that pass."""
 
-    executors: ExecutorPool
     device: CpuDevice
+    store: CaseStore
     checks: ExecutorChecks
     compiler: Compiler
     gpu: GpuSpec
@@ -120,16 +121,13 @@ class Looks:
     ) -> CheckOutcome | None:
         """Run the checks of each plan on an executor that has loaded this build, until one fails. Where none loads it
         and a GPU runs all cases, note the missing check as `without`."""
-        lookout, module = self.lookout, module_of(built, self.prepared.plan)
-        async with lookout.executors.executor(module) as executor:
-            loaded = await lookout.executors.load(executor, module)
-            if isinstance(loaded, Loaded):
-                progress.has_atomics = any(kernel.uses_global_atomics for kernel in loaded.kernels)
-                progress.may_wait = any(kernel.may_wait for kernel in loaded.kernels)
+        lookout = self.lookout
+        async with lookout.device.prepare(kernel_build(progress.candidate_id, built, self.prepared.plan)) as loaded:
+            if isinstance(loaded, CpuKernel):
+                progress.has_atomics = any(kernel.uses_global_atomics for kernel in loaded.facts)
+                progress.may_wait = any(kernel.may_wait for kernel in loaded.facts)
                 for plan, check in itertools.product(plans, checks):
-                    kernel = LoadedKernel(
-                        lookout.device, executor, built, self.prepared, plan, progress, loaded.kernels
-                    )
+                    kernel = LoadedKernel(loaded, lookout.store, self.prepared, plan, progress)
                     if (failure := await check(kernel)) is not None:
                         return failure
                 return None

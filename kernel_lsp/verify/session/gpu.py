@@ -7,32 +7,48 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 from kernel_lsp.errors import KernelLspError
-from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.toolchain.nvrtc.compile import Compiler
 from kernel_lsp.verify.gpu.device import GpuDevice
+from kernel_lsp.verify.gpu.slot import SlotWorker
+from kernel_lsp.verify.timing.baselines import TimingWorker
 
 WARM_DEADLINE_S = 120.0
+
+
+class GpuWorker(SlotWorker, TimingWorker, Protocol):
+    """A worker for candidates and for PyTorch's times: a `Worker`, or a `RemoteWorker`."""
 
 
 class SessionGpu:
     """One GPU, the worker that candidates run in, and a spare worker for PyTorch's own times."""
 
-    def __init__(self, index: int, make_worker: Callable[[], Worker], compiler: Compiler, directory: Path) -> None:
-        """`make_worker` returns workers that are not started. Call from within a running event loop."""
+    def __init__(
+        self,
+        index: int,
+        make_worker: Callable[[], GpuWorker],
+        compiler: Compiler,
+        directory: Path,
+        *,
+        place: str = "",
+        is_local: bool = True,
+    ) -> None:
+        """`make_worker` returns workers that are not started; `place` is as `GpuDevice`'s. Call from within a running
+        event loop."""
         self.index = index
         self._make_worker = make_worker
-        self._device = GpuDevice(make_worker, index, directory, compiler)
+        self._device = GpuDevice(make_worker, index, directory, compiler, place=place, is_local=is_local)
         self._opening = asyncio.create_task(self._open())
-        self._spare: Worker | None = make_worker()
+        self._spare: GpuWorker | None = make_worker()
         self._warming = asyncio.create_task(self._warm(self._spare))
 
     async def device(self) -> GpuDevice:
         """Return the GPU, once it is open. Raises EnvironmentProblem when torch does not see it."""
         return await asyncio.shield(self._opening)
 
-    def timing_worker(self) -> Worker:
+    def timing_worker(self) -> GpuWorker:
         """Return a worker that never held a candidate, the spare one first."""
         spare, self._spare = self._spare, None
         return spare or self._make_worker()
@@ -53,7 +69,7 @@ class SessionGpu:
             await device.slot.prepare_canary()
         return device
 
-    async def _warm(self, worker: Worker) -> None:
+    async def _warm(self, worker: GpuWorker) -> None:
         with suppress(KernelLspError):  # without it the worker starts as slowly as a new one
             await worker.__aenter__()
             await worker.converse("open_device", {"device": self.index}, deadline_s=WARM_DEADLINE_S)

@@ -34,6 +34,7 @@ from kernel_lsp.verify.cpu.device import CpuDevice
 from kernel_lsp.verify.cpu.executor_checks import ExecutorChecks
 from kernel_lsp.verify.cpu.executor_pool import N_LOOKS
 from kernel_lsp.verify.gpu.checks import GpuChecks, MeasuringGpu
+from kernel_lsp.verify.gpu.device import GpuDevice
 from kernel_lsp.verify.model.cases import SCREEN_FAMILIES, Depth, OperationKind
 from kernel_lsp.verify.model.progress import Plan, Progress
 from kernel_lsp.verify.model.resolved_kernel import Prepared, plan_failure, prepare
@@ -48,7 +49,7 @@ from kernel_lsp.verify.session.ready_runs import RunBuilder
 MIN_SLOTS, MAX_SLOTS = 2, 8
 N_SLOTS = max(MIN_SLOTS, min(MAX_SLOTS, (os.cpu_count() or 1) // 2))
 """Concurrent candidates: a compiler and an executor take one core each, and the GPU takes one candidate at a time."""
-DEVICE_NAME = "PTX executor (CPU)"
+DEVICE_NAME = CpuDevice.name
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -59,32 +60,38 @@ class Evaluator:
         self,
         task: Task,
         platform: Platform,
-        measured_on: MeasuringGpu | None = None,
+        measured_on: Sequence[MeasuringGpu] = (),
         *,
         screen_families: Sequence[str] = SCREEN_FAMILIES,
         name: str = "",
     ) -> None:
-        """`measured_on` is the GPU that also runs and times candidates; None for the executor alone. `screen_families`
-        are the input families of the forward in a screen. `name` is its folder, unique among the evaluators of a
-        platform."""
+        """Each candidate also runs and is timed on one of the GPUs of `measured_on`; without any on the executor alone.
+        `screen_families` are the input families of the forward in a screen. `name` is its folder, unique among the
+        evaluators of a platform."""
         self._task, self._platform = task, platform
-        self._compiler, self._gpu, self._executors = platform.compiler, platform.gpu, platform.executors
-        self._gpu_device = None if measured_on is None else measured_on.device
-        self._choice = CaseChoice(task, platform.seed, measured_on is not None, tuple(screen_families))
-        self._baseline_wait_s = 0.0 if measured_on is None else measured_on.full_wait_s
-        self._store = CaseStore(task, platform.worker, platform.directory / name, self._gpu_device)
-        self._device = CpuDevice(self._store, platform.worker, platform.directory, name)
-        self._gpu_checks = None if measured_on is None else GpuChecks(self._store, measured_on, platform.seed)
+        self._compiler, self._gpu, self._cpu = platform.compiler, platform.gpu, platform.cpu
+        self._gpu_device = measured_on[0].device if measured_on else None
+        self._n_gpus = len(measured_on)
+        self._choice = CaseChoice(task, platform.seed, bool(measured_on), tuple(screen_families))
+        self._baseline_wait_s = max((gpu.full_wait_s for gpu in measured_on), default=0.0)
+        self._store = CaseStore(task, platform.worker, platform.directory / name, self._local_gpu)
+        self._gpu_checks = GpuChecks(self._store, measured_on, platform.seed) if measured_on else None
         checks = ExecutorChecks(task, self._gpu)
-        self._lookout = Lookout(
-            self._executors, self._device, checks, self._compiler, self._gpu, measured_on is not None
-        )
-        self.runs = RunBuilder(task, platform, self._gpu_device, self._choice, self._store, self._device)
+        self._lookout = Lookout(self._cpu, self._store, checks, self._compiler, self._gpu, bool(measured_on))
+        self.runs = RunBuilder(task, platform, self._gpu_device, self._choice, self._store)
 
     @property
     def device_name(self) -> str:
         """Return the name of the device that verdicts are reached on."""
-        return DEVICE_NAME if self._gpu_device is None else f"{self._gpu_device.name}, screened on the {DEVICE_NAME}"
+        if self._gpu_device is None:
+            return DEVICE_NAME
+        several = f"{self._n_gpus} x {self._gpu_device.facts.name}"
+        return _screened(several if self._n_gpus > 1 else self._gpu_device.name)
+
+    @property
+    def _local_gpu(self) -> GpuDevice | None:
+        """Return the GPU that references may be made on: the worker that makes them runs here."""
+        return self._gpu_device if self._gpu_device is not None and self._gpu_device.is_local else None
 
     @property
     def baseline_wait_s(self) -> float:
@@ -146,7 +153,7 @@ class Evaluator:
         progress.findings += built.warnings
         if not is_plain(built.architecture):
             progress.notes.append(f"compiled for {built.architecture}: it uses what that architecture alone has")
-        with self._executors.loading_ahead(module_of(built, prepared.plan), min(len(plans), N_LOOKS)):
+        with self._cpu.executors.loading_ahead(module_of(built, prepared.plan), min(len(plans), N_LOOKS)):
             await asyncio.sleep(0)  # send the load requests before this loop is blocked
             return await self._evaluate_built(candidate, prepared, built, plans, depth, progress)
 
@@ -201,7 +208,7 @@ class Evaluator:
         return Verdict(
             candidate_id=candidate.id,
             depth=depth,
-            device=self.device_name,
+            device=_screened(progress.gpu) if progress.gpu else self.device_name,
             outcome=outcome,
             findings=(*progress.findings, *lost_nans(progress.cases)),
             kernels=progress.built.kernels if progress.built is not None else (),
@@ -217,6 +224,10 @@ class Evaluator:
 
 
 # --- below: small decisions
+
+
+def _screened(gpu: str) -> str:
+    return f"{gpu}, screened on the {DEVICE_NAME}"
 
 
 def _operations(plans: Mapping[OperationKind, Plan]) -> list[BoundOperation]:

@@ -9,19 +9,19 @@ from pathlib import Path
 from kernel_lsp.gpu.specs import GpuSpec
 from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.toolchain.nvrtc.compile import Compiler
-from kernel_lsp.verify.cpu.executor_pool import ExecutorPool
+from kernel_lsp.verify.cpu.device import CpuDevice
 
 
 @dataclass(frozen=True)
 class Platform:
-    """The resources shared by all evaluators of one task. `worker` captures and makes references. `executors` may
-    access `directory` alone. `gpu` is the target of estimates. Each of `capture_numbers` names one capture in the
-    worker; none is an index of a task folder's configuration."""
+    """The resources shared by all evaluators of one task. `worker` captures and makes references; `cpu` is the PTX
+    executor; cases lie below `directory`. `gpu` is the target of estimates. Each of `capture_numbers` names one capture
+    in the worker; none is an index of a task folder's configuration."""
 
     worker: Worker
     compiler: Compiler
     gpu: GpuSpec
     directory: Path
-    executors: ExecutorPool
+    cpu: CpuDevice
     seed: int
     capture_numbers: Iterator[int]

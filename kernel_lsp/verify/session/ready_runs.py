@@ -11,10 +11,10 @@ from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import BuildFailed, Built, CheckOutcome, Unsupported
 from kernel_lsp.errors import PlanError
 from kernel_lsp.process.worker_client import CaseFiles
-from kernel_lsp.ptx.executor import Loaded
-from kernel_lsp.verify.build.building import COMPILED_AS, Module, candidate_request
-from kernel_lsp.verify.cpu.device import CpuDevice, Profile, Skipped
+from kernel_lsp.verify.build.building import COMPILED_AS, candidate_request
 from kernel_lsp.verify.cpu.executor_checks import FULL_LIMITS
+from kernel_lsp.verify.cpu.prepared import CpuKernel, Profile
+from kernel_lsp.verify.devices.device import KernelBuild
 from kernel_lsp.verify.gpu.device import GpuDevice
 from kernel_lsp.verify.model.cases import Case
 from kernel_lsp.verify.model.progress import Progress
@@ -48,7 +48,6 @@ class RunBuilder:
     gpu_device: GpuDevice | None
     choice: CaseChoice
     store: CaseStore
-    device: CpuDevice
 
     async def ready_runs(self, candidate: Candidate, file_name: str = COMPILED_AS) -> list[ReadyRun] | CheckOutcome:
         """Build and bind each direction at the captured sizes and at small ones, or return why that is impossible.
@@ -72,14 +71,14 @@ class RunBuilder:
         """Count on the executor what the launches of runs do, which share one build, or return why that fails. Values
         are not judged."""
         built, profiles = runs[0].built, list[Profile]()
-        async with self.platform.executors.executor() as executor:
-            loaded = await self.platform.executors.load(executor, Module(built.ptx, COMPILED_AS))
-            if not isinstance(loaded, Loaded):
-                return loaded
+        async with self.platform.cpu.prepare(KernelBuild("", built, COMPILED_AS)) as kernel:
+            if not isinstance(kernel, CpuKernel):
+                return kernel
             for run in runs:
-                profile = await self.device.profile(executor, built, run.bound, run.case, FULL_LIMITS)
-                if isinstance(profile, Skipped):
-                    return Unsupported(message=profile.reason)
+                files = await self.store.get(run.case)
+                if isinstance(files, NoCase):
+                    return Unsupported(message=files.reason)
+                profile = await kernel.profile(run.bound, run.case, files, FULL_LIMITS)
                 if not isinstance(profile, Profile):
                     return profile
                 profiles.append(profile)

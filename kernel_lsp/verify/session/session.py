@@ -3,10 +3,11 @@ private scratch folder. Everything ends with the session."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from kernel_lsp.config import Settings
@@ -17,16 +18,17 @@ from kernel_lsp.errors import EnvironmentProblem, SettingError
 from kernel_lsp.gpu.specs import GpuSpec, find_gpu
 from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.process.interpreter import site_packages
+from kernel_lsp.process.remote import Machine, RemoteWorker
 from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.toolchain.nvrtc.cache import BuildCache
 from kernel_lsp.toolchain.nvrtc.compile import Compiler
 from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain
 from kernel_lsp.verify.build.building import Module, build_ahead
-from kernel_lsp.verify.cpu.device import new_executor
-from kernel_lsp.verify.cpu.executor_pool import ExecutorPool
+from kernel_lsp.verify.cpu.device import CpuDevice
+from kernel_lsp.verify.devices.names import parse_device
 from kernel_lsp.verify.gpu.checks import MeasuringGpu
 from kernel_lsp.verify.gpu.device import GpuDevice
-from kernel_lsp.verify.session.gpu import SessionGpu
+from kernel_lsp.verify.session.gpu import GpuWorker, SessionGpu
 from kernel_lsp.verify.session.pipeline import N_SLOTS
 from kernel_lsp.verify.session.platform import Platform
 from kernel_lsp.verify.session.start import SessionStart, gpu_number, may_use_gpu
@@ -35,14 +37,6 @@ from kernel_lsp.verify.timing.operation import OperationTimer
 
 FIRST_CAPTURE_NUMBER = 1 << 16
 """Lowest number of a mutated capture; above every index of a task folder's configuration."""
-
-
-@dataclass(frozen=True)
-class _Workbench:
-    """PTX executors, and the folder that they may use."""
-
-    directory: Path
-    executors: ExecutorPool
 
 
 class Session:
@@ -63,10 +57,12 @@ class Session:
         self._start = start
         self.gpu: GpuSpec
         self._compiler: Compiler
-        self._session_gpu: SessionGpu | None = None
+        self._device_name = parse_device(settings.device)
+        self._gpus: list[SessionGpu] = []
+        """The GPUs of the session; the first opens with it, others when it is known how many there are."""
         self._folder_numbers = itertools.count()
         self._capture_numbers = itertools.count(FIRST_CAPTURE_NUMBER)
-        self._ahead: _Workbench | None = None
+        self._ahead: CpuDevice | None = None
 
     async def __aenter__(self) -> Session:
         async with AsyncExitStack() as stack:
@@ -87,9 +83,9 @@ class Session:
                     sandbox=self.sandbox,
                 )
             )
-            stack.push_async_callback(self._close_gpu)
-            if may_use_gpu(self.settings):
-                self._start_gpu()
+            stack.push_async_callback(self._close_gpus)
+            if self.is_remote or may_use_gpu(self.settings):
+                self._start_gpu(gpu_number(self.settings))
             self._stack = stack.pop_all()
         return self
 
@@ -139,12 +135,17 @@ class Session:
         Does not wait for a GPU to open: `verifier` does. Measurements are of that GPU; the target GPU of estimates
         stays that of the settings.
         """
-        device = self.settings.device
-        if device == "cpu" or (device == "auto" and self._session_gpu is None):
+        kind = self._device_name.kind
+        if kind == "cpu" or (kind == "auto" and not self._gpus):
             return None
-        if self._session_gpu is None:
+        if not self._gpus:
             raise await self._no_gpu()
-        return self._session_gpu.index
+        return self._gpus[0].index
+
+    @property
+    def is_remote(self) -> bool:
+        """Check whether candidates run on another machine: tools and host code run on this one alone."""
+        return self._device_name.remote is not None
 
     async def capture(self, source: TargetSource, *, with_backward: bool) -> Task:
         """Return the target as a task. Raises TargetError, EnvironmentProblem."""
@@ -153,25 +154,25 @@ class Session:
     def begin(self, text: str, plan: LaunchPlan) -> None:
         """Begin to build a kernel and to load it into an executor, while its task is captured. The next `verifier`
         reuses both."""
-        self._ahead = self._new_workbench()
+        self._ahead = self._new_cpu()
         self._ahead.executors.start_with(
             lambda: build_ahead(self._compiler, text, plan, self.gpu, None),
             lambda: self._build_for_device(text, plan),
         )
-        self._stack.push_async_callback(self._ahead.executors.close)
+        self._stack.push_async_callback(self._ahead.close)
 
     async def verifier(self, source: TargetSource, task: Task, *, uses_gpu: bool = True) -> Verifier:
         """Return the verifier of the last captured task, from `source`; it ends with the session. Without `uses_gpu`
         candidates run on the PTX executor alone."""
-        device = await self.gpu_device() if uses_gpu and await self.gpu_index() is not None else None
-        measured_on = None if device is None else await self._measuring_gpu(task, device)
-        bench, self._ahead = self._ahead or self._new_workbench(), None
+        devices = await self._gpu_devices() if uses_gpu and await self.gpu_index() is not None else []
+        measured_on = [await self._measuring_gpu(task, device) for device in devices]
+        cpu, self._ahead = self._ahead or self._new_cpu(), None
         platform = Platform(
             worker=self.worker,
             compiler=self._compiler,
             gpu=self.gpu,
-            directory=bench.directory,
-            executors=bench.executors,
+            directory=cpu.directory,
+            cpu=cpu,
             seed=self.settings.seed,
             capture_numbers=self._capture_numbers,
         )
@@ -183,21 +184,22 @@ class Session:
 
         Raises SettingError when it was asked for.
         """
-        if self._session_gpu is None:
+        if not self._gpus:
             return None
         try:
-            return await self._session_gpu.device()
+            return await self._gpus[0].device()
         except EnvironmentProblem:
-            if self.settings.device == "auto":
+            if self._device_name.kind == "auto":
                 return None
+            if self.is_remote:
+                raise
             raise await self._no_gpu() from None
 
     async def timer(self, task: Task, device: GpuDevice) -> OperationTimer:
         """Return the timer of this task's candidates on the session's GPU; it ends with the session."""
-        assert self._session_gpu is not None
         timer = OperationTimer(
             task,
-            self._session_gpu.timing_worker,
+            next(gpu for gpu in self._gpus if gpu.index == device.index).timing_worker,
             device=device.index,
             cache_directory=self.settings.cache_directory,
             patience_s=self.settings.baseline_wait_s,
@@ -206,9 +208,9 @@ class Session:
         )
         return await self._stack.enter_async_context(timer)
 
-    def _new_workbench(self) -> _Workbench:
+    def _new_cpu(self) -> CpuDevice:
         directory = self.scratch / f"evaluate-{next(self._folder_numbers)}"
-        return _Workbench(directory, ExecutorPool(lambda: new_executor(directory, self.sandbox), N_SLOTS))
+        return CpuDevice(self.worker, directory, N_SLOTS, sandbox=self.sandbox)
 
     async def _build_for_device(self, text: str, plan: LaunchPlan) -> Module | None:
         """Build for the session's GPU. It opens later than a compiler, but mostly has the target GPU's architecture:
@@ -227,11 +229,37 @@ class Session:
             next_step="use --device cpu, or name an interpreter whose torch sees it with --python",
         )
 
-    def _start_gpu(self) -> None:
-        self._session_gpu = SessionGpu(
-            gpu_number(self.settings), lambda: self.new_worker(self.worker.python), self._compiler, self.scratch / "gpu"
-        )
+    async def _gpu_devices(self) -> list[GpuDevice]:
+        """Return the session's GPUs, once they are open. Raises SettingError for GPUs of several kinds, whose times
+        order no candidates."""
+        first = await self.gpu_device()
+        if first is None or self._device_name.index is not None:
+            return [] if first is None else [first]
+        for index in range(len(self._gpus), first.facts.n_devices):
+            self._start_gpu(index)
+        devices = [await gpu.device() for gpu in self._gpus]
+        kinds = sorted({device.facts.name for device in devices})
+        if len(kinds) > 1:
+            raise SettingError(f"cuda:all needs GPUs of one kind: {', '.join(kinds)}", next_step="name one: cuda:N")
+        return devices
 
-    async def _close_gpu(self) -> None:
-        if self._session_gpu is not None:
-            await self._session_gpu.close()
+    def _start_gpu(self, index: int) -> None:
+        make_worker: Callable[[], GpuWorker] = partial(self.new_worker, self.worker.python)
+        place = ""
+        if (remote := self._device_name.remote) is not None:
+            machine = Machine(remote.host, user=remote.user, port=remote.port, python=remote.python)
+            make_worker, place = partial(RemoteWorker, machine), f"on {remote.destination}"
+        elif self._device_name.index is None:
+            place = f"(cuda:{index})"
+        gpu = SessionGpu(
+            index,
+            make_worker,
+            self._compiler,
+            self.scratch / f"gpu-{index}",
+            place=place,
+            is_local=remote is None,
+        )
+        self._gpus.append(gpu)
+
+    async def _close_gpus(self) -> None:
+        await asyncio.gather(*(gpu.close() for gpu in self._gpus))

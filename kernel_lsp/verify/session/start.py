@@ -18,6 +18,7 @@ from kernel_lsp.gpu.presence import has_gpu
 from kernel_lsp.process.confinement import SandboxLevel, sandbox_level
 from kernel_lsp.process.interpreter import find_python, named_python
 from kernel_lsp.process.worker_client import Worker
+from kernel_lsp.verify.devices.names import parse_device
 from kernel_lsp.verify.session.scratch import scratch_folder
 
 
@@ -107,10 +108,10 @@ class SessionStart:
 
 
 def may_use_gpu(settings: Settings) -> bool:
-    """Check that the settings allow a GPU, and that there is one to try."""
-    return settings.device != "cpu" and has_gpu()
+    """Check that the settings allow a GPU of this machine, and that there is one to try."""
+    return parse_device(settings.device).is_local_gpu and has_gpu()
 
 
 def gpu_number(settings: Settings) -> int:
-    """Return the GPU number in `device`: auto, cuda or cuda:N."""
-    return int(settings.device.partition(":")[2] or 0)
+    """Return the number of the GPU that references are made on: the first of several."""
+    return parse_device(settings.device).index or 0

@@ -7,6 +7,7 @@ async with await session.verifier(source, task) as verifier:
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 
 from kernel_lsp.core.candidate import Candidate
@@ -27,6 +28,9 @@ from kernel_lsp.verify.session.platform import Platform
 from kernel_lsp.verify.session.ready_runs import RunBuilder
 from kernel_lsp.verify.session.scalar_mutation import ScalarMutation
 
+SLOTS_PER_GPU = 2
+"""Candidates per GPU at a time: one is compiled and screened while another occupies the GPU."""
+
 
 class Verifier:
     """Reaches the verdicts on candidates of one task. Keeps executors warm between them. Use as ``async with``.
@@ -35,22 +39,21 @@ class Verifier:
     of the task's folder that the capture does not cover. The first failure decides. A screen runs the first alone.
     """
 
-    n_slots = N_SLOTS
-
     def __init__(
-        self, source: TargetSource, task: Task, platform: Platform, measured_on: MeasuringGpu | None = None
+        self, source: TargetSource, task: Task, platform: Platform, measured_on: Sequence[MeasuringGpu] = ()
     ) -> None:
-        """`measured_on` is the GPU that candidates run and are timed on; None for the executor alone."""
+        """`measured_on` are the GPUs: candidates run and are timed on one of them; none for the executor alone."""
         self._task, self._platform = task, platform
         self._evaluator = Evaluator(task, platform, measured_on)
-        self._untimed = None if measured_on is None else MeasuringGpu(measured_on.device, Untimed())
+        self._untimed = [MeasuringGpu(gpu.device, Untimed()) for gpu in measured_on]
+        self.n_slots = max(N_SLOTS, SLOTS_PER_GPU * len(measured_on))
         self._variants: dict[str, Evaluator] = {}
         self._mutation = ScalarMutation(source, task, platform)
         self._uncovered = UncoveredCaptures(source, task, platform)
         self._under_way: set[asyncio.Task[Verdict] | asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Verifier:
-        self._platform.executors.start()
+        self._platform.cpu.executors.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -60,7 +63,7 @@ class Verifier:
         await asyncio.gather(*self._under_way, return_exceptions=True)
         for evaluator in (self._evaluator, *self._variants.values()):
             await evaluator.close()
-        await self._platform.executors.close()
+        await self._platform.cpu.close()
 
     @property
     def device_name(self) -> str:

@@ -12,7 +12,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from kernel_lsp.core.measurement import EAGER, BaselineResult, MissingBaseline, TimedBaseline
@@ -32,6 +32,8 @@ PEER_DEADLINE_S = 240.0
 PEER_MODE = "peer:"
 """Prefix of a mode that calls ``FILE::NAME`` of another library instead of the reference."""
 NOT_STARTED = "not compiled yet"
+MAX_DISCONNECTED = 10
+"""Losses of the connection to another machine after which a baseline is given up."""
 
 
 class TimingWorker(Asker, Protocol):
@@ -304,26 +306,36 @@ class _Mode:
         return self._ready.get(job.job_id, waiting)
 
     async def prepare(self, job: Job) -> SubjectFailed | None:
-        """Prepare once. A failure is returned once, and is final for the job."""
+        """Prepare once. A failure is returned once, and is final for the job. After the loss of a connection it is
+        prepared again."""
         if job.job_id in self._ready or job.job_id in self._missing:
             return None
         self.is_preparing = True
         try:
-            found = await self._prepared(job)
+            for _ in range(MAX_DISCONNECTED):
+                found = await self._prepared(job)
+                if isinstance(found, Subject) or not found.is_disconnected:
+                    break
+                await self.close()
         finally:
             self.is_preparing = False
         if isinstance(found, Subject):
             self._ready[job.job_id] = found
             return None
-        await self.fail(job, found)
-        return found
+        failed = replace(found, is_disconnected=False)
+        await self.fail(job, failed)
+        return failed
 
     def rearranged(self, job: Job, subject: Subject) -> None:
         self._ready[job.job_id] = subject
 
     async def fail(self, job: Job, failed: SubjectFailed) -> None:
-        """Record that this job has no time. A lost process is replaced for the next job."""
+        """Record that this job has no time. A lost process is replaced for the next job; after the loss of a
+        connection, for this one, too."""
         self._ready.pop(job.job_id, None)
+        if failed.is_disconnected:
+            await self.close()
+            return
         self._missing[job.job_id] = MissingBaseline(name=self.name, reason=failed.message, is_final=True)
         if failed.is_gone or "CUDA" in failed.message:
             await self.close()

@@ -192,6 +192,8 @@ class OperationTimer:
             if found.name in (OURS, AGAIN):
                 return CandidateBroke(found.message)
             await self._baselines.drop(job, found)
+            if found.is_disconnected:
+                await self._offered(job)
             racing = []
 
     async def _measure(

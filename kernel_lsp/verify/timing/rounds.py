@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Final, Protocol
 
-from kernel_lsp.errors import KernelLspError
+from kernel_lsp.errors import ConnectionLostError, KernelLspError
 from kernel_lsp.verify.timing.statistics import MIN_ROUNDS
 
 BLOCK_DEADLINE_S = 60.0
@@ -171,11 +171,12 @@ class Rounds:
 @dataclass(frozen=True)
 class SubjectFailed:
     """A subject could not be prepared, or failed while it was timed. `is_gone`: its process ended, timed out or lost
-    its device, and is unusable."""
+    its device, and is unusable; `is_disconnected`: it was on another machine, and the connection was lost."""
 
     name: str
     message: str
     is_gone: bool = False
+    is_disconnected: bool = False
 
 
 async def measure_in_turn(
@@ -305,7 +306,8 @@ async def _ask(
     try:
         answer = await worker.ask(command, request, deadline_s=deadline_s)
     except KernelLspError as error:
-        return SubjectFailed(name, error.message, is_gone=True)
+        is_disconnected = isinstance(error, ConnectionLostError)
+        return SubjectFailed(name, error.message, is_gone=True, is_disconnected=is_disconnected)
     if not isinstance(answer, dict):
         return SubjectFailed(name, answer.message, is_gone=True)
     if "error" in answer:

@@ -14,7 +14,6 @@ import numpy as np
 
 from kernel_lsp.core.measurement import Claim
 
-CONFIDENCE = 0.95
 N_RESAMPLES = 2000
 TRIM = 0.2
 """Trimmed share of the rounds at each end. The percentile bootstrap of the 20 % trimmed mean holds its level for small

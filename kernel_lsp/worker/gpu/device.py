@@ -37,6 +37,7 @@ def open_device(request: dict[str, Any]) -> dict[str, Any]:
             "uuid": device_uuid(device),
             "architecture": architecture_of(device),
             "total_bytes": total_bytes(device),
+            "n_devices": n_devices(),
         }
 
 

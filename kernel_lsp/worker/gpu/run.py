@@ -187,11 +187,6 @@ class BoundRun:
         return lambda: launch(current_stream(self.device), *(self.tensors[name].data_ptr() for name in names))
 
 
-def same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Compare bitwise, so that NaNs equal themselves and zeros have their sign."""
-    return torch.equal(as_bytes(one), as_bytes(other))
-
-
 def on(device: int) -> torch.device:
     """Return the torch device of a GPU."""
     return torch.device("cuda", device)

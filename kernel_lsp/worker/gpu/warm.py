@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..files import LARGE_BYTES, read_tensor, write_tensor
+from ..files import LARGE_BYTES, place_of, read_tensor, write_tensor
 from . import device as gpu_device
 from . import run as gpu_run
 
@@ -38,8 +38,8 @@ def warm_up(request: dict[str, Any]) -> dict[str, Any]:
             entry = write_tensor(path, "x", torch.zeros(ELEMENTS, device=where))
             inputs = {"x": read_tensor(entry, where)}
         finally:
-            if os.path.exists(path):
-                os.remove(path)
+            if os.path.exists(place_of(path)):
+                os.remove(place_of(path))
         _look_at(gpu_run.BoundRun(gpu_run.Candidate({}, device), OPERATION, inputs))
         gpu_device.synchronize(device)
     return {"status": "warm"}

@@ -73,14 +73,17 @@ class Run:
         grid: int | Sequence[int],
         block: int | Sequence[int],
         arguments: Sequence[Any],
+        numbers: str = "",
         *,
         shared: int = 0,
         **attributes: int,
     ) -> None:
-        """Launch a kernel as ``<<<grid, block, shared>>>``. Arguments are tensors, and numbers with their C++ type:
-        ``("int", D)``. Attributes are ``cooperative``, ``cluster`` and ``max_shared``."""
+        """Launch a kernel as ``<<<grid, block, shared>>>``. Arguments are tensors and numbers; `numbers` has the
+        numbers' C++ types in order, ``"int, float"``. Attributes are ``cooperative``, ``cluster``, ``max_shared``."""
         if self._next == len(self._launches):
-            self._launches.append(self._bind(kernel, grid, block, arguments, shared, attributes))
+            types = iter(numbers.split(", "))
+            typed = [value if isinstance(value, (Tensor, tuple)) else (next(types), value) for value in arguments]
+            self._launches.append(self._bind(kernel, grid, block, typed, shared, attributes))
         launch = self._launches[self._next]
         self._next += 1
         launch(self._stream, *[value.data_ptr() for value in arguments if isinstance(value, Tensor)])

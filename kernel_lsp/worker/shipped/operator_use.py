@@ -42,12 +42,12 @@ class ModuleUse:
         method: str,
         inputs: Sequence[str],
         state: Sequence[str],
-        settings: Mapping[str, Any],
-        training: bool | None,
+        settings: Mapping[str, Any] | None = None,
+        training: bool | None = None,
         modes: Mapping[str, bool] | None = None,
     ) -> None:
         self.method, self.inputs, self.state = method, tuple(inputs), tuple(state)
-        self.settings, self.training, self.modes = dict(settings), training, dict(modes or {})
+        self.settings, self.training, self.modes = dict(settings or {}), training, dict(modes or {})
 
     def why_not(self, module: torch.nn.Module) -> str:
         """Explain why the kernels cannot stand for this module; empty when they can."""

@@ -1,7 +1,7 @@
 -- Written by scripts/write_editor_files.py from kernel_lsp/config.py. Do not edit.
 
 ---@class kernel_lsp.Settings
----@field device? string Device that checks and times candidates: auto, cpu (the PTX executor), cuda, or cuda:N.
+---@field device? string Device that checks and times candidates: auto, cpu (the PTX executor), cuda, cuda:N, cuda:all or ssh://HOST.
 ---@field targetGpu? string Target GPU of estimates; every estimate names it.
 ---@field python? string Python interpreter with your torch; default: that of the active environment.
 ---@field cudaDirectory? string Root of the CUDA toolkit; default: found automatically.
@@ -10,11 +10,9 @@
 ---@field seed? integer Seed of the search and of the inputs.
 ---@field captureDeadlineS? number Capture timeout (seconds), for importing and capturing the target.
 ---@field compileDeadlineS? number Compile timeout (seconds), per compilation.
----@field caseDeadlineS? number Test case timeout (seconds), per correctness case.
 ---@field baselineWaitS? number Baseline timeout (seconds): how long a timing waits for torch.compile's modes; 0 takes those that are ready.
 ---@field runDeadlineS? number Run time limit (seconds), after which no further candidate starts.
 ---@field memoryLimitBytes? integer Memory limit of a worker process (bytes).
----@field maxCaseInstructions? integer Maximum instructions per test case on the executor, counted per thread.
 ---@field cacheDirectory? string Folder that caches compiled kernels between runs.
 ---@field models? table Models that propose kernels, e.g. openai/gpt-5, ollama/qwen3, manual, judge=NAME; none: the generator alone.
 ---@field modelBaseUrl? string Base URL of a server with OpenAI's protocol.
@@ -46,6 +44,6 @@
 ---@field measureOnSave? boolean In an editor: also run and time a kernel on the GPU when you save it, in a trusted workspace.
 
 return {
-  names = { "device", "targetGpu", "python", "cudaDirectory", "generations", "proposals", "seed", "captureDeadlineS", "compileDeadlineS", "caseDeadlineS", "baselineWaitS", "runDeadlineS", "memoryLimitBytes", "maxCaseInstructions", "cacheDirectory", "models", "modelBaseUrl", "modelPrices", "budgetUsd", "modelDeadlineS", "modelIdleDeadlineS", "manualWaitS", "modelMaxTokens", "modelConcurrency", "modelRequestsPerMinute", "temperatures", "strategy", "ensemble", "repairRounds", "islands", "earlyStop", "judges", "judgeThreshold", "outDirectory", "logLevel", "sandbox", "tolerance", "diagnostics", "codeLens", "inlayHints", "estimateOnHover", "checkOnSave", "measureOnSave" },
+  names = { "device", "targetGpu", "python", "cudaDirectory", "generations", "proposals", "seed", "captureDeadlineS", "compileDeadlineS", "baselineWaitS", "runDeadlineS", "memoryLimitBytes", "cacheDirectory", "models", "modelBaseUrl", "modelPrices", "budgetUsd", "modelDeadlineS", "modelIdleDeadlineS", "manualWaitS", "modelMaxTokens", "modelConcurrency", "modelRequestsPerMinute", "temperatures", "strategy", "ensemble", "repairRounds", "islands", "earlyStop", "judges", "judgeThreshold", "outDirectory", "logLevel", "sandbox", "tolerance", "diagnostics", "codeLens", "inlayHints", "estimateOnHover", "checkOnSave", "measureOnSave" },
   gpus = { "H200", "H100 SXM", "H100 PCIe", "A100 40GB", "A100 80GB", "A100 80GB PCIe", "A10", "L4", "L40S", "V100", "T4", "RTX 3090", "RTX 4090", "RTX 5090", "RTX 6000 Ada", "B200" },
 }

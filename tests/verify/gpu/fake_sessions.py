@@ -37,11 +37,11 @@ __global__ void affine(const float* x, float* out, int N) {
 """
 
 
-def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def install(folder: Path, monkeypatch: pytest.MonkeyPatch, program: Path = FAKE) -> None:
     """Until the test ends, sessions find a GPU that is made of Python, and nothing is timed on it."""
 
     def new_worker(self: Session, python: Path) -> Worker:
-        return Worker(python, scratch=self.scratch, sandbox=SandboxLevel.NONE, program=FAKE)
+        return Worker(python, scratch=self.scratch, sandbox=SandboxLevel.NONE, program=program)
 
     async def time_operation(*_: object) -> NotTimed:
         return NotTimed("no clock here")
@@ -57,9 +57,9 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "task.py").write_text(TASK)
 
 
-def settings(folder: Path) -> Settings:
+def settings(folder: Path, device: str = "auto") -> Settings:
     """With a cache of its own."""
-    return Settings(device="auto", cache_directory=folder / "cache")
+    return Settings(device=device, cache_directory=folder / "cache")
 
 
 async def verdict(folder: Path, text: str = TEXT) -> Verdict:

@@ -20,7 +20,8 @@ from typing import Any
 
 import torch
 
-WORKER = Path(__file__).resolve().parents[3] / "kernel_lsp" / "worker"
+WORKER = Path(sys.argv[1]).parent if sys.argv[1:] else Path(__file__).resolve().parents[3] / "kernel_lsp" / "worker"
+"""The checkout's, or that of the program named on the command line."""
 PACKAGE = "_kernel_lsp_worker"
 CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_ASSERT = 700, 710
 POINTER, INT = ctypes.c_void_p, ctypes.c_int
@@ -80,7 +81,7 @@ class Device:
 FAULT_ELEMENTS = 1 << 16
 
 
-def serve(*, sick: bool = False) -> None:
+def serve(*, sick: bool = False, n_devices: int = 1) -> None:
     """The worker's program, with its device replaced."""
     spec = importlib.util.spec_from_file_location(
         PACKAGE, WORKER / "__init__.py", submodule_search_locations=[str(WORKER)]
@@ -89,7 +90,7 @@ def serve(*, sick: bool = False) -> None:
     assert spec.loader is not None
     sys.modules[PACKAGE] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules[PACKAGE])
-    _install(Device(sick=sick))
+    _install(Device(sick=sick), n_devices)
     part("protocol").serve()
 
 
@@ -133,7 +134,7 @@ class Driver:
         return 0
 
 
-def _install(device: Device) -> None:
+def _install(device: Device, n_devices: int) -> None:
     driver, cpu = Driver(device), torch.device("cpu")
     part("shipped.cuda_runtime")._driver = driver
     for name in ("gpu.run", "gpu.inputs"):
@@ -147,9 +148,9 @@ def _install(device: Device) -> None:
     part("gpu.load").load_module = lambda code: code
     part("gpu.load").find_function = lambda module, symbol: driver.handle(_plain(symbol))
     fakes = {
-        "n_devices": lambda: 1,
+        "n_devices": lambda: n_devices,
         "device_facts": lambda index: {"gpu": "Fake GPU", "driver": "0", "torch_version": torch.__version__},
-        "device_uuid": lambda index: f"fake-{os.getppid()}",
+        "device_uuid": lambda index: f"fake-{os.getppid()}-{index}",
         "total_bytes": lambda index: 1 << 30,
         "synchronize": lambda index: _raise_if_lost(device),
         "wait": lambda index, at_most_s: _wait(device),

@@ -18,15 +18,17 @@ from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.process.worker_client import CaseFiles, CaseTensor, Rounding, Worker
 from kernel_lsp.source.cuda import kernel_signatures
 from kernel_lsp.toolchain.nvrtc.compile import BuildRequest
+from kernel_lsp.verify.devices.device import DeviceCase, KernelBuild
 from kernel_lsp.verify.gpu.device import GpuDevice
-from kernel_lsp.verify.gpu.job import GpuCase, GpuFailure, GpuJob, GpuReport
+from kernel_lsp.verify.gpu.job import GpuFailure, GpuJob, GpuReport
+from kernel_lsp.verify.gpu.slot import SlotWorker
 from kernel_lsp.verify.model.cases import Case
 from kernel_lsp.verify.oracle.compare import Expectation
 from kernel_lsp.verify.timing.outcome import NotTimed, TimedOperation
 from kernel_lsp.verify.timing.rounds import Asker
 
 HERE = Path(__file__).resolve().parent
-FAKE, SICK = HERE / "fake_worker.py", HERE / "sick_worker.py"
+FAKE, SICK, TWO = HERE / "fake_worker.py", HERE / "sick_worker.py", HERE / "two_gpus_worker.py"
 LARGE, SMALL = 1 << 16, 1000
 TEXT = """// kernel-lsp: 1
 // op: affine(x: f32[N]) -> (out: f32[N])
@@ -70,12 +72,16 @@ def built(*names: str) -> Built:
     return Built(architecture="sm_90", ptx="//", symbols={name: f"_Z{len(name)}{name}PKfPfi" for name in names})
 
 
+def build(name: str) -> KernelBuild:
+    return KernelBuild(name, built(name))
+
+
 def worker(program: Path = FAKE) -> Worker:
     return Worker(Path(sys.executable), sandbox=SandboxLevel.NONE, program=program)
 
 
 @asynccontextmanager
-async def gpu(folder: Path, make_worker: Callable[[], Worker] = worker) -> AsyncIterator[GpuDevice]:
+async def gpu(folder: Path, make_worker: Callable[[], SlotWorker] = worker) -> AsyncIterator[GpuDevice]:
     """A device with lock files of its own."""
     async with GpuDevice(make_worker, 0, folder / "gpu", StubCompiler(), lock_directory=folder) as device:  # type: ignore[arg-type]
         yield device
@@ -88,13 +94,12 @@ async def run(
     sizes: Sequence[int] = (LARGE, SMALL),
     *,
     may_vary: bool = False,
-    coming: Sequence[asyncio.Task[GpuCase | None]] = (),
+    coming: Sequence[asyncio.Task[DeviceCase | None]] = (),
 ) -> GpuReport | GpuFailure:
     """Return the verdict of a candidate whose kernel has that name."""
     cases = [case(folder, name, n) for n in sizes]
     job = GpuJob(
-        candidate_id=name,
-        built=built(name),
+        build=build(name),
         cases=cases,
         timed=cases[:1],
         timer=NoClock(),
@@ -106,7 +111,7 @@ async def run(
     return await device.evaluate(job, NoStages())
 
 
-def case(folder: Path, name: str, n: int) -> GpuCase:
+def case(folder: Path, name: str, n: int) -> DeviceCase:
     """2 x + 1 for n elements."""
     text = TEXT.format(name=name)
     bound = bind(parse_or_raise(text, "kernel.cu").forward, {"x": (n,)}, {}, kernel_signatures(text))
@@ -134,4 +139,4 @@ def case(folder: Path, name: str, n: int) -> GpuCase:
     )
     expectation = Expectation("out", DType.F32, reference, None, rounding)
     what = Case("forward", (("N", n),), "normal", 0, "forward", is_captured=n == LARGE)
-    return GpuCase(what, bound, files, (expectation,))
+    return DeviceCase(what, bound, files, (expectation,))

@@ -14,7 +14,7 @@ import pytest
 from kernel_lsp.core.verdict import Crashed, Mismatch, TimedOut, Unsupported
 from kernel_lsp.errors import EnvironmentProblem
 from kernel_lsp.process.worker_client import Worker
-from kernel_lsp.verify.gpu import candidate_run as gpu_attempt
+from kernel_lsp.verify.gpu import prepared as gpu_prepared
 from kernel_lsp.verify.gpu.job import GpuFailure, GpuReport
 from kernel_lsp.verify.gpu.lock import GpuLock
 
@@ -34,7 +34,7 @@ FAULTS: dict[str, type[GpuFailure]] = {  # type: ignore[valid-type]
 @pytest.fixture(autouse=True)
 def short_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop without end costs one of them."""
-    monkeypatch.setattr(gpu_attempt, "CASE_DEADLINE_S", 3.0)
+    monkeypatch.setattr(gpu_prepared, "CASE_DEADLINE_S", 3.0)
 
 
 async def test_a_right_candidate_is_right_in_every_case(tmp_path: Path) -> None:

@@ -10,15 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from kernel_lsp.core.verdict import CaseResult, CheckOutcome, Crashed, Mismatch
+from kernel_lsp.core.verdict import CaseResult, CheckOutcome, Crashed, Mismatch, TimedOut
 from kernel_lsp.errors import TargetError
+from kernel_lsp.verify.devices.device import DeviceCase
 from kernel_lsp.verify.gpu import candidate_run as gpu_attempt
+from kernel_lsp.verify.gpu import prepared as gpu_prepared
 from kernel_lsp.verify.gpu.device import GpuDevice
-from kernel_lsp.verify.gpu.job import GpuCase, GpuFailure, GpuJob, GpuReport
+from kernel_lsp.verify.gpu.job import GpuFailure, GpuJob, GpuReport
 from kernel_lsp.verify.timing.outcome import NotTimed, TimedOperation
 from kernel_lsp.verify.timing.rounds import Asker
 
-from .harness import LARGE, SMALL, NoClock, NoStages, built, case, gpu, run
+from .harness import LARGE, SMALL, NoClock, NoStages, build, case, gpu, run
 
 SLOW_S = 0.3
 """Duration of one judgement: longer than all the fake device has to do."""
@@ -41,8 +43,7 @@ class Log(NoClock):
 async def evaluated(device: GpuDevice, folder: Path, name: str, clock: Log) -> GpuReport | GpuFailure:
     cases = [case(folder, name, n) for n in (SMALL, LARGE)]
     job = GpuJob(
-        candidate_id=name,
-        built=built(name),
+        build=build(name),
         cases=cases,
         timed=cases[1:],
         timer=clock,
@@ -56,14 +57,14 @@ async def evaluated(device: GpuDevice, folder: Path, name: str, clock: Log) -> G
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> Log:
     """Every judgement takes a while, and is kept in it."""
-    clock, judge = Log(), gpu_attempt._judge_copies
+    clock, judge = Log(), gpu_prepared._judge_copies
 
-    def slowly(case: GpuCase, paths: Mapping[str, Path], device: str) -> CaseResult | Mismatch:
+    def slowly(case: DeviceCase, paths: Mapping[str, Path], device: str) -> CaseResult | Mismatch:
         time.sleep(SLOW_S)
         clock.judged()
         return judge(case, paths, device)
 
-    monkeypatch.setattr(gpu_attempt, "_judge_copies", slowly)
+    monkeypatch.setattr(gpu_prepared, "_judge_copies", slowly)
     return clock
 
 
@@ -87,7 +88,7 @@ async def test_timing_begins_when_pytorch_is_ready_for_all_that_is_timed(tmp_pat
             return NotTimed("no clock here")
 
     cases = [case(tmp_path, "affine", n) for n in (SMALL, LARGE)]
-    job = GpuJob("affine", built("affine"), cases, cases, Clock(), may_vary=False, rechecks=False, seed=0)
+    job = GpuJob(build("affine"), cases, cases, Clock(), may_vary=False, rechecks=False, seed=0)
     async with gpu(tmp_path) as device:
         assert isinstance(await device.evaluate(job, NoStages()), GpuReport)
     assert entries == ["offered", "offered", "timed", "timed"]
@@ -107,14 +108,23 @@ async def test_timing_waits_for_what_executors_look_at_beside_where_processors_a
     monkeypatch.setattr(gpu_attempt, "MANY_PROCESSORS", 1 << 20)
     clock, everything_ran, again = Log(), asyncio.Event(), gpu_attempt.Attempt._run_again
 
-    async def runs_again(self: gpu_attempt.Attempt) -> Crashed | gpu_attempt.Lost | None:
+    async def runs_again(self: gpu_attempt.Attempt) -> Crashed | TimedOut | None:
         asyncio.get_running_loop().call_later(0.1, everything_ran.set)
         return await again(self)
 
     monkeypatch.setattr(gpu_attempt.Attempt, "_run_again", runs_again)
     cases = [case(tmp_path, "affine", SMALL)]
     beside = asyncio.create_task(looked_at(everything_ran, failure))
-    job = GpuJob("affine", built("affine"), cases, cases, clock, may_vary=False, rechecks=True, seed=0, beside=beside)
+    job = GpuJob(
+        build("affine"),
+        cases,
+        cases,
+        clock,
+        may_vary=False,
+        rechecks=True,
+        seed=0,
+        beside=beside,
+    )
     async with gpu(tmp_path) as device:
         await device.evaluate(job, NoStages())
     assert beside.done()
@@ -126,7 +136,7 @@ async def test_what_failed_beside_before_its_turn_does_not_run(tmp_path: Path) -
     await beside
     cases = [case(tmp_path, "wrong_value", SMALL)]
     clock = Log()
-    job = GpuJob("bad", built("wrong_value"), cases, cases, clock, may_vary=False, rechecks=True, seed=0, beside=beside)
+    job = GpuJob(build("wrong_value"), cases, cases, clock, may_vary=False, rechecks=True, seed=0, beside=beside)
     async with gpu(tmp_path) as device:
         assert isinstance(await device.evaluate(job, NoStages()), GpuReport)
     assert clock.entries == []
@@ -138,7 +148,16 @@ async def test_many_processors_are_enough_for_executors_and_timing(
     monkeypatch.setattr(gpu_attempt, "MANY_PROCESSORS", 1)
     clock, cases = Log(), [case(tmp_path, "affine", SMALL)]
     beside = asyncio.create_task(looked_at(asyncio.Event(), None))
-    job = GpuJob("affine", built("affine"), cases, cases, clock, may_vary=False, rechecks=True, seed=0, beside=beside)
+    job = GpuJob(
+        build("affine"),
+        cases,
+        cases,
+        clock,
+        may_vary=False,
+        rechecks=True,
+        seed=0,
+        beside=beside,
+    )
     async with gpu(tmp_path) as device:
         assert isinstance(await device.evaluate(job, NoStages()), GpuReport)
     assert clock.entries == ["timed"]
@@ -153,7 +172,16 @@ async def test_executors_that_are_never_done_do_not_keep_the_gpu(
     monkeypatch.setattr(gpu_attempt, "MAX_WAIT_BESIDE_S", 0.1)
     clock, cases = Log(), [case(tmp_path, "affine", SMALL)]
     beside = asyncio.create_task(looked_at(asyncio.Event(), None))
-    job = GpuJob("affine", built("affine"), cases, cases, clock, may_vary=False, rechecks=True, seed=0, beside=beside)
+    job = GpuJob(
+        build("affine"),
+        cases,
+        cases,
+        clock,
+        may_vary=False,
+        rechecks=True,
+        seed=0,
+        beside=beside,
+    )
     async with gpu(tmp_path) as device:
         assert isinstance(await device.evaluate(job, NoStages()), GpuReport)
     assert clock.entries == ["timed"]
@@ -179,14 +207,14 @@ async def test_a_wrong_value_is_told_before_what_a_second_run_did(
 
 
 async def test_a_cancelled_judgement_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, let_go, judge = threading.Event(), threading.Event(), gpu_attempt._judge_copies
+    begun, let_go, judge = threading.Event(), threading.Event(), gpu_prepared._judge_copies
 
-    def waits(case: GpuCase, paths: Mapping[str, Path], device: str) -> CaseResult | Mismatch:
+    def waits(case: DeviceCase, paths: Mapping[str, Path], device: str) -> CaseResult | Mismatch:
         begun.set()
         let_go.wait(20)
         return judge(case, paths, device)
 
-    monkeypatch.setattr(gpu_attempt, "_judge_copies", waits)
+    monkeypatch.setattr(gpu_prepared, "_judge_copies", waits)
     async with gpu(tmp_path) as device:
         running = asyncio.create_task(run(device, tmp_path, "affine"))
         assert await asyncio.to_thread(begun.wait, 20)
@@ -206,11 +234,11 @@ async def test_no_copy_is_left_of_what_was_judged(tmp_path: Path) -> None:
         assert not [path for path in (tmp_path / "gpu").rglob("*") if path.is_file()]
 
 
-def job_of(name: str, ready: list[GpuCase], coming: list[asyncio.Task[GpuCase | None]]) -> GpuJob:
-    return GpuJob(name, built(name), ready, (), NoClock(), may_vary=False, rechecks=False, seed=0, coming=coming)
+def job_of(name: str, ready: list[DeviceCase], coming: list[asyncio.Task[DeviceCase | None]]) -> GpuJob:
+    return GpuJob(build(name), ready, (), NoClock(), may_vary=False, rechecks=False, seed=0, coming=coming)
 
 
-async def made_after(event: asyncio.Event, made: GpuCase | None) -> GpuCase | None:
+async def made_after(event: asyncio.Event, made: DeviceCase | None) -> DeviceCase | None:
     await event.wait()
     return made
 
@@ -222,9 +250,9 @@ async def test_a_case_that_is_still_being_made_runs_when_it_is_there(
     small, large = (case(tmp_path, "affine", n) for n in (SMALL, LARGE))
     first_ran, run_case = asyncio.Event(), gpu_attempt.Attempt._run_case
 
-    async def runs(self: gpu_attempt.Attempt, each: GpuCase, folder: Path) -> Crashed | gpu_attempt.Lost | None:
+    async def runs(self: gpu_attempt.Attempt, each: DeviceCase) -> Crashed | TimedOut | None:
         first_ran.set()
-        return await run_case(self, each, folder)
+        return await run_case(self, each)
 
     monkeypatch.setattr(gpu_attempt.Attempt, "_run_case", runs)
     coming = [asyncio.create_task(made_after(first_ran, each)) for each in (large, None)]
@@ -245,7 +273,7 @@ async def test_a_case_that_comes_later_is_judged_like_any_other(tmp_path: Path) 
 async def test_what_cannot_be_made_for_want_of_a_worker_is_raised_and_the_next_candidate_is_judged(
     tmp_path: Path,
 ) -> None:
-    async def fails() -> GpuCase | None:
+    async def fails() -> DeviceCase | None:
         raise TargetError("the worker died")
 
     async with gpu(tmp_path) as device:
@@ -260,9 +288,9 @@ async def test_copies_that_wait_to_be_judged_are_no_more_than_so_many_bytes(
     monkeypatch.setattr(gpu_attempt, "MAX_WAITING_BYTES", 0)
     most, run_case = [0], gpu_attempt.Attempt._run_case
 
-    async def runs(self: gpu_attempt.Attempt, each: GpuCase, folder: Path) -> Crashed | gpu_attempt.Lost | None:
+    async def runs(self: gpu_attempt.Attempt, each: DeviceCase) -> Crashed | TimedOut | None:
         most.append(len(self._judging))
-        return await run_case(self, each, folder)
+        return await run_case(self, each)
 
     monkeypatch.setattr(gpu_attempt.Attempt, "_run_case", runs)
     async with gpu(tmp_path) as device:

@@ -23,8 +23,6 @@ from kernel_lsp.generate.ir.sizes import to_expression
 
 LOCAL_NAMES = ("i", "plane", "u0", "u1", "u2", "u3", "u4")
 FACTORS = (2, 4, 8)
-MAX_BOX = 16
-"""Maximum elements of a box; each has its sums in registers."""
 PLANE_AXES = 2
 """Last axes that form a plane."""
 MAX_IDLE = 0.25

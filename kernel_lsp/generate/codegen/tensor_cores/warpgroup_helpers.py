@@ -79,7 +79,8 @@ template <int COUNT>
 __device__ inline void inc_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT)); }
 """,
     "low_tf32": """
-// What is left of x behind its 11 leading bits, which are all that tensor cores read of it. Of an infinity it is NaN.
+// What is left of x behind its 11 leading bits, which are all that tensor cores read of it. For an infinity
+// it is -0: rounding carries the NaN 0x7fffffff over to the sign.
 __device__ inline float low_tf32(float x) {
     const float low = x - __uint_as_float(__float_as_uint(x) & 0xffffe000u);
     return __uint_as_float(__float_as_uint(low) + 0x1000u);  // rounded where the low bits are cut off

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
-from kernel_lsp.rules.cuda.declare import ERROR, THREAD_WORDS, WARNING, declare, hit
+from kernel_lsp.rules.cuda.declare import ERROR, THREAD_WORDS, WARNING, conditions_around, declare, hit
 from kernel_lsp.rules.cuda.model import Function
-from kernel_lsp.rules.cuda.threads.branches import conditions_around
 from kernel_lsp.rules.cuda.threads.threads import depends_on_thread, is_loop_variable, may_depend_on_thread, values_of
 from kernel_lsp.rules.cuda.threads.unordered import indices_of
 from kernel_lsp.rules.cuda.variables import Variable
@@ -212,7 +211,8 @@ def _is_guarded(function: Function, access: Node, counter: Node) -> bool:
     variable = function.variable(counter)
     for condition in conditions_around(function, access):
         is_own_loop = variable is not None and _is_head_of(function, condition, variable)
-        if not is_own_loop and (may_depend_on_thread(function, condition) or names & function.names_in(condition)):
+        is_ineffective = is_own_loop or (variable is None and _bounds_grid(function, condition))
+        if not is_ineffective and (may_depend_on_thread(function, condition) or names & function.names_in(condition)):
             return True
     for both in function.connections:
         right = both.child_by_field_id(fields.RIGHT)
@@ -220,6 +220,21 @@ def _is_guarded(function: Function, access: Node, counter: Node) -> bool:
             return True
     leaves = variable is not None and any(word in function.text for word in ("break", "continue"))
     return leaves or any(node.start_byte < access.start_byte for node in function.returns)
+
+
+def _bounds_grid(function: Function, condition: Node) -> bool:
+    """Return whether the condition only bounds an index across the grid from above, which every thread of a full block
+    satisfies."""
+    while condition.type in ("parenthesized_expression", "condition_clause") and condition.named_child_count == 1:
+        condition = condition.named_children[0]
+    left, right = (condition.child_by_field_id(f) for f in (fields.LEFT, fields.RIGHT))
+    if condition.type != "binary_expression" or left is None or right is None:
+        return False
+    if function.operator(condition) not in ("<", "<=") or may_depend_on_thread(function, right):
+        return False
+    variable = function.variable(left)
+    values = [] if variable is None else list(values_of(variable))
+    return len(values) == 1 and "blockIdx" in function.source(values[0]) and "threadIdx" not in function.source(right)
 
 
 def _is_head_of(function: Function, condition: Node, variable: Variable) -> bool:

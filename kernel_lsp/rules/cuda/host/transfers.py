@@ -26,6 +26,8 @@ _KINDS = {
 }
 """Copy kinds by the sides of source and destination."""
 _SIZEOF = re.compile(r"\bsizeof\s*\(\s*([A-Za-z_][\w:\s]*?)\s*\)")
+_CONTAINER_SIZE = re.compile(r"\w+(?:\.|->)size\(\)")
+_BYTE_CONTAINER = re.compile(r"<\s*(?:const\s+)?(?:unsigned\s+char|char|(?:std::)?u?int8_t|std::byte)\b|\bstring\b")
 _ROUNDED_DOWN = re.compile(r"\(?\s*(\w+)\s*/\s*(\w+)\s*\)?")
 
 
@@ -66,7 +68,9 @@ def byte_count(function: Function) -> Iterator[Hit]:
         other = _other_type(text, pointer.element, n_bytes)
         if other:
             yield hit(function.file, size, f"byte count of `{other}` for `{pointer.element}* {pointer.name}`")
-        elif not _BYTES.search(text) and function.names_in(size) and not _has_call(function, size):
+        elif _is_container_size(function, size) or (
+            not _BYTES.search(text) and function.names_in(size) and not _has_call(function, size)
+        ):
             message = f"element count where bytes are expected: multiply with `sizeof({pointer.element})`"
             counted = function.source(size) if size.type == "identifier" else f"({function.source(size)})"
             fix = rewrite(function.file, size, f"{counted} * sizeof(*{pointer.name})")
@@ -240,6 +244,12 @@ def _other_type(text: str, element: str, n_bytes: int) -> str:
     if len(named) != 1 or "sizeof(*" in text.replace(" ", ""):
         return ""
     return named[0] if type_bytes(named[0]) != n_bytes and named[0] != element else ""
+
+
+def _is_container_size(function: Function, size: Node) -> bool:
+    """Return whether the size is ``v.size()`` of a container whose elements are no bytes."""
+    is_count = _CONTAINER_SIZE.fullmatch(function.source(size)) is not None
+    return is_count and not _BYTE_CONTAINER.search(function.text)
 
 
 def _has_call(function: Function, node: Node) -> bool:

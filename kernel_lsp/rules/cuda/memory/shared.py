@@ -7,10 +7,18 @@ from collections.abc import Iterator
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
-from kernel_lsp.rules.cuda.declare import ERROR, LOOP_WORDS, THREAD_WORDS, WARNING, declare, hit, is_barrier
+from kernel_lsp.rules.cuda.declare import (
+    ERROR,
+    LOOP_WORDS,
+    THREAD_WORDS,
+    WARNING,
+    conditions_around,
+    declare,
+    hit,
+    is_barrier,
+)
 from kernel_lsp.rules.cuda.memory.pointers import index_of
 from kernel_lsp.rules.cuda.model import Function
-from kernel_lsp.rules.cuda.threads.branches import conditions_around
 from kernel_lsp.rules.cuda.threads.threads import depends_on_thread, growth, may_depend_on_thread
 from kernel_lsp.rules.cuda.threads.unordered import Unordered, is_harmless, shared_array, unordered_read
 from kernel_lsp.rules.cuda.variables import Variable

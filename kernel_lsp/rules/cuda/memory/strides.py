@@ -9,11 +9,10 @@ from itertools import takewhile
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
-from kernel_lsp.rules.cuda.declare import ERROR, WARNING, declare, hit
+from kernel_lsp.rules.cuda.declare import ERROR, WARNING, conditions_around, declare, hit
 from kernel_lsp.rules.cuda.memory.pointers import Reach, pointed, reach_of
 from kernel_lsp.rules.cuda.model import Function, Meaning
 from kernel_lsp.rules.cuda.outline import names_in_text
-from kernel_lsp.rules.cuda.threads.branches import conditions_around
 from kernel_lsp.rules.cuda.threads.threads import Stride, may_depend_on_thread, possible_names
 from kernel_lsp.rules.cuda.type_text import type_bytes
 from kernel_lsp.rules.rule import Hit

@@ -12,8 +12,7 @@ from kernel_lsp.rules.cuda.declare import INFORMATION, WARNING, declare, hit, re
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.numbers.value_types import FLOAT, INTEGER, LITERAL, UNKNOWN, is_double_literal, value_type
 from kernel_lsp.rules.finding import QuickFix
-from kernel_lsp.rules.rule import Hit
-from kernel_lsp.rules.words import words
+from kernel_lsp.rules.rule import Hit, words
 
 MAX_FLOAT = 3.4028235e38
 MIN_NORMAL_FLOAT = 1.1754944e-38

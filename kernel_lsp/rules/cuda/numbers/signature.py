@@ -12,8 +12,7 @@ from kernel_lsp.rules.cuda.declare import HINT, INFORMATION, WARNING, declare, h
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.variables import Variable
 from kernel_lsp.rules.finding import QuickFix
-from kernel_lsp.rules.rule import Hit
-from kernel_lsp.rules.words import words
+from kernel_lsp.rules.rule import Hit, words
 
 
 @declare(

@@ -10,7 +10,7 @@ from tree_sitter import Node
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.outline import MAX_DEPTH
-from kernel_lsp.rules.words import words
+from kernel_lsp.rules.rule import words
 
 FLOAT, INTEGER, LITERAL, UNKNOWN = "float", "int", "literal", ""
 """Results of `value_type` besides the names of type parameters. A literal is a double whose effect depends on its

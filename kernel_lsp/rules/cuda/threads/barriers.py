@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
-from kernel_lsp.rules.cuda.declare import ERROR, THREAD_WORDS, WARNING, barriers_in, declare, hit
+from kernel_lsp.rules.cuda.declare import ERROR, THREAD_WORDS, WARNING, barriers_in, conditions_around, declare, hit
 from kernel_lsp.rules.cuda.model import Function
-from kernel_lsp.rules.cuda.threads.branches import conditions_around
 from kernel_lsp.rules.cuda.threads.threads import depends_on_thread
 from kernel_lsp.rules.rule import Hit
 

@@ -12,7 +12,7 @@ from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.outline import MAX_DEPTH
 from kernel_lsp.rules.cuda.variables import Variable
-from kernel_lsp.rules.words import words
+from kernel_lsp.rules.rule import words
 
 THREAD_SOURCES = frozenset(("threadIdx", "thread_rank", "thread_index"))
 BLOCK_SOURCES = frozenset(("blockIdx", "block_rank", "group_index"))

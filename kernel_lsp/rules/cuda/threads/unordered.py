@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
+from kernel_lsp.rules.cuda.declare import conditions_around
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.nodes import LOOPS
-from kernel_lsp.rules.cuda.threads.branches import conditions_around
 from kernel_lsp.rules.cuda.threads.threads import depends_on_thread, growth, is_loop_variable, may_depend_on_thread
 from kernel_lsp.rules.cuda.variables import Variable
-from kernel_lsp.rules.words import words
+from kernel_lsp.rules.rule import words
 
 MAX_STATEMENTS = 40
 """Maximum statements after a write that are searched for a read."""

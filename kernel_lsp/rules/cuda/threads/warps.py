@@ -8,10 +8,9 @@ from itertools import pairwise
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
-from kernel_lsp.rules.cuda.declare import ERROR, WARNING, declare, hit
+from kernel_lsp.rules.cuda.declare import ERROR, WARNING, conditions_around, declare, hit
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.outline import CONDITIONAL_COMPILATION
-from kernel_lsp.rules.cuda.threads.branches import conditions_around
 from kernel_lsp.rules.cuda.threads.threads import WARP
 from kernel_lsp.rules.finding import QuickFix
 from kernel_lsp.rules.rule import Hit

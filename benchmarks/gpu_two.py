@@ -1,0 +1,178 @@
+"""What a second GPU of the machine brings: verdicts a minute with one and with two, and whether times stay the same.
+
+    python3 benchmarks/gpu_two.py [--target FILE.py::symbol] [--window-s 28] [--out FOLDER]
+
+The same candidates get full verdicts, first on ``cuda:0`` alone, then on ``cuda:all``, for a window of time each.
+Medians of a candidate's times are compared between the two. Then both GPUs time kernels against themselves at once
+(`gpu_repeatability.py`); a claimed difference is false there. Ends within 150 s. The exit status is 1 when the second
+GPU brings less than 1.8 times the verdicts, medians differ by more than 1.5 %, or a false claim was made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import datetime
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from gpu_facts import compile_package
+
+from kernel_lsp.config import load_settings
+from kernel_lsp.core.candidate import Candidate, Origin
+from kernel_lsp.core.task import Task
+from kernel_lsp.core.verdict import Verdict
+from kernel_lsp.evolve.run.search import Proposer
+from kernel_lsp.generate.program import plan_program
+from kernel_lsp.source.pytorch import read_target
+from kernel_lsp.verify.session.session import Session
+from kernel_lsp.verify.session.verifier import Verifier
+
+ROOT = Path(__file__).resolve().parent.parent
+DEADLINE_S = 148.0
+N_CANDIDATES = 120
+N_REPEATS = 4
+"""Timings of each of six kernels against itself, on each GPU: 48 pairs in all."""
+LEAST_GAIN, MAX_DIFFERENCE = 1.8, 0.015
+Phase = dict[str, Any]
+
+
+def main() -> int:
+    options = _options()
+    ends = time.monotonic() + DEADLINE_S
+    compile_package()
+    one = asyncio.run(_phase("cuda:0", options))
+    print(json.dumps({"one": _shown(one)}), flush=True)
+    two = asyncio.run(_phase("cuda:all", options))
+    print(json.dumps({"two": _shown(two)}), flush=True)
+    claims = asyncio.run(_claims(ends - time.monotonic()))
+    gain = two["verdicts_per_minute"] / one["verdicts_per_minute"] if one["verdicts_per_minute"] else 0.0
+    differences = _differences(one["times_us"], two["times_us"])
+    report = {
+        "date": datetime.date.today().isoformat(),
+        "n_cpus": os.cpu_count(),
+        "target": options.target,
+        "one": _shown(one),
+        "two": _shown(two),
+        "gain": round(gain, 3),
+        "n_compared": len(differences),
+        "median_difference": round(statistics.median(differences), 4) if differences else None,
+        "largest_difference": round(max(differences), 4) if differences else None,
+        "self_pairs": claims,
+    }
+    print(json.dumps(report, indent=1), flush=True)
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / f"gpu_two-{report['date']}.json").write_text(json.dumps(report, indent=1) + "\n")
+    is_steady = bool(differences) and statistics.median(differences) <= MAX_DIFFERENCE
+    n_false = sum(claims["claims"].values()) - claims["claims"].get("no difference", 0)
+    return 0 if gain >= LEAST_GAIN and is_steady and claims["n_pairs"] >= 40 and n_false == 0 else 1
+
+
+async def _phase(device: str, options: argparse.Namespace) -> Phase:
+    """Give candidates full verdicts for a window of time, after one that warms everything up on each GPU."""
+    with tempfile.TemporaryDirectory() as folder:
+        settings = load_settings(ROOT, {"device": device, "cache_directory": Path(folder)})
+        async with Session(settings) as session:
+            source = read_target(options.target, ROOT)
+            task = await session.capture(source, with_backward=False)
+            verifier = await session.verifier(source, task)
+            warm, *candidates = _candidates(task, session)
+            n_gpus = 2 if device == "cuda:all" else 1
+            await asyncio.gather(*(verifier.verify(_variant(warm, n), "full") for n in range(n_gpus)))
+            return {"device": verifier.device_name, **await _throughput(verifier, candidates, options.window_s)}
+
+
+async def _throughput(verifier: Verifier, candidates: list[Candidate], window_s: float) -> Phase:
+    """Count the verdicts that are reached within the window; those under way at its end are given up."""
+    started, waiting, found = time.monotonic(), iter(enumerate(candidates)), dict[int, Verdict]()
+
+    async def slot() -> None:
+        for number, candidate in waiting:
+            found[number] = await verifier.verify(candidate, "full")
+
+    slots = [asyncio.create_task(slot()) for _ in range(verifier.n_slots)]
+    await asyncio.wait(slots, timeout=window_s)
+    elapsed_s = time.monotonic() - started
+    for task in slots:
+        task.cancel()
+    await asyncio.gather(*slots, return_exceptions=True)
+    correct = {number: verdict for number, verdict in found.items() if verdict.is_correct}
+    return {
+        "n_slots": verifier.n_slots,
+        "n_verdicts": len(found),
+        "outcomes": dict(Counter(verdict.outcome.kind for verdict in found.values())),
+        "verdicts_per_minute": round(60 * len(found) / elapsed_s, 1),
+        "by_gpu": dict(Counter(verdict.device.split(",")[0] for verdict in found.values())),
+        "times_us": {n: v.measurement.time_us for n, v in correct.items() if v.measurement is not None},
+    }
+
+
+async def _claims(left_s: float) -> dict[str, Any]:
+    """Time kernels against themselves on both GPUs at once."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = [sys.executable, str(ROOT / "benchmarks" / "gpu_repeatability.py"), "--repeats", str(N_REPEATS)]
+        running = [
+            await asyncio.create_subprocess_exec(
+                *program, "--device", str(device), "--out", f"{folder}/{device}", stdout=asyncio.subprocess.DEVNULL
+            )
+            for device in range(2)
+        ]
+        ending = [asyncio.create_task(process.wait()) for process in running]
+        _, late = await asyncio.wait(ending, timeout=max(left_s, 1.0))
+        for process in running if late else ():
+            if process.returncode is None:
+                process.kill()
+        await asyncio.gather(*ending)
+        claims = Counter[str]()
+        for path in Path(folder).rglob("*.json"):
+            claims.update(_claims_in(json.loads(path.read_text())))
+        return {"n_pairs": claims.total(), "claims": dict(claims), "was_cut_short": bool(late)}
+
+
+def _claims_in(report: Any) -> Counter[str]:
+    """Return every claim in a report, wherever it stands."""
+    if isinstance(report, dict):
+        own = [report["claim"]] if isinstance(report.get("claim"), str) else []
+        return sum((_claims_in(value) for value in report.values()), Counter(own))
+    return sum((_claims_in(value) for value in report), Counter()) if isinstance(report, list) else Counter()
+
+
+def _candidates(task: Task, session: Session) -> list[Candidate]:
+    """Schedules of the generator; when there are no more, the same ones with another text, which compile anew."""
+    program = plan_program(task, gpu=session.gpu)
+    first = [
+        Candidate(text=proposal.text, origin=Origin(proposer="generator"))
+        for proposal in Proposer(program, seed=1).propose(N_CANDIDATES, 0, [])
+    ]
+    return [*first, *(_variant(first[n % len(first)], n) for n in range(N_CANDIDATES - len(first)))]
+
+
+def _variant(candidate: Candidate, number: int) -> Candidate:
+    return Candidate(text=f"{candidate.text}\n// variant {number}\n", origin=candidate.origin)
+
+
+def _differences(one: dict[int, float], two: dict[int, float]) -> list[float]:
+    return [abs(two[number] / one[number] - 1) for number in one.keys() & two.keys()]
+
+
+def _shown(phase: Phase) -> Phase:
+    return {name: value for name, value in phase.items() if name != "times_us"}
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", default="examples/rms_norm.py::RMSNorm")
+    parser.add_argument("--window-s", type=float, default=28.0)
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""`kernel-lsp use`: a run's operator at every call of its target in the workspace, and back."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import os
+from pathlib import Path
+
+from kernel_lsp.cli import console
+from kernel_lsp.config import find_workspace
+from kernel_lsp.core.model import Noun
+from kernel_lsp.engine.archived import run_summary
+from kernel_lsp.engine.messages import RunSummary
+from kernel_lsp.errors import UserError
+from kernel_lsp.source.call_sites import Operator, Rewritten, revert_operator, use_operator
+from kernel_lsp.source.operator_use import is_offered, takes_module
+
+
+class Used(Noun):
+    """The result of the command. `is_complete` is false where a limit ended the scan."""
+
+    name: str
+    n_sites: int
+    files: tuple[str, ...]
+    is_written: bool
+    is_complete: bool
+
+
+def main(run: str, as_json: bool, *, reverts: bool, applies: bool) -> int:
+    """Run the command; returns the exit status."""
+    return console.run_to_exit_status(_use(run, as_json, reverts=reverts, applies=applies))
+
+
+async def _use(run: str, as_json: bool, *, reverts: bool, applies: bool) -> int:
+    summary = run_summary(Path.cwd(), run)
+    found = await asyncio.to_thread(_found, summary, reverts=reverts)
+    if applies:
+        for path, text in found.texts.items():
+            path.write_bytes(text.encode())
+    if as_json:
+        files = tuple(map(str, found.texts))
+        name, n, whole = summary.name, found.n_sites, found.is_complete
+        console.print_json(Used(name=name, n_sites=n, files=files, is_written=applies, is_complete=whole))
+    else:
+        _print(found, applies=applies)
+    return console.EXIT_OK if found.texts else console.EXIT_NO
+
+
+def _found(run: RunSummary, *, reverts: bool) -> Rewritten:
+    root = find_workspace(Path(run.file).parent)
+    if reverts:
+        return revert_operator(root, run.name)
+    if not is_offered(run.out, run.name):
+        step = f"kernel-lsp export {run.run_id} --operator {run.out}"
+        raise UserError(f"{run.target} has no operator in {run.out}", next_step=step)
+    module = takes_module(run.out, run.name)
+    return use_operator(root, Operator(Path(run.file), run.symbol, module, run.out, run.name))
+
+
+def _print(found: Rewritten, *, applies: bool) -> None:
+    say = console.stdout.print
+    for path, text in found.texts.items():
+        if applies:
+            say(f"wrote {path}", markup=False)
+        else:
+            before, name = path.read_bytes().decode(), os.path.relpath(path)
+            both = (before.splitlines(keepends=True), text.splitlines(keepends=True))
+            say("".join(difflib.unified_diff(*both, name, name)), markup=False, soft_wrap=True)
+    limited = "" if found.is_complete else "; the scan ended at its limit"
+    hint = "" if applies or not found.texts else "; --apply writes them"
+    say(f"{found.n_sites} call sites in {len(found.texts)} files{limited}{hint}", markup=False)

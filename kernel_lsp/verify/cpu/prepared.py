@@ -1,0 +1,307 @@
+"""A kernel that an executor has loaded: its cases run there, are judged here, and are counted.
+
+The executor's process reads inputs and writes outputs. Only this process reads the expected values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Protocol
+
+from kernel_lsp.core.counters import LaunchCounters
+from kernel_lsp.core.finding import Severity
+from kernel_lsp.core.plan import BoundLaunch, BoundLibraryStep, BoundOperation, BoundStep
+from kernel_lsp.core.verdict import Built, CaseResult, Crashed, Mismatch, TimedOut, Unsupported
+from kernel_lsp.errors import TargetError
+from kernel_lsp.process.worker_client import CaseFiles, Worker
+from kernel_lsp.ptx.executor import (
+    DEFAULT_MAX_INSTRUCTIONS,
+    BlockSample,
+    ExecutionReport,
+    KernelFactsOfPtx,
+    PtxExecutor,
+    RunOptions,
+)
+from kernel_lsp.verify.cpu.run_files import RunFiles
+from kernel_lsp.verify.devices.device import CaseOutcome, CaseRun, DeviceCase, Timer
+from kernel_lsp.verify.model.cases import Case
+from kernel_lsp.verify.model.defences import is_on
+from kernel_lsp.verify.model.environment import USUAL, Circumstances, offset_of, shared_start_of
+from kernel_lsp.verify.oracle.judgement import judge_outputs
+from kernel_lsp.verify.timing.outcome import NotTimed, TimedOperation
+
+N_TRACED_BLOCKS = 2
+MIN_COVERAGE = 0.7
+"""Minimum written share of what sampled blocks should write of an output. Blocks at the edges write less than
+others."""
+N_PROFILED_BLOCKS = 6
+"""Blocks per launch that are run to count instructions: first, last and random ones."""
+MIN_SAMPLED_BLOCKS = 8
+WATCHED_ORDER = "reverse"
+"""Thread order that marks a case to be watched for races when it is small: the first sizes, and long rows."""
+REVERSED_ORDER = "reverse"
+"""Thread order whose cases also reverse the tensors' address order, which an allocator does not define."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Counters of each launch of an operation at the captured sizes."""
+
+    counters: tuple[LaunchCounters, ...]
+
+    @property
+    def instructions_per_block(self) -> float:
+        """Return the instructions per block of the heaviest launch."""
+        return max((c.n_instructions / max(c.n_blocks_run, 1) for c in self.counters), default=1.0)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Budget of one case. Up to `complete_instructions` all blocks run; beyond, blocks are sampled."""
+
+    complete_instructions: int
+    max_instructions: int
+    deadline_s: float
+    max_thread_instructions: int = DEFAULT_MAX_INSTRUCTIONS
+
+
+class RunFolders(Protocol):
+    """The part of the device that runs need: where their files lie, and who runs library steps."""
+
+    worker: Worker
+    limits: Limits
+
+    def new_run(self, bound: BoundOperation, files: CaseFiles | None) -> RunFiles: ...
+
+
+class CpuKernel:
+    """A build that an executor has loaded. `facts` are of its kernels."""
+
+    def __init__(
+        self, device: RunFolders, executor: PtxExecutor, built: Built, facts: Collection[KernelFactsOfPtx]
+    ) -> None:
+        self._device, self._executor, self.built, self.facts = device, executor, built, facts
+
+    @property
+    def is_alive(self) -> bool:
+        """Check whether its executor still runs: a case that times out ends it."""
+        return self._executor.is_alive
+
+    async def run(
+        self,
+        given: DeviceCase,
+        limits: Limits | None = None,
+        sample: BlockSample | None = None,
+        circumstances: Circumstances = USUAL,
+    ) -> CaseOutcome:
+        """Run one case, completely or by sampled blocks, and judge its outputs."""
+        case, run = given.case, self._device.new_run(given.bound, given.files)
+        try:
+            run.write_poison(case.seed)
+            options = replace(
+                _options(limits or self._device.limits),
+                sample=sample,
+                thread_order=case.thread_order if is_on("orders") else "forward",
+                seed=case.seed,
+                watches_races=(
+                    sample is None
+                    and case.thread_order == WATCHED_ORDER
+                    and run.is_small
+                    and circumstances.interruptions == "none"
+                ),
+                shared_poison=circumstances.shared_poison,
+                shared_start=shared_start_of(case),
+                resident_blocks=circumstances.resident_blocks,
+                keeps_lanes_apart=circumstances.keeps_lanes_apart,
+                interruptions=circumstances.interruptions,
+                keeps_written=run.is_small,
+            )
+            places = {tensor.name: offset_of(case, tensor) for tensor in given.bound.tensors}
+            reports = await self._run_segments(run, places, options)
+            if not isinstance(reports, list):
+                return reports
+            if sample is None and run.is_small:
+                run.tell_numbers_from_poison()
+            return _judge(run, given, reports, sampled=sample is not None)
+        finally:
+            run.remove()
+
+    async def time(self, timer: Timer, operation: TimedOperation) -> NotTimed:
+        """Return why there is no time: the executor counts, and estimates come from its counters."""
+        return NotTimed("the PTX executor measures no time")
+
+    async def profile(
+        self, bound: BoundOperation, case: Case, files: CaseFiles, limits: Limits
+    ) -> Profile | Crashed | TimedOut | Unsupported:
+        """Count the instructions of a few blocks of each launch. Values are not judged: later launches read scratch
+        that earlier ones wrote only in part. So all memory counts as initialised, with zeros."""
+        run = self._device.new_run(bound, files)
+        try:
+            run.write_zeros()
+            launches = [step for step in bound.steps if isinstance(step, BoundLaunch)]
+            sample = BlockSample(n_blocks=N_PROFILED_BLOCKS, seed=case.seed)
+            most = DEFAULT_MAX_INSTRUCTIONS
+            options = replace(
+                _options(limits), sample=sample, n_traced_blocks=N_TRACED_BLOCKS, max_thread_instructions=most
+            )
+            buffers = run.buffers(initialised={tensor.name for tensor in bound.tensors})
+            report = await self._executor.run(buffers, launches, self.built.symbols, options)
+        finally:
+            run.remove()
+        if not isinstance(report, ExecutionReport):
+            return report
+        return _crash(report) or Profile(report.counters)
+
+    async def written_bytes(
+        self,
+        bound: BoundOperation,
+        launches: Sequence[BoundLaunch],
+        sample: BlockSample | None,
+        limits: Limits,
+    ) -> Mapping[str, int] | None:
+        """Return the bytes of each output that some of the operation's launches write, with zeros in all tensors.
+        `sample` limits each launch to a few blocks. None where they time out or fail."""
+        run = self._device.new_run(bound, None)
+        try:
+            run.write_zeros()
+            options = replace(_options(limits), sample=sample, keeps_written=True)
+            buffers = run.buffers(initialised={tensor.name for tensor in bound.tensors})
+            report = await self._executor.run(buffers, launches, self.built.symbols, options)
+            if not isinstance(report, ExecutionReport) or _crash(report):
+                return None
+            return {each.name: run.n_written_bytes(each) for each in bound.tensors if each.role == "output"}
+        finally:
+            run.remove()
+
+    async def ends(self, bound: BoundOperation, limits: Limits) -> bool:
+        """Check that all launches of an operation terminate within the limits, with zeros in all tensors."""
+        run = self._device.new_run(bound, None)
+        try:
+            run.write_zeros()
+            buffers = run.buffers(initialised={tensor.name for tensor in bound.tensors})
+            launches = [step for step in bound.steps if isinstance(step, BoundLaunch)]
+            return not isinstance(
+                await self._executor.run(buffers, launches, self.built.symbols, _options(limits)), TimedOut
+            )
+        finally:
+            run.remove()
+
+    # --- below
+
+    async def _run_segments(
+        self, run: RunFiles, places: Mapping[str, int], options: RunOptions
+    ) -> list[ExecutionReport] | Crashed | TimedOut | Unsupported:
+        """Run our launches in the executor and library steps in the worker, in the plan's order."""
+        reports: list[ExecutionReport] = []
+        for steps in _segments(run.bound.steps):
+            if isinstance(steps[0], BoundLibraryStep):
+                try:
+                    await self._run_library(run, steps[0])
+                except TargetError as error:
+                    return Crashed(message=f"library step {steps[0].function}: {error.message}")
+                continue
+            buffers = run.buffers(initialised=run.written, places=places)
+            if options.thread_order == REVERSED_ORDER:
+                buffers.reverse()
+            report = await self._executor.run(buffers, steps, self.built.symbols, options)
+            if not isinstance(report, ExecutionReport):
+                return report
+            if crash := _crash(report):
+                return crash
+            reports.append(report)
+            run.note_written(steps)
+        return reports
+
+    async def _run_library(self, run: RunFiles, step: BoundLibraryStep) -> None:
+        tensors = [run.case_tensor(name) for name in _tensor_names(step.arguments)]
+        results = [run.case_tensor(name) for name in step.results]
+        await self._device.worker.run_library(step.function, step.arguments, tensors=tensors, results=results)
+        run.note_written([step])
+
+
+# --- below: steps
+
+
+def _options(limits: Limits) -> RunOptions:
+    return RunOptions(
+        n_traced_blocks=0,
+        max_instructions=limits.max_instructions,
+        max_thread_instructions=limits.max_thread_instructions,
+        deadline_s=limits.deadline_s,
+        may_write_variables=not is_on("state"),
+    )
+
+
+def _segments(steps: Sequence[BoundStep]) -> Iterator[list[BoundStep]]:
+    """Yield maximal runs of our own steps, and library steps one by one."""
+    for is_library, group in groupby(steps, key=lambda step: isinstance(step, BoundLibraryStep)):
+        if is_library:
+            yield from ([step] for step in group)
+        else:
+            yield list(group)
+
+
+def _tensor_names(arguments: object) -> Iterator[str]:
+    if isinstance(arguments, dict):
+        yield arguments["tensor"]
+    elif isinstance(arguments, list | tuple):
+        for argument in arguments:
+            yield from _tensor_names(argument)
+
+
+# --- below: judging
+
+
+def _crash(report: ExecutionReport) -> Crashed | None:
+    """Describe the first error that a kernel made."""
+    errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
+    if not errors:
+        return None
+    first = errors[0]
+    place = f" at line {first.line}" if first.line is not None else ""
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    return Crashed(message=f"{first.message}{place}{more}", findings=report.findings)
+
+
+def _judge(
+    run: RunFiles, given: DeviceCase, reports: Sequence[ExecutionReport], *, sampled: bool
+) -> CaseRun | Mismatch:
+    outputs = [tensor for tensor in run.bound.tensors if tensor.role == "output"]
+    judged = judge_outputs(
+        given.case.operation,
+        CaseResult(
+            operation=run.bound.name,
+            family=given.case.kind,
+            shapes={tensor.name: tensor.shape for tensor in run.bound.tensors if tensor.role == "input"},
+            n_blocks=sum(counters.n_blocks for report in reports for counters in report.counters),
+            n_blocks_run=sum(counters.n_blocks_run for report in reports for counters in report.counters),
+            errors=(),
+        ),
+        [(tensor, run.path(tensor)) for tensor in outputs],
+        given.expectations,
+        [run.written_elements(tensor) for tensor in outputs] if sampled else (),
+    )
+    if sampled and isinstance(judged, CaseResult) and is_on("coverage"):
+        judged = _with_coverage(run, judged)
+    if isinstance(judged, Mismatch):
+        return judged
+    findings = tuple(finding for report in reports for finding in report.findings)
+    n_instructions = sum(counters.n_instructions for report in reports for counters in report.counters)
+    return CaseRun(judged, findings, n_instructions)
+
+
+def _with_coverage(run: RunFiles, result: CaseResult) -> CaseResult | Mismatch:
+    """Return a mismatch when blocks like those that ran cannot write every element. Catches grids that are too small,
+    and blocks that do nothing or duplicate work."""
+    for tensor in (tensor for tensor in run.bound.tensors if tensor.role == "output"):
+        share_run = result.n_blocks_run / max(result.n_blocks, 1)
+        share_written = float(run.written_elements(tensor).mean()) if tensor.n_elements else 1.0
+        if share_written < MIN_COVERAGE * share_run:
+            message = (
+                f"{result.n_blocks_run} of {result.n_blocks} blocks ran and wrote {share_written:.2%} of "
+                f"'{tensor.name}': all of them cannot write all of it (inputs '{result.family}')"
+            )
+            return Mismatch(message=message, failed=result)
+    return result

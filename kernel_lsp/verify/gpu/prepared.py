@@ -1,0 +1,223 @@
+"""A candidate in a worker of a GPU: load it, run and judge its cases, run them again, time them, unload it.
+
+The worker reports what only the device can detect (guards, inputs, a second run). Values are compared here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from kernel_lsp.core.plan import BoundLaunch, BoundTensor
+from kernel_lsp.core.verdict import CaseResult, Crashed, Mismatch, TimedOut
+from kernel_lsp.errors import InternalError
+from kernel_lsp.process.worker_client import CaseTensor
+from kernel_lsp.verify.devices.device import CaseRun, DeviceCase, KernelBuild, Timer
+from kernel_lsp.verify.gpu.job import Stages
+from kernel_lsp.verify.gpu.slot import GpuSlot, Lost, load_request, raise_if_environment
+from kernel_lsp.verify.gpu.spare_files import SpareFiles
+from kernel_lsp.verify.oracle.judgement import judge_outputs
+from kernel_lsp.verify.timing.outcome import TimedOperation, TimingOutcome
+
+LOAD_DEADLINE_S = 30.0
+CASE_DEADLINE_S = 15.0
+"""Wall-clock seconds of two runs of one case with their copies, which take milliseconds. 6 s were too few for two
+correct kernels in 151 on a host that was short of processors."""
+CASE_DEADLINE_S_PER_GIB = 4.0
+"""Additional seconds per GiB, for cases that are slow to copy."""
+RUN_DEADLINE_S, RUN_DEADLINE_S_PER_GIB = 6.0, 2.0
+"""Seconds of each of the two runs, counted while the worker had a processor to watch it."""
+RECHECK_DEADLINE_S = 30.0
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A case that ran on the GPU, with copies of its outputs in `folder`: of the first run, and of the second where it
+    differed. `answer` is the worker's."""
+
+    given: DeviceCase
+    folder: Path
+    copies: Sequence[Mapping[str, Path]]
+    answer: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def n_bytes(self) -> int:
+        """Return the bytes of the copies, at least one."""
+        outputs = [tensor for tensor in self.given.bound.tensors if tensor.role == "output"]
+        return max(1, sum(tensor.n_bytes for tensor in outputs) * len(self.copies))
+
+
+class GpuKernel:
+    """A candidate that the worker of a slot has loaded."""
+
+    def __init__(
+        self, slot: GpuSlot, build: KernelBuild, directory: Path, stages: Stages, spare_files: SpareFiles
+    ) -> None:
+        """`directory` is for the copies of outputs."""
+        self.slot, self.build, self._directory, self._stages = slot, build, directory, stages
+        self._spare_files, self._numbers = spare_files, itertools.count()
+
+    @property
+    def is_alive(self) -> bool:
+        """Check whether its worker can run another case."""
+        return self.slot.is_healthy
+
+    async def run(self, case: DeviceCase) -> CaseRun | Mismatch | Crashed | TimedOut:
+        """Run one case twice, in other buffers over other poison, and judge both results."""
+        launched = await self.launch(case)
+        if not isinstance(launched, Launched):
+            return launched
+        judged = await self.judge(launched)
+        return judged if isinstance(judged, Mismatch) else CaseRun(judged)
+
+    async def time(self, timer: Timer, operation: TimedOperation) -> TimingOutcome:
+        """Time an operation in turn with PyTorch."""
+        return await timer.time_operation(self.slot, operation)
+
+    async def load(self) -> Crashed | TimedOut | None:
+        """Load its code. None when that succeeded."""
+        loaded = await self._ask("load", load_request(self.build.candidate_id, self.build.built), LOAD_DEADLINE_S)
+        if not isinstance(loaded, dict):
+            return loaded
+        return None if loaded["loaded"] else Crashed(message=f"the GPU's driver does not load it: {loaded['log']}")
+
+    async def unload(self) -> None:
+        """Free its code and buffers."""
+        await self.slot.ask("unload", {"candidate": self.build.candidate_id}, deadline_s=LOAD_DEADLINE_S)
+
+    async def launch(self, given: DeviceCase) -> Launched | Crashed | TimedOut:
+        """Run one case, and have its outputs copied. The caller removes them by `judge`."""
+        folder = self._directory / f"case-{next(self._numbers)}"
+        tensors = [tensor for tensor in given.bound.tensors if tensor.role == "output"]
+        outputs = [tensor.name for tensor in tensors]
+        for tensor in tensors:
+            self._spare_files.place(folder / f"{tensor.name}.bin", tensor.n_bytes)
+        request = {
+            **_operation_request(given),
+            "case": f"{given.bound.name} {given.case.family} {dict(given.case.sizes)} {given.case.seed}",
+            "outputs": {name: str(folder / f"{name}.bin") for name in outputs},
+            "again": {name: str(folder / f"{name}.again.bin") for name in outputs},
+        }
+        n_gib = sum(tensor.n_bytes for tensor in given.bound.tensors) / (1 << 30)
+        request["run_deadline_s"] = RUN_DEADLINE_S + RUN_DEADLINE_S_PER_GIB * n_gib
+        ran = await self._ask("check", request, CASE_DEADLINE_S + CASE_DEADLINE_S_PER_GIB * n_gib)
+        if not isinstance(ran, dict):
+            return ran
+        for name, elapsed_s in ran["stages_s"].items():
+            self._stages.add_stage(f"gpu cases: {name}", elapsed_s)
+        failure = _misbehaviour(ran, self.slot.facts.name)
+        if failure is not None:
+            return failure
+        copies = [{name: folder / f"{name}.bin" for name in outputs}]
+        if ran["spread"]:
+            second = {name: folder / f"{name}.again.bin" for name in ran["spread"]}
+            copies.append({**copies[0], **second})
+        return Launched(given, folder, copies, ran)
+
+    async def judge(self, launched: Launched) -> CaseResult | Mismatch:
+        """Judge each of the copies up to the first failure, then remove their files."""
+        started = time.monotonic()
+        try:
+            return await asyncio.to_thread(self._judge_and_remove, launched)
+        finally:
+            self._stages.add_stage("judging, beside cases", time.monotonic() - started)
+
+    async def recheck(self, seed: int) -> list[str] | Crashed | TimedOut:
+        """Run all cases that gave the same bytes twice again, from a module loaded anew. Return those that differ."""
+        request = {"seed": seed, "run_deadline_s": RUN_DEADLINE_S + RUN_DEADLINE_S_PER_GIB}
+        again = await self._ask("recheck", request, RECHECK_DEADLINE_S)
+        return list(again["differs"]) if isinstance(again, dict) else again
+
+    # --- below
+
+    async def _ask(
+        self, command: str, arguments: Mapping[str, Any], deadline_s: float
+    ) -> dict[str, Any] | Crashed | TimedOut:
+        """Return the answer, or the outcome of a candidate's failure. Raises EnvironmentProblem, InternalError."""
+        asked = {"candidate": self.build.candidate_id, **arguments}
+        reply = await self.slot.ask(command, asked, deadline_s=deadline_s)
+        if isinstance(reply, Lost):
+            return as_outcome(reply)
+        raise_if_environment(reply)
+        if "error" in reply:
+            raise InternalError(f"the GPU's worker refused '{command}': {reply['error']['message']}")
+        if reply.get("status") == "out_of_memory":
+            return Crashed(message=f"it does not fit into the memory of {self.slot.facts.name}: {reply['message']}")
+        if reply.get("status") in ("crashed", "refused"):
+            return Crashed(message=f"on {self.slot.facts.name}: {reply['message']}")
+        return reply
+
+    def _judge_and_remove(self, launched: Launched) -> CaseResult | Mismatch:
+        """Runs in a thread, since freeing the pages of large files takes a while, too."""
+        try:
+            for paths in launched.copies[:-1]:
+                judged = _judge_copies(launched.given, paths, self.slot.facts.name)
+                if isinstance(judged, Mismatch):
+                    return judged
+            return _judge_copies(launched.given, launched.copies[-1], self.slot.facts.name)
+        finally:
+            with suppress(OSError):  # the folder was removed with its run
+                self._spare_files.keep(launched.folder)
+            shutil.rmtree(launched.folder, ignore_errors=True)
+
+
+def as_outcome(lost: Lost) -> Crashed | TimedOut:
+    """Return the outcome of a candidate whose worker was lost."""
+    if lost.deadline_s:
+        return TimedOut(message=f"on the GPU: {lost.message}", deadline_s=lost.deadline_s)
+    return Crashed(message=f"on the GPU: {lost.message}")
+
+
+# --- below: requests and answers
+
+
+def _operation_request(case: DeviceCase) -> dict[str, Any]:
+    return {
+        "operation": case.bound.model_dump(mode="json"),
+        "inputs": [_entry(tensor) for tensor in case.files.inputs],
+        "offsets": {tensor.name: case.case.device_offset_of(tensor.name) for tensor in case.files.inputs},
+    }
+
+
+def _entry(tensor: CaseTensor) -> dict[str, Any]:
+    return {
+        "name": tensor.name,
+        "path": str(tensor.path),
+        "dtype": tensor.dtype.value,
+        "shape": list(tensor.shape),
+    }
+
+
+def _misbehaviour(ran: Mapping[str, Any], gpu: str) -> Crashed | None:
+    """Return the failure of a run that breaks a rule for kernels, independent of its values."""
+    if ran["changed_inputs"]:
+        return Crashed(message=f"on {gpu} it changed its inputs: {', '.join(ran['changed_inputs'])}")
+    if ran["overrun"]:
+        return Crashed(message=f"on {gpu} it wrote outside of: {', '.join(ran['overrun'])}")
+    return None
+
+
+def _judge_copies(case: DeviceCase, paths: Mapping[str, Path], gpu: str) -> CaseResult | Mismatch:
+    outputs: list[BoundTensor] = [tensor for tensor in case.bound.tensors if tensor.role == "output"]
+    n_blocks = sum(step.n_blocks for step in case.bound.steps if isinstance(step, BoundLaunch))
+    return judge_outputs(
+        case.case.operation,
+        CaseResult(
+            device=gpu,
+            operation=case.bound.name,
+            family=replace(case.case, family=case.files.family).kind,
+            shapes={tensor.name: tensor.shape for tensor in case.bound.tensors if tensor.role == "input"},
+            n_blocks=n_blocks,
+            n_blocks_run=n_blocks,
+            errors=(),
+        ),
+        [(tensor, paths[tensor.name]) for tensor in outputs],
+        case.expectations,
+    )

@@ -1,0 +1,62 @@
+"""After *Apply* every call site is offered, as one edit of several files, and *Revert* takes all back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from kernel_lsp.engine.messages import ResultFile, RunResult
+
+from .client import VSCODE, initialized
+from .fake_engine import write_script
+from .samples import SCALE, run_of_scale
+
+TRAIN = "from scale import scale\n\nprint(scale(1, 2))\n"
+USED = "from scale import scale\nfrom kernels.scale import use_scale\n\nprint(use_scale(scale)(1, 2))\n"
+
+
+def scripted(folder: Path) -> Path:
+    """A workspace with calls in two files, and an engine that answers at once with an operator."""
+    path, operator = folder / "scale.py", folder / "kernels" / "scale.py"
+    (folder / ".kernel-lsp").mkdir()
+    path.write_text(SCALE)
+    (folder / "train.py").write_text(TRAIN)
+    result = RunResult(
+        summary=run_of_scale(path), files=(ResultFile(path=operator, text="def use_scale(original): ..."),)
+    )
+    write_script(folder / "script", optimize=[{"result": result.model_dump(mode="json")}])
+    return path
+
+
+def new_texts(asked: dict[str, Any]) -> dict[str, str]:
+    """The texts of an edit, by file name."""
+    changes = [change for change in asked["edit"]["documentChanges"] if "edits" in change]
+    return {change["textDocument"]["uri"].rpartition("/")[2]: change["edits"][0]["newText"] for change in changes}
+
+
+async def test_every_call_site_is_offered_once_the_operator_is_applied(tmp_path: Path) -> None:
+    path = scripted(tmp_path)
+    answers = {
+        "workspace/applyEdit": lambda _: {"applied": True},
+        "window/showMessageRequest": lambda params: params["actions"][0],
+    }
+    async with initialized(tmp_path, VSCODE, answers, engine_script=tmp_path / "script", trusted=True) as editor:
+        await editor.command("optimize", uri=editor.open(path), symbol="scale")
+        await editor.until(lambda: len(editor.asked("workspace/applyEdit")) == 2)
+        (asked,) = editor.asked("window/showMessageRequest")
+        assert asked["actions"] == [{"title": "Use it at 2 call sites in 2 files"}]
+        edit = editor.asked("workspace/applyEdit")[1]
+        assert new_texts(edit)["train.py"] == USED
+        assert set(new_texts(edit)) == {"scale.py", "train.py"}
+        assert [a["needsConfirmation"] for a in edit["edit"]["changeAnnotations"].values()] == [True]
+
+
+async def test_revert_takes_back_every_file(tmp_path: Path) -> None:
+    path = scripted(tmp_path)
+    (tmp_path / "train.py").write_text(USED)
+    (tmp_path / "other.py").write_text(USED)
+    answers = {"workspace/applyEdit": lambda _: {"applied": True}}
+    async with initialized(tmp_path, VSCODE, answers, engine_script=tmp_path / "script", trusted=True) as editor:
+        await editor.command("revertEverywhere", uri=editor.open(path), symbol="scale")
+        await editor.until(lambda: editor.asked("workspace/applyEdit"))
+        assert new_texts(editor.asked("workspace/applyEdit")[0]) == {"train.py": TRAIN, "other.py": TRAIN}

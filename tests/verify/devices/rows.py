@@ -1,0 +1,48 @@
+"""The devices of the conformance suite: one row each."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+from kernel_lsp.process.remote import RemoteWorker
+from kernel_lsp.process.worker_client import Worker
+from kernel_lsp.verify.cpu.device import CpuDevice
+from kernel_lsp.verify.cpu.prepared import Limits
+from kernel_lsp.verify.devices.device import Device
+from tests.verify.gpu.harness import gpu
+
+from .sshd import Sshd
+
+Opened = Callable[[Path], AbstractAsyncContextManager[Device]]
+SHORT = Limits(complete_instructions=400_000_000, max_instructions=400_000_000, deadline_s=10.0)
+
+
+@asynccontextmanager
+async def cpu(folder: Path) -> AsyncIterator[Device]:
+    """The PTX executor."""
+    async with Worker(Path(sys.executable), scratch=folder) as worker:
+        device = CpuDevice(worker, folder / "cpu", 1, limits=SHORT)
+        yield device
+        await device.close()
+
+
+@asynccontextmanager
+async def cuda(folder: Path) -> AsyncIterator[Device]:
+    """A GPU of this machine: the real worker and its protocol, over a driver that is made of Python."""
+    async with gpu(folder) as device:
+        yield device
+
+
+@asynccontextmanager
+async def ssh(folder: Path, sshd: Sshd) -> AsyncIterator[Device]:
+    """The same GPU behind a real sshd, which keeps nothing."""
+    machine = sshd.machine()
+    async with gpu(folder, lambda: RemoteWorker(machine)) as device:
+        yield device
+    assert sshd.is_clean()
+
+
+ROWS: dict[str, Callable[..., AbstractAsyncContextManager[Device]]] = {"cpu": cpu, "cuda": cuda, "ssh": ssh}
