@@ -12,7 +12,8 @@ from pygls.exceptions import JsonRpcInvalidParams
 
 from kernel_lsp.config import find_workspace
 from kernel_lsp.engine.messages import OptimizeLines, ProfileKernel
-from kernel_lsp.server.documents.documents import Document
+from kernel_lsp.server.analysis.analysis_client import Analyses
+from kernel_lsp.server.documents.documents import Document, Documents
 from kernel_lsp.server.documents.places import cells_of, file_at, file_of, is_saved, place_of
 from kernel_lsp.server.features.explanations import explanation
 from kernel_lsp.server.features.result_view import show_report, show_result
@@ -22,9 +23,10 @@ from kernel_lsp.server.jobs.inferred_inputs import start_inference
 from kernel_lsp.server.jobs.jobs import Following, new_id
 from kernel_lsp.server.jobs.plan_edit import write_plan
 from kernel_lsp.server.jobs.starting import start_check, start_estimate, start_job, start_optimize, start_resume
-from kernel_lsp.server.language_server import KernelLanguageServer
+from kernel_lsp.server.language_server import KernelLanguageServer, Say, Show
 from kernel_lsp.server.protocol import messages as protocol
 from kernel_lsp.server.protocol.rpc import structure_strictly
+from kernel_lsp.server.trust import Trust
 
 ANALYSIS_WAIT_S, FIRST_ANALYSIS_S = 0.5, 30.0
 """Maximum waits for an analysis, in seconds: one takes some hundredths of a second, the first also the process's
@@ -39,7 +41,7 @@ async def execute(server: KernelLanguageServer, params: types.ExecuteCommandPara
         raise JsonRpcInvalidParams(message=f"there is no command {params.command!r}")
     argument = _argument(command, list(params.arguments or ()))
     if isinstance(argument, protocol.TargetArguments):
-        await _up_to_date(server, argument.uri)
+        await _up_to_date(server.analyses, server.documents, argument.uri)
     return await _HANDLERS[command.name](server, argument)
 
 
@@ -55,26 +57,26 @@ async def _optimize_with_backward(server: KernelLanguageServer, about: protocol.
 
 
 async def _add_shapes(server: KernelLanguageServer, about: protocol.TargetArguments) -> protocol.JobStarted:
-    _allow(server)
+    _allow(server.say, server.trust)
     document = _saved(server, about.uri)
     if document is None:
         raise JsonRpcInvalidParams(message=f"the document {about.uri!r} is not open")
     return protocol.JobStarted(start_inference(server, document, about.symbol))
 
 
-async def _up_to_date(server: KernelLanguageServer, uri: str) -> None:
+async def _up_to_date(analyses: Analyses, documents: Documents, uri: str) -> None:
     """Wait briefly for the analysis of the current text, so that the result is attributed to it."""
-    document = server.documents.named(uri)
+    document = documents.named(uri)
     if document is not None:
-        is_new = server.analyses.latest(document).asked_serial < 0
-        await server.analyses.current(document, FIRST_ANALYSIS_S if is_new else ANALYSIS_WAIT_S)
+        is_new = analyses.latest(document).asked_serial < 0
+        await analyses.current(document, FIRST_ANALYSIS_S if is_new else ANALYSIS_WAIT_S)
 
 
 def _start_optimize(
     server: KernelLanguageServer, about: protocol.TargetArguments, following: Following
 ) -> protocol.JobStarted:
     """Start a run; for a target without shapes, infer them first."""
-    _allow(server)
+    _allow(server.say, server.trust)
     document = _saved(server, about.uri)
     target = server.analyses.latest(document).analysis.target(about.symbol) if document is not None else None
     if document is not None and target is not None and not target.inputs and not about.kernel:
@@ -87,17 +89,17 @@ def _saved(server: KernelLanguageServer, uri: str) -> Document | None:
     """Return the open document, which must be saved unless it is a notebook's cell; None when it is not open."""
     document = server.documents.named(uri)
     if document is not None and not cells_of(server.notebooks, document):
-        _check_saved(server, document, file_of(document))
+        _check_saved(server.say, document, file_of(document))
     return document
 
 
 async def _optimize_lines(server: KernelLanguageServer, about: protocol.LinesArguments) -> protocol.JobStarted:
-    _allow(server)
+    _allow(server.say, server.trust)
     path = file_at(about.uri)
     document = server.documents.named(about.uri)
     if document is None:
         raise JsonRpcInvalidParams(message=f"the document {about.uri!r} is not open")
-    _check_saved(server, document, path)
+    _check_saved(server.say, document, path)
     first, last = about.first_line + 1, about.last_line + 1
     request = OptimizeLines(
         id=new_id(),
@@ -141,7 +143,7 @@ async def _add_plan(server: KernelLanguageServer, about: protocol.DocumentArgume
 
 def _kernel(server: KernelLanguageServer, about: protocol.DocumentArguments) -> Document:
     """Return the open kernel file of a command. Raises JsonRpcInvalidParams, also in an untrusted workspace."""
-    _allow(server)
+    _allow(server.say, server.trust)
     document = server.documents.named(about.uri)
     if document is None or document.language != "cuda":
         raise JsonRpcInvalidParams(message=f"no CUDA document {about.uri!r} is open")
@@ -149,7 +151,7 @@ def _kernel(server: KernelLanguageServer, about: protocol.DocumentArguments) -> 
 
 
 async def _estimate(server: KernelLanguageServer, about: protocol.TargetArguments) -> protocol.JobStarted:
-    _allow(server)
+    _allow(server.say, server.trust)
     document = server.documents.named(about.uri)
     if document is None:
         raise JsonRpcInvalidParams(message=f"the document {about.uri!r} is not open")
@@ -165,7 +167,7 @@ async def _cancel(server: KernelLanguageServer, about: protocol.JobArguments) ->
 
 
 async def _resume(server: KernelLanguageServer, about: protocol.RunArguments) -> protocol.JobStarted:
-    _allow(server)
+    _allow(server.say, server.trust)
     workspace = find_workspace(place_of(server.documents, about.uri).parent)
     return protocol.JobStarted(start_resume(server, about.uri, workspace, about.run))
 
@@ -192,15 +194,15 @@ async def _revert_everywhere(server: KernelLanguageServer, about: protocol.Targe
 
 async def _explain(server: KernelLanguageServer, about: protocol.ExplainArguments) -> str:
     text = await asyncio.to_thread(explanation, about.code)
-    server.spawn(_show_explanation(server, about.code, text))
+    server.spawn(_show_explanation(server.say, server.show, about.code, text))
     return text
 
 
-async def _show_explanation(server: KernelLanguageServer, code: str, text: str) -> None:
+async def _show_explanation(say: Say, show: Show, code: str, text: str) -> None:
     """Open the rule's page at the rule; show the text of other findings, and where no page can be opened."""
     found = await asyncio.to_thread(rule_place, code)
-    if found is None or not await server.show(*found):
-        server.say(types.MessageType.Info, text)
+    if found is None or not await show(*found):
+        say(types.MessageType.Info, text)
 
 
 _HANDLERS: dict[str, Callable[[KernelLanguageServer, Any], Any]] = {
@@ -227,20 +229,20 @@ _HANDLERS: dict[str, Callable[[KernelLanguageServer, Any], Any]] = {
 # --- below: what a command needs
 
 
-def _allow(server: KernelLanguageServer) -> None:
+def _allow(say: Say, trust: Trust) -> None:
     """Raise JsonRpcInvalidParams in an untrusted workspace."""
-    if not server.trust.allows_commands:
-        server.say(types.MessageType.Warning, UNTRUSTED)
+    if not trust.allows_commands:
+        say(types.MessageType.Warning, UNTRUSTED)
         raise JsonRpcInvalidParams(message=UNTRUSTED)
-    server.trust.has_been_asked = True
+    trust.has_been_asked = True
 
 
-def _check_saved(server: KernelLanguageServer, document: Document, path: Path) -> None:
+def _check_saved(say: Say, document: Document, path: Path) -> None:
     """Require a saved file: the worker imports it from disk, so unsaved code would give a kernel for other code than
     shown."""
     if not is_saved(document, path):
         message = f"Save {path.name} first: the file on disk is what gets optimized."
-        server.say(types.MessageType.Warning, message)
+        say(types.MessageType.Warning, message)
         raise JsonRpcInvalidParams(message=message)
 
 

@@ -8,9 +8,11 @@ from typing import Any
 from lsprotocol import types
 
 from kernel_lsp.config import FOLDER_NAME
+from kernel_lsp.server.analysis.analysis_client import Analyses
 from kernel_lsp.server.analysis.analysis_types import Analysis
 from kernel_lsp.server.commands import execute
-from kernel_lsp.server.documents.documents import Document, path_of
+from kernel_lsp.server.documents.documents import Document, Documents, path_of
+from kernel_lsp.server.documents.notebooks import Notebooks
 from kernel_lsp.server.estimates import renew_estimates
 from kernel_lsp.server.features.code_actions import CodeActions
 from kernel_lsp.server.features.code_lens import cuda_lenses, python_lenses
@@ -98,15 +100,24 @@ def _open(ls: KernelLanguageServer, item: types.TextDocumentItem) -> None:
 
 
 def _did_change(ls: KernelLanguageServer, params: types.DidChangeTextDocumentParams) -> None:
-    _change(ls, params.text_document.uri, params.text_document.version, params.content_changes)
+    _change(
+        ls.analyses,
+        ls.documents,
+        ls.notebooks,
+        params.text_document.uri,
+        params.text_document.version,
+        params.content_changes,
+    )
 
 
-def _change(ls: KernelLanguageServer, uri: str, version: int, events: Any) -> None:
-    document = ls.documents.get(uri)
+def _change(
+    analyses: Analyses, documents: Documents, notebooks: Notebooks, uri: str, version: int, events: Any
+) -> None:
+    document = documents.get(uri)
     if document is not None:
         document.apply([change_of(event) for event in events], version)
-        for changed in (document, *ls.notebooks.below(uri)):
-            ls.analyses.edited(changed)
+        for changed in (document, *notebooks.below(uri)):
+            analyses.edited(changed)
 
 
 def _did_close(ls: KernelLanguageServer, params: types.DidCloseTextDocumentParams) -> None:
@@ -175,7 +186,9 @@ def _notebook_changed(ls: KernelLanguageServer, params: types.DidChangeNotebookD
     for closed in (cells.structure.did_close or ()) if cells.structure is not None else ():
         _close(ls, closed.uri)
     for changed in cells.text_content or ():
-        _change(ls, changed.document.uri, changed.document.version, changed.changes)
+        _change(
+            ls.analyses, ls.documents, ls.notebooks, changed.document.uri, changed.document.version, changed.changes
+        )
 
 
 def _notebook_closed(ls: KernelLanguageServer, params: types.DidCloseNotebookDocumentParams) -> None:
@@ -237,7 +250,7 @@ async def _hover(ls: KernelLanguageServer, params: types.HoverParams) -> types.H
     document = ls.documents.get(params.text_document.uri)
     if document is None:
         return None
-    analysis = await _analysis(ls, document)
+    analysis = await _analysis(ls.analyses, document)
     line = params.position.line
     settings = ls.settings_for(document.file)  # first: estimates outdated by a changed pyproject.toml are dropped
     if document.language == "cuda":
@@ -275,7 +288,7 @@ async def _code_lens(ls: KernelLanguageServer, params: types.CodeLensParams) -> 
     document = ls.documents.get(params.text_document.uri)
     if document is None or not ls.settings_for(document.file).code_lens:
         return []
-    analysis = await _analysis(ls, document)
+    analysis = await _analysis(ls.analyses, document)
     lenses = cuda_lenses if document.language == "cuda" else python_lenses
     return lenses(document, analysis, ls.knowledge)
 
@@ -289,7 +302,7 @@ async def _inlay_hint(ls: KernelLanguageServer, params: types.InlayHintParams) -
         return profile_hints(document, ls.knowledge, first, last)
     if not ls.settings_for(document.file).inlay_hints:
         return []
-    return line_hints(document, await _analysis(ls, document), ls.knowledge, first, last)
+    return line_hints(document, await _analysis(ls.analyses, document), ls.knowledge, first, last)
 
 
 async def _code_action(
@@ -298,7 +311,7 @@ async def _code_action(
     document = ls.documents.get(params.text_document.uri)
     if document is None:
         return []
-    await _analysis(ls, document)
+    await _analysis(ls.analyses, document)
     known = await ls.analyses.current(document, FRESH_ACTIONS_S)
     only = [kind.value if isinstance(kind, types.CodeActionKind) else kind for kind in params.context.only or ()]
     actions = CodeActions(
@@ -337,11 +350,11 @@ async def _status(ls: KernelLanguageServer, params: protocol.StatusParams) -> pr
     )
 
 
-async def _analysis(ls: KernelLanguageServer, document: Document) -> Analysis:
+async def _analysis(analyses: Analyses, document: Document) -> Analysis:
     """Return the analysis rebased onto the current text."""
-    known = ls.analyses.latest(document)
+    known = analyses.latest(document)
     if known.asked_serial < 0:
-        known = await ls.analyses.current(document, FIRST_ANALYSIS_S)
+        known = await analyses.current(document, FIRST_ANALYSIS_S)
     return known.now(document)
 
 

@@ -46,6 +46,10 @@ from kernel_lsp.server.protocol.rpc import ClientRefused, Protocol
 from kernel_lsp.server.settings import SECTION, EditorSettings
 from kernel_lsp.server.trust import Trust
 
+Say = Callable[[types.MessageType, str], None]
+"""Show a message to the user."""
+Show = Callable[..., Awaitable[bool]]
+"""Open a file in the editor."""
 RUNS = (Optimize, OptimizeLines, Resume)
 
 logger = logging.getLogger(__name__)

@@ -15,6 +15,8 @@ from typing import Any
 from kernel_lsp.server.handlers import register
 from kernel_lsp.server.language_server import KernelLanguageServer
 from kernel_lsp.server.protocol.handshake import READ_BYTES, Connection, Initialized
+from kernel_lsp.server.protocol.rpc import Protocol
+from kernel_lsp.server.settings import EditorSettings
 
 PARENT_CHECK_S = 2.0
 FLUSH_S = 0.5
@@ -52,10 +54,14 @@ async def _serve(connection: Connection, initialized: Initialized) -> int:
 
 
 def _endless(connection: Connection, server: KernelLanguageServer) -> tuple[Coroutine[Any, Any, None], ...]:
-    return _read(connection, server), _watch_client(server), _watch_settings(server)
+    return (
+        _read(connection, server.protocol, server.stopped),
+        _watch_client(server.client_process_id, server.stopped),
+        _watch_settings(server.settings),
+    )
 
 
-async def _read(connection: Connection, server: KernelLanguageServer) -> None:
+async def _read(connection: Connection, protocol: Protocol, stopped: asyncio.Event) -> None:
     """Dispatch messages in order, yielding to other tasks between two of them."""
     reader = asyncio.StreamReader()
     stdin = os.fdopen(connection.stdin, "rb", buffering=0)
@@ -64,35 +70,34 @@ async def _read(connection: Connection, server: KernelLanguageServer) -> None:
     bodies = list(connection.waiting)
     while True:
         for body in bodies:
-            server.protocol.receive(body)
+            protocol.receive(body)
             await asyncio.sleep(0)
         data = await reader.read(READ_BYTES)
         if not data:
-            server.stopped.set()
+            stopped.set()
             return
         bodies = list(connection.frames.feed(data))
 
 
-async def _watch_client(server: KernelLanguageServer) -> None:
+async def _watch_client(pid: object, stopped: asyncio.Event) -> None:
     """Watch the client: a killed client may leave its end of the pipe to a child process."""
-    pid = server.client_process_id
     while isinstance(pid, int) and not isinstance(pid, bool) and pid > 0:
         await asyncio.sleep(PARENT_CHECK_S)
         try:
             os.kill(pid, 0)
         except ProcessLookupError:
-            server.stopped.set()
+            stopped.set()
             return
         except (PermissionError, OverflowError):
             return
 
 
-async def _watch_settings(server: KernelLanguageServer) -> None:
+async def _watch_settings(settings: EditorSettings) -> None:
     """Poll the settings files: a client may be unable to watch files, and the relevant pyproject.toml may lie above its
     root."""
     while True:
         await asyncio.sleep(SETTINGS_CHECK_S)
-        server.settings.look()
+        settings.look()
 
 
 class _Writer:

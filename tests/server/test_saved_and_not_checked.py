@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from kernel_lsp.config import Settings
 from kernel_lsp.engine.messages import Check, Problem, Reply
 from kernel_lsp.server.documents.documents import Documents
 from kernel_lsp.server.jobs.job_results import job_ended
@@ -22,7 +23,9 @@ async def ended(problem: Problem) -> Knowledge:
     """Return what is known after a check on save that ended so."""
     documents, knowledge = Documents("utf-16"), Knowledge()
     documents.open(URI, "cuda", 1, KERNEL)
-    server: Any = SimpleNamespace(documents=documents, knowledge=knowledge, knowledge_changed=lambda _: None)
+    server: Any = SimpleNamespace(
+        documents=documents, knowledge=knowledge, knowledge_changed=lambda _: None, settings_for=lambda _: Settings()
+    )
     request = Check(id="1", directory=FILE.parent, kernel=FILE)
     nobody: Any = None  # to tell of progress
     job = Job(request, "Check", URI, FILE.parent, nobody, nobody, is_quiet=True)

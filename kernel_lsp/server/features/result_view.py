@@ -8,18 +8,19 @@ from lsprotocol import types
 
 from kernel_lsp.config import FOLDER_NAME, find_workspace
 from kernel_lsp.engine.messages import GetResult, RunResult
+from kernel_lsp.server.documents.documents import Documents
 from kernel_lsp.server.documents.edits import RESULTS_FOLDER, write_aside
 from kernel_lsp.server.documents.places import place_of
 from kernel_lsp.server.features.reports import run_report
 from kernel_lsp.server.jobs.job_results import present
-from kernel_lsp.server.jobs.jobs import new_id
-from kernel_lsp.server.language_server import KernelLanguageServer
+from kernel_lsp.server.jobs.jobs import Engines, new_id
+from kernel_lsp.server.language_server import KernelLanguageServer, Say
 from kernel_lsp.server.protocol import messages as protocol
 
 
 async def show_result(server: KernelLanguageServer, about: protocol.RunArguments, *, beside: bool) -> None:
     """Open the kernel if its file exists, else offer it again; optionally open the original code in a second editor."""
-    found = await _result(server, about)
+    found = await _result(server.documents, server.engines, server.say, about)
     if found is None:
         return
     workspace, result = found
@@ -39,7 +40,7 @@ async def show_result(server: KernelLanguageServer, about: protocol.RunArguments
 
 async def show_report(server: KernelLanguageServer, about: protocol.RunArguments) -> None:
     """Write the run's report as Markdown and open it."""
-    found = await _result(server, about)
+    found = await _result(server.documents, server.engines, server.say, about)
     if found is None:
         return
     workspace, result = found
@@ -54,12 +55,14 @@ async def show_report(server: KernelLanguageServer, about: protocol.RunArguments
 # --- below
 
 
-async def _result(server: KernelLanguageServer, about: protocol.RunArguments) -> tuple[Path, RunResult] | None:
-    workspace = find_workspace(place_of(server.documents, about.uri).parent)
-    reply = await server.engines.of(workspace).ask(GetResult(id=new_id(), directory=workspace, run_id=about.run))
+async def _result(
+    documents: Documents, engines: Engines, say: Say, about: protocol.RunArguments
+) -> tuple[Path, RunResult] | None:
+    workspace = find_workspace(place_of(documents, about.uri).parent)
+    reply = await engines.of(workspace).ask(GetResult(id=new_id(), directory=workspace, run_id=about.run))
     if reply.result is None:
         message = reply.error.message if reply.error is not None else "no reply"
-        server.say(types.MessageType.Warning, message)
+        say(types.MessageType.Warning, message)
         return None
     return workspace, RunResult.model_validate(reply.result)
 

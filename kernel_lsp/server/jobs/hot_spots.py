@@ -10,6 +10,9 @@ from kernel_lsp.core.recording import HotSpot, Recording, Speedup, rank_hot_spot
 from kernel_lsp.engine.hot_spots import recorded_name, speedups_of
 from kernel_lsp.engine.messages import RunSummary
 from kernel_lsp.errors import TargetError
+from kernel_lsp.server.analysis.analysis_client import Analyses
+from kernel_lsp.server.documents.documents import Documents
+from kernel_lsp.server.knowledge import Knowledge
 from kernel_lsp.server.language_server import KernelLanguageServer
 from kernel_lsp.server.protocol import messages as protocol
 from kernel_lsp.source.recorded import read_recording
@@ -25,7 +28,7 @@ def hot_spots(ls: KernelLanguageServer, workspace: Path, runs: Iterable[RunSumma
         return protocol.HotSpotsResult([], problem=str(error))
     if recording is None:
         return protocol.HotSpotsResult([])
-    speedups = _rooflines(ls, workspace, recording) | speedups_of(runs, workspace)
+    speedups = _rooflines(ls.analyses, ls.documents, ls.knowledge, workspace, recording) | speedups_of(runs, workspace)
     items = [_item(spot, workspace) for spot in rank_hot_spots(recording, speedups)]
     found = [item for item in items if item is not None]
     return protocol.HotSpotsResult(found, " ".join(recording.command), recording.date)
@@ -34,12 +37,14 @@ def hot_spots(ls: KernelLanguageServer, workspace: Path, runs: Iterable[RunSumma
 # --- below
 
 
-def _rooflines(ls: KernelLanguageServer, workspace: Path, recording: Recording) -> dict[str, Speedup]:
+def _rooflines(
+    analyses: Analyses, documents: Documents, knowledge: Knowledge, workspace: Path, recording: Recording
+) -> dict[str, Speedup]:
     """Return the distance from the speed of light of those targets that have an estimate."""
     found = {}
-    for document in ls.documents:
-        for target in ls.analyses.latest(document).analysis.targets if document.file is not None else ():
-            known = ls.knowledge.estimate(document.uri, target.symbol)
+    for document in documents:
+        for target in analyses.latest(document).analysis.targets if document.file is not None else ():
+            known = knowledge.estimate(document.uri, target.symbol)
             assert document.file is not None
             if known is not None and known.estimate.floor_us > 0:
                 ratio = known.estimate.estimate.time_us / known.estimate.floor_us

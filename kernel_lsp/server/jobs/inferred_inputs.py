@@ -16,7 +16,7 @@ from kernel_lsp.server.documents.line_edits import DocumentEdits, pragma_edits
 from kernel_lsp.server.documents.places import cells_of, file_of, is_saved
 from kernel_lsp.server.jobs.jobs import Following, Job, new_id
 from kernel_lsp.server.jobs.starting import start_job, start_optimize, text_of_job
-from kernel_lsp.server.language_server import KernelLanguageServer
+from kernel_lsp.server.language_server import KernelLanguageServer, Say
 from kernel_lsp.server.protocol.messages import CommandLine, TargetArguments
 from kernel_lsp.server.protocol.rpc import ClientRefused
 
@@ -37,7 +37,7 @@ def start_inference(server: KernelLanguageServer, document: Document, symbol: st
         cells=cells_of(server.notebooks, document),
         settings=server.settings.overrides(path.parent),
     )
-    about = text_of_job(server, document, symbol)
+    about = text_of_job(server.analyses, document, symbol)
     return start_job(server, request, f"Infer shapes of {symbol}", document.uri, path, following=following, **about)
 
 
@@ -63,7 +63,7 @@ async def inputs_inferred(server: KernelLanguageServer, job: Job, found: Inferre
             await _show_line(server, document, line)
     elif chosen == USE:
         if await _write(server, document, job, found.texts) is not None:
-            await _once_saved(server, document, lambda: _optimize(server, job))
+            await _once_saved(server.say, server.when_saved, document, lambda: _optimize(server, job))
     else:
         server.say(types.MessageType.Info, f"{job.symbol}: not started. *Add shapes*, a code action, writes: {listed}")
 
@@ -119,14 +119,16 @@ async def _write(server: KernelLanguageServer, document: Document, job: Job, tex
     return lines[0]
 
 
-async def _once_saved(server: KernelLanguageServer, document: Document, start: Callable[[], object]) -> None:
+async def _once_saved(
+    say: Say, when_saved: dict[str, Callable[[], object]], document: Document, start: Callable[[], object]
+) -> None:
     """Start once the file has the pragmas: at once where the client saves what it applied, else at the next save."""
     path = document.path
     if path is None or await _until(lambda: is_saved(document, path)):
         start()
         return
-    server.when_saved[document.uri] = start
-    server.say(types.MessageType.Info, f"Save {path.name}: the run starts then.")
+    when_saved[document.uri] = start
+    say(types.MessageType.Info, f"Save {path.name}: the run starts then.")
 
 
 def _optimize(server: KernelLanguageServer, job: Job) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from kernel_lsp.engine.messages import (
     RunResult,
     TargetEstimate,
 )
-from kernel_lsp.server.documents.documents import Document
+from kernel_lsp.server.documents.documents import Document, Documents
 from kernel_lsp.server.documents.edits import RESULTS_FOLDER, propose, write_aside
 from kernel_lsp.server.documents.line_edits import DocumentEdits, edits_of_lines
 from kernel_lsp.server.documents.notebooks import n_lines_above
@@ -36,8 +37,8 @@ from kernel_lsp.server.jobs.inferred_inputs import inference_failed, inputs_infe
 from kernel_lsp.server.jobs.jobs import Job
 from kernel_lsp.server.jobs.resuming import go_on, goes_on, wants_to_resume
 from kernel_lsp.server.jobs.starting import start_estimate, start_resume
-from kernel_lsp.server.knowledge import KnownCapture, KnownCheck, KnownEstimate, KnownProfile, NoEstimate
-from kernel_lsp.server.language_server import KernelLanguageServer
+from kernel_lsp.server.knowledge import Knowledge, KnownCapture, KnownCheck, KnownEstimate, KnownProfile, NoEstimate
+from kernel_lsp.server.language_server import KernelLanguageServer, Say, Show
 from kernel_lsp.server.settings import are_alike
 
 KEEP_MARK = "; keep PyTorch"
@@ -50,7 +51,9 @@ async def job_ended(server: KernelLanguageServer, job: Job, reply: Reply) -> Non
     """Process the engine's reply to a job."""
     if isinstance(job.request, EstimateTarget) and reply.error is None:
         server.knowledge.learn_capture(job.uri, job.symbol, KnownCapture(job.digest, job.serial))
-    if _is_outdated(server, job) and (reply.error is None or reply.error.kind != "cancelled"):
+    if _is_outdated(server.documents, server.settings_for, job) and (
+        reply.error is None or reply.error.kind != "cancelled"
+    ):
         _estimate_again(server, job)
         return
     if reply.error is not None:
@@ -78,12 +81,12 @@ async def present(
     summary = result.summary
     label = f"kernel-lsp: {summary.name}, {result_text(summary)}"
     folder = workspace.joinpath(FOLDER_NAME, *RESULTS_FOLDER, summary.run_id)
-    changed = _changed_lines(server, result, since_serial)
+    changed = _changed_lines(server.documents, server.say, result, since_serial)
     keeps = summary.recommendation is not None and summary.recommendation.action == "keep"
     named = f"run {summary.run_id}" + (KEEP_MARK if keeps else "")
     proposal = propose(result.files, label, server.documents, server.client, changed, named)
     if changed is not None and not server.client.confirms_edits:
-        await _show_diff(server, changed, folder)
+        await _show_diff(server.say, server.show, changed, folder)
     reason = proposal.reason
     if keeps and not server.client.confirms_edits:
         reason = "PyTorch is recommended"
@@ -103,38 +106,38 @@ async def present(
     await server.show(paths[0])
 
 
-def _changed_lines(server: KernelLanguageServer, result: RunResult, since_serial: int | None) -> DocumentEdits | None:
+def _changed_lines(documents: Documents, say: Say, result: RunResult, since_serial: int | None) -> DocumentEdits | None:
     """Return None if no lines were optimized or they have changed since."""
-    document = server.documents.at(Path(result.summary.file))
+    document = documents.at(Path(result.summary.file))
     if result.lines is None or document is None:
         return None
     serial = document.serial if since_serial is None else since_serial
     edits = edits_of_lines(document, result.lines, result.summary, serial)
     if not edits:
         text = f"{result.lines.name}: the lines have changed since, so they are not replaced by a call."
-        server.say(types.MessageType.Info, text)
+        say(types.MessageType.Info, text)
         return None
     return DocumentEdits(document, edits)
 
 
-async def _show_diff(server: KernelLanguageServer, changed: DocumentEdits, folder: Path) -> None:
+async def _show_diff(say: Say, show: Show, changed: DocumentEdits, folder: Path) -> None:
     """Show the diff in an editor that cannot preview an edit."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{Path(changed.document.uri).name}.diff"
     path.write_text(changed.diff(), encoding="utf-8")
-    if not await server.show(path):
-        server.say(types.MessageType.Info, f"The call that replaces the lines is in {path}")
+    if not await show(path):
+        say(types.MessageType.Info, f"The call that replaces the lines is in {path}")
 
 
 # --- below: ends
 
 
-def _is_outdated(server: KernelLanguageServer, job: Job) -> bool:
+def _is_outdated(documents: Documents, settings_for: Callable[[Path | None], Settings], job: Job) -> bool:
     """Return True when the settings that the result depends on, such as the GPU, have changed."""
-    document = server.documents.get(job.uri)
+    document = documents.get(job.uri)
     if job.settings is None or document is None:
         return False
-    return not are_alike(job.settings, server.settings_for(document.file))
+    return not are_alike(job.settings, settings_for(document.file))
 
 
 def _estimate_again(server: KernelLanguageServer, job: Job) -> None:
@@ -154,11 +157,17 @@ def _checked(server: KernelLanguageServer, job: Job, result: CheckResult) -> Non
         server.say(kind, f"{result.kernel.name}: {check_text(result.verdict)}")
 
 
-def _not_checked(server: KernelLanguageServer, job: Job, problem: Problem) -> None:
+def _not_checked(
+    documents: Documents,
+    knowledge: Knowledge,
+    knowledge_changed: Callable[[Document | None], None],
+    job: Job,
+    problem: Problem,
+) -> None:
     """Record why a saved kernel could not be checked, at the location of its findings."""
     verdict = Verdict(candidate_id="", device="", outcome=Unsupported(message=_with_next_step(problem)))
-    server.knowledge.learn_check(job.uri, KnownCheck(verdict, job.serial))
-    server.knowledge_changed(server.documents.get(job.uri))
+    knowledge.learn_check(job.uri, KnownCheck(verdict, job.serial))
+    knowledge_changed(documents.get(job.uri))
 
 
 def _with_next_step(problem: Problem) -> str:
@@ -224,7 +233,7 @@ async def _failed(server: KernelLanguageServer, job: Job, problem: Problem) -> N
         why = NoEstimate(_with_next_step(problem), job.digest, job.settings or Settings())
         server.knowledge.learn_no_estimate(job.uri, job.symbol, why)
     if isinstance(job.request, Check) and problem.kind == "user":
-        _not_checked(server, job, problem)
+        _not_checked(server.documents, server.knowledge, server.knowledge_changed, job, problem)
     if job.is_quiet:
         if problem.kind == "environment":
             server.say_once(types.MessageType.Warning, f"{_with_next_step(problem)}.")

@@ -17,7 +17,7 @@ from kernel_lsp.process.channel import Channel
 from kernel_lsp.server.documents.documents import path_of
 from kernel_lsp.server.features.formatting import result_text
 from kernel_lsp.server.jobs.hot_spots import hot_spots
-from kernel_lsp.server.jobs.jobs import new_id
+from kernel_lsp.server.jobs.jobs import Engines, new_id
 from kernel_lsp.server.language_server import KernelLanguageServer
 from kernel_lsp.server.protocol import messages as protocol
 
@@ -53,7 +53,7 @@ async def _report(ls: KernelLanguageServer, params: protocol.RunArguments) -> pr
     workspace = _workspace(params.uri)
     if not ls.trust.allows_commands:
         raise JsonRpcInvalidParams(message="the workspace is not trusted")
-    result = await _ask(ls, workspace, GetReport(id=new_id(), directory=workspace, run_id=params.run))
+    result = await _ask(ls.engines, workspace, GetReport(id=new_id(), directory=workspace, run_id=params.run))
     page = ReportPage.model_validate(result)
     return protocol.ReportResult(page.run_id, page.data, page.html)
 
@@ -72,7 +72,7 @@ HANDLERS: dict[str, Callable[..., Any]] = {
 async def _list_runs(ls: KernelLanguageServer, workspace: Path) -> tuple[RunSummary, ...]:
     if not ls.trust.allows_commands or not (workspace / FOLDER_NAME / "archive.sqlite3").is_file():
         return ()
-    result = await _ask(ls, workspace, ListRuns(id=new_id(), directory=workspace))
+    result = await _ask(ls.engines, workspace, ListRuns(id=new_id(), directory=workspace))
     return RunList.model_validate(result).runs
 
 
@@ -89,8 +89,8 @@ async def _scan(path: Path) -> protocol.TargetsResult:
     return protocol.TargetsResult([], is_complete=False)
 
 
-async def _ask(ls: KernelLanguageServer, workspace: Path, request: Request) -> dict[str, Any]:
-    reply = await ls.engines.of(workspace).ask(request)
+async def _ask(engines: Engines, workspace: Path, request: Request) -> dict[str, Any]:
+    reply = await engines.of(workspace).ask(request)
     if reply.result is None:
         raise JsonRpcInvalidParams(message=reply.error.message if reply.error is not None else "no reply")
     return reply.result

@@ -7,6 +7,7 @@ from typing import Any
 
 from kernel_lsp.config import Settings, find_workspace
 from kernel_lsp.engine.messages import Check, EstimateTarget, JobRequest, Optimize, Resume
+from kernel_lsp.server.analysis.analysis_client import Analyses
 from kernel_lsp.server.documents.documents import Document
 from kernel_lsp.server.documents.places import cells_of, file_at, file_of, is_saved
 from kernel_lsp.server.documents.tracking import Tracker
@@ -67,7 +68,7 @@ def start_optimize(server: KernelLanguageServer, about: TargetArguments, *, back
         settings=server.settings.overrides(path.parent),
         has_editor_model=server.has_editor_model,
     )
-    known = text_of_job(server, document, about.symbol) if document is not None else {"symbol": about.symbol}
+    known = text_of_job(server.analyses, document, about.symbol) if document is not None else {"symbol": about.symbol}
     uri = document.uri if document is not None else about.uri
     return start_job(server, request, f"Optimize {about.symbol}", uri, path, **known)
 
@@ -93,7 +94,7 @@ def start_estimate(server: KernelLanguageServer, document: Document, symbol: str
     for job in server.jobs:
         if isinstance(job.request, EstimateTarget) and job.uri == document.uri and job.symbol == symbol:
             return job.id
-    about = {**text_of_job(server, document, symbol), "settings": server.settings_for(path)}
+    about = {**text_of_job(server.analyses, document, symbol), "settings": server.settings_for(path)}
     if document.path is not None and not is_saved(document, path):
         about["digest"] = ""  # the estimate is not of the text in the editor
     captured = server.knowledge.capture(document.uri, symbol)
@@ -119,9 +120,9 @@ def start_resume(server: KernelLanguageServer, uri: str, workspace: Path, run_id
     return start_job(server, request, title, uri, workspace / "file", run_id=run_id if run is not None else "")
 
 
-def text_of_job(server: KernelLanguageServer, document: Document, symbol: str) -> dict[str, Any]:
+def text_of_job(analyses: Analyses, document: Document, symbol: str) -> dict[str, Any]:
     """Return the text that a job refers to: symbol, digest and serial."""
-    target = server.analyses.latest(document).analysis.target(symbol)
+    target = analyses.latest(document).analysis.target(symbol)
     digest = target.digest if target is not None else ""
     return {"symbol": symbol, "digest": digest, "serial": document.serial}
 
