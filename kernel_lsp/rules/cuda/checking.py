@@ -16,7 +16,7 @@ from kernel_lsp.rules.cuda.function_summary import (
     has_launch_bounds,
     read_plan,
 )
-from kernel_lsp.rules.cuda.host import host, launches, transfers
+from kernel_lsp.rules.cuda.host import extension, host, launches, transfers
 from kernel_lsp.rules.cuda.host.repeated import RepeatedArgument
 from kernel_lsp.rules.cuda.memory import access, restrict, shared, strides
 from kernel_lsp.rules.cuda.model import Function, read_function
@@ -29,7 +29,7 @@ from kernel_lsp.rules.rule import Check, checks_in
 
 FUNCTION_CHECKS = checks_in(
     *(bounds, array_bounds, barriers, warps, shared, strides, access, atomics, doubles, arithmetic, signature),
-    *(restrict, host, transfers),
+    *(restrict, host, transfers, extension),
 )
 FILE_CHECKS = checks_in(launches)
 _CHECKS_ON = {
