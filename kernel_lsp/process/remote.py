@@ -447,7 +447,7 @@ def _packed(folder: Path) -> bytes:
     """Return the folder as a tar, without bytecode."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-        for path in sorted(folder.rglob("*.py")):
+        for path in sorted(each for each in folder.rglob("*") if each.is_file() and "__pycache__" not in each.parts):
             archive.add(path, Path(folder.name) / path.relative_to(folder))
     return packed.getvalue()
 

@@ -14,7 +14,7 @@ import pytest
 from tests.editors_nvim.playing import HERE, MARKS, NEOVIMS, play, workspace
 
 PROJECT = HERE.parent / "editors" / "project"
-ORIGINS = list(dict.fromkeys([*list(NEOVIMS)[:1], *list(NEOVIMS)[-1:]]))
+ORIGINS = [origin for origin in ("distribution", "sid") if origin in NEOVIMS]
 Journey = Callable[[str], dict[str, Any]]
 
 pytestmark = MARKS
@@ -38,7 +38,7 @@ def test_the_first_click_ends_in_an_operator_that_computes_the_same_bits(journey
     assert seen["prompts"][0].startswith("Norm declares no shapes. Inferred")
     program = trained(seen["folder"])
     assert program.stdout == expected
-    assert program.stderr.count("eps is 1e-05, and the kernels were made for 1e-06") == 1
+    assert (program.stderr.count("x is not f32[B, 1024]"), "eps" in program.stderr) == (1, False)
 
 
 def test_a_recorded_run_ranks_the_targets_and_the_first_is_optimized(journey: Journey) -> None:

@@ -228,3 +228,25 @@ def test_updates_of_a_thread_s_own_are_no_race(update: str) -> None:
 def test_guarded_accesses_are_in_bounds(access: str) -> None:
     head = "__global__ void k(float* __restrict__ out, int n) {\n    __shared__ float tile[64];\n"
     assert "KL218" not in codes(f"{head}    int t = threadIdx.x;\n    {access}\n}}\n")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x = x.contiguous();",
+        "CHECK_INPUT(x);",
+        "check_inputs(y, x);",
+        "TORCH_CHECK(x.is_contiguous(), 1);",
+    ],
+)
+def test_an_extension_that_sees_to_contiguity_has_no_finding(line: str) -> None:
+    head = "void run(torch::Tensor x) {\n    TORCH_CHECK(x.is_cuda(), 1);\n"
+    launch = "    zero<<<1, 32, 0, at::cuda::getCurrentCUDAStream()>>>(x.data_ptr<float>());\n}\n"
+    assert "KL261" in codes(head + launch)
+    assert "KL261" not in codes(f"{head}    {line}\n{launch}")
+
+
+def test_the_fix_of_a_launch_on_the_default_stream_keeps_its_shared_bytes() -> None:
+    text = "void run(torch::Tensor x) {\n    zero<<<1, 32, 64>>>(x.data_ptr<float>());\n}\n"
+    (found,) = [each for each in cuda.check(text) if each.code == "KL260"]
+    assert "<<<1, 32, 64, at::cuda::getCurrentCUDAStream()>>>" in apply_fix(text, found.fixes[0])

@@ -51,7 +51,7 @@ class Sshd:
         given = {"UserKnownHostsFile": self.folder / "known", "IdentityFile": self.folder / "user", **options}
         config = self.folder / f"config-{name}"
         config.write_text("".join(f"{key} {value}\n" for key, value in given.items()) + "IdentitiesOnly yes\n")
-        return script(self.folder / name, f'#!/bin/sh\nexec ssh -F {config} "$@"\n')
+        return script(self.folder / name, f'#!/bin/sh\nexec {shutil.which("ssh")} -F {config} "$@"\n')
 
     def is_clean(self, within_s: float = 15.0) -> bool:
         """Check that no file is left, waiting for processes that are ending."""

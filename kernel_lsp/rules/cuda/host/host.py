@@ -89,7 +89,8 @@ def unchecked_launch(function: Function) -> Iterator[Hit]:
         return
     behind = function.file.parsed.data[launches[-1].end_byte : function.node.end_byte].decode(errors="replace")
     if not any(check in behind for check in _LAUNCH_CHECKS):
-        yield hit(file, launches[-1], "unchecked kernel launch: call `cudaGetLastError()`")
+        call = "C10_CUDA_KERNEL_LAUNCH_CHECK()" if "Tensor" in function.text else "cudaGetLastError()"
+        yield hit(file, launches[-1], f"unchecked kernel launch: call `{call}`")
 
 
 @declare(
