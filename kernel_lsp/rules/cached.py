@@ -1,9 +1,11 @@
-"""Provide a lock-free cached property. `functools.cached_property` takes a lock on each first read until Python
-3.12."""
+"""Cache what the rules compute: a property without a lock, and results bounded in number and bytes.
+
+`functools.cached_property` takes a lock on each first read until Python 3.12."""
 
 from __future__ import annotations
 
 import gc
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, Generic, ParamSpec, TypeVar, overload
@@ -46,3 +48,41 @@ def uncollected(work: Callable[Arguments, Result]) -> Callable[Arguments, Result
             gc.enable()
 
     return run
+
+
+Key = TypeVar("Key")
+Entry = TypeVar("Entry")
+
+
+class Kept(Generic[Key, Entry]):
+    """A cache of at most `max_entries` values that take at most `max_bytes` together. Each pause while typing in a long
+    function leaves one version of its text behind, so a limit on entries alone would not bound the memory.
+
+    `n_bytes_of` returns the size of an entry. It must return the same size for a value that replaces another of its
+    key.
+    """
+
+    def __init__(self, max_entries: int, max_bytes: int, n_bytes_of: Callable[[Key, Entry], int]) -> None:
+        self._max_entries, self._max_bytes, self._n_bytes_of = max_entries, max_bytes, n_bytes_of
+        self._entries: OrderedDict[Key, Entry] = OrderedDict()
+        self.n_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: Key) -> Entry | None:
+        return self._entries.get(key)
+
+    def keep(self, key: Key, value: Entry) -> None:
+        """Add or replace a value. A value that exceeds the byte limit by itself is not kept."""
+        n_before = len(self._entries)
+        self._entries[key] = value
+        if len(self._entries) == n_before:
+            return
+        self.n_bytes += self._n_bytes_of(key, value)
+        while self.n_bytes > self._max_bytes or len(self._entries) > self._max_entries:
+            self.n_bytes -= self._n_bytes_of(*self._entries.popitem(last=False))
+
+    def clear(self) -> None:
+        self._entries.clear()
+        self.n_bytes = 0

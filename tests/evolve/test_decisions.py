@@ -24,7 +24,7 @@ from kernel_lsp.gpu.floor import graph_bytes
 from kernel_lsp.gpu.specs import find_gpu
 from kernel_lsp.llm.ensemble import Arms, Ensemble, Pull, gain_of
 from kernel_lsp.plan.parser import parse
-from kernel_lsp.toolchain.integrity.ptx_identity import program_hash
+from kernel_lsp.toolchain.integrity.ptx_text import program_hash
 from tests.evolve.world import FACTS, TASK, kernel, verdict_of
 
 TARGET = "../model.py::scale"

@@ -31,7 +31,7 @@ from kernel_lsp.gpu.specs import find_gpu
 from kernel_lsp.plan.parser import parse
 from kernel_lsp.process.interpreter import site_packages
 from kernel_lsp.ptx.executor import KernelFactsOfPtx
-from kernel_lsp.toolchain.integrity.ptx_identity import program_hash
+from kernel_lsp.toolchain.integrity.ptx_text import program_hash
 from kernel_lsp.toolchain.nvrtc.cache import BuildCache
 from kernel_lsp.toolchain.nvrtc.compile import Compiler
 from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain

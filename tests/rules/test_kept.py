@@ -7,8 +7,8 @@ from types import ModuleType
 import pytest
 
 from kernel_lsp.rules import cuda, pytorch
+from kernel_lsp.rules.cached import Kept
 from kernel_lsp.rules.cuda import checking as cuda_checking
-from kernel_lsp.rules.lru import Kept
 from kernel_lsp.rules.pytorch import checking as pytorch_checking
 
 MAX_BYTES = 8192

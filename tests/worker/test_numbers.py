@@ -55,6 +55,13 @@ def test_a_number_that_is_an_argument_is_no_setting() -> None:
     assert "x * a" in task.reference_source
 
 
+def test_a_momentum_that_inference_does_not_read_stays_a_setting() -> None:
+    text = MODULE.replace("nn.LayerNorm(32, eps=1e-3)", "nn.BatchNorm1d(32)").replace("BODY", "self.norm(x) * self.a")
+    task = capture_text(text, "Net", inputs=[X])
+    assert "norm.momentum" in task.module_settings
+    assert "a" in numbers(task)
+
+
 def test_a_backward_has_the_numbers_of_its_own() -> None:
     task = captured("F.leaky_relu(self.norm(x), self.a) + self.b", backward=True)
     assert task.backward is not None

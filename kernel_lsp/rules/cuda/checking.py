@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from time import monotonic
 
-from kernel_lsp.rules.cached import uncollected
+from kernel_lsp.rules.cached import Kept, uncollected
 from kernel_lsp.rules.cuda.bounds import array_bounds, bounds
 from kernel_lsp.rules.cuda.function_summary import (
     FileFacts,
@@ -25,7 +25,6 @@ from kernel_lsp.rules.cuda.outline import CudaFile, Definition, read_outline
 from kernel_lsp.rules.cuda.parsing import ParsedCuda, parse
 from kernel_lsp.rules.cuda.threads import atomics, barriers, warps
 from kernel_lsp.rules.finding import FINDING_BYTES, RuleFinding, folded, in_order
-from kernel_lsp.rules.lru import Kept
 from kernel_lsp.rules.rule import Check, checks_in
 
 FUNCTION_CHECKS = checks_in(

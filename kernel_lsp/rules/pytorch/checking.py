@@ -6,9 +6,8 @@ import ast
 import re
 from collections.abc import Iterator
 
-from kernel_lsp.rules.cached import uncollected
+from kernel_lsp.rules.cached import Kept, uncollected
 from kernel_lsp.rules.finding import FINDING_BYTES, RuleFinding, shifted_finding
-from kernel_lsp.rules.lru import Kept
 from kernel_lsp.rules.pytorch import copies, cost, devices, doubles, memory, precision, sync, training, usage
 from kernel_lsp.rules.pytorch.forwards import may_be_forward
 from kernel_lsp.rules.pytorch.inference import read_scope

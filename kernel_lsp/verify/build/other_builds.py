@@ -11,7 +11,7 @@ from kernel_lsp.errors import EnvironmentProblem
 from kernel_lsp.source.local_arrays import GUARD_BYTES, with_guards
 from kernel_lsp.toolchain.integrity.conditionals import foreign_conditions
 from kernel_lsp.toolchain.integrity.masking import mask_literals
-from kernel_lsp.toolchain.integrity.ptx_identity import program_hash
+from kernel_lsp.toolchain.integrity.ptx_text import program_hash
 from kernel_lsp.toolchain.nvrtc.compile import BuildRequest, Compiler
 
 DEPOT = "__local_depot"

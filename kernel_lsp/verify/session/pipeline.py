@@ -26,7 +26,7 @@ from kernel_lsp.core.verdict import (
     Verdict,
 )
 from kernel_lsp.errors import PlanError, ScratchFullError
-from kernel_lsp.toolchain.integrity.ptx_identity import program_hash
+from kernel_lsp.toolchain.integrity.ptx_text import program_hash
 from kernel_lsp.toolchain.nvrtc.compile import BuildRequest
 from kernel_lsp.toolchain.nvrtc.own_architecture import is_plain
 from kernel_lsp.verify.build.building import all_names, candidate_request, module_of, request_of

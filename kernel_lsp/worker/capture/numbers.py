@@ -25,6 +25,7 @@ from .modes import MODULE_KINDS, module_settings
 Key = Union[int, str]
 """Position or keyword of an argument."""
 Number = Union[float, int]
+UNREAD = ("momentum", "dropout")
 MARK_SHARE = 1e-2
 """Relative change of a float in the second capture: small, so that limits of the code still hold."""
 MARK_OF_ZERO = 1e-3
@@ -203,7 +204,7 @@ def _note(captured: Captured, again: Attempt, candidates: Sequence[_Candidate], 
     printed = comparison.functional(captured.program.functional.graph, other.program.functional.graph)
     if printed is None or None in found or not _have_equal_constants(captured, other):
         return False
-    _keep(captured, [entry for noted in found for entry in noted or ()], printed, used, candidates)
+    _keep(captured, [entry for noted in found for entry in noted or ()], printed, used - comparison.unread, candidates)
     return True
 
 
@@ -233,6 +234,7 @@ class _Comparison:
 
     watch: _Watch
     before: dict[str, Number]
+    unread: set[str] = field(default_factory=set)
 
     def nodes(self, first: GraphText | None, second: GraphText | None) -> list[tuple[dict[str, Any], str, str]] | None:
         """Return the nodes, keys and texts of the differing numbers; None where anything else differs."""
@@ -251,6 +253,8 @@ class _Comparison:
                     text = self._text(a, b) if _takes_number(_operator_of(one["op"]), key) else None
                     if text is None:
                         return None
+                    if _is_unread(_operator_of(one["op"]), key):
+                        self.unread.update(_words(text))
                     noted.append((one, str(key), text))
         return noted
 
@@ -302,6 +306,12 @@ def _have_equal_constants(first: Captured, second: Captured) -> bool:
     ones = [p.value for p in first.program.placeholders if p.role == "constant" and p.node not in first.constants]
     twos = [p.value for p in second.program.placeholders if p.role == "constant" and p.node not in second.constants]
     return len(ones) == len(twos) and all(map(torch.equal, ones, twos))
+
+
+def _is_unread(operator: Any, key: Key) -> bool:
+    """Check for a number that inference does not read: it stays a setting of the module."""
+    arguments = getattr(getattr(operator, "_schema", None), "arguments", ())
+    return any(key in (position, a.name) and a.name in UNREAD for position, a in enumerate(arguments))
 
 
 def _takes_number(operator: Any, key: Key) -> bool:
