@@ -60,7 +60,7 @@ step("its result is shown with the evidence before any file changes", async () =
   const { panel } = await workbench.result();
   const text = await panel.locator("main").innerText();
   assert.match(text, /passed \d+ test cases on the PTX executor/);
-  assert.match(text, /vs eager, estimated/);
+  assert.match(text, /vs compile, estimated/);
   assert.ok(!existsSync(join(workbench.workspace, "kernels", "rms_norm.cu")));
   await workbench.shot("06-review");
 });
