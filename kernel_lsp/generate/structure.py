@@ -30,6 +30,9 @@ MIN_SPLIT_COLUMNS = 8192
 """Minimum columns of a row to split it over blocks; for shorter rows a second launch would cost more than it saves."""
 MIN_SPLIT_LENGTH = 2048
 MAX_SPLIT = 512
+BY_ROWS = 0
+"""Parts of a sum over a matrix that are its rows."""
+MAX_ADDED_ROWS = 1 << 16
 MAX_DIRECT_TERMS = 64
 """Maximum products of a sum that one thread computes: staging its factors would cost as much."""
 MAX_ROW_OUTPUTS = 1 << 15
@@ -255,6 +258,10 @@ class _Planner:
         """Split few long rows over blocks; a second kernel combines their results."""
         if definition.kind not in SPLITTABLE:
             return
+        what = "add up each row beside its other reductions"
+        if self._spans_rows(definition) and self.choices.pick_int(f"{name}.by_rows", (0, 1), 1, what):
+            self.splits.append((tensor, BY_ROWS))
+            return
         beside_rows = self._parts_beside_rows(definition)
         usual = self._default_split(definition)
         default = beside_rows or (1 if self._is_shared(tensor, definition) else usual)
@@ -333,6 +340,14 @@ class _Planner:
             return self._size(product(variable.extent for variable in definition.domain))
         return self._size(tensor.n_elements)
 
+    def _spans_rows(self, definition: Reduction) -> bool:
+        """Return True for a sum over all of a matrix whose rows other reductions loop over."""
+        *rows, columns = (variable.extent for variable in definition.reduced)
+        n_rows = self._size(product(rows))
+        is_whole = definition.kind == "sum" and [kind for kind, _ in pattern_of(definition)] == ["r"]
+        fills = self.n_multiprocessors <= n_rows <= MAX_ADDED_ROWS and self._size(columns) >= MIN_SUMMED_COLUMNS
+        return is_whole and fills and any(list(e) == [("o", product(rows)), ("r", columns)] for e in self.patterns)
+
     def _parts_beside_rows(self, definition: Reduction) -> int:
         """Return the number of parts of a sum over rows that other reductions loop over: as many as blocks that fill
         the GPU with several rows each; 0 where no other reduction loops over those rows."""
@@ -399,26 +414,29 @@ class _Rewriter:
         """Replace the reduction by one over parts of its rows and one over the parts."""
         definition = self.definitions.get(tensor, tensor.definition)
         assert isinstance(definition, Reduction)
-        columns = product(variable.extent for variable in definition.reduced)
-        part = Variable("part", -2 * tensor.serial - 2, as_index(split))
-        length = self._part_length(columns, split)
+        *rows, row_length = (variable.extent for variable in definition.reduced)
+        columns = product((*rows, row_length))
+        n_parts = product(rows) if split == BY_ROWS else as_index(split)
+        part = Variable("part", -2 * tensor.serial - 2, n_parts)
+        length = row_length if split == BY_ROWS else self._part_length(columns, split)
         within = Variable("within", -2 * tensor.serial - 3, length)
         flat = as_index(part) * length + as_index(within)
         extents = [variable.extent for variable in definition.reduced]
         replacements = dict(zip(definition.reduced, unravel_safe(flat, extents), strict=True))
         body = definition.body.substitute(replacements)
-        if (length * split) != columns:
+        if length * n_parts != columns:
             inside = compare("lt", index_value(flat), index_value(columns))
             neutral = identity_of(definition.kind, body.dtype)
             # Reads that all columns share are in bounds for every column. Without a mask they are read once per row.
             body = select(inside, masked(inside, body, varying=frozenset((part, within))), neutral)
         domain, variables = _split_domain(definition, part, within)
+        parts = Parts(part, within, columns) if split != BY_ROWS else None
         partial = Tensor(
             f"{tensor.name}_parts",
             tensor.serial - 1,
             tensor.dtype,
             tuple(variable.extent for variable in variables),
-            Reduction(definition.kind, variables, (within,), domain, body, None, Parts(part, within, columns)),
+            Reduction(definition.kind, variables, (within,), domain, body, None, parts),
             tensor.source,
         )
         self.new_tensors.append(partial)
