@@ -10,13 +10,14 @@ from kernel_lsp.core.expression import Constant as ConstantExpression
 from kernel_lsp.core.expression_rules import call
 from kernel_lsp.generate.attention import find_attention
 from kernel_lsp.generate.codegen.rows.row_schedule import SHAREABLE_KINDS
+from kernel_lsp.generate.factors import is_matrix, reads_behind, runs_along
 from kernel_lsp.generate.fusion.contractions import operand_type
 from kernel_lsp.generate.fusion.reads import live_tensors, scalars_of
 from kernel_lsp.generate.fusion.rows import MAX_SUMMED_COLUMNS, pattern_of
 from kernel_lsp.generate.ir.identity import identity_of
 from kernel_lsp.generate.ir.index import Index, Variable, as_index, product
 from kernel_lsp.generate.ir.row_major import unravel_safe
-from kernel_lsp.generate.ir.scalar import Access, Loop, Scalar, compare, index_value, select
+from kernel_lsp.generate.ir.scalar import Access, Loop, compare, index_value, select
 from kernel_lsp.generate.ir.scalar_walk import accesses, masked
 from kernel_lsp.generate.ir.sizes import Sizes, to_expression
 from kernel_lsp.generate.ir.tensor import Attention, Definition, Parts, Pointwise, Reduction, Tensor
@@ -231,10 +232,11 @@ class _Planner:
         n_columns = self._size(product(tensor.shape[axis] for axis in contraction.column_axes))
         n_rows = self._size(product(tensor.shape[axis] for axis in contraction.row_axes))
         factors = (contraction.left, contraction.right)
-        is_along = all(_runs_along(factor, definition.reduced) for factor in factors)
+        is_along = all(runs_along(factor, definition.reduced) for factor in factors)
         is_skinny = MIN_REGISTER_TILE <= min(n_rows, n_columns) <= MAX_SKINNY and n_terms >= MIN_SKINNY_TERMS
-        is_matrix = all(map(_is_matrix, factors))
-        if operand == DType.F32 and is_skinny and is_along and not is_matrix:
+        are_matrices = all(map(is_matrix, factors))
+        is_narrow = any(e.dtype.itemsize < 4 for factor in factors for e in reads_behind(factor, definition.reduced))
+        if operand == DType.F32 and is_skinny and is_along and is_narrow:
             return "register_tiles"
         fills_fragments = operand is not None and min(n_rows, n_columns, n_terms) >= MIN_FRAGMENT
         if fills_fragments and count >= LIBRARY_FROM_PRODUCTS:
@@ -243,7 +245,7 @@ class _Planner:
             return "rows" if n_terms > 4 * MAX_DIRECT_TERMS and n_results <= MAX_ROW_OUTPUTS else "direct"
         if n_results <= MAX_ROW_OUTPUTS and n_terms >= 128:
             return "register_tiles" if is_along and min(n_rows, n_columns) >= MIN_REGISTER_TILE else "rows"
-        if count <= MAX_SPLIT_PRODUCTS and n_terms >= MIN_SPLIT_TERMS and is_matrix:
+        if count <= MAX_SPLIT_PRODUCTS and n_terms >= MIN_SPLIT_TERMS and are_matrices:
             return "split_warps"
         if n_terms <= MAX_DIRECT_TERMS:
             return "direct"
@@ -454,23 +456,6 @@ class _Rewriter:
         exact = (columns + (split - 1)) // split
         expression = call("ceil_div", to_expression(columns), ConstantExpression(split))
         return as_index(self.sizes.derived(exact, expression, "part_length"))
-
-
-def _runs_along(factor: Scalar, reduced: Sequence[Variable]) -> bool:
-    """Return True if a factor is a tensor, or a view of one, whose last dim is summed over."""
-    while isinstance(factor, Access) and isinstance(view := factor.tensor.definition, Pointwise):
-        factor = view.body.substitute(dict(zip(view.variables, factor.index, strict=True)))
-    return isinstance(factor, Access) and _is_matrix(factor) and not factor.index[-1].variables.isdisjoint(reduced)
-
-
-def _is_matrix(factor: Scalar) -> bool:
-    """Return True if a factor is a tensor indexed by one variable per dim, so that runs of it are vector loads."""
-    if not isinstance(factor, Access) or factor.mask is not None:
-        return False
-    return all(
-        len(index.terms) <= 1 and all(step == 1 and len(atoms) <= 1 for atoms, step in index.terms)
-        for index in factor.index
-    )
 
 
 def _library_from(dtype: DType) -> int:
