@@ -280,6 +280,8 @@ class RowChooser:
         is_halved = self._is_online_sum() and self._kept_bytes() < 4
         if self._n_passes() == 1 or (is_open and not self._is_large()) or is_halved:
             return schedule
+        if schedule.threads == 1024 and len(self._kept()) > 1:
+            return schedule  # 64 registers per thread do not fit two rows and the work on them
         cached = self._with_items(replace(schedule, cached=True))
         return cached if self._is_possible(cached) else schedule
 
