@@ -75,7 +75,8 @@ class KernelWriter:
     def add_scratch(self, wanted: str, dtype: DType, dims: Sequence[Expression]) -> str:
         """Add a scratch tensor of this kernel's own to the plan; return the parameter that points to it."""
         name = self.names.take(wanted)
-        in_plan = NamePool({*self.tensor_names.values(), *self.reserved}).take(f"{self.name}_{wanted}")
+        taken = {*self.tensor_names.values(), *self.reserved, *(scratch.name for scratch in self.scratch.values())}
+        in_plan = NamePool(taken).take(f"{self.name}_{wanted}")
         self.scratch[name] = TensorParameter(in_plan, dtype, tuple(dims))
         return name
 
