@@ -9,6 +9,7 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Constant as ConstantExpression
 from kernel_lsp.core.expression_rules import call
 from kernel_lsp.generate.attention import find_attention
+from kernel_lsp.generate.attention_gradients import GradientFamily, find_gradients
 from kernel_lsp.generate.codegen.rows.row_schedule import SHAREABLE_KINDS
 from kernel_lsp.generate.fusion.contractions import operand_type
 from kernel_lsp.generate.fusion.reads import live_tensors, scalars_of
@@ -80,6 +81,7 @@ class StructurePlan:
     inlined: tuple[Tensor, ...] = ()
     everywhere: tuple[Tensor, ...] = ()
     attentions: tuple[tuple[Tensor, Attention], ...] = ()
+    gradients: tuple[GradientFamily, ...] = ()
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -90,6 +92,7 @@ class StructurePlan:
             tuple(tensor.digest for tensor in self.inlined),
             tuple(tensor.digest for tensor in self.everywhere),
             tuple(tensor.digest for tensor, _ in self.attentions),
+            tuple(family.statistics.digest for family in self.gradients),
         )
 
     def structure(self, lowered: LoweredGraph, sizes: Sizes) -> Structure:
@@ -102,6 +105,9 @@ class StructurePlan:
         for tensor in self.inlined:
             rewriter.compute_by_loop(tensor)
         rewriter.definitions.update(self.attentions)
+        for family in self.gradients:
+            rewriter.new_tensors.append(family.statistics)
+            rewriter.definitions.update(family.gradients)
         tensors = (*lowered.tensors, *rewriter.new_tensors)
         return Structure(tensors, rewriter.definitions, frozenset(self.inlined), frozenset(self.everywhere))
 
@@ -120,8 +126,10 @@ def plan_structure(
     planner = _Planner(choices, captured, n_multiprocessors, operation, live, frozenset(outputs), capability >= AMPERE)
     for tensor in live:
         planner.plan_attention(tensor, outputs)
-    attentions = dict(planner.attentions)
-    remaining = [tensor for tensor in live_tensors(outputs, attentions) if tensor not in attentions]
+    for family in find_gradients(live):
+        planner.plan_gradients(family, outputs)
+    fused = planner.fused
+    remaining = [tensor for tensor in live_tensors(outputs, fused) if tensor not in fused]
     found = [(tensor, tensor.definition) for tensor in remaining if isinstance(tensor.definition, Reduction)]
     planner.patterns = [pattern_of(definition) for _, definition in found if definition.contraction is None]
     for tensor, definition in found:
@@ -132,6 +140,7 @@ def plan_structure(
         tuple(planner.inlined),
         tuple(planner.everywhere),
         tuple(planner.attentions),
+        tuple(planner.gradients),
     )
 
 
@@ -153,6 +162,7 @@ class _Planner:
     everywhere: list[Tensor] = field(default_factory=list)
     patterns: list[tuple[tuple[str, Index], ...]] = field(default_factory=list)
     attentions: list[tuple[Tensor, Attention]] = field(default_factory=list)
+    gradients: list[GradientFamily] = field(default_factory=list)
     names: NamePool = field(default_factory=NamePool)
     attention_names: NamePool = field(default_factory=NamePool)
 
@@ -162,12 +172,26 @@ class _Planner:
         found = find_attention(tensor)
         if found is None:
             return
-        others = live_tensors(outputs, {**dict(self.attentions), tensor: found})
-        scores = [entry for entry in live_tensors([tensor], {}) if entry not in live_tensors([tensor], {tensor: found})]
-        default = "products" if any(entry in others for entry in scores) else "online"
-        name = f"{self.operation}.{self.attention_names.take(tensor.name)}.attention"
-        if self.choices.pick(name, ("online", "products"), default, "how it is computed") == "online":
+        if self._is_online(tensor.name, {tensor: found}, outputs):
             self.attentions.append((tensor, found))
+
+    def plan_gradients(self, family: GradientFamily, outputs: Sequence[Tensor]) -> None:
+        """Choose `online`, kernels that recompute scores, or separate kernels, for the gradients of an attention."""
+        if self._is_online(family.gradients[0][0].name, dict(family.gradients), outputs):
+            self.gradients.append(family)
+
+    @property
+    def fused(self) -> dict[Tensor, Definition]:
+        """Return the definitions of what attentions and their gradients compute."""
+        return {**dict(self.attentions), **dict(entry for family in self.gradients for entry in family.gradients)}
+
+    def _is_online(self, name: str, found: Mapping[Tensor, Definition], outputs: Sequence[Tensor]) -> bool:
+        others = set(live_tensors(outputs, {**self.fused, **found}))
+        needed = set(live_tensors(list(found), found))
+        scores = [entry for entry in live_tensors(list(found), {}) if entry not in needed]
+        default = "products" if any(entry in others for entry in scores) else "online"
+        knob = f"{self.operation}.{self.attention_names.take(name)}.attention"
+        return self.choices.pick(knob, ("online", "products"), default, "how it is computed") == "online"
 
     def plan(self, tensor: Tensor, definition: Reduction) -> None:
         name = f"{self.operation}.{self.names.take(tensor.name)}"
