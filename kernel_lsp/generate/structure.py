@@ -13,7 +13,7 @@ from kernel_lsp.generate.attention_gradients import GradientFamily, find_gradien
 from kernel_lsp.generate.codegen.rows.row_schedule import SHAREABLE_KINDS
 from kernel_lsp.generate.fusion.contractions import operand_type
 from kernel_lsp.generate.fusion.reads import live_tensors, scalars_of
-from kernel_lsp.generate.fusion.rows import MAX_SUMMED_COLUMNS, pattern_of
+from kernel_lsp.generate.fusion.rows import MAX_SUMMED_COLUMNS, pattern_of, split_domain
 from kernel_lsp.generate.ir.identity import identity_of
 from kernel_lsp.generate.ir.index import Index, Variable, as_index, product
 from kernel_lsp.generate.ir.row_major import unravel_safe
@@ -436,7 +436,7 @@ class _Rewriter:
             neutral = identity_of(definition.kind, body.dtype)
             # Reads that all columns share are in bounds for every column. Without a mask they are read once per row.
             body = select(inside, masked(inside, body, varying=frozenset((part, within))), neutral)
-        domain, variables = _split_domain(definition, part, within)
+        domain, variables = split_domain(definition, part, within)
         partial = Tensor(
             f"{tensor.name}_parts",
             tensor.serial - 1,
@@ -482,22 +482,6 @@ def _is_matrix(factor: Scalar) -> bool:
 def _library_from(dtype: DType) -> int:
     is_half = dtype in (DType.F16, DType.BF16)
     return LIBRARY_FROM_PRODUCTS_TENSOR_CORE if is_half else LIBRARY_FROM_PRODUCTS
-
-
-def _split_domain(
-    definition: Reduction, part: Variable, within: Variable
-) -> tuple[tuple[Variable, ...], tuple[Variable, ...]]:
-    """Return the memory order of the split reduction, and its outer variables. The parts replace the columns."""
-    kept: list[Variable] = [variable for variable in definition.domain if variable not in definition.reduced]
-    place = len(kept)
-    sized = [variable for variable in definition.domain if variable.extent.constant != 1]
-    if sized[-1] not in definition.reduced:
-        first = next(variable for variable in sized if variable in definition.reduced)
-        place = sum(
-            variable not in definition.reduced for variable in definition.domain[: definition.domain.index(first)]
-        )
-    domain = (*kept[:place], part, within, *kept[place:])
-    return domain, (*kept[:place], part, *kept[place:])
 
 
 def _power_of_two(value: int) -> int:
