@@ -391,11 +391,11 @@ class GroupRenderer:
         by_name = {"x".join(map(str, box)): box for box in (single, *boxes)}
         wanted = "x".join(map(str, default))
         box = by_name[str(self.choices.pick(f"{name}.box", tuple(by_name), wanted, "elements per thread, by axis"))]
-        if box == single:
-            return None
-        kernel = self.new_kernel(name, boxed.LOCAL_NAMES)
         pick = self.choices.pick_int
         fitting = [threads for threads in (128, 64) if fits_planes(group, box, self.captured, threads)]
+        if box == single and not pick(f"{name}.planes", (0, 1) if fitting else (0,), 0, "blocks in planes"):
+            return None
+        kernel = self.new_kernel(name, boxed.LOCAL_NAMES)
         default_threads = self.threads or (fitting or [128])[0]
         threads = self.threads or pick(
             f"{kernel.name}.threads", (64, 128, 256, 512, 1024), default_threads, "per block"
@@ -412,7 +412,9 @@ class GroupRenderer:
         has_loop = any(isinstance(node, Loop) for node in nodes(*(store.scalar for store in group.stores)))
         is_large = self.captured(group.position.extent) >= 4 * self.n_multiprocessors * 2048
         if vector > 1:
-            return 2 if vector == 8 and is_large and self._n_tensors(group) <= MAX_UNROLLED_TENSORS else 1
+            reads = accesses(*(store.scalar for store in group.stores))
+            is_packed = all(access.mask is None for access in reads)
+            return 2 if vector == 8 and is_large and is_packed and self._n_tensors(group) <= MAX_UNROLLED_TENSORS else 1
         return 4 if is_large and not has_loop else 1
 
     def _n_tensors(self, group: ElementwiseGroup) -> int:
@@ -431,12 +433,14 @@ class GroupRenderer:
     def _default_width(self, group: ElementwiseGroup, widths: list[int]) -> int:
         """Return 16 bytes' worth where the work fills the GPU, and no contract is needed or memory sets the pace."""
         widest = max(store.tensor.dtype.itemsize for store in group.stores)
+        # Loads of single 16-bit elements cost as many instructions as those of 32 bits.
+        n_worth = -(-LARGE_BYTES // max(widest, 4))
         n_threads, size = self.n_multiprocessors * 512, self.captured(group.position.extent)
         fitting = [
             width
             for width in widths
             if widest * width <= MAX_PACK_BYTES
-            and (divides(width, group.position.extent) or size * widest >= LARGE_BYTES)
+            and (divides(width, group.position.extent) or size >= n_worth)
             and size >= n_threads * width
         ]
         return max(fitting, default=1)

@@ -194,7 +194,9 @@ class _RowDraft:
         graph = self.progress.graph
         if graph.needs(tensor) & set(self.roots):
             return True
-        if self.progress.sizes.same(tensor.n_elements, product(self.space.extents)):
+        # Threads that share a column load single elements: a kernel of its own moves packs.
+        is_contiguous = not self.space.pattern or self.space.pattern[-1][0] == "r"
+        if is_contiguous and self.progress.sizes.same(tensor.n_elements, product(self.space.extents)):
             shared = graph.sources(tensor) & frozenset().union(*(graph.sources(e.tensor) for e in self.reductions))
             if any(source.n_elements == tensor.n_elements for source in shared):
                 return True
