@@ -9,11 +9,12 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Constant as ConstantExpression
 from kernel_lsp.core.expression_rules import call
 from kernel_lsp.generate.attention import find_attention
+from kernel_lsp.generate.attention_gradients import GradientFamily, find_gradients
 from kernel_lsp.generate.codegen.rows.row_schedule import SHAREABLE_KINDS
 from kernel_lsp.generate.factors import is_matrix, reads_behind, runs_along
 from kernel_lsp.generate.fusion.contractions import operand_type
 from kernel_lsp.generate.fusion.reads import live_tensors, scalars_of
-from kernel_lsp.generate.fusion.rows import MAX_SUMMED_COLUMNS, pattern_of
+from kernel_lsp.generate.fusion.rows import MAX_SUMMED_COLUMNS, pattern_of, split_domain
 from kernel_lsp.generate.ir.identity import identity_of
 from kernel_lsp.generate.ir.index import Index, Variable, as_index, product
 from kernel_lsp.generate.ir.row_major import unravel_safe
@@ -84,6 +85,7 @@ class StructurePlan:
     inlined: tuple[Tensor, ...] = ()
     everywhere: tuple[Tensor, ...] = ()
     attentions: tuple[tuple[Tensor, Attention], ...] = ()
+    gradients: tuple[GradientFamily, ...] = ()
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -94,6 +96,7 @@ class StructurePlan:
             tuple(tensor.digest for tensor in self.inlined),
             tuple(tensor.digest for tensor in self.everywhere),
             tuple(tensor.digest for tensor, _ in self.attentions),
+            tuple(family.statistics.digest for family in self.gradients),
         )
 
     def structure(self, lowered: LoweredGraph, sizes: Sizes) -> Structure:
@@ -106,6 +109,9 @@ class StructurePlan:
         for tensor in self.inlined:
             rewriter.compute_by_loop(tensor)
         rewriter.definitions.update(self.attentions)
+        for family in self.gradients:
+            rewriter.new_tensors.append(family.statistics)
+            rewriter.definitions.update(family.gradients)
         tensors = (*lowered.tensors, *rewriter.new_tensors)
         return Structure(tensors, rewriter.definitions, frozenset(self.inlined), frozenset(self.everywhere))
 
@@ -124,8 +130,10 @@ def plan_structure(
     planner = _Planner(choices, captured, n_multiprocessors, operation, live, frozenset(outputs), capability >= AMPERE)
     for tensor in live:
         planner.plan_attention(tensor, outputs)
-    attentions = dict(planner.attentions)
-    remaining = [tensor for tensor in live_tensors(outputs, attentions) if tensor not in attentions]
+    for family in find_gradients(live):
+        planner.plan_gradients(family, outputs)
+    fused = planner.fused
+    remaining = [tensor for tensor in live_tensors(outputs, fused) if tensor not in fused]
     found = [(tensor, tensor.definition) for tensor in remaining if isinstance(tensor.definition, Reduction)]
     planner.patterns = [pattern_of(definition) for _, definition in found if definition.contraction is None]
     for tensor, definition in found:
@@ -136,6 +144,7 @@ def plan_structure(
         tuple(planner.inlined),
         tuple(planner.everywhere),
         tuple(planner.attentions),
+        tuple(planner.gradients),
     )
 
 
@@ -157,6 +166,7 @@ class _Planner:
     everywhere: list[Tensor] = field(default_factory=list)
     patterns: list[tuple[tuple[str, Index], ...]] = field(default_factory=list)
     attentions: list[tuple[Tensor, Attention]] = field(default_factory=list)
+    gradients: list[GradientFamily] = field(default_factory=list)
     names: NamePool = field(default_factory=NamePool)
     attention_names: NamePool = field(default_factory=NamePool)
 
@@ -166,12 +176,26 @@ class _Planner:
         found = find_attention(tensor)
         if found is None:
             return
-        others = live_tensors(outputs, {**dict(self.attentions), tensor: found})
-        scores = [entry for entry in live_tensors([tensor], {}) if entry not in live_tensors([tensor], {tensor: found})]
-        default = "products" if any(entry in others for entry in scores) else "online"
-        name = f"{self.operation}.{self.attention_names.take(tensor.name)}.attention"
-        if self.choices.pick(name, ("online", "products"), default, "how it is computed") == "online":
+        if self._is_online(tensor.name, {tensor: found}, outputs):
             self.attentions.append((tensor, found))
+
+    def plan_gradients(self, family: GradientFamily, outputs: Sequence[Tensor]) -> None:
+        """Choose `online`, kernels that recompute scores, or separate kernels, for the gradients of an attention."""
+        if self._is_online(family.gradients[0][0].name, dict(family.gradients), outputs):
+            self.gradients.append(family)
+
+    @property
+    def fused(self) -> dict[Tensor, Definition]:
+        """Return the definitions of what attentions and their gradients compute."""
+        return {**dict(self.attentions), **dict(entry for family in self.gradients for entry in family.gradients)}
+
+    def _is_online(self, name: str, found: Mapping[Tensor, Definition], outputs: Sequence[Tensor]) -> bool:
+        others = set(live_tensors(outputs, {**self.fused, **found}))
+        needed = set(live_tensors(list(found), found))
+        scores = [entry for entry in live_tensors(list(found), {}) if entry not in needed]
+        default = "products" if any(entry in others for entry in scores) else "online"
+        knob = f"{self.operation}.{self.attention_names.take(name)}.attention"
+        return self.choices.pick(knob, ("online", "products"), default, "how it is computed") == "online"
 
     def plan(self, tensor: Tensor, definition: Reduction) -> None:
         name = f"{self.operation}.{self.names.take(tensor.name)}"
@@ -431,7 +455,7 @@ class _Rewriter:
             neutral = identity_of(definition.kind, body.dtype)
             # Reads that all columns share are in bounds for every column. Without a mask they are read once per row.
             body = select(inside, masked(inside, body, varying=frozenset((part, within))), neutral)
-        domain, variables = _split_domain(definition, part, within)
+        domain, variables = split_domain(definition, part, within)
         parts = Parts(part, within, columns) if split != BY_ROWS else None
         partial = Tensor(
             f"{tensor.name}_parts",
@@ -461,22 +485,6 @@ class _Rewriter:
 def _library_from(dtype: DType) -> int:
     is_half = dtype in (DType.F16, DType.BF16)
     return LIBRARY_FROM_PRODUCTS_TENSOR_CORE if is_half else LIBRARY_FROM_PRODUCTS
-
-
-def _split_domain(
-    definition: Reduction, part: Variable, within: Variable
-) -> tuple[tuple[Variable, ...], tuple[Variable, ...]]:
-    """Return the memory order of the split reduction, and its outer variables. The parts replace the columns."""
-    kept: list[Variable] = [variable for variable in definition.domain if variable not in definition.reduced]
-    place = len(kept)
-    sized = [variable for variable in definition.domain if variable.extent.constant != 1]
-    if sized[-1] not in definition.reduced:
-        first = next(variable for variable in sized if variable in definition.reduced)
-        place = sum(
-            variable not in definition.reduced for variable in definition.domain[: definition.domain.index(first)]
-        )
-    domain = (*kept[:place], part, within, *kept[place:])
-    return domain, (*kept[:place], part, *kept[place:])
 
 
 def _power_of_two(value: int) -> int:

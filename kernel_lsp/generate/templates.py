@@ -8,13 +8,7 @@ from dataclasses import dataclass, replace
 from kernel_lsp.core.expression import Constant, Unary
 from kernel_lsp.core.plan import Fill, LibraryArgument, LibraryStep
 from kernel_lsp.errors import TargetError
-from kernel_lsp.generate.codegen.attention import attention
-from kernel_lsp.generate.codegen.attention.attention import (
-    AttentionSchedule,
-    default_attention_schedule,
-    is_valid_attention_schedule,
-    render_attention,
-)
+from kernel_lsp.generate.codegen.attention import attention, attention_gradients
 from kernel_lsp.generate.codegen.elements import boxes as boxed
 from kernel_lsp.generate.codegen.elements import elementwise, scatter
 from kernel_lsp.generate.codegen.elements.boxes import boxes_of, default_box, fits_planes, render_boxes
@@ -71,6 +65,7 @@ from kernel_lsp.generate.codegen.scans.scan_schedule import (
 from kernel_lsp.generate.codegen.tensor_cores import tensor_core
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_warpgroups import tensor_core_renderer
 from kernel_lsp.generate.fusion.groups import (
+    AttentionGradientGroup,
     AttentionGroup,
     ContractionGroup,
     ElementwiseGroup,
@@ -85,6 +80,7 @@ from kernel_lsp.generate.ir.index import Index, divides
 from kernel_lsp.generate.ir.scalar import Access, Loop
 from kernel_lsp.generate.ir.scalar_walk import accesses, nodes
 from kernel_lsp.generate.ir.tensor import Tensor
+from kernel_lsp.generate.schedule.attention_knobs import choose_attention, choose_gradient
 from kernel_lsp.generate.schedule.knobs import Choices
 from kernel_lsp.generate.schedule.row_choices import LARGE_BYTES, RowChooser, row_comment
 from kernel_lsp.generate.schedule.split_choice import (
@@ -139,7 +135,7 @@ class GroupRenderer:
                 return self._rows(group, name)
             case ContractionGroup():
                 return self._contraction(group, name) if group.operand is None else self._on_tensor_cores(group, name)
-            case AttentionGroup():
+            case AttentionGroup() | AttentionGradientGroup():
                 return self._attention(group, name)
             case ScanGroup():
                 return self._scan(group, name)
@@ -249,21 +245,14 @@ class GroupRenderer:
             return TileSchedule(16, 64, 16, 2, 4)
         return TileSchedule(32, 32, 16, 2, 2)
 
-    def _attention(self, group: AttentionGroup, name: str) -> RenderedGroup:
-        kernel = self.new_kernel(name, attention.LOCAL_NAMES)
-        default = default_attention_schedule(group, self.captured, self.n_multiprocessors)
-        pick = self.choices.pick_int
-        schedule = AttentionSchedule(
-            pick(f"{kernel.name}.warps", (1, 2, 4, 8), default.warps, "warps per block, of 16 queries each"),
-            pick(f"{kernel.name}.keys", (16, 32, 64, 128), default.keys, "keys per tile"),
-        )
-        is_valid = is_valid_attention_schedule(group, schedule)
-        used = schedule if is_valid else default
-        comment = (
-            f"Blocks of {used.warps * 16} queries, 16 per warp, go over the keys, {used.keys} at a time. Scores stay in"
-            " registers; weights are relative to the largest score so far, to which the sums are scaled."
-        )
-        return RenderedGroup((render_attention(kernel, group, used, comment),), is_valid=is_valid)
+    def _attention(self, group: AttentionGroup | AttentionGradientGroup, name: str) -> RenderedGroup:
+        if isinstance(group, AttentionGroup):
+            kernel = self.new_kernel(name, attention.LOCAL_NAMES)
+            text, is_valid = choose_attention(kernel, group, self.choices, self.captured, self.n_multiprocessors)
+        else:
+            kernel = self.new_kernel(name, attention_gradients.LOCAL_NAMES)
+            text, is_valid = choose_gradient(kernel, group, self.choices, self.captured, self.n_multiprocessors)
+        return RenderedGroup((text,), is_valid=is_valid)
 
     def _scan(self, group: ScanGroup, name: str) -> RenderedGroup:
         kernel = self.new_kernel(name, scan.LOCAL_NAMES)

@@ -235,3 +235,19 @@ class _RowDraft:
 
     def _level(self, scalar: Scalar) -> int:
         return max((self.levels[a.tensor] for a in accesses(scalar) if a.tensor in self.levels), default=0)
+
+
+def split_domain(
+    definition: Reduction, part: Variable, within: Variable
+) -> tuple[tuple[Variable, ...], tuple[Variable, ...]]:
+    """Return the memory order of the split reduction, and its outer variables. The parts replace the columns."""
+    kept: list[Variable] = [variable for variable in definition.domain if variable not in definition.reduced]
+    place = len(kept)
+    sized = [variable for variable in definition.domain if variable.extent.constant != 1]
+    if sized[-1] not in definition.reduced:
+        first = next(variable for variable in sized if variable in definition.reduced)
+        place = sum(
+            variable not in definition.reduced for variable in definition.domain[: definition.domain.index(first)]
+        )
+    domain = (*kept[:place], part, within, *kept[place:])
+    return domain, (*kept[:place], part, *kept[place:])
