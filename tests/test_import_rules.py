@@ -74,6 +74,12 @@ N_IMPORT_TRIES = 5
 """The best of several: other work on the machine only ever adds."""
 
 
+def test_what_a_program_runs_is_defined_above_its_call() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        guard = re.search(r"^if __name__ == .*\n(?: .*\n)+", path.read_text(), re.MULTILINE)
+        assert guard is None or guard.end() == path.stat().st_size, path
+
+
 def test_every_module_belongs_to_a_room() -> None:
     assert {module.room for module in modules()} <= {*ROOMS, *NO_ROOM}
 

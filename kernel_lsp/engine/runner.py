@@ -81,10 +81,6 @@ async def _outcome(line: bytes, calls: EditorModelCalls) -> RunnerLine:
     return RunnerLine(result=result.model_dump(mode="json"))
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 def problem_of(error: Exception) -> Problem:
     """Convert an exception to a message for the user. One that is not a KernelLspError is an internal error."""
     if not isinstance(error, KernelLspError):
@@ -137,3 +133,7 @@ class EditorModelCalls:
         """Accept replies until stdin ends."""
         while line := await stdin.readline():
             self.take(line)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

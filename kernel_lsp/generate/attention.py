@@ -7,6 +7,7 @@ handwritten attention are equivalent here.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.ir.index import Index, Variable, as_index, coefficient
@@ -29,9 +30,9 @@ def find_attention(tensor: Tensor) -> Attention | None:
     definition = tensor.definition
     if not isinstance(definition, Reduction) or definition.contraction is None or len(definition.reduced) != 1:
         return None
-    weights = _without_casts(_inlined(definition.contraction.left))
-    softmax = _find_softmax(weights, definition.reduced[0])
-    return None if softmax is None else _attention(definition, *softmax)
+    weights = without_casts(inlined(definition.contraction.left))
+    softmax = find_softmax(weights, definition.reduced[0])
+    return None if softmax is None else _attention(definition, softmax)
 
 
 def last_key_of(score: Scalar, m: Variable, key: Variable) -> Index | None:
@@ -69,20 +70,29 @@ def _without_masks(score: Scalar) -> Scalar:
 # --- the softmax
 
 
-def _find_softmax(weights: Scalar, key: Variable) -> tuple[Scalar, bool] | None:
-    """Return the scores, over `key`, whose softmax the weights are, and True if fully masked rows give zeros."""
+@dataclass(frozen=True)
+class Softmax:
+    """The softmax of `score`, whose maximum of a row is `peak`. With `is_safe`, fully masked rows give zeros."""
+
+    score: Scalar
+    is_safe: bool
+    peak: Access
+
+
+def find_softmax(weights: Scalar, key: Variable) -> Softmax | None:
+    """Return the softmax over `key` that the weights are."""
     for peak in _reductions(weights, "max"):
-        score = _body_at(peak, key)
+        score = body_at(peak, key)
         exponential = op("exp", op("sub", score, peak))
         for total in _reductions(weights, "sum"):
-            if _body_at(total, key) != exponential:
+            if body_at(total, key) != exponential:
                 continue
             log_sum = op("add", peak, op("log", total))
             plain = {op("div", exponential, total), op("exp", op("sub", score, log_sum))}
             if weights in plain:
-                return score, False
+                return Softmax(score, False, peak)
             if _is_safe(weights, score, peak, plain, key):
-                return score, True
+                return Softmax(score, True, peak)
     return None
 
 
@@ -91,13 +101,13 @@ def _is_safe(weights: Scalar, score: Scalar, peak: Access, plain: set[Scalar], k
     if not isinstance(weights, Operation) or weights.name != "select":
         return False
     condition, zeros, rest = weights.operands
-    if not isinstance(zeros, Constant) or zeros.value != 0 or _without_casts(rest) not in plain:
+    if not isinstance(zeros, Constant) or zeros.value != 0 or without_casts(rest) not in plain:
         return False
     lowest = Constant(MINUS_INFINITY, score.dtype)
     if condition == compare("eq", peak, lowest):
         return True
     is_seen = op("logical_not", compare("eq", score, lowest))
-    any_seen = [entry for entry in _reductions(condition, "any") if _body_at(entry, key) == is_seen]
+    any_seen = [entry for entry in _reductions(condition, "any") if body_at(entry, key) == is_seen]
     return bool(any_seen) and condition == op("logical_not", any_seen[0])
 
 
@@ -112,42 +122,62 @@ def _reductions(scalar: Scalar, kind: str) -> list[Access]:
     ]
 
 
-def _body_at(access: Access, key: Variable) -> Scalar:
+def body_at(access: Access, key: Variable) -> Scalar:
     """Return the combined body of the reduction at the row that is read, over `key`."""
     definition = access.tensor.definition
     assert isinstance(definition, Reduction)
     replacements = dict(zip(definition.variables, access.index, strict=True))
-    return _inlined(definition.body.substitute({**replacements, definition.reduced[0]: as_index(key)}))
+    return inlined(definition.body.substitute({**replacements, definition.reduced[0]: as_index(key)}))
 
 
 # --- the products
 
 
-def _attention(definition: Reduction, score: Scalar, is_safe: bool) -> Attention | None:
+def _attention(definition: Reduction, softmax: Softmax) -> Attention | None:
     contraction, key = definition.contraction, definition.reduced[0]
     assert contraction is not None
-    products = [access for access in accesses(score) if _is_product(access.tensor)]
-    if len(products) != 1 or products[0].mask is not None:
+    product = product_of(softmax.score)
+    if product is None or len(contraction.row_axes) != 1:
         return None
-    product = products[0]
-    inner = product.tensor.definition
-    assert isinstance(inner, Reduction)
-    assert inner.contraction is not None
-    replacements = dict(zip(inner.variables, product.index, strict=True))
-    query_part, key_part = (
-        factor.substitute(replacements) for factor in (inner.contraction.left, inner.contraction.right)
-    )
-    rows = frozenset(definition.variables[axis] for axis in contraction.row_axes)
-    if key in query_part.variables:
-        query_part, key_part = key_part, query_part
-    if key in query_part.variables or rows & key_part.variables:
+    factors = factors_of(product, definition.variables[contraction.row_axes[0]], key)
+    if factors is None:
         return None
+    query_part, key_part, head = factors
     value = contraction.right
     scale = 1.0
     if plain := _plain_operands(query_part, key_part, value):
         query_part, key_part, value, scale = plain
-    if not _are_operands(query_part, key_part, value):
+    if not are_operands(query_part, key_part, value):
         return None
+    axes = (contraction.batch_axes, contraction.row_axes, contraction.column_axes)
+    parts = (query_part, key_part, value, named_score(softmax.score, product, scale))
+    found = Attention(definition.variables, key, head, *parts, softmax.is_safe, *axes)
+    sizes = (head, definition.variables[contraction.column_axes[0]])
+    return found if len(contraction.column_axes) == 1 and has_fragments(*sizes) else None
+
+
+def product_of(score: Scalar) -> Access | None:
+    """Return the one sum of products that a score reads; None where there is another number of them."""
+    products = [access for access in accesses(score) if is_product(access.tensor)]
+    return products[0] if len(products) == 1 and products[0].mask is None else None
+
+
+def factors_of(product: Access, row: Variable, column: Variable) -> tuple[Scalar, Scalar, Variable] | None:
+    """Return the factors of a sum of products at its index, the one over `row` first, and the variable of the sum."""
+    inner = product.tensor.definition
+    assert isinstance(inner, Reduction)
+    assert inner.contraction is not None
+    replacements = dict(zip(inner.variables, product.index, strict=True))
+    left, right = (factor.substitute(replacements) for factor in (inner.contraction.left, inner.contraction.right))
+    if column in left.variables:
+        left, right = right, left
+    if column in left.variables or row in right.variables:
+        return None
+    return left, right, inner.reduced[0]
+
+
+def named_score(score: Scalar, product: Access, scale: float) -> Scalar:
+    """Return the score with `scale` times the argument ``product`` for the product that it reads."""
 
     def named(access: Access) -> Scalar:
         if access != product:
@@ -155,22 +185,19 @@ def _attention(definition: Reduction, score: Scalar, is_safe: bool) -> Attention
         argument = Argument(PRODUCT, access.dtype)
         return argument if scale == 1.0 else op("mul", argument, Constant(scale, access.dtype))
 
-    axes = (contraction.batch_axes, contraction.row_axes, contraction.column_axes)
-    parts = (query_part, key_part, value, _chosen(rewrite(score, named)))
-    found = Attention(definition.variables, key, inner.reduced[0], *parts, is_safe, *axes)
-    return found if _fits(found) else None
+    return chosen_score(rewrite(score, named))
 
 
 def _plain_operands(query_part: Scalar, key_part: Scalar, value: Scalar) -> tuple[Scalar, Scalar, Scalar, float] | None:
     """Return the factors without conversions from narrower types and constant scales, and the product of the scales."""
     (query, query_scale), (key, key_scale), (plain_value, value_scale) = (
-        _unscaled(factor) for factor in (query_part, key_part, value)
+        unscaled(factor) for factor in (query_part, key_part, value)
     )
     kept = plain_value if value_scale == 1.0 else value
-    return (query, key, kept, query_scale * key_scale) if _are_operands(query, key, kept) else None
+    return (query, key, kept, query_scale * key_scale) if are_operands(query, key, kept) else None
 
 
-def _unscaled(factor: Scalar) -> tuple[Scalar, float]:
+def unscaled(factor: Scalar) -> tuple[Scalar, float]:
     scale = 1.0
     while True:
         inner, own = _peeled(factor)
@@ -197,28 +224,26 @@ def _peeled(factor: Scalar) -> tuple[Scalar | None, float]:
     return None, 1.0
 
 
-def _is_product(tensor: Tensor) -> bool:
+def is_product(tensor: Tensor) -> bool:
     definition = tensor.definition
     return isinstance(definition, Reduction) and definition.contraction is not None and len(definition.reduced) == 1
 
 
-def _are_operands(*factors: Scalar) -> bool:
+def are_operands(*factors: Scalar) -> bool:
     types = {factor.dtype for factor in factors}
     return len(types) == 1 and types <= set(OPERANDS)
 
 
-def _fits(attention: Attention) -> bool:
-    """Check that there is one row axis and one column axis, each of a size that the MMA fragments support."""
-    if len(attention.row_axes) != 1 or len(attention.column_axes) != 1:
-        return False
-    sizes = (attention.head.extent.constant, attention.variables[attention.column_axes[0]].extent.constant)
+def has_fragments(*columns: Variable) -> bool:
+    """Check that the MMA fragments support the sizes of a head and of a value."""
+    sizes = [column.extent.constant for column in columns]
     return all(size is not None and size % HEAD_MULTIPLE == 0 and 0 < size <= MAX_HEAD for size in sizes)
 
 
 # --- conditions and inlining
 
 
-def _chosen(score: Scalar) -> Scalar:
+def chosen_score(score: Scalar) -> Scalar:
     """Return the score with ``x + (seen ? 0 : -inf)`` as ``seen ? x : -inf``: a hidden NaN stays hidden."""
     if not isinstance(score, Operation) or score.name != "add":
         return score
@@ -226,7 +251,7 @@ def _chosen(score: Scalar) -> Scalar:
         if isinstance(mask, Operation) and mask.name == "select" and _is_lowest(mask.operands[2]):
             seen, zero, lowest = mask.operands
             if isinstance(zero, Constant) and zero.value == 0:
-                return select(seen, _chosen(value), lowest)
+                return select(seen, chosen_score(value), lowest)
     return score
 
 
@@ -259,13 +284,13 @@ def _is_lowest(scalar: Scalar) -> bool:
     return isinstance(scalar, Constant) and scalar.value == MINUS_INFINITY
 
 
-def _without_casts(scalar: Scalar) -> Scalar:
+def without_casts(scalar: Scalar) -> Scalar:
     while isinstance(scalar, Operation) and scalar.name == "cast" and scalar.operands[0].dtype.is_floating:
         scalar = scalar.operands[0]
     return scalar
 
 
-def _inlined(scalar: Scalar) -> Scalar:
+def inlined(scalar: Scalar) -> Scalar:
     """Return the scalar with every pointwise definition inlined."""
     done: dict[bytes, Scalar] = {}
 

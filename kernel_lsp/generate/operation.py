@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
+from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Binary, Constant, Expression, Name
 from kernel_lsp.core.expression_value import evaluate_int
 from kernel_lsp.core.plan import (
@@ -144,7 +146,7 @@ class _OperationRenderer:
             names[tensor] = pool.take(tensor.name)
         return names
 
-    def _index_type(self) -> str:
+    def _index_type(self) -> Literal["int", "long long"]:
         sizes = [self._captured(tensor.n_elements) for tensor in self.names]
         return "int" if max(sizes, default=0) <= MAX_INT_ELEMENTS else "long long"
 
@@ -204,7 +206,15 @@ class _OperationRenderer:
         """Start a kernel. `local_names` are those that the template itself uses; sizes keep their own names too."""
         name = self.builder.kernel_names.take(f"{wanted}_kernel" if wanted in HELPERS else wanted)
         reserved = {*local_names, *(symbol.name for symbol in self.builder.task.symbols)}
-        return KernelWriter(name, self.names, self.fused.hints, frozenset(reserved), self.index_type)  # type: ignore[arg-type]
+        return KernelWriter(
+            name, self.names, self.fused.hints, frozenset(reserved), self.index_type, is_narrow=self._is_narrow()
+        )
+
+    def _is_narrow(self) -> bool:
+        """Return True if all floating arguments and results have 16 bits."""
+        found = {tensor.dtype for tensor in (*self.lowered.inputs.values(), *self.results.values())}
+        floating = {dtype for dtype in found if dtype.is_floating}
+        return bool(floating) and floating <= {DType.F16, DType.BF16}
 
     def _group_name(self, group: Group) -> str:
         """Return the operation's name, with the group's result appended where there are several groups."""

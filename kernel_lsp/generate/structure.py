@@ -9,14 +9,16 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Constant as ConstantExpression
 from kernel_lsp.core.expression_rules import call
 from kernel_lsp.generate.attention import find_attention
+from kernel_lsp.generate.attention_gradients import GradientFamily, find_gradients
 from kernel_lsp.generate.codegen.rows.row_schedule import SHAREABLE_KINDS
+from kernel_lsp.generate.factors import is_matrix, reads_behind, runs_along
 from kernel_lsp.generate.fusion.contractions import operand_type
 from kernel_lsp.generate.fusion.reads import live_tensors, scalars_of
-from kernel_lsp.generate.fusion.rows import MAX_SUMMED_COLUMNS, pattern_of
+from kernel_lsp.generate.fusion.rows import MAX_SUMMED_COLUMNS, pattern_of, split_domain
 from kernel_lsp.generate.ir.identity import identity_of
 from kernel_lsp.generate.ir.index import Index, Variable, as_index, product
 from kernel_lsp.generate.ir.row_major import unravel_safe
-from kernel_lsp.generate.ir.scalar import Access, Loop, Scalar, compare, index_value, select
+from kernel_lsp.generate.ir.scalar import Access, Loop, compare, index_value, select
 from kernel_lsp.generate.ir.scalar_walk import accesses, masked
 from kernel_lsp.generate.ir.sizes import Sizes, to_expression
 from kernel_lsp.generate.ir.tensor import Attention, Definition, Parts, Pointwise, Reduction, Tensor
@@ -30,6 +32,9 @@ MIN_SPLIT_COLUMNS = 8192
 """Minimum columns of a row to split it over blocks; for shorter rows a second launch would cost more than it saves."""
 MIN_SPLIT_LENGTH = 2048
 MAX_SPLIT = 512
+BY_ROWS = 0
+"""Parts of a sum over a matrix that are its rows."""
+MAX_ADDED_ROWS = 1 << 16
 MAX_DIRECT_TERMS = 64
 """Maximum products of a sum that one thread computes: staging its factors would cost as much."""
 MAX_ROW_OUTPUTS = 1 << 15
@@ -80,6 +85,7 @@ class StructurePlan:
     inlined: tuple[Tensor, ...] = ()
     everywhere: tuple[Tensor, ...] = ()
     attentions: tuple[tuple[Tensor, Attention], ...] = ()
+    gradients: tuple[GradientFamily, ...] = ()
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -90,6 +96,7 @@ class StructurePlan:
             tuple(tensor.digest for tensor in self.inlined),
             tuple(tensor.digest for tensor in self.everywhere),
             tuple(tensor.digest for tensor, _ in self.attentions),
+            tuple(family.statistics.digest for family in self.gradients),
         )
 
     def structure(self, lowered: LoweredGraph, sizes: Sizes) -> Structure:
@@ -102,6 +109,9 @@ class StructurePlan:
         for tensor in self.inlined:
             rewriter.compute_by_loop(tensor)
         rewriter.definitions.update(self.attentions)
+        for family in self.gradients:
+            rewriter.new_tensors.append(family.statistics)
+            rewriter.definitions.update(family.gradients)
         tensors = (*lowered.tensors, *rewriter.new_tensors)
         return Structure(tensors, rewriter.definitions, frozenset(self.inlined), frozenset(self.everywhere))
 
@@ -120,8 +130,10 @@ def plan_structure(
     planner = _Planner(choices, captured, n_multiprocessors, operation, live, frozenset(outputs), capability >= AMPERE)
     for tensor in live:
         planner.plan_attention(tensor, outputs)
-    attentions = dict(planner.attentions)
-    remaining = [tensor for tensor in live_tensors(outputs, attentions) if tensor not in attentions]
+    for family in find_gradients(live):
+        planner.plan_gradients(family, outputs)
+    fused = planner.fused
+    remaining = [tensor for tensor in live_tensors(outputs, fused) if tensor not in fused]
     found = [(tensor, tensor.definition) for tensor in remaining if isinstance(tensor.definition, Reduction)]
     planner.patterns = [pattern_of(definition) for _, definition in found if definition.contraction is None]
     for tensor, definition in found:
@@ -132,6 +144,7 @@ def plan_structure(
         tuple(planner.inlined),
         tuple(planner.everywhere),
         tuple(planner.attentions),
+        tuple(planner.gradients),
     )
 
 
@@ -153,6 +166,7 @@ class _Planner:
     everywhere: list[Tensor] = field(default_factory=list)
     patterns: list[tuple[tuple[str, Index], ...]] = field(default_factory=list)
     attentions: list[tuple[Tensor, Attention]] = field(default_factory=list)
+    gradients: list[GradientFamily] = field(default_factory=list)
     names: NamePool = field(default_factory=NamePool)
     attention_names: NamePool = field(default_factory=NamePool)
 
@@ -162,12 +176,26 @@ class _Planner:
         found = find_attention(tensor)
         if found is None:
             return
-        others = live_tensors(outputs, {**dict(self.attentions), tensor: found})
-        scores = [entry for entry in live_tensors([tensor], {}) if entry not in live_tensors([tensor], {tensor: found})]
-        default = "products" if any(entry in others for entry in scores) else "online"
-        name = f"{self.operation}.{self.attention_names.take(tensor.name)}.attention"
-        if self.choices.pick(name, ("online", "products"), default, "how it is computed") == "online":
+        if self._is_online(tensor.name, {tensor: found}, outputs):
             self.attentions.append((tensor, found))
+
+    def plan_gradients(self, family: GradientFamily, outputs: Sequence[Tensor]) -> None:
+        """Choose `online`, kernels that recompute scores, or separate kernels, for the gradients of an attention."""
+        if self._is_online(family.gradients[0][0].name, dict(family.gradients), outputs):
+            self.gradients.append(family)
+
+    @property
+    def fused(self) -> dict[Tensor, Definition]:
+        """Return the definitions of what attentions and their gradients compute."""
+        return {**dict(self.attentions), **dict(entry for family in self.gradients for entry in family.gradients)}
+
+    def _is_online(self, name: str, found: Mapping[Tensor, Definition], outputs: Sequence[Tensor]) -> bool:
+        others = set(live_tensors(outputs, {**self.fused, **found}))
+        needed = set(live_tensors(list(found), found))
+        scores = [entry for entry in live_tensors(list(found), {}) if entry not in needed]
+        default = "products" if any(entry in others for entry in scores) else "online"
+        knob = f"{self.operation}.{self.attention_names.take(name)}.attention"
+        return self.choices.pick(knob, ("online", "products"), default, "how it is computed") == "online"
 
     def plan(self, tensor: Tensor, definition: Reduction) -> None:
         name = f"{self.operation}.{self.names.take(tensor.name)}"
@@ -228,10 +256,11 @@ class _Planner:
         n_columns = self._size(product(tensor.shape[axis] for axis in contraction.column_axes))
         n_rows = self._size(product(tensor.shape[axis] for axis in contraction.row_axes))
         factors = (contraction.left, contraction.right)
-        is_along = all(_runs_along(factor, definition.reduced) for factor in factors)
+        is_along = all(runs_along(factor, definition.reduced) for factor in factors)
         is_skinny = MIN_REGISTER_TILE <= min(n_rows, n_columns) <= MAX_SKINNY and n_terms >= MIN_SKINNY_TERMS
-        is_matrix = all(map(_is_matrix, factors))
-        if operand == DType.F32 and is_skinny and is_along and not is_matrix:
+        are_matrices = all(map(is_matrix, factors))
+        is_narrow = any(e.dtype.itemsize < 4 for factor in factors for e in reads_behind(factor, definition.reduced))
+        if operand == DType.F32 and is_skinny and is_along and is_narrow:
             return "register_tiles"
         fills_fragments = operand is not None and min(n_rows, n_columns, n_terms) >= MIN_FRAGMENT
         if fills_fragments and count >= LIBRARY_FROM_PRODUCTS:
@@ -240,7 +269,7 @@ class _Planner:
             return "rows" if n_terms > 4 * MAX_DIRECT_TERMS and n_results <= MAX_ROW_OUTPUTS else "direct"
         if n_results <= MAX_ROW_OUTPUTS and n_terms >= 128:
             return "register_tiles" if is_along and min(n_rows, n_columns) >= MIN_REGISTER_TILE else "rows"
-        if count <= MAX_SPLIT_PRODUCTS and n_terms >= MIN_SPLIT_TERMS and is_matrix:
+        if count <= MAX_SPLIT_PRODUCTS and n_terms >= MIN_SPLIT_TERMS and are_matrices:
             return "split_warps"
         if n_terms <= MAX_DIRECT_TERMS:
             return "direct"
@@ -254,6 +283,10 @@ class _Planner:
     def _plan_split(self, tensor: Tensor, definition: Reduction, name: str) -> None:
         """Split few long rows over blocks; a second kernel combines their results."""
         if definition.kind not in SPLITTABLE:
+            return
+        what = "add up each row beside its other reductions"
+        if self._spans_rows(definition) and self.choices.pick_int(f"{name}.by_rows", (0, 1), 1, what):
+            self.splits.append((tensor, BY_ROWS))
             return
         beside_rows = self._parts_beside_rows(definition)
         usual = self._default_split(definition)
@@ -333,6 +366,14 @@ class _Planner:
             return self._size(product(variable.extent for variable in definition.domain))
         return self._size(tensor.n_elements)
 
+    def _spans_rows(self, definition: Reduction) -> bool:
+        """Return True for a sum over all of a matrix whose rows other reductions loop over."""
+        *rows, columns = (variable.extent for variable in definition.reduced)
+        n_rows = self._size(product(rows))
+        is_whole = definition.kind == "sum" and [kind for kind, _ in pattern_of(definition)] == ["r"]
+        fills = self.n_multiprocessors <= n_rows <= MAX_ADDED_ROWS and self._size(columns) >= MIN_SUMMED_COLUMNS
+        return is_whole and fills and any(list(e) == [("o", product(rows)), ("r", columns)] for e in self.patterns)
+
     def _parts_beside_rows(self, definition: Reduction) -> int:
         """Return the number of parts of a sum over rows that other reductions loop over: as many as blocks that fill
         the GPU with several rows each; 0 where no other reduction loops over those rows."""
@@ -399,26 +440,29 @@ class _Rewriter:
         """Replace the reduction by one over parts of its rows and one over the parts."""
         definition = self.definitions.get(tensor, tensor.definition)
         assert isinstance(definition, Reduction)
-        columns = product(variable.extent for variable in definition.reduced)
-        part = Variable("part", -2 * tensor.serial - 2, as_index(split))
-        length = self._part_length(columns, split)
+        *rows, row_length = (variable.extent for variable in definition.reduced)
+        columns = product((*rows, row_length))
+        n_parts = product(rows) if split == BY_ROWS else as_index(split)
+        part = Variable("part", -2 * tensor.serial - 2, n_parts)
+        length = row_length if split == BY_ROWS else self._part_length(columns, split)
         within = Variable("within", -2 * tensor.serial - 3, length)
         flat = as_index(part) * length + as_index(within)
         extents = [variable.extent for variable in definition.reduced]
         replacements = dict(zip(definition.reduced, unravel_safe(flat, extents), strict=True))
         body = definition.body.substitute(replacements)
-        if (length * split) != columns:
+        if length * n_parts != columns:
             inside = compare("lt", index_value(flat), index_value(columns))
             neutral = identity_of(definition.kind, body.dtype)
             # Reads that all columns share are in bounds for every column. Without a mask they are read once per row.
             body = select(inside, masked(inside, body, varying=frozenset((part, within))), neutral)
-        domain, variables = _split_domain(definition, part, within)
+        domain, variables = split_domain(definition, part, within)
+        parts = Parts(part, within, columns) if split != BY_ROWS else None
         partial = Tensor(
             f"{tensor.name}_parts",
             tensor.serial - 1,
             tensor.dtype,
             tuple(variable.extent for variable in variables),
-            Reduction(definition.kind, variables, (within,), domain, body, None, Parts(part, within, columns)),
+            Reduction(definition.kind, variables, (within,), domain, body, None, parts),
             tensor.source,
         )
         self.new_tensors.append(partial)
@@ -438,42 +482,9 @@ class _Rewriter:
         return as_index(self.sizes.derived(exact, expression, "part_length"))
 
 
-def _runs_along(factor: Scalar, reduced: Sequence[Variable]) -> bool:
-    """Return True if a factor is a tensor, or a view of one, whose last dim is summed over."""
-    while isinstance(factor, Access) and isinstance(view := factor.tensor.definition, Pointwise):
-        factor = view.body.substitute(dict(zip(view.variables, factor.index, strict=True)))
-    return isinstance(factor, Access) and _is_matrix(factor) and not factor.index[-1].variables.isdisjoint(reduced)
-
-
-def _is_matrix(factor: Scalar) -> bool:
-    """Return True if a factor is a tensor indexed by one variable per dim, so that runs of it are vector loads."""
-    if not isinstance(factor, Access) or factor.mask is not None:
-        return False
-    return all(
-        len(index.terms) <= 1 and all(step == 1 and len(atoms) <= 1 for atoms, step in index.terms)
-        for index in factor.index
-    )
-
-
 def _library_from(dtype: DType) -> int:
     is_half = dtype in (DType.F16, DType.BF16)
     return LIBRARY_FROM_PRODUCTS_TENSOR_CORE if is_half else LIBRARY_FROM_PRODUCTS
-
-
-def _split_domain(
-    definition: Reduction, part: Variable, within: Variable
-) -> tuple[tuple[Variable, ...], tuple[Variable, ...]]:
-    """Return the memory order of the split reduction, and its outer variables. The parts replace the columns."""
-    kept: list[Variable] = [variable for variable in definition.domain if variable not in definition.reduced]
-    place = len(kept)
-    sized = [variable for variable in definition.domain if variable.extent.constant != 1]
-    if sized[-1] not in definition.reduced:
-        first = next(variable for variable in sized if variable in definition.reduced)
-        place = sum(
-            variable not in definition.reduced for variable in definition.domain[: definition.domain.index(first)]
-        )
-    domain = (*kept[:place], part, within, *kept[place:])
-    return domain, (*kept[:place], part, *kept[place:])
 
 
 def _power_of_two(value: int) -> int:

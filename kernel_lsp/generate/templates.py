@@ -8,13 +8,7 @@ from dataclasses import dataclass, replace
 from kernel_lsp.core.expression import Constant, Unary
 from kernel_lsp.core.plan import Fill, LibraryArgument, LibraryStep
 from kernel_lsp.errors import TargetError
-from kernel_lsp.generate.codegen.attention import attention
-from kernel_lsp.generate.codegen.attention.attention import (
-    AttentionSchedule,
-    default_attention_schedule,
-    is_valid_attention_schedule,
-    render_attention,
-)
+from kernel_lsp.generate.codegen.attention import attention, attention_gradients
 from kernel_lsp.generate.codegen.elements import boxes as boxed
 from kernel_lsp.generate.codegen.elements import elementwise, scatter
 from kernel_lsp.generate.codegen.elements.boxes import boxes_of, default_box, fits_planes, render_boxes
@@ -71,6 +65,7 @@ from kernel_lsp.generate.codegen.scans.scan_schedule import (
 from kernel_lsp.generate.codegen.tensor_cores import tensor_core
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_warpgroups import tensor_core_renderer
 from kernel_lsp.generate.fusion.groups import (
+    AttentionGradientGroup,
     AttentionGroup,
     ContractionGroup,
     ElementwiseGroup,
@@ -85,6 +80,7 @@ from kernel_lsp.generate.ir.index import Index, divides
 from kernel_lsp.generate.ir.scalar import Access, Loop
 from kernel_lsp.generate.ir.scalar_walk import accesses, nodes
 from kernel_lsp.generate.ir.tensor import Tensor
+from kernel_lsp.generate.schedule.attention_knobs import choose_attention, choose_gradient
 from kernel_lsp.generate.schedule.knobs import Choices
 from kernel_lsp.generate.schedule.row_choices import LARGE_BYTES, RowChooser, row_comment
 from kernel_lsp.generate.schedule.split_choice import (
@@ -139,7 +135,7 @@ class GroupRenderer:
                 return self._rows(group, name)
             case ContractionGroup():
                 return self._contraction(group, name) if group.operand is None else self._on_tensor_cores(group, name)
-            case AttentionGroup():
+            case AttentionGroup() | AttentionGradientGroup():
                 return self._attention(group, name)
             case ScanGroup():
                 return self._scan(group, name)
@@ -249,21 +245,14 @@ class GroupRenderer:
             return TileSchedule(16, 64, 16, 2, 4)
         return TileSchedule(32, 32, 16, 2, 2)
 
-    def _attention(self, group: AttentionGroup, name: str) -> RenderedGroup:
-        kernel = self.new_kernel(name, attention.LOCAL_NAMES)
-        default = default_attention_schedule(group, self.captured, self.n_multiprocessors)
-        pick = self.choices.pick_int
-        schedule = AttentionSchedule(
-            pick(f"{kernel.name}.warps", (1, 2, 4, 8), default.warps, "warps per block, of 16 queries each"),
-            pick(f"{kernel.name}.keys", (16, 32, 64, 128), default.keys, "keys per tile"),
-        )
-        is_valid = is_valid_attention_schedule(group, schedule)
-        used = schedule if is_valid else default
-        comment = (
-            f"Blocks of {used.warps * 16} queries, 16 per warp, go over the keys, {used.keys} at a time. Scores stay in"
-            " registers; weights are relative to the largest score so far, to which the sums are scaled."
-        )
-        return RenderedGroup((render_attention(kernel, group, used, comment),), is_valid=is_valid)
+    def _attention(self, group: AttentionGroup | AttentionGradientGroup, name: str) -> RenderedGroup:
+        if isinstance(group, AttentionGroup):
+            kernel = self.new_kernel(name, attention.LOCAL_NAMES)
+            text, is_valid = choose_attention(kernel, group, self.choices, self.captured, self.n_multiprocessors)
+        else:
+            kernel = self.new_kernel(name, attention_gradients.LOCAL_NAMES)
+            text, is_valid = choose_gradient(kernel, group, self.choices, self.captured, self.n_multiprocessors)
+        return RenderedGroup((text,), is_valid=is_valid)
 
     def _scan(self, group: ScanGroup, name: str) -> RenderedGroup:
         kernel = self.new_kernel(name, scan.LOCAL_NAMES)
@@ -402,11 +391,11 @@ class GroupRenderer:
         by_name = {"x".join(map(str, box)): box for box in (single, *boxes)}
         wanted = "x".join(map(str, default))
         box = by_name[str(self.choices.pick(f"{name}.box", tuple(by_name), wanted, "elements per thread, by axis"))]
-        if box == single:
-            return None
-        kernel = self.new_kernel(name, boxed.LOCAL_NAMES)
         pick = self.choices.pick_int
         fitting = [threads for threads in (128, 64) if fits_planes(group, box, self.captured, threads)]
+        if box == single and not pick(f"{name}.planes", (0, 1) if fitting else (0,), 0, "blocks in planes"):
+            return None
+        kernel = self.new_kernel(name, boxed.LOCAL_NAMES)
         default_threads = self.threads or (fitting or [128])[0]
         threads = self.threads or pick(
             f"{kernel.name}.threads", (64, 128, 256, 512, 1024), default_threads, "per block"
@@ -423,7 +412,9 @@ class GroupRenderer:
         has_loop = any(isinstance(node, Loop) for node in nodes(*(store.scalar for store in group.stores)))
         is_large = self.captured(group.position.extent) >= 4 * self.n_multiprocessors * 2048
         if vector > 1:
-            return 2 if vector == 8 and is_large and self._n_tensors(group) <= MAX_UNROLLED_TENSORS else 1
+            reads = accesses(*(store.scalar for store in group.stores))
+            is_packed = all(access.mask is None for access in reads)
+            return 2 if vector == 8 and is_large and is_packed and self._n_tensors(group) <= MAX_UNROLLED_TENSORS else 1
         return 4 if is_large and not has_loop else 1
 
     def _n_tensors(self, group: ElementwiseGroup) -> int:
@@ -442,12 +433,14 @@ class GroupRenderer:
     def _default_width(self, group: ElementwiseGroup, widths: list[int]) -> int:
         """Return 16 bytes' worth where the work fills the GPU, and no contract is needed or memory sets the pace."""
         widest = max(store.tensor.dtype.itemsize for store in group.stores)
+        # Loads of single 16-bit elements cost as many instructions as those of 32 bits.
+        n_worth = -(-LARGE_BYTES // max(widest, 4))
         n_threads, size = self.n_multiprocessors * 512, self.captured(group.position.extent)
         fitting = [
             width
             for width in widths
             if widest * width <= MAX_PACK_BYTES
-            and (divides(width, group.position.extent) or size * widest >= LARGE_BYTES)
+            and (divides(width, group.position.extent) or size >= n_worth)
             and size >= n_threads * width
         ]
         return max(fitting, default=1)
@@ -476,7 +469,7 @@ class GroupRenderer:
         chooser = RowChooser(self.choices, self.captured, self.n_multiprocessors, group, self.threads, self.capability)
         widths = [width for width in chooser.widths() if width <= 4 and n_columns % width == 0]
         is_open = group.column.extent.constant is None
-        default = default_column_schedule(n_columns, widths or [1], is_open=is_open)
+        default = default_column_schedule(n_columns, widths or [1], chooser.widest, is_open=is_open)
         pick = self.choices.pick_int
         threads = self.threads or pick(
             f"{kernel.name}.threads", (64, 128, 256, 512), default.threads, "threads that share a row"

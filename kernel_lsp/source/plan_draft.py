@@ -22,6 +22,8 @@ RESERVED = frozenset({"and", "or", "not", "true", "false", "inf", "nan", "none",
 DISPATCHED = {"scalar_t": "float"}
 """The type that PyTorch's dispatch macros define around a launch, and the type drafted for it."""
 MAX_STEPS = 8
+NULLS = frozenset({"nullptr", "NULL"})
+"""Arguments that name no tensor: the parameter's name stands for them."""
 _TEMPLATE = re.compile(r"\btemplate\s*<(?P<parameters>[^<>]*)>[^;{}]*?\b(?P<name>[A-Za-z_]\w*)\s*\(")
 _ATTRIBUTES = re.compile(r"\b__launch_bounds__\s*\([^()]*\)")
 _TYPES = re.compile(r"(?:unsigned )?(?:float|double|int|char|bool|long long|__?half2?|__nv_bfloat16|float[24])\d?")
@@ -56,7 +58,12 @@ class _Step:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        return self.launch.arguments if self.launch is not None else tuple(p.name for p in self.signature.parameters)
+        names = tuple(parameter.name for parameter in self.signature.parameters)
+        if self.launch is None:
+            return names
+        return tuple(
+            name if argument in NULLS else argument for name, argument in zip(names, self.launch.arguments, strict=True)
+        )
 
     @property
     def pairs(self) -> list[tuple[KernelParameter, str]]:

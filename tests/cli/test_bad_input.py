@@ -134,7 +134,7 @@ def test_a_kernel_without_a_plan_is_compiled_and_its_findings_are_printed(tmp_pa
     assert re.search(r"kernel    f: \d+ registers, 128 bytes shared, 0 bytes spilled", ran.stdout)
     assert "f.cu:4:12: error:" in ran.stdout
     assert "kernel-lsp/KL207" in ran.stdout
-    assert "// op: f(x: f32[N]) -> (y: f32[N])" in ran.stdout
+    assert "kernel-lsp plan f.cu --write" in ran.stdout
 
 
 def test_a_compiler_error_in_a_file_without_a_plan_is_at_its_line(tmp_path: Path) -> None:

@@ -37,10 +37,12 @@ def test_queries_share_keys_and_values_of_a_group() -> None:
     assert check(f"def f(q, k, v): return {SDPA.format(', enable_gqa=True')}", inputs=inputs).n_kernels == 1
 
 
-@pytest.mark.parametrize("n_heads", [1, 2])
-def test_gradients_of_shared_keys_and_values_are_summed_over_their_group(n_heads: int) -> None:
-    inputs = [tensor("q", 2, 4, 12, 16), tensor("k", 2, n_heads, 12, 16), tensor("v", 2, n_heads, 12, 16)]
-    check(f"def f(q, k, v): return {SDPA.format(', is_causal=True, enable_gqa=True')}", inputs=inputs, backward=True)
+def test_gradients_of_shared_keys_and_values_are_summed_over_their_group() -> None:
+    check_gradients(", is_causal=True, enable_gqa=True", n_heads=2)
+
+
+def test_gradients_of_16_bits_recompute_scores() -> None:
+    check_gradients(", is_causal=True", dtype="bf16")
 
 
 def test_attention_written_by_hand_is_one_kernel_with_its_permutations() -> None:
@@ -69,6 +71,15 @@ def test_a_softmax_that_is_returned_is_computed_by_products() -> None:
 
 
 # --- below: one call
+
+
+def check_gradients(arguments: str, *, dtype: str = "f32", n_heads: int = 4) -> None:
+    """Assert that three kernels give the gradients that PyTorch gives, with no score in memory."""
+    inputs = [tensor("q", 2, 4, 20, 16, dtype=dtype), *(tensor(name, 2, n_heads, 20, 16, dtype=dtype) for name in "kv")]
+    checked = check(f"def f(q, k, v): return {SDPA.format(arguments)}", inputs=inputs, backward=True)
+    assert checked.plan.backward is not None
+    assert [tensor.name for tensor in checked.plan.backward.scratch] == ["statistics"]
+    assert len(checked.plan.backward.steps) == 3
 
 
 def operands(dtype: str, n_queries: int, n_keys: int) -> list[object]:

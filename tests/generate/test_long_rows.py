@@ -111,3 +111,15 @@ def test_a_norm_of_several_tensors_is_split_by_default() -> None:
     assert {knob.default for knob in checked.program.knobs if knob.name.endswith(".split")} == {8, 4}
     inputs = [tensor("x", 4096, 2048), tensor("y", 4096, 1536)]
     assert plan_text(CLIPPED, inputs=inputs).realize({}).is_valid
+
+
+def test_several_exchanges_of_a_grid_have_a_scratch_each() -> None:
+    checked = check(
+        "def f(x, w): return F.layer_norm(x, w.shape, w)",
+        inputs=[tensor("x", 1, 8192), tensor("w", 8192)],
+        backward=True,
+        schedule={"f_backward.blocks": 32, "f_backward.threads": 64},
+    )
+    assert checked.plan.backward is not None
+    names = [tensor.name for tensor in checked.plan.backward.scratch]
+    assert len(names) == len(set(names))

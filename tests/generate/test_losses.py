@@ -51,3 +51,9 @@ def test_what_depends_on_rows_alone_is_not_stored_for_each_element() -> None:
     )
     assert checked.plan.backward is not None
     assert not checked.plan.backward.scratch
+
+
+def test_a_sum_over_all_is_added_up_row_by_row_beside_the_softmax_that_it_reads() -> None:
+    text = "def f(x, y): return F.kl_div(F.log_softmax(x, -1), F.softmax(y, -1), reduction='batchmean')"
+    checked = check(text, inputs=[tensor("x", 140, 80), tensor("y", 140, 80)], backward=True)
+    assert checked.n_kernels == 2

@@ -144,3 +144,14 @@ def test_a_few_threads_of_a_block_share_its_one_row() -> None:
 def test_long_rows_of_large_tensors_stay_in_registers_up_to_a_length() -> None:
     program = plan_text("def f(x): return x.softmax(-1)", inputs=[tensor("x", 4096, 4096)])
     assert "where: D <= 4096" in program.render({})
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_exponentials_that_several_passes_need_are_computed_once(dtype: str) -> None:
+    cached = {"f_backward.cached": 1, "f_backward.threads": 64, "f_backward.vector": 4}
+    checked = check(
+        "def f(x): return x.softmax(-1)", inputs=[tensor("x", 5, 512, dtype=dtype)], backward=True, schedule=cached
+    )
+    backward = checked.text.rpartition("__global__")[2]
+    assert backward.count("expf(") == 1
+    assert backward.count(" / sum_exp") == 1

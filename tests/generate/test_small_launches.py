@@ -112,3 +112,10 @@ def test_sums_over_rows_ride_along_with_the_rows(n_rows: int) -> None:
     schedule = {f"norm_backward.{name}.split": 132 for name in ("sum_3", "sum_4")}
     checked = check(NORM, symbol="Norm", inputs=[tensor("x", n_rows, 128)], schedule=schedule, backward=True)
     assert launches(checked) == 2
+
+
+def test_windows_that_do_not_overlap_compare_taps_instead_of_positions() -> None:
+    checked = check(POOL, inputs=[tensor("x", 2, 3, 8, 10)], backward=True, families=["normal", "tied_rows"])
+    backward = checked.text.rpartition("__global__")[2]
+    assert "kh * 2 + (long long)kw" in backward
+    assert "* W" not in backward.partition("for (")[0]

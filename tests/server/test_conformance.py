@@ -59,7 +59,7 @@ async def client(request: pytest.FixtureRequest, lsp_client: LanguageClient, tmp
     await lsp_client.shutdown_session()
 
 
-def accept(params: object) -> None:
+def accept(_client: LanguageClient, _params: object) -> None:
     """Answer as an editor that does as it is asked."""
 
 

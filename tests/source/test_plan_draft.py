@@ -182,5 +182,12 @@ def test_only_what_no_text_says_is_left_to_a_person() -> None:
     assert "updates `data` in place" in draft_plan(IN_PLACE)
 
 
+def test_null_pointers_of_a_launch_are_tensors_of_their_own() -> None:
+    kernel = "__global__ void f(const float* x, float* y) { y[threadIdx.x] = x[0]; }"
+    assert directives(draft_plan(f"{kernel} int main() {{ f<<<1, 32>>>(nullptr, NULL); }}"), "op") == [
+        "f(x: f32[1]) -> (y: f32[1])"
+    ]
+
+
 def test_nothing_is_drafted_without_a_kernel_that_writes() -> None:
     assert draft_plan("__global__ void k(const float* x) {}") == ""

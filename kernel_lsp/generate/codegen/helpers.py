@@ -400,7 +400,13 @@ __device__ inline bool wins_window({T} value, int index, {T} best, int best_inde
     **{name: Helper(text) for name, text in {**TENSOR_CORE_HELPERS, **WARPGROUP_HELPERS}.items()},
     **{name: Helper(*entry) for name, entry in ATTENTION_HELPERS.items()},
 }
-_TEMPLATES = (*SCAN_BASICS, *SCAN_HELPERS, *TENSOR_CORE_HELPERS, *WARPGROUP_HELPERS, *ATTENTION_HELPERS)
+_TEMPLATES = (
+    *SCAN_BASICS,
+    *SCAN_HELPERS,
+    *TENSOR_CORE_HELPERS,
+    *WARPGROUP_HELPERS,
+    *ATTENTION_HELPERS,
+)
 TYPELESS = frozenset(
     (
         *_TEMPLATES,

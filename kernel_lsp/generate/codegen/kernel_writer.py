@@ -30,7 +30,8 @@ class KernelParameterText:
 class KernelWriter:
     """A kernel under construction. `tensor_names` are the plan's names of the tensors in memory; `hints` name scalars.
     With `unrolls_loops`, short loops of a thread are unrolled, so that values read twice stay in registers. `runs` has
-    the array and the place in it of each read whose run of memory is loaded."""
+    the array and the place in it of each read whose run of memory is loaded. `is_narrow`: all floating arguments and
+    results of the operation have 16 bits."""
 
     name: str
     tensor_names: Mapping[Tensor, str]
@@ -38,6 +39,7 @@ class KernelWriter:
     reserved: frozenset[str] = frozenset()
     index_type: Literal["int", "long long"] = "int"
     unrolls_loops: bool = False
+    is_narrow: bool = False
     coordinates: dict[bytes, str] = field(default_factory=dict)
     helpers: set[HelperUse] = field(default_factory=set)
     reads: dict[Tensor, str] = field(default_factory=dict)
@@ -73,7 +75,8 @@ class KernelWriter:
     def add_scratch(self, wanted: str, dtype: DType, dims: Sequence[Expression]) -> str:
         """Add a scratch tensor of this kernel's own to the plan; return the parameter that points to it."""
         name = self.names.take(wanted)
-        in_plan = NamePool({*self.tensor_names.values(), *self.reserved}).take(f"{self.name}_{wanted}")
+        taken = {*self.tensor_names.values(), *self.reserved, *(scratch.name for scratch in self.scratch.values())}
+        in_plan = NamePool(taken).take(f"{self.name}_{wanted}")
         self.scratch[name] = TensorParameter(in_plan, dtype, tuple(dims))
         return name
 

@@ -56,9 +56,14 @@ def literal(value: float | int | bool, dtype: DType) -> Text:
     return Text(f"{number}{suffix}", ATOM if number >= 0 else UNARY)
 
 
-def format_operation(name: str, dtype: DType, operands: Sequence[Text], types: Sequence[DType]) -> Text:
-    """Return the operator applied to its operands: an expression, or a call of a helper or of CUDA's function. Raises
-    KeyError for an unknown operator on integers."""
+def format_operation(
+    name: str, dtype: DType, operands: Sequence[Text], types: Sequence[DType], *, is_narrow: bool = False
+) -> Text:
+    """Return the operator applied to its operands: an expression, or a call of a helper or of CUDA's function.
+    `is_narrow` allows what is accurate enough for results of 16 bits. Raises KeyError for an unknown operator on
+    integers."""
+    if is_narrow and name in NARROW_FUNCTIONS and COMPUTE_TYPE[dtype] == "float":
+        return Text(f"{NARROW_FUNCTIONS[name]}({operands[0].text})", ATOM)
     text = _format(name, dtype, operands, types)
     if dtype in NARROW and name in WRAPPED:
         return Text(f"({COMPUTE_TYPE[dtype]})({text.text})", UNARY)
@@ -100,6 +105,9 @@ def stored(text: Text, source: DType, target: DType) -> str:
 
 FLOAT_FUNCTIONS = {"abs": "fabs", "round": "rint", "i0": "cyl_bessel_i0"}
 """CUDA's functions that have another name than the operator."""
+NARROW_FUNCTIONS = {"exp": "__expf", "log": "__logf"}
+"""Functions of two instructions instead of eight, with relative errors of about 2^-20 (CUDA C++ Programming Guide,
+intrinsic functions): bf16 has 8 bits, f16 has 11."""
 _SAME_NAME_HELPERS = """
 relu sigmoid silu gelu gelu_derivative gelu_tanh gelu_tanh_derivative sign maximum minimum
 """

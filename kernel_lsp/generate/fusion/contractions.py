@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.fusion.groups import AttentionGroup, ContractionGroup, LibraryGroup, Store
+from kernel_lsp.generate.fusion.groups import (
+    AttentionGradientGroup,
+    AttentionGroup,
+    ContractionGroup,
+    GradientOutput,
+    LibraryGroup,
+    Store,
+)
 from kernel_lsp.generate.fusion.progress import Progress
 from kernel_lsp.generate.ir.index import Index, Variable, as_index, product
 from kernel_lsp.generate.ir.row_major import ravel, reshape, unravel_safe
 from kernel_lsp.generate.ir.scalar import Access, Operation, Scalar
 from kernel_lsp.generate.ir.scalar_walk import accesses, rewrite
-from kernel_lsp.generate.ir.tensor import Attention, Contraction, LibraryResult, Pointwise, Reduction, Tensor
+from kernel_lsp.generate.ir.tensor import (
+    Attention,
+    AttentionGradient,
+    Contraction,
+    LibraryResult,
+    Pointwise,
+    Reduction,
+    Tensor,
+)
 
 
 def grow_contraction(
@@ -50,6 +65,69 @@ def grow_attention(progress: Progress, seed: Tensor, definition: Attention) -> t
     batch, m, n = space.coordinates
     parts = (query_part, key_part, value, score)
     return AttentionGroup(seed, batch, m, n, key, head, *parts, definition.is_safe, space.at, stores), roots
+
+
+def grow_gradient(
+    progress: Progress, seed: Tensor, definition: AttentionGradient
+) -> tuple[AttentionGradientGroup, list[Tensor]]:
+    """Return the group of a gradient of an attention, and the roots that it computes: gradients of keys and of values
+    that have the same factors belong together."""
+    space = _Space.of(progress, seed, definition.variables, definition)
+    batch, row, column = space.coordinates
+    names = [
+        ("shared", _shared_extent(definition)),
+        ("head", definition.head.extent),
+        ("width", definition.width.extent),
+    ]
+    shared, head, width = (progress.variable(name, extent) for name, extent in names)
+    is_by_key = definition.kind in ("key", "value")
+    other = (
+        progress.variable("m", definition.m.extent) if is_by_key else progress.variable("key", definition.key.extent)
+    )
+    m, key = (other, row) if is_by_key else (row, other)
+    own = (shared, m, key, head, width)
+    factors = _gradient_factors(progress, definition, space.replacements, own)
+    places = [(seed, definition, column, space)]
+    for tensor in progress.pending if is_by_key else ():
+        sibling = progress.graph.definitions[tensor]
+        if isinstance(sibling, AttentionGradient) and sibling.kind in ("key", "value") and tensor is not seed:
+            its = _Space.of(progress, tensor, sibling.variables, sibling, (batch, row))
+            if _gradient_factors(progress, sibling, its.replacements, own) == factors:
+                places.append((tensor, sibling, its.coordinates[2], its))
+    roots = [seed]
+    outputs: list[GradientOutput] = []
+    for tensor, its_definition, its_column, its in places if definition.kind != "statistics" else ():
+        roots += [tensor] if tensor is not seed else []
+        stores = tuple(_epilogue(progress, tensor, its.at, roots))
+        outputs.append(GradientOutput(its_definition.kind, tensor, its_column, its.at, its_definition.factor, stores))
+    kind = "key" if is_by_key else definition.kind
+    *scalars, statistics = factors
+    if definition.statistics is None:
+        statistics = Access(seed, (*space.at[:-1], as_index(0)))
+    assert isinstance(statistics, Access)
+    query_part, key_part, value, grad, score = scalars
+    parts = (query_part, key_part, value, grad, score)
+    read = (definition.grad_scale, definition.is_safe, statistics)
+    return AttentionGradientGroup(kind, seed, batch, *own, *parts, *read, tuple(outputs)), roots
+
+
+def _shared_extent(definition: AttentionGradient) -> Index:
+    return product(variable.extent for variable in definition.shared)
+
+
+def _gradient_factors(
+    progress: Progress,
+    definition: AttentionGradient,
+    replacements: Mapping[Variable, Index],
+    own: tuple[Variable, Variable, Variable, Variable, Variable],
+) -> list[Scalar]:
+    """Return the factors, the score and, where they are read, the statistics in a group's variables."""
+    theirs = (*definition.shared, definition.m, definition.key, definition.head, definition.width)
+    named = dict(zip(theirs, map(as_index, own if definition.shared else own[1:]), strict=True))
+    scalars = (definition.query_part, definition.key_part, definition.value, definition.grad, definition.score)
+    read = scalars if definition.statistics is None else (*scalars, definition.statistics)
+    found = [progress.expand(scalar.substitute({**replacements, **named})) for scalar in read]
+    return found if definition.statistics is not None else [*found, found[0]]
 
 
 def operand_type(tensor: Tensor, contraction: Contraction) -> DType | None:
@@ -91,12 +169,19 @@ class _Space:
     replacements: dict[Variable, Index]
 
     @classmethod
-    def of(cls, progress: Progress, seed: Tensor, variables: Sequence[Variable], axes: _HasAxes) -> _Space:
+    def of(
+        cls,
+        progress: Progress,
+        seed: Tensor,
+        variables: Sequence[Variable],
+        axes: _HasAxes,
+        known: tuple[Variable, ...] = (),
+    ) -> _Space:
+        """Return the space of a tensor, whose first coordinates may be `known`."""
         groups = (axes.batch_axes, axes.row_axes, axes.column_axes)
         shapes = [[seed.shape[axis] for axis in group] for group in groups]
-        batch, m, n = (
-            progress.variable(name, product(shape)) for name, shape in zip(("batch", "m", "n"), shapes, strict=True)
-        )
+        names = list(zip(("batch", "m", "n"), shapes, strict=True))[len(known) :]
+        batch, m, n = (*known, *(progress.variable(name, product(shape)) for name, shape in names))
         at: list[Index] = [as_index(0)] * len(seed.shape)
         for group, shape, coordinate in zip(groups, shapes, (batch, m, n), strict=True):
             for axis, position in zip(group, unravel_safe(as_index(coordinate), shape), strict=True):

@@ -11,13 +11,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from kernel_lsp.errors import InternalError
-from kernel_lsp.generate.fusion.contractions import grow_attention, grow_contraction, grow_library
+from kernel_lsp.generate.fusion.contractions import (
+    grow_attention,
+    grow_contraction,
+    grow_gradient,
+    grow_library,
+)
 from kernel_lsp.generate.fusion.graph import DefinitionGraph
 from kernel_lsp.generate.fusion.groups import (
+    AttentionGradientGroup,
     AttentionGroup,
     ContractionGroup,
     ElementwiseGroup,
     FusedGraph,
+    GradientOutput,
     Group,
     RoutineGroup,
     RowGroup,
@@ -37,6 +44,7 @@ from kernel_lsp.generate.ir.scalar_walk import accesses
 from kernel_lsp.generate.ir.sizes import Sizes
 from kernel_lsp.generate.ir.tensor import (
     Attention,
+    AttentionGradient,
     Buffer,
     Definition,
     LibraryResult,
@@ -113,6 +121,8 @@ def _grow(progress: Progress, seed: Tensor) -> tuple[Group, list[Tensor]]:
             return grow_contraction(progress, seed, definition, contraction)
         case Attention():
             return grow_attention(progress, seed, definition)
+        case AttentionGradient():
+            return grow_gradient(progress, seed, definition)
         case Scan():
             return grow_scan(progress, seed, definition)
         case Scatter():
@@ -216,9 +226,17 @@ def _with_stored(group: Group, stored: set[Tensor]) -> Group:
     if isinstance(group, ElementwiseGroup | ScanGroup):
         return replace(group, stores=tuple(store for store in group.stores if store.tensor in stored))
     if isinstance(group, AttentionGroup | ContractionGroup):
-        own = (Store(group.tensor, group.at, Access(group.tensor, group.at)),) if group.tensor in stored else ()
-        return replace(group, stores=(*own, *(store for store in group.stores if store.tensor in stored)))
+        return replace(group, stores=_stores(group, stored))
+    if isinstance(group, AttentionGradientGroup):
+        outputs = tuple(replace(output, stores=_stores(output, stored)) for output in group.outputs)
+        return replace(group, outputs=outputs)
     return group
+
+
+def _stores(part: ContractionGroup | AttentionGroup | GradientOutput, stored: set[Tensor]) -> tuple[Store, ...]:
+    """Return the stores of a sum that something reads, its own included."""
+    own = (Store(part.tensor, part.at, Access(part.tensor, part.at)),) if part.tensor in stored else ()
+    return (*own, *(store for store in part.stores if store.tensor in stored))
 
 
 def _does_anything(group: Group) -> bool:

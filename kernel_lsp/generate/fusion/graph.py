@@ -8,7 +8,7 @@ from kernel_lsp.generate.fusion.reads import live_tensors, operands_of, scalars_
 from kernel_lsp.generate.ir.index import Index, Variable
 from kernel_lsp.generate.ir.scalar import Access, Loop, Operation
 from kernel_lsp.generate.ir.scalar_walk import accesses, nodes
-from kernel_lsp.generate.ir.tensor import Attention, Buffer, Definition, Pointwise, Reduction, Tensor
+from kernel_lsp.generate.ir.tensor import Attention, AttentionGradient, Buffer, Definition, Pointwise, Reduction, Tensor
 
 MAX_REPEATED_NODES = 60
 """Maximum nodes per element of a pointwise definition that several kernels recompute. A larger one is computed once and
@@ -142,7 +142,7 @@ class DefinitionGraph:
     def _rereads(self, consumer: Tensor, tensor: Tensor) -> bool:
         """Return True if the consumer reads elements of the tensor several times."""
         definition = self.definitions[consumer]
-        if isinstance(definition, Attention) or (
+        if isinstance(definition, Attention | AttentionGradient) or (
             isinstance(definition, Reduction) and definition.contraction is not None
         ):
             return True

@@ -9,7 +9,7 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.fusion.reads import scalars_of
 from kernel_lsp.generate.ir.index import Index, Variable
 from kernel_lsp.generate.ir.row_major import reshape, unravel_safe
-from kernel_lsp.generate.ir.scalar import IndexValue, Scalar
+from kernel_lsp.generate.ir.scalar import Access, IndexValue, Scalar
 from kernel_lsp.generate.ir.tensor import LibraryCall, LibraryResult, Routine, Tensor
 
 
@@ -126,6 +126,49 @@ class AttentionGroup:
 
 
 @dataclass(frozen=True)
+class GradientOutput:
+    """One result of a gradient group, over (batch, row, `column`), where rows are queries or keys. Stores read it as an
+    access to `tensor` at `at`. Kinds are those of `AttentionGradient`."""
+
+    kind: str
+    tensor: Tensor
+    column: Variable
+    at: tuple[Index, ...]
+    factor: float
+    stores: tuple[Store, ...]
+
+
+@dataclass(frozen=True)
+class AttentionGradientGroup:
+    """Gradients of an attention that one kernel computes: of queries, of keys and values, or the statistics, which have
+    no output but `tensor`. Factors are over (batch, shared, m or key, head or width); `shared` counts the heads of
+    queries that share a key. The statistics of a query are at `statistics`, over (batch, shared, m)."""
+
+    kind: str
+    tensor: Tensor
+    batch: Variable
+    shared: Variable
+    m: Variable
+    key: Variable
+    head: Variable
+    width: Variable
+    query_part: Scalar
+    key_part: Scalar
+    value: Scalar
+    grad: Scalar
+    score: Scalar
+    grad_scale: float
+    is_safe: bool
+    statistics: Access
+    outputs: tuple[GradientOutput, ...]
+
+    @property
+    def is_by_query(self) -> bool:
+        """Return True if blocks own queries and loop over keys."""
+        return self.kind != "key"
+
+
+@dataclass(frozen=True)
 class ScanGroup:
     """A running combination of `scalar` along columns; of the columns before each with `is_exclusive`.
 
@@ -178,6 +221,7 @@ Group = (
     | RowGroup
     | ContractionGroup
     | AttentionGroup
+    | AttentionGradientGroup
     | ScanGroup
     | ScatterGroup
     | LibraryGroup
@@ -209,6 +253,10 @@ def scalars_of_group(group: Group) -> list[Scalar]:
         case AttentionGroup():
             factors = [group.query_part, group.key_part, group.value, group.score]
             return [*factors, *(store.scalar for store in group.stores)]
+        case AttentionGradientGroup():
+            factors = [group.query_part, group.key_part, group.value, group.grad, group.score]
+            read = [group.statistics] if group.outputs else []
+            return [*factors, *read, *(store.scalar for output in group.outputs for store in output.stores)]
         case ScanGroup():
             return [group.scalar, *(store.scalar for store in group.stores)]
         case ScatterGroup():
@@ -226,6 +274,9 @@ def written_by(group: Group) -> set[Tensor]:
     match group:
         case ElementwiseGroup() | ContractionGroup() | AttentionGroup():
             return {store.tensor for store in group.stores}
+        case AttentionGradientGroup():
+            stores = [store for output in group.outputs for store in output.stores]
+            return {store.tensor for store in stores} or {group.tensor}
         case RowGroup():
             stores = [*(store for _, store in group.stores), *group.row_stores]
             kept = {entry.tensor for entry in group.reductions if entry.stored}

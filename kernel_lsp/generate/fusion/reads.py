@@ -9,6 +9,7 @@ from kernel_lsp.generate.ir.scalar import Access, IndexValue, Scalar
 from kernel_lsp.generate.ir.scalar_walk import accesses
 from kernel_lsp.generate.ir.tensor import (
     Attention,
+    AttentionGradient,
     Definition,
     LibraryResult,
     Pointwise,
@@ -41,6 +42,9 @@ def scalars_of(definition: Definition) -> list[Scalar]:
             return [body]
         case Attention():
             return [definition.query_part, definition.key_part, definition.value, definition.score]
+        case AttentionGradient():
+            factors = [definition.query_part, definition.key_part, definition.value, definition.grad, definition.score]
+            return [*factors, *([definition.statistics] if definition.statistics is not None else [])]
         case Scatter():
             carriers: list[Scalar] = [IndexValue(index) for index in definition.index]
             optional = [scalar for scalar in (definition.base, definition.mask) if scalar is not None]

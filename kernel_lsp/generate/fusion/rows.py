@@ -194,7 +194,9 @@ class _RowDraft:
         graph = self.progress.graph
         if graph.needs(tensor) & set(self.roots):
             return True
-        if self.progress.sizes.same(tensor.n_elements, product(self.space.extents)):
+        # Threads that share a column load single elements: a kernel of its own moves packs.
+        is_contiguous = not self.space.pattern or self.space.pattern[-1][0] == "r"
+        if is_contiguous and self.progress.sizes.same(tensor.n_elements, product(self.space.extents)):
             shared = graph.sources(tensor) & frozenset().union(*(graph.sources(e.tensor) for e in self.reductions))
             if any(source.n_elements == tensor.n_elements for source in shared):
                 return True
@@ -233,3 +235,19 @@ class _RowDraft:
 
     def _level(self, scalar: Scalar) -> int:
         return max((self.levels[a.tensor] for a in accesses(scalar) if a.tensor in self.levels), default=0)
+
+
+def split_domain(
+    definition: Reduction, part: Variable, within: Variable
+) -> tuple[tuple[Variable, ...], tuple[Variable, ...]]:
+    """Return the memory order of the split reduction, and its outer variables. The parts replace the columns."""
+    kept: list[Variable] = [variable for variable in definition.domain if variable not in definition.reduced]
+    place = len(kept)
+    sized = [variable for variable in definition.domain if variable.extent.constant != 1]
+    if sized[-1] not in definition.reduced:
+        first = next(variable for variable in sized if variable in definition.reduced)
+        place = sum(
+            variable not in definition.reduced for variable in definition.domain[: definition.domain.index(first)]
+        )
+    domain = (*kept[:place], part, within, *kept[place:])
+    return domain, (*kept[:place], part, *kept[place:])

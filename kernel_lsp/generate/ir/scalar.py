@@ -243,7 +243,7 @@ class _Substitution:
         if isinstance(node, Operation) and node.name in ("ge", "lt"):
             return _range_check(node.name, *(self.visit(operand) for operand in node.operands))
         if isinstance(node, Argument):
-            return node
+            return Argument(node.name, node.dtype, _variables(*(self._replacements.get(v, v) for v in node.variables)))
         return node.rebuilt(tuple(self.visit(operand) for operand in node.operands))
 
 

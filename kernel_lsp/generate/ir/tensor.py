@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.task import SourceLine
 from kernel_lsp.generate.ir.index import Index, Variable, digest_of, product
-from kernel_lsp.generate.ir.scalar import Scalar
+from kernel_lsp.generate.ir.scalar import Access, Scalar
 
 
 @dataclass(frozen=True)
@@ -130,6 +130,38 @@ class Attention:
 
 
 @dataclass(frozen=True)
+class AttentionGradient:
+    """A gradient of an attention, or the statistics of its queries, by recomputed scores.
+
+    With P = softmax(`score`), dP = `grad_scale` * sum over `width` of `grad` * `value`, and dS = P * (dP - row sum of
+    P * dP): kind ``query`` is `factor` * dS times keys, ``key`` is `factor` * transposed dS times queries, ``value`` is
+    `factor` * transposed P times `grad`. The last two are sums over `shared` heads, too. Kind ``statistics`` has, in
+    its last dim, the logarithm of the sum of exponentials of a query's scores, and its row sum; the others read it at
+    `statistics`. Axes are those of a `Contraction`.
+    """
+
+    kind: str
+    variables: tuple[Variable, ...]
+    m: Variable
+    key: Variable
+    head: Variable
+    width: Variable
+    shared: tuple[Variable, ...]
+    query_part: Scalar
+    key_part: Scalar
+    value: Scalar
+    grad: Scalar
+    score: Scalar
+    factor: float
+    grad_scale: float
+    is_safe: bool
+    batch_axes: tuple[int, ...]
+    row_axes: tuple[int, ...]
+    column_axes: tuple[int, ...]
+    statistics: Access | None = None
+
+
+@dataclass(frozen=True)
 class Scatter:
     """A copy of `base`, then for every value of `variables`: element `index` is set to, or combined with, `body`.
 
@@ -145,7 +177,7 @@ class Scatter:
     mask: Scalar | None = None
 
 
-Definition = Buffer | Pointwise | Reduction | Attention | Scan | Scatter | LibraryResult | Routine
+Definition = Buffer | Pointwise | Reduction | Attention | AttentionGradient | Scan | Scatter | LibraryResult | Routine
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,13 +34,13 @@ def _attention(call: Call) -> Tensor | tuple[Tensor | None, ...]:
 @lowers("_scaled_dot_product_flash_attention_for_cpu_backward")
 def _attention_backward(call: Call) -> tuple[Tensor, ...]:
     attention = _Attention.of(call, 1, is_whole=False)
-    grad, out = call.tensor(0, "grad_out"), call.tensor(4, "out")
+    grad = call.tensor(0, "grad_out")
     # The graph's own logsumexp is unreliable: the decomposition of the forward returns the probabilities instead.
     scores = attention.scores()
     probabilities = attention.probabilities(scores, attention.log_sum_exp(scores))
     grad_value = attention.over_queries(probabilities, grad, "grad_value")
     grad_probabilities = attention.product(grad, attention.value, "grad_probabilities")
-    own = attention.row_products(grad, out)
+    own = attention.row_products(probabilities, grad_probabilities)
     dtype = attention.dtype
 
     def body(index: tuple[Index, ...]) -> Scalar:
@@ -175,12 +175,15 @@ class _Attention:
 
         return self._contract(shape, (*shared, weights.shape[-2]), factors, name)
 
-    def row_products(self, grad: Tensor, out: Tensor) -> Tensor:
-        def body(index: tuple[Index, ...]) -> Scalar:
-            return op("mul", cast(Access(grad, index), self.dtype), cast(Access(out, index), self.dtype))
+    def row_products(self, probabilities: Tensor, grads: Tensor) -> Tensor:
+        """Return the row sums of probabilities times their gradients, which are those of the result times its
+        gradient, without the result."""
 
-        axes = (len(grad.shape) - 1,)
-        return self.call.builder.reduction("sum", self.dtype, grad.shape, axes, body, name="row_products")
+        def body(index: tuple[Index, ...]) -> Scalar:
+            return op("mul", Access(probabilities, index), Access(grads, index))
+
+        axes = (len(grads.shape) - 1,)
+        return self.call.builder.reduction("sum", self.dtype, grads.shape, axes, body, name="row_products")
 
     def _contract(self, shape: Shape, reduced: Shape, factors: Factors, name: str) -> Tensor:
         rank = len(shape)

@@ -22,8 +22,8 @@ from kernel_lsp.generate.ir.scalar import (
     integer,
     select,
 )
-from kernel_lsp.generate.ir.scalar_walk import guarded
-from kernel_lsp.generate.ir.tensor import Tensor
+from kernel_lsp.generate.ir.scalar_walk import accesses, guarded
+from kernel_lsp.generate.ir.tensor import Pointwise, Tensor
 from kernel_lsp.generate.lowering.builder import Call, Shape, accumulation_dtype, positions
 from kernel_lsp.generate.lowering.elements import number, op
 from kernel_lsp.generate.lowering.registry import lowers
@@ -57,22 +57,35 @@ def _window_extreme(call: Call, source: Tensor, window: Window, item: int) -> Te
     return call.builder.pointwise(call.dtype(item), call.shape(item), body)
 
 
-def _window_argument(call: Call, source: Tensor, window: Window) -> Tensor:
-    """Return the flat position of a window's maximum in the input's spatial dims: the last NaN, else the first of
-    equals."""
+def _window_argument(call: Call, source: Tensor, window: Window, out_shape: Shape | None = None) -> Tensor:
+    """Return the flat position of a window's maximum in the input's spatial dims, or in the
+    window where `out_shape` is given: the last NaN, else the first of equals."""
     n_spatial = len(window.size)
     spatial = source.shape[-n_spatial:]
-    taps = taps_of(call, window.size)
+    taps, by_tap = taps_of(call, window.size), out_shape is not None
 
     def body(index: tuple[Index, ...]) -> Scalar:
         at = window.at(index[-n_spatial:], positions(taps))
         inside = is_inside(at, spatial)
         value = guarded(inside, Access(source, (*index[:-n_spatial], *at)), identity_of("max", source.dtype))
         # Positions out of bounds are no candidates: -1 never precedes another.
-        position = select(inside, index_value(ravel(at, spatial)), integer(-1))
+        place = ravel(positions(taps), [tap.extent for tap in taps]) if by_tap else ravel(at, spatial)
+        position = select(inside, index_value(place), integer(-1))
         return Loop("window_argmax", taps, DType.I64, value, position)
 
-    return call.builder.pointwise(DType.I64, call.shape(1), body, name="indices")
+    shape = out_shape if out_shape is not None else call.shape(1)
+    return call.builder.pointwise(DType.I64, shape, body, name="chosen" if by_tap else "indices")
+
+
+def _are_own(indices: Tensor, source: Tensor, window: Window) -> bool:
+    """Return True if the indices are the maxima of windows of `source` that do not overlap."""
+    definition = indices.definition
+    loop = definition.body if isinstance(definition, Pointwise) else None
+    is_apart = window.size == window.stride and not any(window.padding) and set(window.dilation) == {1}
+    if not (isinstance(loop, Loop) and loop.kind == "window_argmax"):
+        return False
+    is_same = [tap.extent.constant for tap in loop.loop_variables] == list(window.size)
+    return is_apart and is_same and {access.tensor for access in accesses(loop)} == {source}
 
 
 @lowers("max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward", "max_pool1d_with_indices_backward")
@@ -86,17 +99,27 @@ def _max_pool_backward(call: Call) -> Tensor:
         indices = call.tensor(99, "indices")
     spatial = source.shape[-n_spatial:]
     reach = reach_of(window)
-    taps = taps_of(call, reach)
+    taps, sizes = taps_of(call, reach), [as_index(size) for size in window.size]
     dtype = accumulation_dtype(grad.dtype)
+
+    # The tap is a constant of the thread's loop; a position in the input is not.
+    is_own = _are_own(indices, source, window)
+    chosen_tap = _window_argument(call, source, window, indices.shape) if is_own else None
 
     def body(index: tuple[Index, ...]) -> Scalar:
         inner = index[-n_spatial:]
         out, inside = reaching_windows(window, inner, positions(taps), grad.shape[-n_spatial:])
         at = (*index[:-n_spatial], *out)
-        chosen = guarded(inside, Access(indices, at), integer(-1))
-        is_chosen = compare("eq", chosen, index_value(ravel(inner, spatial)))
-        value = guarded(both(inside, is_chosen), cast(Access(grad, at), dtype), number(0, Constant(0.0, dtype)))
-        return Loop("sum", taps, dtype, value)
+        if chosen_tap is None:
+            chosen, own = guarded(inside, Access(indices, at), integer(-1)), ravel(inner, spatial)
+        else:
+            chosen = guarded(inside, Access(chosen_tap, at), integer(-1))
+            own = ravel([inner[i] - out[i] * window.stride[i] for i in range(n_spatial)], sizes)
+        is_chosen = compare("eq", chosen, index_value(own))
+        value, zero = cast(Access(grad, at), dtype), number(0, Constant(0.0, dtype))
+        if chosen_tap is not None:  # some position of each window gets its gradient: read it before it is known which
+            return Loop("sum", taps, dtype, select(is_chosen, guarded(inside, value, zero), zero))
+        return Loop("sum", taps, dtype, guarded(both(inside, is_chosen), value, zero))
 
     return call.builder.pointwise(call.dtype(), source.shape, body)
 

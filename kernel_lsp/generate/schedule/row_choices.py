@@ -147,6 +147,11 @@ class RowChooser:
         clusters = (2, 4, 8, MAX_CLUSTER) if self.capability >= HOPPER else ()
         return (1, *clusters, *sorted(n for n in in_grid if n > MAX_CLUSTER))
 
+    @property
+    def widest(self) -> int:
+        """Return the bytes of the widest element of a row."""
+        return max((access.dtype.itemsize for access in self._varying()), default=4)
+
     def widths(self) -> list[int]:
         """Return the numbers of neighbouring columns per load."""
         if not self.group.is_column_contiguous:
@@ -274,21 +279,24 @@ class RowChooser:
 
     def _with_cache(self, schedule: RowSchedule) -> RowSchedule:
         """Return the schedule with a cache when several passes read the row and it fits the registers. Where the plan
-        leaves the length open, that needs a contract, which large tensors are worth."""
+        leaves the length open, that needs a contract, which large tensors are worth. Sums of exponentials of 16-bit
+        elements are faster in one pass: on an H200 in 118 us against 180 us of a cached cross entropy."""
         is_open = self.group.column.extent.constant is None
-        if self._n_passes() == 1 or (is_open and not self._is_large()):
+        is_halved = self._is_online_sum() and self._kept_bytes() < 4
+        if self._n_passes() == 1 or (is_open and not self._is_large()) or is_halved:
             return schedule
+        if schedule.threads == 1024 and len(self._kept()) > 1:
+            return schedule  # 64 registers per thread do not fit two rows and the work on them
         cached = self._with_items(replace(schedule, cached=True))
         return cached if self._is_possible(cached) else schedule
 
     def _default_width(self) -> int:
         """Return 16 bytes' worth of the widest element of a row, where no contract is needed or the row tensors are
         large."""
-        widest = max((access.dtype.itemsize for access in self._varying()), default=4)
         fitting = [
             width
             for width in self.widths()
-            if widest * width <= MAX_PACK_BYTES and (divides(width, self.group.column.extent) or self._is_large())
+            if self.widest * width <= MAX_PACK_BYTES and (divides(width, self.group.column.extent) or self._is_large())
         ]
         return max(fitting, default=1)
 

@@ -17,6 +17,7 @@ COMMANDS = (
     "kernelLsp.addShapes",
     "kernelLsp.check",
     "kernelLsp.measure",
+    "kernelLsp.addPlan",
     "kernelLsp.profile",
     "kernelLsp.estimate",
     "kernelLsp.cancel",

@@ -29,6 +29,8 @@ LEAST_SHARE = 0.6
 """Minimum share of an output that all blocks write, extrapolated from those that ran."""
 LEAST_KNOWN_SHARE = 0.8
 """Minimum share at sizes that were computed: below it, shares are inconclusive."""
+MAX_STORES_PER_THREAD = 16
+"""Maximum elements of an output that a thread is assumed to write, where no block of a sample writes any."""
 N_COMPLETE = 3
 N_SAMPLED = 3
 """Sizes at which all blocks run, and at which a few do, to see that stores cover all of an output."""
@@ -137,7 +139,8 @@ class FarLook:
             return None
         confirmed = await self.shares(bound, N_CONFIRMING_BLOCKS, MAX_CONFIRMING_INSTRUCTIONS) or {}
         for name in names:
-            if max(shares[name], confirmed.get(name, 1.0)) < LEAST_SHARE:
+            share = max(shares[name], confirmed.get(name, 1.0))
+            if share < LEAST_SHARE and (share or not _is_easily_missed(bound, name)):
                 return _mismatch(
                     bound,
                     f"the {_n_blocks(bound):,} blocks of the plan write about {confirmed[name]:.2%} of '{name}': go on"
@@ -254,6 +257,13 @@ def _depending(kernels: Collection[KernelFactsOfPtx]) -> frozenset[str]:
 
 def _launches(bound: BoundOperation) -> list[BoundLaunch]:
     return [step for step in bound.steps if isinstance(step, BoundLaunch)]
+
+
+def _is_easily_missed(bound: BoundOperation, name: str) -> bool:
+    """Check whether a sample may miss every block that writes an output: parts of one launch differ in blocks."""
+    largest = max(_launches(bound), key=lambda launch: launch.n_blocks)
+    n_per_block = largest.n_threads_per_block * MAX_STORES_PER_THREAD
+    return bound.tensor(name).n_elements * N_CONFIRMING_BLOCKS < n_per_block * largest.n_blocks
 
 
 def _n_blocks(bound: BoundOperation) -> int:

@@ -6,25 +6,22 @@ is used. The method is that of FlashAttention (Dao et al. 2022) with its second 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Expression
 from kernel_lsp.core.expression_rules import binary
-from kernel_lsp.generate.attention import PRODUCT, last_key_of, score_of_seen
-from kernel_lsp.generate.codegen.coordinates import name_coordinates
+from kernel_lsp.generate.codegen.attention.attention_tiles import ROWS_PER_WARP, TileAxis, TileRenderer, stride_of
 from kernel_lsp.generate.codegen.elements.elementwise import write_stores
-from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES, Packing, find_packed
 from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, rendered
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
-from kernel_lsp.generate.codegen.operators import ATOM, MULTIPLY, UNARY, Text, convert, stored
+from kernel_lsp.generate.codegen.operators import ATOM, Text, convert
 from kernel_lsp.generate.codegen.rows.row_schedule import WARP
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import AttentionGroup
-from kernel_lsp.generate.ir.index import Index, Variable, as_index
-from kernel_lsp.generate.ir.scalar import Access, Argument, Scalar
-from kernel_lsp.generate.ir.scalar_walk import nodes
+from kernel_lsp.generate.ir.index import Index
+from kernel_lsp.generate.ir.scalar import Access
 from kernel_lsp.generate.ir.sizes import to_expression
 
 _PLACES = (
@@ -61,12 +58,10 @@ LOCAL_NAMES = (
     "other",
     "shared",
 )
-ROWS_PER_WARP = 16
 MAX_SHARED_BYTES = 112 << 10
 """Maximum shared memory of a block, so that two fit a multiprocessor with 227 KiB."""
 MAX_FRAGMENT_WORDS = 160
 """Maximum 32-bit registers per thread for queries, sums and scores; ptxas spills beyond."""
-KINDS = {DType.F32: "f32", DType.F16: "f16", DType.BF16: "bf16"}
 
 
 @dataclass(frozen=True)
@@ -107,16 +102,22 @@ def render_attention(
 # --- one kernel
 
 
-class _AttentionRenderer:
+class _AttentionRenderer(TileRenderer):
+    group: AttentionGroup
+
     def __init__(self, kernel: KernelWriter, group: AttentionGroup, schedule: AttentionSchedule) -> None:
-        self.kernel, self.group, self.schedule = kernel, group, schedule
-        self.scope = Scope(kernel)
-        self.dtype = group.value.dtype
-        self.kind = KINDS[self.dtype]
+        super().__init__(kernel, group, schedule.warps * WARP)
+        self.schedule = schedule
         self.head = int(group.head.extent.constant or 0)
         self.width = int(group.n.extent.constant or 0)
-        self.n_queries = kernel.size("n_queries", group.m.extent)
-        self.n_keys = kernel.size("n_all_keys", group.key.extent)
+
+    @property
+    def rows(self) -> TileAxis:
+        return TileAxis(self.group.m, "m", "m0", str(self._n_rows), self.n_queries)
+
+    @property
+    def columns(self) -> TileAxis:
+        return TileAxis(self.group.key, "key", "k0", "KEYS", self.n_keys)
 
     def render(self, comment: str) -> RenderedKernel:
         self._declare()
@@ -126,12 +127,8 @@ class _AttentionRenderer:
         self._write()
         n_bytes = _shared_bytes(self.group, self.schedule)
         return rendered(
-            self.kernel, comment, self.scope.lines, (self._grid(),), (self._n_threads,), dynamic_bytes=n_bytes
+            self.kernel, comment, self.scope.lines, (self._grid(),), (self.n_threads,), dynamic_bytes=n_bytes
         )
-
-    @property
-    def _n_threads(self) -> int:
-        return self.schedule.warps * WARP
 
     @property
     def _n_rows(self) -> int:
@@ -144,7 +141,8 @@ class _AttentionRenderer:
     def _declare(self) -> None:
         scope, type_ = self.scope, self.kernel.index_type
         scope.line(f"constexpr int HEAD = {self.head}, WIDTH = {self.width}, KEYS = {self.schedule.keys};")
-        scope.line(f"constexpr int STRIDE = {_stride(self.group)};  // keeps the rows of a fragment in different banks")
+        stride = stride_of(self.group, self.group.head, self.group.n)
+        scope.line(f"constexpr int STRIDE = {stride};  // keeps the rows of a fragment in different banks")
         element = self.dtype.cuda_type
         scope.line("extern __shared__ __align__(128) unsigned char shared[];")
         scope.line(f"auto tiles = reinterpret_cast<{element} (*)[STRIDE]>(shared);  // two stages of keys above values")
@@ -158,28 +156,22 @@ class _AttentionRenderer:
         else:
             scope.line(f"const {type_} batch = blockIdx.x / n_tiles;")
             scope.define(self.group.batch, "batch")
-        last = self._last_key()
+        last = self.last_key()
         order = "(n_tiles - 1 - blockIdx.x % n_tiles)" if last is not None else "blockIdx.x % n_tiles"
         comment = "  // the longest first" if last is not None else ""
         scope.line(f"const {type_} m0 = {order} * {self._n_rows};{comment}")
         scope.line(f"const {type_} row = m0 + warp * 16 + lane / 4;  // this lane has rows `row` and `row + 8`")
         keys = self.n_keys
         if last is not None:
-            shift = "" if last == as_index(0) else f" + {scope.index(last).within(ATOM)}"
-            keys = f"min({type_}({self.n_keys}), m0 + {self._n_rows}{shift})"
+            keys = f"min({type_}({self.n_keys}), {self.shifted(f'm0 + {self._n_rows}', last)})"
         scope.line(f"const {type_} n_keys = {keys};")
-
-    def _last_key(self) -> Index | None:
-        last = last_key_of(self.group.score, self.group.m, self.group.key)
-        return last if last is not None and not last.variables else None
 
     # --- tiles
 
     def _load_queries(self) -> None:
         """Load the queries into registers, staged through the second stage of shared memory."""
         scope, group = self.scope, self.group
-        place = ("m", "m0", self.n_queries)
-        self._load_tile(scope, group.query_part, group.m, group.head, place, "2 * KEYS + ", self._n_rows)
+        self.load_tile(scope, group.query_part, self.rows, group.head, "m0", "2 * KEYS + ", self._n_rows)
         for helper in ("commit_copies", "wait_for_copies", f"load_queries_{self.kind}"):
             self.kernel.use(helper)
         scope.line("commit_copies();")
@@ -192,64 +184,8 @@ class _AttentionRenderer:
     def _load_keys(self, scope: Scope, start: str, first: str) -> None:
         """Load keys from `start` on, and then their values, into the stage that begins at row `first`."""
         group, keys = self.group, self.schedule.keys
-        place = ("key", start, self.n_keys)
-        self._load_tile(scope, group.key_part, group.key, group.head, place, first, keys)
-        self._load_tile(scope, group.value, group.key, group.n, place, f"{first}KEYS + ", keys)
-
-    def _load_tile(
-        self,
-        scope: Scope,
-        scalar: Scalar,
-        row: Variable,
-        column: Variable,
-        place: tuple[str, str, str],
-        first: str,
-        n_rows: int,
-    ) -> None:
-        """Copy rows of a factor to shared memory in packs; rows out of bounds are zeros."""
-        name, start, limit = place
-        vector = MAX_PACK_BYTES // self.dtype.itemsize
-        n_columns = int(column.extent.constant or 0)
-        n_packs = n_columns // vector
-        packing = Packing(
-            Variable("pack", 1 << 20, as_index(n_packs)), Variable("v", (1 << 20) + 1, as_index(vector)), vector
-        )
-        body = scalar.substitute({column: packing.flat})
-        self.kernel.use("packs")
-        scope.line("#pragma unroll")
-        loop = scope.open(f"for (int e = threadIdx.x; e < {n_rows * n_packs}; e += {self._n_threads})")
-        begin = "" if start == "0" else f"{start} + "
-        loop.line(f"const {self.kernel.index_type} {name} = {begin}e / {n_packs};")
-        loop.line(f"const int pack = e % {n_packs};")
-        loop.define(row, name)
-        loop.define(packing.pack, "pack")
-        to = f"&tiles[{first}e / {n_packs}][pack * {vector}]"
-        packed = find_packed([body], packing)
-        if body.digest in [access.digest for access in packed]:
-            self.kernel.use("copy_async")
-            loop.line(f"copy_async<16>({to}, {packing.address(loop, packed[0])}, {name} < {limit});")
-        else:
-            self._write_pack(loop, body, packing, packed, f"{name} < {limit}", to)
-        loop.close()
-
-    def _write_pack(
-        self, scope: Scope, body: Scalar, packing: Packing, packed: list[Access], condition: str, to: str
-    ) -> None:
-        type_ = f"Pack<{self.dtype.cuda_type}, {packing.vector}>"
-        scope.line(f"{type_} part{{}};")
-        inner = scope.open(f"if ({condition})")
-        self._compute_pack(inner, body, packing, {access: packing.load(inner, access) for access in packed})
-        inner.close()
-        scope.line(f"*reinterpret_cast<{type_}*>({to}) = part;")
-
-    def _compute_pack(self, scope: Scope, body: Scalar, packing: Packing, packs: Mapping[Access, str]) -> None:
-        scope.line("#pragma unroll")
-        lane = scope.open(f"for (int v = 0; v < {packing.vector}; ++v)")
-        lane.define(packing.lane, "v")
-        for access, name in packs.items():
-            lane.bind(access, packing.item(name, access.dtype))
-        lane.line(f"part.item[v] = {stored(lane.value(body), body.dtype, self.dtype)};")
-        lane.close()
+        self.load_tile(scope, group.key_part, self.columns, group.head, start, first, keys)
+        self.load_tile(scope, group.value, self.columns, group.n, start, f"{first}KEYS + ", keys)
 
     # --- keys
 
@@ -270,7 +206,7 @@ class _AttentionRenderer:
         for product in ("keys", "values"):
             self.kernel.use(f"multiply_{product}_{self.kind}")
         loop.line(f"multiply_keys_{self.kind}<HEAD, KEYS, STRIDE>(scores, queries, tiles + stage);")
-        self._write_scores(loop)
+        self.write_scores(loop)
         used = loop.open("if (__any_sync(0xffffffff, is_seen))")
         weigh = self.kernel.use("weigh_scores_f32" if self.kind == "f32" else "weigh_scores_16")
         used.line(f"{weigh}<KEYS, WIDTH>(scores, peaks, totals, sums);")
@@ -278,87 +214,13 @@ class _AttentionRenderer:
         used.close()
         loop.close()
 
-    def _write_scores(self, scope: Scope) -> None:
-        """Apply the user's scale and mask to the products. A tile within bounds, of which every query sees every key,
-        needs no mask."""
-        seen = score_of_seen(self.group.score, self.group.m, self.group.key)
-        if seen is None:
-            scope.line("bool is_seen = false;  // by any query")
-            self._write_masked_scores(scope)
-            return
-        conditions = [f"k0 + KEYS <= {self.n_keys}", f"m0 + {self._n_rows} <= {self.n_queries}"]
-        last = self._last_key()
-        if last is not None:
-            shift = "" if last == as_index(0) else f" + {scope.index(last).within(ATOM)}"
-            conditions.append(f"k0 + KEYS - 1 <= m0{shift}")
-        elif last_key_of(self.group.score, self.group.m, self.group.key) is not None:
-            conditions = ["false"]
-        scope.line(f"bool is_seen = {' && '.join(conditions)};  // by every query; else: by any")
-        whole = scope.open("if (is_seen)")
-        outer, inner = self._open_fragment(whole, "KEYS")
-        self._declare_place(inner)
-        inner.line(f"scores[n][c] = {self._score(inner, seen)};")
-        inner.close()
-        outer.close()
-        whole.close()
-        rest = scope.open("else")
-        self._write_masked_scores(rest)
-        rest.close()
-
-    def _declare_place(self, scope: Scope) -> None:
-        type_ = self.kernel.index_type
-        scope.line(f"const {type_} m = row + c / 2 * 8, key = k0 + n * 8 + lane % 4 * 2 + c % 2;")
-        scope.define(self.group.m, "m")
-        scope.define(self.group.key, "key")
-        name_coordinates(self.kernel, as_index(self.group.batch), ())
-
-    def _write_masked_scores(self, scope: Scope) -> None:
-        outer, inner = self._open_fragment(scope, "KEYS")
-        self._declare_place(inner)
-        inner.line("float score = -CUDART_INF_F;  // beyond the last key")
-        guard = inner.open(f"if (m < {self.n_queries} && key < {self.n_keys})")
-        guard.line(f"score = {self._score(guard, self.group.score)};")
-        guard.close()
-        inner.line("scores[n][c] = score;")
-        inner.line("is_seen |= score != -CUDART_INF_F;")
-        inner.close()
-        outer.close()
-
-    def _score(self, scope: Scope, score: Scalar) -> str:
-        product = "scores[n][c]" if self.kind != "f32" else self._checked_product(scope)
-        for node in nodes(score):
-            if isinstance(node, Argument) and node.name == PRODUCT:
-                scope.bind(node, convert(Text(product, ATOM), DType.F32, node.dtype))
-        return scope.value(score).text
-
-    def _checked_product(self, scope: Scope) -> str:
-        """Recompute products of infinities in f32: an infinity cannot be split into TF32 parts."""
-        group = self.group
-        scope.line("float product = scores[n][c];")
-        redo = scope.open("if (!isfinite(product))")
-        redo.line("product = 0.0f;  // the parts of an infinity are no numbers")
-        redo.line("#pragma unroll 1")
-        loop = redo.open("for (int d = 0; d < HEAD; ++d)")
-        loop.define(group.head, "d")
-        left, right = loop.values([group.query_part, group.key_part])
-        loop.line(f"product += {left.within(MULTIPLY)} * {right.within(UNARY)};")
-        loop.close()
-        redo.close()
-        return "product"
-
-    def _open_fragment(self, scope: Scope, size: str) -> tuple[Scope, Scope]:
-        scope.line("#pragma unroll")
-        outer = scope.open(f"for (int n = 0; n < {size} / 8; ++n)")
-        outer.line("#pragma unroll")
-        return outer, outer.open("for (int c = 0; c < 4; ++c)")
-
     # --- results
 
     def _write(self) -> None:
         scope, group = self.scope, self.group
         self.kernel.use("combine_totals")
         scope.line("combine_totals(totals);")
-        outer, inner = self._open_fragment(scope, "WIDTH")
+        outer, inner = self.open_fragment(scope, "WIDTH")
         inner.line(f"const {self.kernel.index_type} m = row + c / 2 * 8;")
         inner.line("const int col = n * 8 + lane % 4 * 2 + c % 2;")
         guard = inner.open(f"if (m < {self.n_queries})")
@@ -375,13 +237,7 @@ class _AttentionRenderer:
         outer.close()
 
 
-def _stride(group: AttentionGroup) -> int:
-    """Elements between rows of a tile: 16 bytes more than a row, which is a multiple of 32 or 64 bytes."""
-    widest = max(int(variable.extent.constant or 0) for variable in (group.head, group.n))
-    return widest + MAX_PACK_BYTES // group.value.dtype.itemsize
-
-
 def _shared_bytes(group: AttentionGroup, schedule: AttentionSchedule) -> int:
     """Return the bytes of two stages. The queries need none: they pass through the second stage."""
     n_rows = 2 * schedule.keys + max(schedule.warps * ROWS_PER_WARP, 2 * schedule.keys)
-    return n_rows * _stride(group) * group.value.dtype.itemsize
+    return n_rows * stride_of(group, group.head, group.n) * group.value.dtype.itemsize

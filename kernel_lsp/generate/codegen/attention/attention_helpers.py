@@ -7,6 +7,8 @@ another's weights.
 
 from __future__ import annotations
 
+from kernel_lsp.generate.codegen.attention.gradient_helpers import GRADIENT_HELPERS
+
 Helpers = dict[str, tuple[str, tuple[str, ...]]]
 
 _WEIGH_SCORES = """
@@ -259,3 +261,4 @@ __device__ inline void multiply_values_{kind}(float (&sums)[HEAD / 8][4], const 
 
 ATTENTION_HELPERS |= _of_16_bits("f16", "__half", "__half2", "__floats2half2_rn")
 ATTENTION_HELPERS |= _of_16_bits("bf16", "__nv_bfloat16", "__nv_bfloat162", "__floats2bfloat162_rn")
+ATTENTION_HELPERS |= GRADIENT_HELPERS

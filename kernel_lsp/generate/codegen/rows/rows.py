@@ -17,6 +17,7 @@ from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, divisi
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.codegen.operators import ATOM, Text, loaded, stored
 from kernel_lsp.generate.codegen.rows.first_reads import prefetch_row
+from kernel_lsp.generate.codegen.rows.kept_values import KeptValues, divide_once, keep_values
 from kernel_lsp.generate.codegen.rows.online import OnlinePair
 from kernel_lsp.generate.codegen.rows.row_cache import RowCache
 from kernel_lsp.generate.codegen.rows.row_schedule import WARP, RowSchedule
@@ -39,7 +40,9 @@ class RowRenderer:
     """Writes the kernel of a row group in which one thread, warp or block computes a row."""
 
     def __init__(self, kernel: KernelWriter, group: RowGroup, schedule: RowSchedule) -> None:
+        group, kept = keep_values(divide_once(group), schedule)
         self.kernel, self.group, self.schedule = kernel, group, schedule
+        self.kept, self.level = KeptValues(kept, group.column, schedule), 0
         self.scope = Scope(kernel)
         self.pairs = self._active_pairs()
         total = group.column.extent
@@ -182,6 +185,7 @@ class RowRenderer:
     # --- one pass over the columns
 
     def _pass(self, level: int) -> None:
+        self.level = level
         seconds = {pair.second.tensor for pair in self.pairs}
         entries = [entry for entry in self.group.reductions if entry.level == level and entry.tensor not in seconds]
         stores = [store for store_level, store in self.group.stores if store_level == level]
@@ -197,6 +201,7 @@ class RowRenderer:
         accumulators = [self._accumulator(entry, scalar) for entry, scalar in zip(entries, scalars, strict=True)]
         if self.schedule.cached:
             self.cache.declare(self.scope, self._n_items())
+            self.kept.declare(self.scope, self._n_items())
             self._fill_cache(everything)
         inner, closes = self._open_loop()
         self._body(inner, scalars, accumulators, packed_stores)
@@ -389,6 +394,7 @@ class RowRenderer:
         stores: Sequence[Store],
         targets: Sequence[str | None],
     ) -> None:
+        self.kept.bind(scope, self.level, self.packing.flat)
         texts = scope.values([*scalars, *(store.scalar for store in stores)])
         for scalar, text in zip(scalars, texts, strict=False):
             scope.bind(scalar, text)

@@ -1,0 +1,202 @@
+"""Tiles of an attention's factors in shared memory, and the scores of a warp's rows with those of a tile."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.generate.attention import PRODUCT, last_key_of, score_of_seen
+from kernel_lsp.generate.codegen.coordinates import name_coordinates
+from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES, Packing, find_packed
+from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.operators import ATOM, MULTIPLY, UNARY, Text, convert, stored
+from kernel_lsp.generate.codegen.scope import Scope
+from kernel_lsp.generate.fusion.groups import AttentionGradientGroup, AttentionGroup
+from kernel_lsp.generate.ir.index import Index, Variable, as_index
+from kernel_lsp.generate.ir.scalar import Access, Argument, Scalar
+from kernel_lsp.generate.ir.scalar_walk import nodes
+
+ROWS_PER_WARP = 16
+KINDS = {DType.F32: "f32", DType.F16: "f16", DType.BF16: "bf16"}
+
+
+@dataclass(frozen=True)
+class TileAxis:
+    """Queries or keys: their variable, its name, the first one of a tile, the size of a tile, and their number."""
+
+    variable: Variable
+    name: str
+    start: str
+    size: str
+    limit: str
+
+
+class TileRenderer(ABC):
+    """Renders what the kernels of an attention share. A block has the rows of one tile along `rows`, 16 per warp, and
+    loops over tiles along `columns`."""
+
+    def __init__(self, kernel: KernelWriter, group: AttentionGroup | AttentionGradientGroup, n_threads: int) -> None:
+        self.kernel, self.group, self.n_threads = kernel, group, n_threads
+        self.scope = Scope(kernel)
+        self.dtype = group.value.dtype
+        self.kind = KINDS[self.dtype]
+        self.n_queries = kernel.size("n_queries", group.m.extent)
+        self.n_keys = kernel.size("n_all_keys", group.key.extent)
+
+    @property
+    @abstractmethod
+    def rows(self) -> TileAxis:
+        """Return what a block owns."""
+
+    @property
+    @abstractmethod
+    def columns(self) -> TileAxis:
+        """Return what a block loops over."""
+
+    def last_key(self) -> Index | None:
+        """Return c where no query m sees a key beyond m + c; None where there is no such number."""
+        last = last_key_of(self.group.score, self.group.m, self.group.key)
+        return last if last is not None and not last.variables else None
+
+    def shifted(self, text: str, shift: Index, sign: str = "+") -> str:
+        """Return the text of a position plus or minus a shift."""
+        return text if shift == as_index(0) else f"{text} {sign} {self.scope.index(shift).within(ATOM)}"
+
+    # --- tiles
+
+    def load_tile(
+        self, scope: Scope, scalar: Scalar, axis: TileAxis, column: Variable, start: str, first: str, n_rows: int
+    ) -> None:
+        """Copy rows of a factor, from `start` on, to row `first` of shared memory in packs; rows out of bounds are
+        zeros."""
+        vector = MAX_PACK_BYTES // self.dtype.itemsize
+        n_packs = int(column.extent.constant or 0) // vector
+        packing = Packing(
+            Variable("pack", 1 << 20, as_index(n_packs)), Variable("v", (1 << 20) + 1, as_index(vector)), vector
+        )
+        body = scalar.substitute({column: packing.flat})
+        self.kernel.use("packs")
+        scope.line("#pragma unroll")
+        loop = scope.open(f"for (int e = threadIdx.x; e < {n_rows * n_packs}; e += {self.n_threads})")
+        begin = "" if start == "0" else f"{start} + "
+        loop.line(f"const {self.kernel.index_type} {axis.name} = {begin}e / {n_packs};")
+        loop.line(f"const int pack = e % {n_packs};")
+        loop.define(axis.variable, axis.name)
+        loop.define(packing.pack, "pack")
+        to = f"&tiles[{first}e / {n_packs}][pack * {vector}]"
+        packed = find_packed([body], packing)
+        if body.digest in [access.digest for access in packed]:
+            self.kernel.use("copy_async")
+            address = packing.address(loop, packed[0])
+            loop.line(f"copy_async<16>({to}, {address}, {axis.name} < {axis.limit});")
+        else:
+            self._write_pack(loop, body, packing, packed, f"{axis.name} < {axis.limit}", to)
+        loop.close()
+
+    def _write_pack(
+        self, scope: Scope, body: Scalar, packing: Packing, packed: list[Access], condition: str, to: str
+    ) -> None:
+        type_ = f"Pack<{self.dtype.cuda_type}, {packing.vector}>"
+        scope.line(f"{type_} part{{}};")
+        inner = scope.open(f"if ({condition})")
+        self._compute_pack(inner, body, packing, {access: packing.load(inner, access) for access in packed})
+        inner.close()
+        scope.line(f"*reinterpret_cast<{type_}*>({to}) = part;")
+
+    def _compute_pack(self, scope: Scope, body: Scalar, packing: Packing, packs: Mapping[Access, str]) -> None:
+        scope.line("#pragma unroll")
+        lane = scope.open(f"for (int v = 0; v < {packing.vector}; ++v)")
+        lane.define(packing.lane, "v")
+        for access, name in packs.items():
+            lane.bind(access, packing.item(name, access.dtype))
+        lane.line(f"part.item[v] = {stored(lane.value(body), body.dtype, self.dtype)};")
+        lane.close()
+
+    # --- scores
+
+    def write_scores(self, scope: Scope) -> None:
+        """Apply the user's scale and mask to the products. A tile within bounds, of which every query sees every key,
+        needs no mask."""
+        group, rows, columns = self.group, self.rows, self.columns
+        seen = score_of_seen(group.score, group.m, group.key)
+        if seen is None:
+            scope.line("bool is_seen = false;  // by any query")
+            self._write_masked_scores(scope)
+            return
+        conditions = [f"{axis.start} + {axis.size} <= {axis.limit}" for axis in (columns, rows)]
+        last = self.last_key()
+        if last is not None:
+            key, m = (columns, rows) if columns.name == "key" else (rows, columns)
+            conditions.append(f"{key.start} + {key.size} - 1 <= {self.shifted(m.start, last)}")
+        elif last_key_of(group.score, group.m, group.key) is not None:
+            conditions = ["false"]
+        scope.line(f"bool is_seen = {' && '.join(conditions)};  // by every query; else: by any")
+        whole = scope.open("if (is_seen)")
+        outer, inner = self.open_fragment(whole, columns.size)
+        self.declare_place(inner)
+        inner.line(f"scores[n][c] = {self._score(inner, seen)};")
+        inner.close()
+        outer.close()
+        whole.close()
+        rest = scope.open("else")
+        self._write_masked_scores(rest)
+        rest.close()
+
+    def declare_place(self, scope: Scope) -> None:
+        rows, columns = self.rows, self.columns
+        row, column = "row + c / 2 * 8", f"{columns.start} + n * 8 + lane % 4 * 2 + c % 2"
+        scope.line(f"const {self.kernel.index_type} {rows.name} = {row}, {columns.name} = {column};")
+        scope.define(rows.variable, rows.name)
+        scope.define(columns.variable, columns.name)
+        name_coordinates(self.kernel, as_index(self.group.batch), ())
+
+    def _write_masked_scores(self, scope: Scope) -> None:
+        outer, inner = self.open_fragment(scope, self.columns.size)
+        self.declare_place(inner)
+        inner.line("float score = -CUDART_INF_F;  // out of bounds")
+        guard = inner.open(f"if (m < {self.n_queries} && key < {self.n_keys})")
+        guard.line(f"score = {self._score(guard, self.group.score)};")
+        guard.close()
+        inner.line("scores[n][c] = score;")
+        inner.line("is_seen |= score != -CUDART_INF_F;")
+        inner.close()
+        outer.close()
+
+    def _score(self, scope: Scope, score: Scalar) -> str:
+        group = self.group
+        product = "scores[n][c]"
+        if self.kind == "f32":
+            product = self.checked_product(scope, product, (group.query_part, group.key_part), group.head)
+        for node in nodes(score):
+            if isinstance(node, Argument) and node.name == PRODUCT:
+                scope.bind(node, convert(Text(product, ATOM), DType.F32, node.dtype))
+        return scope.value(score).text
+
+    def checked_product(self, scope: Scope, text: str, factors: tuple[Scalar, Scalar], term: Variable) -> str:
+        """Recompute products of infinities in f32: an infinity cannot be split into TF32 parts."""
+        scope.line(f"float product = {text};")
+        redo = scope.open("if (!isfinite(product))")
+        redo.line("product = 0.0f;  // the parts of an infinity are no numbers")
+        redo.line("#pragma unroll 1")
+        loop = redo.open(f"for (int d = 0; d < {term.extent.constant}; ++d)")
+        loop.define(term, "d")
+        left, right = loop.values(list(factors))
+        loop.line(f"product += {left.within(MULTIPLY)} * {right.within(UNARY)};")
+        loop.close()
+        redo.close()
+        return "product"
+
+    def open_fragment(self, scope: Scope, size: str) -> tuple[Scope, Scope]:
+        """Open the loops over the entries of a warp's fragments of `size` columns."""
+        scope.line("#pragma unroll")
+        outer = scope.open(f"for (int n = 0; n < {size} / 8; ++n)")
+        outer.line("#pragma unroll")
+        return outer, outer.open("for (int c = 0; c < 4; ++c)")
+
+
+def stride_of(group: AttentionGroup | AttentionGradientGroup, *columns: Variable) -> int:
+    """Return the elements between rows of a tile: 16 bytes more than a row, which is a multiple of 32 or 64 bytes."""
+    widest = max(int(variable.extent.constant or 0) for variable in columns)
+    return widest + MAX_PACK_BYTES // group.value.dtype.itemsize

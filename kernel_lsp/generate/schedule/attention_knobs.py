@@ -1,0 +1,78 @@
+"""Knobs of the kernels of attention: their names, values and defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kernel_lsp.generate.codegen.attention.attention import (
+    AttentionSchedule,
+    default_attention_schedule,
+    is_valid_attention_schedule,
+    render_attention,
+)
+from kernel_lsp.generate.codegen.attention.attention_gradients import (
+    GradientSchedule,
+    default_gradient_schedule,
+    is_valid_gradient_schedule,
+    render_gradient,
+)
+from kernel_lsp.generate.codegen.kernel import RenderedKernel
+from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.fusion.groups import AttentionGradientGroup, AttentionGroup
+from kernel_lsp.generate.ir.index import Index
+from kernel_lsp.generate.schedule.knobs import Choices
+
+_GRADIENT_COMMENTS = {
+    "statistics": "Finds the logarithm of the sum of exponentials of each query's scores, and the sum of its "
+    "probabilities times their gradients.",
+    "query": "Finds the gradients of queries: those of scores times keys.",
+    "key": "Finds the gradients of keys and values: those of scores times queries, and probabilities times those of "
+    "the result.",
+}
+
+
+def choose_attention(
+    kernel: KernelWriter,
+    group: AttentionGroup,
+    choices: Choices,
+    captured: Callable[[Index], int],
+    n_multiprocessors: int,
+) -> tuple[RenderedKernel, bool]:
+    """Return the kernel of an attention, and True if its schedule is supported as it was chosen."""
+    default = default_attention_schedule(group, captured, n_multiprocessors)
+    pick = choices.pick_int
+    schedule = AttentionSchedule(
+        pick(f"{kernel.name}.warps", (1, 2, 4, 8), default.warps, "warps per block, of 16 queries each"),
+        pick(f"{kernel.name}.keys", (16, 32, 64, 128), default.keys, "keys per tile"),
+    )
+    is_valid = is_valid_attention_schedule(group, schedule)
+    used = schedule if is_valid else default
+    comment = (
+        f"Blocks of {used.warps * 16} queries, 16 per warp, go over the keys, {used.keys} at a time. Scores stay in"
+        " registers; weights are relative to the largest score so far, to which the sums are scaled."
+    )
+    return render_attention(kernel, group, used, comment), is_valid
+
+
+def choose_gradient(
+    kernel: KernelWriter,
+    group: AttentionGradientGroup,
+    choices: Choices,
+    captured: Callable[[Index], int],
+    n_multiprocessors: int,
+) -> tuple[RenderedKernel, bool]:
+    """Return a kernel of the gradients of an attention, and True if its schedule is supported as it was chosen."""
+    default = default_gradient_schedule(group, captured, n_multiprocessors)
+    pick = choices.pick_int
+    rows, columns = ("queries", "keys") if group.is_by_query else ("keys", "queries")
+    schedule = GradientSchedule(
+        pick(f"{kernel.name}.warps", (1, 2, 4, 8), default.warps, f"warps per block, of 16 {rows} each"),
+        pick(f"{kernel.name}.columns", (16, 32, 64, 128), default.columns, f"{columns} per tile"),
+    )
+    is_valid = is_valid_gradient_schedule(group, schedule)
+    used = schedule if is_valid else default
+    comment = (
+        f"{_GRADIENT_COMMENTS[group.kind]} Blocks of {used.warps * 16} {rows}, 16 per warp, go over the {columns}, "
+        f"{used.columns} at a time; scores are computed again and stay in registers."
+    )
+    return render_gradient(kernel, group, used, comment), is_valid
