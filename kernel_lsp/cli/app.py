@@ -240,7 +240,8 @@ def export(
         str | None, typer.Option("--format", metavar="jsonl|parquet", help="Write what models were asked and earned.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Where --format writes. Default: dataset.jsonl.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Where --format writes. A DIR for parquet gets splits and a card."),
     ] = None,
     name: Annotated[str | None, typer.Option(help="What the package is imported as. Default: OPERATOR_cuda.")] = None,
     task: Annotated[
@@ -397,6 +398,25 @@ def judge_calibrate(
 
     overrides = {"models": tuple(model) if model else None, "budget_usd": budget, "device": device, "python": python}
     raise typer.Exit(command.main(corpus, overrides, as_json, record, replay))
+
+
+archive_app = typer.Typer(help="Archives of runs.", no_args_is_help=True)
+app.add_typer(archive_app, name="archive")
+
+
+@archive_app.command("merge")
+def archive_merge(
+    sources: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Workspaces with runs.")],
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="DIR", help="Workspace of the merged archive.")],
+    as_json: Json = False,
+) -> None:
+    """Merge the runs of several people or machines into one archive, which notes where each comes from.
+
+    Exit status: 0 merged, 2 it could not be.
+    """
+    import kernel_lsp.cli.archive as command
+
+    raise typer.Exit(command.main(sources, out, as_json))
 
 
 @app.command()

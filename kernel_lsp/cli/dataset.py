@@ -11,6 +11,7 @@ from kernel_lsp.core.model import SCHEMA_VERSION, Noun
 from kernel_lsp.errors import UserError
 from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.evolve.archive.dataset import Format, rows, write_dataset
+from kernel_lsp.evolve.archive.dataset_folder import write_folder
 
 FORMATS: dict[str, Format] = {"jsonl": "jsonl", "parquet": "parquet"}
 ALL_RUNS = "all"
@@ -40,7 +41,11 @@ async def _write(run: str, out: Path, form: str, as_json: bool) -> int:
     with Archive(workspace) as archive:
         records = archive.runs() if run == ALL_RUNS else [archive.run(run)]
         runs = tuple(record.run_id for record in reversed(records))
-        n_rows = write_dataset(itertools.chain.from_iterable(rows(archive, id_) for id_ in runs), out, FORMATS[form])
+        if form == "parquet" and not out.suffix:
+            n_rows = write_folder(archive, runs, out).n_rows
+        else:
+            found = itertools.chain.from_iterable(rows(archive, id_) for id_ in runs)
+            n_rows = write_dataset(found, out, FORMATS[form])
     written = DatasetWritten(file=str(out.absolute()), format=form, n_rows=n_rows, runs=runs)
     if as_json:
         console.print_json(written)

@@ -27,6 +27,7 @@ from kernel_lsp.core.event import Event
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.errors import EnvironmentProblem, UserError, WorkspaceBusyError
 
+ARCHIVE_NAME = "archive.sqlite3"
 LOCK_NAME = "lock"
 ARCHIVE_VERSION = 1
 BUSY_TIMEOUT_S = 10.0
@@ -61,6 +62,9 @@ CREATE TABLE IF NOT EXISTS proposals (
 CREATE TABLE IF NOT EXISTS run_values (
     run_id TEXT NOT NULL REFERENCES runs, name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (run_id, name)
 );
+CREATE TABLE IF NOT EXISTS origins (
+    run_id TEXT NOT NULL REFERENCES runs, source TEXT NOT NULL, merged TEXT NOT NULL, PRIMARY KEY (run_id, source)
+);
 CREATE TABLE IF NOT EXISTS innovations (identity TEXT PRIMARY KEY, innovation TEXT NOT NULL);
 """
 
@@ -85,7 +89,7 @@ class Archive:
         self.folder = workspace / FOLDER_NAME
         try:
             make_folder(self.folder)
-            self._connection = _connect(self.folder / "archive.sqlite3")
+            self._connection = _connect(self.folder / ARCHIVE_NAME)
         except (OSError, sqlite3.Error) as error:
             raise EnvironmentProblem(
                 f"the archive cannot be opened: {error}",
@@ -217,7 +221,7 @@ class Archive:
         except sqlite3.OperationalError as error:
             raise EnvironmentProblem(
                 f"the archive cannot be written: {error}",
-                file=str(self.folder / "archive.sqlite3"),
+                file=str(self.folder / ARCHIVE_NAME),
                 next_step="free some space or fix the permissions, then resume the run",
             ) from error
 

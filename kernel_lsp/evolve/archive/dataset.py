@@ -97,6 +97,19 @@ def write_dataset(found: Iterator[Row], path: Path, form: Format) -> int:
     return n_rows
 
 
+def parquet_module() -> Any:
+    """Return pyarrow with its Parquet part. Raises EnvironmentProblem where it is not installed."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise EnvironmentProblem(
+            "Parquet needs pyarrow, which is not installed",
+            next_step="pip install 'kernel_lsp[parquet]', or --format jsonl",
+        ) from error
+    return pyarrow
+
+
 # --- below
 
 
@@ -172,13 +185,6 @@ def _asked(proposal: ProposalRecord, recorded: RecordedReply | None) -> dict[str
 
 
 def _write_parquet(found: list[dict[str, Any]], path: Path) -> int:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise EnvironmentProblem(
-            "Parquet needs pyarrow, which is not installed",
-            next_step="pip install 'kernel_lsp[parquet]', or --format jsonl",
-        ) from error
+    pyarrow = parquet_module()
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(found), path)
     return len(found)

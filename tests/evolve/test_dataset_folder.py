@@ -1,0 +1,110 @@
+"""A dataset's folder: splits that leak nothing, the published columns, judgements with their truth, and the card."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+
+from kernel_lsp.core.measurement import Comparison, Measurement, TimedBaseline
+from kernel_lsp.evolve.archive.archive import Archive
+from kernel_lsp.evolve.archive.dataset import Row, rows
+from kernel_lsp.evolve.archive.dataset_folder import write_folder
+from kernel_lsp.evolve.archive.judgement_rows import JudgeName, judgement_rows, truth_of
+from kernel_lsp.evolve.archive.published import published_columns
+from kernel_lsp.evolve.archive.splits import split_rows
+from kernel_lsp.evolve.run.request import ModelChoices
+from kernel_lsp.llm.request import ModelRequest
+from kernel_lsp.llm.scripted import ScriptedModel
+from tests.evolve.world import TASK, World, reply
+
+
+async def archived(folder: Path) -> str:
+    """Write an archive with a run of two proposals, and return the run's id."""
+
+    def answer(request: ModelRequest) -> str:
+        return reply(5) if request.sample else reply(6, "WRONG")
+
+    world = World(folder, 1, 2, ModelChoices(early_stop="off", repair_rounds=0))
+    await world.search(ScriptedModel(answer, name="m"))
+    assert world.run_id is not None
+    with Archive(folder) as archive:
+        archive.save_task(world.run_id, TASK.model_dump_json())
+    return world.run_id
+
+
+async def test_the_folder_reads_back_and_its_card_names_each_file(tmp_path: Path) -> None:
+    run_id, folder = await archived(tmp_path), tmp_path / "dataset"
+    with Archive(tmp_path) as archive:
+        written = write_folder(archive, [run_id], folder)
+    (name,) = written.files
+    found = pyarrow.parquet.read_table(folder / name).to_pylist()
+    assert [row["CUDA_Code"] for row in found] == [row["kernel"] for row in found]
+    assert {row["Correct"] for row in found} == {True, False}
+    assert f"path: {name}" in (folder / "README.md").read_text()
+
+
+async def test_a_judgement_has_its_reply_and_truth(tmp_path: Path) -> None:
+    run_id = await archived(tmp_path)
+    with Archive(tmp_path) as archive:
+        wrong = next(row for row in rows(archive, run_id) if row.outcome == "mismatch")
+        (found,) = judgement_rows(archive, judged(wrong))
+    assert (found.reply, found.truth, found.is_correct) == (wrong.reply, False, False)
+    assert json.loads(found.messages)[0]["role"] == "system"
+
+
+def judged(row: Row) -> Row:
+    """Return the row with a judgement that was asked with the row's own prompt."""
+    said = {"said": 0.9, "probability": 0.8, "request_key": row.request_key, "prompt_hash": ""}
+    return row.model_copy(update={"judgements": json.dumps([{"judge": "numerics", "model": "m", **said}])})
+
+
+async def test_published_times_are_measured_ones_in_milliseconds(tmp_path: Path) -> None:
+    run_id = await archived(tmp_path)
+    with Archive(tmp_path) as archive:
+        right = next(row for row in rows(archive, run_id) if row.outcome == "correct")
+        verdict = next(each for each in archive.verdicts(run_id) if each.candidate_id == right.candidate_id)
+    timed = verdict.model_copy(update={"times": {"op": comparison(2000.0, eager=4000.0, compile=3000.0)}})
+    found = published_columns(right.model_copy(update={"verdict": timed.model_dump_json()}))
+    assert (found["CUDA_Runtime"], found["CUDA_Speedup_Native"], found["CUDA_Speedup_Compile"]) == (2.0, 2.0, 1.5)
+
+
+def comparison(ours: float, **baselines: float) -> Comparison:
+    timed = tuple(TimedBaseline(name=name, measurement=measured(time)) for name, time in baselines.items())
+    return Comparison(baseline_name="eager", baseline=measured(1.0), ours=measured(ours), baselines=timed)
+
+
+def measured(time_us: float) -> Measurement:
+    about = {"gpu": "H200", "driver": "580", "torch_version": "2.13", "cache": "cold", "date": "2026-11-23"}
+    times = {"time_us": time_us, "low_us": time_us, "high_us": time_us, "n_samples": 1}
+    return Measurement.model_validate({**times, **about, "shapes": {}, "dtypes": {}})
+
+
+def test_rows_that_share_a_key_through_others_are_in_one_split() -> None:
+    chains = [[f"task {n}", f"kernel {n}"] for n in range(200)]
+    linked = [[f"task {n}", f"task {n + 1}"] for n in range(199)]
+    assert len(set(split_rows(chains))) == 3
+    assert len(set(split_rows([*chains, *linked]))) == 1
+
+
+def test_a_split_does_not_depend_on_the_order_or_on_other_groups() -> None:
+    keys = [[f"task {n}"] for n in range(50)]
+    assert split_rows(keys) == split_rows(keys[::-1])[::-1] == split_rows([*keys, ["task x"]])[:-1]
+
+
+@pytest.mark.parametrize(
+    ("judge", "outcome", "truth"),
+    [
+        ("numerics", "correct", True),
+        ("numerics", "mismatch", False),
+        ("memory", "mismatch", True),
+        ("numerics", "crashed", None),
+        ("compilation", "build_failed", False),
+        ("memory", "build_failed", None),
+        ("memory", "timed_out", None),
+    ],
+)
+def test_the_truth_is_of_the_judges_kind_of_fault(judge: JudgeName, outcome: str, truth: bool | None) -> None:
+    assert truth_of(judge, outcome) is truth
