@@ -61,6 +61,13 @@ def test_tiles_of_other_sizes(warps: int, keys: int) -> None:
     check_sdpa(", is_causal=True", n_queries=40, n_keys=40, schedule={"f.warps": warps, "f.keys": keys})
 
 
+def test_attention_by_the_library_is_one_call() -> None:
+    text = f"def f(q, k, v): return {SDPA.format(', is_causal=True')}"
+    checked = check(text, inputs=operands("bf16", 9, 9), schedule={"f.bmm.attention": "library"})
+    assert "library: aten::scaled_dot_product_attention(q, k, v, none, 0, true) -> (out)" in checked.text
+    assert checked.n_kernels == 0
+
+
 def test_a_softmax_that_is_returned_is_computed_by_products() -> None:
     text = """
     def f(q, k, v):

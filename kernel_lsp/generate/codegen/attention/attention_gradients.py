@@ -65,7 +65,7 @@ def is_valid_gradient_schedule(group: AttentionGradientGroup, schedule: Gradient
 
 def _is_small(group: AttentionGradientGroup, schedule: GradientSchedule) -> bool:
     """Return True if two blocks fit a multiprocessor, and nothing is spilled."""
-    return _n_words(group, schedule) <= 160 and _shared_bytes(group, schedule) <= MAX_SHARED_BYTES // 2
+    return _n_words(group, schedule) <= MAX_FRAGMENT_WORDS and _shared_bytes(group, schedule) <= MAX_SHARED_BYTES // 2
 
 
 def _n_words(group: AttentionGradientGroup, schedule: GradientSchedule) -> int:
