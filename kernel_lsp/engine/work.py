@@ -303,7 +303,7 @@ def _completed(source: PythonFile, path: Path, symbol: str, pragmas: Sequence[tu
     for line, text in sorted(pragmas, reverse=True):
         indent = lines[line - 1][: len(lines[line - 1]) - len(lines[line - 1].lstrip())]
         lines.insert(line - 1, f"{indent}{text}")
-    found = read_symbol(symbol, path, parse_python("\n".join(lines), str(path)))
+    found = read_symbol(symbol, path, parse_python("\n".join(lines), str(path), origin=path))
     definition = source.definition(symbol)
     assert definition is not None, "a target that lacks pragmas is defined"
     return found.model_copy(update={"line": definition.lineno})

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import copy
 import io
 import re
 import tokenize
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -18,6 +19,9 @@ from kernel_lsp.source.pragma import PragmaLine
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = FunctionNode | ast.ClassDef
+MAX_ORIGINS, MAX_FOLDERS, MAX_NEIGHBOURS = 6, 4, 64
+"""Maximum files in a chain of imports, folders upwards in which an absolute import is looked up, and parsed files that
+are kept."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,8 @@ class PythonFile:
     tree: ast.Module
     lines: tuple[str, ...]
     pragmas: tuple[PragmaLine, ...]
+    origins: tuple[Path, ...] = ()
+    """The files that led here by imports, this one last. Empty for a text whose imports are not followed."""
 
     def definition(self, symbol: str) -> Definition | None:
         """Return the function or class named by a dotted symbol, including methods inherited within the file. Of
@@ -56,11 +62,16 @@ class PythonFile:
         return found
 
     def inherited(self, node: ast.ClassDef, name: str) -> Definition | None:
-        """Return `name` from the class or its bases in this file."""
+        """Return `name` from the class or its bases in this file, else from bases that it imports from files beside
+        it: those stand at the line of the class."""
         for ancestor in self.ancestry(node):
             found = self._last(ancestor.body, name)
             if found is not None:
                 return found
+        for source, base in self._imported_bases(node):
+            found = source.inherited(base, name)
+            if found is not None:
+                return _at_line(found, node.lineno)
         return None
 
     def ancestry(self, node: ast.ClassDef) -> list[ast.ClassDef]:
@@ -75,11 +86,19 @@ class PythonFile:
         return found
 
     def is_module_class(self, node: ast.ClassDef) -> bool:
-        """Return True when this file shows that the class is an `nn.Module`."""
+        """Return True when this file, or one that it imports a base from, shows that the class is an `nn.Module`."""
         bases = [base for ancestor in self.ancestry(node) for base in ancestor.bases]
-        return any(isinstance(base, ast.Name) and base.id == "Module" for base in bases) or any(
-            isinstance(base, ast.Attribute) and base.attr == "Module" for base in bases
+        return (
+            any(isinstance(base, ast.Name) and base.id == "Module" for base in bases)
+            or any(isinstance(base, ast.Attribute) and base.attr == "Module" for base in bases)
+            or any(source.is_module_class(base) for source, base in self._imported_bases(node))
         )
+
+    def base_elsewhere(self, node: ast.ClassDef) -> str:
+        """Return the first base that no file of the project defines; empty without one."""
+        names = [name for ancestor in self.ancestry(node) for name in map(ast.unparse, ancestor.bases)]
+        known = {ancestor.name for ancestor in self.ancestry(node)}
+        return next((n for n in names if n not in (*known, "object") and self._imported_class(n) is None), "")
 
     def pragmas_of(self, node: Definition) -> list[PragmaLine]:
         """Return the pragmas directly above the definition, within its header, or before its first statement."""
@@ -89,6 +108,44 @@ class PythonFile:
         last = _first_statement_line(node)
         last = last - 1 if last > node.lineno else node.lineno
         return [pragma for pragma in self.pragmas if first <= pragma.line <= last]
+
+    def _imported_bases(self, node: ast.ClassDef) -> Iterator[tuple[PythonFile, ast.ClassDef]]:
+        """Yield the bases of the class that files beside this one define, with their files."""
+        for ancestor in self.ancestry(node):
+            for base in ancestor.bases:
+                found = self._imported_class(ast.unparse(base))
+                if found is not None:
+                    yield found
+
+    def _imported_class(self, name: str) -> tuple[PythonFile, ast.ClassDef] | None:
+        """Find the class that ``Base`` or ``layers.Base`` names, through the imports at the top of this file."""
+        if not 0 < len(self.origins) < MAX_ORIGINS:
+            return None
+        head, _, rest = name.partition(".")
+        for statement in self.tree.body:
+            if not isinstance(statement, ast.Import | ast.ImportFrom):
+                continue
+            for alias in statement.names:
+                if (alias.asname or alias.name) == head:
+                    source = self._imported_file(statement, alias.name if rest else "")
+                    found = source.definition(rest or alias.name) if source is not None else None
+                    if source is not None and isinstance(found, ast.ClassDef):
+                        return source, found
+        return None
+
+    def _imported_file(self, statement: ast.Import | ast.ImportFrom, module: str) -> PythonFile | None:
+        folder = self.origins[-1].parent
+        folders = (folder, *folder.parents)
+        within, level = module, 0
+        if isinstance(statement, ast.ImportFrom):
+            within, level = ".".join(part for part in (statement.module, module) if part), statement.level
+        for root in folders[:MAX_FOLDERS] if level == 0 else folders[level - 1 : level]:
+            path = root.joinpath(*within.split("."))
+            for candidate in (path.with_name(f"{path.name}.py"), path / "__init__.py"):
+                if candidate not in self.origins and candidate.is_file():
+                    source = _neighbour(candidate, candidate.stat().st_mtime_ns)
+                    return None if source is None else replace(source, origins=(*self.origins, candidate))
+        return None
 
     def _last(self, body: Sequence[ast.stmt], name: str) -> Definition | None:
         """Return the last definition of the name in a body. Each body is indexed once, because lookups are frequent."""
@@ -119,15 +176,33 @@ class PythonFile:
 
 def read_python_file(path: Path, file: str) -> PythonFile:
     """Read and parse a file. Raises TargetError when it cannot be read, is not text or is not Python."""
-    return parse_python(_decode(_read_bytes(path, file), file), file)
+    return parse_python(_decode(_read_bytes(path, file), file), file, origin=path)
 
 
-def parse_python(text: str, file: str, tree: ast.Module | None = None) -> PythonFile:
-    """Parse the text, reusing `tree` if given. Raises TargetError with the line of a syntax error."""
+def parse_python(text: str, file: str, tree: ast.Module | None = None, *, origin: Path | None = None) -> PythonFile:
+    """Parse the text, reusing `tree` if given. Raises TargetError with the line of a syntax error. Imports are followed
+    from `origin`, where the text belongs."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     lines = tuple(text.split("\n"))
     tree = _tree(text, file) if tree is None else tree
-    return PythonFile(file, tree, lines, tuple(_pragmas(lines, tree)))
+    return PythonFile(file, tree, lines, tuple(_pragmas(lines, tree)), (origin,) if origin is not None else ())
+
+
+@lru_cache(maxsize=MAX_NEIGHBOURS)
+def _neighbour(path: Path, modified_ns: int) -> PythonFile | None:
+    try:
+        return read_python_file(path, str(path))
+    except TargetError:
+        return None
+
+
+def _at_line(node: Definition, line: int) -> Definition:
+    """Return a copy of a definition from another file, all of it at one line of this one."""
+    copied = copy.deepcopy(node)
+    for part in ast.walk(copied):
+        if isinstance(part, ast.stmt | ast.expr | ast.arg | ast.keyword | ast.ExceptHandler):
+            part.lineno = part.end_lineno = line
+    return copied
 
 
 def parameters_of(node: FunctionNode, *, of_class: bool) -> tuple[Parameter, ...]:

@@ -189,7 +189,11 @@ def _forward_of(node: ast.ClassDef, source: PythonFile) -> FunctionNode:
     found = source.inherited(node, "forward")
     if isinstance(found, FunctionNode):
         return found
-    if source.is_module_class(node):
+    elsewhere = source.base_elsewhere(node)
+    if elsewhere and elsewhere.rpartition(".")[2] != "Module":
+        message = f"'{node.name}' inherits forward from '{elsewhere}', which no file beside this one defines"
+        next_step = f"define forward in '{node.name}': return super().forward(...) with its arguments named"
+    elif source.is_module_class(node):
         message = f"the nn.Module '{node.name}' defines no forward in this file"
         next_step = "define forward here, or name the file that does"
     else:

@@ -40,6 +40,11 @@ vim.ui.select = function(items, options, on_choice)
   error('no action ' .. wanted .. ' in ' .. vim.inspect(titles))
 end
 
+-- A person without an answer closes the prompt. A headless Neovim would wait for keys.
+vim.lsp.handlers['window/showMessageRequest'] = function()
+  return vim.NIL
+end
+
 local function act(line, title)
   wanted = title
   vim.api.nvim_win_set_cursor(0, { line, 0 })
@@ -62,7 +67,7 @@ local function run()
     name = 'kernel-lsp',
     cmd = { vim.env.PYTHON, '-m', 'kernel_lsp', 'serve' },
     root_dir = vim.fn.fnamemodify(vim.env.FILE, ':h'),
-    init_options = { trusted = true },
+    init_options = { trusted = true, settings = quick.kernelLsp }, -- 0.7 does not answer workspace/configuration
     settings = quick,
   })
   vim.lsp.buf_attach_client(buffer, id)

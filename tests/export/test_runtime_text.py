@@ -8,6 +8,7 @@ import inspect
 import subprocess
 import sys
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 
@@ -23,9 +24,10 @@ from .test_operator_text import check_ruff
 
 WORKER = Path(__file__).parent.parent.parent / "kernel_lsp" / "worker" / "shipped"
 VERSION_1 = {
-    "Contract": "inputs results where numbers",
+    "Contract": "inputs results where numbers backward",
     "sizes": "tensor rank",
     "holds": "condition",
+    "require": "name types tensors",
     "ModuleUse": "method inputs state settings training modes",
     "Operation": "schema contract steps",
     "Run.launch": "self kernel grid block arguments numbers shared attributes",
@@ -112,3 +114,25 @@ def test_a_contract_names_what_does_not_hold(runtime: ModuleType) -> None:
     assert reason(torch.ones(3, 8).double()) == "x is not a non-empty f32[B, D]"
     assert reason(None) == "x is not a non-empty f32[B, D]"
     assert reason(torch.ones(3, 8), "one") == "n is not a number"
+
+
+@pytest.mark.parametrize(("shape", "is_refused"), [((3, 8), False), ((3, 9), True), ((2, 3, 8), True), ((8,), True)])
+def test_code_of_one_size_refuses_others(runtime: ModuleType, shape: tuple[int, ...], is_refused: bool) -> None:
+    expected = pytest.raises(ValueError, match=r"f was captured with x: f32\[B, 8\]") if is_refused else nullcontext()
+    with expected:
+        runtime.require("f", "x: f32[B, 8]", torch.empty(shape))
+
+
+def test_a_backward_takes_what_the_forward_takes_and_gradients(runtime: ModuleType) -> None:
+    def contract(x: torch.Tensor) -> object:
+        return runtime.Contract({"x: f32[B, 8]": (x, (2, 8))}, {"out: f32[B]": (2,)}, {}, {}, {"B < 9": True})
+
+    found = runtime.contract_of_backward(contract, ["x"])(torch.ones(2), torch.ones(2, 8))
+    assert (runtime.mismatch(found), [*found.inputs], found.where) == (
+        "",
+        ["grad_out: f32[B]", "x: f32[B, 8]"],
+        {"B < 9": True},
+    )
+    assert found.results == {"grad_x: f32[B, 8]": (2, 8)}
+    other = runtime.contract_of_backward(contract, ["x"])(torch.ones(3), torch.ones(2, 8))
+    assert runtime.mismatch(other) == "grad_out is not f32[B]"

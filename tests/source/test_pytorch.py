@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from kernel_lsp.core.target import ScalarInput, TargetSource, TensorInput
 from kernel_lsp.errors import TargetError
-from kernel_lsp.source.pytorch import TargetLocation, list_targets, read_target
+from kernel_lsp.source.python_file import read_python_file
+from kernel_lsp.source.pytorch import TargetLocation, list_targets, read_target, targets_in
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 IGNORED_CHECKS = (HealthCheck.function_scoped_fixture, HealthCheck.too_slow)
@@ -305,6 +306,29 @@ def test_forward_and_constructor_may_be_inherited_in_the_file(check) -> None:
     base = dedent(MODULE).replace("    def forward", "    # kernel-lsp: x=f32[2]\n    def forward")
     text = f"{base}# kernel-lsp: init: dim=1\nclass Child(Norm): pass"
     assert check(text, ("x", "f32", (2,)), symbol="Child").init_arguments == {"dim": 1}
+
+
+BASES = {
+    "from layers.base import Norm\n# kernel-lsp: init: dim=1\nclass Child(Norm): pass": ("dim", 1),
+    "import layers.base as b\nclass Mid(b.Norm): pass\n# kernel-lsp: init: dim=2\nclass Child(Mid): pass": ("dim", 2),
+    "from .layers import Again\n# kernel-lsp: init: dim=3\nclass Child(Again): pass": ("dim", 3),
+}
+
+
+@pytest.mark.parametrize("text", BASES, ids=["from", "import as", "relative, re-exported"])
+def test_forward_and_constructor_may_be_inherited_from_a_file_beside_it(tmp_path: Path, text: str) -> None:
+    (tmp_path / "layers").mkdir()
+    (tmp_path / "layers" / "base.py").write_text(dedent(MODULE))
+    (tmp_path / "layers" / "__init__.py").write_text("from .base import Norm\nclass Again(Norm): pass\n")
+    (tmp_path / "model.py").write_text(text.replace("class Child", "# kernel-lsp: x=f32[2]\nclass Child"))
+    found = read_target("model.py::Child", tmp_path)
+    assert (found.kind, found.parameters, dict([BASES[text]])) == ("module", ("x",), found.init_arguments)
+    assert [target.symbol for target in targets_in(read_python_file(tmp_path / "model.py", ""))][-1] == "Child"
+
+
+def test_a_forward_that_no_file_of_the_project_has_is_named_with_what_to_write(check_error) -> None:
+    text = "from torchvision.models import ResNet\nclass A(ResNet): pass"
+    check_error(text, 2, "'A' inherits forward from 'ResNet'", "define forward in 'A'", "A")
 
 
 def test_a_nested_class_is_found(check) -> None:

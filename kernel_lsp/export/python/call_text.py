@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from itertools import groupby
-
 from kernel_lsp.core.expression import Expression
 from kernel_lsp.core.plan import Fill, Launch, LibraryArgument, LibraryStep, TensorParameter
 from kernel_lsp.export.python.launch_text import launch_lines
 from kernel_lsp.export.python.operation_text import RUNTIME, OperationText, step_comment
-from kernel_lsp.export.python.python_text import bracketed, indented, returned, unpacked
+from kernel_lsp.export.python.python_text import (
+    INDENT,
+    LINE_LENGTH,
+    bracketed,
+    indented,
+    returned,
+    tuple_text,
+    unpacked,
+)
 from kernel_lsp.plan.step_parts import argument_expressions, launch_numbers
 
 
@@ -30,19 +36,41 @@ def steps_function(text: OperationText) -> list[str]:
     lines += returned([text.rename(result.name) for result in text.operation.results], depth=depth)
     if text.library_functions:
         lines = ['with torch.autocast("cuda", enabled=False):', *indented(lines)]
-    declarations = [f"run: {RUNTIME}.Run", *(argument.declaration for argument in text.arguments)]
-    definition = bracketed(f"def _{text.name}_steps(", declarations, f") -> {text.returns}:")
-    return [*definition, *indented(lines)]
+    return text.define("_", "_steps", text.returns, lines, first=f"run: {RUNTIME}.Run")
 
 
 def _allocations(text: OperationText, tensors: list[TensorParameter], device: str) -> list[str]:
-    """Print one line for neighbours of one type and shape."""
-    lines = []
-    for made, group in groupby(tensors, lambda tensor: text.empty(tensor, device)):
-        names = [text.rename(tensor.name) for tensor in group]
+    """Print one line for gradients that have the type of their input, and one for all others of one type and shape."""
+    inputs = {f"grad_{tensor.name}": (tensor.dtype, tensor.dims) for tensor in text.inputs}
+    alike = [tensor for tensor in tensors if inputs.get(tensor.name) == (tensor.dtype, tensor.dims)]
+    lines = _like_inputs([(text.rename(t.name), text.rename(t.name.removeprefix("grad_"))) for t in alike])
+    groups: dict[str, list[str]] = {}
+    for tensor in tensors:
+        if tensor not in alike:
+            groups.setdefault(text.empty(tensor, device), []).append(text.rename(tensor.name))
+    for made, names in groups.items():
         together = unpacked(names, f"({made} for _ in range({len(names)}))", 2)
         lines += together if len(names) > 1 and len(together) == 1 else [f"{name} = {made}" for name in names]
     return lines
+
+
+def _like_inputs(pairs: list[tuple[str, str]]) -> list[str]:
+    """Print the allocations of gradients with the types of their inputs, as many to a line as fit."""
+    lines: list[str] = []
+    group: list[tuple[str, str]] = []
+    for pair in pairs:
+        if group and len(_like([*group, pair])) + 2 * len(INDENT) > LINE_LENGTH:
+            lines.append(_like(group))
+            group = []
+        group.append(pair)
+    return [*lines, _like(group)] if group else lines
+
+
+def _like(pairs: list[tuple[str, str]]) -> str:
+    names, originals = [name for name, _ in pairs], [original for _, original in pairs]
+    if len(pairs) == 1:
+        return f"{names[0]} = torch.empty_like({originals[0]})"
+    return f"{', '.join(names)} = map(torch.empty_like, {tuple_text(originals)})"
 
 
 # --- one step

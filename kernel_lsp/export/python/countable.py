@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from functools import reduce
 
-from kernel_lsp.core.expression import Binary, Constant, Expression, free_names
+from kernel_lsp.core.expression import Binary, Constant, Expression, Name, free_names
 from kernel_lsp.core.plan import Operation, TensorParameter
 
 MAX_ELEMENTS = (1 << 31) - (1 << 24)
@@ -24,6 +25,36 @@ def countable(operation: Operation) -> tuple[Expression, ...]:
         for dims, own in zip(shapes, counts, strict=True)
         if any(map(free_names, dims)) and not any(own < other for other in counts)
     )
+
+
+def without_implied(conditions: Sequence[Expression], dims: Collection[str]) -> tuple[Expression, ...]:
+    """Return the conditions without bounds on products that tighter bounds on the same dims imply, as ``B * 64 <= N``
+    beside ``B * 256 <= N``."""
+    bounds = {condition: _bound(condition, dims) for condition in dict.fromkeys(conditions)}
+    tightest: dict[tuple[str, ...], float] = {}
+    for bound in bounds.values():
+        if bound is not None:
+            tightest[bound[0]] = min(bound[1], tightest.get(bound[0], bound[1]))
+    kept = [condition for condition, bound in bounds.items() if bound is None or bound[1] == tightest[bound[0]]]
+    return tuple({bounds[each] or each: each for each in reversed(kept)}.values())[::-1]
+
+
+def _bound(condition: Expression, dims: Collection[str]) -> tuple[tuple[str, ...], float] | None:
+    """Return the dims of a product and its bound over its constant factor; None for other conditions."""
+    if not isinstance(condition, Binary) or condition.operator != "<=" or not isinstance(condition.right, Constant):
+        return None
+    factors = _factors(condition.left)
+    names = [factor.id for factor in factors if isinstance(factor, Name) and factor.id in dims]
+    numbers = [factor.value for factor in factors if isinstance(factor, Constant) and factor.value > 0]
+    if len(names) + len(numbers) < len(factors):
+        return None
+    return tuple(sorted(names)), condition.right.value / math.prod(numbers)
+
+
+def _factors(expression: Expression) -> list[Expression]:
+    if isinstance(expression, Binary) and expression.operator == "*":
+        return [*_factors(expression.left), *_factors(expression.right)]
+    return [expression]
 
 
 def _tensors(operation: Operation) -> Iterator[TensorParameter]:

@@ -41,11 +41,8 @@ def _use_in_module(task: Task) -> list[str]:
     method = method_of(task)
     takes = ["module: torch.nn.Module", "report: bool = False"]
     body = [
-        f'"""Have the module\'s `{method}` computed by these kernels where they can be used, and return the module.',
-        "",
-        f"Its own `{method}` runs everywhere else: for other settings, another mode, inputs outside the contract.",
-        "`report=True` prints what computes it; `calls()` counts what did.",
-        '"""',
+        f'"""Have the module\'s `{method}` computed by these kernels, and by its own code for other settings, another',
+        'mode and inputs outside the contract. `report=True` prints what computes it; `calls()` counts."""',
         "return OPERATOR.use_in(module, report)",
     ]
     return [*bracketed(f"def use_{task.name}(", takes, ") -> torch.nn.Module:"), *indented(body)]

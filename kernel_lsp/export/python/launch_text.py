@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from kernel_lsp.core.expression import Expression, free_names
 from kernel_lsp.core.plan import Launch
 from kernel_lsp.export.python.operation_text import OperationText
-from kernel_lsp.export.python.python_text import INDENT, LINE_LENGTH, indented, literal, tuple_text
+from kernel_lsp.export.python.python_text import INDENT, LINE_LENGTH, bracketed, indented, packed, tuple_text
 from kernel_lsp.plan.kernel_names import typed_name
 
 
@@ -24,11 +22,11 @@ def launch_lines(text: OperationText, launch: Launch, depth: int) -> list[str]:
     one_line = f"run.launch({', '.join([*arguments, tuple_text(given), *last])})"
     if len(one_line) + len(INDENT) * inner <= LINE_LENGTH:
         made = [one_line]
-    elif len(INDENT + one_line[len("run.launch(") : -1]) + len(INDENT) * inner <= LINE_LENGTH:
-        made = ["run.launch(", INDENT + one_line[len("run.launch(") : -1], ")"]
     else:
-        listed = _listed(given, inner + 1)
-        made = ["run.launch(", *indented([*(f"{a}," for a in arguments), *listed, *(f"{a}," for a in last)]), ")"]
+        made = [
+            *packed("given = (", given, ")", inner),
+            *bracketed("run.launch(", [*arguments, "given", *last], ")", inner),
+        ]
     if launch.condition is None:
         return made
     return [f"if {text.python(launch.condition)}:", *indented(made)]
@@ -41,18 +39,6 @@ def kernel_names(text: OperationText) -> tuple[str, ...]:
 
 
 # --- parts of a launch
-
-
-def _listed(given: Sequence[str], depth: int) -> list[str]:
-    """Print a tuple of arguments over few lines: where it is long, as several tuples side by side."""
-    if len(lines := literal("(", given, "),", depth=depth)) == 1:
-        return lines
-    rows: list[list[str]] = [[]]
-    for argument in given:
-        if len(", ".join([*rows[-1], argument])) > LINE_LENGTH - len(INDENT) * (depth + 1) - len("*(),,"):
-            rows.append([])
-        rows[-1].append(argument)
-    return literal("(", [f"*{tuple_text(row)}" for row in rows], "),", depth=depth)
 
 
 def _size(text: OperationText, size: tuple[Expression, Expression, Expression]) -> str:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from kernel_lsp.core.task import Task, TaskScalar, TaskTensor
 from kernel_lsp.export.python.operation_text import RUNTIME
-from kernel_lsp.export.python.python_text import indented, literal, python_number, string_literal, tuple_text
+from kernel_lsp.export.python.python_text import (
+    INDENT,
+    bracketed,
+    indented,
+    literal,
+    packed,
+    python_number,
+    string_literal,
+    tuple_text,
+)
 
 MODULE_KINDS = ("module", "method", "kernelbench")
 TRAINING = "training"
@@ -38,12 +47,15 @@ def module_use(task: Task) -> list[str]:
     lines = [
         f"method={string_literal(method_of(task))},",
         *literal("inputs=(", list(map(string_literal, inputs)), "),", depth=2),
-        *literal("state=(", list(map(string_literal, state)), "),", depth=2),
+        *packed("state=(", list(map(string_literal, state)), "),", depth=2),
         *(literal("settings={", items, "},", depth=2) if items else []),
         *([f"training={task.module_settings[TRAINING]},"] if TRAINING in task.module_settings else []),
         *(literal("modes={", parts, "},", depth=2) if parts else []),
     ]
-    return [f"{RUNTIME}.ModuleUse(", *indented(lines), ")"]
+    before = f"module={RUNTIME}.ModuleUse("
+    if all(line.endswith(",") and not line.startswith(INDENT) for line in lines):  # each part is on one line
+        return bracketed(before, [line.removesuffix(",") for line in lines], "),", depth=1)
+    return [before, *indented(lines), "),"]
 
 
 def _literal(value: float | int | bool | str | tuple[int, ...]) -> str:

@@ -4,7 +4,7 @@ takes all of the operator's arguments, in the operator's order."""
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
@@ -20,13 +20,15 @@ from kernel_lsp.core.plan import (
     TensorParameter,
 )
 from kernel_lsp.errors import PlanError
-from kernel_lsp.export.python.countable import countable
+from kernel_lsp.export.python.countable import countable, without_implied
 from kernel_lsp.export.python.python_text import (
     INDENT,
     LINE_LENGTH,
     bracketed,
+    indented,
     python_expression,
     python_identifier,
+    rows,
     tuple_text,
     unpacked,
 )
@@ -40,6 +42,10 @@ NAMESPACE = "kernel_lsp"
 RUNTIME = "_runtime"
 """Name of the shared runtime module in an operator file."""
 SCHEMA_TYPES = {"float": "float", "int": "SymInt", "bool": "bool"}
+
+
+MAX_DEFINITION_LINES = 3
+"""Lines of a definition with all parameters on one line."""
 
 
 @dataclass(frozen=True)
@@ -107,16 +113,26 @@ class OperationText:
     @property
     def conditions(self) -> tuple[Expression, ...]:
         """Return the conditions on dims and numbers: the plan's `where:` lines, and the maximum size of each tensor."""
-        return (*(condition.expression for condition in self.operation.where), *countable(self.operation))
+        stated = (condition.expression for condition in self.operation.where)
+        return without_implied((*stated, *countable(self.operation)), {*self.homes()})
 
     def rename(self, name: str) -> str:
         """Return the Python name of a tensor, a dim or a scalar of the plan."""
         return python_identifier(name, self.reserved)
 
-    def define(self, prefix: str, suffix: str, returns: str) -> list[str]:
-        """Print the ``def`` line of one of the functions."""
-        declarations = [argument.declaration for argument in self.arguments]
-        return bracketed(f"def {prefix}{self.name}{suffix}(", declarations, f") -> {returns}:")
+    def define(
+        self, prefix: str, suffix: str, returns: str, body: Sequence[str], first: str = "", head: Sequence[str] = ()
+    ) -> list[str]:
+        """Print one of the functions, with `first` before the operator's arguments. Where they fill several lines, the
+        function takes them together and unpacks them in rows, below the lines of `head`."""
+        declarations = [*([first] if first else []), *(argument.declaration for argument in self.arguments)]
+        before, after = f"def {prefix}{self.name}{suffix}(", f") -> {returns}:"
+        definition = bracketed(before, declarations, after)
+        if len(definition) > MAX_DEFINITION_LINES:
+            together = [*([first] if first else []), "*arguments: Any"]
+            definition = bracketed(before, together, after)
+            head = [*head, *_unpacking(self.argument_names)]
+        return [*definition, *indented([*head, *body])]
 
     def signature(self, launch: Launch) -> KernelSignature:
         """Return the kernel that a line launches. Raises PlanError when there is none."""
@@ -184,8 +200,8 @@ class OperationText:
             shape = f"{self.rename(tensor.name)}.shape"
             if is_checked:
                 shape = f"{RUNTIME}.sizes({self.rename(tensor.name)}, {len(own)})"
-            if len(read) == len(own) > 0:
-                lines += unpacked([self.rename(dim) for dim in own], shape, 2)
+            if len(read) > 1 or len(read) == len(own) > 0:
+                lines += unpacked([self.rename(own[i]) if i in read else "_" for i in range(len(own))], shape, 2)
             else:
                 lines += [f"{self.rename(own[i])} = {shape}[{i}]" for i in read]
         return lines
@@ -238,6 +254,16 @@ def step_comment(step: Step, depth: int) -> list[str]:
     return textwrap.wrap(
         print_step(step), width, initial_indent="# ", subsequent_indent="#     ", break_long_words=False
     )
+
+
+def _unpacking(names: list[str]) -> list[str]:
+    """Print the assignments of ``arguments`` to names, as many to a line as fit."""
+    *heads, last = rows(names, depth=7)
+    source, lines = "arguments", []
+    for row in heads:
+        lines.append(f"{', '.join(row)}, *more = {source}")
+        source = "more"
+    return [*lines, f"{', '.join(last)}{',' if len(last) == 1 else ''} = {source}"]
 
 
 def _touched(step: Fill | Launch | LibraryStep) -> set[str]:

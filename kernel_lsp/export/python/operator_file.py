@@ -17,11 +17,12 @@ from kernel_lsp.export.python.python_text import INDENT, LINE_LENGTH, indented, 
 def operator_text(parts: OperatorParts) -> str:
     """Print the file without its marker line. Raises PlanError for a plan that does not fit its kernels."""
     operator = OperatorText(parts)
-    functions = [contract_function(text) for text in operator.operations]
-    steps = [steps_function(text) for text in operator.operations]
+    forward, backward = operator.forward, operator.backward
+    functions = [contract_function(forward, backward if operator.has_one_contract else None), steps_function(forward)]
+    if backward is not None:
+        functions += [[] if operator.has_one_contract else contract_function(backward), steps_function(backward)]
     body = [
-        *section(operator.public_function(), operator.use_part()),
-        *(line for pair in zip(functions, steps, strict=True) for line in section(*pair)),
+        *section(operator.public_function(), operator.use_part(), *functions),
         *section(operator.reference(), _operator(operator)),
         "calls = OPERATOR.calls",
     ]
@@ -42,7 +43,7 @@ def _operator(operator: OperatorText) -> list[str]:
         *_operation("forward", operator.forward),
     ]
     if operator.backward is not None:
-        lines += _operation("backward", operator.backward)
+        lines += _operation("backward", operator.backward, has_contract=not operator.has_one_contract)
     if not operator.is_differentiable:
         lines += ["is_differentiable=False,"]
     if operator.headers:
@@ -68,9 +69,10 @@ def _autograd_comment(operator: OperatorText) -> list[str]:
     return textwrap.wrap(text, LINE_LENGTH, initial_indent="# ", subsequent_indent="# ")
 
 
-def _operation(role: str, text: OperationText) -> list[str]:
+def _operation(role: str, text: OperationText, *, has_contract: bool = True) -> list[str]:
     """Print the declaration of an operation, its schema over several lines where it is long."""
-    functions = f"_{text.name}_contract, _{text.name}_steps"
+    contract = f"_{text.name}_contract" if has_contract else "None"
+    functions = f"{contract}, _{text.name}_steps"
     schema = string_literal(text.schema)
     if len(one := f"{role}={RUNTIME}.Operation({schema}, {functions}),") <= LINE_LENGTH - len(INDENT):
         return [one]
@@ -79,5 +81,5 @@ def _operation(role: str, text: OperationText) -> list[str]:
     width = LINE_LENGTH - 3 * len(INDENT) - len('"",')
     pieces = textwrap.wrap(text.schema, width, break_long_words=False, drop_whitespace=False)
     listed = [*map(string_literal, pieces[:-1]), f"{string_literal(pieces[-1])},"]
-    arguments = [*listed, f"_{text.name}_contract,", f"_{text.name}_steps,"]
+    arguments = [*listed, f"{contract},", f"_{text.name}_steps,"]
     return [f"{role}={RUNTIME}.Operation(", *indented(arguments), "),"]

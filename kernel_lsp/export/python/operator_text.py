@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from kernel_lsp.core.plan import KernelSignature, LaunchPlan, Operation, TensorParameter
 from kernel_lsp.core.task import Task, TaskScalar, TaskTensor
 from kernel_lsp.errors import PlanError, TargetError
+from kernel_lsp.export.python.contract_text import follows_forward
 from kernel_lsp.export.python.function_text import offered_names, use_function
 from kernel_lsp.export.python.module_text import is_module, module_use
 from kernel_lsp.export.python.operation_text import (
@@ -25,6 +26,7 @@ from kernel_lsp.export.python.python_text import (
     INDENT,
     LINE_LENGTH,
     bracketed,
+    call,
     indented,
     literal,
     python_identifier,
@@ -43,6 +45,8 @@ LOCAL_NAMES = (
     "ctx",
     "inputs",
     "arguments",
+    "given",
+    "more",
     "needed",
     "returned",
     "value",
@@ -93,6 +97,11 @@ class OperatorText:
             self.backward = self._operation(f"{self.name}_backward", self.plan.backward, arguments, parts.signatures)
 
     @property
+    def has_one_contract(self) -> bool:
+        """Return True if the forward's contract says what the backward takes, too."""
+        return self.backward is not None and follows_forward(self.backward, self.forward)
+
+    @property
     def operations(self) -> tuple[OperationText, ...]:
         """Return the forward, and the backward where there is one."""
         return (self.forward,) if self.backward is None else (self.forward, self.backward)
@@ -127,7 +136,7 @@ class OperatorText:
 
     def public_function(self) -> list[str]:
         """Print the function that users call."""
-        return self.documented_function(bracketed("return OPERATOR(", self.forward.argument_names, ")", depth=1))
+        return self.documented_function(call("return OPERATOR(", [], self.forward.argument_names, depth=1))
 
     def documented_function(self, body: Sequence[str]) -> list[str]:
         """Print the function that users call, with its documentation and this body."""
@@ -138,14 +147,8 @@ class OperatorText:
         results = (f"{r.name}: {dtype_and_shape(r.dtype, r.dims)}" for r in self.forward.operation.results)
         title = f"{_plain(self._title())} Returns {', '.join(results)}."
         first, *lines = textwrap.wrap(title, LINE_LENGTH - 2 * len(INDENT))
-        docstring = [
-            f'"""{first}',
-            *lines,
-            "",
-            "Args:",
-            *(f"    {argument.name}: {argument.description}" for argument in self._arguments),
-            '"""',
-        ]
+        takes = "; ".join(f"{argument.name}: {argument.description}" for argument in self._arguments)
+        docstring = [f'"""{first}', *lines, "", *textwrap.wrap(f"Takes {takes}.", LINE_LENGTH - len(INDENT)), '"""']
         definition = bracketed(f"def {self.name}(", declarations, f") -> {self.forward.returns}:")
         return [*definition, *indented([*docstring, *body])]
 
@@ -182,8 +185,7 @@ class OperatorText:
             items = [f"{string_literal(name)}: {python_number(value)}" for name, value in captured.items()]
             lines += literal("captured={", items, "},", depth=1)
         if is_module(self.task):
-            first, *others = module_use(self.task)
-            lines += [f"module={first}", *others[:-1], f"{others[-1]},"]
+            lines += module_use(self.task)
         return lines
 
     @property

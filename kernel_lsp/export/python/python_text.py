@@ -10,6 +10,8 @@ from kernel_lsp.core.expression import COMPARISONS, Binary, Call, Constant, Expr
 
 LINE_LENGTH = 120
 INDENT = "    "
+MAX_CALL_LINES = 3
+"""Lines of a call with all arguments on one line; longer calls pass rows of arguments."""
 _NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 _PRECEDENCE = {"or": 1, "and": 2, **dict.fromkeys(COMPARISONS, 4), "+": 5, "-": 5, "*": 6, "/": 6, "//": 6, "%": 6}
 _NOT, _NEGATION, _TIGHTEST = 3, 7, 8
@@ -83,6 +85,35 @@ def literal(before: str, items: Sequence[str], after: str, depth: int = 0) -> li
     if len(one_line := f"{before}{', '.join(items)}{comma}{after}") <= LINE_LENGTH - len(INDENT) * depth:
         return [one_line]
     return [before, *(f"{INDENT}{item}," for item in items), after]
+
+
+def rows(items: Sequence[str], depth: int) -> list[list[str]]:
+    """Split items into as few rows as fit into lines ``*(a, b),`` at this depth."""
+    found: list[list[str]] = [[]]
+    for item in items:
+        if found[-1] and len(", ".join([*found[-1], item])) > LINE_LENGTH - len(INDENT) * depth - len("*(),,"):
+            found.append([])
+        found[-1].append(item)
+    return found
+
+
+def call(before: str, first: Sequence[str], items: Sequence[str], depth: int) -> list[str]:
+    """Print a call of a function with `first` and `items`; many items in rows, as ``*(a, b),``."""
+    lines = bracketed(before, [*first, *items], ")", depth)
+    if len(lines) <= MAX_CALL_LINES:
+        return lines
+    return [before, *indented([*(f"{each}," for each in first), *_starred(items, depth)]), ")"]
+
+
+def _starred(items: Sequence[str], depth: int) -> list[str]:
+    return [f"*{tuple_text(row)}," for row in rows(items, depth + 1)]
+
+
+def packed(before: str, items: Sequence[str], after: str, depth: int = 0) -> list[str]:
+    """Print a tuple over few lines: where it is long, as several tuples side by side."""
+    if len(lines := literal(before, items, after, depth)) == 1:
+        return lines
+    return literal(before, [f"*{tuple_text(row)}" for row in rows(items, depth + 1)], after, depth)
 
 
 def unpacked(names: Sequence[str], source: str, depth: int = 0) -> list[str]:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import ast
 import re
+import textwrap
 
 from kernel_lsp.core.expression import Number
 from kernel_lsp.core.task import Task, TaskScalar, TaskTensor
 from kernel_lsp.errors import InternalError
-from kernel_lsp.export.python.operation_text import OperationText, dtype_and_shape
+from kernel_lsp.export.python.operation_text import RUNTIME, OperationText, dtype_and_shape
 from kernel_lsp.export.python.python_text import (
     INDENT,
     LINE_LENGTH,
     bracketed,
+    call,
     differs,
     indented,
     python_identifier,
@@ -25,23 +27,23 @@ def reference_function(task: Task, operation: OperationText) -> list[str]:
     """Print ``def <name>_reference(...)`` with annotations. It refuses other values than the captured ones where its
     body has them as constants: numbers that it took, and sizes, e.g. a scale of ``1 / sqrt(D)``."""
     function = _parsed(task)
-    body = ['"""The PyTorch code that the kernels replace, as it was captured."""']
+    body: list[str] = []
     for name, value in unread_numbers(task, operation).items():
         message = f"{task.name} was captured with {name}={python_number(value)}; capture it again"
         body += _refusal(differs(name, value), message)
-    for argument in task.tensors:
-        if held := _held_sizes(argument):
-            name = python_identifier(argument.name, operation.reserved)
-            differing = (f"{name}.shape[{position}] != {size}" for position, size in held.items())
-            body += _refusal(
-                " or ".join((f"{name}.dim() != {len(argument.type.shape)}", *differing)),
-                f"{task.name} was captured with {argument.name}: "
-                f"{dtype_and_shape(argument.type.dtype, argument.type.shape)}; capture it again",
-            )
+    types = {
+        python_identifier(argument.name, operation.reserved): dtype_and_shape(argument.type.dtype, argument.type.shape)
+        for argument in task.tensors
+        if _holds_sizes(argument)
+    }
+    if types:
+        body += _joined("types", "; ".join(f"{name}: {type_}" for name, type_ in types.items()))
+        body += call(f"{RUNTIME}.require(", [string_literal(task.name), "types"], list(types), depth=1)
     for original, renamed in _renamed(task, operation):
         body.append(f"{original} = {renamed}")
-    definition = operation.define("", "_reference", operation.returns)
-    return [*definition, *indented(body), *_body_lines(task, function)]
+    lines = textwrap.dedent("\n".join(_body_lines(task, function))).splitlines()
+    head = ['"""The PyTorch code that the kernels replace, as it was captured."""']
+    return operation.define("", "_reference", operation.returns, [*body, *lines], head=head)
 
 
 def unread_numbers(task: Task, operation: OperationText) -> dict[str, Number]:
@@ -59,10 +61,18 @@ def _parsed(task: Task) -> ast.FunctionDef:
     raise InternalError(f"the task's reference has no function {task.name}_reference")
 
 
-def _held_sizes(argument: TaskTensor) -> dict[int, int]:
-    """Return the sizes that the capture fixes, by dim. Sizes of one are left out: every capture fixes them, and code
-    seldom computes with them."""
-    return {place: int(size) for place, size in enumerate(argument.type.shape) if size.isdigit() and int(size) > 1}
+def _joined(name: str, text: str) -> list[str]:
+    """Print ``name = "text"``, a long text as adjacent literals."""
+    if len(one := f"{name} = {string_literal(text)}") <= LINE_LENGTH - len(INDENT):
+        return [one]
+    pieces = textwrap.wrap(text, LINE_LENGTH - 2 * len(INDENT) - 2, break_long_words=False, drop_whitespace=False)
+    return [f"{name} = (", *indented(map(string_literal, pieces)), ")"]
+
+
+def _holds_sizes(argument: TaskTensor) -> bool:
+    """Return True if the capture fixes sizes of the tensor. Every capture fixes sizes of one, and code seldom computes
+    with them."""
+    return any(size.isdigit() and int(size) > 1 for size in argument.type.shape)
 
 
 def _refusal(condition: str, message: str) -> list[str]:

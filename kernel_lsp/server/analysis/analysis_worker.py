@@ -89,7 +89,7 @@ def analyse(
 def targets_of(path: Path, text: str) -> tuple[Target, ...]:
     """Return the targets of a Python text; none if it does not parse."""
     try:
-        return tuple(_targets(path, parse_python(text, str(path)))) if TORCH in text else ()
+        return tuple(_targets(path, parse_python(text, str(path), origin=path))) if TORCH in text else ()
     except TargetError:
         return ()
 
@@ -144,7 +144,7 @@ def _analyse_python(path: Path, text: str) -> Analysis:
     findings = pytorch.check(text, tree=module)
     try:
         source = parse_python(
-            text.removeprefix(BYTE_ORDER_MARK), str(path), module.tree if module is not None else None
+            text.removeprefix(BYTE_ORDER_MARK), str(path), module.tree if module is not None else None, origin=path
         )
     except TargetError:
         return Analysis(findings=findings)

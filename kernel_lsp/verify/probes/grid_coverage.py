@@ -29,6 +29,8 @@ LEAST_SHARE = 0.6
 """Minimum share of an output that all blocks write, extrapolated from those that ran."""
 LEAST_KNOWN_SHARE = 0.8
 """Minimum share at sizes that were computed: below it, shares are inconclusive."""
+MAX_STORES_PER_THREAD = 16
+"""Maximum elements of an output that a thread is assumed to write, where no block of a sample writes any."""
 N_COMPLETE = 3
 N_SAMPLED = 3
 """Sizes at which all blocks run, and at which a few do, to see that stores cover all of an output."""
@@ -67,7 +69,7 @@ async def left_undone(kernel: LoadedKernel) -> Mismatch | None:
             shares = await look.shares(bound, N_BLOCKS)
             if shares is None or not any(shares[name] for name in names):
                 continue
-            failure = await look.lacking(bound, shares, _told_by(bound, names)) or await look.overlapping(bound, names)
+            failure = await look.lacking(bound, shares, names) or await look.overlapping(bound, names)
             if failure is not None:
                 return failure
             break
@@ -137,7 +139,8 @@ class FarLook:
             return None
         confirmed = await self.shares(bound, N_CONFIRMING_BLOCKS, MAX_CONFIRMING_INSTRUCTIONS) or {}
         for name in names:
-            if max(shares[name], confirmed.get(name, 1.0)) < LEAST_SHARE:
+            share = max(shares[name], confirmed.get(name, 1.0))
+            if share < LEAST_SHARE and (share or not _is_easily_missed(bound, name)):
                 return _mismatch(
                     bound,
                     f"the {_n_blocks(bound):,} blocks of the plan write about {confirmed[name]:.2%} of '{name}': go on"
@@ -191,12 +194,6 @@ class FarLook:
     def _is_independent(self, bound: BoundOperation) -> bool:
         symbols = {self.kernel.built.symbols.get(launch.kernel, launch.kernel) for launch in _launches(bound)}
         return symbols.isdisjoint(self.depending)
-
-
-def _told_by(bound: BoundOperation, names: Sequence[str]) -> list[str]:
-    """Return the outputs that a few blocks tell of: parts of a launch may write one each, in proportion to its size."""
-    sizes = {tensor.name: tensor.n_bytes for tensor in bound.tensors if tensor.role == "output"}
-    return [name for name in names if sizes[name] * N_BLOCKS >= max(sizes.values())]
 
 
 def numbers_its_threads(ptx: PtxText, symbol: str, launch: BoundLaunch) -> bool:
@@ -260,6 +257,13 @@ def _depending(kernels: Collection[KernelFactsOfPtx]) -> frozenset[str]:
 
 def _launches(bound: BoundOperation) -> list[BoundLaunch]:
     return [step for step in bound.steps if isinstance(step, BoundLaunch)]
+
+
+def _is_easily_missed(bound: BoundOperation, name: str) -> bool:
+    """Check whether a sample may miss every block that writes an output: parts of one launch differ in blocks."""
+    largest = max(_launches(bound), key=lambda launch: launch.n_blocks)
+    n_per_block = largest.n_threads_per_block * MAX_STORES_PER_THREAD
+    return bound.tensor(name).n_elements * N_CONFIRMING_BLOCKS < n_per_block * largest.n_blocks
 
 
 def _n_blocks(bound: BoundOperation) -> int:

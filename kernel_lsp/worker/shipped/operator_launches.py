@@ -15,7 +15,15 @@ import torch
 from torch import Tensor
 
 from .cuda_runtime import NO_HEADERS, POINTER, CudaError, KernelLaunch, KernelLibrary, current_stream, on_device
-from .operator_support import _CALLS, Contract, _gradients, count_kernels, fell_back, outside
+from .operator_support import (
+    _CALLS,
+    Contract,
+    _gradients,
+    contract_of_backward,
+    count_kernels,
+    fell_back,
+    outside,
+)
 from .operator_use import ModuleUse, Operator
 
 # --- Registration, launches, autograd ---------------------------------------------------------------------
@@ -39,11 +47,13 @@ class _PerThread(threading.local):
 
 class Operation:
     """One operation of a launch plan: `schema` declares it, `contract` says what its kernels take, and `steps`
-    allocates, launches by its first argument, a `Run`, and returns the results."""
+    allocates, launches by its first argument, a `Run`, and returns the results. A backward without a contract has
+    the forward's, and the gradients'."""
 
-    def __init__(self, schema: str, contract: Callable[..., Contract], steps: Callable[..., Any]) -> None:
+    def __init__(self, schema: str, contract: Callable[..., Contract] | None, steps: Callable[..., Any]) -> None:
         self.name, _, self._signature = schema.partition("(")
-        self.contract, self.steps, self.bound = contract, steps, _PerThread()
+        self.contract: Callable[..., Contract] = contract or _unknown_contract
+        self.steps, self.bound = steps, _PerThread()
 
     def schema(self, name: str) -> str:
         """Return the declaration under the name that it is registered with."""
@@ -126,6 +136,8 @@ class CudaOperator(Operator):
         module: ModuleUse | None = None,
     ) -> None:
         self.forward, self.backward = forward, backward
+        if backward is not None and backward.contract is _unknown_contract:
+            backward.contract = contract_of_backward(forward.contract, gradients)
         self._path, self._kernels, self._headers = Path(file).with_suffix(".cu"), tuple(kernels), headers
         self._library: KernelLibrary | None = None
         self._registry = torch.library.Library(NAMESPACE, "FRAGMENT")
@@ -235,6 +247,10 @@ class CudaOperator(Operator):
         found = (found,) if isinstance(found, Tensor) else found
         by_name = dict(zip(self.gradients, found))
         return tuple([by_name.get(name) for name in self.argument_names])
+
+
+def _unknown_contract(*_: Any) -> Contract:
+    raise TypeError("an operation without a contract is a backward's")
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

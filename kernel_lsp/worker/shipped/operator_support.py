@@ -26,12 +26,39 @@ _NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
 
 class Contract(NamedTuple):
     """Inputs that the kernels take. Keys of `inputs` and `results` are a name and its type, ``x: f32[B, D]``; keys
-    of `where` are conditions as the plan writes them."""
+    of `where` are conditions as the plan writes them, keys of `backward` those of the backward's kernels alone."""
 
     inputs: Mapping[str, tuple[Tensor, tuple[int, ...]]]
     results: Mapping[str, tuple[int, ...]]
     where: Mapping[str, bool] = {}
     numbers: Mapping[str, Any] = {}
+    backward: Mapping[str, bool] = {}
+
+
+def contract_of_backward(contract: Callable[..., Contract], gradients: Sequence[str]) -> Callable[..., Contract]:
+    """Return the contract of a backward, whose arguments are the gradients of the results and the forward's arguments:
+    each gradient has the type of what it belongs to."""
+
+    def of_backward(*arguments: Any) -> Contract:
+        n_gradients = len(arguments) - contract.__code__.co_argcount
+        inputs, results, where, numbers, more = contract(*arguments[n_gradients:])
+        floating = [(label, shape) for label, shape in results.items() if _dtype_of(label).is_floating_point]
+        given = {f"grad_{label}": (tensor, shape) for tensor, (label, shape) in zip(arguments, floating)}
+        types = {label.split(": ")[0]: (label, shape) for label, (_, shape) in inputs.items()}
+        made = {f"grad_{types[name][0]}": types[name][1] for name in gradients}
+        return Contract({**given, **inputs}, made, {**where, **more}, numbers)
+
+    return of_backward
+
+
+def require(name: str, types: str, *tensors: Tensor) -> None:
+    """Raise ValueError for a tensor whose sizes are not those that code was captured with, ``x: f32[B, 64]; ...``.
+    Sizes of one are not compared: every capture fixes them, and code seldom computes with them."""
+    for label, tensor in zip(types.split("; "), tensors):
+        dims = label[label.index("[") + 1 : -1].split(", ")
+        differing = [size for dim, size in zip(dims, tensor.shape) if dim.isdigit() and int(dim) not in (1, size)]
+        if tensor.dim() != len(dims) or differing:
+            raise ValueError(f"{name} was captured with {label}; capture it again")
 
 
 def sizes(tensor: Any, rank: int) -> tuple[int, ...]:
