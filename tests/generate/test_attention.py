@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.generate.harness import Checked, check, tensor
+from tests.generate.harness import Checked, check, plan_text, tensor
 
 SDPA = "F.scaled_dot_product_attention(q, k, v{})"
 WRITTEN = """
@@ -49,6 +49,12 @@ def test_attention_written_by_hand_is_one_kernel_with_its_permutations() -> None
     checked = check(WRITTEN, symbol="M", inputs=[tensor("qkv", 2, 40, 192)])
     assert checked.n_kernels == 1
     assert "scratch:" not in checked.text
+
+
+def test_gradients_of_attention_written_by_hand_recompute_scores() -> None:
+    text = plan_text(WRITTEN, symbol="M", inputs=[tensor("qkv", 2, 40, 192)], backward=True).render({})
+    assert "scratch: statistics: f32[B, 2, T, 2]" in text
+    assert "T, T]" not in text, "no score is in memory"
 
 
 @pytest.mark.parametrize("family", ["special_nan", "large", "constant_rows", "far_negative"])
