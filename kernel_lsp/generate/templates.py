@@ -76,7 +76,7 @@ from kernel_lsp.generate.fusion.groups import (
     ScanGroup,
     ScatterGroup,
 )
-from kernel_lsp.generate.ir.index import Index, divides
+from kernel_lsp.generate.ir.index import Index, divides, product
 from kernel_lsp.generate.ir.scalar import Access, Loop
 from kernel_lsp.generate.ir.scalar_walk import accesses, nodes
 from kernel_lsp.generate.ir.tensor import Tensor
@@ -367,11 +367,14 @@ class GroupRenderer:
         )
         what = "One thread per element." if vector == 1 else f"One thread per pack of {vector} neighbouring elements."
         comment = f"{what} {self._reads_and_writes(group)}"
+        axis = line_axis(group, self.captured, vector)
+        default_unroll = self._default_unroll(group, vector)
+        if axis is not None and self.captured(product(group.shape[axis:])) < threads * vector * default_unroll:
+            default_unroll = 1
         unroll = self.choices.pick_int(
-            f"{kernel.name}.unroll", (1, 2, 4, 8), self._default_unroll(group, vector), "elements or packs per thread"
+            f"{kernel.name}.unroll", (1, 2, 4, 8), default_unroll, "elements or packs per thread"
         )
         streaming = self.choices.pick_int(f"{kernel.name}.streaming", (0, 1), 0, "evict early what is used once")
-        axis = line_axis(group, self.captured, vector)
         if axis is not None and not self.choices.pick_int(f"{kernel.name}.lines", (0, 1), 1, "a block has one line"):
             axis = None
         schedule = ElementwiseSchedule(threads, vector, unroll, bool(streaming), axis)
