@@ -13,7 +13,7 @@ from kernel_lsp.generate.codegen.elements import boxes as boxed
 from kernel_lsp.generate.codegen.elements import elementwise, scatter
 from kernel_lsp.generate.codegen.elements.boxes import boxes_of, default_box, fits_planes, render_boxes
 from kernel_lsp.generate.codegen.elements.elementwise import ElementwiseSchedule, render_elementwise
-from kernel_lsp.generate.codegen.elements.lines import line_axis
+from kernel_lsp.generate.codegen.elements.lines import MANY_LINES, line_axis
 from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES
 from kernel_lsp.generate.codegen.elements.scatter import ATOMIC_TYPES, render_scatter
 from kernel_lsp.generate.codegen.kernel import RenderedKernel
@@ -377,7 +377,8 @@ class GroupRenderer:
         streaming = self.choices.pick_int(f"{kernel.name}.streaming", (0, 1), 0, "evict early what is used once")
         if axis is not None and not self.choices.pick_int(f"{kernel.name}.lines", (0, 1), 1, "a block has one line"):
             axis = None
-        schedule = ElementwiseSchedule(threads, vector, unroll, bool(streaming), axis)
+        has_many = axis is not None and self.captured(product(group.shape[:axis])) >= MANY_LINES
+        schedule = ElementwiseSchedule(threads, vector, unroll, bool(streaming), axis, has_many)
         return RenderedGroup((render_elementwise(kernel, group, schedule, comment),))
 
     def _boxes(self, group: ElementwiseGroup) -> list[tuple[int, ...]]:

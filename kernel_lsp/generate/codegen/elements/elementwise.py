@@ -28,7 +28,8 @@ class ElementwiseSchedule:
     """`threads` per block; each thread does `unroll` packs of `vector` elements, a block's width apart.
 
     `streaming` marks tensors that are as large as the result, and the result, for early eviction. With a `line_axis`
-    a column of blocks has the dims from that axis on, and the grid's width is the others: no size is too large for it.
+    a row of blocks has the dims from that axis on, and the grid's height is the others; with `has_many_lines` the other
+    way round, since no number is too large for a grid's width.
     """
 
     threads: int
@@ -36,11 +37,16 @@ class ElementwiseSchedule:
     unroll: int = 1
     streaming: bool = False
     line_axis: int | None = None
+    has_many_lines: bool = False
 
     @property
     def block(self) -> str:
         """Return the number of a block within its line, or in the grid."""
-        return "blockIdx.x" if self.line_axis is None else "blockIdx.y"
+        return "blockIdx.y" if self.has_many_lines else "blockIdx.x"
+
+    def grid(self, width: Expression, lines: tuple[Expression, ...]) -> tuple[Expression, ...]:
+        """Return the grid of `width` blocks for each line."""
+        return (*lines, width) if self.has_many_lines else (width, *lines)
 
 
 def render_elementwise(
@@ -52,7 +58,7 @@ def render_elementwise(
     lines: tuple[Expression, ...] = ()
     if schedule.line_axis is not None:
         line, group = by_lines(group, schedule.line_axis)
-        scope.line(f"const {kernel.index_type} line = blockIdx.x;")
+        scope.line(f"const {kernel.index_type} line = blockIdx.{'x' if schedule.has_many_lines else 'y'};")
         scope.define(line, "line")
         lines = (to_expression(line.extent),)
     if schedule.vector > 1:
@@ -64,7 +70,7 @@ def render_elementwise(
     write_stores(inner, group.stores)
     if inner is not scope:
         inner.close()
-    grid = (*lines, blocks_of(group.position.extent, schedule.threads * schedule.unroll))
+    grid = schedule.grid(blocks_of(group.position.extent, schedule.threads * schedule.unroll), lines)
     return rendered(kernel, comment, scope.lines, grid, (schedule.threads,), _grid_limits(grid))
 
 
@@ -130,7 +136,7 @@ def _render_packed(
         _write_unrolled(scope, schedule, packing, stores, limit)
     per_block = schedule.threads * schedule.unroll
     width = blocks_of(pack_extent, per_block) if n_packs is not None else blocks_of(total, per_block * vector)
-    grid = (*lines, width)
+    grid = schedule.grid(width, lines)
     conditions = (*divisible(total, vector), *_grid_limits(grid))
     return rendered(kernel, comment, scope.lines, grid, (schedule.threads,), conditions)
 
