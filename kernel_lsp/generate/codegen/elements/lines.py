@@ -24,8 +24,8 @@ MIN_LINE = 2048
 MAX_LINE = 1 << 21
 """Maximum elements of a line: the blocks of a longer one may exceed the height of a grid."""
 MANY_LINES = 1 << 14
-"""Lines from which the grid's width has them, as its height may be too small for more. With fewer, blocks of one line run
-side by side, which took 3 to 5 % less time on an H200."""
+"""Lines from which the grid's width has them, as its height may be too small for more. With fewer, the blocks of a line
+run side by side, which took 3 to 5 % less time on an H200."""
 LINE_SERIAL = -(1 << 20)
 """Serial number of the coordinate; fusion numbers its own from -1 down."""
 
