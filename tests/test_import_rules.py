@@ -42,6 +42,7 @@ ROOMS = (
     "verify",
     "export",
     "evolve",
+    "synthesize",
     "engine",
     "server",
     "cli",

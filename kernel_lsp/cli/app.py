@@ -346,6 +346,34 @@ def workspace(
     raise typer.Exit(command.main(target, directory, backward, overrides))
 
 
+@app.command()
+def synthesize(
+    out: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the tasks; an interrupted synthesis resumes.")],
+    number: Annotated[int, typer.Option("-n", "--tasks", min=1, help="Tasks to write.")] = 300,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the draws.")] = 0,
+    held_out: Annotated[
+        list[str] | None,
+        typer.Option("--held-out", metavar="PATH", help="Tasks to stay unlike, e.g. KernelBench; repeatable."),
+    ] = None,
+    operators: Annotated[int, typer.Option(min=1, max=5, help="Maximum operators of a task.")] = 5,
+    compiler: Annotated[
+        str, typer.Option(metavar="BACKEND", help="Of torch.compile. Default: inductor on a GPU, aot_eager without.")
+    ] = "",
+    scale: Annotated[str, typer.Option(metavar="cpu|cuda", help="Sizes and time bounds of the tasks.")] = "cpu",
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes. Default: one per core.")] = None,
+    python: Python = None,
+    as_json: Json = False,
+) -> None:
+    """Synthesize tasks from torch's operators: KernelBench files that passed every filter, and a Parquet index.
+
+    Exit status: 0 all were written, 1 too few passed, 2 it could not run, 130 interrupted (resumable).
+    """
+    import kernel_lsp.cli.synthesize as command
+
+    request = command.make_request(seed, scale, operators, compiler, held_out or ())
+    raise typer.Exit(command.main(number, out, request, jobs, {"python": python}, as_json))
+
+
 judge_app = typer.Typer(help="Judges: models that order and filter what goes to the GPU.", no_args_is_help=True)
 app.add_typer(judge_app, name="judge")
 

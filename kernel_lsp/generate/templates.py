@@ -469,7 +469,7 @@ class GroupRenderer:
         chooser = RowChooser(self.choices, self.captured, self.n_multiprocessors, group, self.threads, self.capability)
         widths = [width for width in chooser.widths() if width <= 4 and n_columns % width == 0]
         is_open = group.column.extent.constant is None
-        default = default_column_schedule(n_columns, widths or [1], is_open=is_open)
+        default = default_column_schedule(n_columns, widths or [1], chooser.widest, is_open=is_open)
         pick = self.choices.pick_int
         threads = self.threads or pick(
             f"{kernel.name}.threads", (64, 128, 256, 512), default.threads, "threads that share a row"

@@ -89,7 +89,7 @@ def test_a_flag_has_its_number_and_its_threshold() -> None:
 
 
 def test_what_cannot_be_told_is_skipped_and_not_passed() -> None:
-    facts = {**GOOD, **output(std_along_axes=[]), "all_weights": None, "weights": [], "eager_ms": None}
+    facts = {**GOOD, **output(std_along_axes=[]), "all_weights": None, "weights": [], "device": "CPU"}
     skipped = {result.filter: result.message for result in judge("c", facts) if result.status == "skipped"}
     assert set(skipped) == {"std-along-axis", "weights-impact", "eager-time"}
     assert skipped["eager-time"] == "needs a GPU"

@@ -147,6 +147,11 @@ class RowChooser:
         clusters = (2, 4, 8, MAX_CLUSTER) if self.capability >= HOPPER else ()
         return (1, *clusters, *sorted(n for n in in_grid if n > MAX_CLUSTER))
 
+    @property
+    def widest(self) -> int:
+        """Return the bytes of the widest element of a row."""
+        return max((access.dtype.itemsize for access in self._varying()), default=4)
+
     def widths(self) -> list[int]:
         """Return the numbers of neighbouring columns per load."""
         if not self.group.is_column_contiguous:
@@ -288,11 +293,10 @@ class RowChooser:
     def _default_width(self) -> int:
         """Return 16 bytes' worth of the widest element of a row, where no contract is needed or the row tensors are
         large."""
-        widest = max((access.dtype.itemsize for access in self._varying()), default=4)
         fitting = [
             width
             for width in self.widths()
-            if widest * width <= MAX_PACK_BYTES and (divides(width, self.group.column.extent) or self._is_large())
+            if self.widest * width <= MAX_PACK_BYTES and (divides(width, self.group.column.extent) or self._is_large())
         ]
         return max(fitting, default=1)
 

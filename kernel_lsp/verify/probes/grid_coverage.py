@@ -69,7 +69,7 @@ async def left_undone(kernel: LoadedKernel) -> Mismatch | None:
             shares = await look.shares(bound, N_BLOCKS)
             if shares is None or not any(shares[name] for name in names):
                 continue
-            failure = await look.lacking(bound, shares, _told_by(bound, names)) or await look.overlapping(bound, names)
+            failure = await look.lacking(bound, shares, names) or await look.overlapping(bound, names)
             if failure is not None:
                 return failure
             break
@@ -194,12 +194,6 @@ class FarLook:
     def _is_independent(self, bound: BoundOperation) -> bool:
         symbols = {self.kernel.built.symbols.get(launch.kernel, launch.kernel) for launch in _launches(bound)}
         return symbols.isdisjoint(self.depending)
-
-
-def _told_by(bound: BoundOperation, names: Sequence[str]) -> list[str]:
-    """Return the outputs that a few blocks tell of: parts of a launch may write one each, in proportion to its size."""
-    sizes = {tensor.name: tensor.n_bytes for tensor in bound.tensors if tensor.role == "output"}
-    return [name for name in names if sizes[name] * N_BLOCKS >= max(sizes.values())]
 
 
 def numbers_its_threads(ptx: PtxText, symbol: str, launch: BoundLaunch) -> bool:

@@ -29,7 +29,7 @@ class Redundancy:
 
 def redundancies(graph: Graph) -> tuple[Redundancy, ...]:
     """Return the redundancies in the graph's order, each node once."""
-    view = _View(graph)
+    view = GraphView(graph)
     found: dict[str, Redundancy] = {}
     for node in graph.nodes:
         for rule in _RULES:
@@ -43,7 +43,7 @@ def redundancies(graph: Graph) -> tuple[Redundancy, ...]:
 # --- below: looking at the graph
 
 
-class _View:
+class GraphView:
     """The graph by name, with the users of each node."""
 
     def __init__(self, graph: Graph) -> None:
@@ -59,9 +59,9 @@ class _View:
         """Return the node that computes an operand, through views; None for an input or a number."""
         if position >= len(node.arguments):
             return None
-        found = _referred(node.arguments[position])
+        found = referred(node.arguments[position])
         while found in self.nodes and is_a(self.nodes[found].op, "identity"):
-            found = _referred(self.nodes[found].arguments[0])
+            found = referred(self.nodes[found].arguments[0])
         return self.nodes.get(found) if found is not None else None
 
     def through(self, node: GraphNode | None, *names: str) -> GraphNode | None:
@@ -75,7 +75,7 @@ def _content(node: GraphNode) -> str:
     return json.dumps([node.op, node.arguments, node.keywords], sort_keys=True, default=str)
 
 
-def _referred(value: Any) -> str | None:
+def referred(value: Any) -> str | None:
     return str(value["node"]) if isinstance(value, dict) and "node" in value else None
 
 
@@ -112,7 +112,7 @@ def _rank(node: GraphNode) -> int | None:
     return rank
 
 
-def _size_along(node: GraphNode, view: _View) -> tuple[str, ...] | None:
+def _size_along(node: GraphNode, view: GraphView) -> tuple[str, ...] | None:
     """Return the sizes of the axes that a reduction sums over."""
     source, dims = view.operand(node), _dims(node)
     if source is None or dims is None or not source.types or source.types[0] is None:
@@ -124,7 +124,7 @@ def _size_along(node: GraphNode, view: _View) -> tuple[str, ...] | None:
 # --- below: the rules. Each gives its message, empty where it sees nothing; its name is the kind
 
 
-def _duplicate(node: GraphNode, view: _View) -> str:
+def _duplicate(node: GraphNode, view: GraphView) -> str:
     op = base_op(node.op)
     first = view.first[_content(node)]
     if first == node.name or is_a(node.op, "cheap", "random"):
@@ -134,13 +134,13 @@ def _duplicate(node: GraphNode, view: _View) -> str:
     return f"{op} is computed twice from the same values"
 
 
-def _dead(node: GraphNode, view: _View) -> str:
+def _dead(node: GraphNode, view: GraphView) -> str:
     if node.name in view.used or node.name in view.results:
         return ""
     return f"the result of {base_op(node.op)} is not used"
 
 
-def _repeated(node: GraphNode, view: _View) -> str:
+def _repeated(node: GraphNode, view: GraphView) -> str:
     op, inner = base_op(node.op), view.operand(node)
     if inner is None or base_op(inner.op) != op:
         return ""
@@ -152,7 +152,7 @@ def _repeated(node: GraphNode, view: _View) -> str:
     return ""
 
 
-def _repeated_norm(node: GraphNode, view: _View) -> str:
+def _repeated_norm(node: GraphNode, view: GraphView) -> str:
     op = base_op(node.op)
     if not is_a(node.op, "normalizes"):
         return ""
@@ -166,7 +166,7 @@ def _axes(node: GraphNode) -> Any:
     return node.arguments[1] if base_op(node.op) in ("native_layer_norm", SOFTMAX) else None
 
 
-def _sum_of_softmax(node: GraphNode, view: _View) -> str:
+def _sum_of_softmax(node: GraphNode, view: GraphView) -> str:
     if base_op(node.op) != "sum":
         return ""
     inner = view.operand(node)
@@ -181,21 +181,21 @@ def _sum_of_softmax(node: GraphNode, view: _View) -> str:
     return "the sum of a softmax along its own axis is 1" if own is not None and own == theirs else ""
 
 
-def _inverse(node: GraphNode, view: _View) -> str:
+def _inverse(node: GraphNode, view: GraphView) -> str:
     op, inner = base_op(node.op), view.operand(node)
     if inner is None or INVERSES.get(op) != base_op(inner.op):
         return ""
     return f"{op} of {base_op(inner.op)} changes nothing"
 
 
-def _not_negative(node: GraphNode, view: _View) -> str:
+def _not_negative(node: GraphNode, view: GraphView) -> str:
     op, inner = base_op(node.op), view.operand(node)
     if op not in ("relu", "abs") or inner is None or base_op(inner.op) == op:
         return ""
     return f"{op} of {base_op(inner.op)}, which is never negative" if is_a(inner.op, "not_negative") else ""
 
 
-def _neutral(node: GraphNode, _: _View) -> str:
+def _neutral(node: GraphNode, _: GraphView) -> str:
     """Detect adding 0, multiplying by 1, and operations that cancel out."""
     op = base_op(node.op)
     if len(node.arguments) < 2:
@@ -207,7 +207,7 @@ def _neutral(node: GraphNode, _: _View) -> str:
         return f"{op} by 1 changes nothing"
     if op == "mul" and _is_number(right, 0):
         return "the product with 0 is 0"
-    same = _referred(left) is not None and left == right
+    same = referred(left) is not None and left == right
     if op == "sub" and same and not node.keywords:
         return "a value minus itself is 0"
     return "a value divided by itself is 1" if op == "div" and same else ""
@@ -217,7 +217,7 @@ def _is_number(value: Any, wanted: int) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value == wanted
 
 
-def _single_element_axis(node: GraphNode, view: _View) -> str:
+def _single_element_axis(node: GraphNode, view: GraphView) -> str:
     op = base_op(node.op)
     if not is_a(node.op, "same_for_one") and op not in (SOFTMAX, LOG_SOFTMAX):
         return ""
@@ -231,7 +231,7 @@ def _single_element_axis(node: GraphNode, view: _View) -> str:
     return f"{op.removeprefix('_')} along an axis of one element"
 
 
-_RULES: tuple[Callable[[GraphNode, _View], str], ...] = (
+_RULES: tuple[Callable[[GraphNode, GraphView], str], ...] = (
     _dead,
     _duplicate,
     _sum_of_softmax,

@@ -31,7 +31,7 @@ RUN_SEED = 20
 """Seed of the random state while the code runs, so that only inputs or weights make a difference."""
 MIN_NOISE = 0.1
 """Minimum change of a weight, where its own values are smaller: zeros count as weights, too."""
-N_TIMED_RUNS = 10
+N_TIMED_RUNS = {"cuda": 10, "cpu": 3}
 DEFAULT_INTEGERS = (0, 2)
 MAX_NAMED_WEIGHTS = 64
 """Maximum weights that are changed one by one; more are only changed all together."""
@@ -55,7 +55,8 @@ def examine_task(request: dict[str, Any]) -> dict[str, Any]:
     facts["inputs"] = _impact_of_inputs(subject, first, outputs, int(request["seed"]))
     facts["weights"], facts["all_weights"] = _impact_of_weights(subject, first, outputs, int(request["seed"]))
     facts["eager_ms"] = _eager_ms(subject, first)
-    facts["compiler"], facts["compile_error"] = _compiles(subject, first)
+    compiler = str(request.get("compiler") or COMPILERS[subject.device.type])
+    facts["compiler"], facts["compile_error"] = compiler, _compile_error(subject, first, compiler)
     facts["backward"] = compare_backward(source, int(request.get("configuration", 0)), int(request["seed"]))
     return facts
 
@@ -266,34 +267,34 @@ def _moved(parameter: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return (parameter.detach().float() + size * noise).to(parameter.dtype)
 
 
-def _eager_ms(subject: _Subject, tensors: Sequence[torch.Tensor]) -> float | None:
-    """Return the median time of a call to its end on the device; None without a GPU."""
-    if subject.device.type != "cuda":
-        return None
+def _eager_ms(subject: _Subject, tensors: Sequence[torch.Tensor]) -> float:
+    """Return the median time of a call to its end on the device."""
+    is_gpu = subject.device.type == "cuda"
     positional, keywords = subject.arguments(tensors)
     samples = []
     with torch.no_grad(), quiet():
-        for _ in range(N_TIMED_RUNS):
-            torch.cuda.synchronize()
+        for _ in range(N_TIMED_RUNS[subject.device.type]):
+            if is_gpu:
+                torch.cuda.synchronize()
             started = time.perf_counter()
             subject.call(*positional, **keywords)
-            torch.cuda.synchronize()
+            if is_gpu:
+                torch.cuda.synchronize()
             samples.append((time.perf_counter() - started) * 1e3)
     return statistics.median(samples)
 
 
-def _compiles(subject: _Subject, tensors: Sequence[torch.Tensor]) -> tuple[str, str]:
-    """Return the compiler that was tried, and its error; empty when the code runs under it."""
-    compiler = COMPILERS[subject.device.type]
+def _compile_error(subject: _Subject, tensors: Sequence[torch.Tensor], compiler: str) -> str:
+    """Return the error under `torch.compile`; empty when the code runs."""
     torch.compiler.reset()
     try:
         # Not under `without_cuda`: Dynamo cannot trace through a mode that redirects calls.
         subject.run_as(torch.compile(subject.call, backend=compiler), tensors)
     except Failure as failure:
-        return compiler, failure.message
+        return failure.message
     finally:
         torch.compiler.reset()
-    return compiler, ""
+    return ""
 
 
 def _idle_modules(module: Any) -> list[str]:

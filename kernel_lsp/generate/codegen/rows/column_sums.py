@@ -24,6 +24,7 @@ from kernel_lsp.generate.ir.scalar import Access
 
 LOCAL_NAMES = ("first_row", "last_row")
 LINE_BYTES = 128
+MAX_SUMMED_PACK_BYTES = 8
 
 
 class ColumnSumRenderer(RowRenderer):
@@ -134,12 +135,13 @@ def is_valid_column_schedule(group: RowGroup, schedule: RowSchedule, n_columns: 
     return schedule.rows == 1 and schedule.cached and schedule.threads >= 32 and n_kept <= MAX_KEPT
 
 
-def default_column_schedule(n_columns: int, widths: Sequence[int], *, is_open: bool) -> RowSchedule:
-    """Return the default schedule: as few items per thread as blocks of 64 to 512 threads allow."""
-    width = max(widths)
+def default_column_schedule(n_columns: int, widths: Sequence[int], itemsize: int, *, is_open: bool) -> RowSchedule:
+    """Return the default schedule: as few items per thread as blocks of 64 to 512 threads allow, in packs of at most 8
+    bytes. On an H200 the gradients of RMSNorm took 113 us so and 135 us in packs of 16 bytes."""
     threads = 64
-    while threads < 512 and threads * width < n_columns:
+    while threads < 512 and threads * max(widths) < n_columns:
         threads *= 2
+    width = max(width for width in widths if width * itemsize <= MAX_SUMMED_PACK_BYTES or width == 1)
     return column_schedule(n_columns, threads, width, is_open=is_open)
 
 

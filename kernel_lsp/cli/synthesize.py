@@ -1,0 +1,84 @@
+"""`kernel-lsp synthesize`: draw tasks from torch's operators, filter them, and write them with an index."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kernel_lsp.cli import console
+from kernel_lsp.config import load_settings
+from kernel_lsp.errors import UserError
+from kernel_lsp.synthesize.request import SCALES, SynthesisFolder, SynthesisRequest
+from kernel_lsp.synthesize.run import Synthesis, synthesize
+from kernel_lsp.synthesize.summary import SynthesisSummary, summarize
+
+EVERY_ATTEMPTS = 100
+"""Attempts between two lines of progress."""
+
+
+def main(
+    n_tasks: int,
+    out: Path,
+    request: SynthesisRequest,
+    n_processes: int | None,
+    overrides: Mapping[str, Any],
+    as_json: bool,
+) -> int:
+    """Run the command; returns the exit status."""
+    return console.run_to_exit_status(_synthesize(n_tasks, out, request, n_processes, overrides, as_json))
+
+
+def make_request(seed: int, scale: str, max_operators: int, compiler: str, held_out: Sequence[str]) -> SynthesisRequest:
+    """Return the request of the command's options."""
+    return SynthesisRequest(
+        seed=seed, scale=scale, max_operators=max_operators, compiler=compiler, held_out=tuple(held_out)
+    )
+
+
+async def _synthesize(
+    n_tasks: int,
+    out: Path,
+    request: SynthesisRequest,
+    n_processes: int | None,
+    overrides: Mapping[str, Any],
+    as_json: bool,
+) -> int:
+    if request.scale not in SCALES:
+        raise UserError(f"there is no scale '{request.scale}'", next_step=f"scales: {', '.join(SCALES)}")
+    settings, folder = load_settings(Path.cwd(), overrides), SynthesisFolder(out.absolute())
+    processes = n_processes or len(os.sched_getaffinity(0))
+    with console.stage(f"synthesizing {n_tasks} tasks in {processes} processes"):
+        synthesis = await synthesize(n_tasks, request, folder, settings, processes, _progress)
+    summary = summarize(synthesis, folder)
+    if as_json:
+        console.print_json(summary)
+    else:
+        _print(summary)
+    return console.EXIT_OK if synthesis.is_complete else console.EXIT_NO
+
+
+def _progress(synthesis: Synthesis) -> None:
+    n_attempts = len(synthesis.accepted) + len(synthesis.dropped)
+    if n_attempts and n_attempts % EVERY_ATTEMPTS == 0:
+        line = f"{len(synthesis.accepted)}/{synthesis.n_tasks} tasks of {n_attempts}, {synthesis.elapsed_s:.0f} s"
+        console.stderr.print(line, markup=False)
+
+
+def _print(summary: SynthesisSummary) -> None:
+    say = console.stdout.print
+    say(f"{'filter':<16} {'reached':>8} {'dropped':>8} {'passed':>8}", style="dim", markup=False)
+    for count in summary.filters:
+        numbers = f"{count.n_reached:>8} {count.n_dropped:>8} {100 * count.share_passed:>6.1f} %"
+        say(f"{count.filter:<16} {numbers}", markup=False)
+    stages = ", ".join(f"{name} {seconds:.0f}" for name, seconds in summary.stage_s.items())
+    say(f"{summary.n_tasks}/{summary.n_wanted} tasks in {summary.folder}", style="bold", markup=False)
+    say(f"  attempts   {summary.n_attempts}, of them resumed {summary.n_resumed}", markup=False)
+    say(f"  duplicates {summary.n_duplicates} by graph hash; {summary.n_captured} can be captured", markup=False)
+    say(f"  device     {summary.device}, compiled by {summary.compiler}", markup=False)
+    say(f"  held out   {summary.n_held_out} compared, {len(summary.untraced_held_out)} untraced", markup=False)
+    for target, reason in summary.untraced_held_out.items():
+        say(f"             {target}: {reason}", style="dim", markup=False)
+    say(f"  time       {summary.elapsed_s:.0f} s; seconds of all processes: {stages}", markup=False)
+    say(f"  index      {summary.index}", markup=False)

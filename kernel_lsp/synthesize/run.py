@@ -1,0 +1,233 @@
+"""Run a synthesis: workers attempt indices in parallel, and attempts are settled in the order of their indices.
+
+So the accepted tasks do not depend on the number of processes, apart from what the bounds on time drop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kernel_lsp.config import Settings
+from kernel_lsp.errors import EnvironmentProblem, KernelLspError
+from kernel_lsp.process.confinement import sandbox_level
+from kernel_lsp.process.interpreter import find_python
+from kernel_lsp.process.worker_client import Worker
+from kernel_lsp.source.suite import expand_targets
+from kernel_lsp.synthesize.attempt import Attempt, Attempts
+from kernel_lsp.synthesize.held_out import HeldOut, trace_held_out
+from kernel_lsp.synthesize.index import need_parquet, write_index, write_task
+from kernel_lsp.synthesize.journal import Journal, open_journal
+from kernel_lsp.synthesize.request import SynthesisFolder, SynthesisRequest
+
+CRAWL_DEADLINE_S = 600.0
+MAX_ATTEMPTS_PER_TASK = 30
+"""Maximum attempts per task asked for; a share of accepted tasks below this is a fault of the options."""
+MIN_ATTEMPTS = 200
+N_TASKS_PER_WORKER = 300
+"""Attempts after which a worker is replaced: torch keeps what it compiled."""
+
+Progress = Callable[["Synthesis"], None]
+
+
+@dataclass
+class Synthesis:
+    """The state of a synthesis, and its result."""
+
+    n_tasks: int
+    request: SynthesisRequest
+    accepted: list[Attempt] = field(default_factory=list)
+    dropped: list[Attempt] = field(default_factory=list)
+    held_out: HeldOut = field(default_factory=lambda: HeldOut({}))
+    hashes: set[str] = field(default_factory=set)
+    """Graph hashes of accepted tasks."""
+    n_resumed: int = 0
+    elapsed_s: float = 0.0
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self.accepted) >= self.n_tasks
+
+    @property
+    def is_exhausted(self) -> bool:
+        n_settled = len(self.accepted) + len(self.dropped)
+        return n_settled >= max(MIN_ATTEMPTS, MAX_ATTEMPTS_PER_TASK * self.n_tasks)
+
+    def settle(self, attempt: Attempt) -> None:
+        """Accept or drop the next attempt in order; the first of equal graphs stays."""
+        if attempt.dropped_by or attempt.trace is None:
+            self.dropped.append(attempt)
+        elif attempt.trace.graph_hash in self.hashes:
+            self.dropped.append(attempt.model_copy(update={"dropped_by": "duplicate"}))
+        else:
+            self.hashes.add(attempt.trace.graph_hash)
+            self.accepted.append(attempt)
+
+
+async def synthesize(
+    n_tasks: int,
+    request: SynthesisRequest,
+    folder: SynthesisFolder,
+    settings: Settings,
+    n_processes: int,
+    progress: Progress,
+) -> Synthesis:
+    """Return the finished synthesis, its files written. Raises EnvironmentProblem, UserError."""
+    need_parquet()
+    for path in (folder.tasks, folder.drafts):
+        path.mkdir(parents=True, exist_ok=True)
+    python = await find_python(settings.python)
+    targets = expand_targets(request.held_out, Path.cwd()) if request.held_out else []
+    async with _Workers(python, settings, n_processes) as workers:
+        torch_version = await _crawl(workers, folder)
+        catalogue_hash = hashlib.sha256(folder.catalogue.read_bytes()).hexdigest()[:16]
+        request = request.model_copy(update={"torch_version": torch_version, "catalogue_hash": catalogue_hash})
+        synthesis = Synthesis(n_tasks, request)
+        with open_journal(folder.journal, request) as journal:
+            synthesis.n_resumed = len(journal.attempts)
+            synthesis.held_out = await _traced(workers, targets)
+            attempts = Attempts(request, folder, synthesis.held_out)
+            await _run(synthesis, journal, attempts, workers, folder, progress)
+    write_index(folder, request, synthesis.accepted)
+    return synthesis
+
+
+# --- below: the loop
+
+
+async def _run(
+    synthesis: Synthesis,
+    journal: Journal,
+    attempts: Attempts,
+    workers: _Workers,
+    folder: SynthesisFolder,
+    progress: Progress,
+) -> None:
+    started, waiting = time.monotonic(), _indices(journal)
+    settled = _Settled(synthesis, journal, folder)
+    settled.go_on()
+
+    async def work(slot: int) -> None:
+        while not (synthesis.is_complete or synthesis.is_exhausted):
+            index = next(waiting)
+            journal.add(await attempts.attempt(await workers.get(slot), index, synthesis.hashes))
+            (folder.drafts / f"task_{index}.py").unlink(missing_ok=True)
+            settled.go_on()
+            synthesis.elapsed_s = time.monotonic() - started
+            progress(synthesis)
+
+    async with asyncio.TaskGroup() as group:
+        for slot in range(workers.n):
+            group.create_task(work(slot))
+
+
+def _indices(journal: Journal) -> Iterator[int]:
+    """Yield the indices that were not attempted, from the smallest on."""
+    index = 0
+    while True:
+        if index not in journal.attempts:
+            yield index
+        index += 1
+
+
+class _Settled:
+    """Settle attempts in the order of their indices, as far as they are known."""
+
+    def __init__(self, synthesis: Synthesis, journal: Journal, folder: SynthesisFolder) -> None:
+        self._synthesis, self._journal, self._folder, self._next = synthesis, journal, folder, 0
+
+    def go_on(self) -> None:
+        while not self._synthesis.is_complete and self._next in self._journal.attempts:
+            n_before = len(self._synthesis.accepted)
+            self._synthesis.settle(self._journal.attempts[self._next])
+            if len(self._synthesis.accepted) > n_before:
+                write_task(self._folder, self._synthesis.accepted[-1])
+            self._next += 1
+
+
+# --- below: workers
+
+
+class _Workers:
+    """One worker for each slot, replaced when it died or is old."""
+
+    def __init__(self, python: Path, settings: Settings, n: int) -> None:
+        self.n = n
+        self._python, self._settings = python, settings
+        self._workers: list[Worker | None] = [None] * n
+        self._used = [0] * n
+
+    async def __aenter__(self) -> _Workers:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for slot in range(self.n):
+            await self._close(slot)
+
+    async def get(self, slot: int) -> Worker:
+        """Return the slot's worker. Raises EnvironmentProblem when it cannot be started."""
+        worker = self._workers[slot]
+        if worker is not None and worker.is_alive and self._used[slot] < N_TASKS_PER_WORKER:
+            self._used[slot] += 1
+            return worker
+        await self._close(slot)
+        self._workers[slot] = started = Worker(
+            self._python,
+            capture_deadline_s=self._settings.capture_deadline_s,
+            cache=self._settings.cache_directory,
+            sandbox=sandbox_level(self._settings.sandbox),
+        )
+        self._used[slot] = 0
+        return await started.__aenter__()
+
+    async def _close(self, slot: int) -> None:
+        worker, self._workers[slot] = self._workers[slot], None
+        if worker is not None:
+            await worker.__aexit__()
+
+
+async def _crawl(workers: _Workers, folder: SynthesisFolder) -> str:
+    """Write the catalogue of operators, each process crawling a share, unless it is there; return torch's version."""
+    description = await (await workers.get(0)).describe()
+    with suppress(OSError, ValueError, KeyError):
+        if json.loads(folder.catalogue.read_text())["torch_version"] == description.torch_version:
+            return description.torch_version
+    shares = await asyncio.gather(*(_crawl_share(workers, slot) for slot in range(workers.n)))
+    operators = sorted((entry for share in shares for entry in share), key=lambda entry: str(entry["short"]))
+    if not any(entry["uses"] for entry in operators):
+        raise EnvironmentProblem("no operator of torch could be used", next_step="check the interpreter's torch")
+    text = json.dumps({"operators": operators, "torch_version": description.torch_version})
+    folder.catalogue.write_text(text)
+    return description.torch_version
+
+
+async def _crawl_share(workers: _Workers, slot: int) -> list[dict[str, object]]:
+    worker = await workers.get(slot)
+    reply = await worker.ask("crawl_operators", {"share": slot, "n_shares": workers.n}, deadline_s=CRAWL_DEADLINE_S)
+    return list(reply["operators"])
+
+
+async def _traced(workers: _Workers, targets: Sequence[str]) -> HeldOut:
+    """Trace the held-out tasks, a share in each process."""
+
+    async def share(slot: int) -> HeldOut:
+        found = HeldOut({})
+        for target in targets[slot :: workers.n]:
+            one = await trace_held_out(await workers.get(slot), [target], Path.cwd())
+            found = HeldOut({**found.traces, **one.traces}, {**found.untraced, **one.untraced})
+        return found
+
+    try:
+        shares = await asyncio.gather(*(share(slot) for slot in range(workers.n)))
+    except KernelLspError as error:
+        raise EnvironmentProblem(f"held-out tasks cannot be traced: {error.message}") from error
+    return HeldOut(
+        {target: trace for one in shares for target, trace in one.traces.items()},
+        {target: why for one in shares for target, why in one.untraced.items()},
+    )
