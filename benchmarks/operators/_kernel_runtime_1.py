@@ -1,4 +1,4 @@
-# Written by kernel-lsp (runtime 1): fcd1effb7ea6900c.
+# Written by kernel-lsp (runtime 1): 839f0075127ca689.
 """Runtime 1 of kernel-lsp's operators, shared by every operator file in this folder.
 
 It needs the standard library and torch, and nothing of kernel-lsp. `kernel-lsp` writes it beside the operators
@@ -48,12 +48,39 @@ _NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
 
 class Contract(NamedTuple):
     """Inputs that the kernels take. Keys of `inputs` and `results` are a name and its type, ``x: f32[B, D]``; keys
-    of `where` are conditions as the plan writes them."""
+    of `where` are conditions as the plan writes them, keys of `backward` those of the backward's kernels alone."""
 
     inputs: Mapping[str, tuple[Tensor, tuple[int, ...]]]
     results: Mapping[str, tuple[int, ...]]
     where: Mapping[str, bool] = {}
     numbers: Mapping[str, Any] = {}
+    backward: Mapping[str, bool] = {}
+
+
+def contract_of_backward(contract: Callable[..., Contract], gradients: Sequence[str]) -> Callable[..., Contract]:
+    """Return the contract of a backward, whose arguments are the gradients of the results and the forward's arguments:
+    each gradient has the type of what it belongs to."""
+
+    def of_backward(*arguments: Any) -> Contract:
+        n_gradients = len(arguments) - contract.__code__.co_argcount
+        inputs, results, where, numbers, more = contract(*arguments[n_gradients:])
+        floating = [(label, shape) for label, shape in results.items() if _dtype_of(label).is_floating_point]
+        given = {f"grad_{label}": (tensor, shape) for tensor, (label, shape) in zip(arguments, floating)}
+        types = {label.split(": ")[0]: (label, shape) for label, (_, shape) in inputs.items()}
+        made = {f"grad_{types[name][0]}": types[name][1] for name in gradients}
+        return Contract({**given, **inputs}, made, {**where, **more}, numbers)
+
+    return of_backward
+
+
+def require(name: str, types: str, *tensors: Tensor) -> None:
+    """Raise ValueError for a tensor whose sizes are not those that code was captured with, ``x: f32[B, 64]; ...``.
+    Sizes of one are not compared: every capture fixes them, and code seldom computes with them."""
+    for label, tensor in zip(types.split("; "), tensors):
+        dims = label[label.index("[") + 1 : -1].split(", ")
+        differing = [size for dim, size in zip(dims, tensor.shape) if dim.isdigit() and int(dim) not in (1, size)]
+        if tensor.dim() != len(dims) or differing:
+            raise ValueError(f"{name} was captured with {label}; capture it again")
 
 
 def sizes(tensor: Any, rank: int) -> tuple[int, ...]:
@@ -228,7 +255,7 @@ def _gradients(
 
 
 class ModuleUse:
-    """How a module's method gives the operator its arguments: `inputs` are the method's own arguments, `state` the
+    """Arguments that a module's method gives the operator: `inputs` are the method's own arguments, `state` the
     parameters and buffers behind them. `settings` are attributes that the kernels have in them as constants, and
     `training` is the mode they were captured in, None where both modes compute the same; `modes` are those of
     submodules in the other one."""
@@ -238,12 +265,12 @@ class ModuleUse:
         method: str,
         inputs: Sequence[str],
         state: Sequence[str],
-        settings: Mapping[str, Any],
-        training: bool | None,
+        settings: Mapping[str, Any] | None = None,
+        training: bool | None = None,
         modes: Mapping[str, bool] | None = None,
     ) -> None:
         self.method, self.inputs, self.state = method, tuple(inputs), tuple(state)
-        self.settings, self.training, self.modes = dict(settings), training, dict(modes or {})
+        self.settings, self.training, self.modes = dict(settings or {}), training, dict(modes or {})
 
     def why_not(self, module: torch.nn.Module) -> str:
         """Explain why the kernels cannot stand for this module; empty when they can."""
@@ -770,8 +797,8 @@ def _allow(function: ctypes.c_void_p, shared_bytes: int, attributes: Mapping[str
 
 
 def _allowed_shared_bytes(function: ctypes.c_void_p) -> int:
-    """Of dynamic shared memory: what a function's own variables leave of 48 KiB, or what it was allowed
-    before, which other launches of it may need."""
+    """Return the limit of dynamic shared memory: what a function's own variables leave of 48 KiB, or what it was
+    allowed before, which other launches of it may need."""
     n_bytes = ctypes.c_int()
     status = driver().cuFuncGetAttribute(ctypes.byref(n_bytes), FUNCTION_MAX_DYNAMIC_SHARED_BYTES, function)
     _check(status, "cuFuncGetAttribute")
@@ -882,7 +909,7 @@ def _cache_directory() -> Path:
 
 
 def _read_cache(entry: Path) -> Compiled | None:
-    """What an earlier process compiled; None when there is nothing, or a torn or foreign file."""
+    """Return what an earlier process compiled; None for no file, and for a torn or foreign one."""
     try:
         header, _, code = entry.read_bytes().partition(b"\n")
         facts = json.loads(header)
@@ -926,11 +953,13 @@ class _PerThread(threading.local):
 
 class Operation:
     """One operation of a launch plan: `schema` declares it, `contract` says what its kernels take, and `steps`
-    allocates, launches by its first argument, a `Run`, and returns the results."""
+    allocates, launches by its first argument, a `Run`, and returns the results. A backward without a contract has
+    the forward's, and the gradients'."""
 
-    def __init__(self, schema: str, contract: Callable[..., Contract], steps: Callable[..., Any]) -> None:
+    def __init__(self, schema: str, contract: Callable[..., Contract] | None, steps: Callable[..., Any]) -> None:
         self.name, _, self._signature = schema.partition("(")
-        self.contract, self.steps, self.bound = contract, steps, _PerThread()
+        self.contract: Callable[..., Contract] = contract or _unknown_contract
+        self.steps, self.bound = steps, _PerThread()
 
     def schema(self, name: str) -> str:
         """Return the declaration under the name that it is registered with."""
@@ -960,14 +989,17 @@ class Run:
         grid: int | Sequence[int],
         block: int | Sequence[int],
         arguments: Sequence[Any],
+        numbers: str = "",
         *,
         shared: int = 0,
         **attributes: int,
     ) -> None:
-        """Launch a kernel as ``<<<grid, block, shared>>>``. Arguments are tensors, and numbers with their C++ type:
-        ``("int", D)``. Attributes are ``cooperative``, ``cluster`` and ``max_shared``."""
+        """Launch a kernel as ``<<<grid, block, shared>>>``. Arguments are tensors and numbers; `numbers` has the
+        numbers' C++ types in order, ``"int, float"``. Attributes are ``cooperative``, ``cluster``, ``max_shared``."""
         if self._next == len(self._launches):
-            self._launches.append(self._bind(kernel, grid, block, arguments, shared, attributes))
+            types = iter(numbers.split(", "))
+            typed = [value if isinstance(value, (Tensor, tuple)) else (next(types), value) for value in arguments]
+            self._launches.append(self._bind(kernel, grid, block, typed, shared, attributes))
         launch = self._launches[self._next]
         self._next += 1
         launch(self._stream, *[value.data_ptr() for value in arguments if isinstance(value, Tensor)])
@@ -1010,6 +1042,8 @@ class CudaOperator(Operator):
         module: ModuleUse | None = None,
     ) -> None:
         self.forward, self.backward = forward, backward
+        if backward is not None and backward.contract is _unknown_contract:
+            backward.contract = contract_of_backward(forward.contract, gradients)
         self._path, self._kernels, self._headers = Path(file).with_suffix(".cu"), tuple(kernels), headers
         self._library: KernelLibrary | None = None
         self._registry = torch.library.Library(NAMESPACE, "FRAGMENT")
@@ -1119,6 +1153,10 @@ class CudaOperator(Operator):
         found = (found,) if isinstance(found, Tensor) else found
         by_name = dict(zip(self.gradients, found))
         return tuple([by_name.get(name) for name in self.argument_names])
+
+
+def _unknown_contract(*_: Any) -> Contract:
+    raise TypeError("an operation without a contract is a backward's")
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

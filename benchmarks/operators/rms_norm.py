@@ -1,4 +1,4 @@
-# Written by kernel-lsp (operator 2): kernel 409ee72d632bf3c1, operator 2e2d6e68149583f5.
+# Written by kernel-lsp (operator 2): kernel 409ee72d632bf3c1, operator d3e68a1407ba0a91.
 """`rms_norm` as a CUDA operator, made by kernel-lsp from tests/export/rms_norm.cu.
 
 Kernels and launch plan: rms_norm.cu. _kernel_runtime_1.py, beside it, compiles them at first use, by the NVRTC that
@@ -26,10 +26,7 @@ __all__ = ["calls", "rms_norm", "use_rms_norm"]
 def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-06) -> Tensor:
     """rms_norm.cu: by CUDA kernels inside their contract, else by PyTorch. Returns out: f32[B, D].
 
-    Args:
-        x: f32[B, D]
-        weight: f32[D]
-        eps: float, verified at 1e-06
+    Takes x: f32[B, D]; weight: f32[D]; eps: float, verified at 1e-06.
     """
     return OPERATOR(x, weight, eps)
 
@@ -46,48 +43,26 @@ def _rms_norm_contract(x: Tensor, weight: Tensor, eps: float) -> _runtime.Contra
         results={"out: f32[B, D]": (B, D)},
         where={"D % 4 == 0": D % 4 == 0, "B * D <= 2130706432": B * D <= 2130706432},
         numbers={"eps": eps},
+        backward={"min(B, 264) * D <= 2130706432": min(B, 264) * D <= 2130706432},
     )
 
 
 def _rms_norm_steps(run: _runtime.Run, x: Tensor, weight: Tensor, eps: float) -> Tensor:
     B, D = x.shape
     out = torch.empty((B, D), dtype=torch.float32, device=x.device)
-    run.launch("rms_norm_rows<256>", B, 256, (x, weight, out, ("int", D), ("float", eps)))
+    run.launch("rms_norm_rows<256>", B, 256, (x, weight, out, D, eps), "int, float")
     return out
-
-
-def _rms_norm_backward_contract(grad_out: Tensor, x: Tensor, weight: Tensor, eps: float) -> _runtime.Contract:
-    B, D = _runtime.sizes(grad_out, 2)
-    return _runtime.Contract(
-        inputs={
-            "grad_out: f32[B, D]": (grad_out, (B, D)),
-            "x: f32[B, D]": (x, (B, D)),
-            "weight: f32[D]": (weight, (D,)),
-        },
-        results={"grad_x: f32[B, D]": (B, D), "grad_weight: f32[D]": (D,)},
-        where={
-            "D % 4 == 0": D % 4 == 0,
-            "B * D <= 2130706432": B * D <= 2130706432,
-            "min(B, 264) * D <= 2130706432": min(B, 264) * D <= 2130706432,
-        },
-        numbers={"eps": eps},
-    )
 
 
 def _rms_norm_backward_steps(
     run: _runtime.Run, grad_out: Tensor, x: Tensor, weight: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
     B, D = grad_out.shape
-    grad_x = torch.empty((B, D), dtype=torch.float32, device=grad_out.device)
-    grad_weight = torch.empty((D,), dtype=torch.float32, device=grad_out.device)
+    grad_x, grad_weight = map(torch.empty_like, (x, weight))
     partial = torch.empty((min(B, 264), D), dtype=torch.float32, device=grad_out.device)
-    run.launch(
-        "rms_norm_backward_rows<256>",
-        min(B, 264),
-        256,
-        (grad_out, x, weight, grad_x, partial, ("int", B), ("int", D), ("float", eps)),
-    )
-    run.launch("sum_columns", -(-D // 128), 128, (partial, grad_weight, ("int", min(B, 264)), ("int", D)))
+    given = (grad_out, x, weight, grad_x, partial, B, D, eps)
+    run.launch("rms_norm_backward_rows<256>", min(B, 264), 256, given, "int, int, float")
+    run.launch("sum_columns", -(-D // 128), 128, (partial, grad_weight, min(B, 264), D), "int, int")
     return grad_x, grad_weight
 
 
@@ -110,7 +85,7 @@ OPERATOR = _runtime.CudaOperator(
     ),
     backward=_runtime.Operation(
         "rms_norm_backward(Tensor grad_out, Tensor x, Tensor weight, float eps) -> (Tensor, Tensor)",
-        _rms_norm_backward_contract,
+        None,
         _rms_norm_backward_steps,
     ),
     gradients=("x", "weight"),

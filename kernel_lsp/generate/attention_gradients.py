@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.attention import (
+    MINUS_INFINITY,
     are_operands,
     body_at,
     factors_of,
@@ -119,13 +120,16 @@ def is_weighing(scalar: Scalar) -> bool:
 def _find_grad_scores(side: _Side) -> _GradScores | None:
     """Return the gradients of scores that the weights are, over either the side's rows or its sum as queries."""
     own, other = side.variables[side.row], side.reduced[-1]
-    weights, factor = _without_factor(side.weights)
+    weights, factor, hidden = _without_factor(side.weights)
     for m, key in ((own, other), (other, own)):
         for probabilities, grad, row_sum in _grad_parts(weights):
             body = body_at(row_sum, key) if _is_row_sum(row_sum) else None
             products = (op("mul", probabilities, grad), op("mul", grad, probabilities))
             plain = without_casts(grad)
-            if body in products and isinstance(plain, Access) and is_product(plain.tensor):
+            if not isinstance(plain, Access) or not is_product(plain.tensor) or body not in products:
+                continue
+            softmax = find_softmax(without_casts(probabilities), key)
+            if softmax is not None and hidden <= _hidden(softmax.score, MINUS_INFINITY):
                 return _GradScores(m, key, without_casts(probabilities), plain, row_sum, factor)
     return None
 
@@ -156,16 +160,49 @@ def _is_row_sum(access: Access) -> bool:
     return is_sum and isinstance(definition, Reduction) and len(definition.reduced) == 1
 
 
-def _without_factor(scalar: Scalar) -> tuple[Scalar, float]:
+def _without_factor(scalar: Scalar) -> tuple[Scalar, float, set[Hidden]]:
+    """Return a scalar without constant factors and masks that make it 0, these factors, and the masks' conditions."""
     factor = 1.0
-    while isinstance(scalar := without_casts(scalar), Operation) and scalar.name == "mul":
+    hidden: set[Hidden] = set()
+    while isinstance(scalar := without_casts(scalar), Operation) and scalar.name in ("mul", "select"):
+        if scalar.name == "select":
+            kept = [part for part in scalar.operands[1:] if not (isinstance(part, Constant) and part.value == 0)]
+            if len(kept) != 1:
+                break
+            hidden |= _hidden(scalar, 0.0)
+            scalar = kept[0]
+            continue
         scales = [(a, b) for a, b in (scalar.operands, scalar.operands[::-1]) if isinstance(b, Constant)]
         if not scales:
             break
         inner, scale = scales[0]
         assert isinstance(scale, Constant)
         scalar, factor = inner, factor * float(scale.value)
-    return scalar, factor
+    return scalar, factor, hidden
+
+
+Hidden = tuple[Scalar, bool]
+"""A condition without negations, and the value of it that hides an element."""
+
+
+def _hidden(scalar: Scalar, value: float) -> set[Hidden]:
+    """Return when the outermost choices in a scalar give this value."""
+    found: set[Hidden] = set()
+    pending = [scalar]
+    while pending:
+        node = pending.pop()
+        if not isinstance(node, Operation):
+            continue
+        if node.name != "select":
+            pending += node.operands
+            continue
+        condition, *branches = node.operands
+        at = [place for place, part in enumerate(branches) if isinstance(part, Constant) and part.value == value]
+        is_negated = False
+        while isinstance(condition, Operation) and condition.name == "logical_not":
+            condition, is_negated = condition.operands[0], not is_negated
+        found |= {(condition, (place == 0) != is_negated) for place in at}
+    return found
 
 
 # --- one family

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isclose, nan
 
-from kernel_lsp.generate.ir.index import Index, as_index, product
-from kernel_lsp.generate.ir.row_major import ravel, reshape
-from kernel_lsp.generate.ir.scalar import Access, Scalar, cast
-from kernel_lsp.generate.ir.tensor import LibraryCall, LibraryResult, Pointwise, Reduction, Tensor
+from kernel_lsp.generate.attention import last_key_of, score_of_seen
+from kernel_lsp.generate.ir.index import Index, Variable, as_index, product
+from kernel_lsp.generate.ir.row_major import ravel, reshape, unravel_safe
+from kernel_lsp.generate.ir.scalar import Access, Argument, Constant, Operation, Scalar, cast
+from kernel_lsp.generate.ir.tensor import Attention, LibraryCall, LibraryResult, Pointwise, Reduction, Tensor
 from kernel_lsp.generate.lowering.builder import positions
+
+ATTENTION_RANK = 4
+"""Dims of queries, keys and values for which ATen has fused kernels."""
+SCALE_TOLERANCE = 1e-5
+"""Maximum relative difference between a score's scale and ATen's default: graphs state it as a product of two."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +41,55 @@ def library_plan(tensor: Tensor, definition: Reduction) -> LibraryPlan | None:
     index = positions(definition.variables)
     body: Scalar = Access(result, reshape(index, tensor.shape, call.shape))
     return LibraryPlan(result, Pointwise(definition.variables, cast(body, tensor.dtype)))
+
+
+def attention_plan(tensor: Tensor, attention: Attention) -> LibraryPlan | None:
+    """Return the library plan of an attention; None where ATen's function needs arguments by keyword, as for another
+    scale or grouped queries, or a mask that is not causal."""
+    m, n = (attention.variables[axes[0]] for axes in (attention.row_axes, attention.column_axes))
+    batch = [attention.variables[axis] for axis in attention.batch_axes]
+    flat = ravel(positions(batch), [variable.extent for variable in batch])
+    parts = ((attention.query_part, m, attention.head), (attention.key_part, attention.key, attention.head))
+    operands = [_operand_of(part, flat, *rows) for part, *rows in (*parts, (attention.value, attention.key, n))]
+    seen, last = score_of_seen(attention.score, m, attention.key), last_key_of(attention.score, m, attention.key)
+    is_causal = seen != attention.score
+    if None in operands or seen is None or (is_causal and last != as_index(0)):
+        return None
+    size = attention.head.extent.constant
+    if size is None or not isclose(_scale_of(seen), size**-0.5, rel_tol=SCALE_TOLERANCE):
+        return None
+    query, key, value = (operand for operand in operands if operand is not None)
+    if len({operand.shape[:-2] for operand in (query, key, value)}) != 1:
+        return None
+    shape = (*query.shape[:-1], value.shape[-1])
+    call = LibraryCall("aten::scaled_dot_product_attention", (query, key, value, None, 0, is_causal), shape)
+    name = f"{tensor.name}_by_library"
+    result = Tensor(name, tensor.serial - 1, query.dtype, shape, LibraryResult(call), tensor.source)
+    body: Scalar = Access(result, reshape(positions(attention.variables), tensor.shape, shape))
+    return LibraryPlan(result, Pointwise(attention.variables, cast(body, tensor.dtype)))
+
+
+def _operand_of(part: Scalar, batch: Index, row: Variable, column: Variable) -> Tensor | None:
+    """Return the tensor of which a factor is the element (batch, row, column); None where it is computed."""
+    if not isinstance(part, Access) or part.mask is not None or len(part.tensor.shape) != ATTENTION_RANK:
+        return None
+    index = (*unravel_safe(batch, part.tensor.shape[:-2]), as_index(row), as_index(column))
+    return part.tensor if part.index == index else None
+
+
+def _scale_of(score: Scalar) -> float:
+    """Return the factor of the product in a score without a mask; NaN where the score is anything else."""
+    scale = 1.0
+    while not isinstance(score, Argument):
+        if not isinstance(score, Operation) or score.name not in ("mul", "cast"):
+            return nan
+        factors = [operand for operand in score.operands if isinstance(operand, Constant)]
+        scale *= float(factors[0].value) if factors else 1.0
+        rest = [operand for operand in score.operands if not isinstance(operand, Constant)]
+        if len(rest) != 1:
+            return nan
+        score = rest[0]
+    return scale
 
 
 # --- matrix products of views, without copies where ATen accepts the viewed tensors

@@ -3,37 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.core.expression import Constant as ConstantExpression
-from kernel_lsp.core.expression_rules import call
 from kernel_lsp.generate.attention import find_attention
 from kernel_lsp.generate.attention_gradients import GradientFamily, find_gradients
 from kernel_lsp.generate.codegen.rows.row_schedule import SHAREABLE_KINDS
 from kernel_lsp.generate.factors import is_matrix, reads_behind, runs_along
 from kernel_lsp.generate.fusion.contractions import operand_type
 from kernel_lsp.generate.fusion.reads import live_tensors, scalars_of
-from kernel_lsp.generate.fusion.rows import MAX_SUMMED_COLUMNS, pattern_of, split_domain
-from kernel_lsp.generate.ir.identity import identity_of
-from kernel_lsp.generate.ir.index import Index, Variable, as_index, product
-from kernel_lsp.generate.ir.row_major import unravel_safe
-from kernel_lsp.generate.ir.scalar import Access, Loop, compare, index_value, select
-from kernel_lsp.generate.ir.scalar_walk import accesses, masked
-from kernel_lsp.generate.ir.sizes import Sizes, to_expression
-from kernel_lsp.generate.ir.tensor import Attention, Definition, Parts, Pointwise, Reduction, Tensor
-from kernel_lsp.generate.library import library_plan, n_products
+from kernel_lsp.generate.fusion.rows import MAX_SUMMED_COLUMNS, pattern_of
+from kernel_lsp.generate.ir.index import Index, product
+from kernel_lsp.generate.ir.scalar_walk import accesses
+from kernel_lsp.generate.ir.sizes import Sizes
+from kernel_lsp.generate.ir.tensor import Attention, Definition, Reduction, Tensor
+from kernel_lsp.generate.library import LibraryPlan, attention_plan, library_plan, n_products
 from kernel_lsp.generate.lowering.table import LoweredGraph
 from kernel_lsp.generate.names import NamePool
 from kernel_lsp.generate.schedule.knobs import Choices
 from kernel_lsp.generate.schedule.tensor_core_knobs import AMPERE
+from kernel_lsp.generate.structure_rewriter import BY_ROWS, StructureRewriter
 
 MIN_SPLIT_COLUMNS = 8192
 """Minimum columns of a row to split it over blocks; for shorter rows a second launch would cost more than it saves."""
 MIN_SPLIT_LENGTH = 2048
 MAX_SPLIT = 512
-BY_ROWS = 0
-"""Parts of a sum over a matrix that are its rows."""
 MAX_ADDED_ROWS = 1 << 16
 MAX_DIRECT_TERMS = 64
 """Maximum products of a sum that one thread computes: staging its factors would cost as much."""
@@ -86,6 +80,7 @@ class StructurePlan:
     everywhere: tuple[Tensor, ...] = ()
     attentions: tuple[tuple[Tensor, Attention], ...] = ()
     gradients: tuple[GradientFamily, ...] = ()
+    libraries: tuple[tuple[Tensor, LibraryPlan], ...] = ()
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -97,11 +92,12 @@ class StructurePlan:
             tuple(tensor.digest for tensor in self.everywhere),
             tuple(tensor.digest for tensor, _ in self.attentions),
             tuple(family.statistics.digest for family in self.gradients),
+            tuple(tensor.digest for tensor, _ in self.libraries),
         )
 
     def structure(self, lowered: LoweredGraph, sizes: Sizes) -> Structure:
         """Apply the decisions to the definitions."""
-        rewriter = _Rewriter(sizes)
+        rewriter = StructureRewriter(sizes)
         for tensor, way in self.contractions:
             rewriter.compute_contraction(tensor, way)
         for tensor, split in self.splits:
@@ -112,6 +108,9 @@ class StructurePlan:
         for family in self.gradients:
             rewriter.new_tensors.append(family.statistics)
             rewriter.definitions.update(family.gradients)
+        for tensor, plan in self.libraries:
+            rewriter.new_tensors.append(plan.result)
+            rewriter.definitions[tensor] = plan.view
         tensors = (*lowered.tensors, *rewriter.new_tensors)
         return Structure(tensors, rewriter.definitions, frozenset(self.inlined), frozenset(self.everywhere))
 
@@ -145,6 +144,7 @@ def plan_structure(
         tuple(planner.everywhere),
         tuple(planner.attentions),
         tuple(planner.gradients),
+        tuple(planner.libraries),
     )
 
 
@@ -167,35 +167,54 @@ class _Planner:
     patterns: list[tuple[tuple[str, Index], ...]] = field(default_factory=list)
     attentions: list[tuple[Tensor, Attention]] = field(default_factory=list)
     gradients: list[GradientFamily] = field(default_factory=list)
+    libraries: list[tuple[Tensor, LibraryPlan]] = field(default_factory=list)
     names: NamePool = field(default_factory=NamePool)
     attention_names: NamePool = field(default_factory=NamePool)
 
     def plan_attention(self, tensor: Tensor, outputs: Sequence[Tensor]) -> None:
-        """Choose `online`, one kernel with no scores in memory, or separate kernels. `online` is the default where
-        nothing else needs the scores."""
+        """Choose `online`, one kernel with no scores in memory, `library`, or separate kernels. The latter are the
+        default where something else needs the scores."""
         found = find_attention(tensor)
         if found is None:
             return
-        if self._is_online(tensor.name, {tensor: found}, outputs):
+        library = attention_plan(tensor, found)
+        default = self._default_attention({tensor: found}, outputs)
+        if library is not None and default == "online" and self._suits_library(found):
+            default = "library"
+        chosen = self._pick_attention(tensor.name, default, *(("library",) if library is not None else ()))
+        if chosen == "online":
             self.attentions.append((tensor, found))
+        elif chosen == "library" and library is not None:
+            self.libraries.append((tensor, library))
 
     def plan_gradients(self, family: GradientFamily, outputs: Sequence[Tensor]) -> None:
         """Choose `online`, kernels that recompute scores, or separate kernels, for the gradients of an attention."""
-        if self._is_online(family.gradients[0][0].name, dict(family.gradients), outputs):
+        default = self._default_attention(dict(family.gradients), outputs)
+        if self._pick_attention(family.gradients[0][0].name, default) == "online":
             self.gradients.append(family)
 
     @property
     def fused(self) -> dict[Tensor, Definition]:
         """Return the definitions of what attentions and their gradients compute."""
-        return {**dict(self.attentions), **dict(entry for family in self.gradients for entry in family.gradients)}
+        called = {tensor: plan.view for tensor, plan in self.libraries}
+        gradients = dict(entry for family in self.gradients for entry in family.gradients)
+        return {**dict(self.attentions), **called, **gradients}
 
-    def _is_online(self, name: str, found: Mapping[Tensor, Definition], outputs: Sequence[Tensor]) -> bool:
+    def _suits_library(self, attention: Attention) -> bool:
+        """Return True where ATen uses more of the tensor cores' rate than our kernel does."""
+        sizes = [variable.extent for variable in (*attention.variables, attention.key)]
+        is_large = self._size(product(sizes)) >= LIBRARY_FROM_PRODUCTS_TENSOR_CORE
+        return attention.value.dtype != DType.F32 and is_large
+
+    def _pick_attention(self, name: str, default: str, *others: str) -> str:
+        knob = f"{self.operation}.{self.attention_names.take(name)}.attention"
+        return str(self.choices.pick(knob, ("online", "products", *others), default, "how it is computed"))
+
+    def _default_attention(self, found: Mapping[Tensor, Definition], outputs: Sequence[Tensor]) -> str:
         others = set(live_tensors(outputs, {**self.fused, **found}))
         needed = set(live_tensors(list(found), found))
         scores = [entry for entry in live_tensors(list(found), {}) if entry not in needed]
-        default = "products" if any(entry in others for entry in scores) else "online"
-        knob = f"{self.operation}.{self.attention_names.take(name)}.attention"
-        return self.choices.pick(knob, ("online", "products"), default, "how it is computed") == "online"
+        return "products" if any(entry in others for entry in scores) else "online"
 
     def plan(self, tensor: Tensor, definition: Reduction) -> None:
         name = f"{self.operation}.{self.names.take(tensor.name)}"
@@ -405,81 +424,6 @@ class _Planner:
 
     def _size(self, size: Index) -> int:
         return self.captured(size)
-
-
-@dataclass
-class _Rewriter:
-    sizes: Sizes
-    definitions: dict[Tensor, Definition] = field(default_factory=dict)
-    new_tensors: list[Tensor] = field(default_factory=list)
-
-    def compute_contraction(self, tensor: Tensor, way: str) -> None:
-        definition = tensor.definition
-        assert isinstance(definition, Reduction)
-        if way == "direct":
-            self.compute_by_loop(tensor)
-        elif way == "library":
-            plan = library_plan(tensor, definition)
-            assert plan is not None
-            self.new_tensors.append(plan.result)
-            self.definitions[tensor] = plan.view
-        elif way == "rows":
-            self.definitions[tensor] = replace(definition, contraction=None)
-        elif way in ("split_warps", "register_tiles", "tensor_cores"):
-            assert definition.contraction is not None
-            self.definitions[tensor] = replace(definition, contraction=replace(definition.contraction, way=way))
-
-    def compute_by_loop(self, tensor: Tensor) -> None:
-        """Inline the reduction: every thread that reads it computes it."""
-        definition = tensor.definition
-        assert isinstance(definition, Reduction)
-        loop = Loop(definition.kind, definition.reduced, tensor.dtype, definition.body)
-        self.definitions[tensor] = Pointwise(definition.variables, loop)
-
-    def split(self, tensor: Tensor, split: int) -> None:
-        """Replace the reduction by one over parts of its rows and one over the parts."""
-        definition = self.definitions.get(tensor, tensor.definition)
-        assert isinstance(definition, Reduction)
-        *rows, row_length = (variable.extent for variable in definition.reduced)
-        columns = product((*rows, row_length))
-        n_parts = product(rows) if split == BY_ROWS else as_index(split)
-        part = Variable("part", -2 * tensor.serial - 2, n_parts)
-        length = row_length if split == BY_ROWS else self._part_length(columns, split)
-        within = Variable("within", -2 * tensor.serial - 3, length)
-        flat = as_index(part) * length + as_index(within)
-        extents = [variable.extent for variable in definition.reduced]
-        replacements = dict(zip(definition.reduced, unravel_safe(flat, extents), strict=True))
-        body = definition.body.substitute(replacements)
-        if length * n_parts != columns:
-            inside = compare("lt", index_value(flat), index_value(columns))
-            neutral = identity_of(definition.kind, body.dtype)
-            # Reads that all columns share are in bounds for every column. Without a mask they are read once per row.
-            body = select(inside, masked(inside, body, varying=frozenset((part, within))), neutral)
-        domain, variables = split_domain(definition, part, within)
-        parts = Parts(part, within, columns) if split != BY_ROWS else None
-        partial = Tensor(
-            f"{tensor.name}_parts",
-            tensor.serial - 1,
-            tensor.dtype,
-            tuple(variable.extent for variable in variables),
-            Reduction(definition.kind, variables, (within,), domain, body, None, parts),
-            tensor.source,
-        )
-        self.new_tensors.append(partial)
-        self.definitions[tensor] = Reduction(
-            definition.kind,
-            definition.variables,
-            (part,),
-            variables,
-            Access(partial, [as_index(0) if v.extent.constant == 1 else as_index(v) for v in variables]),
-        )
-
-    def _part_length(self, columns: Index, split: int) -> Index:
-        if columns.constant is not None:
-            return as_index(-(-columns.constant // split))
-        exact = (columns + (split - 1)) // split
-        expression = call("ceil_div", to_expression(columns), ConstantExpression(split))
-        return as_index(self.sizes.derived(exact, expression, "part_length"))
 
 
 def _library_from(dtype: DType) -> int:

@@ -13,7 +13,7 @@ from kernel_lsp.generate.codegen.elements import boxes as boxed
 from kernel_lsp.generate.codegen.elements import elementwise, scatter
 from kernel_lsp.generate.codegen.elements.boxes import boxes_of, default_box, fits_planes, render_boxes
 from kernel_lsp.generate.codegen.elements.elementwise import ElementwiseSchedule, render_elementwise
-from kernel_lsp.generate.codegen.elements.lines import line_axis
+from kernel_lsp.generate.codegen.elements.lines import MANY_LINES, line_axis
 from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES
 from kernel_lsp.generate.codegen.elements.scatter import ATOMIC_TYPES, render_scatter
 from kernel_lsp.generate.codegen.kernel import RenderedKernel
@@ -76,7 +76,7 @@ from kernel_lsp.generate.fusion.groups import (
     ScanGroup,
     ScatterGroup,
 )
-from kernel_lsp.generate.ir.index import Index, divides
+from kernel_lsp.generate.ir.index import Index, divides, product
 from kernel_lsp.generate.ir.scalar import Access, Loop
 from kernel_lsp.generate.ir.scalar_walk import accesses, nodes
 from kernel_lsp.generate.ir.tensor import Tensor
@@ -367,14 +367,18 @@ class GroupRenderer:
         )
         what = "One thread per element." if vector == 1 else f"One thread per pack of {vector} neighbouring elements."
         comment = f"{what} {self._reads_and_writes(group)}"
+        axis = line_axis(group, self.captured, vector)
+        default_unroll = self._default_unroll(group, vector)
+        if axis is not None and self.captured(product(group.shape[axis:])) < threads * vector * default_unroll:
+            default_unroll = 1
         unroll = self.choices.pick_int(
-            f"{kernel.name}.unroll", (1, 2, 4, 8), self._default_unroll(group, vector), "elements or packs per thread"
+            f"{kernel.name}.unroll", (1, 2, 4, 8), default_unroll, "elements or packs per thread"
         )
         streaming = self.choices.pick_int(f"{kernel.name}.streaming", (0, 1), 0, "evict early what is used once")
-        axis = line_axis(group, self.captured, vector)
         if axis is not None and not self.choices.pick_int(f"{kernel.name}.lines", (0, 1), 1, "a block has one line"):
             axis = None
-        schedule = ElementwiseSchedule(threads, vector, unroll, bool(streaming), axis)
+        has_many = axis is not None and self.captured(product(group.shape[:axis])) >= MANY_LINES
+        schedule = ElementwiseSchedule(threads, vector, unroll, bool(streaming), axis, has_many)
         return RenderedGroup((render_elementwise(kernel, group, schedule, comment),))
 
     def _boxes(self, group: ElementwiseGroup) -> list[tuple[int, ...]]:

@@ -16,14 +16,21 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression_parser import parse
 from kernel_lsp.core.expression_value import evaluate_int
 from kernel_lsp.core.measurement import COMPILE, EAGER, Bound, Estimate, EstimatedBaseline
-from kernel_lsp.core.operators import is_a
+from kernel_lsp.core.operators import base_op, is_a
 from kernel_lsp.core.plan import BoundFill, BoundLaunch, BoundLibraryStep, BoundOperation, BoundTensor, TensorArgument
 from kernel_lsp.core.task import Graph
 from kernel_lsp.core.verdict import KernelFacts
 from kernel_lsp.gpu.compiled import compiled_run
-from kernel_lsp.gpu.eager import POINTWISE_EFFICIENCY, EagerRun, convolution_shape, eager_run, product_shape
+from kernel_lsp.gpu.eager import (
+    ATTENTION_CALL,
+    POINTWISE_EFFICIENCY,
+    EagerRun,
+    convolution_shape,
+    eager_run,
+    product_shape,
+)
 from kernel_lsp.gpu.launch import Traffic, launch_time
-from kernel_lsp.gpu.library import convolution_us, product_us
+from kernel_lsp.gpu.library import attention_us, convolution_us, product_us
 from kernel_lsp.gpu.occupancy import occupancy
 from kernel_lsp.gpu.roofline import US_PER_S
 from kernel_lsp.gpu.specs import GpuSpec
@@ -221,12 +228,19 @@ class _OperationModel:
             is_transposed = len(step.arguments) > 6 and step.arguments[6] is True
             shape = convolution_shape(operands[1].shape, results[0].shape, is_transposed=is_transposed)
             time_us = convolution_us
+        elif base_op(op) == ATTENTION_CALL and len(operands) > 2 and results:
+            return self._library_attention(operands[0], operands[1], results[0], n_bytes)
         else:
             memory_us = n_bytes / (self._gpu.bandwidth * POINTWISE_EFFICIENCY) * US_PER_S
             return _StepTime(memory_us, "library", n_bytes, sum(prod(tensor.shape) for tensor in results))
         dtype = results[0].dtype if results else DType.F32
         n_launches = 2 if is_a(op, "convolution") and len(operands) > 2 else 1
         return _StepTime(time_us(self._gpu, shape, n_bytes, dtype), "library", n_bytes, shape.n_operations, n_launches)
+
+    def _library_attention(self, query: BoundTensor, key: BoundTensor, result: BoundTensor, n_bytes: int) -> _StepTime:
+        """Estimate both products of a fused attention; a causal one needs about half of them."""
+        n_operations = 2 * key.shape[-2] * (prod(query.shape) + prod(result.shape))
+        return _StepTime(attention_us(self._gpu, n_operations, n_bytes, result.dtype), "library", n_bytes, n_operations)
 
 
 def _tensor_names(value: Any) -> list[str]:

@@ -183,7 +183,8 @@ class Link:
             await self._send({"do": "signal", "number": number})
 
     def kill(self) -> None:
-        """Begin to end the connection; the relay ends with it."""
+        """Begin to end the connection, which counts as ended at once; the relay ends with it."""
+        self.has_ended = True
         if self.process is not None and self.process.returncode is None:
             with suppress(ProcessLookupError):
                 self.process.kill()

@@ -212,8 +212,9 @@ class Worker:
 
     async def prepare_capture(self) -> None:
         """Start importing the modules for a capture, which takes seconds. The next request reports any error; requests
-        sent meanwhile are queued."""
-        await self.converse("prepare_capture", {}, deadline_s=self._capture_deadline_s)
+        sent meanwhile are queued. A short deadline is the file's: torch's import that overran it was reported as
+        the file's death."""
+        await self.converse("prepare_capture", {}, deadline_s=max(self._capture_deadline_s, CAPTURE_DEADLINE_S))
 
     async def capture(self, source: TargetSource, *, with_backward: bool, configuration: int = 0) -> Task:
         """Import the user's file, run the target on inputs without values, and return its graph.

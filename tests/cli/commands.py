@@ -1,7 +1,10 @@
-"""Runs `kernel-lsp` as a user does: a process of its own, in a folder of its own."""
+"""Runs `kernel-lsp` as a user does, in a folder of its own: in a process of its own, or in this one where that is
+enough."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -9,6 +12,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
+
+from kernel_lsp.cli import app
 
 DEADLINE_S = 240.0
 
@@ -57,6 +63,22 @@ def run(folder: Path, *arguments: str, **settings: str) -> Ran:
         check=False,
     )
     return Ran(result.returncode, result.stdout, result.stderr)
+
+
+def run_here(folder: Path, *arguments: str, **settings: str) -> Ran:
+    """Run a command in this process, which saves the imports: for one that ends in an error."""
+    stdout, stderr, status = io.StringIO(), io.StringIO(), 0
+    with (
+        mock.patch.dict(os.environ, {**environment(folder), **settings}, clear=True),
+        contextlib.chdir(folder),
+        contextlib.redirect_stdout(stdout),
+        contextlib.redirect_stderr(stderr),
+    ):
+        try:
+            app(list(arguments))
+        except SystemExit as ended:
+            status = int(ended.code or 0)
+    return Ran(status, stdout.getvalue(), stderr.getvalue())
 
 
 def write(folder: Path, text: str, name: str = "model.py") -> Path:

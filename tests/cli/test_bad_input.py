@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import SCALE, run, write
+from tests.cli.commands import SCALE, run, run_here, write
 
 BAD_FILES = {
     "syntax error": ("def f(x):\n    return x +\n", "model.py::f", "model.py:2"),
@@ -64,7 +64,7 @@ def test_a_bad_file_is_refused_with_place_and_next_step(tmp_path: Path, name: st
     text, target, says = BAD_FILES[name]
     write(tmp_path, text)
     deadline_s = "10" if name == "hangs on import" else "120"
-    ran = run(tmp_path, "optimize", target, "--device", "cpu", KERNEL_LSP_CAPTURE_DEADLINE_S=deadline_s)
+    ran = run_here(tmp_path, "optimize", target, "--device", "cpu", KERNEL_LSP_CAPTURE_DEADLINE_S=deadline_s)
     assert ran.status == 2, ran.stdout + ran.stderr
     assert "Traceback" not in ran.stderr
     assert "error:" in ran.stderr
@@ -73,7 +73,7 @@ def test_a_bad_file_is_refused_with_place_and_next_step(tmp_path: Path, name: st
 
 
 def _refused(tmp_path: Path, *arguments: str, **settings: str) -> str:
-    ran = run(tmp_path, *arguments, **settings)
+    ran = run_here(tmp_path, *arguments, **settings)
     assert ran.status == 2, ran.stdout + ran.stderr
     assert "Traceback" not in ran.stderr
     return ran.stderr

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernel_lsp.export.python.runtime_text import RUNTIME_MODULE
-from tests.cli.commands import Ran, run, write
+from tests.cli.commands import Ran, run, run_here, write
 
 TARGET = """
 from torch import Tensor
@@ -97,7 +97,7 @@ def test_a_wrong_kernel_is_not_given_away(tmp_path: Path) -> None:
     ],
 )
 def test_bad_input_is_said_in_one_line(tmp_path: Path, options: tuple[str, ...], said: str) -> None:
-    done = run(tmp_path, "export", *options)
+    done = run_here(tmp_path, "export", *options)
     assert done.status == 2
     assert said in done.stderr
     assert "Traceback" not in done.stderr

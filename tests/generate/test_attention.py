@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.generate.harness import Checked, check, tensor
+from tests.generate.harness import Checked, check, plan_text, tensor
 
 SDPA = "F.scaled_dot_product_attention(q, k, v{})"
 WRITTEN = """
@@ -51,6 +51,12 @@ def test_attention_written_by_hand_is_one_kernel_with_its_permutations() -> None
     assert "scratch:" not in checked.text
 
 
+def test_gradients_of_attention_written_by_hand_recompute_scores() -> None:
+    text = plan_text(WRITTEN, symbol="M", inputs=[tensor("qkv", 2, 40, 192)], backward=True).render({})
+    assert "scratch: statistics: f32[B, 2, T, 2]" in text
+    assert "T, T]" not in text, "no score is in memory"
+
+
 @pytest.mark.parametrize("family", ["special_nan", "large", "constant_rows", "far_negative"])
 def test_attention_of_hard_inputs(family: str) -> None:
     check_sdpa("", families=(family,))
@@ -59,6 +65,13 @@ def test_attention_of_hard_inputs(family: str) -> None:
 @pytest.mark.parametrize(("warps", "keys"), [(2, 16), (8, 32)])
 def test_tiles_of_other_sizes(warps: int, keys: int) -> None:
     check_sdpa(", is_causal=True", n_queries=40, n_keys=40, schedule={"f.warps": warps, "f.keys": keys})
+
+
+def test_attention_by_the_library_is_one_call() -> None:
+    text = f"def f(q, k, v): return {SDPA.format(', is_causal=True')}"
+    checked = check(text, inputs=operands("bf16", 9, 9), schedule={"f.bmm.attention": "library"})
+    assert "library: aten::scaled_dot_product_attention(q, k, v, none, 0, true) -> (out)" in checked.text
+    assert checked.n_kernels == 0
 
 
 def test_a_softmax_that_is_returned_is_computed_by_products() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.generate.harness import check, tensor
+from tests.generate.harness import check, plan_text, tensor
 
 
 @pytest.mark.parametrize(
@@ -63,3 +63,17 @@ def test_rotary_embedding_is_one_kernel() -> None:
 
 def test_a_result_that_is_an_input_is_copied() -> None:
     check("def f(x): return x.view(-1), x", inputs=[tensor("x", 3, 5)])
+
+
+LOOKUP = "def f(ids, w): return F.embedding(ids, w)"
+
+
+def test_rows_of_a_table_are_copied_in_packs() -> None:
+    inputs = [tensor("ids", 5, dtype="i64", within=(0, 7)), tensor("w", 7, 2048)]
+    checked = check(LOOKUP, inputs=inputs, schedule={"f.vector": 4}, sizes=({}, {"N": 3, "D": 64}))
+    assert "packs<4>(w)" in checked.text
+
+
+def test_no_number_of_rows_is_too_large_for_a_grid() -> None:
+    inputs = [tensor("ids", 1 << 15, dtype="i64", within=(0, 7)), tensor("w", 7, 2048)]
+    assert "<<<dim3(N, " in plan_text(LOOKUP, inputs=inputs).render({})

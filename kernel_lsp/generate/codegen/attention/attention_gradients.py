@@ -50,11 +50,14 @@ def default_gradient_schedule(
 ) -> GradientSchedule:
     """Return tiles that fit a block, of the fewest rows that fill the GPU."""
     rows = group.m if group.is_by_query else group.key
+    columns = group.key if group.is_by_query else group.m
     warps, wanted = 4, 32 if group.value.dtype == DType.F32 else 64
+    while wanted > 16 and wanted > captured(columns.extent):  # shorter to compile
+        wanted //= 2
     n_rows, n_batch = captured(rows.extent), captured(group.batch.extent)
     while warps > 1 and -(-n_rows // (warps * ROWS_PER_WARP)) * n_batch < n_multiprocessors:
         warps //= 2
-    fitting = (GradientSchedule(warps, columns) for columns in (wanted, wanted // 2, 16))
+    fitting = (GradientSchedule(warps, size) for size in (wanted, wanted // 2, 16) if size >= 16)
     return next(schedule for schedule in fitting if _is_small(group, schedule))
 
 
@@ -65,7 +68,7 @@ def is_valid_gradient_schedule(group: AttentionGradientGroup, schedule: Gradient
 
 def _is_small(group: AttentionGradientGroup, schedule: GradientSchedule) -> bool:
     """Return True if two blocks fit a multiprocessor, and nothing is spilled."""
-    return _n_words(group, schedule) <= 160 and _shared_bytes(group, schedule) <= MAX_SHARED_BYTES // 2
+    return _n_words(group, schedule) <= MAX_FRAGMENT_WORDS and _shared_bytes(group, schedule) <= MAX_SHARED_BYTES // 2
 
 
 def _n_words(group: AttentionGradientGroup, schedule: GradientSchedule) -> int:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from kernel_lsp.core.expression import Binary, Constant, Expression
 from kernel_lsp.generate.codegen.coordinates import name_coordinates
-from kernel_lsp.generate.codegen.elements.lines import MAX_LINES, by_lines
+from kernel_lsp.generate.codegen.elements.lines import by_lines
 from kernel_lsp.generate.codegen.elements.packs import Packing, find_packed
-from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, divisible, rendered
+from kernel_lsp.generate.codegen.kernel import MAX_GRID_YZ, RenderedKernel, blocks_of, divisible, rendered
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.codegen.operators import stored
 from kernel_lsp.generate.codegen.scope import Scope
@@ -28,7 +28,8 @@ class ElementwiseSchedule:
     """`threads` per block; each thread does `unroll` packs of `vector` elements, a block's width apart.
 
     `streaming` marks tensors that are as large as the result, and the result, for early eviction. With a `line_axis`
-    a row of blocks has the dims from that axis on, and the grid's height is the others.
+    a row of blocks has the dims from that axis on, and the grid's height is the others; with `has_many_lines` the other
+    way round, since no number is too large for a grid's width.
     """
 
     threads: int
@@ -36,6 +37,16 @@ class ElementwiseSchedule:
     unroll: int = 1
     streaming: bool = False
     line_axis: int | None = None
+    has_many_lines: bool = False
+
+    @property
+    def block(self) -> str:
+        """Return the number of a block within its line, or in the grid."""
+        return "blockIdx.y" if self.has_many_lines else "blockIdx.x"
+
+    def grid(self, width: Expression, lines: tuple[Expression, ...]) -> tuple[Expression, ...]:
+        """Return the grid of `width` blocks for each line."""
+        return (*lines, width) if self.has_many_lines else (width, *lines)
 
 
 def render_elementwise(
@@ -47,7 +58,7 @@ def render_elementwise(
     lines: tuple[Expression, ...] = ()
     if schedule.line_axis is not None:
         line, group = by_lines(group, schedule.line_axis)
-        scope.line(f"const {kernel.index_type} line = blockIdx.y;")
+        scope.line(f"const {kernel.index_type} line = blockIdx.{'x' if schedule.has_many_lines else 'y'};")
         scope.define(line, "line")
         lines = (to_expression(line.extent),)
     if schedule.vector > 1:
@@ -59,12 +70,12 @@ def render_elementwise(
     write_stores(inner, group.stores)
     if inner is not scope:
         inner.close()
-    grid = (blocks_of(group.position.extent, schedule.threads * schedule.unroll), *lines)
-    return rendered(kernel, comment, scope.lines, grid, (schedule.threads,), _grid_limits(lines))
+    grid = schedule.grid(blocks_of(group.position.extent, schedule.threads * schedule.unroll), lines)
+    return rendered(kernel, comment, scope.lines, grid, (schedule.threads,), _grid_limits(grid))
 
 
-def _grid_limits(lines: Sequence[Expression]) -> tuple[Expression, ...]:
-    return tuple(Binary("<=", height, Constant(MAX_LINES)) for height in lines if not isinstance(height, Constant))
+def _grid_limits(grid: tuple[Expression, ...]) -> tuple[Expression, ...]:
+    return tuple(Binary("<=", height, Constant(MAX_GRID_YZ)) for height in grid[1:] if not isinstance(height, Constant))
 
 
 def write_stores(scope: Scope, stores: Sequence[Store]) -> None:
@@ -81,12 +92,12 @@ def _open_unrolled(scope: Scope, schedule: ElementwiseSchedule, name: str, limit
     type_, threads = scope.kernel.index_type, schedule.threads
     cast = "(long long)" if type_ == "long long" else ""
     if schedule.unroll == 1:
-        scope.line(f"const {type_} {name} = {cast}blockIdx.x * {threads} + threadIdx.x;")
+        scope.line(f"const {type_} {name} = {cast}{schedule.block} * {threads} + threadIdx.x;")
         scope.line(f"if ({name} >= {limit}) return;")
         return scope
     scope.line("#pragma unroll")
     inner = scope.open(f"for (int u = 0; u < {schedule.unroll}; ++u)")
-    inner.line(f"const {type_} {name} = ({cast}blockIdx.x * {schedule.unroll} + u) * {threads} + threadIdx.x;")
+    inner.line(f"const {type_} {name} = ({cast}{schedule.block} * {schedule.unroll} + u) * {threads} + threadIdx.x;")
     inner.line(f"if ({name} >= {limit}) return;")
     return inner
 
@@ -125,8 +136,9 @@ def _render_packed(
         _write_unrolled(scope, schedule, packing, stores, limit)
     per_block = schedule.threads * schedule.unroll
     width = blocks_of(pack_extent, per_block) if n_packs is not None else blocks_of(total, per_block * vector)
-    conditions = (*divisible(total, vector), *_grid_limits(lines))
-    return rendered(kernel, comment, scope.lines, (width, *lines), (schedule.threads,), conditions)
+    grid = schedule.grid(width, lines)
+    conditions = (*divisible(total, vector), *_grid_limits(grid))
+    return rendered(kernel, comment, scope.lines, grid, (schedule.threads,), conditions)
 
 
 def _large_inputs(group: ElementwiseGroup, n_elements: Index) -> frozenset[Tensor]:
@@ -141,11 +153,12 @@ def _write_unrolled(
     """Issue the loads of all packs of a thread before the first use, so that they are in flight together."""
     packed = find_packed([store.scalar for store in stores], packing)
     arrays = {access.digest: _declare_packs(scope, schedule, access) for access in packed}
-    outer, inner = _open_guarded(scope, schedule, limit)
-    for access in packed:
-        inner.line(f"{arrays[access.digest]}[u] = {packing.memory(inner, access)};")
-    inner.close()
-    outer.close()
+    if packed:
+        outer, inner = _open_guarded(scope, schedule, limit)
+        for access in packed:
+            inner.line(f"{arrays[access.digest]}[u] = {packing.memory(inner, access)};")
+        inner.close()
+        outer.close()
     outer, inner = _open_guarded(scope, schedule, limit)
     write_packed(inner, packing, stores, {digest: f"{name}[u]" for digest, name in arrays.items()})
     inner.close()
@@ -165,7 +178,7 @@ def _open_guarded(scope: Scope, schedule: ElementwiseSchedule, limit: str) -> tu
     cast = "(long long)" if type_ == "long long" else ""
     scope.line("#pragma unroll")
     outer = scope.open(f"for (int u = 0; u < {schedule.unroll}; ++u)")
-    position = f"({cast}blockIdx.x * {schedule.unroll} + u) * {schedule.threads} + threadIdx.x"
+    position = f"({cast}{schedule.block} * {schedule.unroll} + u) * {schedule.threads} + threadIdx.x"
     outer.line(f"const {type_} pack = {position};")
     return outer, outer.open(f"if (pack < {limit})")
 

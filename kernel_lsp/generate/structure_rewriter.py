@@ -1,0 +1,97 @@
+"""Apply structural decisions to definitions: methods of contractions, loops in place of reductions, and splits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from kernel_lsp.core.expression import Constant as ConstantExpression
+from kernel_lsp.core.expression_rules import call
+from kernel_lsp.generate.fusion.rows import split_domain
+from kernel_lsp.generate.ir.identity import identity_of
+from kernel_lsp.generate.ir.index import Index, Variable, as_index, product
+from kernel_lsp.generate.ir.row_major import unravel_safe
+from kernel_lsp.generate.ir.scalar import Access, Loop, compare, index_value, select
+from kernel_lsp.generate.ir.scalar_walk import masked
+from kernel_lsp.generate.ir.sizes import Sizes, to_expression
+from kernel_lsp.generate.ir.tensor import Definition, Parts, Pointwise, Reduction, Tensor
+from kernel_lsp.generate.library import library_plan
+
+BY_ROWS = 0
+"""Parts of a sum over a matrix that are its rows."""
+
+
+@dataclass
+class StructureRewriter:
+    """Collects new definitions, and the tensors that they add."""
+
+    sizes: Sizes
+    definitions: dict[Tensor, Definition] = field(default_factory=dict)
+    new_tensors: list[Tensor] = field(default_factory=list)
+
+    def compute_contraction(self, tensor: Tensor, way: str) -> None:
+        definition = tensor.definition
+        assert isinstance(definition, Reduction)
+        if way == "direct":
+            self.compute_by_loop(tensor)
+        elif way == "library":
+            plan = library_plan(tensor, definition)
+            assert plan is not None
+            self.new_tensors.append(plan.result)
+            self.definitions[tensor] = plan.view
+        elif way == "rows":
+            self.definitions[tensor] = replace(definition, contraction=None)
+        elif way in ("split_warps", "register_tiles", "tensor_cores"):
+            assert definition.contraction is not None
+            self.definitions[tensor] = replace(definition, contraction=replace(definition.contraction, way=way))
+
+    def compute_by_loop(self, tensor: Tensor) -> None:
+        """Inline the reduction: every thread that reads it computes it."""
+        definition = tensor.definition
+        assert isinstance(definition, Reduction)
+        loop = Loop(definition.kind, definition.reduced, tensor.dtype, definition.body)
+        self.definitions[tensor] = Pointwise(definition.variables, loop)
+
+    def split(self, tensor: Tensor, split: int) -> None:
+        """Replace the reduction by one over parts of its rows and one over the parts."""
+        definition = self.definitions.get(tensor, tensor.definition)
+        assert isinstance(definition, Reduction)
+        *rows, row_length = (variable.extent for variable in definition.reduced)
+        columns = product((*rows, row_length))
+        n_parts = product(rows) if split == BY_ROWS else as_index(split)
+        part = Variable("part", -2 * tensor.serial - 2, n_parts)
+        length = row_length if split == BY_ROWS else self._part_length(columns, split)
+        within = Variable("within", -2 * tensor.serial - 3, length)
+        flat = as_index(part) * length + as_index(within)
+        extents = [variable.extent for variable in definition.reduced]
+        replacements = dict(zip(definition.reduced, unravel_safe(flat, extents), strict=True))
+        body = definition.body.substitute(replacements)
+        if length * n_parts != columns:
+            inside = compare("lt", index_value(flat), index_value(columns))
+            neutral = identity_of(definition.kind, body.dtype)
+            # Reads that all columns share are in bounds for every column. Without a mask they are read once per row.
+            body = select(inside, masked(inside, body, varying=frozenset((part, within))), neutral)
+        domain, variables = split_domain(definition, part, within)
+        parts = Parts(part, within, columns) if split != BY_ROWS else None
+        partial = Tensor(
+            f"{tensor.name}_parts",
+            tensor.serial - 1,
+            tensor.dtype,
+            tuple(variable.extent for variable in variables),
+            Reduction(definition.kind, variables, (within,), domain, body, None, parts),
+            tensor.source,
+        )
+        self.new_tensors.append(partial)
+        self.definitions[tensor] = Reduction(
+            definition.kind,
+            definition.variables,
+            (part,),
+            variables,
+            Access(partial, [as_index(0) if v.extent.constant == 1 else as_index(v) for v in variables]),
+        )
+
+    def _part_length(self, columns: Index, split: int) -> Index:
+        if columns.constant is not None:
+            return as_index(-(-columns.constant // split))
+        exact = (columns + (split - 1)) // split
+        expression = call("ceil_div", to_expression(columns), ConstantExpression(split))
+        return as_index(self.sizes.derived(exact, expression, "part_length"))
