@@ -13,8 +13,13 @@ from kernel_lsp.engine.messages import PromptWaits
 from kernel_lsp.server.jobs.manual_prompts import ManualPrompts
 from tests.llm.provider_script import TARGET, right_reply
 
-from .client import VSCODE, initialized
-from .test_editor_model import RUN_S, SETTINGS, ended, optimize
+from .client import VSCODE, Client, initialized
+from .test_editor_model import RUN_S, SETTINGS, ended
+
+
+async def optimize(editor: Client, target: Path) -> str:
+    await editor.until(lambda: editor.asked("workspace/configuration"))
+    return (await editor.command("optimize", uri=editor.open(target), symbol="scale"))["job"]
 
 
 class Desk:
