@@ -371,7 +371,9 @@ def synthesize(
     """
     import kernel_lsp.cli.synthesize as command
 
-    request = command.make_request(seed, scale, operators, compiler, held_out or ())
+    request = command.SynthesisRequest(
+        seed=seed, scale=scale, max_operators=operators, compiler=compiler, held_out=tuple(held_out or ())
+    )
     raise typer.Exit(command.main(number, out, request, jobs, {"python": python}, as_json))
 
 

@@ -51,4 +51,6 @@ async def _write(run: str, out: Path, form: str, as_json: bool) -> int:
         console.print_json(written)
     else:
         console.stdout.print(f"wrote {n_rows} rows of {len(runs)} runs to {out}", markup=False)
+        if not n_rows:
+            console.stderr.print("no model was asked in these runs: kernel-lsp optimize TARGET --model M", markup=False)
     return console.EXIT_OK

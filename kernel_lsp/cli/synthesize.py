@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +28,6 @@ def main(
 ) -> int:
     """Run the command; returns the exit status."""
     return console.run_to_exit_status(_synthesize(n_tasks, out, request, n_processes, overrides, as_json))
-
-
-def make_request(seed: int, scale: str, max_operators: int, compiler: str, held_out: Sequence[str]) -> SynthesisRequest:
-    """Return the request of the command's options."""
-    return SynthesisRequest(
-        seed=seed, scale=scale, max_operators=max_operators, compiler=compiler, held_out=tuple(held_out)
-    )
 
 
 async def _synthesize(

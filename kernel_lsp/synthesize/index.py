@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kernel_lsp import __version__
-from kernel_lsp.errors import EnvironmentProblem
+from kernel_lsp.evolve.archive.parquet import parquet_module
 from kernel_lsp.synthesize.attempt import Attempt
 from kernel_lsp.synthesize.request import SynthesisFolder, SynthesisRequest
 
@@ -31,21 +31,9 @@ def write_task(folder: SynthesisFolder, attempt: Attempt) -> Path:
     return path
 
 
-def need_parquet() -> None:
-    """Raise EnvironmentProblem before any work where pyarrow is missing."""
-    try:
-        import pyarrow.parquet  # noqa: F401
-    except ImportError as error:
-        raise EnvironmentProblem(
-            "the Parquet index needs pyarrow, which is not installed", next_step="pip install 'kernel_lsp[parquet]'"
-        ) from error
-
-
 def write_index(folder: SynthesisFolder, request: SynthesisRequest, accepted: Sequence[Attempt]) -> None:
     """Write one row for each accepted task."""
-    import pyarrow
-    import pyarrow.parquet
-
+    pyarrow = parquet_module()
     rows = [index_row(request, attempt) for attempt in accepted]
     table = pyarrow.Table.from_pylist(rows) if rows else pyarrow.table({"index_version": pyarrow.array([], "int64")})
     metadata = {b"kernel_lsp": request.model_dump_json().encode(), **(table.schema.metadata or {})}

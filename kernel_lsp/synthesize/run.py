@@ -16,13 +16,14 @@ from pathlib import Path
 
 from kernel_lsp.config import Settings
 from kernel_lsp.errors import EnvironmentProblem, KernelLspError
+from kernel_lsp.evolve.archive.parquet import parquet_module
 from kernel_lsp.process.confinement import sandbox_level
 from kernel_lsp.process.interpreter import find_python
 from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.source.suite import expand_targets
 from kernel_lsp.synthesize.attempt import Attempt, Attempts
 from kernel_lsp.synthesize.held_out import HeldOut, trace_held_out
-from kernel_lsp.synthesize.index import need_parquet, write_index, write_task
+from kernel_lsp.synthesize.index import write_index, write_task
 from kernel_lsp.synthesize.journal import Journal, open_journal
 from kernel_lsp.synthesize.request import SynthesisFolder, SynthesisRequest
 
@@ -79,7 +80,7 @@ async def synthesize(
     progress: Progress,
 ) -> Synthesis:
     """Return the finished synthesis, its files written. Raises EnvironmentProblem, UserError."""
-    need_parquet()
+    parquet_module()  # missing, it is told before any work
     for path in (folder.tasks, folder.drafts):
         path.mkdir(parents=True, exist_ok=True)
     python = await find_python(settings.python)

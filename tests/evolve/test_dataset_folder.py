@@ -108,3 +108,9 @@ def test_a_split_does_not_depend_on_the_order_or_on_other_groups() -> None:
 )
 def test_the_truth_is_of_the_judges_kind_of_fault(judge: JudgeName, outcome: str, truth: bool | None) -> None:
     assert truth_of(judge, outcome) is truth
+
+
+def test_runs_that_asked_no_model_have_a_card_and_no_rows(tmp_path: Path) -> None:
+    with Archive(tmp_path) as archive:
+        assert write_folder(archive, [], tmp_path / "dataset").n_rows == 0
+    assert (tmp_path / "dataset" / "README.md").is_file()

@@ -11,9 +11,9 @@ from typing import Any, Literal
 from kernel_lsp.core.model import Noun
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Verdict
-from kernel_lsp.errors import EnvironmentProblem
 from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.evolve.archive.model_records import ModelRecords, ProposalRecord, Round
+from kernel_lsp.evolve.archive.parquet import parquet_module
 from kernel_lsp.evolve.propose.feedback import describe_failure
 from kernel_lsp.evolve.run.evaluations import score_kind, score_us
 from kernel_lsp.evolve.run.rewards import reward
@@ -95,19 +95,6 @@ def write_dataset(found: Iterator[Row], path: Path, form: Format) -> int:
             file.write(row.model_dump_json() + "\n")
             n_rows += 1
     return n_rows
-
-
-def parquet_module() -> Any:
-    """Return pyarrow with its Parquet part. Raises EnvironmentProblem where it is not installed."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise EnvironmentProblem(
-            "Parquet needs pyarrow, which is not installed",
-            next_step="pip install 'kernel_lsp[parquet]', or --format jsonl",
-        ) from error
-    return pyarrow
 
 
 # --- below

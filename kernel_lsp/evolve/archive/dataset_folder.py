@@ -12,8 +12,9 @@ from kernel_lsp.core.model import Noun
 from kernel_lsp.core.operators import base_op
 from kernel_lsp.core.task import Task
 from kernel_lsp.evolve.archive.archive import Archive
-from kernel_lsp.evolve.archive.dataset import Row, parquet_module, rows
+from kernel_lsp.evolve.archive.dataset import Row, rows
 from kernel_lsp.evolve.archive.judgement_rows import JudgementRow, judgement_rows
+from kernel_lsp.evolve.archive.parquet import parquet_module
 from kernel_lsp.evolve.archive.published import ABSENT, published_columns
 from kernel_lsp.evolve.archive.splits import SPLITS, Split, split_rows
 
@@ -47,6 +48,7 @@ def write_folder(archive: Archive, run_ids: Sequence[str], folder: Path) -> Fold
             {**each.model_dump(mode="json"), "family": origin["family"], "split": split}
             for each in judgement_rows(archive, row)
         )
+    folder.mkdir(parents=True, exist_ok=True)
     files = _write(KERNELS, tables, folder) | _write(JUDGEMENTS, judged, folder)
     (folder / CARD).write_text(card_text(files, len(run_ids)), encoding="utf-8")
     return FolderWritten(files=files)
