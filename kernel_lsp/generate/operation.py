@@ -207,10 +207,15 @@ class _OperationRenderer:
         name = self.builder.kernel_names.take(f"{wanted}_kernel" if wanted in HELPERS else wanted)
         reserved = {*local_names, *(symbol.name for symbol in self.builder.task.symbols)}
         return KernelWriter(
-            name, self.names, self.fused.hints, frozenset(reserved), self.index_type, is_narrow=self._is_narrow()
+            name,
+            self.names,
+            self.fused.hints,
+            frozenset(reserved),
+            self.index_type,
+            uses_intrinsics=self._is_in_16_bits(),
         )
 
-    def _is_narrow(self) -> bool:
+    def _is_in_16_bits(self) -> bool:
         """Return True if all floating arguments and results have 16 bits."""
         found = {tensor.dtype for tensor in (*self.lowered.inputs.values(), *self.results.values())}
         floating = {dtype for dtype in found if dtype.is_floating}

@@ -29,6 +29,7 @@ MIN_SPLIT_COLUMNS = 8192
 MIN_SPLIT_LENGTH = 2048
 MAX_SPLIT = 512
 MAX_ADDED_ROWS = 1 << 16
+"""Maximum rows whose sums one block adds up."""
 MAX_DIRECT_TERMS = 64
 """Maximum products of a sum that one thread computes: staging its factors would cost as much."""
 MAX_ROW_OUTPUTS = 1 << 15

@@ -18,6 +18,8 @@ COMMENT_COLUMNS = 110
 ONE = Constant(1)
 MAX_GRID_YZ = 65535
 """Maximum blocks of a grid along y and along z."""
+REGISTERS_PER_BLOCK = 65536
+"""32-bit registers of a block, and of an SM (CUDA C++ Programming Guide, compute capabilities)."""
 
 
 @dataclass(frozen=True)

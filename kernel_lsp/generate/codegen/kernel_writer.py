@@ -30,8 +30,8 @@ class KernelParameterText:
 class KernelWriter:
     """A kernel under construction. `tensor_names` are the plan's names of the tensors in memory; `hints` name scalars.
     With `unrolls_loops`, short loops of a thread are unrolled, so that values read twice stay in registers. `runs` has
-    the array and the place in it of each read whose run of memory is loaded. `is_narrow`: all floating arguments and
-    results of the operation have 16 bits."""
+    the array and the place in it of each read whose run of memory is loaded. With
+    `uses_intrinsics`, functions are as accurate as results of 16 bits need."""
 
     name: str
     tensor_names: Mapping[Tensor, str]
@@ -39,7 +39,7 @@ class KernelWriter:
     reserved: frozenset[str] = frozenset()
     index_type: Literal["int", "long long"] = "int"
     unrolls_loops: bool = False
-    is_narrow: bool = False
+    uses_intrinsics: bool = False
     coordinates: dict[bytes, str] = field(default_factory=dict)
     helpers: set[HelperUse] = field(default_factory=set)
     reads: dict[Tensor, str] = field(default_factory=dict)

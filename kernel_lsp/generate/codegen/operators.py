@@ -57,13 +57,12 @@ def literal(value: float | int | bool, dtype: DType) -> Text:
 
 
 def format_operation(
-    name: str, dtype: DType, operands: Sequence[Text], types: Sequence[DType], *, is_narrow: bool = False
+    name: str, dtype: DType, operands: Sequence[Text], types: Sequence[DType], *, uses_intrinsics: bool = False
 ) -> Text:
     """Return the operator applied to its operands: an expression, or a call of a helper or of CUDA's function.
-    `is_narrow` allows what is accurate enough for results of 16 bits. Raises KeyError for an unknown operator on
-    integers."""
-    if is_narrow and name in NARROW_FUNCTIONS and COMPUTE_TYPE[dtype] == "float":
-        return Text(f"{NARROW_FUNCTIONS[name]}({operands[0].text})", ATOM)
+    `uses_intrinsics` allows those of `INTRINSICS`. Raises KeyError for an unknown operator on integers."""
+    if uses_intrinsics and name in INTRINSICS and COMPUTE_TYPE[dtype] == "float":
+        return Text(f"{INTRINSICS[name]}({operands[0].text})", ATOM)
     text = _format(name, dtype, operands, types)
     if dtype in NARROW and name in WRAPPED:
         return Text(f"({COMPUTE_TYPE[dtype]})({text.text})", UNARY)
@@ -105,9 +104,9 @@ def stored(text: Text, source: DType, target: DType) -> str:
 
 FLOAT_FUNCTIONS = {"abs": "fabs", "round": "rint", "i0": "cyl_bessel_i0"}
 """CUDA's functions that have another name than the operator."""
-NARROW_FUNCTIONS = {"exp": "__expf", "log": "__logf"}
-"""Functions of two instructions instead of eight, with relative errors of about 2^-20 (CUDA C++ Programming Guide,
-intrinsic functions): bf16 has 8 bits, f16 has 11."""
+INTRINSICS = {"exp": "__expf", "log": "__logf"}
+"""Faster functions for results of 16 bits. ``__expf(x)`` errs by 2 + floor(|1.173 x|) ulp of f32; ``__logf`` by 2^-21.4
+within 0.5 and 2, else by 3 ulp (CUDA C++ Programming Guide, intrinsic functions). f16 has 11 bits, f32 has 24."""
 _SAME_NAME_HELPERS = """
 relu sigmoid silu gelu gelu_derivative gelu_tanh gelu_tanh_derivative sign maximum minimum
 """

@@ -182,7 +182,7 @@ class _Emission:
         operands = self._shortened(node, operands)
         operand_type = types[0] if node.dtype == DType.BOOL else node.dtype
         self.kernel.helpers.update(helper_uses(node.name, operand_type))
-        return format_operation(node.name, node.dtype, operands, types, is_narrow=self.kernel.is_narrow)
+        return format_operation(node.name, node.dtype, operands, types, uses_intrinsics=self.kernel.uses_intrinsics)
 
     def _shortened(self, node: Operation, operands: list[Text]) -> list[Text]:
         """Return the operands, the longest of them named where the line would be too long."""

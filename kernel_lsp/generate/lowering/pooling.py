@@ -39,7 +39,7 @@ def _max_pool(call: Call) -> Tensor | tuple[Tensor, ...]:
     out = _window_extreme(call, source, window, 0)
     if "with_indices" not in call.node.op:
         return out
-    return out, _window_argument(call, source, window)
+    return out, _window_argument(call, source, window, call.shape(1), by_tap=False)
 
 
 def _window_extreme(call: Call, source: Tensor, window: Window, item: int) -> Tensor:
@@ -57,12 +57,12 @@ def _window_extreme(call: Call, source: Tensor, window: Window, item: int) -> Te
     return call.builder.pointwise(call.dtype(item), call.shape(item), body)
 
 
-def _window_argument(call: Call, source: Tensor, window: Window, out_shape: Shape | None = None) -> Tensor:
-    """Return the flat position of a window's maximum in the input's spatial dims, or in the
-    window where `out_shape` is given: the last NaN, else the first of equals."""
+def _window_argument(call: Call, source: Tensor, window: Window, shape: Shape, *, by_tap: bool) -> Tensor:
+    """Return the flat position of each window's maximum, in the window with `by_tap`, else in the input's spatial dims:
+    the last NaN, else the first of equals. `shape` is that of the windows."""
     n_spatial = len(window.size)
     spatial = source.shape[-n_spatial:]
-    taps, by_tap = taps_of(call, window.size), out_shape is not None
+    taps = taps_of(call, window.size)
 
     def body(index: tuple[Index, ...]) -> Scalar:
         at = window.at(index[-n_spatial:], positions(taps))
@@ -73,7 +73,6 @@ def _window_argument(call: Call, source: Tensor, window: Window, out_shape: Shap
         position = select(inside, index_value(place), integer(-1))
         return Loop("window_argmax", taps, DType.I64, value, position)
 
-    shape = out_shape if out_shape is not None else call.shape(1)
     return call.builder.pointwise(DType.I64, shape, body, name="chosen" if by_tap else "indices")
 
 
@@ -104,7 +103,7 @@ def _max_pool_backward(call: Call) -> Tensor:
 
     # The tap is a constant of the thread's loop; a position in the input is not.
     is_own = _are_own(indices, source, window)
-    chosen_tap = _window_argument(call, source, window, indices.shape) if is_own else None
+    chosen_tap = _window_argument(call, source, window, indices.shape, by_tap=True) if is_own else None
 
     def body(index: tuple[Index, ...]) -> Scalar:
         inner = index[-n_spatial:]

@@ -17,7 +17,7 @@ from kernel_lsp.generate.codegen.coordinates import name_coordinates
 from kernel_lsp.generate.codegen.elements.elementwise import write_stores
 from kernel_lsp.generate.codegen.elements.packs import Packing, pack_along, read_packs
 from kernel_lsp.generate.codegen.elements.prefetching import reads_ahead
-from kernel_lsp.generate.codegen.kernel import RenderedKernel, SharedArray, blocks_of, rendered
+from kernel_lsp.generate.codegen.kernel import REGISTERS_PER_BLOCK, RenderedKernel, SharedArray, blocks_of, rendered
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.codegen.operators import Text, loaded
 from kernel_lsp.generate.codegen.products.matmul import grid_conditions
@@ -54,7 +54,6 @@ WARP = 32
 REGISTER_TILE_THREADS = (128, 256)
 """Threads per block in a shared launch."""
 MAX_ROUNDS = 4
-MAX_REGISTERS = 65536
 OTHER_REGISTERS = 24
 """Estimated registers of a thread besides its sums and factors."""
 
@@ -75,7 +74,7 @@ class RegisterTileSchedule:
 def is_valid_register_tile(schedule: RegisterTileSchedule, dtype: DType) -> bool:
     """Check that a warp's lanes share the sums evenly, and that a block's registers suffice."""
     n_registers = schedule.n_sums + 4 * (schedule.tile_m + schedule.tile_n) + OTHER_REGISTERS
-    fits = n_registers * schedule.threads <= MAX_REGISTERS and n_registers <= 255
+    fits = n_registers * schedule.threads <= REGISTERS_PER_BLOCK and n_registers <= 255
     return dtype != DType.F64 and schedule.n_sums % WARP == 0 and fits
 
 

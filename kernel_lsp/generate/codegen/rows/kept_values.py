@@ -1,7 +1,6 @@
 """Values that several passes over a row need: computed once, then kept in registers.
 
-A softmax's gradient needs ``exp(x - peak)`` in three passes. One such function costs as much as ten additions, and
-rows of 16-bit elements are bound by it rather than by memory.
+A softmax's gradient needs ``exp(x - peak)`` in three passes, and the inverse of its sum for every element.
 """
 
 from __future__ import annotations
@@ -10,8 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from kernel_lsp.core.dtype import DType
+from kernel_lsp.generate.codegen.kernel import REGISTERS_PER_BLOCK
 from kernel_lsp.generate.codegen.operators import ATOM, COMPUTE_TYPE, Text
-from kernel_lsp.generate.codegen.rows.row_schedule import RowSchedule
+from kernel_lsp.generate.codegen.rows.row_schedule import MAX_CACHED_BYTES, RowSchedule
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.graph import COSTLY
 from kernel_lsp.generate.fusion.groups import RowGroup
@@ -22,19 +22,15 @@ from kernel_lsp.generate.ir.scalar_walk import nodes
 
 KEPT = COSTLY | {"div", "sqrt", "rsqrt"}
 """Operations of many instructions: kept rather than computed again."""
-MAX_KEPT_REGISTERS = 64
-"""Maximum registers per thread between two passes: with as many to compute, an SM fits two blocks of 256 threads."""
 COMPUTING_REGISTERS = 28
 """Registers that a pass needs besides."""
-COMPUTED_BYTES = {DType.F64: 8, DType.F32: 4, DType.F16: 4, DType.BF16: 4}
-REGISTERS = 65536
-"""32-bit registers of an SM (CUDA C++ Programming Guide, technical specifications per compute capability)."""
 
 
 @dataclass(frozen=True)
 class KeptValue:
-    """`scalar` is computed in the pass of its `level`; later passes read `argument`."""
+    """`scalar`, an operation called `name`, is computed in the pass of its `level`; later passes read `argument`."""
 
+    name: str
     argument: Argument
     scalar: Scalar
     level: int
@@ -50,7 +46,7 @@ class KeptValues:
     def declare(self, scope: Scope, n_items: int) -> None:
         """Declare an array of `n_items` packs for every value, once."""
         for value in self._values if not self._arrays else ():
-            name = scope.names.take(f"kept_{_word(value.scalar)}")
+            name = scope.names.take(f"kept_{value.name}")
             lanes = f"[{self._schedule.vector}]" if self._schedule.vector > 1 else ""
             scope.line(f"{COMPUTE_TYPE[value.scalar.dtype]} {name}[{n_items}]{lanes};")
             self._arrays[value.argument.digest] = name
@@ -59,10 +55,9 @@ class KeptValues:
         """Name the values of earlier passes in `scope`; compute and name those of this one."""
         lane = "[v]" if self._schedule.vector > 1 else ""
         for value in self._values:
-            array = self._arrays.get(value.argument.digest)
-            if array is None or value.level > level:
+            if value.level > level:
                 continue
-            text = Text(f"{array}[item]{lane}", ATOM)
+            text = Text(f"{self._arrays[value.argument.digest]}[item]{lane}", ATOM)
             if value.level == level:
                 scalar = value.scalar.substitute({self._column: flat})
                 scope.line(f"{text.text} = {scope.value(scalar).text};")
@@ -150,11 +145,11 @@ class _Finder:
             self._found[key] = scalar.rebuilt(operands) if operands != scalar.operands else scalar
         return self._keep(scalar, self._found[key], first) if is_kept else self._found[key]
 
-    def _keep(self, scalar: Scalar, computed: Scalar, level: int) -> Argument:
+    def _keep(self, scalar: Operation, computed: Scalar, level: int) -> Argument:
         """Return the argument that stands for a value that an earlier level computes."""
         argument = Argument(f"kept {scalar.digest.hex()}", scalar.dtype, scalar.variables)
         if all(value.argument != argument for value in self.kept):
-            self.kept.append(KeptValue(argument, computed, level))
+            self.kept.append(KeptValue(scalar.name, argument, computed, level))
         return argument
 
 
@@ -163,7 +158,7 @@ def _fits(group: RowGroup, kept: Sequence[KeptValue], schedule: RowSchedule) -> 
     n_columns = group.column.extent.constant or schedule.items * schedule.stride * schedule.vector
     n_elements = -(-n_columns // (schedule.vector * schedule.stride)) * schedule.vector
     uses: dict[bytes, tuple[int, set[int]]] = {
-        value.argument.digest: (COMPUTED_BYTES[value.scalar.dtype], {value.level}) for value in kept
+        value.argument.digest: (8 if value.scalar.dtype == DType.F64 else 4, {value.level}) for value in kept
     }
     entries = [*_scalars(group), *((value.level, value.scalar) for value in kept)]
     for level, scalar in entries:
@@ -176,8 +171,8 @@ def _fits(group: RowGroup, kept: Sequence[KeptValue], schedule: RowSchedule) -> 
     n_bytes = max(
         sum(size for size, levels in uses.values() if min(levels) < level <= max(levels)) for level in range(n_levels)
     )
-    available = min(MAX_KEPT_REGISTERS, REGISTERS // (schedule.threads * schedule.rows) - COMPUTING_REGISTERS)
-    return n_elements * n_bytes <= 4 * available
+    n_registers = REGISTERS_PER_BLOCK // (schedule.threads * schedule.rows) - COMPUTING_REGISTERS
+    return n_elements * n_bytes <= min(MAX_CACHED_BYTES, 4 * n_registers)
 
 
 def _scalars(group: RowGroup) -> list[tuple[int, Scalar]]:
@@ -191,7 +186,3 @@ def _mapped(group: RowGroup, change: Callable[[Scalar, int], Scalar]) -> RowGrou
     reductions = tuple(replace(entry, scalar=change(entry.scalar, entry.level)) for entry in group.reductions)
     stores = tuple((level, replace(store, scalar=change(store.scalar, level))) for level, store in group.stores)
     return replace(group, reductions=reductions, stores=stores)
-
-
-def _word(scalar: Scalar) -> str:
-    return scalar.name if isinstance(scalar, Operation) and scalar.name != "cast" else "value"

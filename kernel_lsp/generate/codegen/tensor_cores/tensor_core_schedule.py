@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
+from kernel_lsp.generate.codegen.kernel import REGISTERS_PER_BLOCK
 
 WARP = 32
 ROW_BYTES = 16
@@ -16,7 +17,6 @@ MAX_ACCUMULATORS = 160
 """Maximum f32 sums per thread; with fragments and addresses, more would exceed 255 registers."""
 MAX_UNROLLED_SUMS = 96
 """Maximum results per thread to unroll the steps of a tile; with more, fragments would spill."""
-REGISTERS_PER_BLOCK = 65536
 OTHER_REGISTERS = 60
 """Estimated registers per thread for fragments and addresses, besides the sums. It excludes schedules that spill."""
 MAX_THREADS = 1024
