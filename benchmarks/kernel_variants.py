@@ -44,6 +44,8 @@ MAX_CALLS_IN_GRAPH = 20
 TARGET_S = 0.12
 """Seconds of measuring for each subject."""
 N_COMPILERS = 12
+N_COMPILING_TASKS = 8
+"""Tasks at once whose graphs torch.compile compiles: each holds its inputs on the GPU."""
 MAX_COMPILE_S = 200.0
 MAX_TEXTS = 24
 """Texts of one task: each costs about half a second of a GPU's time."""
@@ -221,7 +223,7 @@ def compile_ahead(folders: list[Path], modes: Sequence[str]) -> None:
     """Fill torch.compile's cache by several processes, so that the timing process finds every graph compiled."""
     if not modes:
         return
-    with multiprocessing.get_context("spawn").Pool(N_COMPILERS, maxtasksperchild=8) as pool:
+    with multiprocessing.get_context("spawn").Pool(N_COMPILING_TASKS, maxtasksperchild=4) as pool:
         pool.starmap_async(compile_task, [(folder, modes) for folder in folders], chunksize=1).wait(MAX_COMPILE_S)
         pool.terminate()
 
@@ -235,7 +237,8 @@ def compile_task(folder: Path, modes: Sequence[str]) -> None:
         for mode in modes:
             torch._dynamo.reset()
             fn = torch.compile(timer.model, mode=mode)
-            fn(*timer.inputs)
+            with torch.no_grad():
+                fn(*timer.inputs)
             if timer.backward:
                 timer._eager_backward(fn)()
         torch.cuda.synchronize()
@@ -283,7 +286,8 @@ class TaskTimer:
         torch.manual_seed(0)
         with torch.device("cuda"):
             self.model = module.Model(*module.get_init_inputs())
-            self.inputs = [x.cuda() if isinstance(x, torch.Tensor) else x for x in module.get_inputs()]
+            inputs = module.get_inputs()  # on the GPU: a processor draws a billion numbers in ten seconds
+        self.inputs = [x.cuda() if isinstance(x, torch.Tensor) else x for x in inputs]
         self.tensors = {k: v.detach() for k, v in named_tensors(self.model, self.inputs).items()}
         self.flush = torch.empty(FLUSH_BYTES // 4, dtype=torch.float32, device="cuda")
 
@@ -328,13 +332,15 @@ class TaskTimer:
     def _row(
         self, direction: str, subject: str, call: Callable[[], Any], expected: Any, outputs: Any = None
     ) -> dict[str, Any]:
+        """Time a call; a forward as in inference: with no gradients, a compiler keeps nothing for a backward pass."""
         row: dict[str, Any] = {"task": self.folder.name, "direction": direction, "subject": subject}
-        out = call()
-        torch.cuda.synchronize()
-        out = outputs if outputs is not None else out
-        values = list(out) if isinstance(out, (tuple, list)) else [out]
-        row["error"] = max(relative_error(o, e) for o, e in zip(values, expected, strict=False))
-        row["time_us"], row["spread"] = device_time_us(call, self.flush)
+        with torch.set_grad_enabled(direction == "backward"):
+            out = call()
+            torch.cuda.synchronize()
+            out = outputs if outputs is not None else out
+            values = list(out) if isinstance(out, (tuple, list)) else [out]
+            row["error"] = max(relative_error(o, e) for o, e in zip(values, expected, strict=False))
+            row["time_us"], row["spread"] = device_time_us(call, self.flush)
         return row
 
     def _compiled(self, expected: Any) -> list[dict[str, Any]]:

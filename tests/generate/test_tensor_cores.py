@@ -178,6 +178,23 @@ def test_convolutions_run_on_the_same_core(layer: str) -> None:
     check(text, [tensor("x", 2, 4, 9, 11)], symbol="M", backward=True)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        "(3, 2), stride=(3, 1), padding=(2, 1)",
+        "3, stride=2, dilation=2, padding=1",  # half of the outputs meet no tap
+        "3, stride=2, dilation=3, groups=2",
+        "2, stride=3",
+        "4, stride=4, dilation=6, padding=5, output_padding=2",
+        "(5, 4), stride=(3, 2), dilation=(2, 1), padding=(4, 3)",
+    ],
+)
+def test_transposed_convolutions_go_by_phases(options: str) -> None:
+    text = CONVOLUTION.format(layer=f"nn.ConvTranspose2d(4, 6, {options})")
+    checked = check(text, [tensor("x", 2, 4, 5, 6)], symbol="M")
+    assert "phase_h" in checked.text
+
+
 def test_a_large_product_of_f32_is_on_tensor_cores_by_default() -> None:
     program = plan_text("def f(a, b): return a @ b", inputs=[tensor("a", 512, 512), tensor("b", 512, 512)])
     assert program.default_schedule()["f.mm.contraction"] == "tensor_cores"

@@ -14,18 +14,20 @@ from kernel_lsp.generate.fusion.groups import (
     ContractionGroup,
     GradientOutput,
     LibraryGroup,
+    PhasesOfGroup,
     Store,
 )
 from kernel_lsp.generate.fusion.progress import Progress
-from kernel_lsp.generate.ir.index import Index, Variable, as_index, product
+from kernel_lsp.generate.ir.index import Index, Variable, as_index, product, substitute
 from kernel_lsp.generate.ir.row_major import ravel, reshape, unravel_safe
-from kernel_lsp.generate.ir.scalar import Access, Operation, Scalar
+from kernel_lsp.generate.ir.scalar import TRUE, Access, Operation, Scalar, both, in_range
 from kernel_lsp.generate.ir.scalar_walk import accesses, rewrite
 from kernel_lsp.generate.ir.tensor import (
     Attention,
     AttentionGradient,
     Contraction,
     LibraryResult,
+    Phases,
     Pointwise,
     Reduction,
     Tensor,
@@ -36,6 +38,8 @@ def grow_contraction(
     progress: Progress, seed: Tensor, definition: Reduction, contraction: Contraction
 ) -> tuple[ContractionGroup, list[Tensor]]:
     """Return the group of a contraction with its epilogue, and the roots that it computes."""
+    if contraction.form_by_phases is not None:
+        return _grow_by_phases(progress, seed, definition, contraction, contraction.form_by_phases)
     space = _Space.of(progress, seed, definition.variables, contraction)
     k = progress.variable("k", product(variable.extent for variable in definition.reduced))
     reduced_shape = [variable.extent for variable in definition.reduced]
@@ -50,6 +54,25 @@ def grow_contraction(
     operand = operand_type(seed, contraction) if contraction.way == "tensor_cores" else None
     parts = (left, right, space.at, rows, definition.reduced, stores, contraction.way, operand)
     return ContractionGroup(seed, batch, m, n, k, *parts), roots
+
+
+def _grow_by_phases(
+    progress: Progress, seed: Tensor, definition: Reduction, contraction: Contraction, phases: Phases
+) -> tuple[ContractionGroup, list[Tensor]]:
+    space, row_shape, of_batch = _Space.by_phases(progress, seed, definition.variables, contraction, phases)
+    k = progress.variable("k", product(variable.extent for variable in phases.reduced))
+    steps = dict(zip(phases.reduced, unravel_safe(as_index(k), phases.limits), strict=True))
+    left, right = (progress.expand(e.substitute({**space.replacements, **steps})) for e in (phases.left, phases.right))
+    inside: Scalar = TRUE
+    for axis in phases.axes:
+        inside = both(inside, in_range(space.at[axis], seed.shape[axis]))
+    roots = [seed]
+    stores = tuple(_epilogue(progress, seed, space.at, roots))
+    batch, m, n = space.coordinates
+    operand = operand_type(seed, contraction)
+    parts = (left, right, space.at, row_shape, phases.reduced, stores, contraction.way, operand)
+    by_phases = PhasesOfGroup((*of_batch, *phases.numbers), phases.limits, inside)
+    return ContractionGroup(seed, batch, m, n, k, *parts, by_phases), roots
 
 
 def grow_attention(progress: Progress, seed: Tensor, definition: Attention) -> tuple[AttentionGroup, list[Tensor]]:
@@ -187,6 +210,33 @@ class _Space:
             for axis, position in zip(group, unravel_safe(as_index(coordinate), shape), strict=True):
                 at[axis] = position
         return cls((batch, m, n), tuple(at), dict(zip(variables, at, strict=True)))
+
+    @classmethod
+    def by_phases(
+        cls, progress: Progress, seed: Tensor, variables: Sequence[Variable], axes: _HasAxes, phases: Phases
+    ) -> tuple[_Space, tuple[Index, ...], list[tuple[Variable, Index]]]:
+        """Return the space of a tensor whose phases are batches, the shape of its rows, and the phases of a batch."""
+        rows = dict(zip(phases.axes, phases.rows, strict=True))
+        shape = [rows[axis].extent if axis in rows else size for axis, size in enumerate(seed.shape)]
+        extents = [phase.extent for phase in phases.phases]
+        shapes = [[*extents, *(shape[axis] for axis in axes.batch_axes)]]
+        shapes += [[shape[axis] for axis in group] for group in (axes.row_axes, axes.column_axes)]
+        named = zip(("batch", "m", "n"), shapes, strict=True)
+        batch, m, n = (progress.variable(name, product(sizes)) for name, sizes in named)
+        of_batch, *others = (
+            unravel_safe(as_index(each), sizes) for each, sizes in zip((batch, m, n), shapes, strict=True)
+        )
+        at: list[Index] = [as_index(0)] * len(seed.shape)
+        groups = (axes.batch_axes, axes.row_axes, axes.column_axes)
+        for group, places in zip(groups, (of_batch[len(extents) :], *others), strict=True):
+            for axis, position in zip(group, places, strict=True):
+                at[axis] = position
+        replacements = {row: at[axis] for axis, row in rows.items()}
+        for axis, position in zip(phases.axes, phases.positions, strict=True):
+            at[axis] = substitute(position, replacements)
+        replacements |= {v: at[axis] for axis, v in enumerate(variables) if axis not in rows}
+        phases_of_batch = list(zip(phases.phases, of_batch[: len(extents)], strict=True))
+        return cls((batch, m, n), tuple(at), replacements), tuple(shapes[1]), phases_of_batch
 
 
 # --- epilogues

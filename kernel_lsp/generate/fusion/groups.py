@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.fusion.reads import scalars_of
-from kernel_lsp.generate.ir.index import Index, Variable
+from kernel_lsp.generate.ir.index import Index, Variable, product
 from kernel_lsp.generate.ir.row_major import reshape, unravel_safe
 from kernel_lsp.generate.ir.scalar import Access, IndexValue, Scalar
 from kernel_lsp.generate.ir.tensor import LibraryCall, LibraryResult, Routine, Tensor
@@ -84,6 +84,22 @@ class RowGroup:
 
 
 @dataclass(frozen=True)
+class PhasesOfGroup:
+    """Batches of a contraction that are phases: `uniform` are numbers of a batch, the phase along each axis and the
+    extents of the summed dims that differ from phase to phase, and `shape` is the summed dims' with those. Sums where
+    `inside` is false are not stored."""
+
+    uniform: tuple[tuple[Variable, Index], ...]
+    shape: tuple[Index, ...]
+    inside: Scalar
+
+    @property
+    def n_terms(self) -> Index:
+        """Return the number of products of a sum, which is at most the extent of k."""
+        return product(self.shape)
+
+
+@dataclass(frozen=True)
 class ContractionGroup:
     """A sum of products with everything pointwise behind it. `left` is over (batch, m, k), `right` over (batch, k, n);
     stores are over (batch, m, n) and read the sum as an access to `tensor` at `at`. `way` is the template; `operand`
@@ -102,6 +118,7 @@ class ContractionGroup:
     stores: tuple[Store, ...]
     way: str = "tiled"
     operand: DType | None = None
+    phases: PhasesOfGroup | None = None
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,10 @@ from kernel_lsp.generate.ir.scalar_walk import accesses
 from kernel_lsp.generate.ir.tensor import (
     Attention,
     AttentionGradient,
+    Contraction,
     Definition,
     LibraryResult,
+    Phases,
     Pointwise,
     Reduction,
     Routine,
@@ -38,6 +40,8 @@ def live_tensors(outputs: Sequence[Tensor], definitions: Mapping[Tensor, Definit
 def scalars_of(definition: Definition) -> list[Scalar]:
     """Return every scalar that the definition evaluates; library calls and routines read their operands."""
     match definition:
+        case Reduction(contraction=Contraction(form_by_phases=Phases(left=left, right=right))):
+            return [left, right]
         case Pointwise(_, body) | Reduction(body=body) | Scan(body=body):
             return [body]
         case Attention():
@@ -55,9 +59,13 @@ def scalars_of(definition: Definition) -> list[Scalar]:
 
 
 def operands_of(definition: Definition) -> list[Tensor]:
-    """Return the tensors that a library call or a routine needs in memory; none for other definitions."""
+    """Return the tensors that a library call, a routine or a contraction by phases needs in memory; none for other
+    definitions."""
     if isinstance(definition, Routine):
         return list(definition.operands)
+    if isinstance(definition, Reduction) and definition.contraction is not None:
+        phases = definition.contraction.form_by_phases
+        return [] if phases is None else list(phases.stored)
     if not isinstance(definition, LibraryResult):
         return []
     return [argument for argument in definition.call.arguments if isinstance(argument, Tensor)]

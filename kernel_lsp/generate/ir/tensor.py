@@ -54,11 +54,33 @@ class Routine:
 
 
 @dataclass(frozen=True)
+class Phases:
+    """Another form of a contraction, whose rows along `axes` of the result go in strides.
+
+    Along these axes the result's index is `positions`, over `phases`, which are batches, and `rows`; positions may be
+    out of bounds. `left` and `right` are over those, numbers of the phase, the result's other variables and `reduced`,
+    which run up to `limits`. The tensors in `stored` must lie in memory.
+    """
+
+    axes: tuple[int, ...]
+    phases: tuple[Variable, ...]
+    numbers: tuple[tuple[Variable, Index], ...]
+    rows: tuple[Variable, ...]
+    positions: tuple[Index, ...]
+    reduced: tuple[Variable, ...]
+    limits: tuple[Index, ...]
+    left: Scalar
+    right: Scalar
+    stored: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
 class Contraction:
     """The factors of a contraction ``sum over k of left(batch, m, k) * right(batch, k, n)``.
 
     `batch_axes`, `row_axes` (m) and `column_axes` (n) are axes of the result. `library` is the equivalent ATen call, if
-    there is one; `way` is the template that computes it, if one of ours does.
+    there is one; `way` is the template that computes it, if one of ours does; tensor cores compute it by `phases`,
+    where it has them.
     """
 
     left: Scalar
@@ -68,6 +90,12 @@ class Contraction:
     column_axes: tuple[int, ...]
     library: LibraryCall | None = None
     way: str = "tiled"
+    phases: Phases | None = None
+
+    @property
+    def form_by_phases(self) -> Phases | None:
+        """Return the form in phases where it is the one that is computed."""
+        return self.phases if self.way == "tensor_cores" else None
 
 
 @dataclass(frozen=True)

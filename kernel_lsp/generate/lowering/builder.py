@@ -16,7 +16,16 @@ from kernel_lsp.generate.ir.index import ONE, ZERO, Index, Variable, as_index
 from kernel_lsp.generate.ir.row_major import reshape as reshape_index
 from kernel_lsp.generate.ir.scalar import Access, CallerNumber, Constant, Scalar, cast, index_value, operation
 from kernel_lsp.generate.ir.sizes import Sizes
-from kernel_lsp.generate.ir.tensor import Buffer, Contraction, Definition, LibraryCall, Pointwise, Reduction, Tensor
+from kernel_lsp.generate.ir.tensor import (
+    Buffer,
+    Contraction,
+    Definition,
+    LibraryCall,
+    Phases,
+    Pointwise,
+    Reduction,
+    Tensor,
+)
 from kernel_lsp.generate.names import identifier
 
 Body = Callable[[tuple[Index, ...]], Scalar]
@@ -124,13 +133,15 @@ class Builder:
         *,
         name: str = "",
         library: LibraryCall | None = None,
+        phases: Callable[[tuple[Variable, ...]], Phases] | None = None,
     ) -> Tensor:
-        """Return a sum of products over `reduced_shape`. `axes` are the (batch, row, column) axes of the result."""
+        """Return a sum of products over `reduced_shape`. `axes` are the (batch, row, column) axes of the result;
+        `phases` returns the form by phases over the result's variables."""
         variables = self.variables(shape)
         reduced = self.variables(reduced_shape, names=tap_names(len(reduced_shape)))
         left, right = factors(positions(variables), positions(reduced))
         body = multiply(left, right, accumulation_dtype(dtype))
-        contraction = Contraction(left, right, *axes, library)
+        contraction = Contraction(left, right, *axes, library, phases=None if phases is None else phases(variables))
         definition = Reduction("sum", variables, reduced, (*variables, *reduced), body, contraction)
         return self.tensor(name or self.result_name(), dtype, shape, definition)
 

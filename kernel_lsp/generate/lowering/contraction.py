@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.ir.index import ZERO, Index, as_index, divide_exactly
+from kernel_lsp.generate.ir.index import ZERO, Index, Variable, as_index, divide_exactly
 from kernel_lsp.generate.ir.scalar import Access, Constant, Scalar, both, cast, compare, in_range, index_value
 from kernel_lsp.generate.ir.scalar_walk import guarded
-from kernel_lsp.generate.ir.tensor import LibraryCall, Tensor
-from kernel_lsp.generate.lowering.builder import Call, Shape, accumulation_dtype, read
+from kernel_lsp.generate.ir.tensor import LibraryCall, Phases, Tensor
+from kernel_lsp.generate.lowering.builder import Call, Shape, accumulation_dtype, positions, read
 from kernel_lsp.generate.lowering.elements import op
+from kernel_lsp.generate.lowering.phases import AxisGeometry
 from kernel_lsp.generate.lowering.registry import lowers
 
 Factors = Callable[[tuple[Index, ...], tuple[Index, ...]], tuple[Scalar, Scalar]]
@@ -26,10 +27,18 @@ def contract(
     *,
     name: str = "",
     library: LibraryCall | None = None,
+    phases: Callable[[tuple[Variable, ...]], Phases] | None = None,
 ) -> Tensor:
     """Return a contraction in the accumulation type of the call's first result."""
     return call.builder.contraction(
-        accumulation_dtype(call.dtype()), shape, reduced_shape, factors, axes, name=name, library=library
+        accumulation_dtype(call.dtype()),
+        shape,
+        reduced_shape,
+        factors,
+        axes,
+        name=name,
+        library=library,
+        phases=phases,
     )
 
 
@@ -287,8 +296,77 @@ def transposed_convolution(
         return pixel, Access(weight, (source_channel, channel, *k[1:]))
 
     shape = channels.shape(source.shape[0], spatial)
-    total = contract(call, shape, (in_per_group, *weight.shape[2:]), factors, channels.axes, name=name)
+
+    def phases(variables: tuple[Variable, ...]) -> Phases:
+        return _phases_of(call, source, weight, geometry, channels, shape, variables)
+
+    has_phases = max(geometry.stride) > 1 and all(size.constant is not None for size in weight.shape[2:])
+    reduced = (in_per_group, *weight.shape[2:])
+    total = contract(call, shape, reduced, factors, channels.axes, name=name, phases=phases if has_phases else None)
     return call.builder.reshaped(total, (source.shape[0], weight.shape[1] * geometry.groups, *spatial))
+
+
+def _phases_of(
+    call: Call,
+    source: Tensor,
+    weight: Tensor,
+    geometry: _Convolution,
+    channels: _Channels,
+    shape: Shape,
+    variables: tuple[Variable, ...],
+) -> Phases:
+    """Return the transposed convolution by phases, over a weight whose input channels are its last dim."""
+    builder, n_spatial = call.builder, len(geometry.stride)
+    first = len(shape) - n_spatial
+    in_per_group = _divided(call, weight.shape[0], geometry.groups)
+    packed = builder.view(
+        weight,
+        (as_index(geometry.groups), *weight.shape[2:], weight.shape[1], in_per_group),
+        lambda index: (index[0] * in_per_group + index[-1], index[-2], *index[1:-2]),
+    )
+    axes = [
+        AxisGeometry(stride, padding, dilation, shape[first + axis], taps.constant or 1)
+        for axis, (stride, padding, dilation, taps) in enumerate(
+            zip(geometry.stride, geometry.padding, geometry.dilation, weight.shape[2:], strict=True)
+        )
+    ]
+    names = "dhw"[3 - n_spatial :]
+    phases = builder.variables([as_index(axis.stride) for axis in axes], names=[f"phase_{name}" for name in names])
+    rows = builder.variables([axis.n_rows(builder.sizes) for axis in axes], "row")
+    reduced = builder.variables([*(as_index(axis.max_taps) for axis in axes), in_per_group], "t")
+    of_phase, of_row, (*taps, channel) = positions(phases), positions(rows), positions(reduced)
+    numbers: dict[Variable, Index] = {}
+
+    def number(name: str, index: Index, limit: int) -> Index:
+        if index.constant is not None:
+            return index
+        (variable,) = builder.variables([as_index(limit)], names=[name])
+        numbers[variable] = index
+        return as_index(variable)
+
+    places = list(zip(axes, names, of_phase, of_row, taps, strict=True))
+    first_taps = [number(f"first_{n}", a.first_tap(phase), a.tap_step) for a, n, phase, _, _ in places]
+    limits = [number(f"taps_{n}", a.n_taps_of(phase), a.max_taps + 1) for a, n, phase, _, _ in places]
+    shifts = [number(f"shift_{n}", a.shift(phase), a.max_shift + 1) for a, n, phase, _, _ in places]
+    index = positions(variables)
+    group, column = channels.of(index)
+    at = [
+        row + shift - axis.max_passed - tap * axis.source_step
+        for (axis, _, _, row, tap), shift in zip(places, shifts, strict=True)
+    ]
+    of_weight = [first + tap * axis.tap_step for (axis, *_, tap), first in zip(places, first_taps, strict=True)]
+    return Phases(
+        tuple(range(first, len(shape))),
+        phases,
+        tuple(numbers.items()),
+        rows,
+        tuple(row * axis.stride + phase for axis, _, phase, row, _ in places),
+        reduced,
+        (*limits, in_per_group),
+        guarded_access(source, (index[0], group * in_per_group + channel, *at), n_spatial),
+        Access(packed, (group, *of_weight, column, channel)),
+        (packed,),
+    )
 
 
 @dataclass(frozen=True)

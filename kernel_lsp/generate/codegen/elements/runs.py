@@ -28,7 +28,7 @@ def load_runs(scope: Scope, stores: Sequence[Store], lanes: Iterable[Variable]) 
         place = _place_in_run(access, unrolled)
         length = _length(place)
         start = divide_exactly(ravel(access.index, access.tensor.shape) - place, as_index(width))
-        if start is not None and length % width == 0 and scope.knows(start.variables):
+        if start is not None and length and length % width == 0 and scope.knows(start.variables):
             _load_run(scope, access, start, place, (length, width))
 
 

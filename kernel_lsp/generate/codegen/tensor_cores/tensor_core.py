@@ -15,12 +15,13 @@ from kernel_lsp.generate.codegen.coordinates import name_coordinates
 from kernel_lsp.generate.codegen.elements.elementwise import write_stores
 from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, rendered
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
-from kernel_lsp.generate.codegen.operators import MULTIPLY, Text
+from kernel_lsp.generate.codegen.operators import ATOM, MULTIPLY, Text
 from kernel_lsp.generate.codegen.products.matmul import grid_conditions, is_innermost
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_operands import (
     LoadText,
     Operand,
+    declare_divisions_of,
     keep_row,
     plan_operand,
     write_load,
@@ -42,7 +43,8 @@ from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import (
 from kernel_lsp.generate.fusion.groups import ContractionGroup
 from kernel_lsp.generate.ir.index import Index, as_index
 from kernel_lsp.generate.ir.row_major import ravel
-from kernel_lsp.generate.ir.scalar import Access
+from kernel_lsp.generate.ir.scalar import TRUE, Access
+from kernel_lsp.generate.ir.scalar_walk import accesses
 from kernel_lsp.generate.ir.sizes import to_expression
 
 _TILE_NAMES = ("TM", "TN", "TK", "WM", "WN", "STAGES", "CLUSTER", "left_tiles", "right_tiles", "results", "shared")
@@ -136,7 +138,7 @@ class TensorCoreRenderer:
         self.right = plan_operand("right_tiles", group.right, self.operand, group.n, group.k, captured)
         store = group.stores[-1]
         self._loads: tuple[tuple[Operand, LoadText], ...] = ()
-        self.is_m_inner = is_innermost(ravel(store.index, store.tensor.shape), group.m)
+        self.is_m_inner = group.phases is not None or is_innermost(ravel(store.index, store.tensor.shape), group.m)
 
     @property
     def is_valid(self) -> bool:
@@ -160,9 +162,11 @@ class TensorCoreRenderer:
         rows = blocks_of(group.m.extent, schedule.tile_m)
         if schedule.cluster > 1:
             rows = Binary("*", rows, Constant(schedule.cluster))
+        if group.phases is not None:
+            rows = Binary("*", rows, to_expression(group.batch.extent))
         grid = [rows, blocks_of(group.n.extent, schedule.tile_n)]
         conditions: list[Expression] = [*self.left.conditions, *self.right.conditions]
-        if self._has_batch:
+        if self._has_batch and group.phases is None:
             grid.append(to_expression(group.batch.extent))
             conditions += grid_conditions(group.batch.extent)
         return rendered(
@@ -224,10 +228,18 @@ class TensorCoreRenderer:
         scope, schedule, group = self.scope, self.schedule, self.group
         type_ = self.kernel.index_type
         block = f"blockIdx.x / {schedule.cluster}" if schedule.cluster > 1 else "blockIdx.x"
+        batch = "blockIdx.z"
+        if group.phases is not None:  # neighbouring blocks read the same and write between each other's results
+            n_batches = self.kernel.size("phases", group.batch.extent)
+            batch, block = f"{block} % {n_batches}", f"{block} / {n_batches}"
         scope.line(f"const {type_} m0 = {block} * TM, n0 = blockIdx.y * TN;")
         if self._has_batch:
-            scope.line("const int batch = blockIdx.z;")
+            scope.line(f"const int batch = {batch};")
             scope.define(group.batch, "batch")
+        if group.phases is not None:
+            for variable, index in group.phases.uniform:
+                scope.define(variable, scope.declare(variable.name, "int", scope.index(index).text))
+            scope.line(f"const int K = {scope.index(group.phases.n_terms).text};")
         scope.line(f"const int lane = threadIdx.x % {WARP}, warp = {self._warp};")
         if schedule.warps_n == 1:
             scope.line("const int warp_m = warp * WM, warp_n = 0;")
@@ -235,7 +247,8 @@ class TensorCoreRenderer:
             scope.line(f"const int warp_m = warp / {schedule.warps_n} * WM, warp_n = warp % {schedule.warps_n} * WN;")
         name_coordinates(self.kernel, as_index(group.m), group.row_shape)
         names = [variable.name for variable in group.reduced]
-        name_coordinates(self.kernel, as_index(group.k), [v.extent for v in group.reduced], names)
+        extents = [v.extent for v in group.reduced] if group.phases is None else group.phases.shape
+        name_coordinates(self.kernel, as_index(group.k), extents, names)
 
     # --- products
 
@@ -275,7 +288,13 @@ class TensorCoreRenderer:
 
     @property
     def _n_terms(self) -> str:
-        return self.kernel.size("K", self.group.k.extent)
+        return "K" if self.group.phases is not None else self.kernel.size("K", self.group.k.extent)
+
+    @property
+    def _depth_limit(self) -> str:
+        if self.group.phases is not None:
+            return self._n_terms
+        return limit_of(self.group.k.extent, self.schedule.tile_k, self._n_terms)
 
     def _write_fetch(self, scope: Scope) -> None:
         scope.line("const int next = step + STAGES - 1, stage = next % STAGES;")
@@ -290,14 +309,16 @@ class TensorCoreRenderer:
     def _prepare_loads(self) -> None:
         """Declare loop-invariant values of the loads."""
         left, right = self._load_texts()
+        phases = self.group.phases
+        uniform = frozenset((self.group.batch, *(v for v, _ in (phases.uniform if phases is not None else ()))))
         self._loads = (
-            (keep_row(self.scope, self.left, left, self.group.row_shape), left),
-            (keep_row(self.scope, self.right, right, ()), right),
+            (keep_row(self.scope, self.left, left, self.group.row_shape, uniform), left),
+            (keep_row(self.scope, self.right, right, (), uniform), right),
         )
 
     def _load_texts(self) -> tuple[LoadText, LoadText]:
         schedule = self.schedule
-        depth = limit_of(self.group.k.extent, schedule.tile_k, self._n_terms)
+        depth = self._depth_limit
         n_k, n_threads = schedule.tile_k, schedule.n_threads
         return (
             LoadText("m", schedule.tile_m, n_k, n_threads, self._row_limit, depth),
@@ -428,24 +449,41 @@ class TensorCoreRenderer:
         scope, schedule, group = self.scope, self.schedule, self.group
         n_threads, start = schedule.n_threads, "threadIdx.x"
         if schedule.cluster > 1:
-            start, n_threads = f"rank * {n_threads} + threadIdx.x", n_threads * schedule.cluster
+            start, n_threads = f"(rank * {n_threads} + threadIdx.x)", n_threads * schedule.cluster
+        keeps_row = self.is_m_inner and n_threads % schedule.tile_m == 0
+        if keeps_row:
+            self._declare_row(start)
         if schedule.tile_m * schedule.tile_n >= MIN_UNROLLED_ROUNDS * n_threads:
             scope.line("#pragma unroll 4")
         loop = scope.open(f"for (int e = {start}; e < TM * TN; e += {n_threads})")
         row, col = ("e % TM", "e / TM") if self.is_m_inner else ("e / TN", "e % TN")
-        loop.line(f"const {self.kernel.index_type} m = m0 + {row}, n = n0 + {col};")
-        limits = (("m", self._row_limit), ("n", self._column_limit))
-        outside = [f"{name} >= {limit}" for name, limit in limits if limit]
-        if outside:
-            loop.line(f"if ({' || '.join(outside)}) continue;")
+        loop.line(f"const {self.kernel.index_type} {'' if keeps_row else f'm = m0 + {row}, '}n = n0 + {col};")
         loop.define(group.m, "m")
         loop.define(group.n, "n")
+        outside = [f"{name} >= {limit}" for name, limit in (("m", self._row_limit), ("n", self._column_limit)) if limit]
+        if group.phases is not None and group.phases.inside != TRUE:
+            outside.append(f"!{loop.value(group.phases.inside).within(ATOM)}")
+        if outside:
+            loop.line(f"if ({' || '.join(outside)}) continue;")
         self._write_sum(loop)
         loop.bind(Access(group.tensor, group.at), Text("sum", 20))
         write_stores(loop, group.stores)
         loop.close()
         if schedule.cluster > 1:
             scope.line("cluster_sync();  // others may still read this block's sums")
+
+    def _declare_row(self, start: str) -> None:
+        """Declare the row that a thread writes, its coordinates, and whether it is stored."""
+        scope, group = self.scope, self.group
+        scope.line(f"const {self.kernel.index_type} m = m0 + {start} % TM;")
+        scope.define(group.m, "m")
+        for store in group.stores:
+            declare_divisions_of(scope, ravel(store.index, store.tensor.shape), group.m)
+            for access in accesses(store.scalar):
+                declare_divisions_of(scope, ravel(access.index, access.tensor.shape), group.m)
+        if group.phases is not None and group.phases.inside != TRUE:
+            inside = group.phases.inside
+            scope.bind(inside, scope.declare("is_stored", "bool", scope.value(inside).text))
 
     def _write_sum(self, scope: Scope) -> None:
         place = "[n - n0][m - m0]" if self.is_m_inner else "[m - m0][n - n0]"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kernel_lsp.core.dtype import DType
@@ -11,6 +11,13 @@ from kernel_lsp.generate.codegen.coordinates import name_coordinates
 from kernel_lsp.generate.codegen.kernel import divisible
 from kernel_lsp.generate.codegen.operators import AND, ATOM, Text, stored
 from kernel_lsp.generate.codegen.scope import Scope
+from kernel_lsp.generate.codegen.tensor_cores.gathers import (
+    Gather,
+    declare_gather,
+    declare_lane_parts,
+    is_gathered,
+    of_product,
+)
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import ROW_BYTES
 from kernel_lsp.generate.ir.index import (
     ONE,
@@ -41,7 +48,7 @@ PACK_SERIAL = 1 << 20
 class Operand:
     """One factor over (`along`, `k`). `read` is what asynchronous copies fetch, `width` elements each; without it the
     elements are computed in registers. `conditions` are what the width needs of sizes. `row` names the place along
-    `along` that a thread keeps from step to step."""
+    `along` that a thread keeps from step to step, where `gather` has the row's address."""
 
     tile: str
     scalar: Scalar
@@ -53,6 +60,7 @@ class Operand:
     width: int
     conditions: tuple[Expression, ...] = ()
     row: str | None = None
+    gather: Gather | None = None
 
 
 @dataclass(frozen=True)
@@ -88,8 +96,11 @@ def plan_operand(
     return Operand(tile, scalar, dtype, along, k, is_k_inner, None, 1)
 
 
-def keep_row(scope: Scope, operand: Operand, text: LoadText, row_shape: Sequence[Index]) -> Operand:
-    """Declare loop-invariant values of a thread that loads single elements of one row."""
+def keep_row(
+    scope: Scope, operand: Operand, text: LoadText, row_shape: Sequence[Index], uniform: frozenset[Variable]
+) -> Operand:
+    """Declare loop-invariant values of a thread that loads single elements of one row. All threads of a block have the
+    `uniform` variables in common."""
     if operand.is_k_inner or operand.width > 1 or text.n_threads % text.n_along:
         return operand
     name = scope.names.take(f"{text.along}_of_thread")
@@ -100,22 +111,28 @@ def keep_row(scope: Scope, operand: Operand, text: LoadText, row_shape: Sequence
     scalar = operand.scalar.substitute(replacements)
     name_coordinates(scope.kernel, as_index(own), row_shape)
     for access in accesses(scalar):
-        _declare_divisions(scope, ravel(access.index, access.tensor.shape), own)
+        declare_divisions_of(scope, ravel(access.index, access.tensor.shape), own)
     read = _plain_read(scalar, operand.dtype) if operand.read is not None else None
     if read is not None and read.mask is not None and not any(True for _ in accesses(read.mask)):
         scope.hoist([read.mask], [operand.k])  # only values that read no memory: the row may be out of bounds
-    return replace(operand, scalar=scalar, along=own, read=read, row=name)
+    gather = None
+    if read is not None and is_gathered(text.n_threads, text.n_along, text.n_k):
+        gather = declare_gather(scope, read, operand.k, uniform)
+    return replace(operand, scalar=scalar, along=own, read=read, row=name, gather=gather)
 
 
 def write_load(scope: Scope, operand: Operand, text: LoadText) -> None:
     """Fill the tile `stage` of a factor from products `k0` on."""
     n_inner, n_outer = (text.n_k, text.n_along) if operand.is_k_inner else (text.n_along, text.n_k)
     n_copies = n_inner * n_outer // operand.width
+    parts = declare_lane_parts(scope, operand.gather, operand.k) if operand.gather is not None else {}
     inner = open_rounds(scope, n_copies, text.n_threads)
     _write_place(inner, operand, text, n_inner // operand.width)
     inner.define(operand.k, "k")
     inner.define(operand.along, operand.row or text.along)
-    if operand.read is not None:
+    if operand.gather is not None:
+        _write_gathered(inner, operand, operand.gather, text, parts)
+    elif operand.read is not None:
         _write_copy(inner, operand, operand.read, text)
     else:
         _write_computed(inner, operand, text)
@@ -163,10 +180,11 @@ def _run_length(flat: Index, variable: Variable, captured: Callable[[Index], int
     direct = [monomial[0] for monomial, factor in flat.terms if len(monomial) == 1 and abs(factor) == 1]
     lengths = [captured(variable.extent) for atom in direct if atom == variable]
     remainders = [atom for atom in direct if isinstance(atom, Remainder) and atom.dividend == as_index(variable)]
-    return max(lengths + [captured(atom.divisor) for atom in remainders], default=0)
+    known = [atom.divisor for atom in remainders if not atom.divisor.variables]
+    return max(lengths + [captured(divisor) for divisor in known], default=0)
 
 
-def _declare_divisions(scope: Scope, index: Index, variable: Variable) -> None:
+def declare_divisions_of(scope: Scope, index: Index, variable: Variable) -> None:
     """Name the quotients and remainders of the variable alone."""
     for atom in _atoms(index):
         if not isinstance(atom, Quotient | Remainder) or atom.variables != {variable}:
@@ -215,6 +233,8 @@ def _pack_conditions(
 def _write_place(scope: Scope, operand: Operand, text: LoadText, per_row: int) -> None:
     """Declare the coordinates of a thread's copy: neighbouring threads read neighbours in memory."""
     type_, along = scope.kernel.index_type, text.along
+    if operand.gather is not None and operand.k.extent.constant is not None:
+        type_ = "int"
     step = f" * {operand.width}" if operand.width > 1 else ""
     outer, inner = f"e / {per_row}", f"e % {per_row}{step}"
     of_along, of_k = (outer, inner) if operand.is_k_inner else (inner, outer)
@@ -242,6 +262,20 @@ def _write_copy(scope: Scope, operand: Operand, read: Access, text: LoadText) ->
     if read.mask is not None:
         inside = scope.declare("is_inside", "bool", inside)
     scope.line(f"copy_async<{n_bytes}>(&{_place(operand, text)}, {pointer} + ({offset}), {inside});")
+
+
+def _write_gathered(scope: Scope, operand: Operand, gather: Gather, text: LoadText, parts: Mapping[str, str]) -> None:
+    limits = text.limits(operand.row or text.along)
+    for tap, _ in gather.taps:
+        scope.define(tap, scope.declare(tap.name, "int", of_product(parts[tap.name], "k - k0")))
+    if gather.mask is not None:
+        limits.append(scope.value(gather.mask).within(AND))
+    inside = " && ".join(limits) or "true"
+    if gather.mask is not None:
+        inside = scope.declare("is_inside", "bool", inside)
+    scope.kernel.use("copy_async")
+    address = f"{gather.pointer} + {of_product(parts['offset'], 'k - k0')}"
+    scope.line(f"copy_async<{operand.dtype.itemsize}>(&{_place(operand, text)}, {address}, {inside});")
 
 
 def _write_computed(scope: Scope, operand: Operand, text: LoadText) -> None:

@@ -16,7 +16,6 @@ from kernel_lsp.generate.codegen.tensor_cores.tensor_core import (
     FRAGMENT_LOADS,
     WORD_LOADS,
     TensorCoreRenderer,
-    limit_of,
     unrolled,
 )
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_operands import LoadText, Operand, open_rounds
@@ -108,7 +107,7 @@ class WarpgroupRenderer(TensorCoreRenderer):
     def _load_texts(self) -> tuple[LoadText, LoadText]:
         """Return the loads by the threads that copy. Copies past the last step write zeros."""
         schedule = self.schedule
-        depth = limit_of(self.group.k.extent, schedule.tile_k, self._n_terms)
+        depth = self._depth_limit
         rows, columns = schedule.tile_m, schedule.tile_n
         is_swizzled = self.right.is_k_inner
         return (
