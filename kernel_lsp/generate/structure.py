@@ -282,7 +282,9 @@ class _Planner:
         is_narrow = any(e.dtype.itemsize < 4 for factor in factors for e in reads_behind(factor, definition.reduced))
         if operand == DType.F32 and is_skinny and is_along and is_narrow:
             return "register_tiles"
-        fills_fragments = operand is not None and min(n_rows, n_columns, n_terms) >= MIN_FRAGMENT
+        fills_fragments = operand is not None and min(n_rows, n_columns, n_terms) >= (
+            MIN_FRAGMENT if contraction.phases is None else MIN_FRAGMENT // 4
+        )
         if fills_fragments and count >= LIBRARY_FROM_PRODUCTS:
             return "tensor_cores"
         if min(n_columns, n_rows) <= 2:

@@ -93,11 +93,6 @@ class PhasesOfGroup:
     shape: tuple[Index, ...]
     inside: Scalar
 
-    @property
-    def n_terms(self) -> Index:
-        """Return the number of products of a sum, which is at most the extent of k."""
-        return product(self.shape)
-
 
 @dataclass(frozen=True)
 class ContractionGroup:
@@ -119,6 +114,11 @@ class ContractionGroup:
     way: str = "tiled"
     operand: DType | None = None
     phases: PhasesOfGroup | None = None
+
+    @property
+    def n_terms(self) -> Index:
+        """Return the number of products of a sum: the extent of k, or what a phase has of it."""
+        return self.k.extent if self.phases is None else product(self.phases.shape)
 
 
 @dataclass(frozen=True)

@@ -300,7 +300,7 @@ def transposed_convolution(
     def phases(variables: tuple[Variable, ...]) -> Phases:
         return _phases_of(call, source, weight, geometry, channels, shape, variables)
 
-    has_phases = max(geometry.stride) > 1 and all(size.constant is not None for size in weight.shape[2:])
+    has_phases = all(size.constant is not None for size in weight.shape[2:])
     reduced = (in_per_group, *weight.shape[2:])
     total = contract(call, shape, reduced, factors, channels.axes, name=name, phases=phases if has_phases else None)
     return call.builder.reshaped(total, (source.shape[0], weight.shape[1] * geometry.groups, *spatial))
@@ -331,10 +331,13 @@ def _phases_of(
         )
     ]
     names = "dhw"[3 - n_spatial :]
-    phases = builder.variables([as_index(axis.stride) for axis in axes], names=[f"phase_{name}" for name in names])
+    strided = [(axis.stride, f"phase_{name}") for axis, name in zip(axes, names, strict=True) if axis.stride > 1]
+    phases = builder.variables([as_index(stride) for stride, _ in strided], names=[name for _, name in strided])
     rows = builder.variables([axis.n_rows(builder.sizes) for axis in axes], "row")
     reduced = builder.variables([*(as_index(axis.max_taps) for axis in axes), in_per_group], "t")
-    of_phase, of_row, (*taps, channel) = positions(phases), positions(rows), positions(reduced)
+    pending = iter(positions(phases))
+    of_phase = [ZERO if axis.stride == 1 else next(pending) for axis in axes]
+    of_row, (*taps, channel) = positions(rows), positions(reduced)
     numbers: dict[Variable, Index] = {}
 
     def number(name: str, index: Index, limit: int) -> Index:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import gcd
 
-from kernel_lsp.generate.ir.index import Index, as_index
+from kernel_lsp.generate.ir.index import Index, Symbol, as_index, expanded
 from kernel_lsp.generate.ir.sizes import Sizes, ceil_div, to_expression
 
 
@@ -50,10 +50,13 @@ class AxisGeometry:
 
     def n_rows(self, sizes: Sizes) -> Index:
         """Return the number of outputs of a phase, at most one of which is out of bounds."""
-        exact = (self.size + (self.stride - 1)) // self.stride
-        if self.stride == 1 or exact.constant is not None:
-            return exact
-        return as_index(sizes.derived(exact, ceil_div(to_expression(self.size), self.stride)))
+        if self.stride == 1:
+            return self.size
+        exact = (expanded(self.size) + (self.stride - 1)) // self.stride
+        is_product = len(exact.terms) <= 1 and all(
+            isinstance(atom, Symbol) for atoms, _ in exact.terms for atom in atoms
+        )
+        return exact if is_product else as_index(sizes.derived(exact, ceil_div(to_expression(self.size), self.stride)))
 
     def first_tap(self, phase: Index) -> Index:
         """Return the first tap of a phase that has taps."""

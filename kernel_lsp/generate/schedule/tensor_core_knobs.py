@@ -22,8 +22,9 @@ MIN_CLUSTER_GAIN = 1.25
 """Minimum estimated speedup for clusters to be chosen. The estimate hardly models their cost."""
 FULL_WARPS = 8
 """Minimum warps to saturate the tensor cores of a multiprocessor."""
-SINGLE_COPY_COST = 26.0
-"""Cost of copying a single element, as for a convolution's factor, in products; fitted to a convolution on an H200."""
+SINGLE_COPY_COST = 85.0
+"""Cost of copying a single element, as for a convolution's factor, in products of the first tile; fitted to convolutions
+of 64 and of 128 channels on an H200."""
 START_PRODUCTS = {DType.F32: 500_000, DType.F16: 3_000_000, DType.BF16: 3_000_000}
 """Cost of a block's start, pipeline fill and epilogue, in products of a multiprocessor: about 1.5 us."""
 
@@ -51,6 +52,8 @@ TILES = (
     _Tile(64, 128, 2, 2, 2, 0.98),
     _Tile(128, 128, 2, 4, 1, 0.97),
     _Tile(64, 64, 2, 2, 3, 0.8),
+    _Tile(128, 32, 4, 1, 3, 0.8),
+    _Tile(128, 16, 4, 1, 3, 0.6),
     _Tile(32, 64, 2, 2, 4, 0.6),
     _Tile(32, 32, 2, 2, 6, 0.4),
     _Tile(16, 32, 1, 2, 8, 0.3),
@@ -172,6 +175,6 @@ class _Sizes:
             for is_plain, along in zip(self.are_plain, (tile.n, tile.m), strict=True)
             if not is_plain
         )
-        rate = tile.efficiency / (1.0 + copies) * min(1.0, n_resident * tile.n_warps / FULL_WARPS)
+        rate = min(1.0, n_resident * tile.n_warps / FULL_WARPS) / (1.0 / tile.efficiency + copies)
         start = START_PRODUCTS[self.operand] * (1.0 if cluster == 1 else 1.3)
         return n_waves * (n_resident * tile.m * tile.n * self.n_terms / cluster / rate + start)

@@ -12,16 +12,14 @@ from collections.abc import Callable
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Binary, Constant, Expression
 from kernel_lsp.generate.codegen.coordinates import name_coordinates
-from kernel_lsp.generate.codegen.elements.elementwise import write_stores
 from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, rendered
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
-from kernel_lsp.generate.codegen.operators import ATOM, MULTIPLY, Text
 from kernel_lsp.generate.codegen.products.matmul import grid_conditions, is_innermost
 from kernel_lsp.generate.codegen.scope import Scope
+from kernel_lsp.generate.codegen.tensor_cores.results import ResultText, ResultWriter
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_operands import (
     LoadText,
     Operand,
-    declare_divisions_of,
     keep_row,
     plan_operand,
     write_load,
@@ -43,8 +41,6 @@ from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import (
 from kernel_lsp.generate.fusion.groups import ContractionGroup
 from kernel_lsp.generate.ir.index import Index, as_index
 from kernel_lsp.generate.ir.row_major import ravel
-from kernel_lsp.generate.ir.scalar import TRUE, Access
-from kernel_lsp.generate.ir.scalar_walk import accesses
 from kernel_lsp.generate.ir.sizes import to_expression
 
 _TILE_NAMES = ("TM", "TN", "TK", "WM", "WN", "STAGES", "CLUSTER", "left_tiles", "right_tiles", "results", "shared")
@@ -96,8 +92,6 @@ _THREAD_NAMES = (
     "parts",
 )
 LOCAL_NAMES = (*_TILE_NAMES, *_VALUE_NAMES, *_SUM_NAMES, *_PLACE_NAMES, *_THREAD_NAMES)
-MIN_UNROLLED_ROUNDS = 8
-"""Minimum results per thread to unroll the epilogue, so that its loads overlap."""
 FRAGMENT_LOADS = {
     # (is left, is k inner): row and column of the 16-byte row whose address a lane gives.
     (True, True): ("warp_m + i * 16 + lane % 16", "k + lane / 16 * {chunk}"),
@@ -139,6 +133,7 @@ class TensorCoreRenderer:
         store = group.stores[-1]
         self._loads: tuple[tuple[Operand, LoadText], ...] = ()
         self.is_m_inner = group.phases is not None or is_innermost(ravel(store.index, store.tensor.shape), group.m)
+        self._results = ResultWriter(kernel, group, schedule, captured, is_m_inner=self.is_m_inner)
 
     @property
     def is_valid(self) -> bool:
@@ -162,11 +157,11 @@ class TensorCoreRenderer:
         rows = blocks_of(group.m.extent, schedule.tile_m)
         if schedule.cluster > 1:
             rows = Binary("*", rows, Constant(schedule.cluster))
-        if group.phases is not None:
+        if self._has_phases:
             rows = Binary("*", rows, to_expression(group.batch.extent))
         grid = [rows, blocks_of(group.n.extent, schedule.tile_n)]
-        conditions: list[Expression] = [*self.left.conditions, *self.right.conditions]
-        if self._has_batch and group.phases is None:
+        conditions: list[Expression] = [*self.left.conditions, *self.right.conditions, *self._results.conditions]
+        if self._has_batch and not self._has_phases:
             grid.append(to_expression(group.batch.extent))
             conditions += grid_conditions(group.batch.extent)
         return rendered(
@@ -190,6 +185,15 @@ class TensorCoreRenderer:
     @property
     def _has_batch(self) -> bool:
         return self.group.batch.extent.constant != 1
+
+    @property
+    def _has_phases(self) -> bool:
+        return self._has_batch and self.group.phases is not None
+
+    @property
+    def _has_terms_of_batch(self) -> bool:
+        """Return True if batches sum different numbers of products."""
+        return bool(self.group.n_terms.variables)
 
     @property
     def _is_split(self) -> bool:
@@ -229,7 +233,7 @@ class TensorCoreRenderer:
         type_ = self.kernel.index_type
         block = f"blockIdx.x / {schedule.cluster}" if schedule.cluster > 1 else "blockIdx.x"
         batch = "blockIdx.z"
-        if group.phases is not None:  # neighbouring blocks read the same and write between each other's results
+        if self._has_phases:  # neighbouring blocks read the same and write between each other's results
             n_batches = self.kernel.size("phases", group.batch.extent)
             batch, block = f"{block} % {n_batches}", f"{block} / {n_batches}"
         scope.line(f"const {type_} m0 = {block} * TM, n0 = blockIdx.y * TN;")
@@ -239,7 +243,8 @@ class TensorCoreRenderer:
         if group.phases is not None:
             for variable, index in group.phases.uniform:
                 scope.define(variable, scope.declare(variable.name, "int", scope.index(index).text))
-            scope.line(f"const int K = {scope.index(group.phases.n_terms).text};")
+        if self._has_terms_of_batch:
+            scope.line(f"const int K = {scope.index(group.n_terms).text};")
         scope.line(f"const int lane = threadIdx.x % {WARP}, warp = {self._warp};")
         if schedule.warps_n == 1:
             scope.line("const int warp_m = warp * WM, warp_n = 0;")
@@ -288,13 +293,13 @@ class TensorCoreRenderer:
 
     @property
     def _n_terms(self) -> str:
-        return "K" if self.group.phases is not None else self.kernel.size("K", self.group.k.extent)
+        return "K" if self._has_terms_of_batch else self.kernel.size("K", self.group.n_terms)
 
     @property
     def _depth_limit(self) -> str:
-        if self.group.phases is not None:
+        if self._has_terms_of_batch:
             return self._n_terms
-        return limit_of(self.group.k.extent, self.schedule.tile_k, self._n_terms)
+        return limit_of(self.group.n_terms, self.schedule.tile_k, self._n_terms)
 
     def _write_fetch(self, scope: Scope) -> None:
         scope.line("const int next = step + STAGES - 1, stage = next % STAGES;")
@@ -446,69 +451,8 @@ class TensorCoreRenderer:
             block.close()
 
     def _write_results(self) -> None:
-        scope, schedule, group = self.scope, self.schedule, self.group
-        n_threads, start = schedule.n_threads, "threadIdx.x"
-        if schedule.cluster > 1:
-            start, n_threads = f"(rank * {n_threads} + threadIdx.x)", n_threads * schedule.cluster
-        keeps_row = self.is_m_inner and n_threads % schedule.tile_m == 0
-        if keeps_row:
-            self._declare_row(start)
-        if schedule.tile_m * schedule.tile_n >= MIN_UNROLLED_ROUNDS * n_threads:
-            scope.line("#pragma unroll 4")
-        loop = scope.open(f"for (int e = {start}; e < TM * TN; e += {n_threads})")
-        row, col = ("e % TM", "e / TM") if self.is_m_inner else ("e / TN", "e % TN")
-        loop.line(f"const {self.kernel.index_type} {'' if keeps_row else f'm = m0 + {row}, '}n = n0 + {col};")
-        loop.define(group.m, "m")
-        loop.define(group.n, "n")
-        outside = [f"{name} >= {limit}" for name, limit in (("m", self._row_limit), ("n", self._column_limit)) if limit]
-        if group.phases is not None and group.phases.inside != TRUE:
-            outside.append(f"!{loop.value(group.phases.inside).within(ATOM)}")
-        if outside:
-            loop.line(f"if ({' || '.join(outside)}) continue;")
-        self._write_sum(loop)
-        loop.bind(Access(group.tensor, group.at), Text("sum", 20))
-        write_stores(loop, group.stores)
-        loop.close()
-        if schedule.cluster > 1:
-            scope.line("cluster_sync();  // others may still read this block's sums")
-
-    def _declare_row(self, start: str) -> None:
-        """Declare the row that a thread writes, its coordinates, and whether it is stored."""
-        scope, group = self.scope, self.group
-        scope.line(f"const {self.kernel.index_type} m = m0 + {start} % TM;")
-        scope.define(group.m, "m")
-        for store in group.stores:
-            declare_divisions_of(scope, ravel(store.index, store.tensor.shape), group.m)
-            for access in accesses(store.scalar):
-                declare_divisions_of(scope, ravel(access.index, access.tensor.shape), group.m)
-        if group.phases is not None and group.phases.inside != TRUE:
-            inside = group.phases.inside
-            scope.bind(inside, scope.declare("is_stored", "bool", scope.value(inside).text))
-
-    def _write_sum(self, scope: Scope) -> None:
-        place = "[n - n0][m - m0]" if self.is_m_inner else "[m - m0][n - n0]"
-        if self.schedule.cluster > 1:
-            scope.line("float sum = 0.0f;")
-            scope.line("#pragma unroll")
-            peers = scope.open(f"for (int peer = 0; peer < {self.schedule.cluster}; ++peer)")
-            peers.line(f"sum += {self.kernel.use('read_peer')}(&results{place}, peer);")
-            peers.close()
-        else:
-            scope.line(f"float sum = results{place};")
-        if self._is_split:
-            self._write_again(scope)
-
-    def _write_again(self, scope: Scope) -> None:
-        """Recompute a sum without the split."""
-        again = scope.open(f"if ({self.kernel.use('must_be_redone')}(sum))")
-        again.line("sum = 0.0f;")
-        again.line("#pragma unroll 1")
-        loop = again.open(f"for ({self.kernel.index_type} k = 0; k < {self._n_terms}; ++k)")
-        loop.define(self.group.k, "k")
-        left, right = loop.values([self.group.left, self.group.right])
-        loop.line(f"sum += {left.within(MULTIPLY)} * {right.within(MULTIPLY + 1)};")
-        loop.close()
-        again.close()
+        text = ResultText(self._row_limit, self._column_limit, self._n_terms, self._is_split)
+        self._results.write(self.scope, text)
 
 
 # --- small pieces of text

@@ -18,7 +18,7 @@ from kernel_lsp.generate.codegen.tensor_cores.gathers import (
     is_gathered,
     of_product,
 )
-from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import ROW_BYTES
+from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import ROW_BYTES, WARP
 from kernel_lsp.generate.ir.index import (
     ONE,
     ZERO,
@@ -42,6 +42,8 @@ MIN_COPY_BYTES = 4
 MAX_UNROLLED_COPIES = 8
 """Maximum copies per thread with precomputed addresses."""
 PACK_SERIAL = 1 << 20
+ELEMENTS_PER_SECTOR = 8
+"""Elements of f32 in a sector of 32 bytes, the unit of memory traffic."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def plan_operand(
     if read is not None:
         flat, inner = ravel(read.index, read.tensor.shape), k if is_k_inner else along
         for width in _widths(dtype, is_masked=read.mask is not None):
-            conditions = _pack_conditions(flat, inner, width, captured)
+            conditions = pack_conditions(flat, inner, width, captured)
             if conditions is not None:
                 return Operand(tile, scalar, dtype, along, k, is_k_inner, read, width, conditions)
     return Operand(tile, scalar, dtype, along, k, is_k_inner, None, 1)
@@ -167,21 +169,32 @@ def _plain_read(scalar: Scalar, dtype: DType) -> Access | None:
 
 
 def _runs_along_k(scalar: Scalar, k: Variable, along: Variable, captured: Callable[[Index], int]) -> bool:
-    """Return True if memory is contiguous along k rather than along the factor's own dim."""
+    """Return True if lanes that go along k touch fewer sectors of memory than lanes along the factor's own dim."""
     for access in accesses(scalar):
         flat = ravel(access.index, access.tensor.shape)
         if not flat.variables.isdisjoint((k, along)):
-            return _run_length(flat, k, captured) >= _run_length(flat, along, captured)
+            return _n_sectors(flat, k, captured) <= _n_sectors(flat, along, captured)
     return True
 
 
-def _run_length(flat: Index, variable: Variable, captured: Callable[[Index], int]) -> int:
-    """Return the length of contiguous runs along the variable."""
-    direct = [monomial[0] for monomial, factor in flat.terms if len(monomial) == 1 and abs(factor) == 1]
-    lengths = [captured(variable.extent) for atom in direct if atom == variable]
-    remainders = [atom for atom in direct if isinstance(atom, Remainder) and atom.dividend == as_index(variable)]
-    known = [atom.divisor for atom in remainders if not atom.divisor.variables]
-    return max(lengths + [captured(divisor) for divisor in known], default=0)
+def _n_sectors(flat: Index, variable: Variable, captured: Callable[[Index], int]) -> float:
+    """Estimate the sectors that the lanes of a warp touch where they go along the variable."""
+    found = [float(WARP)]
+    for monomial, step in flat.terms:
+        run = _run_length(monomial[0], variable, captured) if len(monomial) == 1 else 0
+        if run:
+            n_lanes = min(WARP, run)
+            found.append(WARP / n_lanes * min(n_lanes, 1 + n_lanes * abs(step) / ELEMENTS_PER_SECTOR))
+    return min(found)
+
+
+def _run_length(atom: Atom, variable: Variable, captured: Callable[[Index], int]) -> int:
+    """Return how many values of the variable the atom follows one by one."""
+    if atom == variable:
+        return captured(variable.extent)
+    if not isinstance(atom, Remainder) or atom.dividend != as_index(variable) or atom.divisor.variables:
+        return 0
+    return captured(atom.divisor)
 
 
 def declare_divisions_of(scope: Scope, index: Index, variable: Variable) -> None:
@@ -206,7 +219,7 @@ def _widths(dtype: DType, *, is_masked: bool) -> tuple[int, ...]:
     return tuple(width for width in widths if width == 1 or not is_masked)
 
 
-def _pack_conditions(
+def pack_conditions(
     flat: Index, inner: Variable, width: int, captured: Callable[[Index], int]
 ) -> tuple[Expression, ...] | None:
     """Return the conditions on sizes for each run of `width` along `inner` to be one aligned piece of memory; None

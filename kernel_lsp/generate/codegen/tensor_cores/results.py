@@ -1,0 +1,189 @@
+"""Write the sums of a block's tile, with what follows them: neighbouring threads write neighbours, in packs where the
+captured sizes allow it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from kernel_lsp.core.expression import Expression
+from kernel_lsp.generate.codegen.elements.elementwise import write_stores
+from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.operators import ADD, ATOM, MULTIPLY, Text, loaded, stored
+from kernel_lsp.generate.codegen.scope import Scope
+from kernel_lsp.generate.codegen.tensor_cores.tensor_core_operands import declare_divisions_of, pack_conditions
+from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import TensorCoreSchedule
+from kernel_lsp.generate.fusion.groups import ContractionGroup
+from kernel_lsp.generate.ir.index import Index, Variable, as_index
+from kernel_lsp.generate.ir.row_major import ravel
+from kernel_lsp.generate.ir.scalar import TRUE, Access, Scalar
+from kernel_lsp.generate.ir.scalar_walk import accesses
+
+PACK = 4
+MAX_PACKED_BYTES = 4
+"""Maximum bytes of an element for packs of 16 bytes."""
+MIN_UNROLLED_ROUNDS = 8
+"""Minimum results per thread to unroll the epilogue, so that its loads overlap."""
+LANE_SERIAL = 1 << 22
+
+
+@dataclass(frozen=True)
+class ResultText:
+    """Names and limits that the text refers to: upper bounds of m and n where tiles do not fit, the number of products
+    of a sum, and whether a sum may have to be computed again."""
+
+    row_limit: str
+    column_limit: str
+    n_terms: str
+    may_be_redone: bool
+
+
+class ResultWriter:
+    """Writes the end of a kernel whose sums are in the shared array `results`."""
+
+    def __init__(
+        self,
+        kernel: KernelWriter,
+        group: ContractionGroup,
+        schedule: TensorCoreSchedule,
+        captured: Callable[[Index], int],
+        *,
+        is_m_inner: bool,
+    ) -> None:
+        self.kernel, self.group, self.schedule, self.is_m_inner = kernel, group, schedule, is_m_inner
+        self.inner, self.outer = (group.m, group.n) if is_m_inner else (group.n, group.m)
+        found = [self._pack_conditions(access, captured) for access in self._packable()]
+        complete = [conditions for conditions in found if conditions is not None]
+        self.is_packed = schedule.cluster == 1 and len(complete) == len(found)
+        self.conditions: list[Expression] = [each for own in complete for each in own] if self.is_packed else []
+
+    def write(self, scope: Scope, text: ResultText) -> None:
+        """Write the loop over a thread's sums."""
+        schedule, kernel = self.schedule, self.kernel
+        n_threads, start = schedule.n_threads, "threadIdx.x"
+        if schedule.cluster > 1:
+            start, n_threads = f"(rank * {n_threads} + threadIdx.x)", n_threads * schedule.cluster
+        width = PACK if self.is_packed else 1
+        n_inner = (schedule.tile_m if self.is_m_inner else schedule.tile_n) // width
+        tile, outer_tile = ("TM", "TN") if self.is_m_inner else ("TN", "TM")
+        step, length = (f" * {width}", f"({tile} / {width})") if width > 1 else ("", tile)
+        name, other = self.inner.name, self.outer.name
+        keeps_place = n_threads % n_inner == 0
+        if keeps_place:
+            scope.line(f"const {kernel.index_type} {name} = {name}0 + {start} % {length}{step};")
+            self._declare_place(scope)
+        if schedule.tile_m * schedule.tile_n >= MIN_UNROLLED_ROUNDS * width * n_threads:
+            scope.line("#pragma unroll 4")
+        loop = scope.open(f"for (int e = {start}; e < {length} * {outer_tile}; e += {n_threads})")
+        own = "" if keeps_place else f"{name} = {name}0 + e % {length}{step}, "
+        loop.line(f"const {kernel.index_type} {own}{other} = {other}0 + e / {length};")
+        loop.define(self.inner, name)
+        loop.define(self.outer, other)
+        limits = (("m", text.row_limit), ("n", text.column_limit))
+        outside = [f"{each} >= {limit}" for each, limit in limits if limit]
+        if self._inside != TRUE:
+            outside.append(f"!{loop.value(self._inside).within(ATOM)}")
+        if outside:
+            loop.line(f"if ({' || '.join(outside)}) continue;")
+        if self.is_packed:
+            self._write_pack(loop, text)
+        else:
+            self._write_sum(loop, text)
+            loop.bind(Access(self.group.tensor, self.group.at), Text("sum", 20))
+            write_stores(loop, self.group.stores)
+        loop.close()
+        if schedule.cluster > 1:
+            scope.line("cluster_sync();  // others may still read this block's sums")
+
+    # --- packs
+
+    def _packable(self) -> Iterator[Access]:
+        """Yield what is written, and what is read along the inner dim."""
+        for store in self.group.stores:
+            yield Access(store.tensor, store.index)
+            for access in accesses(store.scalar):
+                if access.tensor is not self.group.tensor and self.inner in access.variables:
+                    yield access
+
+    def _pack_conditions(self, access: Access, captured: Callable[[Index], int]) -> tuple[Expression, ...] | None:
+        if access.tensor.dtype.itemsize > MAX_PACKED_BYTES or access.mask is not None:
+            return None
+        return pack_conditions(ravel(access.index, access.tensor.shape), self.inner, PACK, captured)
+
+    def _write_pack(self, scope: Scope, text: ResultText) -> None:
+        group, kernel = self.group, self.kernel
+        kernel.use("packs")
+        name, other = self.inner.name, self.outer.name
+        place = f"[{other} - {other}0][{name} - {name}0]"
+        scope.line(f"const Pack<float, {PACK}> part = *packs<{PACK}>(&results{place});")
+        reads = [access for access in self._packable() if access.tensor not in {s.tensor for s in group.stores}]
+        packs = {}
+        for access in dict.fromkeys(reads):
+            pointer, offset = kernel.pointer(access.tensor), scope.offset(access.tensor, access.index)
+            type_ = f"Pack<{access.dtype.cuda_type}, {PACK}>"
+            loaded_pack = f"*packs<{PACK}>({pointer} + {offset.within(ADD)})"
+            packs[access] = scope.declare(f"{pointer}_pack", type_, loaded_pack)
+        targets = [scope.names.take(f"{kernel.target(store.tensor)}_pack") for store in group.stores]
+        for store, target in zip(group.stores, targets, strict=True):
+            scope.line(f"Pack<{store.tensor.dtype.cuda_type}, {PACK}> {target};")
+        lane = Variable(f"{name}_of_lane", LANE_SERIAL, self.inner.extent)
+        of_lane = {self.inner: as_index(lane)}
+        scope.line("#pragma unroll")
+        lanes = scope.open(f"for (int c = 0; c < {PACK}; ++c)")
+        lanes.define(lane, Text(f"({name} + c)", ATOM))
+        lanes.line("float sum = part.item[c];")
+        if text.may_be_redone:
+            self._write_again(lanes, text, of_lane)
+        own = Access(group.tensor, group.at).substitute(of_lane)
+        lanes.bind(own, Text("sum", 20))
+        for access, pack in packs.items():
+            lanes.bind(access.substitute(of_lane), loaded(f"{pack}.item[c]", access.dtype))
+        values = lanes.values([store.scalar.substitute(of_lane) for store in group.stores])
+        for store, target, value in zip(group.stores, targets, values, strict=True):
+            lanes.line(f"{target}.item[c] = {stored(value, store.scalar.dtype, store.tensor.dtype)};")
+        lanes.close()
+        for store, target in zip(group.stores, targets, strict=True):
+            offset = scope.offset(store.tensor, store.index)
+            scope.line(f"*packs<{PACK}>({kernel.target(store.tensor)} + {offset.within(ADD)}) = {target};")
+
+    # --- single sums
+
+    @property
+    def _inside(self) -> Scalar:
+        return TRUE if self.group.phases is None else self.group.phases.inside
+
+    def _declare_place(self, scope: Scope) -> None:
+        """Declare the coordinates of the place along the inner dim that a thread keeps, and whether it is stored."""
+        group = self.group
+        scope.define(self.inner, self.inner.name)
+        for store in group.stores:
+            declare_divisions_of(scope, ravel(store.index, store.tensor.shape), self.inner)
+            for access in accesses(store.scalar):
+                declare_divisions_of(scope, ravel(access.index, access.tensor.shape), self.inner)
+        if self._inside != TRUE and self.is_m_inner:
+            scope.bind(self._inside, scope.declare("is_stored", "bool", scope.value(self._inside).text))
+
+    def _write_sum(self, scope: Scope, text: ResultText) -> None:
+        place = f"[{self.outer.name} - {self.outer.name}0][{self.inner.name} - {self.inner.name}0]"
+        if self.schedule.cluster > 1:
+            scope.line("float sum = 0.0f;")
+            scope.line("#pragma unroll")
+            peers = scope.open(f"for (int peer = 0; peer < {self.schedule.cluster}; ++peer)")
+            peers.line(f"sum += {self.kernel.use('read_peer')}(&results{place}, peer);")
+            peers.close()
+        else:
+            scope.line(f"float sum = results{place};")
+        if text.may_be_redone:
+            self._write_again(scope, text, {})
+
+    def _write_again(self, scope: Scope, text: ResultText, of_lane: dict[Variable, Index]) -> None:
+        """Recompute a sum without the split."""
+        again = scope.open(f"if ({self.kernel.use('must_be_redone')}(sum))")
+        again.line("sum = 0.0f;")
+        again.line("#pragma unroll 1")
+        loop = again.open(f"for ({self.kernel.index_type} k = 0; k < {text.n_terms}; ++k)")
+        loop.define(self.group.k, "k")
+        left, right = loop.values([e.substitute(of_lane) for e in (self.group.left, self.group.right)])
+        loop.line(f"sum += {left.within(MULTIPLY)} * {right.within(MULTIPLY + 1)};")
+        loop.close()
+        again.close()
