@@ -18,7 +18,7 @@ TOOLKIT_BIN_DIRECTORIES = (Path("/usr/local/cuda/bin"), Path("/opt/nvidia/nsight
 TOOLS = {
     "nvcc": "compiles whole programs; not needed, kernels are compiled with NVRTC",
     "ptxas": "assembles PTX; not needed, NVRTC has its own",
-    "nvidia-smi": "says which GPUs there are",
+    "nvidia-smi": "lists the GPUs",
     "ncu": "profiles kernels on a GPU",
     "compute-sanitizer": "checks memory accesses on a GPU",
     "clang-tidy": "lints host and device code",
