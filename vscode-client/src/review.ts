@@ -47,9 +47,9 @@ export class ReviewDocuments implements vscode.TextDocumentContentProvider, vsco
     return this.texts.get(uri.toString()) ?? "";
   }
 
-  /** The URI that has this text. Its path ends like the file's, so that it is shown in the same language. */
+  /** The URI that has this text. Both sides have the file's path: a diff of two paths is shown as a renamed file. */
   put(run: string, side: "before" | "after", file: vscode.Uri, text: string): vscode.Uri {
-    const uri = vscode.Uri.from({ scheme: SCHEME, path: `/${run}/${side}/${path.basename(file.fsPath)}` });
+    const uri = vscode.Uri.from({ scheme: SCHEME, path: path.posix.join("/", vscode.workspace.asRelativePath(file, false)), query: `${run}/${side}` });
     this.texts.set(uri.toString(), text);
     return uri;
   }
@@ -127,25 +127,22 @@ export class Reviews implements vscode.Disposable {
     try {
       await this.panels.open(near ?? review.files[0]!.uri.toString(), review.run, { preserveFocus: true });
       this.panels.review(review.run, review);
+      return; // its bar has the choices
     } catch {
       await this.showDiff(review); // an older server has no report; the diff is what matters
     }
     const choices = review.keepsPytorch ? [DISCARD, REVIEW, APPLY_ANYWAY] : [REVIEW, APPLY, DISCARD];
     const chosen = await vscode.window.showInformationMessage(review.label, ...choices);
-    if (this.open.get(review.run) !== review) {
-      // The panel was quicker, and a notification cannot be taken back.
-      if (chosen !== undefined) void vscode.window.showInformationMessage(`kernel-lsp: run ${review.run} is no longer under review: *Review a Run's Result* shows it again.`);
-      return;
-    }
+    if (this.open.get(review.run) !== review) return;
     if (chosen === REVIEW) await this.showDiff(review);
     if (chosen === APPLY || chosen === APPLY_ANYWAY) await this.apply(review);
     if (chosen === DISCARD) this.end(review, false);
   }
 
   private async showDiff(review: Review): Promise<void> {
-    const changes = review.files.map((file): [vscode.Uri, vscode.Uri, vscode.Uri] => [
+    const changes = review.files.map((file): [vscode.Uri, vscode.Uri | undefined, vscode.Uri] => [
       file.uri,
-      this.documents.put(review.run, "before", file.uri, file.before),
+      file.before ? this.documents.put(review.run, "before", file.uri, file.before) : undefined, // shown as added
       this.documents.put(review.run, "after", file.uri, file.after),
     ]);
     // Beside the evidence, not over it.
