@@ -154,8 +154,8 @@ def _check_case(
     files = _write_files(bound, case.inputs, directory)
     _run_steps(bound, files, built, cuda)
     factor = FORWARD_FACTOR if kind == "forward" else BACKWARD_FACTOR
-    for expectation, result in zip(read_expectations(case), operation.results, strict=True):
-        found = read_array(files[result.name].path, result.dtype, bound.tensor(result.name).shape)
+    for expectation, (result, holder) in zip(read_expectations(case), bound.results, strict=True):
+        found = read_array(files[holder.name].path, result.dtype, result.shape)
         error = compare(found, expectation, factor=factor)
         assert is_within_budget(error), f"{kind} {shapes} {family}: {error}\n{cuda}"
     return True
