@@ -104,11 +104,13 @@ def _fused(
 
 
 def _choose_seed(progress: Progress) -> Tensor:
-    """Return the first root that is ready. A pointwise root is the last choice, because it may join a row group."""
+    """Return the first root that is ready: single values first, which whole groups may need. A pointwise root is the
+    last choice, because it may join a row group."""
     ready = [tensor for tensor in progress.pending if progress.is_ready(tensor)]
     hard = [tensor for tensor in ready if progress.graph.is_hard(tensor)]
+    single = [tensor for tensor in hard if tensor.n_elements.constant == 1]
     forced = [tensor for tensor in ready if tensor in progress.graph.forced]
-    return (hard or forced or ready)[0]
+    return (single or hard or forced or ready)[0]
 
 
 def _grow(progress: Progress, seed: Tensor) -> tuple[Group, list[Tensor]]:

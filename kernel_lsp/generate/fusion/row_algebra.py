@@ -8,7 +8,7 @@ treat an infinite maximum; the gradient of a cross entropy sums a row that is ze
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from kernel_lsp.core.dtype import DType
@@ -37,7 +37,7 @@ def simplified(group: RowGroup) -> RowGroup:
     group = _with_finite_sums(group)
     group = _without_repeats(group)
     group = _by_quotients(group)
-    return _without_lookups(group)
+    return _with_earlier_sums(_without_lookups(group))
 
 
 # --- exponentials
@@ -176,6 +176,85 @@ def _is_column(side: Scalar, column: Index) -> bool:
 def _where(scalar: Scalar, test: Scalar, value: bool) -> Scalar:
     """Return the scalar where a test has this outcome."""
     return transformed(scalar, lambda node: Constant(value, DType.BOOL) if node == test else node)
+
+
+# --- sums that need not wait for what their terms have in common
+
+
+def _with_earlier_sums(group: RowGroup) -> RowGroup:
+    """Return the group with ``r * sum(a)`` for ``sum(a * r)``, where an earlier pass finds r for the row, and with
+    ``sum(a * (v - p)) - d * sum(a)`` for ``sum(a * (v - (p + d)))``: a gradient through a norm takes one pass less. The
+    pivot p of a mean is an element of its row, so that few digits cancel."""
+    for entry in group.reductions:
+        parted = _parted(entry, group) if entry.kind == "sum" and entry.level > 0 and not entry.stored else None
+        if parted is not None:
+            scalar, value = parted
+            changed = _replaced(group, {entry.tensor: value})
+            own = replace(entry, scalar=cast(scalar, entry.scalar.dtype))
+            group = _changed(_with_reduction(changed, own), lambda each: each)
+    return group
+
+
+def _parted(entry: RowReduction, group: RowGroup) -> tuple[Scalar, Scalar] | None:
+    """Return what to sum in the first pass, and the value that stands for the sum; None where nothing is gained."""
+    factors = _factors(entry.scalar)
+    outer = [factor for factor in factors if group.column not in factor.variables]
+    inner = [factor for factor in factors if group.column in factor.variables]
+    total: Scalar = Access(entry.tensor, _at(group, entry.tensor))
+    late = [factor for factor in inner if _is_late(factor, group)]
+    if not late and inner and any(_is_late(factor, group) for factor in outer):
+        return _product(inner), _product([*outer, total])
+    centered = _operands(late[0], "sub") if len(late) == 1 else ()
+    mean = _operands(_in_float(centered[1]), "add") if centered else ()
+    rest = [factor for factor in inner if factor not in late]
+    if not mean or not rest or _is_late(centered[0], group) or _is_late(mean[0], group):
+        return None
+    if group.column in centered[1].variables:
+        return None
+    plain = _sum_of(rest, group)
+    if plain is None:
+        return None
+    dtype = entry.tensor.dtype
+    shift = operation("mul", dtype, mean[1], Access(plain, _at(group, plain)))
+    value = operation("sub", dtype, total, shift)
+    return _product([*rest, operation("sub", dtype, centered[0], mean[0])]), _product([*outer, value])
+
+
+def _sum_of(factors: Sequence[Scalar], group: RowGroup) -> Tensor | None:
+    """Return the reduction of the first pass that sums the product of these factors."""
+    wanted = sorted(factor.digest for factor in factors)
+    for entry in group.reductions:
+        found = sorted(factor.digest for factor in _factors(entry.scalar))
+        if entry.kind == "sum" and entry.level == 0 and found == wanted:
+            return entry.tensor
+    return None
+
+
+def _is_late(scalar: Scalar, group: RowGroup) -> bool:
+    """Return True if the scalar needs a reduction of the group."""
+    own = {entry.tensor for entry in group.reductions}
+    return any(access.tensor in own for access in accesses(scalar))
+
+
+def _factors(scalar: Scalar) -> list[Scalar]:
+    """Return the factors of nested products."""
+    inner = _in_float(scalar)
+    operands = _operands(inner, "mul")
+    return [factor for operand in operands for factor in _factors(operand)] if operands else [inner]
+
+
+def _in_float(scalar: Scalar) -> Scalar:
+    """Return the value without conversions that change nothing: all of at most 32 bits is computed in float."""
+    operands = _operands(scalar, "cast")
+    is_float = operands and {scalar.dtype, operands[0].dtype} <= {DType.F32, DType.F16, DType.BF16}
+    return _in_float(operands[0]) if is_float and not isinstance(operands[0], Access) else scalar
+
+
+def _product(factors: Sequence[Scalar]) -> Scalar:
+    first, *rest = factors
+    for factor in rest:
+        first = operation("mul", first.dtype, first, factor)
+    return first
 
 
 # --- groups
