@@ -196,7 +196,7 @@ def _direct(call: LibraryCall) -> LibraryCall:
     assert isinstance(right, Tensor)
     base = _same_memory(left)
     if base is None:
-        return call
+        return _columns_by_columns(call, left, right)
     if call.function == "aten::mm" and base.shape and base.shape[-1] == left.shape[-1]:
         weight = _transposed_memory(right)
         if weight is not None:
@@ -208,6 +208,20 @@ def _direct(call: LibraryCall) -> LibraryCall:
     if call.function == "aten::bmm" and other is not None and _same_batch(base, other, left, right):
         return LibraryCall("aten::matmul", (base, other), (*base.shape[:-1], right.shape[-1]))
     return call
+
+
+def _columns_by_columns(call: LibraryCall, left: Tensor, right: Tensor) -> LibraryCall:
+    """Return the product over all dims but the last of the tensors whose columns two matrices multiply, as for the
+    gradient of a weight: it needs no transposed copy of the left one."""
+    base, flat, _ = _viewed(left)
+    other = _same_memory(right)
+    transposed = ravel(tuple(reversed(_view_body(left)[0])), tuple(reversed(left.shape)))
+    if call.function != "aten::mm" or other is None or flat != transposed or base.shape[-1] != left.shape[0]:
+        return call
+    summed = tuple(range(len(base.shape) - 1))
+    if not summed or base.shape[:-1] != other.shape[:-1] or other.shape[-1] != right.shape[-1]:
+        return call
+    return LibraryCall("aten::tensordot", (base, other, summed, summed), call.shape)
 
 
 def _same_batch(left: Tensor, right: Tensor, left_view: Tensor, right_view: Tensor) -> bool:

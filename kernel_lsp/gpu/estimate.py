@@ -46,6 +46,8 @@ L2_SHARE_FOR_REUSE = 0.5
 """Maximum share of L2 for tensors to stay resident from one launch to the next."""
 DEFAULT_REGISTERS = 32
 """Registers per thread for a kernel without ptxas data."""
+SUMS_LEADING_DIMS = "aten::tensordot"
+"""Product that the generator calls for sums over all dims but the last."""
 ATTENTION_STEPS = {"aten::scaled_dot_product_attention": 2, "sdpa::forward": 2, "sdpa::backward": 7}
 """Products of queries, keys and columns of each: the gradients need five, after those of the forward pass."""
 
@@ -224,7 +226,8 @@ class _OperationModel:
         op = step.function
         if is_a(op, "product") and operands and results:
             left = operands[1] if is_a(op, "biased") else operands[0]
-            shape, time_us = product_shape(left.shape, results[0].shape), product_us
+            factor = (prod(left.shape[:-1]),) if op == SUMS_LEADING_DIMS else left.shape
+            shape, time_us = product_shape(factor, results[0].shape), product_us
         elif is_a(op, "convolution") and len(operands) > 1 and results:
             is_transposed = len(step.arguments) > 6 and step.arguments[6] is True
             shape = convolution_shape(operands[1].shape, results[0].shape, is_transposed=is_transposed)
