@@ -314,7 +314,7 @@ class TaskTimer:
             run()
             torch.cuda.synchronize()
             overrun = run.overrun()
-            outputs = list(run.output_tensors().values())
+            outputs = [run.tensors[holder] for holder in operation["returns"].values()]
             row = self._row(direction, name, run, expected, outputs)
             return {**row, "overrun": overrun} if overrun else row
         except Exception as problem:  # any fault of a candidate is its result

@@ -107,7 +107,7 @@ class _OperationRenderer:
         plan = Operation(
             self.name,
             self._parameters(),
-            tuple(self._parameter(tensor, name) for name, tensor in self.results.items()),
+            tuple(self._result(name, holder) for name, holder in self.lowered.returns.items()),
             tuple(Condition(condition) for condition in unique.values()),
             self._scratch(kernels),
             steps,
@@ -260,6 +260,12 @@ class _OperationRenderer:
 
     def _parameter(self, tensor: Tensor, name: str) -> TensorParameter:
         return TensorParameter(self.names[tensor], tensor.dtype, tuple(to_expression(size) for size in tensor.shape))
+
+    def _result(self, name: str, holder: str) -> TensorParameter:
+        if holder == name:
+            return self._parameter(self.results[name], name)
+        held = self.results[holder] if holder in self.results else self.lowered.inputs[holder]
+        return replace(self._parameter(held, holder), name=name, same_as=self.names[held])
 
     def _scratch(self, kernels: Sequence[RenderedKernel]) -> tuple[TensorParameter, ...]:
         known = {*self.lowered.inputs.values(), *self.results.values()}

@@ -8,6 +8,9 @@ from pathlib import Path
 from kernel_lsp.source.python_file import ImportStyle
 from kernel_lsp.source.target_digest import USE_PREFIX
 
+OPERATOR_MARK = "# Written by kernel-lsp ("
+"""First characters of an operator's file and of its runtime."""
+
 
 def import_statement(file: Path, out: Path, name: str, style: ImportStyle) -> str:
     """Return ``from .kernels.softmax import use_softmax``, or a statement of several lines that works for a script and

@@ -21,6 +21,7 @@ from .other_samples import (
     CONSTANT_SHAPE,
     LIBRARY_ONLY,
     LINEAR_RELU,
+    ONE_GRADIENT,
     RMS_NORM,
     ROW_MAX,
     SAMPLES,
@@ -52,6 +53,10 @@ def test_a_launch_is_bound_before_anything_is_done() -> None:
     text = cpp(RMS_NORM)
     assert "grid_2 = {plan::ceil_div(D, 128_i), 1_i, 1_i};" in text
     assert text.index("value_1_3 = plan::as<int32_t>(D)") < text.index("From here on nothing is refused")
+
+
+def test_a_gradient_of_two_inputs_is_returned_twice_in_cpp() -> None:
+    assert "return {std::get<0>(found), std::get<0>(found), std::get<1>(found), given[0]};" in cpp(ONE_GRADIENT)
 
 
 def test_the_contract_is_checked_in_cpp() -> None:

@@ -24,8 +24,8 @@ class M(nn.Module):
 
 def test_one_schedule_gives_one_text() -> None:
     first = plan_text(MLP, symbol="M", inputs=[tensor("x", 3, 5, 32)], backward=True)
-    second = plan_text(MLP, symbol="M", inputs=[tensor("x", 3, 5, 32)], backward=True)
-    for knob in first.knobs:
+    second = plan_program(capture_text(MLP, "M", inputs=[tensor("x", 3, 5, 32)], backward=True), gpu=None)
+    for knob in first.knobs[::6]:  # what one rendering leaves behind would change the next
         second.render({knob.name: knob.values[-1]})
     strip = lambda text: text.split("\n", 2)[2]  # noqa: E731  the task's file differs
     assert strip(first.render({})) == strip(second.render({}))

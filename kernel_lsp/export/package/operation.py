@@ -87,7 +87,7 @@ class CppOperation:
 
     @property
     def returns(self) -> str:
-        return cpp_type_of_results(len(self.text.operation.results))
+        return cpp_type_of_results(len(self.text.operation.outputs))
 
     @property
     def parameters(self) -> str:
@@ -162,8 +162,8 @@ class CppOperation:
             body += ["const c10::impl::ExcludeDispatchKeyGuard without_autocast(c10::autocast_dispatch_keyset);"]
         for number, step in enumerate(self.text.operation.steps, start=1):
             body += self._taken(number, step)
-        results = ", ".join(self._tensor(result.name) for result in self.text.operation.results)
-        body += [f"return {results};" if len(self.text.operation.results) == 1 else f"return {{{results}}};"]
+        results = ", ".join(self._tensor(result.name) for result in self.text.operation.outputs)
+        body += [f"return {results};" if len(self.text.operation.outputs) == 1 else f"return {{{results}}};"]
         return cpp_function(f"{self.returns} {self.name}_by_kernels({self.parameters})", body)
 
     def _bound(self, number: int, step: Fill | Launch | LibraryStep) -> list[str]:
