@@ -340,9 +340,9 @@ class GroupRenderer:
 
     def _library_step(self, group: LibraryGroup) -> LibraryStep:
         arguments = tuple(self._library_argument(argument) for argument in group.call.arguments)
-        return LibraryStep(group.call.function, arguments, (self.tensor_names[group.tensor],))
+        return LibraryStep(group.call.function, arguments, tuple(self.tensor_names[tensor] for tensor in group.tensors))
 
-    def _library_argument(self, argument: Tensor | int | bool | tuple[int, ...] | None) -> LibraryArgument:
+    def _library_argument(self, argument: Tensor | float | bool | tuple[int, ...] | None) -> LibraryArgument:
         match argument:
             case Tensor():
                 return self.tensor_names[argument]

@@ -30,15 +30,16 @@ class LibraryCall:
     memory, numbers, lists of numbers, or None."""
 
     function: str
-    arguments: tuple[Tensor | int | bool | tuple[int, ...] | None, ...]
+    arguments: tuple[Tensor | float | bool | tuple[int, ...] | None, ...]
     shape: tuple[Index, ...]
 
 
 @dataclass(frozen=True)
 class LibraryResult:
-    """Definition of a tensor that a library call returns."""
+    """Definition of a tensor that a library call returns, at `place` among its results."""
 
     call: LibraryCall
+    place: int = 0
 
 
 @dataclass(frozen=True)
