@@ -46,16 +46,22 @@ COMMANDS = {
     "burst": ("foreign.run", "burst"),
 }
 """Command -> (module, function). Other commands belong to `gpu`, whose table is `gpu.commands.COMMANDS`."""
+RENEW = "renew"
 
 
-def serve() -> None:
-    """Answer requests until stdin ends."""
+def serve() -> bool:
+    """Answer requests until stdin ends. Return True after `renew`: another process answers the next one."""
     requests, answers = _private_streams()
     sys.dont_write_bytecode = sys.pycache_prefix is None  # nothing may be written into the user's folder
     start_driver()
     for line in requests:
-        answers.write(json.dumps(answer(json.loads(line))) + "\n")
+        request = json.loads(line)
+        is_last = request["command"] == RENEW
+        answers.write(json.dumps({} if is_last else answer(request)) + "\n")
         answers.flush()
+        if is_last:
+            return True
+    return False
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
@@ -77,7 +83,7 @@ def _find(command: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
 
 
 def _import(command: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    _need_torch()
+    need_torch()
     if command in COMMANDS:
         module, function = COMMANDS[command]
         return getattr(importlib.import_module(f".{module}", __package__), function)
@@ -87,7 +93,7 @@ def _import(command: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
     return table[command]
 
 
-def _need_torch() -> None:
+def need_torch() -> None:
     """Check that the interpreter has a usable torch. Raises EnvironmentFailure when it has none."""
     try:
         import torch

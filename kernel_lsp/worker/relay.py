@@ -84,12 +84,14 @@ class Relay:
             archive.extractall(self._folder)
         own = {name: os.path.join(self._folder, "cache", folder) for name, folder in frame["caches"].items()}
         environment = {**os.environ, **own, "TMPDIR": self._folder, "KERNEL_LSP_FILES": self._path("")}
+        launcher = [sys.executable, os.path.join(self._folder, *frame["launcher"])] if frame["launcher"] else []
+        program = [frame["python"] or sys.executable, os.path.join(self._folder, *frame["program"])]
         self._process = subprocess.Popen(
-            [frame["python"], os.path.join(self._folder, *frame["program"])],
+            [*launcher, *program, *frame["arguments"]],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**environment, "PYTHONPYCACHEPREFIX": os.path.join(self._folder, "cache")},
+            env={**environment, "PYTHONDONTWRITEBYTECODE": "1"},  # read what is there, and write nothing beside it
             start_new_session=True,
         )
         self._send({"is": "started"})  # before its end can be reported
