@@ -37,6 +37,8 @@ VERSION_1 = {
     "CudaOperator.use": "self original defaults report",
     "CudaOperator.use_in": "self module report",
     "CudaOperator.calls": "self",
+    "sdpa_forward": "query key value is_causal scale",
+    "sdpa_backward": "query key value grad is_causal scale",
 }
 """Interface that operator files of version 1 use. Another one needs another `RUNTIME_VERSION`."""
 

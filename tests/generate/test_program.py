@@ -79,6 +79,14 @@ def test_library_steps_are_labelled() -> None:
     assert "library: aten::matmul(a, b)" in checked.text
 
 
+def test_the_gradient_of_a_weight_by_the_library_reads_what_lies_in_memory() -> None:
+    inputs = [tensor("x", 2, 8, 16, dtype="bf16"), tensor("w", 32, 16, dtype="bf16")]
+    program = plan_text("def f(x, w): return F.linear(x, w).relu()", inputs=inputs, backward=True)
+    knobs = [knob.name for knob in program.knobs if knob.name.endswith(".contraction")]
+    checked = check_program(program, schedule=dict.fromkeys(knobs, "library"))
+    assert "library: aten::tensordot(chosen, x, [0, 1], [0, 1]) -> (grad_w)" in checked.text
+
+
 def test_zero_dim_tensors() -> None:
     program = plan_text("def f(x, y): return (x * y).sum() + y", inputs=[tensor("x", 5), tensor("y")])
     check_program(program, schedule={})
