@@ -132,7 +132,7 @@ class RayCluster:
         self._log = asyncio.create_task(_discard(self._process.stderr))
         assert self._process.stdout is not None
         try:
-            async with asyncio.timeout(START_S if self.address.address else EMBEDDED_START_S):
+            async with asyncio.timeout(self._start_s()):
                 line = await self._process.stdout.readline()
         except TimeoutError:
             raise self._silent() from None
@@ -151,6 +151,10 @@ class RayCluster:
         if not self.address.address:
             ray = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         return scrubbed_environment({**ray, "RAY_USAGE_STATS_ENABLED": "0", **self._environment})
+
+    def _start_s(self) -> float:
+        """Return the seconds to join: those that the user gives the first slot, too."""
+        return max(START_S, self.address.wait_s) if self.address.address else EMBEDDED_START_S
 
     def _silent(self) -> EnvironmentProblem:
         return EnvironmentProblem(
