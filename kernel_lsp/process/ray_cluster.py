@@ -70,7 +70,7 @@ class RayCluster:
         self.address, self._n_local_gpus, self._environment = address, n_local_gpus, environment or {}
         self._process: asyncio.subprocess.Process | None = None
         self._log: asyncio.Task[None] | None = None
-        self._folder = Path()
+        self._folder, self._is_ready = Path(), False
         self.n_gpus = 0
 
     async def __aenter__(self) -> RayCluster:
@@ -109,8 +109,9 @@ class RayCluster:
         if self._process is not None:
             assert self._process.stdin is not None
             self._process.stdin.close()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._process.wait(), CLOSE_S)
+            if self._is_ready:  # else it may be trying for ever
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._process.wait(), CLOSE_S)
             await kill_group(self._process)
         if self._log is not None:
             self._log.cancel()
@@ -141,7 +142,7 @@ class RayCluster:
         )
         if said["is"] == "failed":
             raise _problem(self.address.name, said["why"], said["message"])
-        self.n_gpus = said["gpus"]
+        self.n_gpus, self._is_ready = said["gpus"], True
         if not self.n_gpus and not self.address.n_slots:
             raise EnvironmentProblem(f"{self.address.name} has no GPU", next_step=_more_gpus(self.address))
 
