@@ -76,10 +76,11 @@ from kernel_lsp.generate.fusion.groups import (
     ScanGroup,
     ScatterGroup,
 )
-from kernel_lsp.generate.ir.index import Index, divides, product
+from kernel_lsp.generate.ir.index import Index, product
 from kernel_lsp.generate.ir.scalar import Access, Loop
 from kernel_lsp.generate.ir.scalar_walk import accesses, nodes
 from kernel_lsp.generate.ir.tensor import Tensor
+from kernel_lsp.generate.ir.terms import divides
 from kernel_lsp.generate.schedule.attention_knobs import choose_attention, choose_gradient
 from kernel_lsp.generate.schedule.knobs import Choices
 from kernel_lsp.generate.schedule.row_choices import LARGE_BYTES, RowChooser, row_comment

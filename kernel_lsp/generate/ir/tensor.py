@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.task import SourceLine
-from kernel_lsp.generate.ir.index import Index, Variable, digest_of, product
+from kernel_lsp.generate.ir.digest import digest_of
+from kernel_lsp.generate.ir.index import Index, Variable, product
 from kernel_lsp.generate.ir.scalar import Access, Scalar
 
 

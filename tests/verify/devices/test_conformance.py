@@ -1,4 +1,4 @@
-"""What every device promises, whatever a kernel does to it: a device is one row of `rows.ROWS`."""
+"""Check what every device promises, whatever a kernel does to it: a device is one row of `rows.ROWS`."""
 
 from __future__ import annotations
 
