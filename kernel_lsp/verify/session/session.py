@@ -15,6 +15,7 @@ from kernel_lsp.core.plan import LaunchPlan
 from kernel_lsp.core.target import TargetSource
 from kernel_lsp.core.task import Task
 from kernel_lsp.errors import EnvironmentProblem, SettingError
+from kernel_lsp.gpu.presence import has_gpu
 from kernel_lsp.gpu.specs import GpuSpec, find_gpu
 from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.process.interpreter import site_packages
@@ -87,6 +88,9 @@ class Session:
                 )
             )
             if self._device_name.ray is not None:
+                if not self._device_name.ray.address and not has_gpu():
+                    step = "use --device cpu, or name a cluster: --device ray://HOST:10001"
+                    raise EnvironmentProblem("this machine has no GPU for a Ray of our own", next_step=step)
                 self._cluster = await stack.enter_async_context(RayCluster(self._device_name.ray))
             stack.push_async_callback(self._close_gpus)
             if self.is_remote or may_use_gpu(self.settings):
