@@ -66,6 +66,11 @@ def test_rms_norm_forward_and_backward(dtype: str) -> None:
     assert "in 3 passes" not in checked.text
 
 
+def test_the_gradient_of_a_fused_rms_norm_adds_epsilon_in_place() -> None:
+    text = "def f(x, w): return F.rms_norm(x, (64,), w, 1e-6)"
+    check(text, inputs=[tensor("x", 6, 64), tensor("w", 64)], backward=True, families=("normal", "scaled_down"))
+
+
 def test_a_long_row_is_shared_by_blocks_or_split_over_launches() -> None:
     text = "def f(x): return F.layer_norm(x, x.shape[1:])"
     inputs = [tensor("x", 1, 16, 40, 64)]
