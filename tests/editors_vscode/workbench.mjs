@@ -32,6 +32,7 @@ const SETTINGS = {
   "files.autoSave": "off",
   "editor.hover.delay": 100,
   "editor.stickyScroll.enabled": false,
+  "git.enabled": false,
   "kernelLsp.device": "cpu",
   "kernelLsp.generations": 2,
   "kernelLsp.proposals": 4,
@@ -154,8 +155,8 @@ export class Workbench {
   }
 
   /** Clicks, and counts it. */
-  async click(locator) {
-    await locator.click();
+  async click(locator, options = {}) {
+    await locator.click(options);
     this.nClicks++;
   }
 
