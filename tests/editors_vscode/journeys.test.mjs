@@ -123,9 +123,9 @@ step("a plain CUDA file's PTX and SASS stand beside and follow the cursor", asyn
   await workbench.openFile("plain.cu");
   await goTo("out[at] = fminf");
   await workbench.run("kernel-lsp: Show PTX");
-  await line(/\.entry.*clamp_readings/).waitFor();
+  await line(/max\.f32/).waitFor();
   await goTo("if (threadIdx.x == 0) sums");
-  await line(/\.entry.*sum_readings/).waitFor();
+  await line(/ld\.shared\.f32/).waitFor();
   await page.locator(".editor-group-container:not(.active) .cdr.wordHighlightStrong, .editor-group-container:not(.active) [class*='ced-']").first().waitFor({ state: "attached" });
   await workbench.shot("12-ptx");
   await workbench.run("kernel-lsp: Show SASS");
