@@ -245,7 +245,7 @@ export function launchChromium() {
 /** A screenshot, kept as an artifact. */
 export async function shotOf(page, name) {
   mkdirSync(ARTIFACTS, { recursive: true });
-  await page.screenshot({ path: join(ARTIFACTS, `${name}.png`) });
+  await page.screenshot({ path: join(ARTIFACTS, `${name}.png`), animations: "disabled" });
 }
 
 function install(folder) {
