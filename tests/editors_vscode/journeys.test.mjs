@@ -129,7 +129,7 @@ step("a plain CUDA file's PTX and SASS stand beside and follow the cursor", asyn
   await page.locator(".editor-group-container:not(.active) .cdr.wordHighlightStrong, .editor-group-container:not(.active) [class*='ced-']").first().waitFor({ state: "attached" });
   await workbench.shot("12-ptx");
   await workbench.run("kernel-lsp: Show SASS");
-  await line(/\bR\d+|SASS needs nvdisasm/).waitFor();
+  await line(/\bR\d+|SASS\sneeds\snvdisasm/).waitFor();
   await workbench.shot("13-sass");
   await workbench.run("View: Close All Editors");
 });
