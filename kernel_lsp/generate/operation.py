@@ -22,7 +22,7 @@ from kernel_lsp.generate.codegen.helpers import HELPERS
 from kernel_lsp.generate.codegen.kernel import RenderedKernel
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.fusion.fuse import fuse
-from kernel_lsp.generate.fusion.groups import ElementwiseGroup, FusedGraph, Group, RowGroup
+from kernel_lsp.generate.fusion.groups import ElementwiseGroup, FusedGraph, Group, LibraryGroup, RowGroup
 from kernel_lsp.generate.ir.index import Index, divide_exactly, is_nonnegative
 from kernel_lsp.generate.ir.sizes import to_expression
 from kernel_lsp.generate.ir.tensor import Tensor
@@ -311,5 +311,7 @@ def _main_tensor(group: Group) -> Tensor:
                 return stores[-1][1].tensor
             stored = [reduction.tensor for reduction in reductions if reduction.stored]
             return row_stores[-1].tensor if row_stores else (stored or [reductions[0].tensor])[-1]
+        case LibraryGroup(tensors=tensors):
+            return tensors[0]
     stores = getattr(group, "stores", ())
     return stores[-1].tensor if stores else group.tensor

@@ -33,9 +33,9 @@ from kernel_lsp.source.python_file import (
     parameters_of,
     parse_python,
     read_python_file,
+    target_digest,
 )
 from kernel_lsp.source.recorded import recorded_target
-from kernel_lsp.source.target_digest import target_digest
 from kernel_lsp.source.task_folder import read_task_folder
 
 KERNELBENCH_CLASS = "Model"

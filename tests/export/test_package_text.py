@@ -112,6 +112,13 @@ def test_a_library_step_goes_through_aten_without_autocast() -> None:
     assert "#include <ATen/ops/linear.h>" in text
 
 
+def test_fused_attention_goes_through_the_packages_own_header() -> None:
+    step, fused = "aten::linear(x, weight, none)", "sdpa::forward(x, weight, bias, true, 0.5)"
+    text = cpp(replace(LINEAR_RELU, text=LINEAR_RELU.text.replace(step, fused)))
+    assert "product = support::sdpa_forward(ready_x, ready_weight, ready_bias, true, 0.5).contiguous();" in text
+    assert '#include "sdpa.h"' in text
+
+
 def test_names_that_cpp_has_another_use_for_get_an_underscore() -> None:
     text = cpp(AWKWARD_NAMES)
     assert "int64_t operator_" in text

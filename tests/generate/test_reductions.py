@@ -63,6 +63,7 @@ def test_rms_norm_forward_and_backward(dtype: str) -> None:
     inputs = [tensor("x", 4, 5, 64, dtype=dtype)]
     checked = check(RMS_NORM, symbol="RMSNorm", inputs=inputs, backward=True, sizes=({}, {"B": 3, "T": 7}))
     assert checked.n_kernels == 1
+    assert "in 3 passes" not in checked.text
 
 
 def test_a_long_row_is_shared_by_blocks_or_split_over_launches() -> None:

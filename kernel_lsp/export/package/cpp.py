@@ -84,7 +84,7 @@ class _Operator:
             "#include <torch/csrc/autograd/custom_function.h>",
             "#include <torch/library.h>",
             "",
-            *(f"#include <{header}>" for header in headers),
+            *(f"#include {header}" for header in headers),
             "",
             "#include <string>",
             "#include <tuple>",

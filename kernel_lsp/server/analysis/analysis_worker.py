@@ -37,9 +37,15 @@ from kernel_lsp.server.analysis.rebase import below
 from kernel_lsp.source.cuda import KernelLines, ParsedSource, kernel_lines_in
 from kernel_lsp.source.notebook import without_magics
 from kernel_lsp.source.operator_use import OPERATOR_MARK, USE_PREFIX
-from kernel_lsp.source.python_file import FunctionNode, PythonFile, import_line, import_style, parse_python
+from kernel_lsp.source.python_file import (
+    FunctionNode,
+    PythonFile,
+    import_line,
+    import_style,
+    parse_python,
+    target_digest,
+)
 from kernel_lsp.source.pytorch import TargetLocation, read_symbol, targets_in
-from kernel_lsp.source.target_digest import target_digest
 
 MAX_TREES_KEPT = 8
 NICENESS = 2

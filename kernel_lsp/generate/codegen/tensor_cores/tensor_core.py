@@ -462,9 +462,9 @@ class TensorCoreRenderer:
 
     def _write_again(self, scope: Scope) -> None:
         """Recompute a sum without the split."""
-        again = scope.open(f"if ({self.kernel.use('must_be_redone')}(sum))")
+        again = scope.open(f"if ({self.kernel.use('must_be_redone')}(sum, {self._n_terms}))")
         again.line("sum = 0.0f;")
-        again.line("#pragma unroll 1")
+        again.line("#pragma unroll 8")
         loop = again.open(f"for ({self.kernel.index_type} k = 0; k < {self._n_terms}; ++k)")
         loop.define(self.group.k, "k")
         left, right = loop.values([self.group.left, self.group.right])
