@@ -17,7 +17,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,7 @@ class Load:
         self.failures: list[str] = []
         self.overheads_s: list[float] = []
         self.kills = Counter[str]()
+        self.stages_s: dict[str, list[float]] = defaultdict(list)
 
     async def evaluate(self, gpus: list[MeasuringGpu], number: int) -> None:
         """Evaluate one candidate and keep its result once."""
@@ -64,6 +65,8 @@ class Load:
                 self.failures.append(str(found))
             if gpu.device.slot.n_replaced == n_replaced:
                 self.overheads_s.append(elapsed_s - self.given.case_s)
+                for stage, stage_s in stages.stages_s.items():
+                    self.stages_s[stage].append(stage_s)
 
         await on_one_of(gpus, on)
 
@@ -141,6 +144,7 @@ def summary(load: Load, elapsed_s: float, cpu_s: float) -> dict[str, Any]:
             "mean": 1e3 * statistics.fmean(overheads),
             "p90": 1e3 * overheads[int(0.9 * len(overheads))],
         },
+        "stages_median_ms": {name: 1e3 * statistics.median(seen) for name, seen in load.stages_s.items()},
         "command_cpu_ms": 1e3 * cpu_s / given.evaluations,
         "processors": os.cpu_count(),
         "load_average": os.getloadavg(),

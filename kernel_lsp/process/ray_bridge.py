@@ -99,8 +99,9 @@ class Slots:
     def __init__(self, ray: Any, resources: dict[str, Any]) -> None:
         options = {"num_cpus": 0, "max_concurrency": N_CALLS, "max_restarts": 0, **resources}
         self._make = ray.remote(**options)(Slot).remote
-        self._errors = (ray.exceptions.RayError, ConnectionError, NobodyWaits)
+        self._lost = (ray.exceptions.RayError, ConnectionError)
         self._actors: dict[int, Any] = {}
+        self._started: set[int] = set()
         self._names = itertools.count()
 
     async def connect(self, reader: StreamReader, writer: StreamWriter) -> None:
@@ -118,25 +119,50 @@ class Slots:
             for pump in done:
                 pump.result()
             await actor.close.remote(name)
-        except self._errors as error:
+        except (*self._lost, NobodyWaits) as error:
             _log(f"slot {number} is lost: {type(error).__name__}: {str(error).splitlines()[0]}")
-            if actor is None or self._actors.get(number) is actor:  # another connection may have a new one already
-                self._actors.pop(number, None)
+            self._forget(number, actor)
         finally:
             with contextlib.suppress(ConnectionError):
                 writer.close()
 
     async def _opened(self, number: int, name: str, loader: str, reader: StreamReader) -> tuple[Any, bytes]:
         """Return the slot's actor with a relay started, and what was received meanwhile. An actor that was lost since
-        its last connection is replaced."""
+        its last connection is replaced, once for all connections that wait."""
         received = bytearray()
         if (actor := self._actors.get(number)) is not None:
-            with contextlib.suppress(*self._errors[:2]):
-                await _until(actor.open.remote(name, loader), reader, received)
+            try:
+                await self._open(number, actor, actor.open.remote(name, loader), reader, received)
                 return actor, bytes(received)
-        actor = self._actors[number] = self._make()
-        await _until(actor.open.remote(name, loader), reader, received)
+            except self._lost:
+                self._forget(number, actor)
+        actor = self._actors.setdefault(number, self._actors.get(number) or self._make())
+        await self._open(number, actor, actor.open.remote(name, loader), reader, received)
         return actor, bytes(received)
+
+    async def _open(self, number: int, actor: Any, call: Any, reader: StreamReader, received: bytearray) -> None:
+        """Wait for a call that may wait for a GPU, and receive meanwhile. When the connection ends, an actor that has
+        never started is dropped, and with it the request for a GPU."""
+        asked = asyncio.ensure_future(call)
+        while not asked.done() and not reader.at_eof():
+            reading = asyncio.create_task(reader.read(PIECE_BYTES))
+            await asyncio.wait([asked, reading], return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done():
+                reading.cancel()
+                await asyncio.wait([reading])
+            if not reading.cancelled():
+                received += reading.result()
+        if not asked.done() and number not in self._started:
+            self._forget(number, actor)
+            raise NobodyWaits("no slot came free in time")
+        await asked
+        self._started.add(number)
+
+    def _forget(self, number: int, actor: Any) -> None:
+        """Drop an actor, unless another connection has replaced it."""
+        if actor is not None and self._actors.get(number) is actor:
+            del self._actors[number]
+            self._started.discard(number)
 
     async def close(self) -> None:
         """End all relays, as far as their slots answer in time."""
@@ -145,31 +171,19 @@ class Slots:
             await asyncio.wait(calls, timeout=END_S)
 
 
-async def _until(call: Any, reader: StreamReader, received: bytearray) -> None:
-    """Wait for a call that may wait for a GPU, and receive meanwhile. Raises NobodyWaits when the connection ends; the
-    actor is then dropped, and with it the request for a GPU."""
-    asked = asyncio.ensure_future(call)
-    while not asked.done():
-        reading = asyncio.create_task(reader.read(PIECE_BYTES))
-        await asyncio.wait([asked, reading], return_when=asyncio.FIRST_COMPLETED)
-        if not reading.done():
-            reading.cancel()
-            await asyncio.wait([reading])
-        if not reading.cancelled():
-            received += reading.result()
-        if reader.at_eof() and not asked.done():
-            raise NobodyWaits("no slot came free in time")
-    await asked
+async def _finish(call: Any) -> Any:
+    """Return the result of a call, which goes on when nobody waits any more: Ray's client ends over a cancelled one."""
+    return await asyncio.shield(asyncio.ensure_future(call))
 
 
 async def _send(reader: StreamReader, actor: Any, name: str, content: bytes) -> None:
     while content:
-        await actor.write.remote(name, content)
+        await _finish(actor.write.remote(name, content))
         content = await reader.read(PIECE_BYTES)
 
 
 async def _fetch(actor: Any, name: str, writer: StreamWriter) -> None:
-    while content := await actor.read.remote(name, PIECE_BYTES):
+    while content := await _finish(actor.read.remote(name, PIECE_BYTES)):
         try:
             writer.write(content)
             await writer.drain()

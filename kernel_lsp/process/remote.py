@@ -48,6 +48,8 @@ PAUSES_S = (0.2, 0.5, 1.0, 2.0, 4.0)
 GRACE_S = 20.0
 """Seconds beyond a request's deadline, which the relay keeps, until the connection counts as lost."""
 PING_S = 10.0
+SMALL_BYTES = 1 << 18
+"""Largest file that is sent in one piece with its request."""
 FRESH = ("fresh",)
 """Arguments of a worker that answers `renew` (`worker/fresh.py`)."""
 LOST_WORDS = "the connection to {} was lost"
@@ -112,8 +114,9 @@ class Link:
         self._stderr = _TailOutput(STDERR_TAIL_BYTES)
         self._tasks: list[asyncio.Task[Any]] = []
         self._writing = asyncio.Lock()
-        self._answers: deque[asyncio.Future[Answered | Died | Overran]] = deque()
-        self._files: deque[tuple[Path, asyncio.Future[None]]] = deque()
+        self._answers: deque[tuple[Mapping[str, Any], asyncio.Future[Answered | Died | Overran]]] = deque()
+        self._small: list[bytes] = []
+        self._is_fetching = False
         self._sent: dict[str, tuple[int, int, int]] = {}
         self._failure: KernelLspError | None = None
         self._ending: Died | Overran | None = None
@@ -153,11 +156,7 @@ class Link:
         EnvironmentProblem where files cannot be written there."""
         for path in _inputs_of(request) if self._ending is None else ():
             await self._put(path)
-        answer = await self._asked(request, deadline_s)
-        if isinstance(answer, Answered):
-            for name in _outputs_of(request, answer.reply):
-                await self._get(Path(name))
-        return answer
+        return await self._asked(request, deadline_s)
 
     async def signal(self, number: int) -> None:
         """Send a signal to the worker and what it started."""
@@ -226,14 +225,14 @@ class Link:
         if self._ending is not None:
             return self._ending
         answer: asyncio.Future[Answered | Died | Overran] = asyncio.get_running_loop().create_future()
-        self._answers.append(answer)
-        await self._send({"do": "ask", "request": request, "deadline_s": deadline_s})
-        try:
-            async with asyncio.timeout(deadline_s + GRACE_S):
-                found = await answer
-        except TimeoutError:
-            self._end()
-            raise self._lost() from None
+        self._answers.append((request, answer))
+        asked = {"do": "ask", "request": request, "deadline_s": deadline_s, "fetches": "outputs" in request}
+        await self._send(asked)
+        while not answer.done():
+            await asyncio.wait([answer], timeout=deadline_s + GRACE_S)
+            if not answer.done() and not self._is_fetching:
+                self._end()
+        found = await answer
         return Overran(deadline_s, "") if isinstance(found, Overran) else found
 
     async def _put(self, path: Path) -> None:
@@ -241,15 +240,13 @@ class Link:
         seen = path.stat()
         key = (seen.st_ino, seen.st_size, seen.st_mtime_ns)
         if self._sent.get(str(path)) != key:
-            content = await asyncio.to_thread(path.read_bytes)
-            await self._send({"do": "put", "name": str(path), "n": len(content)}, content)
+            content = path.read_bytes() if seen.st_size <= SMALL_BYTES else await asyncio.to_thread(path.read_bytes)
+            frame = {"do": "put", "name": str(path), "n": len(content)}
+            if len(content) <= SMALL_BYTES:  # goes with the request
+                self._small += [json.dumps(frame).encode() + b"\n", content]
+            else:
+                await self._send(frame, content)
             self._sent[str(path)] = key
-
-    async def _get(self, path: Path) -> None:
-        fetched: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._files.append((path, fetched))
-        await self._send({"do": "get", "name": str(path)})
-        await fetched
 
     async def _send(self, frame: Mapping[str, Any], content: bytes = b"") -> None:
         if self._failure is not None:
@@ -260,7 +257,8 @@ class Link:
 
     async def _write(self, *parts: bytes) -> None:
         async with self._writing:
-            await self._stream.write(*parts)
+            small, self._small = self._small, []
+            await self._stream.write(b"".join([*small, parts[0]]), *parts[1:])
 
     async def _ping(self) -> None:
         while True:
@@ -280,19 +278,31 @@ class Link:
     async def _take(self, frame: Mapping[str, Any], stream: asyncio.StreamReader) -> None:
         match frame["is"]:
             case "answer":
+                await self._fetch(frame["answer"], stream)
                 self._answer(Answered(frame["answer"]))
             case "overran":
                 self._over(Overran(0.0, ""))
             case "died":
                 self._over(Died(frame["returncode"], frame["stderr"]))
-            case "file":
-                path, fetched = self._files.popleft()
-                content = await stream.readexactly(frame["n"])
-                path.parent.mkdir(parents=True, exist_ok=True)
-                await asyncio.to_thread(path.write_bytes, content)
-                fetched.set_result(None)
             case "failed":
                 self._fail(frame)
+
+    async def _fetch(self, reply: Mapping[str, Any], stream: asyncio.StreamReader) -> None:
+        """Receive the files of an answer, which follow it."""
+        request = self._answers[0][0] if self._answers else {}
+        self._is_fetching = True
+        for path in map(Path, _outputs_of(request, reply)):
+            frame = json.loads(await stream.readline() or b'{"is": "lost"}')
+            if frame["is"] != "file":
+                self._fail(frame) if frame["is"] == "failed" else self._end()
+                break
+            content = await stream.readexactly(frame["n"])
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if len(content) <= SMALL_BYTES:
+                path.write_bytes(content)
+            else:
+                await asyncio.to_thread(path.write_bytes, content)
+        self._is_fetching = False
 
     def _over(self, ending: Died | Overran) -> None:
         """Remember how the worker ended: it may have done so before a request came."""
@@ -300,7 +310,7 @@ class Link:
         self._answer(ending)
 
     def _answer(self, answer: Answered | Died | Overran) -> None:
-        if self._answers and not (waiting := self._answers.popleft()).done():
+        if self._answers and not (waiting := self._answers.popleft()[1]).done():
             waiting.set_result(answer)
 
     def _fail(self, frame: Mapping[str, Any]) -> None:
@@ -311,13 +321,11 @@ class Link:
     def _end(self, error: KernelLspError | None = None) -> None:
         """Fail everything that waits."""
         self.has_ended = True
-        waits: list[asyncio.Future[Any]] = [*self._answers, *(fetched for _, fetched in self._files)]
-        for waiting in waits:
+        for _, waiting in self._answers:
             if not waiting.done():
                 waiting.set_exception(error or self._lost())
                 waiting.exception()  # it may be that nobody waits any more
         self._answers.clear()
-        self._files.clear()
 
     def _lost(self) -> ConnectionLostError:
         words = LOST_WORDS.format(self._place.name)

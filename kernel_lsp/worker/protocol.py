@@ -6,6 +6,7 @@ The user's code runs in this process. Its prints go to stderr, and its reads of 
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import os
 import sys
@@ -49,19 +50,18 @@ COMMANDS = {
 RENEW = "renew"
 
 
-def serve() -> bool:
-    """Answer requests until stdin ends. Return True after `renew`: another process answers the next one."""
+def serve(first: dict[str, Any] | None = None) -> dict[str, Any] | None:
+    """Answer requests until stdin ends, `first` before all. Return the request `renew`, which another process
+    answers."""
     requests, answers = _private_streams()
     sys.dont_write_bytecode = sys.pycache_prefix is None  # nothing may be written into the user's folder
     start_driver()
-    for line in requests:
-        request = json.loads(line)
-        is_last = request["command"] == RENEW
-        answers.write(json.dumps({} if is_last else answer(request)) + "\n")
+    for request in itertools.chain([first] if first else [], map(json.loads, requests)):
+        if request["command"] == RENEW:
+            return request
+        answers.write(json.dumps(answer(request)) + "\n")
         answers.flush()
-        if is_last:
-            return True
-    return False
+    return None
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:

@@ -31,8 +31,8 @@ VERSION_1 = {
     "ModuleUse": "method inputs state settings training modes",
     "Operation": "schema contract steps",
     "Run.launch": "self kernel grid block arguments numbers shared attributes",
-    "CudaOperator": "module_name file kernels reference forward backward gradients is_differentiable captured headers "
-    "module",
+    "CudaOperator": "module_name file kernels reference forward backward gradients same_gradients is_differentiable "
+    "captured headers module",
     "CudaOperator.__call__": "self arguments",
     "CudaOperator.use": "self original defaults report",
     "CudaOperator.use_in": "self module report",

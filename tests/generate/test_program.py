@@ -22,6 +22,16 @@ class M(nn.Module):
 """
 
 
+def test_any_valid_schedule_is_right() -> None:
+    program = plan_text(MLP, symbol="M", inputs=[tensor("x", 3, 5, 32)], backward=True)
+    choose = random.Random(5)
+    while True:
+        schedule = {knob.name: choose.choice(knob.values) for knob in program.knobs if choose.random() < 0.5}
+        if program.is_valid(schedule):
+            check_program(program, schedule=schedule)
+            return
+
+
 def test_one_schedule_gives_one_text() -> None:
     first = plan_text(MLP, symbol="M", inputs=[tensor("x", 3, 5, 32)], backward=True)
     second = plan_program(capture_text(MLP, "M", inputs=[tensor("x", 3, 5, 32)], backward=True), gpu=None)
@@ -38,16 +48,6 @@ def test_defaults_are_a_valid_schedule() -> None:
     assert program.render(schedule) == program.render({})
     assert not program.is_valid({next(iter(schedule)): 12345})
     assert not program.is_valid({"no_such_knob": 1})
-
-
-def test_any_valid_schedule_is_right() -> None:
-    program = plan_text(MLP, symbol="M", inputs=[tensor("x", 3, 5, 32)], backward=True)
-    choose = random.Random(5)
-    while True:
-        schedule = {knob.name: choose.choice(knob.values) for knob in program.knobs if choose.random() < 0.5}
-        if program.is_valid(schedule):
-            check_program(program, schedule=schedule)
-            return
 
 
 def test_an_operator_without_a_rule_names_itself_and_the_users_line() -> None:

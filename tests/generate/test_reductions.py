@@ -128,6 +128,7 @@ def test_a_row_cached_in_registers_is_read_once() -> None:
         text, symbol="M", inputs=[tensor("x", 5, 256)], schedule={"m.cached": 1, "m.threads": 32, "m.vector": 4}
     )
     assert checked.text.count("packs<4>(x)") == 1
+    assert checked.text.count("const int pack = ") == 2  # the pass over registers alone names no place
 
 
 def test_gradients_of_a_norm_are_summed_over_rows_in_registers() -> None:

@@ -123,7 +123,8 @@ class GpuDevice:
             with stages.stage("gpu load"):
                 failure = await kernel.load()
             yield failure or kernel
-            await kernel.unload()
+            if not self._slot.renews:
+                await kernel.unload()
 
     async def evaluate(self, job: GpuJob, stages: Stages) -> GpuReport | GpuFailure:
         """Run, judge and time one candidate. What it does to the worker is its outcome. A worker that was killed from

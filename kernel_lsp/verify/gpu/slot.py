@@ -147,6 +147,11 @@ class GpuSlot:
         """Check whether the worker can be trusted with another request."""
         return self._worker is not None and self._worker.is_alive and not self._is_suspect
 
+    @property
+    def renews(self) -> bool:
+        """Check whether its process is exchanged before the next candidate, with all that this one has loaded."""
+        return self._renews
+
     async def ready(self) -> Ready | OutOfService:
         """Ensure a worker that can be trusted with the next candidate."""
         while self._out_of_service is None:
@@ -174,8 +179,7 @@ class GpuSlot:
         if not (self._renews and self._is_used):
             return True
         self._is_used = False
-        await self.ask(RENEW, {}, deadline_s=CANARY_DEADLINE_S)
-        return isinstance(await self.ask("open_device", {}, deadline_s=OPEN_DEADLINE_S), dict)
+        return isinstance(await self.ask(RENEW, {}, deadline_s=OPEN_DEADLINE_S), dict)
 
     def _is_disconnected_again(self, problem: str) -> bool:
         """Check whether the canary failed for the connection alone. Raises EnvironmentProblem when it always does."""

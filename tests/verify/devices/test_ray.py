@@ -60,10 +60,10 @@ async def test_every_candidate_has_a_process_of_its_own() -> None:
     async with Conversation([sys.executable, WORKER_PROGRAM, *FRESH]) as worker:
         assert await worker.ask({"command": "describe"}, deadline_s=60.0)
         first = descendants(worker.pid)
-        assert await worker.ask({"command": "renew"}, deadline_s=60.0) == Answered({})
-        assert await worker.ask({"command": "describe"}, deadline_s=60.0)
-        assert len(first) == len(descendants(worker.pid)) == 1
-        assert first != descendants(worker.pid)
+        for _ in range(2):  # two, as the next process was there at the first
+            assert isinstance(await worker.ask({"command": "renew", "device": 0}, deadline_s=60.0), Answered)
+        assert first
+        assert not set(first) & set(descendants(worker.pid))
 
 
 async def test_a_python_without_torch_is_named(ray_cluster: RayCluster, tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ async def test_a_slot_that_no_gpu_is_free_for_is_named(ray_cluster: RayCluster) 
 async def check_unreachable(address: str, words: str) -> None:
     started = time.monotonic()
     with pytest.raises(EnvironmentProblem, match=words) as raised:
-        await RayCluster(RayAddress(address)).__aenter__()
+        await RayCluster(RayAddress(address, wait_s=1.0)).__aenter__()
     assert raised.value.next_step
     assert "\n" not in raised.value.message
     assert time.monotonic() - started < 20
