@@ -171,14 +171,19 @@ class Slots:
             await asyncio.wait(calls, timeout=END_S)
 
 
+async def _finish(call: Any) -> Any:
+    """Return the result of a call, which goes on when nobody waits any more: Ray's client ends over a cancelled one."""
+    return await asyncio.shield(asyncio.ensure_future(call))
+
+
 async def _send(reader: StreamReader, actor: Any, name: str, content: bytes) -> None:
     while content:
-        await actor.write.remote(name, content)
+        await _finish(actor.write.remote(name, content))
         content = await reader.read(PIECE_BYTES)
 
 
 async def _fetch(actor: Any, name: str, writer: StreamWriter) -> None:
-    while content := await actor.read.remote(name, PIECE_BYTES):
+    while content := await _finish(actor.read.remote(name, PIECE_BYTES)):
         try:
             writer.write(content)
             await writer.drain()

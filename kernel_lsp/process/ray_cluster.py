@@ -70,7 +70,7 @@ class RayCluster:
         self.address, self._n_local_gpus, self._environment = address, n_local_gpus, environment or {}
         self._process: asyncio.subprocess.Process | None = None
         self._log: asyncio.Task[None] | None = None
-        self._folder = Path()
+        self._folder, self._is_ready = Path(), False
         self.n_gpus = 0
 
     async def __aenter__(self) -> RayCluster:
@@ -109,8 +109,9 @@ class RayCluster:
         if self._process is not None:
             assert self._process.stdin is not None
             self._process.stdin.close()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._process.wait(), CLOSE_S)
+            if self._is_ready:  # else it may be trying for ever
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._process.wait(), CLOSE_S)
             await kill_group(self._process)
         if self._log is not None:
             self._log.cancel()
@@ -132,7 +133,7 @@ class RayCluster:
         self._log = asyncio.create_task(_discard(self._process.stderr))
         assert self._process.stdout is not None
         try:
-            async with asyncio.timeout(START_S if self.address.address else EMBEDDED_START_S):
+            async with asyncio.timeout(self._start_s()):
                 line = await self._process.stdout.readline()
         except TimeoutError:
             raise self._silent() from None
@@ -141,7 +142,7 @@ class RayCluster:
         )
         if said["is"] == "failed":
             raise _problem(self.address.name, said["why"], said["message"])
-        self.n_gpus = said["gpus"]
+        self.n_gpus, self._is_ready = said["gpus"], True
         if not self.n_gpus and not self.address.n_slots:
             raise EnvironmentProblem(f"{self.address.name} has no GPU", next_step=_more_gpus(self.address))
 
@@ -151,6 +152,10 @@ class RayCluster:
         if not self.address.address:
             ray = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         return scrubbed_environment({**ray, "RAY_USAGE_STATS_ENABLED": "0", **self._environment})
+
+    def _start_s(self) -> float:
+        """Return the seconds to join: those that the user gives the first slot, too."""
+        return max(START_S, self.address.wait_s) if self.address.address else EMBEDDED_START_S
 
     def _silent(self) -> EnvironmentProblem:
         return EnvironmentProblem(

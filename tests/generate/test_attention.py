@@ -64,7 +64,9 @@ def test_attention_of_hard_inputs(family: str) -> None:
 
 @pytest.mark.parametrize(("warps", "keys"), [(2, 16), (8, 32)])
 def test_tiles_of_other_sizes(warps: int, keys: int) -> None:
-    check_sdpa(", is_causal=True", n_queries=40, n_keys=40, schedule={"f.warps": warps, "f.keys": keys})
+    schedule = {"f.warps": warps, "f.keys": keys, "f.resident": 2}
+    checked = check_sdpa(", is_causal=True", n_queries=40, n_keys=40, schedule=schedule)
+    assert f"__launch_bounds__({warps * 32}, 2)" in checked.text
 
 
 def test_attention_by_the_library_is_one_call() -> None:

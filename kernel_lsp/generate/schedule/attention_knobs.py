@@ -43,6 +43,7 @@ def choose_attention(
     schedule = TileSchedule(
         pick(f"{kernel.name}.warps", (1, 2, 4, 8), default.warps, "warps per block, of 16 queries each"),
         pick(f"{kernel.name}.keys", (16, 32, 64, 128), default.columns, "keys per tile"),
+        pick(f"{kernel.name}.resident", (1, 2), default.resident, "blocks that registers leave room for"),
     )
     is_valid = is_valid_attention_schedule(group, schedule)
     used = schedule if is_valid else default

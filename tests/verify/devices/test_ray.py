@@ -86,7 +86,7 @@ async def test_a_slot_that_no_gpu_is_free_for_is_named(ray_cluster: RayCluster) 
 async def check_unreachable(address: str, words: str) -> None:
     started = time.monotonic()
     with pytest.raises(EnvironmentProblem, match=words) as raised:
-        await RayCluster(RayAddress(address)).__aenter__()
+        await RayCluster(RayAddress(address, wait_s=1.0)).__aenter__()
     assert raised.value.next_step
     assert "\n" not in raised.value.message
     assert time.monotonic() - started < 20

@@ -121,8 +121,10 @@ class _AttentionRenderer(TileRenderer):
         self._walk_keys()
         self._write()
         n_bytes = _shared_bytes(self.group, self.schedule)
+        grid, block, resident = (self._grid(),), (self.n_threads,), self.schedule.resident
+        min_blocks = resident if resident > 1 else None
         return rendered(
-            self.kernel, comment, self.scope.lines, (self._grid(),), (self.n_threads,), dynamic_bytes=n_bytes
+            self.kernel, comment, self.scope.lines, grid, block, min_blocks=min_blocks, dynamic_bytes=n_bytes
         )
 
     @property

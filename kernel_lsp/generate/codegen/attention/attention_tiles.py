@@ -25,10 +25,12 @@ KINDS = {DType.F32: "f32", DType.F16: "f16", DType.BF16: "bf16"}
 
 @dataclass(frozen=True)
 class TileSchedule:
-    """Tile sizes: `warps` of 16 rows each per block, which owns them; `columns` per tile of what it loops over."""
+    """Tile sizes: `warps` of 16 rows each per block, which owns them; `columns` per tile of what it loops over.
+    Registers leave room for `resident` blocks on a multiprocessor."""
 
     warps: int
     columns: int
+    resident: int = 1
 
 
 def default_schedule(
