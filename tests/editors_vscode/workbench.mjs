@@ -32,6 +32,7 @@ const SETTINGS = {
   "files.autoSave": "off",
   "editor.hover.delay": 100,
   "editor.stickyScroll.enabled": false,
+  "git.enabled": false,
   "kernelLsp.device": "cpu",
   "kernelLsp.generations": 2,
   "kernelLsp.proposals": 4,
@@ -154,8 +155,8 @@ export class Workbench {
   }
 
   /** Clicks, and counts it. */
-  async click(locator) {
-    await locator.click();
+  async click(locator, options = {}) {
+    await locator.click(options);
     this.nClicks++;
   }
 
@@ -244,7 +245,7 @@ export function launchChromium() {
 /** A screenshot, kept as an artifact. */
 export async function shotOf(page, name) {
   mkdirSync(ARTIFACTS, { recursive: true });
-  await page.screenshot({ path: join(ARTIFACTS, `${name}.png`) });
+  await page.screenshot({ path: join(ARTIFACTS, `${name}.png`), animations: "disabled" });
 }
 
 function install(folder) {

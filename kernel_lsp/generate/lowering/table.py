@@ -94,8 +94,8 @@ def supported_operators() -> tuple[str, ...]:
 def _lower_node(
     node: GraphNode, builder: Builder, values: dict[str, tuple[Tensor | None, ...]]
 ) -> tuple[Tensor | None, ...]:
-    call = Call(node, builder, values)
     name = node.op.replace("_.", ".", 1) if _is_in_place(node) else node.op
+    call = Call(node.model_copy(update={"op": name}), builder, values)  # rules read the name
     rule = RULES.get(name) or RULES.get(".".join(name.split(".")[:2]))
     if rule is None:
         call.fail("there is no rule for it")
