@@ -1,4 +1,4 @@
-"""How far our estimates are from times measured on one H200: the tables of docs/estimates.md.
+"""Compare our estimates with times measured on one H200: the tables of docs/estimates.md.
 
     python benchmarks/estimate_vs_measured.py
 

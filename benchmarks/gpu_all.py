@@ -65,7 +65,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Done:
-    """What became of a step."""
+    """Outcome of a step."""
 
     name: str
     status: str
@@ -142,7 +142,7 @@ def _command(step: Step, options: argparse.Namespace) -> list[str]:
 
 
 def _run(command: list[str], limit_s: float, log: Path) -> str:
-    """How it ended. Whatever it started ends with it."""
+    """Return how it ended. Whatever it started ends with it."""
     with log.open("wb") as file:
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         process = subprocess.Popen(
@@ -160,7 +160,7 @@ def _run(command: list[str], limit_s: float, log: Path) -> str:
 
 
 def _read(step: Step, folder: Path, began: float) -> tuple[tuple[Figure, ...], str]:
-    """What the newest result since `began` says; and what is wrong with it, if anything."""
+    """Return what the newest result since `began` says, and what is wrong with it, if anything."""
     written = [path for path in folder.glob(step.result) if path.stat().st_mtime >= began - 1]
     if not written:
         return (), ", no result"

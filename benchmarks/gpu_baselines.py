@@ -1,4 +1,4 @@
-"""What a candidate is compared with: eager and every mode of torch.compile, on the tasks of published kernels.
+"""Time what a candidate is compared with: eager and every mode of torch.compile, on the tasks of published kernels.
 
     python benchmarks/gpu_baselines.py [--task NAME[:backward]]... [--wait-s 420] [--out FOLDER] [--device 0|cpu]
 
@@ -124,7 +124,7 @@ async def prepare(session: Session, name: str, folder: Path, device: int | str) 
 
 
 def bound_operation(task: Task, graph: Graph, shapes: dict[str, tuple[int, ...]]) -> BoundOperation:
-    """What a candidate's operation would read and write."""
+    """Return what a candidate's operation would read and write."""
     inputs = [
         BoundTensor(name=name, dtype=type_.dtype, shape=shapes[name], role="input")
         for name, type_ in zip(graph.inputs, graph.input_types, strict=True)

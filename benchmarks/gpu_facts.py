@@ -1,4 +1,4 @@
-"""Which GPU, driver and torch a result was measured with, and a package with bytecode, as one that was installed is."""
+"""Name the GPU, driver and torch that a result was measured with, and compile a package to bytecode, as pip does."""
 
 from __future__ import annotations
 

@@ -244,7 +244,7 @@ class Run:
             self._write()
 
     def _write(self) -> dict[str, Any]:
-        """What is known by now, also on disk."""
+        """Keep what is known by now, also on disk."""
         elapsed_s, self._written = time.monotonic() - self._started, time.monotonic()
         report = _report(self._planned, self._verdicts, elapsed_s, self._verifier.device_name, self._options)
         report |= self._facts

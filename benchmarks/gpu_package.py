@@ -128,14 +128,14 @@ def examine(found: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def step_s(command: list[str]) -> float:
-    """How long a command took that must succeed."""
+    """Return the seconds of a command that must succeed."""
     started = time.monotonic()
     run(command)
     return round(time.monotonic() - started, 3)
 
 
 def own_tests(source: Path, site: Path) -> dict[str, Any]:
-    """What the package's own tests say: opcheck, gradients, compile, streams, threads."""
+    """Run the package's own tests: opcheck, gradients, compile, streams, threads."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(source / "tests")]
     started = time.monotonic()
     done = run(command, site=site, must_succeed=False)

@@ -1,4 +1,4 @@
-"""What a second GPU of the machine brings: verdicts a minute with one and with two, and whether times stay the same.
+"""Measure what a second GPU brings: verdicts a minute with one and with two, and whether times stay the same.
 
     python3 benchmarks/gpu_two.py [--target FILE.py::symbol] [--window-s 28] [--out FOLDER]
 

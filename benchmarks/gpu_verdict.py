@@ -1,4 +1,4 @@
-"""How long a full verdict takes on a GPU, cold and warm, and how many come in a minute.
+"""Measure how long a full verdict takes on a GPU, cold and warm, and how many come in a minute.
 
     python3 benchmarks/gpu_verdict.py [--target FILE.py::symbol]... [--direction forward|backward]...
                                       [--n-warm 8] [--n-throughput 30] [--out FOLDER]

@@ -41,7 +41,7 @@ def main() -> int:
 
 
 def _print_differences(kernels: Sequence[Labelled], expected: Mapping[str, str]) -> int:
-    """How many verdicts are not what the labels say."""
+    """Count the verdicts that are not what the labels say."""
     n_differing = 0
     for kernel in kernels:
         found, wanted = kernel.verdict.outcome.kind, expected.get(Path(kernel.name).name, "no label")

@@ -318,12 +318,16 @@ class TaskTimer:
             run()
             torch.cuda.synchronize()
             overrun = run.overrun()
-            outputs = list(run.output_tensors().values())
+            outputs = [run.tensors[holder] for holder in operation["returns"].values()]
             row = self._row(direction, name, run, expected, outputs)
             return {**row, "overrun": overrun} if overrun else row
         except Exception as problem:  # any fault of a candidate is its result
-            row = {"task": self.folder.name, "direction": direction, "subject": name}
-            return {**row, "problem": f"{type(problem).__name__}: {str(problem)[-600:]}"}
+            return self._failed(direction, name, problem)
+
+    def _failed(self, direction: str, subject: str, problem: Exception) -> dict[str, Any]:
+        """Return the row of what could not be timed, with the end of the message: a compiler's errors come last."""
+        message = f"{type(problem).__name__}: {str(problem)[-600:]}"
+        return {"task": self.folder.name, "direction": direction, "subject": subject, "problem": message}
 
     def _tensor(self, name: str, results: Sequence[str]) -> torch.Tensor:
         place = gradient_place(name, results)
@@ -355,8 +359,7 @@ class TaskTimer:
                     call = self._eager_backward(fn)
                     found.append(self._row("backward", name, call, expected["backward"]))
             except Exception as problem:  # a mode that fails is a result
-                row = {"task": self.folder.name, "direction": "forward", "subject": f"compile {mode}"}
-                found.append({**row, "problem": f"{type(problem).__name__}: {str(problem)[:200]}"})
+                found.append(self._failed("forward", f"compile {mode}", problem))
         return found
 
     def _peers(self, expected: Any) -> list[dict[str, Any]]:
@@ -371,8 +374,7 @@ class TaskTimer:
                 if self.backward:
                     found.append(self._row("backward", name, self._eager_backward(fn), expected["backward"]))
             except Exception as problem:  # a library may be missing or fail in any way: that is a result
-                row = {"task": self.folder.name, "direction": "forward", "subject": name}
-                found.append({**row, "problem": f"{type(problem).__name__}: {str(problem)[:200]}"})
+                found.append(self._failed("forward", name, problem))
         return found
 
     def _leaves(self, model: torch.nn.Module, inputs: list[Any]) -> list[torch.Tensor]:

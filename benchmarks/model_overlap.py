@@ -1,4 +1,4 @@
-"""How long a device waits for models: 80 proposals, a model that takes 2 s, evaluations that take 1 s, one device slot.
+"""Measure how long a device waits for models: 80 proposals, a model that takes 2 s, evaluations of 1 s, one device.
 
     python benchmarks/model_overlap.py [--model-s 2] [--evaluation-s 1] [--strategy evolve] [--scale 1.0]
 

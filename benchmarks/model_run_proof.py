@@ -167,7 +167,7 @@ def _record(workspace: Path) -> str:
 
 
 def _n_proposals(workspace: Path) -> int | None:
-    """How many proposals were settled; None when the run had not begun."""
+    """Count the proposals that were settled; None when the run had not begun."""
     if not (workspace / FOLDER_NAME).exists():
         return None
     with Archive(workspace) as archive:

@@ -47,7 +47,7 @@ def write_all(folder: Path) -> tuple[Path, ...]:
 
 
 def rms_norm_task() -> Task:
-    """What a capture of an RMSNorm function gives, but for its graph, which an operator does not need."""
+    """Return what a capture of an RMSNorm function gives, but for its graph, which an operator does not need."""
     x = TensorType(dtype=DType.F32, shape=("B", "D"))
     weight = TensorType(dtype=DType.F32, shape=("D",))
     return Task(

@@ -87,7 +87,7 @@ async def _run_all(tasks: Sequence[RecordedTask], state: Path, device: str, dead
 
 
 async def _run(task: RecordedTask, folder: Path, device: str, deadline_s: float) -> tuple[str, str]:
-    """How it ended, and what it said last. A search that is cut short goes on in the next call."""
+    """Return how it ended, and what it said last. A search that is cut short goes on in the next call."""
     before = _status(folder)
     if before == "finished" or deadline_s <= 0:
         return OVER if before == "finished" else "not begun in time", ""
@@ -150,7 +150,7 @@ def _fastest(task: RecordedTask) -> list[tuple[str, str]]:
 
 
 def _total_us(facts: dict[str, Any]) -> float:
-    """Of all operations together; 0 for a kernel that is not right."""
+    """Return the time of all operations together; 0 for a kernel that is not right."""
     return sum(times["ours_us"] for times in facts["times"].values()) if facts["outcome"] == "correct" else 0.0
 
 
@@ -165,7 +165,7 @@ def _recorded(task: RecordedTask) -> Iterator[tuple[str, str, str]]:
 
 
 def _status(folder: Path) -> str:
-    """Of the folder's run; empty where none has begun."""
+    """Return the status of the folder's run; empty where none has begun."""
     if not (folder / FOLDER_NAME / "archive.sqlite3").is_file():
         return ""
     with Archive(folder) as archive:

@@ -1,4 +1,4 @@
-"""What recorded replies are worth on the CPU executor: the searches that they were written for run once more.
+"""Measure what recorded replies are worth on the CPU executor: the searches that they were written for run once more.
 
 Where prompts have changed since they were recorded, a search cannot be replayed; then each reply's kernel is judged
 alone.
@@ -97,7 +97,7 @@ def _replay(task: RecordedTask, strategy: str) -> Replayed:
 
 
 def _searched(task: RecordedTask, strategy: str) -> list[dict[str, Any]]:
-    """What became of each reply in the search that asked for it."""
+    """Return what became of each reply in the search that asked for it."""
     with tempfile.TemporaryDirectory() as parent:
         # Prompts quote the seeds, and these name their task's folder as seen from where the kernel will lie.
         folder, out = Path(parent) / task.name, Path(parent) / f"out_{task.name}"
@@ -138,8 +138,8 @@ def _kernel_lsp(arguments: Sequence[str | Path], directory: Path) -> None:
 
 
 def _print_cost(recordings: Sequence[Path], n_accepted: int) -> None:
-    """What the same prompts and replies would cost. Nobody counted tokens: a person's chat does not say them, nor what
-    a model thought before it replied."""
+    """Return what the same prompts and replies would cost. Nobody counted tokens: a chat does not say them, nor what a
+    model thought before it replied."""
     lines = [json.loads(line) for path in recordings for line in path.read_text().splitlines()]
     asked = {line["key"]: line for line in lines if "request" in line}
     n_prompt = sum(len(message["content"]) for line in asked.values() for message in line["request"]["messages"])

@@ -1,4 +1,4 @@
-"""What the measured kernels of recorded replies come to: speed-ups by task, and their geometric means."""
+"""Report what the measured kernels of recorded replies come to: speed-ups by task, and their geometric means."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Row:
 
     @property
     def allows_paper(self) -> bool:
-        """Whether a kernel could be as much faster as the paper's geomean."""
+        """Return True if a kernel could be as much faster as the paper's geomean."""
         return self.most >= PAPER_GEOMEAN[self.direction]
 
 
@@ -51,7 +51,7 @@ def rows(report: dict[str, Any]) -> list[Row]:
 
 
 def geomeans(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """Of each group over all its tasks; of what the searches found, over all tasks and over those whose floor allows
+    """Report each group over all tasks; of what the searches found, over all tasks and over those whose floor allows
     the paper's figure; and of search and best-of-n over the tasks that have both, at equal budget."""
     means = []
     for direction in PAPER_GEOMEAN:

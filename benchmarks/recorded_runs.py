@@ -1,4 +1,4 @@
-"""What a model's recorded replies are worth: replayed through the whole search, then measured on a GPU.
+"""Measure what a model's recorded replies are worth: replayed through the whole search, then measured on a GPU.
 
     python benchmarks/recorded_runs.py replay [--only NAME]...            # any machine: which replies are right
     python benchmarks/recorded_runs.py measure [--group NAME]... [--device cuda]  # a GPU: their times against PyTorch's

@@ -30,7 +30,7 @@ class RecordedTask:
         return FOLDER / f"{self.name}.{strategy}.jsonl"
 
     def kernels(self, strategy: str) -> Path:
-        """What the replies hold, as `replay` wrote it."""
+        """Return what the replies hold, as `replay` wrote it."""
         return FOLDER / f"{self.name}.{strategy}.kernels.json"
 
 

@@ -1,4 +1,4 @@
-"""How long the static rules take: `python benchmarks/rules_speed.py [words of names]`. Exit 1 when over a budget.
+"""Measure the static rules: `python benchmarks/rules_speed.py [words of names]`. Exit 1 when over a budget.
 
 Each figure is the best of several tries, each with a text of its own; budgets are of processor time, to which other
 work on the machine adds least, though it adds: the load is printed with them. A check is parsing and rules; beside it

@@ -1,4 +1,4 @@
-"""How fast the language server answers: `python benchmarks/server_latency.py [SECONDS [RESULT.json]]`; 1 over a budget.
+"""Measure the server's latency: `python benchmarks/server_latency.py [SECONDS [RESULT.json]]`; 1 over a budget.
 
 A real server and a real engine. While one optimization and one check run and ten edits arrive each second, requests are
 asked one after the other, as an editor does. Times are wall clock: on a busy machine they hold what others take, so the
@@ -80,7 +80,7 @@ async def start_figure(root: Path) -> Figure:
 
 
 async def memory_figure(root: Path) -> Figure:
-    """Of the server after it has opened and analysed files; its helper beside it."""
+    """Return the memory of the server after it has opened and analysed files; its helper beside it."""
     async with initialized(root, VSCODE) as editor:
         for number in range(N_FILES):
             path = root / f"file_{number}.py"
@@ -172,7 +172,7 @@ async def ping(editor: Client, ending: float, times: dict[str, list[float]]) -> 
 
 
 async def echo(ending: float, times: dict[str, list[float]]) -> None:
-    """What the machine takes for nothing at all."""
+    """Measure what the machine takes for nothing at all."""
     program = "import sys\nfor line in sys.stdin.buffer: sys.stdout.buffer.write(line); sys.stdout.buffer.flush()"
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdin=pipe, stdout=pipe)
@@ -192,7 +192,7 @@ async def echo(ending: float, times: dict[str, list[float]]) -> None:
 
 
 def latency_figure(name: str, values: list[float], quantile: float) -> Figure:
-    """That quantile of the times, in milliseconds."""
+    """Return that quantile of the times, in milliseconds."""
     ordered = sorted(values)
     figure, median, p99 = (ordered[min(int(len(ordered) * q), len(ordered) - 1)] for q in (quantile, 0.5, 0.99))
     detail = f"{len(ordered)} requests, median {median:.1f}, p99 {p99:.1f}, worst {ordered[-1]:.1f}"

@@ -1,4 +1,4 @@
-"""What an editor shows on a machine with a GPU: `python benchmarks/server_on_gpu.py [OUT.json] [--device auto|cpu]`.
+"""Show an editor's view on a machine with a GPU: `python benchmarks/server_on_gpu.py [OUT.json] [--device auto|cpu]`.
 
 A real server and a real engine, asked as an editor asks: a kernel is saved, profiled and measured, a measurement is
 cancelled, and a PyTorch function becomes a kernel by the built-in generator. Each stage has a time limit of its own;
@@ -67,7 +67,7 @@ class Session:
         return [each["job"] for each in news if each["kind"] == kind and each["state"] in states]
 
     async def end_of(self, kind: str, job: str | None = None) -> str:
-        """How a job ended: of this id, or the first of its kind."""
+        """Return how a job ended: of this id, or the first of its kind."""
         ends = ("finished", "failed", "cancelled")
 
         def ended() -> str:

@@ -58,8 +58,9 @@ class Settings(Noun):
 
     device: str = _setting(
         "auto",
-        "Device that checks and times candidates: auto, cpu (the PTX executor), cuda, cuda:N, cuda:all or ssh://HOST.",
-        pattern=r"^(auto|cpu|cuda(:(\d{1,3}|all))?|ssh://\S+)$",
+        "Device that checks and times candidates: auto, cpu (the PTX executor), cuda, cuda:N, cuda:all, ssh://HOST, "
+        "ray or ray://HOST:PORT.",
+        pattern=r"^(auto|cpu|cuda(:(\d{1,3}|all))?|ssh://\S+|ray(://\S+)?(\?\S*)?)$",
     )
     target_gpu: str = _setting("H200", "Target GPU of estimates; every estimate names it.", min_length=1)
     python: Path | None = _setting(

@@ -41,7 +41,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Result:
-    """How a job ended. `status` is ``verified``, ``none`` (no kernel found), ``refused``, ``traceback`` or
+    """Outcome of a job. `status` is ``verified``, ``none`` (no kernel found), ``refused``, ``traceback`` or
     ``timed out``."""
 
     name: str

@@ -67,7 +67,7 @@ def _is_good(outcome: Outcome, device: str) -> bool:
 
 
 def _counts(outcomes: Sequence[Outcome], attacks: Sequence[Kernel], benign: Sequence[Kernel]) -> tuple[int, int]:
-    """How many attacks were caught, and how many benign kernels passed."""
+    """Count the attacks that were caught and the benign kernels that passed."""
     return (
         sum(outcome.kernel in attacks and is_caught(outcome) for outcome in outcomes),
         sum(outcome.kernel in benign and is_passed(outcome) for outcome in outcomes),

@@ -60,6 +60,7 @@ WHERE_ALLOWED = {
     "typer": ("cli/",),
     "rich": ("cli/",),
     "llvmlite": ("ptx/",),
+    "ray": ("process/ray_bridge.py",),
 }
 PRIVATE = {"Evaluator": ("verify/session/verifier.py",)}
 """Classes of a room, and the only modules that import them: a full verdict is more than one evaluation."""

@@ -24,7 +24,10 @@ TARGET_HELP = (
 )
 
 Device = Annotated[
-    str, typer.Option(help="auto, cpu (the PTX executor), cuda, cuda:N, cuda:all or ssh://[USER@]HOST[:PORT].")
+    str,
+    typer.Option(
+        help="auto, cpu (the PTX executor), cuda, cuda:N, cuda:all, ssh://[USER@]HOST[:PORT], ray or ray://HOST:PORT."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout; everything else goes to stderr.")]
 Python = Annotated[Path | None, typer.Option(help="Python interpreter with your torch. Default: the active one.")]

@@ -6,6 +6,8 @@ import os
 import shutil
 import sys
 from collections.abc import Awaitable, Callable
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -18,6 +20,7 @@ from kernel_lsp.errors import KernelLspError
 from kernel_lsp.gpu.specs import find_gpu
 from kernel_lsp.process.confinement import SandboxLevel, sandbox_level, support
 from kernel_lsp.process.interpreter import find_python
+from kernel_lsp.process.ray_cluster import INSTALL
 from kernel_lsp.process.self_test import self_test
 from kernel_lsp.process.task_limit import holder
 from kernel_lsp.process.worker_client import Worker
@@ -77,6 +80,7 @@ async def examine(settings: Settings, directory: Path, scratch: Path) -> DoctorR
         *await _sandbox(settings),
         _workspace(directory),
         _cache(settings),
+        _ray(),
         *await _tools(),
         _clangd(settings, directory),
     ]
@@ -217,6 +221,13 @@ def _workspace(directory: Path) -> Check:
     if free_bytes < MIN_FREE_BYTES:
         return Check(name="workspace", status="broken", found=found, enables=enables, fix="free some space")
     return Check(name="workspace", status="ok", found=found, enables=enables)
+
+
+def _ray() -> Check:
+    enables = "candidates on the GPUs of a cluster: --device ray"
+    if find_spec("ray") is None or find_spec("grpc") is None:
+        return Check(name="Ray", status="missing", found="not installed", enables=enables, fix=INSTALL)
+    return Check(name="Ray", status="ok", found=f"Ray {version('ray')}", enables=enables)
 
 
 def _cache(settings: Settings) -> Check:

@@ -27,7 +27,7 @@ class RunStarted(Noun):
     target_gpu: str
     resumed: bool = False
     digest: str = ""
-    """Digest of the target's text (`kernel_lsp/source/target_digest.py`)."""
+    """Digest of the target's text (`kernel_lsp/source/python_file.py`)."""
 
 
 class TaskCaptured(Noun):

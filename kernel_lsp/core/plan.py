@@ -30,12 +30,16 @@ NO_SPAN = Span(1, 1, 1)
 
 @dataclass(frozen=True)
 class TensorParameter:
-    """A tensor of an operation: a parameter, a result or a scratch buffer. Contiguous, row-major."""
+    """A tensor of an operation: a parameter, a result or a scratch buffer. Contiguous, row-major.
+
+    `same_as` names the tensor that a backward returns for this result, too: an earlier result or a gradient it is
+    given. Such a result has no buffer."""
 
     name: str
     dtype: DType
     dims: tuple[Expression, ...]
     span: Span = field(default=NO_SPAN, compare=False)
+    same_as: str = ""
 
 
 @dataclass(frozen=True)
@@ -115,10 +119,15 @@ class Operation:
     span: Span = field(default=NO_SPAN, compare=False)
 
     @property
+    def outputs(self) -> tuple[TensorParameter, ...]:
+        """Return the results with a buffer of their own, which steps write."""
+        return tuple(result for result in self.results if not result.same_as)
+
+    @property
     def tensors(self) -> tuple[TensorParameter, ...]:
-        """Return every tensor in scope of the steps: tensor parameters, results, scratch."""
+        """Return every tensor in scope of the steps: tensor parameters, outputs, scratch."""
         inputs = tuple(p for p in self.parameters if isinstance(p, TensorParameter))
-        return inputs + self.results + self.scratch
+        return inputs + self.outputs + self.scratch
 
 
 @dataclass(frozen=True)
@@ -262,6 +271,15 @@ class BoundOperation(Noun):
     dims: dict[str, int]
     tensors: tuple[BoundTensor, ...]
     steps: tuple[BoundStep, ...]
+    returns: dict[str, str] = {}
+    """The tensor that holds each result, by the result's name, in declared order; the outputs where empty."""
 
     def tensor(self, name: str) -> BoundTensor:
         return next(tensor for tensor in self.tensors if tensor.name == name)
+
+    @property
+    def results(self) -> tuple[tuple[BoundTensor, BoundTensor], ...]:
+        """Return each declared result with the tensor that holds it: all that a judge compares."""
+        names = self.returns or {tensor.name: tensor.name for tensor in self.tensors if tensor.role == "output"}
+        held = [(name, self.tensor(holder)) for name, holder in names.items()]
+        return tuple((holder.model_copy(update={"name": name}), holder) for name, holder in held)

@@ -20,7 +20,7 @@ from kernel_lsp.evolve.run.optimize import OUT_FOLDER_NAME, describe_verificatio
 from kernel_lsp.evolve.run.request import OptimizeRequest
 from kernel_lsp.export.python.operator import render_operator
 from kernel_lsp.plan.parser import parse_or_raise
-from kernel_lsp.source.target_digest import digest_of
+from kernel_lsp.source.python_file import digest_of
 
 MAX_RUNS_LISTED = 200
 _TASK_LINE = re.compile(r"^// task: .*$", re.MULTILINE)

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.ir.index import Index, Variable, as_index, coefficient
+from kernel_lsp.generate.ir.index import Index, Variable, as_index
 from kernel_lsp.generate.ir.scalar import Access, Argument, Constant, IndexValue, Operation, Scalar, compare, select
 from kernel_lsp.generate.ir.scalar_walk import accesses, masked, rewrite
 from kernel_lsp.generate.ir.tensor import Attention, Pointwise, Reduction, Tensor
+from kernel_lsp.generate.ir.terms import coefficient
 from kernel_lsp.generate.lowering.elements import op
 
 PRODUCT = "product"

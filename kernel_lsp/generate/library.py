@@ -4,19 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isclose, nan
+from math import isclose, isnan, nan
+from typing import TypeGuard
 
+from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.attention import last_key_of, score_of_seen
 from kernel_lsp.generate.ir.index import Index, Variable, as_index, product
 from kernel_lsp.generate.ir.row_major import ravel, reshape, unravel_safe
 from kernel_lsp.generate.ir.scalar import Access, Argument, Constant, Operation, Scalar, cast
-from kernel_lsp.generate.ir.tensor import Attention, LibraryCall, LibraryResult, Pointwise, Reduction, Tensor
+from kernel_lsp.generate.ir.tensor import (
+    Attention,
+    AttentionGradient,
+    LibraryCall,
+    LibraryResult,
+    Pointwise,
+    Reduction,
+    Tensor,
+)
 from kernel_lsp.generate.lowering.builder import positions
 
 ATTENTION_RANK = 4
 """Dims of queries, keys and values for which ATen has fused kernels."""
 SCALE_TOLERANCE = 1e-5
-"""Maximum relative difference between a score's scale and ATen's default: graphs state it as a product of two."""
+"""Maximum relative difference between the scales of a score and of its gradients: graphs state them as products."""
+GRADIENTS = ("query", "key", "value")
+"""Kinds of gradients, in the order of the results of ``sdpa::backward``."""
 
 
 @dataclass(frozen=True)
@@ -36,45 +48,125 @@ def library_plan(tensor: Tensor, definition: Reduction) -> LibraryPlan | None:
     operands = [argument for argument in call.arguments if isinstance(argument, Tensor)]
     if len({operand.dtype for operand in operands}) != 1 or not operands[0].dtype.is_floating:
         return None
-    name = f"{tensor.name}_by_library"
-    result = Tensor(name, tensor.serial - 1, operands[0].dtype, call.shape, LibraryResult(call), tensor.source)
-    index = positions(definition.variables)
-    body: Scalar = Access(result, reshape(index, tensor.shape, call.shape))
-    return LibraryPlan(result, Pointwise(definition.variables, cast(body, tensor.dtype)))
+    result = _result_of(tensor, LibraryResult(call), operands[0].dtype, call.shape)
+    index = reshape(positions(definition.variables), tensor.shape, call.shape)
+    return _viewed_as(tensor, definition.variables, result, index)
 
 
 def attention_plan(tensor: Tensor, attention: Attention) -> LibraryPlan | None:
-    """Return the library plan of an attention; None where ATen's function needs arguments by keyword, as for another
-    scale or grouped queries, or a mask that is not causal."""
+    """Return the library plan of an attention; None where its mask is not causal, or where an operand is computed or
+    lies in memory in another order of dims."""
     m, n = (attention.variables[axes[0]] for axes in (attention.row_axes, attention.column_axes))
+    operands, settings = _fused_operands(attention, m, n), _fused_settings(attention, m)
+    if operands is None or settings is None:
+        return None
+    query, key, value = operands
+    shape = (*query.tensor.shape[:-1], value.tensor.shape[-1])
+    call = LibraryCall("sdpa::forward", (query.tensor, key.tensor, value.tensor, *settings), shape)
+    result = _result_of(tensor, LibraryResult(call), query.dtype, shape)
+    return _viewed_as(tensor, attention.variables, result, (*query.index[:-1], as_index(n)))
+
+
+def gradient_plans(family: Sequence[tuple[Tensor, AttentionGradient]]) -> list[tuple[Tensor, LibraryPlan]]:
+    """Return the plans of the gradients of an attention, one call of three results; none where there are others, or
+    where the attention itself has no library plan."""
+    by_kind = {gradient.kind: (tensor, gradient) for tensor, gradient in family}
+    if len(by_kind) != len(family) or by_kind.keys() != set(GRADIENTS):
+        return []
+    first = by_kind["query"][1]
+    operands, settings = _fused_operands(first, first.m, first.width), _fused_settings(first, first.m)
+    if operands is None or settings is None or not isinstance(first.grad, Access):
+        return []
+    query, key, value = operands
+    is_plain = first.grad.index == (*query.index[:-1], as_index(first.width)) and first.grad.mask is None
+    if not is_plain or first.grad_scale != 1.0 or first.head.extent != first.width.extent:
+        return []
+    tensors = (query.tensor, key.tensor, value.tensor, first.grad.tensor)
+    call = LibraryCall("sdpa::backward", (*tensors, *settings), query.tensor.shape)
+    factors = dict(zip(GRADIENTS, (settings[1], settings[1], 1.0), strict=True))
+    plans = []
+    for place, (kind, operand) in enumerate(zip(GRADIENTS, operands, strict=True)):
+        tensor, gradient = by_kind[kind]
+        at = _element_of(gradient)
+        if at is None or at.tensor is not operand.tensor or not _is_near(gradient.factor, factors[kind]):
+            return []
+        result = _result_of(tensor, LibraryResult(call, place), at.dtype, at.tensor.shape)
+        plans.append((tensor, _viewed_as(tensor, gradient.variables, result, at.index)))
+    return plans
+
+
+def _result_of(tensor: Tensor, definition: LibraryResult, dtype: DType, shape: Sequence[Index]) -> Tensor:
+    """Return a call's result as a tensor, named after the one that it computes."""
+    return Tensor(f"{tensor.name}_by_library", tensor.serial - 1, dtype, tuple(shape), definition, tensor.source)
+
+
+def _viewed_as(
+    tensor: Tensor, variables: tuple[Variable, ...], result: Tensor, index: tuple[Index, ...]
+) -> LibraryPlan:
+    """Return the plan of a tensor whose element `variables` is the result's at `index`."""
+    return LibraryPlan(result, Pointwise(variables, cast(Access(result, index), tensor.dtype)))
+
+
+def _fused_operands(
+    attention: Attention | AttentionGradient, m: Variable, n: Variable
+) -> tuple[Access, Access, Access] | None:
+    """Return the elements of queries, keys and values of (batch, heads, rows, columns) that are multiplied; None where
+    they are computed, lie in memory otherwise, or where heads are grouped in another way than ATen's."""
+    query, key, value = attention.query_part, attention.key_part, attention.value
     batch = [attention.variables[axis] for axis in attention.batch_axes]
-    flat = ravel(positions(batch), [variable.extent for variable in batch])
-    parts = ((attention.query_part, m, attention.head), (attention.key_part, attention.key, attention.head))
-    operands = [_operand_of(part, flat, *rows) for part, *rows in (*parts, (attention.value, attention.key, n))]
+    if not (_is_element(query) and _is_element(key) and _is_element(value)):
+        return None
+    if query.index != (*_batch_index(query, batch), as_index(m), as_index(attention.head)):
+        return None
+    inner = ((key, attention.head), (value, n))
+    are_grouped = all(
+        part.index == (*_grouped(query, part), as_index(attention.key), as_index(column)) for part, column in inner
+    )
+    return (query, key, value) if are_grouped and key.tensor.shape[1] == value.tensor.shape[1] else None
+
+
+def _element_of(gradient: AttentionGradient) -> Access | None:
+    """Return the operand's element whose gradient a gradient's element is; None where it sums over others."""
+    part = {"query": gradient.query_part, "key": gradient.key_part, "value": gradient.value}[gradient.kind]
+    inner = gradient.width if gradient.kind == "value" else gradient.head
+    row, column = (gradient.variables[axes[0]] for axes in (gradient.row_axes, gradient.column_axes))
+    batch = [gradient.variables[axis] for axis in gradient.batch_axes]
+    if not _is_element(part) or part.index != (*_batch_index(part, batch), as_index(row), as_index(inner)):
+        return None
+    return Access(part.tensor, (*part.index[:-1], as_index(column)))
+
+
+def _is_element(part: Scalar) -> TypeGuard[Access]:
+    """Return True for an element of a tensor of the dims that ATen's fused attention has."""
+    return isinstance(part, Access) and part.mask is None and len(part.tensor.shape) == ATTENTION_RANK
+
+
+def _batch_index(part: Access, batch: Sequence[Variable]) -> tuple[Index, ...]:
+    """Return the index of batch and head in row-major order of these variables."""
+    return unravel_safe(ravel(positions(batch), [variable.extent for variable in batch]), part.tensor.shape[:-2])
+
+
+def _grouped(query: Access, part: Access) -> tuple[Index, ...]:
+    """Return the index of batch and head of a key or a value at a query's, where a group of heads shares them."""
+    batch, head = query.index[:2]
+    ours, theirs = query.tensor.shape[1].constant, part.tensor.shape[1].constant
+    if ours is None or theirs is None or ours == theirs or ours % theirs:
+        return (batch, head)
+    return (batch, head // (ours // theirs))
+
+
+def _fused_settings(attention: Attention | AttentionGradient, m: Variable) -> tuple[bool, float] | None:
+    """Return True for a causal mask, and the scale of a score; None for another mask or another score."""
     seen, last = score_of_seen(attention.score, m, attention.key), last_key_of(attention.score, m, attention.key)
     is_causal = seen != attention.score
-    if None in operands or seen is None or (is_causal and last != as_index(0)):
+    if seen is None or (is_causal and last != as_index(0)):
         return None
-    size = attention.head.extent.constant
-    if size is None or not isclose(_scale_of(seen), size**-0.5, rel_tol=SCALE_TOLERANCE):
-        return None
-    query, key, value = (operand for operand in operands if operand is not None)
-    if len({operand.shape[:-2] for operand in (query, key, value)}) != 1:
-        return None
-    shape = (*query.shape[:-1], value.shape[-1])
-    call = LibraryCall("aten::scaled_dot_product_attention", (query, key, value, None, 0, is_causal), shape)
-    name = f"{tensor.name}_by_library"
-    result = Tensor(name, tensor.serial - 1, query.dtype, shape, LibraryResult(call), tensor.source)
-    body: Scalar = Access(result, reshape(positions(attention.variables), tensor.shape, shape))
-    return LibraryPlan(result, Pointwise(attention.variables, cast(body, tensor.dtype)))
+    scale = _scale_of(seen)
+    return None if isnan(scale) else (is_causal, scale)
 
 
-def _operand_of(part: Scalar, batch: Index, row: Variable, column: Variable) -> Tensor | None:
-    """Return the tensor of which a factor is the element (batch, row, column); None where it is computed."""
-    if not isinstance(part, Access) or part.mask is not None or len(part.tensor.shape) != ATTENTION_RANK:
-        return None
-    index = (*unravel_safe(batch, part.tensor.shape[:-2]), as_index(row), as_index(column))
-    return part.tensor if part.index == index else None
+def _is_near(factor: float, other: float) -> bool:
+    return isclose(factor, other, rel_tol=SCALE_TOLERANCE)
 
 
 def _scale_of(score: Scalar) -> float:
@@ -104,7 +196,7 @@ def _direct(call: LibraryCall) -> LibraryCall:
     assert isinstance(right, Tensor)
     base = _same_memory(left)
     if base is None:
-        return call
+        return _columns_by_columns(call, left, right)
     if call.function == "aten::mm" and base.shape and base.shape[-1] == left.shape[-1]:
         weight = _transposed_memory(right)
         if weight is not None:
@@ -116,6 +208,20 @@ def _direct(call: LibraryCall) -> LibraryCall:
     if call.function == "aten::bmm" and other is not None and _same_batch(base, other, left, right):
         return LibraryCall("aten::matmul", (base, other), (*base.shape[:-1], right.shape[-1]))
     return call
+
+
+def _columns_by_columns(call: LibraryCall, left: Tensor, right: Tensor) -> LibraryCall:
+    """Return the product over all dims but the last of the tensors whose columns two matrices multiply, as for the
+    gradient of a weight: it needs no transposed copy of the left one."""
+    base, flat, _ = _viewed(left)
+    other = _same_memory(right)
+    transposed = ravel(tuple(reversed(_view_body(left)[0])), tuple(reversed(left.shape)))
+    if call.function != "aten::mm" or other is None or flat != transposed or base.shape[-1] != left.shape[0]:
+        return call
+    summed = tuple(range(len(base.shape) - 1))
+    if not summed or base.shape[:-1] != other.shape[:-1] or other.shape[-1] != right.shape[-1]:
+        return call
+    return LibraryCall("aten::tensordot", (base, other, summed, summed), call.shape)
 
 
 def _same_batch(left: Tensor, right: Tensor, left_view: Tensor, right_view: Tensor) -> bool:

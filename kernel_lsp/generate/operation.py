@@ -22,7 +22,7 @@ from kernel_lsp.generate.codegen.helpers import HELPERS
 from kernel_lsp.generate.codegen.kernel import RenderedKernel
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.fusion.fuse import fuse
-from kernel_lsp.generate.fusion.groups import ElementwiseGroup, FusedGraph, Group, RowGroup
+from kernel_lsp.generate.fusion.groups import ElementwiseGroup, FusedGraph, Group, LibraryGroup, RowGroup
 from kernel_lsp.generate.ir.index import Index, divide_exactly, is_nonnegative
 from kernel_lsp.generate.ir.sizes import to_expression
 from kernel_lsp.generate.ir.tensor import Tensor
@@ -107,7 +107,7 @@ class _OperationRenderer:
         plan = Operation(
             self.name,
             self._parameters(),
-            tuple(self._parameter(tensor, name) for name, tensor in self.results.items()),
+            tuple(self._result(name, holder) for name, holder in self.lowered.returns.items()),
             tuple(Condition(condition) for condition in unique.values()),
             self._scratch(kernels),
             steps,
@@ -261,6 +261,12 @@ class _OperationRenderer:
     def _parameter(self, tensor: Tensor, name: str) -> TensorParameter:
         return TensorParameter(self.names[tensor], tensor.dtype, tuple(to_expression(size) for size in tensor.shape))
 
+    def _result(self, name: str, holder: str) -> TensorParameter:
+        if holder == name:
+            return self._parameter(self.results[name], name)
+        held = self.results[holder] if holder in self.results else self.lowered.inputs[holder]
+        return replace(self._parameter(held, holder), name=name, same_as=self.names[held])
+
     def _scratch(self, kernels: Sequence[RenderedKernel]) -> tuple[TensorParameter, ...]:
         known = {*self.lowered.inputs.values(), *self.results.values()}
         stored = sorted(self.fused.stored - known, key=lambda tensor: tensor.serial)
@@ -305,5 +311,7 @@ def _main_tensor(group: Group) -> Tensor:
                 return stores[-1][1].tensor
             stored = [reduction.tensor for reduction in reductions if reduction.stored]
             return row_stores[-1].tensor if row_stores else (stored or [reductions[0].tensor])[-1]
+        case LibraryGroup(tensors=tensors):
+            return tensors[0]
     stores = getattr(group, "stores", ())
     return stores[-1].tensor if stores else group.tensor

@@ -191,7 +191,8 @@ def _lowered(task: Task) -> tuple[LoweredGraph, LoweredGraph | None]:
 
 
 def _lowered_graph(task: Task, graph: Graph, fixed: frozenset[str]) -> LoweredGraph:
-    return lower_graph(graph, Sizes({symbol.name: symbol.minimum for symbol in task.symbols}), fixed)
+    gradients = frozenset(graph.inputs).difference(argument.name for argument in task.arguments)
+    return lower_graph(graph, Sizes({symbol.name: symbol.minimum for symbol in task.symbols}), fixed, gradients)
 
 
 def _scales_of_softmax(task: Task) -> frozenset[str]:

@@ -16,8 +16,8 @@ from kernel_lsp.generate.fusion.rows import MAX_SUMMED_COLUMNS, pattern_of
 from kernel_lsp.generate.ir.index import Index, product
 from kernel_lsp.generate.ir.scalar_walk import accesses
 from kernel_lsp.generate.ir.sizes import Sizes
-from kernel_lsp.generate.ir.tensor import Attention, Definition, Reduction, Tensor
-from kernel_lsp.generate.library import LibraryPlan, attention_plan, library_plan, n_products
+from kernel_lsp.generate.ir.tensor import Attention, AttentionGradient, Definition, Reduction, Tensor
+from kernel_lsp.generate.library import LibraryPlan, attention_plan, gradient_plans, library_plan, n_products
 from kernel_lsp.generate.lowering.table import LoweredGraph
 from kernel_lsp.generate.names import NamePool
 from kernel_lsp.generate.schedule.knobs import Choices
@@ -189,10 +189,18 @@ class _Planner:
             self.libraries.append((tensor, library))
 
     def plan_gradients(self, family: GradientFamily, outputs: Sequence[Tensor]) -> None:
-        """Choose `online`, kernels that recompute scores, or separate kernels, for the gradients of an attention."""
+        """Choose `online`, kernels that recompute scores, `library`, or separate kernels, for the gradients of an
+        attention."""
+        plans = gradient_plans(family.gradients)
         default = self._default_attention(dict(family.gradients), outputs)
-        if self._pick_attention(family.gradients[0][0].name, default) == "online":
+        of_queries = [gradient for _, gradient in family.gradients if gradient.kind == "query"]
+        if plans and default == "online" and self._suits_library(of_queries[0]):
+            default = "library"
+        chosen = self._pick_attention(family.gradients[0][0].name, default, *(("library",) if plans else ()))
+        if chosen == "online":
             self.gradients.append(family)
+        elif chosen == "library":
+            self.libraries += plans
 
     @property
     def fused(self) -> dict[Tensor, Definition]:
@@ -201,7 +209,7 @@ class _Planner:
         gradients = dict(entry for family in self.gradients for entry in family.gradients)
         return {**dict(self.attentions), **called, **gradients}
 
-    def _suits_library(self, attention: Attention) -> bool:
+    def _suits_library(self, attention: Attention | AttentionGradient) -> bool:
         """Return True where ATen uses more of the tensor cores' rate than our kernel does."""
         sizes = [variable.extent for variable in (*attention.variables, attention.key)]
         is_large = self._size(product(sizes)) >= LIBRARY_FROM_PRODUCTS_TENSOR_CORE

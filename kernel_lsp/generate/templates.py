@@ -76,10 +76,11 @@ from kernel_lsp.generate.fusion.groups import (
     ScanGroup,
     ScatterGroup,
 )
-from kernel_lsp.generate.ir.index import Index, divides, product
+from kernel_lsp.generate.ir.index import Index, product
 from kernel_lsp.generate.ir.scalar import Access, Loop
 from kernel_lsp.generate.ir.scalar_walk import accesses, nodes
 from kernel_lsp.generate.ir.tensor import Tensor
+from kernel_lsp.generate.ir.terms import divides
 from kernel_lsp.generate.schedule.attention_knobs import choose_attention, choose_gradient
 from kernel_lsp.generate.schedule.knobs import Choices
 from kernel_lsp.generate.schedule.row_choices import LARGE_BYTES, RowChooser, row_comment
@@ -339,9 +340,9 @@ class GroupRenderer:
 
     def _library_step(self, group: LibraryGroup) -> LibraryStep:
         arguments = tuple(self._library_argument(argument) for argument in group.call.arguments)
-        return LibraryStep(group.call.function, arguments, (self.tensor_names[group.tensor],))
+        return LibraryStep(group.call.function, arguments, tuple(self.tensor_names[tensor] for tensor in group.tensors))
 
-    def _library_argument(self, argument: Tensor | int | bool | tuple[int, ...] | None) -> LibraryArgument:
+    def _library_argument(self, argument: Tensor | float | bool | tuple[int, ...] | None) -> LibraryArgument:
         match argument:
             case Tensor():
                 return self.tensor_names[argument]

@@ -18,7 +18,7 @@ from kernel_lsp.core.task import Graph, GraphNode
 from kernel_lsp.gpu.library import ProductShape, attention_us, convolution_us, product_us
 from kernel_lsp.gpu.roofline import US_PER_S
 from kernel_lsp.gpu.specs import GpuSpec
-from kernel_lsp.gpu.values import GraphValues, references_in
+from kernel_lsp.gpu.values import GRADIENT_PREFIX, GraphValues, references_in
 
 # Fractions of the copy bandwidth that ATen's kernels reach, each from one or two calls measured on one H200.
 POINTWISE_EFFICIENCY = 0.95
@@ -35,7 +35,6 @@ ROW_KERNEL_CYCLES_PER_ELEMENT = 4.0
 """Cycles per element of a row kernel. ATen's layer norm uses one block per row of any length: 8290 us for one row of
 4,194,304 elements on one H200 at 1.98 GHz (measured) are 3.9 cycles each."""
 
-GRADIENT_PREFIX = "grad_"
 ATTENTION_CALL = "scaled_dot_product_attention"
 FUNCTION_KERNELS = {"cross_entropy": 2, "mse_loss": 2, "l1_loss": 2, "smooth_l1_loss": 2, "huber_loss": 2, "kl_div": 2}
 """Number of kernels that one call in the user's code launches, where it is not one."""

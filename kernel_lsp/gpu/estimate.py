@@ -16,13 +16,12 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression_parser import parse
 from kernel_lsp.core.expression_value import evaluate_int
 from kernel_lsp.core.measurement import COMPILE, EAGER, Bound, Estimate, EstimatedBaseline
-from kernel_lsp.core.operators import base_op, is_a
+from kernel_lsp.core.operators import is_a
 from kernel_lsp.core.plan import BoundFill, BoundLaunch, BoundLibraryStep, BoundOperation, BoundTensor, TensorArgument
 from kernel_lsp.core.task import Graph
 from kernel_lsp.core.verdict import KernelFacts
 from kernel_lsp.gpu.compiled import compiled_run
 from kernel_lsp.gpu.eager import (
-    ATTENTION_CALL,
     POINTWISE_EFFICIENCY,
     EagerRun,
     convolution_shape,
@@ -47,6 +46,10 @@ L2_SHARE_FOR_REUSE = 0.5
 """Maximum share of L2 for tensors to stay resident from one launch to the next."""
 DEFAULT_REGISTERS = 32
 """Registers per thread for a kernel without ptxas data."""
+SUMS_LEADING_DIMS = "aten::tensordot"
+"""Product that the generator calls for sums over all dims but the last."""
+ATTENTION_STEPS = {"aten::scaled_dot_product_attention": 2, "sdpa::forward": 2, "sdpa::backward": 7}
+"""Products of queries, keys and columns of each: the gradients need five, after those of the forward pass."""
 
 
 def estimate_eager(graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec) -> Estimate:
@@ -223,13 +226,14 @@ class _OperationModel:
         op = step.function
         if is_a(op, "product") and operands and results:
             left = operands[1] if is_a(op, "biased") else operands[0]
-            shape, time_us = product_shape(left.shape, results[0].shape), product_us
+            factor = (prod(left.shape[:-1]),) if op == SUMS_LEADING_DIMS else left.shape
+            shape, time_us = product_shape(factor, results[0].shape), product_us
         elif is_a(op, "convolution") and len(operands) > 1 and results:
             is_transposed = len(step.arguments) > 6 and step.arguments[6] is True
             shape = convolution_shape(operands[1].shape, results[0].shape, is_transposed=is_transposed)
             time_us = convolution_us
-        elif base_op(op) == ATTENTION_CALL and len(operands) > 2 and results:
-            return self._library_attention(operands[0], operands[1], results[0], n_bytes)
+        elif op in ATTENTION_STEPS and len(operands) > 2 and results:
+            return self._library_attention(operands[0], operands[1], n_bytes, ATTENTION_STEPS[op])
         else:
             memory_us = n_bytes / (self._gpu.bandwidth * POINTWISE_EFFICIENCY) * US_PER_S
             return _StepTime(memory_us, "library", n_bytes, sum(prod(tensor.shape) for tensor in results))
@@ -237,10 +241,10 @@ class _OperationModel:
         n_launches = 2 if is_a(op, "convolution") and len(operands) > 2 else 1
         return _StepTime(time_us(self._gpu, shape, n_bytes, dtype), "library", n_bytes, shape.n_operations, n_launches)
 
-    def _library_attention(self, query: BoundTensor, key: BoundTensor, result: BoundTensor, n_bytes: int) -> _StepTime:
-        """Estimate both products of a fused attention; a causal one needs about half of them."""
-        n_operations = 2 * key.shape[-2] * (prod(query.shape) + prod(result.shape))
-        return _StepTime(attention_us(self._gpu, n_operations, n_bytes, result.dtype), "library", n_bytes, n_operations)
+    def _library_attention(self, query: BoundTensor, key: BoundTensor, n_bytes: int, n_products: int) -> _StepTime:
+        """Estimate the products of a fused attention; a causal one needs about half of them."""
+        n_operations = 2 * n_products * key.shape[-2] * prod(query.shape)
+        return _StepTime(attention_us(self._gpu, n_operations, n_bytes, query.dtype), "library", n_bytes, n_operations)
 
 
 def _tensor_names(value: Any) -> list[str]:

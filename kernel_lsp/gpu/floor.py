@@ -8,10 +8,10 @@ from math import prod
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.operators import is_a
-from kernel_lsp.core.task import Graph, GraphNode
+from kernel_lsp.core.task import Graph, GraphNode, GraphOutput
 from kernel_lsp.gpu.roofline import floor_us, peak_rate, product_rate
 from kernel_lsp.gpu.specs import GpuSpec
-from kernel_lsp.gpu.values import GraphValues
+from kernel_lsp.gpu.values import GRADIENT_PREFIX, GraphValues
 
 MEGA, GIGA, TERA = 1e6, 1e9, 1e12
 EMPTY_KERNEL_US = 1.18
@@ -60,10 +60,18 @@ def graph_bytes(graph: Graph, sizes: Mapping[str, int]) -> int:
     read = sum(asked.n_of((name, 0)) * values.types[name, 0].dtype.itemsize for name in graph.inputs)
     written = sum(
         prod(values.shape(output.type)) * output.type.dtype.itemsize
-        for output in graph.outputs
+        for output in written_outputs(graph)
         if output.type is not None
     )
     return round(read) + written
+
+
+def written_outputs(graph: Graph) -> list[GraphOutput]:
+    """Return the outputs that a kernel must write. Autograd takes one tensor for several gradients, also one that a
+    backward is given."""
+    given = {name for name in graph.inputs if name.startswith(GRADIENT_PREFIX)}
+    by_value = {(each.node, each.item): each for each in reversed(graph.outputs) if each.node is not None}
+    return [output for output in by_value.values() if output.node not in given]
 
 
 # --- below: how many elements of each value are asked for
@@ -78,11 +86,10 @@ class _Asked:
     scattered: set[tuple[str, int]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        for output in self.values.graph.outputs:
-            if output.node is not None:
-                for key in self.values.types:
-                    if key[0] == output.node:
-                        self._add(key, self.size(key))
+        for output in written_outputs(self.values.graph):
+            for key in self.values.types:
+                if key[0] == output.node:
+                    self._add(key, self.size(key))
 
     def n_of(self, key: tuple[str, int]) -> float:
         return min(self.numbers.get(key, 0.0), self.size(key))

@@ -13,6 +13,8 @@ from kernel_lsp.core.expression_value import evaluate_int
 from kernel_lsp.core.operators import is_a
 from kernel_lsp.core.task import Graph, GraphNode, TensorType
 
+GRADIENT_PREFIX = "grad_"
+
 
 @dataclass
 class GraphValues:

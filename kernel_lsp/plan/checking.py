@@ -32,7 +32,7 @@ def check(plan: LaunchPlan, signatures: Sequence[KernelSignature]) -> tuple[Find
     Without an error among them, every name is known, every launch fits a kernel of `signatures`, inputs are only read,
     and every result is written by some step. Sizes need shapes: see `kernel_lsp.plan.binding`.
     """
-    findings = _check_operation_names(plan)
+    findings = [*_check_operation_names(plan), *_check_aliases(plan)]
     for operation in plan.operations:
         checker = _Checker(operation, signatures)
         checker.run()
@@ -242,7 +242,7 @@ class _Checker:
     # use
 
     def check_use(self) -> None:
-        for result in self.operation.results:
+        for result in self.operation.outputs:
             if result.name not in self.written:
                 message = f"nothing writes the result '{result.name}' of {self.operation.name}"
                 self.add(PlanCode.RESULT_NOT_WRITTEN, message, result.span)
@@ -268,6 +268,22 @@ def _check_operation_names(plan: LaunchPlan) -> list[Finding]:
             message = f"nothing calls '{operation.name}': the backward would be '{plan.forward.name}_backward'"
             findings.append(finding(PlanCode.BACKWARD_NAME, message, operation.span, Severity.WARNING))
         seen.add(operation.name)
+    return findings
+
+
+def _check_aliases(plan: LaunchPlan) -> list[Finding]:
+    """Find results that are another tensor outside of a backward: an operator returns no input, and no tensor twice."""
+    gradients = {f"{GRADIENT_PREFIX}{result.name}" for result in plan.forward.results}
+    findings: list[Finding] = []
+    for operation in plan.operations:
+        allowed = {result.name for result in operation.outputs} | gradients if operation is plan.backward else set()
+        for result in operation.results:
+            if result.same_as and result.same_as not in allowed:
+                message = f"'{result.name}' cannot be '{result.same_as}': only a backward's gradients may be one tensor"
+                findings.append(finding(PlanCode.SAME_RESULT, message, result.span))
+        if not operation.outputs:
+            message = f"{operation.name} writes none of its results: give one of them a buffer"
+            findings.append(finding(PlanCode.SAME_RESULT, message, operation.span))
     return findings
 
 

@@ -44,6 +44,7 @@ class PlanCode(StrEnum):
     BACKWARD_NAME = "backward-name"
     BACKWARD_PARAMETER = "backward-parameter"
     BACKWARD_RESULT = "backward-result"
+    SAME_RESULT = "same-result"
 
     @property
     def next_step(self) -> str:
@@ -88,4 +89,5 @@ _NEXT_STEP = {
     PlanCode.BACKWARD_NAME: "call the second operation <forward>_backward",
     PlanCode.BACKWARD_PARAMETER: "take grad_<result> first, then parameters of the forward",
     PlanCode.BACKWARD_RESULT: "return grad_<parameter> for parameters of the forward",
+    PlanCode.SAME_RESULT: "declare the result with its dtype and dims, and write it",
 }

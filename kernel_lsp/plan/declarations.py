@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Mapping
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.plan import Operation, ScalarParameter, ScalarType, TensorParameter
@@ -16,6 +17,7 @@ from kernel_lsp.plan.pieces import (
     parse_expression,
     take_name,
     take_parenthesized,
+    whole_name,
     without_comment,
 )
 
@@ -32,12 +34,13 @@ def parse_signature(value: Piece) -> Operation:
     expect_end(without_comment(rest))
     if not results.text.strip():
         raise Fault(PlanCode.SYNTAX, "an operation has at least one result", results.span)
-    return Operation(
-        name=name.text,
-        parameters=tuple(_parse_parameter(piece) for piece in parameters.split()),
-        results=tuple(parse_tensor(piece) for piece in results.split()),
-        span=name.span,
-    )
+    declared = tuple(_parse_parameter(piece) for piece in parameters.split())
+    known = {parameter.name: parameter for parameter in declared if isinstance(parameter, TensorParameter)}
+    found: list[TensorParameter] = []
+    for piece in results.split():
+        found.append(_parse_result(piece, known))
+        known.setdefault(found[-1].name, found[-1])
+    return Operation(name=name.text, parameters=declared, results=tuple(found), span=name.span)
 
 
 def parse_tensor(piece: Piece) -> TensorParameter:
@@ -60,6 +63,19 @@ def _parse_parameter(piece: Piece) -> TensorParameter | ScalarParameter:
     if scalar is not None:
         return ScalarParameter(name.text, scalar, piece.span)
     return parse_tensor(piece)
+
+
+def _parse_result(piece: Piece, known: Mapping[str, TensorParameter]) -> TensorParameter:
+    """Parse a tensor, or ``name = other`` for a result that is another tensor of the signature."""
+    name, rest = take_name(piece, "a name")
+    if not rest.text.startswith("="):
+        return parse_tensor(piece)
+    other = whole_name(expect(rest, "=", "the tensor that it is"), "a tensor")
+    if other not in known:
+        message = f"'{name.text} = {other}' needs '{other}' among the parameters, or among the results before it"
+        raise Fault(PlanCode.UNKNOWN_TENSOR, message, piece.span)
+    held = known[other]
+    return TensorParameter(name.text, held.dtype, held.dims, piece.span, held.same_as or other)
 
 
 def _parse_declaration(piece: Piece) -> tuple[Piece, Piece]:

@@ -2,7 +2,8 @@
 
 Grammar of a directive's value (`docs/kernel-format.md` has it with examples)::
 
-    op       := NAME "(" [parameter ("," parameter)*] ")" "->" "(" tensor ("," tensor)* ")"
+    op       := NAME "(" [parameter ("," parameter)*] ")" "->" "(" result ("," result)* ")"
+    result   := tensor | NAME "=" NAME
     parameter:= tensor | NAME ":" ("float" | "int" | "bool")
     tensor   := NAME ":" DTYPE "[" [expression ("," expression)*] "]"
     where    := expression

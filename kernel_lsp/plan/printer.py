@@ -67,6 +67,8 @@ def _operation_directives(operation: Operation) -> list[str]:
 def _parameter(parameter: TensorParameter | ScalarParameter) -> str:
     if isinstance(parameter, ScalarParameter):
         return f"{parameter.name}: {parameter.type}"
+    if parameter.same_as:
+        return f"{parameter.name} = {parameter.same_as}"
     return f"{parameter.name}: {parameter.dtype}[{', '.join(map(str, parameter.dims))}]"
 
 

@@ -75,7 +75,8 @@ def _parameter(parameter: TensorParameter | ScalarParameter, names: _Names) -> T
 
 def _tensor(tensor: TensorParameter, names: _Names) -> TensorParameter:
     dims = tuple(_expression(dim, names) for dim in tensor.dims)
-    return replace(tensor, name=names.get(tensor.name, tensor.name), dims=dims)
+    same_as = names.get(tensor.same_as, tensor.same_as)
+    return replace(tensor, name=names.get(tensor.name, tensor.name), dims=dims, same_as=same_as)
 
 
 def _step(step: Step, names: _Names) -> Step:

@@ -154,13 +154,19 @@ def landlock_version() -> int:
 
 
 def confined_command(
-    command: Sequence[str | Path], how: How, confinement: Confinement | None, group: TaskGroup | None = None
+    command: Sequence[str | Path],
+    how: How,
+    confinement: Confinement | None,
+    group: TaskGroup | None = None,
+    *,
+    parent: int = 0,
 ) -> list[str]:
     """Return the command line that runs `command` confined; unchanged without a confinement or at the level ``none``.
 
     For ``run`` and ``module`` the command starts with the interpreter and its flags, then the file or module. Missing
-    writable folders are created. The child joins the `group`. A child that cannot be confined exits with
-    `confine.EXIT_NOT_CONFINED` and an error on stderr. Raises FileNotFoundError for a missing program.
+    writable folders are created. The child joins the `group`, and dies with the process `parent`, by default this
+    one. A child that cannot be confined exits with `confine.EXIT_NOT_CONFINED` and an error on stderr. Raises
+    FileNotFoundError for a missing program.
     """
     words = [str(word) for word in command]
     if confinement is None or confinement.level is SandboxLevel.NONE:
@@ -171,7 +177,13 @@ def confined_command(
         folder.mkdir(parents=True, exist_ok=True)
     n_own = _n_interpreter_words(words) if how != "exec" else 0
     interpreter = words[:n_own] or [sys.executable, "-I", "-S"]
-    launched = [*interpreter, str(LAUNCHER), json.dumps(_spec(confinement, group)), how, *words[n_own:]]
+    launched = [
+        *interpreter,
+        str(LAUNCHER),
+        json.dumps(_spec(confinement, group, parent or os.getpid())),
+        how,
+        *words[n_own:],
+    ]
     return [*_bwrap(confinement), *launched] if confinement.level is SandboxLevel.BWRAP else launched
 
 
@@ -217,11 +229,11 @@ def _resolved(path: Path) -> str:
 # --- below: what the launcher is told
 
 
-def _spec(confinement: Confinement, group: TaskGroup | None) -> dict[str, object]:
+def _spec(confinement: Confinement, group: TaskGroup | None, parent: int) -> dict[str, object]:
     version = landlock_version() if confinement.level not in (SandboxLevel.NONE, SandboxLevel.LIMITS) else 0
     has_filter = confinement.level in (SandboxLevel.LANDLOCK_SECCOMP, SandboxLevel.BWRAP)
     return {
-        "parent": 0 if confinement.level is SandboxLevel.BWRAP else os.getpid(),
+        "parent": 0 if confinement.level is SandboxLevel.BWRAP else parent,
         "limits": _limits(confinement),
         "fs": _handled(version) if version else 0,
         "net": 3 if version >= 4 and confinement.has_network else 0,

@@ -1,4 +1,5 @@
-"""A worker on another machine: its files are copied there over the user's own OpenSSH, and run under the Python there.
+"""A worker on another machine: its files are copied there, and run under the Python there. The connection is the user's
+own OpenSSH's, or a slot of a Ray cluster (`ray_cluster.py`).
 
 The relay (`worker/relay.py`) keeps it there. Requests name files by their paths here. Their bytes go along: inputs
 before a request, outputs after its answer. Nothing is installed there, and all files go with the connection.
@@ -9,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import os
 import signal
 import tarfile
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -22,31 +23,21 @@ from typing import Any
 
 from kernel_lsp.errors import ConnectionLostError, EnvironmentProblem, KernelLspError
 from kernel_lsp.process.profiles import CACHE_VARIABLES
+from kernel_lsp.process.stream import Stream
 from kernel_lsp.process.supervisor import (
     STDERR_TAIL_BYTES,
     Answered,
     Died,
     Overran,
-    _start,
     _TailOutput,
-    kill_group,
-    scrubbed_environment,
 )
 from kernel_lsp.process.worker_client import WORKER_PROGRAM, as_error
 
 WORKER_FOLDER = WORKER_PROGRAM.parent
 RELAY = WORKER_FOLDER / "relay.py"
+LAUNCHER = Path(__file__).with_name("confined_worker.py")
 LOADER = "import sys;b=sys.stdin.buffer;exec(compile(b.read(int(b.readline())),sys.argv[1],sys.argv[2]))"
 """Program of the command line there: it runs the relay's text, which comes over stdin."""
-SSH_OPTIONS = {
-    "BatchMode": "yes",
-    "ConnectTimeout": "10",
-    "ServerAliveInterval": "5",
-    "ServerAliveCountMax": "2",
-    "LogLevel": "ERROR",
-}
-"""No question is asked, and a connection that has died is noticed within 15 s. All else is the user's configuration."""
-SSH_VARIABLES = ("SSH_AUTH_SOCK", "SSH_AGENT_PID", "USER", "LOGNAME", "KRB5CCNAME", "XDG_RUNTIME_DIR")
 GREETING_DEADLINE_S = 18.0
 """Seconds from starting ssh to the relay's greeting."""
 START_DEADLINE_S = 60.0
@@ -57,54 +48,53 @@ PAUSES_S = (0.2, 0.5, 1.0, 2.0, 4.0)
 GRACE_S = 20.0
 """Seconds beyond a request's deadline, which the relay keeps, until the connection counts as lost."""
 PING_S = 10.0
-NOT_FOUND, SSH_FAILED = 127, 255
+SMALL_BYTES = 1 << 18
+"""Largest file that is sent in one piece with its request."""
+FRESH = ("fresh",)
+"""Arguments of a worker that answers `renew` (`worker/fresh.py`)."""
 LOST_WORDS = "the connection to {} was lost"
-HINTS = (
-    ("Host key verification failed", "its host key is not known", "connect once with `ssh {}` and accept its key"),
-    ("IDENTIFICATION HAS CHANGED", "its host key has changed", "ask its administrator, then `ssh-keygen -R` its name"),
-    (
-        "Permission denied",
-        "it accepts none of your keys",
-        "make `ssh {}` work without a password (ssh-copy-id)",
-    ),
-    ("Could not resolve", "its name is not known", "correct the name, or add it to ~/.ssh/config"),
-    (
-        "Connection refused",
-        "it refuses connections on that port",
-        "start its server, or give its port: ssh://HOST:PORT",
-    ),
-    ("timed out", "it does not answer", "check that it is on and that the network lets you through"),
-    ("No route to host", "it cannot be reached", "check that it is on and that the network lets you through"),
-)
-"""What ssh says, in short, and what to do."""
 
 
-class Machine:
-    """A machine that ssh reaches. `port` and `user` may be empty: the user's configuration has them."""
+class Place(ABC):
+    """A place where workers can be started: a machine behind ssh, a slot of a cluster. `python` is its interpreter with
+    torch; empty for the one that runs the relay."""
 
-    def __init__(self, host: str, *, user: str = "", port: str = "", python: str = "python3", ssh: str = "ssh") -> None:
-        self.name, self.python = f"{user}@{host}" if user else host, python
-        self._command = [ssh, "-T", *(f"-o{key}={value}" for key, value in SSH_OPTIONS.items())]
-        self._command += [*(["-p", port] if port else []), "--", self.name]
-        self.was_reached = False
+    python = ""
+    reconnect_s = RECONNECT_S
+    greeting_deadline_s = GREETING_DEADLINE_S
+    is_confined = False
+    """Workers start through `confined_worker.py`, which travels along: the Python there is 3.11 or later."""
 
-    def command(self) -> list[str]:
-        """Return the command that runs the loader there."""
-        return [*self._command, f"exec {_quoted(self.python)} -c '{LOADER}' relay exec"]
+    def __init__(self, name: str) -> None:
+        self.name, self.was_reached = name, False
 
-    async def connect(self) -> Link:
-        """Return a connection with the worker started. Tries again for a while where the machine was reached before.
-        Raises EnvironmentProblem."""
-        ends, pauses = time.monotonic() + RECONNECT_S, iter(PAUSES_S)
+    @abstractmethod
+    async def open(self, link: Link) -> Stream:
+        """Return a stream to a loader there. Raises EnvironmentProblem."""
+
+    @abstractmethod
+    def problem(self, returncode: int, stderr: str) -> EnvironmentProblem:
+        """Return the error of a connection that did not come about."""
+
+    @abstractmethod
+    def silence(self) -> EnvironmentProblem:
+        """Return the error of a place that does not answer in time."""
+
+    async def connect(self, arguments: Sequence[str] = ()) -> Link:
+        """Return a connection with the worker started. Tries again for a while where the place was reached before.
+        Raises EnvironmentProblem, ConnectionLostError when it was reached before."""
+        ends, pauses = time.monotonic() + self.reconnect_s, iter(PAUSES_S)
         while True:
-            link = Link(self)
+            link = Link(self, arguments)
             try:
                 await link.open()
-            except EnvironmentProblem:
+            except EnvironmentProblem as problem:
                 await link.close()
                 pause_s = next(pauses, PAUSES_S[-1])
-                if not self.was_reached or time.monotonic() + pause_s > ends:
+                if not self.was_reached:
                     raise
+                if time.monotonic() + pause_s > ends:
+                    raise ConnectionLostError(problem.message, next_step=problem.next_step) from None
                 await asyncio.sleep(pause_s)
             except BaseException:
                 await link.close()
@@ -113,29 +103,20 @@ class Machine:
                 self.was_reached = True
                 return link
 
-    def problem(self, returncode: int, stderr: str) -> EnvironmentProblem:
-        """Return the error of a connection that did not come about."""
-        last = next((line.strip() for line in reversed(stderr.splitlines()) if line.strip()), f"status {returncode}")
-        for words, what, next_step in HINTS:
-            if words in stderr:
-                return EnvironmentProblem(f"{self.name}: {what}", next_step=next_step.format(self.name))
-        if returncode == NOT_FOUND:
-            step = f"name its Python with torch: ssh://{self.name}/path/to/python"
-            return EnvironmentProblem(f"{self.name} has no program {self.python}", next_step=step)
-        return EnvironmentProblem(f"{self.name}: {last[:200]}", next_step=f"make `ssh {self.name}` work")
-
 
 class Link:
     """One connection, with one worker behind it."""
 
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
-        self.process: asyncio.subprocess.Process | None = None
+    def __init__(self, place: Place, arguments: Sequence[str] = ()) -> None:
+        """`arguments` are the worker's."""
+        self._place, self._arguments = place, tuple(arguments)
+        self._opened: Stream | None = None
         self._stderr = _TailOutput(STDERR_TAIL_BYTES)
         self._tasks: list[asyncio.Task[Any]] = []
         self._writing = asyncio.Lock()
-        self._answers: deque[asyncio.Future[Answered | Died | Overran]] = deque()
-        self._files: deque[tuple[Path, asyncio.Future[None]]] = deque()
+        self._answers: deque[tuple[Mapping[str, Any], asyncio.Future[Answered | Died | Overran]]] = deque()
+        self._small: list[bytes] = []
+        self._is_fetching = False
         self._sent: dict[str, tuple[int, int, int]] = {}
         self._failure: KernelLspError | None = None
         self._ending: Died | Overran | None = None
@@ -143,27 +124,31 @@ class Link:
 
     @property
     def is_alive(self) -> bool:
-        return not self.has_ended and self.process is not None and self.process.returncode is None
+        return not self.has_ended and self._opened is not None and self._opened.is_open
+
+    @property
+    def pid(self) -> int:
+        """Return the process id of ssh. Raises RuntimeError when the connection is none of a process."""
+        if self._opened is None or self._opened.process is None:
+            raise RuntimeError("the connection has no process here")
+        return self._opened.process.pid
+
+    def drain(self, process: asyncio.subprocess.Process) -> None:
+        """Keep the end of what the connection's process writes to stderr."""
+        self._tasks.append(asyncio.create_task(self._stderr.drain(process.stderr)))
 
     async def open(self) -> None:
-        """Start ssh, the relay and the worker. Raises EnvironmentProblem."""
-        extra = {name: os.environ[name] for name in SSH_VARIABLES if name in os.environ}
-        try:
-            self.process = await _start(self._machine.command(), scrubbed_environment(extra), None)
-        except OSError as error:
-            raise EnvironmentProblem(f"ssh cannot be started ({error.strerror})", next_step="install OpenSSH") from None
-        self._tasks.append(asyncio.create_task(self._stderr.drain(self.process.stderr)))
+        """Connect, and start the relay and the worker. Raises EnvironmentProblem."""
         text = RELAY.read_bytes()
         try:
-            async with asyncio.timeout(GREETING_DEADLINE_S):
+            async with asyncio.timeout(self._place.greeting_deadline_s):
+                self._opened = await self._place.open(self)
                 await self._write(b"%d\n" % len(text), text)
                 await self._greeted()
             async with asyncio.timeout(START_DEADLINE_S):
                 await self._start_worker()
         except TimeoutError:
-            raise EnvironmentProblem(
-                f"{self._machine.name} does not answer", next_step=f"make `ssh {self._machine.name}` work at once"
-            ) from None
+            raise self._place.silence() from None
         self._tasks += [asyncio.create_task(self._receive()), asyncio.create_task(self._ping())]
 
     async def ask(self, request: Mapping[str, Any], deadline_s: float) -> Answered | Died | Overran:
@@ -171,11 +156,7 @@ class Link:
         EnvironmentProblem where files cannot be written there."""
         for path in _inputs_of(request) if self._ending is None else ():
             await self._put(path)
-        answer = await self._asked(request, deadline_s)
-        if isinstance(answer, Answered):
-            for name in _outputs_of(request, answer.reply):
-                await self._get(Path(name))
-        return answer
+        return await self._asked(request, deadline_s)
 
     async def signal(self, number: int) -> None:
         """Send a signal to the worker and what it started."""
@@ -185,19 +166,14 @@ class Link:
     def kill(self) -> None:
         """Begin to end the connection, which counts as ended at once; the relay ends with it."""
         self.has_ended = True
-        if self.process is not None and self.process.returncode is None:
-            with suppress(ProcessLookupError):
-                self.process.kill()
+        if self._opened is not None:
+            self._opened.kill()
 
     async def close(self) -> None:
         """End the connection. What it left there ends with it."""
         self.has_ended = True
-        if self.process is not None:
-            if self.process.stdin is not None:
-                self.process.stdin.close()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self.process.wait(), CLOSE_S)
-            await kill_group(self.process)
+        if self._opened is not None:
+            await self._opened.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -205,37 +181,41 @@ class Link:
 
     # --- below: opening
 
+    @property
+    def _stream(self) -> Stream:
+        assert self._opened is not None, "the connection was not opened"
+        return self._opened
+
     async def _greeted(self) -> None:
         """Skip what a login shell prints."""
-        assert self.process is not None
-        assert self.process.stdout is not None
-        while not (line := await self.process.stdout.readline()).startswith(b'{"is": "greeting"'):
+        while not (line := await self._stream.reader.readline()).startswith(b'{"is": "greeting"'):
             if not line:
-                returncode = await self.process.wait()
-                await asyncio.wait(self._tasks, timeout=1.0)
-                raise self._machine.problem(returncode, self._stderr.text())
+                returncode = await self._stream.status()
+                if self._tasks:  # until all of stderr is read
+                    await asyncio.wait(self._tasks, timeout=1.0)
+                raise self._place.problem(returncode, self._stderr.text())
 
     async def _start_worker(self) -> None:
-        packed = _packed(WORKER_FOLDER)
-        program = [WORKER_FOLDER.name, WORKER_PROGRAM.name]
+        packed = _packed(self._place.is_confined)
+        program = [*WORKER_PROGRAM.parts[-2:]]
         header = {
             "do": "start",
             "n": len(packed),
             "program": program,
-            "python": self._machine.python,
+            "arguments": self._arguments,
+            "launcher": [*LAUNCHER.parts[-3:]] if self._place.is_confined else [],
+            "python": self._place.python,
             "caches": CACHE_VARIABLES,
         }
-        await self._send({**header, "python": self._machine.python}, packed)
-        assert self.process is not None
-        assert self.process.stdout is not None
-        line = await self.process.stdout.readline()
+        await self._send(header, packed)
+        line = await self._stream.reader.readline()
         frame = json.loads(line) if line else {"is": "failed", "message": "the connection was lost"}
         if frame["is"] == "failed":
             raise self._cannot_store(frame["message"])
 
     def _cannot_store(self, message: str) -> EnvironmentProblem:
         return EnvironmentProblem(
-            f"{self._machine.name} cannot store the worker's files: {message}",
+            f"{self._place.name} cannot store the worker's files: {message}",
             next_step="free space in its temporary folder, or set TMPDIR there",
         )
 
@@ -245,14 +225,14 @@ class Link:
         if self._ending is not None:
             return self._ending
         answer: asyncio.Future[Answered | Died | Overran] = asyncio.get_running_loop().create_future()
-        self._answers.append(answer)
-        await self._send({"do": "ask", "request": request, "deadline_s": deadline_s})
-        try:
-            async with asyncio.timeout(deadline_s + GRACE_S):
-                found = await answer
-        except TimeoutError:
-            self._end()
-            raise self._lost() from None
+        self._answers.append((request, answer))
+        asked = {"do": "ask", "request": request, "deadline_s": deadline_s, "fetches": "outputs" in request}
+        await self._send(asked)
+        while not answer.done():
+            await asyncio.wait([answer], timeout=deadline_s + GRACE_S)
+            if not answer.done() and not self._is_fetching:
+                self._end()
+        found = await answer
         return Overran(deadline_s, "") if isinstance(found, Overran) else found
 
     async def _put(self, path: Path) -> None:
@@ -260,15 +240,13 @@ class Link:
         seen = path.stat()
         key = (seen.st_ino, seen.st_size, seen.st_mtime_ns)
         if self._sent.get(str(path)) != key:
-            content = await asyncio.to_thread(path.read_bytes)
-            await self._send({"do": "put", "name": str(path), "n": len(content)}, content)
+            content = path.read_bytes() if seen.st_size <= SMALL_BYTES else await asyncio.to_thread(path.read_bytes)
+            frame = {"do": "put", "name": str(path), "n": len(content)}
+            if len(content) <= SMALL_BYTES:  # goes with the request
+                self._small += [json.dumps(frame).encode() + b"\n", content]
+            else:
+                await self._send(frame, content)
             self._sent[str(path)] = key
-
-    async def _get(self, path: Path) -> None:
-        fetched: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._files.append((path, fetched))
-        await self._send({"do": "get", "name": str(path)})
-        await fetched
 
     async def _send(self, frame: Mapping[str, Any], content: bytes = b"") -> None:
         if self._failure is not None:
@@ -278,15 +256,9 @@ class Link:
         await self._write(json.dumps(frame).encode() + b"\n", content)
 
     async def _write(self, *parts: bytes) -> None:
-        assert self.process is not None
-        assert self.process.stdin is not None
         async with self._writing:
-            try:
-                for part in parts:
-                    self.process.stdin.write(part)
-                    await self.process.stdin.drain()
-            except (BrokenPipeError, ConnectionResetError):
-                return  # the reader reports the end, with its reason
+            small, self._small = self._small, []
+            await self._stream.write(b"".join([*small, parts[0]]), *parts[1:])
 
     async def _ping(self) -> None:
         while True:
@@ -296,30 +268,41 @@ class Link:
 
     async def _receive(self) -> None:
         """Hand out answers and files in the order of their requests, until the connection ends."""
-        assert self.process is not None
-        assert self.process.stdout is not None
+        reader = self._stream.reader
         try:
-            while (line := await self.process.stdout.readline()).endswith(b"\n"):
-                await self._take(json.loads(line), self.process.stdout)
+            while (line := await reader.readline()).endswith(b"\n"):
+                await self._take(json.loads(line), reader)
         finally:
             self._end()
 
     async def _take(self, frame: Mapping[str, Any], stream: asyncio.StreamReader) -> None:
         match frame["is"]:
             case "answer":
+                await self._fetch(frame["answer"], stream)
                 self._answer(Answered(frame["answer"]))
             case "overran":
                 self._over(Overran(0.0, ""))
             case "died":
                 self._over(Died(frame["returncode"], frame["stderr"]))
-            case "file":
-                path, fetched = self._files.popleft()
-                content = await stream.readexactly(frame["n"])
-                path.parent.mkdir(parents=True, exist_ok=True)
-                await asyncio.to_thread(path.write_bytes, content)
-                fetched.set_result(None)
             case "failed":
                 self._fail(frame)
+
+    async def _fetch(self, reply: Mapping[str, Any], stream: asyncio.StreamReader) -> None:
+        """Receive the files of an answer, which follow it."""
+        request = self._answers[0][0] if self._answers else {}
+        self._is_fetching = True
+        for path in map(Path, _outputs_of(request, reply)):
+            frame = json.loads(await stream.readline() or b'{"is": "lost"}')
+            if frame["is"] != "file":
+                self._fail(frame) if frame["is"] == "failed" else self._end()
+                break
+            content = await stream.readexactly(frame["n"])
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if len(content) <= SMALL_BYTES:
+                path.write_bytes(content)
+            else:
+                await asyncio.to_thread(path.write_bytes, content)
+        self._is_fetching = False
 
     def _over(self, ending: Died | Overran) -> None:
         """Remember how the worker ended: it may have done so before a request came."""
@@ -327,7 +310,7 @@ class Link:
         self._answer(ending)
 
     def _answer(self, answer: Answered | Died | Overran) -> None:
-        if self._answers and not (waiting := self._answers.popleft()).done():
+        if self._answers and not (waiting := self._answers.popleft()[1]).done():
             waiting.set_result(answer)
 
     def _fail(self, frame: Mapping[str, Any]) -> None:
@@ -338,28 +321,23 @@ class Link:
     def _end(self, error: KernelLspError | None = None) -> None:
         """Fail everything that waits."""
         self.has_ended = True
-        waits: list[asyncio.Future[Any]] = [*self._answers, *(fetched for _, fetched in self._files)]
-        for waiting in waits:
+        for _, waiting in self._answers:
             if not waiting.done():
                 waiting.set_exception(error or self._lost())
                 waiting.exception()  # it may be that nobody waits any more
         self._answers.clear()
-        self._files.clear()
 
     def _lost(self) -> ConnectionLostError:
-        words = LOST_WORDS.format(self._machine.name)
+        words = LOST_WORDS.format(self._place.name)
         return ConnectionLostError(words, next_step="repeat the command: it goes on where it stopped")
-
-
-CLOSE_S = 2.0
-"""Seconds for ssh to end when its input has ended."""
 
 
 class RemoteWorker:
     """A worker on another machine, with the part of `Worker`'s interface that devices need. Use as ``async with``."""
 
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
+    def __init__(self, place: Place, arguments: Sequence[str] = ()) -> None:
+        """`arguments` are the worker's."""
+        self._place, self._arguments = place, arguments
         self._link: Link | None = None
         self._turn, self._starting = asyncio.Lock(), asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -368,7 +346,7 @@ class RemoteWorker:
         """Connect, unless that was done. Raises EnvironmentProblem."""
         async with self._starting:
             if self._link is None:
-                self._link = await self._machine.connect()
+                self._link = await self._place.connect(self._arguments)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -382,9 +360,9 @@ class RemoteWorker:
     @property
     def pid(self) -> int:
         """Process id of the connection. Raises RuntimeError before the start."""
-        if self._link is None or self._link.process is None:
+        if self._link is None:
             raise RuntimeError("there is no connection")
-        return self._link.process.pid
+        return self._link.pid
 
     def kill(self) -> None:
         """Begin to end it."""
@@ -416,9 +394,9 @@ class RemoteWorker:
         """Send any command. Raises its error."""
         answer = await self.converse(command, arguments, deadline_s=deadline_s)
         if isinstance(answer, Overran):
-            raise EnvironmentProblem(f"{self._machine.name} did not finish '{command}' within {deadline_s:g} s")
+            raise EnvironmentProblem(f"{self._place.name} did not finish '{command}' within {deadline_s:g} s")
         if isinstance(answer, Died):
-            raise EnvironmentProblem(f"the worker on {self._machine.name} ended during '{command}'")
+            raise EnvironmentProblem(f"the worker on {self._place.name} ended during '{command}'")
         if "error" in answer.reply:
             raise as_error(answer.reply["error"])
         return answer.reply
@@ -444,14 +422,20 @@ def _outputs_of(request: Mapping[str, Any], reply: Mapping[str, Any]) -> Sequenc
 
 
 @cache
-def _packed(folder: Path) -> bytes:
-    """Return the folder as a tar, without bytecode."""
+def _packed(is_confined: bool) -> bytes:
+    """Return the worker's folder as a tar, without bytecode, and what confines it beside it."""
     packed = io.BytesIO()
+    folders = {WORKER_FOLDER: WORKER_FOLDER.parent}
+    if is_confined:
+        folders[LAUNCHER.parent] = LAUNCHER.parents[2]
+    files = {path: root for folder, root in folders.items() for path in _texts(folder)}
+    if is_confined:
+        files |= {LAUNCHER.parents[1] / name: LAUNCHER.parents[2] for name in ("__init__.py", "errors.py")}
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-        for path in sorted(each for each in folder.rglob("*") if each.is_file() and "__pycache__" not in each.parts):
-            archive.add(path, Path(folder.name) / path.relative_to(folder))
+        for path, root in files.items():
+            archive.add(path, path.relative_to(root))
     return packed.getvalue()
 
 
-def _quoted(word: str) -> str:
-    return "'" + word.replace("'", "'\\''") + "'"
+def _texts(folder: Path) -> list[Path]:
+    return sorted(each for each in folder.rglob("*") if each.is_file() and "__pycache__" not in each.parts)

@@ -28,6 +28,9 @@ from kernel_lsp.ptx.text.syntax import Instruction, Module, UnsupportedPtxError
 
 MAX_ENDLESS_LOOPS = 20
 """Maximum endless loops reported per load, equal to the findings per run."""
+MAX_KEPT_MODULES = 4
+"""Maximum modules of a process that stay compiled: a candidate's own and its other builds, which cases alternate
+between. Compiling takes most of a small case's time."""
 OUT_OF_SPACE = (errno.ENOMEM, errno.ENOSPC, errno.EFBIG)
 
 
@@ -42,11 +45,12 @@ def main() -> None:
 
 
 class Session:
-    """Hold the compiler and the module loaded last. Sessions of one process share one compiler."""
+    """Hold the compiler and the modules loaded last. Sessions of one process share one compiler."""
 
     def __init__(self, compiler: Compiler | None = None) -> None:
         self.compiler = compiler or Compiler()
         self._loaded: LoadedModule | None = None
+        self._kept: dict[str, LoadedModule] = {}
         self._file_name = ""
 
     def handle(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -69,7 +73,7 @@ class Session:
     def _load(self, request: dict[str, Any]) -> dict[str, Any]:
         self._loaded, self._file_name = None, request["file_name"]
         try:
-            self._loaded = self.compiler.load(request["ptx"])
+            self._loaded = self._compiled(request["ptx"])
         except UnsupportedPtxError as error:
             # The PTX may be readable even where it is not supported.
             if error.module is None or not (endless := tuple(endless_loops(error.module))):
@@ -78,6 +82,14 @@ class Session:
         if self._loaded.endless:
             return {"endless": self._endless(self._loaded.endless, self._loaded.module)}
         return {"ok": True, "kernels": [_kernel_facts(kernel) for kernel in self._loaded.kernels.values()]}
+
+    def _compiled(self, ptx: str) -> LoadedModule:
+        """Compile a PTX text, unless it was among the last ones."""
+        module = self._kept.pop(ptx, None) or self.compiler.load(ptx)
+        self._kept[ptx] = module
+        if len(self._kept) > MAX_KEPT_MODULES:
+            del self._kept[next(iter(self._kept))]
+        return module
 
     def _run(self, request: dict[str, Any]) -> dict[str, Any]:
         if self._loaded is None:

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernel_lsp.source.operator_use import import_statement
-from kernel_lsp.source.python_file import import_line, import_style
-from kernel_lsp.source.target_digest import USE_PREFIX
+from kernel_lsp.source.python_file import USE_PREFIX, import_line, import_style
 
 MAX_FILES = 2_000
 """Maximum Python files to read; a folder with more is probably a home directory, not a project."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from kernel_lsp.source.python_file import ImportStyle
-from kernel_lsp.source.target_digest import USE_PREFIX
+from kernel_lsp.source.python_file import USE_PREFIX, ImportStyle
+
+OPERATOR_MARK = "# Written by kernel-lsp ("
+"""First characters of an operator's file and of its runtime."""
 
 
 def import_statement(file: Path, out: Path, name: str, style: ImportStyle) -> str:

@@ -31,11 +31,10 @@ from kernel_lsp.source.python_file import (
     PythonFile,
     definitions,
     parameters_of,
-    parse_python,
     read_python_file,
+    target_digest,
 )
 from kernel_lsp.source.recorded import recorded_target
-from kernel_lsp.source.target_digest import target_digest
 from kernel_lsp.source.task_folder import read_task_folder
 
 KERNELBENCH_CLASS = "Model"
@@ -71,14 +70,6 @@ def read_target(target: str, directory: Path) -> TargetSource:
     if separator:
         return _read_symbol(target, symbol, path, source)
     return _read_kernelbench(target, path, source)
-
-
-def list_targets(text: str) -> tuple[TargetLocation, ...]:
-    """List the top-level functions and `nn.Module` classes of a file, in order; none for text that does not parse."""
-    try:
-        return targets_in(parse_python(text, ""))
-    except TargetError:
-        return ()
 
 
 def targets_in(source: PythonFile) -> tuple[TargetLocation, ...]:

@@ -11,9 +11,12 @@ from .dtypes import torch_dtype
 from .failure import Failure, TargetFailure, short_message
 from .files import read_tensor, write_tensor
 from .operators import operators
+from .shipped.sdpa import sdpa_backward, sdpa_forward
 
 OVERLOADS = {"conv_transpose2d": "input", "conv_transpose3d": "input"}
 """Overloads other than `default`."""
+COMPOSITES = {"sdpa::forward": sdpa_forward, "sdpa::backward": sdpa_backward}
+"""Functions that call more than one of ATen's."""
 
 
 def run_library(request: dict[str, Any]) -> dict[str, Any]:
@@ -34,11 +37,14 @@ def run_library(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _function(name: str) -> Any:
+    if name in COMPOSITES:
+        return COMPOSITES[name]
     base = name.split("::")[-1]
     if not name.startswith("aten::") or base not in operators("library"):
+        allowed = [*(f"aten::{function}" for function in sorted(operators("library"))), *COMPOSITES]
         raise TargetFailure(
             f"'{name}' is not a library function that a plan may call",
-            next_step=f"use one of: {', '.join(f'aten::{allowed}' for allowed in sorted(operators('library')))}",
+            next_step=f"use one of: {', '.join(allowed)}",
         )
     return getattr(getattr(torch.ops.aten, base), OVERLOADS.get(base, "default"))
 

@@ -6,6 +6,7 @@ The user's code runs in this process. Its prints go to stderr, and its reads of 
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import os
 import sys
@@ -46,16 +47,21 @@ COMMANDS = {
     "burst": ("foreign.run", "burst"),
 }
 """Command -> (module, function). Other commands belong to `gpu`, whose table is `gpu.commands.COMMANDS`."""
+RENEW = "renew"
 
 
-def serve() -> None:
-    """Answer requests until stdin ends."""
+def serve(first: dict[str, Any] | None = None) -> dict[str, Any] | None:
+    """Answer requests until stdin ends, `first` before all. Return the request `renew`, which another process
+    answers."""
     requests, answers = _private_streams()
     sys.dont_write_bytecode = sys.pycache_prefix is None  # nothing may be written into the user's folder
     start_driver()
-    for line in requests:
-        answers.write(json.dumps(answer(json.loads(line))) + "\n")
+    for request in itertools.chain([first] if first else [], map(json.loads, requests)):
+        if request["command"] == RENEW:
+            return request
+        answers.write(json.dumps(answer(request)) + "\n")
         answers.flush()
+    return None
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
@@ -77,7 +83,7 @@ def _find(command: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
 
 
 def _import(command: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    _need_torch()
+    need_torch()
     if command in COMMANDS:
         module, function = COMMANDS[command]
         return getattr(importlib.import_module(f".{module}", __package__), function)
@@ -87,7 +93,7 @@ def _import(command: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
     return table[command]
 
 
-def _need_torch() -> None:
+def need_torch() -> None:
     """Check that the interpreter has a usable torch. Raises EnvironmentFailure when it has none."""
     try:
         import torch

@@ -40,7 +40,7 @@ class Relay:
         self._frames, self._answers = frames, answers
         self._writing, self._ending = threading.Lock(), threading.RLock()  # a signal may come during the end
         self._process: subprocess.Popen[bytes] | None = None
-        self._folder, self._stderr = "", b""
+        self._folder, self._stderr, self._fetches = "", b"", False
         self._heard, self._deadline = time.monotonic(), 0.0
 
     def serve(self) -> None:
@@ -84,12 +84,14 @@ class Relay:
             archive.extractall(self._folder)
         own = {name: os.path.join(self._folder, "cache", folder) for name, folder in frame["caches"].items()}
         environment = {**os.environ, **own, "TMPDIR": self._folder, "KERNEL_LSP_FILES": self._path("")}
+        launcher = [sys.executable, os.path.join(self._folder, *frame["launcher"])] if frame["launcher"] else []
+        program = [frame["python"] or sys.executable, os.path.join(self._folder, *frame["program"])]
         self._process = subprocess.Popen(
-            [frame["python"], os.path.join(self._folder, *frame["program"])],
+            [*launcher, *program, *frame["arguments"]],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**environment, "PYTHONPYCACHEPREFIX": os.path.join(self._folder, "cache")},
+            env={**environment, "PYTHONDONTWRITEBYTECODE": "1"},  # read what is there, and write nothing beside it
             start_new_session=True,
         )
         self._send({"is": "started"})  # before its end can be reported
@@ -123,7 +125,7 @@ class Relay:
 
     def _do_ask(self, frame: dict[str, Any]) -> None:
         """Pass a request on. Its deadline is counted here, where a slow connection costs nothing."""
-        self._deadline = time.monotonic() + frame["deadline_s"]
+        self._deadline, self._fetches = time.monotonic() + frame["deadline_s"], frame["fetches"]
         if self._process is not None and self._process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):  # its end is reported by `_forward`
                 self._process.stdin.write(json.dumps(frame["request"]).encode() + b"\n")
@@ -162,11 +164,13 @@ class Relay:
                 os.killpg(self._process.pid, number)
 
     def _forward(self, process: subprocess.Popen[bytes], draining: threading.Thread) -> None:
-        """Send each answer, then the worker's end."""
+        """Send each answer with the files that it names, then the worker's end."""
         assert process.stdout is not None
         for line in process.stdout:
-            self._deadline = 0.0
-            self._send({"is": "answer", "answer": json.loads(line)})
+            self._deadline, answer = 0.0, json.loads(line)
+            self._send({"is": "answer", "answer": answer})
+            for entry in [*answer.get("outputs", ()), *answer.get("again", ())] if self._fetches else ():
+                self._handle({"do": "get", "name": entry["path"]})
         returncode = process.wait()
         draining.join(END_S)
         self._send({"is": "died", "returncode": returncode, "stderr": self._stderr.decode(errors="replace")})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -36,26 +37,45 @@ HOST_CODE = {
 }
 
 
-async def outcome_of(text: str, folder: Path) -> Outcome:
-    file = folder / "kernel.cu"
+TEXTS = {
+    **{name: PLAN + KERNEL + code for name, code in HOST_CODE.items()},
+    "the kernel alone": PLAN + KERNEL,
+    "a function of the driver": PLAN.replace("launch: k<", "launch: cudaMalloc<") + KERNEL,
+}
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
+    """Return the outcome of each text, from one session, and leave the markers that code wrote in its folder."""
+    folder = tmp_path_factory.mktemp("gone")
     (folder / "tasks.py").write_text((Path(__file__).parent / "tasks.py").read_text())
-    file.write_text(text)
-    (found,) = [o async for group in evaluate_all([Kernel(file, text, "", (), ())]) for o in group]
-    return found
+    kernels = {name: kernel_in(folder / f"{name.replace(' ', '_')}.cu", text) for name, text in TEXTS.items()}
+
+    async def evaluated() -> dict[Path, Outcome]:
+        return {each.kernel.file: each async for group in evaluate_all([*kernels.values()]) for each in group}
+
+    found = asyncio.run(evaluated())
+    return {name: found[kernel.file] for name, kernel in kernels.items()}
 
 
-@pytest.mark.parametrize("code", HOST_CODE.values(), ids=HOST_CODE.keys())
-async def test_host_code_is_refused_or_nobody_runs_it(code: str, tmp_path: Path) -> None:
-    marker = tmp_path / "marker"
-    outcome = await outcome_of(PLAN + KERNEL + code.replace("{marker}", str(marker)), tmp_path)
-    assert not outcome.problem
-    assert not marker.exists()
+def kernel_in(file: Path, text: str) -> Kernel:
+    file.write_text(text.replace("{marker}", str(marker_of(file))))
+    return Kernel(file, file.read_text(), "", (), ())
 
 
-async def test_the_kernel_alone_passes(tmp_path: Path) -> None:
-    assert is_passed(await outcome_of(PLAN + KERNEL, tmp_path))
+def marker_of(file: Path) -> Path:
+    return file.with_suffix(".marker")
 
 
-async def test_no_symbol_but_that_of_a_kernel_can_be_launched(tmp_path: Path) -> None:
-    outcome = await outcome_of(PLAN.replace("launch: k<", "launch: cudaMalloc<") + KERNEL, tmp_path)
-    assert outcome.verdict.outcome.kind == "build_failed"
+@pytest.mark.parametrize("name", HOST_CODE)
+def test_host_code_is_refused_or_nobody_runs_it(name: str, outcomes: dict[str, Outcome]) -> None:
+    assert not outcomes[name].problem
+    assert not marker_of(outcomes[name].kernel.file).exists()
+
+
+def test_the_kernel_alone_passes(outcomes: dict[str, Outcome]) -> None:
+    assert is_passed(outcomes["the kernel alone"])
+
+
+def test_no_symbol_but_that_of_a_kernel_can_be_launched(outcomes: dict[str, Outcome]) -> None:
+    assert outcomes["a function of the driver"].verdict.outcome.kind == "build_failed"

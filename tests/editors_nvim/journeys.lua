@@ -54,21 +54,21 @@ end
 --- From the first click to the used operator.
 function parts.first()
   steps.edit("model.py", "python")
-  vim.fn.search("class Norm")
+  vim.fn.search("class Standardize")
   wanted = { "Use these and optimize" }
   vim.cmd("LspKernelOptimize")
   seen.label = steps.review().label
   vim.cmd("LspKernelApply")
   vim.cmd("edit model.py")
   until_holds("the operator in the model", function()
-    if text_of("model.py"):find("use_norm", 1, true) == nil then
-      act("self.first = Norm", "Use the optimized operator in 2 calls")
+    if text_of("model.py"):find("use_standardize", 1, true) == nil then
+      act("self.before = Standardize", "Use the optimized operator in 2 calls")
       vim.wait(1000, function()
         return vim.bo.modified
       end, 50)
       vim.cmd("silent update")
     end
-    return text_of("model.py"):find("use_norm(Norm(dim, eps=1e-5))", 1, true) ~= nil
+    return text_of("model.py"):find("use_standardize(Standardize(features, eps=1e-3))", 1, true) ~= nil
   end)
 end
 
@@ -77,7 +77,7 @@ function parts.record()
   steps.edit("train.py", "python")
   vim.cmd("LspKernelRecord")
   until_holds("a recording", function()
-    return text_of(".kernel-lsp/recorded.json"):find("model.py::Block", 1, true) ~= nil
+    return text_of(".kernel-lsp/recorded.json"):find("model.py::GatedBlock", 1, true) ~= nil
   end)
   vim.cmd("wincmd p")
   vim.cmd("LspKernelHotSpots")
@@ -96,7 +96,7 @@ end
 --- Neovim is closed while a run goes on.
 function parts.leave()
   steps.edit("model.py", "python")
-  vim.cmd("LspKernelOptimize Block")
+  vim.cmd("LspKernelOptimize GatedBlock")
   until_holds("a run of which something is kept", function()
     local run = steps.runs()[1]
     return run ~= nil and (run.percentage or 0) > 5
@@ -113,7 +113,7 @@ end
 function parts.cuda()
   steps.edit("plain.cu", "cuda")
   until_holds("a finding", has_finding("missing bounds check"))
-  vim.fn.search("out\\[i\\]")
+  vim.fn.search("out\\[at\\]")
   vim.cmd("s/;//")
   vim.cmd("silent write")
   until_holds("the compiler's error", has_finding('expected a ";"'))
@@ -122,8 +122,29 @@ function parts.cuda()
   until_holds("no error", function()
     return not has_finding('expected a ";"')()
   end)
+  seen.code = {}
+  for index, about in ipairs({ { "out\\[at\\]", "clamp_readings" }, { "sums\\[blockIdx", "sum_readings" } }) do
+    vim.fn.search(about[1], "w")
+    if index == 1 then
+      vim.cmd("LspKernelPtx sm_90")
+    else
+      vim.api.nvim_exec_autocmds("CursorMoved", { buffer = 0 })
+    end
+    until_holds("the PTX of " .. about[2], function()
+      local view = require("kernel_lsp.machine_code").views.ptx
+      return view ~= nil and table.concat(vim.api.nvim_buf_get_lines(view.buffer, 0, -1, false), "\n"):find("entry [^\n]*" .. about[2]) ~= nil
+    end)
+  end
+  vim.cmd("only")
+  act("void clamp_readings", "Add a launch plan")
+  until_holds("a launch plan", function()
+    return steps.lines():find("// launch: sum_readings<<<", 1, true) ~= nil
+  end)
+  vim.cmd("silent write")
   steps.edit("extension.cu", "cuda")
-  until_holds("a finding of the extension", has_finding("unchecked kernel launch"))
+  for _, pattern in ipairs({ "unchecked kernel launch", "launch on the default stream", "contiguous" }) do
+    until_holds("a finding of the extension: " .. pattern, has_finding(pattern))
+  end
 end
 
 steps.play(function()

@@ -35,23 +35,23 @@ def trained(root: Path) -> subprocess.CompletedProcess[str]:
 def test_the_first_click_ends_in_an_operator_that_computes_the_same_bits(journey: Journey) -> None:
     expected = trained(PROJECT).stdout
     seen = journey("first")
-    assert seen["prompts"][0].startswith("Norm declares no shapes. Inferred")
+    assert seen["prompts"][0].startswith("Standardize declares no shapes. Inferred")
     program = trained(seen["folder"])
     assert program.stdout == expected
-    assert (program.stderr.count("x is not f32[B, 1024]"), "eps" in program.stderr) == (1, False)
+    assert (program.stderr.count("readings is not a non-empty f32[B, 1024]"), "eps" in program.stderr) == (1, False)
 
 
 def test_a_recorded_run_ranks_the_targets_and_the_first_is_optimized(journey: Journey) -> None:
     seen = journey("record")
-    assert seen["spots"][0].startswith("Block: ")
-    assert "block" in seen["label"]
+    assert seen["spots"][0].startswith("GatedBlock: ")
+    assert "gated_block" in seen["label"]
 
 
 def test_a_run_that_was_left_is_offered_again_and_goes_on(journey: Journey) -> None:
     journey("leave")
     seen = journey("come_back")
-    assert "model.py::Block was interrupted" in seen["prompts"][0]
-    assert "block" in seen["label"]
+    assert "model.py::GatedBlock was interrupted" in seen["prompts"][0]
+    assert "gated_block" in seen["label"]
 
 
 def test_cuda_files_without_a_plan_have_findings_and_compiler_errors(journey: Journey) -> None:

@@ -7,12 +7,13 @@ import { ROOT, Workbench, crowding } from "./workbench.mjs";
 
 const FIRST_CLICKS = 4;
 const FIRST_MS = 120_000;
+const AT_ITS_START = { position: { x: 40, y: 8 } }; // a click in the middle of a long line scrolls sideways
 const PROJECT = join(ROOT, "tests", "editors", "project");
 const FILES = ["model.py", "train.py", "plain.cu", "extension.cu"];
 let workbench;
 let page;
 let printed;
-const step = stepsOf(() => workbench, /^(a plain|a torch|a recorded)/);
+const step = stepsOf(() => workbench, /^(a plain|a torch|a recorded|both modes|what was used)/);
 
 before(async () => {
   workbench = await Workbench.open({
@@ -31,21 +32,21 @@ step("the first click in an unknown project ends in a used operator", async () =
   await workbench.lens("Optimize to CUDA").first().waitFor();
   const started = Date.now();
   await workbench.click(workbench.lens("Optimize to CUDA").first());
-  const prompt = workbench.notification(/Norm declares no shapes/);
+  const prompt = workbench.notification(/Standardize declares no shapes/);
   await prompt.waitFor();
   await workbench.shot("01-prompt");
   await workbench.click(prompt.getByRole("button", { name: "Use these and optimize" }));
   const { apply } = await workbench.result();
   await workbench.shot("02-result");
   await workbench.click(apply);
-  await workbench.written("kernels/norm.cu", "kernels/norm.py");
+  await workbench.written("kernels/standardize.cu", "kernels/standardize.py");
   await workbench.shot("03-applied");
   await workbench.openFile("model.py");
-  await workbench.click(page.locator(".view-line", { hasText: "self.first = Norm(dim)" }));
-  await workbench.act("Use the optimized operator in 2 calls of this file: norm");
-  await page.locator(".view-line", { hasText: "use_norm(Norm(dim))" }).waitFor();
+  await workbench.click(line("self.before = Standardize(features)"), AT_ITS_START);
+  await workbench.act("Use the optimized operator in 2 calls of this file: standardize");
+  await line("use_standardize(Standardize(features))").waitFor();
   await page.keyboard.press("Control+S");
-  await workbench.until("the operator in the model", () => /use_norm\(Norm\(dim, eps=1e-5\)\)/.test(workbench.text("model.py")));
+  await workbench.until("the operator in the model", () => /use_standardize\(Standardize\(features, eps=1e-3\)\)/.test(workbench.text("model.py")));
   const took = Date.now() - started;
   console.log(`first click to a used operator: ${workbench.nClicks} clicks, ${(took / 1000).toFixed(0)} s`);
   await workbench.shot("04-used");
@@ -55,7 +56,7 @@ step("the first click in an unknown project ends in a used operator", async () =
 step("the program computes the same bits: with another eps, in training and in eval mode", () => {
   const { status, stdout, stderr } = workbench.python("train.py");
   assert.deepEqual([status, stdout], [0, printed], stderr);
-  assert.equal(stderr.match(/x is not f32\[B, 1024\]/g)?.length, 1, stderr);
+  assert.equal(stderr.match(/readings is not a non-empty f32\[B, 1024\]/g)?.length, 1, stderr);
   assert.doesNotMatch(stderr, /eps/); // an argument of the kernels
 });
 
@@ -66,52 +67,84 @@ step("a recorded run ranks the targets, and the first is optimized from there", 
   await workbench.written(".kernel-lsp/recorded.json");
   await workbench.run("View: Hide Panel");
   await workbench.openKernelsView();
-  const first = workbench.row(/^Block.*% of a step/);
+  const first = workbench.row(/^GatedBlock.*% of a step/);
   await first.waitFor();
   await workbench.row(/^GPU: missing/).waitFor();
   await workbench.shot("05-hot-spots");
   await first.hover();
   await first.getByRole("button", { name: "Optimize to CUDA" }).click();
   const { panel } = await workbench.result();
-  assert.match(await panel.locator("h1").innerText(), /Block/);
+  assert.match(await panel.locator("h1").innerText(), /GatedBlock/);
   await workbench.shot("06-review");
   await panel.getByRole("button", { name: "Open the diff" }).click();
-  await page.locator(".view-line", { hasText: "// kernel-lsp: 1" }).first().waitFor();
+  await line("// kernel-lsp: 1").waitFor();
   await workbench.shot("07-diff");
 });
 
 step("both modes of the recorded run are in the hover, and its share in the lens", async () => {
   await workbench.openFile("model.py");
   await workbench.lens(/Optimize to CUDA \| \d+ % of a step/).first().waitFor();
-  const text = await workbench.hover("Block", /Recorded/);
+  const text = await workbench.hover("GatedBlock", /Recorded/);
   assert.match(text, /training/);
   assert.match(text, /eval/);
   await workbench.shot("08-recorded");
 });
 
+step("what was used is taken back, as one diff", async () => {
+  await workbench.openFile("model.py");
+  await goTo("use_standardize(Standardize(features))");
+  await workbench.act("Revert to PyTorch in all files: standardize");
+  await page.locator(".tab.active", { hasText: "Revert standardize at 2 call sites in 1 file" }).waitFor();
+  await line("self.before = Standardize(features)").waitFor();
+  await workbench.shot("09-revert");
+  await page.locator(".editor-group-container.active .editor-actions").getByRole("button", { name: /^Apply the Edit/ }).click();
+  await workbench.until("PyTorch in the model", () => !workbench.text("model.py").includes("use_standardize"));
+});
+
 step("a plain CUDA file has its findings with their rule's page, its registers, and on save the compiler's errors", async () => {
   await workbench.openFile("plain.cu");
   await finding(/missing bounds check on this index/);
-  const line = page.locator(".view-line", { hasText: "out[i] = x[i] * by;" });
-  await line.click();
+  await goTo("out[at] = fminf");
   await page.keyboard.press("End");
   await page.keyboard.press("Backspace");
   await page.keyboard.press("Control+S");
   await finding(/expected a ";"/);
-  await workbench.shot("09-plain-error");
+  await workbench.shot("10-plain-error");
   await page.keyboard.type(";");
   await page.keyboard.press("Control+S");
   await workbench.lens(/\d+ registers/).first().waitFor();
-  await workbench.shot("10-plain");
+  await workbench.shot("11-plain");
   await workbench.act(/Explain this finding: KL201/);
   await page.locator(".tab.active[data-resource-name='cuda.md']").first().waitFor();
-  await page.locator(".view-line", { hasText: "## KL201" }).first().waitFor();
+  await line("## KL201").waitFor();
+});
+
+step("a plain CUDA file's PTX and SASS stand beside and follow the cursor", async () => {
+  await workbench.openFile("plain.cu");
+  await goTo("out[at] = fminf");
+  await workbench.run("kernel-lsp: Show PTX");
+  await line(/max\.f32/).waitFor();
+  await goTo("if (threadIdx.x == 0) sums");
+  await line(/ld\.shared\.f32/).waitFor();
+  await page.locator(".editor-group-container:not(.active) .cdr.wordHighlightStrong, .editor-group-container:not(.active) [class*='ced-']").first().waitFor({ state: "attached" });
+  await workbench.shot("12-ptx");
+  await workbench.run("kernel-lsp: Show SASS");
+  await line(/\bR\d+|SASS\sneeds\snvdisasm/).waitFor();
+  await workbench.shot("13-sass");
+  await workbench.run("View: Close All Editors");
+});
+
+step("a plain CUDA file gets its launch plan from a quick fix", async () => {
+  await workbench.openFile("plain.cu");
+  await workbench.act("Add a launch plan");
+  await line("// launch: sum_readings<<<ceil_div(count, 128), 128>>>(out, sums, count)").waitFor();
+  await workbench.shot("14-plan");
 });
 
 step("a torch extension has its findings", async () => {
   await workbench.openFile("extension.cu");
-  await finding(/unchecked kernel launch/);
-  await workbench.shot("11-extension");
+  for (const text of [/unchecked kernel launch/, /launch on the default stream/, /contiguous/]) await finding(text);
+  await workbench.shot("15-extension");
 });
 
 // --- below
@@ -121,4 +154,12 @@ async function finding(text) {
   await workbench.run("Problems: Focus on Problems View");
   await page.locator(".markers-panel .monaco-list-row", { hasText: text }).first().waitFor();
   await workbench.run("View: Focus Active Editor Group");
+}
+
+async function goTo(text) {
+  await line(text).click(AT_ITS_START);
+}
+
+function line(text) {
+  return page.locator(".view-line:visible", { hasText: text }).first();
 }

@@ -24,6 +24,13 @@ step("the walkthrough has four steps", async () => {
   await workbench.shot("01-steps");
 });
 
+step("the status bar and the Kernels view say that the server is missing, and offer to install it", async () => {
+  await page.locator(".statusbar-item", { hasText: "kernel-lsp: not installed" }).waitFor();
+  await workbench.openKernelsView();
+  await page.locator(".pane .monaco-button", { hasText: "Install the Server" }).waitFor();
+  await workbench.shot("01b-missing");
+});
+
 step("a missing server is offered to be installed, and nothing is before the user says so", async () => {
   await press("server", "Install it");
   const offer = workbench.notification(/language server was not found/);

@@ -14,8 +14,8 @@ export const PYTHON = join(ROOT, ".venv", "bin", "python");
 const VSIX = join(ROOT, "vscode-client", "dist", "kernel-lsp.vsix");
 const ENTRY = join(EDITORS, "code-server", "node_modules", "code-server", "out", "node", "entry.js");
 // Upper bounds for machines with other work: waits are for states, and end when these are reached.
-const PATIENCE_MS = Number(process.env.KERNEL_LSP_PATIENCE_MS ?? 120_000);
-const RUN_MS = 5 * PATIENCE_MS;
+const PATIENCE_MS = Number(process.env.KERNEL_LSP_PATIENCE_MS ?? 300_000);
+const RUN_MS = 2 * PATIENCE_MS;
 export const STEP_MS = 2 * RUN_MS;
 /** Until a step that may have been lost is tried again. */
 const GLANCE_MS = 10_000;
@@ -31,6 +31,8 @@ const SETTINGS = {
   "extensions.ignoreRecommendations": true,
   "files.autoSave": "off",
   "editor.hover.delay": 100,
+  "editor.stickyScroll.enabled": false,
+  "git.enabled": false,
   "kernelLsp.device": "cpu",
   "kernelLsp.generations": 2,
   "kernelLsp.proposals": 4,
@@ -109,32 +111,27 @@ export class Workbench {
   }
 
   async run(command) {
-    await this.page.keyboard.press("F1");
-    const input = this.page.locator(".quick-input-widget input.input");
-    await input.waitFor();
-    await input.fill(`>${command}`);
-    await this.page.locator(".quick-input-list .monaco-list-row.focused", { hasText: command }).waitFor();
-    await this.page.keyboard.press("Enter");
+    await this.choose("F1", `>${command}`, command);
   }
 
-  /** By quick open, which closes when something else takes the focus meanwhile: then again. */
   async openFile(name) {
-    const input = this.page.locator(".quick-input-widget input.input");
-    const row = this.page.locator(".quick-input-list .monaco-list-row.focused", { hasText: name });
     // In whichever group has the focus: another one may show the same file.
     const tab = this.page.locator(`.tab.active[data-resource-name="${name.split("/").at(-1)}"]`).first();
     await this.until(`${name} open`, async () => {
-      if (!(await input.isVisible())) await this.page.keyboard.press("Control+P");
-      try {
-        await input.fill(name, { timeout: GLANCE_MS });
-        await row.waitFor({ timeout: GLANCE_MS });
-        await this.page.keyboard.press("Enter");
-        await tab.waitFor({ timeout: GLANCE_MS });
-        return true;
-      } catch {
-        return false;
-      }
+      await this.choose("Control+P", name, name);
+      return tab.waitFor({ timeout: GLANCE_MS }).then(() => true, () => false);
     });
+  }
+
+  /** Chooses in the quick input, which closes when something else takes the focus meanwhile: then again. */
+  async choose(key, text, wanted) {
+    const input = this.page.locator(".quick-input-widget input.input");
+    const row = this.page.locator(".quick-input-list .monaco-list-row.focused", { hasText: wanted });
+    await this.until(`${wanted} in the quick input`, async () => {
+      if (!(await input.isVisible())) await this.page.keyboard.press(key);
+      return input.fill(text, { timeout: GLANCE_MS }).then(() => row.waitFor({ timeout: GLANCE_MS })).then(() => true, () => false);
+    });
+    await this.page.keyboard.press("Enter");
   }
 
   /** Chooses a code action at the cursor, by keyboard. */
@@ -158,13 +155,14 @@ export class Workbench {
   }
 
   /** Clicks, and counts it. */
-  async click(locator) {
-    await locator.click();
+  async click(locator, options = {}) {
+    await locator.click(options);
     this.nClicks++;
   }
 
   async openKernelsView() {
     await this.page.locator(".action-item a.action-label[aria-label='Kernels']").click();
+    await this.page.mouse.move(700, 700); // no tooltip over the views
   }
 
   /** A row of the tree views. */
@@ -182,6 +180,8 @@ export class Workbench {
   /** The text of the hover over a class of the open file, once it matches. */
   async hover(symbol, wanted) {
     const name = this.page.locator(".view-line", { hasText: `class ${symbol}` }).locator("span", { hasText: new RegExp(`^${symbol}$`) }).last();
+    await this.run("View: Focus Active Editor Group");
+    await this.page.keyboard.press("Control+Home"); // left of everything
     const text = async () => (await this.page.locator(".monaco-hover:visible").allInnerTexts()).join(" ");
     return this.until(`a hover that matches ${wanted}`, async () => {
       await this.page.mouse.move(700, 700);
@@ -245,7 +245,7 @@ export function launchChromium() {
 /** A screenshot, kept as an artifact. */
 export async function shotOf(page, name) {
   mkdirSync(ARTIFACTS, { recursive: true });
-  await page.screenshot({ path: join(ARTIFACTS, `${name}.png`) });
+  await page.screenshot({ path: join(ARTIFACTS, `${name}.png`), animations: "disabled" });
 }
 
 function install(folder) {

@@ -184,6 +184,20 @@ MANY_RESULTS = Sample(
     + ", ".join(f"float* a{number}" for number in range(6))
     + ", int D) {}\n",
 )
+ONE_GRADIENT = Sample(
+    "gated_sum",
+    lambda name: task(name, tuple(tensor(each, "N") for each in "xyzw"), "return (x + y) * z + w"),
+    """// kernel-lsp: 1
+// op: NAME(x: f32[N], y: f32[N], z: f32[N], w: f32[N]) -> (out: f32[N])
+// launch: add<<<ceil_div(N, 256), 256>>>(x, y, z, w, out, N)
+// op: NAME_backward(grad_out: f32[N], x: f32[N], y: f32[N], z: f32[N], w: f32[N])
+//    -> (grad_x: f32[N], grad_y = grad_x, grad_z: f32[N], grad_w = grad_out)
+// launch: scale<<<ceil_div(N, 256), 256>>>(grad_out, x, y, z, grad_x, grad_z, N)
+
+__global__ void add(const float* x, const float* y, const float* z, const float* w, float* out, int N) {}
+__global__ void scale(const float* g, const float* x, const float* y, const float* z, float* gx, float* gz, int N) {}
+""",
+)
 RMS_NORM = Sample("rms_norm", rms_norm_task, rms_norm_cu("NAME"))
 RMS_NORM_MODULE = Sample(
     "rms_norm_module",

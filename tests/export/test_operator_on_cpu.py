@@ -21,6 +21,7 @@ from .other_samples import (
     LIBRARY_ONLY,
     LINEAR_RELU,
     MANY_RESULTS,
+    ONE_GRADIENT,
     RMS_NORM,
     RMS_NORM_MODULE,
     ROW_MAX,
@@ -114,6 +115,7 @@ def test_the_operators_gradients_are_right_to_the_second_order(rms_norm: ModuleT
         (BAKED_NUMBER, (torch.randn(2, 3), 0.7)),
         (MANY_RESULTS, tuple(torch.randn(2, 3) for _ in range(6))),
         (LIBRARY_ONLY, (torch.randn(2, 3), torch.randn(3, 4))),
+        (ONE_GRADIENT, tuple(torch.randn(5) for _ in "xyzw")),
     ],
     ids=lambda value: value.stem if isinstance(value, Sample) else "",
 )
@@ -121,6 +123,24 @@ def test_gradients_find_their_arguments(sample: Sample, inputs: tuple[Any, ...],
     module = load(sample, tmp_path)
     doubles = [v.double().requires_grad_() if isinstance(v, torch.Tensor) else v for v in inputs]
     assert torch.autograd.gradcheck(operator_of(module), doubles)
+
+
+def test_one_gradient_of_two_inputs_is_one_tensor(tmp_path: Path) -> None:
+    module = load(ONE_GRADIENT, tmp_path)
+    x, y, z, w = (torch.randn(5, requires_grad=True) for _ in "xyzw")
+    grad = torch.randn(5)
+    of_x, of_y, of_z, of_w = torch.autograd.grad(operator_of(module)(x, y, z, w), (x, y, z, w), grad)
+    assert (of_x.data_ptr(), of_w.data_ptr()) == (of_y.data_ptr(), grad.data_ptr())
+    torch.testing.assert_close((of_x, of_z), (grad * z, grad * (x + y)))
+    torch.library.opcheck(operator_of(module, "_backward"), (grad, *(leaf.detach() for leaf in (x, y, z, w))))
+
+
+def test_accumulation_leaves_a_gradient_of_two_inputs_alone(tmp_path: Path) -> None:
+    module = load(ONE_GRADIENT, tmp_path)
+    x, y, z, w = (torch.randn(5, requires_grad=True) for _ in "xyzw")
+    for _ in range(2):
+        operator_of(module)(x, y * 2.0, z, w).backward(torch.ones(5))
+    torch.testing.assert_close((x.grad, y.grad, w.grad), (2 * z, 4 * z, torch.full((5,), 2.0)))
 
 
 def test_only_the_gradient_that_is_needed_is_made(rms_norm: ModuleType) -> None:

@@ -16,7 +16,7 @@ from kernel_lsp.export.python.operator import write_operator
 from kernel_lsp.export.python.python_text import LINE_LENGTH
 from kernel_lsp.export.python.runtime_text import RUNTIME_MODULE
 
-from .other_samples import MANY_ARGUMENTS, MANY_RESULTS, ROW_MAX, SAMPLES, Sample
+from .other_samples import LINEAR_RELU, MANY_ARGUMENTS, MANY_RESULTS, ROW_MAX, SAMPLES, Sample
 from .samples import RMS_NORM_CU, VERIFICATION, plan_of, rms_norm_cu, rms_norm_task, scalar, task, tensor, text_of
 
 MAX_LINES = 120
@@ -94,6 +94,12 @@ def test_headers_that_the_kernels_include_are_given_to_the_compiler() -> None:
 
 def test_library_steps_are_named() -> None:
     assert "# library: aten::mm(a, b) -> (out)" in _text_of("product")
+
+
+def test_fused_attention_is_the_runtimes() -> None:
+    step, fused = "aten::linear(x, weight, none)", "sdpa::forward(x, weight, bias, true, 0.5)"
+    text = text_of(LINEAR_RELU.task("linear_relu"), LINEAR_RELU.cu_text("linear_relu").replace(step, fused))
+    assert "product = _runtime.sdpa_forward(x, weight, bias, True, 0.5).contiguous()" in text
 
 
 def test_a_function_is_used_with_itself_as_the_fallback() -> None:

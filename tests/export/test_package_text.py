@@ -21,6 +21,7 @@ from .other_samples import (
     CONSTANT_SHAPE,
     LIBRARY_ONLY,
     LINEAR_RELU,
+    ONE_GRADIENT,
     RMS_NORM,
     ROW_MAX,
     SAMPLES,
@@ -52,6 +53,10 @@ def test_a_launch_is_bound_before_anything_is_done() -> None:
     text = cpp(RMS_NORM)
     assert "grid_2 = {plan::ceil_div(D, 128_i), 1_i, 1_i};" in text
     assert text.index("value_1_3 = plan::as<int32_t>(D)") < text.index("From here on nothing is refused")
+
+
+def test_a_gradient_of_two_inputs_is_returned_twice_in_cpp() -> None:
+    assert "return {std::get<0>(found), std::get<0>(found), std::get<1>(found), given[0]};" in cpp(ONE_GRADIENT)
 
 
 def test_the_contract_is_checked_in_cpp() -> None:
@@ -105,6 +110,13 @@ def test_a_library_step_goes_through_aten_without_autocast() -> None:
     assert "product = at::linear(ready_x, ready_weight, {}).contiguous();" in text
     assert "ExcludeDispatchKeyGuard without_autocast" in text
     assert "#include <ATen/ops/linear.h>" in text
+
+
+def test_fused_attention_goes_through_the_packages_own_header() -> None:
+    step, fused = "aten::linear(x, weight, none)", "sdpa::forward(x, weight, bias, true, 0.5)"
+    text = cpp(replace(LINEAR_RELU, text=LINEAR_RELU.text.replace(step, fused)))
+    assert "product = support::sdpa_forward(ready_x, ready_weight, ready_bias, true, 0.5).contiguous();" in text
+    assert '#include "sdpa.h"' in text
 
 
 def test_names_that_cpp_has_another_use_for_get_an_underscore() -> None:

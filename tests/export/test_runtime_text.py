@@ -31,12 +31,14 @@ VERSION_1 = {
     "ModuleUse": "method inputs state settings training modes",
     "Operation": "schema contract steps",
     "Run.launch": "self kernel grid block arguments numbers shared attributes",
-    "CudaOperator": "module_name file kernels reference forward backward gradients is_differentiable captured headers "
-    "module",
+    "CudaOperator": "module_name file kernels reference forward backward gradients same_gradients is_differentiable "
+    "captured headers module",
     "CudaOperator.__call__": "self arguments",
     "CudaOperator.use": "self original defaults report",
     "CudaOperator.use_in": "self module report",
     "CudaOperator.calls": "self",
+    "sdpa_forward": "query key value is_causal scale",
+    "sdpa_backward": "query key value grad is_causal scale",
 }
 """Interface that operator files of version 1 use. Another one needs another `RUNTIME_VERSION`."""
 

@@ -26,13 +26,13 @@ from kernel_lsp.plan.parser import parse_or_raise
 from kernel_lsp.process.worker_client import CaseTensor
 from kernel_lsp.ptx.executor import BufferFile, ExecutionReport, Loaded, PtxExecutor, RunOptions
 from kernel_lsp.source.cuda import kernel_signatures
-from kernel_lsp.toolchain.nvrtc.compile import compile_cuda
+from kernel_lsp.toolchain.nvrtc.compile import BuildRequest, Compiler
 from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain
 from kernel_lsp.verify.model.cases import shapes_for
 from kernel_lsp.verify.oracle.arrays import read_array, write_poison
 from kernel_lsp.verify.oracle.case_store import read_expectations
 from kernel_lsp.verify.oracle.compare import BACKWARD_FACTOR, FORWARD_FACTOR, compare, is_within_budget
-from tests.worker.capturing import capture_text, make_case, scalar, tensor, with_worker
+from tests.worker.capturing import capture_text_once, make_case, scalar, tensor, with_worker
 
 __all__ = ["Checked", "check", "plan_text", "run", "scalar", "tensor"]
 
@@ -58,8 +58,8 @@ def plan_text(
     text: str, *, inputs: Sequence[Any] | None, symbol: str = "f", backward: bool = False, **source: Any
 ) -> Program:
     """The program of a text's symbol."""
-    task = capture_text(text, symbol, inputs=None if inputs is None else list(inputs), backward=backward, **source)
-    return plan_program(task, gpu=None)
+    given = None if inputs is None else list(inputs)
+    return plan_program(capture_text_once(text, symbol, inputs=given, backward=backward, **source), gpu=None)
 
 
 def check(
@@ -128,6 +128,9 @@ def run(checked: Checked, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndar
 _LOOP = asyncio.new_event_loop()
 _FOLDER = tempfile.TemporaryDirectory(prefix="kernel-lsp-generate-")
 _EXECUTORS: list[PtxExecutor] = []
+_COMPILERS: list[Compiler] = []
+_BUILT: dict[str, Built] = {}
+"""Outcomes by text: tests of one kernel differ in their inputs."""
 DEADLINE_S = 120.0
 
 
@@ -151,8 +154,8 @@ def _check_case(
     files = _write_files(bound, case.inputs, directory)
     _run_steps(bound, files, built, cuda)
     factor = FORWARD_FACTOR if kind == "forward" else BACKWARD_FACTOR
-    for expectation, result in zip(read_expectations(case), operation.results, strict=True):
-        found = read_array(files[result.name].path, result.dtype, bound.tensor(result.name).shape)
+    for expectation, (result, holder) in zip(read_expectations(case), bound.results, strict=True):
+        found = read_array(files[holder.name].path, result.dtype, result.shape)
         error = compare(found, expectation, factor=factor)
         assert is_within_budget(error), f"{kind} {shapes} {family}: {error}\n{cuda}"
     return True
@@ -219,12 +222,21 @@ def _run_on_executor(steps: list[Any], files: Mapping[str, BufferFile], built: B
 
 
 async def _build(cuda: str, plan: LaunchPlan) -> Built:
-    names = tuple(dict.fromkeys(step.kernel for op in plan.operations for step in op.steps if hasattr(step, "kernel")))
-    outcome = await compile_cuda(cuda, toolchain=find_toolchain(), name_expressions=names)
-    if isinstance(outcome, BuildFailed):
-        raise AssertionError("\n".join(f"{f.line}: {f.message}" for f in outcome.findings) + f"\n{cuda}")
-    assert isinstance(outcome, Built)
-    return outcome
+    if cuda not in _BUILT:
+        steps = (step for operation in plan.operations for step in operation.steps)
+        names = tuple(dict.fromkeys(step.kernel for step in steps if hasattr(step, "kernel")))
+        outcome = await _compiler().compile(BuildRequest(text=cuda, name_expressions=names))
+        if isinstance(outcome, BuildFailed):
+            raise AssertionError("\n".join(f"{f.line}: {f.message}" for f in outcome.findings) + f"\n{cuda}")
+        assert isinstance(outcome, Built)
+        _BUILT[cuda] = outcome
+    return _BUILT[cuda]
+
+
+def _compiler() -> Compiler:
+    if not _COMPILERS:
+        _COMPILERS.append(Compiler(find_toolchain(), n_processes=1))
+    return _COMPILERS[0]
 
 
 async def _executor() -> PtxExecutor:
@@ -238,6 +250,8 @@ async def _executor() -> PtxExecutor:
 def _close() -> None:
     for executor in _EXECUTORS:
         _LOOP.run_until_complete(executor.close())
+    for compiler in _COMPILERS:
+        _LOOP.run_until_complete(compiler.__aexit__(None, None, None))
     _LOOP.close()
 
 

@@ -64,14 +64,33 @@ def test_attention_of_hard_inputs(family: str) -> None:
 
 @pytest.mark.parametrize(("warps", "keys"), [(2, 16), (8, 32)])
 def test_tiles_of_other_sizes(warps: int, keys: int) -> None:
-    check_sdpa(", is_causal=True", n_queries=40, n_keys=40, schedule={"f.warps": warps, "f.keys": keys})
+    schedule = {"f.warps": warps, "f.keys": keys, "f.resident": 2}
+    checked = check_sdpa(", is_causal=True", n_queries=40, n_keys=40, schedule=schedule)
+    assert f"__launch_bounds__({warps * 32}, 2)" in checked.text
 
 
 def test_attention_by_the_library_is_one_call() -> None:
     text = f"def f(q, k, v): return {SDPA.format(', is_causal=True')}"
     checked = check(text, inputs=operands("bf16", 9, 9), schedule={"f.bmm.attention": "library"})
-    assert "library: aten::scaled_dot_product_attention(q, k, v, none, 0, true) -> (out)" in checked.text
+    assert "library: sdpa::forward(q, k, v, true, 0.1767766" in checked.text
     assert checked.n_kernels == 0
+
+
+@pytest.mark.parametrize("arguments", [", is_causal=True, enable_gqa=True", ", enable_gqa=True"])
+def test_grouped_attention_and_its_gradients_by_the_library_are_two_calls(arguments: str) -> None:
+    inputs = [tensor("q", 2, 4, 20, 16, dtype="bf16"), *(tensor(name, 2, 2, 20, 16, dtype="bf16") for name in "kv")]
+    schedule = {"f.bmm.attention": "library", "f_backward.grad_query.attention": "library"}
+    text = f"def f(q, k, v): return {SDPA.format(arguments)}"
+    checked = check(text, inputs=inputs, backward=True, schedule=schedule)
+    assert "library: sdpa::backward(q, k, v, grad_out, " in checked.text
+    assert "library: sdpa::forward(q, k, v, " in checked.text
+    assert "__global__" not in checked.text
+
+
+def test_gradients_of_large_attention_are_the_librarys_by_default_unless_masked() -> None:
+    inputs = [tensor(name, 4, 32, 512, 128, dtype="bf16") for name in "qkv"]
+    assert "sdpa::backward" in rendered(", is_causal=True", inputs)
+    assert "sdpa" not in rendered(", attn_mask=m", [*inputs, tensor("m", 512, 512, dtype="bool")])
 
 
 def test_a_softmax_that_is_returned_is_computed_by_products() -> None:
@@ -93,6 +112,11 @@ def check_gradients(arguments: str, *, dtype: str = "f32", n_heads: int = 4) -> 
     assert checked.plan.backward is not None
     assert [tensor.name for tensor in checked.plan.backward.scratch] == ["statistics"]
     assert len(checked.plan.backward.steps) == 3
+
+
+def rendered(arguments: str, inputs: list[object]) -> str:
+    names = "q, k, v, m" if len(inputs) > 3 else "q, k, v"
+    return plan_text(f"def f({names}): return {SDPA.format(arguments)}", inputs=inputs, backward=True).render({})
 
 
 def operands(dtype: str, n_queries: int, n_keys: int) -> list[object]:

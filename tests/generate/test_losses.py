@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from tests.generate.harness import check, tensor
+from tests.generate.harness import check, run, tensor
 
 
 @pytest.mark.parametrize(
@@ -57,3 +58,23 @@ def test_a_sum_over_all_is_added_up_row_by_row_beside_the_softmax_that_it_reads(
     text = "def f(x, y): return F.kl_div(F.log_softmax(x, -1), F.softmax(y, -1), reduction='batchmean')"
     checked = check(text, inputs=[tensor("x", 140, 80), tensor("y", 140, 80)], backward=True)
     assert checked.n_kernels == 2
+
+
+def test_a_loss_with_a_z_term_computes_each_exponential_once() -> None:
+    checked = check(
+        "def f(x, t): return F.cross_entropy(x, t) + 1e-4 * torch.logsumexp(x, -1).pow(2).mean()",
+        inputs=[tensor("x", 6, 300), tensor("t", 6, dtype="i64", within=(0, 300))],
+        backward=True,
+    )
+    backward = checked.text[checked.text.index("f_backward(\n") :]
+    assert backward.count("expf(") == 3  # of an element in two passes, and of an infinite maximum
+    assert backward.count("block_max") + backward.count("warp_max") == 1
+
+
+def test_sums_that_share_a_maximum_keep_their_values_where_it_is_infinite() -> None:
+    checked = check("def f(x): return torch.logsumexp(x, -1), torch.softmax(x, -1)", inputs=[tensor("x", 4, 40)])
+    x = np.zeros((4, 40), np.float32)
+    x[1, 3], x[2], x[3, 5] = np.inf, -np.inf, np.nan
+    found = run(checked, {"x": x})
+    np.testing.assert_allclose(found["out_0"], [np.log(40), np.inf, -np.inf, np.nan], rtol=1e-6)
+    assert np.isnan(found["out_1"]).all(axis=1).tolist() == [False, True, True, True]

@@ -36,6 +36,19 @@ def test_binary_operators_broadcast() -> None:
     check(f"def f(x, y): return {calls}", inputs=[tensor("x", 4, 1, 33), tensor("y", 5, 33)])
 
 
+def test_equal_gradients_are_written_once() -> None:
+    inputs = [tensor(name, 5, 8) for name in ("x", "y", "gate", "w")]
+    checked = check("def f(x, y, gate, w): return gate.sigmoid() * (x + y) + w", inputs=inputs, backward=True)
+    assert checked.plan.backward is not None
+    assert [result.same_as for result in checked.plan.backward.results] == ["", "grad_x", "", "grad_out"]
+
+
+def test_a_backward_writes_a_result_where_all_are_what_it_is_given() -> None:
+    checked = check("def f(x, y): return x + y", inputs=[tensor("x", 5, 8), tensor("y", 5, 8)], backward=True)
+    assert checked.plan.backward is not None
+    assert [result.same_as for result in checked.plan.backward.results] == ["", "grad_x"]
+
+
 def test_remainders_follow_python() -> None:
     calls = "x % y, torch.fmod(x, y), torch.div(x, y, rounding_mode='floor'), torch.div(x, y, rounding_mode='trunc')"
     inputs = [tensor("x", 4, 33), tensor("y", 4, 33)]

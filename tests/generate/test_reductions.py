@@ -63,6 +63,12 @@ def test_rms_norm_forward_and_backward(dtype: str) -> None:
     inputs = [tensor("x", 4, 5, 64, dtype=dtype)]
     checked = check(RMS_NORM, symbol="RMSNorm", inputs=inputs, backward=True, sizes=({}, {"B": 3, "T": 7}))
     assert checked.n_kernels == 1
+    assert "in 3 passes" not in checked.text
+
+
+def test_the_gradient_of_a_fused_rms_norm_adds_epsilon_in_place() -> None:
+    text = "def f(x, w): return F.rms_norm(x, (64,), w, 1e-6)"
+    check(text, inputs=[tensor("x", 6, 64), tensor("w", 64)], backward=True, families=("normal", "scaled_down"))
 
 
 def test_a_long_row_is_shared_by_blocks_or_split_over_launches() -> None:
@@ -122,6 +128,7 @@ def test_a_row_cached_in_registers_is_read_once() -> None:
         text, symbol="M", inputs=[tensor("x", 5, 256)], schedule={"m.cached": 1, "m.threads": 32, "m.vector": 4}
     )
     assert checked.text.count("packs<4>(x)") == 1
+    assert checked.text.count("const int pack = ") == 2  # the pass over registers alone names no place
 
 
 def test_gradients_of_a_norm_are_summed_over_rows_in_registers() -> None:

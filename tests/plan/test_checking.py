@@ -214,6 +214,27 @@ def test_a_backward_result_is_the_gradient_of_a_parameter() -> None:
     check_backward("backward-result", 70, "'grad_w'", BACKWARD.replace("grad_x", "grad_w"))
 
 
+def check_same(code: str, words: str, results: str, body: str = "fill: grad_x = 0") -> None:
+    """Exactly one finding in a backward with these results; none where the code is empty."""
+    given = "grad_out: f32[B, D], x: f32[B, D], y: f32[B, D]"
+    text = f"{LAUNCH}\nop: f_backward({given}) -> ({results})\n{body}"
+    found = findings(text, KERNEL, SIGNATURE.replace("eps", "y: f32[B, D], eps"))
+    assert [f.code for f in found] == ([code] if code else [])
+    assert words in "".join(f.message for f in found)
+
+
+def test_the_gradients_of_a_backward_may_be_one_tensor() -> None:
+    check_same("", "", "grad_x: f32[B, D], grad_y = grad_x")
+    check_same("", "", "grad_x: f32[B, D], grad_y = grad_out")
+    check_same("same-result", "'grad_y' cannot be 'x'", "grad_x: f32[B, D], grad_y = x")
+    check_same("same-result", "writes none", "grad_x = grad_out", body="")
+
+
+def test_a_forward_returns_no_input() -> None:
+    found = findings(LAUNCH, KERNEL, SIGNATURE.replace("(out", "(again = x, out"))
+    assert [f.code for f in found] == ["same-result"]
+
+
 def test_a_template_may_take_any_number_of_arguments() -> None:
     kernel = f"template <int N, int... Ns> {KERNEL}"
     check_clean(LAUNCH.replace("k<<<", "k<4><<<"), kernel)

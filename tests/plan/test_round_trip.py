@@ -23,7 +23,7 @@ from kernel_lsp.core.plan import (
 )
 from kernel_lsp.plan.checking import check
 from kernel_lsp.plan.launch_line import ATTRIBUTES
-from kernel_lsp.plan.parser import parse
+from kernel_lsp.plan.parser import parse, parse_or_raise
 from kernel_lsp.plan.printer import MAX_COLUMNS, print_plan
 from kernel_lsp.source.cuda import kernel_signatures
 
@@ -104,6 +104,11 @@ def test_a_printed_plan_parses_to_itself(plan: LaunchPlan) -> None:
 def test_a_printed_plan_keeps_to_its_columns_where_it_has_spaces(plan: LaunchPlan) -> None:
     for line in print_plan(plan).splitlines():
         assert len(line) <= MAX_COLUMNS or " " not in line[len("//     ") :].rstrip() or "// task:" in line
+
+
+def test_a_result_that_is_another_tensor_is_printed_so() -> None:
+    text = "// kernel-lsp: 1\n// op: f(grad_out: f32[N]) -> (grad_x: f32[N], grad_y = grad_x, grad_z = grad_out)\n"
+    assert print_plan(parse_or_raise(text, "f.cu")) == text
 
 
 def test_a_long_launch_is_broken_after_commas() -> None:

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from kernel_lsp.engine.messages import RunList, RunSummary
+from kernel_lsp.evolve.archive.archive import Archive
+from kernel_lsp.server.jobs.archive_watch import ArchiveWatch
 
 from .client import VSCODE, Client, initialized
 from .fake_engine import requests_of, write_script
@@ -52,6 +54,19 @@ async def test_a_run_of_the_command_line_appears_by_itself(scale: Path) -> None:
         (told,) = await editor.until(lambda: editor.said("kernelLsp/runsChanged"))
         assert told == {"uri": scale.parent.as_uri()}
         assert any("verified" in lens["command"]["title"] for lens in await editor.at("codeLens", uri))
+
+
+def test_a_reader_of_an_archive_is_no_change_of_it(tmp_path: Path) -> None:
+    with Archive(tmp_path) as archive:
+        archive.start_run("scale.py::scale", {})
+    changed: list[Path] = []
+    watch = ArchiveWatch(changed.append, lambda _: False)
+    watch.add(tmp_path)
+    with Archive(tmp_path) as archive:
+        assert len(archive.runs()) == 1
+        watch.look()
+    watch.look()
+    assert changed == []
 
 
 @pytest.mark.parametrize("status", ["interrupted", "queued"])

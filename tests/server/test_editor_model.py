@@ -133,7 +133,7 @@ class Answering:
 
 async def outcome_of(answer: object) -> ModelOutcome:
     request = ModelRequest(purpose="propose", messages=(Message(role="user", content="hello"),))
-    return await EditorModel(Answering(answer))._outcome("job", request)  # type: ignore[arg-type]
+    return await EditorModel(Answering(answer)).outcome("job", request)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("outcome", "cause"), CAUSES.items())

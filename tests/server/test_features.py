@@ -14,7 +14,7 @@ from kernel_lsp.core.measurement import Comparison, Measurement
 from kernel_lsp.core.profile import Advice, KernelProfile, LineProfile, ProfileReport
 from kernel_lsp.core.verdict import BuildFailed, Correct, Crashed, KernelFacts, Unsupported, Verdict
 from kernel_lsp.server.analysis.analysis_client import Known
-from kernel_lsp.server.analysis.analysis_types import Analysis
+from kernel_lsp.server.analysis.analysis_types import EMPTY, Analysis
 from kernel_lsp.server.analysis.analysis_worker import analyse
 from kernel_lsp.server.documents.documents import Change, Document, Documents
 from kernel_lsp.server.features.code_actions import CodeActions
@@ -24,6 +24,7 @@ from kernel_lsp.server.features.hover import _floor_text, cuda_hover, python_hov
 from kernel_lsp.server.features.inlay_hints import line_hints, profile_hints
 from kernel_lsp.server.knowledge import Knowledge, KnownCheck, KnownEstimate, KnownProfile, NoEstimate
 from kernel_lsp.server.protocol.capabilities import REWRITE_KIND, client_features
+from kernel_lsp.source.operator_use import OPERATOR_MARK
 from kernel_lsp.source.recorded import write_recording
 from kernel_lsp.toolchain.nvrtc.compile import BuildRequest
 from tests.record.programs import recording_of
@@ -535,6 +536,10 @@ def test_missing_shapes_can_be_added(scale: Opened) -> None:
     assert lines[NET_FORWARD_LINE].startswith("    # kernel-lsp: x=f32[")
     assert lines[NET_FORWARD_LINE + 1].startswith("    def forward")
     assert analyse("python", "a.py", "\n".join(lines)).targets[1].inputs
+
+
+def test_an_operator_that_was_written_for_the_user_has_neither_findings_nor_targets() -> None:
+    assert analyse("python", "kernels/scale.py", OPERATOR_MARK + SCALE) == EMPTY
 
 
 def test_a_target_with_shapes_needs_none(scale: Opened) -> None:

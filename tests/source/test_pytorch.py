@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from kernel_lsp.core.target import ScalarInput, TargetSource, TensorInput
 from kernel_lsp.errors import TargetError
-from kernel_lsp.source.python_file import read_python_file
-from kernel_lsp.source.pytorch import TargetLocation, list_targets, read_target, targets_in
+from kernel_lsp.source.python_file import parse_python, read_python_file
+from kernel_lsp.source.pytorch import TargetLocation, read_target, targets_in
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 IGNORED_CHECKS = (HealthCheck.function_scoped_fixture, HealthCheck.too_slow)
@@ -523,16 +523,15 @@ def test_nothing_of_the_file_is_executed(read, tmp_path: Path) -> None:
 def test_targets_of_a_file_are_listed_with_their_lines() -> None:
     functions = "class Config: pass\n@torch.compile\ndef f(x):\n    pass\ndef get_inputs(): pass\n"
     text = dedent(MODULE).lstrip("\n") + functions
-    assert list_targets(text) == (TargetLocation("Norm", "module", 1, 6), TargetLocation("f", "function", 9, 10))
-
-
-def test_a_broken_file_lists_no_targets() -> None:
-    assert list_targets("def f(:") == ()
+    assert targets_in(parse_python(text, "")) == (
+        TargetLocation("Norm", "module", 1, 6),
+        TargetLocation("f", "function", 9, 10),
+    )
 
 
 def test_every_example_is_read() -> None:
     for path in sorted(EXAMPLES.glob("*.py")):
-        for location in list_targets(path.read_text()):
+        for location in targets_in(parse_python(path.read_text(), path.name)):
             if location.symbol not in HELPERS_WITHOUT_PRAGMA:
                 assert read_target(f"{path.name}::{location.symbol}", EXAMPLES).line == location.line
 

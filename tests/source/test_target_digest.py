@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kernel_lsp.source.python_file import parse_python
+from kernel_lsp.source.python_file import parse_python, target_digest
 from kernel_lsp.source.pytorch import targets_in
-from kernel_lsp.source.target_digest import target_digest
 
 IMPORT = "from kernels.norm import use_norm\n"
 BEFORE = "class Net(nn.Module):\n    def __init__(self):\n        self.norm = Norm(8, (1, 2))\n"

@@ -9,7 +9,6 @@ import pytest
 from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.toolchain.integrity.audit import (
-    approximate_instructions,
     audit,
 )
 from kernel_lsp.toolchain.nvrtc.compile import BuildRequest, Compiler
@@ -248,12 +247,6 @@ async def test_a_launched_name_that_was_not_compiled_is_refused(compiler: Compil
     text = "__global__ void k(float* x) { x[0] = 1; }"
     forged = (await compiled(compiler, text)).model_copy(update={"symbols": {"other": "_Z5otherPf"}})
     assert [finding.code for finding in audit(text, forged)] == ["no-such-kernel"]
-
-
-async def test_approximate_instructions_are_counted(compiler: Compiler) -> None:
-    outcome = await compiled(compiler, "__global__ void k(float* x) { x[0] = __expf(x[1]); x[2] = __expf(x[3]); }")
-    (entry,) = approximate_instructions(outcome)
-    assert (entry.kernel, entry.instruction.split(".")[:2], entry.n) == ("k", ["ex2", "approx"], 2)
 
 
 async def test_a_barrier_of_libcu_may_look_at_the_clock_while_it_waits(compiler: Compiler) -> None:

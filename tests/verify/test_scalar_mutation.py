@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from kernel_lsp.config import Settings
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.target import TargetSource
 from kernel_lsp.core.task import Task
-from kernel_lsp.core.verdict import Mismatch
+from kernel_lsp.core.verdict import CheckOutcome, Mismatch
 from kernel_lsp.verify.model.resolved_kernel import Prepared
 from kernel_lsp.verify.probes.scalar_mutators import FRACTIONS, NEGATIVE, VAST, ZERO, Change, far
 from kernel_lsp.verify.session.check import find_task
@@ -20,6 +22,7 @@ from kernel_lsp.verify.session.session import Session
 from tests.verify.test_pointed_sizes import TASK as COPY
 from tests.verify.test_pointed_sizes import prepared
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 TASK = """import torch
 
 
@@ -115,21 +118,35 @@ def counted_captures(session: Session, monkeypatch: pytest.MonkeyPatch) -> list[
     return captured
 
 
+@pytest_asyncio.fixture(name="session", scope="module", loop_scope="module")
+async def a_shared_session() -> AsyncIterator[Session]:
+    """One session for all tasks: importing torch takes longer than any verdict."""
+    async with Session(Settings(device="cpu")) as session:
+        yield session
+
+
+async def outcomes(session: Session, folder: Path, symbol: str, kernels: Sequence[Candidate]) -> list[CheckOutcome]:
+    """Verify kernels of a symbol of `TASK`."""
+    (folder / "task.py").write_text(TASK)
+    source = find_task(folder / "k.cu", f"task.py::{symbol}", None, folder)
+    verifier = await session.verifier(source, await session.capture(source, with_backward=False))
+    return [(await verifier.verify(each, "full")).outcome for each in kernels]
+
+
 async def test_a_number_that_is_not_read_is_found_and_one_that_is_passes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check that what the contract excludes is not captured, and the rest once for all candidates."""
     (tmp_path / "task.py").write_text(TASK)
     source = find_task(tmp_path / "k.cu", "task.py::f", None, tmp_path)
-    async with Session(Settings(device="cpu")) as session:
-        task = await session.capture(source, with_backward=False)
-        verifier = await session.verifier(source, task)
-        captures = counted_captures(session, monkeypatch)
-        contract = await verifier.verify(kernel(scale="0.5f", contract="where: alpha == 0.5"), "full")
-        n_excluded = len(captures)
-        kernels = [kernel(), kernel(scale="0.5f"), kernel(offset="0.0f")]
-        found = [(await verifier.verify(each, "full")).outcome for each in kernels]
-        screened = await verifier.verify(kernels[1], "screen")
+    task = await session.capture(source, with_backward=False)
+    verifier = await session.verifier(source, task)
+    captures = counted_captures(session, monkeypatch)
+    contract = await verifier.verify(kernel(scale="0.5f", contract="where: alpha == 0.5"), "full")
+    n_excluded = len(captures)
+    kernels = [kernel(), kernel(scale="0.5f"), kernel(offset="0.0f")]
+    found = [(await verifier.verify(each, "full")).outcome for each in kernels]
+    screened = await verifier.verify(kernels[1], "screen")
     assert [outcome.kind for outcome in found] == ["correct", "mismatch", "mismatch"]
     assert isinstance(found[1], Mismatch)
     assert "alpha=0.15 instead of 0.5, beta=0.671 instead of 0" in found[1].message
@@ -138,15 +155,11 @@ async def test_a_number_that_is_not_read_is_found_and_one_that_is_passes(
     assert (n_excluded, len(captures)) == (3, 3 + 4)
 
 
-async def test_whole_numbers_and_truth_values_are_changed_and_what_pytorch_refuses_is_no_case(tmp_path: Path) -> None:
+async def test_whole_numbers_and_truth_values_are_changed_and_what_pytorch_refuses_is_no_case(
+    session: Session, tmp_path: Path
+) -> None:
     """p may not be below zero: it stays nearby then, while the rest changes."""
-    (tmp_path / "task.py").write_text(TASK)
-    source = find_task(tmp_path / "k.cu", "task.py::g", None, tmp_path)
-    async with Session(Settings(device="cpu")) as session:
-        task = await session.capture(source, with_backward=False)
-        verifier = await session.verifier(source, task)
-        kernels = [with_flag(), with_flag(flag="1")]
-        found = [(await verifier.verify(each, "full")).outcome for each in kernels]
+    found = await outcomes(session, tmp_path, "g", [with_flag(), with_flag(flag="1")])
     assert found[0].kind == "correct"
     assert isinstance(found[1], Mismatch)
     assert "with p=0.485 instead of 0.5, shift=-4 instead of 3, flag=False instead of True" in found[1].message
@@ -180,24 +193,13 @@ async def test_whole_numbers_go_far_away_only_where_the_next_ones_are_the_same_c
     assert len(found) == (0 if next_ones is None else 4)
 
 
-async def test_the_numbers_of_a_module_are_changed(tmp_path: Path) -> None:
-    (tmp_path / "task.py").write_text(TASK)
-    source = find_task(tmp_path / "k.cu", "task.py::Shift", None, tmp_path)
-    async with Session(Settings(device="cpu")) as session:
-        task = await session.capture(source, with_backward=False)
-        verifier = await session.verifier(source, task)
-        found = [(await verifier.verify(with_shift(each), "full")).outcome for each in ("by", "0.25f")]
+async def test_the_numbers_of_a_module_are_changed(session: Session, tmp_path: Path) -> None:
+    found = await outcomes(session, tmp_path, "Shift", [with_shift("by"), with_shift("0.25f")])
     assert [outcome.kind for outcome in found] == ["correct", "mismatch"]
     assert "by=0.075 instead of 0.25" in getattr(found[1], "message", "")
 
 
-async def test_where_pytorch_has_no_number_nothing_is_asked(tmp_path: Path) -> None:
+async def test_where_pytorch_has_no_number_nothing_is_asked(session: Session, tmp_path: Path) -> None:
     """The root of a negative number: a kernel may do there what it likes."""
-    (tmp_path / "task.py").write_text(TASK)
-    source = find_task(tmp_path / "k.cu", "task.py::h", None, tmp_path)
-    async with Session(Settings(device="cpu")) as session:
-        task = await session.capture(source, with_backward=False)
-        verifier = await session.verifier(source, task)
-        kernels = [with_root("sqrtf(fmaxf(scale, 0.0f))"), with_root("1.0f")]
-        found = [(await verifier.verify(each, "full")).outcome for each in kernels]
+    found = await outcomes(session, tmp_path, "h", [with_root("sqrtf(fmaxf(scale, 0.0f))"), with_root("1.0f")])
     assert [outcome.kind for outcome in found] == ["correct", "mismatch"]

@@ -52,6 +52,8 @@ export function registerCommands(context: vscode.ExtensionContext, parts: Parts)
     selectArchitecture: () => parts.code.selectArchitecture(),
     openReport: (node?: RunNode | CandidateNode) => openReport(parts, node),
     review: (node?: RunNode) => reviewAgain(parts, node),
+    applyReview: () => parts.reviews.decide(true),
+    discardReview: () => parts.reviews.decide(false),
     selectGpu: () => selectGpu(),
     selectDevice: () => selectDevice(),
     selectModels: () => selectModels(parts),

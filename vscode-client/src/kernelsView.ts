@@ -106,6 +106,7 @@ class Targets implements vscode.TreeDataProvider<TargetNode> {
       found.push(...(await this.server.ask<TargetsResult>(METHODS.targets, { uri: folder.uri.toString() })).targets);
     }
     void vscode.commands.executeCommand("setContext", "kernel-lsp.hasTargets", found.length > 0);
+    counted("targets", found);
     return found.map((target) => ({ kind: "target", target }));
   }
 
@@ -137,6 +138,7 @@ class HotSpots implements vscode.TreeDataProvider<HotSpotNode> {
       if (problem) void vscode.window.showWarningMessage(`kernel-lsp: ${problem}`);
       found.push(...spots.map((target): HotSpotNode => ({ kind: "hotSpot", target })));
     }
+    counted("hotSpots", found);
     return found.sort((a, b) => b.target.gain - a.target.gain);
   }
 
@@ -188,7 +190,9 @@ class Runs implements vscode.TreeDataProvider<RunsNode> {
     for (const job of this.jobs.active) this.jobNodes.set(job.job, { kind: "job", job });
     const active = new Set(this.jobs.active.map((job) => job.run));
     const runs = (await runsOf(this.server)).filter((run) => !active.has(run.run));
-    return [...this.jobNodes.values(), ...runs.map((run): RunNode => ({ kind: "run", run }))];
+    const found = [...this.jobNodes.values(), ...runs.map((run): RunNode => ({ kind: "run", run }))];
+    counted("runs", found);
+    return found;
   }
 
   private async candidates(run: RunItem): Promise<CandidateNode[]> {
@@ -222,6 +226,11 @@ export function describeHotSpot(spot: HotSpotItem): string {
 }
 
 // --- below
+
+/** A view says that there is nothing once that is known, not while it loads. */
+function counted(view: string, found: unknown[]): void {
+  void vscode.commands.executeCommand("setContext", `kernel-lsp.no.${view}`, found.length === 0);
+}
 
 async function runsOf(server: Server): Promise<RunItem[]> {
   const found = new Map<string, RunItem>();

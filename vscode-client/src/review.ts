@@ -15,7 +15,6 @@ import type { Convert, Server } from "./server";
 import { applyTextEdits } from "./textEdits";
 
 const SCHEME = "kernel-lsp-result";
-const REVIEW = "Review";
 const APPLY = "Apply";
 const APPLY_ANYWAY = "Apply Anyway";
 const DISCARD = "Discard";
@@ -27,6 +26,7 @@ export interface ReviewedFile {
 }
 
 export interface Review {
+  /** The run that it is the result of; empty for other edits, which have no report. */
   run: string;
   label: string;
   /** PyTorch is as fast: applying is not what is offered first. */
@@ -47,9 +47,9 @@ export class ReviewDocuments implements vscode.TextDocumentContentProvider, vsco
     return this.texts.get(uri.toString()) ?? "";
   }
 
-  /** The URI that has this text. Its path ends like the file's, so that it is shown in the same language. */
+  /** The URI that has this text. Both sides have the file's path: a diff of two paths is shown as a renamed file. */
   put(run: string, side: "before" | "after", file: vscode.Uri, text: string): vscode.Uri {
-    const uri = vscode.Uri.from({ scheme: SCHEME, path: `/${run}/${side}/${path.basename(file.fsPath)}` });
+    const uri = vscode.Uri.from({ scheme: SCHEME, path: path.posix.join("/", vscode.workspace.asRelativePath(file, false)), query: `${run}/${side}` });
     this.texts.set(uri.toString(), text);
     return uri;
   }
@@ -75,7 +75,7 @@ export class Reviews implements vscode.Disposable {
       return { applied: isCurrent(params.edit) && (await applyAndSave(await convert(params.edit))) };
     }
     const description = annotation.description ?? "";
-    const run = /run ([^\s;]+)/.exec(description)?.[1] ?? "last";
+    const run = /run ([^\s;]+)/.exec(description)?.[1] ?? "";
     const files = await filesOf(params.edit);
     return new Promise((resolve) => {
       void this.begin({
@@ -114,6 +114,15 @@ export class Reviews implements vscode.Disposable {
     if (type === "discard") this.end(review, false);
   }
 
+  /** What the buttons in the title of a review's diff say. */
+  async decide(isApplied: boolean): Promise<void> {
+    const label = vscode.window.tabGroups.activeTabGroup.activeTab?.label ?? "";
+    const review = [...this.open.values()].find((each) => label.startsWith(each.label));
+    if (review === undefined) throw new Error("this is not the diff of an edit under review");
+    if (isApplied) await this.apply(review);
+    else this.end(review, false);
+  }
+
   dispose(): void {
     for (const review of this.open.values()) review.done(false);
   }
@@ -124,28 +133,32 @@ export class Reviews implements vscode.Disposable {
     this.open.get(review.run)?.done(false);
     this.open.set(review.run, review);
     void vscode.commands.executeCommand("setContext", "kernel-lsp.hasResult", true);
-    try {
-      await this.panels.open(near ?? review.files[0]!.uri.toString(), review.run, { preserveFocus: true });
-      this.panels.review(review.run, review);
-    } catch {
-      await this.showDiff(review); // an older server has no report; the diff is what matters
-    }
-    const choices = review.keepsPytorch ? [DISCARD, REVIEW, APPLY_ANYWAY] : [REVIEW, APPLY, DISCARD];
+    void vscode.commands.executeCommand("setContext", "kernel-lsp.underReview", true);
+    if (await this.hasPanel(review, near)) return; // its bar has the choices
+    await this.showDiff(review);
+    const choices = review.keepsPytorch ? [DISCARD, APPLY_ANYWAY] : [APPLY, DISCARD];
     const chosen = await vscode.window.showInformationMessage(review.label, ...choices);
-    if (this.open.get(review.run) !== review) {
-      // The panel was quicker, and a notification cannot be taken back.
-      if (chosen !== undefined) void vscode.window.showInformationMessage(`kernel-lsp: run ${review.run} is no longer under review: *Review a Run's Result* shows it again.`);
-      return;
-    }
-    if (chosen === REVIEW) await this.showDiff(review);
+    if (this.open.get(review.run) !== review) return;
     if (chosen === APPLY || chosen === APPLY_ANYWAY) await this.apply(review);
     if (chosen === DISCARD) this.end(review, false);
   }
 
+  /** Opens the run's report with the review's bar; false when there is none: no run, or an older server. */
+  private async hasPanel(review: Review, near?: string): Promise<boolean> {
+    if (review.run === "") return false;
+    try {
+      await this.panels.open(near ?? review.files[0]!.uri.toString(), review.run, { preserveFocus: true });
+    } catch {
+      return false;
+    }
+    this.panels.review(review.run, review);
+    return true;
+  }
+
   private async showDiff(review: Review): Promise<void> {
-    const changes = review.files.map((file): [vscode.Uri, vscode.Uri, vscode.Uri] => [
+    const changes = review.files.map((file): [vscode.Uri, vscode.Uri | undefined, vscode.Uri] => [
       file.uri,
-      this.documents.put(review.run, "before", file.uri, file.before),
+      file.before ? this.documents.put(review.run, "before", file.uri, file.before) : undefined, // shown as added
       this.documents.put(review.run, "after", file.uri, file.after),
     ]);
     // Beside the evidence, not over it.
@@ -173,7 +186,10 @@ export class Reviews implements vscode.Disposable {
 
   private end(review: Review, isApplied: boolean): void {
     this.open.delete(review.run);
+    void vscode.commands.executeCommand("setContext", "kernel-lsp.underReview", this.open.size > 0);
     this.panels.review(review.run, undefined);
+    const diffs = vscode.window.tabGroups.all.flatMap(({ tabs }) => tabs.filter((tab) => tab.label.startsWith(review.label)));
+    void vscode.window.tabGroups.close(diffs);
     review.done(isApplied);
   }
 }

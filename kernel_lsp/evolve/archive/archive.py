@@ -296,7 +296,8 @@ def _connect(path: Path) -> sqlite3.Connection:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version not in (0, ARCHIVE_VERSION):
         raise sqlite3.DatabaseError(f"it was written by another version of kernel_lsp (format {version})")
-    connection.execute(f"PRAGMA user_version = {ARCHIVE_VERSION}")
+    if version == 0:  # readers leave the file as it is: servers watch its date
+        connection.execute(f"PRAGMA user_version = {ARCHIVE_VERSION}")
     return connection
 
 

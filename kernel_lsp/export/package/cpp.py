@@ -84,7 +84,7 @@ class _Operator:
             "#include <torch/csrc/autograd/custom_function.h>",
             "#include <torch/library.h>",
             "",
-            *(f"#include <{header}>" for header in headers),
+            *(f"#include {header}" for header in headers),
             "",
             "#include <string>",
             "#include <tuple>",
@@ -236,12 +236,12 @@ class _Operator:
         missing = self._operator.arguments_without_gradient()
         asks = " && ".join(["!at::GradMode::is_enabled()", *(f"!needed[{index}]" for index in missing)])
         passed = ", ".join([*gradients, self._forward.passed])
-        made = [result.name for result in backward.text.operation.results]
-        wanted = []
-        for argument in self._operator.task.arguments:
-            name = f"grad_{argument.name}"
-            got = "found" if len(made) == 1 else f"std::get<{made.index(name)}>(found)" if name in made else ""
-            wanted.append(got if name in made else "Tensor()")
+        outputs = [output.name for output in backward.text.operation.outputs]
+        got = {name: "found" if len(outputs) == 1 else f"std::get<{i}>(found)" for i, name in enumerate(outputs)}
+        results = self._operator.differentiable_results
+        got |= {f"grad_{result.name}": given for result, given in zip(results, gradients, strict=True)}
+        made = {result.name: got[result.same_as or result.name] for result in backward.text.operation.results}
+        wanted = [made.get(f"grad_{argument.name}", "Tensor()") for argument in self._operator.task.arguments]
         return [
             f"if ({asks}) {{",
             f"    const auto found = call_{backward.name}({passed});",

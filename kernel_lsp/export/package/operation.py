@@ -87,7 +87,7 @@ class CppOperation:
 
     @property
     def returns(self) -> str:
-        return cpp_type_of_results(len(self.text.operation.results))
+        return cpp_type_of_results(len(self.text.operation.outputs))
 
     @property
     def parameters(self) -> str:
@@ -101,8 +101,9 @@ class CppOperation:
 
     @property
     def library_headers(self) -> list[str]:
-        """Return the headers of ATen that the library steps need."""
-        return [f"ATen/ops/{function.removeprefix('aten::')}.h" for function in self.text.library_functions]
+        """Return the headers that the library steps need, as they are included."""
+        functions = [function.split("::") for function in self.text.library_functions]
+        return [f"<ATen/ops/{base}.h>" if space == "aten" else f'"{space}.h"' for space, base in functions]
 
     # the contract
 
@@ -161,8 +162,8 @@ class CppOperation:
             body += ["const c10::impl::ExcludeDispatchKeyGuard without_autocast(c10::autocast_dispatch_keyset);"]
         for number, step in enumerate(self.text.operation.steps, start=1):
             body += self._taken(number, step)
-        results = ", ".join(self._tensor(result.name) for result in self.text.operation.results)
-        body += [f"return {results};" if len(self.text.operation.results) == 1 else f"return {{{results}}};"]
+        results = ", ".join(self._tensor(result.name) for result in self.text.operation.outputs)
+        body += [f"return {results};" if len(self.text.operation.outputs) == 1 else f"return {{{results}}};"]
         return cpp_function(f"{self.returns} {self.name}_by_kernels({self.parameters})", body)
 
     def _bound(self, number: int, step: Fill | Launch | LibraryStep) -> list[str]:
@@ -255,7 +256,8 @@ class CppOperation:
 
     def _library(self, number: int, step: LibraryStep) -> list[str]:
         arguments = ", ".join(self._library_argument(argument) for argument in step.arguments)
-        call = f"at::{step.function.removeprefix('aten::')}({arguments})"
+        space, base = step.function.split("::")
+        call = f"at::{base}({arguments})" if space == "aten" else f"support::{space}_{base}({arguments})"
         results = [self._tensor(result) for result in step.results]
         if len(results) == 1 and not step.function.endswith("_backward"):
             lines = [f"{results[0]} = {call}.contiguous();"]

@@ -29,7 +29,7 @@ from kernel_lsp.toolchain.integrity.conditionals import foreign_conditions
 from kernel_lsp.toolchain.nvrtc.own_architecture import may_need_own
 
 SOURCES = Path(__file__).parents[1] / "package_source"
-COPIED = ("plan_arithmetic.h", "operator_support.h")
+COPIED = ("plan_arithmetic.h", "operator_support.h", "sdpa.h")
 PROVENANCE_FILE = "provenance.json"
 MARKER_FILE = ".kernel-lsp-package"
 """File with the hash of every written file. A folder without it is never overwritten."""
@@ -37,7 +37,7 @@ OLDEST_TORCH = "2.6"
 LICENCE = (
     "The kernels and the captured PyTorch code come from your code and from whoever proposed the kernels (see "
     "`provenance.json`); their licence is yours to say, and `pyproject.toml` names none. `operator_support.h`, "
-    "`plan_arithmetic.h` and `_kernel_runtime.py` are parts of kernel-lsp, under Apache-2.0."
+    "`plan_arithmetic.h`, `sdpa.h` and `_kernel_runtime.py` are parts of kernel-lsp, under Apache-2.0."
 )
 _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]*")
 

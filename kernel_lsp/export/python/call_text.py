@@ -33,7 +33,7 @@ def steps_function(text: OperationText) -> list[str]:
                 lines += launch_lines(text, step, depth)
             case LibraryStep():
                 lines += _library(text, step, depth)
-    lines += returned([text.rename(result.name) for result in text.operation.results], depth=depth)
+    lines += returned([text.rename(result.name) for result in text.operation.outputs], depth=depth)
     if text.library_functions:
         lines = ['with torch.autocast("cuda", enabled=False):', *indented(lines)]
     return text.define("_", "_steps", text.returns, lines, first=f"run: {RUNTIME}.Run")
@@ -79,7 +79,7 @@ def _like(pairs: list[tuple[str, str]]) -> str:
 def _library(text: OperationText, step: LibraryStep, depth: int) -> list[str]:
     arguments = [_library_argument(text, argument) for argument in step.arguments]
     results = [text.rename(result) for result in step.results]
-    function = "torch.ops." + step.function.replace("::", ".")
+    function = _function(step.function)
     inner = depth if step.condition is None else depth + 1
     if len(results) == 1 and not step.function.endswith("_backward"):
         lines = bracketed(f"{results[0]} = {function}(", arguments, ").contiguous()", inner)
@@ -90,6 +90,12 @@ def _library(text: OperationText, step: LibraryStep, depth: int) -> list[str]:
     if step.condition is None:
         return [*comment, *lines]
     return [*comment, f"if {text.python(step.condition)}:", *indented(lines)]
+
+
+def _function(name: str) -> str:
+    """Return the Python name of a library function: PyTorch's, or the runtime's for one that calls several."""
+    namespace, base = name.split("::")
+    return f"torch.ops.aten.{base}" if namespace == "aten" else f"{RUNTIME}.{namespace}_{base}"
 
 
 def _library_argument(text: OperationText, argument: LibraryArgument) -> str:

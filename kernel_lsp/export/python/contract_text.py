@@ -19,7 +19,7 @@ from kernel_lsp.export.python.python_text import (
 def contract_function(text: OperationText, backward: OperationText | None = None) -> list[str]:
     """Print inputs, results and conditions, each with the plan's own text next to the Python that checks it, and the
     conditions of a backward that has the contract of `text` else."""
-    results = text.operation.results
+    results = text.operation.outputs
     dims = [dim for tensor in (*text.inputs, *results) for dim in tensor.dims]
     more = [each for each in backward.conditions if each not in text.conditions] if backward is not None else []
     numbers = [f"{string_literal(a.name)}: {a.name}" for a in text.arguments if not a.is_tensor]
@@ -46,7 +46,7 @@ def follows_forward(backward: OperationText, forward: OperationText) -> bool:
     gradients = {f"grad_{r.name}": (r.dtype, r.dims) for r in forward.operation.results}
     made = {f"grad_{name}": type_ for name, type_ in types.items()}
     given = {tensor.name: (tensor.dtype, tensor.dims) for tensor in backward.inputs}
-    results = {tensor.name: (tensor.dtype, tensor.dims) for tensor in backward.operation.results}
+    results = {tensor.name: (tensor.dtype, tensor.dims) for tensor in backward.operation.outputs}
     numbers = {p.name for p in forward.operation.parameters if isinstance(p, ScalarParameter)}
     known = {*forward.homes(), *numbers}
     return (

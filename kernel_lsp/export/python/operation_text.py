@@ -89,14 +89,14 @@ class OperationText:
     @property
     def returns(self) -> str:
         """Return the operator's return annotation."""
-        n = len(self.operation.results)
+        n = len(self.operation.outputs)
         return "Tensor" if n == 1 else f"tuple[{', '.join(['Tensor'] * n)}]"
 
     @property
     def schema(self) -> str:
         """Return the schema in the form that `torch.library.Library.define` takes."""
         arguments = ", ".join(f"{argument.schema_type} {argument.name}" for argument in self.arguments)
-        n = len(self.operation.results)
+        n = len(self.operation.outputs)
         results = "Tensor" if n == 1 else f"({', '.join(['Tensor'] * n)})"
         return f"{self.name}({arguments}) -> {results}"
 
@@ -173,7 +173,7 @@ class OperationText:
                 made |= set(step.results) - seen
             seen |= _touched(step)
         scratch = (tensor for tensor in self.operation.scratch if tensor.name in seen)
-        return [tensor for tensor in (*self.operation.results, *scratch) if tensor.name not in made]
+        return [tensor for tensor in (*self.operation.outputs, *scratch) if tensor.name not in made]
 
     @property
     def launches(self) -> tuple[Launch, ...]:

@@ -44,6 +44,8 @@ def _operator(operator: OperatorText) -> list[str]:
     ]
     if operator.backward is not None:
         lines += _operation("backward", operator.backward, has_contract=not operator.has_one_contract)
+        same = [f"{string_literal(name)}: {held}" for name, held in operator.same_gradients.items()]
+        lines += literal("same_gradients={", same, "},", depth=1) if same else []
     if not operator.is_differentiable:
         lines += ["is_differentiable=False,"]
     if operator.headers:
@@ -64,7 +66,7 @@ def _autograd_comment(operator: OperatorText) -> list[str]:
     elif operator.backward is None:
         text = f"Autograd: {operator.name}_reference runs again, for there is no backward kernel."
     else:
-        names = ", ".join(operator.gradient_names)
+        names = ", ".join([*operator.gradient_names, *operator.same_gradients])
         text = f"Autograd: {names} by the backward's kernels, all else by running {operator.name}_reference again."
     return textwrap.wrap(text, LINE_LENGTH, initial_indent="# ", subsequent_indent="# ")
 

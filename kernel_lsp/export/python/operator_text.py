@@ -192,8 +192,21 @@ class OperatorText:
     def gradient_names(self) -> list[str]:
         """List the arguments whose gradients the backward's kernels make, in the order of its results."""
         assert self.backward is not None
-        results = self.backward.operation.results
-        return [self.forward.rename(result.name.removeprefix("grad_")) for result in results]
+        return [self._argument_of(output.name) for output in self.backward.operation.outputs]
+
+    @property
+    def same_gradients(self) -> dict[str, str]:
+        """Return the arguments whose gradient is another's, with Python's literal for that argument, or for the number
+        of a result's gradient."""
+        assert self.backward is not None
+        held = {f"grad_{result.name}": str(number) for number, result in enumerate(self.differentiable_results)}
+        results, outputs = self.backward.operation.results, self.backward.operation.outputs
+        same = {result.name: result.same_as for result in results if result.same_as}
+        held |= {output.name: string_literal(self._argument_of(output.name)) for output in outputs}
+        return {self._argument_of(name): held[other] for name, other in same.items()}
+
+    def _argument_of(self, gradient: str) -> str:
+        return self.forward.rename(gradient.removeprefix("grad_"))
 
     # autograd
 

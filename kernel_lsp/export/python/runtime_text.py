@@ -17,7 +17,7 @@ runtimes then coexist in one folder, each under its own name."""
 RUNTIME_MODULE = f"_kernel_runtime_{RUNTIME_VERSION}"
 USE_PARTS = ("operator_support.py", "operator_use.py")
 """Parts that a package includes. Its launches are in C++."""
-PARTS = (*USE_PARTS, "cuda_runtime.py", "operator_launches.py")
+PARTS = (*USE_PARTS, "cuda_runtime.py", "operator_launches.py", "sdpa.py")
 """Parts of the module, in their order in it."""
 SECTION_MARK = "\n# --- "
 """Mark that ends the imports of a part."""

@@ -124,9 +124,9 @@ function fact(value, label) {
 function evidence(report, winner) {
   const verdict = deepest(winner);
   const rows = Object.entries(report.comparisons).flatMap(([name, comparison]) => [
-    row([name, numberText(comparison.ours), shapesText(comparison.ours.shapes)]),
-    row([`${name}: ${comparison.baseline_name}`, numberText(comparison.baseline), intervalText(comparison.ratio)]),
-    ...(comparison.baselines || []).filter((each) => each.name !== comparison.baseline_name).map((each) => row([`${name}: ${each.name}`, each.reason || numberText(each.measurement || each.estimate), each.kind === "timed" ? intervalText(each.ratio) : ""])),
+    row([name, numberCell(comparison.ours), shapesText(comparison.ours.shapes)]),
+    row([`${name}: ${comparison.baseline_name}`, numberCell(comparison.baseline), intervalText(comparison.ratio)]),
+    ...(comparison.baselines || []).filter((each) => each.name !== comparison.baseline_name).map((each) => row([`${name}: ${each.name}`, each.reason || numberCell(each.measurement || each.estimate), each.kind === "timed" ? intervalText(each.ratio) : ""])),
   ]);
   return [
     element("h2", {}, "Evidence"),
@@ -134,6 +134,11 @@ function evidence(report, winner) {
     rows.length ? element("div", { class: "scroll" }, element("table", {}, head(["", "time (interval)", ""]), element("tbody", {}, rows))) : "",
     element("details", { "data-key": "cases" }, element("summary", { "data-key": "cases-summary" }, `Error vs tolerance in ${nCases(verdict.outcome)} cases`), lazily(() => caseTable(casesOf(winner.candidate_id)))),
   ];
+}
+
+/** The date stays in one piece. */
+function numberCell(number) {
+  return [numberText(number).slice(0, -number.date.length), element("span", { class: "whole" }, number.date)];
 }
 
 function intervalText(ratio) {

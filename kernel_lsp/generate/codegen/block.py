@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Self
 
@@ -23,6 +24,7 @@ class Block:
         self.named: dict[bytes, Text] = {}
         self.variables: dict[Variable, Text] = {}
         self.names: NamePool = parent.names.child() if parent else kernel.names
+        self._optional: tuple[int, str] | None = None
 
     def line(self, text: str = "") -> None:
         """Append one line of text at this depth."""
@@ -33,8 +35,17 @@ class Block:
         self.line(f"{header} {{")
         return type(self)(self.kernel, self, self.depth + 1)
 
+    def declare_if_used(self, name: str, declaration: str) -> None:
+        """Append the declaration of a block's first name; `close` removes it if no later line has the name."""
+        self._optional = (len(self.lines), name)
+        self.line(declaration)
+
     def close(self) -> None:
         """Close this block."""
+        if self._optional is not None:
+            index, name = self._optional
+            if not any(re.search(rf"\b{name}\b", line) for line in self.lines[index + 1 :]):
+                del self.lines[index]
         self.lines.append(f"{INDENT * (self.depth - 1)}}}")
 
     def declare(self, wanted: str, type_: str, text: str, *, is_const: bool = True) -> str:

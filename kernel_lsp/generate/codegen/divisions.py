@@ -17,10 +17,10 @@ from kernel_lsp.generate.ir.index import (
     Remainder,
     Variable,
     as_index,
-    coefficient,
     is_nonnegative,
     substitute,
 )
+from kernel_lsp.generate.ir.terms import coefficient
 
 Division = Quotient | Remainder
 

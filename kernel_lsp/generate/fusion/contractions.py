@@ -162,13 +162,24 @@ def operand_type(tensor: Tensor, contraction: Contraction) -> DType | None:
 
 
 def grow_library(progress: Progress, seed: Tensor, definition: LibraryResult) -> tuple[LibraryGroup, list[Tensor]]:
-    """Return the group of a library call, and the roots that it computes. A call whose one consumer is a copy writes
-    that copy directly."""
+    """Return the group of a library call, and the roots that it computes. A result whose one consumer is a copy is
+    written to that copy directly."""
+    places = {seed: definition.place}
+    for tensor in progress.pending:
+        other = progress.graph.definitions[tensor]
+        if isinstance(other, LibraryResult) and other.call is definition.call:
+            places[tensor] = other.place
+    results = sorted(places, key=places.__getitem__)
+    written = [_copy_of(progress, result) for result in results]
+    return LibraryGroup(tuple(written), definition.call), list(dict.fromkeys((*results, *written)))
+
+
+def _copy_of(progress: Progress, result: Tensor) -> Tensor:
+    """Return the one tensor that reads a library's result, where it is a copy of it; else the result."""
     graph = progress.graph
-    readers = [tensor for tensor in progress.pending if tensor is not seed and seed in graph.needs(tensor)]
-    if len(readers) == 1 and seed not in graph.outputs and _is_copy(progress, readers[0], seed):
-        return LibraryGroup(readers[0], definition.call), [seed, readers[0]]
-    return LibraryGroup(seed, definition.call), [seed]
+    readers = [tensor for tensor in progress.pending if tensor is not result and result in graph.needs(tensor)]
+    is_copied = len(readers) == 1 and result not in graph.outputs and _is_copy(progress, readers[0], result)
+    return readers[0] if is_copied else result
 
 
 # --- coordinates

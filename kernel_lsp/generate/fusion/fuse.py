@@ -35,6 +35,7 @@ from kernel_lsp.generate.fusion.groups import (
     scalars_of_group,
 )
 from kernel_lsp.generate.fusion.progress import Progress
+from kernel_lsp.generate.fusion.row_algebra import simplified
 from kernel_lsp.generate.fusion.rows import grow_rows
 from kernel_lsp.generate.fusion.scans import grow_scan
 from kernel_lsp.generate.ir.index import as_index, product, substitute
@@ -103,11 +104,13 @@ def _fused(
 
 
 def _choose_seed(progress: Progress) -> Tensor:
-    """Return the first root that is ready. A pointwise root is the last choice, because it may join a row group."""
+    """Return the first root that is ready: single values first, which whole groups may need. A pointwise root is the
+    last choice, because it may join a row group."""
     ready = [tensor for tensor in progress.pending if progress.is_ready(tensor)]
     hard = [tensor for tensor in ready if progress.graph.is_hard(tensor)]
+    single = [tensor for tensor in hard if tensor.n_elements.constant == 1]
     forced = [tensor for tensor in ready if tensor in progress.graph.forced]
-    return (hard or forced or ready)[0]
+    return (single or hard or forced or ready)[0]
 
 
 def _grow(progress: Progress, seed: Tensor) -> tuple[Group, list[Tensor]]:
@@ -217,12 +220,13 @@ def _read_from_memory(group: Group, roots: Sequence[Tensor], graph: DefinitionGr
 def _with_stored(group: Group, stored: set[Tensor]) -> Group:
     """Drop stores that nothing reads, and add stores of reductions and sums that something reads."""
     if isinstance(group, RowGroup):
-        return replace(
+        kept = replace(
             group,
             reductions=tuple(replace(entry, stored=entry.tensor in stored) for entry in group.reductions),
             stores=tuple((level, store) for level, store in group.stores if store.tensor in stored),
             row_stores=tuple(store for store in group.row_stores if store.tensor in stored),
         )
+        return simplified(kept)
     if isinstance(group, ElementwiseGroup | ScanGroup):
         return replace(group, stores=tuple(store for store in group.stores if store.tensor in stored))
     if isinstance(group, AttentionGroup | ContractionGroup):

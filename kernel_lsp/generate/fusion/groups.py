@@ -219,9 +219,9 @@ class ScatterGroup:
 
 @dataclass(frozen=True)
 class LibraryGroup:
-    """A vendor library call that writes `tensor`."""
+    """A vendor library call that writes `tensors`."""
 
-    tensor: Tensor
+    tensors: tuple[Tensor, ...]
     call: LibraryCall
 
 
@@ -298,7 +298,9 @@ def written_by(group: Group) -> set[Tensor]:
             stores = [*(store for _, store in group.stores), *group.row_stores]
             kept = {entry.tensor for entry in group.reductions if entry.stored}
             return kept | {store.tensor for store in stores} | {entry.tensor for entry in group.column_sums}
-        case ScanGroup() | ScatterGroup() | LibraryGroup() | RoutineGroup():
+        case LibraryGroup():
+            return set(group.tensors)
+        case ScanGroup() | ScatterGroup() | RoutineGroup():
             return {group.tensor}
 
 

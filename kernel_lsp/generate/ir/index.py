@@ -9,7 +9,6 @@ Divisors are sizes of dims that a kernel loops over: where one is 0 the loop doe
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, reduce
@@ -17,35 +16,10 @@ from math import gcd
 from typing import Any
 
 from kernel_lsp.core.expression import Expression
+from kernel_lsp.generate.ir.digest import Digested, digest_of
 
-DIGEST_BYTES = 16
 CACHED_RESULTS = 1 << 15
 """Maximum cached divisions and proofs: the schedules of one program repeat the same ones."""
-
-
-def digest_of(*parts: object) -> bytes:
-    """Return a content hash of the parts: bytes as they are, everything else by its text."""
-    hasher = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    for part in parts:
-        data = part if isinstance(part, bytes) else repr(part).encode()
-        hasher.update(len(data).to_bytes(4, "little"))
-        hasher.update(data)
-    return hasher.digest()
-
-
-class Digested:
-    """Base of values compared and hashed by `digest`, a hash of the content."""
-
-    __slots__ = ("variables",)
-
-    digest: bytes
-    variables: frozenset[Variable]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Digested) and self.digest == other.digest
-
-    def __hash__(self) -> int:
-        return hash(self.digest)
 
 
 class Atom(Digested):
@@ -54,6 +28,7 @@ class Atom(Digested):
     __slots__ = ("as_index", "digest", "sort_key")
 
     as_index: Index
+    variables: frozenset[Variable]
     sort_key: tuple[int, str, bytes]
 
     def as_polynomial(self) -> Index:
@@ -250,25 +225,6 @@ def is_nonnegative(index: Index) -> bool:
 def is_below(index: Index, limit: Index) -> bool:
     """Return True if ``index < limit`` is provable."""
     return is_nonnegative(limit - index - 1)
-
-
-def divides(divisor: int, index: Index) -> bool:
-    """Return True if every value of the index is provably a multiple of `divisor`."""
-    return all(factor % divisor == 0 for _, factor in index.terms)
-
-
-def coefficient(index: Index, variable: Variable) -> Index | None:
-    """Return the c of ``index == c * variable + rest`` with neither c nor rest over the variable; None when there is
-    none."""
-    terms: dict[Monomial, int] = {}
-    for monomial, factor in index.terms:
-        n_direct = sum(atom == variable for atom in monomial)
-        if n_direct > 1 or any(variable in atom.variables and atom != variable for atom in monomial):
-            return None
-        if n_direct:
-            rest = tuple(atom for atom in monomial if atom != variable)
-            terms[rest] = terms.get(rest, 0) + factor
-    return Index(terms)
 
 
 def divide_exactly(index: Index, divisor: Index) -> Index | None:

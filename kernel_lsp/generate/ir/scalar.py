@@ -11,17 +11,8 @@ from typing import TYPE_CHECKING
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Expression
-from kernel_lsp.generate.ir.index import (
-    Digested,
-    Index,
-    Indirect,
-    Variable,
-    as_index,
-    digest_of,
-    is_below,
-    is_nonnegative,
-    substitute,
-)
+from kernel_lsp.generate.ir.digest import Digested, digest_of
+from kernel_lsp.generate.ir.index import Index, Indirect, Variable, as_index, is_below, is_nonnegative, substitute
 
 if TYPE_CHECKING:
     from kernel_lsp.generate.ir.tensor import Tensor
@@ -37,6 +28,7 @@ class Scalar(Digested):
 
     dtype: DType
     operands: tuple[Scalar, ...]
+    variables: frozenset[Variable]
 
     def substitute(self, replacements: Replacements) -> Scalar:
         """Return the node with index variables replaced."""

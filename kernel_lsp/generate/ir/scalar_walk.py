@@ -59,6 +59,19 @@ def rewrite(scalar: Scalar, replace: Callable[[Access], Scalar]) -> Scalar:
     return _Rewriter(replace).visit(scalar)
 
 
+def transformed(scalar: Scalar, change: Callable[[Scalar], Scalar]) -> Scalar:
+    """Return the scalar with every operand changed, innermost first, each shared node once. Indices stay."""
+    done: dict[bytes, Scalar] = {}
+
+    def visit(node: Scalar) -> Scalar:
+        if node.digest not in done:
+            operands = tuple(visit(operand) for operand in node.operands)
+            done[node.digest] = change(node.rebuilt(operands) if operands != node.operands else node)
+        return done[node.digest]
+
+    return visit(scalar)
+
+
 def masked(mask: Scalar, scalar: Scalar, *, varying: frozenset[Variable] | None = None) -> Scalar:
     """Return the scalar with every read of memory under `mask`; with `varying`, only reads that depend on those
     variables."""

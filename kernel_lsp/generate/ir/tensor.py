@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.task import SourceLine
-from kernel_lsp.generate.ir.index import Index, Variable, digest_of, product
+from kernel_lsp.generate.ir.digest import digest_of
+from kernel_lsp.generate.ir.index import Index, Variable, product
 from kernel_lsp.generate.ir.scalar import Access, Scalar
 
 
@@ -29,15 +30,16 @@ class LibraryCall:
     memory, numbers, lists of numbers, or None."""
 
     function: str
-    arguments: tuple[Tensor | int | bool | tuple[int, ...] | None, ...]
+    arguments: tuple[Tensor | float | bool | tuple[int, ...] | None, ...]
     shape: tuple[Index, ...]
 
 
 @dataclass(frozen=True)
 class LibraryResult:
-    """Definition of a tensor that a library call returns."""
+    """Definition of a tensor that a library call returns, at `place` among its results."""
 
     call: LibraryCall
+    place: int = 0
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from kernel_lsp.generate.names import identifier
 
 @dataclass(frozen=True)
 class LoweredOutput:
-    """A result of the operation."""
+    """A result of the operation, which its kernels write."""
 
     name: str
     tensor: Tensor
@@ -51,15 +51,19 @@ class LoweredGraph:
     tensors: tuple[Tensor, ...]
     outputs: tuple[LoweredOutput, ...]
     sizes: Sizes
+    returns: dict[str, str]
+    """The output or the given gradient that holds each result, by the result's name, in declared order."""
     numbers: frozenset[str] = frozenset()
     """Numbers of the caller that the graph takes as parameters."""
     settled: frozenset[str] = frozenset()
     """Numbers of the caller that a rule needs as constants."""
 
 
-def lower_graph(graph: Graph, sizes: Sizes, fixed: frozenset[str] = frozenset()) -> LoweredGraph:
-    """Return the graph as definitions; numbers of the caller in `fixed` are constants. Raises TargetError for an
-    operator without a rule."""
+def lower_graph(
+    graph: Graph, sizes: Sizes, fixed: frozenset[str] = frozenset(), gradients: frozenset[str] = frozenset()
+) -> LoweredGraph:
+    """Return the graph as definitions; numbers of the caller in `fixed` are constants. A backward may return its inputs
+    in `gradients`, and one tensor as several results. Raises TargetError for an operator without a rule."""
     builder = Builder(sizes, fixed)
     inputs = {
         name: builder.buffer(identifier(name), type_.dtype, _shape(type_, sizes))
@@ -71,14 +75,11 @@ def lower_graph(graph: Graph, sizes: Sizes, fixed: frozenset[str] = frozenset())
         values[node.name] = _lower_node(node, builder, values)
         if _is_in_place(node):
             _replace_changed(graph, node, builder, values)
-    outputs: list[LoweredOutput] = []
-    for output in graph.outputs:
-        tensor = None if output.node is None else values[output.node][output.item or 0]
-        if tensor is not None:
-            taken = [entry.tensor for entry in outputs]
-            outputs.append(LoweredOutput(output.name, _own(tensor, taken, builder, output.name)))
+    found = [(each.name, values[each.node][each.item or 0]) for each in graph.outputs if each.node is not None]
+    results = {name: tensor for name, tensor in found if tensor is not None}
+    outputs, returns = _returned(results, {inputs[name]: name for name in sorted(gradients)}, builder)
     numbers, settled = frozenset(builder.taken), frozenset(builder.settled)
-    return LoweredGraph(inputs, tuple(builder.tensors), tuple(outputs), sizes, numbers, settled)
+    return LoweredGraph(inputs, tuple(builder.tensors), outputs, sizes, returns, numbers, settled)
 
 
 @lru_cache(maxsize=1)
@@ -93,8 +94,8 @@ def supported_operators() -> tuple[str, ...]:
 def _lower_node(
     node: GraphNode, builder: Builder, values: dict[str, tuple[Tensor | None, ...]]
 ) -> tuple[Tensor | None, ...]:
-    call = Call(node, builder, values)
     name = node.op.replace("_.", ".", 1) if _is_in_place(node) else node.op
+    call = Call(node.model_copy(update={"op": name}), builder, values)  # rules read the name
     rule = RULES.get(name) or RULES.get(".".join(name.split(".")[:2]))
     if rule is None:
         call.fail("there is no rule for it")
@@ -119,6 +120,24 @@ def _replace_changed(
     if is_view or has_views:
         Call(node, builder, values).fail("it changes a tensor in place that others look at")
     values[changed] = values[node.name]
+
+
+def _returned(
+    results: dict[str, Tensor], gradients: dict[Tensor, str], builder: Builder
+) -> tuple[tuple[LoweredOutput, ...], dict[str, str]]:
+    """Return the outputs to write, and what holds each result. One tensor is written once where gradients are given;
+    at least one result is written."""
+    are_all_given = all(tensor in gradients for tensor in results.values())
+    holders = {} if are_all_given else dict(gradients)
+    outputs: list[LoweredOutput] = []
+    returns: dict[str, str] = {}
+    for name, tensor in results.items():
+        returns[name] = holders.get(tensor, name) if gradients else name
+        if returns[name] == name:
+            taken = [entry.tensor for entry in outputs]
+            outputs.append(LoweredOutput(name, _own(tensor, taken, builder, name)))
+            holders[tensor] = name
+    return tuple(outputs), returns
 
 
 def _own(tensor: Tensor, taken: list[Tensor], builder: Builder, name: str) -> Tensor:

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kernel_lsp.generate.codegen.attention.attention import (
-    AttentionSchedule,
     default_attention_schedule,
     is_valid_attention_schedule,
     render_attention,
 )
 from kernel_lsp.generate.codegen.attention.attention_gradients import (
-    GradientSchedule,
     default_gradient_schedule,
     is_valid_gradient_schedule,
     render_gradient,
 )
+from kernel_lsp.generate.codegen.attention.attention_tiles import TileSchedule
 from kernel_lsp.generate.codegen.kernel import RenderedKernel
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.fusion.groups import AttentionGradientGroup, AttentionGroup
@@ -41,14 +40,15 @@ def choose_attention(
     """Return the kernel of an attention, and True if its schedule is supported as it was chosen."""
     default = default_attention_schedule(group, captured, n_multiprocessors)
     pick = choices.pick_int
-    schedule = AttentionSchedule(
+    schedule = TileSchedule(
         pick(f"{kernel.name}.warps", (1, 2, 4, 8), default.warps, "warps per block, of 16 queries each"),
-        pick(f"{kernel.name}.keys", (16, 32, 64, 128), default.keys, "keys per tile"),
+        pick(f"{kernel.name}.keys", (16, 32, 64, 128), default.columns, "keys per tile"),
+        pick(f"{kernel.name}.resident", (1, 2), default.resident, "blocks that registers leave room for"),
     )
     is_valid = is_valid_attention_schedule(group, schedule)
     used = schedule if is_valid else default
     comment = (
-        f"Blocks of {used.warps * 16} queries, 16 per warp, go over the keys, {used.keys} at a time. Scores stay in"
+        f"Blocks of {used.warps * 16} queries, 16 per warp, go over the keys, {used.columns} at a time. Scores stay in"
         " registers; weights are relative to the largest score so far, to which the sums are scaled."
     )
     return render_attention(kernel, group, used, comment), is_valid
@@ -65,7 +65,7 @@ def choose_gradient(
     default = default_gradient_schedule(group, captured, n_multiprocessors)
     pick = choices.pick_int
     rows, columns = ("queries", "keys") if group.is_by_query else ("keys", "queries")
-    schedule = GradientSchedule(
+    schedule = TileSchedule(
         pick(f"{kernel.name}.warps", (1, 2, 4, 8), default.warps, f"warps per block, of 16 {rows} each"),
         pick(f"{kernel.name}.columns", (16, 32, 64, 128), default.columns, f"{columns} per tile"),
     )

@@ -126,6 +126,8 @@ KERNEL_PASSES = (
 LLVM's own levels 1 and 2 take three to eight times as long, for code that is not faster here."""
 CODE_GENERATION_LEVEL = 1
 RARE_GENERATION_LEVEL = 0
+LONG_TEXT = 1000000
+"""Characters of LLVM IR above which kernels compile at the lowest level: compiling takes longer than their runs."""
 _NAME = re.compile(r"[\w$]+")
 MODULE_FLAGS = """
 !0 = !{!"branch_weights", i32 2000, i32 1}
@@ -188,7 +190,9 @@ class Compiler:
             error.module = module
             raise
         try:
-            engine = self._compile(_module_text(emitted), KERNEL_PASSES)
+            body = _module_text(emitted)
+            is_long = len(body) > LONG_TEXT
+            engine = self._compile(body, KERNEL_PASSES, RARE_GENERATION_LEVEL if is_long else CODE_GENERATION_LEVEL)
         except RuntimeError as error:
             # llvmlite raises RuntimeError for invalid IR: the PTX uses something in an unforeseen way.
             raise UnsupportedPtxError(f"how to translate this PTX: LLVM refuses the result ({error})") from None

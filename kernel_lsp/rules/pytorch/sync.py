@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from kernel_lsp.rules.pytorch.declare import HINT, INFORMATION, LOOP_WORDS, WARNING, declare, hit
 from kernel_lsp.rules.pytorch.kinds import Kind
+from kernel_lsp.rules.pytorch.recurrences import calls_module, is_recurrence
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword
 from kernel_lsp.rules.pytorch.trained import holds_steps, item_of_training
 from kernel_lsp.rules.rule import Hit
@@ -267,9 +268,9 @@ def loop_over_tensor(scope: Scope) -> Iterator[Hit]:
     for loop in scope.loops:
         goes_over = isinstance(loop, ast.For) and (_iterates_tensor(loop.iter, scope) or _counts_size(loop, scope))
         if isinstance(loop, ast.For) and goes_over:
-            if not _is_recurrence(loop):
+            if not is_recurrence(loop):
                 yield hit(scope, loop.iter, _LOOP_MESSAGE)
-            elif not _calls_module(loop):
+            elif not calls_module(loop):
                 message = "loop-carried dependency: each iteration launches its own kernels, one kernel can do all"
                 yield Hit(scope.module.range(loop.iter), message, (), INFORMATION)
     for comprehension in scope.comprehensions:
@@ -431,46 +432,6 @@ def _is_wanted_on_cpu(call: ast.Call, scope: Scope) -> bool:
 def _is_for_inference(scope: Scope) -> bool:
     decorators = [d.func if isinstance(d, ast.Call) else d for d in getattr(scope.node, "decorator_list", [])]
     return any(scope.dotted(each) in ("torch.no_grad", "torch.inference_mode") for each in decorators)
-
-
-def _is_recurrence(loop: ast.For) -> bool:
-    """Return whether an iteration depends on the result of the previous one, as in ``h = cell(x[t], h)``.
-    Accumulation does not count."""
-    for node in ast.walk(loop):
-        if isinstance(node, ast.Assign):
-            names = [target.id for target in node.targets if isinstance(target, ast.Name)]
-            if any(_needs_the_last(name, node, loop) for name in names):
-                return True
-    return False
-
-
-def _calls_module(loop: ast.For) -> bool:
-    """Return whether an iteration runs a layer of the module, as in a recurrent network."""
-    calls = (node.func for node in ast.walk(loop) if isinstance(node, ast.Call))
-    owners = (f.value for f in calls if isinstance(f, ast.Attribute))
-    return any(isinstance(owner, ast.Name) and owner.id == "self" for owner in owners)
-
-
-def _needs_the_last(name: str, node: ast.Assign, loop: ast.For) -> bool:
-    """Return whether the name's new value depends on its value from the previous iteration."""
-    is_needed = any(isinstance(each, ast.Name) and each.id == name for each in ast.walk(node.value))
-    return is_needed and not _adds_to(name, node.value) and not _is_read_first(name, loop, node)
-
-
-def _adds_to(name: str, value: ast.expr) -> bool:
-    """Return whether the value is an accumulation: ``total + ...``."""
-    if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Add | ast.Sub):
-        return False
-    return any(isinstance(side, ast.Name) and side.id == name for side in (value.left, value.right))
-
-
-def _is_read_first(name: str, loop: ast.For, statement: ast.Assign) -> bool:
-    """Return whether the same iteration assigns the name earlier: ``y = x[i]``, then ``y = y * 2``."""
-    targets = [loop.target]
-    for node in ast.walk(loop):
-        if isinstance(node, ast.Assign) and node.lineno < statement.lineno:
-            targets += node.targets
-    return any(isinstance(n, ast.Name) and n.id == name for target in targets for n in ast.walk(target))
 
 
 def _iterates_tensor(iterated: ast.expr, scope: Scope) -> bool:

@@ -36,10 +36,16 @@ from kernel_lsp.server.analysis.analysis_types import (
 from kernel_lsp.server.analysis.rebase import below
 from kernel_lsp.source.cuda import KernelLines, ParsedSource, kernel_lines_in
 from kernel_lsp.source.notebook import without_magics
-from kernel_lsp.source.operator_use import USE_PREFIX
-from kernel_lsp.source.python_file import FunctionNode, PythonFile, import_line, import_style, parse_python
+from kernel_lsp.source.operator_use import OPERATOR_MARK, USE_PREFIX
+from kernel_lsp.source.python_file import (
+    FunctionNode,
+    PythonFile,
+    import_line,
+    import_style,
+    parse_python,
+    target_digest,
+)
 from kernel_lsp.source.pytorch import TargetLocation, read_symbol, targets_in
-from kernel_lsp.source.target_digest import target_digest
 
 MAX_TREES_KEPT = 8
 NICENESS = 2
@@ -139,7 +145,9 @@ def _block_sizes(plan: LaunchPlan) -> dict[str, int]:
 
 def _analyse_python(path: Path, text: str) -> Analysis:
     """Analyse a Python text. One that does not parse as a whole yields the targets of its valid parts, without
-    calls."""
+    calls. An operator that kernel-lsp wrote has nothing to improve: it yields nothing."""
+    if text.startswith(OPERATOR_MARK):
+        return EMPTY
     module = pytorch.parse(text) if TORCH in text else None
     findings = pytorch.check(text, tree=module)
     try:

@@ -12,6 +12,8 @@ POLL_S = 2.0
 """Interval between two looks at the dates of an archive's files, in seconds. Not every client watches files."""
 FILES = ("archive.sqlite3", "archive.sqlite3-wal")
 
+ABSENT = (0, 0)
+
 Signature = tuple[tuple[int, int], ...]
 
 
@@ -55,5 +57,6 @@ def _stat(path: Path) -> tuple[int, int]:
     try:
         found = path.stat()
     except OSError:
-        return (0, 0)
-    return found.st_mtime_ns, found.st_size
+        return ABSENT
+    # A reader makes an empty log for as long as it reads.
+    return (found.st_mtime_ns, found.st_size) if found.st_size else ABSENT

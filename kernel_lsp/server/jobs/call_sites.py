@@ -25,7 +25,7 @@ async def offer_call_sites(server: KernelLanguageServer, result: RunResult) -> N
     choice = f"Use it at {_counted(found)}"
     params = types.ShowMessageRequestParams(
         type=types.MessageType.Info,
-        message=f"{run.name}: {_counted(found)} of {run.symbol} use PyTorch",
+        message=f"{run.name}: unused at {_counted(found, f' of {run.symbol}')}",
         actions=[types.MessageActionItem(title=choice)],
     )
     try:
@@ -72,6 +72,6 @@ async def _apply(server: KernelLanguageServer, found: Rewritten, action: str) ->
         server.say(types.MessageType.Info, f"{label}. {'' if proposal.edit else proposal.reason}{limited}")
 
 
-def _counted(found: Rewritten) -> str:
+def _counted(found: Rewritten, of: str = "") -> str:
     n_files = len(found.texts)
-    return f"{found.n_sites} call site{'s' * (found.n_sites != 1)} in {n_files} file{'s' * (n_files != 1)}"
+    return f"{found.n_sites} call site{'s' * (found.n_sites != 1)}{of} in {n_files} file{'s' * (n_files != 1)}"

@@ -54,13 +54,8 @@ class EditorModel:
             if asking == job:
                 self.drop(job, call)
 
-    # --- below
-
-    async def _bring(self, job: Job, asked: ModelAsked) -> None:
-        outcome = await self._outcome(job.id, asked.request)
-        await job.engine.ask(AnswerModel(id=new_id(), job=job.id, call=asked.call, outcome=outcome))
-
-    async def _outcome(self, job: str, request: ModelRequest) -> ModelOutcome:
+    async def outcome(self, job: str, request: ModelRequest) -> ModelOutcome:
+        """Ask the client's model. A refusal or a malformed answer is a failure of the model."""
         id_ = new_id()
         try:
             answer = await self._rpc.send_request_async(METHOD, _params(job, request), msg_id=id_)
@@ -73,6 +68,12 @@ class EditorModel:
         except Exception as error:  # converters raise arbitrary exceptions on malformed values
             logger.warning("%s: %s", METHOD, error)
             return ModelFailed(model=NAME, cause="unavailable", message="the editor's answer is no ChatResult")
+
+    # --- below
+
+    async def _bring(self, job: Job, asked: ModelAsked) -> None:
+        outcome = await self.outcome(job.id, asked.request)
+        await job.engine.ask(AnswerModel(id=new_id(), job=job.id, call=asked.call, outcome=outcome))
 
 
 def _params(job: str, request: ModelRequest) -> protocol.ChatParams:

@@ -136,4 +136,4 @@ def _checking(device: str) -> str:
 
 
 def _measuring(device: str) -> str:
-    return device if device.startswith(("cuda", "ssh:")) else "cuda"
+    return device if device.startswith(("cuda", "ssh:", "ray")) else "cuda"

@@ -7,7 +7,6 @@ everything else in the PTX, after macros and templates are expanded.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -87,29 +86,6 @@ def audit(text: str, built: Built, file_name: str = "kernel.cu") -> tuple[Findin
     ]
     names = {symbol: name for name, symbol in built.symbols.items()}
     return tuple(_located(finding, text, file_name, names) for finding in found)
-
-
-@dataclass(frozen=True)
-class ApproximateInstruction:
-    """Count of an approximate instruction, such as ``ex2.approx.ftz.f32``, in a kernel's PTX."""
-
-    kernel: str
-    instruction: str
-    n: int
-
-
-def approximate_instructions(built: Built) -> tuple[ApproximateInstruction, ...]:
-    """Return the approximate instructions of each kernel and of its functions, most frequent first."""
-    names = {symbol: name for name, symbol in built.symbols.items()}
-    counts = Counter(
-        (statement.function, statement.opcode)
-        for statement in read_ptx(built.ptx, "").statements
-        if ".approx" in statement.opcode
-    )
-    return tuple(
-        ApproximateInstruction(names.get(function, function), opcode, n)
-        for (function, opcode), n in counts.most_common()
-    )
 
 
 # --- below: what the PTX does

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from kernel_lsp.source.blanks import blanked
+from kernel_lsp.source.preprocessed import blanked
 
 _NOT_CODE = re.compile(
     r"""

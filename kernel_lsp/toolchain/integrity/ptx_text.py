@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from kernel_lsp.source.blanks import blanked
+from kernel_lsp.source.preprocessed import blanked
 
 N_REMEMBERED = 8
 """Cached texts: several checks of one candidate read the same PTX."""

@@ -16,14 +16,14 @@ VERSION_DEADLINE_S = 10.0
 MAX_VERSION_OUTPUT_BYTES = 64 << 10
 TOOLKIT_BIN_DIRECTORIES = (Path("/usr/local/cuda/bin"), Path("/opt/nvidia/nsight-compute"))
 TOOLS = {
-    "nvcc": "compiles whole programs; not needed, kernels are compiled with NVRTC",
-    "ptxas": "assembles PTX; not needed, NVRTC has its own",
-    "nvidia-smi": "says which GPUs there are",
-    "ncu": "profiles kernels on a GPU",
-    "compute-sanitizer": "checks memory accesses on a GPU",
-    "clang-tidy": "lints host and device code",
+    "nvcc": "compiling whole programs; not needed, NVRTC compiles kernels",
+    "ptxas": "assembling PTX; not needed, NVRTC has its own",
+    "nvidia-smi": "listing the GPUs",
+    "ncu": "profiling kernels on a GPU",
+    "compute-sanitizer": "checking memory accesses on a GPU",
+    "clang-tidy": "linting host and device code",
 }
-"""Purpose by name."""
+"""Purpose by name, as it reads after "for"."""
 
 
 class Tool(Noun):

@@ -268,7 +268,7 @@ def _crash(report: ExecutionReport) -> Crashed | None:
 def _judge(
     run: RunFiles, given: DeviceCase, reports: Sequence[ExecutionReport], *, sampled: bool
 ) -> CaseRun | Mismatch:
-    outputs = [tensor for tensor in run.bound.tensors if tensor.role == "output"]
+    results = run.bound.results
     judged = judge_outputs(
         given.case.operation,
         CaseResult(
@@ -279,9 +279,9 @@ def _judge(
             n_blocks_run=sum(counters.n_blocks_run for report in reports for counters in report.counters),
             errors=(),
         ),
-        [(tensor, run.path(tensor)) for tensor in outputs],
+        [(result, run.path(holder)) for result, holder in results],
         given.expectations,
-        [run.written_elements(tensor) for tensor in outputs] if sampled else (),
+        [run.written_elements(holder) if holder.role == "output" else None for _, holder in results] if sampled else (),
     )
     if sampled and isinstance(judged, CaseResult) and is_on("coverage"):
         judged = _with_coverage(run, judged)

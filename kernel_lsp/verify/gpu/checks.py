@@ -16,6 +16,7 @@ from kernel_lsp.verify.cpu.executor_checks import screened_cases
 from kernel_lsp.verify.devices.device import DeviceCase, KernelBuild, Timer
 from kernel_lsp.verify.gpu.device import GpuDevice
 from kernel_lsp.verify.gpu.job import GpuFailure, GpuJob, GpuReport, has_failed
+from kernel_lsp.verify.gpu.pool import on_one_of
 from kernel_lsp.verify.model.cases import Case
 from kernel_lsp.verify.model.progress import Plan, Progress
 from kernel_lsp.verify.oracle.case_store import CaseStore, NoCase
@@ -71,10 +72,12 @@ class GpuChecks:
     ) -> CheckOutcome | None:
         """Run, judge and time; None when everything passed. A full verdict runs `beside` on the executors meanwhile,
         and all cases again from a fresh module. `is_ranking` times as `TimedOperation` says."""
-        gpu = min(self._gpus, key=lambda each: each.device.n_assigned)
-        progress.gpu = gpu.device.name
-        with gpu.device.assigned():
+
+        async def on(gpu: MeasuringGpu) -> CheckOutcome | None:
+            progress.gpu = gpu.device.name
             return await self._check_on(gpu, built, plans, progress, beside, is_ranking)
+
+        return await on_one_of(self._gpus, on)
 
     # --- below
 

@@ -45,13 +45,16 @@ class GpuDevice:
         lock_directory: Path | None = None,
         place: str = "",
         is_local: bool = True,
+        renews: bool = False,
     ) -> None:
         """`make_worker` returns workers that are not started. `place` says where the GPU is, as in ``on user@host`` or
-        ``cuda:1``; empty for the one of this machine."""
+        ``cuda:1``; empty for the one of this machine. `renews` is as `GpuSlot`'s."""
         self._directory, self.place, self.is_local = directory, place, is_local
+        self.lost_until = 0.0
+        """Time of the monotonic clock up to which others take its candidates: its machine was lost."""
         self.n_assigned = 0
         """Candidates that run here or wait for that."""
-        self._slot = GpuSlot(make_worker, index, directory, compiler)
+        self._slot = GpuSlot(make_worker, index, directory, compiler, renews=renews)
         self._lock_directory = lock_directory
         self._serial = itertools.count()
         self._spare_files = SpareFiles(directory / "spare")
@@ -120,7 +123,8 @@ class GpuDevice:
             with stages.stage("gpu load"):
                 failure = await kernel.load()
             yield failure or kernel
-            await kernel.unload()
+            if not self._slot.renews:
+                await kernel.unload()
 
     async def evaluate(self, job: GpuJob, stages: Stages) -> GpuReport | GpuFailure:
         """Run, judge and time one candidate. What it does to the worker is its outcome. A worker that was killed from

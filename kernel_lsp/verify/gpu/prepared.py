@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kernel_lsp.core.plan import BoundLaunch, BoundTensor
+from kernel_lsp.core.plan import BoundLaunch
 from kernel_lsp.core.verdict import CaseResult, Crashed, Mismatch, TimedOut
 from kernel_lsp.errors import InternalError
 from kernel_lsp.process.worker_client import CaseTensor
@@ -205,7 +205,7 @@ def _misbehaviour(ran: Mapping[str, Any], gpu: str) -> Crashed | None:
 
 
 def _judge_copies(case: DeviceCase, paths: Mapping[str, Path], gpu: str) -> CaseResult | Mismatch:
-    outputs: list[BoundTensor] = [tensor for tensor in case.bound.tensors if tensor.role == "output"]
+    given = {tensor.name: tensor.path for tensor in case.files.inputs}
     n_blocks = sum(step.n_blocks for step in case.bound.steps if isinstance(step, BoundLaunch))
     return judge_outputs(
         case.case.operation,
@@ -218,6 +218,6 @@ def _judge_copies(case: DeviceCase, paths: Mapping[str, Path], gpu: str) -> Case
             n_blocks_run=n_blocks,
             errors=(),
         ),
-        [(tensor, paths[tensor.name]) for tensor in outputs],
+        [(result, paths.get(holder.name) or given[holder.name]) for result, holder in case.bound.results],
         case.expectations,
     )

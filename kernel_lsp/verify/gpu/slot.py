@@ -34,8 +34,10 @@ N_CANARY_FAILURES = 3
 MAX_DISCONNECTED = 10
 """Consecutive losses of the connection to another machine, with the same work, before it is given up."""
 REPEAT = "repeat the command when the connection is stable: it goes on where it stopped"
+ONE_KIND = "ask for one kind of GPU: ray://HOST:PORT?type=H100"
 CANARY = "canary"
 WARM_UP = "warm-up"
+RENEW = "renew"
 
 
 @dataclass(frozen=True)
@@ -95,9 +97,18 @@ class GpuSlot:
 
     facts: GpuFacts
 
-    def __init__(self, make_worker: Callable[[], SlotWorker], index: int, directory: Path, compiler: Compiler) -> None:
-        """`make_worker` returns a worker that is not started."""
-        self.index, self._make_worker = index, make_worker
+    def __init__(
+        self,
+        make_worker: Callable[[], SlotWorker],
+        index: int,
+        directory: Path,
+        compiler: Compiler,
+        *,
+        renews: bool = False,
+    ) -> None:
+        """`make_worker` returns a worker that is not started. `renews`: it answers `renew`, and every candidate gets a
+        process of its own."""
+        self.index, self._make_worker, self._renews, self._is_used = index, make_worker, renews, False
         self._directory, self._compiler = directory, compiler
         self._worker: SlotWorker | None = None
         self._standby: asyncio.Task[SlotWorker] | None = None
@@ -136,11 +147,18 @@ class GpuSlot:
         """Check whether the worker can be trusted with another request."""
         return self._worker is not None and self._worker.is_alive and not self._is_suspect
 
+    @property
+    def renews(self) -> bool:
+        """Check whether its process is exchanged before the next candidate, with all that this one has loaded."""
+        return self._renews
+
     async def ready(self) -> Ready | OutOfService:
         """Ensure a worker that can be trusted with the next candidate."""
         while self._out_of_service is None:
+            if self.is_healthy and not await self._renewed():
+                self._is_suspect = True
             if self.is_healthy:
-                self.loss = None
+                self.loss, self._is_used = None, True
                 return Ready()
             self.loss = None
             problem = await self._replace()
@@ -155,6 +173,13 @@ class GpuSlot:
                     f"{N_CANARY_FAILURES} times in a row, last: {problem}"
                 )
         return self._out_of_service
+
+    async def _renewed(self) -> bool:
+        """Exchange a used process for another one, where the worker can. Return False when that fails."""
+        if not (self._renews and self._is_used):
+            return True
+        self._is_used = False
+        return isinstance(await self.ask(RENEW, {}, deadline_s=OPEN_DEADLINE_S), dict)
 
     def _is_disconnected_again(self, problem: str) -> bool:
         """Check whether the canary failed for the connection alone. Raises EnvironmentProblem when it always does."""
@@ -221,7 +246,7 @@ class GpuSlot:
     async def _open(self) -> GpuFacts | Lost:
         standby, self._standby = self._standby, None
         self._worker = await self._started(standby)
-        self._is_suspect = False
+        self._is_suspect = self._is_used = False
         reply = await self.ask("open_device", {}, deadline_s=OPEN_DEADLINE_S)
         if isinstance(reply, Lost):
             return reply
@@ -276,6 +301,11 @@ class GpuSlot:
         await self._close()
         self.n_replaced += 1
         opened = await self._open()
+        if isinstance(opened, GpuFacts) and (opened.name, opened.architecture) != (
+            self.facts.name,
+            self.facts.architecture,
+        ):
+            raise ConnectionLostError(f"{self.facts.name} came back as {opened.name}", next_step=ONE_KIND)
         # One candidate that loses its worker is often followed by another: start the next replacement now.
         self._standby = asyncio.create_task(self._start_worker())
         return opened.message if isinstance(opened, Lost) else await self._prove()

@@ -34,12 +34,22 @@ class SessionGpu:
         *,
         place: str = "",
         is_local: bool = True,
+        make_candidate_worker: Callable[[], SlotWorker] | None = None,
     ) -> None:
-        """`make_worker` returns workers that are not started; `place` is as `GpuDevice`'s. Call from within a running
-        event loop."""
+        """`make_worker` returns workers that are not started; `place` is as `GpuDevice`'s. Workers of
+        `make_candidate_worker` answer `renew`; candidates get those where it is given. Call from within a running event
+        loop."""
         self.index = index
         self._make_worker = make_worker
-        self._device = GpuDevice(make_worker, index, directory, compiler, place=place, is_local=is_local)
+        self._device = GpuDevice(
+            make_candidate_worker or make_worker,
+            index,
+            directory,
+            compiler,
+            place=place,
+            is_local=is_local,
+            renews=make_candidate_worker is not None,
+        )
         self._opening = asyncio.create_task(self._open())
         self._spare: GpuWorker | None = make_worker()
         self._warming = asyncio.create_task(self._warm(self._spare))
@@ -47,6 +57,10 @@ class SessionGpu:
     async def device(self) -> GpuDevice:
         """Return the GPU, once it is open. Raises EnvironmentProblem when torch does not see it."""
         return await asyncio.shield(self._opening)
+
+    def has(self, device: GpuDevice) -> bool:
+        """Check whether this is the device's GPU."""
+        return self._device is device
 
     def timing_worker(self) -> GpuWorker:
         """Return a worker that never held a candidate, the spare one first."""

@@ -15,10 +15,13 @@ from kernel_lsp.core.plan import LaunchPlan
 from kernel_lsp.core.target import TargetSource
 from kernel_lsp.core.task import Task
 from kernel_lsp.errors import EnvironmentProblem, SettingError
+from kernel_lsp.gpu.presence import has_gpu
 from kernel_lsp.gpu.specs import GpuSpec, find_gpu
 from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.process.interpreter import site_packages
-from kernel_lsp.process.remote import Machine, RemoteWorker
+from kernel_lsp.process.ray_cluster import RayCluster
+from kernel_lsp.process.remote import FRESH, RemoteWorker
+from kernel_lsp.process.ssh import Machine
 from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.toolchain.nvrtc.cache import BuildCache
 from kernel_lsp.toolchain.nvrtc.compile import Compiler
@@ -60,6 +63,7 @@ class Session:
         self._device_name = parse_device(settings.device)
         self._gpus: list[SessionGpu] = []
         """The GPUs of the session; the first opens with it, others when it is known how many there are."""
+        self._cluster: RayCluster | None = None
         self._folder_numbers = itertools.count()
         self._capture_numbers = itertools.count(FIRST_CAPTURE_NUMBER)
         self._ahead: CpuDevice | None = None
@@ -83,6 +87,11 @@ class Session:
                     sandbox=self.sandbox,
                 )
             )
+            if self._device_name.ray is not None:
+                if not self._device_name.ray.address and not has_gpu():
+                    step = "use --device cpu, or name a cluster: --device ray://HOST:10001"
+                    raise EnvironmentProblem("this machine has no GPU for a Ray of our own", next_step=step)
+                self._cluster = await stack.enter_async_context(RayCluster(self._device_name.ray))
             stack.push_async_callback(self._close_gpus)
             if self.is_remote or may_use_gpu(self.settings):
                 self._start_gpu(gpu_number(self.settings))
@@ -145,7 +154,7 @@ class Session:
     @property
     def is_remote(self) -> bool:
         """Check whether candidates run on another machine: tools and host code run on this one alone."""
-        return self._device_name.remote is not None
+        return self._device_name.is_remote
 
     async def capture(self, source: TargetSource, *, with_backward: bool) -> Task:
         """Return the target as a task. Raises TargetError, EnvironmentProblem."""
@@ -199,7 +208,7 @@ class Session:
         """Return the timer of this task's candidates on the session's GPU; it ends with the session."""
         timer = OperationTimer(
             task,
-            next(gpu for gpu in self._gpus if gpu.index == device.index).timing_worker,
+            next(gpu for gpu in self._gpus if gpu.has(device)).timing_worker,
             device=device.index,
             cache_directory=self.settings.cache_directory,
             patience_s=self.settings.baseline_wait_s,
@@ -235,29 +244,51 @@ class Session:
         first = await self.gpu_device()
         if first is None or self._device_name.index is not None:
             return [] if first is None else [first]
-        for index in range(len(self._gpus), first.facts.n_devices):
+        for index in range(len(self._gpus), self._n_gpus(first)):
             self._start_gpu(index)
-        devices = [await gpu.device() for gpu in self._gpus]
+        devices = [first, *await self._those_that_open(self._gpus[1:])]
         kinds = sorted({device.facts.name for device in devices})
         if len(kinds) > 1:
-            raise SettingError(f"cuda:all needs GPUs of one kind: {', '.join(kinds)}", next_step="name one: cuda:N")
+            raise SettingError(
+                f"{self.settings.device} needs GPUs of one kind: {', '.join(kinds)}",
+                next_step="name one: cuda:N, ray://HOST:PORT?type=H100",
+            )
         return devices
+
+    def _n_gpus(self, first: GpuDevice) -> int:
+        if self._cluster is None:
+            return first.facts.n_devices
+        return self._cluster.address.n_slots or self._cluster.n_gpus
+
+    async def _those_that_open(self, gpus: Sequence[SessionGpu]) -> list[GpuDevice]:
+        """Return the GPUs once they are open. Of a cluster those that open in time: others may use the rest."""
+        opened = await asyncio.gather(*(gpu.device() for gpu in gpus), return_exceptions=self._cluster is not None)
+        for problem in opened:
+            if isinstance(problem, BaseException) and not isinstance(problem, EnvironmentProblem):
+                raise problem
+        return [device for device in opened if isinstance(device, GpuDevice)]
 
     def _start_gpu(self, index: int) -> None:
         make_worker: Callable[[], GpuWorker] = partial(self.new_worker, self.worker.python)
-        place = ""
+        make_candidate_worker: Callable[[], GpuWorker] | None = None
+        place, seen_index = "", index
         if (remote := self._device_name.remote) is not None:
             machine = Machine(remote.host, user=remote.user, port=remote.port, python=remote.python)
             make_worker, place = partial(RemoteWorker, machine), f"on {remote.destination}"
+        elif self._cluster is not None:
+            slot, seen_index = self._cluster.slot(index), 0
+            make_worker, make_candidate_worker = partial(RemoteWorker, slot), partial(RemoteWorker, slot, FRESH)
+            place = f"({slot.name})"
         elif self._device_name.index is None:
             place = f"(cuda:{index})"
         gpu = SessionGpu(
-            index,
+            seen_index,
             make_worker,
             self._compiler,
             self.scratch / f"gpu-{index}",
             place=place,
-            is_local=remote is None,
+            is_local=not self.is_remote,
+            make_candidate_worker=make_candidate_worker,
         )
         self._gpus.append(gpu)
 

@@ -117,7 +117,8 @@ class Run:
 
 class CudaOperator(Operator):
     """A PyTorch operator whose kernels are in the `.cu` file beside `file`. `gradients` names the arguments whose
-    gradients `backward` returns; other gradients, and second derivatives, are the reference's under autograd.
+    gradients `backward` returns, and `same_gradients` those whose gradient is one of these, by name, or that of a
+    result, by its number; other gradients, and second derivatives, are the reference's under autograd.
     `headers` are those that the kernels include and NVRTC does not have."""
 
     def __init__(
@@ -130,12 +131,13 @@ class CudaOperator(Operator):
         forward: Operation,
         backward: Operation | None = None,
         gradients: Sequence[str] = (),
+        same_gradients: Mapping[str, str | int] | None = None,
         is_differentiable: bool = True,
         captured: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] = NO_HEADERS,
         module: ModuleUse | None = None,
     ) -> None:
-        self.forward, self.backward = forward, backward
+        self.forward, self.backward, self.same_gradients = forward, backward, dict(same_gradients or {})
         if backward is not None and backward.contract is _unknown_contract:
             backward.contract = contract_of_backward(forward.contract, gradients)
         self._path, self._kernels, self._headers = Path(file).with_suffix(".cu"), tuple(kernels), headers
@@ -240,12 +242,15 @@ class CudaOperator(Operator):
         arguments = tuple([next(tensors) if value is None else value for value in ctx.numbers])
         gradients = [g for g, is_floating in zip(result_gradients, ctx.floating) if is_floating]
         needs = zip(self.argument_names, ctx.needs_input_grad)
-        is_missing = any(is_needed and name not in self.gradients for name, is_needed in needs)
+        made = {*self.gradients, *self.same_gradients}
+        is_missing = any(is_needed and name not in made for name, is_needed in needs)
         if self.backward is None or is_missing or torch.is_grad_enabled():
             return _gradients(self.reference, arguments, ctx.needs_input_grad, gradients)
         found = self._backward_call(*gradients, *arguments)
         found = (found,) if isinstance(found, Tensor) else found
         by_name = dict(zip(self.gradients, found))
+        for name, held in self.same_gradients.items():
+            by_name[name] = gradients[held] if isinstance(held, int) else by_name[held]
         return tuple([by_name.get(name) for name in self.argument_names])
 
 

@@ -1,7 +1,7 @@
 -- Written by scripts/write_editor_files.py from kernel_lsp/config.py. Do not edit.
 
 ---@class kernel_lsp.Settings
----@field device? string Device that checks and times candidates: auto, cpu (the PTX executor), cuda, cuda:N, cuda:all or ssh://HOST.
+---@field device? string Device that checks and times candidates: auto, cpu (the PTX executor), cuda, cuda:N, cuda:all, ssh://HOST, ray or ray://HOST:PORT.
 ---@field targetGpu? string Target GPU of estimates; every estimate names it.
 ---@field python? string Python interpreter with your torch; default: that of the active environment.
 ---@field cudaDirectory? string Root of the CUDA toolkit; default: found automatically.

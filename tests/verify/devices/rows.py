@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
+from kernel_lsp.process.ray_cluster import RayCluster
 from kernel_lsp.process.remote import RemoteWorker
 from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.verify.cpu.device import CpuDevice
@@ -14,6 +15,7 @@ from kernel_lsp.verify.cpu.prepared import Limits
 from kernel_lsp.verify.devices.device import Device
 from tests.verify.gpu.harness import gpu
 
+from .ray_slots import slots
 from .sshd import Sshd
 
 Opened = Callable[[Path], AbstractAsyncContextManager[Device]]
@@ -37,7 +39,7 @@ async def cuda(folder: Path) -> AsyncIterator[Device]:
 
 
 @asynccontextmanager
-async def ssh(folder: Path, sshd: Sshd) -> AsyncIterator[Device]:
+async def ssh(sshd: Sshd, folder: Path) -> AsyncIterator[Device]:
     """The same GPU behind a real sshd, which keeps nothing."""
     machine = sshd.machine()
     async with gpu(folder, lambda: RemoteWorker(machine)) as device:
@@ -45,4 +47,13 @@ async def ssh(folder: Path, sshd: Sshd) -> AsyncIterator[Device]:
     assert sshd.is_clean()
 
 
-ROWS: dict[str, Callable[..., AbstractAsyncContextManager[Device]]] = {"cpu": cpu, "cuda": cuda, "ssh": ssh}
+@asynccontextmanager
+async def ray(cluster: RayCluster, folder: Path) -> AsyncIterator[Device]:
+    """The same GPU as a slot of a Ray cluster, confined, with a process for every candidate."""
+    async with slots(cluster, folder, 1) as (device,):
+        yield device
+
+
+ROWS: dict[str, Callable[..., AbstractAsyncContextManager[Device]]] = {"cpu": cpu, "cuda": cuda, "ssh": ssh, "ray": ray}
+FIXTURES = {"ssh": "sshd", "ray": "ray_cluster"}
+"""What a row runs on, by its name."""

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernel_lsp.process.remote import Machine
+from kernel_lsp.process.ssh import Machine
 from tests.verify.gpu.harness import FAKE
 
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/usr/bin") or ""

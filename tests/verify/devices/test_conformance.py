@@ -1,4 +1,4 @@
-"""What every device promises, whatever a kernel does to it: a device is one row of `rows.ROWS`."""
+"""Check what every device promises, whatever a kernel does to it: a device is one row of `rows.ROWS`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kernel_lsp.verify.timing.outcome import NotTimed, TimedOperation
 from tests.verify.gpu.harness import LARGE, SMALL, NoClock
 
 from .kernels import build, given
-from .rows import ROWS, Opened
+from .rows import FIXTURES, ROWS, Opened
 
 FAULTS = {"wrong_value": (Mismatch,), "overrun": (Crashed,), "endless_loop": (TimedOut, Rejected, Crashed)}
 
@@ -28,7 +28,7 @@ FAULTS = {"wrong_value": (Mismatch,), "overrun": (Crashed,), "endless_loop": (Ti
 def opened(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Opened:
     monkeypatch.setattr(gpu_prepared, "CASE_DEADLINE_S", 3.0)
     row = ROWS[request.param]
-    return partial(row, sshd=request.getfixturevalue("sshd")) if request.param == "ssh" else row
+    return partial(row, request.getfixturevalue(fixture)) if (fixture := FIXTURES.get(request.param)) else row
 
 
 async def ran(device: Device, folder: Path, name: str, n: int = LARGE) -> CaseOutcome | LoadFailure:

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from kernel_lsp.errors import EnvironmentProblem, SettingError
-from kernel_lsp.process.remote import Machine, RemoteWorker
+from kernel_lsp.process.remote import RemoteWorker
+from kernel_lsp.process.ssh import Machine
 from kernel_lsp.verify.devices.names import DeviceName, Remote, parse_device
 from kernel_lsp.verify.gpu.device import GpuDevice
 from kernel_lsp.verify.gpu.job import GpuFailure, GpuReport

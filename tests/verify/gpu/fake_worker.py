@@ -91,7 +91,7 @@ def serve(*, sick: bool = False, n_devices: int = 1) -> None:
     sys.modules[PACKAGE] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules[PACKAGE])
     _install(Device(sick=sick), n_devices)
-    part("protocol").serve()
+    part("fresh").main([]) if "fresh" in sys.argv else part("protocol").serve()
 
 
 def part(name: str) -> Any:

@@ -29,6 +29,7 @@ from kernel_lsp.verify.timing.rounds import Asker
 
 HERE = Path(__file__).resolve().parent
 FAKE, SICK, TWO = HERE / "fake_worker.py", HERE / "sick_worker.py", HERE / "two_gpus_worker.py"
+LIGHT = HERE / "light_worker.py"
 LARGE, SMALL = 1 << 16, 1000
 TEXT = """// kernel-lsp: 1
 // op: affine(x: f32[N]) -> (out: f32[N])

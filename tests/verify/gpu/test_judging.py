@@ -6,8 +6,10 @@ import asyncio
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from kernel_lsp.core.verdict import CaseResult, CheckOutcome, Crashed, Mismatch, TimedOut
@@ -92,6 +94,17 @@ async def test_timing_begins_when_pytorch_is_ready_for_all_that_is_timed(tmp_pat
     async with gpu(tmp_path) as device:
         assert isinstance(await device.evaluate(job, NoStages()), GpuReport)
     assert entries == ["offered", "offered", "timed", "timed"]
+
+
+def test_every_result_that_a_tensor_holds_is_compared(tmp_path: Path) -> None:
+    given = case(tmp_path, "affine", SMALL)
+    right = given.expectations[0]
+    wrong = replace(right, reference=right.reference + 1.0)
+    right.reference.astype(np.float32).tofile(tmp_path / "out.bin")
+    for holder, expected, outcome in (("out", right, CaseResult), ("out", wrong, Mismatch), ("x", right, Mismatch)):
+        bound = given.bound.model_copy(update={"returns": {"out": "out", "again": holder}})
+        both = replace(given, bound=bound, expectations=(right, expected))
+        assert isinstance(gpu_prepared._judge_copies(both, {"out": tmp_path / "out.bin"}, "a GPU"), outcome)
 
 
 async def looked_at(after: asyncio.Event | None, failure: CheckOutcome | None) -> CheckOutcome | None:

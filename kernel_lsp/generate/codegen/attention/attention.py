@@ -7,12 +7,18 @@ is used. The method is that of FlashAttention (Dao et al. 2022) with its second 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Expression
 from kernel_lsp.core.expression_rules import binary
-from kernel_lsp.generate.codegen.attention.attention_tiles import ROWS_PER_WARP, TileAxis, TileRenderer, stride_of
+from kernel_lsp.generate.codegen.attention.attention_tiles import (
+    ROWS_PER_WARP,
+    TileAxis,
+    TileRenderer,
+    TileSchedule,
+    default_schedule,
+    stride_of,
+)
 from kernel_lsp.generate.codegen.elements.elementwise import write_stores
 from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, rendered
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
@@ -64,36 +70,25 @@ MAX_FRAGMENT_WORDS = 160
 """Maximum 32-bit registers per thread for queries, sums and scores; ptxas spills beyond."""
 
 
-@dataclass(frozen=True)
-class AttentionSchedule:
-    """Tile sizes: `warps` of 16 queries each per block; `keys` per tile."""
-
-    warps: int
-    keys: int
-
-
 def default_attention_schedule(
     group: AttentionGroup, captured: Callable[[Index], int], n_multiprocessors: int
-) -> AttentionSchedule:
-    """Return tiles that fit a block, of the fewest queries that fill the GPU."""
-    warps, wanted = 4, 32 if group.value.dtype == DType.F32 else 64
-    n_queries, n_batch = captured(group.m.extent), captured(group.batch.extent)
-    while warps > 1 and -(-n_queries // (warps * ROWS_PER_WARP)) * n_batch < n_multiprocessors:
-        warps //= 2
-    fitting = (AttentionSchedule(warps, keys) for keys in (wanted, wanted // 2, 16))
-    return next(schedule for schedule in fitting if is_valid_attention_schedule(group, schedule))
+) -> TileSchedule:
+    """Return tiles that are valid."""
+    return default_schedule(
+        group, captured, n_multiprocessors, lambda schedule: is_valid_attention_schedule(group, schedule)
+    )
 
 
-def is_valid_attention_schedule(group: AttentionGroup, schedule: AttentionSchedule) -> bool:
+def is_valid_attention_schedule(group: AttentionGroup, schedule: TileSchedule) -> bool:
     """Check that the tiles fit a block, and the fragments fit a thread."""
     head, width = int(group.head.extent.constant or 0), int(group.n.extent.constant or 0)
     is_split = group.value.dtype == DType.F32  # weights are split too
-    n_words = head // (2 if is_split else 4) + width // 2 + schedule.keys * (4 if is_split else 1) // 2
+    n_words = (0 if is_split else head // 4) + width // 2 + schedule.columns * (4 if is_split else 1) // 2
     return n_words <= MAX_FRAGMENT_WORDS and _shared_bytes(group, schedule) <= MAX_SHARED_BYTES
 
 
 def render_attention(
-    kernel: KernelWriter, group: AttentionGroup, schedule: AttentionSchedule, comment: str
+    kernel: KernelWriter, group: AttentionGroup, schedule: TileSchedule, comment: str
 ) -> RenderedKernel:
     """Return the kernel of an attention."""
     return _AttentionRenderer(kernel, group, schedule).render(comment)
@@ -105,7 +100,7 @@ def render_attention(
 class _AttentionRenderer(TileRenderer):
     group: AttentionGroup
 
-    def __init__(self, kernel: KernelWriter, group: AttentionGroup, schedule: AttentionSchedule) -> None:
+    def __init__(self, kernel: KernelWriter, group: AttentionGroup, schedule: TileSchedule) -> None:
         super().__init__(kernel, group, schedule.warps * WARP)
         self.schedule = schedule
         self.head = int(group.head.extent.constant or 0)
@@ -126,8 +121,10 @@ class _AttentionRenderer(TileRenderer):
         self._walk_keys()
         self._write()
         n_bytes = _shared_bytes(self.group, self.schedule)
+        grid, block, resident = (self._grid(),), (self.n_threads,), self.schedule.resident
+        min_blocks = resident if resident > 1 else None
         return rendered(
-            self.kernel, comment, self.scope.lines, (self._grid(),), (self.n_threads,), dynamic_bytes=n_bytes
+            self.kernel, comment, self.scope.lines, grid, block, min_blocks=min_blocks, dynamic_bytes=n_bytes
         )
 
     @property
@@ -140,7 +137,7 @@ class _AttentionRenderer(TileRenderer):
 
     def _declare(self) -> None:
         scope, type_ = self.scope, self.kernel.index_type
-        scope.line(f"constexpr int HEAD = {self.head}, WIDTH = {self.width}, KEYS = {self.schedule.keys};")
+        scope.line(f"constexpr int HEAD = {self.head}, WIDTH = {self.width}, KEYS = {self.schedule.columns};")
         stride = stride_of(self.group, self.group.head, self.group.n)
         scope.line(f"constexpr int STRIDE = {stride};  // keeps the rows of a fragment in different banks")
         element = self.dtype.cuda_type
@@ -169,21 +166,25 @@ class _AttentionRenderer(TileRenderer):
     # --- tiles
 
     def _load_queries(self) -> None:
-        """Load the queries into registers, staged through the second stage of shared memory."""
+        """Load the queries: into shared memory, or through its second stage into registers, for 16-bit elements."""
         scope, group = self.scope, self.group
-        self.load_tile(scope, group.query_part, self.rows, group.head, "m0", "2 * KEYS + ", self._n_rows)
-        for helper in ("commit_copies", "wait_for_copies", f"load_queries_{self.kind}"):
+        first = _first_query(group)
+        self.load_tile(scope, group.query_part, self.rows, group.head, "m0", f"{first} * KEYS + ", self._n_rows)
+        for helper in ("commit_copies", "wait_for_copies"):
             self.kernel.use(helper)
         scope.line("commit_copies();")
+        if self.kind == "f32":
+            scope.line(f"const auto queries = tiles + {first} * KEYS + warp * 16;")
+            return
         scope.line("wait_for_copies<0>();")
         scope.line("__syncthreads();")
-        n_words = f"[HEAD / {8 if self.kind == 'f32' else 16}][4]"
-        scope.line(f"{'float' if self.kind == 'f32' else 'unsigned'} queries{n_words};")
-        scope.line(f"load_queries_{self.kind}<HEAD, STRIDE>(queries, tiles + 2 * KEYS + warp * 16);")
+        scope.line("unsigned queries[HEAD / 16][4];")
+        load = self.kernel.use(f"load_queries_{self.kind}")
+        scope.line(f"{load}<HEAD, STRIDE>(queries, tiles + {first} * KEYS + warp * 16);")
 
     def _load_keys(self, scope: Scope, start: str, first: str) -> None:
         """Load keys from `start` on, and then their values, into the stage that begins at row `first`."""
-        group, keys = self.group, self.schedule.keys
+        group, keys = self.group, self.schedule.columns
         self.load_tile(scope, group.key_part, self.columns, group.head, start, first, keys)
         self.load_tile(scope, group.value, self.columns, group.n, start, f"{first}KEYS + ", keys)
 
@@ -203,9 +204,9 @@ class _AttentionRenderer(TileRenderer):
         ahead.close()
         loop.line("commit_copies();")
         loop.line("float scores[KEYS / 8][4];")
-        for product in ("keys", "values"):
-            self.kernel.use(f"multiply_{product}_{self.kind}")
-        loop.line(f"multiply_keys_{self.kind}<HEAD, KEYS, STRIDE>(scores, queries, tiles + stage);")
+        self.kernel.use(f"multiply_values_{self.kind}")
+        multiply = self.kernel.use("multiply_rows_f32" if self.kind == "f32" else f"multiply_keys_{self.kind}")
+        loop.line(f"{multiply}<HEAD, KEYS, STRIDE>(scores, queries, tiles + stage);")
         self.write_scores(loop)
         used = loop.open("if (__any_sync(0xffffffff, is_seen))")
         weigh = self.kernel.use("weigh_scores_f32" if self.kind == "f32" else "weigh_scores_16")
@@ -237,7 +238,13 @@ class _AttentionRenderer(TileRenderer):
         outer.close()
 
 
-def _shared_bytes(group: AttentionGroup, schedule: AttentionSchedule) -> int:
-    """Return the bytes of two stages. The queries need none: they pass through the second stage."""
-    n_rows = 2 * schedule.keys + max(schedule.warps * ROWS_PER_WARP, 2 * schedule.keys)
+def _shared_bytes(group: AttentionGroup, schedule: TileSchedule) -> int:
+    """Return the bytes of two stages, and of the queries."""
+    n_rows = max(_first_query(group) * schedule.columns + schedule.warps * ROWS_PER_WARP, 4 * schedule.columns)
     return n_rows * stride_of(group, group.head, group.n) * group.value.dtype.itemsize
+
+
+def _first_query(group: AttentionGroup) -> int:
+    """Return the row of the first query in shared memory, in tiles of keys: behind both stages, or in the second one,
+    through which 16-bit queries pass."""
+    return 4 if group.value.dtype == DType.F32 else 2

@@ -8,12 +8,18 @@ replaces what a forward pass would have stored.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Expression
 from kernel_lsp.core.expression_rules import binary
-from kernel_lsp.generate.codegen.attention.attention_tiles import ROWS_PER_WARP, TileAxis, TileRenderer, stride_of
+from kernel_lsp.generate.codegen.attention.attention_tiles import (
+    ROWS_PER_WARP,
+    TileAxis,
+    TileRenderer,
+    TileSchedule,
+    default_schedule,
+    stride_of,
+)
 from kernel_lsp.generate.codegen.elements.elementwise import write_stores
 from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, rendered
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
@@ -37,41 +43,24 @@ MAX_FRAGMENT_WORDS = 192
 """Maximum 32-bit registers per thread for sums, scores and their gradients; ptxas spills beyond."""
 
 
-@dataclass(frozen=True)
-class GradientSchedule:
-    """Tile sizes: `warps` of 16 rows each per block, which owns them; `columns` per tile of what it loops over."""
-
-    warps: int
-    columns: int
-
-
 def default_gradient_schedule(
     group: AttentionGradientGroup, captured: Callable[[Index], int], n_multiprocessors: int
-) -> GradientSchedule:
-    """Return tiles that fit a block, of the fewest rows that fill the GPU."""
-    rows = group.m if group.is_by_query else group.key
-    columns = group.key if group.is_by_query else group.m
-    warps, wanted = 4, 32 if group.value.dtype == DType.F32 else 64
-    while wanted > 16 and wanted > captured(columns.extent):  # shorter to compile
-        wanted //= 2
-    n_rows, n_batch = captured(rows.extent), captured(group.batch.extent)
-    while warps > 1 and -(-n_rows // (warps * ROWS_PER_WARP)) * n_batch < n_multiprocessors:
-        warps //= 2
-    fitting = (GradientSchedule(warps, size) for size in (wanted, wanted // 2, 16) if size >= 16)
-    return next(schedule for schedule in fitting if _is_small(group, schedule))
+) -> TileSchedule:
+    """Return tiles of which two blocks fit a multiprocessor, and with which nothing is spilled."""
+    return default_schedule(group, captured, n_multiprocessors, lambda schedule: _is_small(group, schedule))
 
 
-def is_valid_gradient_schedule(group: AttentionGradientGroup, schedule: GradientSchedule) -> bool:
+def is_valid_gradient_schedule(group: AttentionGradientGroup, schedule: TileSchedule) -> bool:
     """Check that the tiles fit a block, and the fragments fit a thread."""
     return _n_words(group, schedule) <= MAX_FRAGMENT_WORDS and _shared_bytes(group, schedule) <= MAX_SHARED_BYTES
 
 
-def _is_small(group: AttentionGradientGroup, schedule: GradientSchedule) -> bool:
+def _is_small(group: AttentionGradientGroup, schedule: TileSchedule) -> bool:
     """Return True if two blocks fit a multiprocessor, and nothing is spilled."""
     return _n_words(group, schedule) <= MAX_FRAGMENT_WORDS and _shared_bytes(group, schedule) <= MAX_SHARED_BYTES // 2
 
 
-def _n_words(group: AttentionGradientGroup, schedule: GradientSchedule) -> int:
+def _n_words(group: AttentionGradientGroup, schedule: TileSchedule) -> int:
     """Return the registers of a thread's fragments. In f32 weights are split, too."""
     sums = sum(_width(group, output) // 2 for output in group.outputs)
     return sums + schedule.columns * (3 if group.value.dtype == DType.F32 else 2) // 2
@@ -81,7 +70,7 @@ def _width(group: AttentionGradientGroup, output: GradientOutput) -> int:
     return int((group.width if output.kind == "value" else group.head).extent.constant or 0)
 
 
-def _shared_bytes(group: AttentionGradientGroup, schedule: GradientSchedule) -> int:
+def _shared_bytes(group: AttentionGradientGroup, schedule: TileSchedule) -> int:
     """Return the bytes of the rows, of two stages of columns and of their statistics."""
     n_rows = 2 * schedule.warps * ROWS_PER_WARP + 4 * schedule.columns
     statistics = 0 if group.is_by_query else 2 * schedule.columns * 8
@@ -89,7 +78,7 @@ def _shared_bytes(group: AttentionGradientGroup, schedule: GradientSchedule) -> 
 
 
 def render_gradient(
-    kernel: KernelWriter, group: AttentionGradientGroup, schedule: GradientSchedule, comment: str
+    kernel: KernelWriter, group: AttentionGradientGroup, schedule: TileSchedule, comment: str
 ) -> RenderedKernel:
     """Return the kernel of one group of gradients."""
     return _GradientRenderer(kernel, group, schedule).render(comment)
@@ -101,7 +90,7 @@ def render_gradient(
 class _GradientRenderer(TileRenderer):
     group: AttentionGradientGroup
 
-    def __init__(self, kernel: KernelWriter, group: AttentionGradientGroup, schedule: GradientSchedule) -> None:
+    def __init__(self, kernel: KernelWriter, group: AttentionGradientGroup, schedule: TileSchedule) -> None:
         super().__init__(kernel, group, schedule.warps * WARP)
         self.schedule = schedule
         self.n_rows = schedule.warps * ROWS_PER_WARP

@@ -84,60 +84,6 @@ __device__ inline void combine_totals(float (&totals)[2]) {
 """,
         (),
     ),
-    "load_queries_f32": (
-        """
-// The 16 rows of a warp as left factors of m16n8k8.
-template <int HEAD, int STRIDE>
-__device__ inline void load_queries_f32(float (&queries)[HEAD / 8][4], const float (*rows)[STRIDE]) {
-    const int lane = threadIdx.x % 32;
-    #pragma unroll
-    for (int step = 0; step < HEAD / 8; ++step) {
-        #pragma unroll
-        for (int c = 0; c < 4; ++c) queries[step][c] = rows[lane / 4 + c % 2 * 8][step * 8 + lane % 4 + c / 2 * 4];
-    }
-}
-""",
-        (),
-    ),
-    "multiply_keys_f32": (
-        """
-// scores = queries * keys^T; three products of TF32 parts give the digits of f32. The two small ones are added up
-// apart: tensor cores round towards zero after each instruction.
-template <int HEAD, int KEYS, int STRIDE>
-__device__ inline void multiply_keys_f32(float (&scores)[KEYS / 8][4], const float (&queries)[HEAD / 8][4],
-                                         const float (*keys)[STRIDE]) {
-    const int lane = threadIdx.x % 32;
-    float small[KEYS / 8][4] = {};
-    #pragma unroll
-    for (int n = 0; n < KEYS / 8; ++n) {
-        for (int c = 0; c < 4; ++c) scores[n][c] = 0.0f;
-    }
-    #pragma unroll
-    for (int step = 0; step < HEAD / 8; ++step) {
-        unsigned query_high[4], query_low[4];
-        #pragma unroll
-        for (int c = 0; c < 4; ++c) split_tf32(__float_as_uint(queries[step][c]), query_high[c], query_low[c]);
-        #pragma unroll
-        for (int n = 0; n < KEYS / 8; ++n) {
-            unsigned key_high[2], key_low[2];
-            #pragma unroll
-            for (int c = 0; c < 2; ++c) {
-                const float key = keys[n * 8 + lane / 4][step * 8 + lane % 4 + c * 4];
-                split_tf32(__float_as_uint(key), key_high[c], key_low[c]);
-            }
-            multiply_tf32(small[n], query_low, key_high);
-            multiply_tf32(small[n], query_high, key_low);
-            multiply_tf32(scores[n], query_high, key_high);
-        }
-    }
-    #pragma unroll
-    for (int n = 0; n < KEYS / 8; ++n) {
-        for (int c = 0; c < 4; ++c) scores[n][c] += small[n][c];
-    }
-}
-""",
-        ("split_tf32", "multiply_tf32"),
-    ),
     "multiply_values_f32": (
         """
 // sums += weights * values. Columns 2 j and 2 j + 1 of a fragment of weights are rows j and j + 4 of the product. A

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
@@ -19,7 +19,38 @@ from kernel_lsp.generate.ir.scalar import Access, Argument, Scalar
 from kernel_lsp.generate.ir.scalar_walk import nodes
 
 ROWS_PER_WARP = 16
+MIN_COLUMNS = 16
 KINDS = {DType.F32: "f32", DType.F16: "f16", DType.BF16: "bf16"}
+
+
+@dataclass(frozen=True)
+class TileSchedule:
+    """Tile sizes: `warps` of 16 rows each per block, which owns them; `columns` per tile of what it loops over.
+    Registers leave room for `resident` blocks on a multiprocessor."""
+
+    warps: int
+    columns: int
+    resident: int = 1
+
+
+def default_schedule(
+    group: AttentionGroup | AttentionGradientGroup,
+    captured: Callable[[Index], int],
+    n_multiprocessors: int,
+    fits: Callable[[TileSchedule], bool],
+) -> TileSchedule:
+    """Return tiles that fit, of the fewest rows that fill the GPU, and of no more columns than there are."""
+    rows, columns = group.m.extent, group.key.extent
+    if isinstance(group, AttentionGradientGroup) and not group.is_by_query:
+        rows, columns = columns, rows
+    warps, wanted = 4, 32 if group.value.dtype == DType.F32 else 64
+    while wanted > MIN_COLUMNS and wanted > captured(columns):  # shorter to compile
+        wanted //= 2
+    n_rows, n_batch = captured(rows), captured(group.batch.extent)
+    while warps > 1 and -(-n_rows // (warps * ROWS_PER_WARP)) * n_batch < n_multiprocessors:
+        warps //= 2
+    sizes = (max(wanted, MIN_COLUMNS), max(wanted // 2, MIN_COLUMNS), MIN_COLUMNS)
+    return next(schedule for size in sizes if fits(schedule := TileSchedule(warps, size)))
 
 
 @dataclass(frozen=True)

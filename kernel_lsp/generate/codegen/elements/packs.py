@@ -16,9 +16,7 @@ from kernel_lsp.generate.ir.index import (
     Index,
     Variable,
     as_index,
-    coefficient,
     divide_exactly,
-    divides,
     replace_atoms,
     substitute,
 )
@@ -26,6 +24,7 @@ from kernel_lsp.generate.ir.row_major import ravel
 from kernel_lsp.generate.ir.scalar import Access, Scalar
 from kernel_lsp.generate.ir.scalar_walk import accesses
 from kernel_lsp.generate.ir.tensor import Tensor
+from kernel_lsp.generate.ir.terms import coefficient, divides
 
 MAX_PACK_BYTES = 16
 """Maximum bytes of a thread's load on every architecture up to sm_90."""

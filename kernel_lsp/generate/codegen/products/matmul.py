@@ -17,11 +17,12 @@ from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE, Text
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import ContractionGroup
-from kernel_lsp.generate.ir.index import ONE, Index, Variable, as_index, coefficient
+from kernel_lsp.generate.ir.index import ONE, Index, Variable, as_index
 from kernel_lsp.generate.ir.row_major import ravel
 from kernel_lsp.generate.ir.scalar import Access, Scalar
 from kernel_lsp.generate.ir.scalar_walk import accesses
 from kernel_lsp.generate.ir.sizes import to_expression
+from kernel_lsp.generate.ir.terms import coefficient
 
 LOCAL_NAMES = (
     *("m0", "n0", "k0", "left_tile", "right_tile", "sums", "left", "right", "e", "m", "n", "k", "i", "j", "row", "col"),

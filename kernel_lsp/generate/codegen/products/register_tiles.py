@@ -23,9 +23,10 @@ from kernel_lsp.generate.codegen.operators import Text, loaded
 from kernel_lsp.generate.codegen.products.matmul import grid_conditions
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import ContractionGroup
-from kernel_lsp.generate.ir.index import Variable, as_index, divides
+from kernel_lsp.generate.ir.index import Variable, as_index
 from kernel_lsp.generate.ir.scalar import Access, Scalar
 from kernel_lsp.generate.ir.sizes import to_expression
+from kernel_lsp.generate.ir.terms import divides
 
 LOCAL_NAMES = (
     *(

@@ -18,7 +18,7 @@ from kernel_lsp.generate.fusion.groups import RowGroup
 from kernel_lsp.generate.fusion.pairs import find_pairs
 from kernel_lsp.generate.ir.index import Index, Variable
 from kernel_lsp.generate.ir.scalar import Access, Argument, Constant, Operation, Scalar, operation
-from kernel_lsp.generate.ir.scalar_walk import nodes
+from kernel_lsp.generate.ir.scalar_walk import nodes, transformed
 
 KEPT = COSTLY | {"div", "sqrt", "rsqrt"}
 """Operations of many instructions: kept rather than computed again."""
@@ -82,25 +82,20 @@ def divide_once(group: RowGroup) -> RowGroup:
     if not sums:
         return group
 
-    done: dict[bytes, Scalar] = {}
-
-    def visit(scalar: Scalar) -> Scalar:
-        if scalar.digest not in done:
-            done[scalar.digest] = divided(scalar)
-        return done[scalar.digest]
-
     def divided(scalar: Scalar) -> Scalar:
-        if not isinstance(scalar, Operation):
+        if (
+            not isinstance(scalar, Operation)
+            or scalar.name != "div"
+            or group.column not in scalar.operands[0].variables
+        ):
             return scalar
-        operands = tuple(visit(operand) for operand in scalar.operands)
-        divisor = operands[-1]
-        is_by_sum = scalar.name == "div" and isinstance(divisor, Access) and divisor.tensor in sums
-        if is_by_sum and group.column in operands[0].variables:
-            one = Constant(1.0, divisor.dtype)
-            return operation("mul", scalar.dtype, operands[0], operation("div", one.dtype, one, divisor))
-        return scalar.rebuilt(operands) if operands != scalar.operands else scalar
+        dividend, divisor = scalar.operands
+        if not isinstance(divisor, Access) or divisor.tensor not in sums:
+            return scalar
+        one = Constant(1.0, divisor.dtype)
+        return operation("mul", scalar.dtype, dividend, operation("div", one.dtype, one, divisor))
 
-    return _mapped(group, lambda scalar, _: visit(scalar))
+    return _mapped(group, lambda scalar, _: transformed(scalar, divided))
 
 
 # --- which values to keep

@@ -316,7 +316,7 @@ class RowRenderer:
         n_items = self._n_items()
         self.scope.line("#pragma unroll")
         item = self.scope.open(f"for (int item = 0; item < {n_items}; ++item)")
-        item.line(f"const int {name} = item * {stride} + {lane};")
+        item.declare_if_used(name, f"const int {name} = item * {stride} + {lane};")
         item.define(self.packing.pack, name)
         if self._is_whole():
             return item, [item]

@@ -178,9 +178,9 @@ class ResultWriter:
 
     def _write_again(self, scope: Scope, text: ResultText, of_lane: dict[Variable, Index]) -> None:
         """Recompute a sum without the split."""
-        again = scope.open(f"if ({self.kernel.use('must_be_redone')}(sum))")
+        again = scope.open(f"if ({self.kernel.use('must_be_redone')}(sum, {text.n_terms}))")
         again.line("sum = 0.0f;")
-        again.line("#pragma unroll 1")
+        again.line("#pragma unroll 8")
         loop = again.open(f"for ({self.kernel.index_type} k = 0; k < {text.n_terms}; ++k)")
         loop.define(self.group.k, "k")
         left, right = loop.values([e.substitute(of_lane) for e in (self.group.left, self.group.right)])

@@ -92,10 +92,11 @@ __device__ inline int cluster_rank() {
 """,
     "must_be_redone": """
 // Whether a sum of products of split numbers may differ from that of the numbers: an infinity, NaN or overflow was met,
-// or numbers were so small that their low parts have lost digits.
-__device__ inline bool must_be_redone(float sum) {
+// or low parts have lost digits. What a number loses is below 2^-137: in n terms of up to 2^10 n * 2^-127 at most,
+// which is beyond the 24 digits of a sum from n * 2^-103 on.
+__device__ inline bool must_be_redone(float sum, float n_terms) {
     const float size = fabsf(sum);
-    return !(size <= 3.4028235e38f) || (size < 1e-24f && size > 0.0f);
+    return !(size <= 3.4028235e38f) || (size < n_terms * 9.8607613e-32f && size > 0.0f);
 }
 """,
 }

@@ -29,13 +29,13 @@ from kernel_lsp.generate.ir.index import (
     Symbol,
     Variable,
     as_index,
-    coefficient,
     product,
     substitute,
 )
 from kernel_lsp.generate.ir.row_major import ravel
 from kernel_lsp.generate.ir.scalar import Access, Constant, Operation, Scalar
 from kernel_lsp.generate.ir.scalar_walk import accesses, indirect_scalars
+from kernel_lsp.generate.ir.terms import coefficient
 
 MIN_COPY_BYTES = 4
 """Minimum bytes of a `cp.async` copy."""

@@ -1,0 +1,191 @@
+"""Measure a Ray cluster under load and loss: ``PYTHON benchmarks/ray_load.py [--slots N ...]``.
+
+Every slot has a GPU that sleeps, so what is measured is ours and Ray's: evaluations pass through the device, the
+bridge, the actors, the relays, and a confined process each. Meanwhile processes of slots and whole nodes are killed.
+The result is one JSON object on stdout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from kernel_lsp.process.ray_cluster import RayAddress, RayCluster
+from kernel_lsp.process.tree import descendants
+from kernel_lsp.verify.gpu.checks import MeasuringGpu
+from kernel_lsp.verify.gpu.job import GpuJob, GpuReport
+from kernel_lsp.verify.gpu.pool import on_one_of
+from kernel_lsp.verify.model.progress import StageTimes
+from tests.verify.devices.ray_slots import ACTOR, light_python, slots
+from tests.verify.gpu.harness import NoClock, build, case
+
+STORE_BYTES = 80 << 20
+N_ELEMENTS = 1000
+NODE_AFTER_S = 3.0
+"""Seconds until a lost node is replaced, as an autoscaler would."""
+
+
+class Load:
+    """One run: evaluations, and losses at random times."""
+
+    def __init__(self, given: argparse.Namespace, nodes: Any, folder: Path) -> None:
+        self.given, self.nodes, self.folder, self.draw = given, nodes, folder, random.Random(given.seed)
+        self.results: Counter[int] = Counter()
+        self.failures: list[str] = []
+        self.overheads_s: list[float] = []
+        self.kills = Counter[str]()
+        self.stages_s: dict[str, list[float]] = defaultdict(list)
+
+    async def evaluate(self, gpus: list[MeasuringGpu], number: int) -> None:
+        """Evaluate one candidate and keep its result once."""
+
+        async def on(gpu: MeasuringGpu) -> None:
+            stages, name, started = StageTimes(), f"affine_{number}", time.monotonic()
+            cases = [case(self.folder, name, N_ELEMENTS)]
+            job = GpuJob(build(name), cases, (), NoClock(), may_vary=False, rechecks=False, seed=0)
+            n_replaced = gpu.device.slot.n_replaced
+            found = await gpu.device.evaluate(job, stages)
+            elapsed_s = time.monotonic() - started - stages.stages_s["gpu wait"]
+            self.results[number] += 1
+            if not isinstance(found, GpuReport):
+                self.failures.append(str(found))
+            if gpu.device.slot.n_replaced == n_replaced:
+                self.overheads_s.append(elapsed_s - self.given.case_s)
+                for stage, stage_s in stages.stages_s.items():
+                    self.stages_s[stage].append(stage_s)
+
+        await on_one_of(gpus, on)
+
+    async def lose(self, duration_s: float) -> None:
+        """Kill slots' processes and nodes, spread over the run."""
+        kinds = ["worker"] * self.given.worker_kills + ["node"] * self.given.node_kills
+        self.draw.shuffle(kinds)
+        for kind in kinds:
+            await asyncio.sleep(duration_s / (len(kinds) + 1))
+            await (self._lose_worker() if kind == "worker" else self._lose_node())
+            self.kills[kind] += 1
+
+    async def _lose_worker(self) -> None:
+        actors = [pid for pid in descendants(os.getpid()) if ACTOR in _words(pid)]
+        os.kill(self.draw.choice(actors), signal.SIGKILL)
+
+    async def _lose_node(self) -> None:
+        node = self.draw.choice([node for node in self.nodes.list_all_nodes() if node is not self.nodes.head_node])
+        await asyncio.to_thread(self.nodes.remove_node, node, False)
+        await asyncio.sleep(NODE_AFTER_S)
+        await asyncio.to_thread(add_node, self.nodes, self.given)
+
+
+async def run(given: argparse.Namespace) -> dict[str, Any]:
+    """Run the load, and return what was seen."""
+    nodes, started = start_nodes(given), time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="ray-load-") as name:
+        folder = Path(name)
+        load = Load(given, nodes, folder)
+        address = RayAddress(nodes.address, n_slots=given.slots, wait_s=120.0)
+        try:
+            async with AsyncExitStack() as stack:
+                cluster = await stack.enter_async_context(RayCluster(address))
+                python = light_python(folder, given.case_s)
+                devices = await stack.enter_async_context(slots(cluster, folder, given.slots, python))
+                start_s = time.monotonic() - started
+                elapsed_s, cpu_s = await under_load(load, [MeasuringGpu(device, NoClock()) for device in devices])
+                n_replaced = sum(device.slot.n_replaced for device in devices)
+        finally:
+            nodes.shutdown()
+    return {**vars(given), "start_s": start_s, "n_replaced": n_replaced, **summary(load, elapsed_s, cpu_s)}
+
+
+async def under_load(load: Load, gpus: list[MeasuringGpu]) -> tuple[float, float]:
+    """Evaluate everything, two candidates for each slot at a time; return wall and own processor seconds."""
+    given, turns = load.given, asyncio.Semaphore(2 * load.given.slots)
+    started, cpu_s = time.monotonic(), time.process_time()
+
+    async def one(number: int) -> None:
+        async with turns:
+            await load.evaluate(gpus, number)
+
+    losing = asyncio.create_task(load.lose(given.evaluations * given.case_s / given.slots))
+    await asyncio.gather(*map(one, range(given.evaluations)))
+    elapsed_s = time.monotonic() - started
+    await losing
+    return elapsed_s, time.process_time() - cpu_s
+
+
+def summary(load: Load, elapsed_s: float, cpu_s: float) -> dict[str, Any]:
+    """Return the figures of a run."""
+    given, ideal = load.given, load.given.slots / load.given.case_s
+    overheads = sorted(load.overheads_s)
+    return {
+        "n_lost": sum(not load.results[number] for number in range(given.evaluations)),
+        "n_twice": sum(times > 1 for times in load.results.values()),
+        "n_failed": len(load.failures),
+        "failures": load.failures[:3],
+        "killed": dict(load.kills),
+        "elapsed_s": elapsed_s,
+        "per_s": given.evaluations / elapsed_s,
+        "of_ideal": given.evaluations / elapsed_s / ideal,
+        "overhead_ms": {
+            "median": 1e3 * statistics.median(overheads),
+            "mean": 1e3 * statistics.fmean(overheads),
+            "p90": 1e3 * overheads[int(0.9 * len(overheads))],
+        },
+        "stages_median_ms": {name: 1e3 * statistics.median(seen) for name, seen in load.stages_s.items()},
+        "command_cpu_ms": 1e3 * cpu_s / given.evaluations,
+        "processors": os.cpu_count(),
+        "load_average": os.getloadavg(),
+    }
+
+
+def start_nodes(given: argparse.Namespace) -> Any:
+    """Start a head without GPUs, and the nodes."""
+    os.environ.update(RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0")
+    from ray._private import utils
+    from ray.cluster_utils import Cluster
+
+    utils.set_sigterm_handler = lambda handler: None  # nodes are added in a thread, which may not set one
+    head = {"num_cpus": 0, "num_gpus": 0, "object_store_memory": STORE_BYTES, "include_dashboard": False}
+    nodes = Cluster(initialize_head=True, head_node_args=head)
+    for _ in range(given.nodes):
+        add_node(nodes, given)
+    return nodes
+
+
+def add_node(nodes: Any, given: argparse.Namespace) -> None:
+    """Add a node with its share of the slots."""
+    nodes.add_node(num_cpus=0, num_gpus=-(-given.slots // given.nodes), object_store_memory=STORE_BYTES)
+
+
+def _words(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def main() -> None:
+    """Read the arguments, run, print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    for name, number in {"slots": 64, "nodes": 4, "evaluations": 2000, "worker-kills": 30, "node-kills": 3}.items():
+        parser.add_argument(f"--{name}", type=int, default=number)
+    parser.add_argument("--case-s", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, default=0)
+    print(json.dumps(asyncio.run(run(parser.parse_args())), indent=2))
+
+
+if __name__ == "__main__":
+    main()

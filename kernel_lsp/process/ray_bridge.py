@@ -1,0 +1,250 @@
+"""Connect UNIX sockets to slots of a Ray cluster; a program of its own, and the only one that imports Ray.
+
+    PYTHON ray_bridge.py OPTIONS      OPTIONS is JSON: see `Options`
+
+A slot is an actor that reserves a GPU. Behind each connection a relay (`worker/relay.py`) runs there, so slots need Ray
+and torch, and nothing of ours. The first line of a connection is ``{"slot": number, "loader": text}``, all else is the
+relay's. The first line on stdout says that the cluster was reached, or why not. The end of stdin ends all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import logging
+import os
+import sys
+from asyncio import StreamReader, StreamWriter
+from dataclasses import dataclass
+from typing import Any
+
+PIECE_BYTES = 4 << 20
+"""Bytes of one call at most."""
+OBJECT_STORE_BYTES = 80 << 20
+"""Memory of an embedded Ray for objects, near the least that it accepts: our calls carry few."""
+END_S = 5.0
+"""Seconds for slots to end their relays."""
+N_CALLS = 64
+"""Calls that a slot serves at a time: each of its connections waits in one."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """`address` is empty for an embedded Ray, whose files lie in `folder`. `socket` is where connections are taken.
+    `resources` are those of one slot, in `ray.remote`'s names; `n_gpus` is the number of GPUs that an embedded Ray is
+    told of, None to count them."""
+
+    address: str
+    socket: str
+    folder: str
+    resources: dict[str, Any]
+    n_gpus: int | None = None
+
+
+class Slot:
+    """An actor beside one GPU: it runs relays and passes their bytes on. It travels by value: it may use nothing of
+    this module."""
+
+    def __init__(self) -> None:
+        self.relays: dict[str, Any] = {}
+
+    async def open(self, name: str, loader: str) -> None:
+        """Start a relay."""
+        import asyncio
+        import subprocess
+        import sys
+
+        self.relays[name] = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", loader, "relay", "exec"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            limit=1 << 24,
+            start_new_session=True,
+        )
+
+    async def write(self, name: str, content: bytes) -> None:
+        """Pass bytes to a relay, and wait until it has taken most of them. One that has ended takes none."""
+        import contextlib
+
+        with contextlib.suppress(ConnectionError, KeyError):
+            self.relays[name].stdin.write(content)
+            await self.relays[name].stdin.drain()
+
+    async def read(self, name: str, n_bytes: int) -> bytes:
+        """Wait for a relay's bytes. None when it has ended."""
+        return await self.relays[name].stdout.read(n_bytes)
+
+    async def close(self, name: str) -> None:
+        """End a relay, which removes its files."""
+        if (relay := self.relays.pop(name, None)) is not None:
+            relay.stdin.close()
+            await relay.wait()
+
+    async def close_all(self) -> None:
+        """End all relays: Ray would kill them before they have removed their files."""
+        import asyncio
+
+        await asyncio.gather(*map(self.close, list(self.relays)))
+
+
+class NobodyWaits(Exception):
+    """A connection ended before its slot was there."""
+
+
+class Slots:
+    """The actors of this program, each made when it is first needed, and anew after its loss."""
+
+    def __init__(self, ray: Any, resources: dict[str, Any]) -> None:
+        options = {"num_cpus": 0, "max_concurrency": N_CALLS, "max_restarts": 0, **resources}
+        self._make = ray.remote(**options)(Slot).remote
+        self._lost = (ray.exceptions.RayError, ConnectionError)
+        self._actors: dict[int, Any] = {}
+        self._started: set[int] = set()
+        self._names = itertools.count()
+
+    async def connect(self, reader: StreamReader, writer: StreamWriter) -> None:
+        """Serve one connection until either end closes it, or the slot is lost."""
+        header = json.loads(await reader.readline())
+        number, name, actor = header["slot"], f"{os.getpid()}-{next(self._names)}", None
+        try:
+            actor, first = await self._opened(number, name, header["loader"], reader)
+            sending = asyncio.create_task(_send(reader, actor, name, first))
+            pumps = [sending, asyncio.create_task(_fetch(actor, name, writer))]
+            done, waiting = await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+            for pump in waiting:
+                pump.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+            for pump in done:
+                pump.result()
+            await actor.close.remote(name)
+        except (*self._lost, NobodyWaits) as error:
+            _log(f"slot {number} is lost: {type(error).__name__}: {str(error).splitlines()[0]}")
+            self._forget(number, actor)
+        finally:
+            with contextlib.suppress(ConnectionError):
+                writer.close()
+
+    async def _opened(self, number: int, name: str, loader: str, reader: StreamReader) -> tuple[Any, bytes]:
+        """Return the slot's actor with a relay started, and what was received meanwhile. An actor that was lost since
+        its last connection is replaced, once for all connections that wait."""
+        received = bytearray()
+        if (actor := self._actors.get(number)) is not None:
+            try:
+                await self._open(number, actor, actor.open.remote(name, loader), reader, received)
+                return actor, bytes(received)
+            except self._lost:
+                self._forget(number, actor)
+        actor = self._actors.setdefault(number, self._actors.get(number) or self._make())
+        await self._open(number, actor, actor.open.remote(name, loader), reader, received)
+        return actor, bytes(received)
+
+    async def _open(self, number: int, actor: Any, call: Any, reader: StreamReader, received: bytearray) -> None:
+        """Wait for a call that may wait for a GPU, and receive meanwhile. When the connection ends, an actor that has
+        never started is dropped, and with it the request for a GPU."""
+        asked = asyncio.ensure_future(call)
+        while not asked.done() and not reader.at_eof():
+            reading = asyncio.create_task(reader.read(PIECE_BYTES))
+            await asyncio.wait([asked, reading], return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done():
+                reading.cancel()
+                await asyncio.wait([reading])
+            if not reading.cancelled():
+                received += reading.result()
+        if not asked.done() and number not in self._started:
+            self._forget(number, actor)
+            raise NobodyWaits("no slot came free in time")
+        await asked
+        self._started.add(number)
+
+    def _forget(self, number: int, actor: Any) -> None:
+        """Drop an actor, unless another connection has replaced it."""
+        if actor is not None and self._actors.get(number) is actor:
+            del self._actors[number]
+            self._started.discard(number)
+
+    async def close(self) -> None:
+        """End all relays, as far as their slots answer in time."""
+        calls = [asyncio.ensure_future(actor.close_all.remote()) for actor in self._actors.values()]
+        if calls:
+            await asyncio.wait(calls, timeout=END_S)
+
+
+async def _finish(call: Any) -> Any:
+    """Return the result of a call, which goes on when nobody waits any more: Ray's client ends over a cancelled one."""
+    return await asyncio.shield(asyncio.ensure_future(call))
+
+
+async def _send(reader: StreamReader, actor: Any, name: str, content: bytes) -> None:
+    while content:
+        await _finish(actor.write.remote(name, content))
+        content = await reader.read(PIECE_BYTES)
+
+
+async def _fetch(actor: Any, name: str, writer: StreamWriter) -> None:
+    while content := await _finish(actor.read.remote(name, PIECE_BYTES)):
+        try:
+            writer.write(content)
+            await writer.drain()
+        except (BrokenPipeError, ConnectionResetError):
+            return  # nobody reads any more
+
+
+async def _serve(ray: Any, options: Options) -> None:
+    slots = Slots(ray, options.resources)
+    await asyncio.start_unix_server(slots.connect, options.socket, limit=PIECE_BYTES)
+    _say({"is": "ready", "gpus": int(ray.cluster_resources().get("GPU", 0)), "version": ray.__version__})
+    await asyncio.to_thread(sys.stdin.buffer.read)
+    await slots.close()
+
+
+def main() -> None:
+    """Reach the cluster, and serve until stdin ends."""
+    options = Options(**json.loads(sys.argv[1]))
+    try:
+        import ray
+    except ImportError as error:
+        _say({"is": "failed", "why": "missing", "message": str(error)})
+        return
+    logging.disable(logging.WARNING)
+    try:
+        ray.init(**_arguments(options))
+    except Exception as error:  # of many types, none of which is documented: the command words it
+        _say({"is": "failed", "why": "unreachable", "message": f"{type(error).__name__}: {error}"})
+        return
+    try:
+        asyncio.run(_serve(ray, options))
+    finally:
+        ray.shutdown()
+
+
+def _arguments(options: Options) -> dict[str, Any]:
+    shared = {"log_to_driver": False, "configure_logging": False, "namespace": "kernel-lsp"}
+    if options.address:
+        return {"address": options.address, **({} if "://" in options.address else shared)}
+    return {
+        **shared,
+        "address": "local",
+        "num_cpus": 0,
+        **({} if options.n_gpus is None else {"num_gpus": options.n_gpus}),
+        "include_dashboard": False,
+        "object_store_memory": OBJECT_STORE_BYTES,
+        "_temp_dir": options.folder,
+    }
+
+
+def _say(message: dict[str, Any]) -> None:
+    """Write a line to the stdout of the start; Ray's prints go to stderr."""
+    os.write(_STDOUT, json.dumps(message).encode() + b"\n")
+
+
+def _log(line: str) -> None:
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    _STDOUT = os.dup(1)
+    os.dup2(2, 1)
+    main()

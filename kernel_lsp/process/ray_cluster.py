@@ -1,0 +1,263 @@
+"""A Ray cluster as places for workers: each slot is a GPU that Ray reserves, reached through one bridge process.
+
+Ray lives in the bridge (`ray_bridge.py`) alone: our own process keeps its signals and its output, no API key reaches
+Ray's processes, and a cluster that does not answer is given up by ending the bridge.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kernel_lsp.errors import ConnectionLostError, EnvironmentProblem
+from kernel_lsp.process.ray_bridge import Options
+from kernel_lsp.process.remote import LOADER, Link, Place
+from kernel_lsp.process.stream import Stream
+from kernel_lsp.process.supervisor import MAX_MESSAGE_BYTES, _start, kill_group, scrubbed_environment
+
+BRIDGE = Path(__file__).with_name("ray_bridge.py")
+REACH_S = 5.0
+"""Seconds for the address to take a connection. Ray itself would try for half a minute, or for ever."""
+START_S = 18.0
+"""Seconds to join a cluster."""
+EMBEDDED_START_S = 60.0
+"""Seconds to start Ray here: 5 to 13 s on two cores."""
+CLOSE_S = 12.0
+"""Seconds for relays and Ray to end."""
+MAX_FOLDER_CHARACTERS = 30
+"""Longest temporary folder that leaves room for the names of Ray's sockets, which have 107 characters at most."""
+INSTALL = "python -m pip install 'kernel-lsp[ray]'"
+LOCAL_NAME = "Ray"
+
+
+@dataclass(frozen=True)
+class RayAddress:
+    """A cluster: ``ray://host:port`` of its client server, ``host:port`` of its head, or empty for a Ray of our own.
+
+    `n_slots` is the number of slots to ask for, 0 for as many as there are GPUs. `wait_s` is the time that the first
+    slots may take, e.g. until an autoscaler has added a machine.
+    """
+
+    address: str = ""
+    n_slots: int = 0
+    wait_s: float = START_S
+    python: str = ""
+    resources: Mapping[str, Any] = field(default_factory=lambda: {"num_gpus": 1})
+
+    @property
+    def name(self) -> str:
+        """Return the name that messages show."""
+        return self.address or LOCAL_NAME
+
+
+class RayCluster:
+    """One cluster and the bridge to it. Use as ``async with``: from then on `n_gpus` is known."""
+
+    def __init__(
+        self, address: RayAddress, *, n_local_gpus: int | None = None, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """`n_local_gpus` is what a Ray of our own is told, None to count them. `environment` is added to its own."""
+        self.address, self._n_local_gpus, self._environment = address, n_local_gpus, environment or {}
+        self._process: asyncio.subprocess.Process | None = None
+        self._log: asyncio.Task[None] | None = None
+        self._folder, self._is_ready = Path(), False
+        self.n_gpus = 0
+
+    async def __aenter__(self) -> RayCluster:
+        """Raises EnvironmentProblem."""
+        if self.address.address:
+            await _reach(self.address.address)
+        self._folder = Path(tempfile.mkdtemp(prefix=f"kernel-lsp-{os.getpid()}-", dir=_parent()))
+        try:
+            await self._open()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def socket(self) -> Path:
+        """Return where the bridge takes connections."""
+        return self._folder / "bridge"
+
+    @property
+    def pid(self) -> int:
+        """Return the bridge's process id. Raises RuntimeError when it was not started."""
+        if self._process is None:
+            raise RuntimeError("the bridge was not started")
+        return self._process.pid
+
+    def slot(self, number: int) -> RaySlot:
+        """Return one slot."""
+        return RaySlot(self, number)
+
+    async def close(self) -> None:
+        """End the bridge, with every actor and a Ray of our own, and remove its files."""
+        if self._process is not None:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            if self._is_ready:  # else it may be trying for ever
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._process.wait(), CLOSE_S)
+            await kill_group(self._process)
+        if self._log is not None:
+            self._log.cancel()
+        if self._folder != Path():
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    # --- below
+
+    async def _open(self) -> None:
+        options = Options(
+            address=self.address.address,
+            socket=str(self.socket),
+            folder=str(self._folder / "r"),
+            resources=dict(self.address.resources),
+            n_gpus=self._n_local_gpus,
+        )
+        command = [sys.executable, str(BRIDGE), json.dumps(asdict(options))]
+        self._process = await _start(command, self._bridge_environment(), None)
+        self._log = asyncio.create_task(_discard(self._process.stderr))
+        assert self._process.stdout is not None
+        try:
+            async with asyncio.timeout(self._start_s()):
+                line = await self._process.stdout.readline()
+        except TimeoutError:
+            raise self._silent() from None
+        said: dict[str, Any] = (
+            json.loads(line) if line else {"is": "failed", "why": "ended", "message": "its process ended"}
+        )
+        if said["is"] == "failed":
+            raise _problem(self.address.name, said["why"], said["message"])
+        self.n_gpus, self._is_ready = said["gpus"], True
+        if not self.n_gpus and not self.address.n_slots:
+            raise EnvironmentProblem(f"{self.address.name} has no GPU", next_step=_more_gpus(self.address))
+
+    def _bridge_environment(self) -> dict[str, str]:
+        """Return the few variables of every child, and Ray's own. A Ray of our own gets a token of its own."""
+        ray = {name: value for name, value in os.environ.items() if name.startswith("RAY_")}
+        if not self.address.address:
+            ray = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        return scrubbed_environment({**ray, "RAY_USAGE_STATS_ENABLED": "0", **self._environment})
+
+    def _start_s(self) -> float:
+        """Return the seconds to join: those that the user gives the first slot, too."""
+        return max(START_S, self.address.wait_s) if self.address.address else EMBEDDED_START_S
+
+    def _silent(self) -> EnvironmentProblem:
+        return EnvironmentProblem(
+            f"{self.address.name} takes connections and does not answer as Ray does",
+            next_step="use the port of Ray's client server (10001) or, on a machine of the cluster, of its head (6379)",
+        )
+
+
+class RaySlot(Place):
+    """One slot of a cluster. Its machine may change when it is lost."""
+
+    is_confined = True
+    reconnect_s = 8.0
+    """Seconds for a lost slot to come back: others take its candidates meanwhile."""
+
+    def __init__(self, cluster: RayCluster, number: int) -> None:
+        super().__init__(f"slot {number} of {cluster.address.name}")
+        self._cluster, self._number = cluster, number
+        self.python = cluster.address.python
+
+    @property
+    def greeting_deadline_s(self) -> float:  # type: ignore[override]
+        """Return the seconds until a worker can be started: Ray may wait for a GPU."""
+        return self.reconnect_s if self.was_reached else self._cluster.address.wait_s
+
+    async def open(self, _: Link) -> Stream:
+        """Connect to the bridge."""
+        try:
+            path = str(self._cluster.socket)
+            reader, writer = await asyncio.open_unix_connection(path, limit=MAX_MESSAGE_BYTES)
+        except OSError:
+            raise ConnectionLostError(
+                f"the connection to {self._cluster.address.name} was lost",
+                next_step="repeat the command: it goes on where it stopped",
+            ) from None
+        stream = Stream(reader, writer)
+        await stream.write(json.dumps({"slot": self._number, "loader": LOADER}).encode() + b"\n")
+        return stream
+
+    def problem(self, returncode: int, stderr: str) -> EnvironmentProblem:
+        """Return the error of a slot that ended at once."""
+        return EnvironmentProblem(
+            f"{self.name} was lost at its start",
+            next_step="look into Ray's logs (`ray logs`), and see `ray status` for its machines",
+        )
+
+    def silence(self) -> EnvironmentProblem:
+        """Return the error of a slot that Ray does not start."""
+        return EnvironmentProblem(
+            f"{self.name} did not start within {self.greeting_deadline_s:g} s: no GPU came free",
+            next_step=_more_gpus(self._cluster.address),
+        )
+
+
+# --- below: reaching it
+
+
+def _parent() -> str:
+    """Return a folder with a short name."""
+    usual = tempfile.gettempdir()
+    return usual if len(usual) <= MAX_FOLDER_CHARACTERS else "/tmp"
+
+
+async def _reach(address: str) -> None:
+    """Connect once. Raises EnvironmentProblem."""
+    host, _, port = address.rpartition("/")[2].rpartition(":")
+    step = "start it with `ray start --head`, or correct the address"
+    try:
+        async with asyncio.timeout(REACH_S):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+        writer.close()
+    except TimeoutError:
+        raise EnvironmentProblem(
+            f"{address} does not answer", next_step="check that it is on and that the network lets you through"
+        ) from None
+    except OSError as error:
+        what = "its name is not known" if error.errno is None or error.errno < 0 else "it refuses connections"
+        raise EnvironmentProblem(f"{address}: {what}", next_step=step) from None
+
+
+def _problem(name: str, why: str, message: str) -> EnvironmentProblem:
+    if why == "missing":
+        return EnvironmentProblem(f"Ray is not installed here: {message}", next_step=INSTALL)
+    lines = [" ".join(line.split()) for line in message.splitlines() if line.strip()]
+    if "Version mismatch" in message:
+        versions = [line for line in lines if line.startswith(("Ray:", "Python:"))]
+        there, here = ", ".join(versions[:2]), ", ".join(versions[2:4])
+        return EnvironmentProblem(
+            f"{name} has another version: {there} there, {here} here",
+            next_step="install the cluster's versions of Ray and Python here",
+        )
+    if "grpc" in message:
+        return EnvironmentProblem(f"Ray's client is not installed here: {lines[0][:200]}", next_step=INSTALL)
+    return EnvironmentProblem(f"{name} cannot be joined: {lines[0][:200]}", next_step="see `ray status` on its head")
+
+
+def _more_gpus(address: RayAddress) -> str:
+    if not address.address:
+        return "use --device cpu, or name a cluster: --device ray://HOST:10001"
+    return f"see `ray status`; where an autoscaler adds machines, let it: {address.address}?slots=4&wait=600"
+
+
+async def _discard(stream: asyncio.StreamReader | None) -> None:
+    while stream is not None and await stream.read(1 << 16):
+        pass

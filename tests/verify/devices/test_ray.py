@@ -1,0 +1,134 @@
+"""Slots of a Ray cluster: none of its faults loses an evaluation, and what bars the way is said in one line."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kernel_lsp.errors import EnvironmentProblem, SettingError
+from kernel_lsp.process import ray_cluster as ray_cluster_module
+from kernel_lsp.process.ray_cluster import RayAddress, RayCluster, _problem
+from kernel_lsp.process.remote import FRESH, RemoteWorker
+from kernel_lsp.process.supervisor import Answered, Conversation
+from kernel_lsp.process.tree import descendants
+from kernel_lsp.process.worker_client import WORKER_PROGRAM
+from kernel_lsp.verify.devices.names import parse_device
+from kernel_lsp.verify.gpu.checks import MeasuringGpu
+from kernel_lsp.verify.gpu.job import GpuFailure, GpuReport
+from kernel_lsp.verify.gpu.pool import on_one_of
+from tests.verify.gpu.harness import SMALL, NoClock, run
+
+from .ray_slots import kill_an_actor, light_python, slots
+from .sshd import script
+
+N_EVALUATIONS = 8
+MISMATCH = """Version mismatch: The cluster was started with:
+    Ray: 2.9.0
+    Python: 3.11.9
+This process on Ray Client was started with:
+    Ray: 2.60.0
+    Python: 3.11.7
+"""
+
+
+async def test_the_loss_of_a_slot_loses_no_evaluation_and_repeats_none(ray_cluster: RayCluster, tmp_path: Path) -> None:
+    done: list[int] = []
+    async with slots(ray_cluster, tmp_path, 2, light_python(tmp_path, 0.05)) as devices:
+        gpus = [MeasuringGpu(device, NoClock()) for device in devices]
+
+        async def one(number: int) -> GpuReport | GpuFailure:
+            found = await on_one_of(gpus, lambda gpu: run(gpu.device, tmp_path, f"affine_{number}", [SMALL]))
+            done.append(number)
+            if len(done) == 2:
+                assert kill_an_actor(ray_cluster)
+            return found
+
+        found = await asyncio.gather(*map(one, range(N_EVALUATIONS)))
+        n_replaced = sum(device.slot.n_replaced for device in devices)
+    assert sorted(done) == list(range(N_EVALUATIONS))
+    assert all(isinstance(outcome, GpuReport) for outcome in found), found
+    assert n_replaced >= 1
+
+
+async def test_every_candidate_has_a_process_of_its_own() -> None:
+    async with Conversation([sys.executable, WORKER_PROGRAM, *FRESH]) as worker:
+        assert await worker.ask({"command": "describe"}, deadline_s=60.0)
+        first = descendants(worker.pid)
+        for _ in range(2):  # two, as the next process was there at the first
+            assert isinstance(await worker.ask({"command": "renew", "device": 0}, deadline_s=60.0), Answered)
+        assert first
+        assert not set(first) & set(descendants(worker.pid))
+
+
+async def test_a_python_without_torch_is_named(ray_cluster: RayCluster, tmp_path: Path) -> None:
+    slot = ray_cluster.slot(0)
+    slot.python = str(script(tmp_path / "python", f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n'))
+    async with RemoteWorker(slot, FRESH) as worker:
+        with pytest.raises(EnvironmentProblem, match="cannot import torch"):
+            await worker.ask("open_device", {"device": 0}, deadline_s=60.0)
+
+
+async def test_a_slot_that_no_gpu_is_free_for_is_named(ray_cluster: RayCluster) -> None:
+    number = 2
+    slot = RayCluster.slot(ray_cluster, number)
+    slot.__class__ = type("Impatient", (type(slot),), {"greeting_deadline_s": 1.0})
+    async with RemoteWorker(ray_cluster.slot(0)), RemoteWorker(ray_cluster.slot(1)):
+        with pytest.raises(EnvironmentProblem, match="no GPU came free"):
+            await RemoteWorker(slot).__aenter__()
+
+
+async def check_unreachable(address: str, words: str) -> None:
+    started = time.monotonic()
+    with pytest.raises(EnvironmentProblem, match=words) as raised:
+        await RayCluster(RayAddress(address, wait_s=1.0)).__aenter__()
+    assert raised.value.next_step
+    assert "\n" not in raised.value.message
+    assert time.monotonic() - started < 20
+
+
+async def test_an_address_where_nothing_listens_is_named() -> None:
+    await check_unreachable("ray://127.0.0.1:1", "refuses connections")
+
+
+async def test_a_name_that_is_not_known_is_named() -> None:
+    await check_unreachable("ray://nowhere.invalid:10001", "name is not known")
+
+
+async def test_a_server_that_is_not_rays_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_cluster_module, "START_S", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        await check_unreachable(f"ray://127.0.0.1:{silent.getsockname()[1]}", "does not answer as Ray|not installed")
+
+
+def test_another_version_is_named_in_one_line() -> None:
+    message = _problem("ray://h:1", "unreachable", MISMATCH).message
+    assert message.endswith("Ray: 2.9.0, Python: 3.11.9 there, Ray: 2.60.0, Python: 3.11.7 here")
+
+
+def test_a_missing_ray_is_said_with_the_command_that_installs_it() -> None:
+    assert "kernel-lsp[ray]" in _problem("Ray", "missing", "No module named 'ray'").next_step
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("ray", RayAddress()),
+        ("ray://head:10001", RayAddress("ray://head:10001")),
+        ("ray://head:10001?slots=8&wait=600", RayAddress("ray://head:10001", n_slots=8, wait_s=600.0)),
+        ("ray?type=H100", RayAddress(resources={"num_gpus": 1, "accelerator_type": "H100"})),
+    ],
+)
+def test_a_name_is_parsed(name: str, expected: RayAddress, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert parse_device(name).ray == expected
+
+
+@pytest.mark.parametrize("name", ["ray://", "ray://head", "ray?slots=many", "ray?color=red"])
+def test_a_name_of_nothing_is_refused(name: str) -> None:
+    with pytest.raises(SettingError):
+        parse_device(name)
