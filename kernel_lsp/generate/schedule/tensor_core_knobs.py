@@ -23,8 +23,8 @@ MIN_CLUSTER_GAIN = 1.25
 FULL_WARPS = 8
 """Minimum warps to saturate the tensor cores of a multiprocessor."""
 SINGLE_COPY_COST = 85.0
-"""Cost of copying a single element, as for a convolution's factor, in products of the first tile; fitted to convolutions
-of 64 and of 128 channels on an H200."""
+"""Cost of copying a single element, as for a convolution's factor, in products of the first tile; fitted to
+convolutions of 64 and of 128 channels on an H200."""
 START_PRODUCTS = {DType.F32: 500_000, DType.F16: 3_000_000, DType.BF16: 3_000_000}
 """Cost of a block's start, pipeline fill and epilogue, in products of a multiprocessor: about 1.5 us."""
 
