@@ -47,6 +47,7 @@ from kernel_lsp.generate.codegen.rows.column_sums import (
     is_valid_column_schedule,
     render_column_sums,
 )
+from kernel_lsp.generate.codegen.rows.row_lines import with_lines
 from kernel_lsp.generate.codegen.rows.row_schedule import WARP
 from kernel_lsp.generate.codegen.rows.rows import RowRenderer
 from kernel_lsp.generate.codegen.rows.shared_rows import SharedRowRenderer
@@ -464,6 +465,7 @@ class GroupRenderer:
         kernel = self.new_kernel(name, rows.LOCAL_NAMES)
         chooser = RowChooser(self.choices, self.captured, self.n_multiprocessors, group, self.threads, self.capability)
         chosen = chooser.choose(kernel.name)
+        group = with_lines(group, chosen.schedule.vector, self.captured)
         renderer = SharedRowRenderer if chosen.schedule.blocks > 1 else RowRenderer
         text = renderer(kernel, group, chosen.schedule).render(row_comment(group, chosen.schedule))
         return RenderedGroup((text,), is_valid=chosen.is_valid)

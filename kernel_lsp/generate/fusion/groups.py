@@ -68,7 +68,8 @@ class RowGroup:
     """Reductions along rows. `is_column_contiguous`: neighbours in memory belong to one row, else to several.
 
     `stores` have a value per element, `row_stores` one per row; `wholes` are known before any row, and
-    `column_sums` add up over rows: then each block takes the rows of a part, one after the other.
+    `column_sums` add up over rows: then each block takes the rows of a part, one after the other. A row is made of
+    lines of `line` columns, neighbours in memory, where packs divide those.
     """
 
     row: Variable
@@ -81,6 +82,7 @@ class RowGroup:
     row_stores: tuple[Store, ...]
     wholes: tuple[WholeReduction, ...] = ()
     column_sums: tuple[ColumnSum, ...] = ()
+    line: Index | None = None
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,9 @@ def default_schedule(
     rows, columns = group.m.extent, group.key.extent
     if isinstance(group, AttentionGradientGroup) and not group.is_by_query:
         rows, columns = columns, rows
-    warps, wanted = 4, 32 if group.value.dtype == DType.F32 else 64
+    warps, wanted = 4, 64
+    if group.value.dtype == DType.F32:  # 3305 us with 16 keys and 3477 with 32, of 16384 causal queries on an H200
+        wanted = 16 if isinstance(group, AttentionGroup) else 32
     while wanted > MIN_COLUMNS and wanted > captured(columns):  # shorter to compile
         wanted //= 2
     n_rows, n_batch = captured(rows), captured(group.batch.extent)

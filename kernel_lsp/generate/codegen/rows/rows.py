@@ -55,7 +55,7 @@ class RowRenderer:
             self._read_once() if schedule.streaming else frozenset(),
             schedule.streaming,
             self._read_by_all_rows() if schedule.streaming and schedule.is_grid else frozenset(),
-            total,
+            group.line or total,
         )
         self.cache = self._new_cache()
         self.levels = 1 + max(
@@ -338,7 +338,7 @@ class RowRenderer:
     def _conditions(self) -> tuple[Expression, ...]:
         """Return the `where:` lines of the schedule: whole packs, and room for the row."""
         extent = self.group.column.extent
-        conditions = divisible(extent, self.schedule.vector)
+        conditions = divisible(self.group.line or extent, self.schedule.vector)
         if not self.schedule.items:
             return conditions
         capacity = self.schedule.items * self.schedule.stride * self.schedule.vector
