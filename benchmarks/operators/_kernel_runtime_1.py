@@ -1,4 +1,4 @@
-# Written by kernel-lsp (runtime 1): 839f0075127ca689.
+# Written by kernel-lsp (runtime 1): 61bc9a060953f996.
 """Runtime 1 of kernel-lsp's operators, shared by every operator file in this folder.
 
 It needs the standard library and torch, and nothing of kernel-lsp. `kernel-lsp` writes it beside the operators
@@ -1023,7 +1023,8 @@ class Run:
 
 class CudaOperator(Operator):
     """A PyTorch operator whose kernels are in the `.cu` file beside `file`. `gradients` names the arguments whose
-    gradients `backward` returns; other gradients, and second derivatives, are the reference's under autograd.
+    gradients `backward` returns, and `same_gradients` those whose gradient is one of these, by name, or that of a
+    result, by its number; other gradients, and second derivatives, are the reference's under autograd.
     `headers` are those that the kernels include and NVRTC does not have."""
 
     def __init__(
@@ -1036,12 +1037,13 @@ class CudaOperator(Operator):
         forward: Operation,
         backward: Operation | None = None,
         gradients: Sequence[str] = (),
+        same_gradients: Mapping[str, str | int] | None = None,
         is_differentiable: bool = True,
         captured: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] = NO_HEADERS,
         module: ModuleUse | None = None,
     ) -> None:
-        self.forward, self.backward = forward, backward
+        self.forward, self.backward, self.same_gradients = forward, backward, dict(same_gradients or {})
         if backward is not None and backward.contract is _unknown_contract:
             backward.contract = contract_of_backward(forward.contract, gradients)
         self._path, self._kernels, self._headers = Path(file).with_suffix(".cu"), tuple(kernels), headers
@@ -1146,12 +1148,15 @@ class CudaOperator(Operator):
         arguments = tuple([next(tensors) if value is None else value for value in ctx.numbers])
         gradients = [g for g, is_floating in zip(result_gradients, ctx.floating) if is_floating]
         needs = zip(self.argument_names, ctx.needs_input_grad)
-        is_missing = any(is_needed and name not in self.gradients for name, is_needed in needs)
+        made = {*self.gradients, *self.same_gradients}
+        is_missing = any(is_needed and name not in made for name, is_needed in needs)
         if self.backward is None or is_missing or torch.is_grad_enabled():
             return _gradients(self.reference, arguments, ctx.needs_input_grad, gradients)
         found = self._backward_call(*gradients, *arguments)
         found = (found,) if isinstance(found, Tensor) else found
         by_name = dict(zip(self.gradients, found))
+        for name, held in self.same_gradients.items():
+            by_name[name] = gradients[held] if isinstance(held, int) else by_name[held]
         return tuple([by_name.get(name) for name in self.argument_names])
 
 
@@ -1192,6 +1197,68 @@ def _ready(tensor: Tensor) -> Tensor:
     """Return the tensor as kernels read it: contiguous, and aligned for their widest load."""
     tensor = tensor.contiguous()
     return tensor.clone() if tensor.data_ptr() % VECTOR_BYTES else tensor
+
+
+# --- Fused attention --------------------------------------------------------------------------------------
+
+_FLASH, _EFFICIENT, _CUDNN = 1, 2, 3  # of SDPBackend
+
+
+def sdpa_forward(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float) -> Tensor:
+    """Return the attention of (B, H, M, D) queries over (B, H / groups, N, D) keys and values."""
+    fused = torch.nn.functional.scaled_dot_product_attention
+    return fused(query, key, value, is_causal=is_causal, scale=scale, enable_gqa=_is_grouped(query, key))
+
+
+def sdpa_backward(
+    query: Tensor, key: Tensor, value: Tensor, grad: Tensor, is_causal: bool, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of queries, keys and values, after another forward pass, by PyTorch's choice of backend.
+    Where it chooses none of the fused ones, as on a CPU, by products."""
+    aten, operands = torch.ops.aten, (query, key, value)
+    chosen = -1
+    if query.is_cuda:
+        is_grouped = _is_grouped(query, key)
+        chosen = torch._fused_sdp_choice(*operands, None, 0.0, is_causal, scale=scale, enable_gqa=is_grouped)
+    if chosen == _CUDNN:
+        forward = aten._scaled_dot_product_cudnn_attention.default
+        out, lse, *sizes, seed, offset, _ = forward(*operands, None, True, 0.0, is_causal, scale=scale)
+        backward = aten._scaled_dot_product_cudnn_attention_backward.default
+        return backward(grad, *operands, out, lse, seed, offset, None, *sizes, 0.0, is_causal, scale=scale)
+    if chosen == _FLASH:
+        forward = aten._scaled_dot_product_flash_attention.default
+        out, lse, *sizes, seed, offset, _ = forward(*operands, 0.0, is_causal, scale=scale)
+        backward = aten._scaled_dot_product_flash_attention_backward.default
+        return backward(grad, *operands, out, lse, *sizes, 0.0, is_causal, seed, offset, scale=scale)
+    if chosen == _EFFICIENT:
+        forward = aten._scaled_dot_product_efficient_attention.default
+        kept = forward(*operands, None, True, 0.0, is_causal, scale=scale)
+        backward = aten._scaled_dot_product_efficient_attention_backward.default
+        wanted = [True, True, True, False]  # and no mask's
+        return backward(grad, *operands, None, *kept, 0.0, wanted, is_causal, scale=scale)[:3]
+    return _by_products(query, key, value, grad, is_causal, scale)
+
+
+def _is_grouped(query: Tensor, key: Tensor) -> bool:
+    return query.shape[-3] != key.shape[-3]
+
+
+def _by_products(
+    query: Tensor, key: Tensor, value: Tensor, grad: Tensor, is_causal: bool, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    n_groups = query.shape[-3] // key.shape[-3]
+    q, k, v, g = (tensor.float() for tensor in (query, key, value, grad))
+    k, v = (tensor.repeat_interleave(n_groups, -3) for tensor in (k, v))
+    scores = q @ k.mT * scale
+    if is_causal:
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        scores = scores.masked_fill(~seen, float("-inf"))
+    weights = scores.softmax(-1)
+    grad_weights = g @ v.mT
+    grad_scores = weights * (grad_weights - (weights * grad_weights).sum(-1, keepdim=True)) * scale
+    of_heads = (grad_scores.mT @ q, weights.mT @ g)
+    grad_key, grad_value = (found.unflatten(-3, (-1, n_groups)).sum(-3) for found in of_heads)
+    return (grad_scores @ k).to(query.dtype), grad_key.to(key.dtype), grad_value.to(value.dtype)
 
 
 # --- Headers of C and C++ that NVRTC does not have ------------------------------------------------------

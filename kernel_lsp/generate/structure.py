@@ -44,6 +44,9 @@ MIN_SPLIT_TERMS = 32
 MAX_SPLIT_PRODUCTS = 1 << 26
 """Maximum products of a contraction whose products threads and clusters share: 64 Mi take 132 multiprocessors 2.3 us,
 so the time until all of them have work dominates."""
+MIN_RESULTS_PER_MULTIPROCESSOR = 1024
+"""Minimum results per multiprocessor for a large product by tiles: a tile of 128 x 64 is shared by at most 8 blocks.
+(256, 524288) x 256 took 4755 us on an H200 so, and 1300 in the library, which splits it over all of them."""
 LIBRARY_FROM_PRODUCTS = 1 << 30
 LIBRARY_FROM_PRODUCTS_TENSOR_CORE = 1 << 27
 """Minimum products for a vendor library by default. In f32 our tensor cores are faster than it, since it keeps to CUDA
@@ -298,7 +301,8 @@ class _Planner:
             MIN_FRAGMENT if contraction.phases is None else MIN_FRAGMENT // 4
         )
         if fills_fragments and count >= LIBRARY_FROM_PRODUCTS:
-            return "tensor_cores"
+            is_few = n_results < MIN_RESULTS_PER_MULTIPROCESSOR * self.n_multiprocessors
+            return "library" if plan is not None and is_few else "tensor_cores"
         if min(n_columns, n_rows) <= 2:
             return "rows" if n_terms > 4 * MAX_DIRECT_TERMS and n_results <= MAX_ROW_OUTPUTS else "direct"
         if n_results <= MAX_ROW_OUTPUTS and n_terms >= 128:
