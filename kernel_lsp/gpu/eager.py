@@ -187,9 +187,10 @@ def product_shape(left: Sequence[int], result: Sequence[int]) -> ProductShape:
 def _convolution(node: GraphNode, values: GraphValues, gpu: GpuSpec) -> list[EagerKernel]:
     """Estimate the convolution, and its bias as a separate pass (cuDNN through ATen)."""
     operands = values.references(node)
-    weight, result = values.shape_of(operands[1]), values.output_shape(node)
+    source, weight = (values.shape_of(operand) for operand in operands[:2])
+    result = values.output_shape(node)
     n_bytes = values.input_bytes(node) + values.output_bytes(node)
-    shape = convolution_shape(weight, result, is_transposed=_is_transposed(node))
+    shape = convolution_shape(source, weight, result, is_transposed=_is_transposed(node))
     time_us = convolution_us(gpu, shape, n_bytes, values.dtype(node))
     kernels = [EagerKernel("convolution", time_us, n_bytes, shape.n_operations, is_library=True)]
     if len(operands) > 2:
@@ -199,12 +200,15 @@ def _convolution(node: GraphNode, values: GraphValues, gpu: GpuSpec) -> list[Eag
     return kernels
 
 
-def convolution_shape(weight: Sequence[int], result: Sequence[int], *, is_transposed: bool) -> ProductShape:
-    """Return a convolution as a product: positions by window by output channels. `weight` is (out, in / groups,
-    *window), or (in, out / groups, *window) when transposed, where the first dim's channels are summed over."""
-    positions = prod(result) // max(result[1], 1)
-    window = prod(weight[2:]) * (weight[0] if is_transposed else weight[1])
-    return ProductShape(batch=1, m=positions, n=result[1], k=window)
+def convolution_shape(
+    source: Sequence[int], weight: Sequence[int], result: Sequence[int], *, is_transposed: bool
+) -> ProductShape:
+    """Return a convolution as a product: positions by window by channels. `weight` is (out, in / groups, *window), or
+    (in, out / groups, *window) when transposed, where each position of the source is multiplied by the window."""
+    window = prod(weight[2:])
+    if is_transposed:
+        return ProductShape(batch=1, m=prod(source) // max(source[1], 1), n=weight[1], k=weight[0] * window)
+    return ProductShape(batch=1, m=prod(result) // max(result[1], 1), n=result[1], k=weight[1] * window)
 
 
 def _is_transposed(node: GraphNode) -> bool:

@@ -230,7 +230,8 @@ class _OperationModel:
             shape, time_us = product_shape(factor, results[0].shape), product_us
         elif is_a(op, "convolution") and len(operands) > 1 and results:
             is_transposed = len(step.arguments) > 6 and step.arguments[6] is True
-            shape = convolution_shape(operands[1].shape, results[0].shape, is_transposed=is_transposed)
+            shapes = (operands[0].shape, operands[1].shape, results[0].shape)
+            shape = convolution_shape(*shapes, is_transposed=is_transposed)
             time_us = convolution_us
         elif op in ATTENTION_STEPS and len(operands) > 2 and results:
             return self._library_attention(operands[0], operands[1], n_bytes, ATTENTION_STEPS[op])

@@ -9,7 +9,7 @@ import pytest
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import ExpressionError
 from kernel_lsp.core.task import Graph
-from kernel_lsp.gpu.eager import eager_run
+from kernel_lsp.gpu.eager import convolution_shape, eager_run
 from kernel_lsp.gpu.estimate import estimate_eager
 from kernel_lsp.gpu.specs import find_gpu
 from tests.gpu.graphs import graph, node, tensor_type
@@ -125,6 +125,11 @@ def test_attention_is_one_kernel_whatever_it_was_decomposed_into() -> None:
         node("y", "bmm", ("p", "v"), q, line=line),
     )
     check(graph({"q": q, "k": T(8, 32, 64), "v": q}, *nodes), "scaled_dot_product_attention")
+
+
+def test_a_transposed_convolution_multiplies_each_input_by_its_window() -> None:
+    shape = convolution_shape((2, 8, 5, 5), (8, 3, 4, 4), (2, 6, 10, 10), is_transposed=True)  # 2 groups
+    assert shape.n_operations == 2 * (2 * 5 * 5) * 8 * 3 * 16
 
 
 def test_a_convolution_with_bias_is_two_kernels() -> None:
