@@ -4,6 +4,7 @@
     python benchmarks/kernel_variants.py bind FOLDER...           # CPU: bind each launch plan; needs kernel_lsp
     python benchmarks/kernel_variants.py time FOLDER... --out F   # GPU: needs torch alone
     python benchmarks/kernel_variants.py time FOLDER... --compile default  # with modes of torch.compile beside eager
+    until python benchmarks/kernel_variants.py time FOLDER... --resume; do :; done  # status 3: a text broke the context
 
 A FOLDER (such as a copy of `benchmarks/variants`) holds one folder per task: `task.py` in KernelBench's form
 (`Model`, `get_inputs`, `get_init_inputs`), the texts `*.cu`, and an empty file `BACKWARD` where gradients count.
@@ -22,8 +23,10 @@ import importlib.util
 import inspect
 import json
 import multiprocessing
+import os
 import statistics
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,6 +50,9 @@ N_COMPILERS = 12
 N_COMPILING_TASKS = 8
 """Tasks at once whose graphs torch.compile compiles: each holds its inputs on the GPU."""
 MAX_COMPILE_S = 200.0
+MAX_TASK_S = 60.0
+"""Maximum time of a task without compilers: a text that hangs takes longer. Modes of torch.compile have more."""
+NOT_REACHED = "not reached"
 MAX_TEXTS = 24
 """Texts of one task: each costs about half a second of a GPU's time."""
 
@@ -59,6 +65,8 @@ def main() -> int:
     parser.add_argument("--compile", nargs="+", default=(), metavar="MODE", help="time these modes of torch.compile")
     parser.add_argument("--default-only", action="store_true", help="render the default text alone")
     parser.add_argument("--deadline-s", type=float, default=540.0)
+    parser.add_argument("--target-s", type=float, default=TARGET_S, help="seconds of measuring for each subject")
+    parser.add_argument("--resume", action="store_true", help="skip the tasks that --out has, e.g. after status 3")
     arguments = parser.parse_args()
     tasks = [path.parent for folder in map(Path.resolve, arguments.folders) for path in sorted(folder.rglob("task.py"))]
     if arguments.command == "render":
@@ -191,32 +199,63 @@ def gradient_place(name: str, results: Sequence[str]) -> int | None:
 
 
 def time_all(folders: list[Path], arguments: argparse.Namespace) -> int:
+    """Time all tasks. Returns 3 when a text lost the CUDA context or hangs: `--resume` goes on in a new process."""
     started = time.monotonic()
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     torch.cuda.set_stream(torch.cuda.Stream())  # a gradient runs on its forward's stream, which is captured
+    results = Results(arguments.out, arguments.resume)
+    folders = [folder for folder in folders if folder.name not in results.tasks]
     with multiprocessing.get_context("spawn").Pool(N_COMPILERS) as pool:
         compile_ahead(folders, arguments.compile)
         ready = {folder: pool.map_async(compile_one, list(texts_of(folder)), chunksize=1) for folder in folders}
-        rows = []
         for folder in folders:
             if time.monotonic() - started > arguments.deadline_s:
-                rows.append({"task": folder.name, "subject": "-", "problem": "not reached"})
+                results.add([{"task": folder.name, "subject": "-", "problem": NOT_REACHED}])
                 continue
+            watchdog = threading.Timer(MAX_TASK_S * (1 + 3 * len(arguments.compile)), results.give_up, [folder.name])
+            watchdog.daemon = True
             try:
                 ready[folder].wait(120)
-                rows += TaskTimer(folder, arguments.compile).rows()
+                watchdog.start()
+                rows = TaskTimer(folder, arguments.compile, arguments.target_s).rows()
             except Exception as problem:  # one task's failure must not cost the others their device time
                 traceback.print_exc()
-                rows.append({"task": folder.name, "subject": "-", "problem": f"{type(problem).__name__}: {problem}"})
+                rows = [{"task": folder.name, "subject": "-", "problem": f"{type(problem).__name__}: {problem}"}]
+            watchdog.cancel()
+            results.add(rows)
+            try:
+                torch.cuda.synchronize()
+            except RuntimeError:
+                results.give_up("")
             torch._dynamo.reset()
             torch.cuda.empty_cache()
-            for row in rows:
-                if row["task"] == folder.name:
-                    print(shown(row), flush=True)
-            arguments.out.parent.mkdir(parents=True, exist_ok=True)
-            facts = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}
-            arguments.out.write_text(json.dumps(facts, indent=1), encoding="utf-8")
     return 0
+
+
+class Results:
+    """The rows so far, written after every task."""
+
+    def __init__(self, out: Path, resume: bool) -> None:
+        self.out = out
+        known = json.loads(out.read_text(encoding="utf-8"))["rows"] if resume and out.exists() else []
+        self.rows: list[dict[str, Any]] = [row for row in known if row.get("problem") != NOT_REACHED]
+        self.tasks = {row["task"] for row in self.rows}
+
+    def add(self, rows: list[dict[str, Any]]) -> None:
+        for row in rows:
+            print(shown(row), flush=True)
+        self.rows += rows
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        facts = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": self.rows}
+        self.out.write_text(json.dumps(facts, indent=1), encoding="utf-8")
+
+    def give_up(self, hanging: str) -> None:
+        """End the process, compilers included: no call into a lost context or behind a hanging kernel returns."""
+        if hanging:
+            self.add([{"task": hanging, "subject": "-", "problem": "a text hangs"}])
+        for child in multiprocessing.active_children():
+            child.kill()
+        os._exit(3)
 
 
 def compile_ahead(folders: list[Path], modes: Sequence[str]) -> None:
@@ -279,8 +318,8 @@ def compile_one(job: CompileJob) -> str:
 class TaskTimer:
     """Everything about one task on the current GPU."""
 
-    def __init__(self, folder: Path, modes: Sequence[str]) -> None:
-        self.folder, self.modes = folder, modes
+    def __init__(self, folder: Path, modes: Sequence[str], target_s: float = TARGET_S) -> None:
+        self.folder, self.modes, self.target_s = folder, modes, target_s
         self.backward = (folder / "BACKWARD").exists()
         module = load(folder / "task.py")
         torch.manual_seed(0)
@@ -344,7 +383,7 @@ class TaskTimer:
             out = outputs if outputs is not None else out
             values = list(out) if isinstance(out, (tuple, list)) else [out]
             row["error"] = max(relative_error(o, e) for o, e in zip(values, expected, strict=False))
-            row["time_us"], row["spread"] = device_time_us(call, self.flush)
+            row["time_us"], row["spread"] = device_time_us(call, self.flush, self.target_s)
         return row
 
     def _compiled(self, expected: Any) -> list[dict[str, Any]]:
@@ -411,7 +450,7 @@ class TaskTimer:
         return {"forward": [each.detach() for each in out], "backward": grads}
 
 
-def device_time_us(call: Callable[[], Any], flush: torch.Tensor) -> tuple[float, float]:
+def device_time_us(call: Callable[[], Any], flush: torch.Tensor, target_s: float = TARGET_S) -> tuple[float, float]:
     """Median device time of a call with a cold L2 cache, and the relative spread of its middle half."""
     for _ in range(2):
         call()
@@ -437,7 +476,7 @@ def device_time_us(call: Callable[[], Any], flush: torch.Tensor) -> tuple[float,
         subject, flushes = captured(True).replay, captured(False).replay
     except Exception:  # a call that waits for the GPU cannot be captured: time it from the queue
         subject, flushes = functools.partial(queued, True), functools.partial(queued, False)
-    n_rounds = max(5, min(60, int(TARGET_S / (n_calls * (rough_us + 130.0) * 1e-6))))
+    n_rounds = max(5, min(60, int(target_s / (n_calls * (rough_us + 130.0) * 1e-6))))
     differences = []
     for _ in range(n_rounds):
         differences.append((events_us(subject, 1) - events_us(flushes, 1)) / n_calls)
