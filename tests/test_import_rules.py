@@ -62,7 +62,10 @@ WHERE_ALLOWED = {
     "llvmlite": ("ptx/",),
     "ray": ("process/ray_bridge.py",),
 }
-PRIVATE = {"Evaluator": ("verify/session/verifier.py",)}
+PRIVATE = {
+    "Evaluator": ("verify/session/verifier.py", "verify/session/evaluation.py"),
+    "Evaluation": ("verify/session/verifier.py",),
+}
 """Classes of a room, and the only modules that import them: a full verdict is more than one evaluation."""
 MAY_PRINT = ("cli/", "worker/", "process/probe.py", "toolchain/nvrtc/nvrtc_program.py")
 """The command line, and programs of their own whose stdout is a protocol."""

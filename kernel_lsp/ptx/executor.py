@@ -189,7 +189,8 @@ class PtxExecutor:
         Rejected when one of its loops cannot end."""
         if not self.is_alive:
             await self._start()
-        answer = await self._ask({"command": "load", "ptx": ptx, "file_name": file_name}, deadline_s)
+        request = {"command": "load", "ptx": ptx, "file_name": file_name}
+        answer = _reply(await self._process.ask(request, deadline_s=deadline_s), deadline_s)
         if not isinstance(answer, dict):
             return answer
         if "unsupported" in answer:
@@ -209,13 +210,14 @@ class PtxExecutor:
         """Run the steps of a bound plan. `symbols` maps the name expression of each launch to its symbol in the PTX.
         Raises InternalError when the request does not fit the loaded module."""
         options = options or RunOptions()
-        answer = await self._ask(_run_request(buffers, steps, symbols, options), options.deadline_s)
+        request, deadline_s = _run_request(buffers, steps, symbols, options), options.deadline_s
+        answer = _reply(await self._process.ask(request, deadline_s=deadline_s), deadline_s)
         if not isinstance(answer, dict):
             return answer
         if "unsupported" in answer:
             return Unsupported(**answer["unsupported"])
         if "timed_out" in answer:
-            return _timed_out(answer["timed_out"], answer["report"]["findings"], options.deadline_s)
+            return _timed_out(answer["timed_out"], answer["report"]["findings"], deadline_s)
         report = answer["report"]
         return ExecutionReport(
             findings=tuple(Finding(**finding) for finding in report["findings"]),
@@ -228,19 +230,11 @@ class PtxExecutor:
         self._conversation = Conversation([sys.executable, PROGRAM], confinement=self._confinement, how="module")
         await self._conversation.start()
 
-    async def _ask(self, request: dict[str, Any], deadline_s: float) -> dict[str, Any] | TimedOut | Crashed:
+    @property
+    def _process(self) -> Conversation:
         if self._conversation is None:
             raise InternalError("the PTX executor was not started")
-        outcome = await self._conversation.ask(request, deadline_s=deadline_s)
-        match outcome:
-            case Overran():
-                return TimedOut(message=f"no answer within {deadline_s:g} s", deadline_s=deadline_s)
-            case Died(returncode, stderr):
-                return Crashed(message=f"the PTX executor died (exit {returncode}): {stderr.strip()[-500:]}")
-            case Answered(reply) if "error" in reply:
-                raise InternalError(f"the PTX executor refused a request: {reply['error']}")
-            case Answered(reply):
-                return reply
+        return self._conversation
 
 
 def written_ranges(buffer: Path) -> Iterator[tuple[int, int]]:
@@ -259,6 +253,18 @@ def written_ranges(buffer: Path) -> Iterator[tuple[int, int]]:
 
 
 # --- below
+
+
+def _reply(outcome: Answered | Died | Overran, deadline_s: float) -> dict[str, Any] | TimedOut | Crashed:
+    match outcome:
+        case Overran():
+            return TimedOut(message=f"no answer within {deadline_s:g} s", deadline_s=deadline_s)
+        case Died(returncode, stderr):
+            return Crashed(message=f"the PTX executor died (exit {returncode}): {stderr.strip()[-500:]}")
+        case Answered(reply) if "error" in reply:
+            raise InternalError(f"the PTX executor refused a request: {reply['error']}")
+        case Answered(reply):
+            return reply
 
 
 def _timed_out(message: str, findings: Sequence[dict[str, Any]], deadline_s: float) -> TimedOut:

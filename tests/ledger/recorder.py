@@ -43,9 +43,7 @@ from kernel_lsp.verify.devices.device import CaseRun, KernelBuild, Skipped
 from kernel_lsp.verify.gpu.checks import MeasuringGpu, Untimed
 from kernel_lsp.verify.model.cases import Case
 from kernel_lsp.verify.model.environment import USUAL, Circumstances
-from kernel_lsp.verify.model.progress import Plan, Progress
-from kernel_lsp.verify.model.resolved_kernel import Prepared
-from kernel_lsp.verify.oracle.case_store import CaseStore
+from kernel_lsp.verify.model.progress import Plan
 from kernel_lsp.verify.session.check import find_task
 from kernel_lsp.verify.session.platform import Platform
 from kernel_lsp.verify.session.session import FIRST_CAPTURE_NUMBER
@@ -55,7 +53,7 @@ from tests.corpora import COMPILE_DEADLINE_S, Kernel
 from tests.ledger.entry import Entry, Run, digest, entry_of
 
 PIPELINE = "kernel_lsp.verify.session.pipeline"
-SCHEDULER = "kernel_lsp.verify.session.check_scheduler"
+EVALUATION = "kernel_lsp.verify.session.evaluation"
 N_TASKS_AT_ONCE = 3
 """The worker captures one task while cases of another are chosen."""
 MAX_VALUES_SHOWN = 8
@@ -320,8 +318,7 @@ class _Code(CpuKernel):
 class _Kernel(LoadedKernel):
     """A kernel whose runs are all correct."""
 
-    def __init__(self, code: CpuKernel, store: CaseStore, prepared: Prepared, plan: Plan, progress: Progress) -> None:
-        super().__init__(code, store, prepared, plan, progress)
+    def __post_init__(self) -> None:
         assert isinstance(self.code, _Code)
         self.code.task = self._task
 
@@ -377,7 +374,7 @@ def _recording_devices() -> Iterator[None]:
     with (
         patch.object(secrets, "randbits", lambda _: _FIXED_BITS),
         patch.multiple(PIPELINE, CaseStore=_Store, GpuChecks=_Gpu),
-        patch.multiple(SCHEDULER, LoadedKernel=_Kernel),
+        patch.multiple(EVALUATION, LoadedKernel=_Kernel),
     ):
         yield
 

@@ -17,7 +17,7 @@ from kernel_lsp.verify.cpu.executor_checks import (
     MAX_INSTRUCTIONS_OF_BLOCKS,
     MIN_CASES,
     REST_BUDGET_S,
-    ExecutorChecks,
+    check,
 )
 from kernel_lsp.verify.cpu.loaded_kernel import LoadedKernel
 from kernel_lsp.verify.cpu.prepared import Profile
@@ -63,7 +63,7 @@ async def _ran(
     none: Any = None
     code: Any = SimpleNamespace(built=None)
     progress = Progress("c")
-    device = SlowKernel(code, none, none, _plan(), progress)
+    device = SlowKernel(code, none, prepared("launch: k<<<B, 32>>>(x, out, D)"), _plan(), progress, none)
     device.ran, device.large_s = [], large_s
     if n_instructions:
         device.found = Profile(())
@@ -75,8 +75,8 @@ async def _ran(
     counts |= {"growth_of": lambda *_: 1.0}
     for name, count in counts.items():
         monkeypatch.setattr(executor_checks, name, count)
-    monkeypatch.setattr(ExecutorChecks, "_estimate", lambda *_: None)
-    found = await ExecutorChecks(none, none).check(device)
+    monkeypatch.setattr(executor_checks, "_estimate", lambda *_: None)
+    found = await check(device)
     assert found is None
     return device, progress
 

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from kernel_lsp.verify.cpu.executor_checks import ExecutorChecks, screened_cases
+from kernel_lsp.verify.cpu.executor_checks import screen, screened_cases
 from kernel_lsp.verify.gpu.checks import GpuChecks
 from kernel_lsp.verify.model.cases import Case
 from kernel_lsp.verify.model.progress import Plan
 from kernel_lsp.verify.oracle.case_store import CaseStore
+from kernel_lsp.verify.session import evaluation
 from tests.corpora import Kernel, evaluate_all, is_caught, is_passed, read_kernels
 from tests.verify.test_pointed_sizes import TASK
 
@@ -88,7 +89,7 @@ async def test_others_are_begun_when_the_first_are_made(tmp_path: Path, monkeypa
 
 @pytest.fixture(autouse=True)
 def _screen_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ExecutorChecks, "check", ExecutorChecks.screen)
+    monkeypatch.setattr(evaluation, "check", screen)
 
 
 @pytest.mark.timeout(600)

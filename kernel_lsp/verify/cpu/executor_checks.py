@@ -6,21 +6,18 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from kernel_lsp.core.measurement import Comparison
 from kernel_lsp.core.plan import BoundOperation
-from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import CheckOutcome, Crashed, Mismatch, TimedOut, Unsupported
 from kernel_lsp.gpu.estimate import estimate_baselines, estimate_operation
-from kernel_lsp.gpu.specs import GpuSpec
-from kernel_lsp.ptx.executor import NO_END, BlockSample
+from kernel_lsp.ptx.executor import NO_END
 from kernel_lsp.verify.cpu.environment_variants import (
     OTHER_POISONS,
     because_of_shared,
     environments_of,
-    reads_unwritten,
 )
 from kernel_lsp.verify.cpu.execution_budget import (
     MAX_INSTRUCTIONS,
@@ -90,189 +87,65 @@ MIN_CASES = 4
 """Cases that run whatever the budget: the captured sizes, two small ones, exact integers."""
 
 
-@dataclass(frozen=True)
-class _Doubtful:
-    """A correct case in which the kernel read uninitialised memory."""
-
-    case: Case
-    bound: BoundOperation
-    sample: BlockSample | None
-    run: CaseRun
-
-
-class ExecutorChecks:
-    """Checks of one task's candidates, each on an executor that has the candidate loaded."""
-
-    def __init__(self, task: Task, gpu: GpuSpec) -> None:
-        self._task, self._gpu = task, gpu
-
-    async def rank(self, kernel: LoadedKernel) -> CheckOutcome | None:
-        """Profile, and run as many informative cases as there are small ones: these, else the user's own inputs. None
-        when they passed."""
-        plan = kernel.plan
-        return await self._profiled(kernel, [*plan[1:], plan[0]], max(1, len(plan) - 1), RANKING_LIMITS)
-
-    async def check(self, kernel: LoadedKernel) -> CheckOutcome | None:
-        """Profile, and run every case that the budget allows. None when all passed."""
-        return await self._profiled(kernel, kernel.plan, len(kernel.plan), FULL_LIMITS, is_full=True)
-
-    async def screen(self, kernel: LoadedKernel) -> CheckOutcome | None:
-        """Run small cases within a short budget, in thread orders that expose races. None when none of them failed.
-        Cases that exceed the budget are noted, and left to the GPU."""
-        if refused := self._refused(kernel):
-            return refused
-        n_run, doubtful = 0, list[_Doubtful]()
-        for case, bound in screened_cases(kernel.plan):
-            run = _bounded if n_run else _to_its_end
-            outcome = await run(kernel, case, bound)
-            if isinstance(outcome, Skipped):
-                continue
-            if not n_run and isinstance(outcome, TimedOut) and _is_endless(outcome):
-                return outcome
-            if isinstance(outcome, TimedOut | Unsupported):
-                at = "one size" if n_run == 1 else f"{n_run} sizes"
-                how_far = f"screened for races and stray accesses at {at} alone" if n_run else NOT_SCREENED
-                kernel.progress.notes.append(f"{kernel.name}: {how_far}: {outcome.message}")
-                break
-            if not isinstance(outcome, CaseRun):
-                return outcome
-            n_run += 1
-            doubtful += _noted(kernel, _Doubtful(case, bound, None, outcome))
-        return (
-            await _with_other_poison(kernel, doubtful, SCREEN_LIMITS)
-            or await self._with_few_at_once(kernel)
-            or await _otherwise(kernel)
-        )
-
-    async def screen_and_estimate(self, kernel: LoadedKernel) -> CheckOutcome | None:
-        """Run `screen`, then `estimate` where the screen was quick."""
-        started = time.monotonic()
-        failure = await self.screen(kernel)
-        if failure is None and time.monotonic() - started < SCREEN_BUDGET_S:
-            await self.estimate(kernel)
-        return failure
-
-    async def estimate(self, kernel: LoadedKernel) -> None:
-        """Profile within the limits of a screen, where the captured case is small enough."""
-        if sum(tensor.n_bytes for tensor in kernel.plan[0][1].tensors) <= MAX_PROFILED_BYTES:
-            await self._profile(kernel, SCREEN_LIMITS)
-
-    # --- below: launches, profiles and cases
-
-    def _refused(self, kernel: LoadedKernel) -> Crashed | None:
-        """Return the failure of a launch that exceeds the GPU's limits, at the sizes of the plan or at larger ones."""
-        launched = (refused_launch(kernel.built, bound, self._gpu) for _, bound in kernel.plan)
-        return next((refused for refused in launched if refused), None) or refused_when_larger(
-            kernel.built, kernel.prepared, kernel.direction, kernel.plan[0][1], self._gpu
-        )
-
-    async def _profiled(
-        self, kernel: LoadedKernel, cases: Plan, n_enough: int, limits: Limits, *, is_full: bool = False
-    ) -> CheckOutcome | None:
-        if refused := self._refused(kernel):
-            return refused
-        profile = await self._profile(kernel, limits)
-        if isinstance(profile, Crashed | TimedOut | Unsupported):
-            return profile
-        if not is_full:
-            return await self._run_cases(kernel, cases, n_enough, profile, limits)
-        # First, since cases of many waiting blocks take long.
-        return (
-            await self._with_few_at_once(kernel)
-            or await self._run_cases(kernel, cases, n_enough, profile, limits)
-            or await _otherwise(kernel)
-        )
-
-    async def _profile(
-        self, kernel: LoadedKernel, limits: Limits
-    ) -> Profile | Skipped | Crashed | TimedOut | Unsupported:
-        """Count what the launches at the captured sizes do, and estimate from it."""
-        profile = await kernel.profile(limits)
-        if isinstance(profile, Profile):
-            self._estimate(kernel, profile)
-        elif isinstance(profile, Skipped):
-            kernel.progress.notes.append(f"{kernel.direction}: not profiled: {profile.reason}")
+async def rank(kernel: LoadedKernel) -> CheckOutcome | None:
+    """Profile, and run as many informative cases as there are small ones: these, else the user's own inputs. None
+    when they passed."""
+    plan, profile = kernel.plan, _refused(kernel) or await _profile(kernel, RANKING_LIMITS)
+    if isinstance(profile, Crashed | TimedOut | Unsupported):
         return profile
+    failure = await _run_cases(kernel, [*plan[1:], plan[0]], max(1, len(plan) - 1), profile, RANKING_LIMITS)
+    return failure or await _with_other_poison(kernel, RANKING_LIMITS)
 
-    def _estimate(self, kernel: LoadedKernel, profile: Profile) -> None:
-        built, bound, progress = kernel.built, kernel.plan[0][1], kernel.progress
-        ours = estimate_operation(bound, profile.counters, built.kernels, built.symbols, self._gpu)
-        graph = graph_of(self._task, kernel.direction)
-        baselines = estimate_baselines(graph, captured_sizes(self._task), self._gpu)
-        best = min(baselines, key=lambda baseline: baseline.time_us)
-        progress.estimates.append(ours)
-        progress.times[kernel.name] = Comparison(
-            baseline_name=best.name,
-            baseline=best.estimate,
-            ours=ours,
-            baselines=baselines,
-            floor=time_floor(graph, bound, self._gpu),
-        )
 
-    async def _run_cases(
-        self, kernel: LoadedKernel, plan: Plan, n_enough: int, profile: Profile | Skipped, limits: Limits
-    ) -> CheckOutcome | None:
-        """Run cases until `n_enough` were informative. None when all passed, else the first failure."""
-        progress = kernel.progress
-        if progress.singles_out_a_block:
-            limits = replace(limits, complete_instructions=SINGLED_OUT_INSTRUCTIONS)
-        started, n_run, left = time.monotonic(), 0, list(plan)
-        doubtful: list[_Doubtful] = []
-        vast: list[tuple[Case, BoundOperation]] = []
-        captured = next((bound for case, bound in plan if case.is_captured), plan[0][1])
-        while left and n_run < n_enough:
-            elapsed_s = time.monotonic() - started
-            if n_run >= MIN_CASES and elapsed_s > FULL_BUDGET_S:
-                left.sort(key=lambda entry: _n_elements(entry[1]))
-            if n_run >= MIN_CASES and elapsed_s > FULL_BUDGET_S + REST_BUDGET_S:
-                progress.notes.append(f"{left[0][1].name}: {len(left)} more input families were not run (time)")
-                break
-            case, bound = left.pop(0)
-            growth = partial(growth_of, self._task, captured, case, bound)
-            sample = None if progress.has_atomics else sample_of(bound, profile, limits, case.seed, growth)
-            if sample is None and self._is_vast(case, bound, profile, growth):
-                vast.append((case, bound))
-                continue
-            outcome = await _run_case(kernel, case, bound, sample, limits)
-            if isinstance(outcome, Skipped):
-                continue
-            if not isinstance(outcome, CaseRun):
-                return outcome
-            n_run += 1
-            doubtful += _noted(kernel, _Doubtful(case, bound, sample, outcome))
-        progress.notes += said_of_vast(vast)
-        if n_run == 0:
-            return Unsupported(
-                message=vast[0][1].name + " has cases that only a GPU has the time for, and no others"
-                if vast
-                else "PyTorch itself gives no finite reference for any case"
-            )
-        return await _with_other_poison(kernel, doubtful, limits)
+async def check(kernel: LoadedKernel) -> CheckOutcome | None:
+    """Profile, and run every case that the budget allows. None when all passed."""
+    profile = _refused(kernel) or await _profile(kernel, FULL_LIMITS)
+    if isinstance(profile, Crashed | TimedOut | Unsupported):
+        return profile
+    # First, since cases of many waiting blocks take long.
+    return (
+        await _with_few_at_once(kernel)
+        or await _run_cases(kernel, kernel.plan, len(kernel.plan), profile, FULL_LIMITS)
+        or await _with_other_poison(kernel, FULL_LIMITS)
+        or await _otherwise(kernel)
+    )
 
-    def _is_vast(
-        self, case: Case, bound: BoundOperation, profile: Profile | Skipped, growth: Callable[[], float]
-    ) -> bool:
-        """Check whether a case must run all blocks and exceeds the budget, for the target's own work and for the
-        kernel. A case of very many blocks exceeds it even without growth per block."""
-        if isinstance(profile, Skipped):
-            return False
-        n_wanted = n_instructions(profile, bound)
-        if n_wanted > MAX_INSTRUCTIONS_OF_BLOCKS and not case.is_captured:
-            return True
-        is_much = n_operations(self._task, case, self._gpu) > MAX_OPERATIONS
-        return is_much and n_wanted * growth() > MAX_INSTRUCTIONS
 
-    async def _with_few_at_once(self, kernel: LoadedKernel) -> CheckOutcome | None:
-        """Run the smallest case that has enough blocks with a quarter of them resident. Applies where blocks may wait
-        for others and the grid can exceed the GPU's resident blocks."""
-        by_size = sorted(kernel.plan, key=lambda entry: _n_elements(entry[1]))
-        for case, bound in by_size if kernel.progress.may_wait else ():
-            few = few_at_once(kernel.built, kernel.prepared, case.operation, bound, self._gpu)
-            if few:
-                few_blocks = Circumstances(resident_blocks=few)
-                outcome = await kernel.run(case, bound, WAITING_LIMITS, None, few_blocks)
-                return outcome if isinstance(outcome, Mismatch | Crashed) else None
-        return None
+async def screen(kernel: LoadedKernel, *, estimates: bool = False) -> CheckOutcome | None:
+    """Run small cases within a short budget, in thread orders that expose races. None when none of them failed.
+    Cases that exceed the budget are noted, and left to the GPU. `estimates` adds `estimate` where that was quick."""
+    if refused := _refused(kernel):
+        return refused
+    started, n_run = time.monotonic(), 0
+    for case, bound in screened_cases(kernel.plan):
+        outcome = await kernel.run(case, bound, SCREEN_LIMITS)  # which long rows may legitimately exceed
+        if not n_run:
+            outcome = await _to_its_end(kernel, case, bound, outcome)
+        if isinstance(outcome, Skipped):
+            continue
+        if not n_run and isinstance(outcome, TimedOut) and _is_endless(outcome):
+            return outcome
+        if isinstance(outcome, TimedOut | Unsupported):
+            at = "one size" if n_run == 1 else f"{n_run} sizes"
+            how_far = f"screened for races and stray accesses at {at} alone" if n_run else NOT_SCREENED
+            kernel.progress.notes.append(f"{kernel.name}: {how_far}: {outcome.message}")
+            break
+        if not isinstance(outcome, CaseRun):
+            return outcome
+        n_run += 1
+        kernel.note(case, bound, None, outcome)
+    failure = (
+        await _with_other_poison(kernel, SCREEN_LIMITS) or await _with_few_at_once(kernel) or await _otherwise(kernel)
+    )
+    if failure is None and estimates and time.monotonic() - started < SCREEN_BUDGET_S:
+        await estimate(kernel)
+    return failure
+
+
+async def estimate(kernel: LoadedKernel) -> None:
+    """Profile within the limits of a screen, where the captured case is small enough."""
+    if sum(tensor.n_bytes for tensor in kernel.plan[0][1].tensors) <= MAX_PROFILED_BYTES:
+        await _profile(kernel, SCREEN_LIMITS)
 
 
 def screened_cases(plan: Plan) -> Sequence[tuple[Case, BoundOperation]]:
@@ -291,18 +164,117 @@ def screened_cases(plan: Plan) -> Sequence[tuple[Case, BoundOperation]]:
     return [*sorted(ordinary, key=cost)[:N_SCREEN_CASES], *several]
 
 
+# --- below: launches, profiles and cases
+
+
+def _refused(kernel: LoadedKernel) -> Crashed | None:
+    """Return the failure of a launch that exceeds the GPU's limits, at the sizes of the plan or at larger ones."""
+    launched = (refused_launch(kernel.built, bound, kernel.gpu) for _, bound in kernel.plan)
+    return next((refused for refused in launched if refused), None) or refused_when_larger(
+        kernel.built, kernel.prepared, kernel.direction, kernel.plan[0][1], kernel.gpu
+    )
+
+
+async def _profile(kernel: LoadedKernel, limits: Limits) -> Profile | Skipped | Crashed | TimedOut | Unsupported:
+    """Count what the launches at the captured sizes do, and estimate from it."""
+    profile = await kernel.profile(limits)
+    if isinstance(profile, Profile):
+        _estimate(kernel, profile)
+    elif isinstance(profile, Skipped):
+        kernel.progress.notes.append(f"{kernel.direction}: not profiled: {profile.reason}")
+    return profile
+
+
+def _estimate(kernel: LoadedKernel, profile: Profile) -> None:
+    built, bound, progress = kernel.built, kernel.plan[0][1], kernel.progress
+    ours = estimate_operation(bound, profile.counters, built.kernels, built.symbols, kernel.gpu)
+    graph = graph_of(kernel.prepared.task, kernel.direction)
+    baselines = estimate_baselines(graph, captured_sizes(kernel.prepared.task), kernel.gpu)
+    best = min(baselines, key=lambda baseline: baseline.time_us)
+    progress.estimates.append(ours)
+    progress.times[kernel.name] = Comparison(
+        baseline_name=best.name,
+        baseline=best.estimate,
+        ours=ours,
+        baselines=baselines,
+        floor=time_floor(graph, bound, kernel.gpu),
+    )
+
+
+async def _run_cases(
+    kernel: LoadedKernel, plan: Plan, n_enough: int, profile: Profile | Skipped, limits: Limits
+) -> CheckOutcome | None:
+    """Run cases until `n_enough` were informative. None when all passed, else the first failure."""
+    progress = kernel.progress
+    if progress.singles_out_a_block:
+        limits = replace(limits, complete_instructions=SINGLED_OUT_INSTRUCTIONS)
+    started, n_run, left = time.monotonic(), 0, list(plan)
+    vast: list[tuple[Case, BoundOperation]] = []
+    captured = next((bound for case, bound in plan if case.is_captured), plan[0][1])
+    while left and n_run < n_enough:
+        elapsed_s = time.monotonic() - started
+        if n_run >= MIN_CASES and elapsed_s > FULL_BUDGET_S:
+            left.sort(key=lambda entry: _n_elements(entry[1]))
+        if n_run >= MIN_CASES and elapsed_s > FULL_BUDGET_S + REST_BUDGET_S:
+            progress.notes.append(f"{left[0][1].name}: {len(left)} more input families were not run (time)")
+            break
+        case, bound = left.pop(0)
+        growth = partial(growth_of, kernel.prepared.task, captured, case, bound)
+        sample = None if progress.has_atomics else sample_of(bound, profile, limits, case.seed, growth)
+        if sample is None and _is_vast(kernel, case, bound, profile, growth):
+            vast.append((case, bound))
+            continue
+        found = await kernel.run(case, bound, LONG_SUM_LIMITS if case.may_not_end else limits, sample)
+        outcome = _timeout_of(kernel, case, found) if isinstance(found, TimedOut) else found
+        if isinstance(outcome, Skipped):
+            continue
+        if not isinstance(outcome, CaseRun):
+            return outcome
+        n_run += 1
+        kernel.note(case, bound, sample, outcome)
+    progress.notes += said_of_vast(vast)
+    if n_run == 0:
+        return Unsupported(
+            message=vast[0][1].name + " has cases that only a GPU has the time for, and no others"
+            if vast
+            else "PyTorch itself gives no finite reference for any case"
+        )
+    return None
+
+
+def _is_vast(
+    kernel: LoadedKernel, case: Case, bound: BoundOperation, profile: Profile | Skipped, growth: Callable[[], float]
+) -> bool:
+    """Check whether a case must run all blocks and exceeds the budget, for the target's own work and for the
+    kernel. A case of very many blocks exceeds it even without growth per block."""
+    if isinstance(profile, Skipped):
+        return False
+    n_wanted = n_instructions(profile, bound)
+    if n_wanted > MAX_INSTRUCTIONS_OF_BLOCKS and not case.is_captured:
+        return True
+    is_much = n_operations(kernel.prepared.task, case, kernel.gpu) > MAX_OPERATIONS
+    return is_much and n_wanted * growth() > MAX_INSTRUCTIONS
+
+
+async def _with_few_at_once(kernel: LoadedKernel) -> CheckOutcome | None:
+    """Run the smallest case that has enough blocks with a quarter of them resident. Applies where blocks may wait
+    for others and the grid can exceed the GPU's resident blocks."""
+    by_size = sorted(kernel.plan, key=lambda entry: _n_elements(entry[1]))
+    for case, bound in by_size if kernel.progress.may_wait else ():
+        few = few_at_once(kernel.built, kernel.prepared, case.operation, bound, kernel.gpu)
+        if few:
+            few_blocks = Circumstances(resident_blocks=few)
+            outcome = await kernel.run(case, bound, WAITING_LIMITS, None, few_blocks)
+            return outcome if isinstance(outcome, Mismatch | Crashed) else None
+    return None
+
+
 # --- below: one case
 
 
-async def _bounded(kernel: LoadedKernel, case: Case, bound: BoundOperation) -> CaseOutcome:
-    """Run within the screen's limits, which long rows may legitimately exceed."""
-    return await kernel.run(case, bound, SCREEN_LIMITS)
-
-
-async def _to_its_end(kernel: LoadedKernel, case: Case, bound: BoundOperation) -> CaseOutcome:
+async def _to_its_end(kernel: LoadedKernel, case: Case, bound: BoundOperation, outcome: CaseOutcome) -> CaseOutcome:
     """Run a small case again with more budget where one thread exhausted the screen's alone, or where threads may wait.
     That distinguishes slow cases from endless ones."""
-    outcome = await _bounded(kernel, case, bound)
     if not isinstance(outcome, TimedOut) or not kernel.code.is_alive:
         return outcome
     if _is_endless(outcome):
@@ -312,33 +284,20 @@ async def _to_its_end(kernel: LoadedKernel, case: Case, bound: BoundOperation) -
     return outcome
 
 
-async def _run_case(
-    kernel: LoadedKernel, case: Case, bound: BoundOperation, sample: BlockSample | None, limits: Limits
-) -> CaseOutcome:
-    """Run one case within the limits, or within its own limits where a timeout is inconclusive."""
-    if not case.may_not_end:
-        found = await kernel.run(case, bound, limits, sample)
-        if isinstance(found, TimedOut) and not _is_endless(found):
-            why = "it hangs, or does more than the executor has time for; '// where:' may exclude such sizes"
-            return found.model_copy(update={"message": f"{found.message} {sizes_of(case)}: {why}"})
-        return found
-    outcome = await kernel.run(case, bound, LONG_SUM_LIMITS, sample)
-    return Skipped(outcome.message) if isinstance(outcome, TimedOut) and kernel.code.is_alive else outcome
+def _timeout_of(kernel: LoadedKernel, case: Case, outcome: TimedOut) -> TimedOut | Skipped:
+    """Return what a case's timeout means: nothing where it is larger than any that was asked for."""
+    if case.may_not_end:
+        return Skipped(outcome.message) if kernel.code.is_alive else outcome
+    if _is_endless(outcome):
+        return outcome
+    why = "it hangs, or does more than the executor has time for; '// where:' may exclude such sizes"
+    return outcome.model_copy(update={"message": f"{outcome.message} {sizes_of(case)}: {why}"})
 
 
-def _noted(kernel: LoadedKernel, one: _Doubtful) -> list[_Doubtful]:
-    """Record a correct case; return it where its kernel read uninitialised memory."""
-    kernel.progress.cases.append(one.run.result)
-    kernel.progress.add_findings(one.run.findings)
-    return [one] if reads_unwritten(one.run) else []
-
-
-async def _with_other_poison(
-    kernel: LoadedKernel, doubtful: Sequence[_Doubtful], limits: Limits
-) -> Mismatch | Crashed | None:
+async def _with_other_poison(kernel: LoadedKernel, limits: Limits) -> Mismatch | Crashed | None:
     """Run the smallest cases again that read uninitialised shared memory, with other bytes in it. A timeout on a busy
     machine is inconclusive."""
-    for one in sorted(doubtful, key=lambda one: _n_elements(one.bound))[:N_POISONED]:
+    for one in sorted(kernel.doubtful, key=lambda one: _n_elements(one.bound))[:N_POISONED]:
         for poison in OTHER_POISONS:
             outcome = await kernel.run(one.case, one.bound, limits, one.sample, Circumstances(shared_poison=poison))
             if isinstance(outcome, Mismatch | Crashed):

@@ -97,31 +97,27 @@ class CpuKernel:
         circumstances: Circumstances = USUAL,
     ) -> CaseOutcome:
         """Run one case, completely or by sampled blocks, and judge its outputs."""
-        case, run = given.case, self._device.new_run(given.bound, given.files)
+        run = self._device.new_run(given.bound, given.files)
         try:
-            run.write_poison(case.seed)
-            options = replace(
-                _options(limits or self._device.limits),
-                sample=sample,
-                thread_order=case.thread_order if is_on("orders") else "forward",
-                seed=case.seed,
-                watches_races=(
-                    sample is None
-                    and case.thread_order == WATCHED_ORDER
-                    and run.is_small
-                    and circumstances.interruptions == "none"
-                ),
-                shared_poison=circumstances.shared_poison,
-                shared_start=shared_start_of(case),
-                resident_blocks=circumstances.resident_blocks,
-                keeps_lanes_apart=circumstances.keeps_lanes_apart,
-                interruptions=circumstances.interruptions,
-                keeps_written=run.is_small,
-            )
-            places = {tensor.name: offset_of(case, tensor) for tensor in given.bound.tensors}
-            reports = await self._run_segments(run, places, options)
-            if not isinstance(reports, list):
-                return reports
+            run.write_poison(given.case.seed)
+            options = _options_of(given.case, run, sample, limits or self._device.limits, circumstances)
+            places = {tensor.name: offset_of(given.case, tensor) for tensor in given.bound.tensors}
+            reports: list[ExecutionReport] = []
+            for steps in _segments(run.bound.steps):
+                if isinstance(steps[0], BoundLibraryStep):
+                    if failed := await self._run_library(run, steps[0]):
+                        return failed
+                    continue
+                buffers = run.buffers(initialised=run.written, places=places)
+                if options.thread_order == REVERSED_ORDER:
+                    buffers.reverse()
+                report = await self._executor.run(buffers, steps, self.built.symbols, options)
+                if not isinstance(report, ExecutionReport):
+                    return report
+                if crash := _crash(report):
+                    return crash
+                reports.append(report)
+                run.note_written(steps)
             if sample is None and run.is_small:
                 run.tell_numbers_from_poison()
             return _judge(run, given, reports, sampled=sample is not None)
@@ -190,35 +186,16 @@ class CpuKernel:
 
     # --- below
 
-    async def _run_segments(
-        self, run: RunFiles, places: Mapping[str, int], options: RunOptions
-    ) -> list[ExecutionReport] | Crashed | TimedOut | Unsupported:
-        """Run our launches in the executor and library steps in the worker, in the plan's order."""
-        reports: list[ExecutionReport] = []
-        for steps in _segments(run.bound.steps):
-            if isinstance(steps[0], BoundLibraryStep):
-                try:
-                    await self._run_library(run, steps[0])
-                except TargetError as error:
-                    return Crashed(message=f"library step {steps[0].function}: {error.message}")
-                continue
-            buffers = run.buffers(initialised=run.written, places=places)
-            if options.thread_order == REVERSED_ORDER:
-                buffers.reverse()
-            report = await self._executor.run(buffers, steps, self.built.symbols, options)
-            if not isinstance(report, ExecutionReport):
-                return report
-            if crash := _crash(report):
-                return crash
-            reports.append(report)
-            run.note_written(steps)
-        return reports
-
-    async def _run_library(self, run: RunFiles, step: BoundLibraryStep) -> None:
+    async def _run_library(self, run: RunFiles, step: BoundLibraryStep) -> Crashed | None:
+        """Run a library step in the worker."""
         tensors = [run.case_tensor(name) for name in _tensor_names(step.arguments)]
         results = [run.case_tensor(name) for name in step.results]
-        await self._device.worker.run_library(step.function, step.arguments, tensors=tensors, results=results)
+        try:
+            await self._device.worker.run_library(step.function, step.arguments, tensors=tensors, results=results)
+        except TargetError as error:
+            return Crashed(message=f"library step {step.function}: {error.message}")
         run.note_written([step])
+        return None
 
 
 # --- below: steps
@@ -231,6 +208,26 @@ def _options(limits: Limits) -> RunOptions:
         max_thread_instructions=limits.max_thread_instructions,
         deadline_s=limits.deadline_s,
         may_write_variables=not is_on("state"),
+    )
+
+
+def _options_of(
+    case: Case, run: RunFiles, sample: BlockSample | None, limits: Limits, circumstances: Circumstances
+) -> RunOptions:
+    """Return the options of a case's run. A small one in the watched order is watched for races."""
+    is_watched = sample is None and case.thread_order == WATCHED_ORDER and run.is_small
+    return replace(
+        _options(limits),
+        sample=sample,
+        thread_order=case.thread_order if is_on("orders") else "forward",
+        seed=case.seed,
+        watches_races=is_watched and circumstances.interruptions == "none",
+        shared_poison=circumstances.shared_poison,
+        shared_start=shared_start_of(case),
+        resident_blocks=circumstances.resident_blocks,
+        keeps_lanes_apart=circumstances.keeps_lanes_apart,
+        interruptions=circumstances.interruptions,
+        keeps_written=run.is_small,
     )
 
 

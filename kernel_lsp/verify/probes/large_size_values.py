@@ -55,12 +55,12 @@ LEAST_ERROR = 0.05
 which is accepted here, does not."""
 
 
-async def wrong_at_vast_sizes(kernel: LoadedKernel, gpu: GpuSpec) -> Mismatch | Crashed | None:
+async def wrong_at_vast_sizes(kernel: LoadedKernel) -> Mismatch | Crashed | None:
     """Return a mismatch when an output is incorrect at a very large size. None also where the test would take too
     long."""
     prepared, direction = kernel.prepared, kernel.direction
     for sizes in vast_sizes_of_one(prepared, direction, kernel.known):
-        if not kernel.code.is_alive or not _is_cheap(prepared.task, direction, sizes, gpu):
+        if not kernel.code.is_alive or not _is_cheap(prepared.task, direction, sizes, kernel.gpu):
             continue
         bound, n_allowed = prepared.bind(direction, sizes), _n_allowed(sizes)
         limits = Limits(0, n_allowed, DEADLINE_S, max_thread_instructions=n_allowed)

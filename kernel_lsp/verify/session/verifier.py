@@ -7,12 +7,13 @@ async with await session.verifier(source, task) as verifier:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
+from typing import Any, TypeVar
 
 from kernel_lsp.core.candidate import Candidate
 from kernel_lsp.core.target import TargetSource
-from kernel_lsp.core.task import Task, UncoveredConfiguration
+from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.errors import KernelLspError, TargetError
 from kernel_lsp.verify.gpu.checks import MeasuringGpu, Untimed
@@ -23,11 +24,13 @@ from kernel_lsp.verify.session.configurations import (
     UncoveredCaptures,
     with_configurations,
 )
+from kernel_lsp.verify.session.evaluation import Evaluation
 from kernel_lsp.verify.session.pipeline import N_SLOTS, Evaluator
 from kernel_lsp.verify.session.platform import Platform
 from kernel_lsp.verify.session.ready_runs import RunBuilder
 from kernel_lsp.verify.session.scalar_mutation import ScalarMutation
 
+Value = TypeVar("Value")
 SLOTS_PER_GPU = 2
 """Candidates per GPU at a time: one is compiled and screened while another occupies the GPU."""
 
@@ -50,7 +53,7 @@ class Verifier:
         self._variants: dict[str, Evaluator] = {}
         self._mutation = ScalarMutation(source, task, platform)
         self._uncovered = UncoveredCaptures(source, task, platform)
-        self._under_way: set[asyncio.Task[Verdict] | asyncio.Task[None]] = set()
+        self._under_way: set[asyncio.Task[Any]] = set()
 
     async def __aenter__(self) -> Verifier:
         self._platform.cpu.executors.start()
@@ -82,26 +85,25 @@ class Verifier:
 
     async def verify(self, candidate: Candidate, depth: Depth) -> Verdict:
         """Return the verdict. Raises only for a broken machine or a worker that died."""
-        verifying = asyncio.create_task(self._verified(candidate, depth))
-        self._keep(verifying)
-        return await verifying
-
-    # --- below
-
-    def _keep(self, task: asyncio.Task[Verdict] | asyncio.Task[None]) -> None:
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
-
-    async def _verified(self, candidate: Candidate, depth: Depth) -> Verdict:
         if depth != "full":
-            return await self._evaluator.evaluate(candidate, depth)
-        self._keep(asyncio.create_task(self._capture_ahead(candidate)))
-        verdict, times = await self._evaluator.evaluate(candidate, "full"), StageTimes()
+            return await self._run(Evaluation(self._evaluator, candidate, depth).verdict())
+        self._run(self._capture_ahead(candidate))
+        verdict = await self._run(Evaluation(self._evaluator, candidate, "full").verdict())
+        times = StageTimes()
         with times.stage("scalar mutations"):
             verdict = await self._with_mutated_scalars(candidate, verdict)
         with times.stage("configurations"):
             verdict = await self._with_configurations(candidate, verdict)
         return verdict.model_copy(update={"stages_s": {**verdict.stages_s, **times.stages_s}})
+
+    # --- below
+
+    def _run(self, part: Coroutine[Any, Any, Value]) -> asyncio.Task[Value]:
+        """Begin a part of a verdict, which ends with this verifier."""
+        task = asyncio.create_task(part)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        return task
 
     async def _capture_ahead(self, candidate: Candidate) -> None:
         """Capture the mutations while the candidate runs. Failures are raised where the mutations are needed."""
@@ -112,9 +114,10 @@ class Verifier:
     async def _with_mutated_scalars(self, candidate: Candidate, verdict: Verdict) -> Verdict:
         if not verdict.is_correct:
             return verdict
-        for mutated in await self._mutation.mutated_tasks(candidate):
+        for mutated in await self._run(self._mutation.mutated_tasks(candidate)):
             evaluator = self._variant(mutated.words, mutated.task, mutated.families)
-            failure = mutated.failure((await evaluator.evaluate(candidate, "screen")).outcome)
+            evaluated = await self._run(Evaluation(evaluator, candidate, "screen").verdict())
+            failure = mutated.failure(evaluated.outcome)
             if failure is not None:
                 return verdict.model_copy(update={"outcome": failure, "times": {}})
         return verdict
@@ -122,14 +125,15 @@ class Verifier:
     async def _with_configurations(self, candidate: Candidate, verdict: Verdict) -> Verdict:
         if not verdict.is_correct:
             return verdict
-        others = [await self._in_configuration(candidate, other) for other in self._task.uncovered]
+        others = list[ConfigurationVerdict]()
+        for other in self._task.uncovered:
+            task = await self._run(self._uncovered.captured(other))
+            if isinstance(task, TargetError):
+                others.append((other, task))
+                continue
+            evaluator = self._variant(f"configuration {other.index}", task)
+            others.append((other, await self._run(Evaluation(evaluator, candidate, "full").verdict())))
         return with_configurations(verdict, self._task, others)
-
-    async def _in_configuration(self, candidate: Candidate, other: UncoveredConfiguration) -> ConfigurationVerdict:
-        task = await self._uncovered.captured(other)
-        if isinstance(task, TargetError):
-            return other, task
-        return other, await self._variant(f"configuration {other.index}", task).evaluate(candidate, "full")
 
     def _variant(self, name: str, task: Task, families: tuple[str, ...] = SCREEN_FAMILIES) -> Evaluator:
         """Return the evaluator of a variant of the task, which shares the platform and times nothing."""

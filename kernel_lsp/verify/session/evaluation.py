@@ -1,0 +1,291 @@
+"""One candidate's way through the pipeline: plan -> build -> audit -> cases on the executor -> cases and time on a GPU.
+
+The PTX executor checks everything where there is no GPU. Where there is one, it screens what may touch the GPU, and the
+GPU runs every case at its full size. A candidate never raises: whatever it does becomes its outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import itertools
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+
+from kernel_lsp.core.candidate import Candidate
+from kernel_lsp.core.measurement import Estimate, Measurement
+from kernel_lsp.core.plan import BoundOperation
+from kernel_lsp.core.verdict import (
+    BuildFailed,
+    Built,
+    CheckOutcome,
+    Correct,
+    Crashed,
+    Mismatch,
+    Rejected,
+    TimedOut,
+    Unsupported,
+    Verdict,
+)
+from kernel_lsp.errors import PlanError, ScratchFullError
+from kernel_lsp.toolchain.integrity.ptx_text import program_hash
+from kernel_lsp.toolchain.nvrtc.compile import BuildRequest
+from kernel_lsp.toolchain.nvrtc.own_architecture import is_plain
+from kernel_lsp.verify.build.building import all_names, candidate_request, kernel_build, module_of, request_of
+from kernel_lsp.verify.build.other_builds import N_CASES_ELSEWHERE, guarded, other_programs, said_of, said_of_guarded
+from kernel_lsp.verify.cpu.executor_checks import NOT_SCREENED, check, estimate, rank, screen, screened_cases
+from kernel_lsp.verify.cpu.executor_pool import N_LOOKS
+from kernel_lsp.verify.cpu.loaded_kernel import LoadedKernel
+from kernel_lsp.verify.cpu.prepared import CpuKernel
+from kernel_lsp.verify.model.cases import Depth, OperationKind
+from kernel_lsp.verify.model.defences import is_on
+from kernel_lsp.verify.model.progress import Plan, Progress
+from kernel_lsp.verify.model.resolved_kernel import Prepared, plan_failure, prepare
+from kernel_lsp.verify.oracle.judgement import lost_nans
+from kernel_lsp.verify.probes.code_guided_sizes import singles_out_a_block
+from kernel_lsp.verify.probes.grid_coverage import left_undone
+from kernel_lsp.verify.probes.large_size_values import wrong_at_vast_sizes
+from kernel_lsp.verify.session.check_scheduler import Look, audited, first_failure
+from kernel_lsp.verify.session.pipeline import Evaluator, screened_on
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+NOT_LOOKED_FURTHER = "not looked at beyond the sizes of its cases"
+Check = Callable[[LoadedKernel], Awaitable[CheckOutcome | None]]
+
+
+class Evaluation:
+    """Evaluates one candidate with an `evaluator`'s resources. Private to this room: other rooms use a `Verifier`."""
+
+    def __init__(self, evaluator: Evaluator, candidate: Candidate, depth: Depth) -> None:
+        self._by, self._candidate, self._depth = evaluator, candidate, depth
+        self._progress = Progress(candidate.id)
+        self._plans: dict[OperationKind, Plan] = {}
+        self._is_loaded = True
+        """False once no executor loads it; the candidate is then left to the GPU."""
+
+    async def verdict(self) -> Verdict:
+        """Run the pipeline. Raises only for a broken machine or a worker that died."""
+        started, prepared = time.monotonic(), prepare(self._candidate.text, self._by.task)
+        outcome: CheckOutcome
+        try:
+            outcome = prepared if isinstance(prepared, BuildFailed) else await self._outcome(prepared)
+        except PlanError as error:
+            outcome = plan_failure(error)
+        except ScratchFullError as error:
+            outcome = Unsupported(message=error.message)
+        except OSError as error:
+            if error.errno not in DISK_FULL:
+                raise
+            outcome = Unsupported(message=f"the scratch folder is full: {error.strerror} ({error.filename})")
+        library_steps = prepared.library_steps if isinstance(prepared, Prepared) else ()
+        return self._verdict(outcome, library_steps, time.monotonic() - started)
+
+    # --- below: stages
+
+    async def _outcome(self, prepared: Prepared) -> CheckOutcome:
+        progress, gpu_checks = self._progress, self._by.gpu_checks
+        progress.findings += prepared.findings
+        progress.notes += _held_by_the_task(prepared)
+        built = await self._built(prepared)
+        if not isinstance(built, Built):
+            return built
+        module, n_executors = module_of(built, prepared.plan), min(len(self._plans), N_LOOKS)
+        with self._by.platform.cpu.executors.loading_ahead(module, n_executors):
+            await asyncio.sleep(0)  # send the load requests before this loop is blocked
+            if refused := audited(self._candidate.text, built, progress):
+                return refused
+            if self._depth == "full":
+                self._add_cases_of_code(prepared, built)
+            with progress.stage("executor"):
+                failure = await first_failure(self._first_looks(prepared, built), progress)
+                if failure is None and self._depth == "full" and gpu_checks is None:
+                    failure = await first_failure(self._other_looks(prepared, built), progress)
+            if failure is None and gpu_checks is not None:
+                plans, is_ranking = list(self._plans.values()), self._depth == "rank"
+                beside = partial(self._beside, prepared, built) if self._depth == "full" else None
+                failure = await gpu_checks.check(built, plans, progress, beside=beside, is_ranking=is_ranking)
+        return failure or Correct(cases=tuple(progress.cases))
+
+    async def _built(self, prepared: Prepared) -> Built | BuildFailed | TimedOut:
+        """Choose the cases and build the text meanwhile."""
+        progress, compiler = self._progress, self._by.platform.compiler
+        building = self._begin_building(prepared)
+        try:
+            await asyncio.sleep(0)  # send the request to a warm compiler before choosing cases blocks this loop
+            choice, depth = self._by.choice, self._depth
+            self._plans = {direction: choice.plan(prepared, direction, depth) for direction in prepared.directions}
+            self._prefetch()
+            with progress.stage("build"):
+                built = await (building or compiler.compile(self._request(prepared)))
+        finally:
+            if building is not None:
+                building.cancel()
+        if isinstance(built, Built):
+            progress.built = built
+            progress.findings += built.warnings
+            if not is_plain(built.architecture):
+                progress.notes.append(f"compiled for {built.architecture}: it uses what that architecture alone has")
+        return built
+
+    def _begin_building(self, prepared: Prepared) -> asyncio.Task[Built | BuildFailed | TimedOut] | None:
+        """Begin the build where kernel names depend on no size; None where they do."""
+        names = all_names(map(prepared.operation, prepared.directions), prepared.signatures)
+        if names is None:
+            return None
+        request = request_of(prepared.text, names, self._by.platform.gpu, self._by.gpu_device)
+        return asyncio.create_task(self._by.platform.compiler.compile(request))
+
+    def _request(self, prepared: Prepared) -> BuildRequest:
+        operations: list[BoundOperation] = [bound for plan in self._plans.values() for _, bound in plan]
+        return candidate_request(prepared, operations, self._by.platform.gpu, self._by.gpu_device)
+
+    def _prefetch(self) -> None:
+        if self._by.gpu_checks is not None:
+            self._by.gpu_checks.prefetch(list(self._plans.values()))
+
+    def _add_cases_of_code(self, prepared: Prepared, built: Built) -> None:
+        """Add the cases that the compiled code asks for."""
+        plans = self._plans.items()
+        self._plans = {kind: self._by.choice.with_code(prepared, kind, built, plan) for kind, plan in plans}
+        self._progress.singles_out_a_block = any(singles_out_a_block(prepared, kind, built) for kind in self._plans)
+        self._prefetch()
+
+    # --- below: checks on executors
+
+    def _first_looks(self, prepared: Prepared, built: Built) -> list[Look]:
+        """Return the runs of all cases; with a GPU, only of those that must pass before the GPU may run the
+        candidate."""
+        checks = [self._check_of(self._depth)]
+        loaded = partial(self._loaded, prepared, built)
+        return [partial(loaded, [plan], checks, without=NOT_SCREENED) for plan in self._plans.values()]
+
+    def _other_looks(self, prepared: Prepared, built: Built) -> list[Look]:
+        """Return the longer checks, which no GPU has to wait for."""
+        looks: list[Look] = []
+        if self._is_loaded:
+            loaded = partial(self._loaded, prepared, built)
+            # Without a GPU the check of all cases begins with estimates.
+            checks: list[Check] = [estimate] if self._by.gpu_checks is not None else []
+            checks += [left_undone, wrong_at_vast_sizes] if is_on("sizes") else []
+            pairs = itertools.product(checks, self._plans.values())
+            looks += [partial(loaded, [plan], [each], without=NOT_LOOKED_FURTHER) for each, plan in pairs]
+            looks += [partial(self._with_guards, prepared, built)] if is_on("guards") else []
+        return [*looks, partial(self._elsewhere, prepared, built)]
+
+    async def _beside(self, prepared: Prepared, built: Built, progress: Progress) -> CheckOutcome | None:
+        return await first_failure(self._other_looks(prepared, built), progress)
+
+    async def _elsewhere(self, prepared: Prepared, built: Built, progress: Progress) -> CheckOutcome | None:
+        """Run a few cases of the text's other programs, on other GPUs."""
+        few = [plan[:N_CASES_ELSEWHERE] for plan in self._plans.values()]
+        checks = [self._check_of("full"), *([left_undone] if is_on("sizes") else [])]
+        async for other in other_programs(self._by.platform.compiler, self._request(prepared), built):
+            aside = Progress(progress.candidate_id)
+            failure = audited(self._candidate.text, other, aside)
+            found = failure or await self._loaded(prepared, other, few, checks, aside, without=NOT_SCREENED)
+            if isinstance(found, Mismatch | Crashed | Rejected):
+                return said_of(found, f"compiled for {other.architecture}")
+        return None
+
+    async def _with_guards(self, prepared: Prepared, built: Built, progress: Progress) -> CheckOutcome | None:
+        """Run small cases with guards around local arrays, where there are any."""
+        apart = await guarded(self._by.platform.compiler, self._request(prepared), built)
+        if apart is None:
+            return None
+        few = [[plan[0], *screened_cases(plan)] for plan in self._plans.values()]
+        checks, aside = [self._check_of("screen")], Progress(progress.candidate_id)
+        return said_of_guarded(await self._loaded(prepared, apart, few, checks, aside, without=NOT_SCREENED))
+
+    def _check_of(self, depth: Depth) -> Check:
+        """Return the check of a depth. With a GPU, it is what must pass before the GPU runs; a full verdict estimates
+        during the GPU's cases."""
+        if self._by.gpu_checks is not None:
+            return partial(screen, estimates=depth != "full")
+        return check if depth == "full" else rank
+
+    async def _loaded(
+        self,
+        prepared: Prepared,
+        built: Built,
+        plans: Sequence[Plan],
+        checks: Sequence[Check],
+        progress: Progress,
+        *,
+        without: str,
+    ) -> CheckOutcome | None:
+        """Run the checks of each plan on an executor that has loaded this build, until one fails. Where none loads it
+        and a GPU runs all cases, note the missing check as `without`."""
+        by = self._by
+        async with by.platform.cpu.prepare(kernel_build(progress.candidate_id, built, prepared.plan)) as loaded:
+            if isinstance(loaded, CpuKernel):
+                progress.has_atomics = any(kernel.uses_global_atomics for kernel in loaded.facts)
+                progress.may_wait = any(kernel.may_wait for kernel in loaded.facts)
+                for plan, each in itertools.product(plans, checks):
+                    kernel = LoadedKernel(loaded, by.store, prepared, plan, progress, by.platform.gpu)
+                    if (failure := await each(kernel)) is not None:
+                        return failure
+                return None
+            if isinstance(loaded, Rejected):
+                return _with_names(loaded, built)
+            self._is_loaded = self._is_loaded and built is not self._progress.built
+            if by.gpu_checks is None or not isinstance(loaded, Unsupported | TimedOut):
+                return loaded
+            progress.notes.append(f"{without}: {loaded.message}")
+            return None
+
+    # --- below: the verdict
+
+    def _verdict(self, outcome: CheckOutcome, library_steps: tuple[str, ...], elapsed_s: float) -> Verdict:
+        progress = self._progress
+        return Verdict(
+            candidate_id=self._candidate.id,
+            depth=self._depth,
+            device=screened_on(progress.gpu) if progress.gpu else self._by.device_name,
+            outcome=outcome,
+            findings=(*progress.findings, *lost_nans(progress.cases)),
+            kernels=progress.built.kernels if progress.built is not None else (),
+            program_hash=program_hash(progress.built.ptx) if progress.built is not None else "",
+            library_steps=library_steps,
+            times=progress.times,
+            estimate=_total_estimate(progress.estimates),
+            measurement=_total_measurement(progress.measurements, self._by.n_directions),
+            notes=tuple(progress.notes),
+            evaluate_s=elapsed_s,
+            stages_s=progress.stages_s,
+        )
+
+
+# --- below: small decisions
+
+
+def _with_names(refused: Rejected, built: Built) -> Rejected:
+    """Replace symbols in findings by the plan's names of kernels."""
+    names: Mapping[str, str] = {symbol: name for name, symbol in built.symbols.items()}
+    findings = [
+        finding.model_copy(update={"kernel": names.get(finding.kernel or "", finding.kernel)})
+        for finding in refused.findings
+    ]
+    return refused.model_copy(update={"findings": tuple(findings)})
+
+
+def _held_by_the_task(prepared: Prepared) -> Sequence[str]:
+    """Note the dims that are symbolic in the plan but fixed by the task."""
+    held = ", ".join(f"{name} = {size}" for name, size in prepared.fixed_dims.items())
+    return [f"{held} in every case, since the target holds it: the operator takes no other size"] if held else []
+
+
+def _total_estimate(estimates: Sequence[Estimate]) -> Estimate | None:
+    """Return the estimate of forward and backward together, which the search minimises."""
+    if not estimates:
+        return None
+    sums = ("time_us", "low_us", "high_us", "bytes_moved", "n_operations", "n_launches")
+    return estimates[0].model_copy(update={name: sum(getattr(e, name) for e in estimates) for name in sums})
+
+
+def _total_measurement(measurements: Sequence[Measurement], n_expected: int) -> Measurement | None:
+    """Return the measurement of forward and backward together, when both were measured."""
+    if len(measurements) < n_expected:
+        return None
+    sums = ("time_us", "low_us", "high_us")
+    return measurements[0].model_copy(update={name: sum(getattr(m, name) for m in measurements) for name in sums})
