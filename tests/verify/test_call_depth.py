@@ -1,4 +1,4 @@
-"""Count the calls from `Verifier.verify` to the executor's pipe: a layer that only delegates costs each reader a frame."""
+"""Count the calls from `Verifier.verify` to the executor's pipe: a layer that only delegates costs a reader a frame."""
 
 from __future__ import annotations
 
