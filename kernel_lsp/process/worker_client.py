@@ -82,6 +82,20 @@ class ChosenFrom:
 
 
 @dataclass(frozen=True)
+class Slices:
+    """Ranges of slices, each as start and end, along one dim of each output, by its name. Results are compared there
+    alone, and `expected` has these slices one after the other."""
+
+    ranges: tuple[tuple[int, int], ...]
+    dims: Mapping[str, int]
+
+    @property
+    def n(self) -> int:
+        """Return the number of slices."""
+        return sum(end - start for start, end in self.ranges)
+
+
+@dataclass(frozen=True)
 class CaseFiles:
     """One case on disk. `expected` is the fp64 reference; `native` is PyTorch's result at the declared dtypes, as
     float64 bytes, for outputs that are not floating-point or not finite throughout; `roundings` has every output.
@@ -104,6 +118,8 @@ class CaseFiles:
     eager_bytes: int = 0
     is_degenerate: bool = False
     reason: str = ""
+    slices: Slices | None = None
+    """Of a large case whose results are compared at a sample of slices; None where all are compared."""
 
 
 @dataclass(frozen=True)
@@ -250,12 +266,14 @@ class Worker:
         configuration: int = 0,
         gpu: int | None = None,
         values: Sequence[float] = (),
+        sample_from_bytes: int | None = None,
     ) -> CaseFiles:
         """Write inputs, the fp64 reference and PyTorch's own result for the last captured task, below `directory`.
 
         `configuration` selects a capture of a task folder; `shapes` gives the shape of each tensor argument by name;
-        `gpu` is the index of a GPU reserved for us; `values` are inserted into the inputs. Raises TargetError when the
-        user's code fails.
+        `gpu` is the index of a GPU reserved for us; `values` are inserted into the inputs. A case with at least
+        `sample_from_bytes` of inputs and outputs has expected results of a few slices only, where its code computes
+        them apart. Raises TargetError when the user's code fails.
         """
         request = {
             "command": "make_cases",
@@ -267,6 +285,7 @@ class Worker:
             "configuration": configuration,
             "device": gpu,
             "values": list(values),
+            "sample_from_bytes": sample_from_bytes,
         }
         reply = await self._ask(request, deadline_s)
         return CaseFiles(
@@ -283,6 +302,7 @@ class Worker:
             eager_bytes=reply["eager_bytes"],
             is_degenerate=reply["degenerate"],
             reason=reply["reason"],
+            slices=_slices(reply["sample"]),
         )
 
     async def run_library(
@@ -413,6 +433,12 @@ def _tensors(entries: Sequence[Mapping[str, Any]]) -> tuple[CaseTensor, ...]:
         CaseTensor(entry["name"], Path(entry["path"]), DType(entry["dtype"]), tuple(entry["shape"]))
         for entry in entries
     )
+
+
+def _slices(entry: Mapping[str, Any] | None) -> Slices | None:
+    if entry is None:
+        return None
+    return Slices(tuple((start, end) for start, end in entry["ranges"]), entry["dims"])
 
 
 def _chosen_from(entry: Mapping[str, Any]) -> ChosenFrom:

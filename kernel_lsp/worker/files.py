@@ -6,6 +6,7 @@ import ctypes
 import errno
 import math
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -60,6 +61,11 @@ def read_tensor(entry: dict[str, Any], device: torch.device = CPU) -> torch.Tens
             else:
                 file.readinto(memoryview((ctypes.c_char * n_bytes).from_address(tensor.data_ptr())).cast("B"))
     return tensor.to(device)
+
+
+def taken(tensor: torch.Tensor, dim: int, ranges: Sequence[Sequence[int]]) -> torch.Tensor:
+    """Return the ranges of a tensor along a dim, each as start and end, one after the other."""
+    return torch.cat([tensor.narrow(dim, start, end - start) for start, end in ranges], dim)
 
 
 def place_of(path: str) -> str:

@@ -97,7 +97,9 @@ def capture_text_once(text: str, symbol: str, **options: Any) -> Task:
     return _LAST[key]
 
 
-def make_case(operation: str, shapes: dict[str, Any], family: str, directory: Path, *, seed: int = 1) -> CaseFiles:
+def make_case(
+    operation: str, shapes: dict[str, Any], family: str, directory: Path, *, seed: int = 1, **more: Any
+) -> CaseFiles:
     """A case of the task captured last."""
 
     async def ask() -> CaseFiles:
@@ -108,6 +110,7 @@ def make_case(operation: str, shapes: dict[str, Any], family: str, directory: Pa
             family=family,
             seed=seed,
             directory=directory,  # type: ignore[arg-type]
+            **more,
         )
 
     return _LOOP.run_until_complete(ask())

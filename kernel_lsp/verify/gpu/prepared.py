@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kernel_lsp.core.plan import BoundLaunch
+from kernel_lsp.core.plan import BoundLaunch, BoundTensor
 from kernel_lsp.core.verdict import CaseResult, Crashed, Mismatch, TimedOut
 from kernel_lsp.errors import InternalError
 from kernel_lsp.process.worker_client import CaseTensor
@@ -51,7 +51,7 @@ class Launched:
     def n_bytes(self) -> int:
         """Return the bytes of the copies, at least one."""
         outputs = [tensor for tensor in self.given.bound.tensors if tensor.role == "output"]
-        return max(1, sum(tensor.n_bytes for tensor in outputs) * len(self.copies))
+        return max(1, sum(_n_copied(self.given, tensor) for tensor in outputs) * len(self.copies))
 
 
 class GpuKernel:
@@ -98,12 +98,13 @@ class GpuKernel:
         tensors = [tensor for tensor in given.bound.tensors if tensor.role == "output"]
         outputs = [tensor.name for tensor in tensors]
         for tensor in tensors:
-            self._spare_files.place(folder / f"{tensor.name}.bin", tensor.n_bytes)
+            self._spare_files.place(folder / f"{tensor.name}.bin", _n_copied(given, tensor))
         request = {
             **_operation_request(given),
             "case": f"{given.bound.name} {given.case.family} {dict(given.case.sizes)} {given.case.seed}",
             "outputs": {name: str(folder / f"{name}.bin") for name in outputs},
             "again": {name: str(folder / f"{name}.again.bin") for name in outputs},
+            "slices": _slices_by_holder(given),
         }
         n_gib = sum(tensor.n_bytes for tensor in given.bound.tensors) / (1 << 30)
         request["run_deadline_s"] = RUN_DEADLINE_S + RUN_DEADLINE_S_PER_GIB * n_gib
@@ -186,6 +187,28 @@ def _operation_request(case: DeviceCase) -> dict[str, Any]:
     }
 
 
+def _slices_by_holder(case: DeviceCase) -> dict[str, dict[str, Any]]:
+    """Return the dim and ranges to copy of each output, by its tensor in the plan; empty where all of it is copied."""
+    slices = case.files.slices
+    if slices is None:
+        return {}
+    pairs = zip(case.bound.results, case.expectations, strict=True)
+    return {
+        holder.name: {"dim": slices.dims[expectation.output], "ranges": list(slices.ranges)}
+        for (_, holder), expectation in pairs
+        if holder.role == "output"
+    }
+
+
+def _n_copied(case: DeviceCase, tensor: BoundTensor) -> int:
+    """Return the bytes that are copied of an output."""
+    sliced = _slices_by_holder(case).get(tensor.name)
+    if sliced is None:
+        return tensor.n_bytes
+    n_slices = sum(end - start for start, end in sliced["ranges"])
+    return tensor.n_bytes // max(tensor.shape[sliced["dim"]], 1) * n_slices
+
+
 def _entry(tensor: CaseTensor) -> dict[str, Any]:
     return {
         "name": tensor.name,
@@ -197,6 +220,8 @@ def _entry(tensor: CaseTensor) -> dict[str, Any]:
 
 def _misbehaviour(ran: Mapping[str, Any], gpu: str) -> Crashed | None:
     """Return the failure of a run that breaks a rule for kernels, independent of its values."""
+    for name, n in ran["unwritten"].items():
+        return Crashed(message=f"on {gpu} it never writes {n} elements of '{name}'")
     if ran["changed_inputs"]:
         return Crashed(message=f"on {gpu} it changed its inputs: {', '.join(ran['changed_inputs'])}")
     if ran["overrun"]:
@@ -220,4 +245,5 @@ def _judge_copies(case: DeviceCase, paths: Mapping[str, Path], gpu: str) -> Case
         ),
         [(result, paths.get(holder.name) or given[holder.name]) for result, holder in case.bound.results],
         case.expectations,
+        are_sampled=True,
     )

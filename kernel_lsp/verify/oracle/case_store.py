@@ -42,6 +42,11 @@ LARGE_ELEMENTS = 1 << 20
 """Elements of all inputs from which a GPU makes the reference, where there is one."""
 
 
+SAMPLED_FROM_BYTES = 256 << 20
+"""Bytes of inputs and outputs from which a case is compared at a sample of its slices, of an eighth as many: a smaller
+one is compared whole within a second."""
+
+
 class CaseStore:
     """Requests each case from the worker once. Expected values stay in files that only this process opens.
 
@@ -49,8 +54,18 @@ class CaseStore:
     runs meanwhile, and the worker keeps nothing there.
     """
 
-    def __init__(self, task: Task, worker: Worker, directory: Path, gpu: SharedGpu | None = None) -> None:
+    def __init__(
+        self,
+        task: Task,
+        worker: Worker,
+        directory: Path,
+        gpu: SharedGpu | None = None,
+        *,
+        may_sample: bool = False,
+    ) -> None:
+        """`may_sample`: large cases made on the GPU have the results of a few slices, instead of all."""
         self._task, self._worker, self._directory, self._gpu = task, worker, directory, gpu
+        self._may_sample = may_sample
         self._made: dict[Case, asyncio.Task[CaseFiles | NoCase]] = {}
         self._expectations: dict[Case, tuple[Expectation, ...]] = {}
         self._ahead: set[asyncio.Task[None]] = set()
@@ -151,6 +166,7 @@ class CaseStore:
             configuration=self._task.configuration,
             gpu=gpu,
             values=case.values,
+            sample_from_bytes=SAMPLED_FROM_BYTES if self._may_sample and gpu is not None else None,
         )
         single = self._with_one_answer if case.operation == "forward" else frozenset()
         may_recur = any(not type_.dtype.is_floating for type_ in graph_of(self._task, case.operation).input_types)
@@ -175,6 +191,7 @@ def read_expectations(files: CaseFiles) -> tuple[Expectation, ...]:
             rounding=files.roundings[tensor.name],
             may_lose_nans=tensor.name in files.may_lose_nans,
             chosen=_opened(files.chosen.get(tensor.name)),
+            slices=files.slices,
         )
         for tensor in files.expected
     )

@@ -16,7 +16,7 @@ import numpy as np
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.verdict import TensorError
-from kernel_lsp.process.worker_client import Rounding
+from kernel_lsp.process.worker_client import Rounding, Slices
 from kernel_lsp.verify.model.defences import is_on
 from kernel_lsp.verify.oracle.arrays import decode
 from kernel_lsp.verify.oracle.compare_chunks import (
@@ -79,6 +79,31 @@ class Expectation:
     chosen: Choice | None = None
     """The elements that integers of a selection index, where `reference` has one correct choice of several."""
     unspecified: np.ndarray | None = None
+    slices: Slices | None = None
+    """Of the output, where the other arrays have only a sample of its slices."""
+
+    def sampled(self, whole: np.ndarray) -> np.ndarray:
+        """Return the slices of a whole output, or mask of one, that are compared: all without a sample."""
+        if self.slices is None:
+            return whole
+        dim = self.slices.dims[self.output]
+        at = np.concatenate([np.arange(start, end) for start, end in self.slices.ranges])
+        return np.take(whole, at, axis=dim)
+
+    def sampled_shape(self, whole: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of what is compared of an output of this shape."""
+        if self.slices is None:
+            return whole
+        dim = self.slices.dims[self.output]
+        return (*whole[:dim], self.slices.n, *whole[dim + 1 :])
+
+    def place_in_whole(self, index: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the index in the whole output of an element of what is compared."""
+        if self.slices is None:
+            return index
+        dim = self.slices.dims[self.output]
+        at = [place for start, end in self.slices.ranges for place in range(start, end)]
+        return (*index[:dim], at[index[dim]], *index[dim + 1 :])
 
     def specified(self, among: np.ndarray | None = None) -> np.ndarray | None:
         """Return the mask of elements that are not unspecified, of those `among` a mask; None for all elements."""

@@ -61,16 +61,19 @@ def judge_outputs(
     outputs: Sequence[tuple[BoundTensor, Path]],
     expectations: Sequence[Expectation],
     written: Sequence[np.ndarray | None] = (),
+    *,
+    are_sampled: bool = False,
 ) -> CaseResult | Mismatch:
     """Return the case with its errors, or the first failure. `written` marks the elements that were run, where not all
-    were. Where all were, an unwritten element is an error of its own."""
+    were. Where all were, an unwritten element is an error of its own. `are_sampled`: the files hold only the slices
+    that are compared, where an expectation has a sample."""
     misshapen = _misshapen([tensor for tensor, _ in outputs], expectations)
     if misshapen:
         return Mismatch(message=misshapen, failed=case)
     factor = FORWARD_FACTOR if direction == "forward" else BACKWARD_FACTOR
     masks = written or [None] * len(outputs)
     errors = tuple(
-        _judge_output(tensor, path, expectation, factor, mask, case)
+        _judge_output(tensor, _compared(tensor, path, expectation, are_sampled), expectation, factor, mask, case)
         for (tensor, path), expectation, mask in zip(outputs, expectations, masks, strict=True)
     )
     result = case.model_copy(update={"errors": errors})
@@ -136,21 +139,41 @@ def _misshapen(outputs: Sequence[BoundTensor], expectations: Sequence[Expectatio
     """Describe outputs of a wrong shape; empty when there are none. A plan may fit all sizes of another configuration
     of its task and lack a constant of it, such as a stride."""
     for tensor, expectation in zip(outputs, expectations, strict=True):
-        if tuple(tensor.shape) != expectation.reference.shape:
+        if expectation.sampled_shape(tuple(tensor.shape)) != expectation.reference.shape:
             shapes = f"{list(tensor.shape)}, and PyTorch gives {list(expectation.reference.shape)}"
             return f"the plan gives '{tensor.name}' the shape {shapes}"
     return ""
 
 
+def _compared(tensor: BoundTensor, path: Path, expectation: Expectation, is_sampled: bool) -> np.ndarray:
+    """Return the stored values that are compared."""
+    if is_sampled:
+        return map_array(path, tensor.dtype, expectation.sampled_shape(tuple(tensor.shape)))
+    return expectation.sampled(map_array(path, tensor.dtype, tensor.shape))
+
+
 def _judge_output(
     tensor: BoundTensor,
-    path: Path,
+    found: np.ndarray,
     expectation: Expectation,
     factor: float,
     mask: np.ndarray | None,
     case: CaseResult,
 ) -> TensorError:
-    found = map_array(path, tensor.dtype, tensor.shape)
+    mask = None if mask is None else expectation.sampled(mask)
+    error = _error_of_compared(tensor, found, expectation, factor, mask, case)
+    place = None if error.worst_index is None else expectation.place_in_whole(error.worst_index)
+    return error.model_copy(update={"worst_index": place})
+
+
+def _error_of_compared(
+    tensor: BoundTensor,
+    found: np.ndarray,
+    expectation: Expectation,
+    factor: float,
+    mask: np.ndarray | None,
+    case: CaseResult,
+) -> TensorError:
     traits = _traits(case, tensor, expectation.rounding.may_recur)
 
     def judged(values: np.ndarray) -> TensorError:

@@ -41,7 +41,7 @@ class Evaluator:
         self._n_gpus = len(measured_on)
         self.choice = CaseChoice(task, platform.seed, bool(measured_on), tuple(screen_families))
         self._baseline_wait_s = max((gpu.full_wait_s for gpu in measured_on), default=0.0)
-        self.store = CaseStore(task, platform.worker, platform.directory / name, self._local_gpu)
+        self.store = CaseStore(task, platform.worker, platform.directory / name, self._local_gpu, may_sample=True)
         self.gpu_checks = GpuChecks(self.store, measured_on, platform.seed) if measured_on else None
         self.runs = RunBuilder(task, platform, self.gpu_device, self.choice, self.store)
 

@@ -63,6 +63,8 @@ class Captured:
     """Paths of the module's floats for which the capture holds whatever their value: arguments, and unused ones."""
     number_texts: dict[tuple[str, int | str], str] = field(default_factory=dict)
     """Text of each number of the caller in the graph that the reference is printed from, by node and argument."""
+    separable: dict[sympy.Symbol, bool] = field(default_factory=dict)
+    """Symbols along whose dim slices were tried, and whether each is computed from its own inputs alone."""
     coverage: Any = None
     """The coverage of a task folder, as `configurations.Coverage`."""
 

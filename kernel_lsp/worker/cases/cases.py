@@ -22,6 +22,7 @@ from ..oracle.case_filter import may_overflow_as_divisors, why_it_is_for_other_c
 from ..oracle.reference_run import result_dtypes
 from ..oracle.results import Results, give_back_memory, results_of
 from ..oracle.roundings import is_plain, rounding
+from ..oracle.sampling import Sample, sample_of
 from ..oracle.selection_outputs import Chosen
 from .case import Case
 from .case_values import GIVEN, Values, are_captured, has_unlimited_integers
@@ -100,12 +101,28 @@ def _made(
     with ThreadPoolExecutor(1) as writer:
         # While a GPU computes the results from its own copies.
         early = writer.submit(_write_inputs, captured, request, case) if gpu is not None else None
-        results = results_of(captured, case, family, seed, is_backward, gpu)
+        sample = _sample(captured, request, case, sizes)
+        compared = case if sample is None else sample.of(case)
+        results = results_of(captured, compared, family, seed, is_backward, gpu)
         answer = _write(captured, request, case, results, is_backward)
         inputs = _write_inputs(captured, request, case) if early is None else early.result()
     del results
     give_back_memory(gpu)
-    return {**answer, "inputs": [*answer["inputs"], *inputs]}
+    inputs = [*answer["inputs"], *inputs]
+    if sample is None:
+        return {**answer, "inputs": inputs, "sample": None}
+    described = {"ranges": sample.ranges, "dims": dict(zip(captured.output_names, sample.axis.outputs))}
+    return {**answer, "inputs": inputs, "sample": described, "eager_bytes": 0}
+
+
+def _sample(captured: Captured, request: dict[str, Any], case: Case, sizes: dict[sympy.Symbol, int]) -> Sample | None:
+    """Return the slices to compare, where the request admits a sample; None where all of the case is compared."""
+    from_bytes = request.get("sample_from_bytes")
+    if from_bytes is None or request["operation"] == "backward":
+        return None
+    gpu = request.get("device")
+    device = torch.device("cpu") if gpu is None else torch.device("cuda", gpu)
+    return sample_of(captured, case, {**captured.captured_sizes, **sizes}, int(request["seed"]), device, from_bytes)
 
 
 # --- below: sizes
@@ -166,6 +183,7 @@ def _nothing(reason: str) -> dict[str, Any]:
         "output_dtypes": {},
         "may_lose_nans": [],
         "eager_bytes": 0,
+        "sample": None,
         "degenerate": True,
         "reason": reason,
     }

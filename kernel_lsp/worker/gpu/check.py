@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,9 +17,10 @@ import torch
 
 from ..cases.special_values import SAME_WIDTH
 from ..failure import EnvironmentFailure, Failure, short_message
-from ..files import write_tensor
+from ..files import taken, write_tensor
 from ..shipped.cuda_runtime import CudaError, on_device
 from . import device as gpu_device
+from .fingerprints import as_bytes
 from .inputs import inputs_on
 from .load import load_candidate, loaded_candidate
 from .run import OTHER_POISON_BYTE, BoundRun, Candidate
@@ -28,6 +29,7 @@ MAX_KEPT_BYTES = 64 << 20
 """Maximum bytes of one run's buffers to keep them. Later cases of the same shapes then reuse the same addresses."""
 RUN_DEADLINE_S = 60.0
 """Default seconds of one run."""
+PIECE_ELEMENTS = 1 << 26
 MAX_RECHECK_BYTES = 1 << 30
 """Maximum bytes of one run's buffers for the runs from a fresh module: for larger ones the second run suffices."""
 
@@ -55,14 +57,16 @@ _SESSIONS: dict[str, _Session] = {}
 
 def handle_check(request: dict[str, Any]) -> dict[str, Any]:
     """Check a case: ``{"candidate", "case", "operation", "inputs": [entries], "outputs": {name: path}, "again": {name:
-    path}}``, and ``"offsets": {name: bytes}`` for inputs that begin at an offset from a page.
+    path}}``, and ``"offsets": {name: bytes}`` for inputs that begin at an offset from a page. Of an output in
+    ``"slices": {name: {"dim", "ranges"}}`` only these are copied.
 
     Runs it twice: the second time in other buffers, over other poison. Answers ``{"status": "ran", "changed_inputs",
     "overrun", "outputs": [entries], "fingerprints": {name: int}, "spread": {name: {"relative_l2", "max"}}, "again":
-    [entries], "scratch_bytes", "stages_s": {name: seconds}}``. `spread` names the outputs whose bytes differ, and only
-    they are written to the paths of `again`. Otherwise the status is ``out_of_memory``, ``refused`` (an impossible
-    launch or library step), ``crashed`` or ``timed_out`` (a run took longer than ``"run_deadline_s"``), with a
-    ``message``. After the last two the CUDA context is lost, and this process must be replaced.
+    [entries], "unwritten": {name: int}, "scratch_bytes", "stages_s": {name: seconds}}``. `unwritten` counts the
+    elements of sliced outputs that still hold the poison of both runs. `spread` names the outputs whose bytes differ,
+    and only they are written to the paths of `again`. Otherwise the status is ``out_of_memory``, ``refused`` (an
+    impossible launch or library step), ``crashed`` or ``timed_out`` (a run took longer than ``"run_deadline_s"``), with
+    a ``message``. After the last two the CUDA context is lost, and this process must be replaced.
     """
     candidate = loaded_candidate(request)
     return _guarded(candidate, lambda: _check(candidate, request))
@@ -128,8 +132,10 @@ def _check(candidate: Candidate, request: dict[str, Any]) -> dict[str, Any]:
         session.cases[request["case"]] = _Remembered(request["operation"], request["inputs"], first, offsets)
     overrun, changed = [*overrun, *other.overrun()], [*changed, *other.changed_inputs(fingerprints)]
     clock.lap("second run")
+    slices = request.get("slices", {})
+    unwritten = {name: n for name in slices if (n := _n_unwritten(run.tensors[name], other.tensors[name]))}
     _tell_numbers_from_poison(run, other)
-    outputs = _written(run, request["outputs"])
+    outputs = _written(run, request["outputs"], slices)
     clock.lap("copies")
     return {
         "status": "ran",
@@ -137,9 +143,10 @@ def _check(candidate: Candidate, request: dict[str, Any]) -> dict[str, Any]:
         "changed_inputs": sorted(set(changed)),
         "outputs": outputs,
         "fingerprints": {} if differing else first,
+        "unwritten": unwritten,
         "scratch_bytes": run.scratch_bytes,
         "spread": {name: _spread(run.tensors[name], other.tensors[name]) for name in differing},
-        "again": _written(other, {name: request["again"][name] for name in differing}),
+        "again": _written(other, {name: request["again"][name] for name in differing}, slices),
         "stages_s": clock.laps_s,
     }
 
@@ -191,15 +198,30 @@ def _tell_numbers_from_poison(run: BoundRun, other: BoundRun) -> None:
     for name, tensor in run.output_tensors().items():
         if not tensor.is_floating_point():
             continue
-        width = SAME_WIDTH[tensor.element_size()]
-        bits = tensor.view(width)
-        is_number = (bits == -1) & (elsewhere[name].view(width) == -1)
-        if bool(is_number.any()):
-            bits.masked_fill_(is_number, torch.iinfo(width).max)
+        for bits, others in _in_pieces(tensor, elsewhere[name]):
+            is_number = (bits == -1) & (others == -1)
+            if bool(is_number.any()):
+                bits.masked_fill_(is_number, torch.iinfo(bits.dtype).max)
 
 
-def _written(run: BoundRun, paths: dict[str, str]) -> list[dict[str, Any]]:
+def _n_unwritten(one: torch.Tensor, other: torch.Tensor) -> int:
+    """Count the elements that hold the poison of both runs. Integers have no value that is never a result."""
+    if not one.is_floating_point():
+        return 0
+    poison = as_bytes(torch.empty(1, dtype=one.dtype)).fill_(OTHER_POISON_BYTE).view(SAME_WIDTH[one.element_size()])
+    return sum(int(((a == -1) & (b == poison.item())).sum()) for a, b in _in_pieces(one, other))
+
+
+def _in_pieces(one: torch.Tensor, other: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield the bits of two tensors of one shape piece by piece: masks of a large one are large, too."""
+    width = SAME_WIDTH[one.element_size()]
+    yield from zip(*(tensor.view(-1).view(width).split(PIECE_ELEMENTS) for tensor in (one, other)))
+
+
+def _written(run: BoundRun, paths: dict[str, str], slices: dict[str, Any]) -> list[dict[str, Any]]:
     tensors = run.output_tensors()
+    for name, sliced in slices.items():
+        tensors[name] = taken(tensors[name], sliced["dim"], sliced["ranges"])
     return [write_tensor(path, name, tensors[name]) for name, path in paths.items()]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ..capture.program import Program, user_outputs
+from ..cases.case import widened
 from ..operators import is_a
 from .attention import ATTENTION
 
@@ -40,6 +41,8 @@ class Seen:
     change: Change
 
 
+Widen = Callable[[Any], Any]
+"""Returns an input in float64."""
 Moved = Callable[[str, Sequence[Any], Any, torch.dtype], Any]
 """Returns the replacement of a result, from an operation, its arguments, its result, and the result's dtype in the
 code."""
@@ -57,13 +60,23 @@ class ExactInterpreter(torch.fx.Interpreter):
         attention: Callable[..., torch.Tensor] | None,
         seen: Seen | None,
         moved: Moved | None,
+        widen: Widen,
     ) -> None:
         super().__init__(module)
         self._device, self._attention, self._seen, self._moved = device, attention, seen, moved
+        self._widen, self._wide = widen, set[torch.fx.Node]()
 
     def run_node(self, n: torch.fx.Node) -> Any:
         self._node = n
+        for source in n.all_input_nodes:
+            self._widen_input(source)
         return super().run_node(n)
+
+    def _widen_input(self, source: torch.fx.Node) -> None:
+        """Widen an input at its first use. It is freed after its last, so all of them are never wide at once."""
+        if source.op == "placeholder" and source not in self._wide:
+            self._wide.add(source)
+            self.env[source] = self._widen(self.env[source])
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if is_a(target, "assertion"):
@@ -92,14 +105,16 @@ def run_exact(
     attention: Callable[..., torch.Tensor] | None = None,
     seen: Seen | None = None,
     moved: Moved | None = None,
+    widen: Widen | None = None,
 ) -> list[torch.Tensor]:
     """Return the user's outputs in float64 (integers and booleans stay), from the placeholders' values. `attention`
-    replaces PyTorch's, `seen` first arguments, `moved` results."""
-    wide = [value.double() if value.is_floating_point() else value for value in values]
-    device = wide[0].device if wide else torch.device("cpu")
-    interpreter = ExactInterpreter(program.functional.graph_module, device, attention, seen, moved)
+    replaces PyTorch's, `seen` first arguments, `moved` results. `widen` converts inputs to float64, each at its first
+    use, in the order of the graph."""
+    device = values[0].device if values else torch.device("cpu")
+    module = program.functional.graph_module
+    interpreter = ExactInterpreter(module, device, attention, seen, moved, widen or widened)
     with _float64_unless_said():
-        results = list(interpreter.run(*wide, enable_io_processing=False))
+        results = list(interpreter.run(*values, enable_io_processing=False))
     return results[len(results) - len(user_outputs(program.functional)) :]
 
 

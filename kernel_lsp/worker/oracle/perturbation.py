@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -41,13 +42,16 @@ def _perturbed(run: ReferenceRun, case: Case, sign: int) -> list[torch.Tensor]:
     generator = torch.Generator(placed[0].device if placed else CPU)
     generator.manual_seed(own_generator(run.seed, "rounding").initial_seed())
     held = _asked_for(captured)
-    values = [_but_held(_moved(value, sign, generator), value, held) for value in placed]
+
+    def widen(value: Any) -> Any:
+        return _but_held(_moved(value, sign, generator), value, held) if isinstance(value, torch.Tensor) else value
+
     moves_products = takes_exponentials(captured)
     moved = partial(with_rounded_steps, generator=generator, sign=sign, moves_products=moves_products)
     if not run.is_backward:
         with torch.no_grad():
-            return run_exact(captured.program, values, moved=moved)
-    leaves = leaves_of(captured, values)
+            return run_exact(captured.program, placed, moved=moved, widen=widen)
+    leaves = leaves_of(captured, [widen(value) for value in placed])
     outputs = run_exact(captured.program, leaves, moved=moved)
     gradients = [_moved(gradient, sign, generator) for gradient in case.gradients]
     return differentiate(captured, outputs, leaves, gradients)

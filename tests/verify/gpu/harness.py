@@ -15,7 +15,7 @@ from kernel_lsp.core.verdict import Built
 from kernel_lsp.plan.binding import bind
 from kernel_lsp.plan.parser import parse_or_raise
 from kernel_lsp.process.confinement import SandboxLevel
-from kernel_lsp.process.worker_client import CaseFiles, CaseTensor, Rounding, Worker
+from kernel_lsp.process.worker_client import CaseFiles, CaseTensor, Rounding, Slices, Worker
 from kernel_lsp.source.cuda import kernel_signatures
 from kernel_lsp.toolchain.nvrtc.compile import BuildRequest
 from kernel_lsp.verify.devices.device import DeviceCase, KernelBuild
@@ -96,9 +96,10 @@ async def run(
     *,
     may_vary: bool = False,
     coming: Sequence[asyncio.Task[DeviceCase | None]] = (),
+    slices: Slices | None = None,
 ) -> GpuReport | GpuFailure:
     """Return the verdict of a candidate whose kernel has that name."""
-    cases = [case(folder, name, n) for n in sizes]
+    cases = [case(folder, name, n, slices) for n in sizes]
     job = GpuJob(
         build=build(name),
         cases=cases,
@@ -112,8 +113,8 @@ async def run(
     return await device.evaluate(job, NoStages())
 
 
-def case(folder: Path, name: str, n: int) -> DeviceCase:
-    """2 x + 1 for n elements."""
+def case(folder: Path, name: str, n: int, slices: Slices | None = None) -> DeviceCase:
+    """2 x + 1 for n elements, compared at some of them alone where there are slices."""
     text = TEXT.format(name=name)
     bound = bind(parse_or_raise(text, "kernel.cu").forward, {"x": (n,)}, {}, kernel_signatures(text))
     x = np.random.default_rng(n).standard_normal(n).astype(np.float32)
@@ -121,8 +122,11 @@ def case(folder: Path, name: str, n: int) -> DeviceCase:
     x.tofile(path)
     reference = 2 * x.astype(np.float64) + 1
     native = (2 * x + 1).astype(np.float64)
+    if slices is not None:
+        at = np.concatenate([np.arange(start, end) for start, end in slices.ranges])
+        reference, native = reference[at], native[at]
     rounding = Rounding(
-        n_finite=n,
+        n_finite=len(reference),
         reference_l2=float(np.linalg.norm(reference)),
         native_l2=float(np.linalg.norm(native - reference)),
         native_max=float(np.abs(native - reference).max()),
@@ -137,7 +141,8 @@ def case(folder: Path, name: str, n: int) -> DeviceCase:
         native=(),
         roundings={"out": rounding},
         output_dtypes={"out": DType.F32},
+        slices=slices,
     )
-    expectation = Expectation("out", DType.F32, reference, None, rounding)
+    expectation = Expectation("out", DType.F32, reference, None, rounding, slices=slices)
     what = Case("forward", (("N", n),), "normal", 0, "forward", is_captured=n == LARGE)
     return DeviceCase(what, bound, files, (expectation,))

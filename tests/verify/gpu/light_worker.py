@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGE = "_kernel_lsp_worker"
-NOTHING: dict[str, dict[str, Any]] = {"stages_s": {}, "spread": {}, "fingerprints": {}}
+NOTHING: dict[str, dict[str, Any]] = {"stages_s": {}, "unwritten": {}, "spread": {}, "fingerprints": {}}
 FACTS = {"gpu": "Light GPU", "driver": "0", "torch_version": "0", "architecture": "sm_90", "total_bytes": 1 << 30}
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from kernel_lsp.core.verdict import Crashed, Mismatch, TimedOut, Unsupported
 from kernel_lsp.errors import EnvironmentProblem
-from kernel_lsp.process.worker_client import Worker
+from kernel_lsp.process.worker_client import Slices, Worker
 from kernel_lsp.verify.gpu import prepared as gpu_prepared
 from kernel_lsp.verify.gpu.job import GpuFailure, GpuReport
 from kernel_lsp.verify.gpu.lock import GpuLock
@@ -75,6 +75,25 @@ async def test_what_only_the_device_can_tell_is_told(tmp_path: Path, name: str, 
         assert isinstance(found, Crashed)
         assert words in found.message
         assert device.slot.n_replaced == 0
+
+
+SLICES = Slices(((0, 10), (LARGE - 10, LARGE)), {"out": 0})
+
+
+async def test_a_large_case_is_compared_at_its_slices(tmp_path: Path) -> None:
+    async with gpu(tmp_path) as device:
+        assert isinstance(await run(device, tmp_path, RIGHT, [LARGE], slices=SLICES), GpuReport)
+        found = await run(device, tmp_path, "wrong_last", [LARGE], slices=SLICES)
+    assert isinstance(found, Mismatch)
+    assert f"at [{LARGE - 1}]" in found.message
+
+
+async def test_elements_beside_the_slices_must_be_written(tmp_path: Path) -> None:
+    ends = Slices(((0, 10), (20, 30)), {"out": 0})
+    async with gpu(tmp_path) as device:
+        found = await run(device, tmp_path, "half", [LARGE], slices=ends)
+    assert isinstance(found, Crashed)
+    assert f"never writes {LARGE // 2} elements of 'out'" in found.message
 
 
 async def test_a_kernel_that_never_ends_is_told_by_its_worker_and_costs_that(tmp_path: Path) -> None:

@@ -1,0 +1,205 @@
+"""Sample a large case: slices along a dim that the computation does not mix, whose references stay small.
+
+sample = sample_of(captured, case, sizes, seed, device, from_bytes)  # None for a small case, or where dims are mixed
+results_of(captured, sample.of(case), ...)                            # as for any other case
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+
+from ..capture.captured import Captured
+from ..capture.program import quiet, user_outputs
+from ..capture.symbols import symbol_of
+from ..cases.case import Case, placeholder_values
+from ..cases.input_generation import own_generator
+from ..files import taken
+from ..hide_cuda import without_cuda
+from .fp64_reference import run_exact
+
+SHARE = 8
+"""Divisor of the bytes from which cases are sampled: as many are sampled. An fp64 reference, its perturbed twin and
+their intermediates take some thirty times as many."""
+N_RANGES = 8
+"""Ranges of adjacent slices. The first begins at the first slice, the last ends at the last one."""
+LEAST_SLICES = 2
+"""Minimum slices of a run: a graph is captured for sizes from 2 on."""
+LEAST_NUMBER = 0.125
+SAME = 1e-7
+"""Maximum relative difference of two fp64 results of one slice, of the largest: libraries add in another order."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A symbol's dim of each tensor input, None where an input lacks it, and of each output."""
+
+    symbol: sympy.Symbol
+    inputs: tuple[int | None, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Ranges of slices along an axis, each as start and end."""
+
+    axis: Axis
+    ranges: tuple[tuple[int, int], ...]
+
+    def of(self, case: Case) -> Case:
+        """Return the slices of a case as a case of its own."""
+        inputs = [
+            value if dim is None else taken(value, dim, self.ranges)
+            for value, dim in zip(case.inputs, self.axis.inputs)
+        ]
+        return Case(inputs, case.state, case.gradients)
+
+
+def sample_of(
+    captured: Captured, case: Case, sizes: dict[sympy.Symbol, int], seed: int, device: torch.device, from_bytes: int
+) -> Sample | None:
+    """Return the slices to compare of a case with at least `from_bytes` of inputs and outputs; None where all of it is
+    compared."""
+    outputs = [_shape(node, sizes) for node in user_outputs(captured.program.functional)]
+    for axis in axes(captured) if None not in outputs else ():
+        ranges = _ranges(
+            captured, case, axis, sizes, [math.prod(shape) for shape in outputs if shape], from_bytes, seed
+        )
+        if ranges and is_separable(captured, case, axis, device):
+            return Sample(axis, ranges)
+    return None
+
+
+def _ranges(
+    captured: Captured,
+    case: Case,
+    axis: Axis,
+    sizes: dict[sympy.Symbol, int],
+    n_results: Sequence[int],
+    from_bytes: int,
+    seed: int,
+) -> tuple[tuple[int, int], ...]:
+    """Return the ranges: the first, the last, and one at a random place of each stratum between. Empty where the case
+    is small, or half of it would be taken."""
+    bytes_of = [value.numel() * value.element_size() for value in case.inputs]
+    dtypes = [node.meta["val"].dtype for node in user_outputs(captured.program.functional)]
+    n_output_bytes = sum(n * dtype.itemsize for n, dtype in zip(n_results, dtypes))
+    sliced = n_output_bytes + sum(n for n, dim in zip(bytes_of, axis.inputs) if dim is not None)
+    n_whole = sizes[axis.symbol]
+    n_slices = max(_least(captured, axis), from_bytes // SHARE * n_whole // max(sliced, 1))
+    if sum(bytes_of) + n_output_bytes < from_bytes or 2 * n_slices >= n_whole:
+        return ()
+    n_ranges = min(N_RANGES, n_slices)
+    length, generator = n_slices // n_ranges, own_generator(seed, "sample")
+    starts = [0]
+    for position in range(1, n_ranges - 1):
+        low, high = position * n_whole // n_ranges, (position + 1) * n_whole // n_ranges - length
+        starts.append(int(torch.randint(low, high + 1, (), generator=generator)))
+    starts += [n_whole - length] if n_ranges > 1 else []
+    return tuple((start, start + length) for start in starts)
+
+
+def axes(captured: Captured) -> list[Axis]:
+    """Return the symbols that are exactly one dim of every output, and at most one of each input."""
+    found = []
+    fakes: dict[int, Any] = {
+        placeholder.index: fake
+        for placeholder, fake in zip(captured.program.placeholders, captured.program.fake_inputs)
+        if placeholder.role == "input"
+    }
+    outputs = [node.meta["val"] for node in user_outputs(captured.program.functional)]
+    for symbol in captured.captured_sizes:
+        dims = [_dims(fakes[index], symbol) for index in range(len(captured.inputs.tensors)) if index in fakes]
+        of_outputs = [_dims(output, symbol) for output in outputs]
+        if len(dims) != len(captured.inputs.tensors) or not all(len(each) == 1 for each in of_outputs):
+            continue
+        if all(len(each) <= 1 and -1 not in each for each in (*dims, *of_outputs)):
+            found.append(
+                Axis(symbol, tuple(each[0] if each else None for each in dims), tuple(d[0] for d in of_outputs))
+            )
+    return found
+
+
+def is_separable(captured: Captured, case: Case, axis: Axis, device: torch.device) -> bool:
+    """Check, once per capture, that results of a few slices depend neither on other slices nor on their place: those of
+    reordered slices are the reordered results, and so are those of a part alone. The slices are random numbers, since
+    slices of equal numbers would agree whatever the code does."""
+    if axis.symbol not in captured.separable:
+        try:
+            captured.separable[axis.symbol] = _agree_in_any_order(captured, case, axis, device)
+        except Exception:  # any operator may refuse the sizes, with any exception: the case is then made whole
+            captured.separable[axis.symbol] = False
+    return captured.separable[axis.symbol]
+
+
+def _agree_in_any_order(captured: Captured, case: Case, axis: Axis, device: torch.device) -> bool:
+    least = _least(captured, axis)
+    n_whole, generator = 2 * least + 1, own_generator(0, "order")
+    slices = Sample(axis, ((0, n_whole),)).of(case)
+    slices.inputs = [
+        _random(value, generator) if dim is not None else value for value, dim in zip(slices.inputs, axis.inputs)
+    ]
+    slices = slices.on(device)
+    order = torch.randperm(n_whole, generator=generator).tolist()
+
+    def results(places: Sequence[int]) -> list[torch.Tensor]:
+        chosen = Sample(axis, tuple((place, place + 1) for place in places)).of(slices)
+        with quiet(), without_cuda(), torch.no_grad(), device:
+            return run_exact(captured.program, placeholder_values(captured, chosen))
+
+    whole = results(range(n_whole))
+    return all(
+        _are_same(one.index_select(dim, torch.tensor(places, device=one.device)), other)
+        for places in (order, order[:least], order[least:])
+        for one, other, dim in zip(whole, results(places), axis.outputs)
+    )
+
+
+def _random(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return positive numbers, which every function of a target takes; integers stay."""
+    if not value.is_floating_point():
+        return value
+    return (LEAST_NUMBER + torch.rand(value.shape, generator=generator)).to(value.dtype)
+
+
+# --- below: shapes and comparisons
+
+
+def _least(captured: Captured, axis: Axis) -> int:
+    return max(LEAST_SLICES, captured.bounds[axis.symbol].minimum)
+
+
+def _dims(fake: Any, symbol: sympy.Symbol) -> list[int]:
+    """Return the dims that are the symbol, and -1 for those computed from it."""
+    found = []
+    for dim, size in enumerate(fake.shape):
+        expression = getattr(getattr(size, "node", None), "expr", None)
+        if expression is not None and symbol in expression.free_symbols:
+            found.append(dim if symbol_of(size) == symbol else -1)
+    return found
+
+
+def _shape(node: Any, sizes: dict[sympy.Symbol, int]) -> tuple[int, ...] | None:
+    """Return the shape of an output; None where a dim is not determined by the sizes."""
+    found = []
+    for size in node.meta["val"].shape:
+        expression = getattr(getattr(size, "node", None), "expr", None)
+        value = size if expression is None else expression.subs(sizes)
+        if expression is not None and not value.is_Integer:
+            return None
+        found.append(int(value))
+    return tuple(found)
+
+
+def _are_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.shape != other.shape:
+        return False
+    if not one.is_floating_point():
+        return torch.equal(one, other)
+    largest = float(torch.nan_to_num(one, posinf=0.0, neginf=0.0).abs().amax()) if one.numel() else 0.0
+    return torch.allclose(one, other, rtol=SAME, atol=SAME * largest, equal_nan=True)

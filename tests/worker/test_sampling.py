@@ -1,0 +1,71 @@
+"""Large cases are compared at a sample of slices, along a dim that the code does not mix."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernel_lsp.process.worker_client import CaseFiles
+from kernel_lsp.verify.oracle.arrays import map_array
+from tests.worker.capturing import capture_text, make_case, tensor
+
+FROM_BYTES = 1 << 16
+N_ROWS, N_COLUMNS = 1024, 80
+"""5 times as many bytes."""
+
+
+def sampled(body: str, folder: Path, n_rows: int = N_ROWS, **inputs: tuple[int, ...]) -> CaseFiles:
+    """The files of a function of `x` and further inputs, of which a sample is allowed."""
+    shapes: dict[str, Any] = {"x": (n_rows, N_COLUMNS), **inputs}
+    taken = [tensor(name, *shape) for name, shape in shapes.items()]
+    capture_text(f"def f({', '.join(shapes)}):\n    return {body}", "f", inputs=taken)
+    return make_case("forward", shapes, "normal", folder, sample_from_bytes=FROM_BYTES)
+
+
+def test_expected_results_are_those_of_slices_from_the_first_to_the_last(tmp_path: Path) -> None:
+    files = sampled("x.softmax(-1)", tmp_path)
+    assert files.slices is not None
+    assert (files.slices.ranges[0][0], files.slices.ranges[-1][1]) == (0, N_ROWS)
+    given, expected = files.inputs[0], files.expected[0]
+    assert (given.shape, expected.shape) == ((N_ROWS, N_COLUMNS), (files.slices.n, N_COLUMNS))
+    assert 0 < files.slices.n < N_ROWS // 8
+    assert files.slices.dims == {expected.name: 0}
+    places = np.concatenate([np.arange(start, end) for start, end in files.slices.ranges])
+    x = map_array(given.path, given.dtype, given.shape)[places].astype(np.float64)
+    exponentials = np.exp(x - x.max(-1, keepdims=True))
+    found = map_array(expected.path, expected.dtype, expected.shape)
+    np.testing.assert_allclose(found, exponentials / exponentials.sum(-1, keepdims=True), rtol=1e-12)
+
+
+def test_operands_without_the_dim_are_taken_whole(tmp_path: Path) -> None:
+    files = sampled("x @ w", tmp_path, w=(N_COLUMNS, 40))
+    assert files.slices is not None
+    assert set(files.slices.dims.values()) == {0}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "x - x.mean(0)",
+        "x.cumsum(0)",
+        "x.roll(1, 0)",
+        "x * torch.arange(x.shape[0])[:, None]",
+        "x / x.shape[0]",
+        "x.flip(0)",
+    ],
+)
+def test_what_mixes_rows_is_not_sampled_along_them(body: str, tmp_path: Path) -> None:
+    files = sampled(body, tmp_path)
+    assert files.slices is None or set(files.slices.dims.values()) == {1}
+
+
+def test_what_mixes_all_dims_or_drops_them_is_made_whole(tmp_path: Path) -> None:
+    assert sampled("(x - x.sum(1, keepdim=True)).cumsum(0)", tmp_path / "mixed").slices is None
+    assert sampled("x.square().mean()", tmp_path / "dropped").slices is None
+
+
+def test_small_cases_are_made_whole(tmp_path: Path) -> None:
+    assert sampled("x.softmax(-1)", tmp_path, n_rows=100).slices is None
