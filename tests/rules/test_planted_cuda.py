@@ -204,7 +204,7 @@ def test_a_launch_is_held_against_the_kernel_as_it_is_now() -> None:
     [
         "bins[threadIdx.x] += 1;",
         "if (i == 0) bins[v[i]] += 1;",
-        "bins[v[i] * 256 + threadIdx.x] += 1;",
+        "bins[v[i] * n + i] += 1;",
         "bins[v[i]] = 1;",
     ],
 )

@@ -44,6 +44,59 @@ def test_a_planted_defect_is_found(body: str, code: str) -> None:
     assert code in codes(body)
 
 
+MODEL = """
+class Model(nn.Module):
+    def __init__(self, dim, vocab=SIZE):
+        super().__init__()
+        self.up = nn.Linear(dim, dim)
+        self.head = nn.Linear(dim, vocab)
+
+    DECORATOR
+    def forward(self, x, labels):
+        logits = self.head(x)
+        h = self.up(x.to(torch.bfloat16))
+        return F.cross_entropy(logits.view(-1, logits.size(-1)), labels.view(-1)), h, self.pool(x)
+
+    def pool(self, x):
+        parts = []
+        for t in range(x.shape[1]):
+            parts.append(x[:, : t + 1].mean(1))
+        for t in range(0, x.shape[1], 64):
+            parts.append(x[:, t : t + 64].mean(1))
+        n = x.norm()
+        if n > 1.0:
+            x = x / n
+        return x, parts
+"""
+
+
+def model_findings(size: int, decorator: str) -> dict[str, int]:
+    text = HEADER + MODEL.replace("SIZE", str(size)).replace("DECORATOR", decorator)
+    return {found.code: found.range.start_line for found in pytorch.check(text)}
+
+
+def test_a_module_is_read_with_its_constructor_and_its_decorators() -> None:
+    lines = (HEADER + MODEL).splitlines()
+    found = model_findings(50257, '@torch.autocast("cuda", dtype=torch.bfloat16)')
+    assert "cross_entropy" in lines[found["KL161"]]
+    assert "bfloat16" in lines[found["KL164"]]
+    assert "range(x.shape[1])" in lines[found["KL107"]]
+    assert "n > 1.0" in lines[found["KL102"]]
+
+
+def test_a_small_vocabulary_and_no_autocast_have_no_finding() -> None:
+    assert not {"KL161", "KL164"} & set(model_findings(512, ""))
+    assert "KL164" not in model_findings(512, '@torch.autocast("cuda", enabled=False)')
+
+
+def test_a_net_of_torchvision_under_autocast_wants_channels_last() -> None:
+    text = HEADER + "import torchvision\n\nnet = torchvision.models.resnet50().cuda()\n"
+    text += "with torch.autocast('cuda'):\n    net(torch.rand(1, 3, 8, 8))\n"
+    assert "KL163" in {found.code for found in pytorch.check(text)}
+    moved = text.replace(".cuda()", ".to('cuda', memory_format=torch.channels_last)")
+    assert "KL163" not in {found.code for found in pytorch.check(moved)}
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -128,7 +128,9 @@ class _Reading:
         self.file = file
         self.is_full = False
         self.selected: dict[tuple, tuple[Check, ...]] = {}
-        self.visible = (file.fits_its_launches, file.unchecked_kernels, _interned(file.context))
+        kernels = (file.unchecked_kernels, file.tail_checked_kernels, file.dynamic_shared_bytes)
+        host = (file.allocated_sides, file.structures, file.bound_functions)
+        self.visible = (file.fits_its_launches, kernels, host, _interned(file.context))
 
     def all_facts(self) -> Iterator[FunctionFacts]:
         """Yield the facts of every function. Functions after the last finding that will be shown are not checked,

@@ -56,6 +56,8 @@ def barriers_in(function: Function) -> list[Node]:
 def is_barrier(function: Function, call: Node) -> bool:
     """Return whether all threads of the block must reach the call together."""
     name = function.callee(call)
+    if name.endswith("::sync") and _is_tile(function, call):
+        return False
     return name in BARRIERS or (name.endswith(".sync") and "block" in name)
 
 
@@ -66,3 +68,13 @@ def conditions_around(function: Function, node: Node) -> Iterator[Node]:
         condition = branch.child_by_field_id(fields.CONDITION)
         if condition is not None and not condition.start_byte <= place < condition.end_byte:
             yield condition
+
+
+def _is_tile(function: Function, call: Node) -> bool:
+    """Return whether ``cg::sync(group)`` is given a part of a block: only the threads of that must meet."""
+    group = next(iter(function.arguments(call)), None)
+    variable = function.variable(group)
+    if variable is None or group is None:
+        return group is not None and "tile" in function.source(group)
+    value = "" if variable.value is None else function.source(variable.value)
+    return any(word in f"{variable.type_text} {value}" for word in ("tile", "partition", "coalesced"))

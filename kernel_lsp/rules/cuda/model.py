@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
@@ -27,6 +28,8 @@ from kernel_lsp.rules.cuda.variables import Variable, parameters_of, variables_o
 
 MAX_PARENTS_ASKED = 64
 """Maximum parent lookups per node before the parents of all nodes are recorded at once."""
+
+_SHARED_NAME = re.compile(r"smem|shmem|sdata|shared", re.IGNORECASE)
 
 Meaning = str | tuple
 """A key of expressions with equal meaning; see `Function.meaning`."""
@@ -238,7 +241,13 @@ class Function:
     @once
     def shared_names(self) -> tuple[bytes, ...]:
         """The names of the variables in shared memory."""
-        return tuple([name.encode() for name, known in self.variables.items() if any(v.is_shared for v in known)])
+        return tuple([name.encode() for name, known in self.variables.items() if any(map(self.is_in_shared, known))])
+
+    def is_in_shared(self, variable: Variable) -> bool:
+        """Return whether the variable lies in shared memory. A pointer that a device function is given says so by its
+        name alone."""
+        is_given = not self.is_kernel and variable.is_pointer and variable in self.parameters
+        return variable.is_shared or (is_given and _SHARED_NAME.search(variable.name) is not None)
 
     def declared_in(self, node: Node) -> frozenset[str]:
         """Return the names of the variables declared within the node."""

@@ -39,6 +39,14 @@ _LAUNCH_BOUNDS = b"launch_bounds"
 
 _KERNEL_TEXT = re.compile(r"__global__[^;{}]*?\b(\w+)\s*\([^;{}]*\)\s*\{(.*?)^\}", re.DOTALL | re.MULTILINE)
 _CONDITION = re.compile(r"\b(?:if|for|while|return|min)\b|\?")
+_ALLOCATED = re.compile(
+    r"\b(?:(?P<device>cudaMalloc(?:Async)?)|cudaMallocHost|cudaHostAlloc)\s*\(\s*(?:\(\s*void\s*\*\*\s*\)\s*)?"
+    r"&\s*(?:this\s*->\s*)?(?P<name>\w+)\b"
+)
+_BOUND = re.compile(r"\b(?:def|impl)\s*\(\s*\"[^\"]*\"\s*,\s*(?:torch::wrap_pybind_function\()?&?\s*(\w+)")
+_STRUCTURE = re.compile(r"\bstruct\s+(?:(?:alignas|__align__)\s*\([^)]*\)\s*)?(\w+)\s*\{")
+_DYNAMIC_SHARED = re.compile(r"\bextern\s+(?:__align__\([^)]*\)\s*)?__shared__\s+([\w:\s]+?)\s+\w+\s*\[\s*\]")
+_TAIL_CHECK = re.compile(r"\bif\s*\((?:[^;{}]*&&)?\s*(\w+)\s*(?:<|>=)\s*\w+")
 _GRID_INDEX = re.compile(r"\bblockIdx\.x\s*\*\s*blockDim\.x\s*\+\s*threadIdx\.x\b")
 
 
@@ -100,6 +108,44 @@ class CudaFile:
         return frozenset(found[1] for found in _KERNEL_TEXT.finditer(self.parsed.text) if _is_unchecked(found[2]))
 
     @once
+    def kernel_texts(self) -> dict[str, str]:
+        """The bodies of kernels that host code of the file launches, by name."""
+        if b"<<<" not in self.parsed.data:
+            return {}
+        return {found[1]: found[2] for found in _KERNEL_TEXT.finditer(self.parsed.text)}
+
+    @once
+    def tail_checked_kernels(self) -> frozenset[str]:
+        """The launched kernels in which each thread handles one element, and checks its index against a size."""
+        return frozenset(name for name, body in self.kernel_texts.items() if _checks_tail(body))
+
+    @once
+    def dynamic_shared_bytes(self) -> frozenset[tuple[str, int]]:
+        """The launched kernels with dynamic shared memory, and the bytes of its elements."""
+        found = ((name, _DYNAMIC_SHARED.search(body)) for name, body in self.kernel_texts.items())
+        return frozenset((name, type_bytes(match[1]) or 0) for name, match in found if match is not None)
+
+    @once
+    def bound_functions(self) -> frozenset[str]:
+        """The functions that Python code calls as they are: bound by pybind11 or registered with torch."""
+        if b"PYBIND11_MODULE" not in self.parsed.data and b"TORCH_LIBRARY" not in self.parsed.data:
+            return frozenset()
+        return frozenset(_BOUND.findall(self.parsed.text))
+
+    @once
+    def structures(self) -> frozenset[str]:
+        """The structures that a file with allocations defines."""
+        return frozenset(_STRUCTURE.findall(self.parsed.text)) if b"cudaMalloc" in self.parsed.data else frozenset()
+
+    @once
+    def allocated_sides(self) -> frozenset[tuple[str, str]]:
+        """The pointers that the file allocates, each ``device`` or ``host``: members of a class, too."""
+        if b"cudaMalloc" not in self.parsed.data:
+            return frozenset()
+        found = _ALLOCATED.finditer(self.parsed.text)
+        return frozenset((match["name"], "device" if match["device"] else "host") for match in found)
+
+    @once
     def fits_its_launches(self) -> bool:
         """True if the launch plan rules out partial blocks: a `where:` line has a remainder such as
         ``N % 256 == 0``, or no launch divides, and so rounds, to compute its grid."""
@@ -138,7 +184,9 @@ class CudaFile:
     def _constant(self, node: Node, function: Function | None, depth: int) -> int | None:
         kind = node.type
         if kind == "number_literal":
-            return integer_literal(self.source(node))
+            text = self.source(node)
+            value = integer_literal(text.removeprefix("-"))
+            return value if value is None or not text.startswith("-") else -value
         if kind in ("parenthesized_expression", "template_argument_list") and node.named_child_count == 1:
             return self.constant(node.named_children[0], function, depth + 1)
         if kind == "identifier":
@@ -223,6 +271,15 @@ def _items(root: Node) -> Iterator[Item]:
 
 def _is_unchecked(body: str) -> bool:
     return _CONDITION.search(body) is None and _GRID_INDEX.search(body) is not None
+
+
+def _checks_tail(body: str) -> bool:
+    if "gridDim" in body or "blockIdx" not in body:
+        return False
+    checked = {match[1] for match in _TAIL_CHECK.finditer(body)}
+    return any(re.search(rf"\b{name}\s*=\s*[^;]*\bblockIdx\b[^;]*\bthreadIdx\b", body) for name in checked) or any(
+        re.search(rf"\b{name}\s*=\s*[^;]*\bthreadIdx\b[^;]*\bblockIdx\b", body) for name in checked
+    )
 
 
 def _places(data: bytes, word: bytes) -> list[int]:

@@ -83,6 +83,7 @@ TAKES_TENSORS = words(
 ARRAY_LIKE_NAMES = words(
     """
     shape ndim device dtype view reshape transpose flatten mean sum pow exp log sqrt abs max min T
+    norm argmax argmin amax amin var std prod cumsum cumprod topk sort split square
     """
 )
 """Methods that are sufficient evidence of a tensor inside a `forward`, where an array would be unusual."""

@@ -457,13 +457,18 @@ def _counts_size(loop: ast.For, scope: Scope) -> bool:
     if not any(scope.kind(argument) is Kind.SIZE for argument in arguments):
         return False
     return any(
-        scope.is_tensor(subscript.value) and _indexes_with(subscript.slice, index)
+        scope.is_tensor(subscript.value) and _indexes_with(subscript.slice, index, len(arguments) < 3)
         for statement in loop.body
         for subscript in ast.walk(statement)
         if isinstance(subscript, ast.Subscript)
     )
 
 
-def _indexes_with(node: ast.expr, name: str) -> bool:
+def _indexes_with(node: ast.expr, name: str, by_one: bool) -> bool:
+    """Return whether the index is the counter. A slice up to it counts where the loop counts by one: with a step it is
+    a chunk."""
     parts = node.elts if isinstance(node, ast.Tuple) else [node]
-    return any(isinstance(part, ast.Name) and part.id == name for part in parts)
+    bounds = [bound for part in parts if isinstance(part, ast.Slice) and by_one for bound in (part.lower, part.upper)]
+    return any(isinstance(part, ast.Name) and part.id == name for part in parts) or any(
+        isinstance(inner, ast.Name) and inner.id == name for bound in bounds if bound for inner in ast.walk(bound)
+    )

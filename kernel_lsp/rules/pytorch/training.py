@@ -16,6 +16,18 @@ MAX_STEPS = 8
 _OPTIMIZERS = ("Adam", "AdamW", "SGD", "Adagrad")
 """Optimizers of `torch.optim` with a `fused` implementation on CUDA."""
 _PASSED = ("dropout", "masked_fill", "to", "type_as", "float", "half", "bfloat16", "contiguous", "where", "type")
+_VISION_NETS = (
+    "resnet",
+    "resnext",
+    "wide_resnet",
+    "densenet",
+    "mobilenet",
+    "efficientnet",
+    "convnext",
+    "regnet",
+    "vgg",
+)
+"""Prefixes of the convolutional nets in `torchvision.models`."""
 _IN_PLACE = ("add_", "sub_", "addcdiv_", "addcmul_")
 _PRODUCTS = ("matmul", "bmm")
 _AUTOCAST_OPERATIONS = ("matmul", "bmm", "mm", "linear", "conv1d", "conv2d", "conv3d", "addmm", "einsum")
@@ -101,7 +113,7 @@ def loss_over_vocabulary(scope: Scope) -> Iterator[Hit]:
         return  # the loop probably splits the tokens into chunks
     for call in scope.calls:
         if scope.function_name(call) == "cross_entropy" and call.args:
-            size = _largest_number(scope.definition(call.args[0]), call.args[0])
+            size = max(_largest_number(scope.definition(call.args[0]), call.args[0]), _head_size(call.args[0], scope))
             if size >= LARGE_VOCABULARY:
                 yield hit(scope, call, f"loss over {size} classes: compute head and loss in chunks, or fused")
             elif _is_upcast_head(call.args[0], scope):
@@ -182,6 +194,9 @@ def unfused_optimizer(scope: Scope) -> Iterator[Hit]:
 def missing_channels_last(scope: Scope) -> Iterator[Hit]:
     if "channels_last" in scope.module.text:
         return
+    for call in scope.calls:
+        if _is_vision_net(call, scope) and "autocast" in scope.module.text and "cuda" in scope.module.text:
+            yield hit(scope, call, "convolutions without `channels_last`: add `memory_format=torch.channels_last`")
     if scope.module.text.count("Conv2d(") < 2:
         return
     for call in scope.calls:
@@ -217,7 +232,7 @@ def missing_channels_last(scope: Scope) -> Iterator[Hit]:
 def cast_under_autocast(scope: Scope) -> Iterator[Hit]:
     for call in scope.calls:
         is_operation = scope.function_name(call) in _AUTOCAST_OPERATIONS
-        if not (is_operation or _is_model(call)) or not _is_autocast(call, scope):
+        if not (is_operation or _is_model(call) or _is_layer(call, scope)) or not _is_autocast(call, scope):
             continue
         for argument in call.args:
             if isinstance(argument, ast.Call) and isinstance(argument.func, ast.Attribute):
@@ -312,6 +327,52 @@ def _is_upcast_head(logits: ast.expr, scope: Scope) -> bool:
     return False
 
 
+def _head_size(logits: ast.expr, scope: Scope) -> int:
+    """Return the number of outputs of the layer that computes the logits; 0 if the file does not say it."""
+    node = logits
+    for _ in range(MAX_STEPS):
+        node = _value(node, scope)
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            return 0
+        owner = node.func.value
+        if isinstance(owner, ast.Name) and owner.id == "self":
+            return _outputs_of(node.func.attr, scope)
+        node = owner
+    return 0
+
+
+def _outputs_of(attribute: str, scope: Scope) -> int:
+    """Return the outputs of ``self.head = nn.Linear(dim, vocab_size)``, where they are a number or a default."""
+    init = None if scope.owner is None else scope.owner.methods.get("__init__")
+    for node in ast.walk(init) if init is not None else ():
+        match node:
+            case ast.Assign(targets=[ast.Attribute(attr=name)], value=ast.Call(args=[_, outputs, *_]) as made):
+                if name == attribute and init is not None and scope.dotted(made.func).endswith("nn.Linear"):
+                    return _number(outputs, init, scope)
+    return 0
+
+
+def _number(node: ast.expr, init: ast.FunctionDef, scope: Scope) -> int:
+    """Return the value of a number, of a parameter's default, or of a field's in a class of the file; 0 if unknown."""
+    match node:
+        case ast.Constant(value=int(value)):
+            return value
+        case ast.Name(id=name):
+            parameters = [*init.args.posonlyargs, *init.args.args]
+            defaults = init.args.defaults
+            known = dict(
+                zip([each.arg for each in parameters[len(parameters) - len(defaults) :]], defaults, strict=True)
+            )
+            return _number(known[name], init, scope) if isinstance(known.get(name), ast.Constant) else 0
+        case ast.Attribute(attr=name):
+            classes = [each for each in scope.module.tree.body if isinstance(each, ast.ClassDef)]
+            for field in (field for each in classes for field in each.body):
+                match field:
+                    case ast.AnnAssign(target=ast.Name(id=said), value=ast.Constant(value=int(value))) if said == name:
+                        return value
+    return 0
+
+
 def _largest_number(*nodes: ast.expr) -> int:
     return max(
         (
@@ -338,10 +399,24 @@ def _moves_in_half(call: ast.Call) -> bool:
     return "'cuda" in given and ("'bfloat16'" in given or "'float16'" in given or "'half'" in given)
 
 
+def _is_vision_net(call: ast.Call, scope: Scope) -> bool:
+    """Return whether the call makes a convolutional net of torchvision: ``torchvision.models.resnet50()``."""
+    owner, _, name = scope.dotted(call.func).rpartition(".")
+    return owner == "torchvision.models" and name.startswith(_VISION_NETS)
+
+
 def _is_model(call: ast.Call) -> bool:
     """Return whether a model of the caller's is called: ``model(x)``, ``self.unet(x)``."""
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     return name.endswith(("model", "net", "backbone", "encoder", "decoder"))
+
+
+def _is_layer(call: ast.Call, scope: Scope) -> bool:
+    """Return whether the call is that of a linear or convolution layer of the module."""
+    match call.func:
+        case ast.Attribute(value=ast.Name(id="self"), attr=name) if scope.owner is not None:
+            return scope.owner.submodules.get(name, "").rpartition(".")[2] in ("Linear", "Conv1d", "Conv2d", "Conv3d")
+    return False
 
 
 def _is_half(call: ast.Call) -> bool:
@@ -355,8 +430,16 @@ def _is_autocast(call: ast.Call, scope: Scope) -> bool:
     for parent in scope.around(call):
         if isinstance(parent, ast.With):
             for item in parent.items:
-                expression = item.context_expr
-                if isinstance(expression, ast.Call) and scope.dotted(expression.func).endswith("autocast"):
-                    enabled = keyword(expression, "enabled")
-                    return enabled is None or not (isinstance(enabled, ast.Constant) and enabled.value is False)
-    return False
+                if _enters_autocast(item.context_expr, scope):
+                    return _is_enabled(item.context_expr)
+    decorators = [] if isinstance(scope.node, ast.Module) else scope.node.decorator_list
+    return any(_enters_autocast(each, scope) and _is_enabled(each) for each in decorators)
+
+
+def _enters_autocast(node: ast.expr, scope: Scope) -> bool:
+    return isinstance(node, ast.Call) and scope.dotted(node.func).endswith("autocast")
+
+
+def _is_enabled(node: ast.expr) -> bool:
+    enabled = keyword(node, "enabled") if isinstance(node, ast.Call) else None
+    return enabled is None or not (isinstance(enabled, ast.Constant) and enabled.value is False)

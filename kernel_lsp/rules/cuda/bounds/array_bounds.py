@@ -8,20 +8,35 @@ from dataclasses import dataclass
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
+from kernel_lsp.rules.cuda.bounds.thread_range import (
+    THREAD_INDICES,
+    Place,
+    block_size,
+    bounds_grid,
+    is_thread_index,
+    place_of,
+    thread_range,
+)
 from kernel_lsp.rules.cuda.declare import ERROR, THREAD_WORDS, WARNING, conditions_around, declare, hit
 from kernel_lsp.rules.cuda.model import Function
-from kernel_lsp.rules.cuda.threads.threads import depends_on_thread, is_loop_variable, may_depend_on_thread, values_of
+from kernel_lsp.rules.cuda.outline import names_in_text
+from kernel_lsp.rules.cuda.threads.threads import (
+    WARP,
+    block_names,
+    depends_on_thread,
+    has_hiding_call,
+    may_depend_on_thread,
+    thread_names,
+    values_of,
+)
 from kernel_lsp.rules.cuda.threads.unordered import indices_of
 from kernel_lsp.rules.cuda.variables import Variable
 from kernel_lsp.rules.finding import QuickFix
 from kernel_lsp.rules.rule import Hit
 
-MAX_STEPS = 8
-"""Maximum names and sums that an index is traced through."""
 _UPDATES = ("+=", "-=", "*=", "|=", "&=", "^=")
 _ATOMICS = {"+=": "atomicAdd", "-=": "atomicSub", "|=": "atomicOr", "&=": "atomicAnd", "^=": "atomicXor"}
 _SUMMED = ("int", "unsigned", "unsigned int", "float", "double", "uint32_t")
-_THREAD = {f"threadIdx.{axis}" for axis in "xyz"}
 
 
 @declare(
@@ -97,7 +112,12 @@ def racy_update(function: Function) -> Iterator[Hit]:
             continue
         array = _root(function, target)
         is_common = array is not None and (array.is_shared or (array.is_pointer and array in function.parameters))
-        if is_common and _is_by_data(function, target) and not _is_for_one(function, update):
+        axes = _axes(function)[: 1 if array is not None and array.is_shared else 2]
+        is_by_data = is_common and any(_is_by_data(function, target, axis) for axis in axes)
+        if array is not None and is_common and _is_one_for_all(function, update, target, array):
+            message = "racy update: all threads update this element, use an atomic operation or a reduction"
+            yield hit(function.file, target, message, *_atomic_fix(function, update, target, array))
+        elif is_by_data and not _is_for_one(function, update):
             message = "racy update: threads with the same index lose updates, use an atomic operation"
             yield hit(function.file, target, message, *_atomic_fix(function, update, target, array))
 
@@ -110,23 +130,17 @@ def thread_reaches(function: Function) -> Iterator[tuple[Node, int, int]]:
         if array is None or not array.is_shared:
             continue
         for index, size in zip(indices_of(subscript)[::-1], array.sizes, strict=False):
-            place, limit = _place(function, index, 0), function.constant(size)
+            place, limit = place_of(function, index), function.constant(size)
             if place is None or place.counter is None or limit is None:
                 continue
             text = function.source(place.counter).replace(" ", "")
-            if text in _THREAD and not _is_guarded(function, subscript, place.counter):
+            if text not in THREAD_INDICES or _is_guarded(function, subscript, place.counter):
+                continue
+            if not _beyond(function, subscript, index, size):
                 yield subscript, "xyz".index(text[-1]), limit - place.offset
 
 
 # --- below: bounds
-
-
-@dataclass(frozen=True)
-class _Place:
-    """An index split into a counter (None for a constant) and an offset."""
-
-    counter: Node | None
-    offset: int
 
 
 def _sized_array(function: Function, subscript: Node) -> Variable | None:
@@ -147,18 +161,18 @@ def _root(function: Function, subscript: Node) -> Variable | None:
 
 def _beyond(function: Function, access: Node, index: Node, size: Node | None) -> str:
     """Return why the index is out of bounds, or an empty text."""
-    place = _place(function, index, 0)
+    place = place_of(function, index)
     if place is None:
-        return ""
+        return _beyond_by_sum(function, access, index)
     limit = function.constant(size)
     if place.counter is None:
         is_beyond = place.offset < 0 or (limit is not None and place.offset >= limit)
         return f"{place.offset} is beyond the {_said(function, size)} elements" if is_beyond else ""
+    if is_thread_index(function, place.counter):
+        return _beyond_by_thread(function, access, place, size)
     if _is_guarded(function, access, place.counter):
         return ""
     counter = function.source(place.counter)
-    if counter.replace(" ", "") in _THREAD:
-        return f"thread 0 has index {place.offset}" if place.offset < 0 else ""
     first, last, is_past = _counted(function, place.counter, size)
     if first is not None and first + place.offset < 0:
         return f"`{counter}` begins at {first}, so the first index is {first + place.offset}"
@@ -167,52 +181,61 @@ def _beyond(function: Function, access: Node, index: Node, size: Node | None) ->
     return f"`{counter}` reaches {_said(function, size)}" if is_past and place.offset >= 0 else ""
 
 
+def _beyond_by_thread(function: Function, access: Node, place: Place, size: Node | None) -> str:
+    """Return which thread's own index, plus an offset, is out of bounds, or an empty text."""
+    threads = None if place.counter is None else thread_range(function, access, place.counter)
+    limit = function.constant(size)
+    if threads is None:
+        return ""
+    if threads.first + place.offset < 0:
+        return f"thread {threads.first} has index {threads.first + place.offset}"
+    is_halo = not threads.end or 0 < place.offset < WARP
+    last = threads.last if threads.last is not None and is_halo else threads.first
+    if limit is not None and last >= threads.first and last + place.offset >= limit:
+        return f"thread {last} has index {last + place.offset} of {limit} elements"
+    is_by_name = limit is None and size is not None and function.source(size) == threads.end
+    return f"the last thread has index {threads.end} + {place.offset - 1}" if is_by_name and is_halo else ""
+
+
+def _beyond_by_sum(function: Function, access: Node, index: Node) -> str:
+    """Return why the sum of a thread's own index and a loop counter begins before the array, or an empty text."""
+    parts = [index.child_by_field_id(part) for part in (fields.LEFT, fields.RIGHT)]
+    places = [place_of(function, part) for part in parts]
+    if index.type != "binary_expression" or function.operator(index) != "+" or None in places:
+        return ""
+    first = 0
+    for place in places:
+        if place is None or place.counter is None:
+            return ""
+        lowest = _lowest(function, access, place.counter)
+        if lowest is None:
+            return ""
+        first += lowest + place.offset
+    return f"the first one is {first}" if first < 0 else ""
+
+
+def _lowest(function: Function, access: Node, counter: Node) -> int | None:
+    """Return the lowest value of a counter that no condition around the access excludes."""
+    if is_thread_index(function, counter):
+        threads = thread_range(function, access, counter)
+        return None if threads is None else threads.first
+    return None if _is_guarded(function, access, counter) else _counted(function, counter, None)[0]
+
+
 def _said(function: Function, size: Node | None) -> str:
     return "its" if size is None else function.source(size)
-
-
-def _place(function: Function, node: Node | None, depth: int) -> _Place | None:
-    if node is None or depth > MAX_STEPS:
-        return None
-    value = function.constant(node)
-    if value is not None:
-        return _Place(None, value)
-    if node.type == "unary_expression" and function.source(node).startswith("-"):
-        inner = function.constant(node.named_children[0]) if node.named_children else None
-        return None if inner is None else _Place(None, -inner)
-    if node.type == "parenthesized_expression":
-        return _place(function, node.named_children[0], depth + 1)
-    if node.type == "field_expression":
-        return _Place(node, 0) if function.source(node).replace(" ", "") in _THREAD else None
-    if node.type == "binary_expression":
-        return _sum_of(function, node, depth)
-    variable = function.variable(node)
-    if variable is None or variable in function.parameters:
-        return None
-    if is_loop_variable(function, variable):
-        return _Place(node, 0)
-    is_fixed = variable.value is not None and not variable.writes and len(function.named(variable.name)) == 1
-    return _place(function, variable.value, depth + 1) if is_fixed else None
-
-
-def _sum_of(function: Function, node: Node, depth: int) -> _Place | None:
-    left, right = (_place(function, node.child_by_field_id(f), depth + 1) for f in (fields.LEFT, fields.RIGHT))
-    operator = function.operator(node)
-    if left is None or right is None or operator not in ("+", "-"):
-        return None
-    if right.counter is None:
-        return _Place(left.counter, left.offset + (right.offset if operator == "+" else -right.offset))
-    return _Place(right.counter, left.offset + right.offset) if left.counter is None and operator == "+" else None
 
 
 def _is_guarded(function: Function, access: Node, counter: Node) -> bool:
     """Return whether a condition may exclude a thread or an iteration from the access."""
     names = function.names_in(counter)
     variable = function.variable(counter)
+    depends_on_threads = variable is None or may_depend_on_thread(function, variable.value)
     for condition in conditions_around(function, access):
         is_own_loop = variable is not None and _is_head_of(function, condition, variable)
-        is_ineffective = is_own_loop or (variable is None and _bounds_grid(function, condition))
-        if not is_ineffective and (may_depend_on_thread(function, condition) or names & function.names_in(condition)):
+        is_ineffective = is_own_loop or (variable is None and bounds_grid(function, condition))
+        is_of_thread = depends_on_threads and may_depend_on_thread(function, condition)
+        if not is_ineffective and (is_of_thread or names & function.names_in(condition)):
             return True
     for both in function.connections:
         right = both.child_by_field_id(fields.RIGHT)
@@ -220,21 +243,6 @@ def _is_guarded(function: Function, access: Node, counter: Node) -> bool:
             return True
     leaves = variable is not None and any(word in function.text for word in ("break", "continue"))
     return leaves or any(node.start_byte < access.start_byte for node in function.returns)
-
-
-def _bounds_grid(function: Function, condition: Node) -> bool:
-    """Return whether the condition only bounds an index across the grid from above, which every thread of a full block
-    satisfies."""
-    while condition.type in ("parenthesized_expression", "condition_clause") and condition.named_child_count == 1:
-        condition = condition.named_children[0]
-    left, right = (condition.child_by_field_id(f) for f in (fields.LEFT, fields.RIGHT))
-    if condition.type != "binary_expression" or left is None or right is None:
-        return False
-    if function.operator(condition) not in ("<", "<=") or may_depend_on_thread(function, right):
-        return False
-    variable = function.variable(left)
-    values = [] if variable is None else list(values_of(variable))
-    return len(values) == 1 and "blockIdx" in function.source(values[0]) and "threadIdx" not in function.source(right)
 
 
 def _is_head_of(function: Function, condition: Node, variable: Variable) -> bool:
@@ -245,27 +253,57 @@ def _is_head_of(function: Function, condition: Node, variable: Variable) -> bool
 
 
 def _counted(function: Function, counter: Node, size: Node | None) -> tuple[int | None, int | None, bool]:
-    """Return the first and last value of a loop that counts up by one, and whether its bound is the array's size."""
+    """Return the first and last value of a loop that counts up by one, in one thread or in those of a block together,
+    and whether its bound is the array's size."""
     variable = function.variable(counter)
     loop = None if variable is None else function.parent(variable.declaration)
     condition = None if loop is None else loop.child_by_field_id(fields.CONDITION)
     if variable is None or condition is None or condition.type != "binary_expression" or len(variable.writes) != 1:
         return None, None, False
     is_own = function.variable(condition.child_by_field_id(fields.LEFT)) is variable
-    write, operator = function.source(variable.writes[0]).replace(" ", ""), function.operator(condition)
-    if not is_own or write not in (f"++{variable.name}", f"{variable.name}++", f"{variable.name}+=1"):
+    operator = function.operator(condition)
+    write = function.source(variable.writes[0]).replace(" ", "")
+    if is_own and write in (f"--{variable.name}", f"{variable.name}--", f"{variable.name}-=1"):
+        return _counted_down(function, variable, condition)
+    if not is_own or not _counts_by_one(function, variable):
         return None, None, False
-    right, first = condition.child_by_field_id(fields.RIGHT), function.constant(variable.value)
+    begin = place_of(function, variable.value)
+    first = None if begin is None or not (begin.counter is None or _strides(function, variable)) else begin.offset
+    right = condition.child_by_field_id(fields.RIGHT)
     limit = function.constant(right)
     last = None if limit is None or operator not in ("<", "<=") else limit - (operator == "<")
     is_same = right is not None and size is not None and function.source(right) == function.source(size)
     return first, last, operator == "<=" and is_same and first is not None
 
 
+def _counted_down(function: Function, variable: Variable, condition: Node) -> tuple[int | None, int | None, bool]:
+    """Return the lowest and highest value of ``for (i = 8; i > 0; --i)``."""
+    operator, last = function.operator(condition), function.constant(variable.value)
+    limit = function.constant(condition.child_by_field_id(fields.RIGHT))
+    first = None if limit is None or operator not in (">", ">=") else limit + (operator == ">")
+    return first, last, False
+
+
+def _counts_by_one(function: Function, variable: Variable) -> bool:
+    """Return whether a loop variable takes every value up to its bound, in one thread or in those of a block."""
+    write, name = function.source(variable.writes[0]).replace(" ", ""), variable.name
+    return write in (f"++{name}", f"{name}++", f"{name}+=1") or _strides(function, variable)
+
+
+def _strides(function: Function, variable: Variable) -> bool:
+    """Return whether the threads of a block count together: ``i = threadIdx.x`` with ``i += blockDim.x``."""
+    place = place_of(function, variable.value)
+    if place is None or place.counter is None or not is_thread_index(function, place.counter):
+        return False
+    axis = function.source(place.counter).replace(" ", "")[-1]
+    steps = {f"blockDim.{axis}", block_size(function, axis) or "-"}
+    return function.source(variable.writes[0]).replace(" ", "").removeprefix(f"{variable.name}+=") in steps
+
+
 def _fixes(function: Function, access: Node) -> Iterator[QuickFix]:
     """Yield fixes: ``i > 0 ? tile[i - 1] : 0`` for a read, and `<` for a loop with an off-by-one bound."""
     parsed, index = function.file.parsed, indices_of(access)[0]
-    place = _place(function, index, 0)
+    place = place_of(function, index)
     if place is None or place.counter is None:
         return
     parent = function.parent(access)
@@ -286,6 +324,23 @@ def _fixes(function: Function, access: Node) -> Iterator[QuickFix]:
 # --- below: updates
 
 
+def _is_one_for_all(function: Function, update: Node, target: Node, array: Variable) -> bool:
+    """Return whether every thread adds a value of its own to one element of global memory: ``out[0] += x[i]``."""
+    if not function.is_kernel or array.is_shared or "threadIdx" not in function.text:
+        return False
+    right = update.child_by_field_id(fields.RIGHT)
+    is_own = right is not None and any(depends_on_thread(function, load) for load in function.subscripts.within(right))
+    if not is_own or any(function.constant(index) is None for index in indices_of(target)):
+        return False
+    return all(_admits_threads(function, condition) for condition in conditions_around(function, update)) and not any(
+        node.start_byte < update.start_byte for node in function.returns
+    )
+
+
+def _admits_threads(function: Function, condition: Node) -> bool:
+    return not may_depend_on_thread(function, condition) or bounds_grid(function, condition)
+
+
 def _reads_itself(function: Function, update: Node, target: Node) -> bool:
     """Return whether the update is a read-modify-write: ``a[i] += x``, ``a[i]++`` or ``a[i] = a[i] + x``."""
     if update.type == "update_expression" or function.operator(update) in _UPDATES:
@@ -294,33 +349,55 @@ def _reads_itself(function: Function, update: Node, target: Node) -> bool:
     return right is not None and any(function.source(s) == text for s in function.subscripts.within(right))
 
 
-def _is_by_data(function: Function, target: Node) -> bool:
-    """Return whether only loaded values make the element differ between threads."""
+@dataclass(frozen=True)
+class _Axis:
+    """The index of a thread or of a block, and the names that depend on it."""
+
+    source: str
+    names: frozenset[str]
+
+
+def _axes(function: Function) -> tuple[_Axis, _Axis]:
+    return _Axis("threadIdx", thread_names(function)), _Axis("blockIdx", block_names(function))
+
+
+def _is_by_data(function: Function, target: Node, axis: _Axis) -> bool:
+    """Return whether only loaded values make the element differ between the threads or blocks of an axis."""
     chosen = False
     for index in indices_of(target):
         loads = list(function.subscripts.within(index))
-        plain = function.names_in(index) - {name for load in loads for name in function.names_in(load)}
-        loaded = {name for name in plain if _is_loaded(function, name)}
-        if any(depends_on_thread(function, load) for load in loads) or loaded:
+        text = function.source(index)
+        for load in loads:
+            text = text.replace(function.source(load), "")
+        plain = names_in_text(text)
+        loaded = {name for name in plain if _is_loaded(function, name, axis)}
+        if loaded or any(_depends(function, load, axis) for load in loads):
             chosen = True
-        if any(_varies(function, name) for name in plain - loaded):
+        if any(_varies(function, name, axis) for name in plain - loaded):
             return False
     return chosen
 
 
-def _is_loaded(function: Function, name: str) -> bool:
-    """Return whether every value of the variable is loaded at a thread-dependent index."""
+def _depends(function: Function, load: Node, axis: _Axis) -> bool:
+    return not function.names_in(load).isdisjoint(axis.names) and not has_hiding_call(function, load)
+
+
+def _is_loaded(function: Function, name: str, axis: _Axis) -> bool:
+    """Return whether every value of the variable is loaded at an index that depends on the thread or block."""
     values = [value for variable in function.named(name) for value in values_of(variable)]
     return bool(values) and all(
-        any(depends_on_thread(function, load) for load in function.subscripts.within(value)) for value in values
+        any(_depends(function, load, axis) for load in function.subscripts.within(value)) for value in values
     )
 
 
-def _varies(function: Function, name: str) -> bool:
+def _varies(function: Function, name: str, axis: _Axis) -> bool:
+    """Return whether the value may differ along the axis. An index across the grid differs along both."""
     if name in ("threadIdx", "blockIdx"):
-        return True
+        return name == axis.source or axis.source == "threadIdx"
     values = [value for variable in function.named(name) for value in values_of(variable)]
-    return any(may_depend_on_thread(function, v) or "blockIdx" in function.source(v) for v in values)
+    if axis.source == "threadIdx":
+        return any(may_depend_on_thread(function, v) or "blockIdx" in function.source(v) for v in values)
+    return name in axis.names or any("blockIdx" in function.source(v) for v in values)
 
 
 def _is_for_one(function: Function, node: Node) -> bool:

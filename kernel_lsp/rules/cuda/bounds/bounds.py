@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
+from kernel_lsp.rules.cuda.bounds.thread_range import bounds_grid
 from kernel_lsp.rules.cuda.declare import BLOCK_WORDS, THREAD_WORDS, WARNING, barriers_in, declare, hit
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.outline import names_in_text
@@ -26,6 +27,9 @@ _NUMBERS = re.compile(r"\b(threadIdx|blockIdx)\s*\.\s*([xyz])\b")
 _SOURCES = THREAD_SOURCES | BLOCK_SOURCES
 _GROUP_NUMBERS = _SOURCES - {"threadIdx", "blockIdx"}
 NO_NAMES: frozenset[str] = frozenset()
+_GUARDS = frozenset(
+    ("if_statement", "conditional_expression", "for_statement", "while_statement", "do_statement", "switch_statement")
+)
 _CLAMPS = ("min", "max", "assert", "__builtin_assume", "umin")
 
 
@@ -59,12 +63,16 @@ def missing_bound_check(kernel: Function) -> Iterator[Hit]:
     file = kernel.file
     if file.fits_its_launches or _takes_no_size(kernel):
         return
+    for condition in _checked_one_too_far(kernel):
+        yield hit(file, condition, "`<=` admits an index one beyond the size: use `<`", _with_less(kernel, condition))
+    for access in _checked_later(kernel):
+        yield hit(file, access, "index is checked only after this access: move the access behind the check")
     unchecked = _unchecked_dims(kernel)
     if not unchecked:
         return
-    access = next((node for node in _indexed_by_number(kernel) if _is_global_access(kernel, node, unchecked)), None)
-    if access is not None:
-        yield hit(file, access, "missing bounds check on this index", *_bound_fix(kernel, access))
+    first = next((node for node in _indexed_by_number(kernel) if _is_global_access(kernel, node, unchecked)), None)
+    if first is not None:
+        yield hit(file, first, "missing bounds check on this index", *_bound_fix(kernel, first))
 
 
 # --- below: helpers of the rules
@@ -86,6 +94,62 @@ def _unchecked_dims(kernel: Function) -> frozenset[str]:
             if source in _GROUP_NUMBERS or not unchecked:
                 return frozenset()
     return frozenset(unchecked)
+
+
+def _checked_later(kernel: Function) -> Iterator[Node]:
+    """Yield the accesses at an index across the grid that precede the only ``if (i < n)``, and that no condition
+    guards."""
+    for branch in kernel.branches:
+        condition = branch.child_by_field_id(fields.CONDITION)
+        if condition is None or branch.type != "if_statement" or not bounds_grid(kernel, condition):
+            continue
+        names = kernel.names_in(condition)
+        for access in kernel.subscripts:
+            indices, array = access.child_by_field_id(fields.INDICES), access.child_by_field_id(fields.ARGUMENT)
+            index = indices.named_children[0] if indices is not None and indices.named_children else None
+            variable, pointer = kernel.variable(index), kernel.variable(array)
+            is_given = pointer is not None and pointer.is_pointer and pointer in kernel.parameters
+            if variable is None or not is_given or access.end_byte > branch.start_byte or variable.name not in names:
+                continue
+            is_used = any(kernel.variable(i.named_children[0]) is variable for i in _indices_in(kernel, branch))
+            if is_used and not _is_guarded_here(kernel, access):
+                yield access
+
+
+def _checked_one_too_far(kernel: Function) -> Iterator[Node]:
+    """Yield the conditions ``i <= n`` of an index across the grid that is used as it is, where n is a parameter."""
+    for branch in kernel.branches:
+        condition = branch.child_by_field_id(fields.CONDITION)
+        inner = condition.named_children[0] if condition is not None and condition.named_child_count == 1 else None
+        if inner is None or branch.type != "if_statement" or not bounds_grid(kernel, inner):
+            continue
+        left, right = kernel.variable(inner.child_by_field_id(fields.LEFT)), inner.child_by_field_id(fields.RIGHT)
+        is_size = kernel.variable(right) in kernel.parameters and kernel.operator(inner) == "<="
+        used = (kernel.variable(index.named_children[0]) for index in _indices_in(kernel, branch))
+        if left is not None and is_size and any(variable is left for variable in used):
+            yield inner
+
+
+def _indices_in(kernel: Function, branch: Node) -> Iterator[Node]:
+    for access in kernel.subscripts.within(branch):
+        indices = access.child_by_field_id(fields.INDICES)
+        if indices is not None and indices.named_children:
+            yield indices
+
+
+def _is_guarded_here(kernel: Function, access: Node) -> bool:
+    """Return whether any branch, `&&` or earlier `return` may exclude a thread from the access."""
+    is_behind = any(node.start_byte < access.start_byte for node in kernel.returns)
+    rights = (both.child_by_field_id(fields.RIGHT) for both in kernel.connections)
+    is_second = any(right is not None and right.start_byte <= access.start_byte < right.end_byte for right in rights)
+    parents = {parent.type for parent in kernel.around(access)}
+    return is_behind or is_second or not parents.isdisjoint(_GUARDS)
+
+
+def _with_less(kernel: Function, condition: Node) -> QuickFix:
+    left, right = condition.child_by_field_id(fields.LEFT), condition.child_by_field_id(fields.RIGHT)
+    sides = [kernel.source(side) for side in (left, right) if side is not None]
+    return QuickFix("Compare with `<`", (kernel.file.parsed.replace(condition, " < ".join(sides)),), False)
 
 
 def _clamps(kernel: Function) -> list[Node]:

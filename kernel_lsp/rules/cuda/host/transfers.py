@@ -17,7 +17,7 @@ from kernel_lsp.rules.rule import Hit
 
 _ALLOCATIONS = {"cudaMalloc": 1, "cudaMallocManaged": 1, "cudaMallocHost": 1, "cudaMallocAsync": 1}
 _COPIES = {"cudaMemcpy": 2, "cudaMemcpyAsync": 2, "cudaMemset": 2, "cudaMemsetAsync": 2}
-_BYTES = re.compile(r"byte|size|mem|len(?:gth)?_?b|sizeof|pitch|width", re.IGNORECASE)
+_BYTES = re.compile(r"byte|size|sz|mem|len(?:gth)?_?b|sizeof|pitch|width", re.IGNORECASE)
 _KINDS = {
     ("host", "device"): "cudaMemcpyHostToDevice",
     ("device", "host"): "cudaMemcpyDeviceToHost",
@@ -28,7 +28,7 @@ _KINDS = {
 _SIZEOF = re.compile(r"\bsizeof\s*\(\s*([A-Za-z_][\w:\s]*?)\s*\)")
 _CONTAINER_SIZE = re.compile(r"\w+(?:\.|->)size\(\)")
 _BYTE_CONTAINER = re.compile(r"<\s*(?:const\s+)?(?:unsigned\s+char|char|(?:std::)?u?int8_t|std::byte)\b|\bstring\b")
-_ROUNDED_DOWN = re.compile(r"\(?\s*(\w+)\s*/\s*(\w+)\s*\)?")
+_ROUNDED_DOWN = re.compile(r"\(?\s*([\w.]+)\s*/\s*([\w.]+)\s*\)?")
 
 
 @declare(
@@ -36,11 +36,12 @@ _ROUNDED_DOWN = re.compile(r"\(?\s*(\w+)\s*/\s*(\w+)\s*\)?")
     "byte-count",
     WARNING,
     on="host",
-    needs=("cudaMalloc cudaMemcpy cudaMemset",),
+    needs=("cudaMalloc cudaMemcpy cudaMemset <<<",),
     summary="A count of elements, or of another type's bytes, where a count of bytes is wanted",
     why="""
     `cudaMalloc`, `cudaMemcpy` and `cudaMemset` count bytes. A count of elements allocates, or copies, a quarter of an
-    array of floats; `sizeof` of another type is wrong by the ratio of the two.
+    array of floats; `sizeof` of another type is wrong by the ratio of the two. The third number of a launch counts the
+    bytes of its dynamic shared memory.
     """,
     bad="""
     cudaError_t allocate(int n) {
@@ -59,8 +60,10 @@ def byte_count(function: Function) -> Iterator[Hit]:
     for call in function.calls_named((*_ALLOCATIONS, *_COPIES)):
         name, arguments = function.callee(call), function.arguments(call)
         position = _ALLOCATIONS.get(name, _COPIES.get(name, 0))
-        pointer = _pointer(function, arguments[0]) if len(arguments) > position else None
+        levels = 2 if name in _ALLOCATIONS else 1
+        pointer = _pointer(function, arguments[0], levels) if len(arguments) > position else None
         n_bytes = None if pointer is None else type_bytes(pointer.element)
+        yield from _bytes_of_structure(function, pointer, arguments[position:])
         if pointer is None or n_bytes is None or n_bytes == 1:
             continue
         size = arguments[position]
@@ -69,12 +72,13 @@ def byte_count(function: Function) -> Iterator[Hit]:
         if other:
             yield hit(function.file, size, f"byte count of `{other}` for `{pointer.element}* {pointer.name}`")
         elif _is_container_size(function, size) or (
-            not _BYTES.search(text) and function.names_in(size) and not _has_call(function, size)
+            not _BYTES.search(text) and _is_known(function, size) and not _has_call(function, size)
         ):
             message = f"element count where bytes are expected: multiply with `sizeof({pointer.element})`"
             counted = function.source(size) if size.type == "identifier" else f"({function.source(size)})"
-            fix = rewrite(function.file, size, f"{counted} * sizeof(*{pointer.name})")
+            fix = rewrite(function.file, size, f"{counted} * sizeof({pointer.element})")
             yield hit(function.file, size, message, fix)
+    yield from _shared_counts(function)
 
 
 @declare(
@@ -160,11 +164,10 @@ def copy_direction(function: Function) -> Iterator[Hit]:
 def launch_misses_elements(function: Function) -> Iterator[Hit]:
     elements = dict(_allocated(function))
     for call in launches_in(function):
-        syntax = next(child for child in call.named_children if child.type == "kernel_call_syntax")
-        parts = [child for child in syntax.named_children if child.type != "comment"]
+        parts = _launch_parts(call)
         if len(parts) < 2:
             continue
-        message = _rounded_down(function, parts[0], parts[1])
+        message = _rounded_down(function, function.callee(call), parts)
         if message:
             yield hit(function.file, parts[0], message)
             continue
@@ -189,8 +192,21 @@ def known_value(function: Function, node: Node | None, depth: int = 0) -> int | 
         left = known_value(function, node.child_by_field_id(fields.LEFT), depth + 1)
         right = known_value(function, node.child_by_field_id(fields.RIGHT), depth + 1)
         return _applied(function.operator(node), left, right)
+    if node.type == "field_expression":
+        return _field_value(function, node, depth)
     definition = _definition(function, node)
     return None if definition is None else known_value(function, definition, depth + 1)
+
+
+def _field_value(function: Function, node: Node, depth: int) -> int | None:
+    """Return the value of ``block.x`` of a `dim3`."""
+    owner, axis = node.child_by_field_id(fields.ARGUMENT), function.source(node).rpartition(".")[2]
+    variable = function.variable(owner)
+    if owner is None or variable is None or variable.element != "dim3" or axis not in ("x", "y", "z"):
+        return None
+    sizes = _axes(function, owner)
+    index = "xyz".index(axis)
+    return known_value(function, sizes[index], depth + 1) if index < len(sizes) else None
 
 
 def _applied(operator: str, left: int | None, right: int | None) -> int | None:
@@ -223,19 +239,24 @@ def _expanded(function: Function, node: Node, depth: int = 0) -> str:
 # --- below: pointers
 
 
-def _pointer(function: Function, node: Node | None, depth: int = 0) -> Variable | None:
-    """Return the pointer in ``(void**)&x`` or ``x``."""
+def _pointer(function: Function, node: Node | None, levels: int = 1, depth: int = 0) -> Variable | None:
+    """Return the pointer to elements in ``x`` or ``*out``, and with two levels in ``(void**)&x`` or ``out``."""
     if node is None or depth > 4:
         return None
-    if node.type in ("cast_expression", "pointer_expression", "parenthesized_expression"):
-        inner = node.child_by_field_id(fields.VALUE) or node.child_by_field_id(fields.ARGUMENT)
-        return _pointer(function, inner or (node.named_children[-1] if node.named_children else None), depth + 1)
+    if node.type in ("cast_expression", "parenthesized_expression"):
+        inner = node.child_by_field_id(fields.VALUE) or (node.named_children[-1] if node.named_children else None)
+        return _pointer(function, inner, levels, depth + 1)
+    if node.type == "pointer_expression":
+        step = -1 if function.source(node).startswith("&") else 1
+        return _pointer(function, node.child_by_field_id(fields.ARGUMENT), levels + step, depth + 1)
     if node.type == "call_expression" and function.callee(node) == "reinterpret_cast":
-        return _pointer(function, next(iter(function.arguments(node)), None), depth + 1)
+        return _pointer(function, next(iter(function.arguments(node)), None), levels, depth + 1)
     variable = function.variable(node)
-    stars = "" if variable is None else function.source(variable.declaration)
-    is_plain = variable is not None and variable.is_pointer and "**" not in stars.replace(" ", "")
-    return variable if is_plain and len(function.named(variable.name)) == 1 else None  # type: ignore[union-attr]
+    if variable is None or not variable.is_pointer or len(function.named(variable.name)) != 1:
+        return None
+    declared = function.source(variable.declaration).replace(" ", "")
+    n_levels = 2 if f"**{variable.name}" in declared else 1
+    return variable if n_levels == levels else None
 
 
 def _other_type(text: str, element: str, n_bytes: int) -> str:
@@ -247,9 +268,16 @@ def _other_type(text: str, element: str, n_bytes: int) -> str:
 
 
 def _is_container_size(function: Function, size: Node) -> bool:
-    """Return whether the size is ``v.size()`` of a container whose elements are no bytes."""
-    is_count = _CONTAINER_SIZE.fullmatch(function.source(size)) is not None
+    """Return whether the size is ``v.size()`` of a container whose elements are no bytes, or a name for it."""
+    text = function.source(_definition(function, size) or size)
+    is_count = _CONTAINER_SIZE.fullmatch(text) is not None
     return is_count and not _BYTE_CONTAINER.search(function.text)
+
+
+def _is_known(function: Function, size: Node) -> bool:
+    """Return whether the function and the file say what each name in the size is."""
+    names = function.names_in(size)
+    return bool(names) and all(function.named(name) or name in function.file.constants for name in names)
 
 
 def _has_call(function: Function, node: Node) -> bool:
@@ -264,7 +292,9 @@ def _side(function: Function, node: Node) -> str:
     variable = _pointer(function, node)
     if variable is None:
         root = function.variable(node)
-        return "host" if root is not None and root.is_array else ""
+        if root is None:
+            return _side_of_member(function, text)
+        return "host" if root.is_array else ""
     body = function.source(function.body)
     name = re.escape(variable.name)
     if re.search(rf"cudaMalloc(?:Async)?\s*\(\s*(?:\(\s*void\s*\*\*\s*\)\s*)?&\s*{name}\b", body):
@@ -277,33 +307,87 @@ def _side(function: Function, node: Node) -> str:
     return "host" if re.match(r"(?:h_|host_)", variable.name) else ""
 
 
+def _side_of_member(function: Function, text: str) -> str:
+    """Return the side of a member, or of a pointer outside of functions, as the file allocates it."""
+    name = re.fullmatch(r"(?:this\s*->\s*)?(\w+)", text)
+    sides = {side for known, side in function.file.allocated_sides if name is not None and known == name[1]}
+    return sides.pop() if len(sides) == 1 else ""
+
+
 # --- below: launches
+
+
+def _bytes_of_structure(function: Function, pointer: Variable | None, sizes: list[Node]) -> Iterator[Hit]:
+    """Yield a count of a basic type's bytes for elements that are a structure of this file."""
+    if pointer is not None and pointer.element in function.file.structures:
+        named = set(_SIZEOF.findall(_expanded(function, sizes[0])))
+        if len(named) == 1 and type_bytes(next(iter(named))) is not None:
+            message = f"byte count of `{named.pop()}` for `{pointer.element}* {pointer.name}`"
+            yield hit(function.file, sizes[0], message)
+
+
+def _shared_counts(function: Function) -> Iterator[Hit]:
+    """Yield the launches that state a count of elements as the bytes of dynamic shared memory."""
+    dynamic = dict(function.file.dynamic_shared_bytes)
+    for call in launches_in(function) if dynamic else ():
+        n_bytes, parts = dynamic.get(function.callee(call), 0), _launch_parts(call)
+        if n_bytes < 2 or len(parts) < 3:
+            continue
+        text, shared = _expanded(function, parts[2]), known_value(function, parts[2])
+        is_threads = shared is not None and shared == known_value(function, parts[1])
+        is_count = shared is None and not _BYTES.search(text) and not re.search(r"\b(?:2|4|8|16)\b|<<", text)
+        if is_threads or (is_count and _is_known(function, parts[2]) and not _has_call(function, parts[2])):
+            message = f"element count where bytes are expected: multiply with {n_bytes}, the size of an element"
+            yield hit(function.file, parts[2], message)
+
+
+def _launch_parts(call: Node) -> list[Node]:
+    syntax = next(child for child in call.named_children if child.type == "kernel_call_syntax")
+    return [child for child in syntax.named_children if child.type != "comment"]
 
 
 def _allocated(function: Function) -> Iterator[tuple[str, int]]:
     """Yield the pointers of this function with the number of elements allocated for each."""
     for call in function.calls_named(tuple(_ALLOCATIONS)):
         arguments = function.arguments(call)
-        pointer = _pointer(function, arguments[0]) if len(arguments) > 1 else None
+        pointer = _pointer(function, arguments[0], 2) if len(arguments) > 1 else None
         n_bytes = known_value(function, arguments[1]) if pointer is not None else None
         size = None if pointer is None else type_bytes(pointer.element)
         if pointer is not None and n_bytes is not None and size:
             yield pointer.name, n_bytes // size
 
 
-def _rounded_down(function: Function, grid: Node, block: Node) -> str:
-    """Return the message for ``n / 256`` blocks of 256 threads where n is provably no multiple, or an empty text."""
-    node = _definition(function, grid) or grid
-    found = _ROUNDED_DOWN.fullmatch(function.source(node))
-    threads = known_value(function, block)
-    if found is None or threads is None or node.type not in ("binary_expression", "parenthesized_expression"):
-        return ""
-    inner = node if node.type == "binary_expression" else node.named_children[0]
-    n = known_value(function, inner.child_by_field_id(fields.LEFT))
-    divisor = known_value(function, inner.child_by_field_id(fields.RIGHT))
-    if n is None or divisor != threads or n % threads == 0:
-        return ""
-    return f"grid rounds down: the last {n % threads} of {n} elements have no thread, round it up"
+def _rounded_down(function: Function, kernel: str, parts: list[Node]) -> str:
+    """Return the message for ``n / 256`` blocks of 256 threads where n is provably no multiple, or where the kernel
+    checks for a part of a block that this grid does not have; else an empty text."""
+    blocks = _axes(function, parts[1])
+    for axis, grid in enumerate(_axes(function, parts[0])):
+        node = _definition(function, grid) or grid
+        found = _ROUNDED_DOWN.fullmatch(function.source(node))
+        is_quotient = node.type in ("binary_expression", "parenthesized_expression")
+        if found is None or not is_quotient or axis >= len(blocks):
+            continue
+        inner = node if node.type == "binary_expression" else node.named_children[0]
+        left, right = inner.child_by_field_id(fields.LEFT), inner.child_by_field_id(fields.RIGHT)
+        n, divisor, threads = (known_value(function, each) for each in (left, right, blocks[axis]))
+        is_same = right is not None and function.source(right) == function.source(blocks[axis])
+        if n is not None and divisor is not None and divisor == threads and n % divisor:
+            return f"grid rounds down: the last {n % divisor} of {n} elements have no thread, round it up"
+        is_checked = kernel in function.file.tail_checked_kernels and "%" not in function.text
+        if n is None and is_checked and (is_same or (divisor is not None and divisor == threads)):
+            return f"grid rounds down: the last `{found[1]} % {found[2]}` elements have no thread, round it up"
+    return ""
+
+
+def _axes(function: Function, node: Node, depth: int = 0) -> list[Node]:
+    """Return the sizes in ``dim3(x, y)``, in a variable of that type, or the size alone."""
+    variable = function.variable(node)
+    if variable is not None and variable.element == "dim3" and variable.value is not None and depth == 0:
+        is_changed = bool(variable.writes) or re.search(rf"\b{variable.name}\.[xyz]\s*[-+*/]?=", function.text)
+        return [] if is_changed else _axes(function, variable.value, depth + 1)
+    if node.type == "call_expression" and function.callee(node) == "dim3":
+        return function.arguments(node)
+    return list(node.named_children) if node.type in ("argument_list", "initializer_list") else [node]
 
 
 def _too_many(function: Function, call: Node, parts: list[Node], elements: dict[str, int]) -> str:

@@ -32,6 +32,8 @@ later)."""
 _WIDE_CASTS = ("size_t", "long long", "int64_t", "uint64_t", "ptrdiff_t", "long")
 _WIDE_LITERAL = re.compile(r"\b\d[\d'a-fA-FxX]*[uU]?[lL]")
 
+_GRID_NAMES = frozenset(("blockIdx", "blockDim", "gridDim", "threadIdx"))
+
 
 @declare(
     "KL211",
@@ -174,19 +176,20 @@ def accumulate_in_memory(function: Function) -> Iterator[Hit]:
     needs=("blockIdx gridDim", "size_t int64_t ptrdiff_t long", "*"),
     summary="A product is computed in 32 bits and then stored in 64",
     why="""
-    `blockIdx.x * blockDim.x` is an unsigned 32-bit product: from 2³² on it wraps, before it is widened. Widen one
-    factor first. When everything fits 32 bits, the variable can be an int.
+    `blockIdx.x * n` is a 32-bit product: it wraps before it is widened. Widen one factor first. When everything fits 32
+    bits, the variable can be an int. A product of the grid's own numbers (`blockIdx.x * blockDim.x`) wraps from 2³²
+    threads on, which few launches have: that is information.
     """,
     bad="""
-    __global__ void fill(float* __restrict__ out, size_t n) {
-        size_t i = blockIdx.x * blockDim.x + threadIdx.x;
-        if (i < n) out[i] = 0.0f;
+    __global__ void fill_row(float* __restrict__ out, int n) {
+        size_t i = blockIdx.x * n + threadIdx.x;
+        if (threadIdx.x < n) out[i] = 0.0f;
     }
     """,
     good="""
-    __global__ void fill(float* __restrict__ out, size_t n) {
-        size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-        if (i < n) out[i] = 0.0f;
+    __global__ void fill_row(float* __restrict__ out, int n) {
+        size_t i = static_cast<size_t>(blockIdx.x) * n + threadIdx.x;
+        if (threadIdx.x < n) out[i] = 0.0f;
     }
     """,
 )
@@ -203,7 +206,10 @@ def index_overflow(function: Function) -> Iterator[Hit]:
         if product is not None and first is not None:
             wide = variable.element
             fix = rewrite(file, first, f"static_cast<{wide}>({function.source(first)})")
-            yield hit(file, product, "32-bit overflow: the product wraps before it is widened", fix)
+            message, severity = "32-bit overflow: the product wraps before it is widened", None
+            if function.names_in(product) <= _GRID_NAMES:
+                message, severity = "32-bit overflow from 2^32 threads on: widen a factor of the product", INFORMATION
+            yield Hit(file.parsed.range(product), message, (fix,), severity)
 
 
 @declare(

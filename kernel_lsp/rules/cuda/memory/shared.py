@@ -34,8 +34,8 @@ MAX_STATEMENTS = 40
     "KL207",
     "missing-barrier",
     ERROR,
-    on="kernel",
-    needs=("__shared__", THREAD_WORDS),
+    on="device",
+    needs=("__shared__ smem shmem sdata shared",),
     summary="Shared memory is read where another thread may not have written it yet",
     why="""
     A thread writes its own element and then reads the one of another thread, with no barrier in between. Put
@@ -210,7 +210,10 @@ def _unordered_step(function: Function, loop: Node) -> Node | None:
     body = loop.child_by_field_id(fields.BODY)
     if body is None or any(not is_harmless(function, call) for call in function.calls.within(body)):
         return None
+    own = function.declared_in(loop) - function.declared_in(body)
     for write in function.assignments.within(body):
+        if not function.names_in(write.child_by_field_id(fields.LEFT)).isdisjoint(own):
+            continue  # each iteration has elements of its own
         array, left = _shared_target(function, write), write.child_by_field_id(fields.LEFT)
         if (
             array is None
@@ -256,8 +259,9 @@ def _shared_one(function: Function, target: Node) -> Variable | None:
     if not function.file.parsed.data.startswith(function.shared_names, target.start_byte):
         return None
     variable = function.variable(target) if target.type == "identifier" else shared_array(function, target)
-    is_one = variable is not None and variable.is_shared and "volatile" not in variable.words
-    return variable if is_one and not may_depend_on_thread(function, target) else None
+    is_one = variable is not None and function.is_in_shared(variable) and "volatile" not in variable.words
+    is_same_place = target.type == "identifier" or not may_depend_on_thread(function, target)
+    return variable if is_one and is_same_place else None
 
 
 def _is_for_one(function: Function, branch: Node) -> bool:

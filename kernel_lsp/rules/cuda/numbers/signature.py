@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from operator import attrgetter
 
@@ -172,13 +173,23 @@ def sizeof_pointer(function: Function) -> Iterator[Hit]:
     file = function.file
     for node in function.sizeofs:
         value = node.child_by_field_id(fields.VALUE)
-        inner = value.named_children[0] if value is not None and value.named_children else value
+        is_wrapped = value is not None and value.type == "parenthesized_expression" and value.named_child_count == 1
+        inner = value.named_children[0] if value is not None and is_wrapped else value
         variable = function.variable(inner)
-        if variable is not None and variable.is_pointer and not variable.is_array:
+        is_bare = variable is not None and variable.is_pointer and not variable.is_array
+        if variable is not None and is_bare and not _is_stored(function, node, variable.name):
             yield hit(file, node, f"`sizeof` of the pointer `{variable.name}`, not of what it points to")
 
 
 # --- below: pointers
+
+
+def _is_stored(function: Function, node: Node, name: str) -> bool:
+    """Return whether the call takes the pointer itself as its value: ``set(&p, sizeof(p))``."""
+    call = next((parent for parent in function.around(node) if parent.type == "call_expression"), None)
+    return call is not None and any(
+        re.fullmatch(rf"\(?&\s*{name}\)?", function.source(argument)) for argument in function.arguments(call)
+    )
 
 
 def _is_only_read(kernel: Function, parameter: Variable) -> bool:

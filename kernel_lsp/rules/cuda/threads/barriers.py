@@ -10,7 +10,7 @@ from tree_sitter import Node
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import ERROR, THREAD_WORDS, WARNING, barriers_in, conditions_around, declare, hit
 from kernel_lsp.rules.cuda.model import Function
-from kernel_lsp.rules.cuda.threads.threads import depends_on_thread
+from kernel_lsp.rules.cuda.threads.threads import depends_on_thread, is_warp_uniform
 from kernel_lsp.rules.rule import Hit
 
 _ROUNDING = re.compile(r"blockDim|[Rr]ound|[Cc]eil|\bBLOCK")
@@ -75,8 +75,8 @@ def divergent_barrier(function: Function) -> Iterator[Hit]:
     patterns=(_BRANCH, r"return\b(?<=\breturn)", "sync"),
     summary="A barrier behind a `return` that some threads take",
     why="""
-    Threads that have returned do not reach the barrier. Hardware lets a warp that ended count as arrived, but within a
-    warp the behaviour is undefined. Keep the threads, and guard the work instead.
+    Threads that have returned do not reach the barrier. Hardware lets a whole warp that ended count as arrived; within
+    a warp the behaviour is undefined. Keep the threads, and guard the work instead.
     """,
     bad="""
     __global__ void reverse(const float* __restrict__ x, float* __restrict__ out, int n) {
@@ -100,7 +100,7 @@ def divergent_barrier(function: Function) -> Iterator[Hit]:
 )
 def barrier_after_return(kernel: Function) -> Iterator[Hit]:
     file = kernel.file
-    early = [node for node in kernel.returns if _divergent_condition(kernel, node) is not None]
+    early = [node for node in kernel.returns if _splits_a_warp(kernel, node)]
     if not early:
         return
     for call in barriers_in(kernel):
@@ -110,6 +110,12 @@ def barrier_after_return(kernel: Function) -> Iterator[Hit]:
 
 
 # --- below: helpers of the rules
+
+
+def _splits_a_warp(kernel: Function, node: Node) -> bool:
+    """Return whether some lanes of a warp may take the `return` and others not."""
+    condition = _divergent_condition(kernel, node)
+    return condition is not None and not is_warp_uniform(kernel, condition)
 
 
 def _divergent_condition(function: Function, node: Node) -> Node | None:

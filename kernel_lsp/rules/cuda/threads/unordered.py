@@ -59,7 +59,7 @@ def shared_array(function: Function, subscript: Node | None) -> Variable | None:
             break
         subscript = subscript.child_by_field_id(fields.ARGUMENT)
     variable = function.variable(subscript)
-    return variable if variable is not None and variable.is_shared else None
+    return variable if variable is not None and function.is_in_shared(variable) else None
 
 
 def following(function: Function, statement: Node) -> Iterator[Node]:

@@ -11,7 +11,7 @@ from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import ERROR, WARNING, conditions_around, declare, hit
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.outline import CONDITIONAL_COMPILATION
-from kernel_lsp.rules.cuda.threads.threads import WARP
+from kernel_lsp.rules.cuda.threads.threads import WARP, growth, may_depend_on_thread
 from kernel_lsp.rules.finding import QuickFix
 from kernel_lsp.rules.rule import Hit
 
@@ -139,8 +139,14 @@ def divergent_shuffle(function: Function) -> Iterator[Hit]:
         if not arguments:
             continue
         is_full = function.constant(arguments[0]) == _FULL_MASK
-        if is_full and any(_splits_warp(function, condition) for condition in conditions_around(function, call)):
+        if not is_full:
+            continue
+        if any(_splits_warp(function, condition) for condition in conditions_around(function, call)):
             yield hit(file, call, "shuffle mask names inactive lanes: shuffle before the branch")
+        elif not file.fits_its_launches and any(
+            _splits_last_warp(function, branch) for branch in function.branches_around(call)
+        ):
+            yield hit(file, call, "shuffle mask names lanes beyond the size: shuffle before the branch")
 
 
 @declare(
@@ -148,11 +154,13 @@ def divergent_shuffle(function: Function) -> Iterator[Hit]:
     "warp-synchronous",
     ERROR,
     on="device",
-    needs=("volatile", "+="),
+    needs=("+=",),
+    patterns=(r"\[[^\]]*\]\s*\+=\s*\w+\s*\[",),
     summary="A reduction in shared memory that relies on warps running in step",
     why="""
     Since Volta the threads of a warp have their own program counters. `volatile` keeps the compiler from caching; it
-    does not order the threads. Put `__syncwarp()` between the steps, or use `__shfl_down_sync`.
+    does not order the threads, and without it values may even stay in registers. Put `__syncwarp()` between the steps,
+    or use `__shfl_down_sync`.
     """,
     bad="""
     __device__ void reduce_warp(volatile float* data, int t) {
@@ -173,7 +181,8 @@ def warp_synchronous(function: Function) -> Iterator[Hit]:
     file = function.file
     steps = [write for write in function.assignments if _is_reduction_step(function, write)]
     for first, second in pairwise(steps):
-        if _step(function, first).next_named_sibling == _step(function, second):
+        is_next = _step(function, first).next_named_sibling == _step(function, second)
+        if is_next and (_is_volatile(function, first) or _halves(function, first, second)):
             yield hit(file, second, "missing `__syncwarp()`: the lanes of a warp do not run in lockstep")
             break
 
@@ -201,6 +210,20 @@ def _splits_warp(function: Function, condition: Node) -> bool:
     return function.operator(comparison) == "==" or (limit + (function.operator(comparison) in ("<=", ">"))) % WARP != 0
 
 
+def _splits_last_warp(function: Function, branch: Node) -> bool:
+    """Return whether an `if` bounds an index across the grid, one element for each lane: ``if (i < n)``. The last warp
+    is split unless n is a multiple of 32."""
+    condition = branch.child_by_field_id(fields.CONDITION) if branch.type == "if_statement" else None
+    comparison = condition.named_children[0] if condition is not None and condition.named_children else None
+    if comparison is None or comparison.type != "binary_expression" or function.operator(comparison) != "<":
+        return False
+    left, right = comparison.child_by_field_id(fields.LEFT), comparison.child_by_field_id(fields.RIGHT)
+    variable = function.variable(left)
+    is_of_grid = variable is not None and variable.value is not None and "blockIdx" in function.source(variable.value)
+    is_size = function.variable(right) in function.parameters and not may_depend_on_thread(function, right)
+    return is_of_grid and is_size and growth(function, left) == 1
+
+
 def _is_lane(function: Function, node: Node) -> bool:
     """Return whether the node is the lane index: `threadIdx.x`, a name for it, or ``threadIdx.x % 32``."""
     variable = function.variable(node)
@@ -219,7 +242,7 @@ def _step(function: Function, write: Node) -> Node:
 
 
 def _is_reduction_step(function: Function, write: Node) -> bool:
-    """Return whether the write is ``data[t] += data[t + 16]`` of a volatile pointer or array."""
+    """Return whether the write is ``data[t] += data[t + 16]``."""
     left, right = write.child_by_field_id(fields.LEFT), write.child_by_field_id(fields.RIGHT)
     if function.operator(write) != "+=" or left is None or right is None:
         return False
@@ -227,7 +250,41 @@ def _is_reduction_step(function: Function, write: Node) -> bool:
         return False
     array = function.variable(left.child_by_field_id(fields.ARGUMENT))
     same_array = array is function.variable(right.child_by_field_id(fields.ARGUMENT))
-    is_volatile = array is not None and "volatile" in array.words
     parent = function.parent(write)
     is_statement = parent is not None and parent.type == "expression_statement"
-    return is_volatile and same_array and is_statement
+    return array is not None and same_array and is_statement
+
+
+def _is_volatile(function: Function, write: Node) -> bool:
+    left = write.child_by_field_id(fields.LEFT)
+    array = None if left is None else function.variable(left.child_by_field_id(fields.ARGUMENT))
+    return array is not None and "volatile" in array.words
+
+
+def _halves(function: Function, first: Node, second: Node) -> bool:
+    """Return whether two steps reduce the same element over a distance and over half of it."""
+    lefts = [write.child_by_field_id(fields.LEFT) for write in (first, second)]
+    own = [None if left is None else left.child_by_field_id(fields.INDICES) for left in lefts]
+    texts = {function.source(index).strip("[] ") for index in own if index is not None}
+    if len(texts) != 1 or not _may_be_of_thread(function, own[0]):
+        return False
+    distances = [_distance(function, write, texts) for write in (first, second)]
+    return None not in distances and distances[0] == 2 * (distances[1] or 0)
+
+
+def _may_be_of_thread(function: Function, index: Node | None) -> bool:
+    """Return whether the index may be the thread's, which a device function may also be given."""
+    given = {variable.name for variable in function.parameters} if not function.is_kernel else set()
+    return may_depend_on_thread(function, index) or not function.names_in(index).isdisjoint(given)
+
+
+def _distance(function: Function, write: Node, own: set[str]) -> int | None:
+    """Return the constant in ``data[t + 16]`` where the own index is ``t``."""
+    right = write.child_by_field_id(fields.RIGHT)
+    indices = None if right is None else right.child_by_field_id(fields.INDICES)
+    total = None if indices is None or not indices.named_children else indices.named_children[0]
+    if total is None or total.type != "binary_expression" or function.operator(total) != "+":
+        return None
+    left, distance = (total.child_by_field_id(part) for part in (fields.LEFT, fields.RIGHT))
+    is_own = left is not None and function.source(left) in own
+    return function.constant(distance) if is_own else None
