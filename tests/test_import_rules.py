@@ -41,6 +41,7 @@ ROOMS = (
     "llm",
     "verify",
     "export",
+    "training",
     "evolve",
     "synthesize",
     "engine",
@@ -61,6 +62,7 @@ WHERE_ALLOWED = {
     "rich": ("cli/",),
     "llvmlite": ("ptx/",),
     "ray": ("process/ray_bridge.py",),
+    "gymnasium": ("training/gymnasium_environment.py",),
 }
 PRIVATE = {
     "Evaluator": ("verify/session/verifier.py", "verify/session/evaluation.py"),

@@ -380,6 +380,28 @@ def synthesize(
     raise typer.Exit(command.main(number, out, request, jobs, {"python": python}, as_json))
 
 
+@app.command()
+def train(
+    tables: Annotated[list[Path] | None, typer.Argument(metavar="[TABLE]...", help="Tables of measured times.")] = None,
+    workspaces: Annotated[
+        list[Path] | None,
+        typer.Option("--archive", metavar="DIR", help="Workspace whose measured searches count too; repeatable."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="FILE", help="Default: the file that searches use.")
+    ] = None,
+    order: Annotated[str, typer.Option(metavar="cost_model|policy", help="Model that searches use.")] = "cost_model",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the training.")] = 0,
+) -> None:
+    """Learn an order of the generator's schedules from measured times: searches try promising ones first.
+
+    Exit status: 0 written, 2 there is too little to learn from.
+    """
+    import kernel_lsp.cli.train as command
+
+    raise typer.Exit(command.main(tables or (), workspaces or (), out, order, seed))
+
+
 judge_app = typer.Typer(help="Judges: models that order and filter what goes to the GPU.", no_args_is_help=True)
 app.add_typer(judge_app, name="judge")
 

@@ -16,9 +16,9 @@ from kernel_lsp.errors import EnvironmentProblem, KernelLspError
 from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.evolve.archive.dataset import Row, rows, write_dataset
 from kernel_lsp.evolve.run.request import ModelChoices
-from kernel_lsp.evolve.run.rewards import reward
 from kernel_lsp.llm.request import ModelRequest
 from kernel_lsp.llm.scripted import ScriptedModel
+from kernel_lsp.training.rewards import reward
 from tests.evolve.world import TASK, World, kernel, reply, verdict_of
 
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "dataset.md"

@@ -24,11 +24,11 @@ from kernel_lsp.errors import KernelLspError
 from kernel_lsp.evolve.propose.feedback import describe_failure, describe_profile
 from kernel_lsp.evolve.propose.plan_header import assemble
 from kernel_lsp.evolve.run.evaluations import outcome_message
-from kernel_lsp.evolve.run.rewards import reward
 from kernel_lsp.evolve.run.task_text import describe_task, task_floor_us
 from kernel_lsp.llm.prompts import Prompts
 from kernel_lsp.rules.registry import explain, has_page
 from kernel_lsp.source.pytorch import read_target
+from kernel_lsp.training.rewards import reward
 from kernel_lsp.verify.profile.profile import profile_candidate
 from kernel_lsp.verify.session.session import Session
 from kernel_lsp.verify.session.verifier import Verifier

@@ -16,10 +16,10 @@ from kernel_lsp.evolve.archive.model_records import ModelRecords, ProposalRecord
 from kernel_lsp.evolve.archive.parquet import parquet_module
 from kernel_lsp.evolve.propose.feedback import describe_failure
 from kernel_lsp.evolve.run.evaluations import score_kind, score_us
-from kernel_lsp.evolve.run.rewards import reward
 from kernel_lsp.evolve.run.task_text import signatures
 from kernel_lsp.llm.recording import RecordedReply
 from kernel_lsp.llm.request import Replied
+from kernel_lsp.training.rewards import reward
 
 Format = Literal["jsonl", "parquet"]
 ROW_VERSION = 1

@@ -20,7 +20,6 @@ from kernel_lsp.evolve.propose.prompt_builder import Questions
 from kernel_lsp.evolve.propose.proposal import Workshop
 from kernel_lsp.evolve.run.evaluations import Evaluations
 from kernel_lsp.evolve.run.request import ModelChoices, OptimizeRequest
-from kernel_lsp.evolve.run.search import SchedulableProgram
 from kernel_lsp.evolve.run.task_text import describe_task, task_floor_us
 from kernel_lsp.gpu.floor import graph_bytes
 from kernel_lsp.gpu.specs import GpuSpec
@@ -34,6 +33,7 @@ from kernel_lsp.llm.prompts import Prompts
 from kernel_lsp.llm.recording import Recording, read_recording
 from kernel_lsp.llm.request import ModelFailed, ModelRequest, Replied
 from kernel_lsp.llm.specs import Roster, Surroundings, check_prices, open_roster, parse_prices
+from kernel_lsp.training.schedules import SchedulableProgram
 from kernel_lsp.verify.model.cases import captured_sizes
 
 MANUAL_FOLDER_NAME = "manual"

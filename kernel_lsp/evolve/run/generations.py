@@ -18,8 +18,9 @@ from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.evolve.run.evaluations import CandidateVerifier, Evaluations, score_kind, score_us
 from kernel_lsp.evolve.run.final_verification import Ending, Finalist, SearchResult
 from kernel_lsp.evolve.run.reuse import TunedSchedule
-from kernel_lsp.evolve.run.search import Proposal, Proposer, SchedulableProgram, Scored
+from kernel_lsp.evolve.run.search import Order, Proposal, Proposer, Scored
 from kernel_lsp.evolve.run.stopping import why_stop_tuning
+from kernel_lsp.training.schedules import SchedulableProgram
 
 MAX_REMEASURED = 6
 """Maximum candidates of the second rung: a measurement's noise orders few neighbours wrongly."""
@@ -56,11 +57,13 @@ class Search:
         verifier: CandidateVerifier,
         archive: Archive,
         settings: SearchSettings,
+        order: Order | None = None,
     ) -> None:
+        """`order` is a trained order of schedules."""
         self._run_id, self._n_slots = run_id, verifier.n_slots
         self._archive, self._settings = archive, settings
         self._evaluations = Evaluations(run_id, archive, verifier)
-        self._proposer = Proposer(program, settings.seed)
+        self._proposer = Proposer(program, settings.seed, order)
         self._proposals: dict[str, Proposal] = {}
         self._candidates: dict[str, Candidate] = {}
         self._screened: dict[str, Verdict] = {}

@@ -42,6 +42,7 @@ from kernel_lsp.llm.callback import Ask
 from kernel_lsp.llm.manual import OnPrompt, ignore_prompt
 from kernel_lsp.plan.parser import parse_or_raise
 from kernel_lsp.source.pytorch import read_target
+from kernel_lsp.training.ranker import trained_order
 from kernel_lsp.verify.profile.profile import profile_candidate
 from kernel_lsp.verify.session.session import Session
 from kernel_lsp.verify.session.verifier import Verifier
@@ -189,7 +190,8 @@ class RunHandle:
                 early_stop=request.choices.early_stop == "on",
                 tuned=request.tuned,
             )
-            return Search(run_id, prepared.program, verifier, archive, limits)
+            order = trained_order(prepared.task, prepared.program.realize({}))
+            return Search(run_id, prepared.program, verifier, archive, limits, order)
         session, task, has_gpu = prepared.session, prepared.task, await prepared.session.gpu_index() is not None
         executor = await session.verifier(prepared.source, task, uses_gpu=False) if has_gpu else None
         run = ModelRun(

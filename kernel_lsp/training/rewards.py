@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, Literal
 
 from kernel_lsp.core.measurement import Comparison, TimedBaseline
@@ -37,15 +38,19 @@ def reward(verdict: Verdict) -> Reward:
     return min(rewards, key=lambda found: found.value)
 
 
-def _of_operation(comparison: Comparison) -> Reward:
-    kind = comparison.ours.kind
-    speedups = _speedups(comparison)
-    eager = speedups.pop(EAGER, None)
+def reward_of_speedups(speedups: Mapping[str, float], kind: Literal["measured", "estimated"]) -> Reward:
+    """Return the reward of a correct kernel with these speedups over PyTorch, by baseline."""
+    eager = speedups.get(EAGER)
+    compiled = [speedup for name, speedup in speedups.items() if name != EAGER]
     if eager is None or eager <= FASTER:
         return Reward(value=RIGHT, kind=kind)
-    if kind == "measured" and speedups and all(speedup > FASTER for speedup in speedups.values()):
+    if kind == "measured" and compiled and all(speedup > FASTER for speedup in compiled):
         return Reward(value=FASTER_THAN_COMPILE, kind=kind)
     return Reward(value=FASTER_THAN_EAGER, kind=kind)
+
+
+def _of_operation(comparison: Comparison) -> Reward:
+    return reward_of_speedups(_speedups(comparison), comparison.ours.kind)
 
 
 def _speedups(comparison: Comparison) -> dict[str, float]:

@@ -1,0 +1,225 @@
+"""Compare orders of schedules on tasks that were not trained on: random, evolutionary, cost model and policy.
+
+    python benchmarks/schedule_policy.py benchmarks/results/schedule_times-GPU-DATE.json [--out FILE] [--quick]
+
+Tasks are split into folds by graph (one graph at several sizes is in one fold) and, more strictly, by family (graphs
+with the same kinds of heavy operators). Every order begins with the default schedule; a budget counts it. "Best
+known" is the fastest of the task's measured schedules. `reached` is the share of tasks on which an order finds at least
+95 % of the best known; `share` is the mean of best known over best found. p-values are of a paired permutation test
+(signs of the tasks' differences from random order, 20,000 draws, two-sided).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import numpy as np
+
+from kernel_lsp.training.cost_model import fit_cost_model
+from kernel_lsp.training.policy import Pool, Projection
+from kernel_lsp.training.ppo import PpoSettings, Trainer
+from kernel_lsp.training.ranker import centred_log_times
+from kernel_lsp.training.table import ScheduleTable, TimedTask, feature_names, matrix
+
+N_FOLDS = 5
+BUDGETS: tuple[int | str, ...] = (2, 4, "half")
+GOAL = 0.95
+N_RANDOM_ORDERS = 400
+N_EVOLUTIONS = 40
+N_SEEDS = 3
+N_PERMUTATIONS = 20_000
+N_PARENTS = 4
+"""Parents of an evolutionary generation, as in the search."""
+
+SWITCHES = ("single_turn_warmup", "rejection_finetuning", "critic_pretraining")
+ABLATIONS: dict[str, dict[str, bool]] = {
+    "all three": {},
+    **{f"without {name.replace('_', ' ')}": {name: False} for name in SWITCHES},
+    "none": dict.fromkeys(SWITCHES, False),
+}
+Curve = np.ndarray[Any, Any]
+"""Best time so far over the best known, after each pick: one row per order, padded with its last value."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", type=Path)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--quick", action="store_true", help="one seed, no ablations")
+    arguments = parser.parse_args()
+    table = ScheduleTable.read(arguments.table)
+    tasks = table.usable()
+    n_schedules = sum(len(task.correct) for task in tasks)
+    print(f"{len(tasks)} tasks, {n_schedules} correct schedules, {len({t.graph for t in tasks})} graphs, ", end="")
+    print(f"{len({t.family for t in tasks})} families; {table.gpu}")
+    n_seeds = 1 if arguments.quick else N_SEEDS
+    result: dict[str, Any] = {"gpu": table.gpu, "table": arguments.table.name, "n_tasks": len(tasks)}
+    result["n_schedules"], result["splits"] = n_schedules, {}
+    for name, key in (("graph", lambda task: task.graph), ("family", lambda task: task.family)):
+        curves = compare(tasks, folds(tasks, key), n_seeds)
+        result["splits"][name] = report(f"unseen {name}", tasks, curves)
+    if not arguments.quick:
+        result["ablations"] = ablate(tasks, folds(tasks, lambda task: task.graph), n_seeds)
+    if arguments.out:
+        arguments.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+def folds(tasks: Sequence[TimedTask], key: Callable[[TimedTask], str]) -> list[list[int]]:
+    """Return the places of the tasks of each fold: groups, the largest first, go to the smallest fold."""
+    groups: dict[str, list[int]] = {}
+    for place, task in enumerate(tasks):
+        groups.setdefault(key(task), []).append(place)
+    found: list[list[int]] = [[] for _ in range(N_FOLDS)]
+    order = sorted(groups)
+    random.Random(0).shuffle(order)
+    for group in sorted(order, key=lambda each: -len(groups[each])):
+        min(found, key=len).extend(groups[group])
+    return [fold for fold in found if fold]
+
+
+# --- orders, as curves
+
+
+def curve(times: Curve, order: Sequence[int]) -> Curve:
+    """Return the share of the best known after each pick of an order."""
+    best = np.minimum.accumulate(times[list(order)])
+    padded: Curve = times.min() / np.concatenate([best, np.full(len(times) - len(best), best[-1])])
+    return padded
+
+
+def random_curves(task: TimedTask, draw: random.Random) -> Curve:
+    n = len(task.correct)
+    orders = [[0, *draw.sample(range(1, n), n - 1)] for _ in range(N_RANDOM_ORDERS)]
+    return np.stack([curve(task.times_us, order) for order in orders])
+
+
+def evolutionary_curves(task: TimedTask, draw: random.Random) -> Curve:
+    """Replay the search on the table: parents by rank, the child is an unmeasured schedule with the fewest changes."""
+    schedules = [each.schedule for each in task.correct]
+    n = len(schedules)
+    changes = [[len(set(one.items()) ^ set(other.items())) for other in schedules] for one in schedules]
+    found = []
+    for _ in range(N_EVOLUTIONS):
+        order = [0]
+        while len(order) < n:
+            parents = sorted(order, key=lambda place: task.times_us[place])[:N_PARENTS]
+            parent = draw.choices(parents, weights=[1 / (rank + 1) for rank in range(len(parents))])[0]
+            left = [place for place in range(n) if place not in order]
+            order.append(min(left, key=lambda place: (changes[parent][place], draw.random())))
+        found.append(curve(task.times_us, order))
+    return np.stack(found)
+
+
+def compare(tasks: Sequence[TimedTask], parts: Sequence[Sequence[int]], n_seeds: int) -> dict[str, list[Curve]]:
+    """Return the curves of each order for every task, from models that were trained on the other folds."""
+    draw = random.Random(0)
+    found: dict[str, list[Curve]] = {
+        "random": [random_curves(task, draw) for task in tasks],
+        "evolutionary": [evolutionary_curves(task, draw) for task in tasks],
+    }
+    costs: list[list[Curve]] = [[] for _ in tasks]
+    for part in parts:
+        learned = [task for place, task in enumerate(tasks) if place not in part]
+        names = feature_names(learned)
+        x, y = np.concatenate([matrix(task, names) for task in learned]), centred_log_times(learned)
+        for seed in range(n_seeds):
+            model = fit_cost_model(x, y, np.random.default_rng(seed))
+            for place in part:
+                scores = model(matrix(tasks[place], names))
+                order = [0, *(each for each in np.argsort(scores, kind="stable") if each != 0)]
+                costs[place].append(curve(tasks[place].times_us, order))
+    found["cost model"] = [np.stack(each) for each in costs]
+    found["policy"] = policy_curves(tasks, parts, [PpoSettings(seed=seed) for seed in range(n_seeds)])
+    return found
+
+
+def policy_curves(
+    tasks: Sequence[TimedTask], parts: Sequence[Sequence[int]], settings: Sequence[PpoSettings]
+) -> list[Curve]:
+    found: list[list[Curve]] = [[] for _ in tasks]
+    for part in parts:
+        learned = [task for place, task in enumerate(tasks) if place not in part]
+        names = feature_names(learned)
+        rows = [matrix(task, names) for task in learned]
+        projection = Projection.fit(np.concatenate(rows))
+        pool = Pool.of([projection(x) for x in rows], [task.times_us for task in learned])
+        unseen = [tasks[place] for place in part]
+        others = Pool.of([projection(matrix(t, names)) for t in unseen], [t.times_us for t in unseen])
+        for each in settings:
+            orders = Trainer(pool, each).train().order(others, others.exists.shape[1] - 1)
+            for place, order in zip(part, orders, strict=True):
+                distinct = list(dict.fromkeys(int(pick) for pick in order if pick < len(tasks[place].correct)))
+                found[place].append(curve(tasks[place].times_us, distinct))
+    return [np.stack(each) for each in found]
+
+
+# --- figures
+
+
+def at(curves: Sequence[Curve], budget: int | str) -> list[Curve]:
+    """Return the share of the best known at a budget, for each task and order."""
+    return [c[:, min(c.shape[1], c.shape[1] // 2 if budget == "half" else int(budget)) - 1] for c in curves]
+
+
+def p_value(differences: Curve) -> float:
+    """Return the two-sided p-value of a paired permutation test of the mean."""
+    draw = np.random.default_rng(0)
+    signs = draw.choice((-1.0, 1.0), (N_PERMUTATIONS, len(differences)))
+    means = np.abs((signs * differences).mean(axis=1))
+    return float((1 + (means >= abs(differences.mean()) - 1e-12).sum()) / (N_PERMUTATIONS + 1))
+
+
+def report(title: str, tasks: Sequence[TimedTask], curves: dict[str, list[Curve]]) -> list[dict[str, Any]]:
+    """Print a table and return its rows."""
+    rows = []
+    print(f"\n{title}: {len(tasks)} tasks\n{'budget':>7} {'order':<14} {'reached':>8} {'share':>7} {'p vs random':>12}")
+    for budget in BUDGETS:
+        base = np.array([each.mean() for each in at(curves["random"], budget)])
+        base_reached = np.array([(each >= GOAL).mean() for each in at(curves["random"], budget)])
+        for name, found in curves.items():
+            shares = at(found, budget)
+            share = np.array([each.mean() for each in shares])
+            reached = np.array([(each >= GOAL).mean() for each in shares])
+            row: dict[str, Any] = {"budget": budget, "order": name, "reached": float(reached.mean())}
+            row["share"] = float(share.mean())
+            if name != "random":
+                row["p_share"], row["p_reached"] = p_value(share - base), p_value(reached - base_reached)
+            rows.append(row)
+            p = f"{row['p_share']:.4f}" if "p_share" in row else "-"
+            print(f"{budget:>7} {name:<14} {row['reached']:>8.1%} {row['share']:>7.3f} {p:>12}", flush=True)
+    return rows
+
+
+def ablate(tasks: Sequence[TimedTask], parts: Sequence[Sequence[int]], n_seeds: int) -> list[dict[str, Any]]:
+    """Print and return the policy's figures without each stabilizer, with the spread over seeds."""
+    rows = []
+    print(
+        f"\nstabilizers, unseen graph, {n_seeds} seeds\n{'variant':<32} {'budget':>7} {'reached':>8} {'share by seed'}"
+    )
+    for name, switches in ABLATIONS.items():
+        settings = [replace(PpoSettings(seed=seed), **switches) for seed in range(n_seeds)]
+        curves = policy_curves(tasks, parts, settings)
+        for budget in BUDGETS:
+            by_seed = np.stack(at(curves, budget))
+            shares = by_seed.mean(axis=0)
+            row: dict[str, Any] = {"variant": name, "budget": budget, "reached": float((by_seed >= GOAL).mean())}
+            row["share_by_seed"] = [round(float(each), 4) for each in shares]
+            rows.append(row)
+            seeds = " ".join(f"{each:.3f}" for each in shares)
+            print(f"{name:<32} {budget:>7} {row['reached']:>8.1%} {seeds}", flush=True)
+    return rows
+
+
+if __name__ == "__main__":
+    sys.exit(main())

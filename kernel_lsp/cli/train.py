@@ -1,0 +1,49 @@
+"""`kernel-lsp train`: learn an order of schedules from measured times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from kernel_lsp.cli import console
+from kernel_lsp.errors import UserError
+from kernel_lsp.evolve.archive.schedule_times import schedule_tables
+from kernel_lsp.training.ppo import PpoSettings
+from kernel_lsp.training.ranker import FILE, Order, train_models, write_models
+from kernel_lsp.training.table import ScheduleTable, TimedTask
+
+MIN_TASKS = 5
+"""Minimum tasks to learn from: fewer say nothing about another one."""
+
+
+def main(tables: Sequence[Path], workspaces: Sequence[Path], out: Path | None, order: str, seed: int) -> int:
+    """Run the command; returns the exit status."""
+    return console.run_to_exit_status(_train(tables, workspaces, out or FILE, order, seed))
+
+
+async def _train(tables: Sequence[Path], workspaces: Sequence[Path], out: Path, order: str, seed: int) -> int:
+    if order not in ("cost_model", "policy"):
+        raise UserError(f"there is no order '{order}'", next_step="orders: cost_model, policy")
+    found = [*map(_read, tables), *schedule_tables(workspaces)]
+    tasks: list[TimedTask] = [task for table in found for task in table.usable()]
+    if len(tasks) < MIN_TASKS:
+        step = "measure more: kernel-lsp optimize --device cuda, or benchmarks/schedule_jobs.py"
+        raise UserError(f"{len(tasks)} tasks have measured schedules, {MIN_TASKS} are needed", next_step=step)
+    chosen: Order = "policy" if order == "policy" else "cost_model"
+    with console.stage(f"training on {len(tasks)} tasks"):
+        models = train_models(tasks, settings=PpoSettings(seed=seed), order=chosen, seed=seed)
+        models.about["gpus"] = sorted({table.gpu for table in found})
+        write_models(models, out)
+    say = console.stdout.print
+    say(f"{models.about['n_tasks']} tasks, {models.about['n_schedules']} schedules, {len(models.names)} features")
+    say(f"{out}: {out.stat().st_size / 1024:.0f} KiB, orders by {order}", style="bold", markup=False)
+    return console.EXIT_OK
+
+
+def _read(path: Path) -> ScheduleTable:
+    try:
+        return ScheduleTable.read(path)
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        step = "name a file of benchmarks/schedule_jobs.py --join"
+        raise UserError(f"no table of times: {reason}", file=str(path), next_step=step) from None

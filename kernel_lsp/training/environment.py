@@ -1,0 +1,208 @@
+"""The environment of a kernel writer: propose a kernel or a schedule, get its verdict and reward.
+
+environment = KernelEnvironment(RecordedBackend(table), n_steps=4)
+observation = environment.reset("L1_23_Softmax_0")
+step = await environment.step({"task.threads": 256})
+
+An action is a `.cu` text or a schedule of the generator. The reward is -1, 1, 2 or 3 (`kernel_lsp.training.rewards`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from kernel_lsp.core.candidate import Candidate, Origin
+from kernel_lsp.core.task import Task
+from kernel_lsp.core.verdict import Verdict
+from kernel_lsp.errors import UserError
+from kernel_lsp.training.rewards import EAGER, FASTER_THAN_COMPILE, RIGHT, WRONG, Reward, reward, reward_of_speedups
+from kernel_lsp.training.schedules import SchedulableProgram
+from kernel_lsp.training.table import ScheduleTable, TimedTask
+
+Action = str | Mapping[str, int | str]
+"""A kernel's text, or the choices of a schedule."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of one action. `time_us` is None where nothing was timed; `summary` is what an agent reads."""
+
+    reward: Reward
+    time_us: float | None
+    summary: str
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One step of the history."""
+
+    action: Action
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class Observation:
+    """The state: the task and the history of the episode."""
+
+    task: str
+    description: str
+    history: tuple[Attempt, ...]
+    n_left: int
+
+    def text(self) -> str:
+        """Return the observation as a prompt."""
+        lines = [self.description]
+        for number, attempt in enumerate(self.history, start=1):
+            lines.append(f"Attempt {number}: {action_text(attempt.action)}\n-> {attempt.outcome.summary}")
+        lines.append(f"{self.n_left} attempts are left.")
+        return "\n\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step returns."""
+
+    observation: Observation
+    reward: int
+    is_done: bool
+    outcome: Outcome
+
+
+class Backend(Protocol):
+    """Evaluates actions."""
+
+    @property
+    def tasks(self) -> Sequence[str]: ...
+    def describe(self, task: str) -> str: ...
+    async def evaluate(self, task: str, action: Action) -> Outcome: ...
+
+
+class KernelEnvironment:
+    """One episode at a time: `n_steps` attempts at one task. It ends earlier with the highest reward."""
+
+    def __init__(self, backend: Backend, n_steps: int = 4) -> None:
+        self._backend, self._n_steps = backend, n_steps
+        self._observation: Observation | None = None
+
+    def reset(self, task: str) -> Observation:
+        """Begin an episode. Raises UserError for an unknown task."""
+        if task not in self._backend.tasks:
+            raise UserError(f"the environment has no task '{task}'", next_step="choose one of its `tasks`")
+        self._observation = Observation(task, self._backend.describe(task), (), self._n_steps)
+        return self._observation
+
+    async def step(self, action: Action) -> Step:
+        """Evaluate an action. Raises UserError outside of an episode."""
+        before = self._observation
+        if before is None or before.n_left == 0:
+            raise UserError("the episode has ended", next_step="call reset first")
+        outcome = await self._backend.evaluate(before.task, action)
+        is_done = before.n_left == 1 or outcome.reward.value == FASTER_THAN_COMPILE
+        history = (*before.history, Attempt(action, outcome))
+        after = Observation(before.task, before.description, history, 0 if is_done else before.n_left - 1)
+        self._observation = after
+        return Step(after, outcome.reward.value, is_done, outcome)
+
+
+class RecordedBackend:
+    """Replays a table of measured times: for tests, and for training without a GPU. Actions are its schedules."""
+
+    def __init__(self, table: ScheduleTable) -> None:
+        self._gpu = table.gpu
+        self._tasks = {task.name: task for task in table.tasks}
+
+    @property
+    def tasks(self) -> Sequence[str]:
+        return tuple(self._tasks)
+
+    def describe(self, task: str) -> str:
+        """Return the task and its recorded schedules, by number."""
+        found = self._tasks[task]
+        lines = [f"Task {task} ({found.family}) on {self._gpu}. Choose a schedule:"]
+        return "\n".join(lines + [f"{place}: {each.schedule}" for place, each in enumerate(found.schedules)])
+
+    async def evaluate(self, task: str, action: Action) -> Outcome:
+        """Return the recorded outcome. Raises UserError for a text, or for a schedule that was not recorded."""
+        found = self._tasks[task]
+        timed = None if isinstance(action, str) else found.find(action)
+        if timed is None:
+            step = "choose one of its recorded schedules, or use the live backend"
+            raise UserError(f"nothing is recorded for this action on '{task}'", next_step=step)
+        if not timed.is_correct:
+            return Outcome(Reward(value=WRONG, kind="none"), None, "incorrect, or it did not run")
+        assert timed.time_us is not None
+        return Outcome(_recorded_reward(found, timed.time_us), timed.time_us, f"correct, {timed.time_us:.1f} us")
+
+
+@dataclass(frozen=True)
+class LiveTask:
+    """A task with its verifier; `program` renders schedules, where the generator has rules for the task."""
+
+    task: Task
+    verifier: CandidateVerifier
+    program: SchedulableProgram | None = None
+
+
+class CandidateVerifier(Protocol):
+    """The single entry point of verdicts, `kernel_lsp.verify.session.verifier.Verifier`."""
+
+    async def verify(self, candidate: Candidate, depth: Literal["rank", "screen", "full"]) -> Verdict: ...
+
+
+class LiveBackend:
+    """Verifies and measures actions on the session's devices. Every reward comes from `Verifier.verify`."""
+
+    def __init__(self, tasks: Sequence[LiveTask], depth: Literal["screen", "full"] = "full") -> None:
+        """`depth` is that of the verdicts: only ``full`` is verified."""
+        self._tasks = {each.task.name: each for each in tasks}
+        self._depth = depth
+
+    @property
+    def tasks(self) -> Sequence[str]:
+        return tuple(self._tasks)
+
+    def describe(self, task: str) -> str:
+        """Return the reference that a kernel has to compute."""
+        return f"Write a CUDA kernel with a launch plan for:\n\n{self._tasks[task].task.reference_source}"
+
+    async def evaluate(self, task: str, action: Action) -> Outcome:
+        """Return the outcome of the verdict. Raises UserError for a schedule of a task without a program."""
+        live = self._tasks[task]
+        if isinstance(action, str):
+            text, origin = action, Origin(proposer="model", operator="translate")
+        else:
+            if live.program is None:
+                raise UserError(f"the generator has no rule for '{task}'", next_step="propose a kernel's text")
+            realized = live.program.realize(action)
+            if not realized.is_valid:
+                return Outcome(Reward(value=WRONG, kind="none"), None, "the templates do not support this schedule")
+            text, origin = realized.text, Origin(proposer="generator", schedule=dict(realized.schedule))
+        verdict = await live.verifier.verify(Candidate(text=text, origin=origin), self._depth)
+        return outcome_of(verdict)
+
+
+def outcome_of(verdict: Verdict) -> Outcome:
+    """Return a verdict as the outcome of an action."""
+    measured = verdict.measurement or verdict.estimate
+    time_us = measured.time_us if verdict.is_correct and measured is not None else None
+    kind = "measured" if verdict.measurement is not None else "estimated"
+    words = [verdict.outcome.kind.replace("_", " "), getattr(verdict.outcome, "message", "")]
+    words.append("" if time_us is None else f"{time_us:.1f} us {kind}")
+    return Outcome(reward(verdict), time_us, ", ".join(word for word in words if word))
+
+
+def action_text(action: Action) -> str:
+    """Return an action as the text that a model writes: the kernel, or the choices."""
+    if isinstance(action, str):
+        return action
+    return ", ".join(f"{name}={value}" for name, value in action.items())
+
+
+# --- below
+
+
+def _recorded_reward(task: TimedTask, time_us: float) -> Reward:
+    speedups = {name: each / time_us for name, each in task.baselines_us.items()}
+    return reward_of_speedups(speedups, "measured") if EAGER in speedups else Reward(value=RIGHT, kind="measured")

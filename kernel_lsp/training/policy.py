@@ -1,0 +1,163 @@
+"""A policy that picks the next schedule to measure: a score for each candidate from its features and the history.
+
+An episode begins with the default measured. Each pick earns the growth of the share of the best known time, so that an
+episode's return is that share at its end. All episodes of a batch advance together as padded arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernel_lsp.training.network import Array, Network
+
+Mask = npt.NDArray[np.bool_]
+
+N_COMPONENTS = 24
+"""Principal components of the features that the networks see: fewer tasks than features would fit any order."""
+N_HIDDEN = 24
+N_HISTORY = 5
+"""Features of the history, for each candidate: see `history_features`."""
+
+
+@dataclass
+class Projection:
+    """Standardizes features and projects them onto the principal components of the training tasks."""
+
+    means: Array
+    axes: Array
+    """One column per component, divided by the features' and the component's standard deviations."""
+
+    @staticmethod
+    def fit(x: Array, n_components: int = N_COMPONENTS) -> Projection:
+        deviations = x.std(axis=0)
+        scales = np.where(deviations > 1e-9, deviations, np.inf)
+        standard = (x - x.mean(axis=0)) / scales
+        _, sizes, axes = np.linalg.svd(standard, full_matrices=False)
+        kept = min(n_components, int((sizes > 1e-6).sum()))
+        spread = np.maximum(sizes[:kept] / np.sqrt(len(x)), 1e-3)
+        return Projection(x.mean(axis=0), (axes[:kept] / spread[:, None]).T / scales[:, None])
+
+    def __call__(self, x: Array) -> Array:
+        projected: Array = np.clip((x - self.means) @ self.axes, -5.0, 5.0)
+        return projected
+
+
+@dataclass
+class Pool:
+    """The candidates of several tasks, padded: `x` [tasks, candidates, components], times relative to the default's.
+
+    `near` are weights of neighbourhood between the candidates of a task: 1 for equal ones.
+    """
+
+    x: Array
+    exists: Mask
+    log_times: Array
+    """Logarithm of time over the default's; 0 where padded. The default is candidate 0."""
+    near: Array
+
+    @staticmethod
+    def of(features: Sequence[Array], times: Sequence[Array]) -> Pool:
+        """Return the pool of tasks, each with projected features and times of its candidates."""
+        n, width = len(features), max(map(len, features))
+        pool = Pool(
+            np.zeros((n, width, features[0].shape[1])),
+            np.zeros((n, width), dtype=bool),
+            np.zeros((n, width)),
+            np.zeros((n, width, width)),
+        )
+        for place, (x, time) in enumerate(zip(features, times, strict=True)):
+            size = len(x)
+            pool.x[place, :size], pool.exists[place, :size] = x, True
+            pool.log_times[place, :size] = np.log(time / time[0])
+            pool.near[place, :size, :size] = neighbourhood(x)
+        return pool
+
+    def take(self, rows: npt.NDArray[np.int64]) -> Pool:
+        """Return the pool of these tasks, in this order."""
+        return Pool(self.x[rows], self.exists[rows], self.log_times[rows], self.near[rows])
+
+    @property
+    def best(self) -> Array:
+        """Return the logarithm of each task's best time over the default's."""
+        best: Array = np.where(self.exists, self.log_times, np.inf).min(axis=1)
+        return best
+
+
+def neighbourhood(x: Array) -> Array:
+    """Return weights between candidates that fall with their squared distance, in units of the median."""
+    distances = ((x[:, None] - x[None]) ** 2).sum(axis=2)
+    positive = distances[distances > 1e-9]
+    weights: Array = np.exp(-4.0 * distances / (np.median(positive) if positive.size else 1.0))
+    return weights
+
+
+def history_features(pool: Pool, measured: Mask, left: float) -> Array:
+    """Return for each candidate: the share of the budget that is left, the best logarithm of time so far, the mean over
+    measured neighbours, their weight, and the product of both."""
+    weights = pool.near * measured[:, None, :]
+    total = weights.sum(axis=2)
+    mean = (weights * pool.log_times[:, None, :]).sum(axis=2) / (total + 0.1)
+    best = np.where(measured, pool.log_times, np.inf).min(axis=1)
+    shape = pool.exists.shape
+    columns = [np.full(shape, left), np.broadcast_to(best[:, None], shape), mean, np.minimum(total, 2.0), mean * total]
+    return np.stack([np.clip(each, -3.0, 3.0) for each in columns], axis=2)
+
+
+@dataclass
+class Policy:
+    """Scores candidates; higher is tried earlier."""
+
+    network: Network
+
+    @staticmethod
+    def new(n_components: int, draw: np.random.Generator) -> Policy:
+        return Policy(Network.new([n_components + N_HISTORY, N_HIDDEN, N_HIDDEN, 1], draw))
+
+    def inputs(self, pool: Pool, measured: Mask, left: float) -> Array:
+        """Return the network's inputs, a row for each place of the pool."""
+        found: Array = np.concatenate([pool.x, history_features(pool, measured, left)], axis=2)
+        return found
+
+    def log_probabilities(self, inputs: Array, open_: Mask) -> Array:
+        """Return the logarithm of the probability of each open candidate; minus infinity for others."""
+        scores = self.network(inputs.reshape(-1, inputs.shape[2])).reshape(open_.shape)
+        scores = np.where(open_, scores, -np.inf)
+        top = scores.max(axis=1, keepdims=True)
+        shifted = scores - np.where(np.isfinite(top), top, 0.0)
+        total = np.exp(shifted).sum(axis=1, keepdims=True)
+        logarithms: Array = shifted - np.log(np.maximum(total, 1e-300))
+        return logarithms
+
+    def order(self, pool: Pool, n_picks: int) -> npt.NDArray[np.int64]:
+        """Return the greedy order of candidates, the default first: each pick sees the times of those before."""
+        measured = np.zeros(pool.exists.shape, dtype=bool)
+        measured[:, 0] = True
+        picked = [np.zeros(len(measured), dtype=np.int64)]
+        for step in range(n_picks):
+            inputs = self.inputs(pool, measured, (n_picks - step) / max(1, n_picks))
+            choice = self.log_probabilities(inputs, pool.exists & ~measured).argmax(axis=1)
+            measured[np.arange(len(choice)), choice] = True
+            picked.append(choice)
+        return np.stack(picked, axis=1)
+
+    def to_json(self) -> dict[str, Any]:
+        return self.network.to_json()
+
+
+class Critic:
+    """Predicts what an episode will still gain from the mean of the open candidates and the history."""
+
+    def __init__(self, n_components: int, draw: np.random.Generator) -> None:
+        self.network = Network.new([n_components + N_HISTORY, N_HIDDEN, 1], draw)
+
+    @staticmethod
+    def inputs(of_policy: Array, open_: Mask) -> Array:
+        """Return the mean of the policy's inputs over the open candidates."""
+        weights = open_[:, :, None] / np.maximum(1, open_.sum(axis=1))[:, None, None]
+        mean: Array = (of_policy * weights).sum(axis=1)
+        return mean

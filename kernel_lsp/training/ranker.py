@@ -1,0 +1,164 @@
+"""The trained order of schedules: the shipped file, its models, and the order that a search uses.
+
+`kernel-lsp train` writes the file; without one a search draws its schedules at random.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from kernel_lsp.core.task import Task
+from kernel_lsp.errors import KernelLspError
+from kernel_lsp.training.cost_model import CostModel, fit_cost_model
+from kernel_lsp.training.features import candidate_features, schedule_features, task_features
+from kernel_lsp.training.network import Array, Network
+from kernel_lsp.training.policy import Policy, Pool, Projection
+from kernel_lsp.training.ppo import PpoSettings, Trainer
+from kernel_lsp.training.schedules import RealizedLike
+from kernel_lsp.training.table import TimedTask, feature_names, matrix
+
+FILE = Path(__file__).parent / "schedule_models.json"
+"""The shipped file."""
+VERSION = 1
+
+Order = Literal["cost_model", "policy"]
+
+
+@dataclass
+class Models:
+    """A cost model and a policy over the same features. `order` names the one that a search uses."""
+
+    names: list[str]
+    cost_model: CostModel
+    projection: Projection
+    policy: Policy
+    order: Order
+    about: dict[str, Any]
+    """What they were trained on."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "version": VERSION,
+            "about": self.about,
+            "order": self.order,
+            "features": self.names,
+            "cost_model": self.cost_model.to_json(),
+            "projection": {"means": self.projection.means.tolist(), "axes": self.projection.axes.tolist()},
+            "policy": self.policy.to_json(),
+        }
+
+    @staticmethod
+    def from_json(value: dict[str, Any]) -> Models:
+        projection = Projection(np.array(value["projection"]["means"]), np.array(value["projection"]["axes"]))
+        return Models(
+            value["features"],
+            CostModel.from_json(value["cost_model"]),
+            projection,
+            Policy(Network.from_json(value["policy"])),
+            value["order"],
+            value["about"],
+        )
+
+
+def train_models(
+    tasks: Sequence[TimedTask], *, settings: PpoSettings | None = None, order: Order = "cost_model", seed: int = 0
+) -> Models:
+    """Train both models on these tasks."""
+    names = feature_names(tasks)
+    rows = [matrix(task, names) for task in tasks]
+    projection = Projection.fit(np.concatenate(rows))
+    pool = Pool.of([projection(x) for x in rows], [task.times_us for task in tasks])
+    policy = Trainer(pool, settings or PpoSettings(seed=seed)).train()
+    model = fit_cost_model(np.concatenate(rows), centred_log_times(tasks), np.random.default_rng(seed))
+    n_schedules = sum(len(task.correct) for task in tasks)
+    about = {"n_tasks": len(tasks), "n_schedules": n_schedules, "seed": seed}
+    return Models(names, model, projection, policy, order, about)
+
+
+def centred_log_times(tasks: Sequence[TimedTask]) -> Array:
+    """Return the logarithm of each time over the geometric mean of its task: what the cost model predicts."""
+    logarithms = [np.log(task.times_us) for task in tasks]
+    return np.concatenate([each - each.mean() for each in logarithms])
+
+
+def write_models(models: Models, path: Path) -> None:
+    path.write_text(json.dumps(_shortened(models.to_json()), separators=(",", ":")) + "\n", encoding="utf-8")
+
+
+def read_models(path: Path = FILE) -> Models | None:
+    """Return the models of a file; None where there is no file, or one of another version."""
+    if not path.exists():
+        return None
+    value = json.loads(path.read_text(encoding="utf-8"))
+    return Models.from_json(value) if value.get("version") == VERSION else None
+
+
+class ScheduleRanker:
+    """Orders the schedules of one task by a trained model."""
+
+    def __init__(self, models: Models, task: Task, default: RealizedLike) -> None:
+        """Raises KernelLspError where the default cannot be bound at the captured sizes."""
+        self._models, self._task = models, task
+        self._of_task = task_features(task)
+        self._of_default = schedule_features(default, task)
+
+    def order(self, candidates: Sequence[RealizedLike]) -> list[int]:
+        """Return the places of the candidates, the most promising first. Those that do not cover the captured sizes are
+        last."""
+        rows: dict[int, Array] = {}
+        for place, candidate in enumerate(candidates):
+            try:
+                of_schedule = schedule_features(candidate, self._task)
+            except KernelLspError:  # its contract excludes the captured sizes
+                continue
+            found = candidate_features(self._of_task, of_schedule, self._of_default)
+            rows[place] = np.array([found.get(name, 0.0) for name in self._models.names])
+        if not rows:
+            return list(range(len(candidates)))
+        scores = self._scores(np.stack(list(rows.values())))
+        ranked = [place for _, place in sorted(zip(scores, rows, strict=True))]
+        return [*ranked, *(place for place in range(len(candidates)) if place not in rows)]
+
+    def _scores(self, x: Array) -> list[float]:
+        """Return the predicted cost of each row: lower is better."""
+        models = self._models
+        if models.order == "cost_model":
+            return models.cost_model(x).tolist()
+        default = candidate_features(self._of_task, self._of_default, self._of_default)
+        first = np.array([[default.get(name, 0.0) for name in models.names]])
+        projected = models.projection(np.concatenate([first, x]))
+        pool = Pool.of([projected], [np.ones(len(projected))])
+        measured = np.zeros(pool.exists.shape, dtype=bool)
+        measured[:, 0] = True
+        open_ = pool.exists & ~measured
+        return (-models.policy.log_probabilities(models.policy.inputs(pool, measured, 1.0), open_)[0, 1:]).tolist()
+
+
+def trained_order(task: Task, default: RealizedLike) -> Callable[[Sequence[RealizedLike]], list[int]] | None:
+    """Return the order of the shipped models for a task's schedules; None without them, or where the default cannot be
+    bound."""
+    models = read_models()
+    if models is None:
+        return None
+    try:
+        return ScheduleRanker(models, task, default).order
+    except KernelLspError:
+        return None
+
+
+# --- below
+
+
+def _shortened(value: Any) -> Any:
+    """Round numbers to 6 digits, in lists and dictionaries."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {name: _shortened(each) for name, each in value.items()}
+    return [_shortened(each) for each in value] if isinstance(value, list) else value
