@@ -110,8 +110,15 @@ async def _throughput(verifier: Verifier, candidates: list[Candidate], window_s:
         "outcomes": dict(Counter(verdict.outcome.kind for verdict in found.values())),
         "verdicts_per_minute": round(60 * len(found) / elapsed_s, 1),
         "by_gpu": dict(Counter(verdict.device.split(",")[0] for verdict in found.values())),
+        "stages_s": _median_stages(list(found.values())),
         "times_us": {n: v.measurement.time_us for n, v in correct.items() if v.measurement is not None},
     }
+
+
+def _median_stages(verdicts: list[Verdict]) -> dict[str, float]:
+    """Return the median seconds that a verdict spent in each stage, waiting included; stages of a candidate overlap."""
+    names = sorted({name for verdict in verdicts for name in verdict.stages_s})
+    return {name: round(statistics.median(v.stages_s.get(name, 0.0) for v in verdicts), 3) for name in names}
 
 
 async def _claims(left_s: float) -> dict[str, Any]:
