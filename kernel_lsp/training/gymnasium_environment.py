@@ -23,7 +23,7 @@ CHARSET = frozenset(map(chr, (*range(9, 14), *range(32, 127))))
 class KernelGym(gymnasium.Env[dict[str, Any], str]):
     """A `KernelEnvironment` as a Gymnasium environment: `reset(options={"task": name})` picks a task, else the seed."""
 
-    metadata = {"render_modes": []}
+    metadata: dict[str, Any] = {"render_modes": []}
 
     def __init__(self, backend: Backend, n_steps: int = 4) -> None:
         self._backend = backend
