@@ -15,10 +15,14 @@ from .lifting import with_draws
 from .load import Callee
 from .modes import choose_mode, is_same_in_other_mode, updates_statistics, watched_mode
 from .numbers import find_numbers
-from .program import Wrapper, all_dims
+from .program import Dim, Wrapper, all_dims
 
 DROPOUT_NOTE = "dropout is random in training mode: captured with the module in eval mode"
 MODE_NOTE = "captured in eval mode: training mode computes something else"
+DEEP_NOTE = "the module is deep: only the first dim of each input may change"
+MAX_SYMBOLIC_LAYERS = 32
+"""Maximum layers of a module whose inputs may change in every dim. A ResNet-18, which has 61, took 11 s of a processor
+to export so."""
 MAX_ATTEMPTS = 6
 """Maximum attempts with symbolic dims; each fixes at least one, and the last fixes all."""
 
@@ -29,7 +33,7 @@ def capture_call(source: dict[str, Any], callee: Callee, inputs: CallInputs, wit
     has_statistics = updates_statistics(callee.owner)
     notes = list(dict.fromkeys([*callee.notes, *inputs.notes, *prepare_module(callee)]))
     wrapper = Wrapper(callee, inputs, source["file"], source["line"])
-    dynamic = all_dims(inputs)
+    dynamic = _symbolic_dims(callee, inputs, notes)
     for attempt in range(MAX_ATTEMPTS + 1):
         if attempt == MAX_ATTEMPTS:
             dynamic = frozenset()
@@ -54,8 +58,21 @@ def capture_call(source: dict[str, Any], callee: Callee, inputs: CallInputs, wit
             callee, inputs = with_draws(callee, inputs)
             notes += [note for note in inputs.notes if note not in notes]
             wrapper = Wrapper(callee, inputs, source["file"], source["line"])
-            dynamic = all_dims(inputs)
+            dynamic = _symbolic_dims(callee, inputs, notes)
     raise AssertionError("an attempt without symbolic dims returns or raises a failure")
+
+
+def _symbolic_dims(callee: Callee, inputs: CallInputs, notes: list[str]) -> frozenset[Dim]:
+    """Return the dims to try as symbolic: all that can be, and of a deep module the first of each input. Every layer
+    with a stride adds a level to the sizes of all that follow, and torch's time grows with both."""
+    dims = all_dims(inputs)
+    modules = callee.owner.modules() if callee.owner is not None else ()
+    if sum(not any(True for _ in module.children()) for module in modules) <= MAX_SYMBOLIC_LAYERS:
+        return dims
+    first = frozenset(dim for dim in dims if dim[1] == 0 or inputs.tensors[dim[0]].state is not None)
+    if first != dims and DEEP_NOTE not in notes:
+        notes.append(DEEP_NOTE)
+    return first
 
 
 def refuse_empty(inputs: CallInputs, source: dict[str, Any]) -> None:

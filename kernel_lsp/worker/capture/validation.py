@@ -26,14 +26,20 @@ Function = Callable[..., Any]
 
 
 def smallest_size_that_agrees(captured: Captured, symbol: sympy.Symbol) -> int:
-    """Return the smallest size, from 1 to the symbol's proven minimum, from which graph and code agree without a gap.
+    """Return the smallest size, from 1 to the symbol's proven minimum, from which graph and code agree, as far as a few
+    sizes between show: the steps down double, and begin anew below a size at which they differ.
 
     `torch.export` cannot prove sizes 0 and 1, and reports every relation among strides as a requirement of the code.
+    A residual network's minima of 33 took 64 trials one by one, 1.3 s each.
     """
-    minimum = captured.bounds[symbol].minimum
-    while minimum > 1 and agrees_at(captured, {symbol: minimum - 1}, None):
-        minimum -= 1
-    return max(1, minimum)
+    agreed, differing, step = captured.bounds[symbol].minimum, 0, 1
+    while agreed - differing > 1:
+        tried = max(differing + 1, agreed - step)
+        if agrees_at(captured, {symbol: tried}, None):
+            agreed, step = tried, 2 * step
+        else:
+            differing, step = tried, 1
+    return max(1, agreed)
 
 
 def largest_size_that_holds(captured: Captured, symbol: sympy.Symbol) -> int | None:

@@ -1,0 +1,46 @@
+"""Sizes that may change: the smallest is found in few trials, and a deep module has few symbols."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kernel_lsp.worker.capture import validation
+from tests.worker.capturing import capture_text, tensor
+
+
+@pytest.mark.parametrize("proven", [0, 1, 2, 3, 33, 100])
+@pytest.mark.parametrize("true", [1, 2, 5, 17, 32])
+def test_few_trials_find_the_smallest_size_that_agrees(monkeypatch: pytest.MonkeyPatch, proven: int, true: int) -> None:
+    trials: list[int] = []
+
+    def agrees(captured: Any, wanted: dict[str, int], reference: Any) -> bool:
+        trials.append(wanted["s"])
+        return wanted["s"] >= true
+
+    monkeypatch.setattr(validation, "agrees_at", agrees)
+    captured: Any = SimpleNamespace(bounds={"s": SimpleNamespace(minimum=proven)})
+    found = validation.smallest_size_that_agrees(captured, "s")  # type: ignore[arg-type]
+    assert found == max(1, min(proven, true))
+    assert len(trials) <= 2 * max(proven, 1).bit_length() + 6
+
+
+DEEP = """
+class Deep(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(*(nn.ReLU() if n % 2 else nn.Tanh() for n in range({n_layers})))
+
+    def forward(self, x):
+        return self.layers(x)
+"""
+
+
+@pytest.mark.parametrize(("n_layers", "n_symbols"), [(4, 2), (40, 1)])
+def test_of_a_deep_module_only_the_first_dim_may_change(n_layers: int, n_symbols: int) -> None:
+    task = capture_text(DEEP.format(n_layers=n_layers), "Deep", inputs=[tensor("x", 8, 16)])
+    assert len(task.symbols) == n_symbols
+    assert task.symbols[0].captured == 8
+    assert any("deep" in note for note in task.notes) == (n_symbols == 1)
