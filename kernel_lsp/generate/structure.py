@@ -21,7 +21,7 @@ from kernel_lsp.generate.library import LibraryPlan, attention_plan, gradient_pl
 from kernel_lsp.generate.lowering.table import LoweredGraph
 from kernel_lsp.generate.names import NamePool
 from kernel_lsp.generate.schedule.knobs import Choices
-from kernel_lsp.generate.schedule.tensor_core_knobs import AMPERE
+from kernel_lsp.generate.schedule.tensor_core_knobs import AMPERE, MIN_TERMS_OF_PART, PARTS, default_parts
 from kernel_lsp.generate.structure_rewriter import BY_ROWS, StructureRewriter
 
 MIN_SPLIT_COLUMNS = 8192
@@ -45,8 +45,10 @@ MAX_SPLIT_PRODUCTS = 1 << 26
 """Maximum products of a contraction whose products threads and clusters share: 64 Mi take 132 multiprocessors 2.3 us,
 so the time until all of them have work dominates."""
 MIN_RESULTS_PER_MULTIPROCESSOR = 1024
-"""Minimum results per multiprocessor for a large product by tiles: a tile of 128 x 64 is shared by at most 8 blocks.
-(256, 524288) x 256 took 4755 us on an H200 so, and 1300 in the library, which splits it over all of them."""
+"""Minimum results of all parts per multiprocessor for a large product by tiles: a tile of 128 x 64 is shared by at most
+8 blocks. (256, 524288) x 256 in one part took 4755 us on an H200 so, and 1300 in the library."""
+MAX_RESULTS_PER_MULTIPROCESSOR = 128 * 64
+"""Maximum results per multiprocessor to split sums of products: beyond, tiles of 128 x 64 give work to all."""
 LIBRARY_FROM_PRODUCTS = 1 << 30
 LIBRARY_FROM_PRODUCTS_TENSOR_CORE = 1 << 27
 """Minimum products for a vendor library by default. In f32 our tensor cores are faster than it, since it keeps to CUDA
@@ -78,10 +80,10 @@ class Structure:
 
 @dataclass(frozen=True)
 class StructurePlan:
-    """Structural decisions: the method of each contraction, the number of parts of each reduction, and the reductions
-    that the reading threads compute in loops of their own."""
+    """Structural decisions: the method of each contraction and the number of parts of its sums, the number of parts of
+    each reduction, and the reductions that the reading threads compute in loops of their own."""
 
-    contractions: tuple[tuple[Tensor, str], ...]
+    contractions: tuple[tuple[Tensor, str, int], ...]
     splits: tuple[tuple[Tensor, int], ...]
     inlined: tuple[Tensor, ...] = ()
     everywhere: tuple[Tensor, ...] = ()
@@ -93,7 +95,7 @@ class StructurePlan:
     def key(self) -> tuple[object, ...]:
         """Return a key that is equal for plans that agree."""
         return (
-            tuple((tensor.digest, way) for tensor, way in self.contractions),
+            tuple((tensor.digest, way, parts) for tensor, way, parts in self.contractions),
             tuple((tensor.digest, split) for tensor, split in self.splits),
             tuple(tensor.digest for tensor in self.inlined),
             tuple(tensor.digest for tensor in self.everywhere),
@@ -105,8 +107,10 @@ class StructurePlan:
     def structure(self, lowered: LoweredGraph, sizes: Sizes) -> Structure:
         """Apply the decisions to the definitions."""
         rewriter = StructureRewriter(sizes)
-        for tensor, way in self.contractions:
+        for tensor, way, parts in self.contractions:
             rewriter.compute_contraction(tensor, way)
+            if parts > 1:
+                rewriter.split_contraction(tensor, parts)
         for tensor, split in self.splits:
             rewriter.split(tensor, split)
         for tensor in self.inlined:
@@ -133,7 +137,7 @@ def plan_structure(
     """Read the schedule's decisions, or make the default ones."""
     outputs = [output.tensor for output in lowered.outputs]
     live = live_tensors(outputs, {})
-    planner = _Planner(choices, captured, n_multiprocessors, operation, live, frozenset(outputs), capability >= AMPERE)
+    planner = _Planner(choices, captured, n_multiprocessors, operation, live, frozenset(outputs), capability)
     for tensor in live:
         planner.plan_attention(tensor, outputs)
     for family in find_gradients(live):
@@ -166,8 +170,8 @@ class _Planner:
     operation: str
     live: Sequence[Tensor]
     outputs: frozenset[Tensor]
-    has_tensor_cores: bool
-    contractions: list[tuple[Tensor, str]] = field(default_factory=list)
+    capability: tuple[int, int]
+    contractions: list[tuple[Tensor, str, int]] = field(default_factory=list)
     splits: list[tuple[Tensor, int]] = field(default_factory=list)
     inlined: list[Tensor] = field(default_factory=list)
     everywhere: list[Tensor] = field(default_factory=list)
@@ -262,8 +266,38 @@ class _Planner:
         options = self._contraction_options(tensor, definition)
         default = self._default_contraction(tensor, definition)
         chosen = str(self.choices.pick(f"{name}.contraction", options, default, "how it is computed"))
-        self.contractions.append((tensor, chosen))
+        self.contractions.append((tensor, chosen, self._plan_parts(tensor, definition, name, chosen)))
         return chosen
+
+    def _plan_parts(self, tensor: Tensor, definition: Reduction, name: str, way: str) -> int:
+        """Split the sums of a contraction of few results on tensor cores; a second kernel adds up the parts."""
+        values = self._parts_offered(tensor, definition) if way == "tensor_cores" else [1]
+        if len(values) == 1:
+            return 1
+        default = self._default_parts(tensor, definition, values)
+        return self.choices.pick_int(f"{name}.parts", values, default, "parts of each sum that blocks compute")
+
+    def _parts_offered(self, tensor: Tensor, definition: Reduction) -> list[int]:
+        """Return the numbers of parts that divide the first summed dim and leave each enough terms."""
+        contraction = definition.contraction
+        is_few = self._size(tensor.n_elements) < MAX_RESULTS_PER_MULTIPROCESSOR * self.n_multiprocessors
+        if contraction is None or contraction.phases is not None or not is_few:
+            return [1]
+        first = self._size(definition.reduced[0].extent)
+        n_terms = self._size(product(variable.extent for variable in definition.reduced))
+        return [1, *(n for n in PARTS[1:] if first % n == 0 and n_terms >= n * MIN_TERMS_OF_PART)]
+
+    def _default_parts(self, tensor: Tensor, definition: Reduction, values: Sequence[int]) -> int:
+        contraction, operand = definition.contraction, self._operand(tensor, definition)
+        assert contraction is not None
+        assert operand is not None
+        rows, columns, batch = (
+            self._size(product(tensor.shape[axis] for axis in axes))
+            for axes in (contraction.row_axes, contraction.column_axes, contraction.batch_axes)
+        )
+        n_terms = self._size(product(variable.extent for variable in definition.reduced))
+        factors, sizes = (contraction.left, contraction.right), (rows, columns, n_terms, batch)
+        return default_parts(factors, sizes, operand, self.n_multiprocessors, self.capability, values)
 
     def _contraction_options(self, tensor: Tensor, definition: Reduction) -> list[str]:
         has_library = library_plan(tensor, definition) is not None
@@ -301,7 +335,8 @@ class _Planner:
             MIN_FRAGMENT if contraction.phases is None else MIN_FRAGMENT // 4
         )
         if fills_fragments and count >= LIBRARY_FROM_PRODUCTS:
-            is_few = n_results < MIN_RESULTS_PER_MULTIPROCESSOR * self.n_multiprocessors
+            parts = self._default_parts(tensor, definition, self._parts_offered(tensor, definition))
+            is_few = n_results * parts < MIN_RESULTS_PER_MULTIPROCESSOR * self.n_multiprocessors
             return "library" if plan is not None and is_few else "tensor_cores"
         if min(n_columns, n_rows) <= 2:
             return "rows" if n_terms > 4 * MAX_DIRECT_TERMS and n_results <= MAX_ROW_OUTPUTS else "direct"
@@ -316,7 +351,7 @@ class _Planner:
     def _operand(self, tensor: Tensor, definition: Reduction) -> DType | None:
         """Return the element type of a contraction on this GPU's tensor cores; None where they do not support it."""
         assert definition.contraction is not None
-        return operand_type(tensor, definition.contraction) if self.has_tensor_cores else None
+        return operand_type(tensor, definition.contraction) if self.capability >= AMPERE else None
 
     def _plan_split(self, tensor: Tensor, definition: Reduction, name: str) -> None:
         """Split few long rows over blocks; a second kernel combines their results."""

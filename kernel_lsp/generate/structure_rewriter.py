@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from kernel_lsp.core.expression import Constant as ConstantExpression
 from kernel_lsp.core.expression_rules import call
+from kernel_lsp.generate.codegen.kernel import divisible
 from kernel_lsp.generate.fusion.rows import split_domain
 from kernel_lsp.generate.ir.identity import identity_of
 from kernel_lsp.generate.ir.index import Index, Variable, as_index, product
@@ -44,6 +45,46 @@ class StructureRewriter:
             assert definition.contraction is not None
             self.definitions[tensor] = replace(definition, contraction=replace(definition.contraction, way=way))
 
+    def split_contraction(self, tensor: Tensor, n_parts: int) -> None:
+        """Replace the contraction by one whose batches are parts of its first summed dim, and a sum over the parts.
+        `n_parts` divides that dim."""
+        definition = self.definitions[tensor]
+        assert isinstance(definition, Reduction)
+        assert definition.contraction is not None
+        contraction, first = definition.contraction, definition.reduced[0]
+        part = Variable("part", -2 * tensor.serial - 2, as_index(n_parts))
+        within = Variable("within", -2 * tensor.serial - 3, self._part_length(first.extent, n_parts))
+        replacements = {first: as_index(part) * within.extent + as_index(within)}
+        body, left, right = (
+            scalar.substitute(replacements) for scalar in (definition.body, contraction.left, contraction.right)
+        )
+        variables = (part, *definition.variables)
+        reduced = (within, *definition.reduced[1:])
+        by_parts = replace(
+            contraction,
+            left=left,
+            right=right,
+            batch_axes=(0, *(axis + 1 for axis in contraction.batch_axes)),
+            row_axes=tuple(axis + 1 for axis in contraction.row_axes),
+            column_axes=tuple(axis + 1 for axis in contraction.column_axes),
+            library=None,
+            conditions=divisible(first.extent, n_parts),
+        )
+        self._add_parts(
+            tensor, definition, Reduction("sum", variables, reduced, (*variables, *reduced), body, by_parts)
+        )
+
+    def _add_parts(self, tensor: Tensor, definition: Reduction, of_parts: Reduction) -> None:
+        """Define a tensor of the parts' results, and the reduction as one over the parts."""
+        part = next(variable for variable in of_parts.variables if variable not in definition.variables)
+        shape = tuple(variable.extent for variable in of_parts.variables)
+        partial = Tensor(f"{tensor.name}_parts", tensor.serial - 1, tensor.dtype, shape, of_parts, tensor.source)
+        index = [as_index(0) if v.extent.constant == 1 else as_index(v) for v in of_parts.variables]
+        self.new_tensors.append(partial)
+        self.definitions[tensor] = Reduction(
+            definition.kind, definition.variables, (part,), of_parts.variables, Access(partial, index)
+        )
+
     def compute_by_loop(self, tensor: Tensor) -> None:
         """Inline the reduction: every thread that reads it computes it."""
         definition = tensor.definition
@@ -72,22 +113,8 @@ class StructureRewriter:
             body = select(inside, masked(inside, body, varying=frozenset((part, within))), neutral)
         domain, variables = split_domain(definition, part, within)
         parts = Parts(part, within, columns) if split != BY_ROWS else None
-        partial = Tensor(
-            f"{tensor.name}_parts",
-            tensor.serial - 1,
-            tensor.dtype,
-            tuple(variable.extent for variable in variables),
-            Reduction(definition.kind, variables, (within,), domain, body, None, parts),
-            tensor.source,
-        )
-        self.new_tensors.append(partial)
-        self.definitions[tensor] = Reduction(
-            definition.kind,
-            definition.variables,
-            (part,),
-            variables,
-            Access(partial, [as_index(0) if v.extent.constant == 1 else as_index(v) for v in variables]),
-        )
+        of_parts = Reduction(definition.kind, variables, (within,), domain, body, None, parts)
+        self._add_parts(tensor, definition, of_parts)
 
     def _part_length(self, columns: Index, split: int) -> Index:
         if columns.constant is not None:

@@ -202,6 +202,26 @@ def test_a_large_product_of_f32_is_on_tensor_cores_by_default() -> None:
     assert small.default_schedule()["f.mm.contraction"] != "tensor_cores"
 
 
+@pytest.mark.parametrize("knobs", [{"parts": 4}, {"parts": 2, **GROUPS}], ids=["warp", "warpgroup"])
+def test_sums_of_few_results_are_split_into_parts(knobs: dict[str, int]) -> None:
+    inputs = [tensor("a", 20, 2048), tensor("b", 2048, 24), tensor("c", 24)]
+    text = "def f(a, b, c): return torch.relu(a @ b + c)"
+    checked = check(text, inputs, knobs=knobs, families=("normal", "special_inf"), sizes=({}, {"B": 3}, {"D": 4096}))
+    assert f"mm_parts: f32[{knobs['parts']}, " in checked.text
+    assert f"D % {knobs['parts']} == 0" in checked.text
+
+
+def test_a_long_sum_of_few_results_is_split_by_default_and_others_are_not() -> None:
+    def parts(rows: int, terms: int) -> int:
+        task = plan_text("def f(a, b): return a @ b", inputs=[tensor("a", rows, terms), tensor("b", terms, 256)]).task
+        schedule = plan_program(task, gpu=find_gpu("H200")).default_schedule()
+        assert schedule["f.mm.contraction"] == "tensor_cores"
+        return int(schedule.get("f.mm.parts", 1))
+
+    assert parts(256, 65536) == 32
+    assert parts(16384, 512) == 1
+
+
 def test_f64_and_integers_are_not_offered_tensor_cores() -> None:
     inputs = [tensor("a", 8, 16, dtype="f64"), tensor("b", 16, 8, dtype="f64")]
     program = plan_text("def f(a, b): return a @ b", inputs=inputs)

@@ -53,7 +53,7 @@ def grow_contraction(
     rows = tuple(seed.shape[axis] for axis in contraction.row_axes)
     operand = operand_type(seed, contraction) if contraction.way == "tensor_cores" else None
     parts = (left, right, space.at, rows, definition.reduced, stores, contraction.way, operand)
-    return ContractionGroup(seed, batch, m, n, k, *parts), roots
+    return ContractionGroup(seed, batch, m, n, k, *parts, conditions=contraction.conditions), roots
 
 
 def _grow_by_phases(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.expression import Expression
 from kernel_lsp.generate.fusion.reads import scalars_of
 from kernel_lsp.generate.ir.index import Index, Variable, product
 from kernel_lsp.generate.ir.row_major import reshape, unravel_safe
@@ -100,7 +101,7 @@ class PhasesOfGroup:
 class ContractionGroup:
     """A sum of products with everything pointwise behind it. `left` is over (batch, m, k), `right` over (batch, k, n);
     stores are over (batch, m, n) and read the sum as an access to `tensor` at `at`. `way` is the template; `operand`
-    is the element type that tensor cores multiply, None on CUDA cores."""
+    is the element type that tensor cores multiply, None on CUDA cores. It needs `conditions` on sizes."""
 
     tensor: Tensor
     batch: Variable
@@ -116,6 +117,7 @@ class ContractionGroup:
     way: str = "tiled"
     operand: DType | None = None
     phases: PhasesOfGroup | None = None
+    conditions: tuple[Expression, ...] = ()
 
     @property
     def n_terms(self) -> Index:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.expression import Expression
 from kernel_lsp.core.task import SourceLine
 from kernel_lsp.generate.ir.digest import digest_of
 from kernel_lsp.generate.ir.index import Index, Variable, product
@@ -82,7 +83,7 @@ class Contraction:
 
     `batch_axes`, `row_axes` (m) and `column_axes` (n) are axes of the result. `library` is the equivalent ATen call, if
     there is one; `way` is the template that computes it, if one of ours does; tensor cores compute it by `phases`,
-    where it has them.
+    where it has them. The factors are those of the contraction where `conditions` on sizes hold.
     """
 
     left: Scalar
@@ -93,6 +94,7 @@ class Contraction:
     library: LibraryCall | None = None
     way: str = "tiled"
     phases: Phases | None = None
+    conditions: tuple[Expression, ...] = ()
 
     @property
     def form_by_phases(self) -> Phases | None:

@@ -27,6 +27,11 @@ SINGLE_COPY_COST = 85.0
 convolutions of 64 and of 128 channels on an H200."""
 START_PRODUCTS = {DType.F32: 500_000, DType.F16: 3_000_000, DType.BF16: 3_000_000}
 """Cost of a block's start, pipeline fill and epilogue, in products of a multiprocessor: about 1.5 us."""
+COST_PER_PART_OF_RESULT = {DType.F32: 0.6, DType.F16: 3.6, DType.BF16: 3.6}
+"""Cost of writing and reading one sum of a part, which the whole GPU does at about 4 TB/s, in the same products."""
+PARTS = (1, 2, 4, 8, 16, 32, 64)
+"""Numbers of parts of a sum of products that blocks compute for themselves."""
+MIN_TERMS_OF_PART = 512
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,7 @@ def default_schedule(
     m, n, k, batch = (max(1, captured(variable.extent)) for variable in (group.m, group.n, group.k, group.batch))
     are_plain = (_is_plain(group.left), _is_plain(group.right))
     sizes = _Sizes(m, n, k, batch, n_multiprocessors, operand, are_plain)
-    tiles = (*TILES, GROUP_TILE) if operand == DType.F32 and capability == HOPPER else TILES
+    tiles = _tiles(operand, capability)
     tile, cluster = min(sizes.candidates(tiles), key=lambda candidate: sizes.cost(*candidate))
     alone = min(tiles, key=lambda tile: sizes.cost(tile, 1))
     if capability < HOPPER or sizes.cost(alone, 1) < MIN_CLUSTER_GAIN * sizes.cost(tile, cluster):
@@ -113,6 +118,31 @@ def default_schedule(
     return TensorCoreSchedule(
         tile.m, tile.n, tile_k, tile.warps_m, tile.warps_n, n_stages, cluster, chain, tile.uses_warpgroups
     )
+
+
+def default_parts(
+    factors: tuple[Scalar, Scalar],
+    sizes: tuple[int, int, int, int],
+    operand: DType,
+    n_multiprocessors: int,
+    capability: tuple[int, int],
+    values: Iterable[int],
+) -> int:
+    """Choose into how many parts to split sums of products: 1 where clusters nearly do as well. `sizes` are those of
+    rows, columns, terms and batches."""
+    rows, columns, terms, batch = (max(1, size) for size in sizes)
+    are_plain = (_is_plain(factors[0]), _is_plain(factors[1]))
+
+    def cost(parts: int) -> float:
+        part = _Sizes(rows, columns, terms // parts, batch * parts, n_multiprocessors, operand, are_plain)
+        tiles = _tiles(operand, capability)
+        if parts == 1 and capability >= HOPPER:
+            return min(part.cost(*candidate) for candidate in part.candidates(tiles))
+        adding = START_PRODUCTS[operand] + parts * rows * columns * batch * COST_PER_PART_OF_RESULT[operand]
+        return min(part.cost(tile, 1) for tile in tiles) + (adding if parts > 1 else 0.0)
+
+    found = min(values, key=cost)
+    return found if cost(1) >= MIN_CLUSTER_GAIN * cost(found) else 1
 
 
 def tensor_core_comment(group: ContractionGroup, schedule: TensorCoreSchedule, written: str) -> str:
@@ -135,6 +165,10 @@ def tensor_core_comment(group: ContractionGroup, schedule: TensorCoreSchedule, w
 
 def _clusters(capability: tuple[int, int]) -> tuple[int, ...]:
     return CLUSTERS if capability >= HOPPER else (1,)
+
+
+def _tiles(operand: DType, capability: tuple[int, int]) -> tuple[_Tile, ...]:
+    return (*TILES, GROUP_TILE) if operand == DType.F32 and capability == HOPPER else TILES
 
 
 def _is_plain(factor: Scalar) -> bool:

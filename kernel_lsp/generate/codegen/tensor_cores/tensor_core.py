@@ -160,7 +160,12 @@ class TensorCoreRenderer:
         if self._has_phases:
             rows = Binary("*", rows, to_expression(group.batch.extent))
         grid = [rows, blocks_of(group.n.extent, schedule.tile_n)]
-        conditions: list[Expression] = [*self.left.conditions, *self.right.conditions, *self._results.conditions]
+        conditions: list[Expression] = [
+            *group.conditions,
+            *self.left.conditions,
+            *self.right.conditions,
+            *self._results.conditions,
+        ]
         if self._has_batch and not self._has_phases:
             grid.append(to_expression(group.batch.extent))
             conditions += grid_conditions(group.batch.extent)
