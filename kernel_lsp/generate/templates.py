@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from kernel_lsp.core.expression import Constant, Unary
 from kernel_lsp.core.plan import Fill, LibraryArgument, LibraryStep
 from kernel_lsp.errors import TargetError
-from kernel_lsp.generate.codegen.attention import attention, attention_gradients
+from kernel_lsp.generate.codegen.attention import attention, attention_gradients, warpgroup_attention
 from kernel_lsp.generate.codegen.elements import boxes as boxed
 from kernel_lsp.generate.codegen.elements import elementwise, scatter
 from kernel_lsp.generate.codegen.elements.boxes import boxes_of, default_box, fits_planes, render_boxes
@@ -249,8 +249,10 @@ class GroupRenderer:
 
     def _attention(self, group: AttentionGroup | AttentionGradientGroup, name: str) -> RenderedGroup:
         if isinstance(group, AttentionGroup):
-            kernel = self.new_kernel(name, attention.LOCAL_NAMES)
-            text, is_valid = choose_attention(kernel, group, self.choices, self.captured, self.n_multiprocessors)
+            kernel = self.new_kernel(name, (*attention.LOCAL_NAMES, *warpgroup_attention.LOCAL_NAMES))
+            text, is_valid = choose_attention(
+                kernel, group, self.choices, self.captured, self.n_multiprocessors, self.capability
+            )
         else:
             kernel = self.new_kernel(name, attention_gradients.LOCAL_NAMES)
             text, is_valid = choose_gradient(kernel, group, self.choices, self.captured, self.n_multiprocessors)

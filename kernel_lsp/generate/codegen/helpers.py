@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kernel_lsp.generate.codegen.attention.attention_helpers import ATTENTION_HELPERS
+from kernel_lsp.generate.codegen.attention.warpgroup_helpers import WARPGROUP_ATTENTION_HELPERS
 from kernel_lsp.generate.codegen.routines.routine_helpers import ROUTINE_HELPERS
 from kernel_lsp.generate.codegen.rows.row_helpers import ROW_HELPERS, WARP_SUM_OF_INT
 from kernel_lsp.generate.codegen.scans.scan_helpers import SCAN_BASICS, SCAN_HELPERS
@@ -398,7 +399,7 @@ __device__ inline bool wins_window({T} value, int index, {T} best, int best_inde
     **{name: Helper(*entry) for name, entry in (SCAN_BASICS | SCAN_HELPERS).items()},
     **{name: Helper(text) for name, text in ROUTINE_HELPERS.items()},
     **{name: Helper(text) for name, text in {**TENSOR_CORE_HELPERS, **WARPGROUP_HELPERS}.items()},
-    **{name: Helper(*entry) for name, entry in ATTENTION_HELPERS.items()},
+    **{name: Helper(*entry) for name, entry in {**ATTENTION_HELPERS, **WARPGROUP_ATTENTION_HELPERS}.items()},
 }
 _TEMPLATES = (
     *SCAN_BASICS,
@@ -406,6 +407,7 @@ _TEMPLATES = (
     *TENSOR_CORE_HELPERS,
     *WARPGROUP_HELPERS,
     *ATTENTION_HELPERS,
+    *WARPGROUP_ATTENTION_HELPERS,
 )
 TYPELESS = frozenset(
     (

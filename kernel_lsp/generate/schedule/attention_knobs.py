@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from kernel_lsp.generate.codegen.attention.attention import (
     default_attention_schedule,
@@ -15,11 +15,17 @@ from kernel_lsp.generate.codegen.attention.attention_gradients import (
     render_gradient,
 )
 from kernel_lsp.generate.codegen.attention.attention_tiles import TileSchedule
+from kernel_lsp.generate.codegen.attention.warpgroup_attention import (
+    WarpgroupAttentionRenderer,
+    blocks_of_queries,
+    warpgroup_schedules,
+)
 from kernel_lsp.generate.codegen.kernel import RenderedKernel
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.fusion.groups import AttentionGradientGroup, AttentionGroup
 from kernel_lsp.generate.ir.index import Index
 from kernel_lsp.generate.schedule.knobs import Choices
+from kernel_lsp.generate.schedule.tensor_core_knobs import HOPPER
 
 _GRADIENT_COMMENTS = {
     "statistics": "Finds the logarithm of the sum of exponentials of each query's scores, and the sum of its "
@@ -36,10 +42,16 @@ def choose_attention(
     choices: Choices,
     captured: Callable[[Index], int],
     n_multiprocessors: int,
+    capability: tuple[int, int],
 ) -> tuple[RenderedKernel, bool]:
     """Return the kernel of an attention, and True if its schedule is supported as it was chosen."""
-    default = default_attention_schedule(group, captured, n_multiprocessors)
     pick = choices.pick_int
+    of_groups = warpgroup_schedules(group) if capability == HOPPER else ()
+    if of_groups:
+        fills = blocks_of_queries(group, of_groups[0], captured) >= n_multiprocessors
+        if pick(f"{kernel.name}.warpgroups", (0, 1), int(fills), "four warps multiply together, by wgmma"):
+            return _by_warpgroups(kernel, group, choices, of_groups), True
+    default = default_attention_schedule(group, captured, n_multiprocessors)
     schedule = TileSchedule(
         pick(f"{kernel.name}.warps", (1, 2, 4, 8), default.warps, "warps per block, of 16 queries each"),
         pick(f"{kernel.name}.keys", (16, 32, 64, 128), default.columns, "keys per tile"),
@@ -52,6 +64,20 @@ def choose_attention(
         " registers; weights are relative to the largest score so far, to which the sums are scaled."
     )
     return render_attention(kernel, group, used, comment), is_valid
+
+
+def _by_warpgroups(
+    kernel: KernelWriter, group: AttentionGroup, choices: Choices, schedules: Sequence[TileSchedule]
+) -> RenderedKernel:
+    values = tuple(schedule.columns for schedule in schedules)
+    keys = choices.pick_int(f"{kernel.name}.keys", values, values[0], "keys per tile")
+    used = next((schedule for schedule in schedules if schedule.columns == keys), schedules[0])
+    comment = (
+        f"Blocks of {used.warps * 16} queries go over the keys, {used.columns} at a time: three TF32 products stand for"
+        " one of f32. Scores stay in registers; weights are relative to the largest score so far, to which the sums"
+        " are scaled."
+    )
+    return WarpgroupAttentionRenderer(kernel, group, used).render(comment)
 
 
 def choose_gradient(

@@ -17,6 +17,7 @@ from kernel_lsp.generate.codegen.attention.attention_tiles import (
     TileRenderer,
     TileSchedule,
     default_schedule,
+    padded,
     stride_of,
 )
 from kernel_lsp.generate.codegen.elements.elementwise import write_stores
@@ -91,13 +92,10 @@ def render_attention(
     kernel: KernelWriter, group: AttentionGroup, schedule: TileSchedule, comment: str
 ) -> RenderedKernel:
     """Return the kernel of an attention."""
-    return _AttentionRenderer(kernel, group, schedule).render(comment)
+    return AttentionRenderer(kernel, group, schedule).render(comment)
 
 
-# --- one kernel
-
-
-class _AttentionRenderer(TileRenderer):
+class AttentionRenderer(TileRenderer):
     group: AttentionGroup
 
     def __init__(self, kernel: KernelWriter, group: AttentionGroup, schedule: TileSchedule) -> None:
@@ -136,14 +134,19 @@ class _AttentionRenderer(TileRenderer):
         return binary("*", n_tiles, to_expression(self.group.batch.extent))
 
     def _declare(self) -> None:
-        scope, type_ = self.scope, self.kernel.index_type
+        scope = self.scope
         scope.line(f"constexpr int HEAD = {self.head}, WIDTH = {self.width}, KEYS = {self.schedule.columns};")
         stride = stride_of(self.group, self.group.head, self.group.n)
         scope.line(f"constexpr int STRIDE = {stride};  // keeps the rows of a fragment in different banks")
         element = self.dtype.cuda_type
         scope.line("extern __shared__ __align__(128) unsigned char shared[];")
         scope.line(f"auto tiles = reinterpret_cast<{element} (*)[STRIDE]>(shared);  // two stages of keys above values")
-        scope.line("const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;")
+        self._declare_places("threadIdx.x / 32")
+
+    def _declare_places(self, warp: str) -> None:
+        """Declare what a block and a thread own."""
+        scope, type_ = self.scope, self.kernel.index_type
+        scope.line(f"const int lane = threadIdx.x % 32, warp = {warp};")
         tiles = f"({self.n_queries} + {self._n_rows - 1}) / {self._n_rows}"
         if self.n_queries.isdigit():
             tiles = str(-(-int(self.n_queries) // self._n_rows))
@@ -169,7 +172,7 @@ class _AttentionRenderer(TileRenderer):
         """Load the queries: into shared memory, or through its second stage into registers, for 16-bit elements."""
         scope, group = self.scope, self.group
         first = _first_query(group)
-        self.load_tile(scope, group.query_part, self.rows, group.head, "m0", f"{first} * KEYS + ", self._n_rows)
+        self.load_tile(scope, group.query_part, self.rows, group.head, "m0", padded(f"{first} * KEYS + "), self._n_rows)
         for helper in ("commit_copies", "wait_for_copies"):
             self.kernel.use(helper)
         scope.line("commit_copies();")
@@ -185,8 +188,8 @@ class _AttentionRenderer(TileRenderer):
     def _load_keys(self, scope: Scope, start: str, first: str) -> None:
         """Load keys from `start` on, and then their values, into the stage that begins at row `first`."""
         group, keys = self.group, self.schedule.columns
-        self.load_tile(scope, group.key_part, self.columns, group.head, start, first, keys)
-        self.load_tile(scope, group.value, self.columns, group.n, start, f"{first}KEYS + ", keys)
+        self.load_tile(scope, group.key_part, self.columns, group.head, start, padded(first), keys)
+        self.load_tile(scope, group.value, self.columns, group.n, start, padded(f"{first}KEYS + "), keys)
 
     # --- keys
 

@@ -18,6 +18,7 @@ from kernel_lsp.generate.codegen.attention.attention_tiles import (
     TileRenderer,
     TileSchedule,
     default_schedule,
+    padded,
     stride_of,
 )
 from kernel_lsp.generate.codegen.elements.elementwise import write_stores
@@ -175,7 +176,7 @@ class _GradientRenderer(TileRenderer):
 
     def _load_rows(self) -> None:
         for place, (factor, column) in enumerate(self._factors[:2]):
-            self.load_tile(self.scope, factor, self.rows, column, "r0", "ROWS + " * place, self.n_rows)
+            self.load_tile(self.scope, factor, self.rows, column, "r0", padded("ROWS + " * place), self.n_rows)
         for helper in ("commit_copies", "wait_for_copies"):
             self.kernel.use(helper)
 
@@ -185,7 +186,7 @@ class _GradientRenderer(TileRenderer):
         self._declare_step(inner, step)
         first = f"2 * ROWS + {stage} * 2 * COLUMNS + "
         for place, (factor, column) in enumerate(self._factors[2:]):
-            to = first + "COLUMNS + " * place
+            to = padded(first + "COLUMNS + " * place)
             self.load_tile(inner, factor, self.columns, column, "c0", to, self.schedule.columns)
         if not self.group.is_by_query:
             loop = inner.open(f"for (int e = threadIdx.x; e < COLUMNS; e += {self.n_threads})")
@@ -274,19 +275,11 @@ class _GradientRenderer(TileRenderer):
     def _write_grad_probabilities(self, scope: Scope) -> None:
         """Scale the gradients of probabilities, and recompute in f32 those that are no numbers."""
         group = self.group
-        scale = "" if group.grad_scale == 1.0 else f" * {group.grad_scale!r}f"
-        if self.kind != "f32" and not scale:
+        self.redo_products(scope, "gradients", (group.grad, group.value), group.width)
+        if group.grad_scale == 1.0:
             return
         outer, inner = self.open_fragment(scope, "COLUMNS")
-        product = "gradients[n][c]"
-        if self.kind == "f32":
-            self.declare_place(inner)
-            guard = inner.open(f"if (m < {self.n_queries} && key < {self.n_keys})")
-            product = self.checked_product(guard, product, (group.grad, group.value), group.width)
-            guard.line(f"gradients[n][c] = {product}{scale};")
-            guard.close()
-        else:
-            inner.line(f"gradients[n][c] = {product}{scale};")
+        inner.line(f"gradients[n][c] *= {group.grad_scale!r}f;")
         inner.close()
         outer.close()
 

@@ -26,11 +26,13 @@ KINDS = {DType.F32: "f32", DType.F16: "f16", DType.BF16: "bf16"}
 @dataclass(frozen=True)
 class TileSchedule:
     """Tile sizes: `warps` of 16 rows each per block, which owns them; `columns` per tile of what it loops over.
-    Registers leave room for `resident` blocks on a multiprocessor."""
+    Registers leave room for `resident` blocks on a multiprocessor. With `uses_warpgroups`, four warps multiply
+    together, by `wgmma`."""
 
     warps: int
     columns: int
     resident: int = 1
+    uses_warpgroups: bool = False
 
 
 def default_schedule(
@@ -100,10 +102,20 @@ class TileRenderer(ABC):
     # --- tiles
 
     def load_tile(
-        self, scope: Scope, scalar: Scalar, axis: TileAxis, column: Variable, start: str, first: str, n_rows: int
+        self,
+        scope: Scope,
+        scalar: Scalar,
+        axis: TileAxis,
+        column: Variable,
+        start: str,
+        to: str,
+        n_rows: int,
+        threads: tuple[str, str] | None = None,
     ) -> None:
-        """Copy rows of a factor, from `start` on, to row `first` of shared memory in packs; rows out of bounds are
-        zeros."""
+        """Copy rows of a factor, from `start` on, to shared memory in packs; rows out of bounds are zeros.
+
+        `to` is the address of element `{place}` of row `{row}`. `threads` are the number of a thread and their count.
+        """
         vector = MAX_PACK_BYTES // self.dtype.itemsize
         n_packs = int(column.extent.constant or 0) // vector
         packing = Packing(
@@ -111,14 +123,15 @@ class TileRenderer(ABC):
         )
         body = scalar.substitute({column: packing.flat})
         self.kernel.use("packs")
-        scope.line("#pragma unroll")
-        loop = scope.open(f"for (int e = threadIdx.x; e < {n_rows * n_packs}; e += {self.n_threads})")
+        scope.line("#pragma unroll" if threads is None else "#pragma unroll 4")
+        thread, n_threads = threads or ("threadIdx.x", str(self.n_threads))
+        loop = scope.open(f"for (int e = {thread}; e < {n_rows * n_packs}; e += {n_threads})")
         begin = "" if start == "0" else f"{start} + "
         loop.line(f"const {self.kernel.index_type} {axis.name} = {begin}e / {n_packs};")
         loop.line(f"const int pack = e % {n_packs};")
         loop.define(axis.variable, axis.name)
         loop.define(packing.pack, "pack")
-        to = f"&tiles[{first}e / {n_packs}][pack * {vector}]"
+        to = to.format(row=f"e / {n_packs}", place=f"pack * {vector}")
         packed = find_packed([body], packing)
         if body.digest in [access.digest for access in packed]:
             self.kernel.use("copy_async")
@@ -153,6 +166,7 @@ class TileRenderer(ABC):
         """Apply the user's scale and mask to the products. A tile within bounds, of which every query sees every key,
         needs no mask."""
         group, rows, columns = self.group, self.rows, self.columns
+        self.redo_products(scope, "scores", (group.query_part, group.key_part), group.head)
         seen = score_of_seen(group.score, group.m, group.key)
         if seen is None:
             scope.line("bool is_seen = false;  // by any query")
@@ -198,28 +212,49 @@ class TileRenderer(ABC):
         outer.close()
 
     def _score(self, scope: Scope, score: Scalar) -> str:
-        group = self.group
         product = "scores[n][c]"
-        if self.kind == "f32":
-            product = self.checked_product(scope, product, (group.query_part, group.key_part), group.head)
         for node in nodes(score):
             if isinstance(node, Argument) and node.name == PRODUCT:
                 scope.bind(node, convert(Text(product, ATOM), DType.F32, node.dtype))
         return scope.value(score).text
 
-    def checked_product(self, scope: Scope, text: str, factors: tuple[Scalar, Scalar], term: Variable) -> str:
-        """Recompute products of infinities in f32: an infinity cannot be split into TF32 parts."""
-        scope.line(f"float product = {text};")
-        redo = scope.open("if (!isfinite(product))")
-        redo.line("product = 0.0f;  // the parts of an infinity are no numbers")
-        redo.line("#pragma unroll 1")
-        loop = redo.open(f"for (int d = 0; d < {term.extent.constant}; ++d)")
+    def redo_products(self, scope: Scope, name: str, factors: tuple[Scalar, Scalar], term: Variable) -> None:
+        """Recompute products of infinities in f32: an infinity cannot be split into TF32 parts. The loops stay out of
+        the way of ordinary tiles, whose registers they would take."""
+        if self.kind != "f32":
+            return
+        are_finite = f"are_{name}_finite"
+        scope.line(f"bool {are_finite} = true;")
+        outer, inner = self.open_fragment(scope, self.columns.size)
+        inner.line(f"{are_finite} &= isfinite({name}[n][c]);")
+        inner.close()
+        outer.close()
+        redo = scope.open(f"if (!{are_finite})")
+        redo.line(f"float redone[{self.columns.size} / 2];  // in local memory, so that one loop serves all")
+        for copy in (f"redone[n * 4 + c] = {name}[n][c];", f"{name}[n][c] = redone[n * 4 + c];"):
+            outer, inner = self.open_fragment(redo, self.columns.size)
+            inner.line(copy)
+            inner.close()
+            outer.close()
+            if copy.startswith("redone"):
+                self._write_redone(redo, factors, term)
+        redo.close()
+
+    def _write_redone(self, scope: Scope, factors: tuple[Scalar, Scalar], term: Variable) -> None:
+        scope.line("#pragma unroll 1")
+        each = scope.open(f"for (int e = 0; e < {self.columns.size} / 2; ++e)")
+        each.line("const int n = e / 4, c = e % 4;")
+        self.declare_place(each)
+        each.line(f"if (isfinite(redone[e]) || m >= {self.n_queries} || key >= {self.n_keys}) continue;")
+        each.line("float product = 0.0f;  // the parts of an infinity are no numbers")
+        each.line("#pragma unroll 1")
+        loop = each.open(f"for (int d = 0; d < {term.extent.constant}; ++d)")
         loop.define(term, "d")
         left, right = loop.values(list(factors))
         loop.line(f"product += {left.within(MULTIPLY)} * {right.within(UNARY)};")
         loop.close()
-        redo.close()
-        return "product"
+        each.line("redone[e] = product;")
+        each.close()
 
     def open_fragment(self, scope: Scope, size: str) -> tuple[Scope, Scope]:
         """Open the loops over the entries of a warp's fragments of `size` columns."""
@@ -227,6 +262,11 @@ class TileRenderer(ABC):
         outer = scope.open(f"for (int n = 0; n < {size} / 8; ++n)")
         outer.line("#pragma unroll")
         return outer, outer.open("for (int c = 0; c < 4; ++c)")
+
+
+def padded(first: str) -> str:
+    """Return the address of an element in an array `tiles` of padded rows, from row `first` on."""
+    return f"&tiles[{first}{{row}}][{{place}}]"
 
 
 def stride_of(group: AttentionGroup | AttentionGradientGroup, *columns: Variable) -> int:

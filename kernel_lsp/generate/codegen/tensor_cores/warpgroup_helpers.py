@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 WARPGROUP_COLUMNS = (64, 128)
+"""Columns of results per `wgmma` of a contraction's tile."""
+ALL_COLUMNS = (*range(16, 72, 8), 128)
 """Columns of results per `wgmma` that helpers exist for."""
 _REGISTERS_PER_LINE, _SUMS_PER_LINE = 16, 4
 
@@ -51,7 +53,11 @@ __device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned
 __device__ inline void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 """,
     "wait_for_products": """
-__device__ inline void wait_for_products() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
+// Waits for this warp's products, but for its last PENDING groups.
+template <int PENDING>
+__device__ inline void wait_for_products() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
 """,
     "show_to_products": """
 // Lets wgmma see what this thread has written to shared memory.
@@ -86,6 +92,6 @@ __device__ inline float low_tf32(float x) {
     return __uint_as_float(__float_as_uint(low) + 0x1000u);  // rounded where the low bits are cut off
 }
 """,
-    **{f"multiply_warpgroup_{count}": _multiply(count) for count in WARPGROUP_COLUMNS},
+    **{f"multiply_warpgroup_{count}": _multiply(count) for count in ALL_COLUMNS},
 }
 """Name -> text, for sm_90a alone."""

@@ -1,0 +1,186 @@
+"""Attention in f32 by `wgmma`: as `attention`, but four warps of a block copy and split tiles, and the others multiply.
+
+`wgmma` reads tiles in shared memory along the summed dim alone, so those of values are transposed as they are split.
+While products of keys are computed, a tile of values is split, and the other way round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.generate.codegen.attention.attention import AttentionRenderer
+from kernel_lsp.generate.codegen.attention.attention_tiles import ROWS_PER_WARP, TileSchedule
+from kernel_lsp.generate.codegen.attention.warpgroup_helpers import columns_per_product
+from kernel_lsp.generate.codegen.kernel import RenderedKernel, rendered
+from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.rows.row_schedule import WARP
+from kernel_lsp.generate.codegen.scope import Scope
+from kernel_lsp.generate.fusion.groups import AttentionGroup
+from kernel_lsp.generate.ir.index import Index
+
+N_COPYING = 128
+"""Threads that copy and split tiles."""
+MAX_SHARED_BYTES = 227 << 10
+CHUNK = 32
+"""Terms in a row of 128 swizzled bytes."""
+TAKEN_REGISTERS, LEFT_REGISTERS = 232, 40
+"""Registers per thread that multiplies, and that copies, where 256 multiply; 168 each at first."""
+WARPS = 8
+MAX_PRODUCTS = 2
+"""Maximum products that give the columns of a result, whose sums stay in registers."""
+LOCAL_NAMES = (
+    *(
+        "COPYING",
+        "MULTIPLYING",
+        "KEYS_THERE",
+        "KEYS_READ",
+        "VALUES_THERE",
+        "VALUES_READ",
+        "HALF",
+        "ALL",
+        "tile",
+        "fetch",
+    ),
+    *("key_tile", "key_low", "value_tile", "value_high", "value_low", "n_key_tiles", "queries"),
+)
+
+
+def warpgroup_schedules(group: AttentionGroup) -> tuple[TileSchedule, ...]:
+    """Return the schedules whose tiles consist of whole swizzled rows and whole products, and fit a block; the best
+    first."""
+    head, width = (int(variable.extent.constant or 0) for variable in (group.head, group.n))
+    if group.value.dtype != DType.F32 or not head or head % CHUNK or not width:
+        return ()
+    if not 0 < width <= MAX_PRODUCTS * columns_per_product(width):
+        return ()
+    found = (TileSchedule(WARPS, columns) for columns in (2 * CHUNK, CHUNK))
+    return tuple(schedule for schedule in found if shared_bytes(group, schedule) <= MAX_SHARED_BYTES)
+
+
+def blocks_of_queries(group: AttentionGroup, schedule: TileSchedule, captured: Callable[[Index], int]) -> int:
+    """Return the number of blocks at the captured sizes."""
+    return -(-captured(group.m.extent) // (schedule.warps * ROWS_PER_WARP)) * captured(group.batch.extent)
+
+
+def shared_bytes(group: AttentionGroup, schedule: TileSchedule) -> int:
+    """Return the bytes of keys and their low parts, values as copied and split, and queries."""
+    head, width = (int(variable.extent.constant or 0) for variable in (group.head, group.n))
+    n_rows = schedule.warps * ROWS_PER_WARP
+    return (schedule.columns * (2 * head + 3 * width) + n_rows * (head + 4)) * DType.F32.itemsize
+
+
+class WarpgroupAttentionRenderer(AttentionRenderer):
+    """Renders an attention in f32 whose warps multiply in fours."""
+
+    def __init__(self, kernel: KernelWriter, group: AttentionGroup, schedule: TileSchedule) -> None:
+        super().__init__(kernel, group, schedule)
+        self.n_threads = schedule.warps * WARP + N_COPYING
+
+    def render(self, comment: str) -> RenderedKernel:
+        """Return the kernel."""
+        scope = self.scope
+        self._declare()
+        for helper in ("meet", "arrive", "dec_registers", "inc_registers", "commit_copies", "wait_for_copies"):
+            self.kernel.use(helper)
+        copying = scope.open("if (threadIdx.x < COPYING)")
+        self._write_copying(copying)
+        copying.close()
+        scope.lines.pop()
+        self.scope = scope.open("} else")
+        self._write_multiplying()
+        self.scope.close()
+        self.scope = scope
+        n_bytes = shared_bytes(self.group, self.schedule)
+        grid, block = (self._grid(),), (self.n_threads,)
+        # One resident block: otherwise ptxas does not know how many registers `setmaxnreg` may move.
+        return rendered(self.kernel, comment, scope.lines, grid, block, min_blocks=1, dynamic_bytes=n_bytes)
+
+    def _declare(self) -> None:
+        scope, n_multiplying = self.scope, self.schedule.warps * WARP
+        scope.line(f"constexpr int HEAD = {self.head}, WIDTH = {self.width}, KEYS = {self.schedule.columns};")
+        scope.line(f"constexpr int COPYING = {N_COPYING}, MULTIPLYING = {n_multiplying}, ALL = COPYING + MULTIPLYING;")
+        scope.line("// Named barriers: of both tiles, that they are there and that they have been read; of one half.")
+        scope.line("constexpr int KEYS_THERE = 1, KEYS_READ = 2, VALUES_THERE = 3, VALUES_READ = 4, HALF = 5;")
+        scope.line("extern __shared__ __align__(1024) unsigned char shared[];")
+        scope.line("// Rows of 128 bytes whose pieces of 16 are swizzled, as wgmma reads them.")
+        for name, rows, place in (
+            ("key_tile", "KEYS", "shared"),
+            ("key_low", "KEYS", "key_tile + HEAD / 32"),
+            ("value_high", "WIDTH", "key_low + HEAD / 32"),
+            ("value_low", "WIDTH", "value_high + KEYS / 32"),
+        ):
+            scope.line(f"auto {name} = reinterpret_cast<float (*)[{rows}][32]>({place});")
+        scope.line("auto value_tile = reinterpret_cast<float (*)[WIDTH]>(value_low + KEYS / 32);")
+        scope.line("auto queries = reinterpret_cast<float (*)[HEAD + 4]>(value_tile + KEYS);")
+        self._declare_places("threadIdx.x / 32 - COPYING / 32")
+        scope.line("const int n_key_tiles = (n_keys + KEYS - 1) / KEYS;")
+
+    # --- the warps that copy
+
+    def _write_copying(self, scope: Scope) -> None:
+        keys, width = self.schedule.columns, self.width
+        for helper in ("split_tile", "transpose_tile", "show_to_products"):
+            self.kernel.use(helper)
+        scope.line(f"dec_registers<{LEFT_REGISTERS}>();")
+        fetch = scope.open("auto fetch = [&](int tile)")
+        fetch.line(f"const {self.kernel.index_type} k0 = tile * KEYS;")
+        threads = ("threadIdx.x", "COPYING")
+        swizzled = "&key_tile[({place}) / 32][{row}][({place}) % 32 ^ ({row}) % 8 * 4]"
+        group = self.group
+        self.load_tile(fetch, group.key_part, self.columns, group.head, "k0", swizzled, keys, threads)
+        fetch.line("commit_copies();")
+        plain = "&value_tile[{row}][{place}]"
+        self.load_tile(fetch, group.value, self.columns, group.n, "k0", plain, keys, threads)
+        fetch.line("commit_copies();")
+        fetch.close()
+        fetch.lines[-1] += ";"
+        scope.line("fetch(0);")
+        scope.line("#pragma unroll 1")
+        loop = scope.open("for (int tile = 0; tile < n_key_tiles; ++tile)")
+        loop.line("wait_for_copies<1>();")
+        loop.line("meet(HALF, COPYING);")
+        loop.line("split_tile<KEYS * HEAD, COPYING>(&key_low[0][0][0], &key_tile[0][0][0]);")
+        loop.line("show_to_products();")
+        loop.line("arrive(KEYS_THERE, ALL);")
+        loop.line("wait_for_copies<0>();")
+        loop.line("meet(HALF, COPYING);")
+        loop.line("if (tile > 0) meet(VALUES_READ, ALL);")
+        loop.line(f"transpose_tile<{keys}, {width}, COPYING>(value_high, value_low, value_tile);")
+        loop.line("show_to_products();")
+        loop.line("arrive(VALUES_THERE, ALL);")
+        ahead = loop.open("if (tile + 1 < n_key_tiles)")
+        ahead.line("meet(KEYS_READ, ALL);  // and this half has read the values as they were copied")
+        ahead.line("fetch(tile + 1);")
+        ahead.close()
+        loop.close()
+
+    # --- the warps that multiply
+
+    def _write_multiplying(self) -> None:
+        scope, group = self.scope, self.group
+        scope.line(f"inc_registers<{TAKEN_REGISTERS}>();")
+        threads = ("(threadIdx.x - COPYING)", "MULTIPLYING")
+        to = "&queries[{row}][{place}]"
+        self.load_tile(scope, group.query_part, self.rows, group.head, "m0", to, self._n_rows, threads)
+        scope.line("commit_copies();")
+        scope.line("wait_for_copies<0>();")
+        scope.line("meet(HALF + 1, MULTIPLYING);")
+        scope.line("float sums[WIDTH / 8][4] = {};")
+        scope.line("float peaks[2] = {-CUDART_INF_F, -CUDART_INF_F}, totals[2] = {};")
+        scope.line("#pragma unroll 1")
+        loop = scope.open("for (int tile = 0; tile < n_key_tiles; ++tile)")
+        loop.line(f"const {self.kernel.index_type} k0 = tile * KEYS;")
+        loop.line("float scores[KEYS / 8][4];")
+        loop.line("meet(KEYS_THERE, ALL);")
+        multiply = self.kernel.use(f"multiply_group_rows_{self.schedule.columns}")
+        loop.line(f"{multiply}<HEAD, HEAD + 4>(scores, queries + warp * 16, key_tile, key_low);")
+        loop.line("if (tile + 1 < n_key_tiles) arrive(KEYS_READ, ALL);")
+        self.write_scores(loop)
+        loop.line(f"{self.kernel.use('weigh_scores_f32')}<KEYS, WIDTH>(scores, peaks, totals, sums);")
+        loop.line("meet(VALUES_THERE, ALL);")
+        multiply = self.kernel.use(f"multiply_group_values_{columns_per_product(self.width)}")
+        loop.line(f"{multiply}<WIDTH, KEYS>(sums, scores, value_high, value_low);")
+        loop.line("if (tile + 1 < n_key_tiles) arrive(VALUES_READ, ALL);")
+        loop.close()
+        self._write()

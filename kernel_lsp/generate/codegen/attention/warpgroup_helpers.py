@@ -1,0 +1,161 @@
+"""Device functions of attention by `wgmma`: products of four warps' 64 rows with split tiles in shared memory.
+
+A split tile is its high parts, which are the numbers as they are, and its low parts. A column of a product is a row of
+a tile: 32 terms in 128 swizzled bytes, and further terms in further arrays.
+"""
+
+from __future__ import annotations
+
+from kernel_lsp.generate.codegen.tensor_cores.warpgroup_helpers import ALL_COLUMNS
+
+Helpers = dict[str, tuple[str, tuple[str, ...]]]
+MAX_COLUMNS = 64
+"""Maximum columns of one product: its large and small sums take as many registers of a thread."""
+
+_PRODUCTS = ("describe_tile", "begin_products", "commit_products", "wait_for_products", "low_tf32")
+
+
+def columns_per_product(n_columns: int) -> int:
+    """Return the columns of each of the products that give `n_columns`; 0 where they do not divide."""
+    fitting = [n for n in ALL_COLUMNS if n <= MAX_COLUMNS and n_columns % n == 0]
+    return max(fitting, default=0)
+
+
+def _of_columns(count: int) -> Helpers:
+    multiply = f"multiply_warpgroup_{count}"
+    return {
+        f"multiply_group_rows_{count}": (
+            f"""
+// sums = rows * tile^T for the 16 rows of each warp. Products of low parts are added up apart: tensor cores round
+// towards zero after each instruction.
+template <int DEPTH, int STRIDE>
+__device__ inline void multiply_group_rows_{count}(float (&sums)[{count // 8}][4], const float (*rows)[STRIDE],
+                                              const float (*high)[{count}][32], const float (*low)[{count}][32]) {{
+    const int lane = threadIdx.x % 32;
+    float small[{count // 8}][4];
+    auto high_tiles = describe_tile(high), low_tiles = describe_tile(low);
+    asm volatile("" : "+l"(high_tiles), "+l"(low_tiles));  // what follows from them is not kept from tile to tile
+    #pragma unroll
+    for (int k = 0; k < DEPTH; k += 16) {{
+        unsigned row_high[2][4], row_low[2][4];
+        #pragma unroll
+        for (int step = 0; step < 2; ++step) {{
+            load_matrices(row_high[step], &rows[lane % 16][k + step * 8 + lane / 16 * 4]);
+            #pragma unroll
+            for (int c = 0; c < 4; ++c) {{
+                row_low[step][c] = __float_as_uint(low_tf32(__uint_as_float(row_high[step][c])));
+            }}
+        }}
+        begin_products();
+        #pragma unroll
+        for (int step = 0; step < 2; ++step) {{
+            const int place = (k / 32 * {count * 32} + k % 32 + step * 8) / 4;
+            const auto high_tile = high_tiles + place, low_tile = low_tiles + place;
+            {multiply}(small, row_low[step], high_tile, k + step > 0);
+            {multiply}(small, row_high[step], low_tile, true);
+            {multiply}(sums, row_high[step], high_tile, k + step > 0);
+        }}
+        commit_products();
+        wait_for_products<1>();  // registers of the products before these are free
+    }}
+    wait_for_products<0>();
+    #pragma unroll
+    for (int c = 0; c < {count // 2}; ++c) {{
+        asm volatile("" : "+f"(sums[c / 4][c % 4]), "+f"(small[c / 4][c % 4])::"memory");  // not to be read before
+        sums[c / 4][c % 4] += small[c / 4][c % 4];
+    }}
+}}
+""",
+            (multiply, "load_matrices", *_PRODUCTS),
+        ),
+        f"multiply_group_values_{count}": (
+            f"""
+// sums += weights * tile^T, {count} columns at a time. The terms of the tile are numbered as `transpose_tile` does.
+// Products of low parts come first, while the sum is small: tensor cores round towards zero after each instruction.
+template <int WIDTH, int TERMS>
+__device__ inline void multiply_group_values_{count}(float (&sums)[WIDTH / 8][4], const float (&weights)[TERMS / 8][4],
+                                                const float (*high)[WIDTH][32], const float (*low)[WIDTH][32]) {{
+    auto high_tiles = describe_tile(high), low_tiles = describe_tile(low);
+    asm volatile("" : "+l"(high_tiles), "+l"(low_tiles));  // what follows from them is not kept from tile to tile
+    unsigned weight_high[TERMS / 8][4], weight_low[TERMS / 8][4];
+    #pragma unroll
+    for (int c = 0; c < TERMS / 2; ++c) {{
+        const float weight = weights[c / 4][c % 4 / 2 + c % 2 * 2];
+        weight_high[c / 4][c % 4] = __float_as_uint(weight);
+        weight_low[c / 4][c % 4] = __float_as_uint(low_tf32(weight));
+    }}
+    #pragma unroll
+    for (int first = 0; first < WIDTH; first += {count}) {{
+        float part[{count // 8}][4];
+        begin_products();
+        #pragma unroll
+        for (int step = 0; step < TERMS / 8; ++step) {{
+            const int place = (step / 4 * WIDTH * 32 + first * 32 + step % 4 * 8) / 4;
+            {multiply}(part, weight_low[step], high_tiles + place, step > 0);
+            {multiply}(part, weight_high[step], low_tiles + place, true);
+        }}
+        #pragma unroll
+        for (int step = 0; step < TERMS / 8; ++step) {{
+            const int place = (step / 4 * WIDTH * 32 + first * 32 + step % 4 * 8) / 4;
+            {multiply}(part, weight_high[step], high_tiles + place, true);
+        }}
+        commit_products();
+        wait_for_products<0>();
+        #pragma unroll
+        for (int c = 0; c < {count // 2}; ++c) {{
+            asm volatile("" : "+f"(part[c / 4][c % 4])::"memory");  // not to be read before
+            sums[first / 8 + c / 4][c % 4] += part[c / 4][c % 4];
+        }}
+    }}
+}}
+""",
+            (multiply, *_PRODUCTS),
+        ),
+    }
+
+
+WARPGROUP_ATTENTION_HELPERS: Helpers = {
+    "split_tile": (
+        """
+// The low parts of COUNT numbers, by the first THREADS threads.
+template <int COUNT, int THREADS>
+__device__ inline void split_tile(float* low, const float* tile) {
+    #pragma unroll 4
+    for (int e = threadIdx.x * 4; e < COUNT; e += THREADS * 4) {
+        Pack<float, 4> part = *packs<4>(tile + e);
+        #pragma unroll
+        for (int c = 0; c < 4; ++c) part.item[c] = low_tf32(part.item[c]);
+        *packs<4>(low + e) = part;
+    }
+}
+""",
+        ("Pack", "packs", "low_tf32"),
+    ),
+    "transpose_tile": (
+        """
+// Splits a tile whose ROWS rows become terms: of 8, first those with an even number, then the others. So a lane's part
+// of scores is its part of their product with the tile.
+template <int ROWS, int WIDTH, int THREADS>
+__device__ inline void transpose_tile(float (*high)[WIDTH][32], float (*low)[WIDTH][32],
+                                      const float (*tile)[WIDTH]) {
+    #pragma unroll 4
+    for (int e = threadIdx.x; e < ROWS * WIDTH / 4; e += THREADS) {
+        const int n = e % WIDTH, term = e / WIDTH * 4, row = term / 8 * 8 + term / 4 % 2;
+        const int place = term % 32 ^ n % 8 * 4;
+        Pack<float, 4> part;
+        #pragma unroll
+        for (int c = 0; c < 4; ++c) part.item[c] = tile[row + c * 2][n];
+        *packs<4>(&high[term / 32][n][place]) = part;
+        #pragma unroll
+        for (int c = 0; c < 4; ++c) part.item[c] = low_tf32(part.item[c]);
+        *packs<4>(&low[term / 32][n][place]) = part;
+    }
+}
+""",
+        ("Pack", "packs", "low_tf32"),
+    ),
+}
+"""Text of each helper, for sm_90a alone, and the helpers that it calls."""
+for _count in ALL_COLUMNS:
+    if _count <= MAX_COLUMNS:
+        WARPGROUP_ATTENTION_HELPERS |= _of_columns(_count)
