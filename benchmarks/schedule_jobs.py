@@ -116,6 +116,7 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--kernelbench", type=Path, help="the folder that holds level1 and level2")
     parser.add_argument("--synthesized", type=Path, help="a folder of kernel-lsp synthesize")
+    parser.add_argument("--only", nargs="+", metavar="PART", help="KernelBench files by the beginning of their names")
     parser.add_argument("--schedules", type=int, default=14)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--join", type=Path, help="what kernel_variants.py measured")
@@ -127,6 +128,8 @@ def main() -> int:
 def _files(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
     """Yield the name and the text of each task."""
     for beginning, sizes in SIZES.items() if arguments.kernelbench else ():
+        if arguments.only and beginning not in arguments.only:
+            continue
         path = next(arguments.kernelbench.glob(f"{beginning}*.py"))
         for place, text in enumerate(sizes):
             name = "_".join(path.stem.split("_")[: MAX_PARTS_OF_NAME + 1])

@@ -1,6 +1,6 @@
 """Compare orders of schedules on tasks that were not trained on: random, evolutionary, cost model and policy.
 
-    python benchmarks/schedule_policy.py benchmarks/results/schedule_times-GPU-DATE.json [--out FILE] [--quick]
+    python benchmarks/schedule_policy.py benchmarks/results/schedule_times-GPU-DATE.json [--pools FILE] [--out FILE]
 
 Tasks are split into folds by graph (one graph at several sizes is in one fold) and, more strictly, by family (graphs
 with the same kinds of heavy operators). Every order begins with the default schedule; a budget counts it. "Best
@@ -26,13 +26,14 @@ sys.path.insert(0, str(ROOT))
 import numpy as np
 
 from kernel_lsp.training.cost_model import fit_cost_model
-from kernel_lsp.training.policy import Pool, Projection
+from kernel_lsp.training.policy import Policy, Pool, Projection
 from kernel_lsp.training.ppo import PpoSettings, Trainer
 from kernel_lsp.training.ranker import centred_log_times
 from kernel_lsp.training.table import ScheduleTable, TimedTask, feature_names, matrix
 
 N_FOLDS = 5
 BUDGETS: tuple[int | str, ...] = (2, 4, "half")
+POOL_BUDGETS = (4, 8, 16)
 GOAL = 0.95
 N_RANDOM_ORDERS = 400
 N_EVOLUTIONS = 40
@@ -54,25 +55,56 @@ Curve = np.ndarray[Any, Any]
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", type=Path)
+    parser.add_argument("--pools", type=Path, help="a table with more schedules of each task, for larger budgets")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--quick", action="store_true", help="one seed, no ablations")
+    parser.add_argument("--seeds", type=int, default=N_SEEDS)
+    parser.add_argument("--only-pools", action="store_true", help="leave out the table's own splits and the ablations")
     arguments = parser.parse_args()
     table = ScheduleTable.read(arguments.table)
     tasks = table.usable()
-    n_schedules = sum(len(task.correct) for task in tasks)
-    print(f"{len(tasks)} tasks, {n_schedules} correct schedules, {len({t.graph for t in tasks})} graphs, ", end="")
-    print(f"{len({t.family for t in tasks})} families; {table.gpu}")
-    n_seeds = 1 if arguments.quick else N_SEEDS
-    result: dict[str, Any] = {"gpu": table.gpu, "table": arguments.table.name, "n_tasks": len(tasks)}
-    result["n_schedules"], result["splits"] = n_schedules, {}
-    for name, key in (("graph", lambda task: task.graph), ("family", lambda task: task.family)):
-        curves = compare(tasks, folds(tasks, key), n_seeds)
-        result["splits"][name] = report(f"unseen {name}", tasks, curves)
-    if not arguments.quick:
-        result["ablations"] = ablate(tasks, folds(tasks, lambda task: task.graph), n_seeds)
+    result: dict[str, Any] = {"gpu": table.gpu, "table": arguments.table.name, "splits": {}}
+    if not arguments.only_pools:
+        splits = {"unseen graph": Split(tasks, tasks, by_graph), "unseen family": Split(tasks, tasks, by_family)}
+        for name, split in splits.items():
+            result["splits"][name] = report(name, tasks, compare(split, arguments.seeds), BUDGETS)
+        result["ablations"] = ablate(splits["unseen graph"], arguments.seeds)
+    if arguments.pools:
+        pools = ScheduleTable.read(arguments.pools).usable()
+        result["pools"] = arguments.pools.name
+        for name, key in (("graph", by_graph), ("family", by_family)):
+            curves = compare(Split(tasks, pools, key), arguments.seeds)
+            result["splits"][f"pools, unseen {name}"] = report(f"pools, unseen {name}", pools, curves, POOL_BUDGETS)
     if arguments.out:
         arguments.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     return 0
+
+
+def by_graph(task: TimedTask) -> str:
+    return task.graph
+
+
+def by_family(task: TimedTask) -> str:
+    return task.family
+
+
+class Split:
+    """Tasks to order, in folds, and for each fold the tasks to learn from: those without a key of the fold."""
+
+    def __init__(
+        self, learned: Sequence[TimedTask], tasks: Sequence[TimedTask], key: Callable[[TimedTask], str]
+    ) -> None:
+        self.tasks = tasks
+        self._trained: dict[tuple[int, PpoSettings], Policy] = {}
+        self.folds: list[tuple[list[int], list[TimedTask]]] = []
+        for part in folds(tasks, key):
+            keys = {key(tasks[place]) for place in part}
+            self.folds.append((part, [task for task in learned if key(task) not in keys]))
+
+    def trained(self, fold: int, pool: Pool, settings: PpoSettings) -> Policy:
+        """Return the policy of a fold, trained once for each of the settings."""
+        if (fold, settings) not in self._trained:
+            self._trained[fold, settings] = Trainer(pool, settings).train()
+        return self._trained[fold, settings]
 
 
 def folds(tasks: Sequence[TimedTask], key: Callable[[TimedTask], str]) -> list[list[int]]:
@@ -121,35 +153,37 @@ def evolutionary_curves(task: TimedTask, draw: random.Random) -> Curve:
     return np.stack(found)
 
 
-def compare(tasks: Sequence[TimedTask], parts: Sequence[Sequence[int]], n_seeds: int) -> dict[str, list[Curve]]:
+def compare(split: Split, n_seeds: int) -> dict[str, list[Curve]]:
     """Return the curves of each order for every task, from models that were trained on the other folds."""
     draw = random.Random(0)
-    found: dict[str, list[Curve]] = {
-        "random": [random_curves(task, draw) for task in tasks],
-        "evolutionary": [evolutionary_curves(task, draw) for task in tasks],
+    return {
+        "random": [random_curves(task, draw) for task in split.tasks],
+        "evolutionary": [evolutionary_curves(task, draw) for task in split.tasks],
+        "cost model": cost_model_curves(split, n_seeds),
+        "policy": policy_curves(split, [PpoSettings(seed=seed) for seed in range(n_seeds)]),
+        "policy, at once": policy_curves(split, [PpoSettings(seed=s) for s in range(n_seeds)], at_once=True),
     }
-    costs: list[list[Curve]] = [[] for _ in tasks]
-    for part in parts:
-        learned = [task for place, task in enumerate(tasks) if place not in part]
+
+
+def cost_model_curves(split: Split, n_seeds: int) -> list[Curve]:
+    found: list[list[Curve]] = [[] for _ in split.tasks]
+    for part, learned in split.folds:
         names = feature_names(learned)
         x, y = np.concatenate([matrix(task, names) for task in learned]), centred_log_times(learned)
         for seed in range(n_seeds):
             model = fit_cost_model(x, y, np.random.default_rng(seed))
             for place in part:
-                scores = model(matrix(tasks[place], names))
+                scores = model(matrix(split.tasks[place], names))
                 order = [0, *(each for each in np.argsort(scores, kind="stable") if each != 0)]
-                costs[place].append(curve(tasks[place].times_us, order))
-    found["cost model"] = [np.stack(each) for each in costs]
-    found["policy"] = policy_curves(tasks, parts, [PpoSettings(seed=seed) for seed in range(n_seeds)])
-    return found
+                found[place].append(curve(split.tasks[place].times_us, order))
+    return [np.stack(each) for each in found]
 
 
-def policy_curves(
-    tasks: Sequence[TimedTask], parts: Sequence[Sequence[int]], settings: Sequence[PpoSettings]
-) -> list[Curve]:
+def policy_curves(split: Split, settings: Sequence[PpoSettings], *, at_once: bool = False) -> list[Curve]:
+    """Return the curves of policies with these settings; `at_once` picks all before the first is measured."""
+    tasks = split.tasks
     found: list[list[Curve]] = [[] for _ in tasks]
-    for part in parts:
-        learned = [task for place, task in enumerate(tasks) if place not in part]
+    for number, (part, learned) in enumerate(split.folds):
         names = feature_names(learned)
         rows = [matrix(task, names) for task in learned]
         projection = Projection.fit(np.concatenate(rows))
@@ -157,7 +191,8 @@ def policy_curves(
         unseen = [tasks[place] for place in part]
         others = Pool.of([projection(matrix(t, names)) for t in unseen], [t.times_us for t in unseen])
         for each in settings:
-            orders = Trainer(pool, each).train().order(others, others.exists.shape[1] - 1)
+            policy = split.trained(number, pool, each)
+            orders = policy.order_at_once(others) if at_once else policy.order(others, others.exists.shape[1] - 1)
             for place, order in zip(part, orders, strict=True):
                 distinct = list(dict.fromkeys(int(pick) for pick in order if pick < len(tasks[place].correct)))
                 found[place].append(curve(tasks[place].times_us, distinct))
@@ -180,36 +215,41 @@ def p_value(differences: Curve) -> float:
     return float((1 + (means >= abs(differences.mean()) - 1e-12).sum()) / (N_PERMUTATIONS + 1))
 
 
-def report(title: str, tasks: Sequence[TimedTask], curves: dict[str, list[Curve]]) -> list[dict[str, Any]]:
+def report(
+    title: str, tasks: Sequence[TimedTask], curves: dict[str, list[Curve]], budgets: Sequence[int | str]
+) -> list[dict[str, Any]]:
     """Print a table and return its rows."""
     rows = []
-    print(f"\n{title}: {len(tasks)} tasks\n{'budget':>7} {'order':<14} {'reached':>8} {'share':>7} {'p vs random':>12}")
-    for budget in BUDGETS:
-        base = np.array([each.mean() for each in at(curves["random"], budget)])
-        base_reached = np.array([(each >= GOAL).mean() for each in at(curves["random"], budget)])
+    counts = f"{len(tasks)} tasks, {sum(len(task.correct) for task in tasks)} schedules, "
+    counts += f"{len({task.graph for task in tasks})} graphs, {len({task.family for task in tasks})} families"
+    print(f"\n{title}: {counts}\n{'budget':>7} {'order':<15} {'reached':>8} {'p':>8} {'share':>7} {'p':>8}")
+    for budget in budgets:
+        base = [np.array([each.mean() for each in figure]) for figure in _figures(curves["random"], budget)]
         for name, found in curves.items():
-            shares = at(found, budget)
-            share = np.array([each.mean() for each in shares])
-            reached = np.array([(each >= GOAL).mean() for each in shares])
-            row: dict[str, Any] = {"budget": budget, "order": name, "reached": float(reached.mean())}
-            row["share"] = float(share.mean())
+            reached, share = (np.array([each.mean() for each in figure]) for figure in _figures(found, budget))
+            row = {"budget": budget, "order": name, "reached": float(reached.mean()), "share": float(share.mean())}
+            p = ["-", "-"]
             if name != "random":
-                row["p_share"], row["p_reached"] = p_value(share - base), p_value(reached - base_reached)
+                row |= {"p_reached": p_value(reached - base[0]), "p_share": p_value(share - base[1])}
+                p = [f"{row['p_reached']:.4f}", f"{row['p_share']:.4f}"]
             rows.append(row)
-            p = f"{row['p_share']:.4f}" if "p_share" in row else "-"
-            print(f"{budget:>7} {name:<14} {row['reached']:>8.1%} {row['share']:>7.3f} {p:>12}", flush=True)
+            print(f"{budget:>7} {name:<15} {row['reached']:>8.1%} {p[0]:>8} {row['share']:>7.3f} {p[1]:>8}", flush=True)
     return rows
 
 
-def ablate(tasks: Sequence[TimedTask], parts: Sequence[Sequence[int]], n_seeds: int) -> list[dict[str, Any]]:
+def _figures(curves: Sequence[Curve], budget: int | str) -> tuple[list[Curve], list[Curve]]:
+    """Return for each task and order: is the goal reached, and the share."""
+    shares = at(curves, budget)
+    return [each >= GOAL for each in shares], shares
+
+
+def ablate(split: Split, n_seeds: int) -> list[dict[str, Any]]:
     """Print and return the policy's figures without each stabilizer, with the spread over seeds."""
     rows = []
-    print(
-        f"\nstabilizers, unseen graph, {n_seeds} seeds\n{'variant':<32} {'budget':>7} {'reached':>8} {'share by seed'}"
-    )
+    print(f"\nstabilizers, unseen graph, {n_seeds} seeds\n{'variant':<32} {'budget':>7} {'reached':>8} share by seed")
     for name, switches in ABLATIONS.items():
         settings = [replace(PpoSettings(seed=seed), **switches) for seed in range(n_seeds)]
-        curves = policy_curves(tasks, parts, settings)
+        curves = policy_curves(split, settings)
         for budget in BUDGETS:
             by_seed = np.stack(at(curves, budget))
             shares = by_seed.mean(axis=0)

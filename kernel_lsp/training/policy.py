@@ -145,6 +145,15 @@ class Policy:
             picked.append(choice)
         return np.stack(picked, axis=1)
 
+    def order_at_once(self, pool: Pool) -> npt.NDArray[np.int64]:
+        """Return the order of candidates by the scores before anything but the default was measured, the default
+        first: the picks of one generation, which is measured together."""
+        measured = np.zeros(pool.exists.shape, dtype=bool)
+        measured[:, 0] = True
+        logarithms = self.log_probabilities(self.inputs(pool, measured, 1.0), pool.exists & ~measured)
+        logarithms[:, 0] = np.inf
+        return np.argsort(-logarithms, axis=1, kind="stable")
+
     def to_json(self) -> dict[str, Any]:
         return self.network.to_json()
 

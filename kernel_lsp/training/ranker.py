@@ -28,6 +28,8 @@ FILE = Path(__file__).parent / "schedule_models.json"
 VERSION = 1
 
 Order = Literal["cost_model", "policy"]
+Timed = tuple[RealizedLike, float]
+"""A schedule with its time in microseconds."""
 
 
 @dataclass
@@ -67,7 +69,7 @@ class Models:
 
 
 def train_models(
-    tasks: Sequence[TimedTask], *, settings: PpoSettings | None = None, order: Order = "cost_model", seed: int = 0
+    tasks: Sequence[TimedTask], *, settings: PpoSettings | None = None, order: Order = "policy", seed: int = 0
 ) -> Models:
     """Train both models on these tasks."""
     names = feature_names(tasks)
@@ -108,39 +110,48 @@ class ScheduleRanker:
         self._of_task = task_features(task)
         self._of_default = schedule_features(default, task)
 
-    def order(self, candidates: Sequence[RealizedLike]) -> list[int]:
+    def order(self, candidates: Sequence[RealizedLike], measured: Sequence[Timed] = ()) -> list[int]:
         """Return the places of the candidates, the most promising first. Those that do not cover the captured sizes are
-        last."""
-        rows: dict[int, Array] = {}
-        for place, candidate in enumerate(candidates):
-            try:
-                of_schedule = schedule_features(candidate, self._task)
-            except KernelLspError:  # its contract excludes the captured sizes
-                continue
-            found = candidate_features(self._of_task, of_schedule, self._of_default)
-            rows[place] = np.array([found.get(name, 0.0) for name in self._models.names])
+        last. `measured` are schedules with their times, of which the policy makes use."""
+        rows = {place: row for place, each in enumerate(candidates) if (row := self._row(each)) is not None}
         if not rows:
             return list(range(len(candidates)))
-        scores = self._scores(np.stack(list(rows.values())))
+        known = [(row, time_us) for each, time_us in measured if (row := self._row(each)) is not None]
+        scores = self._scores(np.stack(list(rows.values())), known)
         ranked = [place for _, place in sorted(zip(scores, rows, strict=True))]
         return [*ranked, *(place for place in range(len(candidates)) if place not in rows)]
 
-    def _scores(self, x: Array) -> list[float]:
+    def _row(self, schedule: RealizedLike) -> Array | None:
+        """Return the features; None where the contract excludes the captured sizes."""
+        try:
+            of_schedule = schedule_features(schedule, self._task)
+        except KernelLspError:
+            return None
+        found = candidate_features(self._of_task, of_schedule, self._of_default)
+        return np.array([found.get(name, 0.0) for name in self._models.names])
+
+    def _scores(self, x: Array, known: Sequence[tuple[Array, float]]) -> list[float]:
         """Return the predicted cost of each row: lower is better."""
         models = self._models
         if models.order == "cost_model":
             return models.cost_model(x).tolist()
         default = candidate_features(self._of_task, self._of_default, self._of_default)
-        first = np.array([[default.get(name, 0.0) for name in models.names]])
-        projected = models.projection(np.concatenate([first, x]))
-        pool = Pool.of([projected], [np.ones(len(projected))])
+        first = np.array([default.get(name, 0.0) for name in models.names])
+        reference_us = next((us for row, us in known if np.array_equal(row, first)), None)
+        before = [(first, reference_us or 1.0)]
+        if reference_us is not None:  # times count relative to the default's
+            before += [(row, us) for row, us in known if not np.array_equal(row, first)]
+        projected = models.projection(np.concatenate([np.stack([row for row, _ in before]), x]))
+        pool = Pool.of([projected], [np.array([us for _, us in before] + [before[0][1]] * len(x))])
         measured = np.zeros(pool.exists.shape, dtype=bool)
-        measured[:, 0] = True
-        open_ = pool.exists & ~measured
-        return (-models.policy.log_probabilities(models.policy.inputs(pool, measured, 1.0), open_)[0, 1:]).tolist()
+        measured[:, : len(before)] = True
+        inputs = models.policy.inputs(pool, measured, 1.0 / len(before))
+        return (-models.policy.log_probabilities(inputs, pool.exists & ~measured)[0, len(before) :]).tolist()
 
 
-def trained_order(task: Task, default: RealizedLike) -> Callable[[Sequence[RealizedLike]], list[int]] | None:
+def trained_order(
+    task: Task, default: RealizedLike
+) -> Callable[[Sequence[RealizedLike], Sequence[Timed]], list[int]] | None:
     """Return the order of the shipped models for a task's schedules; None without them, or where the default cannot be
     bound."""
     models = read_models()

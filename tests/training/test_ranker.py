@@ -93,7 +93,7 @@ def test_a_trained_order_puts_fast_schedules_first(program: Program, order: str)
     assert min(times[:8]) == min(times)
 
 
-def _by_block(schedules: Sequence[RealizedLike]) -> list[int]:
+def _by_block(schedules: Sequence[RealizedLike], _: Sequence[tuple[RealizedLike, float]]) -> list[int]:
     """Order by block size, the largest first."""
     return sorted(range(len(schedules)), key=lambda place: -int(schedules[place].schedule["block"]))
 

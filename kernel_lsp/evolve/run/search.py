@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from kernel_lsp.training.schedules import RealizedLike, SchedulableProgram
 
 Schedule = dict[str, int | str]
-Order = Callable[[Sequence[RealizedLike]], Sequence[int]]
-"""Returns the places of schedules, the most promising first."""
+Order = Callable[[Sequence[RealizedLike], Sequence[tuple[RealizedLike, float]]], Sequence[int]]
+"""Returns the places of schedules, the most promising first, given those with known times in microseconds."""
 
 N_PARENTS = 4
 """Number of best schedules from which the next generation is derived."""
@@ -77,13 +77,14 @@ class Proposer:
                 break
             schedule, parents = drawn
             self._take(self._program.realize(schedule), parents, proposals)
-        return [*given, *self._first(proposals, n_open)][:n]
+        return [*given, *self._first(proposals, n_open, ranked)][:n]
 
-    def _first(self, proposals: Sequence[Proposal], n: int) -> list[Proposal]:
+    def _first(self, proposals: Sequence[Proposal], n: int, ranked: Sequence[Scored]) -> list[Proposal]:
         """Return the `n` most promising proposals; later generations choose from the others again."""
         if self._order is None:
             return list(proposals[:n])
-        ordered = [proposals[place] for place in self._order([each.realized for each in proposals])]
+        known = [(each.realized, each.score_us) for each in ranked]
+        ordered = [proposals[place] for place in self._order([each.realized for each in proposals], known)]
         self._postponed = ordered[n:]
         return ordered[:n]
 
