@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -28,6 +29,9 @@ class FakeRun:
         else:
             torch.mul(self.tensors["x"], 2, out=self.tensors["out"])
 
+    def fresh(self) -> FakeRun:
+        return FakeRun(self._kernel)
+
     def poison(self) -> None:
         self.tensors["out"].view(torch.uint8).fill_(0xFF)
 
@@ -45,9 +49,9 @@ class FakeRun:
         return []
 
 
-def watched(timed: Callable[[FakeRun], None] | None, n_blocks: int = 8) -> dict[str, Any]:
+def watched(timed: Callable[[FakeRun], None] | None, n_blocks: int = 8, n_runs: int = 4) -> dict[str, Any]:
     """Warm up with the right kernel, then time blocks with `timed`."""
-    runs = [FakeRun() for _ in range(4)]
+    runs = [FakeRun() for _ in range(n_runs)]
     inputs = {"x": runs[0].tensors["x"].clone()}
     watch = timing_candidate.OutputWatch(runs, inputs, {})
     for run in runs:
@@ -55,7 +59,7 @@ def watched(timed: Callable[[FakeRun], None] | None, n_blocks: int = 8) -> dict[
     for run in runs:
         run._kernel = timed
     for _ in range(n_blocks):
-        watch.before_block([0, 1, 2, 3])
+        watch.before_block(list(range(n_runs)))
         for run in runs:
             run()
         watch.after_block()
@@ -71,6 +75,18 @@ def test_the_same_work_again_is_all_right() -> None:
 
 def test_a_kernel_that_stops_working_is_found() -> None:
     assert watched(lambda run: None)["relative_difference"] == math.inf
+
+
+def test_a_single_set_of_large_buffers_is_watched_too() -> None:
+    def varies(run: FakeRun) -> None:
+        torch.mul(run.tensors["x"], 2 + 1e-6 * next(numbers), out=run.tensors["out"])
+
+    numbers = itertools.count(1)
+    assert watched(None, n_runs=1)["n_unequal"] == 0
+    assert watched(lambda run: None, n_runs=1)["relative_difference"] == math.inf
+    found = watched(varies, n_runs=1)
+    assert found["n_unequal"] == 8
+    assert 0.0 < found["relative_difference"] < 1e-5
 
 
 def test_a_kernel_that_never_worked_is_found_too() -> None:

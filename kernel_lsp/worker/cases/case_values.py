@@ -87,7 +87,7 @@ class Values:
             return _lifted_state(self.captured, leaf, shape, self.seed)
         is_kept = self.family == GIVEN or not leaf.dtype.is_floating_point
         if own is not None and is_kept and are_captured(self.captured, self.sizes):
-            return own.clone()
+            return own.clone() if self.placed else own
         if leaf.dtype.is_floating_point:
             return draw(family, shape, leaf.dtype, self.seed, leaf.name)
         return self._integers(position, shape, own)

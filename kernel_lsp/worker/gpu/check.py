@@ -69,7 +69,10 @@ def handle_check(request: dict[str, Any]) -> dict[str, Any]:
     a ``message``. After the last two the CUDA context is lost, and this process must be replaced.
     """
     candidate = loaded_candidate(request)
-    return _guarded(candidate, lambda: _check(candidate, request))
+    answer = _guarded(candidate, lambda: _check(candidate, request))
+    if answer["status"] == "ran" and not _is_small(request["operation"]):
+        gpu_device.release_memory()  # which other processes may need: PyTorch is prepared meanwhile
+    return answer
 
 
 def handle_recheck(request: dict[str, Any]) -> dict[str, Any]:
@@ -249,7 +252,7 @@ def _recheck(candidate: Candidate, request: dict[str, Any]) -> dict[str, Any]:
     random.Random(request["seed"]).shuffle(names)
     try:
         deadline_s = float(request.get("run_deadline_s", RUN_DEADLINE_S))
-        small = [name for name in names if _is_small(session.cases[name])]
+        small = [name for name in names if _is_small(session.cases[name].operation)]
         tried = {name: _is_same_again(fresh, session.cases[name], deadline_s) for name in small}
     except gpu_device.StillRunning:
         raise  # unloading would wait for it
@@ -268,8 +271,8 @@ def _is_same_again(candidate: Candidate, case: _Remembered, deadline_s: float) -
     return run.output_fingerprints() == case.fingerprints
 
 
-def _is_small(case: _Remembered) -> bool:
-    return sum(_n_elements(tensor["shape"]) for tensor in case.operation["tensors"]) * 4 <= MAX_RECHECK_BYTES
+def _is_small(operation: dict[str, Any]) -> bool:
+    return sum(_n_elements(tensor["shape"]) for tensor in operation["tensors"]) * 4 <= MAX_RECHECK_BYTES
 
 
 def _n_elements(shape: list[int]) -> int:

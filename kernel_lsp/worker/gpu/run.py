@@ -86,6 +86,13 @@ class BoundRun:
         lives."""
         return BoundRun(self._candidate, self._operation, self._inputs, offsets=self._offsets)
 
+    def sharing(self) -> BoundRun:
+        """Return the same operation on the same buffers, whose tensors may be replaced by others."""
+        other = object.__new__(BoundRun)
+        other.__dict__.update(self.__dict__, tensors=dict(self.tensors))
+        other._steps = [other._step(step, self._candidate) for step in self._operation["steps"]]
+        return other
+
     def refill(self, inputs: Mapping[str, torch.Tensor]) -> None:
         """Replace the contents at the same addresses; outputs and scratch are poisoned."""
         self._inputs = inputs

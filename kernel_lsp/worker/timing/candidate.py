@@ -15,7 +15,7 @@ from ..gpu.load import loaded_candidate
 from ..gpu.run import POISON_BYTE, BoundRun, Candidate
 from ..shipped.cuda_runtime import CudaError, on_device
 from .rounds import admit
-from .subject import Subject, n_affordable_sets, refuse_zeros
+from .subject import ONE_SET_BYTES, Subject, n_affordable_sets, refuse_zeros
 
 Inputs = Mapping[str, torch.Tensor]
 
@@ -31,6 +31,8 @@ def prepare_candidate(request: dict[str, Any]) -> dict[str, Any]:
     try:
         with on_device(candidate.device):
             inputs, _ = inputs_on(candidate.device).get(request["inputs"])
+            if sum(tensor.numel() * tensor.element_size() for tensor in inputs.values()) >= ONE_SET_BYTES // 4:
+                inputs_on(candidate.device).clear()  # those of other cases would occupy memory
             refuse_zeros(inputs)
             subject = candidate_subject(candidate, request["operation"], inputs, request.get("expected") or {})
             return {"status": "ready", **admit(request["subject"], subject, int(request.get("n_calls", 0)))}
@@ -50,7 +52,7 @@ def candidate_subject(
             runs.append(first.fresh())
         except torch.OutOfMemoryError:
             break
-    operator, watch = operator_call(first.fresh(), operation), OutputWatch(runs, inputs, expected)
+    operator, watch = operator_call(first.sharing(), operation), OutputWatch(runs, inputs, expected)
     return Subject(
         arm=lambda place: runs[place],
         graph_arm=watch.capturing,
@@ -113,7 +115,7 @@ class OutputWatch:
 
     def after_block(self) -> None:
         """Compare its outputs with those of the judged call."""
-        run, other = self._runs[self._watched], self._runs[self._watched - 1]
+        run = self._runs[self._watched]
         self._n_checked += 1
         found = run.output_fingerprints()
         if found == self._poisoned and any(tensor.numel() for tensor in run.output_tensors().values()):
@@ -122,6 +124,9 @@ class OutputWatch:
         if found == self._expected:
             return
         self._n_unequal += 1
+        other = self._runs[self._watched - 1] if len(self._runs) > 1 else run.fresh()
+        if len(self._runs) == 1:
+            other()
         for name, tensor in run.output_tensors().items():
             self._difference = max(self._difference, _relative_difference(tensor, other.output_tensors()[name]))
 

@@ -32,7 +32,11 @@ LEAST_SLEEP_US = 20.0
 """Microseconds for the events and the sleep's own launch."""
 MAX_SETS = 16
 SET_BYTES_BUDGET = 2 << 30
-"""Maximum bytes of all copies of one subject's buffers; two are made in any case."""
+"""Maximum bytes of all copies of one subject's buffers; two are made of smaller ones than `ONE_SET_BYTES` in any
+case."""
+ONE_SET_BYTES = 4 << 30
+"""Bytes of a subject's buffers from which there is one set: a call evicts its own first bytes from L2 long before it
+ends, and copies of a task of 20 GB, beside PyTorch's, would exceed 80 GB."""
 FREE_MEMORY_SHARE = 8
 """Divisor of the device's free memory: that share may go into copies."""
 
@@ -150,6 +154,8 @@ def set_precision() -> None:
 
 def n_affordable_sets(set_bytes: int, device: int | None) -> int:
     """Return the number of copies of a subject's buffers."""
+    if set_bytes >= ONE_SET_BYTES:
+        return 1
     budget = SET_BYTES_BUDGET
     if device is not None:
         budget = min(budget, torch.cuda.mem_get_info(device)[0] // FREE_MEMORY_SHARE)
