@@ -44,3 +44,21 @@ def test_of_a_deep_module_only_the_first_dim_may_change(n_layers: int, n_symbols
     assert len(task.symbols) == n_symbols
     assert task.symbols[0].captured == 8
     assert any("deep" in note for note in task.notes) == (n_symbols == 1)
+
+
+ASKING = """
+class Asking(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(*(nn.Tanh() for n in range({n_layers})))
+
+    def forward(self, x):
+        return self.layers(x) if self.training else self.layers(x) * 1.0
+"""
+
+
+@pytest.mark.parametrize(("n_layers", "words"), [(4, "computes something else"), (40, "was not compared")])
+def test_a_deep_module_that_asks_for_its_mode_is_captured_for_that_mode(n_layers: int, words: str) -> None:
+    task = capture_text(ASKING.format(n_layers=n_layers), "Asking", inputs=[tensor("x", 8, 16)])
+    assert task.module_settings["training"] is False
+    assert any(words in note for note in task.notes)

@@ -19,6 +19,7 @@ from .program import Dim, Wrapper, all_dims
 
 DROPOUT_NOTE = "dropout is random in training mode: captured with the module in eval mode"
 MODE_NOTE = "captured in eval mode: training mode computes something else"
+DEEP_MODE_NOTE = "captured in eval mode: the module is deep, and training mode was not compared"
 DEEP_NOTE = "the module is deep: only the first dim of each input may change"
 MAX_SYMBOLIC_LAYERS = 32
 """Maximum layers of a module whose inputs may change in every dim. A ResNet-18, which has 61, took 11 s of a processor
@@ -66,13 +67,17 @@ def _symbolic_dims(callee: Callee, inputs: CallInputs, notes: list[str]) -> froz
     """Return the dims to try as symbolic: all that can be, and of a deep module the first of each input. Every layer
     with a stride adds a level to the sizes of all that follow, and torch's time grows with both."""
     dims = all_dims(inputs)
-    modules = callee.owner.modules() if callee.owner is not None else ()
-    if sum(not any(True for _ in module.children()) for module in modules) <= MAX_SYMBOLIC_LAYERS:
+    if not _is_deep(callee):
         return dims
     first = frozenset(dim for dim in dims if dim[1] == 0 or inputs.tensors[dim[0]].state is not None)
     if first != dims and DEEP_NOTE not in notes:
         notes.append(DEEP_NOTE)
     return first
+
+
+def _is_deep(callee: Callee) -> bool:
+    modules = callee.owner.modules() if callee.owner is not None else ()
+    return sum(not any(True for _ in module.children()) for module in modules) > MAX_SYMBOLIC_LAYERS
 
 
 def refuse_empty(inputs: CallInputs, source: dict[str, Any]) -> None:
@@ -122,14 +127,16 @@ def _register_tensors(owner: torch.nn.Module) -> list[str]:
 
 
 def _note_mode(captured: Captured, again: Attempt, has_statistics: bool, reads: Sequence[str]) -> None:
-    """Note the mode that the capture of a module holds for, where the other one computes something else."""
+    """Note the mode that the capture of a module holds for, where the other one computes something else. A deep module
+    that asks for its mode is not captured a second time for that: a vision transformer's took 14 s of a processor."""
     owner = captured.callee.owner
     if owner is None or captured.source["kind"] == "robust_kbench":
         return
-    if has_statistics or (reads and not is_same_in_other_mode(captured, again)):
+    is_deep = _is_deep(captured.callee)
+    if has_statistics or (reads and (is_deep or not is_same_in_other_mode(captured, again))):
         captured.mode = owner.training
         if not owner.training and DROPOUT_NOTE not in captured.notes:
-            captured.notes.append(MODE_NOTE)
+            captured.notes.append(DEEP_MODE_NOTE if is_deep else MODE_NOTE)
 
 
 def _use_batch_statistics(module: Any) -> list[str]:
