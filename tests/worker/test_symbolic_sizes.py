@@ -62,3 +62,13 @@ def test_a_deep_module_that_asks_for_its_mode_is_captured_for_that_mode(n_layers
     task = capture_text(ASKING.format(n_layers=n_layers), "Asking", inputs=[tensor("x", 8, 16)])
     assert task.module_settings["training"] is False
     assert any(words in note for note in task.notes)
+
+
+@pytest.mark.parametrize(("n_others", "tried"), [(4, 6), (1 << 17, 2)])
+def test_large_inputs_of_fixed_sizes_are_tried_with_few_of_them(
+    monkeypatch: pytest.MonkeyPatch, n_others: int, tried: int
+) -> None:
+    monkeypatch.setattr(validation, "input_shapes", lambda captured, sizes: [(sizes["s"], n_others)])
+    captured: Any = SimpleNamespace(captured_sizes={"s": 8}, bounds={"s": SimpleNamespace(minimum=1)})
+    assert validation._sizes(captured, {}, small=True) == {"s": tried}
+    assert validation._sizes(captured, {}, small=False) == {"s": 8}

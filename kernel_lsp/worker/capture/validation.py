@@ -14,7 +14,10 @@ from .backward import BackwardProgram
 from .captured import Captured
 from .program import OWNER, eagerly, quiet, user_outputs
 
-SMALL_SIZE = 6
+SMALL_SIZE, LEAST_SIZE = 6, 2
+MAX_SMALL_ELEMENTS = 1 << 18
+"""Maximum elements of one input at the small size; with more, as of images whose sizes are fixed, the least size is
+tried: a U-Net of (6, 8, 64, 512) took longer to try than to capture."""
 MAX_TRIAL_ELEMENTS = 1 << 22
 """Maximum elements of one input: larger trials would cost more than they show."""
 RELATIVE_TOLERANCE = {torch.float16: 2e-2, torch.bfloat16: 5e-2}
@@ -103,15 +106,24 @@ def input_shapes(captured: Captured, sizes: dict[sympy.Symbol, int]) -> list[tup
 
 
 def _sizes(captured: Captured, wanted: dict[sympy.Symbol, int], *, small: bool) -> dict[sympy.Symbol, int]:
+    sizes = captured.captured_sizes
+    if small:
+        sizes = _small_sizes(captured, SMALL_SIZE)
+        shapes = input_shapes(captured, sizes)
+        if max((torch.Size(shape).numel() for shape in shapes), default=0) > MAX_SMALL_ELEMENTS:
+            sizes = _small_sizes(captured, LEAST_SIZE)
+    return {**sizes, **wanted}
+
+
+def _small_sizes(captured: Captured, least: int) -> dict[sympy.Symbol, int]:
     sizes = {}
     for symbol, size in captured.captured_sizes.items():
-        low = captured.bounds[symbol].minimum
-        sizes[symbol] = min(size, max(low, SMALL_SIZE)) if small else size
+        sizes[symbol] = min(size, max(captured.bounds[symbol].minimum, least))
     # Use different sizes for different symbols, where there is room: equal ones would hide a mix-up.
     for offset, symbol in enumerate(sizes):
-        if small and sizes[symbol] + offset <= captured.captured_sizes[symbol]:
+        if sizes[symbol] + offset <= captured.captured_sizes[symbol]:
             sizes[symbol] += offset
-    return {**sizes, **wanted}
+    return sizes
 
 
 def _size(size: Any, sizes: dict[sympy.Symbol, int]) -> int:
