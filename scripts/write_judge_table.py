@@ -9,7 +9,7 @@ import json
 import re
 from pathlib import Path
 
-from kernel_lsp.llm.judges.scores import Score, markdown_table
+from kernel_lsp.llm.judges.calibration import Score, markdown_table
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "model-results.md"

@@ -10,7 +10,7 @@ from kernel_lsp.cli import console
 from kernel_lsp.cli.paste import paste
 from kernel_lsp.config import load_settings
 from kernel_lsp.evolve.run.calibration import CalibrationReport, calibrate
-from kernel_lsp.llm.judges.scores import COLUMNS, cells
+from kernel_lsp.llm.judges.calibration import COLUMNS, cells
 from kernel_lsp.llm.recording import RecordedReply, write_recording
 
 HEADING = "{:<12} {:>7} {:>6} {:>8} {:>9} {:>6} {:>5} {:>4} {:>8}  {}"

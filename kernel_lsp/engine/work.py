@@ -17,6 +17,7 @@ from kernel_lsp.core.model import Noun
 from kernel_lsp.core.plan import LaunchPlan
 from kernel_lsp.core.profile import ProfileReport
 from kernel_lsp.core.target import TargetSource
+from kernel_lsp.core.task import GraphNode, Task, TaskTensor, TensorType
 from kernel_lsp.core.verdict import Built, Unsupported, Verdict
 from kernel_lsp.engine.archived import run_result
 from kernel_lsp.engine.captures import CAPTURED_NAME, Captured, estimate_captured
@@ -25,6 +26,7 @@ from kernel_lsp.engine.messages import (
     Check,
     CheckResult,
     EstimateTarget,
+    ExtractedLines,
     InferInputs,
     InferredInputs,
     JobNews,
@@ -40,7 +42,6 @@ from kernel_lsp.engine.messages import (
     RunResult,
     SettingValues,
 )
-from kernel_lsp.engine.selected import extract_lines
 from kernel_lsp.errors import UnknownInputsError
 from kernel_lsp.evolve.run.optimize import OUT_FOLDER_NAME, RunHandle, resume_request, start_request
 from kernel_lsp.evolve.run.request import SeedKernel, read_seed_kernel
@@ -51,10 +52,12 @@ from kernel_lsp.plan.parser import parse
 from kernel_lsp.process.confinement import sandbox_level
 from kernel_lsp.process.interpreter import find_python, site_packages
 from kernel_lsp.source.cuda import kernel_signatures
+from kernel_lsp.source.extraction import OWN, SIZES, extract
 from kernel_lsp.source.inference.proposal import EXAMPLES
 from kernel_lsp.source.notebook import definitions_of
-from kernel_lsp.source.python_file import PythonFile, parse_python, read_python_file
+from kernel_lsp.source.python_file import PythonFile, import_line, import_style, parse_python, read_python_file
 from kernel_lsp.source.pytorch import read_symbol, read_target
+from kernel_lsp.source.selection import select
 from kernel_lsp.toolchain.nvrtc.cache import BuildCache
 from kernel_lsp.toolchain.nvrtc.compile import Compiler
 from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain
@@ -307,3 +310,64 @@ def _completed(source: PythonFile, path: Path, symbol: str, pragmas: Sequence[tu
     definition = source.definition(symbol)
     assert definition is not None, "a target that lacks pragmas is defined"
     return found.model_copy(update={"line": definition.lineno})
+
+
+def extract_lines(task: Task, file: Path, symbol: str, first_line: int, last_line: int) -> ExtractedLines:
+    """Extract the lines of `symbol` as a function; `task` is the captured `symbol`. Raises TargetError when that is
+    impossible."""
+    source = read_python_file(file, str(file))
+    selection = select(source, symbol, first_line, last_line)
+    name = f"{task.name}_lines_{selection.first_line}_{selection.last_line}"
+    found = extract(source, selection, name, known_values(task, file, selection.first_line))
+    return ExtractedLines(
+        name=found.name,
+        function=found.function,
+        function_line=found.function_line,
+        call=found.call,
+        first_line=found.first_line,
+        last_line=found.last_line,
+        replaced="\n".join(source.lines[found.first_line - 1 : found.last_line]),
+        global_names=found.global_names,
+        import_line=import_line(source.tree),
+        import_style=import_style(file, source.tree),
+    )
+
+
+def known_values(task: Task, file: Path, before_line: int) -> dict[str, str]:
+    """Return the known values that lines from `before_line` on may use, as pragma items."""
+    known = {SIZES: ", ".join(f"{symbol.name}={symbol.captured}" for symbol in task.symbols)}
+    for path, value in task.module_settings.items():
+        if isinstance(value, bool | int | float):
+            known[f"{OWN}{path}"] = repr(int(value) if isinstance(value, bool) else value)
+    for argument in task.arguments:
+        if not isinstance(argument, TaskTensor):
+            known[argument.name] = repr(argument.value)
+        elif argument.role == "input":
+            known[argument.name] = _item(argument.type, argument.integer_range)
+        else:
+            known[f"{OWN}{argument.qualified_name or argument.name}"] = _item(argument.type, argument.integer_range)
+    known |= {str(node.user_name): _item(node.types[0]) for node in _assigned(task, file, before_line) if node.types[0]}
+    return known
+
+
+# --- below
+
+
+def _assigned(task: Task, file: Path, before_line: int) -> list[GraphNode]:
+    """Return the nodes whose values are assigned to names above a line, in order; the last assignment of a name
+    wins."""
+    return [
+        node
+        for node in task.forward.nodes
+        if node.user_name is not None
+        and len(node.types) == 1
+        and node.source is not None
+        and Path(node.source.file) == file
+        and node.source.line < before_line
+    ]
+
+
+def _item(type_: TensorType, integer_range: tuple[int, int] | None = None) -> str:
+    """``i64[B, T] in [0, 50257)``"""
+    text = f"{type_.dtype.value}[{', '.join(type_.shape)}]"
+    return text if integer_range is None else f"{text} in [{integer_range[0]}, {integer_range[1]})"

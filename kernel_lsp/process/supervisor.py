@@ -22,8 +22,7 @@ from typing import Any
 
 from kernel_lsp.process import priority
 from kernel_lsp.process.confinement import Confinement, How, SandboxLevel, confined_command
-from kernel_lsp.process.task_limit import TaskGroup, holder, new_group, tries_to_remove
-from kernel_lsp.process.task_watch import watch
+from kernel_lsp.process.task_limit import TaskGroup, holder, new_group, tries_to_remove, watch
 from kernel_lsp.process.tree import is_running, kill_tree
 
 MAX_OUTPUT_BYTES = 16 << 20

@@ -1,18 +1,25 @@
-"""Write the accepted tasks: a KernelBench file each, and a Parquet index with where each comes from."""
+"""Keep a synthesis: every finished attempt in a journal, the accepted tasks in an index, and a summary."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+from pydantic import ValidationError
 
 from kernel_lsp import __version__
+from kernel_lsp.core.model import SCHEMA_VERSION, Noun
+from kernel_lsp.errors import UserError
 from kernel_lsp.evolve.archive.parquet import parquet_module
-from kernel_lsp.synthesize.attempt import Attempt
+from kernel_lsp.synthesize.attempt import FILTERS, Attempt
 from kernel_lsp.synthesize.request import SynthesisFolder, SynthesisRequest
+from kernel_lsp.synthesize.run import Synthesis
 
 INDEX_VERSION = 1
 MAX_NAME = 60
@@ -69,3 +76,121 @@ def index_row(request: SynthesisRequest, attempt: Attempt) -> Mapping[str, Any]:
         "torch_version": request.torch_version,
         "kernel_lsp_version": __version__,
     }
+
+
+class Journal:
+    """The attempts of one synthesis. The first line is its request."""
+
+    def __init__(self, file: IO[str], attempts: dict[int, Attempt]) -> None:
+        self._file, self.attempts = file, attempts
+
+    def add(self, attempt: Attempt) -> None:
+        """Store an attempt: a killed process loses at most the line that it was writing."""
+        self.attempts[attempt.index] = attempt
+        self._file.write(attempt.model_dump_json() + "\n")
+        self._file.flush()
+
+
+@contextmanager
+def open_journal(path: Path, request: SynthesisRequest) -> Iterator[Journal]:
+    """Open or create the journal. Raises UserError where it is of another synthesis."""
+    attempts = _read(path, request) if path.exists() else {}
+    with path.open("a", encoding="utf-8") as file:
+        if not path.stat().st_size:
+            file.write(request.model_dump_json() + "\n")
+        yield Journal(file, attempts)
+
+
+# --- below: reading
+
+
+def _read(path: Path, request: SynthesisRequest) -> dict[int, Attempt]:
+    text = path.read_text(encoding="utf-8")
+    whole = text[: text.rfind("\n") + 1]
+    if whole != text:  # the line at which the process was killed
+        path.write_text(whole, encoding="utf-8")
+    lines = whole.splitlines()
+    try:
+        before = SynthesisRequest.model_validate_json(lines[0]) if lines else request
+        attempts = [Attempt.model_validate_json(line) for line in lines[1:]]
+    except ValidationError:
+        raise UserError("the journal cannot be read", file=str(path), next_step="use another folder") from None
+    differing = [name for name in type(request).model_fields if getattr(before, name) != getattr(request, name)]
+    if differing:
+        raise UserError(
+            f"the folder holds a synthesis with another {', '.join(differing).replace('_', ' ')}",
+            file=str(path),
+            next_step="give the same options to resume it, or another --out folder",
+        )
+    return {attempt.index: attempt for attempt in attempts}
+
+
+class FilterCount(Noun):
+    """Tasks that reached a filter, and those that it dropped."""
+
+    filter: str
+    n_reached: int
+    n_dropped: int
+
+    @property
+    def share_passed(self) -> float:
+        return 1.0 - self.n_dropped / self.n_reached if self.n_reached else 1.0
+
+
+class SynthesisSummary(Noun):
+    """JSON output of `kernel-lsp synthesize --json`. Times are in seconds; those of stages sum over processes."""
+
+    schema_version: int = SCHEMA_VERSION
+    folder: str
+    index: str
+    n_tasks: int
+    n_wanted: int
+    n_attempts: int
+    n_resumed: int
+    n_duplicates: int
+    n_captured: int
+    n_held_out: int
+    untraced_held_out: dict[str, str]
+    filters: tuple[FilterCount, ...]
+    structures: dict[str, int]
+    device: str
+    compiler: str
+    elapsed_s: float
+    stage_s: dict[str, float]
+
+
+def summarize(synthesis: Synthesis, folder: SynthesisFolder) -> SynthesisSummary:
+    """Return the summary of a finished or interrupted synthesis."""
+    settled = [*synthesis.accepted, *synthesis.dropped]
+    stages: Counter[str] = Counter()
+    for attempt in settled:
+        stages.update(attempt.seconds)
+    hashes = [attempt.trace.graph_hash for attempt in synthesis.accepted if attempt.trace is not None]
+    return SynthesisSummary(
+        folder=str(folder.root),
+        index=str(folder.index),
+        n_tasks=len(synthesis.accepted),
+        n_wanted=synthesis.n_tasks,
+        n_attempts=len(settled),
+        n_resumed=synthesis.n_resumed,
+        n_duplicates=len(hashes) - len(set(hashes)),
+        n_captured=sum(attempt.is_captured for attempt in synthesis.accepted),
+        n_held_out=len(synthesis.held_out.traces),
+        untraced_held_out=synthesis.held_out.untraced,
+        filters=_counts(settled),
+        structures=dict(Counter(attempt.structure for attempt in synthesis.accepted)),
+        device=next((attempt.device for attempt in synthesis.accepted), ""),
+        compiler=next((attempt.compiler for attempt in synthesis.accepted), ""),
+        elapsed_s=round(synthesis.elapsed_s, 1),
+        stage_s={name: round(seconds, 1) for name, seconds in stages.items()},
+    )
+
+
+def _counts(settled: list[Attempt]) -> tuple[FilterCount, ...]:
+    """Count along the filters' order: a dropped task reaches none after the filter that dropped it."""
+    dropped = Counter(attempt.dropped_by for attempt in settled)
+    counts, n_left = [], len(settled)
+    for name in FILTERS:
+        counts.append(FilterCount(filter=name, n_reached=n_left, n_dropped=dropped[name]))
+        n_left -= dropped[name]
+    return tuple(counts)

@@ -23,8 +23,7 @@ from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.source.suite import expand_targets
 from kernel_lsp.synthesize.attempt import Attempt, Attempts
 from kernel_lsp.synthesize.held_out import HeldOut, trace_held_out
-from kernel_lsp.synthesize.index import write_index, write_task
-from kernel_lsp.synthesize.journal import Journal, open_journal
+from kernel_lsp.synthesize.index import Journal, open_journal, write_index, write_task
 from kernel_lsp.synthesize.request import SynthesisFolder, SynthesisRequest
 
 CRAWL_DEADLINE_S = 600.0

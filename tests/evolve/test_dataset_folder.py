@@ -11,10 +11,14 @@ import pytest
 from kernel_lsp.core.measurement import Comparison, Measurement, TimedBaseline
 from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.evolve.archive.dataset import Row, rows
-from kernel_lsp.evolve.archive.dataset_folder import write_folder
-from kernel_lsp.evolve.archive.judgement_rows import JudgeName, judgement_rows, truth_of
-from kernel_lsp.evolve.archive.published import published_columns
-from kernel_lsp.evolve.archive.splits import split_rows
+from kernel_lsp.evolve.archive.dataset_folder import (
+    JudgeName,
+    judgement_rows,
+    published_columns,
+    split_rows,
+    truth_of,
+    write_folder,
+)
 from kernel_lsp.evolve.run.request import ModelChoices
 from kernel_lsp.llm.request import ModelRequest
 from kernel_lsp.llm.scripted import ScriptedModel

@@ -9,7 +9,7 @@ from pathlib import Path
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.plan import LaunchPlan
 from kernel_lsp.core.task import Graph, Task, TaskScalar, TaskTensor, TensorType
-from kernel_lsp.export.python.operator_file import operator_text
+from kernel_lsp.export.python.operator import operator_text
 from kernel_lsp.export.python.operator_text import OperatorParts
 from kernel_lsp.plan.parser import parse_or_raise
 from kernel_lsp.source.cuda import kernel_signatures

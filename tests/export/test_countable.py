@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernel_lsp.export.python.countable import countable
+from kernel_lsp.export.python.operation_text import countable
 from kernel_lsp.plan.parser import parse_or_raise
 
 

@@ -36,13 +36,11 @@ from kernel_lsp.toolchain.nvrtc.cache import BuildCache
 from kernel_lsp.toolchain.nvrtc.compile import Compiler
 from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain
 from kernel_lsp.verify.cpu.device import CpuDevice
-from kernel_lsp.verify.cpu.environment_variants import UNWRITTEN
-from kernel_lsp.verify.cpu.loaded_kernel import LoadedKernel
-from kernel_lsp.verify.cpu.prepared import CpuKernel, Limits
+from kernel_lsp.verify.cpu.prepared import CpuKernel, Limits, LoadedKernel
 from kernel_lsp.verify.devices.device import CaseRun, KernelBuild, Skipped
 from kernel_lsp.verify.gpu.checks import MeasuringGpu, Untimed
 from kernel_lsp.verify.model.cases import Case
-from kernel_lsp.verify.model.environment import USUAL, Circumstances
+from kernel_lsp.verify.model.environment import UNWRITTEN, USUAL, Circumstances
 from kernel_lsp.verify.model.progress import Plan
 from kernel_lsp.verify.session.check import find_task
 from kernel_lsp.verify.session.platform import Platform

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kernel_lsp.process import supervisor, task_limit, task_watch
+from kernel_lsp.process import supervisor, task_limit
 from kernel_lsp.process.confinement import Confinement, SandboxLevel, support
 from kernel_lsp.process.profiles import worker_confinement
 from kernel_lsp.process.supervisor import ProcessResult, run
@@ -97,7 +97,7 @@ async def test_a_bomb_gets_no_further_than_its_cgroup_and_ends_with_its_deadline
 async def test_where_no_cgroup_can_be_made_a_watch_ends_a_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "new_group", lambda max_tasks: None)
     monkeypatch.setattr(supervisor, "holder", lambda: "watch")
-    monkeypatch.setattr(task_watch, "WATCH_EVERY_S", 0.2)
+    monkeypatch.setattr(task_limit, "WATCH_EVERY_S", 0.2)
     started = time.monotonic()
     result = await bomb(tmp_path, SandboxLevel.LANDLOCK_SECCOMP, deadline_s=60)
     assert not result.timed_out
@@ -160,7 +160,7 @@ def our_groups() -> list[Path]:
 
 
 def test_the_watch_counts_threads_of_the_group_and_all_below_wherever_they_moved() -> None:
-    running = task_watch._Running
+    running = task_limit._Running
     tasks = {
         10: running(parent=1, group=10, n_threads=3),
         11: running(parent=10, group=11, n_threads=2),  # in a group of its own
@@ -168,4 +168,4 @@ def test_the_watch_counts_threads_of_the_group_and_all_below_wherever_they_moved
         13: running(parent=11, group=13, n_threads=7),
         14: running(parent=1, group=14, n_threads=100),
     }
-    assert task_watch._n_tasks(10, tasks) == 3 + 2 + 5 + 7
+    assert task_limit._n_tasks(10, tasks) == 3 + 2 + 5 + 7

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernel_lsp.ptx.analysis.nan_bits import registers_read_as_bits
+from kernel_lsp.ptx.analysis.kernel_traits import registers_read_as_bits
 from tests.ptx.test_opcodes import N, run
 
 OTHER_NAN, OF_A_GPU = 0x7FC00001, 0x7FFFFFFF

@@ -10,8 +10,7 @@ import pytest
 
 from kernel_lsp.core.verdict import BuildFailed, TimedOut
 from kernel_lsp.toolchain.extension.build import ExtensionBuilder
-from kernel_lsp.toolchain.extension.built import ExtensionBuilt
-from kernel_lsp.toolchain.extension.facts import ExtensionFacts
+from kernel_lsp.toolchain.extension.facts import ExtensionBuilt, ExtensionFacts
 from kernel_lsp.toolchain.extension.headers import FRONTEND
 from kernel_lsp.toolchain.extension.tools import ExtensionTools
 

@@ -15,8 +15,7 @@ import torch
 
 from kernel_lsp.toolchain.extension.binding import PYTHON_VARIABLE, WRAPS, light_binding
 from kernel_lsp.toolchain.extension.build import ExtensionBuilder
-from kernel_lsp.toolchain.extension.built import ExtensionBuilt
-from kernel_lsp.toolchain.extension.facts import ExtensionFacts
+from kernel_lsp.toolchain.extension.facts import ExtensionBuilt, ExtensionFacts
 from kernel_lsp.toolchain.extension.tools import find_extension_tools
 from kernel_lsp.worker.foreign.facts import extension_facts
 

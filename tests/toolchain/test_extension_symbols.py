@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernel_lsp.core.finding import Severity
-from kernel_lsp.toolchain.extension.symbols import symbol_findings
+from kernel_lsp.toolchain.extension.tools import symbol_findings
 
 ALLOWED = (
     "_ZN2at4_ops10empty_like4callERKNS_6TensorE",

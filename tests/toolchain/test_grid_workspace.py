@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernel_lsp.toolchain.integrity.grid_workspace import functions_with_only_a_grid_barrier
+from kernel_lsp.toolchain.integrity.device_state import functions_with_only_a_grid_barrier
 from kernel_lsp.toolchain.integrity.ptx_text import read_ptx
 
 ADDRESS = """

@@ -7,7 +7,7 @@ import pytest
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.task import Graph, GraphOutput, Task, TaskTensor, TensorType
 from kernel_lsp.plan.parser import parse_or_raise
-from kernel_lsp.verify.model.contract import check_contract
+from kernel_lsp.verify.model.resolved_kernel import check_contract
 
 TYPE = TensorType(dtype=DType.F32, shape=("B", "D"))
 TASK = Task(

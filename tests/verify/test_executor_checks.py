@@ -10,17 +10,18 @@ import pytest
 
 from kernel_lsp.core.verdict import CaseResult
 from kernel_lsp.verify.cpu import executor_checks
-from kernel_lsp.verify.cpu.execution_budget import MAX_INSTRUCTIONS, MAX_OPERATIONS, sample_of
 from kernel_lsp.verify.cpu.executor_checks import (
     FULL_BUDGET_S,
     FULL_LIMITS,
+    MAX_INSTRUCTIONS,
     MAX_INSTRUCTIONS_OF_BLOCKS,
+    MAX_OPERATIONS,
     MIN_CASES,
     REST_BUDGET_S,
     check,
+    sample_of,
 )
-from kernel_lsp.verify.cpu.loaded_kernel import LoadedKernel
-from kernel_lsp.verify.cpu.prepared import Profile
+from kernel_lsp.verify.cpu.prepared import LoadedKernel, Profile
 from kernel_lsp.verify.devices.device import CaseRun, Skipped
 from kernel_lsp.verify.model.cases import Case
 from kernel_lsp.verify.model.progress import Plan, Progress

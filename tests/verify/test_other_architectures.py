@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernel_lsp.verify.build.other_builds import may_differ
+from kernel_lsp.verify.build.building import may_differ
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,14 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.plan import BoundLaunch, BoundOperation, BoundTensor, TensorArgument
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.ptx.run.layout import MAX_PLACE
-from kernel_lsp.verify.cpu.environment_variants import environments_of
 from kernel_lsp.verify.model.cases import PAGE_BYTES, Case
-from kernel_lsp.verify.model.environment import ALLOCATION_BYTES, Circumstances, offset_of, shared_start_of
+from kernel_lsp.verify.model.environment import (
+    ALLOCATION_BYTES,
+    Circumstances,
+    environments_of,
+    offset_of,
+    shared_start_of,
+)
 
 LAUNCH = BoundLaunch(
     kernel="k",

@@ -2,24 +2,43 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from kernel_lsp import __version__
+from kernel_lsp.core.measurement import Measurement
 from kernel_lsp.core.model import Noun
 from kernel_lsp.core.operators import base_op
 from kernel_lsp.core.task import Task
+from kernel_lsp.core.verdict import Correct, Mismatch, Verdict
 from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.evolve.archive.dataset import Row, rows
-from kernel_lsp.evolve.archive.judgement_rows import JudgementRow, judgement_rows
+from kernel_lsp.evolve.archive.model_records import ModelRecords
 from kernel_lsp.evolve.archive.parquet import parquet_module
-from kernel_lsp.evolve.archive.published import ABSENT, published_columns
-from kernel_lsp.evolve.archive.splits import SPLITS, Split, split_rows
+from kernel_lsp.llm.judges.verdicts import Judgement, JudgeName
+from kernel_lsp.llm.request import Replied
 
 CARD = "README.md"
 KERNELS, JUDGEMENTS = "kernels", "judgements"
+FAULTS: dict[JudgeName, frozenset[str]] = {
+    "compilation": frozenset(("build_failed",)),
+    "memory": frozenset(("crashed",)),
+    "numerics": frozenset(("mismatch",)),
+}
+"""Judge -> outcomes that are its kind of fault."""
+ORDER: tuple[JudgeName, ...] = ("compilation", "memory", "numerics")
+"""Order in which faults show: a kernel that does not compile says nothing of its numerics."""
+EAGER, COMPILED = "eager", "compile"
+US_PER_MS = 1000.0
+ABSENT = ("Level_ID", "PyTorch_Code_Module", "NCU_Profile", "Torch_Profile", "Clang_Tidy", "Sanitizer")
+"""Columns that an archive has no values for: task levels, module texts, and profilers' and linters' outputs."""
+Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+SHARES = {"train": 80, "validation": 10, "test": 10}
+"""Shares in percent of the groups; those of rows differ, as groups have different sizes."""
 
 
 class FolderWritten(Noun):
@@ -122,3 +141,148 @@ def _write(table: str, by_split: Mapping[str, list[dict[str, Any]]], folder: Pat
 
 def _filled(by_split: Mapping[str, list[dict[str, Any]]]) -> list[Split]:
     return [split for split in SPLITS if by_split.get(split)]
+
+
+class JudgementRow(Noun):
+    """One judgement. `truth` is true without a fault of the judge's kind, and null where the outcome does not tell."""
+
+    run_id: str
+    slot: int
+    round: int
+    candidate_id: str
+    task: str
+    reference: str
+    kernel: str
+    judge: str
+    model: str
+    messages: str
+    reply: str
+    said: float
+    probability: float
+    truth: bool | None
+    is_correct: bool
+    outcome: str
+    device: str
+
+
+def judgement_rows(archive: Archive, row: Row) -> Iterator[JudgementRow]:
+    """Yield the judgements of one version of a proposal, as its row has them."""
+    judgements = [Judgement.model_validate(each) for each in json.loads(row.judgements)]
+    if not judgements:
+        return
+    replies = {recorded.key: recorded for recorded in ModelRecords(archive, row.run_id).replies()}
+    for judgement in judgements:
+        recorded = replies.get(judgement.request_key)
+        outcome = recorded.outcome if recorded is not None else None
+        messages = recorded.request.messages if recorded is not None else ()
+        yield JudgementRow(
+            **row.model_dump(include={"run_id", "slot", "round", "candidate_id", "task", "reference", "kernel"}),
+            judge=judgement.judge,
+            model=judgement.model,
+            messages=json.dumps([message.model_dump() for message in messages]),
+            reply=outcome.text if isinstance(outcome, Replied) else "",
+            said=judgement.said,
+            probability=judgement.probability,
+            truth=truth_of(judgement.judge, row.outcome),
+            is_correct=row.outcome == "correct",
+            outcome=row.outcome,
+            device=row.device,
+        )
+
+
+def truth_of(judge: JudgeName, outcome: str) -> bool | None:
+    """Return whether the kernel has no fault of the judge's kind; None where an earlier fault hides it."""
+    if outcome == "correct":
+        return True
+    shown = next((name for name in ORDER if outcome in FAULTS[name]), None)
+    if shown is None:
+        return None
+    if shown == judge:
+        return False
+    return True if ORDER.index(judge) < ORDER.index(shown) else None
+
+
+def published_columns(row: Row) -> dict[str, Any]:
+    """Return the columns of one row."""
+    verdict = Verdict.model_validate_json(row.verdict) if row.verdict else None
+    ours = _time_ms(verdict, "")
+    native, compiled = _time_ms(verdict, EAGER), _time_ms(verdict, COMPILED)
+    return {
+        "Op_Name": row.task,
+        "Task_ID": hashlib.sha256(row.reference.encode()).hexdigest()[:16],
+        "Kernel_Name": row.name,
+        "CUDA_Runtime": ours,
+        "PyTorch_Native_Runtime": native,
+        "PyTorch_Compile_Runtime": compiled,
+        "CUDA_Speedup_Native": native / ours if native and ours else None,
+        "CUDA_Speedup_Compile": compiled / ours if compiled and ours else None,
+        "CUDA_Code": row.kernel,
+        "PyTorch_Code_Functional": row.reference,
+        "Correct": row.outcome == "correct",
+        "Max_Diff": _max_diff(verdict),
+        "Error": "" if row.outcome == "correct" else row.feedback,
+        **dict.fromkeys(ABSENT, None),
+    }
+
+
+# --- below: numbers of a verdict
+
+
+def _time_ms(verdict: Verdict | None, baseline: str) -> float | None:
+    """Return the time over all operations: ours, eager's, or that of the fastest mode of torch.compile. Estimates are
+    no times here."""
+    if verdict is None or not verdict.times:
+        return None
+    times = []
+    for comparison in verdict.times.values():
+        named = [time_us for name, time_us in comparison.baselines_us.items() if name.startswith(baseline)]
+        found = [comparison.ours.time_us] if not baseline else named
+        if not found or not isinstance(comparison.ours, Measurement):
+            return None
+        times.append(min(found))
+    return sum(times) / US_PER_MS
+
+
+def _max_diff(verdict: Verdict | None) -> float | None:
+    if verdict is None or not isinstance(verdict.outcome, Correct | Mismatch):
+        return None
+    cases = list(verdict.outcome.cases)
+    if isinstance(verdict.outcome, Mismatch):
+        cases.append(verdict.outcome.failed)
+    return max((error.max_error for case in cases for error in case.errors), default=None)
+
+
+def split_rows(keys: Sequence[Iterable[str]]) -> list[Split]:
+    """Return the split of each row. Rows that share a key, also through other rows, are in one split; which one depends
+    on the least key of their group alone."""
+    parents: dict[str, str] = {}
+    rows = [list(dict.fromkeys(each)) for each in keys]
+    for row in rows:
+        for key in row:
+            _join(parents, row[0], key)
+    return [_split_of(_root(parents, row[0])) for row in rows]
+
+
+# --- below: groups
+
+
+def _root(parents: dict[str, str], key: str) -> str:
+    parents.setdefault(key, key)
+    while parents[key] != key:
+        parents[key] = parents[parents[key]]
+        key = parents[key]
+    return key
+
+
+def _join(parents: dict[str, str], one: str, other: str) -> None:
+    first, second = sorted((_root(parents, one), _root(parents, other)))
+    parents[second] = first  # so a group's root is its least key
+
+
+def _split_of(key: str) -> Split:
+    number = int(hashlib.sha256(key.encode()).hexdigest(), 16) % 100
+    for split in SPLITS[:-1]:
+        if number < SHARES[split]:
+            return split
+        number -= SHARES[split]
+    return SPLITS[-1]

@@ -24,9 +24,8 @@ from kernel_lsp.evolve.run.request import ModelChoices
 from kernel_lsp.evolve.run.task_text import describe_task
 from kernel_lsp.llm.budget import Ledger, Spending
 from kernel_lsp.llm.callback import Ask
-from kernel_lsp.llm.judges.calibration import Calibration, fit, write_calibration
+from kernel_lsp.llm.judges.calibration import Calibration, Judged, Score, fit, score, write_calibration
 from kernel_lsp.llm.judges.judges import Case, Panel
-from kernel_lsp.llm.judges.scores import Judged, Score, score
 from kernel_lsp.llm.judges.verdicts import JUDGES, Judgement, JudgeName, NoJudgement
 from kernel_lsp.llm.patience import Pace, PatientModel
 from kernel_lsp.llm.prompts import Prompts

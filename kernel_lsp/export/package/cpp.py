@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.export.package.cpp_text import cpp_lines, cpp_string
-from kernel_lsp.export.package.instances import configured_values
-from kernel_lsp.export.package.kernels import (
+from kernel_lsp.export.package.instances import (
     KernelTable,
+    configured_values,
     kernels_header,
     kernels_source,
     refuse_overloads,

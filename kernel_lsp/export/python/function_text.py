@@ -1,12 +1,22 @@
-"""Print the code that makes the optimized target use its operator: a function as a whole, a module by one of its
-methods."""
+"""Print how the optimized target uses its operator: a function as a whole, a module's method by a mapping."""
 
 from __future__ import annotations
 
-from kernel_lsp.core.task import Task, TaskTensor
-from kernel_lsp.export.python.module_text import is_module, method_of
-from kernel_lsp.export.python.operation_text import OperationText
-from kernel_lsp.export.python.python_text import bracketed, indented, string_literal
+from kernel_lsp.core.task import Task, TaskScalar, TaskTensor
+from kernel_lsp.export.python.operation_text import RUNTIME, OperationText
+from kernel_lsp.export.python.python_text import (
+    INDENT,
+    bracketed,
+    indented,
+    literal,
+    packed,
+    python_number,
+    string_literal,
+    tuple_text,
+)
+
+MODULE_KINDS = ("module", "method", "kernelbench")
+TRAINING = "training"
 
 
 def offered_names(task: Task) -> tuple[str, ...]:
@@ -46,3 +56,48 @@ def _use_in_module(task: Task) -> list[str]:
         "return OPERATOR.use_in(module, report)",
     ]
     return [*bracketed(f"def use_{task.name}(", takes, ") -> torch.nn.Module:"), *indented(body)]
+
+
+def is_module(task: Task) -> bool:
+    """Tell whether there is a module to put the operator into."""
+    return task.kind in MODULE_KINDS
+
+
+def is_state(argument: TaskTensor | TaskScalar) -> bool:
+    """Tell whether the argument is the module's, as opposed to the call's."""
+    if isinstance(argument, TaskTensor):
+        return argument.role != "input"
+    return argument.qualified_name is not None
+
+
+def method_of(task: Task) -> str:
+    """Return the method that was captured."""
+    return task.target.rpartition(".")[2] if task.kind == "method" else "forward"
+
+
+def module_use(task: Task) -> list[str]:
+    """Print the `ModuleUse` of a module: its method, inputs, state, settings and mode."""
+    inputs = [a.name for a in task.arguments if not is_state(a)]
+    state = [a.qualified_name or a.name for a in task.arguments if is_state(a)]
+    settings = {name: value for name, value in task.module_settings.items() if name.split(".")[-1] != TRAINING}
+    items = [f"{string_literal(name)}: {_literal(value)}" for name, value in settings.items()]
+    modes = {name: value for name, value in task.module_settings.items() if name.endswith(f".{TRAINING}")}
+    parts = [f"{string_literal(name.removesuffix(f'.{TRAINING}'))}: {value}" for name, value in modes.items()]
+    lines = [
+        f"method={string_literal(method_of(task))},",
+        *literal("inputs=(", list(map(string_literal, inputs)), "),", depth=2),
+        *packed("state=(", list(map(string_literal, state)), "),", depth=2),
+        *(literal("settings={", items, "},", depth=2) if items else []),
+        *([f"training={task.module_settings[TRAINING]},"] if TRAINING in task.module_settings else []),
+        *(literal("modes={", parts, "},", depth=2) if parts else []),
+    ]
+    before = f"module={RUNTIME}.ModuleUse("
+    if all(line.endswith(",") and not line.startswith(INDENT) for line in lines):  # each part is on one line
+        return bracketed(before, [line.removesuffix(",") for line in lines], "),", depth=1)
+    return [before, *indented(lines), "),"]
+
+
+def _literal(value: float | int | bool | str | tuple[int, ...]) -> str:
+    if isinstance(value, tuple):
+        return tuple_text([str(entry) for entry in value]) if value else "()"
+    return string_literal(value) if isinstance(value, str) else python_number(value)

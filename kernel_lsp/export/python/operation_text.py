@@ -3,12 +3,15 @@ takes all of the operator's arguments, in the operator's order."""
 
 from __future__ import annotations
 
+import math
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.core.expression import Expression, Name, Number, free_names
+from kernel_lsp.core.expression import Binary, Constant, Expression, Name, Number, free_names
 from kernel_lsp.core.plan import (
     Fill,
     KernelSignature,
@@ -20,7 +23,6 @@ from kernel_lsp.core.plan import (
     TensorParameter,
 )
 from kernel_lsp.errors import PlanError
-from kernel_lsp.export.python.countable import countable, without_implied
 from kernel_lsp.export.python.python_text import (
     INDENT,
     LINE_LENGTH,
@@ -46,6 +48,9 @@ SCHEMA_TYPES = {"float": "float", "int": "SymInt", "bool": "bool"}
 
 MAX_DEFINITION_LINES = 3
 """Lines of a definition with all parameters on one line."""
+MAX_ELEMENTS = (1 << 31) - (1 << 24)
+"""Maximum elements per tensor. Most kernels count elements in 32 bits, and a loop over them exceeds the last index by
+up to the number of threads of its grid."""
 
 
 @dataclass(frozen=True)
@@ -275,3 +280,51 @@ def _touched(step: Fill | Launch | LibraryStep) -> set[str]:
         case LibraryStep():
             names = {argument for argument in flat_arguments(step.arguments) if isinstance(argument, str)}
             return names | set(step.results)
+
+
+def countable(operation: Operation) -> tuple[Expression, ...]:
+    """Return the conditions that limit each tensor of non-fixed size to `MAX_ELEMENTS`. Dims are at least 1, so a
+    tensor whose dims are all among those of another needs no condition of its own."""
+    shapes = list(dict.fromkeys(tensor.dims for tensor in _tensors(operation)))
+    counts = [Counter(map(str, dims)) for dims in shapes]
+    return tuple(
+        Binary("<=", reduce(lambda left, right: Binary("*", left, right), dims), Constant(MAX_ELEMENTS))
+        for dims, own in zip(shapes, counts, strict=True)
+        if any(map(free_names, dims)) and not any(own < other for other in counts)
+    )
+
+
+def without_implied(conditions: Sequence[Expression], dims: Collection[str]) -> tuple[Expression, ...]:
+    """Return the conditions without bounds on products that tighter bounds on the same dims imply, as ``B * 64 <= N``
+    beside ``B * 256 <= N``."""
+    bounds = {condition: _bound(condition, dims) for condition in dict.fromkeys(conditions)}
+    tightest: dict[tuple[str, ...], float] = {}
+    for bound in bounds.values():
+        if bound is not None:
+            tightest[bound[0]] = min(bound[1], tightest.get(bound[0], bound[1]))
+    kept = [condition for condition, bound in bounds.items() if bound is None or bound[1] == tightest[bound[0]]]
+    return tuple({bounds[each] or each: each for each in reversed(kept)}.values())[::-1]
+
+
+def _bound(condition: Expression, dims: Collection[str]) -> tuple[tuple[str, ...], float] | None:
+    """Return the dims of a product and its bound over its constant factor; None for other conditions."""
+    if not isinstance(condition, Binary) or condition.operator != "<=" or not isinstance(condition.right, Constant):
+        return None
+    factors = _factors(condition.left)
+    names = [factor.id for factor in factors if isinstance(factor, Name) and factor.id in dims]
+    numbers = [factor.value for factor in factors if isinstance(factor, Constant) and factor.value > 0]
+    if len(names) + len(numbers) < len(factors):
+        return None
+    return tuple(sorted(names)), condition.right.value / math.prod(numbers)
+
+
+def _factors(expression: Expression) -> list[Expression]:
+    if isinstance(expression, Binary) and expression.operator == "*":
+        return [*_factors(expression.left), *_factors(expression.right)]
+    return [expression]
+
+
+def _tensors(operation: Operation) -> Iterator[TensorParameter]:
+    yield from (parameter for parameter in operation.parameters if isinstance(parameter, TensorParameter))
+    yield from operation.results
+    yield from operation.scratch

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 from kernel_lsp.core.plan import LaunchPlan
 from kernel_lsp.core.task import Task
 from kernel_lsp.export.files import RuntimeFile, check_replaceable, operator_files, write_operator_files
-from kernel_lsp.export.python.operator_file import operator_text
-from kernel_lsp.export.python.operator_text import OperatorParts
+from kernel_lsp.export.python.call_text import kernel_names, steps_function
+from kernel_lsp.export.python.contract_text import contract_function
+from kernel_lsp.export.python.operation_text import RUNTIME, OperationText
+from kernel_lsp.export.python.operator_imports import imports
+from kernel_lsp.export.python.operator_text import OperatorParts, OperatorText
+from kernel_lsp.export.python.python_text import INDENT, LINE_LENGTH, indented, literal, section, string_literal
 from kernel_lsp.export.python.runtime_text import RUNTIME_MODULE, RUNTIME_VERSION, runtime_text
 from kernel_lsp.source.cuda import kernel_signatures
 from kernel_lsp.toolchain.nvrtc.standard_headers import headers_of
@@ -58,3 +63,76 @@ def _parts(task: Task, cu_text: str, plan: LaunchPlan, verification: str) -> Ope
 
 def _holds(path: Path, text: str) -> bool:
     return path.is_file() and path.read_bytes() == text.encode()
+
+
+def operator_text(parts: OperatorParts) -> str:
+    """Print the file without its marker line. Raises PlanError for a plan that does not fit its kernels."""
+    operator = OperatorText(parts)
+    forward, backward = operator.forward, operator.backward
+    functions = [contract_function(forward, backward if operator.has_one_contract else None), steps_function(forward)]
+    if backward is not None:
+        functions += [[] if operator.has_one_contract else contract_function(backward), steps_function(backward)]
+    body = [
+        *section(operator.public_function(), operator.use_part(), *functions),
+        *section(operator.reference(), _operator(operator)),
+        "calls = OPERATOR.calls",
+    ]
+    head = [*imports("\n".join(body)), "", *operator.runtime_import()]
+    return "\n".join([*operator.docstring(), "", *head, "", operator.public_names(), *body, ""])
+
+
+# --- the operator's object
+
+
+def _operator(operator: OperatorText) -> list[str]:
+    names = dict.fromkeys(name for text in operator.operations for name in kernel_names(text))
+    lines = [
+        "__name__,",
+        "__file__,",
+        *literal("kernels=(", [string_literal(name) for name in names], "),", depth=1),
+        f"reference={operator.name}_reference,",
+        *_operation("forward", operator.forward),
+    ]
+    if operator.backward is not None:
+        lines += _operation("backward", operator.backward, has_contract=not operator.has_one_contract)
+        same = [f"{string_literal(name)}: {held}" for name, held in operator.same_gradients.items()]
+        lines += literal("same_gradients={", same, "},", depth=1) if same else []
+    if not operator.is_differentiable:
+        lines += ["is_differentiable=False,"]
+    if operator.headers:
+        items = [f"{string_literal(name)}: {RUNTIME}.HEADERS[{string_literal(name)}]" for name in operator.headers]
+        lines += literal("headers={", items, "},", depth=1)
+    return [
+        *_autograd_comment(operator),
+        f"OPERATOR = {RUNTIME}.CudaOperator(",
+        *indented([*lines, *operator.operator_arguments()]),
+        ")",
+    ]
+
+
+def _autograd_comment(operator: OperatorText) -> list[str]:
+    """Say where gradients come from, above the registration."""
+    if not operator.is_differentiable:
+        text = "It has no gradients."
+    elif operator.backward is None:
+        text = f"Autograd: {operator.name}_reference runs again, for there is no backward kernel."
+    else:
+        names = ", ".join([*operator.gradient_names, *operator.same_gradients])
+        text = f"Autograd: {names} by the backward's kernels, all else by running {operator.name}_reference again."
+    return textwrap.wrap(text, LINE_LENGTH, initial_indent="# ", subsequent_indent="# ")
+
+
+def _operation(role: str, text: OperationText, *, has_contract: bool = True) -> list[str]:
+    """Print the declaration of an operation, its schema over several lines where it is long."""
+    contract = f"_{text.name}_contract" if has_contract else "None"
+    functions = f"{contract}, _{text.name}_steps"
+    schema = string_literal(text.schema)
+    if len(one := f"{role}={RUNTIME}.Operation({schema}, {functions}),") <= LINE_LENGTH - len(INDENT):
+        return [one]
+    if len(one := f"{schema}, {functions}") <= LINE_LENGTH - 2 * len(INDENT):
+        return [f"{role}={RUNTIME}.Operation(", INDENT + one, "),"]
+    width = LINE_LENGTH - 3 * len(INDENT) - len('"",')
+    pieces = textwrap.wrap(text.schema, width, break_long_words=False, drop_whitespace=False)
+    listed = [*map(string_literal, pieces[:-1]), f"{string_literal(pieces[-1])},"]
+    arguments = [*listed, f"{contract},", f"_{text.name}_steps,"]
+    return [f"{role}={RUNTIME}.Operation(", *indented(arguments), "),"]

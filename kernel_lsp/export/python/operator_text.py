@@ -10,8 +10,7 @@ from kernel_lsp.core.plan import KernelSignature, LaunchPlan, Operation, TensorP
 from kernel_lsp.core.task import Task, TaskScalar, TaskTensor
 from kernel_lsp.errors import PlanError, TargetError
 from kernel_lsp.export.python.contract_text import follows_forward
-from kernel_lsp.export.python.function_text import offered_names, use_function
-from kernel_lsp.export.python.module_text import is_module, module_use
+from kernel_lsp.export.python.function_text import is_module, module_use, offered_names, use_function
 from kernel_lsp.export.python.operation_text import (
     NAMESPACE,
     RUNTIME,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from kernel_lsp.ptx.text.data_flow import STRONG_MODIFIERS
-from kernel_lsp.ptx.text.flow import Block
+from kernel_lsp.ptx.text.flow import Block, defined, used
 from kernel_lsp.ptx.text.loops import Loop, loops_of
 from kernel_lsp.ptx.text.syntax import Instruction, Register
 
@@ -15,6 +15,9 @@ WORKSPACE_REGISTERS = frozenset(["%envreg1", "%envreg2"])
 _WORKING_OPCODES = frozenset(["st", "atom", "red", "cp", "bar", "barrier", "shfl", "vote", "redux"])
 """Opcodes that a loop has whose iterations do more than wait."""
 MATRIX_OPCODES = frozenset(["mma", "wmma", "ldmatrix", "stmatrix", "movmatrix", "wgmma"])
+_FLOATING = ("f32", "f32x2", "f16", "f16x2", "bf16", "bf16x2", "f64", "tf32")
+_COPIES = frozenset(("mov", "selp", "slct", "neg", "abs", "copysign"))
+"""Opcodes that preserve an operand's bits except for the sign."""
 
 
 def meets_others(instruction: Instruction) -> bool:
@@ -113,3 +116,21 @@ def mentions_clusters(blocks: list[Block]) -> bool:
         for block in blocks
         for instruction in block.instructions
     )
+
+
+def registers_read_as_bits(blocks: Iterable[Block]) -> frozenset[str]:
+    """Return the registers whose bits are read, directly or through copies, outside of floating-point arithmetic."""
+    found: set[str] = set()
+    copies: list[Instruction] = []
+    for instruction in (one for block in blocks for one in block.instructions):
+        if not instruction.has(*_FLOATING):
+            found.update(used(instruction))
+        elif instruction.opcode in _COPIES:
+            copies.append(instruction)
+    n_before = -1
+    while len(found) > n_before:
+        n_before = len(found)
+        for copy in reversed(copies):
+            if not found.isdisjoint(defined(copy)):
+                found.update(used(copy))
+    return frozenset(found)

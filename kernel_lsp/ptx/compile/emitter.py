@@ -23,9 +23,9 @@ from kernel_lsp.ptx.analysis.kernel_traits import (
     meets_others,
     mentions_clusters,
     polling_blocks,
+    registers_read_as_bits,
     waits_for_grid,
 )
-from kernel_lsp.ptx.analysis.nan_bits import registers_read_as_bits
 from kernel_lsp.ptx.analysis.variable_places import (
     ApartPlaces,
     Places,

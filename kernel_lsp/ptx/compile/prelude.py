@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from kernel_lsp.ptx.compile.intrinsics import declarations
+from kernel_lsp.ptx.compile.ir_text import declarations
 
 _ATTRIBUTES = "alwaysinline nounwind"
 

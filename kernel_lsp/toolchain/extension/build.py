@@ -24,8 +24,7 @@ from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.process.profiles import foreign_confinement
 from kernel_lsp.process.supervisor import ProcessResult, run, scrubbed_environment
 from kernel_lsp.source.extension import LAUNCH_HELPER, SplitExtension, split_extension
-from kernel_lsp.toolchain.extension.built import MODULE_NAME, ExtensionBuilt, keep, read_kept
-from kernel_lsp.toolchain.extension.facts import ExtensionFacts
+from kernel_lsp.toolchain.extension.facts import MODULE_NAME, ExtensionBuilt, ExtensionFacts, keep, read_kept
 from kernel_lsp.toolchain.extension.headers import (
     ALL_OPERATORS,
     Headers,

@@ -14,10 +14,10 @@ from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.source.cuda import kernel_signatures
 from kernel_lsp.toolchain.integrity.address_data import uses_as_data
-from kernel_lsp.toolchain.integrity.device_state import written_variables
-from kernel_lsp.toolchain.integrity.grid_workspace import (
+from kernel_lsp.toolchain.integrity.device_state import (
     WORKSPACE_REGISTERS,
     functions_with_only_a_grid_barrier,
+    written_variables,
 )
 from kernel_lsp.toolchain.integrity.masking import kernel_at_line, mask_literals
 from kernel_lsp.toolchain.integrity.ptx_text import Place, PtxText, Statement, read_ptx

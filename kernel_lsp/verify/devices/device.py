@@ -16,7 +16,7 @@ from kernel_lsp.core.verdict import Built, CaseResult, Crashed, Mismatch, Reject
 from kernel_lsp.process.worker_client import CaseFiles
 from kernel_lsp.verify.model.cases import Case
 from kernel_lsp.verify.oracle.compare import Expectation
-from kernel_lsp.verify.timing.outcome import TimedOperation, TimingOutcome
+from kernel_lsp.verify.timing.result import TimedOperation, TimingOutcome
 from kernel_lsp.verify.timing.rounds import Asker
 
 

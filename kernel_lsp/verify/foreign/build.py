@@ -12,10 +12,8 @@ from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.core.verdict import BuildFailed, Rejected, TimedOut
 from kernel_lsp.process.interpreter import site_packages
 from kernel_lsp.toolchain.extension.build import ExtensionBuilder
-from kernel_lsp.toolchain.extension.built import ExtensionBuilt
-from kernel_lsp.toolchain.extension.facts import ExtensionFacts, KeptFacts
-from kernel_lsp.toolchain.extension.symbols import symbol_findings
-from kernel_lsp.toolchain.extension.tools import ExtensionTools, find_extension_tools
+from kernel_lsp.toolchain.extension.facts import ExtensionBuilt, ExtensionFacts, KeptFacts
+from kernel_lsp.toolchain.extension.tools import ExtensionTools, find_extension_tools, symbol_findings
 from kernel_lsp.toolchain.integrity.refused_text import extension_findings
 from kernel_lsp.verify.model.progress import Progress
 from kernel_lsp.verify.session.session import Session

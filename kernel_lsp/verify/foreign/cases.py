@@ -35,7 +35,7 @@ from kernel_lsp.verify.oracle.compare import Expectation
 from kernel_lsp.verify.oracle.judgement import judge_outputs
 from kernel_lsp.verify.probes.finder import Finder
 from kernel_lsp.verify.probes.sizes import reduced_sizes
-from kernel_lsp.verify.timing.outcome import TimedOperation
+from kernel_lsp.verify.timing.result import TimedOperation
 
 FAMILIES = ("normal", "small_integers", "negative", "scaled_up", "scaled_down", "special_nan")
 """Families beyond `given`, at the captured sizes. Another draw of the same kind comes first."""

@@ -30,7 +30,7 @@ from kernel_lsp.core.verdict import (
 )
 from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.source.foreign import ForeignSource, python_findings
-from kernel_lsp.toolchain.extension.built import ExtensionBuilt
+from kernel_lsp.toolchain.extension.facts import ExtensionBuilt
 from kernel_lsp.verify.foreign.build import BuildFailure, ForeignBuilds, accepted_build, refused
 from kernel_lsp.verify.foreign.cases import ForeignCase, chosen_cases, make_case, run_case, shuffled
 from kernel_lsp.verify.foreign.process import ForeignProcess

@@ -13,7 +13,7 @@ from kernel_lsp.verify.foreign.process import ForeignAsker, ForeignProcess
 from kernel_lsp.verify.gpu.slot import Lost
 from kernel_lsp.verify.model.progress import Progress
 from kernel_lsp.verify.timing.operation import OperationTimer
-from kernel_lsp.verify.timing.outcome import NotTimed, Timed, TimingFailure, verdict_of
+from kernel_lsp.verify.timing.result import NotTimed, Timed, TimingFailure, verdict_of
 
 WRITE_DEADLINE_S = 120.0
 

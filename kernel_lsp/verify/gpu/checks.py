@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from kernel_lsp.core.measurement import Measurement
 from kernel_lsp.core.plan import BoundLibraryStep, BoundOperation
 from kernel_lsp.core.verdict import Built, CheckOutcome, Unsupported
+from kernel_lsp.errors import ConnectionLostError
 from kernel_lsp.process.worker_client import CaseFiles
 from kernel_lsp.toolchain.integrity.ptx_text import read_ptx
 from kernel_lsp.verify.cpu.executor_checks import screened_cases
 from kernel_lsp.verify.devices.device import DeviceCase, KernelBuild, Timer
 from kernel_lsp.verify.gpu.device import GpuDevice
 from kernel_lsp.verify.gpu.job import GpuFailure, GpuJob, GpuReport, has_failed
-from kernel_lsp.verify.gpu.pool import on_one_of
 from kernel_lsp.verify.model.cases import Case
 from kernel_lsp.verify.model.progress import Plan, Progress
 from kernel_lsp.verify.oracle.case_store import CaseStore, NoCase
 from kernel_lsp.verify.session.check_scheduler import Look
-from kernel_lsp.verify.timing.outcome import NotTimed, TimedOperation, TimingOutcome
+from kernel_lsp.verify.timing.result import NotTimed, TimedOperation, TimingOutcome
 from kernel_lsp.verify.timing.rounds import Asker
 
 PATIENCE_S = 2.0
 """Seconds to wait for the executors' findings after the GPU found a failure: theirs are more precise."""
 ATOMICS = ("atom.", "red.", "multimem.red.")
+LEFT_OUT_S = 30.0
+"""Seconds for which a GPU whose machine was lost gets no candidates while others are there."""
 
 
 @dataclass(frozen=True)
@@ -199,3 +203,34 @@ def _may_vary(built: Built, bounds: Sequence[BoundOperation]) -> bool:
     if any(isinstance(step, BoundLibraryStep) for bound in bounds for step in bound.steps):
         return True
     return any(statement.opcode.startswith(ATOMICS) for statement in read_ptx(built.ptx, "").statements)
+
+
+class OnGpu(Protocol):
+    """Anything that has a GPU, e.g. with its timer."""
+
+    @property
+    def device(self) -> GpuDevice: ...
+
+
+G = TypeVar("G", bound=OnGpu)
+T = TypeVar("T")
+
+
+async def on_one_of(gpus: Sequence[G], work: Callable[[G], Awaitable[T]]) -> T:
+    """Do the work of one candidate on one GPU. Raises ConnectionLostError when all GPUs are lost."""
+    for n_left in reversed(range(len(gpus))):
+        gpu = min(gpus, key=_order)
+        with gpu.device.assigned():
+            try:
+                return await work(gpu)
+            except ConnectionLostError:
+                gpu.device.lost_until = time.monotonic() + LEFT_OUT_S
+                if not n_left:
+                    raise
+    raise ValueError("there is no GPU")
+
+
+def _order(gpu: OnGpu) -> tuple[float, int]:
+    """Sort lost GPUs last, by the end of their time, and others by their candidates."""
+    lost_until = gpu.device.lost_until
+    return (lost_until if lost_until > time.monotonic() else 0.0, gpu.device.n_assigned)

@@ -24,7 +24,7 @@ from kernel_lsp.verify.gpu.job import Stages
 from kernel_lsp.verify.gpu.slot import GpuSlot, Lost, load_request, raise_if_environment
 from kernel_lsp.verify.gpu.spare_files import SpareFiles
 from kernel_lsp.verify.oracle.judgement import judge_outputs
-from kernel_lsp.verify.timing.outcome import TimedOperation, TimingOutcome
+from kernel_lsp.verify.timing.result import TimedOperation, TimingOutcome
 
 LOAD_DEADLINE_S = 30.0
 CASE_DEADLINE_S = 15.0

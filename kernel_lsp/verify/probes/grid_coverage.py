@@ -17,8 +17,7 @@ from kernel_lsp.core.verdict import CaseResult, Mismatch
 from kernel_lsp.ptx.executor import BlockSample, KernelFactsOfPtx
 from kernel_lsp.toolchain.integrity.definition_use import functions_of
 from kernel_lsp.toolchain.integrity.ptx_text import PtxText, Statement, read_ptx
-from kernel_lsp.verify.cpu.loaded_kernel import LoadedKernel
-from kernel_lsp.verify.cpu.prepared import Limits
+from kernel_lsp.verify.cpu.prepared import Limits, LoadedKernel
 from kernel_lsp.verify.model.progress import Plan
 from kernel_lsp.verify.probes.sizes import farthest_operations
 

@@ -16,8 +16,7 @@ from kernel_lsp.core.task import Symbol, Task
 from kernel_lsp.core.verdict import Crashed, Mismatch
 from kernel_lsp.gpu.eager import eager_run
 from kernel_lsp.gpu.specs import GpuSpec
-from kernel_lsp.verify.cpu.loaded_kernel import LoadedKernel
-from kernel_lsp.verify.cpu.prepared import Limits
+from kernel_lsp.verify.cpu.prepared import Limits, LoadedKernel
 from kernel_lsp.verify.devices.device import CaseRun
 from kernel_lsp.verify.model.cases import (
     LATE_EXTREMES,

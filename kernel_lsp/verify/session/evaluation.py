@@ -32,12 +32,21 @@ from kernel_lsp.errors import PlanError, ScratchFullError
 from kernel_lsp.toolchain.integrity.ptx_text import program_hash
 from kernel_lsp.toolchain.nvrtc.compile import BuildRequest
 from kernel_lsp.toolchain.nvrtc.own_architecture import is_plain
-from kernel_lsp.verify.build.building import all_names, candidate_request, kernel_build, module_of, request_of
-from kernel_lsp.verify.build.other_builds import N_CASES_ELSEWHERE, guarded, other_programs, said_of, said_of_guarded
+from kernel_lsp.verify.build.building import (
+    N_CASES_ELSEWHERE,
+    all_names,
+    candidate_request,
+    guarded,
+    kernel_build,
+    module_of,
+    other_programs,
+    request_of,
+    said_of,
+    said_of_guarded,
+)
 from kernel_lsp.verify.cpu.executor_checks import NOT_SCREENED, check, estimate, rank, screen, screened_cases
 from kernel_lsp.verify.cpu.executor_pool import N_LOOKS
-from kernel_lsp.verify.cpu.loaded_kernel import LoadedKernel
-from kernel_lsp.verify.cpu.prepared import CpuKernel
+from kernel_lsp.verify.cpu.prepared import CpuKernel, LoadedKernel
 from kernel_lsp.verify.model.cases import Depth, OperationKind
 from kernel_lsp.verify.model.defences import is_on
 from kernel_lsp.verify.model.progress import Plan, Progress

@@ -11,7 +11,7 @@ from kernel_lsp.verify.gpu.checks import GpuChecks, MeasuringGpu
 from kernel_lsp.verify.gpu.device import GpuDevice
 from kernel_lsp.verify.model.cases import SCREEN_FAMILIES
 from kernel_lsp.verify.oracle.case_store import CaseStore
-from kernel_lsp.verify.probes.choice import CaseChoice
+from kernel_lsp.verify.probes.table import CaseChoice
 from kernel_lsp.verify.session.platform import Platform
 from kernel_lsp.verify.session.ready_runs import RunBuilder
 

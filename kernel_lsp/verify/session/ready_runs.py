@@ -20,7 +20,7 @@ from kernel_lsp.verify.model.cases import Case
 from kernel_lsp.verify.model.progress import Progress
 from kernel_lsp.verify.model.resolved_kernel import plan_failure, prepare
 from kernel_lsp.verify.oracle.case_store import CaseStore, NoCase
-from kernel_lsp.verify.probes.choice import CaseChoice
+from kernel_lsp.verify.probes.table import CaseChoice
 from kernel_lsp.verify.session.check_scheduler import audited
 from kernel_lsp.verify.session.platform import Platform
 

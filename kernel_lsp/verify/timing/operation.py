@@ -28,11 +28,9 @@ from kernel_lsp.core.task import Task, TaskTensor
 from kernel_lsp.errors import SettingError
 from kernel_lsp.gpu.specs import find_gpu
 from kernel_lsp.process.worker_client import CaseFiles, OperationName
-from kernel_lsp.verify.timing.baselines import MODES, Baselines, Job, TimingWorker, hash_of
-from kernel_lsp.verify.timing.baselines_cache import BaselineCache
+from kernel_lsp.verify.timing.baselines import MODES, BaselineCache, Baselines, Job, TimingWorker, hash_of
 from kernel_lsp.verify.timing.floor import time_floor
-from kernel_lsp.verify.timing.noise import AGAIN, OURS, TimingNoise
-from kernel_lsp.verify.timing.outcome import (
+from kernel_lsp.verify.timing.result import (
     CandidateBroke,
     ImpossibleTime,
     NotTimed,
@@ -40,8 +38,9 @@ from kernel_lsp.verify.timing.outcome import (
     TimedOperation,
     TimingOutcome,
     WrongWhileTimed,
+    measurement,
+    ratio,
 )
-from kernel_lsp.verify.timing.result import measurement, ratio
 from kernel_lsp.verify.timing.rounds import (
     Asker,
     Rounds,
@@ -53,7 +52,7 @@ from kernel_lsp.verify.timing.rounds import (
     measure_in_turn,
     prepare,
 )
-from kernel_lsp.verify.timing.statistics import MIN_ROUNDS
+from kernel_lsp.verify.timing.statistics import AGAIN, MIN_ROUNDS, OURS, TimingNoise
 
 PREPARE_DEADLINE_S = 60.0
 RANKING = TimingPlan(min_rounds=MIN_ROUNDS, max_rounds=MIN_ROUNDS, n_warm_samples=0, budget_s=0.0)

@@ -15,7 +15,7 @@ from kernel_lsp.core.verdict import Crashed, Mismatch, Rejected, TimedOut
 from kernel_lsp.process.tree import descendants
 from kernel_lsp.verify.devices.device import CaseOutcome, CaseRun, Device, LoadFailure
 from kernel_lsp.verify.gpu import prepared as gpu_prepared
-from kernel_lsp.verify.timing.outcome import NotTimed, TimedOperation
+from kernel_lsp.verify.timing.result import NotTimed, TimedOperation
 from tests.verify.gpu.harness import LARGE, SMALL, NoClock
 
 from .kernels import build, given

@@ -15,7 +15,7 @@ from kernel_lsp.source.pytorch import read_target
 from kernel_lsp.verify.session import start as session_start
 from kernel_lsp.verify.session.session import Session
 from kernel_lsp.verify.timing.operation import OperationTimer
-from kernel_lsp.verify.timing.outcome import NotTimed
+from kernel_lsp.verify.timing.result import NotTimed
 
 from .harness import FAKE
 

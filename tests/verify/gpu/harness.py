@@ -24,7 +24,7 @@ from kernel_lsp.verify.gpu.job import GpuFailure, GpuJob, GpuReport
 from kernel_lsp.verify.gpu.slot import SlotWorker
 from kernel_lsp.verify.model.cases import Case
 from kernel_lsp.verify.oracle.compare import Expectation
-from kernel_lsp.verify.timing.outcome import NotTimed, TimedOperation
+from kernel_lsp.verify.timing.result import NotTimed, TimedOperation
 from kernel_lsp.verify.timing.rounds import Asker
 
 HERE = Path(__file__).resolve().parent

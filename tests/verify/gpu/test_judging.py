@@ -19,7 +19,7 @@ from kernel_lsp.verify.gpu import candidate_run as gpu_attempt
 from kernel_lsp.verify.gpu import prepared as gpu_prepared
 from kernel_lsp.verify.gpu.device import GpuDevice
 from kernel_lsp.verify.gpu.job import GpuFailure, GpuJob, GpuReport
-from kernel_lsp.verify.timing.outcome import NotTimed, TimedOperation
+from kernel_lsp.verify.timing.result import NotTimed, TimedOperation
 from kernel_lsp.verify.timing.rounds import Asker
 
 from .harness import LARGE, SMALL, NoClock, NoStages, build, case, gpu, run

@@ -19,7 +19,7 @@ from kernel_lsp.errors import TargetError
 from kernel_lsp.process.supervisor import Answered, Conversation
 from kernel_lsp.process.worker_client import CaseFiles, CaseTensor
 from kernel_lsp.verify.timing.operation import OperationTimer
-from kernel_lsp.verify.timing.outcome import Timed, TimedOperation, TimingOutcome
+from kernel_lsp.verify.timing.result import Timed, TimedOperation, TimingOutcome
 from kernel_lsp.verify.timing.rounds import TimingPlan
 
 FAKE_WORKER = Path(__file__).with_name("fake_worker.py")

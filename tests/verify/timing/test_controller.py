@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kernel_lsp.core.measurement import MissingBaseline, TimedBaseline
-from kernel_lsp.verify.timing.outcome import (
+from kernel_lsp.verify.timing.result import (
     CandidateBroke,
     ImpossibleTime,
     NotTimed,
