@@ -30,7 +30,7 @@ from kernel_lsp.core.plan import BoundLaunch, BoundOperation, BoundTensor, Scala
 from kernel_lsp.process.confinement import sandbox_level
 from kernel_lsp.process.interpreter import find_python
 from kernel_lsp.process.worker_client import Worker
-from kernel_lsp.verify.timing.operation import PREPARE_DEADLINE_S
+from kernel_lsp.verify.timing.operation import AGAIN, OURS, PREPARE_DEADLINE_S, TimingNoise
 from kernel_lsp.verify.timing.result import measurement, ratio
 from kernel_lsp.verify.timing.rounds import (
     Rounds,
@@ -42,7 +42,6 @@ from kernel_lsp.verify.timing.rounds import (
     measure_in_turn,
     prepare,
 )
-from kernel_lsp.verify.timing.statistics import AGAIN, OURS, TimingNoise
 
 RESULTS = Path(__file__).resolve().parent / "results"
 LOAD_DEADLINE_S = 120.0

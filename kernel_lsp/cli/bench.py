@@ -12,10 +12,8 @@ from kernel_lsp.cli import console
 from kernel_lsp.config import find_workspace
 from kernel_lsp.core.benchmark import BenchEntry, BenchReport
 from kernel_lsp.errors import UserError
-from kernel_lsp.evolve.archive.bench_ledger import BenchLedger, ledger_name
-from kernel_lsp.evolve.run.bench import BenchPlan, bench_entries
-from kernel_lsp.export.bench_page import render_bench_page
-from kernel_lsp.export.bench_table import HEADINGS, kind_sentence, score_line, table_cells, write_docs
+from kernel_lsp.evolve.run.bench import BenchLedger, BenchPlan, bench_entries, ledger_name
+from kernel_lsp.export.bench_page import HEADINGS, kind_sentence, render_bench_page, score_line, table_cells, write_docs
 from kernel_lsp.source.suite import BenchTask, expand_tasks, sample_tasks
 from kernel_lsp.verify.tasks.bench_score import bench_report
 

@@ -10,9 +10,9 @@ from typing import Any
 from kernel_lsp.cli import console
 from kernel_lsp.config import load_settings
 from kernel_lsp.errors import UserError
-from kernel_lsp.synthesize.index import SynthesisSummary, summarize
 from kernel_lsp.synthesize.request import SCALES, SynthesisFolder, SynthesisRequest
 from kernel_lsp.synthesize.run import Synthesis, synthesize
+from kernel_lsp.synthesize.summary import SynthesisSummary, summarize
 
 EVERY_ATTEMPTS = 100
 """Attempts between two lines of progress."""

@@ -167,7 +167,7 @@ class Verdict(Noun):
     foreign: str = ""
     """``torch extension`` or ``ModelNew`` for a kernel whose own host code runs; empty for one with a launch plan."""
     tolerance: str = "strict"
-    """Tolerance of the comparison: ours, or that of another benchmark (`verify/foreign/tolerances.py`)."""
+    """Tolerance of the comparison: ours, or that of another benchmark (`verify/foreign/cases.py`)."""
     times: dict[str, Comparison] = {}
     """Comparison against eager by operation name."""
     configurations: tuple[ConfigurationOutcome, ...] = ()

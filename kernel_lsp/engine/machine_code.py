@@ -16,8 +16,14 @@ from kernel_lsp.process.interpreter import named_python, site_packages
 from kernel_lsp.source.cuda import device_functions, kernel_line_ranges
 from kernel_lsp.source.plan_draft import assumed_arguments
 from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain
-from kernel_lsp.toolchain.tools.listing import ListedLine, Listing, ptx_listings, sass_listings
-from kernel_lsp.toolchain.tools.nvdisasm import disassemble, find_nvdisasm
+from kernel_lsp.toolchain.tools.listing import (
+    ListedLine,
+    Listing,
+    disassemble,
+    find_nvdisasm,
+    ptx_listings,
+    sass_listings,
+)
 from kernel_lsp.verify.session.plain_build import build_with_nvcc, build_with_nvrtc, find_nvcc, instances
 
 ARCHITECTURES = tuple(dict.fromkeys(gpu.architecture.name for gpu in GPUS))

@@ -13,7 +13,6 @@ from kernel_lsp.server.analysis.analysis_types import Analysis
 from kernel_lsp.server.commands import execute
 from kernel_lsp.server.documents.documents import Document, Documents, path_of
 from kernel_lsp.server.documents.notebooks import Notebooks
-from kernel_lsp.server.estimates import renew_estimates
 from kernel_lsp.server.features.code_actions import CodeActions
 from kernel_lsp.server.features.code_lens import cuda_lenses, python_lenses
 from kernel_lsp.server.features.diagnostics import KERNEL_SUFFIX
@@ -28,7 +27,7 @@ from kernel_lsp.server.language_server import KernelLanguageServer
 from kernel_lsp.server.protocol import messages as protocol
 from kernel_lsp.server.protocol.capabilities import DIAGNOSTICS_IDENTIFIER
 from kernel_lsp.server.protocol.conversion import change_of
-from kernel_lsp.server.settings import SECTION
+from kernel_lsp.server.settings import SECTION, are_alike
 from kernel_lsp.source.recorded import FILE_NAME as RECORDING_NAME
 
 FIRST_ANALYSIS_S = 5.0
@@ -385,3 +384,19 @@ HANDLERS: dict[str, Callable[..., Any]] = {
     **runs.HANDLERS,
     **machine_code.HANDLERS,
 }
+
+
+def renew_estimates(server: KernelLanguageServer) -> None:
+    """Drop outdated estimates and recompute them: the protocol cannot refresh an open hover, so the answer must be
+    ready when the client asks again."""
+    for uri, symbol, made_with in server.knowledge.settings_of_estimates():
+        document = server.documents.get(uri)
+        if document is None:
+            continue
+        settings = server.settings_for(document.file)
+        if are_alike(made_with, settings):
+            continue
+        server.knowledge.forget_estimate(uri, symbol)
+        is_there = server.analyses.latest(document).analysis.target(symbol) is not None
+        if is_there and settings.estimate_on_hover and server.trust.allows_background_work:
+            start_estimate(server, document, symbol, is_quiet=True)

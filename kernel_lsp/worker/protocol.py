@@ -38,7 +38,7 @@ COMMANDS = {
     "time_block": ("timing.rounds", "time_block"),
     "end_timing": ("timing.rounds", "end_timing"),
     "extension_facts": ("foreign.facts", "extension_facts"),
-    "start_pools": ("foreign.threads", "start_pools"),
+    "start_pools": ("foreign.run", "start_pools"),
     "open_foreign": ("foreign.module", "open_foreign"),
     "run_foreign": ("foreign.run", "run_foreign"),
     "look_again": ("foreign.run", "look_again"),

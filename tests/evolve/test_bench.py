@@ -13,9 +13,8 @@ import pytest
 from kernel_lsp.core.benchmark import BenchEntry
 from kernel_lsp.core.event import RunFinished
 from kernel_lsp.errors import TargetError
-from kernel_lsp.evolve.archive.bench_ledger import BenchLedger
 from kernel_lsp.evolve.run import bench
-from kernel_lsp.evolve.run.bench import BenchPlan, bench_entries
+from kernel_lsp.evolve.run.bench import BenchLedger, BenchPlan, bench_entries
 from kernel_lsp.source.suite import BenchTask
 
 FINISHED = RunFinished(run_id="r", candidate_id="c", reason="fastest", n_proposed=1, n_built=1, n_correct=1)

@@ -12,13 +12,21 @@ from kernel_lsp.core.plan import LaunchPlan
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.evolve.propose.feedback import describe_failure, describe_profile, describe_times
-from kernel_lsp.evolve.propose.innovations import Innovation, keep_innovation, related, similarity
 from kernel_lsp.evolve.propose.plan_header import assemble
-from kernel_lsp.evolve.propose.population import Member, island_of, ranked, shown
+from kernel_lsp.evolve.propose.population import (
+    Innovation,
+    Member,
+    island_of,
+    keep_innovation,
+    ranked,
+    related,
+    shown,
+    similarity,
+)
 from kernel_lsp.evolve.propose.profiling import facts_of_kernel, facts_of_task
 from kernel_lsp.evolve.propose.proposal import Hint, applicable, catalogue, kinds
 from kernel_lsp.evolve.propose.strategies import plan_proposal
-from kernel_lsp.evolve.run.stopping import why_give_up, why_stop
+from kernel_lsp.evolve.run.final_verification import why_give_up, why_stop
 from kernel_lsp.evolve.run.task_text import describe_task, signatures
 from kernel_lsp.gpu.floor import graph_bytes
 from kernel_lsp.gpu.specs import find_gpu

@@ -15,7 +15,7 @@ from kernel_lsp.core.event import Event, GenerationStarted, NewBest, RunStarted,
 from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.evolve.run.evaluations import Evaluations
 from kernel_lsp.evolve.run.final_verification import Ending, Finalist
-from kernel_lsp.server.documents.tracking import Tracker
+from kernel_lsp.server.jobs.progress import Tracker
 
 from .world import FakeDevice, kernel, verdict_of
 

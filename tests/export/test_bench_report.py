@@ -8,8 +8,7 @@ from typing import Any
 
 from kernel_lsp.core.benchmark import BenchEntry, BenchReport
 from kernel_lsp.core.measurement import Comparison, Estimate, Measurement, Ratio, TimedBaseline, TimeFloor
-from kernel_lsp.export.bench_page import render_bench_page
-from kernel_lsp.export.bench_table import BEGIN, END, markdown, write_docs
+from kernel_lsp.export.bench_page import BEGIN, END, markdown, render_bench_page, write_docs
 from kernel_lsp.verify.tasks.bench_score import bench_report, bench_time, speedups
 
 FLOOR = TimeFloor(time_us=5.0, impossible_below_us=4.0, basis="bytes")

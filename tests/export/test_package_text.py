@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from kernel_lsp.errors import PlanError, TargetError
-from kernel_lsp.export.package.cases import small_cases
-from kernel_lsp.export.package.project import MARKER_FILE, package_texts, write_package
+from kernel_lsp.export.package.project import MARKER_FILE, package_texts, small_cases, write_package
 
 from .other_samples import (
     AWKWARD_NAMES,

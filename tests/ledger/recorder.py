@@ -43,7 +43,7 @@ from kernel_lsp.verify.model.cases import Case
 from kernel_lsp.verify.model.environment import UNWRITTEN, USUAL, Circumstances
 from kernel_lsp.verify.model.progress import Plan
 from kernel_lsp.verify.session.check import find_task
-from kernel_lsp.verify.session.platform import Platform
+from kernel_lsp.verify.session.pipeline import Platform
 from kernel_lsp.verify.session.session import FIRST_CAPTURE_NUMBER
 from kernel_lsp.verify.session.start import SessionStart
 from kernel_lsp.verify.session.verifier import Verifier

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernel_lsp.server.protocol.framing import MAX_HEADER_BYTES, Frames, frame
+from kernel_lsp.server.protocol.handshake import MAX_HEADER_BYTES, Frames, frame
 
 
 def check(data: bytes, *bodies: bytes) -> None:

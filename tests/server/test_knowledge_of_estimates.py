@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from kernel_lsp.config import Settings
-from kernel_lsp.server import estimates
+from kernel_lsp.server import handlers
 from kernel_lsp.server.analysis.analysis_client import Known
 from kernel_lsp.server.analysis.analysis_worker import analyse
 from kernel_lsp.server.documents.documents import Documents
-from kernel_lsp.server.estimates import renew_estimates
+from kernel_lsp.server.handlers import renew_estimates
 from kernel_lsp.server.knowledge import Knowledge, KnownEstimate, NoEstimate
 from kernel_lsp.server.settings import are_alike
 from kernel_lsp.server.trust import Trust
@@ -34,7 +34,7 @@ class World:
         self.knowledge = Knowledge()
         self.knowledge.learn_estimate(URI, "scale", KnownEstimate(target_estimate(FILE), "d", 0, H200))
         self.started: list[str] = []
-        monkeypatch.setattr(estimates, "start_estimate", lambda *about, is_quiet: self.started.append(about[2]))
+        monkeypatch.setattr(handlers, "start_estimate", lambda *about, is_quiet: self.started.append(about[2]))
         server: Any = SimpleNamespace(
             documents=documents,
             knowledge=self.knowledge,

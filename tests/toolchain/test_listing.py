@@ -12,7 +12,7 @@ from kernel_lsp.errors import EnvironmentProblem
 from kernel_lsp.process.confinement import sandbox_level
 from kernel_lsp.toolchain.nvrtc.compile import compile_cuda
 from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain
-from kernel_lsp.toolchain.tools import nvdisasm
+from kernel_lsp.toolchain.tools import listing
 from kernel_lsp.toolchain.tools.listing import Listing, ptx_listings, sass_listings
 
 TEXT = """__device__ __noinline__ float square(float x) {
@@ -61,17 +61,17 @@ def test_inlined_code_belongs_to_the_line_that_calls_it_and_padding_is_left_out(
 
 
 def test_a_missing_disassembler_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvdisasm.shutil, "which", lambda *_, **__: None)
+    monkeypatch.setattr(listing.shutil, "which", lambda *_, **__: None)
     with pytest.raises(EnvironmentProblem) as raised:
-        nvdisasm.find_nvdisasm()
+        listing.find_nvdisasm()
     assert "pip install nvidia-cuda-nvdisasm" in raised.value.next_step
 
 
 def test_a_cubin_is_disassembled_with_its_lines() -> None:
     try:
-        program = nvdisasm.find_nvdisasm()
+        program = listing.find_nvdisasm()
     except EnvironmentProblem as problem:
         pytest.skip(problem.next_step)
-    text = asyncio.run(nvdisasm.disassemble(base64.b64decode(built().cubin), program, sandbox_level("auto")))
+    text = asyncio.run(listing.disassemble(base64.b64decode(built().cubin), program, sandbox_level("auto")))
     two = next(listing for listing in sass_listings(text, "k.cu") if listing.symbol == "_Z3twoPf")
     check((two,), {8})

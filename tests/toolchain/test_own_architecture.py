@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernel_lsp.core.verdict import BuildFailed, Built
-from kernel_lsp.toolchain.nvrtc import own_architecture as rules
+from kernel_lsp.toolchain.nvrtc import compile as rules
 from kernel_lsp.toolchain.nvrtc.compile import compile_cuda
 from kernel_lsp.toolchain.nvrtc.discovery import Toolchain
 from kernel_lsp.worker.shipped import cuda_runtime

@@ -18,7 +18,7 @@ from kernel_lsp.verify.model.cases import (
 )
 from kernel_lsp.verify.probes.families import families_of
 from kernel_lsp.verify.probes.finder import REDUCED, Finder
-from kernel_lsp.verify.probes.probe import proposed
+from kernel_lsp.verify.probes.kernel import proposed
 from kernel_lsp.verify.probes.sizes import captured_rows, least_sizes, many_rows, reduced_sizes, vast_sizes, wide_sizes
 from kernel_lsp.verify.probes.table import TABLE, equal_integers
 from tests.verify.kernels import kernel_of, task_of

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from kernel_lsp.worker import failure, files, transfer
-from kernel_lsp.worker.cases import input_generation as drawing
+from kernel_lsp.worker.cases import families as drawing
 
 
 @pytest.fixture(autouse=True, params=[3, 5], ids=["written", "mapped"])

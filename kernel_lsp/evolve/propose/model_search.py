@@ -25,10 +25,9 @@ from kernel_lsp.evolve.propose.profiling import ProfileDigest, facts_of_kernel
 from kernel_lsp.evolve.propose.proposal import Draw, Outcome, Proposal, Workshop, applicable, kinds, pick
 from kernel_lsp.evolve.propose.strategies import Plan, plan_proposal
 from kernel_lsp.evolve.run.evaluations import score_kind, score_us
-from kernel_lsp.evolve.run.final_verification import Ending, Finalist, SearchResult
+from kernel_lsp.evolve.run.final_verification import Ending, Finalist, SearchResult, why_give_up, why_stop
 from kernel_lsp.evolve.run.request import ModelChoices
 from kernel_lsp.evolve.run.search import Proposer
-from kernel_lsp.evolve.run.stopping import why_give_up, why_stop
 from kernel_lsp.llm.budget import Spending
 from kernel_lsp.llm.ensemble import Ensemble, Pull
 from kernel_lsp.training.schedules import SchedulableProgram

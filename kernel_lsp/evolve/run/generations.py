@@ -16,10 +16,9 @@ from kernel_lsp.core.event import CandidateProposed, Event, GenerationStarted, N
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.evolve.run.evaluations import CandidateVerifier, Evaluations, score_kind, score_us
-from kernel_lsp.evolve.run.final_verification import Ending, Finalist, SearchResult
+from kernel_lsp.evolve.run.final_verification import Ending, Finalist, SearchResult, why_stop_tuning
 from kernel_lsp.evolve.run.reuse import TunedSchedule
 from kernel_lsp.evolve.run.search import Order, Proposal, Proposer, Scored
-from kernel_lsp.evolve.run.stopping import why_stop_tuning
 from kernel_lsp.training.schedules import SchedulableProgram
 
 MAX_REMEASURED = 6

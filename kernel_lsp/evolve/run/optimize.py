@@ -27,9 +27,9 @@ from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.errors import EnvironmentProblem, TargetError
 from kernel_lsp.evolve.archive.archive import Archive, check_workspace_is_free, workspace_lock
-from kernel_lsp.evolve.propose.innovations import Innovation, keep_innovation, operators_of
 from kernel_lsp.evolve.propose.model_run import ModelRun, ModelTools, open_tools, with_keys
 from kernel_lsp.evolve.propose.model_search import ModelSearch
+from kernel_lsp.evolve.propose.population import Innovation, keep_innovation, operators_of
 from kernel_lsp.evolve.run.evaluations import Evaluations, score_kind, score_us
 from kernel_lsp.evolve.run.final_verification import SearchResult
 from kernel_lsp.evolve.run.generations import Search, SearchSettings

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from kernel_lsp.ptx.text.data_flow import STRONG_MODIFIERS
-from kernel_lsp.ptx.text.flow import Block, defined, used
+from kernel_lsp.ptx.text.flow import STRONG_MODIFIERS, Block, defined, used
 from kernel_lsp.ptx.text.loops import Loop, loops_of
 from kernel_lsp.ptx.text.syntax import Instruction, Register
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from kernel_lsp.ptx.run.layout import Info
-from kernel_lsp.ptx.text.data_flow import (
+from kernel_lsp.ptx.text.flow import (
     ACQUIRING_MODIFIERS,
     PAST_L1_MODIFIERS,
     RELEASING_MODIFIERS,
     SHARED_MODIFIERS,
     STRONG_MODIFIERS,
+    Block,
     Place,
     address_of,
+    defined,
     origins_of,
+    registers_of,
     users_of,
 )
-from kernel_lsp.ptx.text.flow import Block, defined, registers_of
 from kernel_lsp.ptx.text.syntax import Instruction
 
 FENCES = ("membar", "fence")

@@ -1,4 +1,4 @@
-"""Queue a block's bulk copies to shared memory that have been issued and have not arrived, in order.
+"""Queue a block's asynchronous copies between shared memory and tensors, and track those in flight.
 
 The bytes of a copy are absent until its barrier object reports them; until then they are marked and hold other values.
 Copies arrive when all runnable threads have polled for them twice in vain, starting with those of the oldest copy's

@@ -12,9 +12,8 @@ from typing import Literal
 from kernel_lsp.config import Settings, find_workspace
 from kernel_lsp.engine.client import EngineClient
 from kernel_lsp.engine.messages import Cancel, JobEvent, JobRequest, Problem, Reply
-from kernel_lsp.server.documents.tracking import Tracker
 from kernel_lsp.server.features.formatting import time_text
-from kernel_lsp.server.jobs.progress import WorkDoneProgress
+from kernel_lsp.server.jobs.progress import Tracker, WorkDoneProgress
 from kernel_lsp.server.protocol.messages import JobParams, JobState
 
 ID_CHARACTERS = 12

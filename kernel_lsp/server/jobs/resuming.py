@@ -10,9 +10,8 @@ from pathlib import Path
 from lsprotocol import types
 
 from kernel_lsp.engine.messages import Problem, Resume, RunSummary
-from kernel_lsp.server.documents.tracking import Tracker
 from kernel_lsp.server.jobs.jobs import Job, new_id
-from kernel_lsp.server.jobs.progress import WorkDoneProgress
+from kernel_lsp.server.jobs.progress import Tracker, WorkDoneProgress
 from kernel_lsp.server.jobs.starting import start_resume
 from kernel_lsp.server.language_server import KernelLanguageServer
 from kernel_lsp.server.protocol.rpc import ClientRefused

@@ -10,9 +10,8 @@ from kernel_lsp.engine.messages import Check, EstimateTarget, JobRequest, Optimi
 from kernel_lsp.server.analysis.analysis_client import Analyses
 from kernel_lsp.server.documents.documents import Document
 from kernel_lsp.server.documents.places import cells_of, file_at, file_of, is_saved
-from kernel_lsp.server.documents.tracking import Tracker
 from kernel_lsp.server.jobs.jobs import Following, Job, new_id
-from kernel_lsp.server.jobs.progress import WorkDoneProgress
+from kernel_lsp.server.jobs.progress import Tracker, WorkDoneProgress
 from kernel_lsp.server.language_server import KernelLanguageServer
 from kernel_lsp.server.protocol.messages import TargetArguments
 

@@ -27,7 +27,6 @@ from kernel_lsp.toolchain.nvrtc import nvrtc_program
 from kernel_lsp.toolchain.nvrtc.cache import BuildCache, content_key
 from kernel_lsp.toolchain.nvrtc.diagnostics import assembler_findings, compiler_findings, kernel_facts
 from kernel_lsp.toolchain.nvrtc.discovery import Toolchain
-from kernel_lsp.toolchain.nvrtc.own_architecture import asks_for_own, needs_own, own_architecture
 from kernel_lsp.toolchain.nvrtc.standard_headers import STANDARD_HEADERS
 
 DEFAULT_ARCHITECTURE = "sm_90"
@@ -60,6 +59,12 @@ _NVRTC_INVALID_OPTION = 5  # nvrtcResult in <nvrtc.h>
 _NVRTC_OUT_OF_MEMORY = 1
 _ARCHITECTURE = re.compile(r"sm_\d{2,3}[af]?")
 _NAME_EXPRESSION = re.compile(r"&?[A-Za-z_:][\w:<>,&*()+\-/%. =!|^~]*")
+FIRST_WITH_OWN = 90
+_PLAIN = re.compile(r"sm_(?P<number>\d{2,3})")
+_ASKS = re.compile(r"\b__CUDA_ARCH_(?:FEAT_SM\d+_ALL|SPECIFIC__|FAMILY_SPECIFIC__)")
+_INSTRUCTIONS = re.compile(r"\b(?:wgmma|setmaxnreg|tcgen05)\b")
+_REFUSED = re.compile(r"not supported on \.target|cannot be compiled for architecture|requires \.target")
+"""ptxas's errors for such an instruction."""
 
 
 class BuildRequest(Noun):
@@ -294,3 +299,29 @@ def _unexplained(status: int, log: str) -> Finding:
         return _refusal("compiler-out-of-memory", "the compiler ran out of memory on this text")
     last = next((line for line in reversed(log.splitlines()) if line.strip()), "it gave no reason")
     return _refusal("compile-error", f"NVRTC failed with status {status}: {last.strip()}")
+
+
+def own_architecture(architecture: str) -> str:
+    """Return ``sm_90a`` for ``sm_90``; empty when there is none, or it is one already."""
+    match = _PLAIN.fullmatch(architecture)
+    return f"{architecture}a" if match is not None and int(match["number"]) >= FIRST_WITH_OWN else ""
+
+
+def is_plain(architecture: str) -> bool:
+    """Return True for an architecture without specific features: ``sm_90``, but not ``sm_90a``."""
+    return _PLAIN.fullmatch(architecture) is not None
+
+
+def asks_for_own(text: str) -> bool:
+    """Return True when the text tests for the architecture and so compiles differently there."""
+    return _ASKS.search(text) is not None
+
+
+def needs_own(log: str) -> bool:
+    """Return True when ptxas rejected an instruction that may be architecture-specific."""
+    return _REFUSED.search(log) is not None
+
+
+def may_need_own(text: str) -> bool:
+    """Return True when the text names such an instruction, or tests for the architecture."""
+    return asks_for_own(text) or _INSTRUCTIONS.search(text) is not None

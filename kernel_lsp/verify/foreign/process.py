@@ -25,7 +25,7 @@ SETTLING_S = (0.05, 0.2, 0.5)
 LOOK_DEADLINE_S = 120.0
 DRIVER_THREADS = ("cuda", "pt_autograd")
 """Name prefixes of threads that CUDA, and autograd for one device, start at first use. Keep equal to
-`worker.foreign.threads`."""
+`worker.foreign.run`."""
 BURST_S = 0.04
 """Seconds of calls in one burst for the outside clock, long against the request itself."""
 MAX_BURST_CALLS = 4000

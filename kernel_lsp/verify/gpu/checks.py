@@ -20,9 +20,8 @@ from kernel_lsp.verify.devices.device import DeviceCase, KernelBuild, Timer
 from kernel_lsp.verify.gpu.device import GpuDevice
 from kernel_lsp.verify.gpu.job import GpuFailure, GpuJob, GpuReport, has_failed
 from kernel_lsp.verify.model.cases import Case
-from kernel_lsp.verify.model.progress import Plan, Progress
+from kernel_lsp.verify.model.progress import Look, Plan, Progress
 from kernel_lsp.verify.oracle.case_store import CaseStore, NoCase
-from kernel_lsp.verify.session.check_scheduler import Look
 from kernel_lsp.verify.timing.result import NotTimed, TimedOperation, TimingOutcome
 from kernel_lsp.verify.timing.rounds import Asker
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from kernel_lsp.core.finding import Finding
 from kernel_lsp.core.measurement import Comparison, Estimate, Measurement
 from kernel_lsp.core.plan import BoundOperation
-from kernel_lsp.core.verdict import Built, CaseResult
+from kernel_lsp.core.verdict import Built, CaseResult, CheckOutcome
 from kernel_lsp.verify.model.cases import Case
 
 Plan = Sequence[tuple[Case, BoundOperation]]
@@ -75,3 +75,7 @@ class Progress(StageTimes):
     def add_findings(self, findings: Iterable[Finding]) -> None:
         """Add findings without duplicates."""
         self.findings += [finding for finding in findings if finding not in self.findings]
+
+
+Look = Callable[[Progress], Awaitable[CheckOutcome | None]]
+"""A check of a candidate, which records its evidence. None when nothing failed."""

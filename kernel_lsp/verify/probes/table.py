@@ -33,10 +33,9 @@ from kernel_lsp.verify.probes.families import EQUAL_TERMS, EXACT_SUMS, OCTAVES, 
 from kernel_lsp.verify.probes.finder import MAX_WIDE_ELEMENTS, distinct
 from kernel_lsp.verify.probes.float_indices import sizes_beyond_exact_places, sizes_beyond_narrow_places
 from kernel_lsp.verify.probes.index_cases import cases_beyond_exact_indices, index_cases
-from kernel_lsp.verify.probes.kernel import Kernel
+from kernel_lsp.verify.probes.kernel import FIRST, LAST, PROBES, SOON, Kernel, probe, proposed
 from kernel_lsp.verify.probes.mined_constants import sizes_with_room
 from kernel_lsp.verify.probes.multi_block_sizes import several_blocks_sizes
-from kernel_lsp.verify.probes.probe import FIRST, LAST, PROBES, SOON, probe, proposed
 from kernel_lsp.verify.probes.rounding_edges import rounding_cases
 from kernel_lsp.verify.probes.sizes import (
     MAX_VAST_HERE,

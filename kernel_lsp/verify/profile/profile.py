@@ -39,7 +39,7 @@ from kernel_lsp.verify.profile.tools import (
     run_tidy,
 )
 from kernel_lsp.verify.session.check import find_task, read_kernel
-from kernel_lsp.verify.session.ready_runs import ReadyRun, RunBuilder
+from kernel_lsp.verify.session.pipeline import ReadyRun, RunBuilder
 from kernel_lsp.verify.session.session import Session
 from kernel_lsp.verify.timing.floor import time_floor
 

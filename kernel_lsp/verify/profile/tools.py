@@ -35,7 +35,7 @@ from kernel_lsp.toolchain.tools.sanitizer import (
     parse_sanitizer,
     sanitizer_command,
 )
-from kernel_lsp.verify.session.ready_runs import ReadyRun
+from kernel_lsp.verify.session.pipeline import ReadyRun
 
 PROGRAM = "profile_launches"
 N_PASSES = 34

@@ -30,8 +30,7 @@ from kernel_lsp.core.verdict import (
 )
 from kernel_lsp.errors import PlanError, ScratchFullError
 from kernel_lsp.toolchain.integrity.ptx_text import program_hash
-from kernel_lsp.toolchain.nvrtc.compile import BuildRequest
-from kernel_lsp.toolchain.nvrtc.own_architecture import is_plain
+from kernel_lsp.toolchain.nvrtc.compile import BuildRequest, is_plain
 from kernel_lsp.verify.build.building import (
     N_CASES_ELSEWHERE,
     all_names,
@@ -49,14 +48,13 @@ from kernel_lsp.verify.cpu.executor_pool import N_LOOKS
 from kernel_lsp.verify.cpu.prepared import CpuKernel, LoadedKernel
 from kernel_lsp.verify.model.cases import Depth, OperationKind
 from kernel_lsp.verify.model.defences import is_on
-from kernel_lsp.verify.model.progress import Plan, Progress
+from kernel_lsp.verify.model.progress import Look, Plan, Progress
 from kernel_lsp.verify.model.resolved_kernel import Prepared, plan_failure, prepare
 from kernel_lsp.verify.oracle.judgement import lost_nans
 from kernel_lsp.verify.probes.code_guided_sizes import singles_out_a_block
 from kernel_lsp.verify.probes.grid_coverage import left_undone
 from kernel_lsp.verify.probes.large_size_values import wrong_at_vast_sizes
-from kernel_lsp.verify.session.check_scheduler import Look, audited, first_failure
-from kernel_lsp.verify.session.pipeline import Evaluator, screened_on
+from kernel_lsp.verify.session.pipeline import Evaluator, audited, screened_on
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 NOT_LOOKED_FURTHER = "not looked at beyond the sizes of its cases"
@@ -263,6 +261,29 @@ class Evaluation:
             evaluate_s=elapsed_s,
             stages_s=progress.stages_s,
         )
+
+
+async def first_failure(looks: Sequence[Look], progress: Progress, n_at_once: int = N_LOOKS) -> CheckOutcome | None:
+    """Run checks concurrently and return the first failure in their order. Results are recorded in that order, too.
+    Checks behind a failure are not started, or cancelled."""
+    pieces, tasks = [progress.piece() for _ in looks], list[asyncio.Task[CheckOutcome | None]]()
+    try:
+        for look, piece in zip(looks, pieces, strict=True):
+            while len(running := [task for task in tasks if not task.done()]) >= n_at_once:
+                await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            if any(task.done() and task.result() is not None for task in tasks):
+                break
+            tasks.append(asyncio.ensure_future(look(piece)))
+        for task, piece in zip(tasks, pieces, strict=False):
+            failure = await task
+            progress.take(piece)
+            if failure is not None:
+                return failure
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return None
 
 
 # --- below: small decisions

@@ -3,17 +3,49 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
+from kernel_lsp.core.candidate import Candidate
+from kernel_lsp.core.finding import Severity
+from kernel_lsp.core.plan import BoundOperation
 from kernel_lsp.core.task import Task
+from kernel_lsp.core.verdict import BuildFailed, Built, CheckOutcome, Rejected, Unsupported
+from kernel_lsp.errors import PlanError
+from kernel_lsp.gpu.specs import GpuSpec
+from kernel_lsp.process.worker_client import CaseFiles, Worker
+from kernel_lsp.toolchain.integrity.audit import audit
+from kernel_lsp.toolchain.nvrtc.compile import Compiler
+from kernel_lsp.verify.build.building import COMPILED_AS, candidate_request
 from kernel_lsp.verify.cpu.device import CpuDevice
+from kernel_lsp.verify.cpu.executor_checks import FULL_LIMITS
+from kernel_lsp.verify.cpu.prepared import CpuKernel, Profile
+from kernel_lsp.verify.devices.device import KernelBuild
 from kernel_lsp.verify.gpu.checks import GpuChecks, MeasuringGpu
 from kernel_lsp.verify.gpu.device import GpuDevice
-from kernel_lsp.verify.model.cases import SCREEN_FAMILIES
-from kernel_lsp.verify.oracle.case_store import CaseStore
+from kernel_lsp.verify.model.cases import SCREEN_FAMILIES, Case
+from kernel_lsp.verify.model.defences import is_on
+from kernel_lsp.verify.model.progress import Progress
+from kernel_lsp.verify.model.resolved_kernel import plan_failure, prepare
+from kernel_lsp.verify.oracle.case_store import CaseStore, NoCase
 from kernel_lsp.verify.probes.table import CaseChoice
-from kernel_lsp.verify.session.platform import Platform
-from kernel_lsp.verify.session.ready_runs import RunBuilder
+
+
+@dataclass(frozen=True)
+class Platform:
+    """The resources shared by all evaluators of one task. `worker` captures and makes references; `cpu` is the PTX
+    executor; cases lie below `directory`. `gpu` is the target of estimates. Each of `capture_numbers` names one capture
+    in the worker; none is an index of a task folder's configuration."""
+
+    worker: Worker
+    compiler: Compiler
+    gpu: GpuSpec
+    directory: Path
+    cpu: CpuDevice
+    seed: int
+    capture_numbers: Iterator[int]
+
 
 MIN_SLOTS, MAX_SLOTS = 2, 8
 N_SLOTS = max(MIN_SLOTS, min(MAX_SLOTS, (os.cpu_count() or 1) // 2))
@@ -82,3 +114,77 @@ class Evaluator:
 def screened_on(gpu: str) -> str:
     """Return the name of a GPU whose candidates the executor screens."""
     return f"{gpu}, screened on the {DEVICE_NAME}"
+
+
+@dataclass(frozen=True)
+class ReadyRun:
+    """One direction of a built candidate, bound to the sizes of a case."""
+
+    built: Built
+    case: Case
+    bound: BoundOperation
+
+    @property
+    def is_given(self) -> bool:
+        """Return whether it runs the user's own inputs at the captured sizes."""
+        return self.case.is_captured and self.case.family == "given"
+
+
+@dataclass(frozen=True)
+class RunBuilder:
+    """Builds candidates of one task and counts what they do. Reaches no verdict."""
+
+    task: Task
+    platform: Platform
+    gpu_device: GpuDevice | None
+    choice: CaseChoice
+    store: CaseStore
+
+    async def ready_runs(self, candidate: Candidate, file_name: str = COMPILED_AS) -> list[ReadyRun] | CheckOutcome:
+        """Build and bind each direction at the captured sizes and at small ones, or return why that is impossible.
+        Tools call the text `file_name`."""
+        prepared = prepare(candidate.text, self.task)
+        if isinstance(prepared, BuildFailed):
+            return prepared
+        try:
+            plans = [self.choice.plan(prepared, direction, "screen") for direction in prepared.directions]
+        except PlanError as error:
+            return plan_failure(error)
+        operations = [bound for plan in plans for _, bound in plan]
+        request = candidate_request(prepared, operations, self.platform.gpu, self.gpu_device, file_name)
+        built = await self.platform.compiler.compile(request)
+        if not isinstance(built, Built):
+            return built
+        refused = audited(candidate.text, built, Progress(candidate.id))
+        return refused or [ReadyRun(built, case, bound) for plan in plans for case, bound in plan]
+
+    async def count_runs(self, runs: Sequence[ReadyRun]) -> tuple[Profile, ...] | CheckOutcome:
+        """Count on the executor what the launches of runs do, which share one build, or return why that fails. Values
+        are not judged."""
+        built, profiles = runs[0].built, list[Profile]()
+        async with self.platform.cpu.prepare(KernelBuild("", built, COMPILED_AS)) as kernel:
+            if not isinstance(kernel, CpuKernel):
+                return kernel
+            for run in runs:
+                files = await self.store.get(run.case)
+                if isinstance(files, NoCase):
+                    return Unsupported(message=files.reason)
+                profile = await kernel.profile(run.bound, run.case, files, FULL_LIMITS)
+                if not isinstance(profile, Profile):
+                    return profile
+                profiles.append(profile)
+        return tuple(profiles)
+
+    async def inputs_of(self, run: ReadyRun) -> CaseFiles | NoCase:
+        """Return the inputs of a run as files, and its expected results."""
+        return await self.store.get(run.case)
+
+
+def audited(text: str, built: Built, progress: Progress) -> Rejected | None:
+    """Reject a build whose PTX breaks a rule; warnings are recorded."""
+    findings = audit(text, built) if is_on("audit") else ()
+    errors = [finding for finding in findings if finding.severity is Severity.ERROR]
+    if errors:
+        return Rejected(message=errors[0].message, findings=findings)
+    progress.findings += findings
+    return None

@@ -31,7 +31,7 @@ from kernel_lsp.verify.probes.scalar_mutators import (
     far,
     is_guard,
 )
-from kernel_lsp.verify.session.platform import Platform
+from kernel_lsp.verify.session.pipeline import Platform
 
 LARGE = "large"
 ORDINARY_FAMILIES = ("normal", LARGE)

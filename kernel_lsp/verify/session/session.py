@@ -32,8 +32,7 @@ from kernel_lsp.verify.devices.names import parse_device
 from kernel_lsp.verify.gpu.checks import MeasuringGpu
 from kernel_lsp.verify.gpu.device import GpuDevice
 from kernel_lsp.verify.session.gpu import GpuWorker, SessionGpu
-from kernel_lsp.verify.session.pipeline import N_SLOTS
-from kernel_lsp.verify.session.platform import Platform
+from kernel_lsp.verify.session.pipeline import N_SLOTS, Platform
 from kernel_lsp.verify.session.start import SessionStart, gpu_number, may_use_gpu
 from kernel_lsp.verify.session.verifier import Verifier
 from kernel_lsp.verify.timing.operation import OperationTimer

@@ -20,9 +20,7 @@ from kernel_lsp.verify.gpu.checks import MeasuringGpu, Untimed
 from kernel_lsp.verify.model.cases import SCREEN_FAMILIES, Depth
 from kernel_lsp.verify.model.progress import StageTimes
 from kernel_lsp.verify.session.evaluation import Evaluation
-from kernel_lsp.verify.session.pipeline import N_SLOTS, Evaluator
-from kernel_lsp.verify.session.platform import Platform
-from kernel_lsp.verify.session.ready_runs import RunBuilder
+from kernel_lsp.verify.session.pipeline import N_SLOTS, Evaluator, Platform, RunBuilder
 from kernel_lsp.verify.session.scalar_mutation import ScalarMutation
 
 Value = TypeVar("Value")

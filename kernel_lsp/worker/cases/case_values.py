@@ -14,12 +14,10 @@ from ..capture.inputs import TensorLeaf
 from ..capture.task import DEFAULT_INTEGER_RANGE, evaluate_size
 from ..capture.validation import input_shapes, seeded
 from ..oracle.case_filter import asks_for_places, lowest_exponent
-from ..oracle.rounding_ties import rounding_ties
+from ..oracle.roundings import rounding_ties
 from .case import Case
-from .families import SPARSE_FAMILIES, buffer_values, near_own_values, resized
-from .index_bounds import index_limits
-from .input_generation import draw, own_generator
-from .integers import PLAIN, UNLIMITED, limited, unlimited
+from .families import SPARSE_FAMILIES, buffer_values, draw, near_own_values, own_generator, resized
+from .integers import PLAIN, UNLIMITED, index_limits, limited, unlimited
 from .special_values import place_numbers, place_special
 
 TIES = "halves"

@@ -8,9 +8,12 @@ numbers. PyTorch itself may refuse such numbers: the family then has `PLAIN` one
 from __future__ import annotations
 
 import math
-from typing import Callable
+from typing import Any, Callable
 
 import torch
+
+from ..capture.captured import Captured
+from ..operators import is_a, number
 
 PLAIN = "plain"
 """Zeros and ones, for any family."""
@@ -182,3 +185,36 @@ def limited(
         is_last = torch.randint(0, 2, shape, generator=generator)
         return (low + is_last * (high - 1 - low)).to(dtype)
     return torch.randint(low, high, shape, generator=generator).to(dtype)
+
+
+def index_limits(captured: Captured) -> dict[str, str]:
+    """Map argument names to the expression of the size that their values must stay below."""
+    by_node = {a.placeholder.node: a.name for a in captured.arguments}
+    limits: dict[str, str] = {}
+    for node in captured.program.core.graph.nodes:
+        for index, size in _indexed(node) if node.op == "call_function" else ():
+            name = by_node.get(_origin(index))
+            if name is not None:
+                limits.setdefault(name, captured.symbols.text(size))
+    return limits
+
+
+def _indexed(node: Any) -> list[tuple[Any, Any]]:
+    """Return the (index node, size of the dim it indexes) of an indexing operator. A loss indexes its classes."""
+    at, dim_at = number(node.target, "index"), number(node.target, "dim")
+    if is_a(node.target, "index_list"):
+        shape = node.args[0].meta["val"].shape
+        return [(index, shape[dim]) for dim, index in enumerate(node.args[1]) if index is not None]
+    if at is None:
+        return []
+    shape = node.args[0].meta["val"].shape
+    dim = int(is_a(node.target, "loss") and len(shape) > 1) if dim_at is None else node.args[dim_at]
+    return [(node.args[at], shape[dim])] if shape else []
+
+
+def _origin(node: Any) -> str:
+    """Return the placeholder that an index comes from, through views and masks."""
+    while getattr(node, "op", "") == "call_function" and is_a(node.target, "passes_values"):
+        position = 1 if str(node.target) == "aten.where.self" else 0
+        node = node.args[position]
+    return str(getattr(node, "name", ""))

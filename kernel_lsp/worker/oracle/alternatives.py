@@ -18,8 +18,6 @@ from ..cases.case import Case, differentiate, leaves_of, placeholder_values, wid
 from ..cases.special_values import MINUS_INF_ROWS, MIXED, SPECIAL_VALUES, STAND_INS, without_special, without_zeros
 from .attention import attention_of_seen, has_attention
 from .case_filter import is_judged_at_ties, sums_products
-from .constant_results import is_constant, is_fixed
-from .discontinuities import beside_jumps, few_of, has_computed_jumps
 from .fp64_reference import Seen, run_exact
 from .lost_nans import (
     N_WAYS,
@@ -35,8 +33,8 @@ from .lost_nans import (
 from .nan_gradient_modes import STAND_INS as STAND_INS_OF_NAN
 from .nan_gradient_modes import NansAs
 from .reference_run import ReferenceRun
-from .tie_orders import Orders, are_left_open
-from .unspecified_results import undecided
+from .selection_outputs import Orders, are_left_open
+from .unspecified_results import beside_jumps, few_of, has_computed_jumps, is_constant, is_fixed, undecided
 
 INFINITE_ROWS = (MINUS_INF_ROWS, "special_inf", "special_minus_inf")
 """Families in which a whole window, or all of a few numbers, may be infinite."""

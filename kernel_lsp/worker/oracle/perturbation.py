@@ -11,12 +11,12 @@ import torch
 
 from ..capture.captured import Captured
 from ..cases.case import Case, differentiate, leaves_of, placeholder_values
-from ..cases.input_generation import own_generator
+from ..cases.families import own_generator
 from ..operators import is_a
 from .case_filter import takes_exponentials
 from .fp64_reference import run_exact
 from .reference_run import ReferenceRun
-from .rounded_steps import of_either_sign, unit_of, with_rounded_steps
+from .roundings import of_either_sign, unit_of, with_rounded_steps
 
 CPU = torch.device("cpu")
 EXACT_FAMILIES = ("small_integers", "halves", "one_hot", "needles", "zeros", "pointed_values")

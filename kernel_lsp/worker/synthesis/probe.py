@@ -10,8 +10,7 @@ from typing import Any, Callable
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .operator_call import call_operator, draw_call, tensor_arguments
-from .tensors import NORMAL, POSITIVE, RANGES, STRATEGIES, UNIT, draw_values
+from .tensors import NORMAL, POSITIVE, RANGES, STRATEGIES, UNIT, call_operator, draw_call, draw_values, tensor_arguments
 
 SHAPES = {1: (24,), 2: (6, 16), 3: (4, 8, 18), 4: (2, 8, 9, 10), 5: (2, 4, 6, 7, 8)}
 """Rank -> the probe's shape. Sizes differ, so that an operator which needs equal ones is noticed."""

@@ -11,8 +11,45 @@ from typing import Any
 import torch
 
 from ..failure import Failure, short_message
-from .graph import CapturedCalls
 from .stopwatch import CudaStopwatch, HostStopwatch, Stopwatch
+
+
+class CapturedCalls:
+    """Calls as one CUDA graph. Calling it replays them on the current stream and returns at once.
+
+    `arm` returns the calls, on the captured stream and before the capture, so that autograd's later work is captured,
+    too. Raises RuntimeError for calls that cannot be captured.
+    """
+
+    def __init__(self, arm: Callable[[int], Callable[[], Any]], places: Sequence[int], device: int, pool: Any) -> None:
+        self.places = tuple(places)
+        stream = capture_stream(device)
+        stream.wait_stream(torch.cuda.current_stream(device))
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(stream):
+            self._calls = [arm(place) for place in places]
+            stream.synchronize()
+            self._graph.capture_begin(pool=pool)
+            try:
+                for call in self._calls:
+                    call()
+            finally:
+                self._graph.capture_end()
+        torch.cuda.current_stream(device).wait_stream(stream)
+
+    def __call__(self) -> None:
+        self._graph.replay()
+
+
+def capture_stream(device: int) -> torch.cuda.Stream:
+    """Return one stream per device: the default stream cannot be captured."""
+    if device not in _STREAMS:
+        _STREAMS[device] = torch.cuda.Stream(device)
+    return _STREAMS[device]
+
+
+_STREAMS: dict[int, torch.cuda.Stream] = {}
+
 
 GRAPH, STREAM = "graph", "stream"
 """Launch methods of a sample's calls: as one CUDA graph of ours, or one after the other."""

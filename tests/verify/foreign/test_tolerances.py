@@ -13,8 +13,8 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.plan import BoundTensor
 from kernel_lsp.core.verdict import CaseResult, Verdict
 from kernel_lsp.process.worker_client import Rounding
+from kernel_lsp.verify.foreign.cases import describe_tolerance, judge_elementwise
 from kernel_lsp.verify.foreign.check import contract_of
-from kernel_lsp.verify.foreign.tolerances import describe_tolerance, judge_elementwise
 from kernel_lsp.verify.oracle.compare import Expectation
 from kernel_lsp.verify.session.check import check_kernel
 

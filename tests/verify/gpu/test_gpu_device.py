@@ -15,8 +15,8 @@ from kernel_lsp.core.verdict import Crashed, Mismatch, TimedOut, Unsupported
 from kernel_lsp.errors import EnvironmentProblem
 from kernel_lsp.process.worker_client import Slices, Worker
 from kernel_lsp.verify.gpu import prepared as gpu_prepared
+from kernel_lsp.verify.gpu.device import GpuLock
 from kernel_lsp.verify.gpu.job import GpuFailure, GpuReport
-from kernel_lsp.verify.gpu.lock import GpuLock
 
 from .harness import FAKE, LARGE, SICK, SMALL, gpu, run, worker
 
