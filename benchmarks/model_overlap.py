@@ -20,9 +20,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from kernel_lsp.evolve.run.request import ModelChoices
-from kernel_lsp.llm.scripted import ScriptedModel
 from tests.evolve.test_model_search import faster_each_time
 from tests.evolve.world import FakeDevice, World
+from tests.scripted_model import ScriptedModel
 
 N_GENERATIONS, N_PROPOSALS = 10, 8
 

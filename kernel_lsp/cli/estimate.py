@@ -12,7 +12,7 @@ from kernel_lsp.core.measurement import COMPILE, EAGER, Estimate
 from kernel_lsp.engine.line_costs import estimate_lines
 from kernel_lsp.gpu.specs import find_gpu
 from kernel_lsp.source.pytorch import read_target
-from kernel_lsp.verify.session.estimates import KERNEL_SUFFIXES, EstimateReport, estimate_kernel
+from kernel_lsp.verify.session.check import KERNEL_SUFFIXES, EstimateReport, estimate_kernel
 from kernel_lsp.verify.session.session import Session
 
 

@@ -1,4 +1,4 @@
-"""Requests to a model, and replies. `Model` is the interface; `kernel_lsp.llm.scripted` is its fake."""
+"""Requests to a model, and replies. `Model` is the interface; `tests.scripted_model` has its fake."""
 
 from __future__ import annotations
 

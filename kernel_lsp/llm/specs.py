@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import shlex
+import tempfile
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,11 +19,11 @@ from typing import get_args
 
 from kernel_lsp.errors import SettingError
 from kernel_lsp.llm.callback import Ask, CallbackModel
-from kernel_lsp.llm.command import CommandModel
 from kernel_lsp.llm.litellm_model import Endpoint, LitellmModel, Prices
-from kernel_lsp.llm.manual import WAIT_S, ManualModel, OnPrompt, ignore_prompt
+from kernel_lsp.llm.manual import WAIT_S, ManualModel, OnPrompt, ignore_prompt, prompt_text
 from kernel_lsp.llm.recording import Recording, ReplayModel, read_recording
-from kernel_lsp.llm.request import Message, Model, ModelRequest, Purpose
+from kernel_lsp.llm.request import Message, Model, ModelFailed, ModelRequest, OnText, Purpose, Replied, ignore_text
+from kernel_lsp.process.supervisor import run, scrubbed_environment
 
 CALLBACKS = ("editor", "paste")
 """Names of models that are called back in the calling program."""
@@ -35,6 +36,8 @@ ELSEWHERE = (
     " VS Code with a chat extension, `paste` a terminal"
 )
 TOKENS_PER_PRICE = 1_000_000
+MAX_REPLY_BYTES = 4 << 20
+N_STDERR_CHARACTERS = 300
 
 
 @dataclass(frozen=True)
@@ -172,3 +175,47 @@ def _argv(name: str, rest: str) -> list[str]:
     if not argv:
         raise SettingError(f"model '{name}' names no program", next_step="e.g. command:'llm -m local'")
     return argv
+
+
+class CommandModel:
+    """Run `argv` for each request in an empty folder, with the restricted environment of all child processes: an
+    assistant has to read an API key from its own configuration."""
+
+    def __init__(self, argv: Sequence[str], deadline_s: float) -> None:
+        self._argv, self._deadline_s = tuple(argv), deadline_s
+
+    @property
+    def name(self) -> str:
+        return f"command:{shlex.join(self._argv)}"
+
+    @property
+    def costs_money(self) -> bool:
+        return False
+
+    def worst_cost_usd(self, request: ModelRequest) -> float:
+        return 0.0
+
+    async def reply(self, request: ModelRequest, on_text: OnText = ignore_text) -> Replied | ModelFailed:
+        with tempfile.TemporaryDirectory(prefix="kernel-lsp-command-") as folder:
+            try:
+                result = await run(
+                    self._argv,
+                    deadline_s=self._deadline_s,
+                    stdin=prompt_text(request).encode(),
+                    environment=scrubbed_environment(),
+                    directory=Path(folder),
+                    max_output_bytes=MAX_REPLY_BYTES,
+                )
+            except OSError as error:
+                message = f"{self._argv[0]} cannot be started: {error.strerror}"
+                return ModelFailed(model=self.name, cause="unavailable", message=message)
+        if result.timed_out:
+            message = f"no end within {self._deadline_s:.0f} s"
+            return ModelFailed(model=self.name, cause="timeout", message=message)
+        text = result.stdout.decode(errors="replace")
+        if result.returncode != 0 or not text.strip():
+            said = result.stderr.decode(errors="replace").strip()[-N_STDERR_CHARACTERS:]
+            message = f"it ended with status {result.returncode} and {len(text)} characters: {said}".rstrip(": ")
+            return ModelFailed(model=self.name, cause="refused", message=message)
+        on_text(text)
+        return Replied(model=self.name, text=text, finish="length" if result.truncated else "stop")

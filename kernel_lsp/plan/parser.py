@@ -46,12 +46,12 @@ from kernel_lsp.core.plan import (
 from kernel_lsp.errors import PlanError
 from kernel_lsp.plan.block import Directive, Piece, read_block
 from kernel_lsp.plan.codes import PlanCode, finding
-from kernel_lsp.plan.launch_line import parse_launch
-from kernel_lsp.plan.pieces import (
+from kernel_lsp.plan.launch_line import (
     Fault,
     expect,
     expect_end,
     parse_expression,
+    parse_launch,
     take_name,
     take_parenthesized,
     whole_name,

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from kernel_lsp.core.expression import Binary, Call, Expression, Name, Unary
+from kernel_lsp.core.expression_parser import parse
 from kernel_lsp.core.plan import (
     Condition,
     Fill,
@@ -23,7 +24,7 @@ from kernel_lsp.core.plan import (
     Step,
     TensorParameter,
 )
-from kernel_lsp.core.task import Task
+from kernel_lsp.core.task import Graph, Task
 from kernel_lsp.plan.checking import GRADIENT_PREFIX
 
 
@@ -133,3 +134,36 @@ def _expression(expression: Expression, names: _Names) -> Expression:
         case Call(function, arguments):
             return Call(function, tuple(_expression(argument, names) for argument in arguments))
     return expression
+
+
+def with_fixed_dims(plan: LaunchPlan, task: Task) -> LaunchPlan:
+    """Return the plan with a condition ``D == 320`` for each such dim, unchanged without any."""
+    graphs = [graph for graph in (task.forward, task.backward) if graph is not None]
+    of_graphs = list(zip(plan.operations, graphs, strict=False))
+    if not any(fixed_dims(operation, graph) for operation, graph in of_graphs):
+        return plan
+    changed = [_with_conditions(operation, fixed_dims(operation, graph)) for operation, graph in of_graphs]
+    return replace(plan, operations=(*changed, *plan.operations[len(changed) :]))
+
+
+def fixed_dims(operation: Operation, graph: Graph) -> dict[str, int]:
+    """Return the size of each dim that is symbolic in the operation and constant in the graph, by the inputs'
+    shapes."""
+    types = dict(zip(graph.inputs, graph.input_types, strict=True))
+    return {
+        dim.id: int(size)
+        for parameter in operation.parameters
+        if isinstance(parameter, TensorParameter) and parameter.name in types
+        for dim, size in zip(parameter.dims, types[parameter.name].shape, strict=False)
+        if isinstance(dim, Name) and size.isdigit()
+    }
+
+
+# --- below
+
+
+def _with_conditions(operation: Operation, sizes: dict[str, int]) -> Operation:
+    known = {str(condition.expression) for condition in operation.where}
+    wanted = [parse(f"{name} == {size}") for name, size in sizes.items()]
+    added = [Condition(expression, operation.span) for expression in wanted if str(expression) not in known]
+    return replace(operation, where=(*operation.where, *added))

@@ -21,8 +21,7 @@ from kernel_lsp.server.features.hover import cuda_hover, python_hover
 from kernel_lsp.server.features.inlay_hints import line_hints, profile_hints
 from kernel_lsp.server.jobs import machine_code, runs
 from kernel_lsp.server.jobs.job_results import job_ended
-from kernel_lsp.server.jobs.resuming import offer_interrupted
-from kernel_lsp.server.jobs.starting import start_check, start_estimate
+from kernel_lsp.server.jobs.starting import offer_interrupted, start_check, start_estimate
 from kernel_lsp.server.language_server import KernelLanguageServer
 from kernel_lsp.server.protocol import messages as protocol
 from kernel_lsp.server.protocol.capabilities import DIAGNOSTICS_IDENTIFIER

@@ -36,9 +36,8 @@ from kernel_lsp.server.documents.documents import Document, Documents, path_of
 from kernel_lsp.server.documents.notebooks import Notebooks
 from kernel_lsp.server.features.diagnostics import advice_diagnostics, diagnostics_of
 from kernel_lsp.server.jobs.archive_watch import ArchiveWatch
-from kernel_lsp.server.jobs.editor_model import EditorModel
+from kernel_lsp.server.jobs.editor_model import EditorModel, ManualPrompts
 from kernel_lsp.server.jobs.jobs import Engines, Job, Jobs, new_id
-from kernel_lsp.server.jobs.manual_prompts import ManualPrompts
 from kernel_lsp.server.knowledge import Knowledge, KnownCheck
 from kernel_lsp.server.protocol.handshake import Initialized
 from kernel_lsp.server.protocol.messages import FolderParams, RunEventParams

@@ -6,21 +6,78 @@ The cheap filters come first. An attempt depends on its seed and index alone, ap
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from kernel_lsp.core.model import Noun
+from kernel_lsp.core.operators import base_op
 from kernel_lsp.core.target import TargetSource
+from kernel_lsp.core.task import Graph, GraphNode
 from kernel_lsp.errors import KernelLspError
 from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.source.pytorch import read_target
-from kernel_lsp.synthesize.held_out import MAX_SIMILARITY, HeldOut, Trace, trace_target
-from kernel_lsp.synthesize.inefficiency import inefficiencies
 from kernel_lsp.synthesize.request import DEVICE_SCALES, SCALES, SynthesisFolder, SynthesisRequest
 from kernel_lsp.verify.tasks.filters import N_SEEDS, judge
-from kernel_lsp.verify.tasks.redundancy import redundancies
+from kernel_lsp.verify.tasks.redundancy import GraphView, redundancies, referred
+
+MAX_SIMILARITY = 0.7
+"""Maximum Jaccard index of two tasks' n-grams. A task of four operators that shares three in order has about 0.5."""
+TRACE_DEADLINE_S = 60.0
+
+
+class Trace(Noun):
+    """A task's normalized graph: its hash, n-grams of operators, and operators in order."""
+
+    graph_hash: str
+    grams: tuple[str, ...]
+    ops: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Traces of held-out tasks by target. `untraced` are those that could not be traced, with the reason."""
+
+    traces: dict[str, Trace]
+    untraced: dict[str, str] = field(default_factory=dict)
+
+    def nearest(self, trace: Trace) -> tuple[str, float]:
+        """Return the most similar held-out task and its similarity: 1 for an equal graph, else the Jaccard index."""
+        found = [(similarity(trace, other), target) for target, other in self.traces.items()]
+        best, target = max(found, default=(0.0, ""))
+        return target, best
+
+
+def similarity(one: Trace, other: Trace) -> float:
+    if one.graph_hash == other.graph_hash:
+        return 1.0
+    both = set(one.grams) & set(other.grams)
+    return len(both) / max(1, len(set(one.grams) | set(other.grams)))
+
+
+async def trace_target(worker: Worker, target: str, directory: Path) -> Trace:
+    """Trace one task. Raises KernelLspError where it cannot be traced."""
+    source = read_target(target, directory)
+    request = {"source": source.model_dump(mode="json")}
+    return Trace.model_validate(await worker.ask("trace_task", request, deadline_s=TRACE_DEADLINE_S))
+
+
+async def trace_held_out(worker: Worker, targets: Sequence[str], directory: Path) -> HeldOut:
+    """Trace every held-out task. Those that cannot be traced are listed, and compared with nothing."""
+    traces: dict[str, Trace] = {}
+    untraced: dict[str, str] = {}
+    for target in targets:
+        if not worker.is_alive:
+            untraced[target] = "the worker ended before"
+            continue
+        try:
+            traces[target] = await trace_target(worker, target, directory)
+        except KernelLspError as error:
+            untraced[target] = error.message
+    return HeldOut(traces, untraced)
+
 
 DRAW_DEADLINE_S = 30.0
 EXAMINE_DEADLINE_S = 60.0
@@ -30,6 +87,12 @@ FILTERS = (
     *("redundancy", "inefficiency"),
 )
 """Filters in the order in which they run. A task is dropped by the first that flags it."""
+LINEAR = frozenset(("mm", "addmm", "bmm", "linear", "convolution"))
+VIEWS = frozenset(("view", "_unsafe_view", "reshape", "permute", "transpose", "t", "expand", "unsqueeze", "squeeze"))
+SUMS = frozenset(("sum", "mean"))
+NORMS = frozenset(("native_layer_norm", "_native_batch_norm_legit", "native_group_norm", "_softmax", "_log_softmax"))
+MONOTONE = frozenset(("_softmax", "_log_softmax", "sigmoid", "tanh", "exp", "exp2", "erf", "atan", "asinh", "sinh"))
+RANKING = frozenset(("argmax", "argmin", "argsort"))
 
 
 class Attempt(Noun):
@@ -184,3 +247,75 @@ def _dropping(filter_: str) -> Iterator[None]:
 
 def _frozen(value: Any) -> Any:
     return tuple(map(_frozen, value)) if isinstance(value, Sequence) and not isinstance(value, str) else value
+
+
+def inefficiencies(graph: Graph) -> tuple[str, ...]:
+    """Return a message for each inefficient step, in the graph's order."""
+    view = GraphView(graph)
+    found = (rule(node, view) for node in graph.nodes for rule in _RULES)
+    return tuple(message for message in found if message)
+
+
+# --- below: the rules
+
+
+def _linear_of_linear(node: GraphNode, view: GraphView) -> str:
+    inner = _inner(node, view)
+    if base_op(node.op) not in LINEAR or inner is None or base_op(inner.op) not in LINEAR:
+        return ""
+    return f"{base_op(node.op)} of {base_op(inner.op)}: two linear maps in a row are one"
+
+
+def _sum_of_linear(node: GraphNode, view: GraphView) -> str:
+    inner = _inner(node, view)
+    if base_op(node.op) not in SUMS or inner is None:
+        return ""
+    if base_op(inner.op) in LINEAR:
+        return f"{base_op(node.op)} of {base_op(inner.op)}: the weights can be summed instead"
+    return "two sums in a row are one" if base_op(inner.op) in SUMS else ""
+
+
+def _norm_of_shift(node: GraphNode, view: GraphView) -> str:
+    inner = _inner(node, view)
+    if base_op(node.op) not in NORMS or inner is None or base_op(inner.op) not in ("add", "sub"):
+        return ""
+    is_number = len(inner.arguments) > 1 and isinstance(inner.arguments[1], int | float)
+    return f"{base_op(node.op)} removes the constant that is added before" if is_number else ""
+
+
+def _numbers_in_a_row(node: GraphNode, view: GraphView) -> str:
+    inner, op = _inner(node, view), base_op(node.op)
+    if op not in ("add", "mul", "div", "sub") or inner is None or base_op(inner.op) != op:
+        return ""
+    both = all(len(each.arguments) > 1 and isinstance(each.arguments[1], int | float) for each in (node, inner))
+    return f"{op} of two numbers in a row is one" if both else ""
+
+
+def _ranking_of_monotone(node: GraphNode, view: GraphView) -> str:
+    inner = _inner(node, view)
+    if base_op(node.op) not in RANKING or inner is None or base_op(inner.op) not in MONOTONE:
+        return ""
+    return f"{base_op(node.op)} of {base_op(inner.op)}, which keeps the order"
+
+
+def _diagonal_product(node: GraphNode, view: GraphView) -> str:
+    operands = [view.nodes.get(referred(each) or "") for each in node.arguments]
+    if base_op(node.op) not in LINEAR:
+        return ""
+    return "product with a diagonal matrix" if any(e and base_op(e.op) == "diag_embed" for e in operands) else ""
+
+
+def _inner(node: GraphNode, view: GraphView) -> GraphNode | None:
+    """Return the node that computes the first computed operand, through views; `addmm` has its bias first."""
+    found = view.operand(node, 1 if base_op(node.op) == "addmm" else 0)
+    return view.through(found, *VIEWS)
+
+
+_RULES: tuple[Callable[[GraphNode, GraphView], str], ...] = (
+    _linear_of_linear,
+    _sum_of_linear,
+    _norm_of_shift,
+    _numbers_in_a_row,
+    _ranking_of_monotone,
+    _diagonal_product,
+)

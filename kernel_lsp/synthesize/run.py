@@ -21,8 +21,7 @@ from kernel_lsp.process.confinement import sandbox_level
 from kernel_lsp.process.interpreter import find_python
 from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.source.suite import expand_targets
-from kernel_lsp.synthesize.attempt import Attempt, Attempts
-from kernel_lsp.synthesize.held_out import HeldOut, trace_held_out
+from kernel_lsp.synthesize.attempt import Attempt, Attempts, HeldOut, trace_held_out
 from kernel_lsp.synthesize.index import Journal, open_journal, write_index, write_task
 from kernel_lsp.synthesize.request import SynthesisFolder, SynthesisRequest
 

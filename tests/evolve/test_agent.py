@@ -8,8 +8,8 @@ import pytest
 
 from kernel_lsp.evolve.agent.proposal import N_TURNS, ToolCall, read_tool
 from kernel_lsp.evolve.run.request import ModelChoices
-from kernel_lsp.llm.scripted import ScriptedModel
 from tests.evolve.world import Ran, World, reply
+from tests.scripted_model import ScriptedModel
 
 CHOICES = ModelChoices(early_stop="off", strategy="agent")
 

@@ -17,9 +17,9 @@ from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.evolve.archive.dataset import Row, rows, write_dataset
 from kernel_lsp.evolve.run.request import ModelChoices
 from kernel_lsp.llm.request import ModelRequest
-from kernel_lsp.llm.scripted import ScriptedModel
 from kernel_lsp.training.rewards import reward
 from tests.evolve.world import TASK, World, kernel, reply, verdict_of
+from tests.scripted_model import ScriptedModel
 
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "dataset.md"
 CHOICES = ModelChoices(early_stop="off", repair_rounds=1)

@@ -21,8 +21,8 @@ from kernel_lsp.evolve.archive.dataset_folder import (
 )
 from kernel_lsp.evolve.run.request import ModelChoices
 from kernel_lsp.llm.request import ModelRequest
-from kernel_lsp.llm.scripted import ScriptedModel
 from tests.evolve.world import TASK, World, reply
+from tests.scripted_model import ScriptedModel
 
 
 async def archived(folder: Path) -> str:

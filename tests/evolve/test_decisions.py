@@ -18,6 +18,7 @@ from kernel_lsp.evolve.propose.population import (
     Member,
     island_of,
     keep_innovation,
+    plan_proposal,
     ranked,
     related,
     shown,
@@ -25,7 +26,6 @@ from kernel_lsp.evolve.propose.population import (
 )
 from kernel_lsp.evolve.propose.profiling import facts_of_kernel, facts_of_task
 from kernel_lsp.evolve.propose.proposal import Hint, applicable, catalogue, kinds
-from kernel_lsp.evolve.propose.strategies import plan_proposal
 from kernel_lsp.evolve.run.final_verification import why_give_up, why_stop
 from kernel_lsp.evolve.run.task_text import describe_task, signatures
 from kernel_lsp.gpu.floor import graph_bytes

@@ -14,8 +14,8 @@ from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.evolve.run.final_verification import SearchResult
 from kernel_lsp.evolve.run.generations import Search, SearchSettings
 from kernel_lsp.evolve.run.request import ModelChoices, OptimizeRequest, SeedKernel, read_seed_kernel
-from kernel_lsp.llm.scripted import ScriptedModel
 from tests.evolve.world import FakeDevice, Ran, World, kernel, reply
+from tests.scripted_model import ScriptedModel
 
 TARGET = "../model.py::scale"
 

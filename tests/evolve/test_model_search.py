@@ -16,8 +16,8 @@ from kernel_lsp.evolve.archive.record import canonical_record
 from kernel_lsp.evolve.run.request import ModelChoices
 from kernel_lsp.llm.recording import Recording, ReplayModel
 from kernel_lsp.llm.request import Message, ModelFailed, ModelRequest, OnText, Replied, Usage, ignore_text
-from kernel_lsp.llm.scripted import Answer, ScriptedModel
 from tests.evolve.world import FakeDevice, Ran, World, kernel, numbered, reply
+from tests.scripted_model import Answer, ScriptedModel
 
 FAST = ModelChoices(early_stop="off", repair_rounds=1, temperatures=(0.5,))
 

@@ -10,9 +10,8 @@ import pytest
 from kernel_lsp.plan.block import DIRECTIVE_KEYS, MAX_DIRECTIVE_CHARACTERS
 from kernel_lsp.plan.checking import check
 from kernel_lsp.plan.codes import PlanCode
-from kernel_lsp.plan.launch_line import ATTRIBUTES
+from kernel_lsp.plan.launch_line import ATTRIBUTES, RESERVED_NAMES
 from kernel_lsp.plan.parser import parse
-from kernel_lsp.plan.pieces import RESERVED_NAMES
 from kernel_lsp.source.cuda import kernel_signatures
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kernel_lsp.engine.messages import PromptWaits
-from kernel_lsp.server.jobs.manual_prompts import ManualPrompts
+from kernel_lsp.server.jobs.editor_model import ManualPrompts
 from tests.llm.provider_script import TARGET, right_reply
 
 from .client import VSCODE, Client, initialized

@@ -17,8 +17,7 @@ from kernel_lsp.config import load_settings
 from kernel_lsp.synthesize.request import SynthesisFolder, SynthesisRequest
 from kernel_lsp.synthesize.run import Synthesis, synthesize
 from kernel_lsp.worker.synthesis.compose import draw_task
-from kernel_lsp.worker.synthesis.crawl import function_arguments, module_arguments, resolve_operator
-from kernel_lsp.worker.synthesis.probe import find_uses
+from kernel_lsp.worker.synthesis.crawl import find_uses, function_arguments, module_arguments, resolve_operator
 from kernel_lsp.worker.synthesis.trace import describe_graph
 
 NAMES = ("torch.nn.Conv2d", "torch.nn.GroupNorm", "torch.nn.functional.gelu", "torch.add", "torch.amax", "torch.log")

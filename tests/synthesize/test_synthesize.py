@@ -10,10 +10,8 @@ import pytest
 
 from kernel_lsp.core.task import Graph
 from kernel_lsp.errors import UserError
-from kernel_lsp.synthesize.attempt import Attempt
-from kernel_lsp.synthesize.held_out import HeldOut, Trace, similarity
+from kernel_lsp.synthesize.attempt import Attempt, HeldOut, Trace, inefficiencies, similarity
 from kernel_lsp.synthesize.index import open_journal, task_name, write_index
-from kernel_lsp.synthesize.inefficiency import inefficiencies
 from kernel_lsp.synthesize.request import SynthesisFolder, SynthesisRequest
 from kernel_lsp.synthesize.run import Synthesis
 from kernel_lsp.synthesize.summary import summarize

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kernel_lsp.toolchain.integrity.device_state import functions_that_only_pace_waits
 from kernel_lsp.toolchain.integrity.ptx_text import read_ptx
-from kernel_lsp.toolchain.integrity.waiting_clocks import functions_that_only_pace_waits
 
 WAIT = """.version 9.0
 .visible .entry k(.param .u64 out)

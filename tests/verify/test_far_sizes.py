@@ -13,8 +13,8 @@ from kernel_lsp.core.verdict import Built
 from kernel_lsp.verify.model.cases import Sizes
 from kernel_lsp.verify.model.resolved_kernel import Prepared, prepare
 from kernel_lsp.verify.probes.finder import finder_of
-from kernel_lsp.verify.probes.float_indices import sizes_beyond_narrow_places
 from kernel_lsp.verify.probes.sizes import far_sizes
+from kernel_lsp.verify.probes.sums import sizes_beyond_narrow_places
 
 X = TensorType(dtype=DType.F32, shape=("B", "D"))
 TASK = Task(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernel_lsp.toolchain.integrity.ptx_text import read_ptx
-from kernel_lsp.verify.probes.float_indices import has_inexact_places
+from kernel_lsp.verify.probes.sums import has_inexact_places
 
 PLACE = ("mov.u32 %r1, %ctaid.x", "mov.u32 %r2, %tid.x", "mad.lo.s32 %r3, %r1, 256, %r2", "cvt.rn.f32.s32 %f1, %r3")
 

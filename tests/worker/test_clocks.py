@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-CLOCKS = Path(__file__).parents[2] / "kernel_lsp" / "worker" / "gpu" / "clocks.py"
+CLOCKS = Path(__file__).parents[2] / "kernel_lsp" / "worker" / "timing" / "stopwatch.py"
 
 
 def load() -> ModuleType:

@@ -15,7 +15,7 @@ import torch
 from kernel_lsp.process import worker_client
 from kernel_lsp.process.worker_client import WORKER_PROGRAM, Worker
 from kernel_lsp.worker.gpu import context_ahead
-from kernel_lsp.worker.imports import start_driver, without_collections
+from kernel_lsp.worker.protocol import start_driver, without_collections
 
 from .capturing import capture_text, tensor, with_worker
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kernel_lsp.evolve.propose.feedback import describe_profile, describe_times
-from kernel_lsp.evolve.propose.population import KernelText, Member, show, shown
-from kernel_lsp.evolve.propose.strategies import Plan
+from kernel_lsp.evolve.propose.population import KernelText, Member, Plan, show, shown
 from kernel_lsp.evolve.run.task_text import TaskText
 from kernel_lsp.llm.prompts import Prompts, RenderedPrompt
 from kernel_lsp.llm.replies import BadReply, ParsedReply, parse_edits, parse_rewrite

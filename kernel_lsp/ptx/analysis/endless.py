@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from kernel_lsp.ptx.text.flow import Block, build_blocks, defined, live_in, used
+from kernel_lsp.ptx.text.flow import Block, Loop, build_blocks, defined, live_in, loops_of, used
 from kernel_lsp.ptx.text.inline import STUBBED_FUNCTIONS, inline_calls
-from kernel_lsp.ptx.text.loops import Loop, loops_of
 from kernel_lsp.ptx.text.syntax import (
     Immediate,
     Instruction,

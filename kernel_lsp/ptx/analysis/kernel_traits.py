@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from kernel_lsp.ptx.text.flow import STRONG_MODIFIERS, Block, defined, used
-from kernel_lsp.ptx.text.loops import Loop, loops_of
+from kernel_lsp.ptx.text.flow import STRONG_MODIFIERS, Block, Loop, defined, loops_of, used
 from kernel_lsp.ptx.text.syntax import Instruction, Register
 
 YIELDING_OPCODES = frozenset(["bar", "barrier", "shfl", "vote", "match", "activemask", "redux", "elect", "mbarrier"])

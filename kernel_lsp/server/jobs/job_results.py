@@ -35,8 +35,7 @@ from kernel_lsp.server.features.formatting import check_text, failure_text, resu
 from kernel_lsp.server.jobs.call_sites import offer_call_sites
 from kernel_lsp.server.jobs.inferred_inputs import inference_failed, inputs_inferred
 from kernel_lsp.server.jobs.jobs import Job
-from kernel_lsp.server.jobs.resuming import go_on, goes_on, wants_to_resume
-from kernel_lsp.server.jobs.starting import start_estimate, start_resume
+from kernel_lsp.server.jobs.starting import go_on, goes_on, start_estimate, start_resume, wants_to_resume
 from kernel_lsp.server.knowledge import Knowledge, KnownCapture, KnownCheck, KnownEstimate, KnownProfile, NoEstimate
 from kernel_lsp.server.language_server import KernelLanguageServer, Say, Show
 from kernel_lsp.server.settings import are_alike

@@ -15,14 +15,15 @@ from kernel_lsp.core.verdict import Built
 from kernel_lsp.source.cuda import kernel_signatures
 from kernel_lsp.toolchain.integrity.address_data import uses_as_data
 from kernel_lsp.toolchain.integrity.device_state import (
+    CLOCK_REGISTERS,
     WORKSPACE_REGISTERS,
+    functions_that_only_pace_waits,
     functions_with_only_a_grid_barrier,
     written_variables,
 )
 from kernel_lsp.toolchain.integrity.masking import kernel_at_line, mask_literals
 from kernel_lsp.toolchain.integrity.ptx_text import Place, PtxText, Statement, read_ptx
 from kernel_lsp.toolchain.integrity.refused_text import SOURCE, source_findings
-from kernel_lsp.toolchain.integrity.waiting_clocks import CLOCK_REGISTERS, functions_that_only_pace_waits
 
 KNOWN_FUNCTIONS = frozenset(("vprintf", "__assertfail"))
 LIBDEVICE_PREFIX = "__nv_"

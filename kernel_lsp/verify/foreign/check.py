@@ -31,9 +31,8 @@ from kernel_lsp.core.verdict import (
 from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.source.foreign import ForeignSource, python_findings
 from kernel_lsp.toolchain.extension.facts import ExtensionBuilt
-from kernel_lsp.verify.foreign.build import BuildFailure, ForeignBuilds, accepted_build, refused
 from kernel_lsp.verify.foreign.cases import ForeignCase, chosen_cases, describe_tolerance, make_case, run_case, shuffled
-from kernel_lsp.verify.foreign.process import ForeignProcess
+from kernel_lsp.verify.foreign.process import BuildFailure, ForeignBuilds, ForeignProcess, accepted_build, refused
 from kernel_lsp.verify.foreign.timing import time_given
 from kernel_lsp.verify.gpu.device import GpuDevice
 from kernel_lsp.verify.gpu.slot import Lost

@@ -24,9 +24,8 @@ from kernel_lsp.errors import PlanError
 from kernel_lsp.plan.binding import bind_in, blocks_by_line, decisions, has_grids_that_fit
 from kernel_lsp.plan.checking import check
 from kernel_lsp.plan.contract import ContractError, Scope, contract_holds, open_scope
-from kernel_lsp.plan.fixed_dims import fixed_dims, with_fixed_dims
 from kernel_lsp.plan.parser import parse
-from kernel_lsp.plan.task_names import with_task_names
+from kernel_lsp.plan.task_names import fixed_dims, with_fixed_dims, with_task_names
 from kernel_lsp.source.cuda import kernel_signatures
 from kernel_lsp.verify.model.cases import OperationKind, Sizes, graph_of, shapes_for
 

@@ -31,7 +31,6 @@ from kernel_lsp.verify.model.resolved_kernel import Prepared
 from kernel_lsp.verify.probes.code_guided_sizes import larger_sizes
 from kernel_lsp.verify.probes.families import EQUAL_TERMS, EXACT_SUMS, OCTAVES, SPARSE_GRADIENTS, families_of
 from kernel_lsp.verify.probes.finder import MAX_WIDE_ELEMENTS, distinct
-from kernel_lsp.verify.probes.float_indices import sizes_beyond_exact_places, sizes_beyond_narrow_places
 from kernel_lsp.verify.probes.index_cases import cases_beyond_exact_indices, index_cases
 from kernel_lsp.verify.probes.kernel import FIRST, LAST, PROBES, SOON, Kernel, probe, proposed
 from kernel_lsp.verify.probes.mined_constants import sizes_with_room
@@ -46,7 +45,13 @@ from kernel_lsp.verify.probes.sizes import (
     many_rows,
     vast_sizes,
 )
-from kernel_lsp.verify.probes.sums import families_of_sums, has_one_long_sum, sizes_beyond_exact_sums
+from kernel_lsp.verify.probes.sums import (
+    families_of_sums,
+    has_one_long_sum,
+    sizes_beyond_exact_places,
+    sizes_beyond_exact_sums,
+    sizes_beyond_narrow_places,
+)
 
 ORDERS: tuple[ThreadOrder, ...] = ("forward", "random", "reverse")
 N_WATCHED = 2

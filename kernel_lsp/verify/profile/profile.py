@@ -7,18 +7,32 @@ print(report.summary())
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Literal
 
 from kernel_lsp.config import Settings
 from kernel_lsp.core.candidate import Candidate, Origin
+from kernel_lsp.core.counters import LaunchCounters, LineCounters
 from kernel_lsp.core.finding import Finding
-from kernel_lsp.core.profile import EagerKernel, KernelProfile, ProfileKind, ProfileReport, ToolRun
+from kernel_lsp.core.measurement import Estimate
+from kernel_lsp.core.plan import BoundLaunch, BoundOperation
+from kernel_lsp.core.profile import (
+    SECTOR_BYTES,
+    EagerKernel,
+    KernelBound,
+    KernelProfile,
+    LineProfile,
+    ProfileKind,
+    ProfileReport,
+    ToolRun,
+)
 from kernel_lsp.core.task import Task, TaskTensor
-from kernel_lsp.core.verdict import BuildFailed, CheckOutcome, Unsupported
+from kernel_lsp.core.verdict import BuildFailed, CheckOutcome, KernelFacts, Unsupported
 from kernel_lsp.errors import EnvironmentProblem, KernelLspError, TargetError
-from kernel_lsp.gpu.estimate import estimate_operation
+from kernel_lsp.gpu.estimate import DEFAULT_REGISTERS, estimate_operation
+from kernel_lsp.gpu.occupancy import occupancy
 from kernel_lsp.gpu.specs import GpuSpec, find_gpu
 from kernel_lsp.plan.parser import parse
 from kernel_lsp.process.confinement import Confinement
@@ -28,8 +42,7 @@ from kernel_lsp.toolchain.tools.binaries import Tool, find_tools
 from kernel_lsp.verify.model.cases import graph_of
 from kernel_lsp.verify.oracle.case_store import NoCase
 from kernel_lsp.verify.profile.advice import advise
-from kernel_lsp.verify.profile.executor import executor_kernels
-from kernel_lsp.verify.profile.measured import measured_kernels
+from kernel_lsp.verify.profile.measured import compulsory_bytes, measured_kernels
 from kernel_lsp.verify.profile.tools import (
     N_PASSES,
     NcuPages,
@@ -51,6 +64,13 @@ TRACE_DEADLINE_S = 120.0
 NO_GPU = "needs a GPU"
 
 Tell = Callable[[str], None]
+BOUNDS: dict[str, KernelBound] = {
+    "memory": "memory",
+    "compute": "compute",
+    "latency": "latency",
+    "launch": "launch",
+    "library": "compute",
+}
 
 
 def _ignore(_: str) -> None:
@@ -297,3 +317,90 @@ def _gpu_named(name: str, otherwise: GpuSpec) -> GpuSpec:
         return find_gpu(name)
     except KernelLspError:
         return otherwise
+
+
+def executor_kernels(
+    bound: BoundOperation,
+    counters: Sequence[LaunchCounters],
+    facts: Sequence[KernelFacts],
+    symbols: Mapping[str, str],
+    gpu: GpuSpec,
+) -> tuple[KernelProfile, ...]:
+    """Return one profile per launch, in order; `share` is of the launches' estimated time."""
+    steps = [step for step in bound.steps if isinstance(step, BoundLaunch)]
+    estimates = [_estimate(bound, step, one, facts, symbols, gpu) for step, one in zip(steps, counters, strict=True)]
+    total_us = sum(estimate.time_us for estimate in estimates) or 1.0
+    by_symbol = {fact.symbol: fact for fact in facts}
+    return tuple(
+        _kernel(bound, step, one, estimate, by_symbol.get(symbols.get(step.kernel, "")), gpu, total_us)
+        for step, one, estimate in zip(steps, counters, estimates, strict=True)
+    )
+
+
+# --- below
+
+
+def _estimate(
+    bound: BoundOperation,
+    step: BoundLaunch,
+    counters: LaunchCounters,
+    facts: Sequence[KernelFacts],
+    symbols: Mapping[str, str],
+    gpu: GpuSpec,
+) -> Estimate:
+    """Estimate one launch alone."""
+    return estimate_operation(bound.model_copy(update={"steps": (step,)}), [counters], facts, symbols, gpu)
+
+
+def _kernel(
+    bound: BoundOperation,
+    step: BoundLaunch,
+    counters: LaunchCounters,
+    estimate: Estimate,
+    facts: KernelFacts | None,
+    gpu: GpuSpec,
+    total_us: float,
+) -> KernelProfile:
+    n_registers = facts.n_registers if facts is not None else DEFAULT_REGISTERS
+    shared_bytes = step.shared_bytes + (facts.shared_bytes if facts is not None else 0)
+    resident = occupancy(
+        gpu.architecture,
+        n_threads_per_block=step.n_threads_per_block,
+        n_registers=n_registers,
+        shared_bytes=shared_bytes,
+    )
+    at_once = resident.n_blocks * gpu.n_sms
+    limit: Literal["threads", "blocks", "registers", "shared memory"] = resident.limited_by
+    return KernelProfile(
+        kernel=step.kernel,
+        operation=bound.name,
+        share=estimate.time_us / total_us,
+        bound=BOUNDS[estimate.bound],
+        launch_line=step.line,
+        grid=step.grid,
+        block=step.block,
+        n_registers=n_registers,
+        spill_bytes=facts.spill_store_bytes + facts.spill_load_bytes if facts is not None else 0,
+        shared_bytes=shared_bytes,
+        occupancy=resident.fraction,
+        occupancy_limit=limit,
+        n_waves=step.n_blocks / at_once if at_once else 0.0,
+        compulsory_bytes=compulsory_bytes(bound, step),
+        lines=_lines(step.kernel, counters.lines),
+    )
+
+
+def _lines(kernel: str, counted: Sequence[LineCounters]) -> tuple[LineProfile, ...]:
+    total = sum(line.n_instructions for line in counted) or 1
+    return tuple(
+        LineProfile(
+            line=line.line,
+            kernel=kernel,
+            share=line.n_instructions / total,
+            n_instructions=line.n_instructions,
+            n_sectors=line.n_global_sectors,
+            n_sectors_needed=min(line.n_global_sectors, -(-line.n_global_bytes // SECTOR_BYTES)),
+            threads_per_request=line.threads_per_request,
+        )
+        for line in counted
+    )

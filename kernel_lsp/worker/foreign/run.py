@@ -18,8 +18,7 @@ from ..failure import TargetFailure, short_message
 from ..files import read_tensor, write_tensor
 from ..timing.rounds import admit
 from ..timing.subject import Subject, n_affordable_sets, refuse_zeros
-from .inline import OWN_CALLS
-from .module import LOADED, Foreign
+from .module import LOADED, OWN_CALLS, Foreign
 
 POISON_BYTE, GUARD_BYTES = 0xFF, 4096
 LATE_CYCLES = 2_000_000

@@ -21,8 +21,10 @@ from .case_filter import is_judged_at_ties, sums_products
 from .fp64_reference import Seen, run_exact
 from .lost_nans import (
     N_WAYS,
+    STAND_INS_OF_NAN,
     FromTheLowest,
     Lost,
+    NansAs,
     WithoutNans,
     from_the_lowest,
     lost_in,
@@ -30,8 +32,6 @@ from .lost_nans import (
     may_lose_nans,
     other_starts,
 )
-from .nan_gradient_modes import STAND_INS as STAND_INS_OF_NAN
-from .nan_gradient_modes import NansAs
 from .reference_run import ReferenceRun
 from .selection_outputs import Orders, are_left_open
 from .unspecified_results import beside_jumps, few_of, has_computed_jumps, is_constant, is_fixed, undecided

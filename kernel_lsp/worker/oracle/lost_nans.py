@@ -16,6 +16,8 @@ from ..operators import is_a
 NEVER_THE_LARGEST, NEVER_THE_LEAST = float("-inf"), float("inf")
 CONVOLUTION = "aten.convolution."
 N_WAYS = 2
+STAND_INS_OF_NAN = (1e30, -1e30, 0.0)
+"""Replacements of NaN: beyond any threshold, on both sides, and between two."""
 
 
 @dataclass(frozen=True)
@@ -146,3 +148,22 @@ def _begun(value: torch.Tensor, *, is_largest: bool) -> torch.Tensor:
 def _replaced(value: Any, stand_in: float) -> Any:
     is_number = isinstance(value, torch.Tensor) and value.is_floating_point()
     return torch.where(torch.isnan(value), stand_in, value) if is_number else value
+
+
+class NansAs(TorchDispatchMode):
+    """Replaces NaN by a number where it selects a piece of a gradient."""
+
+    def __init__(self, stand_in: float) -> None:
+        super().__init__()
+        self._stand_in = stand_in
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if is_a(func, "ordering"):
+            args = tuple(map(self._decided, args))
+        elif is_a(func, "gated_gradient"):
+            args = (args[0], *map(self._decided, args[1:]))
+        return func(*args, **(kwargs or {}))
+
+    def _decided(self, value: Any) -> Any:
+        is_number = isinstance(value, torch.Tensor) and value.is_floating_point()
+        return torch.where(torch.isnan(value), self._stand_in, value) if is_number else value

@@ -18,7 +18,7 @@ from ..capture.captured import Captured
 from ..capture.program import quiet, user_outputs
 from ..capture.symbols import symbol_of
 from ..cases.case import Case, placeholder_values
-from ..cases.input_generation import own_generator
+from ..cases.families import own_generator
 from ..files import taken
 from ..hide_cuda import without_cuda
 from .fp64_reference import run_exact

@@ -17,8 +17,7 @@ from typing import Any
 import torch
 
 from ..failure import Failure
-from ..gpu.clocks import Clocks
-from .stopwatch import Resolution, Stopwatch
+from .stopwatch import Clocks, Resolution, Stopwatch
 from .subject import (
     GRAPH,
     MAX_SETS,
