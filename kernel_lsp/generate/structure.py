@@ -8,15 +8,16 @@ from dataclasses import dataclass, field
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.attention import find_attention
 from kernel_lsp.generate.attention_gradients import GradientFamily, find_gradients
-from kernel_lsp.generate.codegen.rows.row_schedule import SHAREABLE_KINDS
+from kernel_lsp.generate.codegen.rows.row_schedule import SHAREABLE_KINDS, n_column_sum_blocks
 from kernel_lsp.generate.factors import is_matrix, reads_behind, runs_along
 from kernel_lsp.generate.fusion.contractions import operand_type
 from kernel_lsp.generate.fusion.reads import live_tensors, scalars_of
 from kernel_lsp.generate.fusion.rows import MAX_SUMMED_COLUMNS, pattern_of
+from kernel_lsp.generate.fusion.scatters import n_whole_dims
 from kernel_lsp.generate.ir.index import Index, product
 from kernel_lsp.generate.ir.scalar_walk import accesses
 from kernel_lsp.generate.ir.sizes import Sizes
-from kernel_lsp.generate.ir.tensor import Attention, AttentionGradient, Definition, Reduction, Tensor
+from kernel_lsp.generate.ir.tensor import Attention, AttentionGradient, Buffer, Definition, Reduction, Scatter, Tensor
 from kernel_lsp.generate.library import LibraryPlan, attention_plan, gradient_plans, library_plan, n_products
 from kernel_lsp.generate.lowering.table import LoweredGraph
 from kernel_lsp.generate.names import NamePool
@@ -64,6 +65,8 @@ MAX_REPEATED_TERMS = 4096
 MAX_REPEATED_BY_DEFAULT = 1024
 """Maximum terms for which that is the default: with 4096 labels a cross entropy's gradient took 252 us so on an H200,
 and 223 with a launch of its own."""
+MIN_GATHERED_ELEMENTS = 1 << 20
+"""Minimum elements of updates that rows gather by default: below, another launch costs more than atomic additions."""
 SPLITTABLE = ("sum", "prod", "max", "min", "any", "all")
 
 
@@ -90,6 +93,7 @@ class StructurePlan:
     attentions: tuple[tuple[Tensor, Attention], ...] = ()
     gradients: tuple[GradientFamily, ...] = ()
     libraries: tuple[tuple[Tensor, LibraryPlan], ...] = ()
+    gathered: tuple[Tensor, ...] = ()
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -102,6 +106,7 @@ class StructurePlan:
             tuple(tensor.digest for tensor, _ in self.attentions),
             tuple(family.statistics.digest for family in self.gradients),
             tuple(tensor.digest for tensor, _ in self.libraries),
+            tuple(tensor.digest for tensor in self.gathered),
         )
 
     def structure(self, lowered: LoweredGraph, sizes: Sizes) -> Structure:
@@ -115,6 +120,8 @@ class StructurePlan:
             rewriter.split(tensor, split)
         for tensor in self.inlined:
             rewriter.compute_by_loop(tensor)
+        for tensor in self.gathered:
+            rewriter.gather_rows(tensor)
         rewriter.definitions.update(self.attentions)
         for family in self.gradients:
             rewriter.new_tensors.append(family.statistics)
@@ -156,6 +163,7 @@ def plan_structure(
         tuple(planner.attentions),
         tuple(planner.gradients),
         tuple(planner.libraries),
+        tuple(tensor for tensor in remaining if planner.gathers_rows(tensor)),
     )
 
 
@@ -244,6 +252,17 @@ class _Planner:
             return
         self._plan_place(tensor, definition, name)
         self._plan_split(tensor, definition, name)
+
+    def gathers_rows(self, tensor: Tensor) -> bool:
+        """Return True if rows gather their updates: many of them, atomic additions to a tensor past the L2 cache wait
+        for memory twice."""
+        definition = tensor.definition
+        if not isinstance(definition, Scatter) or not n_whole_dims(tensor, definition):
+            return False
+        name = f"{self.operation}.{self.names.take(tensor.name)}"
+        n_updates = self._size(product(variable.extent for variable in definition.variables))
+        is_worth_it = n_updates >= MIN_GATHERED_ELEMENTS
+        return bool(self.choices.pick_int(f"{name}.gathered", (0, 1), int(is_worth_it), "rows gather their updates"))
 
     def _plan_place(self, tensor: Tensor, definition: Reduction, name: str) -> None:
         """Decide between a kernel of its own and a recomputation by every block, which saves a launch, for a small
@@ -459,7 +478,13 @@ class _Planner:
         along = [("o", pattern[0][1]), ("r", pattern[1][1])]
         if not any(list(other) == along for other in self.patterns):
             return 0
-        factors = [factor for factor in (4, 2, 1) if n_rows >= 2 * factor * self.n_multiprocessors]
+        sizes = [
+            t.dtype.itemsize
+            for t in self.live
+            if self._size(t.n_elements) == n_rows * n_columns and isinstance(t.definition, Buffer)
+        ]
+        most = n_column_sum_blocks(n_columns, max(sizes, default=4)) if n_columns % 4 == 0 else 4
+        factors = [factor for factor in (8, 4, 2, 1) if most >= factor <= n_rows // (2 * self.n_multiprocessors)]
         return self.n_multiprocessors * factors[0] if factors else 0
 
     def _default_split(self, definition: Reduction) -> int:

@@ -14,7 +14,7 @@ from kernel_lsp.generate.ir.row_major import unravel_safe
 from kernel_lsp.generate.ir.scalar import Access, Loop, compare, index_value, select
 from kernel_lsp.generate.ir.scalar_walk import masked
 from kernel_lsp.generate.ir.sizes import Sizes, to_expression
-from kernel_lsp.generate.ir.tensor import Definition, Parts, Pointwise, Reduction, Tensor
+from kernel_lsp.generate.ir.tensor import Definition, Parts, Pointwise, Reduction, Scatter, Tensor
 from kernel_lsp.generate.library import library_plan
 
 BY_ROWS = 0
@@ -91,6 +91,11 @@ class StructureRewriter:
         assert isinstance(definition, Reduction)
         loop = Loop(definition.kind, definition.reduced, tensor.dtype, definition.body)
         self.definitions[tensor] = Pointwise(definition.variables, loop)
+
+    def gather_rows(self, tensor: Tensor) -> None:
+        """Have the kernel of the target's rows gather the updates of each."""
+        assert isinstance(tensor.definition, Scatter)
+        self.definitions[tensor] = replace(tensor.definition, by_rows=True)
 
     def split(self, tensor: Tensor, split: int) -> None:
         """Replace the reduction by one over parts of its rows and one over the parts."""

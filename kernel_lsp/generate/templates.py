@@ -10,11 +10,12 @@ from kernel_lsp.core.plan import Fill, LibraryArgument, LibraryStep
 from kernel_lsp.errors import TargetError
 from kernel_lsp.generate.codegen.attention import attention, attention_gradients, warpgroup_attention
 from kernel_lsp.generate.codegen.elements import boxes as boxed
-from kernel_lsp.generate.codegen.elements import elementwise, scatter
+from kernel_lsp.generate.codegen.elements import elementwise, row_scatter, scatter
 from kernel_lsp.generate.codegen.elements.boxes import boxes_of, default_box, fits_planes, render_boxes
 from kernel_lsp.generate.codegen.elements.elementwise import ElementwiseSchedule, render_elementwise
 from kernel_lsp.generate.codegen.elements.lines import MANY_LINES, line_axis
 from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES
+from kernel_lsp.generate.codegen.elements.row_scatter import render_row_scatter
 from kernel_lsp.generate.codegen.elements.scatter import ATOMIC_TYPES, render_scatter
 from kernel_lsp.generate.codegen.kernel import RenderedKernel
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
@@ -41,12 +42,7 @@ from kernel_lsp.generate.codegen.routines.order import (
 )
 from kernel_lsp.generate.codegen.routines.recurrence import Recurrence, render_recurrence
 from kernel_lsp.generate.codegen.rows import column_sums, rows
-from kernel_lsp.generate.codegen.rows.column_sums import (
-    column_schedule,
-    default_column_schedule,
-    is_valid_column_schedule,
-    render_column_sums,
-)
+from kernel_lsp.generate.codegen.rows.column_sums import render_column_sums
 from kernel_lsp.generate.codegen.rows.row_lines import with_lines
 from kernel_lsp.generate.codegen.rows.row_schedule import WARP
 from kernel_lsp.generate.codegen.rows.rows import RowRenderer
@@ -74,6 +70,7 @@ from kernel_lsp.generate.fusion.groups import (
     LibraryGroup,
     RoutineGroup,
     RowGroup,
+    RowScatterGroup,
     ScanGroup,
     ScatterGroup,
 )
@@ -83,8 +80,10 @@ from kernel_lsp.generate.ir.scalar_walk import accesses, nodes
 from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.ir.terms import divides
 from kernel_lsp.generate.schedule.attention_knobs import choose_attention, choose_gradient
+from kernel_lsp.generate.schedule.column_choices import choose_column_sums, column_sum_comment
 from kernel_lsp.generate.schedule.knobs import Choices
 from kernel_lsp.generate.schedule.row_choices import LARGE_BYTES, RowChooser, row_comment
+from kernel_lsp.generate.schedule.scatter_choice import choose_row_scatter
 from kernel_lsp.generate.schedule.split_choice import (
     SHAPES,
     default_split_schedule,
@@ -143,6 +142,8 @@ class GroupRenderer:
                 return self._scan(group, name)
             case ScatterGroup():
                 return self._scatter(group, name)
+            case RowScatterGroup():
+                return self._row_scatter(group, name)
             case LibraryGroup():
                 return RenderedGroup((), library=(self._library_step(group),))
             case RoutineGroup():
@@ -309,6 +310,14 @@ class GroupRenderer:
         kernels.append(render_scatter(kernel, group, threads, comment))
         return RenderedGroup(tuple(kernels), fills)
 
+    def _row_scatter(self, group: RowScatterGroup, name: str) -> RenderedGroup:
+        link = self.new_kernel(f"{name}_link", row_scatter.LOCAL_NAMES)
+        gather = self.new_kernel(name, row_scatter.LOCAL_NAMES)
+        found = choose_row_scatter(self.choices, gather.name, group, self.captured)
+        written = ", ".join(self.tensor_names[store.tensor] for store in group.stores)
+        comment = f"One thread per pack of a row adds up its updates, chain by chain. Writes {written}."
+        return RenderedGroup(render_row_scatter(link, gather, group, found, comment))
+
     def _routine(self, group: RoutineGroup, name: str) -> RenderedGroup:
         if group.routine.kind in ("ascending", "descending"):
             return self._sorted(group, name)
@@ -474,23 +483,8 @@ class GroupRenderer:
 
     def _column_sums(self, group: RowGroup, name: str) -> RenderedGroup:
         kernel = self.new_kernel(name, (*rows.LOCAL_NAMES, *column_sums.LOCAL_NAMES))
-        n_columns = self.captured(group.column.extent)
         chooser = RowChooser(self.choices, self.captured, self.n_multiprocessors, group, self.threads, self.capability)
-        widths = [width for width in chooser.widths() if width <= 4 and n_columns % width == 0]
-        is_open = group.column.extent.constant is None
-        default = default_column_schedule(n_columns, widths or [1], chooser.widest, is_open=is_open)
-        pick = self.choices.pick_int
-        threads = self.threads or pick(
-            f"{kernel.name}.threads", (64, 128, 256, 512), default.threads, "threads that share a row"
-        )
-        default = column_schedule(n_columns, threads, default.vector, is_open=is_open)
-        vector = pick(f"{kernel.name}.vector", widths or [1], default.vector, "neighbouring elements per load")
-        schedule = column_schedule(n_columns, threads, vector, is_open=is_open)
-        is_valid = is_valid_column_schedule(group, schedule, n_columns)
-        used = schedule if is_valid else default
-        comment = (
-            f"One block of {used.threads} threads takes the rows of a part one after the other; each row stays in "
-            f"registers, and so do the sums over rows of the thread's columns, which become one row of "
-            f"{' and '.join(self.tensor_names[entry.tensor] for entry in group.column_sums)}."
-        )
-        return RenderedGroup((render_column_sums(kernel, group, used, comment),), is_valid=is_valid)
+        chosen = choose_column_sums(chooser, kernel.name)
+        comment = column_sum_comment(chosen.schedule, [self.tensor_names[entry.tensor] for entry in group.column_sums])
+        text = render_column_sums(kernel, group, chosen.schedule, comment)
+        return RenderedGroup((text,), is_valid=chosen.is_valid)

@@ -123,3 +123,14 @@ def test_several_exchanges_of_a_grid_have_a_scratch_each() -> None:
     assert checked.plan.backward is not None
     names = [tensor.name for tensor in checked.plan.backward.scratch]
     assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_sums_over_rows_stage_the_next_row(dtype: str) -> None:
+    """The gradients of a norm behind a residual addition: a block copies its next row meanwhile."""
+    text = "def f(x, r, w, b): return torch.nn.functional.layer_norm(x + r, w.shape, w, b), x + r"
+    inputs = [tensor("x", 300, 96, dtype=dtype), tensor("r", 300, 96, dtype=dtype), tensor("w", 96, dtype=dtype)]
+    inputs.append(tensor("b", 96, dtype=dtype))
+    checked = check(text, inputs=inputs, backward=True, sizes=({}, {"B": 3}, {"B": 133, "D": 68}))
+    assert "copy_pack(&next_" in checked.text
+    assert "block_sums<" in checked.text

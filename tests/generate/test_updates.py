@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.generate.harness import check, tensor
+from tests.generate.harness import check, plan_text, tensor
 
 INDEX = tensor("t", 5, 12, dtype="i64", within=(0, 9))
 
@@ -68,3 +68,28 @@ def test_losses_that_branch_on_a_label() -> None:
 def test_special_functions_of_the_field() -> None:
     text = "def f(x, y): return torch.i0(x), torch.ldexp(x, y), torch.special.log_ndtr(x), x.exp().int() << 1"
     check(text, inputs=[tensor("x", 6, 20), tensor("y", 6, 20)])
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_rows_gather_their_updates(dtype: str) -> None:
+    """The gradient of an embedding, where tokens repeat: no atomic additions, and the padding token's row is zero."""
+    text = "def f(ids, weight): return torch.nn.functional.embedding(ids, weight, padding_idx=2)"
+    inputs = [tensor("ids", 3, 40, dtype="i64", within=(0, 9)), tensor("weight", 9, 24, dtype=dtype)]
+    checked = check(text, inputs=inputs, backward=True, schedule=_choice("gathered", text, inputs))
+    assert "atomicAdd" not in checked.text
+    assert "atomicExch" in checked.text
+
+
+def test_rows_gather_their_updates_of_a_tensor() -> None:
+    text = "def f(x, t, y): return x.index_add(0, t, y * 2)"
+    inputs = [tensor("x", 6, 5, 3), tensor("t", 40, dtype="i64", within=(0, 6)), tensor("y", 40, 5, 3)]
+    checked = check(text, inputs=inputs, schedule=_choice("gathered", text, inputs), sizes=({}, {"N": 1}))
+    assert "atomicAdd" not in checked.text
+
+
+def _choice(knob: str, text: str, inputs: list[object]) -> dict[str, int | str]:
+    """Return the schedule that sets every knob of this name to 1."""
+    knobs = plan_text(text, inputs=inputs, backward="weight" in text).realize({}).knobs
+    found = {each.name: 1 for each in knobs if each.name.endswith(f".{knob}")}
+    assert found
+    return found

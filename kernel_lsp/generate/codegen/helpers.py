@@ -380,6 +380,16 @@ __device__ inline Pack<T, N> load_kept(const Pack<T, N>* pointer) {
 """,
         ("Pack",),
     ),
+    "any_left": Helper("""
+// Whether one of N chains has not ended.
+template <int N>
+__device__ inline bool any_left(const int (&at)[N]) {
+    int newest = -1;
+    #pragma unroll
+    for (int c = 0; c < N; ++c) newest = max(newest, at[c]);
+    return newest >= 0;
+}
+"""),
     "comes_before": Helper("""
 // The order of argmax: NaN before everything, then the larger value, then the smaller index; -1 stands for none.
 __device__ inline bool comes_before({T} value, int index, {T} best, int best_index) {
@@ -425,6 +435,7 @@ TYPELESS = frozenset(
         "load_kept",
         "parts_squares",
         "near_quotient",
+        "any_left",
     )
 )
 _INTEGER_TEXTS = {

@@ -28,8 +28,8 @@ from kernel_lsp.generate.fusion.groups import (
     Group,
     RoutineGroup,
     RowGroup,
+    RowScatterGroup,
     ScanGroup,
-    ScatterGroup,
     Store,
     WholeReduction,
     scalars_of_group,
@@ -38,9 +38,10 @@ from kernel_lsp.generate.fusion.progress import Progress
 from kernel_lsp.generate.fusion.row_algebra import simplified
 from kernel_lsp.generate.fusion.rows import grow_rows
 from kernel_lsp.generate.fusion.scans import grow_scan
-from kernel_lsp.generate.ir.index import as_index, product, substitute
+from kernel_lsp.generate.fusion.scatters import grow_scatter
+from kernel_lsp.generate.ir.index import as_index, product
 from kernel_lsp.generate.ir.row_major import unravel_like, unravel_safe
-from kernel_lsp.generate.ir.scalar import Access, cast
+from kernel_lsp.generate.ir.scalar import Access
 from kernel_lsp.generate.ir.scalar_walk import accesses
 from kernel_lsp.generate.ir.sizes import Sizes
 from kernel_lsp.generate.ir.tensor import (
@@ -129,7 +130,7 @@ def _grow(progress: Progress, seed: Tensor) -> tuple[Group, list[Tensor]]:
         case Scan():
             return grow_scan(progress, seed, definition)
         case Scatter():
-            return _scatter(progress, seed, definition), [seed]
+            return grow_scatter(progress, seed, definition)
         case LibraryResult():
             return grow_library(progress, seed, definition)
         case Routine():
@@ -161,29 +162,6 @@ def _may_join(progress: Progress, seed: Tensor, tensor: Tensor) -> bool:
     if graph.is_hard(tensor) or not progress.sizes.same(tensor.n_elements, seed.n_elements):
         return False
     return tensor is seed or (tensor.shape == seed.shape and bool(graph.sources(seed) & graph.sources(tensor)))
-
-
-def _scatter(progress: Progress, seed: Tensor, definition: Scatter) -> ScatterGroup:
-    shape = tuple(variable.extent for variable in definition.variables)
-    position = progress.variable("i", product(shape))
-    replacements = dict(zip(definition.variables, unravel_safe(as_index(position), shape), strict=True))
-    scalar = progress.expand(definition.body.substitute(replacements))
-    mask = None if definition.mask is None else progress.expand(definition.mask.substitute(replacements))
-    # The indices may read memory themselves: they are expanded like those of an access to the updated tensor.
-    target = Access(seed, [substitute(index, replacements) for index in definition.index])
-    expanded = progress.expand(target, frozenset((seed,)))
-    assert isinstance(expanded, Access)
-    base = _scatter_base(progress, seed, definition)
-    return ScatterGroup(seed, definition.kind, position, shape, expanded.index, scalar, mask, base)
-
-
-def _scatter_base(progress: Progress, seed: Tensor, definition: Scatter) -> ElementwiseGroup | None:
-    if definition.base is None:
-        return None
-    position = progress.variable("i", seed.n_elements)
-    index = unravel_safe(as_index(position), seed.shape)
-    body = progress.expand(definition.base.substitute(dict(zip(definition.base_variables, index, strict=True))))
-    return ElementwiseGroup(position, seed.shape, (Store(seed, index, cast(body, seed.dtype)),))
 
 
 def _wholes(progress: Progress, group: Group, everywhere: frozenset[Tensor]) -> tuple[WholeReduction, ...]:
@@ -229,7 +207,7 @@ def _with_stored(group: Group, stored: set[Tensor]) -> Group:
         return simplified(kept)
     if isinstance(group, ElementwiseGroup | ScanGroup):
         return replace(group, stores=tuple(store for store in group.stores if store.tensor in stored))
-    if isinstance(group, AttentionGroup | ContractionGroup):
+    if isinstance(group, AttentionGroup | ContractionGroup | RowScatterGroup):
         return replace(group, stores=_stores(group, stored))
     if isinstance(group, AttentionGradientGroup):
         outputs = tuple(replace(output, stores=_stores(output, stored)) for output in group.outputs)
@@ -237,7 +215,9 @@ def _with_stored(group: Group, stored: set[Tensor]) -> Group:
     return group
 
 
-def _stores(part: ContractionGroup | AttentionGroup | GradientOutput, stored: set[Tensor]) -> tuple[Store, ...]:
+def _stores(
+    part: ContractionGroup | AttentionGroup | RowScatterGroup | GradientOutput, stored: set[Tensor]
+) -> tuple[Store, ...]:
     """Return the stores of a sum that something reads, its own included."""
     own = (Store(part.tensor, part.at, Access(part.tensor, part.at)),) if part.tensor in stored else ()
     return (*own, *(store for store in part.stores if store.tensor in stored))
@@ -246,7 +226,7 @@ def _stores(part: ContractionGroup | AttentionGroup | GradientOutput, stored: se
 def _does_anything(group: Group) -> bool:
     """Return True if the group writes memory that is read or returned."""
     match group:
-        case ElementwiseGroup() | ContractionGroup() | AttentionGroup() | ScanGroup():
+        case ElementwiseGroup() | ContractionGroup() | AttentionGroup() | ScanGroup() | RowScatterGroup():
             return bool(group.stores)
         case RowGroup():
             return bool(group.stores or group.row_stores or any(entry.stored for entry in group.reductions))

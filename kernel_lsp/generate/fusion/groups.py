@@ -222,6 +222,25 @@ class ScatterGroup:
 
 
 @dataclass(frozen=True)
+class RowScatterGroup:
+    """Updates that each add a whole row to one of a tensor, with everything pointwise behind the sums.
+
+    `place` is the row that `update` adds to; `value` is over (update, column), `base` over (row, column); stores are
+    over (row, column) and read the sum as an access to `tensor` at `at`.
+    """
+
+    tensor: Tensor
+    update: Variable
+    row: Variable
+    column: Variable
+    place: Index
+    value: Scalar
+    base: Scalar | None
+    at: tuple[Index, ...]
+    stores: tuple[Store, ...]
+
+
+@dataclass(frozen=True)
 class LibraryGroup:
     """A vendor library call that writes `tensors`."""
 
@@ -245,6 +264,7 @@ Group = (
     | AttentionGradientGroup
     | ScanGroup
     | ScatterGroup
+    | RowScatterGroup
     | LibraryGroup
     | RoutineGroup
 )
@@ -284,6 +304,9 @@ def scalars_of_group(group: Group) -> list[Scalar]:
             carriers: list[Scalar] = [IndexValue(index) for index in group.index]
             base = [store.scalar for store in group.base.stores] if group.base else []
             return [group.scalar, *carriers, *base, *([group.mask] if group.mask is not None else [])]
+        case RowScatterGroup():
+            base = [group.base] if group.base is not None else []
+            return [group.value, IndexValue(group.place), *base, *(store.scalar for store in group.stores)]
         case LibraryGroup():
             return scalars_of(LibraryResult(group.call))
         case RoutineGroup():
@@ -293,7 +316,7 @@ def scalars_of_group(group: Group) -> list[Scalar]:
 def written_by(group: Group) -> set[Tensor]:
     """Return the tensors that the group writes."""
     match group:
-        case ElementwiseGroup() | ContractionGroup() | AttentionGroup():
+        case ElementwiseGroup() | ContractionGroup() | AttentionGroup() | RowScatterGroup():
             return {store.tensor for store in group.stores}
         case AttentionGradientGroup():
             stores = [store for output in group.outputs for store in output.stores]

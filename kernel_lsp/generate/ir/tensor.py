@@ -197,7 +197,7 @@ class AttentionGradient:
 class Scatter:
     """A copy of `base`, then for every value of `variables`: element `index` is set to, or combined with, `body`.
 
-    Kinds: set, sum. Where `mask` is false nothing is written.
+    Kinds: set, sum. Where `mask` is false nothing is written. `by_rows`: the sums are gathered, row by row.
     """
 
     kind: str
@@ -207,6 +207,7 @@ class Scatter:
     index: tuple[Index, ...]
     body: Scalar
     mask: Scalar | None = None
+    by_rows: bool = False
 
 
 Definition = Buffer | Pointwise | Reduction | Attention | AttentionGradient | Scan | Scatter | LibraryResult | Routine

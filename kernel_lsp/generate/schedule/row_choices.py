@@ -122,7 +122,7 @@ class RowChooser:
 
     def _reads_first(self, schedule: RowSchedule) -> bool:
         """Return True if a thread has at most one element of the captured row."""
-        is_single = schedule.vector == 1 and 0 < self._n_columns <= schedule.threads
+        is_single = schedule.vector == 1 and 0 < self.n_columns <= schedule.threads
         return is_single and self.group.is_column_contiguous and schedule.blocks == 1 and not schedule.cached
 
     def _is_possible(self, schedule: RowSchedule) -> bool:
@@ -130,18 +130,18 @@ class RowChooser:
 
     def _is_accurate(self, schedule: RowSchedule) -> bool:
         """Return True if no thread adds up so many elements that rounding errors accumulate."""
-        return self._n_columns <= schedule.stride * MAX_SERIAL_SUM
+        return self.n_columns <= schedule.stride * MAX_SERIAL_SUM
 
     # --- the values of knobs
 
     def _cache_values(self) -> tuple[int, ...]:
-        return (0, 1) if self.group.is_column_contiguous and self._n_columns else (0,)
+        return (0, 1) if self.group.is_column_contiguous and self.n_columns else (0,)
 
     def _online_values(self) -> tuple[int, ...]:
         return (0, 1) if find_pairs(self.group) else (0,)
 
     def _block_values(self) -> tuple[int, ...]:
-        if self.threads is not None or not can_share(self.group) or self._n_columns < MIN_SHARED_COLUMNS // 4:
+        if self.threads is not None or not can_share(self.group) or self.n_columns < MIN_SHARED_COLUMNS // 4:
             return (1,)
         most = self.n_multiprocessors
         in_grid = {32, 64, _power_of_two(most), most, 2 * _power_of_two(most)}
@@ -157,7 +157,7 @@ class RowChooser:
         """Return the numbers of neighbouring columns per load."""
         if not self.group.is_column_contiguous:
             return [1]
-        size = self._n_columns
+        size = self.n_columns
         return [1, *(width for width in (2, 4, 8) if size and size % width == 0 and self._fits_a_pack(width))]
 
     def _fits_a_pack(self, width: int) -> bool:
@@ -169,7 +169,7 @@ class RowChooser:
         if not schedule.is_grid or not schedule.cached or not kept or self.group.row.extent.constant == 1:
             return False
         pack_bytes = [access.dtype.itemsize * schedule.vector for access in kept]
-        n_items = -(-self._n_columns // (schedule.vector * schedule.stride))
+        n_items = -(-self.n_columns // (schedule.vector * schedule.stride))
         n_bytes = n_items * schedule.threads * sum(pack_bytes)
         fits = n_bytes * n_blocks_per_multiprocessor(schedule.threads) <= MAX_STAGED_BYTES
         return fits and schedule.vector > 1 and all(size in (4, 8, MAX_PACK_BYTES) for size in pack_bytes)
@@ -178,7 +178,7 @@ class RowChooser:
 
     def _default(self) -> RowSchedule:
         schedule = self._default_shared() or self._default_block()
-        n_columns = self._n_columns
+        n_columns = self.n_columns
         is_online = bool(find_pairs(self.group)) and n_columns >= MIN_ONLINE_COLUMNS and schedule.threads > 1
         return replace(
             schedule,
@@ -188,7 +188,7 @@ class RowChooser:
 
     def _default_block(self) -> RowSchedule:
         """Return the best schedule with a thread, a warp or a block per row."""
-        n_rows, n_columns = self._n_rows, self._n_columns
+        n_rows, n_columns = self._n_rows, self.n_columns
         if not self.group.is_column_contiguous:
             lanes = 1
             while lanes < 16 and n_rows * lanes < self.n_multiprocessors * 8192 and n_columns >= 16 * lanes:
@@ -217,7 +217,7 @@ class RowChooser:
 
     def _default_shared(self) -> RowSchedule | None:
         """Return the schedule with several blocks per row, where one block per row leaves the GPU idle."""
-        n_rows, n_columns = self._n_rows, self._n_columns
+        n_rows, n_columns = self._n_rows, self.n_columns
         if not n_rows or self._n_passes() == 1 or n_columns < MIN_SHARED_COLUMNS or not can_share(self.group):
             return None
         filling = min(self.n_multiprocessors // n_rows, n_columns // 4096)
@@ -240,7 +240,7 @@ class RowChooser:
 
     def _sharing_uncached(self, filling: int) -> RowSchedule | None:
         """Return the schedule in which the active rows stay in L2 between the passes."""
-        row_bytes = self._n_columns * self._kept_bytes()
+        row_bytes = self.n_columns * self._kept_bytes()
         width, most = self._default_width(), _power_of_two(self.n_multiprocessors)
         for blocks in (2, 4, PORTABLE_CLUSTER):
             fits = row_bytes * (2 * self.n_multiprocessors // blocks) <= L2_BYTES
@@ -260,7 +260,7 @@ class RowChooser:
         """Return the schedule with room for rows as long as the captured one, where their length is symbolic."""
         if not schedule.cached or self.group.column.extent.constant is not None:
             return schedule
-        return replace(schedule, items=-(-self._n_columns // (schedule.vector * schedule.stride)))
+        return replace(schedule, items=-(-self.n_columns // (schedule.vector * schedule.stride)))
 
     def _with_teams(self, schedule: RowSchedule) -> RowSchedule:
         """Return the schedule with as many concurrent rows as the GPU holds."""
@@ -307,7 +307,8 @@ class RowChooser:
         return self.captured(self.group.row.extent)
 
     @property
-    def _n_columns(self) -> int:
+    def n_columns(self) -> int:
+        """Return the length of the captured row."""
         return self.captured(self.group.column.extent)
 
     def _is_large(self) -> bool:
@@ -330,25 +331,35 @@ class RowChooser:
 
     def _kept(self) -> list[Access]:
         """Return the reads of the row itself that several passes make, each tensor once."""
+        found = self._levels()
+        return [access for access, levels in found if len(levels) > 1]
+
+    def reads_of_row(self) -> list[Access]:
+        """Return the reads of the row itself, each tensor once."""
+        return [access for access, _ in self._levels()]
+
+    def _levels(self) -> list[tuple[Access, set[int]]]:
+        """Return the reads of the row itself with the passes that make them."""
         group = self.group
         levels: dict[object, set[int]] = {}
         found: dict[object, Access] = {}
         entries = [(entry.level, entry.scalar) for entry in group.reductions]
         entries += [(level, store.scalar) for level, store in group.stores]
+        entries += [(entry.level, entry.scalar) for entry in group.column_sums]
         for level, scalar in entries:
             for access in accesses(scalar):
                 is_row = group.row in access.variables or group.row.extent.constant == 1
                 if group.column in access.variables and is_row and access.mask is None:
                     levels.setdefault(access.digest, set()).add(level)
                     found[access.digest] = access
-        return [access for digest, access in found.items() if len(levels[digest]) > 1]
+        return [(access, levels[digest]) for digest, access in found.items()]
 
     def _kept_bytes(self) -> int:
         """Return the bytes per column that a cached schedule keeps."""
         return sum(access.dtype.itemsize for access in self._kept()) or 4
 
     def _kept_per_block(self, schedule: RowSchedule) -> int:
-        return -(-self._n_columns // schedule.blocks) * self._kept_bytes()
+        return -(-self.n_columns // schedule.blocks) * self._kept_bytes()
 
 
 def n_passes(group: RowGroup) -> int:

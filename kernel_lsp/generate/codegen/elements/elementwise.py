@@ -71,10 +71,11 @@ def render_elementwise(
     if inner is not scope:
         inner.close()
     grid = schedule.grid(blocks_of(group.position.extent, schedule.threads * schedule.unroll), lines)
-    return rendered(kernel, comment, scope.lines, grid, (schedule.threads,), _grid_limits(grid))
+    return rendered(kernel, comment, scope.lines, grid, (schedule.threads,), grid_limits(grid))
 
 
-def _grid_limits(grid: tuple[Expression, ...]) -> tuple[Expression, ...]:
+def grid_limits(grid: tuple[Expression, ...]) -> tuple[Expression, ...]:
+    """Return the contract of a grid's height."""
     return tuple(Binary("<=", height, Constant(MAX_GRID_YZ)) for height in grid[1:] if not isinstance(height, Constant))
 
 
@@ -137,7 +138,7 @@ def _render_packed(
     per_block = schedule.threads * schedule.unroll
     width = blocks_of(pack_extent, per_block) if n_packs is not None else blocks_of(total, per_block * vector)
     grid = schedule.grid(width, lines)
-    conditions = (*divisible(total, vector), *_grid_limits(grid))
+    conditions = (*divisible(total, vector), *grid_limits(grid))
     return rendered(kernel, comment, scope.lines, grid, (schedule.threads,), conditions)
 
 

@@ -186,8 +186,8 @@ def pack_along(scalar: Scalar, along: Variable, width: int) -> tuple[Packing, Sc
     return (packing, packed) if fits and len(find_packed(varying, packing)) == len(varying) else None
 
 
-def read_packs(scope: Scope, target: str, packing: Packing, scalar: Scalar) -> None:
-    """Write the values of a scalar over one pack to the array `target`."""
+def read_packs(scope: Scope, target: str, packing: Packing, scalar: Scalar, operator: str = "=") -> None:
+    """Assign the values of a scalar over one pack to the array `target`, or add them where the operator is `+=`."""
     scope.hoist([scalar], [packing.lane])
     packed = find_packed([scalar], packing)
     names = {access.digest: packing.load(scope, access) for access in packed}
@@ -196,5 +196,5 @@ def read_packs(scope: Scope, target: str, packing: Packing, scalar: Scalar) -> N
     lanes.define(packing.lane, "v")
     for access in packed:
         lanes.bind(access, packing.item(names[access.digest], access.dtype))
-    lanes.line(f"{target}[v] = {lanes.value(scalar).text};")
+    lanes.line(f"{target}[v] {operator} {lanes.value(scalar).text};")
     lanes.close()

@@ -15,16 +15,25 @@ from kernel_lsp.generate.codegen.elements.prefetching import prefetch, reads_ahe
 from kernel_lsp.generate.codegen.kernel import RenderedKernel, rendered
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE
+from kernel_lsp.generate.codegen.rows.row_cache import RowCache
 from kernel_lsp.generate.codegen.rows.row_schedule import RowSchedule
 from kernel_lsp.generate.codegen.rows.rows import RowRenderer
+from kernel_lsp.generate.codegen.rows.staged_rows import StagedRows
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import RowGroup, Store
 from kernel_lsp.generate.ir.index import as_index
-from kernel_lsp.generate.ir.scalar import Access
+from kernel_lsp.generate.ir.scalar import Access, Scalar
 
 LOCAL_NAMES = ("first_row", "last_row")
 LINE_BYTES = 128
 MAX_SUMMED_PACK_BYTES = 8
+
+
+class StagedRow(StagedRows):
+    """Stages whatever differs from row to row, so that memory is busy while a row is computed from registers."""
+
+    def shared_reads(self) -> list[Access]:
+        return self._reads_of_passes(1)
 
 
 class ColumnSumRenderer(RowRenderer):
@@ -46,8 +55,19 @@ class ColumnSumRenderer(RowRenderer):
         self.scope.close()
         self.scope = outer
         self._store_sums()
-        n_parts = self.group.column_sums[0].part.extent.constant or 1
-        return rendered(self.kernel, comment, outer.lines, (Constant(n_parts),), self._block(), self._conditions())
+        grid, schedule = (Constant(self.group.column_sums[0].part.extent.constant or 1),), self.schedule
+        if not isinstance(self.cache, StagedRow):
+            return rendered(self.kernel, comment, outer.lines, grid, self._block(), self._conditions())
+        return rendered(
+            self.kernel,
+            comment,
+            outer.lines,
+            grid,
+            self._block(),
+            self._conditions(),
+            min_blocks=schedule.resident,
+            dynamic_bytes=self.cache.n_bytes,
+        )
 
     # --- the loop over rows, and its column sums
 
@@ -63,11 +83,28 @@ class ColumnSumRenderer(RowRenderer):
         length = self.scope.index(self.group.column_sums[0].length).text
         self.scope.line(f"const {type_} first_row = blockIdx.x * {length};")
         self.scope.line(f"const {type_} last_row = first_row + {length} < {n_rows} ? first_row + {length} : {n_rows};")
+        if isinstance(self.cache, StagedRow):
+            shape = self._n_items(), self._column_lane(), self._limit()
+            self.cache.begin(self.scope, "first_row", *shape, condition="first_row < last_row")
         rows = self.scope.open(f"for ({type_} row = first_row; row < last_row; ++row)")
         rows.define(self.group.row, "row")
         name_coordinates(self.kernel, as_index(self.group.row), self.group.row_shape)
-        self._prefetch_next(rows)
+        if not isinstance(self.cache, StagedRow):
+            self._prefetch_next(rows)
         return rows
+
+    def _new_cache(self) -> RowCache:
+        if self.schedule.staged:
+            return StagedRow(self.kernel, self.group, self.schedule, self.packing)
+        return super()._new_cache()
+
+    def _fill_cache(self, scalars: Sequence[Scalar]) -> None:
+        """Take a staged row into registers, and start to copy the next one."""
+        cache = self.cache
+        is_first = isinstance(cache, StagedRow) and not cache.is_filled(cache.shared_reads()[0])
+        super()._fill_cache(scalars)
+        if isinstance(cache, StagedRow) and is_first:
+            cache.copy_next(self.scope, "row + 1 < last_row", "row + 1")
 
     def _prefetch_next(self, rows: Scope) -> None:
         """Prefetch the next row while this one is computed, a line of 128 bytes per thread."""
@@ -118,33 +155,3 @@ class ColumnSumRenderer(RowRenderer):
 def render_column_sums(kernel: KernelWriter, group: RowGroup, schedule: RowSchedule, comment: str) -> RenderedKernel:
     """Render the kernel of a row group with sums over its rows."""
     return ColumnSumRenderer(kernel, group, schedule).render(comment)
-
-
-def column_schedule(n_columns: int, threads: int, vector: int, *, is_open: bool) -> RowSchedule:
-    """Return the schedule of a block per row. Where the plan leaves the length open (`is_open`), a row has room for
-    the captured length."""
-    items = -(-n_columns // (threads * vector)) if is_open else 0
-    return RowSchedule(threads, 1, vector, True, items=items)
-
-
-def is_valid_column_schedule(group: RowGroup, schedule: RowSchedule, n_columns: int) -> bool:
-    """Check that a block handles one row at a time, that it caches the row, and that the sums fit the registers as
-    well."""
-    n_items = -(-n_columns // (schedule.threads * schedule.vector))
-    n_kept = n_items * schedule.vector * (2 + len(group.column_sums))
-    return schedule.rows == 1 and schedule.cached and schedule.threads >= 32 and n_kept <= MAX_KEPT
-
-
-def default_column_schedule(n_columns: int, widths: Sequence[int], itemsize: int, *, is_open: bool) -> RowSchedule:
-    """Return the default schedule: as few items per thread as blocks of 64 to 512 threads allow, in packs of at most 8
-    bytes. On an H200 the gradients of RMSNorm took 113 us so and 135 us in packs of 16 bytes."""
-    threads = 64
-    while threads < 512 and threads * max(widths) < n_columns:
-        threads *= 2
-    width = max(width for width in widths if width * itemsize <= MAX_SUMMED_PACK_BYTES or width == 1)
-    return column_schedule(n_columns, threads, width, is_open=is_open)
-
-
-MAX_KEPT = 96
-"""Maximum values of rows and sums per thread, in registers: with as many others, an SM fits four blocks of 256
-threads."""

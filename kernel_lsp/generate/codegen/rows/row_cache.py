@@ -80,6 +80,10 @@ class RowCache:
 
     def shared_reads(self) -> list[Access]:
         """Return the reads that more than one pass makes, of elements that differ from row to row."""
+        return self._reads_of_passes(2)
+
+    def _reads_of_passes(self, n_passes: int) -> list[Access]:
+        """Return the reads of elements that differ from row to row which at least `n_passes` make."""
         passes: dict[bytes, set[int]] = {}
         found: dict[bytes, Access] = {}
         entries = [(entry.level, entry.scalar) for entry in self.group.reductions]
@@ -88,7 +92,7 @@ class RowCache:
             for access in self._cacheable([scalar.substitute({self.group.column: self.packing.flat})]):
                 passes.setdefault(access.digest, set()).add(level)
                 found[access.digest] = access
-        shared = [access for digest, access in found.items() if len(passes[digest]) > 1]
+        shared = [access for digest, access in found.items() if len(passes[digest]) >= n_passes]
         return sorted(shared, key=lambda access: (access.tensor.serial, access.digest))
 
     def _cacheable(self, scalars: Sequence[Scalar]) -> list[Access]:

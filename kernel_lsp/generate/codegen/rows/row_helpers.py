@@ -97,6 +97,29 @@ __device__ inline {{T}} block_{kind}({{T}} value) {{
         )
         for kind, word in (("sum", "sum"), ("prod", "product"), ("max", "maximum"), ("min", "minimum"))
     },
+    "block_sums": (
+        """
+// Every thread of a block of THREADS gets the sums over all, for two barriers instead of two each.
+template <int THREADS, typename... Sums>
+__device__ inline void block_sums(Sums&... sums) {
+    constexpr int N = sizeof...(Sums);
+    __shared__ {T} of_warp[N][32];
+    {T} values[N] = {sums...};
+    #pragma unroll
+    for (int n = 0; n < N; ++n) {
+        values[n] = warp_sum<32>(values[n]);
+        if (threadIdx.x % 32 == 0) of_warp[n][threadIdx.x / 32] = values[n];
+    }
+    __syncthreads();
+    #pragma unroll
+    for (int n = 0; n < N; ++n) values[n] = of_warp[n][threadIdx.x % (THREADS / 32)];
+    __syncthreads();
+    int n = 0;
+    ((sums = warp_sum<THREADS / 32>(values[n++])), ...);
+}
+""",
+        ("warp_sum",),
+    ),
     "block_argmax": (
         """
 template <int THREADS>

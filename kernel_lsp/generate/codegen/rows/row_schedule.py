@@ -19,6 +19,9 @@ MAX_STAGED_BYTES = 200 * 1024
 """Maximum bytes of shared memory for the next row: an SM has 227 KB, and the helpers need some of it."""
 MAX_CLUSTER = 16
 """Maximum blocks of a cluster on Hopper. A row that more blocks share needs a cooperative grid."""
+COLUMN_SUM_THREADS = 512
+"""Threads per SM that also add up over rows: 128 registers each, for a row, the sums and the computation."""
+MAX_COLUMN_SUM_BLOCKS = 8
 SHAREABLE_KINDS = ("sum", "prod", "max", "min")
 """Kinds of reductions that return no position: blocks exchange one value of each."""
 SHAREABLE_TYPES = (DType.F64, DType.F32, DType.F16, DType.BF16, DType.I64, DType.I32)
@@ -57,6 +60,16 @@ class RowSchedule:
     def stride(self) -> int:
         """Return the number of threads that share a row, over all blocks."""
         return self.threads * self.blocks
+
+
+def n_column_sum_blocks(n_columns: int, itemsize: int) -> int:
+    """Return the blocks per SM that take row after row, 512 threads of them together: a thread has 8 elements of a row
+    in f32, 16 in f16 and bf16. On an H100 the gradients of RMSNorm took 144 us so, and 160 with 4 blocks of 512."""
+    per_thread = 8 if itemsize >= 4 else 16
+    n_blocks = 1
+    while n_blocks < MAX_COLUMN_SUM_BLOCKS and n_columns * n_blocks * 2 <= COLUMN_SUM_THREADS * per_thread:
+        n_blocks *= 2
+    return n_blocks
 
 
 def n_blocks_per_multiprocessor(threads: int) -> int:

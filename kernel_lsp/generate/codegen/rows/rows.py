@@ -21,8 +21,9 @@ from kernel_lsp.generate.codegen.rows.kept_values import KeptValues, divide_once
 from kernel_lsp.generate.codegen.rows.online import OnlinePair
 from kernel_lsp.generate.codegen.rows.row_cache import RowCache
 from kernel_lsp.generate.codegen.rows.row_schedule import WARP, RowSchedule
+from kernel_lsp.generate.codegen.rows.whole_values import find_whole
 from kernel_lsp.generate.codegen.scope import Scope
-from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction, Store, WholeReduction, row_index, scalars_of_group
+from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction, Store, row_index
 from kernel_lsp.generate.fusion.pairs import Pair, find_pairs
 from kernel_lsp.generate.ir.index import Index, Variable, as_index, divide_exactly
 from kernel_lsp.generate.ir.scalar import Access, Scalar
@@ -158,29 +159,7 @@ class RowRenderer:
         elif self.group.wholes:
             prefetch_row(self.scope, self.group, self._column_lane())
         for whole in self.group.wholes:
-            self._find_whole(whole)
-
-    def _find_whole(self, whole: WholeReduction) -> None:
-        n_threads = self.schedule.threads * self.schedule.rows
-        scope = self.scope
-        scope.hoist([whole.scalar], [whole.position])
-        name = f"{whole.tensor.name}_value" if self.kernel.is_parameter(whole.tensor.name) else whole.tensor.name
-        count = counted(whole.kind, whole.scalar, self.kernel)
-        scalar = count or whole.scalar
-        accumulator = Accumulator.start(
-            scope, name, whole.kind, scalar.dtype, whole.tensor.dtype, is_count=count is not None
-        )
-        limit = self.kernel.size(f"n_{name}", whole.position.extent)
-        inner = scope.open(f"for (int at = threadIdx.x; at < {limit}; at += {n_threads})")
-        inner.define(whole.position, "at")
-        accumulator.add(inner, inner.value(scalar))
-        inner.close()
-        base, dtype = combination_of(whole.kind, accumulator.dtype)
-        helper = self.kernel.use(f"block_{base}", dtype)
-        scope.line(f"{accumulator.name} = {helper}<{n_threads}>({accumulator.name});")
-        for access in accesses(*scalars_of_group(self.group)):
-            if access.tensor is whole.tensor:
-                scope.bind(access, accumulator.result)
+            find_whole(self.scope, self.group, whole, self.schedule.threads * self.schedule.rows)
 
     # --- one pass over the columns
 
@@ -210,10 +189,12 @@ class RowRenderer:
         return accumulators
 
     def _fill_cache(self, scalars: Sequence[Scalar]) -> None:
-        """Load the cached part of a row before any computation: a branch around each pack would keep the loads from
-        being in flight together."""
-        wanted = [access for access in self.cache.kept(scalars) if not self.cache.is_filled(access)]
-        if not wanted or self._is_whole():
+        """Load the cached part of a row before any computation: a branch around each pack, or the barriers of a
+        reduction, would keep the loads from being in flight together."""
+        wanted = [access for access in self.cache.shared_reads() if not self.cache.is_filled(access)]
+        now = {access.digest for access in self.cache.kept(scalars)}
+        is_in_flight = self._is_whole() and all(access.digest in now for access in wanted)
+        if not wanted or (is_in_flight and not self.schedule.staged):
             return
         inner, closes = self._open_loop()
         for access in wanted:
@@ -227,12 +208,23 @@ class RowRenderer:
 
     def _finish_pass(self, entries: Sequence[RowReduction], accumulators: Sequence[RunningValue]) -> None:
         """Combine over the threads of the row."""
+        plain = [a for a in accumulators if isinstance(a, Accumulator) and self._is_block_sum(a)]
+        together = plain if len({a.dtype for a in plain}) == 1 < len(plain) else []
+        if together:
+            helper = self.kernel.use("block_sums", together[0].dtype)
+            self.scope.line(f"{helper}<{self.schedule.threads}>({', '.join(a.name for a in together)});")
         for entry, accumulator in zip(entries, accumulators, strict=True):
             if isinstance(accumulator, OnlinePair):
                 self._combine_online(accumulator)
                 continue
-            self._combine(entry, accumulator)
+            if accumulator not in together:
+                self._combine(entry, accumulator)
             self._bind(entry, accumulator.result)
+
+    def _is_block_sum(self, accumulator: Accumulator) -> bool:
+        """Return True if the threads of a block add up the accumulator."""
+        is_block = self.group.is_column_contiguous and self.schedule.threads > WARP
+        return is_block and combination_of(accumulator.kind, accumulator.dtype)[0] == "sum"
 
     def _combine_online(self, online: OnlinePair) -> None:
         """Combine a pair over the threads of the row."""

@@ -31,8 +31,8 @@ class StagedRows(RowCache):
         itemsizes = sum(access.dtype.itemsize for access in self.shared_reads())
         return itemsizes * self.schedule.vector * self._n_items * self.schedule.threads
 
-    def begin(self, scope: Scope, row: str, n_items: int, lane: str, limit: str) -> None:
-        """Declare the stage of every kept read, and start to copy the first row, of `limit` packs."""
+    def begin(self, scope: Scope, row: str, n_items: int, lane: str, limit: str, *, condition: str = "") -> None:
+        """Declare the stage of every kept read, and start to copy the first row, of `limit` packs, if there is one."""
         self._n_items, self._lane, self._limit = n_items, lane, limit
         scope.line(f"extern __shared__ uint4 {STAGE}[];")
         offset = 0
@@ -42,7 +42,10 @@ class StagedRows(RowCache):
             start = STAGE if not offset else f"{STAGE} + {offset}"
             scope.line(f"{type_}* {name} = reinterpret_cast<{type_}*>({start});")
             offset += access.dtype.itemsize * self.schedule.vector * n_items * self.schedule.threads // 16
-        self._copy(scope, row)
+        if condition:
+            self.copy_next(scope, condition, row)
+        else:
+            self._copy(scope, row)
 
     def copy_next(self, scope: Scope, condition: str, row: str) -> None:
         """Start to copy the row after this one."""

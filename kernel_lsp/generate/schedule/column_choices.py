@@ -1,0 +1,103 @@
+"""Choose the threads of a row reduction that also sums over the rows, as gradients of norms do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES
+from kernel_lsp.generate.codegen.rows.row_schedule import COLUMN_SUM_THREADS, MAX_STAGED_BYTES, RowSchedule
+from kernel_lsp.generate.fusion.groups import RowGroup
+from kernel_lsp.generate.schedule.row_choices import ChosenRows, RowChooser
+
+MAX_KEPT = 96
+"""Maximum values of rows and sums per thread, in registers: with as many others, an SM fits four blocks of 256
+threads."""
+STAGED_VECTOR = 4
+"""Neighbouring elements per load of a staged row. On an H100 the gradients of LayerNorm in bf16 took 89 us so, and 98
+in packs of 8."""
+MAX_SUMMED_PACK_BYTES = 8
+MAX_RESIDENT_THREADS = 1024
+
+
+def choose_column_sums(chooser: RowChooser, kernel: str) -> ChosenRows:
+    """Read the knobs of `kernel`; return its schedule, or the default one where they are impossible."""
+    group, pick = chooser.group, chooser.choices.pick_int
+    widths = [width for width in chooser.widths() if chooser.n_columns % width == 0] or [1]
+    default = _default(chooser, widths)
+    threads = chooser.threads or pick(
+        f"{kernel}.threads", (64, 128, 256, 512), default.threads, "threads that share a row"
+    )
+    default = _schedule(chooser, replace(default, threads=threads, staged=default.staged and chooser.threads is None))
+    vector = pick(f"{kernel}.vector", widths, default.vector, "neighbouring elements per load")
+    can_stage = chooser.threads is None and vector > 1
+    default_staged = int(default.staged) if can_stage else 0
+    staged = pick(
+        f"{kernel}.staged", (0, 1) if can_stage else (0,), default_staged, "copy the next row to shared memory"
+    )
+    schedule = _schedule(chooser, RowSchedule(threads, 1, vector, True, staged=bool(staged)))
+    is_valid = _is_valid(group, schedule, chooser)
+    return ChosenRows(schedule if is_valid else default, is_valid)
+
+
+def column_sum_comment(schedule: RowSchedule, names: Sequence[str]) -> str:
+    """Return the comment above the kernel."""
+    ahead = ", while the next one is copied to shared memory" if schedule.staged else ""
+    return (
+        f"One block of {schedule.threads} threads takes the rows of a part one after the other; each row stays in "
+        f"registers{ahead}, and so do the sums over rows of the thread's columns, which become one row of "
+        f"{' and '.join(names)}."
+    )
+
+
+# --- what is possible, and the default
+
+
+def _schedule(chooser: RowChooser, schedule: RowSchedule) -> RowSchedule:
+    """Return the schedule with room for the captured length where the plan leaves it open, and without a stage that is
+    too small."""
+    is_open = chooser.group.column.extent.constant is None
+    items = -(-chooser.n_columns // (schedule.threads * schedule.vector)) if is_open else 0
+    n_blocks = min(_n_parts(chooser) // chooser.n_multiprocessors, MAX_RESIDENT_THREADS // schedule.threads)
+    found = replace(schedule, items=items, resident=max(1, n_blocks) if schedule.staged else 1)
+    return found if not found.staged or _can_stage(chooser, found) else replace(found, staged=False, resident=1)
+
+
+def _n_parts(chooser: RowChooser) -> int:
+    return chooser.group.column_sums[0].part.extent.constant or 1
+
+
+def _is_valid(group: RowGroup, schedule: RowSchedule, chooser: RowChooser) -> bool:
+    """Check that the row and the sums fit the registers."""
+    n_items = -(-chooser.n_columns // (schedule.threads * schedule.vector))
+    n_kept = n_items * schedule.vector * (2 + len(group.column_sums))
+    return schedule.threads >= 32 and n_kept <= MAX_KEPT
+
+
+def _can_stage(chooser: RowChooser, schedule: RowSchedule) -> bool:
+    """Return True if shared memory holds a row of every block, and its packs can be copied."""
+    sizes = [access.dtype.itemsize * schedule.vector for access in chooser.reads_of_row()]
+    n_items = -(-chooser.n_columns // (schedule.threads * schedule.vector))
+    n_bytes = n_items * schedule.threads * sum(sizes) * schedule.resident
+    return 0 < n_bytes <= MAX_STAGED_BYTES and all(size in (4, 8, MAX_PACK_BYTES) for size in sizes)
+
+
+def _default(chooser: RowChooser, widths: Sequence[int]) -> RowSchedule:
+    """Return the default schedule: the next row staged, by as many threads as the number of parts leaves to each block;
+    else as few items per thread as blocks of 64 to 512 threads allow, in packs of at most 8 bytes."""
+    if STAGED_VECTOR in widths:
+        per_block = COLUMN_SUM_THREADS * chooser.n_multiprocessors // _n_parts(chooser)
+        threads = max(64, _power_of_two(min(per_block, COLUMN_SUM_THREADS, chooser.n_columns // STAGED_VECTOR)))
+        staged = _schedule(chooser, RowSchedule(threads, 1, STAGED_VECTOR, True, staged=True))
+        if staged.staged and _is_valid(chooser.group, staged, chooser):
+            return staged
+    threads = 64
+    while threads < 512 and threads * max(widths) < chooser.n_columns:
+        threads *= 2
+    width = max(width for width in widths if width * chooser.widest <= MAX_SUMMED_PACK_BYTES or width == 1)
+    return _schedule(chooser, RowSchedule(threads, 1, width, True))
+
+
+def _power_of_two(value: int) -> int:
+    """Return the largest power of two up to `value`, at least 1."""
+    return 1 << max(0, value.bit_length() - 1)
