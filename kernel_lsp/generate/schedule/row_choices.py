@@ -39,6 +39,9 @@ SHORT_IN_BLOCK = 256
 """Maximum columns that one warp of a shared launch combines: a block's barriers took 0.4 us longer on an H200."""
 LARGE_BYTES = 32 << 20
 """Minimum bytes of a tensor for packs that need a contract: single elements took 1.35 times as long on an H200."""
+LONG_BYTES = 8 << 20
+"""Minimum bytes of a row that blocks share to keep it on chip where that needs a contract: a LayerNorm over 16 MB took
+33.7 us on an H100 from L2, and 30.3 so."""
 MIN_ONLINE_COLUMNS = 1024
 """Minimum columns for one pass over memory by default: shorter rows stay in L1 between passes."""
 
@@ -223,7 +226,9 @@ class RowChooser:
         filling = min(self.n_multiprocessors // n_rows, n_columns // 4096)
         if filling < 2:
             return None
-        return self._sharing_cached(filling) or self._sharing_uncached(filling)
+        is_open = self.group.column.extent.constant is None
+        is_worth_it = not is_open or n_columns * self._kept_bytes() >= LONG_BYTES
+        return (self._sharing_cached(filling) if is_worth_it else None) or self._sharing_uncached(filling)
 
     def _sharing_cached(self, filling: int) -> RowSchedule | None:
         """Return the schedule with the fewest blocks that keep a row on chip and fill the GPU."""
@@ -231,7 +236,7 @@ class RowChooser:
         for threads, blocks in ((512, 2), (512, 4), (512, 8), (1024, 8), (1024, 32), (1024, 64), (1024, 128)):
             if blocks > self.n_multiprocessors or (blocks * 2 <= filling) or not self._can_run(blocks):
                 continue
-            schedule = self._with_teams(RowSchedule(threads, 1, width, True, blocks))
+            schedule = self._with_items(self._with_teams(RowSchedule(threads, 1, width, True, blocks)))
             # Blocks of 512 threads allow two per SM: the second loads while the first waits.
             is_half = self._kept_per_block(schedule) <= MAX_CACHED_BYTES_PER_BLOCK // 2
             if self._is_possible(schedule) and (threads > 512 or is_half):

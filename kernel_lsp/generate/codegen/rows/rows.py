@@ -194,13 +194,17 @@ class RowRenderer:
         wanted = [access for access in self.cache.shared_reads() if not self.cache.is_filled(access)]
         now = {access.digest for access in self.cache.kept(scalars)}
         is_in_flight = self._is_whole() and all(access.digest in now for access in wanted)
-        if not wanted or (is_in_flight and not self.schedule.staged):
+        if not wanted or (is_in_flight and not self._fills_ahead()):
             return
         inner, closes = self._open_loop()
         for access in wanted:
             self.cache.load(inner, access)
         for scope in closes:
             scope.close()
+
+    def _fills_ahead(self) -> bool:
+        """Return True if something follows the loads before the first use."""
+        return self.schedule.staged
 
     def _is_whole(self) -> bool:
         """Return True if all threads that share a row have the same number of packs."""

@@ -28,8 +28,10 @@ from kernel_lsp.generate.codegen.rows.staged_rows import StagedRows
 from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction
 from kernel_lsp.generate.fusion.pairs import Pair, find_pairs
 from kernel_lsp.generate.ir.index import as_index
+from kernel_lsp.generate.ir.scalar import Access, Scalar
 from kernel_lsp.generate.ir.sizes import to_expression
 
+LINE_BYTES = 128
 SCRATCH_TYPE = {"double": DType.F64, "float": DType.F32, "long long": DType.I64, "int": DType.I32}
 
 
@@ -144,8 +146,6 @@ class SharedRowRenderer(RowRenderer):
             n_rows = self.kernel.size("n_rows", self.group.row.extent)
             first = "row + 1" if self.schedule.teams == 1 else f"first_row + {self.schedule.teams}"
             self.cache.copy_next(self.scope, f"{first} < {n_rows}", self._row_of(first, n_rows))
-        elif not self._is_ahead and self.schedule.cached and self.group.row.extent.constant == 1:
-            self._prefetch()
         self._is_ahead = True
         if not entries:
             return
@@ -198,20 +198,31 @@ class SharedRowRenderer(RowRenderer):
         count = count if self.schedule.vector == 1 else f"{count} * {self.schedule.vector}"
         return self.scope.declare("part_count", "float", f"fmaxf({count}, 1.0f)")
 
-    def _prefetch(self) -> None:
-        """Prefetch the reads of later passes, so that memory is busy while blocks wait for each other."""
+    def _fills_ahead(self) -> bool:
+        return super()._fills_ahead() or bool(self._prefetched())
+
+    def _fill_cache(self, scalars: Sequence[Scalar]) -> None:
+        """Load the row, and prefetch the reads of later passes, so that memory is busy while blocks wait for each
+        other."""
+        super()._fill_cache(scalars)
+        wanted = [] if self._is_ahead else self._prefetched()
+        for access in wanted:
+            self.kernel.use("prefetch")
+            inner, closes = self._open_loop()
+            per_line = LINE_BYTES // (access.dtype.itemsize * self.schedule.vector)
+            once = inner.open(f"if (threadIdx.x % {per_line} == 0)") if per_line > 1 else inner
+            once.line(f"prefetch(&{replace(self.packing, streamed=frozenset()).memory(once, access)});")
+            for scope in closes if once is inner else (once, *closes):
+                scope.close()
+
+    def _prefetched(self) -> list[Access]:
+        """Return the reads of a single row that later passes make and no register keeps."""
+        if not self.schedule.cached or self.schedule.vector == 1 or self.group.row.extent.constant != 1:
+            return []
         later = [store.scalar for level, store in self.group.stores if level > 0]
         packed = find_packed([self._over_packs(scalar) for scalar in later], self.packing)
         kept = {access.tensor for access in self.cache.shared_reads()}
-        wanted = [access for access in packed if access.tensor not in kept and self.packing.pack in access.variables]
-        if not wanted or self.schedule.vector == 1:
-            return
-        self.kernel.use("prefetch")
-        inner, closes = self._open_loop()
-        for access in wanted:
-            inner.line(f"prefetch(&{replace(self.packing, streamed=frozenset()).memory(inner, access)});")
-        for scope in closes:
-            scope.close()
+        return [access for access in packed if access.tensor not in kept and self.packing.pack in access.variables]
 
     # --- exchange between blocks
 
