@@ -21,6 +21,7 @@ from kernel_lsp.generate.ir.tensor import Attention, AttentionGradient, Buffer, 
 from kernel_lsp.generate.library import LibraryPlan, attention_plan, gradient_plans, library_plan, n_products
 from kernel_lsp.generate.lowering.table import LoweredGraph
 from kernel_lsp.generate.names import NamePool
+from kernel_lsp.generate.nested_sums import flat_sum
 from kernel_lsp.generate.schedule.knobs import Choices
 from kernel_lsp.generate.schedule.tensor_core_knobs import AMPERE, MIN_TERMS_OF_PART, PARTS, default_parts
 from kernel_lsp.generate.structure_rewriter import BY_ROWS, StructureRewriter
@@ -94,6 +95,7 @@ class StructurePlan:
     gradients: tuple[GradientFamily, ...] = ()
     libraries: tuple[tuple[Tensor, LibraryPlan], ...] = ()
     gathered: tuple[Tensor, ...] = ()
+    flat: tuple[tuple[Tensor, Reduction], ...] = ()
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -107,6 +109,7 @@ class StructurePlan:
             tuple(family.statistics.digest for family in self.gradients),
             tuple(tensor.digest for tensor, _ in self.libraries),
             tuple(tensor.digest for tensor in self.gathered),
+            tuple(tensor.digest for tensor, _ in self.flat),
         )
 
     def structure(self, lowered: LoweredGraph, sizes: Sizes) -> Structure:
@@ -122,7 +125,7 @@ class StructurePlan:
             rewriter.compute_by_loop(tensor)
         for tensor in self.gathered:
             rewriter.gather_rows(tensor)
-        rewriter.definitions.update(self.attentions)
+        rewriter.definitions.update((*self.attentions, *self.flat))
         for family in self.gradients:
             rewriter.new_tensors.append(family.statistics)
             rewriter.definitions.update(family.gradients)
@@ -164,6 +167,7 @@ def plan_structure(
         tuple(planner.gradients),
         tuple(planner.libraries),
         tuple(tensor for tensor in remaining if planner.gathers_rows(tensor)),
+        tuple(planner.flat),
     )
 
 
@@ -187,6 +191,7 @@ class _Planner:
     attentions: list[tuple[Tensor, Attention]] = field(default_factory=list)
     gradients: list[GradientFamily] = field(default_factory=list)
     libraries: list[tuple[Tensor, LibraryPlan]] = field(default_factory=list)
+    flat: list[tuple[Tensor, Reduction]] = field(default_factory=list)
     names: NamePool = field(default_factory=NamePool)
     attention_names: NamePool = field(default_factory=NamePool)
 
@@ -247,11 +252,22 @@ class _Planner:
         name = f"{self.operation}.{self.names.take(tensor.name)}"
         if definition.contraction is not None and self._plan_contraction(tensor, definition, name) != "rows":
             return
+        if self._is_flat(tensor, definition, name):
+            return
         if definition.contraction is None and self._is_inlined(tensor, definition, name):
             self.inlined.append(tensor)
             return
         self._plan_place(tensor, definition, name)
         self._plan_split(tensor, definition, name)
+
+    def _is_flat(self, tensor: Tensor, definition: Reduction, name: str) -> bool:
+        """Flatten a sum of weighted sums where another reduction walks over all their terms."""
+        found = flat_sum(definition)
+        if found is None or pattern_of(found) not in self.patterns:
+            return False
+        is_flat = bool(self.choices.pick_int(f"{name}.flat", (0, 1), 1, "add up the terms of the sums that it adds up"))
+        self.flat += [(tensor, found)] if is_flat else []
+        return is_flat
 
     def gathers_rows(self, tensor: Tensor) -> bool:
         """Return True if rows gather their updates: many of them, atomic additions to a tensor past the L2 cache wait

@@ -73,6 +73,7 @@ from kernel_lsp.generate.fusion.groups import (
     RowScatterGroup,
     ScanGroup,
     ScatterGroup,
+    is_in_bf16,
 )
 from kernel_lsp.generate.ir.index import Index, product
 from kernel_lsp.generate.ir.scalar import Access, Loop
@@ -371,6 +372,7 @@ class GroupRenderer:
         if boxes and (rendered := self._boxed(group, name, boxes)) is not None:
             return rendered
         kernel = self.new_kernel(name, elementwise.LOCAL_NAMES)
+        kernel.is_quick = kernel.uses_intrinsics and is_in_bf16(group)
         widths = [1, *(width for width in (2, 4, 8) if self._can_pack(group, width))]
         threads = self.threads or self.choices.pick_int(
             f"{kernel.name}.threads", (64, 128, 256, 512, 1024), 256, "threads per block"

@@ -107,3 +107,12 @@ def test_names_that_mean_something_in_cuda_are_renamed() -> None:
 
 def test_a_pointwise_chain_is_one_kernel() -> None:
     assert check("def f(x): return (x * 2 + 1).relu().tanh() - x", inputs=[tensor("x", 4, 8)]).n_kernels == 1
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_quotients_and_roots_of_bf16_need_not_be_exact(dtype: str) -> None:
+    text = "def f(x, y): return x / (y.abs().sqrt() + 1) / 0.1"
+    inputs = [tensor("x", 9, 40, dtype=dtype), tensor("y", 9, 40, dtype=dtype)]
+    families = ("normal", "special_nan", "special_inf", "large")
+    checked = check(text, inputs=inputs, families=families)
+    assert ("quick_quotient(" in checked.text) == ("quick_root(" in checked.text) == (dtype == "bf16")

@@ -380,6 +380,22 @@ __device__ inline Pack<T, N> load_kept(const Pack<T, N>* pointer) {
 """,
         ("Pack",),
     ),
+    "quick_quotient": Helper("""
+// A quotient of at most 2 ulp, over the whole range.
+__device__ inline float quick_quotient(float a, float b) {
+    float result;
+    asm("div.full.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+    return result;
+}
+"""),
+    "quick_root": Helper("""
+// A square root of at most 1 ulp.
+__device__ inline float quick_root(float value) {
+    float result;
+    asm("sqrt.approx.f32 %0, %1;" : "=f"(result) : "f"(value));
+    return result;
+}
+"""),
     "any_left": Helper("""
 // Whether one of N chains has not ended.
 template <int N>
@@ -436,6 +452,8 @@ TYPELESS = frozenset(
         "parts_squares",
         "near_quotient",
         "any_left",
+        "quick_quotient",
+        "quick_root",
     )
 )
 _INTEGER_TEXTS = {

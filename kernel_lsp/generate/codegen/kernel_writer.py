@@ -30,8 +30,8 @@ class KernelParameterText:
 class KernelWriter:
     """A kernel under construction. `tensor_names` are the plan's names of the tensors in memory; `hints` name scalars.
     With `unrolls_loops`, short loops of a thread are unrolled, so that values read twice stay in registers. `runs` has
-    the array and the place in it of each read whose run of memory is loaded. With
-    `uses_intrinsics`, functions are as accurate as results of 16 bits need."""
+    the array and the place in it of each read whose run of memory is loaded. With `uses_intrinsics`, functions are as
+    accurate as results of 16 bits need; with `is_quick`, quotients and roots, too."""
 
     name: str
     tensor_names: Mapping[Tensor, str]
@@ -40,6 +40,7 @@ class KernelWriter:
     index_type: Literal["int", "long long"] = "int"
     unrolls_loops: bool = False
     uses_intrinsics: bool = False
+    is_quick: bool = False
     coordinates: dict[bytes, str] = field(default_factory=dict)
     helpers: set[HelperUse] = field(default_factory=set)
     reads: dict[Tensor, str] = field(default_factory=dict)

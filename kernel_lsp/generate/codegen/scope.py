@@ -14,6 +14,7 @@ from kernel_lsp.generate.codegen.index_text import IndexWriter
 from kernel_lsp.generate.codegen.operators import (
     ATOM,
     COMPUTE_TYPE,
+    QUICK_HELPERS,
     TERNARY,
     Text,
     format_operation,
@@ -44,6 +45,8 @@ MAX_UNNAMED_OPERAND = 30
 """Maximum characters of an unnamed operand in a line that is too long."""
 MAX_INDEX_CHARACTERS = 56
 """Maximum characters of an index without a name."""
+MIN_DIVISOR = 2.0**-100
+"""Minimum magnitude of a number whose inverse multiplies in place of a division."""
 VALUE_NAMES = {
     "exp": "e",
     "mul": "product",
@@ -181,8 +184,19 @@ class _Emission:
             operands = [self.text(operand) for operand in node.operands]
         operands = self._shortened(node, operands)
         operand_type = types[0] if node.dtype == DType.BOOL else node.dtype
+        if self.kernel.is_quick and node.name in QUICK_HELPERS and COMPUTE_TYPE[node.dtype] == "float":
+            return self._format_quickly(node, operands)
         self.kernel.helpers.update(helper_uses(node.name, operand_type))
         return format_operation(node.name, node.dtype, operands, types, uses_intrinsics=self.kernel.uses_intrinsics)
+
+    def _format_quickly(self, node: Operation, operands: list[Text]) -> Text:
+        """Return a quotient or root of 2 ulp; a quotient by a number is a product."""
+        divisor = node.operands[-1]
+        if node.name == "div" and isinstance(divisor, Constant) and MIN_DIVISOR < abs(divisor.value) < 1 / MIN_DIVISOR:
+            factor = literal(1 / divisor.value, node.dtype)
+            return format_operation("mul", node.dtype, [operands[0], factor], [node.dtype, node.dtype])
+        helper = self.kernel.use(QUICK_HELPERS[node.name])
+        return Text(f"{helper}({', '.join(operand.text for operand in operands)})", ATOM)
 
     def _shortened(self, node: Operation, operands: list[Text]) -> list[Text]:
         """Return the operands, the longest of them named where the line would be too long."""

@@ -11,6 +11,7 @@ from kernel_lsp.generate.fusion.reads import scalars_of
 from kernel_lsp.generate.ir.index import Index, Variable, product
 from kernel_lsp.generate.ir.row_major import reshape, unravel_safe
 from kernel_lsp.generate.ir.scalar import Access, IndexValue, Scalar
+from kernel_lsp.generate.ir.scalar_walk import accesses
 from kernel_lsp.generate.ir.tensor import LibraryCall, LibraryResult, Routine, Tensor
 
 
@@ -311,6 +312,13 @@ def scalars_of_group(group: Group) -> list[Scalar]:
             return scalars_of(LibraryResult(group.call))
         case RoutineGroup():
             return scalars_of(group.routine)
+
+
+def is_in_bf16(group: ElementwiseGroup) -> bool:
+    """Return True if all floating elements that the group reads and writes are bf16."""
+    read = {access.dtype for access in accesses(*(store.scalar for store in group.stores))}
+    found = read | {store.tensor.dtype for store in group.stores}
+    return {dtype for dtype in found if dtype.is_floating} == {DType.BF16}
 
 
 def written_by(group: Group) -> set[Tensor]:

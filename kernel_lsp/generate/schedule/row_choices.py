@@ -180,7 +180,7 @@ class RowChooser:
     # --- defaults
 
     def _default(self) -> RowSchedule:
-        schedule = self._default_shared() or self._default_block()
+        schedule = self._default_shared() or self._default_cluster() or self._default_block()
         n_columns = self.n_columns
         is_online = bool(find_pairs(self.group)) and n_columns >= MIN_ONLINE_COLUMNS and schedule.threads > 1
         return replace(
@@ -229,6 +229,21 @@ class RowChooser:
         is_open = self.group.column.extent.constant is None
         is_worth_it = not is_open or n_columns * self._kept_bytes() >= LONG_BYTES
         return (self._sharing_cached(filling) if is_worth_it else None) or self._sharing_uncached(filling)
+
+    def _default_cluster(self) -> RowSchedule | None:
+        """Return the schedule with the smallest cluster that keeps a row on chip, where one block cannot and several
+        passes would read several tensors again."""
+        is_open = self.group.column.extent.constant is None
+        is_read_again = self._n_passes() > 1 and len(self._kept()) > 1 and self.n_columns >= MIN_SHARED_COLUMNS
+        if not is_read_again or not can_share(self.group) or self.threads is not None or not self._can_run(2):
+            return None
+        if (is_open and not self._is_large()) or self._default_block().cached:
+            return None
+        for blocks in (2, 4, PORTABLE_CLUSTER):
+            schedule = self._with_items(self._with_teams(RowSchedule(512, 1, self._default_width(), True, blocks)))
+            if self._is_possible(schedule) and self._kept_per_block(schedule) <= MAX_CACHED_BYTES_PER_BLOCK // 2:
+                return schedule
+        return None
 
     def _sharing_cached(self, filling: int) -> RowSchedule | None:
         """Return the schedule with the fewest blocks that keep a row on chip and fill the GPU."""

@@ -33,7 +33,6 @@ from kernel_lsp.generate.ir.tensor import Tensor
 
 LOCAL_NAMES = ("row", "my_row", "is_row", "first_row", "col", "pack", "v", "item", "rank", "lane", "n_expected", "at")
 
-
 RunningValue = Accumulator | OnlinePair
 
 
@@ -212,11 +211,7 @@ class RowRenderer:
 
     def _finish_pass(self, entries: Sequence[RowReduction], accumulators: Sequence[RunningValue]) -> None:
         """Combine over the threads of the row."""
-        plain = [a for a in accumulators if isinstance(a, Accumulator) and self._is_block_sum(a)]
-        together = plain if len({a.dtype for a in plain}) == 1 < len(plain) else []
-        if together:
-            helper = self.kernel.use("block_sums", together[0].dtype)
-            self.scope.line(f"{helper}<{self.schedule.threads}>({', '.join(a.name for a in together)});")
+        together = self._sum_together(accumulators)
         for entry, accumulator in zip(entries, accumulators, strict=True):
             if isinstance(accumulator, OnlinePair):
                 self._combine_online(accumulator)
@@ -224,6 +219,15 @@ class RowRenderer:
             if accumulator not in together:
                 self._combine(entry, accumulator)
             self._bind(entry, accumulator.result)
+
+    def _sum_together(self, accumulators: Sequence[RunningValue]) -> list[Accumulator]:
+        """Add up several sums over the threads of a block at once; return them."""
+        sums = [a for a in accumulators if isinstance(a, Accumulator) and self._is_block_sum(a)]
+        if len(sums) < 2 or len({a.dtype for a in sums}) > 1:
+            return []
+        helper = self.kernel.use("block_sums", sums[0].dtype)
+        self.scope.line(f"{helper}<{self.schedule.threads}>({', '.join(a.name for a in sums)});")
+        return sums
 
     def _is_block_sum(self, accumulator: Accumulator) -> bool:
         """Return True if the threads of a block add up the accumulator."""

@@ -150,13 +150,15 @@ class SharedRowRenderer(RowRenderer):
         if not entries:
             return
         found: dict[RowReduction, str] = {}
+        together = self._sum_together(accumulators)
         for entry, accumulator in zip(entries, accumulators, strict=True):
             if isinstance(accumulator, OnlinePair):
                 pair = accumulator.pair
                 found[pair.first], found[pair.second] = self._combine_pair(accumulator, self._part_count())
-            else:
+                continue
+            if accumulator not in together:
                 self._combine(entry, accumulator)
-                found[entry] = accumulator.name
+            found[entry] = accumulator.name
         if self.schedule.cached:
             self._second_sweeps(found)
         parts = {entry: self._parts(entry, name) for entry, name in found.items()}
@@ -206,13 +208,15 @@ class SharedRowRenderer(RowRenderer):
         other."""
         super()._fill_cache(scalars)
         wanted = [] if self._is_ahead else self._prefetched()
-        for access in wanted:
-            self.kernel.use("prefetch")
+        for size in sorted({access.dtype.itemsize for access in wanted}):
             inner, closes = self._open_loop()
-            per_line = LINE_BYTES // (access.dtype.itemsize * self.schedule.vector)
-            once = inner.open(f"if (threadIdx.x % {per_line} == 0)") if per_line > 1 else inner
-            once.line(f"prefetch(&{replace(self.packing, streamed=frozenset()).memory(once, access)});")
-            for scope in closes if once is inner else (once, *closes):
+            per_line = max(1, LINE_BYTES // (size * self.schedule.vector))
+            once = inner.open(f"if (threadIdx.x % {per_line} == 0)")
+            for access in wanted:
+                if access.dtype.itemsize == size:
+                    source = replace(self.packing, streamed=frozenset()).memory(once, access)
+                    once.line(f"{self.kernel.use('prefetch')}(&{source});")
+            for scope in (once, *closes):
                 scope.close()
 
     def _prefetched(self) -> list[Access]:
