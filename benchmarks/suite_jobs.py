@@ -44,9 +44,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-ROOT = Path(__file__).resolve()
-while not (ROOT / "{file}").exists():
-    ROOT = ROOT.parent
+ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "{file}").exists())
 
 
 def load(path):

@@ -31,7 +31,8 @@ from kernel_lsp.generate.names import NamePool
 from kernel_lsp.generate.schedule.knobs import Choices
 from kernel_lsp.generate.schedule.launches import LaunchPlanner
 from kernel_lsp.generate.schedule.tensor_core_knobs import HOPPER
-from kernel_lsp.generate.structure import StructurePlan, plan_structure
+from kernel_lsp.generate.structure import plan_structure
+from kernel_lsp.generate.structure_plan import StructurePlan
 from kernel_lsp.generate.templates import GroupRenderer, RenderedGroup
 
 MAX_INT_ELEMENTS = 1 << 30

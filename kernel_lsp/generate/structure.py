@@ -16,7 +16,6 @@ from kernel_lsp.generate.fusion.rows import MAX_SUMMED_COLUMNS, pattern_of
 from kernel_lsp.generate.fusion.scatters import n_whole_dims
 from kernel_lsp.generate.ir.index import Index, product
 from kernel_lsp.generate.ir.scalar_walk import accesses
-from kernel_lsp.generate.ir.sizes import Sizes
 from kernel_lsp.generate.ir.tensor import Attention, AttentionGradient, Buffer, Definition, Reduction, Scatter, Tensor
 from kernel_lsp.generate.library import LibraryPlan, attention_plan, gradient_plans, library_plan, n_products
 from kernel_lsp.generate.lowering.table import LoweredGraph
@@ -24,7 +23,8 @@ from kernel_lsp.generate.names import NamePool
 from kernel_lsp.generate.nested_sums import flat_sum
 from kernel_lsp.generate.schedule.knobs import Choices
 from kernel_lsp.generate.schedule.tensor_core_knobs import AMPERE, MIN_TERMS_OF_PART, PARTS, default_parts
-from kernel_lsp.generate.structure_rewriter import BY_ROWS, StructureRewriter
+from kernel_lsp.generate.structure_plan import StructurePlan
+from kernel_lsp.generate.structure_rewriter import BY_ROWS
 
 MIN_SPLIT_COLUMNS = 8192
 """Minimum columns of a row to split it over blocks; for shorter rows a second launch would cost more than it saves."""
@@ -69,71 +69,6 @@ and 223 with a launch of its own."""
 MIN_GATHERED_ELEMENTS = 1 << 20
 """Minimum elements of updates that rows gather by default: below, another launch costs more than atomic additions."""
 SPLITTABLE = ("sum", "prod", "max", "min", "any", "all")
-
-
-@dataclass(frozen=True)
-class Structure:
-    """The tensors of an operation with definitions that override their own. Those in `inlined` get no kernel; every
-    block computes those in `everywhere` for itself."""
-
-    tensors: tuple[Tensor, ...]
-    definitions: Mapping[Tensor, Definition]
-    inlined: frozenset[Tensor] = frozenset()
-    everywhere: frozenset[Tensor] = frozenset()
-
-
-@dataclass(frozen=True)
-class StructurePlan:
-    """Structural decisions: the method of each contraction and the number of parts of its sums, the number of parts of
-    each reduction, and the reductions that the reading threads compute in loops of their own."""
-
-    contractions: tuple[tuple[Tensor, str, int], ...]
-    splits: tuple[tuple[Tensor, int], ...]
-    inlined: tuple[Tensor, ...] = ()
-    everywhere: tuple[Tensor, ...] = ()
-    attentions: tuple[tuple[Tensor, Attention], ...] = ()
-    gradients: tuple[GradientFamily, ...] = ()
-    libraries: tuple[tuple[Tensor, LibraryPlan], ...] = ()
-    gathered: tuple[Tensor, ...] = ()
-    flat: tuple[tuple[Tensor, Reduction], ...] = ()
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Return a key that is equal for plans that agree."""
-        return (
-            tuple((tensor.digest, way, parts) for tensor, way, parts in self.contractions),
-            tuple((tensor.digest, split) for tensor, split in self.splits),
-            tuple(tensor.digest for tensor in self.inlined),
-            tuple(tensor.digest for tensor in self.everywhere),
-            tuple(tensor.digest for tensor, _ in self.attentions),
-            tuple(family.statistics.digest for family in self.gradients),
-            tuple(tensor.digest for tensor, _ in self.libraries),
-            tuple(tensor.digest for tensor in self.gathered),
-            tuple(tensor.digest for tensor, _ in self.flat),
-        )
-
-    def structure(self, lowered: LoweredGraph, sizes: Sizes) -> Structure:
-        """Apply the decisions to the definitions."""
-        rewriter = StructureRewriter(sizes)
-        for tensor, way, parts in self.contractions:
-            rewriter.compute_contraction(tensor, way)
-            if parts > 1:
-                rewriter.split_contraction(tensor, parts)
-        for tensor, split in self.splits:
-            rewriter.split(tensor, split)
-        for tensor in self.inlined:
-            rewriter.compute_by_loop(tensor)
-        for tensor in self.gathered:
-            rewriter.gather_rows(tensor)
-        rewriter.definitions.update((*self.attentions, *self.flat))
-        for family in self.gradients:
-            rewriter.new_tensors.append(family.statistics)
-            rewriter.definitions.update(family.gradients)
-        for tensor, plan in self.libraries:
-            rewriter.new_tensors.append(plan.result)
-            rewriter.definitions[tensor] = plan.view
-        tensors = (*lowered.tensors, *rewriter.new_tensors)
-        return Structure(tensors, rewriter.definitions, frozenset(self.inlined), frozenset(self.everywhere))
 
 
 def plan_structure(
