@@ -271,7 +271,7 @@ class _OperationRenderer:
     def _scratch(self, kernels: Sequence[RenderedKernel]) -> tuple[TensorParameter, ...]:
         known = {*self.lowered.inputs.values(), *self.results.values()}
         stored = sorted(self.fused.stored - known, key=lambda tensor: tensor.serial)
-        own = [scratch for kernel in kernels for scratch in kernel.scratch]
+        own = dict.fromkeys(scratch for kernel in kernels for scratch in kernel.scratch)
         return (*(self._parameter(tensor, self.names[tensor]) for tensor in stored), *own)
 
     def _scalar_conditions(self) -> list[Expression]:

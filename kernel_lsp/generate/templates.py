@@ -93,6 +93,7 @@ from kernel_lsp.generate.schedule.split_choice import (
     steps_of,
 )
 from kernel_lsp.generate.schedule.tensor_core_knobs import HOPPER, default_schedule, pick_schedule, tensor_core_comment
+from kernel_lsp.generate.schedule.window_knobs import render_windows
 
 SHARED_TILES = {
     128: TileSchedule(32, 32, 16, 4, 2),
@@ -221,6 +222,10 @@ class GroupRenderer:
 
     def _on_tensor_cores(self, group: ContractionGroup, name: str) -> RenderedGroup:
         kernel = self.new_kernel(name, tensor_core.LOCAL_NAMES)
+        if self.capability == HOPPER:
+            sizes = (self.captured, self.n_multiprocessors)
+            if kernels := render_windows(self.choices, self.new_kernel, kernel, group, *sizes, self._written(group)):
+                return RenderedGroup(kernels)
         default = default_schedule(group, self.captured, self.n_multiprocessors, self.capability)
         schedule = pick_schedule(self.choices, kernel.name, group, default, capability=self.capability)
         renderer = tensor_core_renderer(kernel, group, schedule, self.captured)

@@ -32,7 +32,7 @@ class M(nn.Module):
 
 
 def check(
-    text: str, inputs: Sequence[Any], *, symbol: str = "f", knobs: dict[str, int] | None = None, **how: Any
+    text: str, inputs: Sequence[Any], *, symbol: str = "f", knobs: dict[str, Any] | None = None, **how: Any
 ) -> Checked:
     """Assert that every contraction of the text is right on tensor cores. `knobs` are set in all of its kernels."""
     program = plan_text(text, inputs=inputs, symbol=symbol, backward=how.pop("backward", False))
@@ -193,6 +193,60 @@ def test_transposed_convolutions_go_by_phases(options: str) -> None:
     text = CONVOLUTION.format(layer=f"nn.ConvTranspose2d(4, 6, {options})")
     checked = check(text, [tensor("x", 2, 4, 5, 6)], symbol="M")
     assert "phase_h" in checked.text
+
+
+WINDOWS = {
+    # layer, shape of the input, columns of a tile
+    "zeros around the source": ("nn.Conv2d(32, 32, 3, padding=1)", (2, 32, 5, 8), "128x32"),
+    "taps apart, rows that are strided": (
+        "nn.Conv2d(8, 64, (3, 4), stride=(2, 1), padding=(1, 3), dilation=(1, 2))",
+        (2, 8, 7, 12),
+        "128x64",
+    ),
+    "every tap of a row in a step": ("nn.Conv3d(16, 32, (2, 3, 3))", (2, 16, 4, 5, 8), "256x32"),
+    "two parts of the channels": ("nn.Conv1d(64, 128, 5)", (3, 64, 44), "128x128"),
+    "few steps per window": ("nn.Conv2d(32, 64, (1, 2))", (2, 32, 3, 8), "256x64"),
+    "a transposed convolution": ("nn.ConvTranspose2d(8, 96, (3, 7), bias=False)", (2, 8, 5, 8), "128x96"),
+    "a transposed one with padding": ("nn.ConvTranspose2d(24, 32, 3, padding=1)", (2, 24, 5, 8), "128x32"),
+}
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_convolutions_over_windows(name: str) -> None:
+    layer, shape, tile = WINDOWS[name]
+    knobs = {"windows": 1, "window_tile": tile}
+    families = ("normal", "special_inf")
+    text = CONVOLUTION.format(layer=layer)
+    checked = check(text, [tensor("x", *shape)], symbol="M", knobs=knobs, families=families, sizes=({}, {"B": 1}))
+    tile_m, tile_n = tile.split("x")
+    assert f"TM = {tile_m}, TN = {tile_n}" in checked.text
+    assert "copy_async<16>(&windows" in checked.text
+
+
+def test_gradients_of_inputs_go_over_windows() -> None:
+    text = CONVOLUTION.format(layer="nn.Conv2d(32, 32, 3, padding=1)")
+    checked = check(text, [tensor("x", 2, 32, 5, 8)], symbol="M", backward=True, knobs={"windows": 1})
+    kernels = [part for part in checked.text.split("__global__") if "grad_x[" in part]
+    assert [("copy_async<16>(&windows" in kernel) for kernel in kernels] == [True]
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        ("nn.Conv2d(32, 32, 3, stride=2)", (1, 32, 9, 12)),
+        ("nn.Conv2d(32, 32, 3, groups=2)", (1, 32, 5, 8)),
+        ("nn.Conv2d(12, 32, 3)", (1, 12, 5, 8)),
+        ("nn.Conv2d(32, 20, 3)", (1, 32, 5, 8)),
+        ("nn.Conv2d(32, 32, 3)", (1, 32, 5, 9)),
+    ],
+    ids=["stride", "groups", "channels", "columns", "rows of no whole pieces"],
+)
+def test_windows_are_offered_where_they_fit(layer: str, shape: tuple[int, ...]) -> None:
+    program = plan_text(CONVOLUTION.format(layer=layer), inputs=[tensor("x", *shape)], symbol="M")
+    ways = {knob.name: "tensor_cores" for knob in program.knobs if "tensor_cores" in knob.values}
+    offered = {knob.name.rpartition(".")[2] for knob in program.realize(ways).knobs}
+    assert "warpgroups" in offered
+    assert "windows" not in offered
 
 
 def test_a_large_product_of_f32_is_on_tensor_cores_by_default() -> None:

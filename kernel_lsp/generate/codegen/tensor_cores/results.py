@@ -3,7 +3,7 @@ captured sizes allow it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.core.expression import Expression
@@ -28,6 +28,16 @@ LANE_SERIAL = 1 << 22
 
 
 @dataclass(frozen=True)
+class RowPlaces:
+    """Rows of a tile that are places with gaps: the name of a place, the text that declares its row m, and the name of
+    the condition that it has one."""
+
+    name: str
+    declare: Callable[[Scope], None]
+    condition: str
+
+
+@dataclass(frozen=True)
 class ResultText:
     """Names and limits that the text refers to: upper bounds of m and n where tiles do not fit, the number of products
     of a sum, and whether a sum may have to be computed again."""
@@ -36,6 +46,11 @@ class ResultText:
     column_limit: str
     n_terms: str
     may_be_redone: bool
+    rows: RowPlaces | None = None
+
+    def own(self, name: str) -> str:
+        """Return the name of what runs along a tile's rows or columns."""
+        return self.rows.name if self.rows is not None and name == "m" else name
 
 
 class ResultWriter:
@@ -57,6 +72,11 @@ class ResultWriter:
         self.is_packed = schedule.cluster == 1 and len(complete) == len(found)
         self.conditions: list[Expression] = [each for own in complete for each in own] if self.is_packed else []
 
+    def keep_packs(self, fits: bool, conditions: Sequence[Expression]) -> None:
+        """Keep packs only where `fits`, under more conditions."""
+        self.is_packed = self.is_packed and fits
+        self.conditions = [*self.conditions, *conditions] if self.is_packed else []
+
     def write(self, scope: Scope, text: ResultText) -> None:
         """Write the loop over a thread's sums."""
         schedule, kernel = self.schedule, self.kernel
@@ -70,7 +90,9 @@ class ResultWriter:
         name, other = self.inner.name, self.outer.name
         keeps_place = n_threads % n_inner == 0
         if keeps_place:
-            scope.line(f"const {kernel.index_type} {name} = {name}0 + {start} % {length}{step};")
+            scope.line(f"const {kernel.index_type} {text.own(name)} = {name}0 + {start} % {length}{step};")
+            if text.rows is not None:
+                text.rows.declare(scope)
             self._declare_place(scope)
         if schedule.tile_m * schedule.tile_n >= MIN_UNROLLED_ROUNDS * width * n_threads:
             scope.line("#pragma unroll 4")
@@ -81,6 +103,8 @@ class ResultWriter:
         loop.define(self.outer, other)
         limits = (("m", text.row_limit), ("n", text.column_limit))
         outside = [f"{each} >= {limit}" for each, limit in limits if limit]
+        if text.rows is not None:
+            outside.append(f"!{text.rows.condition}")
         if self._inside != TRUE:
             outside.append(f"!{loop.value(self._inside).within(ATOM)}")
         if outside:
@@ -94,6 +118,10 @@ class ResultWriter:
         loop.close()
         if schedule.cluster > 1:
             scope.line("cluster_sync();  // others may still read this block's sums")
+
+    def _place_of_sum(self, text: ResultText) -> str:
+        inner, outer = self.inner.name, self.outer.name
+        return f"[{text.own(outer)} - {outer}0][{text.own(inner)} - {inner}0]"
 
     # --- packs
 
@@ -113,8 +141,8 @@ class ResultWriter:
     def _write_pack(self, scope: Scope, text: ResultText) -> None:
         group, kernel = self.group, self.kernel
         kernel.use("packs")
-        name, other = self.inner.name, self.outer.name
-        place = f"[{other} - {other}0][{name} - {name}0]"
+        name = self.inner.name
+        place = self._place_of_sum(text)
         scope.line(f"const Pack<float, {PACK}> part = *packs<{PACK}>(&results{place});")
         reads = [access for access in self._packable() if access.tensor not in {s.tensor for s in group.stores}]
         packs = {}
@@ -164,7 +192,7 @@ class ResultWriter:
             scope.bind(self._inside, scope.declare("is_stored", "bool", scope.value(self._inside).text))
 
     def _write_sum(self, scope: Scope, text: ResultText) -> None:
-        place = f"[{self.outer.name} - {self.outer.name}0][{self.inner.name} - {self.inner.name}0]"
+        place = self._place_of_sum(text)
         if self.schedule.cluster > 1:
             scope.line("float sum = 0.0f;")
             scope.line("#pragma unroll")

@@ -176,6 +176,8 @@ class TensorCoreRenderer:
             grid,
             (schedule.n_threads,),
             conditions,
+            # ptxas ignores `setmaxnreg` where it does not know the registers at the kernel's entry
+            min_blocks=1 if schedule.uses_warpgroups else None,
             dynamic_bytes=self.shared_bytes,
             attributes=(("cluster", schedule.cluster),) if schedule.cluster > 1 else (),
         )

@@ -87,7 +87,7 @@ def plan_operand(
     tile: str, scalar: Scalar, dtype: DType, along: Variable, k: Variable, captured: Callable[[Index], int]
 ) -> Operand:
     """Plan the loads of a factor: copies as wide as the captured sizes allow."""
-    read = _plain_read(scalar, dtype)
+    read = plain_read(scalar, dtype)
     is_k_inner = _runs_along_k(scalar, k, along, captured)
     if read is not None:
         flat, inner = ravel(read.index, read.tensor.shape), k if is_k_inner else along
@@ -114,7 +114,7 @@ def keep_row(
     name_coordinates(scope.kernel, as_index(own), row_shape)
     for access in accesses(scalar):
         declare_divisions_of(scope, ravel(access.index, access.tensor.shape), own)
-    read = _plain_read(scalar, operand.dtype) if operand.read is not None else None
+    read = plain_read(scalar, operand.dtype) if operand.read is not None else None
     if read is not None and read.mask is not None and not any(True for _ in accesses(read.mask)):
         scope.hoist([read.mask], [operand.k])  # only values that read no memory: the row may be out of bounds
     gather = None
@@ -155,7 +155,7 @@ def open_rounds(scope: Scope, n_elements: int, n_threads: int) -> Scope:
 # --- plans
 
 
-def _plain_read(scalar: Scalar, dtype: DType) -> Access | None:
+def plain_read(scalar: Scalar, dtype: DType) -> Access | None:
     """Return the one read that is the whole factor, with zeros outside of its mask if it has one."""
     if isinstance(scalar, Operation) and scalar.name == "select":
         condition, if_true, if_false = scalar.operands

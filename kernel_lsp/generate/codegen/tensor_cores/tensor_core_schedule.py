@@ -32,7 +32,8 @@ SWIZZLED_BYTES = 128
 class TensorCoreSchedule:
     """A block computes `tile_m` x `tile_n` results with `warps_m` x `warps_n` warps, `tile_k` products at a time, with
     `stages` tiles in flight. The blocks of a cluster share the products of a tile. Tensor cores add up `chain` products
-    before an addition that rounds to the nearest. With `uses_warpgroups`, four warps multiply together, by `wgmma`."""
+    before an addition that rounds to the nearest. With `uses_warpgroups`, four warps multiply together, by `wgmma`, and
+    `n_copying` more threads copy tiles and split them."""
 
     tile_m: int
     tile_n: int
@@ -43,10 +44,11 @@ class TensorCoreSchedule:
     cluster: int = 1
     chain: int = 8
     uses_warpgroups: bool = False
+    n_copying: int = N_COPYING_THREADS
 
     @property
     def n_threads(self) -> int:
-        return WARP * self.warps_m * self.warps_n + (N_COPYING_THREADS if self.uses_warpgroups else 0)
+        return WARP * self.warps_m * self.warps_n + (self.n_copying if self.uses_warpgroups else 0)
 
     @property
     def warp_m(self) -> int:

@@ -93,7 +93,7 @@ class WarpgroupRenderer(TensorCoreRenderer):
 
     @property
     def _n_multiplying(self) -> int:
-        return self.schedule.n_threads - N_COPYING_THREADS
+        return self.schedule.n_threads - self.schedule.n_copying
 
     @property
     def _warp(self) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-WARPGROUP_COLUMNS = (64, 128)
+WARPGROUP_COLUMNS = (32, 64, 96, 128)
 """Columns of results per `wgmma` of a contraction's tile."""
-ALL_COLUMNS = (*range(16, 72, 8), 128)
+ALL_COLUMNS = (*range(16, 72, 8), 96, 128)
 """Columns of results per `wgmma` that helpers exist for."""
 _REGISTERS_PER_LINE, _SUMS_PER_LINE = 16, 4
 
@@ -43,6 +43,13 @@ WARPGROUP_HELPERS: dict[str, str] = {
 __device__ inline unsigned long long describe_tile(const void* tile) {
     const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(tile));
     return (address >> 4 & 0x3fffu) | 1ull << 16 | 64ull << 32 | 1ull << 62;
+}
+""",
+    "describe_pieces": """
+// The same without a swizzle: pieces of 16 bytes of 8 columns lie together, and those of all n before the next 4 k.
+__device__ inline unsigned long long describe_pieces(const void* tile, int n) {
+    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(tile));
+    return (address >> 4 & 0x3fffu) | static_cast<unsigned long long>(n) << 16 | 8ull << 32;
 }
 """,
     "begin_products": """
