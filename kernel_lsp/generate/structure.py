@@ -24,12 +24,14 @@ from kernel_lsp.generate.nested_sums import flat_sum
 from kernel_lsp.generate.schedule.knobs import Choices
 from kernel_lsp.generate.schedule.tensor_core_knobs import AMPERE, MIN_TERMS_OF_PART, PARTS, default_parts
 from kernel_lsp.generate.structure_plan import StructurePlan
-from kernel_lsp.generate.structure_rewriter import BY_ROWS
 
 MIN_SPLIT_COLUMNS = 8192
 """Minimum columns of a row to split it over blocks; for shorter rows a second launch would cost more than it saves."""
 MIN_SPLIT_LENGTH = 2048
 MAX_SPLIT = 512
+MIN_BY_ROWS = 1 << 24
+"""Minimum terms of a reduction to one value whose parts are rows: 64 MB of f32 exceed the L2 cache, so that a launch
+which also reads them again gains nothing."""
 MAX_ADDED_ROWS = 1 << 16
 """Maximum rows whose sums one block adds up."""
 MAX_DIRECT_TERMS = 64
@@ -327,9 +329,7 @@ class _Planner:
         """Split few long rows over blocks; a second kernel combines their results."""
         if definition.kind not in SPLITTABLE:
             return
-        what = "add up each row beside its other reductions"
-        if self._spans_rows(definition) and self.choices.pick_int(f"{name}.by_rows", (0, 1), 1, what):
-            self.splits.append((tensor, BY_ROWS))
+        if self._plan_rows(tensor, definition, name):
             return
         beside_rows = self._parts_beside_rows(definition)
         usual = self._default_split(definition)
@@ -408,6 +408,31 @@ class _Planner:
         if isinstance(definition, Reduction):
             return self._size(product(variable.extent for variable in definition.domain))
         return self._size(tensor.n_elements)
+
+    def _plan_rows(self, tensor: Tensor, definition: Reduction, name: str) -> bool:
+        """Choose rows as the parts of a reduction to one value: those that other reductions loop over, or long ones.
+        Their packs need no mask, which parts of any length do."""
+        spans_rows = self._spans_rows(definition)
+        n_leading = len(definition.reduced) - 1 if spans_rows else self._leading_dims(definition)
+        if not n_leading:
+            return False
+        is_large = self._size(product(variable.extent for variable in definition.reduced)) >= MIN_BY_ROWS
+        what = "the parts are rows"
+        if not self.choices.pick_int(f"{name}.by_rows", (0, 1), int(spans_rows or is_large), what):
+            return False
+        self.splits.append((tensor, -n_leading))
+        return True
+
+    def _leading_dims(self, definition: Reduction) -> int:
+        """Return how many dims number rows that are long and fill the GPU; 0 where none do."""
+        extents = [variable.extent for variable in definition.reduced]
+        if [kind for kind, _ in pattern_of(definition)] != ["r"]:
+            return 0
+        for n_leading in range(1, len(extents)):
+            n_parts, length = (self._size(product(part)) for part in (extents[:n_leading], extents[n_leading:]))
+            if 4 * self.n_multiprocessors <= n_parts <= MAX_ADDED_ROWS and length >= MIN_SPLIT_LENGTH:
+                return n_leading
+        return 0
 
     def _spans_rows(self, definition: Reduction) -> bool:
         """Return True for a sum over all of a matrix whose rows other reductions loop over."""

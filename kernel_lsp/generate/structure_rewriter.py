@@ -17,9 +17,6 @@ from kernel_lsp.generate.ir.sizes import Sizes, to_expression
 from kernel_lsp.generate.ir.tensor import Definition, Parts, Pointwise, Reduction, Scatter, Tensor
 from kernel_lsp.generate.library import library_plan
 
-BY_ROWS = 0
-"""Parts of a sum over a matrix that are its rows."""
-
 
 @dataclass
 class StructureRewriter:
@@ -98,17 +95,17 @@ class StructureRewriter:
         self.definitions[tensor] = replace(tensor.definition, by_rows=True)
 
     def split(self, tensor: Tensor, split: int) -> None:
-        """Replace the reduction by one over parts of its rows and one over the parts."""
+        """Replace the reduction by one over `split` parts of its rows and one over the parts. Where it is negative, the
+        first -split dims number the parts: a matrix's rows, for example."""
         definition = self.definitions.get(tensor, tensor.definition)
         assert isinstance(definition, Reduction)
-        *rows, row_length = (variable.extent for variable in definition.reduced)
-        columns = product((*rows, row_length))
-        n_parts = product(rows) if split == BY_ROWS else as_index(split)
+        extents = [variable.extent for variable in definition.reduced]
+        columns = product(extents)
+        n_parts = product(extents[:-split]) if split < 0 else as_index(split)
         part = Variable("part", -2 * tensor.serial - 2, n_parts)
-        length = row_length if split == BY_ROWS else self._part_length(columns, split)
+        length = product(extents[-split:]) if split < 0 else self._part_length(columns, split)
         within = Variable("within", -2 * tensor.serial - 3, length)
         flat = as_index(part) * length + as_index(within)
-        extents = [variable.extent for variable in definition.reduced]
         replacements = dict(zip(definition.reduced, unravel_safe(flat, extents), strict=True))
         body = definition.body.substitute(replacements)
         if length * n_parts != columns:
@@ -117,7 +114,7 @@ class StructureRewriter:
             # Reads that all columns share are in bounds for every column. Without a mask they are read once per row.
             body = select(inside, masked(inside, body, varying=frozenset((part, within))), neutral)
         domain, variables = split_domain(definition, part, within)
-        parts = Parts(part, within, columns) if split != BY_ROWS else None
+        parts = Parts(part, within, columns) if split > 0 else None
         of_parts = Reduction(definition.kind, variables, (within,), domain, body, None, parts)
         self._add_parts(tensor, definition, of_parts)
 

@@ -85,6 +85,27 @@ def test_few_long_rows_are_one_launch_by_default(text: str) -> None:
     assert check(text, inputs=[tensor("x", 3, 2, 96, 96)], families=("normal", "constant_rows")).n_kernels == 1
 
 
+@pytest.mark.parametrize(
+    ("shape", "launch"),
+    [
+        ((512, 65536), "<<<B * 4, 512>>>(x, out, D) cluster=4"),
+        ((512, 393216), "<<<B * 16, 512>>>(x, out, D) cluster=16"),
+        ((512, 2**21), "<<<128, 1024, 131072>>>"),
+        ((512, 2**23), "<<<B, 1024>>>"),
+    ],
+)
+def test_many_rows_that_one_block_cannot_keep_are_shared_by_default(shape: tuple[int, int], launch: str) -> None:
+    assert launch in plan_text("def f(x): return x / x.norm(dim=1, keepdim=True)", inputs=[tensor("x", *shape)]).render(
+        {}
+    )
+
+
+def test_the_first_staged_row_has_the_type_of_a_row() -> None:
+    program = plan_text("def f(x): return x.softmax(-1)", inputs=[tensor("x", 1024, 2**21)])
+    text = program.render({"f.blocks": 64, "f.threads": 1024, "f.cached": 1, "f.vector": 4, "f.staged": 1})
+    assert "min((long long)blockIdx.x / 64, B - 1)" in text  # of two types, min is ambiguous
+
+
 def test_cross_entropy_of_few_short_rows_is_one_launch() -> None:
     text = "def f(x, t): return F.cross_entropy(x, t)"
     inputs = [tensor("x", 64, 10), tensor("t", 64, dtype="i64", within=(0, 9))]

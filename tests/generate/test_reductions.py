@@ -42,6 +42,27 @@ def test_softmax_over_a_middle_dim_reads_neighbouring_columns() -> None:
     assert check(text, inputs=[tensor("x", 2, 40, 33)]).n_kernels == 1
 
 
+@pytest.mark.parametrize(("rows", "threads", "cached"), [(64, 8, 1), (128, 1, 1), (256, 4, 0)])
+def test_rows_side_by_side_in_wide_blocks(rows: int, threads: int, cached: int) -> None:
+    text = "def f(x): return x.softmax(1)"
+    schedule = {"f.rows": rows, "f.threads": threads, "f.cached": cached}
+    checked = check(text, inputs=[tensor("x", 2, 40, 133)], schedule=schedule, families=SPECIAL)
+    assert f"ceil_div(B * D, {rows}), {rows * threads}" in checked.text
+    assert ("x_row[item]" in checked.text) == bool(cached)
+
+
+def test_large_rows_side_by_side_stay_in_registers() -> None:
+    program = plan_text("def f(x): return x / x.norm(dim=1, keepdim=True)", inputs=[tensor("x", 64, 64, 256, 256)])
+    assert "where: C <= 64" in program.render({})
+
+
+def test_a_position_over_a_middle_dim_is_the_first_of_equals_in_any_lane() -> None:
+    text = "def f(x): return x.argmax(1), x.argmin(1)"
+    for rows, threads in ((32, 16), (64, 2)):
+        schedule = {"f.rows": rows, "f.threads": threads}
+        check(text, inputs=[tensor("x", 2, 37, 70)], families=(*SPECIAL, "small_integers"), schedule=schedule)
+
+
 def test_masked_softmax_with_temperature() -> None:
     text = "def f(x, mask): return (x / 0.7).masked_fill(mask, float('-inf')).softmax(-1)"
     check(text, inputs=[tensor("x", 4, 6, 40), tensor("mask", 6, 40, dtype="bool")], families=("normal",))
@@ -76,6 +97,18 @@ def test_a_long_row_is_shared_by_blocks_or_split_over_launches() -> None:
     inputs = [tensor("x", 1, 16, 40, 64)]
     assert check(text, inputs=inputs).n_kernels == 1
     assert check(text, inputs=inputs, schedule={"f.shifted_sum.split": 8, "f.squares.split": 8}).n_kernels > 1
+
+
+def test_parts_of_a_sum_to_one_value_are_rows() -> None:
+    text = "def f(x, w): return (x * w).sum(), x.amax()"
+    inputs = [tensor("x", 3, 200, 2, 1024), tensor("w", 1024)]
+    schedule = {"f.sum.by_rows": 1, "f.amax.by_rows": 1, "f.launches": "each"}
+    checked = check(text, inputs=inputs, schedule=schedule, families=("normal", "special_nan"))
+    assert "<<<B * C, " in checked.text
+    assert "is_below" not in checked.text
+    large = plan_text(text, inputs=[tensor("x", 64, 64, 64, 128), tensor("w", 128)]).render({})
+    assert "<<<B * C, 512>>>" in large
+    assert "packs<4>(w)" in large
 
 
 def test_layer_norm_forward_and_backward() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.generate.harness import check, tensor
+from tests.generate.harness import check, plan_text, tensor
 
 
 @pytest.mark.parametrize(
@@ -148,6 +148,21 @@ def test_scatter() -> None:
         tensor("j", 6, 4, dtype="i64", within=(0, 9)),
     ]
     check("def f(x, i, y, j): return x.scatter(1, i, 2.5), x.scatter_add(1, j, y)", inputs=inputs)
+
+
+def test_several_windows_of_a_thread_are_computed_without_a_branch() -> None:
+    text = "def f(x): return F.avg_pool1d(x, 8, 1, 4), (x > 0).transpose(0, 1).contiguous()"
+    schedule = {"f_out_0.unroll": 8, "f_out_1.unroll": 4, "f_out_1.vector": 1, "f.launches": "each"}
+    checked = check(text, inputs=[tensor("x", 3, 4, 515)], schedule=schedule, sizes=({}, {"D": 7}))
+    assert "return;" not in checked.text
+    large = plan_text("def f(x): return F.avg_pool1d(x, 8, 1, 4)", inputs=[tensor("x", 64, 128, 8192)]).render({})
+    assert "float out_values[8];" in large
+
+
+def test_positions_of_an_interpolation_have_32_bits() -> None:
+    text = "def f(x): return F.interpolate(x.view(-1, 3, 11, 13), size=(5, 6), mode='bilinear')"
+    checked = check(text, inputs=[tensor("x", 2, 429)])
+    assert "long long" not in checked.text
 
 
 def test_bilinear_upsampling() -> None:

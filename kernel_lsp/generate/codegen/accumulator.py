@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.codegen.block import Block
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
-from kernel_lsp.generate.codegen.operators import ATOM, COMPUTE_TYPE, UNARY, Text, literal
+from kernel_lsp.generate.codegen.operators import ATOM, COMPUTE_TYPE, TERNARY, UNARY, Text, literal
 from kernel_lsp.generate.ir.identity import identity_of
 from kernel_lsp.generate.ir.scalar import Operation, Scalar
 
-ORDERS = {"argmax": "comes_before", "argmin": "comes_before", "window_argmax": "wins_window"}
-"""Helper that compares two candidates, by kind of reduction that returns a position."""
+ORDERS = {"argmax": "improves", "argmin": "improves", "window_argmax": "wins_window"}
+"""Helper that compares a candidate with the best one before it, by kind of reduction that returns a position."""
 
 
 @dataclass
@@ -56,15 +56,15 @@ class Accumulator:
 
     def add_candidate(self, block: Block, value: Text, position: Text) -> None:
         """Combine one more candidate of a reduction that returns a position; `position` is its result for this
-        candidate."""
-        comes_before = block.kernel.use(ORDERS[self.kind], self.dtype)
+        candidate. Candidates come by rising position."""
+        improves = block.kernel.use(ORDERS[self.kind], self.dtype)
         text = f"-{value.within(UNARY)}" if self.kind == "argmin" else value.text
         if not text.isidentifier():
             text = block.declare("candidate", COMPUTE_TYPE[self.dtype], text)
-        inner = block.open(f"if ({comes_before}({text}, {position.text}, {self.name}, {self.index_name}))")
-        inner.line(f"{self.name} = {text};")
-        inner.line(f"{self.index_name} = {position.text};")
-        inner.close()
+        index = f"{position.text}, " if self.kind == "window_argmax" else ""  # a tap may lie outside: -1
+        wins = block.declare("wins", "bool", f"{improves}({text}, {index}{self.name}, {self.index_name})")
+        block.line(f"{self.name} = {wins} ? {text} : {self.name};")  # a branch would keep loads from being in flight
+        block.line(f"{self.index_name} = {wins} ? {position.within(TERNARY + 1)} : {self.index_name};")
 
 
 def counted(kind: str, scalar: Scalar, kernel: KernelWriter) -> Scalar | None:

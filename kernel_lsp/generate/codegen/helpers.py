@@ -414,6 +414,12 @@ __device__ inline bool comes_before({T} value, int index, {T} best, int best_ind
     return value > best || (value == best && index < best_index);
 }
 """),
+    "improves": Helper("""
+// The order of argmax for values that come by rising index: the first NaN, else the first of the largest; -1 is none.
+__device__ inline bool improves({T} value, {T} best, int best_index) {
+    return best_index < 0 || (!(value <= best) && best == best);
+}
+"""),
     "wins_window": Helper("""
 // The order of pooling, whose values come by rising index: the last NaN, else the first of the largest; -1 is none.
 __device__ inline bool wins_window({T} value, int index, {T} best, int best_index) {

@@ -18,6 +18,7 @@ from kernel_lsp.generate.ir.index import (
     Symbol,
     Variable,
     as_index,
+    is_below,
     is_nonnegative,
 )
 from kernel_lsp.generate.ir.scalar import Scalar
@@ -45,7 +46,7 @@ class IndexWriter:
         """Return an index as a 64-bit value; its products are computed in 64 bits."""
         is_simple = all(len(monomial) <= 1 and abs(factor) == 1 for monomial, factor in index.terms if monomial)
         text = self.text(index)
-        if is_simple or self.block.kernel.index_type == "long long":
+        if is_simple or self.block.kernel.index_type == "long long" or _fits_int(index):
             return text
         products = [self._wide_product(term) for term in index.terms]
         if len(products) == 1:
@@ -119,6 +120,12 @@ class IndexWriter:
             case Indirect():
                 return self.value(atom.scalar)
         raise KeyError(f"no text for {type(atom).__name__}")
+
+
+def _fits_int(index: Index) -> bool:
+    """Return True if 32 bits provably hold the index and its partial sums."""
+    is_rising = all(factor > 0 for _, factor in index.terms)
+    return is_rising and is_nonnegative(index) and is_below(index, as_index(1 << 31))
 
 
 def _shared_size(terms: list[Term]) -> Term | None:

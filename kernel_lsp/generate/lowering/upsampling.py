@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.ir.index import Index, as_index, divide_exactly
+from kernel_lsp.generate.ir.index import Index, Indirect, as_index, divide_exactly
 from kernel_lsp.generate.ir.scalar import (
     TRUE,
     Access,
@@ -131,15 +131,16 @@ def _first_reached(
 ) -> Index:
     """Return the first output that may be less than one input position away."""
     before = op("sub", _as_float(position, dtype), Constant(1.0, dtype))
+    whole = _whole_type(wanted)
     if aligns_corners:
         at = op("mul", before, _corner_ratio(wanted, size, dtype))
-        first = cast(op("floor", at), DType.I64)
+        first = cast(op("floor", at), whole)
     else:
         half = Constant(0.5, dtype)
         ratio = op("div", _as_float(wanted, dtype), _as_float(size, dtype))
         at = op("sub", op("mul", op("add", before, half), Constant(scale, dtype) if scale else ratio), half)
-        first = op("add", cast(op("floor", at), DType.I64), integer(1))
-    return as_position(op("maximum", first, integer(0)))
+        first = op("add", cast(op("floor", at), whole), Constant(1, whole))
+    return as_position(op("maximum", first, Constant(0, whole)))
 
 
 def _given_scales(call: Call, n_spatial: int, first: int = 3) -> list[float | None]:
@@ -170,7 +171,7 @@ def _interpolation(
     position: Index, size: Index, wanted: Index, scale: float | None, aligns_corners: bool, dtype: DType
 ) -> _Place:
     """Return the position of an output element in the input."""
-    out = cast(index_value(position), dtype)
+    out = _as_float(position, dtype)
     zero, one, half = (Constant(value, dtype) for value in (0.0, 1.0, 0.5))
     if aligns_corners:
         ratio = _corner_ratio(size, wanted, dtype)
@@ -179,17 +180,26 @@ def _interpolation(
         ratio = Constant(1 / scale, dtype) if scale else op("div", _as_float(size, dtype), _as_float(wanted, dtype))
         centre = op("sub", op("mul", op("add", out, half), ratio), half)
         at = select(compare("lt", centre, zero), zero, centre)
-    low = cast(at, DType.I64)
-    last = index_value(size - 1)
+    whole = _whole_type(size)
+    low = cast(at, whole)
+    last = cast(index_value(size - 1), whole)
     low_index = op("minimum", low, last)
-    high_index = op("minimum", op("add", low, integer(1)), last)
+    high_index = op("minimum", op("add", low, Constant(1, whole)), last)
     weight = op("sub", at, cast(low_index, dtype))
     weight = select(compare("gt", weight, one), one, weight)
     return _Place(as_position(low_index), as_position(high_index), weight)
 
 
-def _as_float(size: Index, dtype: DType) -> Scalar:
-    return cast(index_value(size), dtype)
+def _whole_type(size: Index) -> DType:
+    """Return the type of a position along a dim: conversions to 64 bits take a quarter of the rate."""
+    return DType.I32 if size.constant is not None and size.constant < 1 << 30 else DType.I64
+
+
+def _as_float(index: Index, dtype: DType) -> Scalar:
+    atoms = [monomial[0] for monomial, factor in index.terms if len(monomial) == 1 and factor == 1]
+    if len(atoms) == len(index.terms) == 1 and isinstance(atoms[0], Indirect):
+        return cast(atoms[0].scalar, dtype)  # without a detour over 64 bits
+    return cast(index_value(index), dtype)
 
 
 def _corner_ratio(size: Index, wanted: Index, dtype: DType) -> Scalar:

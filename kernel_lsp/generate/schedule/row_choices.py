@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES
 from kernel_lsp.generate.codegen.rows.row_schedule import (
-    COLUMN_WIDTH,
+    COLUMN_WIDTHS,
     MAX_CACHED_BYTES_PER_BLOCK,
     MAX_CLUSTER,
     MAX_STAGED_BYTES,
@@ -42,6 +42,21 @@ LARGE_BYTES = 32 << 20
 LONG_BYTES = 8 << 20
 """Minimum bytes of a row that blocks share to keep it on chip where that needs a contract: a LayerNorm over 16 MB took
 33.7 us on an H100 from L2, and 30.3 so."""
+MAX_PART_BYTES = 100 * 1024
+"""Maximum bytes of a row that a block of 512 threads keeps, two of which share an SM: softmax of rows of 1.5 MB took
+1164 us on an H100 by 16 blocks of 98 KB, 1656 us with two reads of each row."""
+MIN_GRID_PART_BYTES = 96 * 1024
+"""Minimum bytes of a row per block of a cooperative grid, where rows fill the GPU: with less, its barrier costs more
+than the second read."""
+MAX_COLUMN_ITEMS = 16
+"""Maximum elements of a row that a thread keeps by default where rows lie side by side: 16 loads in flight suffice."""
+MAX_COLUMN_BLOCK = 512
+"""Maximum threads of a default block with rows side by side: sums over a middle dim took 3950 us on an H100 with 32
+rows and 128 threads, 3055 us with 128 and 512."""
+CACHED_COLUMN_BLOCK = 256
+"""The same where rows stay in registers: an RMS norm over 64 channels took 1337 us with 64 rows, 1392 us with 128."""
+COLUMN_WAVES = 8
+"""Minimum blocks per multiprocessor for wider blocks with rows side by side."""
 MIN_ONLINE_COLUMNS = 1024
 """Minimum columns for one pass over memory by default: shorter rows stay in L1 between passes."""
 
@@ -77,7 +92,7 @@ class RowChooser:
     def _picked(self, kernel: str, default: RowSchedule) -> RowSchedule:
         is_contiguous = self.group.is_column_contiguous
         threads_values = (1, 8, 16, 32, 64, 128, 256, 512, 1024) if is_contiguous else (1, 2, 4, 8, 16, 32)
-        rows_values = (1, 2, 4, 8, 32, 64, 128, 256) if is_contiguous else (COLUMN_WIDTH,)
+        rows_values = (1, 2, 4, 8, 32, 64, 128, 256) if is_contiguous else COLUMN_WIDTHS
 
         def pick(what: str, values: Sequence[int], default: int, description: str) -> int:
             return self.choices.pick_int(f"{kernel}.{what}", values, default, description)
@@ -138,7 +153,7 @@ class RowChooser:
     # --- the values of knobs
 
     def _cache_values(self) -> tuple[int, ...]:
-        return (0, 1) if self.group.is_column_contiguous and self.n_columns else (0,)
+        return (0, 1) if self.n_columns else (0,)
 
     def _online_values(self) -> tuple[int, ...]:
         return (0, 1) if find_pairs(self.group) else (0,)
@@ -193,10 +208,7 @@ class RowChooser:
         """Return the best schedule with a thread, a warp or a block per row."""
         n_rows, n_columns = self._n_rows, self.n_columns
         if not self.group.is_column_contiguous:
-            lanes = 1
-            while lanes < 16 and n_rows * lanes < self.n_multiprocessors * 8192 and n_columns >= 16 * lanes:
-                lanes *= 2
-            return RowSchedule(lanes, COLUMN_WIDTH, 1, False)
+            return self._default_columns()
         width = self._default_width()
         if n_columns <= 16 and n_rows * 16 <= self.n_multiprocessors * 1024:
             return RowSchedule(16, 16, 1, False)
@@ -218,14 +230,36 @@ class RowChooser:
             threads *= 2
         return self._with_cache(RowSchedule(threads, 1, width, False))
 
+    def _default_columns(self) -> RowSchedule:
+        """Return the best schedule for rows side by side."""
+        n_rows, n_columns = self._n_rows, self.n_columns
+        lanes = 1
+        while lanes < 16 and n_rows * lanes < self.n_multiprocessors * 8192 and n_columns >= 16 * lanes:
+            lanes *= 2
+        if self._n_passes() > 1 and self._is_large():
+            more = lanes
+            while more < WARP and n_columns > MAX_COLUMN_ITEMS * more:
+                more *= 2
+            width = self._column_width(more, CACHED_COLUMN_BLOCK)
+            schedule = self._with_cache(RowSchedule(more, width, 1, False))
+            if schedule.cached:
+                return schedule
+        return RowSchedule(lanes, self._column_width(lanes, MAX_COLUMN_BLOCK), 1, False)
+
+    def _column_width(self, lanes: int, threads: int) -> int:
+        """Return the rows of a block of up to `threads`, `lanes` per row, with which blocks keep the GPU busy."""
+        most = min(threads // lanes, self._n_rows // (COLUMN_WAVES * self.n_multiprocessors))
+        return max(width for width in COLUMN_WIDTHS if width <= max(most, COLUMN_WIDTHS[0]))
+
     def _default_shared(self) -> RowSchedule | None:
-        """Return the schedule with several blocks per row, where one block per row leaves the GPU idle."""
+        """Return the schedule with several blocks per row, where one block per row leaves the GPU idle or cannot keep
+        its row."""
         n_rows, n_columns = self._n_rows, self.n_columns
         if not n_rows or self._n_passes() == 1 or n_columns < MIN_SHARED_COLUMNS or not can_share(self.group):
             return None
         filling = min(self.n_multiprocessors // n_rows, n_columns // 4096)
         if filling < 2:
-            return None
+            return self._sharing_many()
         is_open = self.group.column.extent.constant is None
         is_worth_it = not is_open or n_columns * self._kept_bytes() >= LONG_BYTES
         return (self._sharing_cached(filling) if is_worth_it else None) or self._sharing_uncached(filling)
@@ -255,6 +289,21 @@ class RowChooser:
             # Blocks of 512 threads allow two per SM: the second loads while the first waits.
             is_half = self._kept_per_block(schedule) <= MAX_CACHED_BYTES_PER_BLOCK // 2
             if self._is_possible(schedule) and (threads > 512 or is_half):
+                return schedule
+        return None
+
+    def _sharing_many(self) -> RowSchedule | None:
+        """Return the schedule with the fewest blocks that keep a row on chip, for rows that fill the GPU and that the
+        L2 cache does not hold until they are read again."""
+        row_bytes = self.n_columns * self._kept_bytes()
+        is_kept_anyway = row_bytes <= MAX_CACHED_BYTES_PER_BLOCK or row_bytes * self._n_rows <= L2_BYTES
+        if is_kept_anyway or not self.group.stores or not self._is_large() or len(self._kept()) > 1:
+            return None
+        for threads, blocks in ((512, 4), (512, 8), (512, 16), (1024, 32), (1024, 64)):
+            schedule = self._with_items(self._with_teams(RowSchedule(threads, 1, self._default_width(), True, blocks)))
+            n_bytes = self._kept_per_block(schedule)
+            fits = n_bytes >= MIN_GRID_PART_BYTES if schedule.is_grid else n_bytes <= MAX_PART_BYTES
+            if fits and self._can_run(blocks) and self._is_possible(schedule):
                 return schedule
         return None
 

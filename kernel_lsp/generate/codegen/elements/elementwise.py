@@ -20,7 +20,7 @@ from kernel_lsp.generate.ir.scalar_walk import accesses
 from kernel_lsp.generate.ir.sizes import to_expression
 from kernel_lsp.generate.ir.tensor import Tensor
 
-LOCAL_NAMES = ("i", "pack", "v", "u", "line")
+LOCAL_NAMES = ("i", "my_i", "pack", "v", "u", "line")
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,10 @@ def render_elementwise(
     n_elements = kernel.size("n", group.position.extent)
     scope.define(group.position, "i")
     name_coordinates(kernel, as_index(group.position), group.shape)
-    inner = _open_unrolled(scope, schedule, "i", n_elements)
-    write_stores(inner, group.stores)
-    if inner is not scope:
-        inner.close()
+    if schedule.unroll == 1:
+        write_stores(_open_single(scope, schedule, "i", n_elements), group.stores)
+    else:
+        _write_elements(scope, schedule, group.stores, n_elements)
     grid = schedule.grid(blocks_of(group.position.extent, schedule.threads * schedule.unroll), lines)
     return rendered(kernel, comment, scope.lines, grid, (schedule.threads,), grid_limits(grid))
 
@@ -88,19 +88,40 @@ def write_stores(scope: Scope, stores: Sequence[Store]) -> None:
         scope.line(f"{target}[{offset}] = {stored(text, store.scalar.dtype, store.tensor.dtype)};")
 
 
-def _open_unrolled(scope: Scope, schedule: ElementwiseSchedule, name: str, limit: str) -> Scope:
-    """Declare the thread's position; return the scope for its work."""
-    type_, threads = scope.kernel.index_type, schedule.threads
+def _open_single(scope: Scope, schedule: ElementwiseSchedule, name: str, limit: str) -> Scope:
+    """Declare the thread's one position; return the scope for its work."""
+    type_ = scope.kernel.index_type
     cast = "(long long)" if type_ == "long long" else ""
-    if schedule.unroll == 1:
-        scope.line(f"const {type_} {name} = {cast}{schedule.block} * {threads} + threadIdx.x;")
-        scope.line(f"if ({name} >= {limit}) return;")
-        return scope
+    scope.line(f"const {type_} {name} = {cast}{schedule.block} * {schedule.threads} + threadIdx.x;")
+    scope.line(f"if ({name} >= {limit}) return;")
+    return scope
+
+
+def _write_elements(scope: Scope, schedule: ElementwiseSchedule, stores: Sequence[Store], limit: str) -> None:
+    """Compute all elements of a thread before the first store, without a branch, so that their loads are in flight
+    together. What lies beyond the last element is computed there."""
+    kernel, type_ = scope.kernel, scope.kernel.index_type
+    names = [scope.names.take(f"{kernel.target(store.tensor)}_values") for store in stores]
+    for store, name in zip(stores, names, strict=True):
+        scope.line(f"{store.tensor.dtype.cuda_type} {name}[{schedule.unroll}];")
+    cast = "(long long)" if type_ == "long long" else ""
+    position = f"({cast}{schedule.block} * {schedule.unroll} + u) * {schedule.threads} + threadIdx.x"
     scope.line("#pragma unroll")
     inner = scope.open(f"for (int u = 0; u < {schedule.unroll}; ++u)")
-    inner.line(f"const {type_} {name} = ({cast}{schedule.block} * {schedule.unroll} + u) * {threads} + threadIdx.x;")
-    inner.line(f"if ({name} >= {limit}) return;")
-    return inner
+    inner.line(f"const {type_} my_i = {position};")
+    inner.line(f"const {type_} i = my_i < {limit} ? my_i : {limit} - 1;")
+    texts = inner.values([store.scalar for store in stores])
+    for store, name, text in zip(stores, names, texts, strict=True):
+        inner.line(f"{name}[u] = {stored(text, store.scalar.dtype, store.tensor.dtype)};")
+    inner.close()
+    scope.line("#pragma unroll")
+    outer = scope.open(f"for (int u = 0; u < {schedule.unroll}; ++u)")
+    outer.line(f"const {type_} i = {position};")
+    inner = outer.open(f"if (i < {limit})")
+    for store, name in zip(stores, names, strict=True):
+        inner.line(f"{kernel.target(store.tensor)}[{inner.offset(store.tensor, store.index).text}] = {name}[u];")
+    inner.close()
+    outer.close()
 
 
 # --- packs
@@ -132,7 +153,7 @@ def _render_packed(
     scope.define(packing.pack, "pack")
     name_coordinates(kernel, packing.flat, group.shape)
     if schedule.unroll == 1:
-        write_packed(_open_unrolled(scope, schedule, "pack", limit), packing, stores)
+        write_packed(_open_single(scope, schedule, "pack", limit), packing, stores)
     else:
         _write_unrolled(scope, schedule, packing, stores, limit)
     per_block = schedule.threads * schedule.unroll

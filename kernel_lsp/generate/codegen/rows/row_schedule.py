@@ -8,8 +8,9 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.fusion.groups import RowGroup
 
 WARP = 32
-COLUMN_WIDTH = 32
-"""Rows per block where consecutive threads take different rows: one warp wide, for coalescing."""
+COLUMN_WIDTHS = (32, 64, 128, 256)
+"""Rows per block where consecutive threads take different rows: whole warps, for coalescing. Wider blocks read less of
+what their neighbours read, too, where a row of memory is no multiple of a sector."""
 MAX_CACHED_BYTES = 256
 """Maximum bytes of a row per thread in registers: 64 registers, with as many left to compute in blocks of 512
 threads."""
@@ -96,8 +97,9 @@ def is_valid_row_schedule(group: RowGroup, schedule: RowSchedule, itemsize: int 
     if schedule.staged and not (schedule.cached and schedule.is_grid):
         return False
     if not group.is_column_contiguous:
-        return schedule.rows == COLUMN_WIDTH and schedule.vector == 1 and not schedule.cached and schedule.threads <= 32
-    if schedule.threads > WARP and (schedule.rows != 1 or schedule.threads % WARP):
+        if schedule.rows not in COLUMN_WIDTHS or schedule.vector != 1 or schedule.threads > WARP:
+            return False
+    elif schedule.threads > WARP and (schedule.rows != 1 or schedule.threads % WARP):
         return False
     n_columns = group.column.extent.constant
     if schedule.vector > 1 and n_columns is not None and n_columns % schedule.vector:

@@ -305,7 +305,7 @@ class RowRenderer:
         if self.schedule.cached:
             return self._open_unrolled(name, lane, limit)
         step = f"{name} += {stride}" if stride > 1 else f"++{name}"
-        if stride > WARP or (self.pairs and stride == WARP):
+        if not self.group.is_column_contiguous or stride > WARP or (self.pairs and stride == WARP):
             self.scope.line("#pragma unroll 4")
         inner = self.scope.open(f"for ({kernel_type} {name} = {lane}; {name} < {limit}; {step})")
         inner.define(self.packing.pack, name)

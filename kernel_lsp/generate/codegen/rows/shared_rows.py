@@ -128,7 +128,7 @@ class SharedRowRenderer(RowRenderer):
         if self.schedule.teams == 1:
             return first
         start = "" if first == "0" else f"{first} + "
-        return f"min({start}(int)blockIdx.x / {self.schedule.blocks}, {n_rows} - 1)"
+        return f"min({start}({self.kernel.index_type})blockIdx.x / {self.schedule.blocks}, {n_rows} - 1)"
 
     def _is_guarded(self) -> bool:
         return self.schedule.is_grid and self.schedule.teams > 1 and self.group.row.extent.constant != 1
