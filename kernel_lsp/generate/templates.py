@@ -8,7 +8,12 @@ from dataclasses import dataclass, replace
 from kernel_lsp.core.expression import Constant, Unary
 from kernel_lsp.core.plan import Fill, LibraryArgument, LibraryStep
 from kernel_lsp.errors import TargetError
-from kernel_lsp.generate.codegen.attention import attention, attention_gradients, warpgroup_attention
+from kernel_lsp.generate.codegen.attention import (
+    attention,
+    attention_gradients,
+    warpgroup_attention,
+    warpgroup_gradients,
+)
 from kernel_lsp.generate.codegen.elements import boxes as boxed
 from kernel_lsp.generate.codegen.elements import elementwise, row_scatter, scatter
 from kernel_lsp.generate.codegen.elements.boxes import boxes_of, default_box, fits_planes, render_boxes
@@ -266,8 +271,10 @@ class GroupRenderer:
                 kernel, group, self.choices, self.captured, self.n_multiprocessors, self.capability
             )
         else:
-            kernel = self.new_kernel(name, attention_gradients.LOCAL_NAMES)
-            text, is_valid = choose_gradient(kernel, group, self.choices, self.captured, self.n_multiprocessors)
+            kernel = self.new_kernel(name, (*attention_gradients.LOCAL_NAMES, *warpgroup_gradients.LOCAL_NAMES))
+            text, is_valid = choose_gradient(
+                kernel, group, self.choices, self.captured, self.n_multiprocessors, self.capability
+            )
         return RenderedGroup((text,), is_valid=is_valid)
 
     def _scan(self, group: ScanGroup, name: str) -> RenderedGroup:

@@ -35,3 +35,17 @@ def test_causal_tiles(head: int, keys: int, n_queries: int) -> None:
 @pytest.mark.parametrize("family", ["special_nan", "special_inf", "large", "far_negative"])
 def test_hard_inputs(family: str) -> None:
     check_groups("", families=(family,))
+
+
+@pytest.mark.parametrize("kernel", ["statistics", "grad_q", "grad_v"])
+def test_gradients(kernel: str) -> None:
+    inputs = [tensor("q", 1, 2, 70, 32), *(tensor(name, 1, 1, 70, 32) for name in "kv")]
+    text = "def f(q, k, v): return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)"
+    checked = check(text, inputs=inputs, backward=True, schedule={f"f_backward_{kernel}.warpgroups": 1})
+    assert checked.text.count("inc_registers<232>();") == 1
+
+
+def test_gradients_of_infinities() -> None:
+    inputs = [tensor(name, 1, 1, 20, 32) for name in "qkv"]
+    text = "def f(q, k, v): return F.scaled_dot_product_attention(q, k, v)"
+    check(text, inputs=inputs, backward=True, schedule={"f_backward_grad_v.warpgroups": 1}, families=("special_inf",))

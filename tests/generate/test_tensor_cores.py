@@ -276,6 +276,12 @@ def test_a_long_sum_of_few_results_is_split_by_default_and_others_are_not() -> N
     assert parts(16384, 512) == 1
 
 
+def test_a_short_sum_of_many_results_has_small_blocks() -> None:
+    task = plan_text("def f(a, b): return a @ b", inputs=[tensor("a", 8192, 32), tensor("b", 32, 8192)]).task
+    schedule = plan_program(task, gpu=find_gpu("H200")).default_schedule()
+    assert (schedule["f.warpgroups"], schedule["f.stages"]) == (0, 2)
+
+
 def test_f64_and_integers_are_not_offered_tensor_cores() -> None:
     inputs = [tensor("a", 8, 16, dtype="f64"), tensor("b", 16, 8, dtype="f64")]
     program = plan_text("def f(a, b): return a @ b", inputs=inputs)

@@ -20,6 +20,11 @@ from kernel_lsp.generate.codegen.attention.warpgroup_attention import (
     blocks_of_queries,
     warpgroup_schedules,
 )
+from kernel_lsp.generate.codegen.attention.warpgroup_gradients import (
+    WarpgroupGradientRenderer,
+    fills_gpu,
+    warpgroup_gradient_schedule,
+)
 from kernel_lsp.generate.codegen.kernel import RenderedKernel
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.fusion.groups import AttentionGradientGroup, AttentionGroup
@@ -86,10 +91,20 @@ def choose_gradient(
     choices: Choices,
     captured: Callable[[Index], int],
     n_multiprocessors: int,
+    capability: tuple[int, int],
 ) -> tuple[RenderedKernel, bool]:
     """Return a kernel of the gradients of an attention, and True if its schedule is supported as it was chosen."""
-    default = default_gradient_schedule(group, captured, n_multiprocessors)
     pick = choices.pick_int
+    of_groups = warpgroup_gradient_schedule(group) if capability == HOPPER else None
+    if of_groups is not None:
+        fills = fills_gpu(group, of_groups, captured, n_multiprocessors)
+        if pick(f"{kernel.name}.warpgroups", (0, 1), int(fills), "four warps multiply together, by wgmma"):
+            comment = (
+                f"{_GRADIENT_COMMENTS[group.kind]} Blocks of {of_groups.warps * 16} go over the others, "
+                f"{of_groups.columns} at a time: three TF32 products stand for one of f32; scores are computed again."
+            )
+            return WarpgroupGradientRenderer(kernel, group, of_groups).render(comment), True
+    default = default_gradient_schedule(group, captured, n_multiprocessors)
     rows, columns = ("queries", "keys") if group.is_by_query else ("keys", "queries")
     schedule = TileSchedule(
         pick(f"{kernel.name}.warps", (1, 2, 4, 8), default.warps, f"warps per block, of 16 {rows} each"),

@@ -27,6 +27,9 @@ SINGLE_COPY_COST = 85.0
 convolutions of 64 and of 128 channels on an H200."""
 START_PRODUCTS = {DType.F32: 500_000, DType.F16: 3_000_000, DType.BF16: 3_000_000}
 """Cost of a block's start, pipeline fill and epilogue, in products of a multiprocessor: about 1.5 us."""
+START_OF_ONE_RESIDENT = 3.0
+"""Starts of a block by `wgmma`, in those of others: no second block of its multiprocessor works meanwhile.
+(32768, 32) x 32768 took 2947 us on an H100 so, and 2338 by `mma.sync` with tiles of 128 x 64 in two stages."""
 COST_PER_PART_OF_RESULT = {DType.F32: 0.6, DType.F16: 3.6, DType.BF16: 3.6}
 """Cost of writing and reading one sum of a part, which the whole GPU does at about 4 TB/s, in the same products."""
 PARTS = (1, 2, 4, 8, 16, 32, 64)
@@ -114,7 +117,8 @@ def default_schedule(
     is_latency_bound = cluster > 1 and tile.m * tile.n <= 32 * 64
     tile_k = 4 * depth
     chain = depth if is_latency_bound else tile_k
-    n_stages = 4 if is_latency_bound or tile.uses_warpgroups else 3
+    n_steps = -(-k // tile_k)
+    n_stages = 4 if is_latency_bound or tile.uses_warpgroups else min(3, n_steps + 1)
     return TensorCoreSchedule(
         tile.m, tile.n, tile_k, tile.warps_m, tile.warps_n, n_stages, cluster, chain, tile.uses_warpgroups
     )
@@ -211,4 +215,5 @@ class _Sizes:
         )
         rate = min(1.0, n_resident * tile.n_warps / FULL_WARPS) / (1.0 / tile.efficiency + copies)
         start = START_PRODUCTS[self.operand] * (1.0 if cluster == 1 else 1.3)
+        start *= START_OF_ONE_RESIDENT if tile.uses_warpgroups else 1.0
         return n_waves * (n_resident * tile.m * tile.n * self.n_terms / cluster / rate + start)

@@ -82,13 +82,10 @@ def render_gradient(
     kernel: KernelWriter, group: AttentionGradientGroup, schedule: TileSchedule, comment: str
 ) -> RenderedKernel:
     """Return the kernel of one group of gradients."""
-    return _GradientRenderer(kernel, group, schedule).render(comment)
+    return GradientRenderer(kernel, group, schedule).render(comment)
 
 
-# --- one kernel
-
-
-class _GradientRenderer(TileRenderer):
+class GradientRenderer(TileRenderer):
     group: AttentionGradientGroup
 
     def __init__(self, kernel: KernelWriter, group: AttentionGradientGroup, schedule: TileSchedule) -> None:
@@ -132,7 +129,7 @@ class _GradientRenderer(TileRenderer):
         return rendered(self.kernel, comment, self.scope.lines, (grid,), (self.n_threads,), dynamic_bytes=n_bytes)
 
     def _declare(self) -> None:
-        scope, group, type_ = self.scope, self.group, self.kernel.index_type
+        scope, group = self.scope, self.group
         head, width = group.head.extent.constant, group.width.extent.constant
         scope.line(f"constexpr int HEAD = {head}, WIDTH = {width};")
         scope.line(f"constexpr int ROWS = {self.n_rows}, COLUMNS = {self.schedule.columns};")
@@ -145,6 +142,11 @@ class _GradientRenderer(TileRenderer):
             place = "tiles + 2 * ROWS + 4 * COLUMNS"
             scope.line(f"auto column_statistics = reinterpret_cast<float (*)[COLUMNS][2]>({place});")
         scope.line("const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;")
+        self._declare_places()
+
+    def _declare_places(self) -> None:
+        """Declare what a block and a thread own, and the steps."""
+        scope, group, type_ = self.scope, self.group, self.kernel.index_type
         scope.line(f"const int n_tiles = ({self.rows.limit} + ROWS - 1) / ROWS;")
         if group.batch.extent.constant == 1:
             scope.define(group.batch, "0")

@@ -26,10 +26,10 @@ def _of_columns(count: int) -> Helpers:
     return {
         f"multiply_group_rows_{count}": (
             f"""
-// sums = rows * tile^T for the 16 rows of each warp. Products of low parts are added up apart: tensor cores round
-// towards zero after each instruction.
-template <int DEPTH, int STRIDE>
-__device__ inline void multiply_group_rows_{count}(float (&sums)[{count // 8}][4], const float (*rows)[STRIDE],
+// sums = rows * tile^T for the 16 rows of each warp, STRIDE apart, or swizzled in arrays of STRIDE rows. Products
+// of low parts are added up apart: tensor cores round towards zero after each instruction.
+template <int DEPTH, int STRIDE, bool IS_SWIZZLED>
+__device__ inline void multiply_group_rows_{count}(float (&sums)[{count // 8}][4], const float* rows,
                                               const float (*high)[{count}][32], const float (*low)[{count}][32]) {{
     const int lane = threadIdx.x % 32;
     float small[{count // 8}][4];
@@ -40,7 +40,10 @@ __device__ inline void multiply_group_rows_{count}(float (&sums)[{count // 8}][4
         unsigned row_high[2][4], row_low[2][4];
         #pragma unroll
         for (int step = 0; step < 2; ++step) {{
-            load_matrices(row_high[step], &rows[lane % 16][k + step * 8 + lane / 16 * 4]);
+            const int place = k + step * 8 + lane / 16 * 4;
+            load_matrices(row_high[step], rows + (IS_SWIZZLED ? (k / 32 * STRIDE + lane % 16) * 32
+                                                                    + (place % 32 ^ lane % 8 * 4)
+                                                              : lane % 16 * STRIDE + place));
             #pragma unroll
             for (int c = 0; c < 4; ++c) {{
                 row_low[step][c] = __float_as_uint(low_tf32(__uint_as_float(row_high[step][c])));
@@ -149,6 +152,27 @@ __device__ inline void transpose_tile(float (*high)[WIDTH][32], float (*low)[WID
         #pragma unroll
         for (int c = 0; c < 4; ++c) part.item[c] = low_tf32(part.item[c]);
         *packs<4>(&low[term / 32][n][place]) = part;
+    }
+}
+""",
+        ("Pack", "packs", "low_tf32"),
+    ),
+    "turn_tile": (
+        """
+// The same for 32 rows that are swizzled.
+template <int WIDTH, int THREADS>
+__device__ inline void turn_tile(float (*high)[32], float (*low)[32], const float (*tile)[32][32]) {
+    #pragma unroll 4
+    for (int e = threadIdx.x; e < WIDTH * 8; e += THREADS) {
+        const int n = e % WIDTH, term = e / WIDTH * 4, row = term / 8 * 8 + term / 4 % 2;
+        const int place = term ^ n % 8 * 4;
+        Pack<float, 4> part;
+        #pragma unroll
+        for (int c = 0; c < 4; ++c) part.item[c] = tile[n / 32][row + c * 2][n % 32 ^ (row + c * 2) % 8 * 4];
+        *packs<4>(&high[n][place]) = part;
+        #pragma unroll
+        for (int c = 0; c < 4; ++c) part.item[c] = low_tf32(part.item[c]);
+        *packs<4>(&low[n][place]) = part;
     }
 }
 """,

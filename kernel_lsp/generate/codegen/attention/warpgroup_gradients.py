@@ -1,0 +1,272 @@
+"""Gradients of attention in f32 by `wgmma`: four warps copy, split and transpose tiles, the others multiply.
+
+Two groups of four warps own 64 queries each. Those that own keys share 64 of them: one group has the probabilities and
+the gradients of values, and passes the former on to the other, which has the gradients of keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.expression_rules import binary
+from kernel_lsp.generate.codegen.attention.attention_gradients import GradientRenderer
+from kernel_lsp.generate.codegen.attention.attention_tiles import ROWS_PER_WARP, TileSchedule
+from kernel_lsp.generate.codegen.attention.warpgroup_attention import (
+    CHUNK,
+    LEFT_REGISTERS,
+    MAX_PRODUCTS,
+    MAX_SHARED_BYTES,
+    N_COPYING,
+    TAKEN_REGISTERS,
+    WARPS,
+)
+from kernel_lsp.generate.codegen.attention.warpgroup_helpers import columns_per_product
+from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, rendered
+from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.rows.row_schedule import WARP
+from kernel_lsp.generate.codegen.scope import Scope
+from kernel_lsp.generate.fusion.groups import AttentionGradientGroup
+from kernel_lsp.generate.ir.index import Index
+from kernel_lsp.generate.ir.sizes import to_expression
+
+LOCAL_NAMES = (
+    *("COPYING", "MULTIPLYING", "ALL", "ROWS_THERE", "ROWS_READ", "TURNED_THERE", "TURNED_READ", "HALF"),
+    *("WEIGHTS_THERE", "WEIGHTS_READ", "own_tiles", "tile_high", "tile_low", "turned_high", "turned_low", "weights"),
+    *("group", "sums", "thread", "fetch"),
+)
+
+
+def warpgroup_gradient_schedule(group: AttentionGradientGroup) -> TileSchedule | None:
+    """Return the schedule, where tiles consist of whole swizzled rows and whole products, and fit a block."""
+    head, width = (int(variable.extent.constant or 0) for variable in (group.head, group.width))
+    is_whole = head > 0 and head == width and head % CHUNK == 0 and head <= MAX_PRODUCTS * columns_per_product(head)
+    if group.value.dtype != DType.F32 or not is_whole or shared_bytes(group) > MAX_SHARED_BYTES:
+        return None
+    return TileSchedule(WARPS if group.is_by_query else WARPS // 2, CHUNK, uses_warpgroups=True)
+
+
+def fills_gpu(
+    group: AttentionGradientGroup, schedule: TileSchedule, captured: Callable[[Index], int], n_multiprocessors: int
+) -> bool:
+    """Return True if all multiprocessors have a block at the captured sizes."""
+    rows = group.m.extent if group.is_by_query else group.key.extent
+    n_blocks = -(-captured(rows) // (schedule.warps * ROWS_PER_WARP)) * captured(group.batch.extent)
+    return n_blocks >= n_multiprocessors
+
+
+def shared_bytes(group: AttentionGradientGroup) -> int:
+    """Return the bytes of own rows, of tiles as copied and their low parts, of transposed ones, and of weights that one
+    group of warps passes on."""
+    head = int(group.head.extent.constant or 0)
+    n_own = WARPS * ROWS_PER_WARP if group.is_by_query else WARPS // 2 * ROWS_PER_WARP
+    n_rows = 2 * n_own + 4 * CHUNK + 2 * CHUNK * _n_turned(group)
+    passed = 0 if group.is_by_query else CHUNK // 2 * 4 * WARP + 2 * CHUNK * 2
+    return (n_rows * head + passed) * DType.F32.itemsize
+
+
+def _n_turned(group: AttentionGradientGroup) -> int:
+    """Return the number of tiles that are transposed."""
+    if group.is_by_query:
+        return 1 if group.outputs else 0
+    return 2
+
+
+class WarpgroupGradientRenderer(GradientRenderer):
+    """Renders gradients in f32 whose warps multiply in fours."""
+
+    def __init__(self, kernel: KernelWriter, group: AttentionGradientGroup, schedule: TileSchedule) -> None:
+        super().__init__(kernel, group, schedule)
+        self.n_threads = WARPS * WARP + N_COPYING
+        self.head = int(group.head.extent.constant or 0)
+
+    def render(self, comment: str) -> RenderedKernel:
+        """Return the kernel."""
+        scope = self.scope
+        self._declare()
+        for helper in ("meet", "arrive", "dec_registers", "inc_registers", "commit_copies", "wait_for_copies"):
+            self.kernel.use(helper)
+        copying = scope.open("if (threadIdx.x < COPYING)")
+        self._write_copying(copying)
+        copying.close()
+        scope.lines.pop()
+        self.scope = scope.open("} else")
+        self._write_multiplying()
+        self.scope.close()
+        self.scope = scope
+        n_tiles = blocks_of(self.rows.variable.extent, self.n_rows)
+        grid = (binary("*", n_tiles, to_expression(self.group.batch.extent)),)
+        n_bytes = shared_bytes(self.group)
+        return rendered(self.kernel, comment, scope.lines, grid, (self.n_threads,), min_blocks=1, dynamic_bytes=n_bytes)
+
+    def _declare(self) -> None:
+        scope, n_turned = self.scope, _n_turned(self.group)
+        scope.line(f"constexpr int HEAD = {self.head}, ROWS = {self.n_rows}, COLUMNS = {CHUNK};")
+        scope.line(f"constexpr int COPYING = {N_COPYING}, MULTIPLYING = {WARPS * WARP}, ALL = COPYING + MULTIPLYING;")
+        scope.line("// Named barriers: of tiles and transposed ones, that they are there and that they have been read.")
+        scope.line("constexpr int ROWS_THERE = 1, ROWS_READ = 2, TURNED_THERE = 3, TURNED_READ = 4, HALF = 5;")
+        scope.line("extern __shared__ __align__(1024) unsigned char shared[];")
+        scope.line("// Rows of 128 bytes whose pieces of 16 are swizzled, as wgmma reads them; two factors of each.")
+        scope.line("auto own_tiles = reinterpret_cast<float (*)[ROWS][32]>(shared);")
+        scope.line("auto tile_high = reinterpret_cast<float (*)[COLUMNS][32]>(own_tiles + 2 * (HEAD / 32));")
+        scope.line("auto tile_low = tile_high + 2 * (HEAD / 32);")
+        if n_turned:
+            scope.line("auto turned_high = reinterpret_cast<float (*)[HEAD][32]>(tile_low + 2 * (HEAD / 32));")
+            scope.line(f"auto turned_low = turned_high + {n_turned};")
+        if not self.group.is_by_query:
+            scope.line("constexpr int WEIGHTS_THERE = 7, WEIGHTS_READ = 8;")
+            scope.line(f"auto weights = reinterpret_cast<float (*)[128]>(turned_low + {n_turned});  // passed on")
+            place = "weights + COLUMNS / 2"
+            scope.line(f"auto column_statistics = reinterpret_cast<float (*)[COLUMNS][2]>({place});")
+        scope.line("const int lane = threadIdx.x % 32;")
+        scope.line("const int group = threadIdx.x / 128 - COPYING / 128, thread = threadIdx.x % 128;")
+        scope.line(f"const int warp = thread / 32{' + group * 4' if self.group.is_by_query else ''};")
+        self._declare_places()
+
+    # --- the warps that copy
+
+    def _write_copying(self, scope: Scope) -> None:
+        n_turned = _n_turned(self.group)
+        for helper in ("split_tile", "show_to_products"):
+            self.kernel.use(helper)
+        scope.line(f"dec_registers<{LEFT_REGISTERS}>();")
+        fetch = scope.open("auto fetch = [&](int step)")
+        self._write_fetch(fetch)
+        fetch.close()
+        fetch.lines[-1] += ";"
+        scope.line("if (n_steps > 0) fetch(0);")
+        scope.line("#pragma unroll 1")
+        loop = scope.open("for (int step = 0; step < n_steps; ++step)")
+        loop.line("wait_for_copies<0>();")
+        loop.line("meet(HALF, COPYING);")
+        loop.line("split_tile<2 * COLUMNS * HEAD, COPYING>(tile_low[0][0], tile_high[0][0]);")
+        loop.line("show_to_products();")
+        loop.line("arrive(ROWS_THERE, ALL);")
+        if n_turned:
+            turn = self.kernel.use("turn_tile")
+            loop.line("if (step > 0) meet(TURNED_READ, ALL);")
+            for place in range(n_turned):
+                source = f"tile_high + {n_turned - 1 - place} * (HEAD / 32)"
+                loop.line(f"{turn}<HEAD, COPYING>(turned_high[{place}], turned_low[{place}], {source});")
+            loop.line("show_to_products();")
+            loop.line("arrive(TURNED_THERE, ALL);")
+        ahead = loop.open("if (step + 1 < n_steps)")
+        ahead.line("meet(ROWS_READ, ALL);  // and this half has read the tiles, too")
+        ahead.line("fetch(step + 1);")
+        ahead.close()
+        loop.close()
+
+    def _write_fetch(self, scope: Scope) -> None:
+        self._declare_step(scope, "step")
+        threads = ("threadIdx.x", "COPYING")
+        for place, (factor, column) in enumerate(self._factors[2:]):
+            chunk = f"{place} * (HEAD / 32) + " if place else ""
+            to = f"&tile_high[{chunk}({{place}}) / 32][{{row}}][({{place}}) % 32 ^ ({{row}}) % 8 * 4]"
+            self.load_tile(scope, factor, self.columns, column, "c0", to, CHUNK, threads)
+        if not self.group.is_by_query:
+            loop = scope.open("for (int e = threadIdx.x; e < COLUMNS; e += COPYING)")
+            loop.line(f"const {self.kernel.index_type} m = c0 + e;")
+            loop.define(self.group.m, "m")
+            to, source = "&column_statistics[step % 2][e]", self._statistics(loop)
+            loop.line(f"{self.kernel.use('copy_async')}<8>({to}, &{source}, m < {self.n_queries});")
+            loop.close()
+        scope.line("commit_copies();")
+
+    # --- the warps that multiply
+
+    def _write_multiplying(self) -> None:
+        scope = self.scope
+        scope.line(f"inc_registers<{TAKEN_REGISTERS}>();")
+        threads = ("(threadIdx.x - COPYING)", "MULTIPLYING")
+        for place, (factor, column) in enumerate(self._factors[:2]):
+            chunk = f"{place} * (HEAD / 32) + " if place else ""
+            to = f"&own_tiles[{chunk}({{place}}) / 32][{{row}}][({{place}}) % 32 ^ ({{row}}) % 8 * 4]"
+            self.load_tile(scope, factor, self.rows, column, "r0", to, self.n_rows, threads)
+        scope.line("commit_copies();")
+        scope.line("wait_for_copies<0>();")
+        scope.line("meet(HALF + 1, MULTIPLYING);")
+        if self.group.is_by_query:
+            self._declare_results()
+        else:
+            scope.line("float sums[HEAD / 8][4] = {};")
+        scope.line("#pragma unroll 1")
+        loop = scope.open("for (int step = 0; step < n_steps; ++step)")
+        loop.line("const int stage = step % 2;")
+        self._declare_step(loop, "step")
+        loop.line("meet(ROWS_THERE, ALL);")
+        loop.line("float scores[COLUMNS / 8][4];")
+        if self.group.is_by_query:
+            self._write_query_step(loop)
+        else:
+            self._write_key_step(loop)
+        loop.close()
+        if self.group.is_by_query:
+            self._write()
+        else:
+            self._write_key_results()
+
+    def _multiply_rows(self, scope: Scope, name: str, factor: str) -> None:
+        multiply = self.kernel.use(f"multiply_group_rows_{CHUNK}")
+        own = f"own_tiles[{factor} * (HEAD / 32)][warp * 16]"
+        tiles = f"tile_high + {factor} * (HEAD / 32), tile_low + {factor} * (HEAD / 32)"
+        scope.line(f"{multiply}<HEAD, ROWS, true>({name}, {own}, {tiles});")
+
+    def _multiply_turned(self, scope: Scope, sums: str, weights: str, place: str) -> None:
+        multiply = self.kernel.use(f"multiply_group_values_{columns_per_product(self.head)}")
+        scope.line("meet(TURNED_THERE, ALL);")
+        scope.line(f"{multiply}<HEAD, COLUMNS>({sums}, {weights}, turned_high + {place}, turned_low + {place});")
+        scope.line("if (step + 1 < n_steps) arrive(TURNED_READ, ALL);")
+
+    def _write_query_step(self, scope: Scope) -> None:
+        scope.line("float gradients[COLUMNS / 8][4];")
+        self._multiply_rows(scope, "scores", "0")
+        self._multiply_rows(scope, "gradients", "1")
+        scope.line("if (step + 1 < n_steps) arrive(ROWS_READ, ALL);")
+        self.write_scores(scope)
+        self._write_grad_probabilities(scope)
+        if self.group.outputs:
+            self._weigh(scope)
+            self._multiply_turned(scope, "query_sums", "gradients", "0")
+            return
+        gather = self.kernel.use("gather_statistics_f32")
+        scope.line(f"{gather}<COLUMNS>(scores, gradients, peaks, totals, row_sums);")
+
+    def _write_key_step(self, scope: Scope) -> None:
+        self._multiply_rows(scope, "scores", "group")
+        scope.line("if (step + 1 < n_steps) arrive(ROWS_READ, ALL);")
+        first = scope.open("if (group == 0)")
+        self.write_scores(first)
+        outer, inner = self.open_fragment(first, "COLUMNS")
+        inner.line("const float* statistics = column_statistics[stage][n * 8 + lane % 4 * 2 + c % 2];")
+        inner.line(f"scores[n][c] = {self.kernel.use('probability_f32')}(scores[n][c], statistics[0]);")
+        inner.close()
+        outer.close()
+        first.line("if (step > 0) meet(WEIGHTS_READ, MULTIPLYING);")
+        outer, inner = self.open_fragment(first, "COLUMNS")
+        inner.line("weights[n * 4 + c][thread] = scores[n][c];")
+        inner.close()
+        outer.close()
+        first.line("arrive(WEIGHTS_THERE, MULTIPLYING);")
+        first.close()
+        second = scope.open("else")
+        second.line("auto& gradients = scores;  // of probabilities")
+        self._write_grad_probabilities(second)
+        second.line("meet(WEIGHTS_THERE, MULTIPLYING);")
+        outer, inner = self.open_fragment(second, "COLUMNS")
+        inner.line("const float* statistics = column_statistics[stage][n * 8 + lane % 4 * 2 + c % 2];")
+        inner.line("gradients[n][c] = weights[n * 4 + c][thread] * (gradients[n][c] - statistics[1]);")
+        inner.close()
+        outer.close()
+        second.line("if (step + 1 < n_steps) arrive(WEIGHTS_READ, MULTIPLYING);")
+        second.close()
+        self._multiply_turned(scope, "sums", "scores", "group")
+
+    def _write_key_results(self) -> None:
+        whole = self.scope
+        for output in self.group.outputs:
+            self.scope = whole.open(f"if (group == {0 if output.kind == 'value' else 1})")
+            self.scope.line(f"auto& {output.kind}_sums = sums;")
+            self.scope.line("constexpr int WIDTH = HEAD;")
+            self._write_output(output)
+            self.scope.close()
+        self.scope = whole
