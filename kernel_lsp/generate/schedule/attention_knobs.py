@@ -22,7 +22,6 @@ from kernel_lsp.generate.codegen.attention.warpgroup_attention import (
 )
 from kernel_lsp.generate.codegen.attention.warpgroup_gradients import (
     WarpgroupGradientRenderer,
-    fills_gpu,
     warpgroup_gradient_schedule,
 )
 from kernel_lsp.generate.codegen.kernel import RenderedKernel
@@ -97,8 +96,7 @@ def choose_gradient(
     pick = choices.pick_int
     of_groups = warpgroup_gradient_schedule(group) if capability == HOPPER else None
     if of_groups is not None:
-        fills = fills_gpu(group, of_groups, captured, n_multiprocessors)
-        if pick(f"{kernel.name}.warpgroups", (0, 1), int(fills), "four warps multiply together, by wgmma"):
+        if pick(f"{kernel.name}.warpgroups", (0, 1), 0, "four warps multiply together, by wgmma"):
             comment = (
                 f"{_GRADIENT_COMMENTS[group.kind]} Blocks of {of_groups.warps * 16} go over the others, "
                 f"{of_groups.columns} at a time: three TF32 products stand for one of f32; scores are computed again."

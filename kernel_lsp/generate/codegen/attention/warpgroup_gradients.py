@@ -6,8 +6,6 @@ the gradients of values, and passes the former on to the other, which has the gr
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression_rules import binary
 from kernel_lsp.generate.codegen.attention.attention_gradients import GradientRenderer
@@ -27,7 +25,6 @@ from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.codegen.rows.row_schedule import WARP
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import AttentionGradientGroup
-from kernel_lsp.generate.ir.index import Index
 from kernel_lsp.generate.ir.sizes import to_expression
 
 LOCAL_NAMES = (
@@ -44,15 +41,6 @@ def warpgroup_gradient_schedule(group: AttentionGradientGroup) -> TileSchedule |
     if group.value.dtype != DType.F32 or not is_whole or shared_bytes(group) > MAX_SHARED_BYTES:
         return None
     return TileSchedule(WARPS if group.is_by_query else WARPS // 2, CHUNK, uses_warpgroups=True)
-
-
-def fills_gpu(
-    group: AttentionGradientGroup, schedule: TileSchedule, captured: Callable[[Index], int], n_multiprocessors: int
-) -> bool:
-    """Return True if all multiprocessors have a block at the captured sizes."""
-    rows = group.m.extent if group.is_by_query else group.key.extent
-    n_blocks = -(-captured(rows) // (schedule.warps * ROWS_PER_WARP)) * captured(group.batch.extent)
-    return n_blocks >= n_multiprocessors
 
 
 def shared_bytes(group: AttentionGradientGroup) -> int:
