@@ -95,13 +95,12 @@ def choose_gradient(
     """Return a kernel of the gradients of an attention, and True if its schedule is supported as it was chosen."""
     pick = choices.pick_int
     of_groups = warpgroup_gradient_schedule(group) if capability == HOPPER else None
-    if of_groups is not None:
-        if pick(f"{kernel.name}.warpgroups", (0, 1), 0, "four warps multiply together, by wgmma"):
-            comment = (
-                f"{_GRADIENT_COMMENTS[group.kind]} Blocks of {of_groups.warps * 16} go over the others, "
-                f"{of_groups.columns} at a time: three TF32 products stand for one of f32; scores are computed again."
-            )
-            return WarpgroupGradientRenderer(kernel, group, of_groups).render(comment), True
+    if of_groups and pick(f"{kernel.name}.warpgroups", (0, 1), 0, "four warps multiply together, by wgmma"):
+        comment = (
+            f"{_GRADIENT_COMMENTS[group.kind]} Blocks of {of_groups.warps * 16} go over the others, "
+            f"{of_groups.columns} at a time: three TF32 products stand for one of f32; scores are computed again."
+        )
+        return WarpgroupGradientRenderer(kernel, group, of_groups).render(comment), True
     default = default_gradient_schedule(group, captured, n_multiprocessors)
     rows, columns = ("queries", "keys") if group.is_by_query else ("keys", "queries")
     schedule = TileSchedule(
