@@ -198,11 +198,15 @@ class _Planner:
         self._plan_split(tensor, definition, name)
 
     def _is_flat(self, tensor: Tensor, definition: Reduction, name: str) -> bool:
-        """Flatten a sum of weighted sums where another reduction walks over all their terms."""
+        """Flatten a sum of weighted sums where another reduction walks over all their terms. The gradient of a group
+        norm took 291 us on an H100 apart and 260 so in f32, and 150 and 154 in bf16, which is cheaper to read again."""
         found = flat_sum(definition)
         if found is None or pattern_of(found) not in self.patterns:
             return False
-        is_flat = bool(self.choices.pick_int(f"{name}.flat", (0, 1), 1, "add up the terms of the sums that it adds up"))
+        default = int(all(access.dtype.itemsize >= 4 for access in accesses(found.body)))
+        is_flat = bool(
+            self.choices.pick_int(f"{name}.flat", (0, 1), default, "add up the terms of the sums that it adds up")
+        )
         self.flat += [(tensor, found)] if is_flat else []
         return is_flat
 
