@@ -255,6 +255,7 @@ class _Store:
     worker: object
     directory: Path
     gpu: object
+    may_sample: bool = False
 
     async def make_without_turn(self, _: Case) -> None:
         """Do nothing: nobody needs the files of a case."""
