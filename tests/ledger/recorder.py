@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import patch
 
 from kernel_lsp.config import Settings
@@ -317,7 +318,8 @@ class _Code(CpuKernel):
 class _Kernel(LoadedKernel):
     """A kernel whose runs are all correct."""
 
-    def __post_init__(self) -> None:
+    def __init__(self, *fields: Any) -> None:
+        super().__init__(*fields)
         assert isinstance(self.code, _Code)
         self.code.task = self._task
 
