@@ -202,3 +202,21 @@ def recording_of(**targets: dict[str, Any]) -> Recording:
 def _target(inputs: tuple[str, ...], share: float = 0.25, init: str | None = None) -> RecordedTarget:
     seen = tuple(RecordedConfiguration(inputs=text, init=init, n_calls=9 - n) for n, text in enumerate(inputs))
     return RecordedTarget(share=share, forward_us=1, backward_us=0, n_calls=9, configurations=seen)
+
+
+LONG = """
+import torch
+from model import Net, rms_norm
+
+x, weight = torch.ones(8, 4), torch.ones(4)
+for step in range(3000):
+    rms_norm(x=x, weight=weight) if step % 2 else rms_norm(x, weight)
+for step in range(700):
+    rms_norm(torch.ones(2, 4), weight)
+net = Net(8).eval()
+with torch.inference_mode():
+    for step in range(300):
+        net(torch.zeros(1, 4, dtype=torch.int64))
+print("done")
+"""
+"""Calls beyond those that are described one by one: of a function alone, of another shape, inside of a module."""

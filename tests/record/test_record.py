@@ -16,6 +16,7 @@ from kernel_lsp.source.recorded import read_recording, write_recording
 from tests.record.programs import (
     ENDLESS,
     INFER,
+    LONG,
     NOTEBOOK,
     RAISES,
     TESTS,
@@ -58,6 +59,18 @@ def test_a_script_of_functions_is_recorded_and_no_hook_is_left(tmp_path: Path) -
     assert ran.recording is not None
     assert ran.recording.targets["infer.py::scale"].configurations[0].layouts == {"x": "strides (1, 4)"}
     assert not ran.recording.targets["infer.py::Gate"].configurations[0].grad
+
+
+def test_calls_that_pass_without_a_description_are_counted(tmp_path: Path) -> None:
+    ran = check_same(workspace(tmp_path, long=LONG), sys.executable, "long.py")
+    assert ran.recording is not None
+    counts = {key: target.n_calls for key, target in ran.recording.targets.items()}
+    n_norms = counts["model.py::RMSNorm"]
+    assert (counts["model.py::Net"], n_norms % 300) == (300, 0)
+    assert counts["model.py::rms_norm"] == 3700 + n_norms
+    shapes = dict(ran.configurations("model.py::rms_norm"))
+    assert (shapes["x=f32[8, 4], weight=f32[4]"], shapes["x=f32[2, 4], weight=f32[4]"]) == (3000, 700)
+    assert ran.recording.n_steps == 3700 + 300
 
 
 def test_pytest_is_recorded_and_its_status_kept(tmp_path: Path) -> None:

@@ -29,8 +29,10 @@ from _kernel_lsp_calls import (
     has_compiled,
     init_of,
     is_own_function,
+    untimed_after,
     weight_of,
     wrapped,
+    wrapped_module,
 )
 
 VARIABLE = "_KERNEL_LSP_RECORD"
@@ -39,6 +41,7 @@ MAX_CONFIGURATIONS = 16
 """Maximum configurations kept per target; calls of further ones are counted together."""
 N_DESCRIBED = 64
 """Calls of a target that are described in full; later ones only where the first shape or the mode differs."""
+UNLIMITED = 1 << 60
 MAX_MISSES = 100
 """Calls without a tensor after which a function that never had one is left alone."""
 MAX_PENDING = 64
@@ -103,6 +106,8 @@ class Recorder:
         self.part = os.path.join(parts, f"{os.getpid()}.json")
         self.targets, self.inits, self.classes, self.files, self.wrapped, self.undo = {}, {}, {}, {}, [], []
         self.is_on, self.has_optimizer, self.has_nested, self.depth, self.n_steps = True, False, False, 0, 0
+        self.gate, self.n_granted = [0], 0
+        """The calls that may pass without a description, shared with the wrappers, and those granted as steps."""
         self.sample, self.pending, self.totals, self.warm = None, [], Totals(), Totals()
         self.on_cuda, self.device, self.error, self.thread, self.n_main = False, "cpu", "", None, 0
         self.started = self.flushed = time.perf_counter()
@@ -171,17 +176,13 @@ class Recorder:
         self.inits[id(module)] = ("", []) if outermost is None else init_of(outermost)
 
     def _wrap_class(self, kind):
-        base, call, count, compiling = self.torch.nn.Module, self.call, self.count, self.compiling
+        base = self.torch.nn.Module
         file = self.symbol_file(getattr(sys.modules.get(kind.__module__), "__file__", None))
         if not file or not kind.__qualname__.isidentifier() or kind.__call__ is not base.__call__:
             return None
         target = self.target(file, kind.__qualname__, kind.forward, True)
 
-        def __call__(self, *args, **kwargs):
-            if compiling() or type(self) is not kind or count(target, self, args):
-                return base.__call__(self, *args, **kwargs)
-            return call(target, self, functools.partial(base.__call__, self), args, kwargs)
-
+        __call__ = wrapped_module(kind, base, target, self.call, self.gate, self.compiling)
         kind.__call__ = __call__
 
         def restore():
@@ -202,7 +203,7 @@ class Recorder:
 
     def _wrap_function(self, file, name, function):
         target = self.target(file, name, function, False)
-        wrapper = wrapped(function, target, self.call, self.count, self.compiling)
+        wrapper = wrapped(function, target, self.call, self.gate, self.compiling)
         for holder in self._own_modules():
             for key in [key for key, value in list(vars(holder).items()) if value is function]:
                 vars(holder)[key] = wrapper
@@ -265,37 +266,35 @@ class Recorder:
             self.is_on = False
             return None
 
-    def count(self, target, owner, args):
-        """Count a call like the last one in a step that is not timed; return False for a call that needs more."""
-        if self.sample is not None or not args or target.n_calls <= N_DESCRIBED or not self.is_on:
-            return False
-        first, seen = args[0], target.last_seen
-        if type(first) not in self.tensor_types or first.shape != seen[0] or target.last is None:
-            return False
-        if owner is not None and owner.training is not seen[1]:
-            return False
-        if not self.depth and not self.has_optimizer and not self._is_plain_step():
-            return False
-        target.n_calls += 1
-        target.last.n_calls += 1
-        return True
+    def _open_gate(self):
+        """Let calls like the last ones pass, up to the next timed step. Without an optimizer each one is a step, unless
+        it is inside of another."""
+        self._close_gate()
+        if self.sample is not None or not self.is_on:
+            return
+        if self.has_optimizer or (self.depth and self.has_nested):
+            self.gate[0] = UNLIMITED
+        elif not (self.depth or self.has_nested or self.steps):
+            self.gate[0] = self.n_granted = untimed_after(self.n_steps)
 
-    def _is_plain_step(self):
-        """Begin a step that neither is timed nor ends the recording; targets inside of it begin steps of their own."""
-        if self.has_nested or self.steps or weight_of(self.n_steps + 1):
-            return False
-        self.n_steps += 1
-        return True
+    def _close_gate(self):
+        if self.n_granted:
+            self.n_steps += self.n_granted - self.gate[0]
+        self.gate[0] = self.n_granted = 0
 
     def call(self, target, owner, run, args, kwargs):
         """Run one call of a target, counted, described and, in a timed step, timed."""
         if not self.is_on or target.n_misses > MAX_MISSES or threading.get_ident() != self.thread:
             return run(*args, **kwargs)
+        if not self.depth and not self.has_optimizer:
+            self._close_gate()
         tensors = self.guarded(self._enter, target, owner, args, kwargs)
         if tensors is None:
             return run(*args, **kwargs)
         sample = self.sample
         self.depth += 1
+        if self.depth == 1:
+            self._open_gate()
         try:
             if sample is None or target.is_active:
                 return run(*args, **kwargs)
@@ -310,13 +309,16 @@ class Recorder:
             return output
         finally:
             self.depth -= 1
+            if not self.depth:
+                self._open_gate()
 
     def _enter(self, target, owner, args, kwargs):
         """Count a call; return its tensors, and None for a call that is not recorded."""
-        first: Any = args[0] if args else None
+        first: Any = args[0] if args else next(iter(kwargs.values()), None)
         is_tensor = type(first) in self.tensor_types
         seen = (first.shape if is_tensor else None, owner.training if owner is not None else None)
-        if self.sample is None and is_tensor and target.n_calls > N_DESCRIBED and seen == target.last_seen:
+        is_known = is_tensor and seen == target.last_seen and target.n_calls > N_DESCRIBED
+        if self.sample is None and is_known:
             tensors = ()
         else:
             tensors = self._describe(target, owner, args, kwargs)
@@ -330,11 +332,12 @@ class Recorder:
                 return None
             if self.sample is not None and not tensors:
                 tensors = self._describe(target, owner, args, kwargs)
-        target.n_calls += 1
         if target.last is not None:
             target.last.n_calls += 1
+            target.last.kind, target.last.shape = type(first), seen[0]
         else:
             target.n_others += 1
+        target.known = target.last if is_known else None
         return tensors
 
     def _describe(self, target, owner, args, kwargs):
@@ -408,6 +411,7 @@ class Recorder:
 
     def _boundary(self, is_new=False):
         """End a step and begin the next: after an optimizer's step, or before an outermost call where there is none."""
+        self._close_gate()
         self._close_sample()
         if self.steps and self.n_steps >= self.steps:
             return self.finish()
@@ -418,6 +422,7 @@ class Recorder:
         if time.perf_counter() - self.flushed > FLUSH_S:
             self.flushed = time.perf_counter()
             self.write(is_last=False)
+        self._open_gate()
         return None
 
     def _close_sample(self):
@@ -446,6 +451,7 @@ class Recorder:
     def finish(self):
         """End the recording: take everything away and write the part."""
         was_on, self.is_on = self.is_on, False
+        self._close_gate()
         while self.undo:
             self.undo.pop()()
         for namespace, name, wrapper, function in self.wrapped:
