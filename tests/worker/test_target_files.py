@@ -154,11 +154,14 @@ def test_recorded_configurations_are_covered_where_the_capture_holds() -> None:
         ("a", tensor("x", 3, 8), {}),
         ("b", tensor("x", 5, 8, dtype="f16"), {}),
         ("c", tensor("x", 9, 8), {"eps": 2}),
+        ("d", tensor("x", 7, 8), {"eps": 0.5}),
     ]
     others = tuple(InputConfiguration(name=name, inputs=(x,), init_arguments=init) for name, x, init in seen)
     source = source_of(text, "N", inputs=[tensor("x", 4, 8)]).model_copy(update={"configurations": others})
     task = capture_source(source)
-    assert [(c.name, c.shapes["x"]) for c in task.configurations] == [("captured", (4, 8)), ("a", (3, 8))]
+    found = [(c.name, c.shapes["x"]) for c in task.configurations]
+    assert found == [("captured", (4, 8)), ("a", (3, 8)), ("d", (7, 8))]
+    assert "eps" not in task.module_settings, "a float of the module is an argument, whatever was recorded"
     assert [(other.index, other.name) for other in task.uncovered] == [(2, "b"), (3, "c")]
     assert "f16" in task.uncovered[0].reason
 

@@ -266,11 +266,19 @@ def _other_nodes(captured: Captured, again: Captured) -> str:
     own, other = _nodes(captured), _nodes(again)
     if [node["op"] for node in own] != [node["op"] for node in other]:
         return "it is made of other operations"
-    for one, two in zip(own, other):
+    for one, two in zip(map(_without_numbers, own), map(_without_numbers, other)):
         for key in ("arguments", "keywords", "types"):
             if one[key] != two[key]:
                 return f"{one['op']} has {_first_difference(two[key], one[key])}"
     return ""
+
+
+def _without_numbers(node: dict[str, Any]) -> dict[str, Any]:
+    """Return the node with the texts of the caller's numbers in place of their values, which are arguments."""
+    texts = node["scalars"]
+    positional = [texts.get(str(position), value) for position, value in enumerate(node["arguments"])]
+    named = {name: texts.get(name, value) for name, value in node["keywords"].items()}
+    return {**node, "arguments": positional, "keywords": named}
 
 
 def _first_difference(found: Any, wanted: Any) -> str:

@@ -45,7 +45,7 @@ place of tensors."""
 def find_numbers(captured: Captured, again: Attempt) -> None:
     """Note in a capture's graphs which constants are numbers of the caller, and list those of its module. A capture
     that does not allow this stays as it is."""
-    if captured.source["kind"] not in (*MODULE_KINDS, "function") or captured.source.get("configurations"):
+    if captured.source["kind"] not in (*MODULE_KINDS, "function"):
         return
     if captured.source.get("attributes") is not None:  # the numbers of the task that this capture is compared with
         captured.module_numbers += [ModuleNumber(**given) for given in captured.source["attributes"]]
