@@ -12,6 +12,7 @@ import os
 import sys
 import time
 import types
+from typing import Any
 
 N_FIRST_SAMPLES = 32
 SAMPLE_PERIODS = ((512, 16), (1 << 62, 128))
@@ -221,7 +222,7 @@ def wrapped(function, target, call, gate, compiling):
             return function(*args, **kwargs)
         known = target.known
         if known is not None and gate[0] > 0:
-            first = args[0] if args else next(iter(kwargs.values()), None)
+            first: Any = args[0] if args else next(iter(kwargs.values()), None)
             if type(first) is known.kind and first.shape == known.shape:
                 gate[0] -= 1
                 known.n_calls += 1
@@ -241,7 +242,7 @@ def wrapped_module(kind, base, target, call, gate, compiling):
             return base.__call__(self, *args, **kwargs)
         known = target.known
         if known is not None and gate[0] > 0 and self.training is known.training:
-            first = args[0] if args else next(iter(kwargs.values()), None)
+            first: Any = args[0] if args else next(iter(kwargs.values()), None)
             if type(first) is known.kind and first.shape == known.shape:
                 gate[0] -= 1
                 known.n_calls += 1
