@@ -226,7 +226,8 @@ def _tasks() -> dict[int, _Running]:
     found = {}
     for each in running_now():
         with suppress(OSError, ValueError, IndexError):  # it ended during the scan
-            stat = (_PROC / str(each) / "stat").read_bytes()
+            with open(f"/proc/{each}/stat", "rb", buffering=0) as file:  # plain paths: hundreds of files in each pass
+                stat = file.read()
             fields = stat[stat.rindex(b")") + 2 :].split()
             found[each] = _Running(*(int(fields[place]) for place in _PLACES))
     return found

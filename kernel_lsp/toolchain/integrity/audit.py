@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.core.verdict import Built
@@ -67,6 +68,11 @@ _MAY_BE_F64 = re.compile(r"\b(?:double|float64_t|sinf?|cosf?|tanf?|sincosf?|sinp
 """Double precision in the text, and functions whose argument reduction in CUDA uses it."""
 _REDUCED_PRODUCT = re.compile(r"(?:mma\.sync|wmma\.mma|wgmma\.mma)(?!\S*\.(?:f64|s32))")
 
+N_KEPT = 32
+"""Audited builds that are kept: a candidate is audited again for each variant of its task."""
+Symbols = tuple[tuple[str, str], ...]
+"""Launched names with their symbols."""
+
 
 def audit(text: str, built: Built, file_name: str = "kernel.cu") -> tuple[Finding, ...]:
     """Return all findings of the gate on a compiled text. An error rejects it.
@@ -75,25 +81,30 @@ def audit(text: str, built: Built, file_name: str = "kernel.cu") -> tuple[Findin
     functions that are not in the text, clocks, and launched names that were not compiled. Warnings: printing, sleeping.
     Information: double-precision arithmetic without a `double` in the text, matrix products in reduced precision.
     """
-    ptx = read_ptx(built.ptx, file_name)
-    found = [
-        *source_findings(text, file_name),
-        *_missing_kernels(ptx, built),
-        *_outside_calls(ptx),
-        *(_state_finding(variable, place) for variable, place in written_variables(ptx)),
-        *_instruction_findings(ptx),
-        *_address_findings(ptx, text, built),
-        *_precision_findings(ptx, text),
-    ]
-    names = {symbol: name for name, symbol in built.symbols.items()}
-    return tuple(_located(finding, text, file_name, names) for finding in found)
+    return _audited(text, built.ptx, tuple(built.symbols.items()), file_name)
 
 
 # --- below: what the PTX does
 
 
-def _missing_kernels(ptx: PtxText, built: Built) -> Iterator[Finding]:
-    for name, symbol in built.symbols.items():
+@lru_cache(maxsize=N_KEPT)
+def _audited(text: str, compiled: str, symbols: Symbols, file_name: str) -> tuple[Finding, ...]:
+    ptx = read_ptx(compiled, file_name)
+    found = [
+        *source_findings(text, file_name),
+        *_missing_kernels(ptx, symbols),
+        *_outside_calls(ptx),
+        *(_state_finding(variable, place) for variable, place in written_variables(ptx)),
+        *_instruction_findings(ptx),
+        *_address_findings(ptx, text, symbols),
+        *_precision_findings(ptx, text),
+    ]
+    names = {symbol: name for name, symbol in symbols}
+    return tuple(_located(finding, text, file_name, names) for finding in found)
+
+
+def _missing_kernels(ptx: PtxText, symbols: Symbols) -> Iterator[Finding]:
+    for name, symbol in symbols:
         if symbol not in ptx.entries:
             yield _error("no-such-kernel", f"'{name}' is not a kernel of this text", NOWHERE)
 
@@ -136,10 +147,10 @@ def _refused_registers(names: frozenset[str]) -> Iterator[tuple[str, str]]:
             yield row.code, f"it reads {name}: {row.why}"
 
 
-def _address_findings(ptx: PtxText, text: str, built: Built) -> Iterator[Finding]:
+def _address_findings(ptx: PtxText, text: str, symbols: Symbols) -> Iterator[Finding]:
     """Return one finding per pointer parameter whose address a kernel computes with."""
     signatures = kernel_signatures(text)
-    for name, symbol in built.symbols.items():
+    for name, symbol in symbols:
         called = _KERNEL_NAME.search(name)
         for signature in (each for each in signatures if called and each.name == called["name"]):
             pointers = [nth for nth, parameter in enumerate(signature.parameters) if parameter.is_pointer]

@@ -21,7 +21,7 @@ from kernel_lsp.verify.model.cases import SCREEN_FAMILIES, Depth
 from kernel_lsp.verify.model.progress import StageTimes
 from kernel_lsp.verify.session.evaluation import Evaluation
 from kernel_lsp.verify.session.pipeline import N_SLOTS, Evaluator, Platform, RunBuilder
-from kernel_lsp.verify.session.scalar_mutation import ScalarMutation
+from kernel_lsp.verify.session.scalar_mutation import MutatedTask, ScalarMutation
 
 Value = TypeVar("Value")
 SLOTS_PER_GPU = 2
@@ -109,13 +109,26 @@ class Verifier:
     async def _with_mutated_scalars(self, candidate: Candidate, verdict: Verdict) -> Verdict:
         if not verdict.is_correct:
             return verdict
-        for mutated in await self._run(self._mutation.mutated_tasks(candidate)):
-            evaluator = self._variant(mutated.words, mutated.task, mutated.families)
-            evaluated = await self._run(Evaluation(evaluator, candidate, "screen").verdict())
-            failure = mutated.failure(evaluated.outcome)
-            if failure is not None:
-                return verdict.model_copy(update={"outcome": failure, "times": {}})
+        mutations = await self._run(self._mutation.mutated_tasks(candidate))
+        screens = list[asyncio.Task[Verdict]]()
+        for mutated in mutations:
+            screens.append(self._run(self._screened(candidate, mutated, is_first=mutated is mutations[0])))
+        try:
+            for mutated, screen in zip(mutations, screens, strict=True):
+                failure = mutated.failure((await screen).outcome)
+                if failure is not None:
+                    return verdict.model_copy(update={"outcome": failure, "times": {}})
+        finally:
+            for screen in screens:
+                screen.cancel()
+            await asyncio.gather(*screens, return_exceptions=True)
         return verdict
+
+    def _screened(self, candidate: Candidate, mutated: MutatedTask, is_first: bool) -> Coroutine[Any, Any, Verdict]:
+        """Screen a candidate on a mutated task. The first mutation, of all scalars at once, runs on the GPU where there
+        is one; the others run on executors meanwhile: a kernel that takes a scalar takes it at every size."""
+        evaluator = self._variant(mutated.words, mutated.task, mutated.families, self._untimed if is_first else ())
+        return Evaluation(evaluator, candidate, "screen").verdict()
 
     async def _with_configurations(self, candidate: Candidate, verdict: Verdict) -> Verdict:
         if not verdict.is_correct:
@@ -126,15 +139,15 @@ class Verifier:
             if isinstance(task, TargetError):
                 others.append((other, task))
                 continue
-            evaluator = self._variant(f"configuration {other.index}", task)
+            evaluator = self._variant(f"configuration {other.index}", task, SCREEN_FAMILIES, self._untimed)
             others.append((other, await self._run(Evaluation(evaluator, candidate, "full").verdict())))
         return with_configurations(verdict, self._task, others)
 
-    def _variant(self, name: str, task: Task, families: tuple[str, ...] = SCREEN_FAMILIES) -> Evaluator:
+    def _variant(self, name: str, task: Task, families: tuple[str, ...], run_on: Sequence[MeasuringGpu]) -> Evaluator:
         """Return the evaluator of a variant of the task, which shares the platform and times nothing."""
         if name not in self._variants:
             folder = f"variant-{len(self._variants)}"
-            self._variants[name] = Evaluator(task, self._platform, self._untimed, screen_families=families, name=folder)
+            self._variants[name] = Evaluator(task, self._platform, run_on, screen_families=families, name=folder)
         return self._variants[name]
 
 
