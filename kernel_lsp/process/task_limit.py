@@ -31,7 +31,6 @@ TRIAL_S = 5.0
 """Timeout in seconds for the removal of a trial group, which is busy until its last process is reaped."""
 _NUMBERS = itertools.count()
 WATCH_EVERY_S = 1.0
-_PROC = Path("/proc")
 _WATCHED: dict[asyncio.AbstractEventLoop, dict[Process, int]] = {}
 _PLACES = (1, 2, 17)
 """Indices of parent, group and thread count in /proc/PID/stat after the name: fields 4, 5 and 20 of proc(5)."""
