@@ -329,9 +329,9 @@ def mcp(
     python: Python = None,
 ) -> None:
     """Serve an agent's tools on one target (compile, check, time, profile) over MCP, on stdin and stdout."""
-    import kernel_lsp.cli.mcp as command
+    import kernel_lsp.cli.agents as command
 
-    raise typer.Exit(command.main(target, backward, {"device": device, "target_gpu": gpu, "python": python}))
+    raise typer.Exit(command.serve(target, backward, {"device": device, "target_gpu": gpu, "python": python}))
 
 
 @app.command()
@@ -344,10 +344,10 @@ def workspace(
     python: Python = None,
 ) -> None:
     """Write a folder for a coding agent: a skill, the task, and the tools over MCP, which it cannot tamper with."""
-    import kernel_lsp.cli.workspace as command
+    import kernel_lsp.cli.agents as command
 
     overrides = {"device": device, "target_gpu": gpu, "python": python}
-    raise typer.Exit(command.main(target, directory, backward, overrides))
+    raise typer.Exit(command.write(target, directory, backward, overrides))
 
 
 @app.command()

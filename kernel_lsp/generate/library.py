@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isclose, isnan, nan
 from typing import TypeGuard
 
+from kernel_lsp.core import expression
 from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.plan import LibraryArgument, LibraryStep
 from kernel_lsp.generate.attention import last_key_of, score_of_seen
 from kernel_lsp.generate.ir.index import Index, Variable, as_index, product
 from kernel_lsp.generate.ir.row_major import ravel, reshape, unravel_safe
@@ -93,6 +95,22 @@ def gradient_plans(family: Sequence[tuple[Tensor, AttentionGradient]]) -> list[t
         result = _result_of(tensor, LibraryResult(call, place), at.dtype, at.tensor.shape)
         plans.append((tensor, _viewed_as(tensor, gradient.variables, result, at.index)))
     return plans
+
+
+def library_step(call: LibraryCall, results: Sequence[Tensor], names: Mapping[Tensor, str]) -> LibraryStep:
+    """Return the step of a launch plan that makes a call and keeps its results under the tensors' names."""
+
+    def written(argument: Tensor | float | bool | tuple[int, ...] | None) -> LibraryArgument:
+        match argument:
+            case Tensor():
+                return names[argument]
+            case tuple():
+                return tuple(expression.Constant(value) for value in argument)
+            case None:
+                return None
+        return expression.Constant(argument)
+
+    return LibraryStep(call.function, tuple(map(written, call.arguments)), tuple(names[tensor] for tensor in results))
 
 
 def _result_of(tensor: Tensor, definition: LibraryResult, dtype: DType, shape: Sequence[Index]) -> Tensor:

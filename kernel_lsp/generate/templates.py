@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kernel_lsp.core.expression import Constant, Unary
-from kernel_lsp.core.plan import Fill, LibraryArgument, LibraryStep
+from kernel_lsp.core.plan import Fill, LibraryStep
 from kernel_lsp.errors import TargetError
 from kernel_lsp.generate.codegen.attention import (
     attention,
@@ -85,6 +85,7 @@ from kernel_lsp.generate.ir.scalar import Access, Loop
 from kernel_lsp.generate.ir.scalar_walk import accesses, nodes
 from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.ir.terms import divides
+from kernel_lsp.generate.library import library_step
 from kernel_lsp.generate.schedule.attention_knobs import choose_attention, choose_gradient
 from kernel_lsp.generate.schedule.column_choices import choose_column_sums, column_sum_comment
 from kernel_lsp.generate.schedule.knobs import Choices
@@ -157,7 +158,7 @@ class GroupRenderer:
             case RowScatterGroup():
                 return self._row_scatter(group, name)
             case LibraryGroup():
-                return RenderedGroup((), library=(self._library_step(group),))
+                return RenderedGroup((), library=(library_step(group.call, group.tensors, self.tensor_names),))
             case RoutineGroup():
                 return self._routine(group, name)
 
@@ -367,20 +368,6 @@ class GroupRenderer:
         if leading:
             return RenderedGroup((render_leading(kernel, rows, leading, threads),))
         return RenderedGroup((render_ranked(kernel, rows, threads),))
-
-    def _library_step(self, group: LibraryGroup) -> LibraryStep:
-        arguments = tuple(self._library_argument(argument) for argument in group.call.arguments)
-        return LibraryStep(group.call.function, arguments, tuple(self.tensor_names[tensor] for tensor in group.tensors))
-
-    def _library_argument(self, argument: Tensor | float | bool | tuple[int, ...] | None) -> LibraryArgument:
-        match argument:
-            case Tensor():
-                return self.tensor_names[argument]
-            case tuple():
-                return tuple(Constant(value) for value in argument)
-            case None:
-                return None
-        return Constant(argument)
 
     # --- elementwise
 
