@@ -63,7 +63,10 @@ def test_softmax_of_long_rows_keeps_nan_and_infinities(way: str) -> None:
 def test_the_next_row_is_copied_while_this_one_is_computed() -> None:
     way = "a grid, the next row in shared memory"
     checked = check(LAYER_NORM, symbol="M", inputs=[tensor("x", 5, 4, 40, 64)], schedule=schedule_of("m", way))
-    assert "copy_async_once(" in checked.text
+    assert "copy_past_l1(" in checked.text
+    copies = [line for line in checked.text.splitlines() if "cp.async" in line]
+    assert copies
+    assert not any("cache_hint" in line for line in copies)  # an H100 stops there: "illegal instruction"
 
 
 def test_a_variance_that_is_small_beside_the_mean_keeps_its_digits() -> None:

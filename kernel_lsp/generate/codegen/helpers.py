@@ -344,17 +344,14 @@ __device__ inline void copy_pack(Pack<T, N>* target, const Pack<T, N>* source) {
 """,
         ("Pack",),
     ),
-    "copy_async_once": Helper(
+    "copy_past_l1": Helper(
         """
-// Starts to copy a pack to shared memory; it leaves the L2 cache first.
+// Starts to copy a pack of 16 bytes to shared memory past the L1 cache. No cache hint: an H100 refuses such copies.
 template <typename T, int N>
-__device__ inline void copy_async_once(Pack<T, N>* target, const Pack<T, N>* source) {
+__device__ inline void copy_past_l1(Pack<T, N>* target, const Pack<T, N>* source) {
     static_assert(sizeof(Pack<T, N>) == 16, "copies past the L1 cache move 16 bytes");
-    unsigned long long policy;
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(
-                     (unsigned)__cvta_generic_to_shared(target)),
-                 "l"(source), "l"(policy)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(target)),
+                 "l"(source)
                  : "memory");
 }
 """,
@@ -453,7 +450,7 @@ TYPELESS = frozenset(
         "load_once",
         "prefetch",
         "copy_pack",
-        "copy_async_once",
+        "copy_past_l1",
         "load_kept",
         "parts_squares",
         "near_quotient",

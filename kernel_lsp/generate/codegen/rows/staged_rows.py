@@ -70,7 +70,7 @@ class StagedRows(RowCache):
             moved = Access(access.tensor, [substitute(i, {self.group.row: as_index(self.row)}) for i in access.index])
             source = f"&{Packing.memory(self._plain(), target, moved)}"
             is_wide = access.dtype.itemsize * self.schedule.vector == MAX_PACK_BYTES
-            helper = self.kernel.use("copy_async_once" if self.schedule.streaming and is_wide else "copy_pack")
+            helper = self.kernel.use("copy_past_l1" if self.schedule.streaming and is_wide else "copy_pack")
             target.line(f"{helper}(&{self._stage(access)}[item * {threads} + threadIdx.x], {source});")
         if target is not item:
             target.close()
