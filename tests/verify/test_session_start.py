@@ -16,7 +16,7 @@ from kernel_lsp.errors import EnvironmentProblem
 from kernel_lsp.ptx.executor import Loaded, LoadOutcome, PtxExecutor
 from kernel_lsp.verify.build.building import Module
 from kernel_lsp.verify.cpu.executor_pool import ExecutorPool
-from kernel_lsp.verify.session import pipeline
+from kernel_lsp.verify.session import evaluation
 from kernel_lsp.verify.session import start as session_start
 from kernel_lsp.verify.session.check import find_task
 from kernel_lsp.verify.session.session import Session
@@ -223,7 +223,7 @@ async def test_an_executor_loads_a_candidate_before_its_cases_are_chosen(
     async with Session(load_settings(tmp_path, {"device": "cpu"})) as session:
         verifier = await session.verifier(source, await session.capture(source, with_backward=False))
         executors = verifier.runs.platform.cpu.executors
-        order, load, audited = list[str](), executors.load, pipeline.audited
+        order, load, audited = list[str](), executors.load, evaluation.audited
 
         async def loaded(executor: PtxExecutor, module: Module) -> LoadOutcome:
             order.append("load")
@@ -236,7 +236,7 @@ async def test_an_executor_loads_a_candidate_before_its_cases_are_chosen(
         async with executors.executor():
             pass  # one has started
         monkeypatch.setattr(executors, "load", loaded)
-        monkeypatch.setattr(pipeline, "audited", audit)
+        monkeypatch.setattr(evaluation, "audited", audit)
         candidate = Candidate(text=DOUBLING, origin=Origin(proposer="user"))
         assert (await verifier.verify(candidate, "screen")).is_correct
     assert order[:2] == ["load", "audit"]
