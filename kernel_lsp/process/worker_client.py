@@ -119,7 +119,7 @@ class CaseFiles:
     is_degenerate: bool = False
     reason: str = ""
     slices: Slices | None = None
-    """Of a large case whose results are compared at a sample of slices; None where all are compared."""
+    """Sample of slices at which a large case is compared; None where all are compared."""
 
 
 @dataclass(frozen=True)

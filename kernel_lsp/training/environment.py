@@ -62,7 +62,7 @@ class Observation:
 
 @dataclass(frozen=True)
 class Step:
-    """What one step returns."""
+    """Result of one step: the observation, its reward and whether the episode has ended."""
 
     observation: Observation
     reward: int

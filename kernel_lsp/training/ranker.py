@@ -42,7 +42,7 @@ class Models:
     policy: Policy
     order: Order
     about: dict[str, Any]
-    """What they were trained on."""
+    """Description of the training data."""
 
     def to_json(self) -> dict[str, Any]:
         return {

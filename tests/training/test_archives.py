@@ -1,4 +1,4 @@
-"""What searches measured becomes a table; estimates and texts that the generator prints differently do not."""
+"""Tables from archives: measurements only, of texts that the generator still prints."""
 
 from __future__ import annotations
 

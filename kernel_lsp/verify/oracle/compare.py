@@ -80,7 +80,7 @@ class Expectation:
     """The elements that integers of a selection index, where `reference` has one correct choice of several."""
     unspecified: np.ndarray | None = None
     slices: Slices | None = None
-    """Of the output, where the other arrays have only a sample of its slices."""
+    """Slices of the output that the other arrays hold; None where they hold all of it."""
 
     def sampled(self, whole: np.ndarray) -> np.ndarray:
         """Return the slices of a whole output, or mask of one, that are compared: all without a sample."""

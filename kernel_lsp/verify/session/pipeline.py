@@ -1,4 +1,4 @@
-"""What the evaluations of one task's candidates share: the choice of cases, their files, the devices."""
+"""Share resources between the evaluations of one task's candidates: the choice of cases, their files, the devices."""
 
 from __future__ import annotations
 
