@@ -1,7 +1,7 @@
 """PyTorch's baselines of a task, each in a fresh process that never held a candidate, prepared in the background.
 
-Eager is ready at once. The modes of `torch.compile` take from seconds to minutes. They are prepared one after the
-other, and pause while something is timed. One that fails or times out is a result with its reason.
+Eager is ready at once. The modes of `torch.compile` take from seconds to minutes. They are prepared side by side, large
+jobs one after the other, and pause while something is timed. One that fails or times out is a result with its reason.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ MODES = {
     "compile reduce-overhead": "reduce-overhead",
     "compile max-autotune": "max-autotune",
 }
-"""Name in reports -> mode of `torch.compile`, in the order in which they are prepared."""
+"""Name in reports -> mode of `torch.compile`."""
 PREPARE_DEADLINES_S = {EAGER: 120.0, "compile": 240.0, "compile reduce-overhead": 240.0, "compile max-autotune": 900.0}
 PEER_DEADLINE_S = 240.0
 PEER_MODE = "peer:"
 """Prefix of a mode that calls ``FILE::NAME`` of another library instead of the reference."""
 NOT_STARTED = "not compiled yet"
+AT_ONCE_BYTES = 1 << 30
+"""Bytes of an operation's tensors up to which all modes prepare it at once, each with copies of its own."""
 MAX_DISCONNECTED = 10
 """Losses of the connection to another machine after which a baseline is given up."""
 FOLDER = "baselines"
@@ -58,11 +60,13 @@ class TimingWorker(Asker, Protocol):
 
 @dataclass(frozen=True)
 class Job:
-    """One operation of a task at one set of shapes. `request` is `prepare_baseline`'s without the mode."""
+    """One operation of a task at one set of shapes, of `n_bytes` in all its tensors. `request` is `prepare_baseline`'s
+    without the mode."""
 
     task_hash: str
     configuration: str
     request: Mapping[str, Any] = field(repr=False)
+    n_bytes: int = 0
 
     @property
     def job_id(self) -> str:
@@ -90,7 +94,8 @@ class Baselines:
         self._recorded: set[tuple[str, str]] = set()
         self._offered: list[Job] = []
         self._warming: asyncio.Task[None] | None = None
-        self._preparing: asyncio.Task[None] | None = None
+        self._preparing: dict[str, asyncio.Task[None]] = {}
+        self._large_jobs = asyncio.Lock()
         self._nothing_is_timed = asyncio.Event()
         self._nothing_is_timed.set()
 
@@ -101,7 +106,7 @@ class Baselines:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        background = [task for task in (self._warming, self._preparing) if task is not None]
+        background = [*self._preparing.values(), *([self._warming] if self._warming is not None else ())]
         for task in background:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)  # their results have been reported
@@ -113,17 +118,19 @@ class Baselines:
         self._recall(job)
         if job.job_id not in (offered.job_id for offered in self._offered):
             self._offered.append(job)
-        if self._preparing is None or self._preparing.done():
-            self._preparing = asyncio.create_task(self._prepare_all())
+        for name in self._names:
+            if name != EAGER and (name not in self._preparing or self._preparing[name].done()):
+                self._preparing[name] = asyncio.create_task(self._prepare_mode(name))
 
     async def wait(self, job: Job, at_most_s: float) -> None:
         """Wait until this job's baselines are final, at most `at_most_s`."""
         deadline = time.monotonic() + at_most_s
-        while self._preparing is not None and not self._preparing.done() and not self.is_complete(job):
+        while not self.is_complete(job):
+            preparing = [task for task in self._preparing.values() if not task.done()]
             left_s = deadline - time.monotonic()
-            if left_s <= 0:
+            if not preparing or left_s <= 0:
                 return
-            await asyncio.wait([self._preparing], timeout=min(left_s, PROGRESS_S))
+            await asyncio.wait(preparing, timeout=min(left_s, PROGRESS_S), return_when=asyncio.FIRST_COMPLETED)
 
     def is_complete(self, job: Job) -> bool:
         """Check whether each baseline is ready, was timed and is not the best, or is permanently unavailable."""
@@ -198,22 +205,23 @@ class Baselines:
 
     # --- below: in the background
 
-    async def _prepare_all(self) -> None:
-        """Prepare mode by mode until nothing is wanted, so that the first one is ready for all jobs before the next
-        begins."""
-        while (wanted := self._next_wanted()) is not None:
-            name, job = wanted
-            await self._nothing_is_timed.wait()
-            failed = await self._modes[name].prepare(job)
-            if failed is not None:
-                missing = MissingBaseline(name=name, reason=failed.message, is_final=True)
-                self._known[job.job_id, name] = missing
-                if not failed.is_gone:  # PyTorch's error is reproducible; the loss of a process may not be
-                    self._cache.keep(self._key(job, name), missing)
+    async def _prepare_mode(self, name: str) -> None:
+        """Prepare job by job until this mode is wanted for none."""
+        while (job := next((job for job in self._offered if self._is_wanted(name, job)), None)) is not None:
+            if job.n_bytes > AT_ONCE_BYTES:
+                async with self._large_jobs:
+                    await self._prepare(name, job)
+            else:
+                await self._prepare(name, job)
 
-    def _next_wanted(self) -> tuple[str, Job] | None:
-        wanted = ((name, job) for name in self._names for job in self._offered)
-        return next(((name, job) for name, job in wanted if name != EAGER and self._is_wanted(name, job)), None)
+    async def _prepare(self, name: str, job: Job) -> None:
+        await self._nothing_is_timed.wait()
+        failed = await self._modes[name].prepare(job) if self._is_wanted(name, job) else None
+        if failed is not None:
+            missing = MissingBaseline(name=name, reason=failed.message, is_final=True)
+            self._known[job.job_id, name] = missing
+            if not failed.is_gone:  # PyTorch's error is reproducible; the loss of a process may not be
+                self._cache.keep(self._key(job, name), missing)
 
     def _is_wanted(self, name: str, job: Job) -> bool:
         """Check whether a baseline is not ready and has no time, or is the one to compare with."""

@@ -327,6 +327,7 @@ def baseline_job(
             "inputs": _entries(files),
             "written_bytes": sum(tensor.n_bytes for tensor in bound.tensors if tensor.role == "output"),
         },
+        n_bytes=sum(tensor.n_bytes for tensor in bound.tensors),
     )
 
 

@@ -314,6 +314,19 @@ async def test_what_is_being_compiled_stands_still_while_something_is_timed(tmp_
     assert compiling[interrupted] - compiling[interrupted - 1] > len(blocks) / 3, "it waited for a whole timing"
 
 
+async def test_modes_are_compiled_side_by_side_but_not_those_of_a_large_job(tmp_path: Path) -> None:
+    slow = {"default": 1.0, "reduce-overhead": 1.0}
+    for n_elements, is_side_by_side in ((1 << 20, True), (1 << 28, False)):
+        folder = tmp_path / str(n_elements)
+        folder.mkdir()
+        async with bench(folder, slow_modes=slow, baselines=ALL[:3]) as it:
+            await it.timer.wait_for_baselines(operation("a", n_elements), at_least_s=60.0)
+            lines = [line.split(maxsplit=1)[1] for line in it.log()]
+        first, second = (lines.index(f"prepare {mode}") for mode in slow)
+        n_between = lines[min(first, second) : max(first, second)].count("compiling")
+        assert (n_between < 100) == is_side_by_side, lines
+
+
 async def test_what_is_offered_during_a_compilation_is_compiled_too(tmp_path: Path) -> None:
     async with bench(tmp_path, slow_modes={"default": 0.3, "reduce-overhead": 0.3}, baselines=ALL) as it:
         for n_elements in (1 << 20, 1 << 21):
