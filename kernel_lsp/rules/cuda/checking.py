@@ -129,8 +129,9 @@ class _Reading:
         self.is_full = False
         self.selected: dict[tuple, tuple[Check, ...]] = {}
         kernels = (file.unchecked_kernels, file.tail_checked_kernels, file.dynamic_shared_bytes)
+        named = (file.kernels_of_shortened_sizes, file.unreset_totals)
         host = (file.allocated_sides, file.structures, file.bound_functions)
-        self.visible = (file.fits_its_launches, kernels, host, _interned(file.context))
+        self.visible = (file.fits_its_launches, kernels, named, host, _interned(file.context))
 
     def all_facts(self) -> Iterator[FunctionFacts]:
         """Yield the facts of every function. Functions after the last finding that will be shown are not checked,

@@ -11,6 +11,7 @@ from tree_sitter import Node
 from kernel_lsp.rules.cached import once
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.host.repeated import RepeatedArgument, repeated_arguments
+from kernel_lsp.rules.cuda.host.totals import unreset_totals
 from kernel_lsp.rules.cuda.parsing import ParsedCuda
 from kernel_lsp.rules.cuda.type_text import IDENTIFIER, type_bytes
 from kernel_lsp.rules.rule import words
@@ -46,6 +47,7 @@ _ALLOCATED = re.compile(
 _BOUND = re.compile(r"\b(?:def|impl)\s*\(\s*\"[^\"]*\"\s*,\s*(?:torch::wrap_pybind_function\()?&?\s*(\w+)")
 _STRUCTURE = re.compile(r"\bstruct\s+(?:(?:alignas|__align__)\s*\([^)]*\)\s*)?(\w+)\s*\{")
 _DYNAMIC_SHARED = re.compile(r"\bextern\s+(?:__align__\([^)]*\)\s*)?__shared__\s+([\w:\s]+?)\s+\w+\s*\[\s*\]")
+_SHORTENED = re.compile(r"\b(\w+)\s*(?:<[^<>;]*>)?\s*<<<[^;]*?>>>\s*\([^;]*-\s*\d+[^;]*\)\s*;")
 _TAIL_CHECK = re.compile(r"\bif\s*\((?:[^;{}]*&&)?\s*(\w+)\s*(?:<|>=)\s*\w+")
 _GRID_INDEX = re.compile(r"\bblockIdx\.x\s*\*\s*blockDim\.x\s*\+\s*threadIdx\.x\b")
 
@@ -118,6 +120,16 @@ class CudaFile:
     def tail_checked_kernels(self) -> frozenset[str]:
         """The launched kernels in which each thread handles one element, and checks its index against a size."""
         return frozenset(name for name, body in self.kernel_texts.items() if _checks_tail(body))
+
+    @once
+    def kernels_of_shortened_sizes(self) -> frozenset[str]:
+        """The kernels that a launch passes a difference such as ``n - 1``."""
+        return frozenset(_SHORTENED.findall(self.parsed.text)) if b"<<<" in self.parsed.data else frozenset()
+
+    @once
+    def unreset_totals(self) -> frozenset[str]:
+        """The `__device__` variables that keep their values from launch to launch, as nothing in the file sets them."""
+        return frozenset(unreset_totals(self.parsed.text)) if b"__device__" in self.parsed.data else frozenset()
 
     @once
     def dynamic_shared_bytes(self) -> frozenset[tuple[str, int]]:

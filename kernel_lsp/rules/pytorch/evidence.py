@@ -60,17 +60,21 @@ def tensor_parameters(node: FunctionNode, unclear: set[str], scope: Scope, calls
     evidence = _FORWARD_EVIDENCE if in_forward else TENSOR_ONLY_METHODS
     found: set[str] = set()
     lists: set[str] = set()
+    masks: set[str] = set()
     for part in (*node.decorator_list, node.args, *node.body):
         for used in nodes_in(part):
             if isinstance(used, ast.Attribute):
                 if used.attr in evidence and isinstance(used.value, ast.Name):
                     found.add(used.value.id)
+                elif in_forward and used.attr in ("any", "all") and isinstance(used.value, ast.Name):
+                    masks.add(used.value.id)
             elif isinstance(used, ast.Call) and used.args and not isinstance(used.args[0], ast.Constant):
                 names, is_list = _tensors_taken(used, unclear, calls)
                 (lists if is_list else found).update(names)
         if found >= unclear:
             break
-    return dict.fromkeys(lists & unclear, Kind.TENSORS) | dict.fromkeys(found & unclear, Kind.TENSOR)
+    kinds = dict.fromkeys(masks & unclear, Kind.MASK) | dict.fromkeys(lists & unclear, Kind.TENSORS)
+    return kinds | dict.fromkeys(found & unclear, Kind.TENSOR)
 
 
 # --- below: arguments of a call

@@ -5,11 +5,15 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeGuard
 
 from kernel_lsp.rules.pytorch.parsing import ParsedModule
 from kernel_lsp.rules.pytorch.walking import nodes_in
 
 _MODULE = "torch.nn.Module"
+LOSSES_OF_LOGITS = {"CrossEntropyLoss": "cross_entropy", "BCEWithLogitsLoss": "binary_cross_entropy_with_logits"}
+"""Loss modules that activate their input, and their functions."""
+_ACTIVATIONS = {"Softmax": "softmax", "LogSoftmax": "log_softmax", "Sigmoid": "sigmoid"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,8 @@ class ModuleClass:
     returns_tensor: bool
     """True if the annotation of `forward` returns a tensor."""
     base_names: tuple[str, ...]
+    activation: str = ""
+    """``softmax`` if `forward` returns the result of one, "" for others."""
 
     @property
     def context(self) -> tuple:
@@ -42,6 +48,8 @@ class Names:
     classes: dict[str, ModuleClass] = field(default_factory=dict)
     tensor_functions: set[str] = field(default_factory=set)
     """Functions of the file that are annotated to return a tensor."""
+    made: dict[str, str] = field(default_factory=dict)
+    """The names at the file's top level that a call of a class is assigned to, with the class."""
     sets_device: bool = False
     """True if the file sets a device, by `with torch.device(...)` or as a default."""
 
@@ -49,7 +57,20 @@ class Names:
     def context(self) -> tuple:
         """Everything that a function can see of its file."""
         classes = frozenset((name, known.returns_tensor) for name, known in self.classes.items())
-        return frozenset(self.imported.items()), classes, frozenset(self.tensor_functions), self.sets_device
+        models = frozenset(self.activations.items()), frozenset(self.made.items()), self.only_model
+        return frozenset(self.imported.items()), classes, frozenset(self.tensor_functions), self.sets_device, models
+
+    @cached_property
+    def activations(self) -> dict[str, str]:
+        """The module classes whose `forward` returns the result of an activation."""
+        return {name: known.activation for name, known in self.classes.items() if known.activation}
+
+    @cached_property
+    def only_model(self) -> str | None:
+        """The one module class of the file that is no part of another, None where there are several."""
+        parts = {made for known in self.classes.values() for made in known.submodules.values()}
+        whole = [name for name in self.classes if name not in parts]
+        return whole[0] if len(whole) == 1 else None
 
     @property
     def has_torch(self) -> bool:
@@ -154,8 +175,11 @@ def _read_definitions(module: ParsedModule, names: Names) -> None:
         if names.is_tensor_annotation(function.returns):
             names.tensor_functions.add(name)
     for node in module.tree.body:
-        if isinstance(node, ast.ClassDef) and _is_module(node, names):
-            names.classes[node.name] = _read_class(node, names, module)
+        match node:
+            case ast.ClassDef() if _is_module(node, names):
+                names.classes[node.name] = _read_class(node, names, module)
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call()):
+                names.made[name] = last_layer(node.value, names)
 
 
 def _is_module(node: ast.ClassDef, names: Names) -> bool:
@@ -180,7 +204,66 @@ def _read_class(node: ast.ClassDef, names: Names, module: ParsedModule) -> Modul
     forward = methods.get("forward")
     returns_tensor = forward is not None and names.is_tensor_annotation(forward.returns)
     bases = tuple(names.dotted(base) for base in node.bases)
-    return ModuleClass(node, methods, submodules, frozenset(tensors), _reached(methods, module), returns_tensor, bases)
+    last = submodules | _last_layers(methods.get("__init__"), names)
+    activation = "" if forward is None else _activation_of_results(forward, names, last)
+    reached = _reached(methods, module)
+    return ModuleClass(node, methods, submodules, frozenset(tensors), reached, returns_tensor, bases, activation)
+
+
+def last_layer(node: ast.expr, names: Names) -> str:
+    """Return the class that a call makes an object of, and the last layer's for a sequence of layers."""
+    if not isinstance(node, ast.Call):
+        return ""
+    constructor = names.dotted(node.func)
+    return last_layer(node.args[-1], names) if constructor == "torch.nn.Sequential" and node.args else constructor
+
+
+def _last_layers(init: ast.FunctionDef | None, names: Names) -> dict[str, str]:
+    """Return the last layers of the sequences that `__init__` makes."""
+    found: dict[str, str] = {}
+    for node in () if init is None else nodes_in(init):
+        match node:
+            case ast.Assign(
+                targets=[ast.Attribute(value=ast.Name(id="self"), attr=attribute)], value=ast.Call() as made
+            ) if names.dotted(made.func) == "torch.nn.Sequential":
+                found[attribute] = last_layer(made, names)
+    return found
+
+
+def activation_of(node: ast.expr, names: Names, submodules: dict[str, str]) -> str:
+    """Return ``softmax`` for a call of the function, the method or a module of it, "" for others."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=attribute)):
+            return activation_of_class(submodules.get(attribute, ""))
+        case ast.Call(func=ast.Call(func=made)):
+            return activation_of_class(names.dotted(made))
+        case ast.Call(func=ast.Attribute(attr=name) as function) if name in _ACTIVATIONS.values():
+            dotted = names.dotted(function)
+            is_module = dotted.startswith("torch.") or dotted.split(".")[0] in names.imported
+            return name if dotted.startswith("torch.") or not is_module else ""
+    return ""
+
+
+def activation_of_class(dotted: str) -> str:
+    return _ACTIVATIONS.get(dotted.removeprefix("torch.nn."), "")
+
+
+def _activation_of_results(forward: ast.FunctionDef, names: Names, submodules: dict[str, str]) -> str:
+    """Return the activation that every `return` of a function gives the result of."""
+    values: dict[str, ast.expr] = {}
+    found: set[str] = set()
+    for node in sorted(filter(_is_statement, nodes_in(forward)), key=lambda node: node.lineno):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                values[name] = value
+            case ast.Return(value=result):
+                last = values.get(result.id) if isinstance(result, ast.Name) else result
+                found.add("" if last is None else activation_of(last, names, submodules))
+    return found.pop() if len(found) == 1 else ""
+
+
+def _is_statement(node: ast.AST) -> TypeGuard[ast.Assign | ast.Return]:
+    return isinstance(node, ast.Assign | ast.Return)
 
 
 def _read_attribute(statement: ast.stmt, names: Names, submodules: dict[str, str], tensors: set[str]) -> None:

@@ -17,6 +17,7 @@ from kernel_lsp.rules.pytorch.declare import (
     rewrite,
     unsafe_rewrite,
 )
+from kernel_lsp.rules.pytorch.losses import activation_before, loss_name
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword, same
 from kernel_lsp.rules.rule import Hit
 
@@ -299,10 +300,14 @@ def compared_with_nan(scope: Scope) -> Iterator[Hit]:
     "KL140",
     "loss-of-activated",
     WARNING,
-    needs=("cross_entropy binary_cross_entropy binary_cross_entropy_with_logits",),
+    needs=(
+        "cross_entropy binary_cross_entropy binary_cross_entropy_with_logits CrossEntropyLoss BCEWithLogitsLoss "
+        "criterion loss_fn loss_func loss_function",
+    ),
     summary="A loss that activates its input gets one that is activated already",
     why="""
-    `cross_entropy` takes logits: after a `softmax` it normalizes twice and trains badly. `binary_cross_entropy` after a
+    `cross_entropy` takes logits, and so does `nn.CrossEntropyLoss`: after a `softmax`, also one at the end of the
+    model, it normalizes twice and trains badly. `binary_cross_entropy` after a
     `sigmoid` saturates; `binary_cross_entropy_with_logits` does both in one, without losing digits.
     """,
     bad="""
@@ -322,16 +327,19 @@ def compared_with_nan(scope: Scope) -> Iterator[Hit]:
 )
 def loss_of_activated(scope: Scope) -> Iterator[Hit]:
     for call in scope.calls:
-        name = scope.function_name(call)
-        if name not in ("cross_entropy", "binary_cross_entropy", "binary_cross_entropy_with_logits") or not call.args:
+        name = loss_name(call, scope)
+        if not name or not call.args:
             continue
-        activated = scope.function_name(scope.definition(call.args[0]))
-        if name == "cross_entropy" and activated in ("softmax", "log_softmax"):
-            yield hit(scope, call, f"`cross_entropy` takes logits, and gets the result of `{activated}`")
-        elif name == "binary_cross_entropy" and activated == "sigmoid":
+        activated, module = activation_before(call.args[0], scope)
+        if name == "binary_cross_entropy" and activated == "sigmoid" and not module:
             yield hit(scope, call, "use `binary_cross_entropy_with_logits` on what `sigmoid` takes")
-        elif name == "binary_cross_entropy_with_logits" and activated == "sigmoid":
-            yield hit(scope, call, f"`{name}` takes logits, and gets the result of `sigmoid`")
+        elif activated in _APPLIED_BY.get(name, ()):
+            source = f"`{module}` returns the result of" if module else "gets the result of"
+            yield hit(scope, call, f"`{name}` takes logits, and {source} `{activated}`")
+
+
+_APPLIED_BY = {"cross_entropy": ("softmax", "log_softmax"), "binary_cross_entropy_with_logits": ("sigmoid",)}
+"""The activations that a loss applies by itself."""
 
 
 @declare(

@@ -202,7 +202,7 @@ def sync_in_loop(scope: Scope) -> Iterator[Hit]:
     "data-dependent-shape",
     INFORMATION,
     on="forward",
-    needs=(" ".join((*_DYNAMIC_FUNCTIONS, "where < > == !=")),),
+    needs=(" ".join((*_DYNAMIC_FUNCTIONS, "where < > == != any all")),),
     summary="The size of a result depends on values, so the CPU must wait for it",
     why="""
     A boolean mask as an index, `nonzero`, `masked_select`, `unique` and `torch.where` with one argument give as many
@@ -283,9 +283,8 @@ def loop_over_tensor(scope: Scope) -> Iterator[Hit]:
     "KL108",
     "device-synchronize",
     WARNING,
-    on="forward",
     needs=("synchronize empty_cache",),
-    summary="`torch.cuda.synchronize` or `empty_cache` in a forward",
+    summary="`torch.cuda.synchronize` or `empty_cache` in a forward, or `empty_cache` in each step of a training loop",
     why="""
     `synchronize` waits for all work of the GPU, `empty_cache` gives memory back that the next call must ask the driver
     for again, and waits as well. Both belong around measurements, never into a model.
@@ -316,8 +315,12 @@ def loop_over_tensor(scope: Scope) -> Iterator[Hit]:
 def device_synchronize(scope: Scope) -> Iterator[Hit]:
     for call in scope.calls:
         dotted = scope.dotted(call.func)
-        if dotted in ("torch.cuda.synchronize", "torch.cuda.empty_cache", "torch.accelerator.synchronize"):
+        if dotted not in ("torch.cuda.synchronize", "torch.cuda.empty_cache", "torch.accelerator.synchronize"):
+            continue
+        if scope.is_forward:
             yield hit(scope, call, f"`{dotted}` stalls the GPU at each forward")
+        elif dotted.endswith("empty_cache") and _is_in_each_step(call, scope):
+            yield hit(scope, call, f"`{dotted}` stalls the GPU in each step: the next step allocates the memory again")
 
 
 @declare(
@@ -414,6 +417,16 @@ def _is_occasional(call: ast.Call, loop: ast.stmt, scope: Scope) -> bool:
             if is_periodic or any(isinstance(n, ast.Break | ast.Return | ast.Raise) for n in parent.body):
                 return True
     return False
+
+
+def _is_in_each_step(call: ast.Call, scope: Scope) -> bool:
+    """Return whether the call is in a loop that trains, each time around, and in no handler of an error."""
+    loop = scope.loop_around(call)
+    if loop is None or holds_steps(loop) or _is_occasional(call, loop, scope):
+        return False
+    if any(isinstance(parent, ast.ExceptHandler) for parent in scope.around(call)):
+        return False
+    return any(isinstance(node, ast.Attribute) and node.attr == "backward" for node in ast.walk(loop))
 
 
 _CPU_ARGUMENTS = ("pack_padded_sequence",)

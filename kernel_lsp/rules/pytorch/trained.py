@@ -14,7 +14,7 @@ def item_of_training(call: ast.Call, scope: Scope) -> str:
         return ""
     value = function.value
     is_loss = isinstance(value, ast.Name) and (value.id in _trained_names(scope) or _is_loss_of_model(value.id, scope))
-    return ".item()" if is_loss or _is_of_gradient(value) else ""
+    return ".item()" if is_loss or _is_of_gradient(value) or _is_count_of_equal(value) else ""
 
 
 def holds_steps(loop: ast.stmt) -> bool:
@@ -26,6 +26,16 @@ def holds_steps(loop: ast.stmt) -> bool:
         for each in inner
         for node in ast.walk(each)
     )
+
+
+def _is_count_of_equal(node: ast.expr) -> bool:
+    """Return whether the node is ``(prediction == label).sum()``, whose result has an `item` only as a tensor's."""
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _COUNTS:
+        node = node.func.value
+    return isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq)
+
+
+_COUNTS = ("sum", "mean", "float", "all", "any", "double")
 
 
 def _is_of_gradient(node: ast.expr) -> bool:

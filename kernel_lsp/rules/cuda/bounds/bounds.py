@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
+from kernel_lsp.rules.cuda.bounds.neighbours import beyond_the_check, unguarded_coordinates
 from kernel_lsp.rules.cuda.bounds.thread_range import bounds_grid
 from kernel_lsp.rules.cuda.declare import BLOCK_WORDS, THREAD_WORDS, WARNING, barriers_in, declare, hit
 from kernel_lsp.rules.cuda.model import Function
@@ -30,6 +32,7 @@ NO_NAMES: frozenset[str] = frozenset()
 _GUARDS = frozenset(
     ("if_statement", "conditional_expression", "for_statement", "while_statement", "do_statement", "switch_statement")
 )
+_UNCHECKED = "missing bounds check on this index"
 _CLAMPS = ("min", "max", "assert", "__builtin_assume", "umin")
 
 
@@ -67,12 +70,15 @@ def missing_bound_check(kernel: Function) -> Iterator[Hit]:
         yield hit(file, condition, "`<=` admits an index one beyond the size: use `<`", _with_less(kernel, condition))
     for access in _checked_later(kernel):
         yield hit(file, access, "index is checked only after this access: move the access behind the check")
+    for access, index, size in beyond_the_check(kernel):
+        yield hit(file, access, f"index out of bounds: `{index}` may be `{size}`, check it as well")
     unchecked = _unchecked_dims(kernel)
     if not unchecked:
+        yield from (hit(file, access, _UNCHECKED) for access in islice(unguarded_coordinates(kernel), 1))
         return
     first = next((node for node in _indexed_by_number(kernel) if _is_global_access(kernel, node, unchecked)), None)
     if first is not None:
-        yield hit(file, first, "missing bounds check on this index", *_bound_fix(kernel, first))
+        yield hit(file, first, _UNCHECKED, *_bound_fix(kernel, first))
 
 
 # --- below: helpers of the rules

@@ -132,7 +132,7 @@ def _block_threads(function: Function, axis: str) -> ThreadRange:
 
 def _within(function: Function, condition: Node, threads: ThreadRange, axis: str, is_other: bool) -> ThreadRange | None:
     """Return the threads that also satisfy a condition; `is_other` for those that do not."""
-    condition = _bare(condition)
+    condition = bare(condition)
     if not may_depend_on_thread(function, condition) or (not is_other and bounds_grid(function, condition)):
         return threads
     left, right = (condition.child_by_field_id(f) for f in (fields.LEFT, fields.RIGHT))
@@ -167,7 +167,7 @@ def _leaves_by_grid(function: Function, node: Node, access: Node) -> bool:
 
 
 def _compares_grid(function: Function, condition: Node, operators: tuple[str, ...], connection: str) -> bool:
-    condition = _bare(condition)
+    condition = bare(condition)
     left, right = (condition.child_by_field_id(f) for f in (fields.LEFT, fields.RIGHT))
     if condition.type != "binary_expression" or left is None or right is None:
         return False
@@ -180,7 +180,8 @@ def _compares_grid(function: Function, condition: Node, operators: tuple[str, ..
     return len(values) == 1 and "blockIdx" in function.source(values[0]) and "threadIdx" not in function.source(right)
 
 
-def _bare(condition: Node) -> Node:
+def bare(condition: Node) -> Node:
+    """Return the condition without its parentheses."""
     while condition.type in ("parenthesized_expression", "condition_clause") and condition.named_child_count == 1:
         condition = condition.named_children[0]
     return condition

@@ -26,7 +26,7 @@ _KINDS = {
 }
 """Copy kinds by the sides of source and destination."""
 _SIZEOF = re.compile(r"\bsizeof\s*\(\s*([A-Za-z_][\w:\s]*?)\s*\)")
-_CONTAINER_SIZE = re.compile(r"\w+(?:\.|->)size\(\)")
+_CONTAINER_SIZE = re.compile(r"(?:\([\w\s:]+\)\s*|static_cast<[\w\s:]+>\()?\w+(?:\.|->)size\(\)\)?")
 _BYTE_CONTAINER = re.compile(r"<\s*(?:const\s+)?(?:unsigned\s+char|char|(?:std::)?u?int8_t|std::byte)\b|\bstring\b")
 _ROUNDED_DOWN = re.compile(r"\(?\s*([\w.]+)\s*/\s*([\w.]+)\s*\)?")
 

@@ -29,6 +29,7 @@ N_BANKS = 32
 BANK_BYTES = 4
 """Width of a shared-memory bank in bytes. There are 32 banks (CUDA C++ Programming Guide, compute capability 5.x and
 later)."""
+_NARROW_INDICES = ("int", "int32_t", "unsigned", "unsigned int", "uint32_t")
 _WIDE_CASTS = ("size_t", "long long", "int64_t", "uint64_t", "ptrdiff_t", "long")
 _WIDE_LITERAL = re.compile(r"\b\d[\d'a-fA-FxX]*[uU]?[lL]")
 
@@ -173,10 +174,11 @@ def accumulate_in_memory(function: Function) -> Iterator[Hit]:
     "index-overflow",
     WARNING,
     on="device",
-    needs=("blockIdx gridDim", "size_t int64_t ptrdiff_t long", "*"),
+    needs=("blockIdx gridDim [", "size_t int64_t ptrdiff_t long", "*"),
     summary="A product is computed in 32 bits and then stored in 64",
     why="""
-    `blockIdx.x * n` is a 32-bit product: it wraps before it is widened. Widen one factor first. When everything fits 32
+    `blockIdx.x * n` is a 32-bit product: it wraps before it is widened, and so is `ids[i] * n` of loaded 32-bit
+    indices. Widen one factor first. When everything fits 32
     bits, the variable can be an int. A product of the grid's own numbers (`blockIdx.x * blockDim.x`) wraps from 2³²
     threads on, which few launches have: that is information.
     """,
@@ -351,17 +353,26 @@ def _first_factor(product: Node) -> Node | None:
 
 
 def _is_narrow_index_product(function: Function, product: Node) -> bool:
-    names = function.names_in(product)
-    if "size_t" in names or ("gridDim" not in names and names.isdisjoint(block_names(function))):
+    names, loaded = function.names_in(product), _loaded_indices(function, product)
+    is_of_grid = "gridDim" in names or not names.isdisjoint(block_names(function))
+    if "size_t" in names or not (is_of_grid or loaded):
         return False
     known = THREAD_SOURCES | BLOCK_SOURCES | {"blockDim", "gridDim", "x", "y", "z"}
     for name in names - known:
         variables = function.named(name)
         if not variables and name not in function.file.constants:
             return False
-        if any(not variable.is_integer or variable.is_wide_integer for variable in variables):
+        if any(not variable.is_integer or variable.is_wide_integer for variable in variables if variable not in loaded):
             return False
     return True
+
+
+def _loaded_indices(function: Function, product: Node) -> list[Variable]:
+    """Return the arrays of 32-bit integers of which an element is a factor of the product."""
+    sides = (product.child_by_field_id(fields.LEFT), product.child_by_field_id(fields.RIGHT))
+    elements = (side for side in sides if side is not None and side.type == "subscript_expression")
+    arrays = (function.variable(element.child_by_field_id(fields.ARGUMENT)) for element in elements)
+    return [a for a in arrays if a is not None and a.is_pointer and a.element in _NARROW_INDICES]
 
 
 def _retyped(file: File, type_node: Node, new_type: str) -> QuickFix:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from tree_sitter import Node
 
@@ -212,25 +213,58 @@ def _unordered_step(function: Function, loop: Node) -> Node | None:
         return None
     own = function.declared_in(loop) - function.declared_in(body)
     for write in function.assignments.within(body):
-        if not function.names_in(write.child_by_field_id(fields.LEFT)).isdisjoint(own):
-            continue  # each iteration has elements of its own
         array, left = _shared_target(function, write), write.child_by_field_id(fields.LEFT)
-        if (
-            array is None
-            or left is None
-            or function.loop_around(write) != loop
-            or growth(function, index_of(left)) != 1
-        ):
+        if array is None or left is None or function.loop_around(write) != loop:
             continue
-        if any(_is_of_a_neighbour(function, read, left, array) for read in function.subscripts.within(write)):
+        if _is_in_step_with(function, loop, left):
+            is_other = partial(_is_other, function, left, array)
+        elif growth(function, index_of(left)) == 1 and function.names_in(left).isdisjoint(own):
+            is_other = partial(_is_of_a_neighbour, function, left, array)
+        else:
+            continue  # each iteration has elements of its own
+        if any(map(is_other, function.subscripts.within(write))):
             return write
     return None
 
 
-def _is_of_a_neighbour(function: Function, read: Node, own: Node, array: Variable) -> bool:
+def _is_in_step_with(function: Function, loop: Node, target: Node) -> bool:
+    """Return whether the loop changes the distance between the elements of neighbouring threads, as a tree does:
+    ``data[(t + 1) * distance - 1]``. An element then belongs to another thread in the next iteration."""
+    changing = function.written_in(loop)
+    names = function.names_in(target)
+    values = (v.value for name in names for v in function.named(name) if v.value is not None and not v.writes)
+    return any(
+        _is_stretched(function, node, changing) for root in (index_of(target), *values) for node in _products(root)
+    )
+
+
+def _products(root: Node | None) -> Iterator[Node]:
+    waiting = [] if root is None else [root]
+    while waiting:
+        node = waiting.pop()
+        if node.type in ("binary_expression", "parenthesized_expression"):
+            waiting += node.named_children
+            yield node
+
+
+def _is_stretched(function: Function, product: Node, changing: frozenset[str]) -> bool:
+    """Return whether a thread's index is multiplied with, or shifted by, what the loop changes."""
+    left, right = product.child_by_field_id(fields.LEFT), product.child_by_field_id(fields.RIGHT)
+    if function.operator(product) not in ("*", "<<") or left is None or right is None:
+        return False
+    sides = [(left, right), (right, left)] if function.operator(product) == "*" else [(left, right)]
+    return any(
+        depends_on_thread(function, one) and not function.names_in(other).isdisjoint(changing) for one, other in sides
+    )
+
+
+def _is_of_a_neighbour(function: Function, own: Node, array: Variable, read: Node) -> bool:
     """Return whether the read is of a different element of the same array, distinct for each thread."""
-    is_other = shared_array(function, read) is array and function.source(read) != function.source(own)
-    return is_other and growth(function, index_of(read)) == 1
+    return _is_other(function, own, array, read) and growth(function, index_of(read)) == 1
+
+
+def _is_other(function: Function, own: Node, array: Variable, read: Node) -> bool:
+    return shared_array(function, read) is array and function.source(read) != function.source(own)
 
 
 # --- broadcasts from one thread

@@ -1,4 +1,4 @@
-"""KL214: atomic operations of all threads on one address."""
+"""KL214 and KL247: atomic operations on one address, and totals that outlive a launch."""
 
 from __future__ import annotations
 
@@ -53,6 +53,47 @@ def same_address_atomic(function: Function) -> Iterator[Hit]:
         arguments = function.arguments(call)
         if arguments and _is_one_place(function, arguments[0]) and not _is_for_few_threads(function, call):
             yield hit(function.file, call, "atomic contention: all threads update one address, reduce in the block")
+
+
+@declare(
+    "KL247",
+    "unreset-total",
+    WARNING,
+    on="kernel",
+    needs=("atomic",),
+    summary="A `__device__` variable is added to and never reset",
+    why="""
+    A `__device__` variable keeps its value until the module is unloaded: the second launch adds to the result of the
+    first. The last block that is done sets it to 0, or the host does (`cudaMemcpyToSymbol`, `cudaMemsetAsync`) before
+    each launch; a total in an output that the caller clears needs no such variable.
+    """,
+    bad="""
+    __device__ unsigned int n_done;
+
+    __global__ void last_block(float* __restrict__ out) {
+        if (threadIdx.x == 0 && atomicAdd(&n_done, 1u) == gridDim.x - 1) *out = 1.0f;
+    }
+    """,
+    good="""
+    __device__ unsigned int n_done;
+
+    __global__ void last_block(float* __restrict__ out) {
+        if (threadIdx.x == 0 && atomicAdd(&n_done, 1u) == gridDim.x - 1) {
+            *out = 1.0f;
+            n_done = 0;
+        }
+    }
+    """,
+)
+def unreset_total(function: Function) -> Iterator[Hit]:
+    reported: set[str] = set()
+    for call in function.calls_named(_ATOMICS) if function.file.unreset_totals else ():
+        address = next(iter(function.arguments(call)), None)
+        total = next(iter(function.names_in(address) & function.file.unreset_totals), "")
+        if total and total not in reported and not function.named(total):
+            reported.add(total)
+            message = f"`{total}` is never reset: the next launch adds to the result of this one"
+            yield hit(function.file, call, message)
 
 
 # --- below: the address

@@ -147,6 +147,8 @@ def divergent_shuffle(function: Function) -> Iterator[Hit]:
             _splits_last_warp(function, branch) for branch in function.branches_around(call)
         ):
             yield hit(file, call, "shuffle mask names lanes beyond the size: shuffle before the branch")
+        elif not file.fits_its_launches and _follows_return_of_lanes(function, call):
+            yield hit(file, call, "shuffle mask names lanes that have returned: shuffle before the `return`")
 
 
 @declare(
@@ -210,18 +212,30 @@ def _splits_warp(function: Function, condition: Node) -> bool:
     return function.operator(comparison) == "==" or (limit + (function.operator(comparison) in ("<=", ">"))) % WARP != 0
 
 
-def _splits_last_warp(function: Function, branch: Node) -> bool:
-    """Return whether an `if` bounds an index across the grid, one element for each lane: ``if (i < n)``. The last warp
-    is split unless n is a multiple of 32."""
-    condition = branch.child_by_field_id(fields.CONDITION) if branch.type == "if_statement" else None
-    comparison = condition.named_children[0] if condition is not None and condition.named_children else None
-    if comparison is None or comparison.type != "binary_expression" or function.operator(comparison) != "<":
+def _splits_last_warp(function: Function, branch: Node, operator: str = "<") -> bool:
+    """Return whether an `if` or a loop bounds an index across the grid, one element for each lane: ``if (i < n)``. The
+    last warp is split unless n is a multiple of 32."""
+    condition = branch.child_by_field_id(fields.CONDITION) if branch.type != "switch_statement" else None
+    comparison = condition
+    if comparison is not None and comparison.type == "condition_clause":
+        comparison = comparison.named_children[0] if comparison.named_children else None
+    if comparison is None or comparison.type != "binary_expression" or function.operator(comparison) != operator:
         return False
     left, right = comparison.child_by_field_id(fields.LEFT), comparison.child_by_field_id(fields.RIGHT)
     variable = function.variable(left)
     is_of_grid = variable is not None and variable.value is not None and "blockIdx" in function.source(variable.value)
     is_size = function.variable(right) in function.parameters and not may_depend_on_thread(function, right)
     return is_of_grid and is_size and growth(function, left) == 1
+
+
+def _follows_return_of_lanes(function: Function, call: Node) -> bool:
+    """Return whether ``if (i >= n) return;`` precedes the call."""
+    ends = (node for node in function.returns if node.end_byte <= call.start_byte)
+    branches = (next(function.branches_around(node), None) for node in ends)
+    return any(
+        branch is not None and branch.type == "if_statement" and _splits_last_warp(function, branch, ">=")
+        for branch in branches
+    )
 
 
 def _is_lane(function: Function, node: Node) -> bool:
