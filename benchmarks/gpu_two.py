@@ -33,6 +33,7 @@ from kernel_lsp.evolve.run.search import Proposer
 from kernel_lsp.generate.program import plan_program
 from kernel_lsp.source.pytorch import read_target
 from kernel_lsp.verify.session.session import Session
+from kernel_lsp.verify.session.several_gpus import SpreadVerifier
 from kernel_lsp.verify.session.verifier import Verifier
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -84,7 +85,10 @@ async def _phase(device: str, options: argparse.Namespace) -> Phase:
             task = await session.capture(source, with_backward=False)
             verifier = await session.verifier(source, task)
             warm, *candidates = _candidates(task, session)
-            n_gpus = 2 if device == "cuda:all" else 1
+            n_gpus = 1
+            if isinstance(verifier, SpreadVerifier):
+                await verifier.open_all()
+                n_gpus = 2
             await asyncio.gather(*(verifier.verify(_variant(warm, n), "full") for n in range(n_gpus)))
             return {"device": verifier.device_name, **await _throughput(verifier, candidates, options.window_s)}
 

@@ -7,7 +7,8 @@
 
 KernelBench files are taken with smaller sizes (`SIZES`), so that a slow schedule of a task takes milliseconds. Each
 task's folder holds `task.py`, `task.json` (the captured task), a text per schedule, and `schedules.json`: the choices
-of each text. `--join` writes one file of what was measured, with the features of each schedule.
+of each text. Two words beside the sizes vary a task: `bf16` converts the model and its inputs, `backward` also times
+gradients. `--join` writes one file of what was measured, with the features of each schedule.
 """
 
 from __future__ import annotations
@@ -36,7 +37,12 @@ from kernel_lsp.training.table import ScheduleTable, TimedSchedule, TimedTask
 from kernel_lsp.verify.session.session import Session
 
 SIZES: dict[str, tuple[str, ...]] = {
-    "level1/2_": ("M=1024 K=1024 N=512", "M=512 K=4096 N=256"),
+    "level1/2_": (
+        "M=1024 K=1024 N=512",
+        "M=512 K=4096 N=256",
+        "M=1024 K=1024 N=512 bf16",
+        "M=1024 K=512 N=512 backward",
+    ),
     "level1/4_": ("M=512 K=16384", "M=4096 K=4096"),
     "level1/6_": ("M=128 N=128 K=32768",),
     "level1/7_": ("M=2048 N=2048 K=64",),
@@ -44,25 +50,48 @@ SIZES: dict[str, tuple[str, ...]] = {
     "level1/10_": ("N=4 M=512 K=512 L=256",),
     "level1/12_": ("M=2048 N=2048",),
     "level1/17_": ("M=1024 K=512 N=1024",),
+    "level1/19_": ("batch_size=2048 dim=4096", "batch_size=4096 dim=4096 bf16", "batch_size=2048 dim=4096 backward"),
     "level1/20_": ("batch_size=32", "batch_size=1"),
-    "level1/23_": ("batch_size=32", "batch_size=4096 dim=4096"),
-    "level1/24_": ("batch_size=2048 dim=8192", "batch_size=65536 dim=128"),
-    "level1/26_": ("batch_size=64 dim=131072",),
-    "level1/33_": ("batch_size=8 dim1=128 dim2=128",),
-    "level1/34_": ("batch_size=8 dim1=256 dim2=256",),
+    "level1/23_": (
+        "batch_size=32",
+        "batch_size=4096 dim=4096",
+        "batch_size=2048 dim=4096 bf16",
+        "batch_size=2048 dim=4096 backward",
+    ),
+    "level1/24_": (
+        "batch_size=2048 dim=8192",
+        "batch_size=65536 dim=128",
+        "batch_size=2048 dim=4096 bf16",
+        "batch_size=2048 dim=4096 backward",
+    ),
+    "level1/26_": ("batch_size=64 dim=131072", "batch_size=1024 dim=8192 bf16", "batch_size=1024 dim=4096 backward"),
+    "level1/27_": ("batch_size=1024 dim=8192",),
+    "level1/33_": ("batch_size=8 dim1=128 dim2=128", "batch_size=8 dim1=64 dim2=64 backward"),
+    "level1/34_": ("batch_size=8 dim1=256 dim2=256", "batch_size=8 dim1=64 dim2=64 backward"),
     "level1/35_": ("batch_size=8 dim1=128 dim2=128",),
-    "level1/36_": ("batch_size=8 dim1=256 dim2=256",),
+    "level1/36_": (
+        "batch_size=8 dim1=256 dim2=256",
+        "batch_size=8 dim1=128 dim2=128 bf16",
+        "batch_size=8 dim1=64 dim2=64 backward",
+    ),
     "level1/37_": ("batch_size=4 dim1=256 dim2=256",),
     "level1/38_": ("batch_size=256", "batch_size=8192 dim=1024"),
-    "level1/39_": ("batch_size=512 dim=16384",),
-    "level1/40_": ("batch_size=4 dim1=128 dim2=128",),
+    "level1/39_": ("batch_size=512 dim=16384", "batch_size=2048 dim=4096 bf16", "batch_size=1024 dim=4096 backward"),
+    "level1/40_": ("batch_size=4 dim1=128 dim2=128", "batch_size=4 dim1=64 dim2=64 backward"),
     "level1/41_": ("batch_size=16 sequence_length=8192",),
     "level1/42_": ("batch_size=4 height=256 width=256",),
+    "level1/43_": ("batch_size=4 dim1=32 dim2=32 dim3=32",),
     "level1/44_": ("batch_size=16 input_length=8192",),
     "level1/45_": ("batch_size=2 height=512 width=512",),
+    "level1/46_": ("batch_size=4 depth=32 height=32 width=32",),
     "level1/47_": ("batch_size=8 dim1=1024 dim2=1023",),
+    "level1/48_": ("batch_size=8 dim1=512 dim2=512", "batch_size=8 dim1=512 dim2=512 bf16"),
     "level1/49_": ("batch_size=32 dim1=512 dim2=511",),
+    "level1/50_": ("batch_size=8",),
     "level1/51_": ("batch_size=8 dim1=1024 dim2=1023",),
+    "level1/52_": ("batch_size=8 dim1=512 dim2=511",),
+    "level1/53_": ("batch_size=8 dim1=512 dim2=511",),
+    "level1/54_": ("batch_size=2 depth=16 width=32 height=32",),
     "level1/57_": ("batch_size=2 height=128 width=128",),
     "level1/63_": ("batch_size=2 width=256 height=256",),
     "level1/67_": ("batch_size=4 length=16384",),
@@ -72,9 +101,16 @@ SIZES: dict[str, tuple[str, ...]] = {
     "level1/88_": ("batch_size=1024 dim=8192",),
     "level1/89_": ("batch_size=512 input_shape=(8192,)",),
     "level1/90_": ("batch_size=4096 input_shape=(1024,)",),
-    "level1/94_": ("batch_size=1024 input_shape=(8192,)",),
-    "level1/95_": ("batch_size=4096 num_classes=1024",),
-    "level1/97_": ("batch_size=4 num_heads=8 sequence_length=512 embedding_dimension=64",),
+    "level1/91_": ("batch_size=1024 input_shape=(8192,)",),
+    "level1/92_": ("batch_size=1024 input_shape=(8192,)",),
+    "level1/93_": ("batch_size=1024 input_shape=(8192,)",),
+    "level1/94_": ("batch_size=1024 input_shape=(8192,)", "batch_size=1024 input_shape=(4096,) backward"),
+    "level1/95_": ("batch_size=4096 num_classes=1024", "batch_size=4096 num_classes=1024 backward"),
+    "level1/96_": ("batch_size=1024 input_shape=(4096,)",),
+    "level1/97_": (
+        "batch_size=4 num_heads=8 sequence_length=512 embedding_dimension=64",
+        "batch_size=4 num_heads=8 sequence_length=512 embedding_dimension=64 bf16",
+    ),
     "level1/98_": ("batch_size=2048 input_shape=(4096,)",),
     "level1/99_": ("batch_size=2048 input_shape=(2048,)",),
     "level1/100_": ("batch_size=4096 input_shape=(4096,)",),
@@ -82,6 +118,7 @@ SIZES: dict[str, tuple[str, ...]] = {
     "level2/6_": ("batch_size=8",),
     "level2/7_": ("batch_size=2 depth=16",),
     "level2/8_": ("batch_size=4",),
+    "level2/9_": ("batch_size=256 in_features=1024 out_features=1024",),
     "level2/12_": (
         "batch_size=256 in_features=1024 out_features=1024",
         "batch_size=1024 in_features=256 out_features=4096",
@@ -96,18 +133,49 @@ SIZES: dict[str, tuple[str, ...]] = {
     "level2/33_": ("batch_size=512 in_features=1024 out_features=1024",),
     "level2/37_": ("batch_size=1024 in_features=512 out_features=1024",),
     "level2/40_": ("batch_size=1024 in_features=1024 out_features=1024",),
+    "level2/41_": ("batch_size=512 in_features=512 out_features=1024",),
     "level2/45_": ("batch_size=1024 input_size=512 hidden_size=1024 output_size=256",),
+    "level2/51_": ("batch_size=256 in_features=1024 out_features=1024",),
     "level2/57_": ("batch_size=8",),
+    "level2/59_": (
+        "batch_size=256 in_features=1024 out_features=1024",
+        "batch_size=256 in_features=1024 out_features=1024 bf16",
+    ),
     "level2/62_": ("batch_size=256 input_size=1024 hidden_size=1024 num_groups=64",),
+    "level2/63_": ("batch_size=256 in_features=1024 out_features=1024",),
+    "level2/64_": ("batch_size=256 in_features=1024 out_features=1024",),
     "level2/66_": ("batch_size=64 in_features=2048 out_features=2048",),
+    "level2/70_": (
+        "batch_size=256 input_size=1024 hidden_size=1024",
+        "batch_size=256 input_size=1024 hidden_size=1024 bf16",
+    ),
     "level2/71_": ("batch_size=4",),
+    "level2/76_": (
+        "batch_size=256 in_features=1024 out_features=1024",
+        "batch_size=256 in_features=1024 out_features=1024 bf16",
+    ),
     "level2/79_": ("batch_size=8",),
+    "level2/81_": ("batch_size=256 in_features=1024 out_features=1024",),
     "level2/85_": ("batch_size=4",),
+    "level2/86_": ("batch_size=256 input_size=1024 output_size=1024",),
     "level2/88_": ("batch_size=256 in_features=1024 out_features=1024 num_groups=32",),
+    "level2/95_": ("batch_size=256 in_features=1024 out_features=1024",),
     "level2/97_": ("batch_size=256 in_features=1024 out_features=1024",),
-    "level2/99_": ("batch_size=256 in_features=1024 out_features=2048",),
+    "level2/99_": (
+        "batch_size=256 in_features=1024 out_features=2048",
+        "batch_size=256 in_features=1024 out_features=1024 bf16",
+    ),
 }
-"""Smaller sizes by the beginning of a KernelBench file's name: one task for each text of assignments."""
+"""Smaller sizes by the beginning of a KernelBench file's name: one task for each text of assignments and variations."""
+VARIATIONS = ("bf16", "backward")
+IN_BF16 = """
+
+_get_f32_inputs = get_inputs
+
+
+def get_inputs():
+    return [x.bfloat16() if torch.is_tensor(x) and x.is_floating_point() else x for x in _get_f32_inputs()]
+"""
 MAX_PARTS_OF_NAME = 3
 
 
@@ -117,6 +185,7 @@ def main() -> int:
     parser.add_argument("--kernelbench", type=Path, help="the folder that holds level1 and level2")
     parser.add_argument("--synthesized", type=Path, help="a folder of kernel-lsp synthesize")
     parser.add_argument("--only", nargs="+", metavar="PART", help="KernelBench files by the beginning of their names")
+    parser.add_argument("--without", nargs="+", type=Path, default=(), help="tables whose tasks are left out")
     parser.add_argument("--schedules", type=int, default=14)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--join", type=Path, help="what kernel_variants.py measured")
@@ -126,21 +195,30 @@ def main() -> int:
 
 
 def _files(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
-    """Yield the name and the text of each task."""
+    """Yield the name and the text of each task that is not in the tables of `--without`."""
+    known = {task.name for path in arguments.without for task in ScheduleTable.read(path).tasks}
     for beginning, sizes in SIZES.items() if arguments.kernelbench else ():
         if arguments.only and beginning not in arguments.only:
             continue
         path = next(arguments.kernelbench.glob(f"{beginning}*.py"))
         for place, text in enumerate(sizes):
             name = "_".join(path.stem.split("_")[: MAX_PARTS_OF_NAME + 1])
-            yield f"{path.parent.name.replace('level', 'L')}_{name}_{place}", resized(path.read_text(), text)
+            varied = "_".join(word for word in text.split() if word in VARIATIONS)
+            name = f"{path.parent.name.replace('level', 'L')}_{name}_{varied or place}"
+            if name not in known:
+                yield name, resized(path.read_text(), text)
     for path in sorted((arguments.synthesized / "tasks").glob("*.py")) if arguments.synthesized else ():
         yield f"S_{path.stem}", path.read_text()
 
 
 def resized(text: str, sizes: str) -> str:
     """Return a KernelBench file with other numbers in its assignments. Raises ValueError for a name that has none."""
-    for name, value in (pair.split("=") for pair in sizes.split()):
+    words = sizes.split()
+    if "bf16" in words:
+        text = (
+            re.sub(r"\n( +)def forward\(", r"\n\1\1self.to(torch.bfloat16)\n\n\1def forward(", text, count=1) + IN_BF16
+        )
+    for name, value in (word.split("=") for word in words if word not in VARIATIONS):
         text, n_found = re.subn(
             rf"^((?:\w+ *= *)*{name} *= *(?:[a-z]\w* *= *)*)[^#;\n=]+", rf"\g<1>{value}", text, flags=re.MULTILINE
         )
@@ -173,7 +251,10 @@ async def _write_all(arguments: argparse.Namespace) -> int:
             (folder / "task.py").write_text(text, encoding="utf-8")
             try:
                 source = read_target(str(folder.resolve() / "task.py"), folder.resolve())
-                task = await session.capture(source, with_backward=False)
+                has_backward = name.endswith("backward")
+                task = await session.capture(source, with_backward=has_backward)
+                if has_backward:
+                    (folder / "BACKWARD").touch()
                 found = draw_schedules(plan_program(task), arguments.schedules, f"{arguments.seed}:{name}")
             except KernelLspError as error:
                 print(f"{name}: {error}")
@@ -197,20 +278,33 @@ async def _write_all(arguments: argparse.Namespace) -> int:
 def join(arguments: argparse.Namespace) -> int:
     """Write one table of all tasks that were measured."""
     measured = json.loads(arguments.join.read_text(encoding="utf-8"))
-    rows: dict[tuple[str, str], dict[str, Any]] = {(row["task"], row["subject"]): row for row in measured["rows"]}
+    rows = dict[tuple[str, str], dict[str, Any]]()
+    for row in measured["rows"]:
+        rows[row["task"], row["subject"]] = _both(rows.get((row["task"], row["subject"])), row)
     tasks = []
     for folder in sorted(path.parent for path in arguments.folder.glob("*/schedules.json")):
         if (folder.name, "default") in rows:
             tasks.append(_timed_task(folder, rows))
             print(f"{folder.name}: {len(tasks[-1].correct)} of {len(tasks[-1].schedules)} correct", flush=True)
     command = (
-        "benchmarks/schedule_jobs.py, benchmarks/kernel_variants.py time --target-s 0.03: forward, cold L2, TF32 off"
+        "benchmarks/schedule_jobs.py, benchmarks/kernel_variants.py time --target-s 0.03: "
+        "cold L2, TF32 off; forward, and backward where a task's name says so"
     )
     ScheduleTable(gpu=measured["gpu"], torch=measured["torch"], command=command, tasks=tuple(tasks)).write(
         arguments.out
     )
     print(f"{len(tasks)} tasks, {sum(len(task.schedules) for task in tasks)} schedules: {arguments.out}")
     return 0
+
+
+def _both(forward: dict[str, Any] | None, row: dict[str, Any]) -> dict[str, Any]:
+    """Return the row of both directions of a subject: the sum of times and the larger error, where both succeeded."""
+    if forward is None or "time_us" not in row:
+        return row
+    if "time_us" not in forward:
+        return forward
+    error = max(forward["error"], row["error"])
+    return {**row, "time_us": forward["time_us"] + row["time_us"], "error": error}
 
 
 def _timed_task(folder: Path, rows: dict[tuple[str, str], dict[str, Any]]) -> TimedTask:

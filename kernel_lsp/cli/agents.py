@@ -10,10 +10,10 @@ from typing import Any, BinaryIO
 
 from kernel_lsp.cli import console
 from kernel_lsp.config import load_settings
-from kernel_lsp.engine.stdio import claim_stdout, open_stdin
 from kernel_lsp.evolve.agent.mcp import answer
 from kernel_lsp.evolve.agent.tools import AgentTools
 from kernel_lsp.evolve.agent.workspace import write_workspace
+from kernel_lsp.process.stdio import claim_stdout, open_stdin
 
 
 def serve(target: str, backward: bool, overrides: Mapping[str, Any]) -> int:

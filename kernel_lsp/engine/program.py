@@ -46,7 +46,7 @@ from kernel_lsp.engine.messages import (
     RunList,
 )
 from kernel_lsp.engine.runner import problem_of
-from kernel_lsp.engine.stdio import claim_stdout, open_stdin, write_line
+from kernel_lsp.process.stdio import claim_stdout, open_stdin, write_line
 
 CAPTURES = "captures"
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from kernel_lsp.core.expression import Constant
 from kernel_lsp.core.plan import Launch, LaunchPlan
 from kernel_lsp.core.target import TargetSource, TensorInput
-from kernel_lsp.engine.stdio import claim_stdout
 from kernel_lsp.errors import TargetError, UnknownInputsError
 from kernel_lsp.plan.parser import parse as parse_plan
 from kernel_lsp.process.priority import step_back
+from kernel_lsp.process.stdio import claim_stdout
 from kernel_lsp.rules import cuda, pytorch
 from kernel_lsp.rules.cuda.parsing import ParsedCuda
 from kernel_lsp.server.analysis.analysis_types import (

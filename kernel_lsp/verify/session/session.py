@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Sequence, Set
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -33,7 +34,9 @@ from kernel_lsp.verify.devices.names import parse_device
 from kernel_lsp.verify.gpu.checks import MeasuringGpu
 from kernel_lsp.verify.gpu.device import GpuDevice
 from kernel_lsp.verify.gpu.slot import SlotWorker
-from kernel_lsp.verify.session.pipeline import N_SLOTS, Platform
+from kernel_lsp.verify.session.gpu_messages import Start
+from kernel_lsp.verify.session.pipeline import MAX_SLOTS, MIN_SLOTS, N_SLOTS, Platform
+from kernel_lsp.verify.session.several_gpus import GpuProcess, SpreadVerifier
 from kernel_lsp.verify.session.start import SessionStart, gpu_number, may_use_gpu
 from kernel_lsp.verify.session.verifier import Verifier
 from kernel_lsp.verify.timing.baselines import TimingWorker
@@ -55,9 +58,14 @@ class Session:
         *,
         full_wait_s: float = 0.0,
         peers: Sequence[str] = (),
+        n_slots: int = N_SLOTS,
+        is_one_of_several: bool = False,
     ) -> None:
-        """`start` was entered already; `full_wait_s` is as `MeasuringGpu`'s, `peers` as `OperationTimer`'s."""
+        """`start` was entered already; `full_wait_s` is as `MeasuringGpu`'s, `peers` as `OperationTimer`'s. `n_slots`
+        candidates are compiled and screened at a time. `is_one_of_several`: other processes have the other GPUs of this
+        machine, so that verdicts name this one's index."""
         self.settings, self._full_wait_s, self._peers = settings, full_wait_s, peers
+        self._n_slots, self._is_one_of_several = n_slots, is_one_of_several
         self._stack = AsyncExitStack()
         self._start = start
         self.gpu: GpuSpec
@@ -84,7 +92,7 @@ class Session:
                 Compiler(
                     toolchain,
                     cache=cache,
-                    n_processes=N_SLOTS,
+                    n_processes=self._n_slots,
                     deadline_s=self.settings.compile_deadline_s,
                     sandbox=self.sandbox,
                 )
@@ -187,7 +195,13 @@ class Session:
             seed=self.settings.seed,
             capture_numbers=self._capture_numbers,
         )
-        return await self._stack.enter_async_context(Verifier(source, task, platform, measured_on))
+        others = await self._gpu_processes(source, task, devices[0]) if devices else []
+        verifier = (
+            SpreadVerifier(source, task, platform, measured_on, others)
+            if others
+            else Verifier(source, task, platform, measured_on)
+        )
+        return await self._stack.enter_async_context(verifier)
 
     async def gpu_device(self) -> GpuDevice | None:
         """Return the session's GPU, once it is open. None when the settings leave the choice open and torch cannot use
@@ -221,7 +235,7 @@ class Session:
 
     def _new_cpu(self) -> CpuDevice:
         directory = self.scratch / f"evaluate-{next(self._folder_numbers)}"
-        return CpuDevice(self.worker, directory, N_SLOTS, sandbox=self.sandbox)
+        return CpuDevice(self.worker, directory, self._n_slots, sandbox=self.sandbox)
 
     async def _build_for_device(self, text: str, plan: LaunchPlan) -> Module | None:
         """Build for the session's GPU. It opens later than a compiler, but mostly has the target GPU's architecture:
@@ -241,30 +255,48 @@ class Session:
         )
 
     async def _gpu_devices(self) -> list[GpuDevice]:
-        """Return the session's GPUs, once they are open. Raises SettingError for GPUs of several kinds, whose times
-        order no candidates."""
+        """Return the GPUs whose candidates this process evaluates, once they are open: one, or the slots of a cluster.
+        Raises SettingError for GPUs of several kinds."""
         first = await self.gpu_device()
-        if first is None or self._device_name.index is not None:
+        if first is None or self._cluster is None:
             return [] if first is None else [first]
-        for index in range(len(self._gpus), self._n_gpus(first)):
+        for index in range(len(self._gpus), self._cluster.address.n_slots or self._cluster.n_gpus):
             self._start_gpu(index)
         devices = [first, *await self._those_that_open(self._gpus[1:])]
-        kinds = sorted({device.facts.name for device in devices})
-        if len(kinds) > 1:
-            raise SettingError(
-                f"{self.settings.device} needs GPUs of one kind: {', '.join(kinds)}",
-                next_step="name one: cuda:N, ray://HOST:PORT?type=H100",
-            )
+        self._refuse_several_kinds({device.facts.name for device in devices})
         return devices
 
-    def _n_gpus(self, first: GpuDevice) -> int:
-        if self._cluster is None:
-            return first.facts.n_devices
-        return self._cluster.address.n_slots or self._cluster.n_gpus
+    async def _gpu_processes(self, source: TargetSource, task: Task, first: GpuDevice) -> list[GpuProcess]:
+        """Return the processes of the other GPUs of this machine, where all are asked for. Raises SettingError for GPUs
+        of several kinds."""
+        if self._device_name.index is not None or self._cluster is not None or first.facts.n_devices < 2:
+            return []
+        self._refuse_several_kinds({*(await self.worker.describe()).devices})
+        n_slots = max(MIN_SLOTS, min(MAX_SLOTS, (os.cpu_count() or 1) // (2 * first.facts.n_devices)))
+        starts = (
+            Start(
+                settings=self.settings.model_copy(update={"device": f"cuda:{index}", "python": self.worker.python}),
+                source=source,
+                with_backward=task.backward is not None,
+                full_wait_s=self._full_wait_s,
+                peers=tuple(self._peers),
+                n_slots=n_slots,
+            )
+            for index in range(1, first.facts.n_devices)
+        )
+        return [GpuProcess(start) for start in starts]
+
+    def _refuse_several_kinds(self, kinds: Set[str]) -> None:
+        """Raise SettingError for GPUs of several kinds, whose times order no candidates."""
+        if len(kinds) > 1:
+            raise SettingError(
+                f"{self.settings.device} needs GPUs of one kind: {', '.join(sorted(kinds))}",
+                next_step="name one: cuda:N, ray://HOST:PORT?type=H100",
+            )
 
     async def _those_that_open(self, gpus: Sequence[SessionGpu]) -> list[GpuDevice]:
-        """Return the GPUs once they are open. Of a cluster those that open in time: others may use the rest."""
-        opened = await asyncio.gather(*(gpu.device() for gpu in gpus), return_exceptions=self._cluster is not None)
+        """Return the GPUs of a cluster that open in time: others may use the rest."""
+        opened = await asyncio.gather(*(gpu.device() for gpu in gpus), return_exceptions=True)
         for problem in opened:
             if isinstance(problem, BaseException) and not isinstance(problem, EnvironmentProblem):
                 raise problem
@@ -281,7 +313,7 @@ class Session:
             slot, seen_index = self._cluster.slot(index), 0
             make_worker, make_candidate_worker = partial(RemoteWorker, slot), partial(RemoteWorker, slot, FRESH)
             place = f"({slot.name})"
-        elif self._device_name.index is None:
+        elif self._device_name.index is None or self._is_one_of_several:
             place = f"(cuda:{index})"
         gpu = SessionGpu(
             seen_index,
