@@ -192,9 +192,7 @@ class GpuProcess:
 # --- below
 
 
-def _settle(
-    future: asyncio.Future[Verdict] | asyncio.Future[None], value: object, error: KernelLspError | None
-) -> None:
+def _settle(future: asyncio.Future[Value], value: Value, error: KernelLspError | None) -> None:
     """Set a future's outcome, unless its waiter was cancelled."""
     if not future.done():
         if error is not None:
