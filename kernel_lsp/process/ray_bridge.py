@@ -3,7 +3,8 @@
     PYTHON ray_bridge.py OPTIONS      OPTIONS is JSON: see `Options`
 
 A slot is an actor that reserves a GPU. Behind each connection a relay (`worker/relay.py`) runs there, so slots need Ray
-and torch, and nothing of ours. The first line of a connection is ``{"slot": number, "loader": text}``, all else is the
+and torch, and nothing of ours. Where this machine belongs to the cluster, relays connect back by TCP: one call of an
+actor costs 4 ms of processor time. The first line of a connection is ``{"slot": number, "loader": text}``, all else is the
 relay's. The first line on stdout says that the cluster was reached, or why not. The end of stdin ends all.
 """
 
@@ -15,8 +16,10 @@ import itertools
 import json
 import logging
 import os
+import secrets
 import sys
 from asyncio import StreamReader, StreamWriter
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +29,8 @@ OBJECT_STORE_BYTES = 80 << 20
 """Memory of an embedded Ray for objects, near the least that it accepts: our calls carry few."""
 END_S = 5.0
 """Seconds for slots to end their relays."""
+ENTER_S = 10.0
+"""Seconds for a relay to come through the door, and to say its password."""
 N_CALLS = 64
 """Calls that a slot serves at a time: each of its connections waits in one."""
 
@@ -44,25 +49,55 @@ class Options:
 
 
 class Slot:
-    """An actor beside one GPU: it runs relays and passes their bytes on. It travels by value: it may use nothing of
-    this module."""
+    """An actor beside one GPU: it runs relays. A relay's bytes go through a connection of its own to the bridge where
+    that can be reached, else through calls of this actor. It travels by value: it may use nothing of this module."""
 
     def __init__(self) -> None:
         self.relays: dict[str, Any] = {}
+        self.leashes: dict[str, int] = {}
 
-    async def open(self, name: str, loader: str) -> None:
-        """Start a relay."""
+    async def open(self, name: str, loader: str, door: tuple[str, int, str] | None) -> bool:
+        """Start a relay. `door` is the bridge's host, port and password for it. Return whether it was reached."""
         import asyncio
+        import os
+        import socket
         import subprocess
         import sys
 
-        self.relays[name] = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", loader, "relay", "exec"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            limit=1 << 24,
-            start_new_session=True,
-        )
+        def reached() -> socket.socket | None:
+            if door is None:
+                return None
+            try:
+                connection = socket.create_connection(door[:2], timeout=2.0)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                connection.sendall(door[2].encode() + b"\n")
+                connection.settimeout(None)
+            except OSError:
+                return None
+            return connection
+
+        connection = await asyncio.to_thread(reached)
+        ends_with_us, self.leashes[name] = os.pipe()
+        try:
+            self.relays[name] = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-c", loader, "relay", "exec"),
+                stdin=subprocess.PIPE if connection is None else connection.fileno(),
+                stdout=subprocess.PIPE if connection is None else connection.fileno(),
+                env={**os.environ, "KERNEL_LSP_LEASH": str(ends_with_us)},
+                pass_fds=[ends_with_us],
+                limit=1 << 24,
+                start_new_session=True,
+            )
+        finally:
+            os.close(ends_with_us)
+            if connection is not None:
+                connection.close()
+        return connection is not None
+
+    async def wait(self, name: str) -> None:
+        """Wait for a relay's end."""
+        if (relay := self.relays.get(name)) is not None:
+            await relay.wait()
 
     async def write(self, name: str, content: bytes) -> None:
         """Pass bytes to a relay, and wait until it has taken most of them. One that has ended takes none."""
@@ -78,8 +113,12 @@ class Slot:
 
     async def close(self, name: str) -> None:
         """End a relay, which removes its files."""
+        import os
+
         if (relay := self.relays.pop(name, None)) is not None:
-            relay.stdin.close()
+            os.close(self.leashes.pop(name))
+            if relay.stdin is not None:
+                relay.stdin.close()
             await relay.wait()
 
     async def close_all(self) -> None:
@@ -89,6 +128,51 @@ class Slot:
         await asyncio.gather(*map(self.close, list(self.relays)))
 
 
+class Door:
+    """A TCP port where relays connect, each with a password that its slot was told. Without an address nobody can."""
+
+    def __init__(self) -> None:
+        self._address: tuple[str, int] | None = None
+        self._expected: dict[str, asyncio.Future[tuple[StreamReader, StreamWriter]]] = {}
+
+    async def open(self, host: str) -> None:
+        """Listen at an address of this machine that the cluster reaches."""
+        server = await asyncio.start_server(self._enter, host, 0, limit=PIECE_BYTES)
+        self._address = server.sockets[0].getsockname()[:2]
+
+    def expect(self) -> tuple[str, int, str] | None:
+        """Return the host, the port and a new password; None where nobody can come."""
+        if self._address is None:
+            return None
+        password = secrets.token_hex(32)
+        self._expected[password] = asyncio.get_running_loop().create_future()
+        return *self._address, password
+
+    async def entered(self, password: str) -> tuple[StreamReader, StreamWriter]:
+        """Return the connection that came with the password."""
+        try:
+            async with asyncio.timeout(ENTER_S):
+                return await self._expected[password]
+        finally:
+            self.forget(password)
+
+    def forget(self, password: str) -> None:
+        """Refuse a password from now on."""
+        self._expected.pop(password, None)
+
+    async def _enter(self, reader: StreamReader, writer: StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(ENTER_S):
+                password = (await reader.readline()).decode(errors="replace").strip()
+        except (TimeoutError, ValueError, ConnectionError):
+            password = ""
+        waiting = self._expected.get(password)
+        if waiting is None or waiting.done():
+            writer.close()
+        else:
+            waiting.set_result((reader, writer))
+
+
 class NobodyWaits(Exception):
     """A connection ended before its slot was there."""
 
@@ -96,10 +180,11 @@ class NobodyWaits(Exception):
 class Slots:
     """The actors of this program, each made when it is first needed, and anew after its loss."""
 
-    def __init__(self, ray: Any, resources: dict[str, Any]) -> None:
+    def __init__(self, ray: Any, resources: dict[str, Any], door: Door) -> None:
         options = {"num_cpus": 0, "max_concurrency": N_CALLS, "max_restarts": 0, **resources}
         self._make = ray.remote(**options)(Slot).remote
-        self._lost = (ray.exceptions.RayError, ConnectionError)
+        self._lost = (ray.exceptions.RayError, ConnectionError, TimeoutError)
+        self._door = door
         self._actors: dict[int, Any] = {}
         self._started: set[int] = set()
         self._names = itertools.count()
@@ -108,41 +193,51 @@ class Slots:
         """Serve one connection until either end closes it, or the slot is lost."""
         header = json.loads(await reader.readline())
         number, name, actor = header["slot"], f"{os.getpid()}-{next(self._names)}", None
+        door = self._door.expect()
         try:
-            actor, first = await self._opened(number, name, header["loader"], reader)
-            sending = asyncio.create_task(_send(reader, actor, name, first))
-            pumps = [sending, asyncio.create_task(_fetch(actor, name, writer))]
-            done, waiting = await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
-            for pump in waiting:
-                pump.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
-            for pump in done:
-                pump.result()
+            actor, is_direct, first = await self._opened(number, name, header["loader"], door, reader)
+            if door is not None and is_direct:
+                pumps = await self._direct_pumps(actor, name, door[2], reader, first, writer)
+            else:
+                pumps = [_send(reader, actor, name, first), _fetch(actor, name, writer)]
+            await _first_end(pumps)
             await actor.close.remote(name)
         except (*self._lost, NobodyWaits) as error:
-            _log(f"slot {number} is lost: {type(error).__name__}: {str(error).splitlines()[0]}")
+            _log(f"slot {number} is lost: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
             self._forget(number, actor)
         finally:
+            if door is not None:
+                self._door.forget(door[2])
             with contextlib.suppress(ConnectionError):
                 writer.close()
 
-    async def _opened(self, number: int, name: str, loader: str, reader: StreamReader) -> tuple[Any, bytes]:
-        """Return the slot's actor with a relay started, and what was received meanwhile. An actor that was lost since
-        its last connection is replaced, once for all connections that wait."""
+    async def _direct_pumps(
+        self, actor: Any, name: str, password: str, reader: StreamReader, first: bytes, writer: StreamWriter
+    ) -> list[Coroutine[Any, Any, None]]:
+        """Return what passes bytes through the relay's own connection, and what notices the loss of its machine."""
+        from_relay, to_relay = await self._door.entered(password)
+        to_relay.write(first)
+        return [_pump(reader, to_relay), _pump(from_relay, writer), _finish(actor.wait.remote(name))]
+
+    async def _opened(
+        self, number: int, name: str, loader: str, door: tuple[str, int, str] | None, reader: StreamReader
+    ) -> tuple[Any, bool, bytes]:
+        """Return the slot's actor with a relay started, whether that has its own connection, and what was received
+        meanwhile. An actor that was lost since its last connection is replaced, once for all connections that wait."""
         received = bytearray()
         if (actor := self._actors.get(number)) is not None:
             try:
-                await self._open(number, actor, actor.open.remote(name, loader), reader, received)
-                return actor, bytes(received)
+                call = actor.open.remote(name, loader, door)
+                return actor, await self._open(number, actor, call, reader, received), bytes(received)
             except self._lost:
                 self._forget(number, actor)
         actor = self._actors.setdefault(number, self._actors.get(number) or self._make())
-        await self._open(number, actor, actor.open.remote(name, loader), reader, received)
-        return actor, bytes(received)
+        call = actor.open.remote(name, loader, door)
+        return actor, await self._open(number, actor, call, reader, received), bytes(received)
 
-    async def _open(self, number: int, actor: Any, call: Any, reader: StreamReader, received: bytearray) -> None:
-        """Wait for a call that may wait for a GPU, and receive meanwhile. When the connection ends, an actor that has
-        never started is dropped, and with it the request for a GPU."""
+    async def _open(self, number: int, actor: Any, call: Any, reader: StreamReader, received: bytearray) -> bool:
+        """Return the answer of a call that may wait for a GPU, and receive meanwhile. When the connection ends, an
+        actor that has never started is dropped, and with it the request for a GPU."""
         asked = asyncio.ensure_future(call)
         while not asked.done() and not reader.at_eof():
             reading = asyncio.create_task(reader.read(PIECE_BYTES))
@@ -155,8 +250,9 @@ class Slots:
         if not asked.done() and number not in self._started:
             self._forget(number, actor)
             raise NobodyWaits("no slot came free in time")
-        await asked
+        is_direct = bool(await asked)
         self._started.add(number)
+        return is_direct
 
     def _forget(self, number: int, actor: Any) -> None:
         """Drop an actor, unless another connection has replaced it."""
@@ -191,8 +287,34 @@ async def _fetch(actor: Any, name: str, writer: StreamWriter) -> None:
             return  # nobody reads any more
 
 
+async def _first_end(pumps: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Run the pumps until one ends, and end the others. Raises its error."""
+    tasks = [asyncio.ensure_future(pump) for pump in pumps]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()
+
+
+async def _pump(reader: StreamReader, writer: StreamWriter) -> None:
+    """Pass bytes on until either end is closed."""
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        while content := await reader.read(PIECE_BYTES):
+            writer.write(content)
+            await writer.drain()
+    writer.close()
+
+
 async def _serve(ray: Any, options: Options) -> None:
-    slots = Slots(ray, options.resources)
+    door = Door()
+    if "://" not in options.address:  # this machine belongs to the cluster
+        with contextlib.suppress(OSError):
+            await door.open(ray.util.get_node_ip_address())
+    slots = Slots(ray, options.resources, door)
     await asyncio.start_unix_server(slots.connect, options.socket, limit=PIECE_BYTES)
     _say({"is": "ready", "gpus": int(ray.cluster_resources().get("GPU", 0)), "version": ray.__version__})
     await asyncio.to_thread(sys.stdin.buffer.read)

@@ -24,6 +24,8 @@ from typing import Any, BinaryIO
 
 GREETING = "kernel-lsp relay 1"
 PREFIX = "kernel-lsp-remote-"
+LEASH = "KERNEL_LSP_LEASH"
+"""Variable with the descriptor of a pipe that ends with whoever started the relay."""
 SILENCE_S = 60.0
 """Seconds without a frame after which the other side is gone: it sends one every few seconds."""
 MEMORY_FOLDER, MIN_FREE_IN_MEMORY_BYTES = "/dev/shm", 16 << 30
@@ -49,6 +51,8 @@ class Relay:
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             signal.signal(number, lambda *_: self.end())
         threading.Thread(target=self._watch, daemon=True).start()
+        if LEASH in os.environ:
+            threading.Thread(target=self._follow, args=(int(os.environ.pop(LEASH)),), daemon=True).start()
         try:
             while line := self._frames.readline():
                 self._heard = time.monotonic()
@@ -179,6 +183,11 @@ class Relay:
         assert process.stderr is not None
         for line in process.stderr:
             self._stderr = (self._stderr + line)[-STDERR_TAIL_BYTES:]
+
+    def _follow(self, leash: int) -> None:
+        """End with the process that holds the other end of a pipe, or when that closes it."""
+        os.read(leash, 1)
+        self.end()
 
     def _watch(self) -> None:
         """End what overruns: the worker at its deadline, this process when nobody is heard."""
