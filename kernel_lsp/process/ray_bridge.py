@@ -4,7 +4,7 @@
 
 A slot is an actor that reserves a GPU. Behind each connection a relay (`worker/relay.py`) runs there, so slots need Ray
 and torch, and nothing of ours. The first line of a connection is ``{"slot": number, "loader": text}``, all else is the
-relay's. Where this machine belongs to the cluster, relays connect back by TCP: a call of an actor costs 4 ms of processor
+relay's. Where this machine belongs to the cluster, relays connect back by TCP: an actor's call costs 4 ms of processor
 time. The first line on stdout says that the cluster was reached, or why not. The end of stdin ends all.
 """
 
