@@ -299,3 +299,13 @@ def test_f64_and_integers_are_not_offered_tensor_cores() -> None:
 )
 def test_schedules_that_do_not_fit_are_invalid(schedule: TensorCoreSchedule) -> None:
     assert not is_valid_schedule(schedule, DType.F32)
+
+
+def test_the_other_product_of_a_sum_may_be_a_loop_in_its_epilogue() -> None:
+    text = "def f(x, a, y, b): return x @ a + y @ b"
+    inputs = [tensor(name, 64, 64) for name in ("x", "a", "y", "b")]
+    program = plan_text(text, inputs=inputs)
+    ways = [knob.name for knob in program.knobs if "tensor_cores" in knob.values]
+    schedule = dict(zip(ways, ("tensor_cores", "direct"), strict=True))
+    assert program.is_valid(schedule)
+    check_program(program, schedule=schedule)

@@ -126,11 +126,12 @@ class ResultWriter:
     # --- packs
 
     def _packable(self) -> Iterator[Access]:
-        """Yield what is written, and what is read along the inner dim."""
+        """Yield what is written, and what is read along the inner dim, but not inside a loop of its own."""
         for store in self.group.stores:
             yield Access(store.tensor, store.index)
             for access in accesses(store.scalar):
-                if access.tensor is not self.group.tensor and self.inner in access.variables:
+                is_in_loop = not access.variables <= store.scalar.variables
+                if access.tensor is not self.group.tensor and self.inner in access.variables and not is_in_loop:
                     yield access
 
     def _pack_conditions(self, access: Access, captured: Callable[[Index], int]) -> tuple[Expression, ...] | None:
