@@ -1,6 +1,6 @@
 """Kernels in files with what should become of them, and the pipeline over many of them at once.
 
-Files of one task share a session, so that PyTorch is imported and the task captured once.
+Files of one task share its capture, and tasks share a session, so that PyTorch is imported once.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -111,19 +112,19 @@ def labels(outcome: Outcome) -> tuple[str, ...]:
 async def evaluate_all(
     kernels: Sequence[Kernel], *, device: str = "cpu", n_sessions: int = 1
 ) -> AsyncIterator[list[Outcome]]:
-    """The verdicts, one task's at a time and in no order, from `n_sessions` sessions at once."""
-    settings = Settings(device=device, compile_deadline_s=COMPILE_DEADLINE_S)
-    turns = asyncio.Semaphore(n_sessions)
-
-    async def evaluated(group: list[Kernel]) -> list[Outcome]:
-        async with turns:
-            return await _evaluate_group(group, settings)
-
+    """The verdicts, one task's at a time and in no order, from `n_sessions` sessions at once. Each takes one task after
+    another, those of many kernels first: starting PyTorch takes longer than most verdicts."""
     groups = [list(group) for _, group in groupby(sorted(kernels, key=_task), key=_task)]
-    sessions = [asyncio.create_task(evaluated(group)) for group in groups]
+    waiting = deque(sorted(groups, key=len, reverse=True))
+    finished: asyncio.Queue[list[Outcome] | Exception] = asyncio.Queue()
+    settings = Settings(device=device, compile_deadline_s=COMPILE_DEADLINE_S)
+    sessions = [asyncio.create_task(_evaluate_groups(waiting, finished, settings)) for _ in range(n_sessions)]
     try:
-        for finished in asyncio.as_completed(sessions):
-            yield await finished
+        for _ in groups:
+            found = await finished.get()
+            if isinstance(found, Exception):
+                raise found
+            yield found
     finally:  # where one cannot run, e.g. for want of a GPU, the others end with it
         for session in sessions:
             session.cancel()
@@ -151,21 +152,33 @@ def _task(kernel: Kernel) -> tuple[str, str, bool]:
     return (str(kernel.file.parent), kernel.task_line, kernel.has_backward)
 
 
-async def _evaluate_group(kernels: Sequence[Kernel], settings: Settings) -> list[Outcome]:
+async def _evaluate_groups(
+    waiting: deque[list[Kernel]], finished: asyncio.Queue[list[Outcome] | Exception], settings: Settings
+) -> None:
+    """Evaluate one waiting group after another, in a new session once a worker has died."""
+    try:
+        while waiting:
+            async with Session(settings) as session:
+                await session.gpu_index()
+                while waiting and session.worker.is_alive:
+                    finished.put_nowait(await _evaluate_group(waiting.popleft(), session))
+    except Exception as problem:  # of any kind: whoever waits for the outcomes raises it
+        finished.put_nowait(problem)
+
+
+async def _evaluate_group(kernels: Sequence[Kernel], session: Session) -> list[Outcome]:
     if not kernels[0].task_line:
         return [Outcome(kernel, _unplanned(kernel)) for kernel in kernels]
     source = find_task(kernels[0].file, kernels[0].task_line, None, kernels[0].file.parent)
-    async with Session(settings) as session:
-        await session.gpu_index()
-        task = await session.capture(source, with_backward=kernels[0].has_backward)
-        verifier = await session.verifier(source, task)
-        candidates = [
-            Candidate(text=kernel.text, origin=Origin(proposer="user", description=kernel.file.name))
-            for kernel in kernels
-        ]
+    task = await session.capture(source, with_backward=kernels[0].has_backward)
+    candidates = [
+        Candidate(text=kernel.text, origin=Origin(proposer="user", description=kernel.file.name)) for kernel in kernels
+    ]
+    async with await session.verifier(source, task) as verifier:
         verdicts = await asyncio.gather(
             *(verifier.verify(candidate, "full") for candidate in candidates), return_exceptions=True
         )
+        await verifier.settle()
     return [
         Outcome(kernel, verdict)
         if isinstance(verdict, Verdict)

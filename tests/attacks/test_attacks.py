@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from kernel_lsp.config import Settings
 from kernel_lsp.verify.cpu import executor_checks
 from kernel_lsp.verify.model.defences import DEFENCES, SWITCHED, without
+from kernel_lsp.verify.session.session import Session
+from tests import corpora
 from tests.corpora import Kernel, Outcome, evaluate_all, is_passed, read_kernels, sample
 
 ATTACKS = read_kernels(Path(__file__).parent)
@@ -38,6 +43,29 @@ async def test_attacks_succeed_without_the_defence_they_name(names: tuple[str, .
     with without(*names):
         found = await outcomes([attack for attack in DEFENDED if attack.without == names])
     assert [(o.kernel.file.name, o.verdict.outcome, o.problem) for o in found if not is_passed(o)] == []
+
+
+async def test_tasks_share_a_session_and_what_fails_at_once_leaves_it_usable(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Check that captures under way are awaited before the next task: ending them would end the worker."""
+    shutil.copy(Path(__file__).parent / "tasks.py", tmp_path)
+    by_task = {attack.task_line: attack for attack in ATTACKS if attack.without == ("numbers",)}
+    wrong = [changed(attack, tmp_path) for attack in list(by_task.values())[:2]]
+    sessions = []
+
+    def opened(settings: Settings) -> Session:
+        sessions.append(Session(settings))
+        return sessions[-1]
+
+    monkeypatch.setattr(corpora, "Session", opened)
+    assert [outcome.verdict.outcome.kind for outcome in await outcomes(wrong)] == ["build_failed"] * 2
+    assert len(sessions) == 1
+
+
+def changed(attack: Kernel, folder: Path) -> Kernel:
+    """The attack without a body, as a file of this folder."""
+    return replace(attack, file=folder / attack.file.name, text=attack.text.replace("{", "{ nonsense;", 1))
 
 
 def test_every_attack_says_how_it_cheats_and_what_is_right_about_it() -> None:

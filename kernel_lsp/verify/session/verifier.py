@@ -91,6 +91,11 @@ class Verifier:
             verdict = await self._with_configurations(candidate, verdict)
         return verdict.model_copy(update={"stages_s": {**verdict.stages_s, **times.stages_s}})
 
+    async def settle(self) -> None:
+        """Wait for captures under way. Ending them would end the session's worker, which another task may use next."""
+        while self._under_way:
+            await asyncio.wait(self._under_way)
+
     # --- below
 
     def _run(self, part: Coroutine[Any, Any, Value]) -> asyncio.Task[Value]:
