@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kernel_lsp.cli import console
+from kernel_lsp.core.words import counted
 from kernel_lsp.evolve.archive.merge import merge_archives
 
 
@@ -21,6 +22,8 @@ async def _merge(sources: Sequence[Path], out: Path, as_json: bool) -> int:
         return console.EXIT_OK
     for source in merge.sources:
         n_known = len(source.already_there)
-        console.stdout.print(f"{source.source}: {len(source.runs)} runs, {n_known} there before", markup=False)
+        console.stdout.print(
+            f"{source.source}: {counted(len(source.runs), 'run')}, {n_known} there before", markup=False
+        )
     console.stdout.print(f"merged into {merge.archive}", style="bold", markup=False)
     return console.EXIT_OK

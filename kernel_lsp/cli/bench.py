@@ -11,6 +11,7 @@ from typing import Any
 from kernel_lsp.cli import console
 from kernel_lsp.config import find_workspace
 from kernel_lsp.core.benchmark import BenchEntry, BenchReport
+from kernel_lsp.core.words import counted
 from kernel_lsp.errors import UserError
 from kernel_lsp.evolve.run.bench import BenchLedger, BenchPlan, bench_entries, ledger_name
 from kernel_lsp.export.bench_page import HEADINGS, kind_sentence, render_bench_page, score_line, table_cells, write_docs
@@ -52,7 +53,7 @@ async def _bench(tasks: Sequence[str], options: BenchOptions, overrides: Mapping
     ledger = BenchLedger(results / ledger_name(identity), resumed=options.resume)
     plan = BenchPlan(Path.cwd(), tuple(suite), overrides, results, options.deadline_s, options.every_configuration)
     entries: list[BenchEntry] = []
-    console.stderr.print(f"{len(suite)} tasks", markup=False)
+    console.stderr.print(counted(len(suite), "task"), markup=False)
     async for entry, n_left in bench_entries(plan, ledger):
         entries.append(entry)
         console.stderr.print(f"{entry.target}: {entry.status}; {n_left} left", markup=False)

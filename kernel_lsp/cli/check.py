@@ -10,6 +10,7 @@ from kernel_lsp.cli import console
 from kernel_lsp.config import load_settings
 from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.core.verdict import BuildFailed, Unsupported, Verdict
+from kernel_lsp.core.words import counted
 from kernel_lsp.verify.session.start import SessionStart
 from kernel_lsp.verify.timing.words import detail_lines, one_line
 
@@ -60,7 +61,10 @@ def print_verdict(verdict: Verdict, file: str) -> None:
     say(f"{file}: {title}", style="bold green" if verdict.is_correct else "bold red", markup=False)
     if outcome.kind == "correct":
         families = sorted({case.family for case in outcome.cases})
-        say(f"  checked   {len(outcome.cases)} cases on the {verdict.device}: {', '.join(families)}", markup=False)
+        say(
+            f"  checked   {counted(len(outcome.cases), 'case')} on the {verdict.device}: {', '.join(families)}",
+            markup=False,
+        )
     elif not isinstance(outcome, BuildFailed):
         say(f"  because   {outcome.message}", markup=False)
     for finding in _all_findings(verdict):
@@ -84,7 +88,7 @@ def _print_configurations(verdict: Verdict) -> None:
     if not verdict.configurations:
         return
     n_served = sum(outcome.is_served for outcome in verdict.configurations)
-    text = f"{n_served} of {len(verdict.configurations)} configurations of the task are served"
+    text = f"{n_served} of {counted(len(verdict.configurations), 'configuration')} of the task served"
     console.stdout.print(f"  serves    {text}", markup=False)
     for outcome in verdict.configurations:
         if not outcome.is_served:

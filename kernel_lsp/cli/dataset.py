@@ -8,6 +8,7 @@ from pathlib import Path
 from kernel_lsp.cli import console
 from kernel_lsp.config import FOLDER_NAME, find_workspace
 from kernel_lsp.core.model import SCHEMA_VERSION, Noun
+from kernel_lsp.core.words import counted
 from kernel_lsp.errors import UserError
 from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.evolve.archive.dataset import Format, rows, write_dataset
@@ -50,7 +51,7 @@ async def _write(run: str, out: Path, form: str, as_json: bool) -> int:
     if as_json:
         console.print_json(written)
     else:
-        console.stdout.print(f"wrote {n_rows} rows of {len(runs)} runs to {out}", markup=False)
+        console.stdout.print(f"wrote {counted(n_rows, 'row')} of {counted(len(runs), 'run')} to {out}", markup=False)
         if not n_rows:
             console.stderr.print("no model was asked in these runs: kernel-lsp optimize TARGET --model M", markup=False)
     return console.EXIT_OK

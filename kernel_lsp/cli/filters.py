@@ -9,6 +9,7 @@ from typing import Any
 from kernel_lsp.cli import console
 from kernel_lsp.config import load_settings
 from kernel_lsp.core.filter import FilterReport, FilterResult, TaskFilters
+from kernel_lsp.core.words import counted
 from kernel_lsp.errors import UserError
 from kernel_lsp.source.suite import expand_targets
 from kernel_lsp.verify.tasks.filters import filter_targets
@@ -25,7 +26,7 @@ async def _filter(tasks: Sequence[str], overrides: Mapping[str, Any], as_json: b
     if not tasks:
         raise UserError("no tasks given", next_step="kernel-lsp bench filter FOLDER model.py::Block")
     settings = load_settings(Path.cwd(), overrides)
-    with console.stage(f"examining {len(tasks)} tasks"):
+    with console.stage(f"examining {counted(len(tasks), 'task')}"):
         targets = expand_targets(tasks, Path.cwd())
         report = FilterReport(tasks=await filter_targets(targets, Path.cwd(), settings))
     if as_json:
@@ -39,14 +40,16 @@ def _print(report: FilterReport) -> None:
     for task in report.tasks:
         style = "bold green" if task.is_good else "bold red"
         word = "refused" if task.refused else "good" if task.is_good else f"{len(task.flagged)} flagged"
-        where = f", {len(task.configurations)} configurations on {task.device}" if task.configurations else ""
+        where = (
+            f", {counted(len(task.configurations), 'configuration')} on {task.device}" if task.configurations else ""
+        )
         console.stdout.print(f"{task.target}: {word}{where}", style=style, markup=False)
         if task.refused:
             console.stdout.print(f"  {task.refused}", markup=False)
         else:
             for line, style in _lines(task):
                 console.stdout.print(line, style=style, markup=False)
-    console.stdout.print(f"{report.n_good} of {len(report.tasks)} tasks pass every filter", markup=False)
+    console.stdout.print(f"{report.n_good}/{counted(len(report.tasks), 'task')} passed every filter", markup=False)
 
 
 def _lines(task: TaskFilters) -> list[tuple[str, str]]:

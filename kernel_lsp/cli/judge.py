@@ -9,6 +9,7 @@ from typing import Any
 from kernel_lsp.cli import console
 from kernel_lsp.cli.paste import paste
 from kernel_lsp.config import load_settings
+from kernel_lsp.core.words import counted
 from kernel_lsp.evolve.run.calibration import CalibrationReport, calibrate
 from kernel_lsp.llm.judges.calibration import COLUMNS, cells
 from kernel_lsp.llm.recording import RecordedReply, write_recording
@@ -46,5 +47,8 @@ def print_report(report: CalibrationReport) -> None:
     for row in map(cells, report.scores):
         say(HEADING.format(*row), markup=False)
     say("precision: held back and faulty of all held back; recall: held back of all faulty; lost: right, held back")
-    say(f"{report.n_calls} calls, ${report.cost_usd:.4f}; evaluating all took {report.evaluate_s:.1f} s", markup=False)
+    say(
+        f"{counted(report.n_calls, 'call')}, ${report.cost_usd:.4f}; evaluating all took {report.evaluate_s:.1f} s",
+        markup=False,
+    )
     say(f"the fits are in {report.file}; runs in this workspace use them", markup=False)

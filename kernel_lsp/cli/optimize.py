@@ -27,6 +27,7 @@ from kernel_lsp.core.event import (
     StageStarted,
     TaskCaptured,
 )
+from kernel_lsp.core.words import counted
 from kernel_lsp.errors import UserError
 from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.evolve.archive.record import record_run
@@ -188,7 +189,7 @@ class RunView:
         description = f"generation {event.generation + 1}/{event.n_generations}"
         self._bar = self._progress.add_task(description, total=event.n_proposals, best=self._best + self._cost)
         if not console.stderr.is_terminal:
-            self._say(f"{description}: {event.n_proposals} candidates {self._best}".rstrip())
+            self._say(f"{description}: {counted(event.n_proposals, 'candidate')} {self._best}".rstrip())
 
     def say_recorded(self, handle: RunHandle, path: Path) -> None:
         """Write the run's replies to the requested file."""
@@ -196,11 +197,13 @@ class RunView:
             return
         with Archive(handle.workspace) as archive:
             n_replies = record_run(archive, handle.run_id, path)
-        self._say(f"wrote {n_replies} replies to {path}")
+        self._say(f"wrote {n_replies} {'reply' if n_replies == 1 else 'replies'} to {path}")
 
     def _count_call(self, event: ModelCalled) -> None:
         budget = f" of ${event.budget_usd:.2f}" if event.budget_usd is not None else ""
-        self._cost = f", ${event.run_cost_usd:.4f}{budget} for {event.n_run_calls} calls" if event.n_run_calls else ""
+        self._cost = (
+            f", ${event.run_cost_usd:.4f}{budget} for {counted(event.n_run_calls, 'call')}" if event.n_run_calls else ""
+        )
         failure = f"  {event.model}: {event.outcome.replace('_', ' ')}: {event.message}"
         if event.outcome != "replied" and failure not in self._failures:
             self._failures.add(failure)
@@ -237,7 +240,7 @@ def print_report(finished: RunFinished, handle: RunHandle) -> None:
     counts = f"{finished.n_proposed} proposed, {finished.n_built} built, {finished.n_correct} correct"
     say(f"  candidates  {counts}", markup=False)
     if finished.n_model_calls:
-        say(f"  models      {finished.n_model_calls} calls, {_consumed(finished)}", markup=False)
+        say(f"  models      {counted(finished.n_model_calls, 'call')}, {_consumed(finished)}", markup=False)
     if finished.stopped:
         say(f"  stopped     {finished.stopped}", markup=False)
     if finished.candidate_id is None:

@@ -10,6 +10,7 @@ from kernel_lsp.cli import console
 from kernel_lsp.cli.check import STYLES, describe_finding
 from kernel_lsp.config import load_settings
 from kernel_lsp.core.profile import KernelProfile, ProfileReport
+from kernel_lsp.core.words import counted
 from kernel_lsp.verify.profile.profile import profile_kernel
 
 MAX_LINES, MAX_EAGER = 12, 5
@@ -49,7 +50,7 @@ def _print(report: ProfileReport, source: Sequence[str]) -> None:
     for finding in report.findings:
         say(f"  {describe_finding(finding, report.file)}", style=STYLES[finding.severity], markup=False)
     if report.eager:
-        say(f"\nPyTorch launches {len(report.eager)} kernels for the forward:", markup=False)
+        say(f"\nPyTorch launches {counted(len(report.eager), 'kernel')} for the forward:", markup=False)
         for eager in report.eager[:MAX_EAGER]:
             say(f"  {eager.time_us:9.3g} us  {eager.n_calls} x {eager.name[:90]}", markup=False)
     say()

@@ -10,6 +10,7 @@ from pathlib import Path
 from kernel_lsp.cli import console
 from kernel_lsp.config import find_workspace
 from kernel_lsp.core.model import Noun
+from kernel_lsp.core.words import counted
 from kernel_lsp.engine.archived import run_summary
 from kernel_lsp.engine.messages import RunSummary
 from kernel_lsp.errors import UserError
@@ -69,4 +70,5 @@ def _print(found: Rewritten, *, applies: bool) -> None:
             say("".join(difflib.unified_diff(*both, name, name)), markup=False, soft_wrap=True)
     limited = "" if found.is_complete else "; the scan ended at its limit"
     hint = "" if applies or not found.texts else "; --apply writes them"
-    say(f"{found.n_sites} call sites in {len(found.texts)} files{limited}{hint}", markup=False)
+    counts = f"{counted(found.n_sites, 'call site')} in {counted(len(found.texts), 'file')}"
+    say(f"{counts}{limited}{hint}", markup=False)

@@ -61,7 +61,9 @@ def read_target(target: str, directory: Path) -> TargetSource:
     file, separator, symbol = target.partition("::")
     path = Path(os.path.abspath(directory / file))
     if not file or not os.path.exists(path):
-        raise TargetError("there is no such file", file=file or target, next_step=_suggest_file(path))
+        raise TargetError(
+            "there is no such file", file=file or target, next_step=_suggest_file(file or target, symbol, directory)
+        )
     if path.is_dir():
         return read_task_folder(target, path, symbol)
     if path.suffix != ".py":
@@ -167,13 +169,20 @@ def _all_symbols(source: PythonFile) -> list[str]:
     return names
 
 
-def _suggest_file(path: Path) -> str:
+def _suggest_file(file: str, symbol: str, directory: Path) -> str:
+    """Return files of this folder with a similar name, spelled as a target: ``models/gate.py::Gate``."""
+    name, _, meant = os.path.basename(file).partition(":")
+    folder = Path(os.path.abspath(directory / os.path.dirname(file)))
     try:
-        names = sorted(entry.name for entry in path.parent.iterdir() if entry.suffix == ".py" or entry.is_dir())
+        entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
     except OSError:
-        return f"the folder {path.parent} does not exist"
-    near = difflib.get_close_matches(path.name, names, n=3, cutoff=0.5)
-    return f"did you mean {', '.join(near)}?" if near else f"check the path: {path}"
+        return f"the folder {folder} does not exist"
+    names = [entry.name for entry in entries if entry.suffix == ".py" or entry.is_dir()]
+    wanted = name if name.endswith(".py") or name in names else f"{name}.py"
+    near = [wanted] if wanted in names else difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    end = f"::{symbol or meant}" if symbol or meant else ""
+    listed = [os.path.join(os.path.dirname(file), each) + (end if each.endswith(".py") else "") for each in near]
+    return f"did you mean {' or '.join(listed)}?" if listed else f"check the path: {folder / name}"
 
 
 def _forward_of(node: ast.ClassDef, source: PythonFile) -> FunctionNode:

@@ -57,6 +57,36 @@ def test_a_bad_file_is_refused_with_place_and_next_step(tmp_path: Path, name: st
     assert sorted(path.name for path in tmp_path.iterdir() if path.name not in ("cache", "__pycache__")) == ["model.py"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (("optimize", "model.py:scale"), "did you mean model.py::scale?"),
+        (("optimize", "model::scale"), "did you mean model.py::scale?"),
+        (("optimize", "modle.py::scale"), "did you mean model.py::scale?"),
+        (("check", "scale.cu"), "did you mean kernels/scale.cu?"),
+    ],
+)
+def test_a_missing_file_is_suggested_as_it_would_be_written(
+    tmp_path: Path, arguments: tuple[str, str], hint: str
+) -> None:
+    write(tmp_path, SCALE)
+    (tmp_path / ".models").mkdir()
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels" / "scale.cu").write_text("", encoding="utf-8")
+    ran = run_here(tmp_path, *arguments)
+    assert (ran.status, hint in ran.stderr) == (2, True), ran.stderr
+
+
+def test_a_python_file_without_a_kernel_has_its_static_findings(tmp_path: Path) -> None:
+    loss = "import torch\n\ndef loss(x, y):\n    return torch.nn.functional.cross_entropy(x.softmax(1), y)\n"
+    write(tmp_path, loss)
+    ran = run_here(tmp_path, "check", "model.py")
+    assert ran.status == 2, ran.stderr
+    assert ran.stdout.startswith("model.py: unsupported\n")
+    assert "model.py:4:12: warning:" in ran.stdout
+    assert "[kernel-lsp/KL140]" in ran.stdout
+
+
 def _refused(tmp_path: Path, *arguments: str, **settings: str) -> str:
     ran = run_here(tmp_path, *arguments, **settings)
     assert ran.status == 2, ran.stdout + ran.stderr

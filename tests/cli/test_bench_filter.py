@@ -29,7 +29,7 @@ def test_good_tasks_end_with_0(tmp_path: Path) -> None:
     ran = run(tmp_path, "bench", "filter", "model.py::multiply")
     assert ran.status == 0
     assert "model.py::multiply: good" in ran.stdout
-    assert "1 of 1 tasks pass every filter" in ran.stdout
+    assert "1/1 task passed every filter" in ran.stdout
 
 
 def test_a_bad_task_ends_with_1_and_says_which_filter_and_where(tmp_path: Path) -> None:

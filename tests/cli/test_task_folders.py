@@ -36,5 +36,5 @@ def test_a_configuration_with_another_constant_is_checked_and_named(tmp_path: Pa
     kernel = str(tmp_path / "conv2d" / "kernels" / "conv2d.cu")
     ran = run(tmp_path, "check", kernel, "--task", "conv2d", "--device", "cpu")
     assert ran.status == 0
-    assert "2 of 3 configurations of the task are served" in ran.stdout
+    assert "2 of 3 configurations of the task served" in ran.stdout
     assert "stride=2" in ran.stdout

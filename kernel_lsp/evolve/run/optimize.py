@@ -25,6 +25,7 @@ from kernel_lsp.core.recommendation import recommend
 from kernel_lsp.core.target import TargetSource
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Verdict
+from kernel_lsp.core.words import counted
 from kernel_lsp.errors import EnvironmentProblem, TargetError
 from kernel_lsp.evolve.archive.archive import Archive, check_workspace_is_free, workspace_lock
 from kernel_lsp.evolve.propose.model_run import ModelRun, ModelTools, open_tools, with_keys
@@ -304,7 +305,8 @@ def describe_verification(verdict: Verdict) -> str:
     cases = verdict.outcome.cases if verdict.outcome.kind == "correct" else ()
     sampled = sum(case.n_blocks_run < case.n_blocks for case in cases)
     shapes = {json.dumps(case.shapes, sort_keys=True) for case in cases}
-    text = f"{len(cases)} cases over {len(shapes)} sets of shapes on the {verdict.device}, against an fp64 reference"
+    over = f"{counted(len(cases), 'case')} over {counted(len(shapes), 'set')} of shapes"
+    text = f"{over} on the {verdict.device}, against an fp64 reference"
     return f"{text}; {sampled} of them by sampled blocks" if sampled else text
 
 

@@ -9,6 +9,7 @@ from kernel_lsp.core.measurement import Comparison, Estimate, Measurement
 from kernel_lsp.core.profile import LineProfile
 from kernel_lsp.core.recommendation import recommend
 from kernel_lsp.core.verdict import CheckOutcome, KernelFacts, Verdict
+from kernel_lsp.core.words import counted
 from kernel_lsp.engine.messages import RunSummary
 from kernel_lsp.verify.timing.words import detail_lines, headline
 
@@ -108,7 +109,7 @@ def verdict_text(verdict: Verdict) -> str:
     """Summarise the outcome in one line."""
     outcome = verdict.outcome
     if outcome.kind == "correct":
-        return f"correct in {len(outcome.cases)} cases on the {verdict.device}"
+        return f"correct in {counted(len(outcome.cases), 'case')} on the {verdict.device}"
     return failure_text(outcome)
 
 

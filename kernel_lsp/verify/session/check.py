@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from kernel_lsp.source.pytorch import read_target
 from kernel_lsp.verify.foreign.check import check_foreign
 from kernel_lsp.verify.model.progress import StageTimes
 from kernel_lsp.verify.session.pipeline import DEVICE_NAME
-from kernel_lsp.verify.session.plain_build import check_plain, check_without_task, is_plain
+from kernel_lsp.verify.session.plain_build import check_plain, check_pytorch, check_without_task, is_plain
 from kernel_lsp.verify.session.session import Session
 from kernel_lsp.verify.session.start import SessionStart
 
@@ -43,6 +44,8 @@ async def check_kernel(
         return await check_foreign(kernel, text, foreign, find_task(kernel, None, target, directory), settings, start)
     parsed = parse(text)
     candidate = Candidate(text=text, origin=Origin(proposer="user", description=str(kernel)))
+    if kernel.suffix == ".py":
+        return check_pytorch(text)
     if is_plain(kernel.name, text):
         return await check_plain(kernel, text, settings)
     if parsed.plan is None:
@@ -71,7 +74,16 @@ def read_kernel(kernel: Path) -> str:
     except UnicodeDecodeError:
         raise UserError("not a text file in UTF-8", file=str(kernel), next_step="name a .cu file") from None
     except OSError as error:
-        raise UserError(error.strerror or str(error), file=str(kernel), next_step="name a .cu file") from None
+        raise UserError(error.strerror or str(error), file=str(kernel), next_step=_suggest_kernel(kernel)) from None
+
+
+def _suggest_kernel(kernel: Path) -> str:
+    """Return the `.cu` files in the folder, and in those below, that have a similar name."""
+    folder = kernel.parent
+    names = {str(found.relative_to(folder)): found.name for glob in ("*.cu", "*/*.cu") for found in folder.glob(glob)}
+    near = difflib.get_close_matches(kernel.name, [*names.values()], n=3, cutoff=0.7)
+    listed = [str(folder / path) for path, name in sorted(names.items()) if name in near]
+    return f"did you mean {' or '.join(listed[:3])}?" if listed else "name a .cu file"
 
 
 def find_task(kernel: Path, task_line: str | None, target: str | None, directory: Path) -> TargetSource:

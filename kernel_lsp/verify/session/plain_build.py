@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from tree_sitter import Node
@@ -23,8 +24,9 @@ from kernel_lsp.process.confinement import SandboxLevel, sandbox_level
 from kernel_lsp.process.interpreter import find_python, site_packages
 from kernel_lsp.process.profiles import foreign_confinement
 from kernel_lsp.process.supervisor import run, scrubbed_environment
+from kernel_lsp.rules import pytorch
 from kernel_lsp.rules.cuda.checking import check
-from kernel_lsp.rules.finding import SOURCE
+from kernel_lsp.rules.finding import SOURCE, RuleFinding
 from kernel_lsp.source.cuda import kernel_signatures, parsed_source
 from kernel_lsp.source.foreign import foreign_source
 from kernel_lsp.source.plan_draft import draft_plan
@@ -36,6 +38,7 @@ from kernel_lsp.toolchain.nvrtc.discovery import Toolchain, find_toolchain
 from kernel_lsp.verify.build.building import names_without_sizes
 
 NO_PLAN = "no launch plan, so nothing was run: add one at the top of the file"
+NO_KERNEL = "PyTorch code and no kernel: only the static rules were run"
 NO_TASK = "no task to check this kernel against: give --task model.py::symbol"
 PLAN_PAGE = "docs/kernel-format.md describes launch plans"
 MAX_LOG_BYTES = 1 << 20
@@ -86,6 +89,13 @@ def check_without_task(text: str, kind: str, file_name: str) -> Verdict:
     return _verdict(text, "static rules", Unsupported(message=NO_TASK)).model_copy(update={"foreign": kind})
 
 
+def check_pytorch(text: str) -> Verdict:
+    """Return the static findings of a Python file without a kernel."""
+    note = "next: kernel-lsp optimize FILE.py::SYMBOL makes a kernel of a function or an nn.Module"
+    verdict = _verdict("", "static rules", Unsupported(message=NO_KERNEL), notes=(note,))
+    return verdict.model_copy(update={"findings": _as_findings(pytorch.check(text))})
+
+
 def without_static(verdict: Verdict) -> Verdict:
     """Return the verdict for an editor, which shows the rules' findings itself."""
     kept = tuple(found for found in verdict.findings if found.source != SOURCE)
@@ -94,17 +104,21 @@ def without_static(verdict: Verdict) -> Verdict:
 
 def static_findings(text: str) -> tuple[Finding, ...]:
     """Return what the CUDA rules find, as findings of a verdict."""
+    return _as_findings(check(text))
+
+
+def _as_findings(found: Iterable[RuleFinding]) -> tuple[Finding, ...]:
     return tuple(
         Finding(
-            code=found.code,
-            severity=found.severity,
-            message=found.message,
+            code=each.code,
+            severity=each.severity,
+            message=each.message,
             source=SOURCE,
-            line=found.range.start_line + 1,
-            column=found.range.start_column + 1,
-            n_occurrences=1 + len(found.related),
+            line=each.range.start_line + 1,
+            column=each.range.start_column + 1,
+            n_occurrences=1 + len(each.related),
         )
-        for found in check(text)
+        for each in found
     )
 
 
