@@ -130,11 +130,12 @@ def bind_all(folders: list[Path]) -> int:
     """Write `bound.json` beside each task. Returns 1 when a plan could not be bound."""
     n_failed = 0
     for folder in folders:
-        shapes, outputs, numbers = shapes_of(folder)
+        has_backward = (folder / "BACKWARD").exists()
+        shapes, outputs, numbers = shapes_of(folder, has_backward)
         found: dict[str, Any] = {}
         for path in sorted(folder.glob("*.cu")):
             try:
-                found[path.stem] = bound_operations(path, shapes, outputs, numbers, (folder / "BACKWARD").exists())
+                found[path.stem] = bound_operations(path, shapes, outputs, numbers, has_backward)
             except Exception as problem:  # a text may be broken in any way: name it and go on
                 print(f"{path}: {type(problem).__name__}: {problem}")
                 n_failed += 1
@@ -146,13 +147,14 @@ def bind_all(folders: list[Path]) -> int:
 Shapes = dict[str, tuple[int, ...]]
 
 
-def shapes_of(folder: Path) -> tuple[Shapes, Shapes, dict[str, float]]:
-    """Shapes of the forward's inputs and of its outputs by name, and the numbers that a plan may take."""
+def shapes_of(folder: Path, has_backward: bool) -> tuple[Shapes, Shapes, dict[str, float]]:
+    """Return the shapes of the forward's inputs, those of its outputs where a backward takes gradients of them, and the
+    numbers that a plan may take."""
     module = load(folder / "task.py")
     with torch.device("meta"):
         model = module.Model(*module.get_init_inputs())
         inputs = module.get_inputs()
-        out = model(*inputs)
+        out = model(*inputs) if has_backward else ()  # steps of a recurrent layer take minutes
     tensors = named_tensors(model, inputs)
     outputs = out if isinstance(out, (tuple, list)) else [out]
     numbers = {name: value for name, value in vars(model).items() if isinstance(value, (int, float))}

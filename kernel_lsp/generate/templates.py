@@ -346,13 +346,14 @@ class GroupRenderer:
         if not values or self.capability < HOPPER:
             values = [1]
         blocks = self.choices.pick_int(f"{kernel.name}.blocks", values, values[0], "blocks per sequence")
-        n_parts = [parts for parts in (4, 2, 1) if layer.is_valid(blocks, parts)]
+        n_parts = [parts for parts in (4, 8, 2, 1) if layer.is_valid(blocks, parts)]
         if not n_parts:
             raise TargetError(
                 f"the generator cannot do a recurrent layer of {layer.n_units} units: a block has too few threads",
                 next_step="use fewer hidden units, or leave this layer outside the target",
             )
-        parts = self.choices.pick_int(f"{kernel.name}.parts", n_parts, n_parts[0], "threads per gate")
+        default = next((parts for parts in n_parts if layer.keeps_weights(blocks, parts)), n_parts[0])
+        parts = self.choices.pick_int(f"{kernel.name}.parts", n_parts, default, "threads per gate")
         return RenderedGroup((render_recurrence(kernel, layer, blocks, parts),))
 
     def _sorted(self, group: RoutineGroup, name: str) -> RenderedGroup:

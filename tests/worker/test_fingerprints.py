@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -64,3 +66,21 @@ def test_what_lies_between_the_guards_is_not_theirs() -> None:
     buffer = torch.full((64,), POISON, dtype=torch.uint8)
     buffer[GUARD:-GUARD] = 0
     assert fingerprints.broken_guards({"out": buffer}, GUARD, POISON) == []
+
+
+def test_the_distance_in_pieces_is_that_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = torch.arange(1, 101, dtype=torch.float32)
+    other = one.clone()
+    other[[3, 77]] += torch.tensor([0.5, 2.0])
+    whole = fingerprints.spread(one, other)
+    monkeypatch.setattr(fingerprints, "PIECE_ELEMENTS", 7)
+    found = fingerprints.spread(one, other)
+    assert found == pytest.approx(whole)
+    assert found["max"] == 2.0
+    assert found["relative_l2"] == pytest.approx(float((one - other).norm() / one.norm()))
+
+
+def test_a_number_in_place_of_a_nan_is_infinitely_far() -> None:
+    one = torch.tensor([1.0, math.nan])
+    assert fingerprints.spread(one, one.clone()) == {"relative_l2": 0.0, "max": 0.0}
+    assert fingerprints.spread(one, torch.ones(2))["relative_l2"] == math.inf

@@ -52,7 +52,7 @@ class FakeRun:
 def watched(timed: Callable[[FakeRun], None] | None, n_blocks: int = 8, n_runs: int = 4) -> dict[str, Any]:
     """Warm up with the right kernel, then time blocks with `timed`."""
     runs = [FakeRun() for _ in range(n_runs)]
-    inputs = {"x": runs[0].tensors["x"].clone()}
+    inputs = timing_candidate.fingerprints({"x": runs[0].tensors["x"]})
     watch = timing_candidate.OutputWatch(runs, inputs, {})
     for run in runs:
         run()
@@ -92,7 +92,7 @@ def test_a_single_set_of_large_buffers_is_watched_too() -> None:
 def test_a_kernel_that_never_worked_is_found_too() -> None:
     """Its first outputs are poison as well: they are no standard to compare with."""
     runs = [FakeRun(lambda run: None) for _ in range(2)]
-    watch = timing_candidate.OutputWatch(runs, {"x": runs[0].tensors["x"]}, {})
+    watch = timing_candidate.OutputWatch(runs, timing_candidate.fingerprints({"x": runs[0].tensors["x"]}), {})
     watch.before_block([0, 1])
     watch.after_block()
     assert watch.report()["relative_difference"] == math.inf
@@ -131,3 +131,14 @@ def test_the_fingerprint_that_was_judged_is_the_standard() -> None:
     runs[0]()
     watch.after_block()
     assert watch.report()["n_unequal"] == 1
+
+
+def test_a_second_watch_of_the_same_runs_counts_on_its_own() -> None:
+    runs = [FakeRun()]
+    first = timing_candidate.OutputWatch(runs, timing_candidate.fingerprints({"x": runs[0].tensors["x"]}), {})
+    runs[0]()
+    second = first.again()
+    second.before_block([0])
+    second.after_block()
+    assert (first.report()["n_checked"], second.report()["n_checked"]) == (0, 1)
+    assert second.report()["relative_difference"] == math.inf

@@ -6,6 +6,8 @@ import torch
 
 from kernel_lsp.worker.gpu.run import BoundRun
 from kernel_lsp.worker.timing import subject
+from kernel_lsp.worker.timing.baseline import reference_subject
+from kernel_lsp.worker.timing.candidate import operator_call
 
 
 def test_large_buffers_are_one_set() -> None:
@@ -26,3 +28,52 @@ def test_a_run_that_shares_buffers_replaces_its_own_tensors_alone() -> None:
     shared()
     assert shared.tensors["out"].tolist() == [2.0] * 3
     assert run.tensors["out"].tolist() == [0.0] * 3
+
+
+def test_a_run_copies_its_own_inputs_once_the_given_ones_are_dropped() -> None:
+    run, given = object.__new__(BoundRun), torch.ones(3)
+    run._roles, run._own, run._inputs = {"x": "input", "out": "output"}, {"x": given.clone()}, {"x": given}
+    run.drop_given_inputs()
+    assert run._inputs == {"x": run._own["x"]}
+
+
+def test_an_operator_call_keeps_no_results() -> None:
+    run = object.__new__(BoundRun)
+    run.tensors = {"x": torch.zeros(3), "out": torch.zeros(3)}
+    operation = {
+        "tensors": [{"name": "x", "role": "input"}, {"name": "out", "role": "output"}],
+        "steps": [{"kind": "fill", "tensor": "out", "value": 2.0}],
+    }
+    run._operation, run._candidate = operation, None  # type: ignore[assignment]
+    run._steps = [lambda: seen.append(run.tensors["out"])]
+    seen: list[torch.Tensor] = []
+    before = run.tensors["out"]
+    operator_call(run, operation)()
+    assert seen[0] is not before
+    assert run.tensors["out"] is before
+
+
+SOURCE = "def double_reference(x):\n    return 2 * x\n"
+REFERENCE = {
+    "name": "double",
+    "source": SOURCE,
+    "arguments": [{"tensor": "x"}],
+    "direction": "forward",
+    "gradients": [],
+}
+
+
+def test_a_baseline_with_large_results_has_one_set_of_inputs() -> None:
+    inputs = {"x": torch.ones(4)}
+    small = reference_subject(REFERENCE, inputs, "eager", None, written_bytes=16)
+    large = reference_subject(REFERENCE, inputs, "eager", None, written_bytes=subject.ONE_SET_BYTES)
+    assert (small.is_large, large.is_large, large.n_sets) == (False, True, 1)
+    assert small.n_sets > 1
+
+
+def test_a_large_subject_leaves_a_graph_where_the_host_keeps_up() -> None:
+    large = reference_subject(REFERENCE, {"x": torch.ones(4)}, "eager", None, written_bytes=subject.ONE_SET_BYTES)
+    large.own_enqueue_us = 50.0
+    assert large.prefers_stream
+    large.own_enqueue_us = subject.MAX_SLEEP_US
+    assert not large.prefers_stream

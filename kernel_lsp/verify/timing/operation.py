@@ -173,7 +173,7 @@ class OperationTimer:
         extra: list[Subject] = []
         racing = self._baselines.ranking_subjects(job) if operation.is_ranking else []
         if not racing and self._noise.needs_self_pair(ours):
-            again = await self._prepare(worker, operation, AGAIN, number, n_calls=ours.n_calls)
+            again = await self._prepare(worker, operation, AGAIN, number, beside=ours)
             if isinstance(again, SubjectFailed):
                 return CandidateBroke(again.message)
             extra.append(again)
@@ -263,14 +263,14 @@ class OperationTimer:
     # --- below: the candidate's side
 
     async def _prepare(
-        self, worker: Asker, operation: TimedOperation, name: str, number: int, n_calls: int = 0
+        self, worker: Asker, operation: TimedOperation, name: str, number: int, beside: Subject | None = None
     ) -> Subject | SubjectFailed:
         request = {
             "candidate": operation.candidate_id,
             "operation": operation.bound.model_dump(mode="json"),
             "inputs": _entries(operation.files),
             "expected": dict(operation.expected),
-            "n_calls": n_calls,
+            **({} if beside is None else {"n_calls": beside.n_calls, "beside": beside.subject_id}),
         }
         return await prepare(
             name, f"{name}-{number}".replace(" ", "-"), worker, "prepare_candidate", request, PREPARE_DEADLINE_S

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from ..failure import EnvironmentFailure, Failure, short_message
 from ..files import taken, write_tensor
 from ..shipped.cuda_runtime import CudaError, on_device
 from . import device as gpu_device
-from .fingerprints import as_bytes
+from .fingerprints import as_bytes, in_pieces, spread
 from .inputs import inputs_on
 from .load import load_candidate, loaded_candidate
 from .run import OTHER_POISON_BYTE, BoundRun, Candidate
@@ -29,9 +29,11 @@ MAX_KEPT_BYTES = 64 << 20
 """Maximum bytes of one run's buffers to keep them. Later cases of the same shapes then reuse the same addresses."""
 RUN_DEADLINE_S = 60.0
 """Default seconds of one run."""
-PIECE_ELEMENTS = 1 << 26
 MAX_RECHECK_BYTES = 1 << 30
 """Maximum bytes of one run's buffers for the runs from a fresh module: for larger ones the second run suffices."""
+
+MAX_BYTES_BESIDE_INPUTS = 4 << 30
+"""Maximum bytes of one run's buffers to keep the inputs on the device, too: a check then has its two runs alone."""
 
 
 @dataclass
@@ -121,6 +123,10 @@ def _check(candidate: Candidate, request: dict[str, Any]) -> dict[str, Any]:
     tensors, fingerprints = inputs_on(candidate.device).get(request["inputs"])
     offsets: dict[str, int] = request.get("offsets", {})
     run = _run_for(session, candidate, request["operation"], tensors, offsets)
+    if _n_bytes(request["operation"]) > MAX_BYTES_BESIDE_INPUTS:
+        run.drop_given_inputs()
+        del tensors
+        inputs_on(candidate.device).clear()
     deadline_s = float(request.get("run_deadline_s", RUN_DEADLINE_S))
     clock.lap("inputs")
     run()
@@ -148,7 +154,7 @@ def _check(candidate: Candidate, request: dict[str, Any]) -> dict[str, Any]:
         "fingerprints": {} if differing else first,
         "unwritten": unwritten,
         "scratch_bytes": run.scratch_bytes,
-        "spread": {name: _spread(run.tensors[name], other.tensors[name]) for name in differing},
+        "spread": {name: spread(run.tensors[name], other.tensors[name]) for name in differing},
         "again": _written(other, {name: request["again"][name] for name in differing}, slices),
         "stages_s": clock.laps_s,
     }
@@ -201,7 +207,7 @@ def _tell_numbers_from_poison(run: BoundRun, other: BoundRun) -> None:
     for name, tensor in run.output_tensors().items():
         if not tensor.is_floating_point():
             continue
-        for bits, others in _in_pieces(tensor, elsewhere[name]):
+        for bits, others in in_pieces(tensor, elsewhere[name]):
             is_number = (bits == -1) & (others == -1)
             if bool(is_number.any()):
                 bits.masked_fill_(is_number, torch.iinfo(bits.dtype).max)
@@ -212,13 +218,7 @@ def _n_unwritten(one: torch.Tensor, other: torch.Tensor) -> int:
     if not one.is_floating_point():
         return 0
     poison = as_bytes(torch.empty(1, dtype=one.dtype)).fill_(OTHER_POISON_BYTE).view(SAME_WIDTH[one.element_size()])
-    return sum(int(((a == -1) & (b == poison.item())).sum()) for a, b in _in_pieces(one, other))
-
-
-def _in_pieces(one: torch.Tensor, other: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield the bits of two tensors of one shape piece by piece: masks of a large one are large, too."""
-    width = SAME_WIDTH[one.element_size()]
-    yield from zip(*(tensor.view(-1).view(width).split(PIECE_ELEMENTS) for tensor in (one, other)))
+    return sum(int(((a == -1) & (b == poison.item())).sum()) for a, b in in_pieces(one, other))
 
 
 def _written(run: BoundRun, paths: dict[str, str], slices: dict[str, Any]) -> list[dict[str, Any]]:
@@ -226,19 +226,6 @@ def _written(run: BoundRun, paths: dict[str, str], slices: dict[str, Any]) -> li
     for name, sliced in slices.items():
         tensors[name] = taken(tensors[name], sliced["dim"], sliced["ranges"])
     return [write_tensor(path, name, tensors[name]) for name, path in paths.items()]
-
-
-def _spread(one: torch.Tensor, other: torch.Tensor) -> dict[str, float]:
-    """Return the distance of two results of the same work; infinite where only one of two values is a number."""
-    wide = one.double(), other.double()
-    difference = (wide[0] - wide[1]).abs()
-    difference = torch.where(wide[0].isnan() & wide[1].isnan() | (wide[0] == wide[1]), 0.0, difference)
-    difference = torch.nan_to_num(difference, nan=float("inf"))
-    norm = float(torch.nan_to_num(wide[0], posinf=0.0, neginf=0.0).norm())
-    return {
-        "relative_l2": float(difference.norm()) / norm if norm else float(difference.norm()),
-        "max": float(difference.max()) if difference.numel() else 0.0,
-    }
 
 
 # --- below: again
@@ -272,7 +259,12 @@ def _is_same_again(candidate: Candidate, case: _Remembered, deadline_s: float) -
 
 
 def _is_small(operation: dict[str, Any]) -> bool:
-    return sum(_n_elements(tensor["shape"]) for tensor in operation["tensors"]) * 4 <= MAX_RECHECK_BYTES
+    return _n_bytes(operation) <= MAX_RECHECK_BYTES
+
+
+def _n_bytes(operation: dict[str, Any]) -> int:
+    """Return the bytes of an operation's tensors, as if all had elements of 4 bytes."""
+    return sum(_n_elements(tensor["shape"]) for tensor in operation["tensors"]) * 4
 
 
 def _n_elements(shape: list[int]) -> int:

@@ -1,14 +1,20 @@
-"""Summarise a device's memory in a few numbers: the contents of tensors, and whether the guards around them hold.
+"""Summarise a device's memory in a few numbers: the contents of tensors, their distance, and whether the guards around
+them hold.
 
 All work is enqueued before waiting: one answer of the device for any number of tensors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 
 import torch
 
+from ..cases.special_values import SAME_WIDTH
+
+PIECE_ELEMENTS = 1 << 26
+"""Elements compared at a time, to bound the memory used."""
 FINGERPRINT_WORDS = 1 << 24
 """Words mixed at a time, to bound the memory used."""
 WORD_BYTES = 8
@@ -35,6 +41,32 @@ def broken_guards(buffers: Mapping[str, torch.Tensor], n_bytes: int, byte: int) 
     `byte`."""
     hold = [(buffer[:n_bytes] == byte).all() & (buffer[-n_bytes:] == byte).all() for buffer in buffers.values()]
     return [name for name, holds in zip(buffers, _numbers(hold)) if not holds]
+
+
+def spread(one: torch.Tensor, other: torch.Tensor) -> dict[str, float]:
+    """Return the distance of two results of the same work, relative to the first; infinite where only one of two values
+    is a number."""
+    squares, norm_squares, largest = 0.0, 0.0, 0.0
+    for first, second in _pieces(one, other):
+        wide = first.double(), second.double()
+        difference = (wide[0] - wide[1]).abs()
+        difference = torch.where(wide[0].isnan() & wide[1].isnan() | (wide[0] == wide[1]), 0.0, difference)
+        difference = torch.nan_to_num(difference, nan=math.inf, posinf=math.inf)
+        squares += float(difference.square().sum())
+        norm_squares += float(torch.nan_to_num(wide[0], posinf=0.0, neginf=0.0).square().sum())
+        largest = max(largest, float(difference.max()))
+    return {"relative_l2": math.sqrt(squares / (norm_squares or 1.0)), "max": largest}
+
+
+def _pieces(one: torch.Tensor, other: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield two tensors of one shape piece by piece."""
+    yield from zip(*(tensor.reshape(-1).split(PIECE_ELEMENTS) for tensor in (one, other) if tensor.numel()))
+
+
+def in_pieces(one: torch.Tensor, other: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield the bits of two tensors of one shape piece by piece: masks of a large one are large, too."""
+    width = SAME_WIDTH[one.element_size()]
+    yield from _pieces(one.view(-1).view(width), other.view(-1).view(width))
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:

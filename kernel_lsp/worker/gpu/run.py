@@ -52,8 +52,9 @@ class Candidate:
 class BoundRun:
     """A bound operation with buffers of its own. Calling it enqueues the steps on the current stream.
 
-    `inputs` are tensors by name, on any device; their contents are copied, and they are kept for `fresh`. Every tensor
-    lies between two guards of `GUARD_BYTES`. An input begins `offsets` bytes after a page, by name, or at a page.
+    `inputs` are tensors by name, on any device; their contents are copied, and they are kept for `fresh` until
+    `drop_given_inputs`. Every tensor lies between two guards of `GUARD_BYTES`. An input begins `offsets` bytes after a
+    page, by name, or at a page.
     Raises torch.OutOfMemoryError where they do not fit.
     """
 
@@ -85,6 +86,10 @@ class BoundRun:
         """Return the same operation on the same contents in buffers of its own: other addresses while this one
         lives."""
         return BoundRun(self._candidate, self._operation, self._inputs, offsets=self._offsets)
+
+    def drop_given_inputs(self) -> None:
+        """Copy from its own inputs from now on, and keep the given ones no longer: large ones occupy memory."""
+        self._inputs = {name: self._own[name] for name, role in self._roles.items() if role == "input"}
 
     def sharing(self) -> BoundRun:
         """Return the same operation on the same buffers, whose tensors may be replaced by others."""

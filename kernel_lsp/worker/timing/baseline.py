@@ -19,7 +19,7 @@ from ..capture.reference import compile_reference
 from ..failure import Failure, short_message
 from ..files import read_tensor
 from .rounds import admit
-from .subject import Subject, n_affordable_sets, refuse_zeros, set_precision
+from .subject import Subject, is_large, n_affordable_sets, refuse_zeros, set_precision
 
 GRADIENT_PREFIX = "grad_"
 """Prefix of a backward's inputs that are the gradients of its results."""
@@ -55,8 +55,8 @@ def prepare_baseline(request: dict[str, Any]) -> dict[str, Any]:
         inputs = {entry["name"]: read_tensor(entry, where) for entry in request["inputs"]}
         refuse_zeros(inputs)
         with quiet():
-            subject = reference_subject(request["reference"], inputs, request["mode"], device)
-            subject.written_bytes = int(request["written_bytes"])
+            written_bytes = int(request["written_bytes"])
+            subject = reference_subject(request["reference"], inputs, request["mode"], device, written_bytes)
             answer = admit(request["subject"], subject)
     except Failure:
         raise  # not PyTorch's fault
@@ -66,7 +66,11 @@ def prepare_baseline(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def reference_subject(
-    reference: dict[str, Any], inputs: dict[str, torch.Tensor], mode: str, device: int | None
+    reference: dict[str, Any],
+    inputs: dict[str, torch.Tensor],
+    mode: str,
+    device: int | None,
+    written_bytes: int,
 ) -> Subject:
     """Return the reference over several sets of inputs, which are on the device. Compiles in a compiled mode."""
     function = compile_reference(reference["source"], reference["name"])
@@ -77,7 +81,9 @@ def reference_subject(
         function = torch.compile(function, mode=HARNESS_GRAPHS.get(mode, mode), dynamic=False)
     names = {argument["tensor"] for argument in reference["arguments"] if "tensor" in argument}
     n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in inputs.values())
-    sets = [inputs, *(_copies(inputs) for _ in range(n_affordable_sets(n_bytes, device) - 1))]
+    has_one_set = is_large(n_bytes + written_bytes)
+    n_sets = 1 if has_one_set else n_affordable_sets(n_bytes, device)
+    sets = [inputs, *(_copies(inputs) for _ in range(n_sets - 1))]
     is_backward = reference["direction"] == "backward"
     arguments = [_arguments(reference, values) for values in sets]
     has_graphs = mode in OWN_GRAPHS and device is not None
@@ -99,6 +105,8 @@ def reference_subject(
         device,
         graph_arm=None if has_graphs else arm,
         max_calls=1 if has_graphs and is_backward else len(sets),
+        is_large=has_one_set,
+        written_bytes=written_bytes,
     )
 
 

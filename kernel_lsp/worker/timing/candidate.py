@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from ..failure import short_message
-from ..gpu.fingerprints import fingerprints
+from ..gpu.device import release_memory
+from ..gpu.fingerprints import fingerprints, spread
 from ..gpu.inputs import inputs_on
 from ..gpu.load import loaded_candidate
 from ..gpu.run import POISON_BYTE, BoundRun, Candidate
 from ..shipped.cuda_runtime import CudaError, on_device
-from .rounds import admit
-from .subject import ONE_SET_BYTES, Subject, n_affordable_sets, refuse_zeros
+from .rounds import SUBJECTS, admit
+from .subject import ONE_SET_BYTES, Subject, is_large, n_affordable_sets, refuse_zeros
 
 Inputs = Mapping[str, torch.Tensor]
 
@@ -23,18 +25,25 @@ Inputs = Mapping[str, torch.Tensor]
 def prepare_candidate(request: dict[str, Any]) -> dict[str, Any]:
     """Prepare ``{"subject", "candidate", "operation", "inputs": [file entries]}``, and ``"expected": {output:
     fingerprint}`` of judged outputs; without it, those of the first call here. ``"n_calls"`` go into each sample where
-    it is given.
+    it is given. Beside the large subject ``"beside"`` it uses the buffers of that one: others would not fit.
 
     Answers ``{"status": "ready", ...}`` as `timing.rounds.admit`, or ``{"status": "crashed", "message"}``.
     """
     candidate = loaded_candidate(request)
     try:
         with on_device(candidate.device):
+            other = SUBJECTS.get(request.get("beside", ""))
+            if other is not None and other.is_large:
+                again = replace(other, watch=other.watch.again())
+                return {"status": "ready", **admit(request["subject"], again, int(request.get("n_calls", 0)))}
             inputs, _ = inputs_on(candidate.device).get(request["inputs"])
             if sum(tensor.numel() * tensor.element_size() for tensor in inputs.values()) >= ONE_SET_BYTES // 4:
                 inputs_on(candidate.device).clear()  # those of other cases would occupy memory
             refuse_zeros(inputs)
             subject = candidate_subject(candidate, request["operation"], inputs, request.get("expected") or {})
+            if subject.is_large:
+                del inputs
+                release_memory()
             return {"status": "ready", **admit(request["subject"], subject, int(request.get("n_calls", 0)))}
     except (CudaError, RuntimeError) as error:
         return {"status": "crashed", "message": short_message(error)}
@@ -52,12 +61,15 @@ def candidate_subject(
             runs.append(first.fresh())
         except torch.OutOfMemoryError:
             break
-    operator, watch = operator_call(first.sharing(), operation), OutputWatch(runs, inputs, expected)
+    operator, watch = operator_call(first.sharing(), operation), OutputWatch(runs, fingerprints(inputs), expected)
+    if is_large(n_bytes):
+        first.drop_given_inputs()
     return Subject(
         arm=lambda place: runs[place],
         graph_arm=watch.capturing,
         arm_operator=lambda place: operator,
         n_sets=len(runs),
+        is_large=is_large(n_bytes),
         device=candidate.device,
         watch=watch,
         written_bytes=first.output_bytes,
@@ -65,7 +77,8 @@ def candidate_subject(
 
 
 def operator_call(run: BoundRun, operation: Mapping[str, Any]) -> Callable[[], None]:
-    """Return a call as an operator makes it: it allocates outputs and scratch, then runs the steps, all from Python."""
+    """Return a call as an operator makes it: it allocates outputs and scratch, runs the steps, all from Python, and
+    frees them."""
     made = [
         (tensor["name"], run.tensors[tensor["name"]]) for tensor in operation["tensors"] if tensor["role"] != "input"
     ]
@@ -74,6 +87,7 @@ def operator_call(run: BoundRun, operation: Mapping[str, Any]) -> Callable[[], N
         for name, like in made:
             run.tensors[name] = torch.empty_like(like)
         run()
+        run.tensors.update(made)
 
     return call
 
@@ -82,15 +96,20 @@ class OutputWatch:
     """Checks that timed calls do the judged work: in every block the outputs of one random set of buffers are poisoned
     before and compared after."""
 
-    def __init__(self, runs: list[BoundRun], inputs: Inputs, expected: Mapping[str, int]) -> None:
+    def __init__(self, runs: list[BoundRun], inputs: Mapping[str, int], expected: Mapping[str, int]) -> None:
+        """`inputs` are the fingerprints of the inputs, `expected` those of the outputs."""
         self._runs, self._draw = runs, random.Random()
-        self._inputs = fingerprints(inputs)
+        self._inputs = inputs
         self._expected = dict(expected)
         self._poisoned = runs[0].output_fingerprints()
         self._captured: dict[int, dict[str, torch.Tensor]] = {}
         self._watched = 0
         self._n_checked = self._n_unequal = 0
         self._difference = 0.0
+
+    def again(self) -> OutputWatch:
+        """Return another watch of the same runs."""
+        return OutputWatch(self._runs, self._inputs, self._expected)
 
     def capturing(self, place: int) -> Callable[[], None]:
         """Return a call for a graph to capture. The results of library steps are the graph's: blocks replay the first
@@ -128,7 +147,7 @@ class OutputWatch:
         if len(self._runs) == 1:
             other()
         for name, tensor in run.output_tensors().items():
-            self._difference = max(self._difference, _relative_difference(tensor, other.output_tensors()[name]))
+            self._difference = max(self._difference, spread(other.output_tensors()[name], tensor)["relative_l2"])
 
     def report(self) -> dict[str, Any]:
         """Return ``{"n_checked", "n_unequal", "relative_difference", "changed_inputs", "overrun"}``. The difference is
@@ -141,11 +160,3 @@ class OutputWatch:
             "changed_inputs": sorted({name for run in self._runs for name in run.changed_inputs(self._inputs)}),
             "overrun": sorted({name for run in self._runs for name in run.overrun()}),
         }
-
-
-def _relative_difference(one: torch.Tensor, other: torch.Tensor) -> float:
-    first, second = one.double(), other.double()
-    if not torch.equal(first.isnan(), second.isnan()):
-        return float("inf")
-    difference = torch.nan_to_num(first - second, nan=0.0).norm()
-    return float(difference / torch.nan_to_num(second).norm().clamp_min(1e-300))

@@ -124,6 +124,7 @@ def _block(subject: Subject, request: dict[str, Any]) -> dict[str, Any]:
     warm = _warm_samples(subject, int(request["n_warm_samples"]))
     subject.watch.after_block()
     operator = _operator_samples(subject, int(request["n_operator_calls"]))
+    subject.free_temporaries()
     per_call = [[time_us / subject.n_calls for time_us in samples] for samples in (cold, warm)]
     return {
         "cold_us": per_call[0],
@@ -150,6 +151,8 @@ def _operator_samples(subject: Subject, n_calls: int) -> list[float]:
         return []
     stopwatch = stopwatch_of(subject.device)
     calls = [subject.arm_operator(index % subject.n_sets) for index in range(min(n_calls, subject.max_calls))]
+    if subject.is_large:
+        calls[0]()  # the allocator has nothing cached
     stopwatch.wait()
     started = time.perf_counter()
     for call in calls:
@@ -167,13 +170,15 @@ def _arranged(subject: Subject, n_calls: int, method: str = GRAPH) -> dict[str, 
     """Set the calls of each sample, and return the result."""
     put_calls(subject, n_calls, method)
     resolution = _resolution(subject.device, stopwatch_of(subject.device))
+    time_us = probe_us(subject)
+    subject.free_temporaries()
     return {
         "n_sets": subject.n_sets,
         "n_calls": subject.n_calls,
         "max_calls": min(subject.max_calls, subject.n_sets),
         "method": GRAPH if subject.graphs else STREAM,
         "method_reason": subject.capture_problem,
-        "time_us": probe_us(subject),
+        "time_us": time_us,
         "enqueue_us": subject.own_enqueue_us,
         "resolution_us": resolution.empty_us,
         "tick_us": resolution.tick_us,

@@ -98,7 +98,9 @@ class NoWatch:
 class Subject:
     """A subject to time. `arm(place)` does the untimed preparation and returns a call on the buffers at `place`, of
     `n_sets`; `arm_operator` the same for a call as a user makes it. At most `max_calls` are armed at once. `graph_arm`
-    arms the calls that a CUDA graph captures; None where the subject has graphs of its own."""
+    arms the calls that a CUDA graph captures; None where the subject has graphs of its own. The calls of an `is_large`
+    one run on a stream where the host enqueues them in time, and what they allocate is freed after each block: a graph
+    would keep it."""
 
     arm: Arm
     arm_operator: Arm
@@ -106,6 +108,7 @@ class Subject:
     device: int | None
     graph_arm: Arm | None = None
     max_calls: int = MAX_SETS
+    is_large: bool = False
     watch: Any = field(default_factory=NoWatch)
     n_calls: int = 1
     written_bytes: int = 0
@@ -141,6 +144,16 @@ class Subject:
         return [self.arm(0) for _ in range(self.n_calls)]
 
     @property
+    def prefers_stream(self) -> bool:
+        """Check whether a graph would cost memory that matters and save no time."""
+        return self.is_large and SLEEP_MARGIN * self.own_enqueue_us < MAX_SLEEP_US - LEAST_SLEEP_US
+
+    def free_temporaries(self) -> None:
+        """Give back what the calls of a large subject allocated: other processes time their own meanwhile."""
+        if self.is_large and self.device is not None:
+            torch.cuda.empty_cache()
+
+    @property
     def sleep_us(self) -> float:
         """Return the time that the device waits for the host to enqueue a sample."""
         n_enqueued = 1 if self.graphs else self.n_calls
@@ -161,7 +174,7 @@ def put_calls(subject: Subject, n_calls: int, method: str = GRAPH) -> None:
     not run on a stream."""
     subject.graphs, subject.warm_graph, subject.enqueue_us = [], None, subject.own_enqueue_us
     subject.n_calls = max(1, min(n_calls, subject.max_calls, subject.n_sets))
-    if method == STREAM or not _capture(subject, stopwatch_of(subject.device)):
+    if method == STREAM or subject.prefers_stream or not _capture(subject, stopwatch_of(subject.device)):
         subject.n_calls = min(subject.n_calls, _affordable_calls(subject))
 
 
@@ -189,9 +202,14 @@ def set_precision() -> None:
     torch.backends.cudnn.benchmark = True
 
 
+def is_large(set_bytes: int) -> bool:
+    """Check whether buffers of so many bytes, with the results, are the only set."""
+    return set_bytes >= ONE_SET_BYTES
+
+
 def n_affordable_sets(set_bytes: int, device: int | None) -> int:
     """Return the number of copies of a subject's buffers."""
-    if set_bytes >= ONE_SET_BYTES:
+    if is_large(set_bytes):
         return 1
     budget = SET_BYTES_BUDGET
     if device is not None:

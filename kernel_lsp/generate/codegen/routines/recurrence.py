@@ -9,18 +9,24 @@ from dataclasses import dataclass, replace
 
 from kernel_lsp.core.expression import Constant
 from kernel_lsp.core.expression_rules import binary
-from kernel_lsp.generate.codegen.kernel import RenderedKernel, rendered
+from kernel_lsp.generate.codegen.kernel import REGISTERS_PER_BLOCK, RenderedKernel, rendered
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.ir.sizes import to_expression
 from kernel_lsp.generate.ir.tensor import Routine, Tensor
 
-_NAMES = "states sums rank sequence cell step t now next pair part column sum unit x s h old k peer r z"
-LOCAL_NAMES = tuple(_NAMES.split())
+_NAMES = "states sums rank sequence cell step t now next pair part column"
+_MORE_NAMES = "sum odd own unit is_mine start x s h old k peer r z"
+LOCAL_NAMES = tuple(f"{_NAMES} {_MORE_NAMES}".split())
 N_GATES = {"lstm": 4, "gru": 3, "tanh": 1, "relu": 1}
 """Gates of a unit by kind of layer."""
 MAX_THREADS = 1024
+MAX_REGISTERS = 255
+"""Registers of a thread."""
+OTHER_REGISTERS = 28
+"""Registers of a thread beside its weights: indices, pointers, and the gates of a unit."""
+COMPUTE_WORDS = {"float": 1, "double": 2}
 REVERSED = "_reversed"
 
 
@@ -48,6 +54,12 @@ class Recurrence:
         """Return True if the units divide among so many blocks, and one block has enough threads."""
         return self.n_units % blocks == 0 and self.n_pairs(blocks) * parts <= MAX_THREADS
 
+    def keeps_weights(self, blocks: int, parts: int) -> bool:
+        """Return True if each thread has registers for its weights, which it then reads once and not in every step."""
+        words = COMPUTE_WORDS[COMPUTE_TYPE[self.states.dtype]]
+        registers = min(MAX_REGISTERS, REGISTERS_PER_BLOCK // (self.n_pairs(blocks) * parts))
+        return self.n_units % parts == 0 and self.n_units // parts * words + OTHER_REGISTERS <= registers
+
     def n_pairs(self, blocks: int) -> int:
         """Return the gates that a block computes."""
         return self.n_units // blocks * N_GATES[self.kind]
@@ -65,41 +77,47 @@ def render_recurrence(kernel: KernelWriter, layer: Recurrence, blocks: int, part
     time = f"{steps} - 1 - step" if layer.routine.kind.endswith(REVERSED) else "step"
     barrier = f"{kernel.use('cluster_sync')}();" if blocks > 1 else "__syncthreads();"
     index = kernel.index_type
-    mine = f"rank * {units} + threadIdx.x"
     cell, last = "", ""
     if layer.kind == "lstm":
-        cell = f"{type_} cell = threadIdx.x < {units} ? {rest.pop(0)}[sequence * {n} + {mine}] : 0;"
-        last = f"if (threadIdx.x < {units}) {target}[({steps} * {batch} + sequence) * {n} + {mine}] = cell;"
+        cell = f"{type_} cell = is_mine ? {rest.pop(0)}[sequence * {n} + unit] : 0;"
+        last = f"if (is_mine) {target}[({steps} * {batch} + sequence) * {n} + unit] = cell;"
     start = f"part == 0 ? {rest[0]}[column] : 0" if rest else "0"
+    products = _products(layer, weight, blocks, parts)
     body = f"""
-    __shared__ {type_} states[2][{n}];
+    __shared__ __align__(16) {type_} states[2][{n}];
     __shared__ {type_} sums[{threads}];
     const int rank = blockIdx.x % {blocks};
     const {index} sequence = blockIdx.x / {blocks};
     for (int k = threadIdx.x; k < {n}; k += {threads}) states[0][k] = {first}[sequence * {n} + k];
     const int pair = threadIdx.x % {n_pairs}, part = threadIdx.x / {n_pairs};
     const int column = pair / {units} * {n} + rank * {units} + pair % {units};
+    const bool is_mine = threadIdx.x < {units};
+    const int unit = rank * {units} + threadIdx.x;
+    const {type_} start = {start};
     {cell}
+    {products.before}
     {barrier}
     for ({index} step = 0; step < {steps}; ++step) {{
         const {index} t = {time};
         const {type_}* now = states[step % 2];
         {type_}* next = states[(step + 1) % 2];
-        {type_} sum = {start};
-        for (int k = part; k < {n}; k += {parts}) sum += now[k] * {weight}[k * {width} + column];
+        {type_} x[{N_GATES[layer.kind]}] = {{}}, h = 0;
+        if (is_mine)
+            for (int gate = 0; gate < {N_GATES[layer.kind]}; ++gate)
+                x[gate] = {gates}[(t * {batch} + sequence) * {width} + gate * {n} + unit];
+        {type_} sum = start;
+        {products.each_step}
         sums[threadIdx.x] = sum;
         __syncthreads();
-        if (threadIdx.x < {units}) {{
-            const int unit = rank * {units} + threadIdx.x;
-            const {type_}* x = {gates} + (t * {batch} + sequence) * {width} + unit;
+        if (is_mine) {{
             {type_} s[{N_GATES[layer.kind]}] = {{}};
             for (int gate = 0; gate < {N_GATES[layer.kind]}; ++gate)
                 for (int k = 0; k < {parts}; ++k) s[gate] += sums[k * {n_pairs} + gate * {units} + threadIdx.x];
 UPDATE
-            {target}[(t * {batch} + sequence) * {n} + unit] = h;
             {_shared_state(kernel, blocks)}
         }}
         {barrier}
+        if (is_mine) {target}[(t * {batch} + sequence) * {n} + unit] = h;  // no barrier waits for it
     }}
     {last}
 """
@@ -107,14 +125,39 @@ UPDATE
     scope.lines += [line for line in text.split("\n") if line.strip()]
     grid = binary("*", to_expression(layer.states.shape[1]), Constant(blocks))
     comment = (
-        f"A cluster of {blocks} blocks per sequence keeps the state in shared memory; each block computes {units} units"
-        f" of each step, with {parts} threads per gate."
+        f"A cluster of {blocks} blocks per sequence keeps the state in shared memory{products.comment}; each block "
+        f"computes {units} units of each step, with {parts} threads per gate."
     )
     found = rendered(kernel, comment, scope.lines, (grid,), (threads,))
     return replace(found, attributes=(("cluster", blocks),)) if blocks > 1 else found
 
 
 # --- parts of the kernel
+
+
+@dataclass(frozen=True)
+class _Products:
+    """The statements that multiply the state by a thread's weights."""
+
+    before: str
+    each_step: str
+    comment: str = ""
+
+
+def _products(layer: Recurrence, weight: str, blocks: int, parts: int) -> _Products:
+    n, width, type_ = layer.n_units, layer.n_units * N_GATES[layer.kind], COMPUTE_TYPE[layer.states.dtype]
+    if not layer.keeps_weights(blocks, parts):
+        each_step = f"for (int k = part; k < {n}; k += {parts}) sum += now[k] * {weight}[k * {width} + column];"
+        return _Products("", each_step)
+    n_own = n // parts
+    before = f"""{type_} own[{n_own}];
+    #pragma unroll
+    for (int k = 0; k < {n_own}; ++k) own[k] = {weight}[(part * {n_own} + k) * {width} + column];"""
+    each_step = f"""{type_} odd = 0;
+        #pragma unroll
+        for (int k = 0; k < {n_own}; ++k) (k % 2 ? odd : sum) += now[part * {n_own} + k] * own[k];
+        sum += odd;"""
+    return _Products(before, each_step, ", and the weights in registers")
 
 
 def _shared_state(kernel: KernelWriter, blocks: int) -> str:
@@ -125,27 +168,25 @@ def _shared_state(kernel: KernelWriter, blocks: int) -> str:
 
 def _update(kernel: KernelWriter, layer: Recurrence) -> str:
     """Return the statements of the new state `h`, from the inputs' share `x` and the state's share `s` of the gates."""
-    type_, n = COMPUTE_TYPE[layer.states.dtype], layer.n_units
+    type_ = COMPUTE_TYPE[layer.states.dtype]
     tanh = "tanhf" if type_ == "float" else "tanh"
 
     def total(gate: int) -> str:
-        return f"x[{gate * n}] + s[{gate}]"
+        return f"x[{gate}] + s[{gate}]"
 
     if layer.kind in ("tanh", "relu"):
-        lines = [
-            f"const {type_} h = {tanh if layer.kind == 'tanh' else kernel.use('relu', layer.states.dtype)}({total(0)});"
-        ]
+        lines = [f"h = {tanh if layer.kind == 'tanh' else kernel.use('relu', layer.states.dtype)}({total(0)});"]
     elif layer.kind == "gru":
         sigmoid = kernel.use("sigmoid", layer.states.dtype)
         lines = [
             f"const {type_} r = {sigmoid}({total(0)}), z = {sigmoid}({total(1)});",
-            f"const {type_} candidate = {tanh}(x[{2 * n}] + r * s[2]);",
-            f"const {type_} h = candidate + z * (now[unit] - candidate);",
+            f"const {type_} candidate = {tanh}(x[2] + r * s[2]);",
+            "h = candidate + z * (now[unit] - candidate);",
         ]
     else:
         sigmoid = kernel.use("sigmoid", layer.states.dtype)
         lines = [
             f"cell = {sigmoid}({total(1)}) * cell + {sigmoid}({total(0)}) * {tanh}({total(2)});",
-            f"const {type_} h = {sigmoid}({total(3)}) * {tanh}(cell);",
+            f"h = {sigmoid}({total(3)}) * {tanh}(cell);",
         ]
     return "\n".join(f"            {line}" for line in lines)

@@ -91,7 +91,7 @@ def _direction(call: Call, layers: _Layers, x: Tensor, position: int, *, is_reve
         lambda index: Access(recurrent, (index[1], index[0])),
         name="recurrent",
     )
-    bias = [call.builder.pointwise(dtype, biases[1].shape, lambda index: Access(biases[1], index))] if biases else []
+    bias = [_as_dtype(call, biases[1], dtype)] if biases else []
     operands = (_gates(call, x, weight, biases[0] if biases else None), transposed, *first, *bias)
     n_rows = x.shape[0] + (1 if layers.kind == "lstm" else 0)
     routine = Routine(layers.kind + ("_reversed" if is_reversed else ""), operands)
@@ -113,6 +113,13 @@ def _gates(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor
         return own if bias is None else op("add", own, cast(Access(bias, (index[2],)), dtype))
 
     return call.builder.pointwise(dtype, shape, with_bias, name="gates")
+
+
+def _as_dtype(call: Call, tensor: Tensor, dtype: DType) -> Tensor:
+    """Return the tensor itself where it has the type, so that no kernel copies it."""
+    if tensor.dtype is dtype:
+        return tensor
+    return call.builder.pointwise(dtype, tensor.shape, lambda index: Access(tensor, index))
 
 
 def _part(call: Call, state: Tensor, position: int, dtype: DType) -> Tensor:
