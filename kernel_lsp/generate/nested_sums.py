@@ -10,12 +10,12 @@ from dataclasses import replace
 
 from kernel_lsp.generate.ir.scalar import Access, Operation, Scalar, operation
 from kernel_lsp.generate.ir.scalar_walk import accesses, rewrite
-from kernel_lsp.generate.ir.tensor import Pointwise, Reduction
+from kernel_lsp.generate.ir.tensor import Pointwise, Reduction, Tensor
 
 
 def flat_sum(definition: Reduction) -> Reduction | None:
     """Return the sum over all terms of the sums that it adds up, each weighted; None where it is no such sum."""
-    if not _is_plain_sum(definition):
+    if not _is_plain_sum(definition) or not _adds_up_one_sum(definition.body):
         return None
     body = _expanded(definition.body)
     inner = {access.digest: access for access in accesses(body) if isinstance(access.tensor.definition, Reduction)}
@@ -38,14 +38,38 @@ def _is_plain_sum(definition: Reduction) -> bool:
     return definition.kind == "sum" and definition.contraction is None and definition.parts is None
 
 
+def _adds_up_one_sum(scalar: Scalar) -> bool:
+    """Check whether pointwise definitions lead to one reduction alone. Looks at each tensor once: inlining the residual
+    chain of a deep network takes minutes."""
+    seen: set[Tensor] = set()
+    pending = [access.tensor for access in accesses(scalar)]
+    sums = set()
+    while pending:
+        tensor = pending.pop()
+        if tensor in seen:
+            continue
+        seen.add(tensor)
+        if isinstance(tensor.definition, Reduction):
+            sums.add(tensor)
+        elif isinstance(tensor.definition, Pointwise):
+            pending += [access.tensor for access in accesses(tensor.definition.body)]
+        if len(sums) > 1:
+            return False
+    return len(sums) == 1
+
+
 def _expanded(scalar: Scalar) -> Scalar:
     """Return the scalar with pointwise definitions inlined."""
+    done: dict[bytes, Scalar] = {}
 
     def inlined(access: Access) -> Scalar:
         found = access.tensor.definition
         if not isinstance(found, Pointwise) or access.mask is not None:
             return access
-        return _expanded(found.body.substitute(dict(zip(found.variables, access.index, strict=True))))
+        if access.digest not in done:
+            body = found.body.substitute(dict(zip(found.variables, access.index, strict=True)))
+            done[access.digest] = rewrite(body, inlined)
+        return done[access.digest]
 
     return rewrite(scalar, inlined)
 

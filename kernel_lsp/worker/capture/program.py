@@ -15,6 +15,7 @@ import torch
 from torch.utils._traceback import CapturedTraceback
 
 from ..failure import TargetFailure, is_user_file
+from .in_place import without_in_place
 from .inputs import CallInputs
 from .load import Callee
 from .outputs import flatten_outputs
@@ -100,7 +101,8 @@ def export_program(wrapper: Wrapper, inputs: CallInputs, dynamic: frozenset[Dim]
     )
     with quiet(), _user_frames(), eagerly(), shapes_alone():
         exported = torch.export.export(wrapper, tensors, dynamic_shapes=(shapes,) if dynamic else None, strict=False)
-        functional = exported.run_decompositions({}) if _needs_rewriting(exported) else exported
+        needs_tracing = _needs_rewriting(exported) and not without_in_place(exported)
+        functional = exported.run_decompositions({}) if needs_tracing else exported
         core = exported.run_decompositions(_without_recurrent_layers())
     kinds = [spec.kind.name for spec in functional.graph_signature.output_specs]
     if "USER_INPUT_MUTATION" in kinds:
