@@ -151,16 +151,23 @@ def shapes_of(folder: Path, has_backward: bool) -> tuple[Shapes, Shapes, dict[st
     """Return the shapes of the forward's inputs, those of its outputs where a backward takes gradients of them, and the
     numbers that a plan may take."""
     module = load(folder / "task.py")
-    with torch.device("meta"):
-        model = module.Model(*module.get_init_inputs())
-        inputs = module.get_inputs()
-        out = model(*inputs) if has_backward else ()  # steps of a recurrent layer take minutes
+    try:
+        model, inputs, out = _called(module, "meta", has_backward)
+    except RuntimeError:  # a model that reads values while it is built
+        model, inputs, out = _called(module, "cpu", has_backward)
     tensors = named_tensors(model, inputs)
     outputs = out if isinstance(out, (tuple, list)) else [out]
     numbers = {name: value for name, value in vars(model).items() if isinstance(value, (int, float))}
     numbers |= getattr(module, "SCALARS", {})
     named = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     return named, {f"out{i}": tuple(out.shape) for i, out in enumerate(outputs)}, numbers
+
+
+def _called(module: ModuleType, device: str, is_run: bool) -> tuple[torch.nn.Module, list[Any], Any]:
+    """Return the model, its inputs, and its results where it `is_run`: steps of a recurrent layer take minutes."""
+    with torch.device(device):
+        model, inputs = module.Model(*module.get_init_inputs()), module.get_inputs()
+        return model, inputs, model(*inputs) if is_run else ()
 
 
 def bound_operations(

@@ -42,19 +42,16 @@ def _adds_up_one_sum(scalar: Scalar) -> bool:
     """Check whether pointwise definitions lead to one reduction alone. Looks at each tensor once: inlining the residual
     chain of a deep network takes minutes."""
     seen: set[Tensor] = set()
-    pending = [access.tensor for access in accesses(scalar)]
-    sums = set()
-    while pending:
-        tensor = pending.pop()
-        if tensor in seen:
-            continue
-        seen.add(tensor)
-        if isinstance(tensor.definition, Reduction):
-            sums.add(tensor)
-        elif isinstance(tensor.definition, Pointwise):
-            pending += [access.tensor for access in accesses(tensor.definition.body)]
-        if len(sums) > 1:
-            return False
+    sums: set[Tensor] = set()
+    pending = list(accesses(scalar))
+    while pending and len(sums) < 2:
+        access = pending.pop()
+        found = access.tensor.definition
+        if isinstance(found, Reduction):
+            sums.add(access.tensor)
+        elif isinstance(found, Pointwise) and access.mask is None and access.tensor not in seen:
+            seen.add(access.tensor)
+            pending += accesses(found.body)
     return len(sums) == 1
 
 

@@ -337,10 +337,10 @@ class _Planner:
             return
         beside_rows = self._parts_beside_rows(definition)
         usual = self._default_split(definition)
-        default = beside_rows or (1 if self._is_shared(tensor, definition) else usual)
         n_columns = self._size(product(variable.extent for variable in definition.reduced))
         if n_columns < MIN_SPLIT_COLUMNS // 4 and not beside_rows:
             return
+        default = beside_rows or (1 if self._is_shared(tensor, definition) else usual)
         values = sorted({1, max(1, usual // 2), usual, min(MAX_SPLIT, 2 * usual), 8, 64})
         if beside_rows:
             values = sorted({1, *(self.n_multiprocessors * factor for factor in (1, 2, 4, 8))})

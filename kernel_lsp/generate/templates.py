@@ -346,7 +346,7 @@ class GroupRenderer:
         if not values or self.capability < HOPPER:
             values = [1]
         blocks = self.choices.pick_int(f"{kernel.name}.blocks", values, values[0], "blocks per sequence")
-        n_parts = [parts for parts in (4, 8, 2, 1) if layer.is_valid(blocks, parts)]
+        n_parts = [parts for parts in (2, 4, 8, 1) if layer.is_valid(blocks, parts)]
         if not n_parts:
             raise TargetError(
                 f"the generator cannot do a recurrent layer of {layer.n_units} units: a block has too few threads",

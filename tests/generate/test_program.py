@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from kernel_lsp.generate.program import plan_program
 from tests.generate.harness import check_program, plan_text, tensor
 from tests.worker.capturing import capture_text
 
+PLAN_BOUND_S = 20
+"""Maximum seconds of this process to plan 16 layers, without their capture; written out, they took minutes."""
 MLP = """
 class M(nn.Module):
     def __init__(self):
@@ -96,3 +99,17 @@ def test_the_document_lists_every_operator() -> None:
     document = (Path(__file__).parents[2] / "docs" / "generator.md").read_text()
     listed = document.split("<!-- operators -->")[1].split()
     assert listed == [name.removeprefix("aten.") for name in supported_operators()]
+
+
+def test_a_deep_residual_chain_is_planned_in_seconds() -> None:
+    """Its definitions, written out, grow exponentially with its depth."""
+    text = """
+        def f(x):
+            for _ in range(16):
+                x = x + F.layer_norm(F.gelu(x) * x, (8,))
+            return x
+    """
+    started = time.process_time()
+    program = plan_text(text, inputs=[tensor("x", 4, 8)])
+    assert len(program.task.forward.nodes) > 16
+    assert time.process_time() - started < PLAN_BOUND_S

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.generate.harness import check, plan_text, tensor
+from tests.generate.harness import check, check_program, plan_text, tensor
 
 CAPTURE_BOUND_S = 60
 """Maximum seconds to capture 4096 steps on busy cores; one by one, 512 of them take 43 s."""
@@ -64,3 +64,23 @@ def test_gradients_of_a_layer() -> None:
                 return self.layer(x)[0]
     """
     check(text, symbol="Model", inputs=[tensor("x", 2, 3, 4)], backward=True)
+
+
+LSTM = """
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.LSTM(6, 6)
+
+        def forward(self, x):
+            return self.layer(x)
+"""
+
+
+def test_weights_are_in_registers_where_they_divide_among_the_threads() -> None:
+    program = plan_text(LSTM, symbol="Model", inputs=[tensor("x", 3, 4, 6)])
+    (parts,) = [knob.name for knob in program.realize({}).knobs if knob.name.endswith(".parts")]
+    assert "own[k] =" in program.realize({parts: 2}).text
+    assert "own[k] =" not in program.realize({parts: 4}).text
+    check_program(program, schedule={parts: 4})
+    check_program(program, schedule={parts: 2})

@@ -139,6 +139,10 @@ def test_a_second_watch_of_the_same_runs_counts_on_its_own() -> None:
     runs[0]()
     second = first.again()
     second.before_block([0])
+    runs[0]()
     second.after_block()
     assert (first.report()["n_checked"], second.report()["n_checked"]) == (0, 1)
+    assert second.report()["relative_difference"] == 0.0
+    second.before_block([0])
+    second.after_block()
     assert second.report()["relative_difference"] == math.inf

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from kernel_lsp.generate.fusion.reads import live_tensors, operands_of, scalars_of
 from kernel_lsp.generate.ir.index import Index, Variable
@@ -35,6 +35,7 @@ class DefinitionGraph:
     ) -> None:
         self.outputs, self.inlined = outputs, inlined
         self.definitions = {tensor: definitions.get(tensor, tensor.definition) for tensor in tensors}
+        self._reads: dict[Tensor, list[Tensor]] = {}
         self.live = live_tensors(outputs, self.definitions)
         self.consumers = self._find_consumers()
         self.forced: set[Tensor] = set()
@@ -43,8 +44,10 @@ class DefinitionGraph:
 
     def reads(self, tensor: Tensor) -> list[Tensor]:
         """Return the tensors in its definition."""
-        scalars = scalars_of(self.definitions[tensor])
-        return list(dict.fromkeys(access.tensor for access in accesses(*scalars)))
+        if tensor not in self._reads:
+            scalars = scalars_of(self.definitions[tensor])
+            self._reads[tensor] = list(dict.fromkeys(access.tensor for access in accesses(*scalars)))
+        return self._reads[tensor]
 
     def is_hard(self, tensor: Tensor) -> bool:
         """Return True if the definition needs more than one expression per element."""
@@ -70,15 +73,23 @@ class DefinitionGraph:
 
     def sources(self, tensor: Tensor) -> frozenset[Tensor]:
         """Return the stored tensors that it depends on."""
-        found: set[Tensor] = set()
-        pending = [tensor]
+        reads = self._read_through(tensor, lambda each: not self._is_stored(each))
+        return frozenset(read for read in reads if self._is_stored(read))
+
+    def _is_stored(self, tensor: Tensor) -> bool:
+        return isinstance(self.definitions[tensor], Buffer) or self.is_hard(tensor) or tensor in self.forced
+
+    def _read_through(self, tensor: Tensor, is_passed: Callable[[Tensor], bool]) -> Iterator[Tensor]:
+        """Yield what it reads, directly or through tensors that `is_passed`, each once."""
+        seen, pending = {tensor}, [tensor]
         while pending:
             for read in self.reads(pending.pop()):
-                if isinstance(self.definitions[read], Buffer) or self.is_hard(read) or read in self.forced:
-                    found.add(read)
-                else:
+                if read in seen:
+                    continue
+                seen.add(read)
+                yield read
+                if is_passed(read):
                     pending.append(read)
-        return frozenset(found)
 
     # --- forced roots
 
@@ -128,16 +139,12 @@ class DefinitionGraph:
 
     def _reductions_below(self, tensor: Tensor) -> set[Tensor]:
         """Return the reductions that it reads through pointwise definitions."""
-        found: set[Tensor] = set()
-        pending = [tensor]
-        while pending:
-            for read in self.reads(pending.pop()):
-                definition = self.definitions[read]
-                if isinstance(definition, Reduction) and definition.contraction is None:
-                    found.add(read)
-                elif isinstance(definition, Pointwise):
-                    pending.append(read)
-        return found
+        reads = self._read_through(tensor, lambda each: isinstance(self.definitions[each], Pointwise))
+        return {
+            read
+            for read in reads
+            if isinstance(found := self.definitions[read], Reduction) and found.contraction is None
+        }
 
     def _rereads(self, consumer: Tensor, tensor: Tensor) -> bool:
         """Return True if the consumer reads elements of the tensor several times."""

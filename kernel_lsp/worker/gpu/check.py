@@ -127,6 +127,7 @@ def _check(candidate: Candidate, request: dict[str, Any]) -> dict[str, Any]:
         run.drop_given_inputs()
         del tensors
         inputs_on(candidate.device).clear()
+        gpu_device.release_memory()  # a block without room for guards is of no use to the second run
     deadline_s = float(request.get("run_deadline_s", RUN_DEADLINE_S))
     clock.lap("inputs")
     run()

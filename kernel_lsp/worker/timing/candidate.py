@@ -34,7 +34,8 @@ def prepare_candidate(request: dict[str, Any]) -> dict[str, Any]:
         with on_device(candidate.device):
             other = SUBJECTS.get(request.get("beside", ""))
             if other is not None and other.is_large:
-                again = replace(other, watch=other.watch.again())
+                watch = other.watch.again()
+                again = replace(other, watch=watch, graph_arm=watch.capturing)
                 return {"status": "ready", **admit(request["subject"], again, int(request.get("n_calls", 0)))}
             inputs, _ = inputs_on(candidate.device).get(request["inputs"])
             if sum(tensor.numel() * tensor.element_size() for tensor in inputs.values()) >= ONE_SET_BYTES // 4:
@@ -101,6 +102,7 @@ class OutputWatch:
         self._runs, self._draw = runs, random.Random()
         self._inputs = inputs
         self._expected = dict(expected)
+        runs[0].poison()
         self._poisoned = runs[0].output_fingerprints()
         self._captured: dict[int, dict[str, torch.Tensor]] = {}
         self._watched = 0
