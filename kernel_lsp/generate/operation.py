@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -18,6 +18,7 @@ from kernel_lsp.core.plan import (
     TensorParameter,
 )
 from kernel_lsp.core.task import Task, TaskScalar
+from kernel_lsp.generate.codegen.equal_kernels import distinct, representatives
 from kernel_lsp.generate.codegen.helpers import HELPERS
 from kernel_lsp.generate.codegen.kernel import RenderedKernel
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
@@ -54,13 +55,15 @@ class RenderedOperation:
 
 @dataclass
 class OperationBuilder:
-    """Builds the operations of one file with unique kernel names."""
+    """Builds the operations of one file with unique kernel names. `functions` are the names of rendered kernels by
+    code."""
 
     task: Task
     choices: Choices
     n_multiprocessors: int
     fused: dict[object, FusedGraph]
     kernel_names: NamePool = field(default_factory=NamePool)
+    functions: dict[str, str] = field(default_factory=dict)
     numbers: frozenset[str] = frozenset()
     """Numbers of the caller that the operations take as parameters."""
     capability: tuple[int, int] = HOPPER
@@ -101,7 +104,8 @@ class _OperationRenderer:
     def render(self) -> RenderedOperation:
         groups = self._rendered_groups()
         kernels = tuple(kernel for group in groups for kernel in group.kernels)
-        steps = tuple(step for group in groups for step in self._steps(group))
+        functions = representatives(kernels, self.builder.functions)
+        steps = tuple(step for group in groups for step in self._steps(group, functions))
         conditions = [*self._scalar_conditions(), *self._size_conditions()]
         conditions += [condition for kernel in kernels for condition in kernel.conditions]
         unique = {str(condition): condition for condition in conditions}
@@ -113,15 +117,18 @@ class _OperationRenderer:
             self._scratch(kernels),
             steps,
         )
-        return RenderedOperation(plan, kernels, self._summary(kernels), all(group.is_valid for group in groups))
+        own = distinct(kernels, functions)
+        summary = self._summary(len(set(functions.values())), len(kernels))
+        return RenderedOperation(plan, own, summary, all(group.is_valid for group in groups))
 
-    def _summary(self, kernels: Sequence[RenderedKernel]) -> tuple[str, ...]:
-        """Summarize the computation in the user's own lines, and count its launches."""
+    def _summary(self, n_kernels: int, n_launches: int) -> tuple[str, ...]:
+        """Summarize the computation in the user's own lines, and count its kernels and launches."""
         task = self.builder.task
         is_backward = self.name != task.name
         graph = task.backward if is_backward and task.backward is not None else task.forward
-        n_calls, n_kernels = len(graph.nodes), len(kernels)
+        n_calls = len(graph.nodes)
         counted = f"{n_calls} ATen call{'s' * (n_calls != 1)} in {n_kernels} kernel{'s' * (n_kernels != 1)}"
+        counted += f", {n_launches} launches" if n_launches > n_kernels else ""
         if is_backward:
             return (f"{self.name}: {counted}.",)
         lines = dict.fromkeys(node.source.text.strip() for node in graph.nodes if node.source is not None)
@@ -230,14 +237,15 @@ class _OperationRenderer:
         name = self.names.get(tensor, tensor.name)
         return f"{self.name}_{name}"
 
-    def _steps(self, group: RenderedGroup) -> list[Step]:
+    def _steps(self, group: RenderedGroup, functions: Mapping[str, str]) -> list[Step]:
         steps: list[Step] = [*group.fills, *group.library]
         for kernel in group.kernels:
             steps += kernel.fills
             grid, block = kernel.grid, kernel.block
             sizes = (Constant(block[0]), Constant(block[1]), Constant(block[2]))
             shared = Constant(kernel.shared_bytes)
-            launch = Launch(kernel.name, (), grid, sizes, shared, kernel.arguments, kernel.when, kernel.attributes)
+            name = functions[kernel.name]
+            launch = Launch(name, (), grid, sizes, shared, kernel.arguments, kernel.when, kernel.attributes)
             steps.append(launch)
         return steps
 

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from kernel_lsp.core.plan import Launch
 from kernel_lsp.errors import TargetError
 from kernel_lsp.generate.lowering.table import supported_operators
 from kernel_lsp.generate.program import plan_program
+from kernel_lsp.plan.parser import parse_or_raise
 from tests.generate.harness import check_program, plan_text, tensor
 from tests.worker.capturing import capture_text
 
@@ -113,3 +115,31 @@ def test_a_deep_residual_chain_is_planned_in_seconds() -> None:
     program = plan_text(text, inputs=[tensor("x", 4, 8)])
     assert len(program.task.forward.nodes) > 16
     assert time.process_time() - started < PLAN_BOUND_S
+
+
+def test_layers_that_differ_in_names_share_a_kernel() -> None:
+    text = """
+        def f(x, first, second, third):
+            x = torch.softmax(x @ first, -1)
+            x = torch.softmax(x @ second, -1)
+            return torch.sigmoid(x @ third)
+    """
+    inputs = [tensor("x", 8, 16), *(tensor(name, 16, 16) for name in ("first", "second", "third"))]
+    program = plan_text(text, inputs=inputs)
+    apart = {"f.launches": "each"}
+    rendered = program.render(apart)
+    launched = [step.kernel for step in parse_or_raise(rendered, "f.cu").forward.steps if isinstance(step, Launch)]
+    assert rendered.count("__global__") == len(set(launched)) < len(launched)
+    assert launched.count(launched[0]) > 1
+    check_program(program, schedule=apart)
+
+
+def test_kernels_that_differ_in_a_function_stay_apart() -> None:
+    text = """
+        def f(x, y):
+            return torch.sigmoid(x.sum(-1)), torch.tanh(y.sum(-1))
+    """
+    program = plan_text(text, inputs=[tensor("x", 8, 16), tensor("y", 8, 16)])
+    apart = {"f.launches": "each"}
+    assert program.render(apart).count("__global__") == 2
+    check_program(program, schedule=apart)
