@@ -28,6 +28,12 @@ BYTES_PER_TOKEN = 4
 """Bytes per token where a provider reports no usage: the usual average for English and code."""
 FREE_PREFIXES = ("ollama/", "ollama_chat/", "llamafile/", "lm_studio/", "hosted_vllm/")
 """Providers that run on the user's own machines."""
+_NAMED_AS_VENDOR = ("openai", "anthropic", "deepseek", "groq", "mistral", "openrouter", "xai")
+KEYS_OF_VENDORS = {
+    **{vendor: (f"{vendor.upper()}_API_KEY",) for vendor in _NAMED_AS_VENDOR},
+    "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+}
+"""Variables of API keys, any of which is enough: for these vendors a missing key is found without importing litellm."""
 NO_KEY = "none"
 """Placeholder for local servers, which require a key but ignore it."""
 N_MESSAGE_CHARACTERS = 500
@@ -86,6 +92,10 @@ class LitellmModel:
         """Return the variable of the API key that this model needs and that is set nowhere, or None."""
         if self._endpoint.base_url is not None or self.name.startswith(FREE_PREFIXES) or find_key(self._key_variable()):
             return None
+        vendor, separator, _ = self.name.partition("/")
+        if separator and vendor in KEYS_OF_VENDORS:
+            known = KEYS_OF_VENDORS[vendor]
+            return None if any(find_key(variable) for variable in known) else known[0]
         variables = _needed_keys(self.name)
         if os.environ.get(self._key_variable()) == "":  # litellm takes an empty variable for a key
             return self._key_variable()

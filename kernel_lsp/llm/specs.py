@@ -102,10 +102,11 @@ def open_roster(specs: Sequence[str], surroundings: Surroundings) -> Roster:
 
 
 def check_prices(roster: Roster, budget_usd: float | None) -> None:
-    """Raise SettingError when a budget is given and a model has no price to check against it."""
+    """Raise SettingError when a budget is given and a model that can be asked has no price to check against it."""
+    missing = roster.missing_keys() if budget_usd is not None else {}
     probe = ModelRequest(purpose="propose", messages=(Message(role="user", content=""),))
     for model in roster.models:
-        if budget_usd is not None and model.worst_cost_usd(probe) is None:
+        if budget_usd is not None and model.name not in missing and model.worst_cost_usd(probe) is None:
             raise SettingError(
                 f"the price of {model.name} is not known, so a budget cannot be kept",
                 next_step="set model_prices = 'PROMPT:REPLY' in US dollars per million tokens, or give no budget",

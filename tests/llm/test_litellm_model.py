@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from kernel_lsp.errors import SettingError
 from kernel_lsp.llm.budget import Ledger
-from kernel_lsp.llm.litellm_model import Endpoint, LitellmModel, Prices
+from kernel_lsp.llm.litellm_model import KEYS_OF_VENDORS, Endpoint, LitellmModel, Prices, _needed_keys
 from kernel_lsp.llm.patience import Pace, PatientModel
 from kernel_lsp.llm.request import Message, ModelFailed, ModelRequest, Replied
 from tests.llm.chat_server import ChatServer, Refuses, Says, Script
@@ -177,6 +178,35 @@ def test_the_missing_key_is_the_vendors(name: str, variable: str | None, monkeyp
     for known in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY"):
         monkeypatch.delenv(known, raising=False)
     assert LitellmModel(name).missing_key() == variable
+
+
+@pytest.mark.parametrize(("vendor", "variables"), KEYS_OF_VENDORS.items())
+def test_the_keys_of_known_vendors_are_those_that_litellm_wants(
+    vendor: str, variables: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in variables:
+        monkeypatch.delenv(variable, raising=False)
+    needed = _needed_keys(f"{vendor}/a-model")
+    assert variables[0] in needed
+    assert set(needed) <= set(variables)
+    for variable in variables:
+        monkeypatch.setenv(variable, "a key")
+        assert LitellmModel(f"{vendor}/a-model").missing_key() is None
+        monkeypatch.delenv(variable)
+    assert LitellmModel(f"{vendor}/a-model").missing_key() == variables[0]
+
+
+def test_a_missing_key_is_found_before_litellm_is_imported() -> None:
+    """The import takes seconds, and the budget of a model that cannot be asked needs no price."""
+    program = (
+        "import sys\nfrom kernel_lsp.llm.litellm_model import LitellmModel\n"
+        "from kernel_lsp.llm.specs import Roster, check_prices\n"
+        "roster = Roster({'': (LitellmModel('openai/gpt-5'),)})\ncheck_prices(roster, 2.0)\n"
+        "print(dict(roster.missing_keys()), 'litellm' in sys.modules)"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "OPENAI_API_KEY"}
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
+    assert ran.stdout.strip() == "{'openai/gpt-5': 'OPENAI_API_KEY'} False"
 
 
 def test_a_local_server_needs_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
