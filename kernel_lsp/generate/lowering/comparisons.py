@@ -47,7 +47,7 @@ for _name in COMPARISONS:
 
 def _logical(name: str) -> Callable[[Call], Tensor]:
     def rule(call: Call) -> Tensor:
-        operands = [call.tensor(position, name) for position, name in _logical_operands(call)]
+        operands = [call.tensor(position, parameter) for position, parameter in _logical_operands(call)]
 
         def element(index: tuple[Index, ...]) -> Scalar:
             return operation(name, DType.BOOL, *(_as_bool(read(operand, index)) for operand in operands))
