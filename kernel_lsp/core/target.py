@@ -68,6 +68,8 @@ class TargetSource(Noun):
     """Attributes to set before a capture with other numbers; None for the capture of a task."""
     configurations: tuple[InputConfiguration, ...] = ()
     """Recorded configurations other than `inputs`, the most frequent first."""
+    inputs_are_recorded: bool = False
+    """True if the text declares no inputs: `inputs` is then the most frequent recorded configuration."""
     digest: str = ""
     """Identifies its text, without calls that were inserted by us; empty for a task folder."""
     has_get_inputs: bool = False

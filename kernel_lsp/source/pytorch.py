@@ -250,13 +250,13 @@ class _Subject:
 def _describe(subject: _Subject) -> TargetSource:
     """Describe the target by its text; a recorded run adds configurations, and replaces what the text leaves open."""
     pragma, recorded = _read_pragma(subject), list(_recorded_configurations(subject))
-    usual = recorded[0] if recorded else None
+    usual, is_recorded = recorded[0] if recorded else None, False
     try:
         inputs = _inputs(subject, pragma)
     except TargetError:
         if usual is None or pragma.says_inputs:
             raise
-        inputs = usual.inputs
+        inputs, is_recorded = usual.inputs, True
     try:
         init_arguments = _init_arguments(subject, pragma)
     except TargetError:
@@ -275,6 +275,7 @@ def _describe(subject: _Subject) -> TargetSource:
         inputs=inputs,
         init_arguments=init_arguments,
         configurations=tuple(c for c in recorded if (_sizes_of(c.inputs), c.init_arguments) != own),
+        inputs_are_recorded=is_recorded,
         has_get_inputs=subject.defines("get_inputs"),
         has_get_init_inputs=subject.defines("get_init_inputs"),
         example_pragma=subject.example_pragma(pragma),

@@ -13,7 +13,7 @@ from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.errors import UserError
 from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.plan.parser import parse_or_raise
-from kernel_lsp.verify.session.check import find_task, read_kernel
+from kernel_lsp.verify.session.check import find_planned_task, read_kernel
 from kernel_lsp.verify.session.session import Session
 
 
@@ -53,7 +53,7 @@ async def checked_winner(kernel: Path, target: str | None, directory: Path, sett
     """
     text = read_kernel(kernel)
     plan = parse_or_raise(text, str(kernel))
-    source = find_task(kernel, plan.task, target, directory)
+    source = find_planned_task(kernel, plan, target, directory)
     candidate = Candidate(text=text, origin=Origin(proposer="user", description=str(kernel)))
     async with Session(settings) as session:
         await session.gpu_index()

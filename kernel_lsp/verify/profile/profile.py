@@ -51,7 +51,7 @@ from kernel_lsp.verify.profile.tools import (
     run_sanitizers,
     run_tidy,
 )
-from kernel_lsp.verify.session.check import find_task, read_kernel
+from kernel_lsp.verify.session.check import find_planned_task, read_kernel
 from kernel_lsp.verify.session.pipeline import ReadyRun, RunBuilder
 from kernel_lsp.verify.session.session import Session
 from kernel_lsp.verify.timing.floor import time_floor
@@ -89,7 +89,7 @@ async def profile_kernel(
     parsed = parse(text)
     if parsed.plan is None:
         return BuildFailed(findings=parsed.findings)
-    source = find_task(kernel, parsed.plan.task, target, directory)
+    source = find_planned_task(kernel, parsed.plan, target, directory)
     candidate = Candidate(text=text, origin=Origin(proposer="user", description=str(kernel)))
     async with Session(settings) as session:
         await session.gpu_index()

@@ -10,7 +10,8 @@ from kernel_lsp.config import Settings
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.measurement import Estimate, EstimatedBaseline, LineEstimate
 from kernel_lsp.core.model import SCHEMA_VERSION, Noun
-from kernel_lsp.core.target import TargetSource
+from kernel_lsp.core.plan import LaunchPlan, TensorParameter
+from kernel_lsp.core.target import InputConfiguration, ScalarInput, TargetSource, TensorInput
 from kernel_lsp.core.verdict import BuildFailed, Verdict
 from kernel_lsp.errors import UserError
 from kernel_lsp.plan.parser import parse
@@ -50,7 +51,7 @@ async def check_kernel(
         return await check_plain(kernel, text, settings)
     if parsed.plan is None:
         return Verdict(candidate_id=candidate.id, device=DEVICE_NAME, outcome=BuildFailed(findings=parsed.findings))
-    source = find_task(kernel, parsed.plan.task, target, directory)
+    source = find_planned_task(kernel, parsed.plan, target, directory)
     times = StageTimes()
     async with AsyncExitStack() as stack:
         with times.stage("session"):
@@ -101,6 +102,41 @@ def find_task(kernel: Path, task_line: str | None, target: str | None, directory
         line=1,
         next_step="add `// task: model.py::symbol` to the plan, or give --task model.py::symbol",
     )
+
+
+def find_planned_task(kernel: Path, plan: LaunchPlan, target: str | None, directory: Path) -> TargetSource:
+    """Return the task of a kernel with a plan. Of recorded inputs it takes those that the plan was written for: a later
+    recording may be of another program.
+
+    Raises UserError as `find_task` does, and where no recorded inputs fit.
+    """
+    source = find_task(kernel, plan.task, target, directory)
+    if not source.inputs_are_recorded or source.inputs is None or _fits(source.inputs, plan):
+        return source
+    other = next((each for each in source.configurations if _fits(each.inputs, plan)), None)
+    if other is None:
+        raise UserError(
+            f"the recorded inputs of '{source.symbol}' have other dims or dtypes than the kernel's plan",
+            file=str(kernel),
+            line=plan.forward.span.line,
+            next_step=f"record the run that this kernel is for, or write its inputs there: {_example_pragma(plan)}",
+        )
+    usual = InputConfiguration(name="recorded", inputs=source.inputs, init_arguments=source.init_arguments)
+    rest = (usual, *(each for each in source.configurations if each is not other))
+    chosen = {"inputs": other.inputs, "init_arguments": other.init_arguments, "configurations": rest}
+    return source.model_copy(update=chosen)
+
+
+def _example_pragma(plan: LaunchPlan) -> str:
+    tensors = [each for each in plan.forward.parameters if isinstance(each, TensorParameter)]
+    return f"# kernel-lsp: {tensors[0].name}={tensors[0].dtype}[...]" if tensors else "# kernel-lsp: ..."
+
+
+def _fits(inputs: tuple[TensorInput | ScalarInput, ...], plan: LaunchPlan) -> bool:
+    tensors = [each for each in plan.forward.parameters if isinstance(each, TensorParameter)]
+    planned = {each.name: (each.dtype, len(each.dims)) for each in tensors}
+    given = [each for each in inputs if isinstance(each, TensorInput)]
+    return all(planned.get(each.name, (each.dtype, len(each.shape))) == (each.dtype, len(each.shape)) for each in given)
 
 
 class EstimateReport(Noun):
