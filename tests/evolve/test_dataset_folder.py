@@ -50,6 +50,25 @@ async def test_the_folder_reads_back_and_its_card_names_each_file(tmp_path: Path
     assert f"path: {name}" in (folder / "README.md").read_text()
 
 
+async def test_the_folder_loads_with_datasets_and_pandas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The card's configuration is what `load_dataset` finds the files by; types of columns survive both loaders."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    datasets = pytest.importorskip("datasets", reason="pip install datasets pandas")
+    pandas = pytest.importorskip("pandas", reason="pip install datasets pandas")
+    run_id, folder = await archived(tmp_path), tmp_path / "dataset"
+    with Archive(tmp_path) as archive:
+        written = write_folder(archive, [run_id], folder)
+    (name,) = written.files
+    loaded = datasets.load_dataset(str(folder), "kernels", split=Path(name).stem, cache_dir=str(tmp_path / "cache"))
+    frame = pandas.read_parquet(folder / name)
+    expected = pyarrow.parquet.read_table(folder / name)
+    assert loaded.column_names == list(frame.columns) == expected.column_names
+    assert loaded["kernel"][:] == frame["kernel"].tolist() == expected["kernel"].to_pylist()
+    assert [list(each) for each in frame["signatures"]] == loaded["signatures"][:] == expected["signatures"].to_pylist()
+    assert sorted(frame["Correct"]) == sorted(loaded["Correct"]) == [False, True]
+    assert frame["reward"].dtype == "int64"
+
+
 async def test_a_judgement_has_its_reply_and_truth(tmp_path: Path) -> None:
     run_id = await archived(tmp_path)
     with Archive(tmp_path) as archive:
