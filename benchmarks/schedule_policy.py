@@ -1,6 +1,6 @@
 """Compare orders of schedules on tasks that were not trained on: random, evolutionary, cost model and policy.
 
-    python benchmarks/schedule_policy.py benchmarks/results/schedule_times-GPU-DATE.json [--pools FILE] [--out FILE]
+    python benchmarks/schedule_policy.py benchmarks/results/schedule_times-GPU-DATE.json [--pools FILE...] [--out FILE]
 
 Tasks are split into folds by graph (one graph at several sizes is in one fold) and, more strictly, by family (graphs
 with the same kinds of heavy operators). Every order begins with the default schedule; a budget counts it. "Best
@@ -55,7 +55,9 @@ Curve = np.ndarray[Any, Any]
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", type=Path)
-    parser.add_argument("--pools", type=Path, help="a table with more schedules of each task, for larger budgets")
+    parser.add_argument(
+        "--pools", nargs="+", type=Path, help="tables with more schedules of each task, for larger budgets"
+    )
     parser.add_argument("--out", type=Path)
     parser.add_argument("--seeds", type=int, default=N_SEEDS)
     parser.add_argument("--only-pools", action="store_true", help="leave out the table's own splits and the ablations")
@@ -69,10 +71,10 @@ def main() -> int:
             result["splits"][name] = report(name, tasks, compare(split, arguments.seeds), BUDGETS)
         result["ablations"] = ablate(splits["unseen graph"], arguments.seeds)
     if arguments.pools:
-        pools = ScheduleTable.read(arguments.pools).usable()
-        result["pools"] = arguments.pools.name
+        pools = [task for path in arguments.pools for task in ScheduleTable.read(path).usable()]
+        result["pools"] = [path.name for path in arguments.pools]
         for name, key in (("graph", by_graph), ("family", by_family)):
-            curves = compare(Split(tasks, pools, key), arguments.seeds)
+            curves = compare(Split([*tasks, *pools], pools, key), arguments.seeds)
             result["splits"][f"pools, unseen {name}"] = report(f"pools, unseen {name}", pools, curves, POOL_BUDGETS)
     if arguments.out:
         arguments.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

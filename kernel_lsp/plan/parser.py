@@ -26,6 +26,7 @@ import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Expression, free_names
@@ -59,6 +60,8 @@ from kernel_lsp.plan.launch_line import (
 )
 
 MAX_FINDINGS = 50
+N_REMEMBERED = 32
+"""Texts whose plans are remembered: a verdict reads each one five times, for the task and for its mutations."""
 _TENSOR_TYPE = re.compile(r"\s*(\w+)\s*\[(.*)\]\s*", re.DOTALL)
 _SCALAR_TYPES: dict[str, ScalarType] = {"float": "float", "int": "int", "bool": "bool"}
 
@@ -71,6 +74,7 @@ class ParseResult:
     findings: tuple[Finding, ...]
 
 
+@lru_cache(maxsize=N_REMEMBERED)
 def parse(text: str) -> ParseResult:
     """Parse the launch plan at the top of `text`, a `.cu` file. Never raises."""
     block = read_block(text)

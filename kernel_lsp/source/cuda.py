@@ -16,6 +16,9 @@ from kernel_lsp.core.plan import KernelParameter, KernelSignature, Span
 from kernel_lsp.source.macros import MacroError
 from kernel_lsp.source.preprocessed import preprocessed
 
+N_REMEMBERED = 32
+"""Texts whose signatures are remembered: a verdict reads each one five times, for the task and for its mutations."""
+
 
 @dataclass(frozen=True)
 class KernelLines:
@@ -26,6 +29,7 @@ class KernelLines:
     last_line: int
 
 
+@lru_cache(maxsize=N_REMEMBERED)
 def kernel_signatures(text: str) -> tuple[KernelSignature, ...]:
     """Return every `__global__` function in the text, in order, omitting declarations of a defined kernel.
 

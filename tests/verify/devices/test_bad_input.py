@@ -1,0 +1,105 @@
+"""Commands on a device that cannot be used end with status 2 and one line, which names the fault and the next step."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from .sshd import Sshd, script
+from .test_ray import MISMATCH
+from .test_ssh import FULL
+
+MAX_S = 20.0
+"""Seconds of a command on an idle machine; a loaded one takes several times as long to start."""
+TASK = "import torch\n\n# kernel-lsp: x=f32[64]\ndef f(x):\n    return x + 1\n"
+RAY = f"""import types
+__version__ = "2.60.0"
+def init(**_):
+    raise RuntimeError({MISMATCH!r})
+def shutdown():
+    pass
+"""
+"""A Ray whose version differs from the cluster's, as far as the bridge can tell."""
+
+
+def optimize(folder: Path, device: str, **environment: str) -> tuple[int, list[str], float]:
+    """Return the status, the lines of stderr and the seconds of a command."""
+    (folder / "task.py").write_text(TASK)
+    command = [sys.executable, "-m", "kernel_lsp", "optimize", "task.py::f", "--device", device]
+    started = time.monotonic()
+    given = {**os.environ, "PYTHONPATH": os.getcwd(), **environment}
+    ended = subprocess.run(command, cwd=folder, env=given, capture_output=True, text=True, timeout=280)
+    return ended.returncode, [line for line in ended.stderr.splitlines() if line.strip()], time.monotonic() - started
+
+
+def on_path(sshd: Sshd, name: str, **options: str) -> str:
+    """Return a PATH whose ssh has the tests' configuration."""
+    folder = sshd.folder / f"path-{name}"
+    folder.mkdir()
+    (folder / "ssh").symlink_to(sshd.ssh_with(f"config-of-{name}", **options))
+    return f"{folder}:{os.environ['PATH']}"
+
+
+@contextmanager
+def silent_server() -> Iterator[int]:
+    """Yield a port that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def check(found: tuple[int, list[str], float], words: str) -> None:
+    status, lines, elapsed_s = found
+    assert status == 2, lines
+    faults = [line for line in lines if words in line]
+    assert len(faults) == 1, lines
+    assert not any("Traceback" in line for line in lines)
+    assert elapsed_s < MAX_S * max(1.0, os.getloadavg()[0])
+
+
+def test_a_host_that_never_answers(sshd: Sshd, tmp_path: Path) -> None:
+    with silent_server() as port:
+        path = on_path(sshd, "silent")
+        check(optimize(tmp_path, f"ssh://127.0.0.1:{port}", PATH=path), "127.0.0.1")
+
+
+def test_a_wrong_key(sshd: Sshd, tmp_path: Path) -> None:
+    path = on_path(sshd, "key", IdentityFile=str(sshd.folder / "other"))
+    check(optimize(tmp_path, f"ssh://127.0.0.1:{sshd.port}", PATH=path), "accepts none of your keys")
+
+
+def test_a_python_without_torch(sshd: Sshd, tmp_path: Path) -> None:
+    python = sshd.python(f'exec {sys.executable} -S -I "$@"', "no-torch-there")
+    device = f"ssh://127.0.0.1:{sshd.port}{python}"
+    check(optimize(tmp_path, device, PATH=on_path(sshd, "torch")), "cannot import torch")
+    assert sshd.is_clean()
+
+
+def test_a_full_disk(sshd: Sshd, tmp_path: Path) -> None:
+    python = script(sshd.folder / "full-there", FULL.format(python=sys.executable))
+    device = f"ssh://127.0.0.1:{sshd.port}{python}"
+    check(optimize(tmp_path, device, PATH=on_path(sshd, "disk")), "cannot store the worker's files")
+    assert sshd.is_clean()
+
+
+def test_another_version_of_ray(tmp_path: Path) -> None:
+    (tmp_path / "packages" / "ray").mkdir(parents=True)
+    (tmp_path / "packages" / "ray" / "__init__.py").write_text(RAY)
+    with silent_server() as port:
+        packages = f"{tmp_path / 'packages'}:{os.getcwd()}"
+        found = optimize(tmp_path, f"ray://127.0.0.1:{port}", PYTHONPATH=packages)
+    check(found, "has another version: Ray: 2.9.0, Python: 3.11.9 there, Ray: 2.60.0, Python: 3.11.7 here")
+
+
+@pytest.mark.parametrize(
+    ("device", "words"), [("ssh://127.0.0.1:1", "refuses"), ("ssh://nowhere.invalid", "not known")]
+)
+def test_a_host_that_cannot_be_reached(tmp_path: Path, device: str, words: str) -> None:
+    check(optimize(tmp_path, device), words)
