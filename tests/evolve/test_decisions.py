@@ -32,7 +32,7 @@ from kernel_lsp.gpu.floor import graph_bytes
 from kernel_lsp.gpu.specs import find_gpu
 from kernel_lsp.llm.ensemble import Arms, Ensemble, Pull, gain_of
 from kernel_lsp.plan.parser import parse
-from kernel_lsp.toolchain.integrity.ptx_text import program_hash
+from kernel_lsp.toolchain.integrity.ptx_text import kernels_hash, program_hash
 from tests.evolve.world import FACTS, TASK, kernel, verdict_of
 
 TARGET = "../model.py::scale"
@@ -104,6 +104,18 @@ def test_names_lines_and_registers_do_not_make_another_program() -> None:
 @pytest.mark.parametrize(("old", "new"), [("add.s32", "sub.s32"), (", 1;", ", 2;"), ("%tid.x", "%tid.y")])
 def test_another_instruction_is_another_program(old: str, new: str) -> None:
     assert program_hash(PTX) != program_hash(PTX.replace(old, new))
+
+
+def test_kernels_are_told_apart_by_their_own_code_and_the_variables_of_the_module() -> None:
+    second = PTX.replace("kernel_a", "kernel_b")[PTX.index(".visible") :]
+    ptx, both = f"{PTX}\n{second}", ("kernel_a", "kernel_b")
+    changed = f"{PTX}\n{second.replace('add.s32', 'sub.s32')}"
+    assert kernels_hash(ptx, {"kernel_a"}) == kernels_hash(changed, {"kernel_a"})
+    assert kernels_hash(ptx, {"kernel_b"}) != kernels_hash(changed, {"kernel_b"})
+    assert kernels_hash(ptx, both) != kernels_hash(changed, both)
+    with_variable = f"{PTX}\n{second}\n.global .align 4 .b8 total[4];\n"
+    assert kernels_hash(ptx, {"kernel_a"}) != kernels_hash(with_variable, {"kernel_a"})
+    assert kernels_hash(f"{ptx}\n.func helper()\n{{\n ret;\n}}\n", both) == ""
 
 
 # --- what is shown

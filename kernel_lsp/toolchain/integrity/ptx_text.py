@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -236,3 +236,24 @@ def program_hash(ptx: str) -> str:
 
     words = " ".join(_NAME.sub(rename, text).split())
     return hashlib.sha256(words.encode()).hexdigest()[:HASH_HEX_DIGITS]
+
+
+_ENTRY_START = re.compile(r"^(?=(?:\.visible\s+|\.weak\s+)?\.entry\b)", re.MULTILINE)
+_MODULE_VARIABLE = re.compile(
+    r"^(?:\.(?:extern|visible|weak|common)\s+)?\.(?:global|const|shared)\b[^\n]*$", re.MULTILINE
+)
+
+
+def kernels_hash(ptx: str, symbols: Collection[str]) -> str:
+    """Hash the code of some kernels with the module's variables, ignoring lines and comments: kernels with equal hashes
+    do the same. Empty where the PTX has functions that kernels may call."""
+    text = _NOT_RUN.sub("", _DEBUG_SECTION.sub("", _COMMENT.sub("", ptx)))
+    if re.search(r"^\s*(?:\.\w+\s+)*\.func\b", text, re.MULTILINE):
+        return ""
+    start, *kernels = _ENTRY_START.split(text)
+    parts = [start]
+    for kernel in kernels:
+        found = _ENTRY.search(kernel)
+        is_chosen = found is not None and found[1] in symbols
+        parts += [kernel] if is_chosen else _MODULE_VARIABLE.findall(kernel)
+    return hashlib.sha256(" ".join(" ".join(parts).split()).encode()).hexdigest()[:HASH_HEX_DIGITS]

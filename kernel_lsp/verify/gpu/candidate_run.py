@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kernel_lsp.core.measurement import Comparison
+from kernel_lsp.core.plan import BoundLaunch
 from kernel_lsp.core.verdict import CaseResult, Crashed, Mismatch, TimedOut
+from kernel_lsp.toolchain.integrity.ptx_text import kernels_hash
 from kernel_lsp.verify.devices.device import DeviceCase
 from kernel_lsp.verify.gpu.job import GpuFailure, GpuJob, GpuReport, Stages
 from kernel_lsp.verify.gpu.prepared import GpuKernel, Launched
@@ -191,6 +193,8 @@ class Attempt:
 
     def _operation(self, case: DeviceCase) -> TimedOperation:
         fingerprints = self._found.fingerprints.get(case.bound.name, {})
+        built = self._job.build.built
+        launched = {built.symbols[step.kernel] for step in case.bound.steps if isinstance(step, BoundLaunch)}
         return TimedOperation(
             self._job.candidate_id,
             case.bound,
@@ -198,6 +202,7 @@ class Attempt:
             case.files,
             fingerprints,
             is_ranking=self._job.is_ranking,
+            code=kernels_hash(built.ptx, launched) if self._job.is_ranking else "",
         )
 
     def _note_what_varied(self, case: DeviceCase, ran: Mapping[str, Any]) -> None:

@@ -314,6 +314,17 @@ async def test_what_is_being_compiled_stands_still_while_something_is_timed(tmp_
     assert compiling[interrupted] - compiling[interrupted - 1] > len(blocks) / 3, "it waited for a whole timing"
 
 
+async def test_a_ranking_is_not_timed_again_for_the_same_code(tmp_path: Path) -> None:
+    async with bench(tmp_path) as it:
+        n_lines = []
+        for code, is_ranking in (("c1", True), ("c1", True), ("c2", True), ("", True), ("", True), ("c1", False)):
+            timed = replace(operation("a", N_ELEMENTS), is_ranking=is_ranking, code=code)
+            assert isinstance(await it.timer.time_operation(it.worker, timed, patience_s=PATIENCE_S), Timed)
+            n_lines.append(len(it.log()))
+    was_timed = [after > before for before, after in zip([0, *n_lines[:-1]], n_lines, strict=True)]
+    assert was_timed == [True, False, True, True, True, True]
+
+
 async def test_modes_are_compiled_side_by_side_but_not_those_of_a_large_job(tmp_path: Path) -> None:
     slow = {"default": 1.0, "reduce-overhead": 1.0}
     for n_elements, is_side_by_side in ((1 << 20, True), (1 << 28, False)):
