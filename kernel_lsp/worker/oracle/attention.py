@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 
 from ..capture.program import Program
 
 ATTENTION = "aten.scaled_dot_product_attention."
+Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def has_attention(program: Program) -> bool:
@@ -26,12 +28,14 @@ def attention_of_seen(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
+    *,
+    product: Product = torch.matmul,
 ) -> torch.Tensor:
     """Return [..., L, V] for query [..., L, E], key [..., S, E] and value [..., S, V]; NaN in every row that sees a
-    non-finite value. Dropout is ignored: it has no reference."""
+    non-finite value. Dropout is ignored: it has no reference. `product` multiplies queries and keys."""
     if enable_gqa:
         key, value = (each.repeat_interleave(query.shape[-3] // each.shape[-3], -3) for each in (key, value))
-    scores = query @ key.transpose(-2, -1) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    scores = product(query, key.transpose(-2, -1)) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
     hidden = torch.zeros_like(scores, dtype=torch.bool)
     if is_causal:
         hidden = torch.ones_like(hidden).triu(1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,8 +13,11 @@ import torch
 from ..capture.program import Program, user_outputs
 from ..cases.case import widened
 from ..operators import is_a
-from .attention import ATTENTION
+from .attention import ATTENTION, attention_of_seen
 
+PRODUCT = "aten.matmul.default"
+MAX_MOVED_SCORES = 1 << 24
+"""Maximum scores of an attention whose products are moved: in fp64 they take 128 MiB, and as much for each step."""
 LIMITS_OF_DTYPE = "aten.nan_to_num."
 """The operation that inserts the dtype's largest number, which differs in float64."""
 
@@ -51,7 +55,7 @@ code."""
 class ExactInterpreter(torch.fx.Interpreter):
     """Runs the user's graph in float64: a cast to a lower dtype inside the code must not round the reference. Tensors
     that the graph creates are on its inputs' device. `attention` replaces PyTorch's own; `seen` replaces the first
-    argument of some operations; `moved` replaces results of others."""
+    argument of some operations; `moved` replaces results of others, and of the products within an attention."""
 
     def __init__(
         self,
@@ -81,8 +85,8 @@ class ExactInterpreter(torch.fx.Interpreter):
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if is_a(target, "assertion"):
             return None
-        if self._attention is not None and str(target).startswith(ATTENTION):
-            return self._attention(*_widened(args, self._device), **_widened(kwargs, self._device))
+        if (attention := self._attention_for(target, args)) is not None:
+            return attention(*_widened(args, self._device), **_widened(kwargs, self._device))
         if self._seen is not None and is_a(target, self._seen.kind) and args[0].is_floating_point():
             source: Any = self._node.args[0]
             dim, is_input = _dim(target, args, kwargs), source.op == "placeholder"
@@ -97,6 +101,19 @@ class ExactInterpreter(torch.fx.Interpreter):
             first = made[0] if isinstance(made, (tuple, list)) and made else made
             return self._moved(str(target), args, result, getattr(first, "dtype", torch.float32))
         return result
+
+    def _attention_for(self, target: Any, args: Any) -> Callable[..., torch.Tensor] | None:
+        """Return what replaces PyTorch's attention: its formula, so that its products are moved as others are."""
+        if not str(target).startswith(ATTENTION):
+            return None
+        if self._attention is not None or self._moved is None:
+            return self._attention
+        n_scores = args[0].numel() // args[0].shape[-1] * args[1].shape[-2]
+        return partial(attention_of_seen, product=self._moved_product) if n_scores <= MAX_MOVED_SCORES else None
+
+    def _moved_product(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        assert self._moved is not None
+        return self._moved(PRODUCT, (left, right), left @ right, self._node.meta["val"].dtype)
 
 
 def run_exact(

@@ -13,7 +13,7 @@ from ..capture.captured import Captured
 from ..cases.case import Case, differentiate, leaves_of, placeholder_values
 from ..cases.families import own_generator
 from ..operators import is_a
-from .case_filter import takes_exponentials
+from .case_filter import sums_products, takes_exponentials
 from .fp64_reference import run_exact
 from .reference_run import ReferenceRun
 from .roundings import of_either_sign, unit_of, with_rounded_steps
@@ -21,26 +21,45 @@ from .roundings import of_either_sign, unit_of, with_rounded_steps
 CPU = torch.device("cpu")
 EXACT_FAMILIES = ("small_integers", "halves", "one_hot", "needles", "zeros", "pointed_values")
 """Families of numbers that lie exactly on thresholds of the code, and whose sums are exact, or that are few."""
+DECISIVE_FAMILIES = ("large",)
+"""Families whose products have rounding errors above one. A softmax of them is nearly one-hot, and an error decides
+between two scores that are nearly equal."""
+N_DRAWS = 8
+"""Perturbations drawn for such a softmax. One moves two scores towards each other with a probability of 1/4."""
+MAX_DRAWN_ELEMENTS = 1 << 18
+"""Maximum elements of a case's tensors for several draws. Among more rows one draw meets nearly equal scores, too, and
+their response counts for all."""
 
 
 def response(run: ReferenceRun, case: Case, expected: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Return the results perturbed by one rounding. Where a few exact numbers lie on the code's thresholds, crossing
-    one is not a rounding: of two opposite perturbations the smaller response counts."""
+    one is not a rounding: of two opposite perturbations the smaller response counts. Where roundings decide between
+    nearly equal scores, the largest of several responses counts."""
     moved = _perturbed(run, case, 1)
-    if run.family not in EXACT_FAMILIES:
+    if run.family in EXACT_FAMILIES:
+        back = _perturbed(run, case, -1)
+        return [_nearer(e, a, b) if e.is_floating_point() else a for e, a, b in zip(expected, moved, back)]
+    if not _decides(run, case):
         return moved
-    back = _perturbed(run, case, -1)
-    return [_nearer(e, a, b) if e.is_floating_point() else a for e, a, b in zip(expected, moved, back)]
+    draws = [moved, *(_perturbed(run, case, 1, draw) for draw in range(1, N_DRAWS))]
+    return [_farthest(e, of_one) if e.is_floating_point() else of_one[0] for e, *of_one in zip(expected, *draws)]
 
 
-def _perturbed(run: ReferenceRun, case: Case, sign: int) -> list[torch.Tensor]:
+def _decides(run: ReferenceRun, case: Case) -> bool:
+    """Check whether roundings may decide which element a softmax of products chooses."""
+    is_decisive = run.family in DECISIVE_FAMILIES and takes_exponentials(run.captured) and sums_products(run.captured)
+    return is_decisive and sum(value.numel() for value in (*case.inputs, *case.state.values())) <= MAX_DRAWN_ELEMENTS
+
+
+def _perturbed(run: ReferenceRun, case: Case, sign: int, draw: int = 0) -> list[torch.Tensor]:
     """Return the fp64 results on inputs, and steps inside functions, perturbed by one rounding of the kernels' type.
     Their response is the error of a backward-stable algorithm; PyTorch's own error on one draw may be smaller by
-    chance. The other `sign` reverses all perturbations."""
+    chance. The other `sign` reverses all perturbations; another `draw` is independent."""
     captured = run.captured
     placed = placeholder_values(captured, case)
     generator = torch.Generator(placed[0].device if placed else CPU)
-    generator.manual_seed(own_generator(run.seed, "rounding").initial_seed())
+    names = ("rounding", str(draw)) if draw else ("rounding",)
+    generator.manual_seed(own_generator(run.seed, *names).initial_seed())
     held = _asked_for(captured)
 
     def widen(value: Any) -> Any:
@@ -74,6 +93,11 @@ def _but_held(moved: torch.Tensor, value: torch.Tensor, held: Sequence[float]) -
 def _nearer(to: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """Return of each two elements the one that is not farther away."""
     return torch.where((one - to).abs() <= (other - to).abs(), one, other)
+
+
+def _farthest(to: torch.Tensor, draws: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the draw whose finite elements are the farthest away, as a whole."""
+    return max(draws, key=lambda one: float((one - to).nan_to_num(0.0, 0.0, 0.0).norm()))
 
 
 def _moved(value: torch.Tensor, sign: int, generator: torch.Generator) -> torch.Tensor:
