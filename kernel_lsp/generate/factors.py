@@ -1,13 +1,29 @@
-"""Memory order of the factors of a product: which loads are vector loads."""
+"""Factors of a product: their memory order, which loads are vector loads, and the numbers that scale them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from kernel_lsp.generate.ir.index import Variable
-from kernel_lsp.generate.ir.scalar import Access, Scalar
+from kernel_lsp.generate.ir.scalar import Access, Constant, Operation, Scalar
 from kernel_lsp.generate.ir.scalar_walk import accesses
 from kernel_lsp.generate.ir.tensor import Pointwise
+
+SCALES = (2.0**-20, 2.0**20)
+"""Smallest and largest constant factor that multiplies a sum instead of its terms: a sum beyond f32's range is computed
+again, term by term."""
+
+
+def without_scale(factor: Scalar) -> tuple[Scalar, float]:
+    """Return a factor in f32 without the numbers that it is multiplied by, so that it may be an element in memory, and
+    the product of these numbers."""
+    scale = 1.0
+    while isinstance(factor, Operation) and factor.name == "mul":
+        parts = [(a, b) for a, b in (factor.operands, factor.operands[::-1]) if isinstance(b, Constant)]
+        if not parts or not SCALES[0] <= abs(float(parts[0][1].value)) <= SCALES[1]:
+            break
+        factor, scale = parts[0][0], scale * float(parts[0][1].value)
+    return factor, scale
 
 
 def runs_along(factor: Scalar, reduced: Sequence[Variable]) -> bool:

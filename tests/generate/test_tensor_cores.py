@@ -160,6 +160,17 @@ def test_factors_are_computed_where_they_are_no_plain_read(dtype: str) -> None:
     check("def f(a, b): return (a * 2 + 1).relu() @ b", inputs)
 
 
+@pytest.mark.parametrize("knobs", [{}, GROUPS], ids=["warp", "warpgroup"])
+def test_numbers_that_factors_are_multiplied_by_scale_the_sum(knobs: dict[str, int]) -> None:
+    """A sum beyond f32's range without them is within it with them."""
+    inputs = [tensor("a", 20, 24), tensor("b", 24, 16)]
+    checked = check("def f(a, b): return (a * 0.25) @ (b * 0.5)", inputs, knobs=knobs, families=("normal", "minute"))
+    assert "sum *= 0.125f;" in checked.text
+    assert checked.text.count("copy_async<16>(&") == 2
+    large = run(checked, {"a": np.full((20, 24), 1e38, "f4"), "b": np.ones((24, 16), "f4")})["out"]
+    np.testing.assert_allclose(large, 24 * 1.25e37, rtol=1e-6)
+
+
 def test_what_a_factor_reads_per_row_is_not_read_outside() -> None:
     inputs = [tensor("a", 51, 37), tensor("s", 37), tensor("b", 51, 19)]
     check("def f(a, s, b): return (a * s).t() @ b", inputs, sizes=({}, {"B": 17}))

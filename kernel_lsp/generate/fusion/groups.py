@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Expression
+from kernel_lsp.generate.factors import without_scale
 from kernel_lsp.generate.fusion.reads import scalars_of
 from kernel_lsp.generate.ir.index import Index, Variable, product
 from kernel_lsp.generate.ir.row_major import reshape, unravel_safe
@@ -124,6 +125,14 @@ class ContractionGroup:
     def n_terms(self) -> Index:
         """Return the number of products of a sum: the extent of k, or what a phase has of it."""
         return self.k.extent if self.phases is None else product(self.phases.shape)
+
+    @property
+    def unscaled(self) -> tuple[Scalar, Scalar, float]:
+        """Return the factors that tensor cores multiply, and the number that their sum is then multiplied by."""
+        if self.operand != DType.F32:
+            return self.left, self.right, 1.0
+        (left, left_scale), (right, right_scale) = without_scale(self.left), without_scale(self.right)
+        return left, right, left_scale * right_scale
 
 
 @dataclass(frozen=True)

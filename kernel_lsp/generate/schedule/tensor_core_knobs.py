@@ -106,7 +106,8 @@ def default_schedule(
     """Choose the tile and cluster of the least estimated time at the captured sizes."""
     operand = _operand(group)
     m, n, k, batch = (max(1, captured(variable.extent)) for variable in (group.m, group.n, group.k, group.batch))
-    are_plain = (_is_plain(group.left), _is_plain(group.right))
+    left, right, _ = group.unscaled
+    are_plain = (_is_plain(left), _is_plain(right))
     sizes = _Sizes(m, n, k, batch, n_multiprocessors, operand, are_plain)
     tiles = _tiles(operand, capability)
     tile, cluster = min(sizes.candidates(tiles), key=lambda candidate: sizes.cost(*candidate))

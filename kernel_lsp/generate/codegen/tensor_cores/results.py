@@ -161,8 +161,7 @@ class ResultWriter:
         lanes = scope.open(f"for (int c = 0; c < {PACK}; ++c)")
         lanes.define(lane, Text(f"({name} + c)", ATOM))
         lanes.line("float sum = part.item[c];")
-        if text.may_be_redone:
-            self._write_again(lanes, text, of_lane)
+        self._finish_sum(lanes, text, of_lane)
         own = Access(group.tensor, group.at).substitute(of_lane)
         lanes.bind(own, Text("sum", 20))
         for access, pack in packs.items():
@@ -202,11 +201,17 @@ class ResultWriter:
             peers.close()
         else:
             scope.line(f"float sum = results{place};")
+        self._finish_sum(scope, text, {})
+
+    def _finish_sum(self, scope: Scope, text: ResultText, of_lane: dict[Variable, Index]) -> None:
+        """Scale a sum, or recompute it without the split."""
+        scale = self.group.unscaled[2]
         if text.may_be_redone:
-            self._write_again(scope, text, {})
+            self._write_again(scope, text, of_lane)
+        if scale != 1.0:
+            scope.line(f"{'else ' if text.may_be_redone else ''}sum *= {scale!r}f;")
 
     def _write_again(self, scope: Scope, text: ResultText, of_lane: dict[Variable, Index]) -> None:
-        """Recompute a sum without the split."""
         again = scope.open(f"if ({self.kernel.use('must_be_redone')}(sum, {text.n_terms}))")
         again.line("sum = 0.0f;")
         again.line("#pragma unroll 8")

@@ -128,8 +128,9 @@ class TensorCoreRenderer:
         assert group.operand is not None
         self.kernel, self.group, self.schedule, self.operand = kernel, group, schedule, group.operand
         self.scope = Scope(kernel)
-        self.left = plan_operand("left_tiles", group.left, self.operand, group.m, group.k, captured)
-        self.right = plan_operand("right_tiles", group.right, self.operand, group.n, group.k, captured)
+        left, right, _ = group.unscaled
+        self.left = plan_operand("left_tiles", left, self.operand, group.m, group.k, captured)
+        self.right = plan_operand("right_tiles", right, self.operand, group.n, group.k, captured)
         store = group.stores[-1]
         self._loads: tuple[tuple[Operand, LoadText], ...] = ()
         self.is_m_inner = group.phases is not None or is_innermost(ravel(store.index, store.tensor.shape), group.m)

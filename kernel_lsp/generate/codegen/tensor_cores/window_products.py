@@ -112,7 +112,7 @@ class WindowRenderer(WarpgroupRenderer):
         place = piece % (self._n_products // PIECE) * PIECE + flat % PIECE
         step = piece // (self._n_products // PIECE)
         replaced = {group.k: self._product_at(step, place), group.n: column}
-        scope.line(f"{name}[e] = {scope.value(group.right.substitute(replaced)).text};")
+        scope.line(f"{name}[e] = {scope.value(group.unscaled[1].substitute(replaced)).text};")
         comment = f"Stages the {n_elements} factors of columns in the order in which the steps read them."
         grid = [Constant(-(-n_elements // STAGING_THREADS))]
         return rendered(kernel, comment, scope.lines, grid, (STAGING_THREADS,))

@@ -124,7 +124,7 @@ class Windows:
 
 def windows_of(group: ContractionGroup) -> Windows | None:
     """Return the windows of a convolution of f32; None for any other contraction, and where a window does not fit."""
-    read = plain_read(group.left, DType.F32) if group.operand == DType.F32 else None
+    read = plain_read(group.unscaled[0], DType.F32) if group.operand == DType.F32 else None
     extents = group.phases.shape if group.phases is not None else tuple(v.extent for v in group.reduced)
     shape = tuple(extent.constant or 0 for extent in extents)
     if read is None or group.batch.extent.constant != 1 or 0 in shape or not _is_masked_by_bounds(read):
