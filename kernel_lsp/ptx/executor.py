@@ -184,12 +184,14 @@ class PtxExecutor:
             await self._conversation.close()
             self._conversation = None
 
-    async def load(self, ptx: str, file_name: str, *, deadline_s: float = DEFAULT_DEADLINE_S) -> LoadOutcome:
-        """Compile a PTX text. `file_name` is the `.cu` file's name in findings.
-        Rejected when one of its loops cannot end."""
+    async def load(
+        self, ptx: str, file_name: str, *, deadline_s: float = DEFAULT_DEADLINE_S, is_quick: bool = False
+    ) -> LoadOutcome:
+        """Compile a PTX text. `file_name` is the `.cu` file's name in findings. `is_quick` takes a third of the time,
+        for slower code: for few small runs. Rejected when one of its loops cannot end."""
         if not self.is_alive:
             await self._start()
-        request = {"command": "load", "ptx": ptx, "file_name": file_name}
+        request = {"command": "load", "ptx": ptx, "file_name": file_name, "is_quick": is_quick}
         answer = _reply(await self._process.ask(request, deadline_s=deadline_s), deadline_s)
         if not isinstance(answer, dict):
             return answer

@@ -50,7 +50,7 @@ class Session:
     def __init__(self, compiler: Compiler | None = None) -> None:
         self.compiler = compiler or Compiler()
         self._loaded: LoadedModule | None = None
-        self._kept: dict[str, LoadedModule] = {}
+        self._kept: dict[tuple[str, bool], LoadedModule] = {}
         self._file_name = ""
 
     def handle(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class Session:
     def _load(self, request: dict[str, Any]) -> dict[str, Any]:
         self._loaded, self._file_name = None, request["file_name"]
         try:
-            self._loaded = self._compiled(request["ptx"])
+            self._loaded = self._compiled(request["ptx"], is_quick=request.get("is_quick", False))
         except UnsupportedPtxError as error:
             # The PTX may be readable even where it is not supported.
             if error.module is None or not (endless := tuple(endless_loops(error.module))):
@@ -83,10 +83,11 @@ class Session:
             return {"endless": self._endless(self._loaded.endless, self._loaded.module)}
         return {"ok": True, "kernels": [_kernel_facts(kernel) for kernel in self._loaded.kernels.values()]}
 
-    def _compiled(self, ptx: str) -> LoadedModule:
+    def _compiled(self, ptx: str, *, is_quick: bool) -> LoadedModule:
         """Compile a PTX text, unless it was among the last ones."""
-        module = self._kept.pop(ptx, None) or self.compiler.load(ptx)
-        self._kept[ptx] = module
+        key = (ptx, is_quick)
+        module = self._kept.pop(key, None) or self.compiler.load(ptx, is_quick=is_quick)
+        self._kept[key] = module
         if len(self._kept) > MAX_KEPT_MODULES:
             del self._kept[next(iter(self._kept))]
         return module

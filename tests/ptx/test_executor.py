@@ -68,8 +68,9 @@ def launch(n=N, factor=2.0, n_blocks=None):
     )
 
 
-async def test_a_plan_runs_in_a_process_of_its_own(executor, scale, tmp_path):
-    loaded = await executor.load(scale.ptx, "scale.cu")
+@pytest.mark.parametrize("is_quick", [False, True])
+async def test_a_plan_runs_in_a_process_of_its_own(executor, scale, tmp_path, is_quick):
+    loaded = await executor.load(scale.ptx, "scale.cu", is_quick=is_quick)
     assert isinstance(loaded, Loaded)
     assert [kernel.symbol for kernel in loaded.kernels] == [scale.symbols[NAME]]
     x = np.arange(N, dtype="f4")
