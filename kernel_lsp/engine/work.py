@@ -108,7 +108,7 @@ async def _run(request: Optimize | OptimizeLines | Resume, handle: RunHandle, te
     handle.write = _keep_in_archive
     handle.callbacks = {EDITOR: ask} if request.has_editor_model else {}
     handle.on_prompt = lambda prompt: tell(_news_of(prompt))
-    async with aclosing(handle.events()) as events:  # type: ignore[type-var]
+    async with aclosing(handle.events()) as events:  # type: ignore[type-var]  # a generator
         async for event in events:
             tell(event)
     assert handle.run_id is not None, "a run that ended has begun"

@@ -1,1 +1,5 @@
-"""Propose kernels by rules: a captured graph becomes few fused kernels with a launch plan, and a schedule space."""
+"""Propose kernels by rules: a captured graph becomes few fused kernels with a launch plan, and a schedule space.
+
+In: a `Task`, a GPU's specifications, a schedule. Out: CUDA text with its plan, and the knobs that a search may turn.
+Never: a process, or a text that depends on anything else.
+"""

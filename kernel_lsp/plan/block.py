@@ -185,7 +185,7 @@ def _grouped(lines: list[str], start: int, stop: int) -> Iterator[JoinedLines]:
     parts: list[tuple[int, str, int]] = []
     for index in range(start, stop):
         line = lines[index]
-        content_at = _COMMENT.match(line).end()  # type: ignore[union-attr]
+        content_at = line.index("//") + len("//")
         content = line[content_at:]
         indent = len(content) - len(content.lstrip())
         if parts and content.strip() and indent >= MIN_CONTINUATION_INDENT:

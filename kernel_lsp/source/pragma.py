@@ -148,7 +148,7 @@ def split_commas(text: str) -> list[str]:
 
 
 def _read_init(line: PragmaLine, pragma: Pragma) -> None:
-    text = line.text[_INIT.match(line.text).end() :]  # type: ignore[union-attr]
+    text = line.text.partition(":")[2]
     pragma.init = {} if pragma.init is None else pragma.init
     pragma.init_line = line.line
     for name, value in _items(text, line.line) if text.strip() else ():
@@ -236,7 +236,7 @@ def _read_bounds(name: str, dtype: DType, text: str, line: int) -> tuple[Express
         raise PragmaError(f"expected '< 100' or 'in [0, 100)' after the shape of '{name}', not '{text.strip()}'", line)
     if dtype.is_floating or dtype is DType.BOOL:
         raise PragmaError(f"a range is for integers that index something, and '{name}' is {dtype}", line)
-    low, high = ("0", below.group(1)) if below else between.groups()  # type: ignore[union-attr]
+    low, high = ("0", below.group(1)) if below else between.groups()  # type: ignore[union-attr]  # see above
     try:
         return parse(low.strip()), parse(high.strip())
     except ExpressionError as error:

@@ -1,1 +1,5 @@
-"""Find and run the CUDA compiler, parse its output, and cache its results."""
+"""Find and run the CUDA compiler, parse its output, and cache its results.
+
+In: CUDA text and an architecture. Out: PTX, a cubin, facts of ptxas, or findings at their lines; extensions of torch;
+what profilers say. Never: a compiler without a deadline, or a text compiled that `integrity` refuses.
+"""

@@ -109,7 +109,7 @@ class FindingLog:
         line, column, callee = self.user_line(location)
         key = (code, line, place.kernel)
         if key in self._found:
-            self._found[key]["n_occurrences"] += n_occurrences  # type: ignore[operator]
+            self._found[key]["n_occurrences"] += n_occurrences  # type: ignore[operator]  # a count
             return
         if self.is_full:
             return

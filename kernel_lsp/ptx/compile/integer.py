@@ -254,7 +254,7 @@ def lookup_logic(e: Emitter, i: Instruction) -> None:
         raise UnsupportedPtxError("lop3 with a predicate", i)
     inputs = [e.read(operand, "i32") for operand in (a, b, c)]
     inverted = [e.op(f"xor i32 -1, {value}") for value in inputs]
-    bits = int(e.literal(table, "i32"))  # type: ignore[arg-type]
+    bits = int(e.literal(table, "i32"))  # type: ignore[arg-type]  # PTX has an immediate here
     total = "0"
     for row in range(8):
         if bits >> row & 1:

@@ -147,8 +147,9 @@ def _call_parts(instruction: Instruction) -> tuple[tuple[Operand, ...], str, tup
     """Return results, name and arguments of a direct call."""
     operands = list(instruction.operands)
     results: tuple[Operand, ...] = ()
-    if operands and isinstance(operands[0], Vector):
-        results = operands.pop(0).elements  # type: ignore[union-attr]
+    if operands and isinstance(first := operands[0], Vector):
+        results = first.elements
+        del operands[0]
     target = operands.pop(0) if operands else None
     if not isinstance(target, Symbol):
         raise UnsupportedPtxError("a call through a function pointer", instruction)

@@ -284,8 +284,9 @@ class Interpreter:
                 return self._construct(function, positional, keywords)
             case Instance():
                 forward = self._source.inherited(function.node, "forward")
-                is_known = isinstance(forward, FunctionNode)
-                return self._follow(function, forward, positional, keywords) if is_known else UNKNOWN  # type: ignore[arg-type]
+                if not isinstance(forward, FunctionNode):
+                    return UNKNOWN
+                return self._follow(function, forward, positional, keywords)
             case Layer():
                 return self._layer(function, [*positional, *keywords.values()])
             case Named(on=Array() as array):
@@ -373,7 +374,7 @@ class Interpreter:
         apply = _ARITHMETIC.get(type(op))
         if apply is None or not all(type(each) in (int, float) for each in (left, right)):
             return UNKNOWN
-        if isinstance(op, ast.Pow) and abs(right) > MAX_EXPONENT:  # type: ignore[arg-type]
+        if isinstance(op, ast.Pow) and abs(right) > MAX_EXPONENT:  # type: ignore[arg-type]  # a number
             return UNKNOWN
         try:
             return apply(left, right)
@@ -384,7 +385,7 @@ class Interpreter:
         if isinstance(value, Array):
             return value
         if isinstance(op, ast.USub) and type(value) in (int, float):
-            return -value  # type: ignore[operator]
+            return -value  # type: ignore[operator]  # a number
         return not value if isinstance(op, ast.Not) and isinstance(value, bool | int | None) else UNKNOWN
 
     def _boolean(self, op: ast.boolop, values: Sequence[object]) -> object:

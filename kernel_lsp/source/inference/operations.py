@@ -228,8 +228,9 @@ def _vectors(size: Dim | None, *vectors: object) -> None:
 def _layer_norm(x: object = None, shape: object = None, *vectors: object) -> Array | None:
     if not isinstance(x, Array):
         return None
-    for position, size in enumerate(shape if isinstance(shape, (list, tuple)) else ()):
-        x.fix(position - len(shape), size)  # type: ignore[arg-type]
+    sizes = shape if isinstance(shape, (list, tuple)) else ()
+    for position, size in enumerate(sizes):
+        x.fix(position - len(sizes), size)
     _vectors(x.at(-1), *vectors)
     return x
 

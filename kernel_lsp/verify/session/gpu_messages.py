@@ -57,7 +57,7 @@ class Problem(Noun):
     def error(self) -> KernelLspError:
         """Return the exception."""
         kind = getattr(errors, self.kind, InternalError)
-        return kind(self.message, file=self.file, line=self.line, next_step=self.next_step)  # type: ignore[no-any-return]
+        return kind(self.message, file=self.file, line=self.line, next_step=self.next_step)  # type: ignore[no-any-return]  # by name
 
 
 class Said(Noun):

@@ -132,7 +132,7 @@ def module_arguments(module: type) -> list[dict[str, Any]] | None:
     """Return the arguments of a module's constructor, and its forward's tensors; None where they cannot be read."""
     try:
         constructor = inspect.signature(module)
-        forward = inspect.signature(module.forward)  # type: ignore[attr-defined]
+        forward = inspect.signature(module.forward)  # type: ignore[attr-defined]  # of torch.nn
     except (TypeError, ValueError):
         return None
     tensors = [argument for argument in list(forward.parameters.values())[2:] if argument.default is argument.empty]
