@@ -15,16 +15,16 @@ from kernel_lsp.generate.ir.tensor import Pointwise, Reduction, Tensor
 
 def flat_sum(definition: Reduction) -> Reduction | None:
     """Return the sum over all terms of the sums that it adds up, each weighted; None where it is no such sum."""
-    if not _is_plain_sum(definition) or not _adds_up_one_sum(definition.body):
+    if not is_plain_sum(definition) or not _adds_up_one_sum(definition.body):
         return None
-    body = _expanded(definition.body)
+    body = with_pointwise_inlined(definition.body)
     inner = {access.digest: access for access in accesses(body) if isinstance(access.tensor.definition, Reduction)}
     if len(inner) != 1:
         return None
     (access,) = inner.values()
     found = access.tensor.definition
     assert isinstance(found, Reduction)
-    if not _is_plain_sum(found) or access.mask is not None or found.domain[-len(found.reduced) :] != found.reduced:
+    if not is_plain_sum(found) or access.mask is not None or found.domain[-len(found.reduced) :] != found.reduced:
         return None
     terms = found.body.substitute(dict(zip(found.variables, access.index, strict=True)))
     weighted = _with_terms(body, access, terms)
@@ -34,7 +34,8 @@ def flat_sum(definition: Reduction) -> Reduction | None:
     return replace(definition, reduced=reduced, domain=domain, body=weighted)
 
 
-def _is_plain_sum(definition: Reduction) -> bool:
+def is_plain_sum(definition: Reduction) -> bool:
+    """Return True for a sum that is neither a contraction nor split."""
     return definition.kind == "sum" and definition.contraction is None and definition.parts is None
 
 
@@ -55,7 +56,7 @@ def _adds_up_one_sum(scalar: Scalar) -> bool:
     return len(sums) == 1
 
 
-def _expanded(scalar: Scalar) -> Scalar:
+def with_pointwise_inlined(scalar: Scalar) -> Scalar:
     """Return the scalar with pointwise definitions inlined."""
     done: dict[bytes, Scalar] = {}
 

@@ -8,32 +8,25 @@ from dataclasses import dataclass, field
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.attention import find_attention
 from kernel_lsp.generate.attention_gradients import GradientFamily, find_gradients
-from kernel_lsp.generate.codegen.rows.row_schedule import SHAREABLE_KINDS, n_column_sum_blocks
+from kernel_lsp.generate.codegen.rows.row_schedule import SHAREABLE_KINDS
 from kernel_lsp.generate.factors import is_matrix, reads_behind, runs_along
 from kernel_lsp.generate.fusion.contractions import operand_type
 from kernel_lsp.generate.fusion.reads import live_tensors, scalars_of
-from kernel_lsp.generate.fusion.rows import MAX_SUMMED_COLUMNS, pattern_of
+from kernel_lsp.generate.fusion.patterns import pattern_of
 from kernel_lsp.generate.fusion.scatters import n_whole_dims
 from kernel_lsp.generate.ir.index import Index, product
 from kernel_lsp.generate.ir.scalar_walk import accesses
 from kernel_lsp.generate.ir.tensor import Attention, AttentionGradient, Buffer, Definition, Reduction, Scatter, Tensor
 from kernel_lsp.generate.library import LibraryPlan, attention_plan, gradient_plans, library_plan, n_products
 from kernel_lsp.generate.lowering.table import LoweredGraph
+from kernel_lsp.generate.moments import find_moments
 from kernel_lsp.generate.names import NamePool
-from kernel_lsp.generate.nested_sums import flat_sum
+from kernel_lsp.generate.nested_sums import flat_sum, with_pointwise_inlined
+from kernel_lsp.generate.row_splits import MAX_SPLIT, MIN_SPLIT_COLUMNS, RowSplits
 from kernel_lsp.generate.schedule.knobs import Choices
-from kernel_lsp.generate.schedule.tensor_core_knobs import AMPERE, MIN_TERMS_OF_PART, PARTS, default_parts
+from kernel_lsp.generate.schedule.tensor_core_knobs import AMPERE, HOPPER, MIN_TERMS_OF_PART, PARTS, default_parts
 from kernel_lsp.generate.structure_plan import StructurePlan
 
-MIN_SPLIT_COLUMNS = 8192
-"""Minimum columns of a row to split it over blocks; for shorter rows a second launch would cost more than it saves."""
-MIN_SPLIT_LENGTH = 2048
-MAX_SPLIT = 512
-MIN_BY_ROWS = 1 << 24
-"""Minimum terms of a reduction to one value whose parts are rows: 64 MB of f32 exceed the L2 cache, so that a launch
-which also reads them again gains nothing."""
-MAX_ADDED_ROWS = 1 << 16
-"""Maximum rows whose sums one block adds up."""
 MAX_DIRECT_TERMS = 64
 """Maximum products of a sum that one thread computes: staging its factors would cost as much."""
 MAX_ROW_OUTPUTS = 1 << 15
@@ -61,8 +54,6 @@ MAX_SKINNY = 16
 """Maximum rows of an f32 product of computed factors, such as dequantized weights, whose sums stay in registers:
 (16, 4096) x 11008 took 123 us on an H200 so, 300 us on tensor cores and 160 us in the library."""
 MIN_SKINNY_TERMS = 1024
-MIN_SUMMED_COLUMNS = 64
-"""Minimum columns so that every thread of a warp has some."""
 MAX_REPEATED_TERMS = 4096
 """Maximum terms of a reduction to one value that every block may compute for itself: 16 KB, a few loads per thread."""
 MAX_REPEATED_BY_DEFAULT = 1024
@@ -84,7 +75,8 @@ def plan_structure(
     """Read the schedule's decisions, or make the default ones."""
     outputs = [output.tensor for output in lowered.outputs]
     live = live_tensors(outputs, {})
-    planner = _Planner(choices, captured, n_multiprocessors, operation, live, frozenset(outputs), capability)
+    rows = RowSplits(captured, n_multiprocessors, live)
+    planner = _Planner(choices, captured, n_multiprocessors, operation, live, frozenset(outputs), capability, rows)
     for tensor in live:
         planner.plan_attention(tensor, outputs)
     for family in find_gradients(live):
@@ -92,7 +84,7 @@ def plan_structure(
     fused = planner.fused
     remaining = [tensor for tensor in live_tensors(outputs, fused) if tensor not in fused]
     found = [(tensor, tensor.definition) for tensor in remaining if isinstance(tensor.definition, Reduction)]
-    planner.patterns = [pattern_of(definition) for _, definition in found if definition.contraction is None]
+    planner.rows.patterns.extend(pattern_of(definition) for _, definition in found if definition.contraction is None)
     for tensor, definition in found:
         planner.plan(tensor, definition)
     return StructurePlan(
@@ -105,6 +97,7 @@ def plan_structure(
         tuple(planner.libraries),
         tuple(tensor for tensor in remaining if planner.gathers_rows(tensor)),
         tuple(planner.flat),
+        tuple(planner.of_lines),
     )
 
 
@@ -120,15 +113,16 @@ class _Planner:
     live: Sequence[Tensor]
     outputs: frozenset[Tensor]
     capability: tuple[int, int]
+    rows: RowSplits
     contractions: list[tuple[Tensor, str, int]] = field(default_factory=list)
     splits: list[tuple[Tensor, int]] = field(default_factory=list)
     inlined: list[Tensor] = field(default_factory=list)
     everywhere: list[Tensor] = field(default_factory=list)
-    patterns: list[tuple[tuple[str, Index], ...]] = field(default_factory=list)
     attentions: list[tuple[Tensor, Attention]] = field(default_factory=list)
     gradients: list[GradientFamily] = field(default_factory=list)
     libraries: list[tuple[Tensor, LibraryPlan]] = field(default_factory=list)
     flat: list[tuple[Tensor, Reduction]] = field(default_factory=list)
+    of_lines: list[Tensor] = field(default_factory=list)
     names: NamePool = field(default_factory=NamePool)
     attention_names: NamePool = field(default_factory=NamePool)
 
@@ -194,16 +188,29 @@ class _Planner:
         if definition.contraction is None and self._is_inlined(tensor, definition, name):
             self.inlined.append(tensor)
             return
+        if self._joins_longer_rows(tensor, definition, name):
+            self.of_lines.append(tensor)
+            return
         self._plan_place(tensor, definition, name)
         self._plan_split(tensor, definition, name)
 
+    def _joins_longer_rows(self, tensor: Tensor, definition: Reduction, name: str) -> bool:
+        """Return True if a cluster that keeps a longer row on chip also finds the sums of its lines."""
+        if tensor in self.outputs or self.capability < HOPPER or not self.rows.is_of_lines(definition):
+            return False
+        what = "sums of the lines of longer rows, in their kernel"
+        return bool(self.choices.pick_int(f"{name}.of_lines", (0, 1), 1, what))
+
     def _is_flat(self, tensor: Tensor, definition: Reduction, name: str) -> bool:
         """Flatten a sum of weighted sums where another reduction walks over all their terms. The gradient of a group
-        norm took 291 us on an H100 apart and 260 so in f32, and 150 and 154 in bf16, which is cheaper to read again."""
+        norm took 291 us on an H100 apart and 260 so in f32, and 150 and 154 in bf16, which is cheaper to read again
+        unless the same kernel finds the sums."""
         found = flat_sum(definition)
-        if found is None or pattern_of(found) not in self.patterns:
+        if found is None or pattern_of(found) not in self.rows.patterns:
             return False
-        default = int(all(access.dtype.itemsize >= 4 for access in accesses(found.body)))
+        read = {access.tensor for access in accesses(with_pointwise_inlined(definition.body))}
+        is_wide = all(access.dtype.itemsize >= 4 for access in accesses(found.body))
+        default = int(is_wide or not read.isdisjoint(self.of_lines))
         is_flat = bool(
             self.choices.pick_int(f"{name}.flat", (0, 1), default, "add up the terms of the sums that it adds up")
         )
@@ -333,10 +340,10 @@ class _Planner:
         """Split few long rows over blocks; a second kernel combines their results."""
         if definition.kind not in SPLITTABLE:
             return
-        if self._plan_rows(tensor, definition, name):
+        if self._plan_lines(tensor, definition, name):
             return
-        beside_rows = self._parts_beside_rows(definition)
-        usual = self._default_split(definition)
+        beside_rows = self.rows.parts_beside_rows(definition)
+        usual = self.rows.usual(definition)
         n_columns = self._size(product(variable.extent for variable in definition.reduced))
         if n_columns < MIN_SPLIT_COLUMNS // 4 and not beside_rows:
             return
@@ -413,73 +420,21 @@ class _Planner:
             return self._size(product(variable.extent for variable in definition.domain))
         return self._size(tensor.n_elements)
 
-    def _plan_rows(self, tensor: Tensor, definition: Reduction, name: str) -> bool:
-        """Choose rows as the parts of a reduction to one value: those that other reductions loop over, or long ones.
-        Their packs need no mask, which parts of any length do."""
-        spans_rows = self._spans_rows(definition)
-        n_leading = len(definition.reduced) - 1 if spans_rows else self._leading_dims(definition)
+    def _plan_lines(self, tensor: Tensor, definition: Reduction, name: str) -> bool:
+        """Choose lines of memory as the parts of a reduction: a matrix's rows, for example. Their packs need no mask,
+        which parts of any length do. The second sum of a variance has the parts of the first."""
+        moments = find_moments(tensor)
+        if moments is not None and moments.first in dict(self.splits):
+            self.splits.append((tensor, dict(self.splits)[moments.first]))
+            return True
+        n_leading = self.rows.n_leading(definition)
         if not n_leading:
             return False
-        is_large = self._size(product(variable.extent for variable in definition.reduced)) >= MIN_BY_ROWS
-        what = "the parts are rows"
-        if not self.choices.pick_int(f"{name}.by_rows", (0, 1), int(spans_rows or is_large), what):
+        default = self.rows.is_better_by_lines(definition, is_read_again=self._is_shared(tensor, definition))
+        if not self.choices.pick_int(f"{name}.by_rows", (0, 1), int(default), "the parts are rows"):
             return False
         self.splits.append((tensor, -n_leading))
         return True
-
-    def _leading_dims(self, definition: Reduction) -> int:
-        """Return how many dims number rows that are long and fill the GPU; 0 where none do."""
-        extents = [variable.extent for variable in definition.reduced]
-        if [kind for kind, _ in pattern_of(definition)] != ["r"]:
-            return 0
-        for n_leading in range(1, len(extents)):
-            n_parts, length = (self._size(product(part)) for part in (extents[:n_leading], extents[n_leading:]))
-            if 4 * self.n_multiprocessors <= n_parts <= MAX_ADDED_ROWS and length >= MIN_SPLIT_LENGTH:
-                return n_leading
-        return 0
-
-    def _spans_rows(self, definition: Reduction) -> bool:
-        """Return True for a sum over all of a matrix whose rows other reductions loop over."""
-        *rows, columns = (variable.extent for variable in definition.reduced)
-        n_rows = self._size(product(rows))
-        is_whole = definition.kind == "sum" and [kind for kind, _ in pattern_of(definition)] == ["r"]
-        fills = self.n_multiprocessors <= n_rows <= MAX_ADDED_ROWS and self._size(columns) >= MIN_SUMMED_COLUMNS
-        return is_whole and fills and any(list(e) == [("o", product(rows)), ("r", columns)] for e in self.patterns)
-
-    def _parts_beside_rows(self, definition: Reduction) -> int:
-        """Return the number of parts of a sum over rows that other reductions loop over: as many as blocks that fill
-        the GPU with several rows each; 0 where no other reduction loops over those rows."""
-        pattern = pattern_of(definition)
-        if definition.kind != "sum" or [kind for kind, _ in pattern] != ["r", "o"]:
-            return 0
-        n_rows, n_columns = (self._size(extent) for _, extent in pattern)
-        if not MIN_SUMMED_COLUMNS <= n_columns <= MAX_SUMMED_COLUMNS:
-            return 0
-        along = [("o", pattern[0][1]), ("r", pattern[1][1])]
-        if not any(list(other) == along for other in self.patterns):
-            return 0
-        sizes = [
-            t.dtype.itemsize
-            for t in self.live
-            if self._size(t.n_elements) == n_rows * n_columns and isinstance(t.definition, Buffer)
-        ]
-        most = n_column_sum_blocks(n_columns, max(sizes, default=4)) if n_columns % 4 == 0 else 4
-        factors = [factor for factor in (8, 4, 2, 1) if most >= factor <= n_rows // (2 * self.n_multiprocessors)]
-        return self.n_multiprocessors * factors[0] if factors else 0
-
-    def _default_split(self, definition: Reduction) -> int:
-        pattern = pattern_of(definition)
-        n_rows = self._size(product(extent for kind, extent in pattern if kind == "o"))
-        n_columns = self._size(product(extent for kind, extent in pattern if kind == "r"))
-        if not n_rows or n_columns < MIN_SPLIT_COLUMNS // 4:
-            return 1
-        if pattern[-1][0] == "r":
-            if n_columns < MIN_SPLIT_COLUMNS or n_rows >= self.n_multiprocessors:
-                return 1
-            wanted = min(4 * self.n_multiprocessors // n_rows, n_columns // MIN_SPLIT_LENGTH)
-        else:
-            wanted = min(self.n_multiprocessors * 64 // n_rows, n_columns // 256)
-        return _power_of_two(wanted)
 
     def _size(self, size: Index) -> int:
         return self.captured(size)
@@ -488,11 +443,3 @@ class _Planner:
 def _library_from(dtype: DType) -> int:
     is_half = dtype in (DType.F16, DType.BF16)
     return LIBRARY_FROM_PRODUCTS_TENSOR_CORE if is_half else LIBRARY_FROM_PRODUCTS
-
-
-def _power_of_two(value: int) -> int:
-    """Return the largest power of two up to `value`, within bounds."""
-    result = 1
-    while result * 2 <= min(value, MAX_SPLIT):
-        result *= 2
-    return result

@@ -38,6 +38,7 @@ class StructurePlan:
     libraries: tuple[tuple[Tensor, LibraryPlan], ...] = ()
     gathered: tuple[Tensor, ...] = ()
     flat: tuple[tuple[Tensor, Reduction], ...] = ()
+    of_lines: tuple[Tensor, ...] = ()
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -52,6 +53,7 @@ class StructurePlan:
             tuple(tensor.digest for tensor, _ in self.libraries),
             tuple(tensor.digest for tensor in self.gathered),
             tuple(tensor.digest for tensor, _ in self.flat),
+            tuple(tensor.digest for tensor in self.of_lines),
         )
 
     def structure(self, lowered: LoweredGraph, sizes: Sizes) -> Structure:
@@ -68,6 +70,8 @@ class StructurePlan:
         for tensor in self.gathered:
             rewriter.gather_rows(tensor)
         rewriter.definitions.update((*self.attentions, *self.flat))
+        for tensor in self.of_lines:
+            rewriter.join_longer_rows(tensor)
         for family in self.gradients:
             rewriter.new_tensors.append(family.statistics)
             rewriter.definitions.update(family.gradients)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from kernel_lsp.core.expression import Constant as ConstantExpression
@@ -16,6 +17,9 @@ from kernel_lsp.generate.ir.scalar_walk import masked
 from kernel_lsp.generate.ir.sizes import Sizes, to_expression
 from kernel_lsp.generate.ir.tensor import Definition, Parts, Pointwise, Reduction, Scatter, Tensor
 from kernel_lsp.generate.library import library_plan
+from kernel_lsp.generate.lowering.elements import op
+from kernel_lsp.generate.lowering.reduction import count_of
+from kernel_lsp.generate.moments import Moments, find_moments
 
 
 @dataclass
@@ -89,6 +93,11 @@ class StructureRewriter:
         loop = Loop(definition.kind, definition.reduced, tensor.dtype, definition.body)
         self.definitions[tensor] = Pointwise(definition.variables, loop)
 
+    def join_longer_rows(self, tensor: Tensor) -> None:
+        """Have the kernel of longer rows, of which the reduction's rows are lines, compute it."""
+        assert isinstance(tensor.definition, Reduction)
+        self.definitions[tensor] = replace(tensor.definition, of_lines=True)
+
     def gather_rows(self, tensor: Tensor) -> None:
         """Have the kernel of the target's rows gather the updates of each."""
         assert isinstance(tensor.definition, Scatter)
@@ -99,24 +108,42 @@ class StructureRewriter:
         first -split dims number the parts: a matrix's rows, for example."""
         definition = self.definitions.get(tensor, tensor.definition)
         assert isinstance(definition, Reduction)
-        extents = [variable.extent for variable in definition.reduced]
-        columns = product(extents)
-        n_parts = product(extents[:-split]) if split < 0 else as_index(split)
-        part = Variable("part", -2 * tensor.serial - 2, n_parts)
-        length = product(extents[-split:]) if split < 0 else self._part_length(columns, split)
-        within = Variable("within", -2 * tensor.serial - 3, length)
-        flat = as_index(part) * length + as_index(within)
-        replacements = dict(zip(definition.reduced, unravel_safe(flat, extents), strict=True))
-        body = definition.body.substitute(replacements)
-        if length * n_parts != columns:
-            inside = compare("lt", index_value(flat), index_value(columns))
+        moments = find_moments(tensor) if split < 0 else None
+        rows = _SplitRows.of(tensor, definition, split, self._part_length)
+        if moments is not None and moments.first in self.definitions:
+            self._split_moments(tensor, definition, moments, rows)
+            return
+        body = definition.body.substitute(rows.replacements)
+        if rows.within.extent * rows.part.extent != rows.columns:
+            inside = compare("lt", index_value(rows.flat), index_value(rows.columns))
             neutral = identity_of(definition.kind, body.dtype)
             # Reads that all columns share are in bounds for every column. Without a mask they are read once per row.
-            body = select(inside, masked(inside, body, varying=frozenset((part, within))), neutral)
-        domain, variables = split_domain(definition, part, within)
-        parts = Parts(part, within, columns) if split > 0 else None
-        of_parts = Reduction(definition.kind, variables, (within,), domain, body, None, parts)
+            body = select(inside, masked(inside, body, varying=frozenset((rows.part, rows.within))), neutral)
+        domain, variables = split_domain(definition, rows.part, rows.within)
+        parts = Parts(rows.part, rows.within, rows.columns) if split > 0 else None
+        of_parts = Reduction(definition.kind, variables, (rows.within,), domain, body, None, parts)
         self._add_parts(tensor, definition, of_parts)
+
+    def _split_moments(self, tensor: Tensor, definition: Reduction, moments: Moments, rows: _SplitRows) -> None:
+        """Replace the second sum of a variance, whose first is split, by one over each part with the part's own mean,
+        and by Chan's formula over the parts."""
+        first = self.definitions[moments.first]
+        assert isinstance(first, Reduction)
+        assert isinstance(first.body, Access)
+        domain, variables = split_domain(definition, rows.part, rows.within)
+        index = [as_index(0) if v.extent.constant == 1 else as_index(v) for v in variables]
+        of_part = Access(first.body.tensor, index)
+        length = count_of(rows.within.extent, of_part.dtype)
+        mean_of_part = op("div", of_part, length)
+        value = moments.value.substitute(rows.replacements)
+        distance = op("sub", value, op("add", moments.offset, mean_of_part) if moments.offset else mean_of_part)
+        of_parts = Reduction("sum", variables, (rows.within,), domain, op("mul", distance, distance))
+        self._add_parts(tensor, definition, of_parts)
+        combined = self.definitions[tensor]
+        assert isinstance(combined, Reduction)
+        shift = op("sub", mean_of_part, op("div", moments.total, moments.count))
+        body = op("add", combined.body, op("mul", length, op("mul", shift, shift)))
+        self.definitions[tensor] = replace(combined, body=body)
 
     def _part_length(self, columns: Index, split: int) -> Index:
         if columns.constant is not None:
@@ -124,3 +151,27 @@ class StructureRewriter:
         exact = (columns + (split - 1)) // split
         expression = call("ceil_div", to_expression(columns), ConstantExpression(split))
         return as_index(self.sizes.derived(exact, expression, "part_length"))
+
+
+@dataclass(frozen=True)
+class _SplitRows:
+    """The parts of a row of `columns`: `flat` is column `within` of `part`, and `replacements` are the reduced dims."""
+
+    part: Variable
+    within: Variable
+    columns: Index
+    flat: Index
+    replacements: dict[Variable, Index]
+
+    @classmethod
+    def of(
+        cls, tensor: Tensor, definition: Reduction, split: int, part_length: Callable[[Index, int], Index]
+    ) -> _SplitRows:
+        extents = [variable.extent for variable in definition.reduced]
+        columns = product(extents)
+        n_parts = product(extents[:-split]) if split < 0 else as_index(split)
+        length = product(extents[-split:]) if split < 0 else part_length(columns, split)
+        part = Variable("part", -2 * tensor.serial - 2, n_parts)
+        within = Variable("within", -2 * tensor.serial - 3, length)
+        flat = as_index(part) * length + as_index(within)
+        return cls(part, within, columns, flat, dict(zip(definition.reduced, unravel_safe(flat, extents), strict=True)))

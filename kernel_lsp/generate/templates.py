@@ -46,8 +46,9 @@ from kernel_lsp.generate.codegen.routines.order import (
     sort_capacity,
 )
 from kernel_lsp.generate.codegen.routines.recurrence import Recurrence, render_recurrence
-from kernel_lsp.generate.codegen.rows import column_sums, rows
+from kernel_lsp.generate.codegen.rows import column_sums, line_rows, rows
 from kernel_lsp.generate.codegen.rows.column_sums import render_column_sums
+from kernel_lsp.generate.codegen.rows.line_rows import LineRowRenderer
 from kernel_lsp.generate.codegen.rows.row_lines import with_lines
 from kernel_lsp.generate.codegen.rows.row_schedule import WARP
 from kernel_lsp.generate.codegen.rows.rows import RowRenderer
@@ -89,6 +90,7 @@ from kernel_lsp.generate.library import library_step
 from kernel_lsp.generate.schedule.attention_knobs import choose_attention, choose_gradient
 from kernel_lsp.generate.schedule.column_choices import choose_column_sums, column_sum_comment
 from kernel_lsp.generate.schedule.knobs import Choices
+from kernel_lsp.generate.schedule.line_choices import choose_lines, line_comment
 from kernel_lsp.generate.schedule.row_choices import LARGE_BYTES, RowChooser, row_comment
 from kernel_lsp.generate.schedule.scatter_choice import choose_row_scatter
 from kernel_lsp.generate.schedule.split_choice import (
@@ -483,12 +485,21 @@ class GroupRenderer:
     def _rows(self, group: RowGroup, name: str) -> RenderedGroup:
         if group.column_sums:
             return self._column_sums(group, name)
+        if group.line_sums:
+            return self._line_sums(group, name)
         kernel = self.new_kernel(name, rows.LOCAL_NAMES)
         chooser = RowChooser(self.choices, self.captured, self.n_multiprocessors, group, self.threads, self.capability)
         chosen = chooser.choose(kernel.name)
         group = with_lines(group, chosen.schedule.vector, self.captured)
         renderer = SharedRowRenderer if chosen.schedule.blocks > 1 else RowRenderer
         text = renderer(kernel, group, chosen.schedule).render(row_comment(group, chosen.schedule))
+        return RenderedGroup((text,), is_valid=chosen.is_valid)
+
+    def _line_sums(self, group: RowGroup, name: str) -> RenderedGroup:
+        kernel = self.new_kernel(name, (*rows.LOCAL_NAMES, *line_rows.LOCAL_NAMES))
+        chooser = RowChooser(self.choices, self.captured, self.n_multiprocessors, group, None, self.capability)
+        chosen = choose_lines(chooser, kernel.name)
+        text = LineRowRenderer(kernel, group, chosen.schedule).render(line_comment(group, chosen.schedule))
         return RenderedGroup((text,), is_valid=chosen.is_valid)
 
     def _column_sums(self, group: RowGroup, name: str) -> RenderedGroup:

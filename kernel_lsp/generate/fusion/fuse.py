@@ -203,6 +203,8 @@ def _with_stored(group: Group, stored: set[Tensor]) -> Group:
             reductions=tuple(replace(entry, stored=entry.tensor in stored) for entry in group.reductions),
             stores=tuple((level, store) for level, store in group.stores if store.tensor in stored),
             row_stores=tuple(store for store in group.row_stores if store.tensor in stored),
+            line_sums=tuple(replace(entry, stored=entry.tensor in stored) for entry in group.line_sums),
+            line_stores=tuple(store for store in group.line_stores if store.tensor in stored),
         )
         return simplified(kept)
     if isinstance(group, ElementwiseGroup | ScanGroup):

@@ -72,7 +72,8 @@ class RowGroup:
 
     `stores` have a value per element, `row_stores` one per row; `wholes` are known before any row, and
     `column_sums` add up over rows: then each block takes the rows of a part, one after the other. A row is made of
-    lines of `line` columns, neighbours in memory, where packs divide those.
+    lines of `line` columns, neighbours in memory, where packs divide those. `line_sums` have a value per line, and
+    `line_stores` depend on them: those are over rows and `line_number`.
     """
 
     row: Variable
@@ -86,6 +87,17 @@ class RowGroup:
     wholes: tuple[WholeReduction, ...] = ()
     column_sums: tuple[ColumnSum, ...] = ()
     line: Index | None = None
+    line_number: Variable | None = None
+    line_sums: tuple[RowReduction, ...] = ()
+    line_stores: tuple[Store, ...] = ()
+    is_by_lines: bool = False
+
+    @property
+    def n_columns(self) -> Index:
+        """Return the number of columns of a row. Where the group `is_by_lines`, `column` is one of a line."""
+        if self.is_by_lines and self.line_number is not None:
+            return self.column.extent * self.line_number.extent
+        return self.column.extent
 
 
 @dataclass(frozen=True)
@@ -295,8 +307,8 @@ def scalars_of_group(group: Group) -> list[Scalar]:
         case ElementwiseGroup():
             return [store.scalar for store in group.stores]
         case RowGroup():
-            stores = [*(store for _, store in group.stores), *group.row_stores]
-            reductions = [entry.scalar for entry in group.reductions]
+            stores = [*(store for _, store in group.stores), *group.row_stores, *group.line_stores]
+            reductions = [entry.scalar for entry in (*group.reductions, *group.line_sums)]
             sums = [*(entry.scalar for entry in group.wholes), *(entry.scalar for entry in group.column_sums)]
             return [*sums, *reductions, *(store.scalar for store in stores)]
         case ContractionGroup():
@@ -339,8 +351,8 @@ def written_by(group: Group) -> set[Tensor]:
             stores = [store for output in group.outputs for store in output.stores]
             return {store.tensor for store in stores} or {group.tensor}
         case RowGroup():
-            stores = [*(store for _, store in group.stores), *group.row_stores]
-            kept = {entry.tensor for entry in group.reductions if entry.stored}
+            stores = [*(store for _, store in group.stores), *group.row_stores, *group.line_stores]
+            kept = {entry.tensor for entry in (*group.reductions, *group.line_sums) if entry.stored}
             return kept | {store.tensor for store in stores} | {entry.tensor for entry in group.column_sums}
         case LibraryGroup():
             return set(group.tensors)

@@ -38,7 +38,7 @@ def find_pairs(group: RowGroup) -> tuple[Pair, ...]:
     """Return the disjoint pairs of a group."""
     pairs: list[Pair] = []
     for second in group.reductions:
-        pair = _pair_of(second, group.reductions, group.column.extent)
+        pair = _pair_of(second, group.reductions, group.n_columns)
         if pair is not None and all(pair.first is not other.first for other in pairs):
             pairs.append(pair)
     return tuple(pairs)
@@ -52,7 +52,7 @@ def _pair_of(second: RowReduction, reductions: Sequence[RowReduction], n_columns
         return None
     for first in reductions:
         if first.level + 1 == second.level and first.tensor.dtype == DType.F32 and first.scalar.dtype == DType.F32:
-            pair = _moments(first, second, n_columns) or _exponentials(first, second)
+            pair = match_moments(first, second, n_columns) or _exponentials(first, second)
             if pair is not None:
                 return pair
     return None
@@ -67,7 +67,7 @@ def _exponentials(first: RowReduction, second: RowReduction) -> Pair | None:
     return Pair("exponentials", first, second, difference[1]) if _is_result(difference[1], first) else None
 
 
-def _moments(first: RowReduction, second: RowReduction, n_columns: Index) -> Pair | None:
+def match_moments(first: RowReduction, second: RowReduction, n_columns: Index) -> Pair | None:
     """Match ``sum(v - offset)`` and ``sum((v - mean)^2)``."""
     factors = _operands(second.scalar, "mul")
     difference = _operands(factors[0], "sub") if factors and factors[0] == factors[1] else ()

@@ -297,6 +297,7 @@ def _changed(group: RowGroup, change: Callable[[Scalar], Scalar]) -> RowGroup:
         reductions=tuple(reductions),
         stores=tuple((level, replace(store, scalar=scalar)) for (scalar, level), store in stores),
         row_stores=tuple(replace(store, scalar=change(store.scalar)) for store in group.row_stores),
+        line_stores=tuple(replace(store, scalar=change(store.scalar)) for store in group.line_stores),
         column_sums=tuple(replace(entry, scalar=scalar, level=level) for (scalar, level), entry in sums),
     )
 

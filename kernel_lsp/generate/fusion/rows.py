@@ -6,6 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernel_lsp.generate.fusion.groups import ColumnSum, RowGroup, RowReduction, Store, row_index
+from kernel_lsp.generate.fusion.lines import LinesOfRows
+from kernel_lsp.generate.fusion.patterns import pattern_of
 from kernel_lsp.generate.fusion.progress import NotReadyError, Progress
 from kernel_lsp.generate.ir.index import Index, Variable, as_index, product
 from kernel_lsp.generate.ir.row_major import ravel, reshape, unravel_safe
@@ -30,21 +32,6 @@ def grow_rows(progress: Progress, seed: Tensor, definition: Reduction) -> tuple[
 
 MAX_SUMMED_COLUMNS = 8192
 """Maximum columns whose sums one block keeps in registers: 16 per thread for 512 threads."""
-
-
-def pattern_of(definition: Reduction) -> tuple[tuple[str, Index], ...]:
-    """Return the runs of outer (``o``) and reduced (``r``) dims of a reduction with their extents, in memory order.
-    Dims of size 1 are left out."""
-    runs: list[tuple[str, Index]] = []
-    for variable in definition.domain:
-        kind = "r" if variable in definition.reduced else "o"
-        if variable.extent.constant == 1:
-            continue
-        if runs and runs[-1][0] == kind:
-            runs[-1] = (kind, runs[-1][1] * variable.extent)
-        else:
-            runs.append((kind, variable.extent))
-    return tuple(runs)
 
 
 # --- row spaces and groups under construction
@@ -103,12 +90,17 @@ class _RowDraft:
         self.stores: list[tuple[int, Store]] = []
         self.row_stores: list[Store] = []
         self.column_sums: list[ColumnSum] = []
+        self.lines: LinesOfRows | None = None
+        self.line_sums: list[RowReduction] = []
+        self.line_stores: list[Store] = []
 
     def offer(self, tensor: Tensor, *, is_seed: bool) -> None:
         """Add the tensor if it belongs to the group."""
         definition = self.progress.graph.definitions[tensor]
         if isinstance(definition, Reduction) and definition.parts is not None and not is_seed:
             self._offer_column_sum(tensor, definition, definition.parts)
+        elif isinstance(definition, Reduction) and definition.of_lines and not is_seed:
+            self._offer_line_sum(tensor, definition)
         elif isinstance(definition, Reduction) and definition.contraction is None:
             if is_seed or self.space.matches(definition, self.progress.sizes):
                 self._offer_reduction(tensor, definition)
@@ -127,6 +119,10 @@ class _RowDraft:
             tuple(self.stores),
             tuple(self.row_stores),
             column_sums=tuple(self.column_sums),
+            line=self.lines.length if self.lines else None,
+            line_number=self.lines.number if self.lines else None,
+            line_sums=tuple(self.line_sums),
+            line_stores=tuple(self.line_stores),
         )
 
     def _offer_reduction(self, tensor: Tensor, definition: Reduction) -> None:
@@ -166,6 +162,34 @@ class _RowDraft:
             self.column_sums.append(ColumnSum(tensor, parts.part, length, scalar, self._level(scalar)))
             self.roots.append(tensor)
 
+    def _offer_line_sum(self, tensor: Tensor, definition: Reduction) -> None:
+        """Add a sum over each line of this group's rows."""
+        space, sizes = self.space, self.progress.sizes
+        lines = LinesOfRows.of(definition, space.row, space.column, self.progress)
+        is_plain = [kind for kind, _ in space.pattern] in (["o", "r"], ["r"])
+        if lines is None or not is_plain or not self.reductions:
+            return
+        if self.lines is not None and not sizes.same(lines.length, self.lines.length):
+            return
+        lines = self.lines or lines
+        column = as_index(space.column)
+        index = lines.index(column // lines.length, column % lines.length, definition)
+        scalar = self._expanded(definition.body.substitute(dict(zip(definition.domain, index, strict=True))))
+        if scalar is not None and not self._level(scalar):
+            self.lines = lines
+            self.line_sums.append(RowReduction(tensor, definition.kind, scalar, 0))
+            self.roots.append(tensor)
+
+    def _offer_line_value(self, tensor: Tensor, definition: Pointwise, lines: LinesOfRows) -> None:
+        """Add a value per line that depends on sums over lines."""
+        own = frozenset(entry.tensor for entry in self.line_sums)
+        index = lines.place(tensor)
+        body = definition.body.substitute(dict(zip(definition.variables, index, strict=True)))
+        scalar = self._expanded(body, own)
+        if scalar is not None:
+            self.line_stores.append(Store(tensor, index, scalar))
+            self.roots.append(tensor)
+
     def _offer_pointwise(self, tensor: Tensor, definition: Pointwise) -> None:
         sizes = self.progress.sizes
         extents = self.space.extents
@@ -176,6 +200,9 @@ class _RowDraft:
         elif sizes.same(tensor.n_elements, product(row_shape)):
             index = reshape(self.space.row_coordinates, row_shape, tensor.shape)
             is_per_row = True
+        elif self.lines is not None and sizes.same(tensor.n_elements, product(row_shape) * self.lines.n):
+            self._offer_line_value(tensor, definition, self.lines)
+            return
         else:
             return
         scalar = self._expanded(definition.body.substitute(dict(zip(definition.variables, index, strict=True))))
@@ -214,15 +241,18 @@ class _RowDraft:
                     pending.append(read)
         return found
 
-    def _expanded(self, scalar: Scalar) -> Scalar | None:
-        """Return the scalar over this group's coordinates, if it reads each reduction of the group in its own row."""
+    def _expanded(self, scalar: Scalar, of_line: frozenset[Tensor] = frozenset()) -> Scalar | None:
+        """Return the scalar over this group's coordinates, if it reads each reduction of the group in its own row, and
+        the sums `of_line` in its own line."""
         local = frozenset(reduction.tensor for reduction in self.reductions)
         try:
-            expanded = self.progress.expand(scalar, local)
+            expanded = self.progress.expand(scalar, local | of_line)
         except NotReadyError:
             return None
         for access in accesses(expanded):
             if access.tensor in local and not self._is_own_row(access):
+                return None
+            if access.tensor in of_line and not (self.lines and self.lines.is_own(access)):
                 return None
         return rewrite(expanded, lambda access: self._own_row(access) if access.tensor in local else access)
 

@@ -357,7 +357,7 @@ class _CoarsePart:
 
 def _coarse_part(index: Index, divisor: Index) -> _CoarsePart | None:
     """Split ``4 * p + v`` with v in [0, 4) for a division by 4096, which is then p divided by 1024; and ``C * p + v``
-    with v in [0, C) for a division by ``B * C``."""
+    with v in [0, C) for a division by ``B * C``, with sizes or a number as B."""
     if len(divisor.terms) != 1:
         return None
     atoms, scale = divisor.terms[0]
@@ -368,7 +368,7 @@ def _coarse_part(index: Index, divisor: Index) -> _CoarsePart | None:
         if is_nonnegative(rest) and is_below(rest, as_index(step)):
             return _CoarsePart(Index(multiple), _scaled_down(divisor, step), as_index(step), rest)
     for common in dict.fromkeys(_common_atoms(monomial, atoms) for monomial, _ in index.terms):
-        if common and len(common) < len(atoms):
+        if common and (len(common) < len(atoms) or scale > 1):
             symbols = Index({common: 1})
             quotient, rest = _split_multiple(index, symbols)
             if is_nonnegative(rest) and is_below(rest, symbols):

@@ -116,7 +116,8 @@ class Reduction:
     """Element `variables` is `body` combined over `reduced`. `domain` is all variables in the order of the memory that
     the body walks. Kinds: sum, prod, max, min, any, all, argmax, argmin (these return the position in `reduced`).
 
-    `parts` says that the rows of a reduction over rows were split: which part, and the row within it.
+    `parts` says that the rows of a reduction over rows were split: which part, and the row within it. `of_lines`: a
+    kernel of longer rows, of which these rows are lines, may compute it.
     """
 
     kind: str
@@ -126,6 +127,7 @@ class Reduction:
     body: Scalar
     contraction: Contraction | None = None
     parts: Parts | None = None
+    of_lines: bool = False
 
 
 @dataclass(frozen=True)

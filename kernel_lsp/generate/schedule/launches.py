@@ -139,7 +139,7 @@ class LaunchPlanner:
         group = self.groups[position]
         if isinstance(group, ContractionGroup):
             return group.operand is None
-        return isinstance(group, ElementwiseGroup | RowGroup)
+        return isinstance(group, ElementwiseGroup) or (isinstance(group, RowGroup) and not group.line_sums)
 
     def _n_elements(self, positions: Sequence[int]) -> int:
         """Return the number of elements that the groups read or write at the captured sizes."""

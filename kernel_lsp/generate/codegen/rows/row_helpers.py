@@ -234,4 +234,19 @@ __device__ inline float parts_squares(const float* squares, const float* sums, f
 """,
         ("warp_sum", "share_of"),
     ),
+    "parts_even_squares": (
+        """
+// The sum of squared distances from `mean`, where each block has `count` elements (Chan et al.).
+template <int BLOCKS>
+__device__ inline float parts_even_squares(const float* squares, const float* sums, float mean, float count) {
+    float total = 0.0f;
+    for (int part = threadIdx.x % 32; part < BLOCKS; part += 32) {
+        const float distance = sums[part] / count - mean;
+        total += squares[part] + count * distance * distance;
+    }
+    return warp_sum<32>(total);
+}
+""",
+        ("warp_sum",),
+    ),
 }

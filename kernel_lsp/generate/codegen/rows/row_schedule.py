@@ -36,7 +36,8 @@ class RowSchedule:
     `blocks` share a row where it is above 1: a cluster, or a cooperative grid in which `teams` of blocks take row after
     row, `resident` blocks on an SM. `staged` copies a team's next row to shared memory meanwhile. `streaming` evicts
     early what is used once. `online` computes pairs of dependent reductions in one pass over memory. `reads_first`
-    loads a thread's first element of a row before any computation.
+    loads a thread's first element of a row before any computation. Where a row is made of lines whose sums are wanted,
+    a block has `lines` of them, one after the other, and `items` are the packs of a line.
     """
 
     threads: int
@@ -51,6 +52,7 @@ class RowSchedule:
     streaming: bool = False
     online: bool = False
     reads_first: bool = False
+    lines: int = 0
 
     @property
     def is_grid(self) -> bool:

@@ -165,17 +165,25 @@ class RowRenderer:
     def _pass(self, level: int) -> None:
         self.level = level
         seconds = {pair.second.tensor for pair in self.pairs}
-        entries = [entry for entry in self.group.reductions if entry.level == level and entry.tensor not in seconds]
+        entries = [entry for entry in self._entries() if entry.level == level and entry.tensor not in seconds]
         stores = [store for store_level, store in self.group.stores if store_level == level]
         if entries or stores:
             self._finish_pass(entries, self._sweep(entries, stores))
+
+    def _entries(self) -> Sequence[RowReduction]:
+        """Return the reductions that the passes compute."""
+        return self.group.reductions
+
+    def _inner_variables(self) -> list[Variable]:
+        """Return the variables that only the loop over the row defines."""
+        return [self.packing.pack, self.packing.lane]
 
     def _sweep(self, entries: Sequence[RowReduction], stores: Sequence[Store]) -> list[RunningValue]:
         """Loop over the row once; return the accumulator of each entry."""
         scalars = [self._summed(entry) for entry in entries]
         packed_stores = self.packing.substituted(stores, self.group.column)
         everything = [*scalars, *(store.scalar for store in packed_stores)]
-        self.scope.hoist(everything, [self.packing.pack, self.packing.lane])
+        self.scope.hoist(everything, self._inner_variables())
         accumulators = [self._accumulator(entry, scalar) for entry, scalar in zip(entries, scalars, strict=True)]
         if self.schedule.cached:
             self.cache.declare(self.scope, self._n_items())
