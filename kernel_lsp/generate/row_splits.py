@@ -11,9 +11,11 @@ from kernel_lsp.generate.codegen.rows.row_schedule import (
     n_column_sum_blocks,
 )
 from kernel_lsp.generate.fusion.patterns import pattern_of
+from kernel_lsp.generate.fusion.reads import scalars_of
 from kernel_lsp.generate.fusion.rows import MAX_SUMMED_COLUMNS
 from kernel_lsp.generate.ir.index import Index, divide_exactly, product
-from kernel_lsp.generate.ir.tensor import Buffer, Reduction, Tensor
+from kernel_lsp.generate.ir.scalar_walk import accesses
+from kernel_lsp.generate.ir.tensor import Buffer, Pointwise, Reduction, Tensor
 from kernel_lsp.generate.schedule.line_choices import clusters_of_lines
 from kernel_lsp.generate.schedule.row_choices import MAX_PART_BYTES
 
@@ -60,10 +62,10 @@ class RowSplits:
                 return n_leading
         return 0
 
-    def is_better_by_lines(self, definition: Reduction, *, is_read_again: bool) -> bool:
+    def is_better_by_lines(self, definition: Reduction, readers: Sequence[Tensor]) -> bool:
         """Return True if lines are the default parts: for a matrix's rows that other reductions loop over, and for rows
-        that are read again and that no launch keeps on chip. A batch norm of 64 channels of 64 MB took 5104 us on an H100 in one cooperative
-        launch, a layer norm of 16 rows of 16 MB with weights of its shape 407 us and 286 us so."""
+        that `readers` read again and that no launch keeps on chip, or need not. A batch norm of 64 channels of 64 MB
+        took 5104 us on an H100 in one cooperative launch, a layer norm of 16 rows of 16 MB with its weights 407 us."""
         if self.spans_rows(definition):
             return True
         pattern = pattern_of(definition)
@@ -71,12 +73,13 @@ class RowSplits:
         n_columns = self._size(product(extent for kind, extent in pattern if kind == "r"))
         if n_rows == 1:
             return n_columns >= MIN_BY_ROWS
-        if not is_read_again:
-            return False
+        if not any(self._is_stored(reader) for reader in readers):
+            fills = n_rows >= MIN_LINES_PER_MULTIPROCESSOR * self.n_multiprocessors
+            return bool(readers) and not fills and n_rows * n_columns >= MIN_BY_ROWS
         n_bytes = n_columns * self._widest(n_rows * n_columns)
         if n_bytes > self.n_multiprocessors * MAX_CACHED_BYTES_PER_BLOCK:
             return True
-        has_operands = any(isinstance(t.definition, Buffer) and self._size(t.n_elements) == n_columns for t in self.live)
+        has_operands = bool(self._sizes_of_arguments(n_columns))
         return has_operands and n_rows >= MIN_ROWS_BESIDE_OPERANDS and n_bytes > MAX_CLUSTER * MAX_PART_BYTES
 
     def spans_rows(self, definition: Reduction) -> bool:
@@ -116,7 +119,7 @@ class RowSplits:
             per_row = divide_exactly(n_lines, other[0][1]) if len(other) > 1 else n_lines
             n = per_row.constant if per_row is not None else None
             if n is not None and n > 1 and length * n == other[-1][1]:
-                n_bytes = self._bytes_per_element(self._size(n_lines) * self._size(length))
+                n_bytes = sum(self._sizes_of_arguments(self._size(n_lines) * self._size(length)))
                 return bool(clusters_of_lines(n, self._size(length), n_bytes))
         return False
 
@@ -135,18 +138,25 @@ class RowSplits:
             wanted = min(self.n_multiprocessors * 64 // n_rows, n_columns // 256)
         return _power_of_two(wanted)
 
-    def _bytes_per_element(self, n_elements: int) -> int:
-        """Return the total size of an element of the arguments of `n_elements`."""
-        return sum(
-            tensor.dtype.itemsize
-            for tensor in self.live
-            if isinstance(tensor.definition, Buffer) and self._size(tensor.n_elements) == n_elements
+    def _is_stored(self, tensor: Tensor) -> bool:
+        """Return True if more than pointwise results and reductions needs an element of a pointwise result."""
+        if not isinstance(tensor.definition, Pointwise):
+            return False
+        readers = [t for t in self.live if any(a.tensor is tensor for a in accesses(*scalars_of(t.definition)))]
+        return not readers or not all(
+            isinstance(t.definition, Pointwise)
+            or (isinstance(t.definition, Reduction) and t.definition.contraction is None)
+            for t in readers
         )
 
     def _widest(self, n_elements: int) -> int:
-        """Return the size of the widest element among the arguments of `n_elements`; that of f32 where there are none."""
-        arguments = [t for t in self.live if isinstance(t.definition, Buffer) and self._size(t.n_elements) == n_elements]
-        return max((tensor.dtype.itemsize for tensor in arguments), default=4)
+        """Return the size of the widest element of the arguments of `n_elements`; that of f32 where there are none."""
+        return max(self._sizes_of_arguments(n_elements), default=4)
+
+    def _sizes_of_arguments(self, n_elements: int) -> list[int]:
+        """Return the size of an element of each argument of `n_elements`."""
+        arguments = [tensor for tensor in self.live if isinstance(tensor.definition, Buffer)]
+        return [tensor.dtype.itemsize for tensor in arguments if self._size(tensor.n_elements) == n_elements]
 
     def _size(self, size: Index) -> int:
         return self.captured(size)

@@ -11,12 +11,12 @@ from kernel_lsp.generate.attention_gradients import GradientFamily, find_gradien
 from kernel_lsp.generate.codegen.rows.row_schedule import SHAREABLE_KINDS
 from kernel_lsp.generate.factors import is_matrix, reads_behind, runs_along
 from kernel_lsp.generate.fusion.contractions import operand_type
-from kernel_lsp.generate.fusion.reads import live_tensors, scalars_of
 from kernel_lsp.generate.fusion.patterns import pattern_of
+from kernel_lsp.generate.fusion.reads import live_tensors, scalars_of
 from kernel_lsp.generate.fusion.scatters import n_whole_dims
 from kernel_lsp.generate.ir.index import Index, product
 from kernel_lsp.generate.ir.scalar_walk import accesses
-from kernel_lsp.generate.ir.tensor import Attention, AttentionGradient, Buffer, Definition, Reduction, Scatter, Tensor
+from kernel_lsp.generate.ir.tensor import Attention, AttentionGradient, Definition, Reduction, Scatter, Tensor
 from kernel_lsp.generate.library import LibraryPlan, attention_plan, gradient_plans, library_plan, n_products
 from kernel_lsp.generate.lowering.table import LoweredGraph
 from kernel_lsp.generate.moments import find_moments
@@ -358,11 +358,15 @@ class _Planner:
     def _is_shared(self, tensor: Tensor, definition: Reduction) -> bool:
         """Return True if blocks share the rows of one kernel: consumers that read the row again belong to the same
         launch."""
+        return bool(self._sharing(tensor, definition))
+
+    def _sharing(self, tensor: Tensor, definition: Reduction) -> list[Tensor]:
+        """Return the consumers that read the rows again and belong to the launch of the reduction."""
         if definition.kind not in SHAREABLE_KINDS or pattern_of(definition)[-1:][0][0] != "r":
-            return False
+            return []
         n_elements = self._size(product(variable.extent for variable in definition.domain))
         readers = [reader for reader in self._readers(tensor) if self._n_walked(reader) == n_elements]
-        return any(not self._awaits_other_rows(reader, tensor) for reader in readers)
+        return [reader for reader in readers if not self._awaits_other_rows(reader, tensor)]
 
     def _awaits_other_rows(self, reader: Tensor, tensor: Tensor) -> bool:
         """Return True if a reader of a reduction also needs one over rows of another length: not in one launch."""
@@ -430,7 +434,7 @@ class _Planner:
         n_leading = self.rows.n_leading(definition)
         if not n_leading:
             return False
-        default = self.rows.is_better_by_lines(definition, is_read_again=self._is_shared(tensor, definition))
+        default = self.rows.is_better_by_lines(definition, self._sharing(tensor, definition))
         if not self.choices.pick_int(f"{name}.by_rows", (0, 1), int(default), "the parts are rows"):
             return False
         self.splits.append((tensor, -n_leading))

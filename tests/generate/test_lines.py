@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernel_lsp.generate import row_splits
-from tests.generate.harness import check, plan_text, tensor
+from tests.generate.harness import check, tensor
 
 FAMILIES = ("normal", "constant_rows", "offset")
 BATCH_NORM = """

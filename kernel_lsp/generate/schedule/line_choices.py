@@ -67,7 +67,9 @@ def _filled(schedule: RowSchedule, n_lines: int, length: int) -> RowSchedule:
 def line_comment(group: RowGroup, schedule: RowSchedule) -> str:
     """Return the comment above the kernel."""
     lines = "one line" if schedule.lines == 1 else f"{schedule.lines} lines"
-    of_row, of_line = (", ".join(dict.fromkeys(e.tensor.name for e in of)) for of in (group.reductions, group.line_sums))
+    of_row, of_line = (
+        ", ".join(dict.fromkeys(e.tensor.name for e in of)) for of in (group.reductions, group.line_sums)
+    )
     return (
         f"A cluster of {schedule.blocks} blocks of {schedule.threads} threads per row, {lines} of it in the registers "
         f"of each block: {of_row} of the row, {of_line} of its lines."
