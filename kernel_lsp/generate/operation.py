@@ -224,8 +224,10 @@ class _OperationRenderer:
         )
 
     def _is_in_16_bits(self) -> bool:
-        """Return True if all floating arguments and results have 16 bits."""
-        found = {tensor.dtype for tensor in (*self.lowered.inputs.values(), *self.results.values())}
+        """Return True if all floating arguments and results have 16 bits, but for single numbers as arguments, such as
+        the gradient of a loss."""
+        arguments = [tensor for tensor in self.lowered.inputs.values() if tensor.shape]
+        found = {tensor.dtype for tensor in (*arguments, *self.results.values())}
         floating = {dtype for dtype in found if dtype.is_floating}
         return bool(floating) and floating <= {DType.F16, DType.BF16}
 

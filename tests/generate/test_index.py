@@ -54,6 +54,16 @@ def test_symbolic_reshape_keeps_untouched_dims() -> None:
     assert ravel(index, (b, t, as_index(3), as_index(4))) == i * t * 12 + j
 
 
+def test_positions_in_symbolic_lines_divide_through() -> None:
+    """Lines of H * W elements, 64 to an image: the image and the place in it need no division by H or W."""
+    sizes = Sizes({"B": 1, "H": 1, "W": 1})
+    b, area = sizes.size(parse("B")), sizes.size(parse("H * W"))
+    line, i = as_index(variable("line", b * 64)), as_index(variable("i", area))
+    flat = line * area + i
+    assert flat // (area * 64) == line // 64
+    assert flat % (area * 64) == line % 64 * area + i
+
+
 def test_sizes_that_are_no_products_become_symbols_that_proofs_look_through() -> None:
     sizes = Sizes({"H": 3})
     height, smaller = sizes.size(parse("H")), sizes.size(parse("H - 2"))

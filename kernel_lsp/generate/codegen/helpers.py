@@ -310,6 +310,14 @@ __device__ inline void cluster_sync() {
     asm volatile("barrier.cluster.arrive;\\n\\tbarrier.cluster.wait;" ::: "memory");
 }
 """),
+    "cluster_arrive": Helper("""
+// Lets the blocks of the cluster go on that wait for this thread.
+__device__ inline void cluster_arrive() { asm volatile("barrier.cluster.arrive;" ::: "memory"); }
+"""),
+    "cluster_wait": Helper("""
+// Waits for all threads of the cluster to arrive.
+__device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait;" ::: "memory"); }
+"""),
     "in_block": Helper("""
 // Where block `rank` of the cluster has the variable that `own` points to in this block's shared memory.
 template <typename T>

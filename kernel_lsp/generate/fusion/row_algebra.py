@@ -197,13 +197,13 @@ def _with_earlier_sums(group: RowGroup) -> RowGroup:
 
 def _parted(entry: RowReduction, group: RowGroup) -> tuple[Scalar, Scalar] | None:
     """Return what to sum in the first pass, and the value that stands for the sum; None where nothing is gained."""
-    factors = _factors(entry.scalar)
+    factors = factors_of(entry.scalar)
     outer = [factor for factor in factors if group.column not in factor.variables]
     inner = [factor for factor in factors if group.column in factor.variables]
     total: Scalar = Access(entry.tensor, _at(group, entry.tensor))
     late = [factor for factor in inner if _is_late(factor, group)]
     if not late and inner and any(_is_late(factor, group) for factor in outer):
-        return _product(inner), _product([*outer, total])
+        return product_of(inner), product_of([*outer, total])
     centered = _operands(late[0], "sub") if len(late) == 1 else ()
     mean = _operands(_in_float(centered[1]), "add") if centered else ()
     rest = [factor for factor in inner if factor not in late]
@@ -217,14 +217,14 @@ def _parted(entry: RowReduction, group: RowGroup) -> tuple[Scalar, Scalar] | Non
     dtype = entry.tensor.dtype
     shift = operation("mul", dtype, mean[1], Access(plain, _at(group, plain)))
     value = operation("sub", dtype, total, shift)
-    return _product([*rest, operation("sub", dtype, centered[0], mean[0])]), _product([*outer, value])
+    return product_of([*rest, operation("sub", dtype, centered[0], mean[0])]), product_of([*outer, value])
 
 
 def _sum_of(factors: Sequence[Scalar], group: RowGroup) -> Tensor | None:
     """Return the reduction of the first pass that sums the product of these factors."""
     wanted = sorted(factor.digest for factor in factors)
     for entry in group.reductions:
-        found = sorted(factor.digest for factor in _factors(entry.scalar))
+        found = sorted(factor.digest for factor in factors_of(entry.scalar))
         if entry.kind == "sum" and entry.level == 0 and found == wanted:
             return entry.tensor
     return None
@@ -236,11 +236,11 @@ def _is_late(scalar: Scalar, group: RowGroup) -> bool:
     return any(access.tensor in own for access in accesses(scalar))
 
 
-def _factors(scalar: Scalar) -> list[Scalar]:
+def factors_of(scalar: Scalar) -> list[Scalar]:
     """Return the factors of nested products."""
     inner = _in_float(scalar)
     operands = _operands(inner, "mul")
-    return [factor for operand in operands for factor in _factors(operand)] if operands else [inner]
+    return [factor for operand in operands for factor in factors_of(operand)] if operands else [inner]
 
 
 def _in_float(scalar: Scalar) -> Scalar:
@@ -250,7 +250,8 @@ def _in_float(scalar: Scalar) -> Scalar:
     return _in_float(operands[0]) if is_float and not isinstance(operands[0], Access) else scalar
 
 
-def _product(factors: Sequence[Scalar]) -> Scalar:
+def product_of(factors: Sequence[Scalar]) -> Scalar:
+    """Return the product of the factors, at least one."""
     first, *rest = factors
     for factor in rest:
         first = operation("mul", first.dtype, first, factor)

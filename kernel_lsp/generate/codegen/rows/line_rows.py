@@ -13,13 +13,14 @@ from kernel_lsp.core.expression import Binary, Constant, Expression
 from kernel_lsp.generate.codegen.accumulator import Accumulator
 from kernel_lsp.generate.codegen.kernel import divisible
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
-from kernel_lsp.generate.codegen.operators import ATOM, COMPUTE_TYPE, Text, stored
+from kernel_lsp.generate.codegen.operators import ADD, ATOM, COMPUTE_TYPE, MULTIPLY, Text, stored
 from kernel_lsp.generate.codegen.rows.row_schedule import RowSchedule
 from kernel_lsp.generate.codegen.rows.rows import RunningValue
 from kernel_lsp.generate.codegen.rows.shared_rows import SharedRowRenderer
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction, Store
 from kernel_lsp.generate.fusion.pairs import Pair
+from kernel_lsp.generate.fusion.row_algebra import factors_of, product_of
 from kernel_lsp.generate.ir.index import Index, Variable, as_index, substitute
 from kernel_lsp.generate.ir.row_major import reshape
 from kernel_lsp.generate.ir.scalar import Access, Scalar
@@ -64,12 +65,54 @@ class LineRowRenderer(SharedRowRenderer):
         assert self.group.line_number is not None
         self.line_number = self.group.line_number
         self.arrays: dict[RowReduction, str] = {}
+        self.of_lines = {entry: found for entry in self.group.reductions if (found := self._weighted_lines(entry))}
         self._pending: list[Accumulator] = []
+
+    def _declare_lane(self) -> None:
+        """Declare nothing: threads have a place in each line."""
+
+    def _leader_condition(self) -> str:
+        return "rank == 0 && threadIdx.x == 0"
 
     # --- the loop over the lines of a block, and over the packs of each
 
     def _entries(self) -> Sequence[RowReduction]:
-        return (*self.group.reductions, *self.group.line_sums)
+        entries = (entry for entry in self.group.reductions if entry not in self.of_lines)
+        return (*entries, *self.group.line_sums)
+
+    def _weighted_lines(self, entry: RowReduction) -> tuple[RowReduction, Scalar | None] | None:
+        """Return the sum of a line that a sum of the row adds up, and its factor in each line, None for 1."""
+        factors = factors_of(entry.scalar)
+        inner = sorted(factor.digest for factor in factors if self.group.column in factor.variables)
+        outer = [factor for factor in factors if self.group.column not in factor.variables]
+        for line in self.group.line_sums:
+            is_same = inner == sorted(factor.digest for factor in factors_of(line.scalar))
+            if is_same and entry.kind == "sum" and entry.level == 0 and entry.tensor.dtype == line.tensor.dtype:
+                return line, product_of(outer) if outer else None
+        return None
+
+    def _found_of_lines(self) -> dict[RowReduction, str]:
+        found: dict[RowReduction, str] = {}
+        for entry, (line, factor) in self.of_lines.items() if self.level == 0 else ():
+            dtype = entry.tensor.dtype
+            name = self.scope.declare(self._name_of(entry), COMPUTE_TYPE[dtype], "0", is_const=False)
+            found[entry] = name
+            scope = self._open_own_lines(self.scope)
+            value = f"{self.arrays[line]}[at]"
+            if factor is not None:
+                value = f"{scope.value(factor).within(MULTIPLY)} * {value}"
+            scope.line(f"{name} += {value};")
+            scope.close()
+        return found
+
+    def _open_own_lines(self, scope: Scope) -> Scope:
+        """Open the loop over the lines of this block."""
+        scope.line("#pragma unroll")
+        inner = scope.open(f"for (int at = 0; at < {self.schedule.lines}; ++at)")
+        first = f"rank * {self.schedule.lines} + at" if self.schedule.lines > 1 else "rank"
+        inner.declare_if_used("line", f"const int line = {first};")
+        inner.define(self.line_number, "line")
+        return inner
 
     def _inner_variables(self) -> list[Variable]:
         return [*super()._inner_variables(), self.line_number]
@@ -87,7 +130,7 @@ class LineRowRenderer(SharedRowRenderer):
         step = f"item % {schedule.items} * {schedule.threads} + " if schedule.items > 1 else ""
         item.line(f"const int {name} = {step}threadIdx.x;")
         item.define(self.packing.pack, name)
-        item.define(self.line_number, Text(self._line_of("item"), 12))
+        item.define(self.line_number, Text(self._line_of("item"), ADD))
         if self._is_whole():
             return item, [item]
         guarded = item.open(f"if ({name} < {limit})")
@@ -144,10 +187,7 @@ class LineRowRenderer(SharedRowRenderer):
     def _finish(self) -> None:
         super()._finish()
         leader = self.scope.open("if (threadIdx.x == 0)")
-        leader.line("#pragma unroll")
-        scope = leader.open(f"for (int at = 0; at < {self.schedule.lines}; ++at)")
-        scope.declare_if_used("line", f"const int line = {self._line_at()};")
-        scope.define(self.line_number, "line")
+        scope = self._open_own_lines(leader)
         for entry, array in self.arrays.items():
             scope.bind(Access(entry.tensor, self._line_index(entry)), Text(f"{array}[at]", ATOM))
         stores = [*self.group.line_stores, *self._sum_stores()]
@@ -158,9 +198,6 @@ class LineRowRenderer(SharedRowRenderer):
             scope.line(f"{self.kernel.target(store.tensor)}[{offset}] = {value};")
         scope.close()
         leader.close()
-
-    def _line_at(self) -> str:
-        return f"rank * {self.schedule.lines} + at" if self.schedule.lines > 1 else "rank"
 
     def _line_index(self, entry: RowReduction) -> tuple[Index, ...]:
         lines = self.line_number.extent

@@ -42,6 +42,7 @@ class SharedRowRenderer(RowRenderer):
         super().__init__(kernel, group, schedule)
         self.row_scope = self.scope
         self._is_ahead = False
+        self._has_met = False
         self.counter = ""
 
     def render(self, comment: str) -> RenderedKernel:
@@ -88,15 +89,13 @@ class SharedRowRenderer(RowRenderer):
         scope.names.take_exactly("rank")
         scope.names.take_exactly("lane")
         scope.line(f"const int rank = blockIdx.x % {schedule.blocks};  // of the block among those of its row")
-        scope.line(f"const int lane = rank * {schedule.threads} + threadIdx.x;")
+        self._declare_lane()
         if schedule.is_grid:
             self.kernel.use("grid_sync")
             self.counter = self.kernel.add_scratch("n_arrived", DType.I32, (Constant(1),))
             scope.line("int n_expected = 0;  // arrivals at the barrier so far")
         else:
-            scope.line(
-                f"{self.kernel.use('cluster_sync')}();  // from here on the shared memory of all its blocks is there"
-            )
+            scope.line(f"{self.kernel.use('cluster_arrive')}();")
         if schedule.is_grid and self.group.row.extent.constant != 1:
             self._open_rows()
         elif self.group.row.extent.constant == 1:
@@ -106,6 +105,10 @@ class SharedRowRenderer(RowRenderer):
             cast = "(long long)" if self.kernel.index_type == "long long" else ""
             scope.line(f"const {self.kernel.index_type} row = {cast}blockIdx.x / {schedule.blocks};")
             scope.define(self.group.row, "row")
+
+    def _declare_lane(self) -> None:
+        """Declare the thread's place among those that share a row."""
+        self.scope.line(f"const int lane = rank * {self.schedule.threads} + threadIdx.x;")
 
     def _open_rows(self) -> None:
         """Open the loop in which teams take one row after the other. All teams stay in it, because they share the
@@ -159,11 +162,16 @@ class SharedRowRenderer(RowRenderer):
             if accumulator not in together:
                 self._combine(entry, accumulator)
             found[entry] = accumulator.name
+        found |= self._found_of_lines()
         if self.schedule.cached:
             self._second_sweeps(found)
         parts = {entry: self._parts(entry, name) for entry, name in found.items()}
         self._exchange(found, parts)
         self._combine_parts(found, parts)
+
+    def _found_of_lines(self) -> dict[RowReduction, str]:
+        """Compute the reductions of this block's part that sums of lines give; return their names."""
+        return {}
 
     def _second_sweeps(self, found: dict[RowReduction, str]) -> None:
         """Walk over the part of the row in registers for the second reductions of pairs."""
@@ -245,11 +253,16 @@ class SharedRowRenderer(RowRenderer):
     def _exchange(self, found: dict[RowReduction, str], parts: dict[RowReduction, str]) -> None:
         """Send this block's partial results to the blocks of its row, and wait for theirs."""
         if not self.schedule.is_grid:
+            if not self._has_met:
+                self.scope.line(
+                    f"{self.kernel.use('cluster_wait')}();  // the shared memory of all its blocks is there"
+                )
+            self._has_met = True
             inner = self.scope.open(f"if (threadIdx.x < {self.schedule.blocks})")
             for entry, name in found.items():
                 inner.line(f"*{self.kernel.use('in_block')}(&{parts[entry]}[rank], threadIdx.x) = {name};")
             inner.close()
-            self.scope.line("cluster_sync();")
+            self.scope.line(f"{self.kernel.use('cluster_sync')}();")
             return
         is_row = "is_row && " if self._is_guarded() else ""
         inner = self.scope.open(f"if ({is_row}threadIdx.x == 0)")
