@@ -30,7 +30,7 @@ MAX_ADDED_ROWS = 1 << 16
 """Maximum rows whose sums one block adds up."""
 MIN_SUMMED_COLUMNS = 64
 """Minimum columns so that every thread of a warp has some."""
-MIN_LINES_PER_MULTIPROCESSOR = 4
+MIN_LINES_PER_MULTIPROCESSOR = 2
 MIN_ROWS_BESIDE_OPERANDS = 4
 """Minimum rows for parts where other operands have the length of a row: with fewer, all of it stays in the L2 cache."""
 

@@ -17,9 +17,7 @@ from kernel_lsp.generate.codegen.attention import (
 from kernel_lsp.generate.codegen.elements import boxes as boxed
 from kernel_lsp.generate.codegen.elements import elementwise, row_scatter, scatter
 from kernel_lsp.generate.codegen.elements.boxes import boxes_of, default_box, fits_planes, render_boxes
-from kernel_lsp.generate.codegen.elements.elementwise import ElementwiseSchedule, render_elementwise
-from kernel_lsp.generate.codegen.elements.lines import MANY_LINES, line_axis
-from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES
+from kernel_lsp.generate.codegen.elements.elementwise import render_elementwise
 from kernel_lsp.generate.codegen.elements.row_scatter import render_row_scatter
 from kernel_lsp.generate.codegen.elements.scatter import ATOMIC_TYPES, render_scatter
 from kernel_lsp.generate.codegen.kernel import RenderedKernel
@@ -81,17 +79,17 @@ from kernel_lsp.generate.fusion.groups import (
     ScatterGroup,
     is_in_bf16,
 )
-from kernel_lsp.generate.ir.index import Index, product
+from kernel_lsp.generate.ir.index import Index
 from kernel_lsp.generate.ir.scalar import Access, Loop
 from kernel_lsp.generate.ir.scalar_walk import accesses, nodes
 from kernel_lsp.generate.ir.tensor import Tensor
-from kernel_lsp.generate.ir.terms import divides
 from kernel_lsp.generate.library import library_step
 from kernel_lsp.generate.schedule.attention_knobs import choose_attention, choose_gradient
 from kernel_lsp.generate.schedule.column_choices import choose_column_sums, column_sum_comment
+from kernel_lsp.generate.schedule.element_choices import ElementChooser, element_comment
 from kernel_lsp.generate.schedule.knobs import Choices
 from kernel_lsp.generate.schedule.line_choices import choose_lines, line_comment
-from kernel_lsp.generate.schedule.row_choices import LARGE_BYTES, RowChooser, row_comment
+from kernel_lsp.generate.schedule.row_choices import RowChooser, row_comment
 from kernel_lsp.generate.schedule.scatter_choice import choose_row_scatter
 from kernel_lsp.generate.schedule.split_choice import (
     SHAPES,
@@ -110,13 +108,6 @@ SHARED_TILES = {
     1024: TileSchedule(64, 64, 16, 2, 2),
 }
 """Tiles of a contraction that shares a launch, by its block size."""
-WINDOW_UNROLL = 8
-"""Windows per thread of a large tensor: average pooling of 8 elements took 991 us on an H100 with one, 876 us so;
-maximum pooling of 3 x 3 x 3 took 1117 us and 932 us."""
-MAX_WINDOW = 32
-"""Maximum elements of a window of which a thread takes several."""
-MAX_UNROLLED_TENSORS = 5
-"""Maximum tensors of an elementwise kernel whose threads take several packs."""
 
 
 @dataclass(frozen=True)
@@ -380,27 +371,9 @@ class GroupRenderer:
             return rendered
         kernel = self.new_kernel(name, elementwise.LOCAL_NAMES)
         kernel.is_quick = kernel.uses_intrinsics and is_in_bf16(group)
-        widths = [1, *(width for width in (2, 4, 8) if self._can_pack(group, width))]
-        threads = self.threads or self.choices.pick_int(
-            f"{kernel.name}.threads", (64, 128, 256, 512, 1024), 256, "threads per block"
-        )
-        vector = self.choices.pick_int(
-            f"{kernel.name}.vector", widths, self._default_width(group, widths), "neighbouring elements per thread"
-        )
-        what = "One thread per element." if vector == 1 else f"One thread per pack of {vector} neighbouring elements."
-        comment = f"{what} {self._reads_and_writes(group)}"
-        axis = line_axis(group, self.captured, vector)
-        default_unroll = self._default_unroll(group, vector)
-        if axis is not None and self.captured(product(group.shape[axis:])) < threads * vector * default_unroll:
-            default_unroll = 1
-        unroll = self.choices.pick_int(
-            f"{kernel.name}.unroll", (1, 2, 4, 8), default_unroll, "elements or packs per thread"
-        )
-        streaming = self.choices.pick_int(f"{kernel.name}.streaming", (0, 1), 0, "evict early what is used once")
-        if axis is not None and not self.choices.pick_int(f"{kernel.name}.lines", (0, 1), 1, "a block has one line"):
-            axis = None
-        has_many = axis is not None and self.captured(product(group.shape[:axis])) >= MANY_LINES
-        schedule = ElementwiseSchedule(threads, vector, unroll, bool(streaming), axis, has_many)
+        chooser = ElementChooser(self.choices, self.captured, self.n_multiprocessors, group, self.threads)
+        schedule = chooser.choose(kernel.name)
+        comment = f"{element_comment(schedule)} {self._reads_and_writes(group)}"
         return RenderedGroup((render_elementwise(kernel, group, schedule, comment),))
 
     def _boxes(self, group: ElementwiseGroup) -> list[tuple[int, ...]]:
@@ -431,48 +404,6 @@ class GroupRenderer:
         )
         comment = f"One thread per box of {' x '.join(map(str, box))} elements. {self._reads_and_writes(group)}"
         return RenderedGroup((render_boxes(kernel, group, box, threads, comment, planes=bool(planes)),))
-
-    def _default_unroll(self, group: ElementwiseGroup, vector: int) -> int:
-        """Return the default unroll. Several independent loads per thread keep the memory busy; many tensors at once do
-        so without (AdamW of bf16, four inputs and three results: 245 us with packs alone, 293 us with two each)."""
-        loops = [node for node in nodes(*(store.scalar for store in group.stores)) if isinstance(node, Loop)]
-        is_large = self.captured(group.position.extent) >= 4 * self.n_multiprocessors * 2048
-        if vector > 1:
-            reads = accesses(*(store.scalar for store in group.stores))
-            is_packed = all(access.mask is None for access in reads)
-            return 2 if vector == 8 and is_large and is_packed and self._n_tensors(group) <= MAX_UNROLLED_TENSORS else 1
-        if not is_large or len(loops) > 1:
-            return 1
-        n_terms = self.captured(product(variable.extent for loop in loops for variable in loop.loop_variables))
-        return 4 if not loops else WINDOW_UNROLL if n_terms <= MAX_WINDOW else 1
-
-    def _n_tensors(self, group: ElementwiseGroup) -> int:
-        read = {access.tensor for store in group.stores for access in accesses(store.scalar)}
-        return len(read | {store.tensor for store in group.stores})
-
-    def _can_pack(self, group: ElementwiseGroup, width: int) -> bool:
-        """Return True if packs divide the captured size and fit a vector access."""
-        scalars = [store.scalar for store in group.stores]
-        if any(isinstance(node, Loop) for node in nodes(*scalars)):
-            return False
-        size = self.captured(group.position.extent)
-        narrowest = min(store.tensor.dtype.itemsize for store in group.stores)
-        return size > 0 and size % width == 0 and narrowest * width <= MAX_PACK_BYTES
-
-    def _default_width(self, group: ElementwiseGroup, widths: list[int]) -> int:
-        """Return 16 bytes' worth where the work fills the GPU, and no contract is needed or memory sets the pace."""
-        widest = max(store.tensor.dtype.itemsize for store in group.stores)
-        # Loads of single 16-bit elements cost as many instructions as those of 32 bits.
-        n_worth = -(-LARGE_BYTES // max(widest, 4))
-        n_threads, size = self.n_multiprocessors * 512, self.captured(group.position.extent)
-        fitting = [
-            width
-            for width in widths
-            if widest * width <= MAX_PACK_BYTES
-            and (divides(width, group.position.extent) or size >= n_worth)
-            and size >= n_threads * width
-        ]
-        return max(fitting, default=1)
 
     def _reads_and_writes(self, group: ElementwiseGroup) -> str:
         reads = {access.tensor for store in group.stores for access in accesses(store.scalar)}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kernel_lsp.generate import row_splits
-from tests.generate.harness import check, tensor
+from kernel_lsp.generate.codegen.elements import lines
+from tests.generate.harness import check, plan_text, tensor
 
 FAMILIES = ("normal", "constant_rows", "offset")
 BATCH_NORM = """
@@ -74,3 +75,34 @@ def test_a_cluster_finds_the_sums_of_groups_and_of_their_channels(dtype: str, wa
         sizes=({}, {"H": 3, "W": 8}),
     )
     assert "of_line" in checked.text
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_lines_that_share_an_operand_read_it_once(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "MIN_SHARED_BYTES", 1 << 10)
+    checked = check(
+        "def f(x, w, b): return x * w + b",
+        inputs=[tensor("x", 6, 20, 64), tensor("w", 20, 64), tensor("b", 64)],
+        schedule={"f.shared_lines": n, "f.vector": 4},
+        sizes=({}, {"B": 1}, {"B": 9}),
+    )
+    assert f"blockIdx.y * {n}" in checked.text
+
+
+def test_the_last_pass_of_a_shared_row_goes_backward_and_writes_what_needs_no_reduction() -> None:
+    checked = check(
+        "def f(x, w): return F.layer_norm(x, w.shape, w), x * 2",
+        inputs=[tensor("x", 1, 8200), tensor("w", 8200)],
+        schedule={"f.blocks": 32, "f.threads": 64, "f.cached": 0, "f.vector": 4},
+        families=FAMILIES,
+    )
+    kernel = checked.text[checked.text.index("__global__") :]
+    assert "pack >= 0" in kernel
+    assert kernel.index("grid_sync(") < kernel.index("* 2.0f")
+
+
+def test_gradients_of_a_loss_of_16_bits_use_quick_exponentials() -> None:
+    text = "def f(x, t): return F.cross_entropy(x.float(), t)"
+    inputs = [tensor("x", 64, 1000, dtype="bf16"), tensor("t", 64, dtype="i64", within=(0, 1000))]
+    kernels = plan_text(text, inputs=inputs, backward=True).render({}).split("__global__ ")[1:]
+    assert {"f_backward" in kernel.split("(")[1] for kernel in kernels if "__expf(" in kernel} == {True}

@@ -20,7 +20,7 @@ from kernel_lsp.generate.ir.scalar_walk import accesses
 from kernel_lsp.generate.ir.sizes import to_expression
 from kernel_lsp.generate.ir.tensor import Tensor
 
-LOCAL_NAMES = ("i", "my_i", "pack", "v", "u", "line")
+LOCAL_NAMES = ("i", "my_i", "pack", "v", "u", "line", "first_line")
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,8 @@ class ElementwiseSchedule:
 
     `streaming` marks tensors that are as large as the result, and the result, for early eviction. With a `line_axis`
     a row of blocks has the dims from that axis on, and the grid's height is the others; with `has_many_lines` the other
-    way round, since no number is too large for a grid's width.
+    way round, since no number is too large for a grid's width. With `shares_lines`, a thread does a pack of each of
+    `unroll` lines instead, and loads what they share once.
     """
 
     threads: int
@@ -38,6 +39,7 @@ class ElementwiseSchedule:
     streaming: bool = False
     line_axis: int | None = None
     has_many_lines: bool = False
+    shares_lines: bool = False
 
     @property
     def block(self) -> str:
@@ -56,6 +58,8 @@ def render_elementwise(
     scope = Scope(kernel)
     total = group.position.extent
     lines: tuple[Expression, ...] = ()
+    if schedule.line_axis is not None and schedule.shares_lines:
+        return _render_shared_lines(scope, group, schedule, comment)
     if schedule.line_axis is not None:
         line, group = by_lines(group, schedule.line_axis)
         scope.line(f"const {kernel.index_type} line = blockIdx.{'x' if schedule.has_many_lines else 'y'};")
@@ -137,16 +141,8 @@ def _render_packed(
 ) -> RenderedKernel:
     kernel, vector = scope.kernel, schedule.vector
     total = group.position.extent
-    n_packs = divide_exactly(total, as_index(vector))
-    pack_extent = n_packs if n_packs is not None else total
-    packing = Packing(
-        Variable("pack", 1 << 20, pack_extent),
-        Variable("v", (1 << 20) + 1, as_index(vector)),
-        vector,
-        _large_inputs(group, n_all) if schedule.streaming else frozenset(),
-        schedule.streaming,
-        multiple=total if lines else None,
-    )
+    n_packs, packing = _packing_of(group, schedule, n_all, has_lines=bool(lines))
+    pack_extent = packing.pack.extent
     stores = packing.substituted(group.stores, group.position)
     size = kernel.size("n", total)
     limit = str(int(size) // vector) if size.isdigit() else f"{size} / {vector}"
@@ -161,6 +157,67 @@ def _render_packed(
     grid = schedule.grid(width, lines)
     conditions = (*divisible(total, vector), *grid_limits(grid))
     return rendered(kernel, comment, scope.lines, grid, (schedule.threads,), conditions)
+
+
+def _packing_of(
+    group: ElementwiseGroup, schedule: ElementwiseSchedule, n_all: Index, *, has_lines: bool
+) -> tuple[Index | None, Packing]:
+    """Return the number of packs, None where sizes leave it open, and the packs."""
+    total, vector = group.position.extent, schedule.vector
+    n_packs = divide_exactly(total, as_index(vector))
+    packing = Packing(
+        Variable("pack", 1 << 20, n_packs if n_packs is not None else total),
+        Variable("v", (1 << 20) + 1, as_index(vector)),
+        vector,
+        _large_inputs(group, n_all) if schedule.streaming else frozenset(),
+        schedule.streaming,
+        multiple=total if has_lines else None,
+    )
+    return n_packs, packing
+
+
+def _render_shared_lines(
+    scope: Scope, group: ElementwiseGroup, schedule: ElementwiseSchedule, comment: str
+) -> RenderedKernel:
+    """Render packs of several lines per thread. The loads of all lines are in flight together."""
+    assert schedule.line_axis is not None
+    kernel, n_all = scope.kernel, group.position.extent
+    line, group = by_lines(group, schedule.line_axis)
+    total, vector = group.position.extent, schedule.vector
+    n_packs, packing = _packing_of(group, schedule, n_all, has_lines=True)
+    stores = packing.substituted(group.stores, group.position)
+    size, n_lines = kernel.size("n", total), kernel.size("n_lines", line.extent)
+    scope.define(packing.pack, "pack")
+    name_coordinates(kernel, packing.flat, group.shape)
+    scope.line(f"const {kernel.index_type} first_line = blockIdx.y * {schedule.unroll};")
+    _open_single(scope, schedule, "pack", str(int(size) // vector) if size.isdigit() else f"{size} / {vector}")
+    packed = find_packed([store.scalar for store in stores], packing)
+    loads = {access.digest: packing.load(scope, access) for access in packed if line not in access.variables}
+    own = [access for access in packed if line in access.variables]
+    arrays = {access.digest: _declare_packs(scope, schedule, access) for access in own}
+    outer, inner = _open_line(scope, schedule, line, n_lines)
+    for access in own:
+        inner.line(f"{arrays[access.digest]}[u] = {packing.memory(inner, access)};")
+    inner.close()
+    outer.close()
+    outer, inner = _open_line(scope, schedule, line, n_lines)
+    write_packed(inner, packing, stores, loads | {digest: f"{name}[u]" for digest, name in arrays.items()})
+    inner.close()
+    outer.close()
+    packs = packing.pack.extent
+    width = blocks_of(packs, schedule.threads) if n_packs is not None else blocks_of(total, schedule.threads * vector)
+    grid = (width, blocks_of(line.extent, schedule.unroll))
+    conditions = (*divisible(total, vector), *grid_limits(grid))
+    return rendered(kernel, comment, scope.lines, grid, (schedule.threads,), conditions)
+
+
+def _open_line(scope: Scope, schedule: ElementwiseSchedule, line: Variable, n_lines: str) -> tuple[Scope, Scope]:
+    """Open the loop over a thread's lines, and in it the block for lines in bounds."""
+    scope.line("#pragma unroll")
+    outer = scope.open(f"for (int u = 0; u < {schedule.unroll}; ++u)")
+    outer.line(f"const {scope.kernel.index_type} line = first_line + u;")
+    outer.define(line, "line")
+    return outer, outer.open(f"if (line < {n_lines})")
 
 
 def _large_inputs(group: ElementwiseGroup, n_elements: Index) -> frozenset[Tensor]:

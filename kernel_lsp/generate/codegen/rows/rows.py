@@ -20,6 +20,7 @@ from kernel_lsp.generate.codegen.rows.first_reads import prefetch_row
 from kernel_lsp.generate.codegen.rows.kept_values import KeptValues, divide_once, keep_values
 from kernel_lsp.generate.codegen.rows.online import OnlinePair
 from kernel_lsp.generate.codegen.rows.row_cache import RowCache
+from kernel_lsp.generate.codegen.rows.row_reads import read_by_all_rows, read_once
 from kernel_lsp.generate.codegen.rows.row_schedule import WARP, RowSchedule
 from kernel_lsp.generate.codegen.rows.whole_values import find_whole
 from kernel_lsp.generate.codegen.scope import Scope
@@ -27,9 +28,7 @@ from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction, Store, row
 from kernel_lsp.generate.fusion.pairs import Pair, find_pairs
 from kernel_lsp.generate.ir.index import Index, Variable, as_index, divide_exactly
 from kernel_lsp.generate.ir.scalar import Access, Scalar
-from kernel_lsp.generate.ir.scalar_walk import accesses
 from kernel_lsp.generate.ir.sizes import to_expression
-from kernel_lsp.generate.ir.tensor import Tensor
 
 LOCAL_NAMES = ("row", "my_row", "is_row", "first_row", "col", "pack", "v", "item", "rank", "lane", "n_expected", "at")
 
@@ -52,9 +51,9 @@ class RowRenderer:
             Variable("pack" if schedule.vector > 1 else "col", 1 << 20, n_packs),
             Variable("v", (1 << 20) + 1, as_index(schedule.vector)),
             schedule.vector,
-            self._read_once() if schedule.streaming else frozenset(),
+            read_once(group, schedule, len(self.pairs)) if schedule.streaming else frozenset(),
             schedule.streaming,
-            self._read_by_all_rows() if schedule.streaming and schedule.is_grid else frozenset(),
+            read_by_all_rows(group) if schedule.streaming and schedule.is_grid else frozenset(),
             group.line or total,
         )
         self.cache = self._new_cache()
@@ -62,27 +61,8 @@ class RowRenderer:
             [reduction.level for reduction in group.reductions] + [level for level, _ in group.stores], default=0
         )
 
-    def _read_by_all_rows(self) -> frozenset[Tensor]:
-        """Return the tensors of which every row reads the same elements."""
-        if self.group.row.extent.constant == 1:
-            return frozenset()
-        scalars = [*(e.scalar for e in self.group.reductions), *(store.scalar for _, store in self.group.stores)]
-        found = [access for access in accesses(*scalars) if self.group.column in access.variables]
-        varying = {access.tensor for access in found if self.group.row in access.variables}
-        return frozenset(access.tensor for access in found) - varying
-
     def _new_cache(self) -> RowCache:
         return RowCache(self.kernel, self.group, self.schedule, self.packing)
-
-    def _read_once(self) -> frozenset[Tensor]:
-        """Return the tensors that differ from row to row, if the kernel reads them once."""
-        group = self.group
-        n_passes = len({entry.level for entry in group.reductions} | {level for level, _ in group.stores})
-        if n_passes - len(self.pairs) > 1 and not self.schedule.cached:
-            return frozenset()
-        scalars = [*(entry.scalar for entry in group.reductions), *(store.scalar for _, store in group.stores)]
-        varying = [access for access in accesses(*scalars) if group.column in access.variables]
-        return frozenset(a.tensor for a in varying if group.row in a.variables or group.row.extent.constant == 1)
 
     def render(self, comment: str) -> RenderedKernel:
         """Return the kernel with `comment` above it."""
@@ -315,9 +295,19 @@ class RowRenderer:
         step = f"{name} += {stride}" if stride > 1 else f"++{name}"
         if not self.group.is_column_contiguous or stride > WARP or (self.pairs and stride == WARP):
             self.scope.line("#pragma unroll 4")
-        inner = self.scope.open(f"for ({kernel_type} {name} = {lane}; {name} < {limit}; {step})")
+        header = f"{kernel_type} {name} = {lane}; {name} < {limit}; {step}"
+        if self._goes_backward():
+            header = (
+                f"{kernel_type} {name} = ({limit} - 1 - {lane} + {stride}) / {stride} * {stride} + {lane} - {stride}; "
+            )
+            header += f"{name} >= 0; {name} -= {stride}"
+        inner = self.scope.open(f"for ({header})")
         inner.define(self.packing.pack, name)
         return inner, [inner]
+
+    def _goes_backward(self) -> bool:
+        """Return True if this pass walks over the row from its end."""
+        return False
 
     def _open_unrolled(self, name: str, lane: str, limit: str) -> tuple[Scope, list[Scope]]:
         stride = self.schedule.stride

@@ -25,21 +25,34 @@ from kernel_lsp.generate.codegen.rows.row_cache import RowCache
 from kernel_lsp.generate.codegen.rows.row_schedule import RowSchedule
 from kernel_lsp.generate.codegen.rows.rows import RowRenderer, RunningValue
 from kernel_lsp.generate.codegen.rows.staged_rows import StagedRows
-from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction
+from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction, Store
 from kernel_lsp.generate.fusion.pairs import Pair, find_pairs
 from kernel_lsp.generate.ir.index import as_index
 from kernel_lsp.generate.ir.scalar import Access, Scalar
+from kernel_lsp.generate.ir.scalar_walk import accesses
 from kernel_lsp.generate.ir.sizes import to_expression
 
 LINE_BYTES = 128
 SCRATCH_TYPE = {"double": DType.F64, "float": DType.F32, "long long": DType.I64, "int": DType.I32}
 
 
+def with_late_stores(group: RowGroup) -> RowGroup:
+    """Return the group whose last pass also writes what needs no reduction, from reads that it makes anyway: until
+    then the results of an earlier pass would take the place of reads in the L2 cache."""
+    last = max((level for level, _ in group.stores), default=0)
+    late = {read.digest for level, store in group.stores if level == last for read in accesses(store.scalar)}
+
+    def level_of(level: int, store: Store) -> int:
+        return last if all(read.digest in late for read in accesses(store.scalar)) else level
+
+    return replace(group, stores=tuple((level_of(level, store), store) for level, store in group.stores))
+
+
 class SharedRowRenderer(RowRenderer):
     """Writes the kernel of a row group whose rows several blocks share."""
 
     def __init__(self, kernel: KernelWriter, group: RowGroup, schedule: RowSchedule) -> None:
-        super().__init__(kernel, group, schedule)
+        super().__init__(kernel, group if schedule.cached else with_late_stores(group), schedule)
         self.row_scope = self.scope
         self._is_ahead = False
         self._has_met = False
@@ -207,6 +220,11 @@ class SharedRowRenderer(RowRenderer):
         count = f"(float){helper}<{self.schedule.blocks}, {self.schedule.threads}>({self._limit()}, rank)"
         count = count if self.schedule.vector == 1 else f"{count} * {self.schedule.vector}"
         return self.scope.declare("part_count", "float", f"fmaxf({count}, 1.0f)")
+
+    def _goes_backward(self) -> bool:
+        """Return True for the last of several passes over memory: the L2 cache still has what the one before read last,
+        and a pass forward would evict that before it comes there."""
+        return not self.schedule.cached and self.level == self.levels - 1 > 0
 
     def _fills_ahead(self) -> bool:
         return super()._fills_ahead() or bool(self._prefetched())
