@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernel_lsp.generate.fusion.groups import RowReduction
-from kernel_lsp.generate.fusion.pairs import match_moments
+from kernel_lsp.generate.fusion.pairs import is_count
 from kernel_lsp.generate.ir.index import as_index, product
-from kernel_lsp.generate.ir.scalar import Access, Operation, Scalar
-from kernel_lsp.generate.ir.scalar_walk import accesses
-from kernel_lsp.generate.ir.tensor import Reduction, Tensor
-from kernel_lsp.generate.nested_sums import is_plain_sum, with_pointwise_inlined
+from kernel_lsp.generate.ir.scalar import Access, Operation, Scalar, operation
+from kernel_lsp.generate.ir.tensor import Pointwise, Reduction, Tensor
+from kernel_lsp.generate.nested_sums import is_plain_sum
 
 
 @dataclass(frozen=True)
@@ -30,20 +28,41 @@ class Moments:
 
 
 def find_moments(tensor: Tensor) -> Moments | None:
-    """Return what a sum of squared distances consists of; None where it is no such sum."""
+    """Return what a sum of squared distances consists of; None where it is no such sum. Only the mean is inlined: what
+    the elements are may be the end of a deep network."""
     second = tensor.definition
     if not isinstance(second, Reduction) or not is_plain_sum(second):
         return None
-    body = with_pointwise_inlined(second.body)
-    read = {access.digest: access for access in accesses(body) if isinstance(access.tensor.definition, Reduction)}
-    for total in read.values():
-        first = total.tensor.definition
-        assert isinstance(first, Reduction)
-        if is_plain_sum(first) and _walks_alike(first, second) and total.mask is None:
-            found = _matched(total, first, second, body)
-            if found is not None:
-                return found
-    return None
+    factors = _operands(second.body, "mul")
+    difference = _operands(factors[0], "sub") if factors and factors[0] == factors[1] else ()
+    if not difference:
+        return None
+    value, mean = difference[0], _resolved(difference[1])
+    offset, quotient = _operands(mean, "add") or (None, mean)
+    fraction = _operands(quotient, "div")
+    total = _resolved(fraction[0]) if fraction else None
+    first = total.tensor.definition if isinstance(total, Access) and total.mask is None else None
+    if total is None or not isinstance(first, Reduction) or not is_plain_sum(first) or not _walks_alike(first, second):
+        return None
+    body = first.body.substitute(dict(zip(first.domain, map(as_index, second.domain), strict=True)))
+    expected = value if offset is None else operation("sub", value.dtype, value, offset)
+    count = product(variable.extent for variable in second.reduced)
+    if body != expected or not is_count(fraction[1], count):
+        return None
+    assert isinstance(total, Access)
+    return Moments(total.tensor, total, value, offset, fraction[1])
+
+
+def _resolved(scalar: Scalar) -> Scalar:
+    """Return the scalar that a read of pointwise results stands for."""
+    while isinstance(scalar, Access) and scalar.mask is None and isinstance(scalar.tensor.definition, Pointwise):
+        found = scalar.tensor.definition
+        scalar = found.body.substitute(dict(zip(found.variables, scalar.index, strict=True)))
+    return scalar
+
+
+def _operands(scalar: Scalar, name: str) -> tuple[Scalar, ...]:
+    return scalar.operands if isinstance(scalar, Operation) and scalar.name == name else ()
 
 
 def _walks_alike(first: Reduction, second: Reduction) -> bool:
@@ -51,18 +70,3 @@ def _walks_alike(first: Reduction, second: Reduction) -> bool:
         return [(variable.extent, variable in definition.reduced) for variable in definition.domain]
 
     return walk(first) == walk(second)
-
-
-def _matched(total: Access, first: Reduction, second: Reduction, body: Scalar) -> Moments | None:
-    replacements = dict(zip(first.domain, map(as_index, second.domain), strict=True))
-    first_body = with_pointwise_inlined(first.body).substitute(replacements)
-    count = product(variable.extent for variable in second.reduced)
-    entry = RowReduction(total.tensor, first.kind, first_body, 0)
-    pair = match_moments(entry, RowReduction(total.tensor, second.kind, body, 1), count)
-    if pair is None:
-        return None
-    assert isinstance(body, Operation)
-    difference = body.operands[0]
-    assert isinstance(difference, Operation)
-    quotient = pair.pivot.operands[1] if pair.offset is not None else pair.pivot  # type: ignore[attr-defined]
-    return Moments(total.tensor, total, difference.operands[0], pair.offset, quotient.operands[1])

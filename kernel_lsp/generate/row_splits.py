@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from kernel_lsp.generate.codegen.rows.row_schedule import (
     MAX_CACHED_BYTES_PER_BLOCK,
@@ -62,7 +63,7 @@ class RowSplits:
                 return n_leading
         return 0
 
-    def is_better_by_lines(self, definition: Reduction, readers: Sequence[Tensor]) -> bool:
+    def is_better_by_lines(self, definition: Reduction, readers: Iterable[Tensor]) -> bool:
         """Return True if lines are the default parts: for a matrix's rows that other reductions loop over, and for rows
         that `readers` read again and that no launch keeps on chip, or need not. A batch norm of 64 channels of 64 MB
         took 5104 us on an H100 in one cooperative launch, a layer norm of 16 rows of 16 MB with its weights 407 us."""
@@ -73,9 +74,20 @@ class RowSplits:
         n_columns = self._size(product(extent for kind, extent in pattern if kind == "r"))
         if n_rows == 1:
             return n_columns >= MIN_BY_ROWS
-        if not any(self._is_stored(reader) for reader in readers):
-            fills = n_rows >= MIN_LINES_PER_MULTIPROCESSOR * self.n_multiprocessors
-            return bool(readers) and not fills and n_rows * n_columns >= MIN_BY_ROWS
+        fills = n_rows >= MIN_LINES_PER_MULTIPROCESSOR * self.n_multiprocessors
+        if_unwritten = not fills and n_rows * n_columns >= MIN_BY_ROWS
+        if_written = self._is_beyond_chip(n_rows, n_columns)
+        if not if_unwritten and not if_written:
+            return False
+        is_read = False
+        for reader in readers:
+            is_read = True
+            if self._is_stored(reader):
+                return if_written
+        return is_read and if_unwritten
+
+    def _is_beyond_chip(self, n_rows: int, n_columns: int) -> bool:
+        """Return True if no launch keeps a row on chip, or one with operands of its length leaves the L2 no room."""
         n_bytes = n_columns * self._widest(n_rows * n_columns)
         if n_bytes > self.n_multiprocessors * MAX_CACHED_BYTES_PER_BLOCK:
             return True
@@ -142,12 +154,21 @@ class RowSplits:
         """Return True if more than pointwise results and reductions needs an element of a pointwise result."""
         if not isinstance(tensor.definition, Pointwise):
             return False
-        readers = [t for t in self.live if any(a.tensor is tensor for a in accesses(*scalars_of(t.definition)))]
+        readers = self._readers.get(tensor, [])
         return not readers or not all(
             isinstance(t.definition, Pointwise)
             or (isinstance(t.definition, Reduction) and t.definition.contraction is None)
             for t in readers
         )
+
+    @cached_property
+    def _readers(self) -> dict[Tensor, list[Tensor]]:
+        """Return the tensors whose definitions read each one."""
+        found: dict[Tensor, list[Tensor]] = {}
+        for tensor in self.live:
+            for read in {access.tensor for access in accesses(*scalars_of(tensor.definition))}:
+                found.setdefault(read, []).append(tensor)
+        return found
 
     def _widest(self, n_elements: int) -> int:
         """Return the size of the widest element of the arguments of `n_elements`; that of f32 where there are none."""

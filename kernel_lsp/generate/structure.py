@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kernel_lsp.core.dtype import DType
@@ -358,15 +358,15 @@ class _Planner:
     def _is_shared(self, tensor: Tensor, definition: Reduction) -> bool:
         """Return True if blocks share the rows of one kernel: consumers that read the row again belong to the same
         launch."""
-        return bool(self._sharing(tensor, definition))
+        return any(True for _ in self._sharing(tensor, definition))
 
-    def _sharing(self, tensor: Tensor, definition: Reduction) -> list[Tensor]:
-        """Return the consumers that read the rows again and belong to the launch of the reduction."""
+    def _sharing(self, tensor: Tensor, definition: Reduction) -> Iterator[Tensor]:
+        """Yield the consumers that read the rows again and belong to the launch of the reduction."""
         if definition.kind not in SHAREABLE_KINDS or pattern_of(definition)[-1:][0][0] != "r":
-            return []
+            return
         n_elements = self._size(product(variable.extent for variable in definition.domain))
         readers = [reader for reader in self._readers(tensor) if self._n_walked(reader) == n_elements]
-        return [reader for reader in readers if not self._awaits_other_rows(reader, tensor)]
+        yield from (reader for reader in readers if not self._awaits_other_rows(reader, tensor))
 
     def _awaits_other_rows(self, reader: Tensor, tensor: Tensor) -> bool:
         """Return True if a reader of a reduction also needs one over rows of another length: not in one launch."""

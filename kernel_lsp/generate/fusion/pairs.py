@@ -52,7 +52,7 @@ def _pair_of(second: RowReduction, reductions: Sequence[RowReduction], n_columns
         return None
     for first in reductions:
         if first.level + 1 == second.level and first.tensor.dtype == DType.F32 and first.scalar.dtype == DType.F32:
-            pair = match_moments(first, second, n_columns) or _exponentials(first, second)
+            pair = _moments(first, second, n_columns) or _exponentials(first, second)
             if pair is not None:
                 return pair
     return None
@@ -67,7 +67,7 @@ def _exponentials(first: RowReduction, second: RowReduction) -> Pair | None:
     return Pair("exponentials", first, second, difference[1]) if _is_result(difference[1], first) else None
 
 
-def match_moments(first: RowReduction, second: RowReduction, n_columns: Index) -> Pair | None:
+def _moments(first: RowReduction, second: RowReduction, n_columns: Index) -> Pair | None:
     """Match ``sum(v - offset)`` and ``sum((v - mean)^2)``."""
     factors = _operands(second.scalar, "mul")
     difference = _operands(factors[0], "sub") if factors and factors[0] == factors[1] else ()
@@ -76,7 +76,7 @@ def match_moments(first: RowReduction, second: RowReduction, n_columns: Index) -
     value, mean = difference
     offset, quotient = _operands(mean, "add") or (None, mean)
     fraction = _operands(quotient, "div")
-    if not fraction or not _is_result(fraction[0], first) or not _is_count(fraction[1], n_columns):
+    if not fraction or not _is_result(fraction[0], first) or not is_count(fraction[1], n_columns):
         return None
     expected = _operands(first.scalar, "sub") if offset is not None else (first.scalar,)
     is_same = expected == (value, offset) if offset is not None else expected == (value,)
@@ -91,7 +91,7 @@ def _is_result(scalar: Scalar, reduction: RowReduction) -> bool:
     return isinstance(scalar, Access) and scalar.tensor is reduction.tensor
 
 
-def _is_count(scalar: Scalar, n_columns: Index) -> bool:
+def is_count(scalar: Scalar, n_columns: Index) -> bool:
     """Return True if the scalar is the number of columns."""
     if isinstance(scalar, Constant):
         return n_columns.constant is not None and scalar.value == n_columns.constant
