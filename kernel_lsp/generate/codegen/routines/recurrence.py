@@ -123,16 +123,23 @@ UPDATE
 """
     text = body.replace("UPDATE", _update(kernel, layer))
     scope.lines += [line for line in text.split("\n") if line.strip()]
-    grid = binary("*", to_expression(layer.states.shape[1]), Constant(blocks))
-    comment = (
-        f"A cluster of {blocks} blocks per sequence keeps the state in shared memory{products.comment}; each block "
-        f"computes {units} units of each step, with {parts} threads per gate."
-    )
-    found = rendered(kernel, comment, scope.lines, (grid,), (threads,))
-    return replace(found, attributes=(("cluster", blocks),)) if blocks > 1 else found
+    return _launched(kernel, layer, scope.lines, blocks, parts, products.comment)
 
 
 # --- parts of the kernel
+
+
+def _launched(
+    kernel: KernelWriter, layer: Recurrence, lines: list[str], blocks: int, parts: int, note: str
+) -> RenderedKernel:
+    """Return the kernel with its comment and its launch."""
+    grid = binary("*", to_expression(layer.states.shape[1]), Constant(blocks))
+    comment = (
+        f"A cluster of {blocks} blocks per sequence keeps the state in shared memory{note}; each block computes "
+        f"{layer.n_units // blocks} units of each step, with {parts} threads per gate."
+    )
+    found = rendered(kernel, comment, lines, (grid,), (layer.n_pairs(blocks) * parts,))
+    return replace(found, attributes=(("cluster", blocks),)) if blocks > 1 else found
 
 
 @dataclass(frozen=True)
