@@ -339,14 +339,14 @@ class GroupRenderer:
         if not values or self.capability < HOPPER:
             values = [1]
         blocks = self.choices.pick_int(f"{kernel.name}.blocks", values, values[0], "blocks per sequence")
-        n_parts = [parts for parts in (2, 4, 8, 1) if layer.is_valid(blocks, parts)]
+        n_parts = [parts for parts in (8, 16, 4, 32, 2, 1) if layer.is_valid(blocks, parts)]
         if not n_parts:
             raise TargetError(
                 f"the generator cannot do a recurrent layer of {layer.n_units} units: a block has too few threads",
                 next_step="use fewer hidden units, or leave this layer outside the target",
             )
         default = next((parts for parts in n_parts if layer.keeps_weights(blocks, parts)), n_parts[0])
-        parts = self.choices.pick_int(f"{kernel.name}.parts", n_parts, default, "threads per gate")
+        parts = self.choices.pick_int(f"{kernel.name}.parts", n_parts, default, "threads per unit")
         return RenderedGroup((render_recurrence(kernel, layer, blocks, parts),))
 
     def _sorted(self, group: RoutineGroup, name: str) -> RenderedGroup:

@@ -80,7 +80,7 @@ LSTM = """
 def test_weights_are_in_registers_where_they_divide_among_the_threads() -> None:
     program = plan_text(LSTM, symbol="Model", inputs=[tensor("x", 3, 4, 6)])
     (parts,) = [knob.name for knob in program.realize({}).knobs if knob.name.endswith(".parts")]
-    assert "own[k] =" in program.realize({parts: 2}).text
-    assert "own[k] =" not in program.realize({parts: 4}).text
+    assert "own[gate][k] =" in program.realize({parts: 2}).text
+    assert "own[gate][k] =" not in program.realize({parts: 4}).text
     check_program(program, schedule={parts: 4})
     check_program(program, schedule={parts: 2})

@@ -16,8 +16,8 @@ from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.ir.sizes import to_expression
 from kernel_lsp.generate.ir.tensor import Routine, Tensor
 
-_NAMES = "states sums rank sequence cell step t now next pair part column"
-_MORE_NAMES = "sum odd own unit is_mine start x s h old k peer r z"
+_NAMES = "states sums rank sequence cell step t now next part sum own unit own_unit gate"
+_MORE_NAMES = "is_mine start x s h k peer r z"
 LOCAL_NAMES = tuple(f"{_NAMES} {_MORE_NAMES}".split())
 N_GATES = {"lstm": 4, "gru": 3, "tanh": 1, "relu": 1}
 """Gates of a unit by kind of layer."""
@@ -52,48 +52,42 @@ class Recurrence:
 
     def is_valid(self, blocks: int, parts: int) -> bool:
         """Return True if the units divide among so many blocks, and one block has enough threads."""
-        return self.n_units % blocks == 0 and self.n_pairs(blocks) * parts <= MAX_THREADS
+        return self.n_units % blocks == 0 and self.n_units // blocks * parts <= MAX_THREADS
 
     def keeps_weights(self, blocks: int, parts: int) -> bool:
         """Return True if each thread has registers for its weights, which it then reads once and not in every step."""
-        words = COMPUTE_WORDS[COMPUTE_TYPE[self.states.dtype]]
-        registers = min(MAX_REGISTERS, REGISTERS_PER_BLOCK // (self.n_pairs(blocks) * parts))
-        return self.n_units % parts == 0 and self.n_units // parts * words + OTHER_REGISTERS <= registers
-
-    def n_pairs(self, blocks: int) -> int:
-        """Return the gates that a block computes."""
-        return self.n_units // blocks * N_GATES[self.kind]
+        words = self.n_units // parts * N_GATES[self.kind] * COMPUTE_WORDS[COMPUTE_TYPE[self.states.dtype]]
+        registers = min(MAX_REGISTERS, REGISTERS_PER_BLOCK // (self.n_units // blocks * parts))
+        return self.n_units % parts == 0 and words + OTHER_REGISTERS <= registers
 
 
 def render_recurrence(kernel: KernelWriter, layer: Recurrence, blocks: int, parts: int) -> RenderedKernel:
-    """Render the kernel with `blocks` per sequence, in which `parts` threads share each gate's products."""
+    """Render the kernel with `blocks` per sequence, in which `parts` threads share the products of each unit."""
     scope = Scope(kernel)
-    n, n_pairs, units = layer.n_units, layer.n_pairs(blocks), layer.n_units // blocks
-    width, threads, type_ = n * N_GATES[layer.kind], n_pairs * parts, COMPUTE_TYPE[layer.states.dtype]
+    n, units, n_gates = layer.n_units, layer.n_units // blocks, N_GATES[layer.kind]
+    type_, index = COMPUTE_TYPE[layer.states.dtype], kernel.index_type
     gates, weight, first, *rest = (kernel.pointer(operand) for operand in layer.routine.operands)
     steps = kernel.size("n_steps", layer.routine.operands[0].shape[0])
     batch = kernel.size("n_sequences", layer.states.shape[1])
     target = kernel.target(layer.states)
     time = f"{steps} - 1 - step" if layer.routine.kind.endswith(REVERSED) else "step"
     barrier = f"{kernel.use('cluster_sync')}();" if blocks > 1 else "__syncthreads();"
-    index = kernel.index_type
     cell, last = "", ""
     if layer.kind == "lstm":
         cell = f"{type_} cell = is_mine ? {rest.pop(0)}[sequence * {n} + unit] : 0;"
         last = f"if (is_mine) {target}[({steps} * {batch} + sequence) * {n} + unit] = cell;"
-    start = f"part == 0 ? {rest[0]}[column] : 0" if rest else "0"
+    bias = f"for (int gate = 0; gate < {n_gates}; ++gate) start[gate] = {rest[0]}[gate * {n} + unit];" if rest else ""
     products = _products(layer, weight, blocks, parts)
     body = f"""
     __shared__ __align__(16) {type_} states[2][{n}];
-    __shared__ {type_} sums[{threads}];
+    __shared__ {type_} sums[{parts}][{n_gates}][{units}];
     const int rank = blockIdx.x % {blocks};
     const {index} sequence = blockIdx.x / {blocks};
-    for (int k = threadIdx.x; k < {n}; k += {threads}) states[0][k] = {first}[sequence * {n} + k];
-    const int pair = threadIdx.x % {n_pairs}, part = threadIdx.x / {n_pairs};
-    const int column = pair / {units} * {n} + rank * {units} + pair % {units};
-    const bool is_mine = threadIdx.x < {units};
-    const int unit = rank * {units} + threadIdx.x;
-    const {type_} start = {start};
+    for (int k = threadIdx.x; k < {n}; k += {units * parts}) states[0][k] = {first}[sequence * {n} + k];
+    const int part = threadIdx.x / {units}, own_unit = threadIdx.x % {units}, unit = rank * {units} + own_unit;
+    const bool is_mine = part == 0;
+    {type_} start[{n_gates}] = {{}};
+    {bias}
     {cell}
     {products.before}
     {barrier}
@@ -101,18 +95,19 @@ def render_recurrence(kernel: KernelWriter, layer: Recurrence, blocks: int, part
         const {index} t = {time};
         const {type_}* now = states[step % 2];
         {type_}* next = states[(step + 1) % 2];
-        {type_} x[{N_GATES[layer.kind]}] = {{}}, h = 0;
+        {type_} x[{n_gates}] = {{}}, sum[{n_gates}] = {{}}, h = 0;
         if (is_mine)
-            for (int gate = 0; gate < {N_GATES[layer.kind]}; ++gate)
-                x[gate] = {gates}[(t * {batch} + sequence) * {width} + gate * {n} + unit];
-        {type_} sum = start;
+            for (int gate = 0; gate < {n_gates}; ++gate)
+                x[gate] = {gates}[(t * {batch} + sequence) * {n * n_gates} + gate * {n} + unit];
         {products.each_step}
-        sums[threadIdx.x] = sum;
+        for (int gate = 0; gate < {n_gates}; ++gate) sums[part][gate][own_unit] = sum[gate];
         __syncthreads();
         if (is_mine) {{
-            {type_} s[{N_GATES[layer.kind]}] = {{}};
-            for (int gate = 0; gate < {N_GATES[layer.kind]}; ++gate)
-                for (int k = 0; k < {parts}; ++k) s[gate] += sums[k * {n_pairs} + gate * {units} + threadIdx.x];
+            {type_} s[{n_gates}];
+            for (int gate = 0; gate < {n_gates}; ++gate) {{
+                s[gate] = start[gate];
+                for (int k = 0; k < {parts}; ++k) s[gate] += sums[k][gate][own_unit];
+            }}
 UPDATE
             {_shared_state(kernel, blocks)}
         }}
@@ -136,9 +131,9 @@ def _launched(
     grid = binary("*", to_expression(layer.states.shape[1]), Constant(blocks))
     comment = (
         f"A cluster of {blocks} blocks per sequence keeps the state in shared memory{note}; each block computes "
-        f"{layer.n_units // blocks} units of each step, with {parts} threads per gate."
+        f"{layer.n_units // blocks} units of each step, with {parts} threads per unit."
     )
-    found = rendered(kernel, comment, lines, (grid,), (layer.n_pairs(blocks) * parts,))
+    found = rendered(kernel, comment, lines, (grid,), (layer.n_units // blocks * parts,))
     return replace(found, attributes=(("cluster", blocks),)) if blocks > 1 else found
 
 
@@ -152,18 +147,22 @@ class _Products:
 
 
 def _products(layer: Recurrence, weight: str, blocks: int, parts: int) -> _Products:
-    n, width, type_ = layer.n_units, layer.n_units * N_GATES[layer.kind], COMPUTE_TYPE[layer.states.dtype]
+    """Return the products of all gates of a unit: each value of the state is read from shared memory once for them."""
+    n, n_gates, type_ = layer.n_units, N_GATES[layer.kind], COMPUTE_TYPE[layer.states.dtype]
+    element, n_own = f"* {n * n_gates} + gate * {n} + unit", n // parts
     if not layer.keeps_weights(blocks, parts):
-        each_step = f"for (int k = part; k < {n}; k += {parts}) sum += now[k] * {weight}[k * {width} + column];"
+        each_step = f"""for (int k = part; k < {n}; k += {parts})
+            for (int gate = 0; gate < {n_gates}; ++gate) sum[gate] += now[k] * {weight}[k {element}];"""
         return _Products("", each_step)
-    n_own = n // parts
-    before = f"""{type_} own[{n_own}];
+    before = f"""{type_} own[{n_gates}][{n_own}];
     #pragma unroll
-    for (int k = 0; k < {n_own}; ++k) own[k] = {weight}[(part * {n_own} + k) * {width} + column];"""
-    each_step = f"""{type_} odd = 0;
+    for (int gate = 0; gate < {n_gates}; ++gate)
         #pragma unroll
-        for (int k = 0; k < {n_own}; ++k) (k % 2 ? odd : sum) += now[part * {n_own} + k] * own[k];
-        sum += odd;"""
+        for (int k = 0; k < {n_own}; ++k) own[gate][k] = {weight}[(part * {n_own} + k) {element}];"""
+    each_step = f"""#pragma unroll
+        for (int k = 0; k < {n_own}; ++k)
+            #pragma unroll
+            for (int gate = 0; gate < {n_gates}; ++gate) sum[gate] += now[part * {n_own} + k] * own[gate][k];"""
     return _Products(before, each_step, ", and the weights in registers")
 
 
