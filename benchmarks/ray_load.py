@@ -53,10 +53,10 @@ class Load:
         """Evaluate one candidate and keep its result once."""
 
         async def on(gpu: MeasuringGpu) -> None:
-            stages, name, started = StageTimes(), f"affine_{number}", time.monotonic()
+            stages, name = StageTimes(), f"affine_{number}"
             cases = [case(self.folder, name, N_ELEMENTS)]
             job = GpuJob(build(name), cases, (), NoClock(), may_vary=False, rechecks=False, seed=0)
-            n_replaced = gpu.device.slot.n_replaced
+            n_replaced, started = gpu.device.slot.n_replaced, time.monotonic()
             found = await gpu.device.evaluate(job, stages)
             elapsed_s = time.monotonic() - started - stages.stages_s["gpu wait"]
             self.results[number] += 1
