@@ -34,6 +34,9 @@ from kernel_lsp.training.table import ScheduleTable, TimedTask, feature_names, m
 N_FOLDS = 5
 BUDGETS: tuple[int | str, ...] = (2, 4, "half")
 POOL_BUDGETS = (4, 8, 16)
+SETTINGS = PpoSettings()
+POOL_SETTINGS = PpoSettings(n_picks=POOL_BUDGETS[-1] - 1, n_rejection_episodes=2)
+"""Episodes as long as the largest budget, which the default schedule is the first of; fewer of them for imitation."""
 GOAL = 0.95
 N_RANDOM_ORDERS = 400
 N_EVOLUTIONS = 40
@@ -74,7 +77,7 @@ def main() -> int:
         pools = [task for path in arguments.pools for task in ScheduleTable.read(path).usable()]
         result["pools"] = [path.name for path in arguments.pools]
         for name, key in (("graph", by_graph), ("family", by_family)):
-            curves = compare(Split([*tasks, *pools], pools, key), arguments.seeds)
+            curves = compare(Split([*tasks, *pools], pools, key), arguments.seeds, POOL_SETTINGS)
             result["splits"][f"pools, unseen {name}"] = report(f"pools, unseen {name}", pools, curves, POOL_BUDGETS)
     if arguments.out:
         arguments.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
@@ -155,15 +158,16 @@ def evolutionary_curves(task: TimedTask, draw: random.Random) -> Curve:
     return np.stack(found)
 
 
-def compare(split: Split, n_seeds: int) -> dict[str, list[Curve]]:
+def compare(split: Split, n_seeds: int, settings: PpoSettings = SETTINGS) -> dict[str, list[Curve]]:
     """Return the curves of each order for every task, from models that were trained on the other folds."""
     draw = random.Random(0)
+    of_seeds = [replace(settings, seed=seed) for seed in range(n_seeds)]
     return {
         "random": [random_curves(task, draw) for task in split.tasks],
         "evolutionary": [evolutionary_curves(task, draw) for task in split.tasks],
         "cost model": cost_model_curves(split, n_seeds),
-        "policy": policy_curves(split, [PpoSettings(seed=seed) for seed in range(n_seeds)]),
-        "policy, at once": policy_curves(split, [PpoSettings(seed=s) for s in range(n_seeds)], at_once=True),
+        "policy": policy_curves(split, of_seeds),
+        "policy, at once": policy_curves(split, of_seeds, at_once=True),
     }
 
 
