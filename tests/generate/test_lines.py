@@ -28,7 +28,7 @@ def f(x, weight, bias): return F.group_norm(x, 2, weight, bias, 1e-5)
 """
 CLUSTERS = {
     "two blocks of four lines": {"blocks": 2, "threads": 256, "vector": 4},
-    "four blocks": {"blocks": 4, "threads": 128, "vector": 4},
+    "four blocks": {"blocks": 4, "threads": 128, "vector": 4, "resident": 4},
     "eight blocks of one line": {"blocks": 8, "threads": 256, "vector": 2},
     "single elements": {"blocks": 4, "threads": 512, "vector": 1},
 }

@@ -47,7 +47,7 @@ class ElementChooser:
         vector = pick(f"{kernel}.vector", widths, self._default_width(widths), "neighbouring elements per thread")
         if self.threads is None and vector > 1 and (shared := shared_axis(group, self.captured, vector)) is not None:
             what = "lines per thread, which share the packs of an operand"
-            lines = pick(f"{kernel}.shared_lines", (1, 2, 4, 8), SHARED_LINES, what)
+            lines = pick(f"{kernel}.shared_lines", (1, 2, 4, 8), self._default_lines(shared, vector), what)
             if lines > 1:
                 streaming = pick(f"{kernel}.streaming", (0, 1), 0, "evict early what is used once")
                 return ElementwiseSchedule(threads, vector, lines, bool(streaming), shared, shares_lines=True)
@@ -62,11 +62,25 @@ class ElementChooser:
         has_many = axis is not None and self.captured(product(group.shape[:axis])) >= MANY_LINES
         return ElementwiseSchedule(threads, vector, unroll, bool(streaming), axis, has_many)
 
+    def _default_lines(self, axis: int, vector: int) -> int:
+        """Return the lines per thread that leave the GPU enough threads."""
+        shape = self.group.shape
+        n_lines, length = self.captured(product(shape[:axis])), self.captured(product(shape[axis:]))
+        lines = SHARED_LINES
+        while lines > 1 and (n_lines < lines or length // vector * -(-n_lines // lines) < self._n_filling):
+            lines //= 2
+        return lines
+
+    @property
+    def _n_filling(self) -> int:
+        """Return the number of threads that fill the GPU."""
+        return self.n_multiprocessors * 2048
+
     def _default_unroll(self, vector: int) -> int:
         """Return the default unroll. Several independent loads per thread keep the memory busy; many tensors at once do
         so without (AdamW of bf16, four inputs and three results: 245 us with packs alone, 293 us with two each)."""
         loops = [node for node in nodes(*(store.scalar for store in self.group.stores)) if isinstance(node, Loop)]
-        is_large = self.captured(self.group.position.extent) >= 4 * self.n_multiprocessors * 2048
+        is_large = self.captured(self.group.position.extent) >= 4 * self._n_filling
         if vector > 1:
             reads = accesses(*(store.scalar for store in self.group.stores))
             is_packed = all(access.mask is None for access in reads)

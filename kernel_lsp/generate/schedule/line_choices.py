@@ -9,13 +9,15 @@ from kernel_lsp.generate.codegen.rows.row_schedule import (
     MAX_CACHED_BYTES,
     MAX_CACHED_BYTES_PER_BLOCK,
     RowSchedule,
-    n_blocks_per_multiprocessor,
 )
 from kernel_lsp.generate.fusion.groups import RowGroup
 from kernel_lsp.generate.schedule.row_choices import ChosenRows, RowChooser
 
 CLUSTERS = (2, 4, 8)
 THREADS = (128, 256, 512)
+RESIDENT = (2, 3, 4)
+MAX_RESIDENT_THREADS = 1024
+"""Maximum threads per multiprocessor that a schedule asks for: 64 registers each."""
 DEFAULT_THREADS = 256
 """Threads of a default block. The gradients of a group norm took 138 us on an H100 with 4 blocks of 256 threads per
 group, 140 us with 4 of 512 and 144 us with 2 of 512."""
@@ -46,22 +48,24 @@ def choose_lines(chooser: RowChooser, kernel: str) -> ChosenRows:
     default_width = max(width for width in widths if width * chooser.widest <= MAX_PACK_BYTES or width == 1)
     even = [blocks for blocks in CLUSTERS if n_lines % blocks == 0]
     possible = clusters_of_lines(n_lines, length, element_bytes)
-    default = RowSchedule(DEFAULT_THREADS, 1, default_width, True, possible[0] if possible else even[-1])
+    blocks = possible[0] if possible else even[-1]
+    default = RowSchedule(DEFAULT_THREADS, 1, default_width, True, blocks, resident=RESIDENT[0])
     picked = replace(
         default,
         threads=pick(f"{kernel}.threads", THREADS, default.threads, "threads of a block"),
         vector=pick(f"{kernel}.vector", widths, default.vector, "neighbouring elements per load"),
         blocks=pick(f"{kernel}.blocks", even, default.blocks, "blocks that share a row"),
+        resident=pick(f"{kernel}.resident", RESIDENT, default.resident, "blocks per multiprocessor, at least"),
     )
-    is_valid = picked.blocks in clusters_of_lines(n_lines, length, element_bytes, picked.threads)
+    is_possible = picked.blocks in clusters_of_lines(n_lines, length, element_bytes, picked.threads)
+    is_valid = is_possible and picked.threads * picked.resident <= MAX_RESIDENT_THREADS
     return ChosenRows(_filled(picked if is_valid else default, n_lines, length), is_valid)
 
 
 def _filled(schedule: RowSchedule, n_lines: int, length: int) -> RowSchedule:
     """Return the schedule with the lines of a block, and room for a line as long as the captured one."""
     items = -(-length // (schedule.vector * schedule.threads))
-    resident = n_blocks_per_multiprocessor(schedule.threads)
-    return replace(schedule, lines=n_lines // schedule.blocks, items=items, resident=resident)
+    return replace(schedule, lines=n_lines // schedule.blocks, items=items)
 
 
 def line_comment(group: RowGroup, schedule: RowSchedule) -> str:
