@@ -46,7 +46,7 @@ def print_report(report: CalibrationReport) -> None:
     say(HEADING.format(*COLUMNS))
     for row in map(cells, report.scores):
         say(HEADING.format(*row), markup=False)
-    say("precision: held back and faulty of all held back; recall: held back of all faulty; lost: right, held back")
+    say("precision: faulty of those held back; recall: held back of all faulty; lost: correct and held back")
     say(
         f"{counted(report.n_calls, 'call')}, ${report.cost_usd:.4f}; evaluating all took {report.evaluate_s:.1f} s",
         markup=False,

@@ -226,3 +226,42 @@ def test_a_mask_that_is_asked_for_any_is_one() -> None:
         "            x = x[mask]\n        return x.pow(2).sum()\n"
     )
     assert {"KL102", "KL106"} <= codes(text)
+
+
+HISTOGRAM = "__global__ void k(const unsigned char* __restrict__ v, int* __restrict__ bins, int n) {\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("atomicAdd(&local[v[threadIdx.x]], 1);\n    __syncthreads();\n    n += local[0];", True),
+        ("local[threadIdx.x] += v[threadIdx.x];", True),
+        ("local[threadIdx.x] = 0;\n    __syncthreads();\n    atomicAdd(&local[v[threadIdx.x]], 1);", False),
+        ("fill(local, 0);\n    atomicAdd(&local[v[threadIdx.x]], 1);", False),
+        ("int* p = local;\n    p[threadIdx.x] = 0;\n    atomicAdd(&local[v[threadIdx.x]], 1);", False),
+        ("int& one = local[threadIdx.x];\n    one = 0;\n    atomicAdd(&local[v[threadIdx.x]], 1);", False),
+    ],
+)
+def test_shared_memory_that_nothing_sets_is_found(body: str, found: bool) -> None:
+    after = "atomicAdd(&bins[threadIdx.x], local[threadIdx.x]);  // local"
+    text = f"{HISTOGRAM}    __shared__ int local[256];  // local\n    {body}\n    {after}\n}}\n"
+    assert ("KL248" in cuda_codes(text)) is found
+
+
+@pytest.mark.parametrize(
+    ("update", "found"),
+    [
+        ("bins[threadIdx.x] += s;", True),
+        ("if (threadIdx.x < n) bins[threadIdx.x] += s;", True),
+        ("for (int b = threadIdx.x; b < n; b += blockDim.x) bins[b] += s;", True),
+        ("bins[blockIdx.x] += s;", False),
+        ("if (blockIdx.x == 0) bins[threadIdx.x] += s;", False),
+        ("if (is_last) bins[threadIdx.x] += s;", False),
+        ("if (v[0] == 1) bins[threadIdx.x] += s;", False),
+        ("atomicAdd(&bins[threadIdx.x], s);", False),
+    ],
+)
+def test_blocks_that_update_the_same_elements_race(update: str, found: bool) -> None:
+    body = f"__shared__ bool is_last;\n    int s = v[blockIdx.x * blockDim.x + threadIdx.x];\n    {update}"
+    text = f"{HISTOGRAM}    {body}\n}}\n"
+    assert any("each block of the grid" in each.message for each in cuda.check(text)) is found

@@ -18,7 +18,7 @@ from kernel_lsp.rules.cuda.function_summary import (
 )
 from kernel_lsp.rules.cuda.host import extension, host, launches, transfers
 from kernel_lsp.rules.cuda.host.repeated import RepeatedArgument
-from kernel_lsp.rules.cuda.memory import access, restrict, shared, strides
+from kernel_lsp.rules.cuda.memory import access, restrict, shared, strides, uninitialized
 from kernel_lsp.rules.cuda.model import Function, read_function
 from kernel_lsp.rules.cuda.numbers import arithmetic, doubles, signature
 from kernel_lsp.rules.cuda.outline import CudaFile, Definition, read_outline
@@ -29,7 +29,7 @@ from kernel_lsp.rules.rule import Check, checks_in
 
 FUNCTION_CHECKS = checks_in(
     *(bounds, array_bounds, barriers, warps, shared, strides, access, atomics, doubles, arithmetic, signature),
-    *(restrict, host, transfers, extension),
+    *(restrict, host, transfers, extension, uninitialized),
 )
 FILE_CHECKS = checks_in(launches)
 _CHECKS_ON = {

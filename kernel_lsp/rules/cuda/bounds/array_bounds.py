@@ -20,6 +20,7 @@ from kernel_lsp.rules.cuda.bounds.thread_range import (
 from kernel_lsp.rules.cuda.declare import ERROR, THREAD_WORDS, WARNING, conditions_around, declare, hit
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.outline import names_in_text
+from kernel_lsp.rules.cuda.threads.blocks import is_of_all_blocks
 from kernel_lsp.rules.cuda.threads.threads import (
     WARP,
     block_names,
@@ -87,10 +88,10 @@ def array_out_of_bounds(function: Function) -> Iterator[Hit]:
     WARNING,
     on="device",
     needs=(THREAD_WORDS, "["),
-    summary="Threads update elements at loaded indices without an atomic operation",
+    summary="Threads or blocks update the same elements without an atomic operation",
     why="""
-    Two threads that load the same index read the same old value, and one of the two updates is lost. Use an atomic
-    operation, or bins of each thread's own.
+    Two threads that load the same index read the same old value, and one of the two updates is lost; so do the blocks
+    of a grid where the index is that of the thread alone. Use an atomic operation, or bins of each thread's own.
     """,
     bad="""
     __global__ void count(const int* __restrict__ v, int* __restrict__ bins, int n) {
@@ -119,6 +120,14 @@ def racy_update(function: Function) -> Iterator[Hit]:
             yield hit(function.file, target, message, *_atomic_fix(function, update, target, array))
         elif is_by_data and not _is_for_one(function, update):
             message = "racy update: threads with the same index lose updates, use an atomic operation"
+            yield hit(function.file, target, message, *_atomic_fix(function, update, target, array))
+        elif (
+            array is not None
+            and not array.is_shared
+            and is_common
+            and is_of_all_blocks(function, update, target, array)
+        ):
+            message = "racy update: each block of the grid updates this element, use an atomic operation"
             yield hit(function.file, target, message, *_atomic_fix(function, update, target, array))
 
 
