@@ -108,6 +108,8 @@ SHARED_TILES = {
     1024: TileSchedule(64, 64, 16, 2, 2),
 }
 """Tiles of a contraction that shares a launch, by its block size."""
+MIN_PACKED_BOXES = 1 << 19
+"""Minimum results of boxes for packs that need a contract: smaller ones take as long as their launch."""
 
 
 @dataclass(frozen=True)
@@ -386,7 +388,7 @@ class GroupRenderer:
     def _boxed(self, group: ElementwiseGroup, name: str, boxes: Sequence[tuple[int, ...]]) -> RenderedGroup | None:
         """Render a box per thread; None where the schedule wants an element per thread."""
         single = (1,) * len(group.shape)
-        default = default_box(group, self.captured(group.position.extent), self.n_multiprocessors) or single
+        default = default_box(group, self.captured, self.n_multiprocessors) or single
         by_name = {"x".join(map(str, box)): box for box in (single, *boxes)}
         wanted = "x".join(map(str, default))
         box = by_name[str(self.choices.pick(f"{name}.box", tuple(by_name), wanted, "elements per thread, by axis"))]
@@ -403,7 +405,11 @@ class GroupRenderer:
             f"{kernel.name}.planes", (0, 1) if len(box) > 2 else (0,), int(threads in fitting), "blocks in planes"
         )
         comment = f"One thread per box of {' x '.join(map(str, box))} elements. {self._reads_and_writes(group)}"
-        return RenderedGroup((render_boxes(kernel, group, box, threads, comment, planes=bool(planes)),))
+        is_worth_it = self.captured(group.position.extent) >= MIN_PACKED_BOXES
+        packs = pick(f"{kernel.name}.packs", (0, 1), int(is_worth_it), "rows of boxes and windows are loads of packs")
+        captured = self.captured if packs else None
+        text = render_boxes(kernel, group, box, threads, comment, planes=bool(planes), captured=captured)
+        return RenderedGroup((text,))
 
     def _reads_and_writes(self, group: ElementwiseGroup) -> str:
         reads = {access.tensor for store in group.stores for access in accesses(store.scalar)}

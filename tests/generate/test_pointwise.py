@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.generate.codegen.byte_quotients import inverse_for_bytes
+from kernel_lsp.generate.ir.scalar import Constant, Operation
 from tests.generate.harness import check, scalar, tensor
 
 SPECIAL = ("normal", "large", "special_nan", "special_inf")
@@ -29,6 +33,29 @@ def test_logarithms_and_roots_on_positive_input() -> None:
     calls = "x.log(), x.log1p(), x.log2(), x.log10(), x.sqrt(), x.rsqrt(), x.reciprocal()"
     calls += ", x ** 0.5, x ** 3, x ** -1, x ** 2.5"
     check(f"def f(x): x = x.abs() + 0.1; return {calls}", inputs=[tensor("x", 6, 33)])
+
+
+def test_bytes_are_divided_without_a_division() -> None:
+    text = "def f(x): return x.float() / 255, x.float() / 57.375, x.to(torch.float64) / 255"
+    checked = check(text, inputs=[tensor("x", 40, 33, dtype="u8")])
+    assert checked.text.count("byte_quotient(converted") == 2
+
+
+def test_the_inverse_of_a_divisor_is_tried_for_all_bytes() -> None:
+    def inverse(divisor: float, dtype: DType) -> float | None:
+        byte = Operation("cast", DType.F32, (Constant(1, dtype),))
+        return inverse_for_bytes(Operation("div", DType.F32, (byte, Constant(divisor, DType.F32))))
+
+    found = inverse(255.0, DType.U8)
+    assert found is not None
+    wanted = np.arange(256, dtype=np.float32) / np.float32(255)
+    bytes_, factor = np.arange(256, dtype=np.longdouble), np.longdouble(found)
+    quotients = (bytes_ * factor).astype(np.float32).astype(np.longdouble)
+    rests = (bytes_ - quotients * 255).astype(np.float32).astype(np.longdouble)
+    assert ((quotients + rests * factor).astype(np.float32) == wanted).all()
+    assert inverse(0.0, DType.U8) is None
+    assert inverse(float("inf"), DType.U8) is None
+    assert inverse(255.0, DType.I32) is None
 
 
 def test_binary_operators_broadcast() -> None:

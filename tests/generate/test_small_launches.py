@@ -102,6 +102,24 @@ def test_a_convolution_and_its_pooling_in_boxes(box: str, planes: int) -> None:
     check(CONVOLUTION, inputs=inputs, schedule=schedule, families=("normal", "special_nan", "special_inf"))
 
 
+@pytest.mark.parametrize(("height", "planes"), [(8, 1), (9, 0)])
+def test_boxes_load_rows_of_windows_and_store_rows_of_results_in_packs(height: int, planes: int) -> None:
+    schedule: dict[str, str | int] = {"f.box": "1x1x1x2", "f_backward.box": "1x1x2x2"}
+    for name in ("f", "f_backward"):
+        schedule |= {f"{name}.packs": 1, f"{name}.planes": planes}
+    checked = check(
+        POOL,
+        inputs=[tensor("x", 2, 3, height, 8)],
+        schedule=schedule,
+        backward=True,
+        families=["normal", "tied_rows", "special_nan"],
+        sizes=[{}, {"W": 12}],
+    )
+    assert "packs<4>(x +" in checked.text
+    assert "*packs<2>(grad_x + " in checked.text
+    assert "// where: W % 4 == 0\n// where: W // 2 % 2 == 0\n// launch: f<" in checked.text
+
+
 def test_windows_that_overlap_are_stored() -> None:
     text = "def f(x): return F.max_pool2d(x.exp(), 3, stride=2)"
     assert check(text, inputs=[tensor("x", 2, 3, 9, 9)]).plan.forward.scratch

@@ -165,6 +165,12 @@ def test_positions_of_an_interpolation_have_32_bits() -> None:
     assert "long long" not in checked.text
 
 
+def test_interpolated_elements_that_gather_their_reads_come_in_pairs() -> None:
+    text = "def f(x): return F.interpolate(x, size=(224, 224), mode='bilinear')"
+    large = plan_text(text, inputs=[tensor("x", 32, 3, 512, 512)]).render({})
+    assert "One thread per pack of 2 neighbouring elements." in large
+
+
 def test_bilinear_upsampling() -> None:
     text = "def f(x): return F.interpolate(x, scale_factor=2, mode='bilinear', align_corners=False)"
     check(text, inputs=[tensor("x", 2, 3, 5, 7)])

@@ -389,6 +389,13 @@ __device__ inline Pack<T, N> load_kept(const Pack<T, N>* pointer) {
 """,
         ("Pack",),
     ),
+    "byte_quotient": Helper("""
+// x / y of an integer x of 8 bits, rounded as the division is: tried for all x. `inverse` is that of y.
+__device__ inline float byte_quotient(float x, float y, float inverse) {
+    const float quotient = x * inverse;
+    return fmaf(fmaf(-quotient, y, x), inverse, quotient);
+}
+"""),
     "quick_quotient": Helper("""
 // A quotient of at most 2 ulp, over the whole range.
 __device__ inline float quick_quotient(float a, float b) {
@@ -467,6 +474,7 @@ TYPELESS = frozenset(
         "parts_squares",
         "near_quotient",
         "any_left",
+        "byte_quotient",
         "quick_quotient",
         "quick_root",
     )

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.codegen.accumulator import Accumulator
 from kernel_lsp.generate.codegen.block import Block
+from kernel_lsp.generate.codegen.byte_quotients import inverse_for_bytes
 from kernel_lsp.generate.codegen.divisions import declare_divisions, declare_lane_divisions
 from kernel_lsp.generate.codegen.index_text import IndexWriter
 from kernel_lsp.generate.codegen.operators import (
@@ -186,6 +187,11 @@ class _Emission:
         operand_type = types[0] if node.dtype == DType.BOOL else node.dtype
         if self.kernel.is_quick and node.name in QUICK_HELPERS and COMPUTE_TYPE[node.dtype] == "float":
             return self._format_quickly(node, operands)
+        inverse = inverse_for_bytes(node)
+        if inverse is not None:
+            factor = literal(inverse, node.dtype).text
+            arguments = ", ".join([*(operand.text for operand in operands), factor])
+            return Text(f"{self.kernel.use('byte_quotient')}({arguments})", ATOM)
         self.kernel.helpers.update(helper_uses(node.name, operand_type))
         return format_operation(node.name, node.dtype, operands, types, uses_intrinsics=self.kernel.uses_intrinsics)
 

@@ -10,16 +10,29 @@ from collections.abc import Callable, Sequence
 from kernel_lsp.core.expression import Binary, Constant, Expression
 from kernel_lsp.generate.codegen.coordinates import BY_RANK
 from kernel_lsp.generate.codegen.elements.elementwise import write_stores
+from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES, Multiples, multiple_conditions, needed_multiples
 from kernel_lsp.generate.codegen.elements.runs import load_runs
 from kernel_lsp.generate.codegen.kernel import MAX_GRID_YZ, RenderedKernel, blocks_of, rendered
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.operators import ADD, stored
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import ElementwiseGroup, Store
-from kernel_lsp.generate.ir.index import Index, Quotient, Variable, as_index, divide_exactly, product, substitute
+from kernel_lsp.generate.ir.index import (
+    ONE,
+    ZERO,
+    Index,
+    Quotient,
+    Variable,
+    as_index,
+    divide_exactly,
+    product,
+    substitute,
+)
 from kernel_lsp.generate.ir.row_major import ravel, unravel
 from kernel_lsp.generate.ir.scalar import Access, Loop, Operation, Scalar
 from kernel_lsp.generate.ir.scalar_walk import accesses, nodes
 from kernel_lsp.generate.ir.sizes import to_expression
+from kernel_lsp.generate.ir.terms import coefficient
 
 LOCAL_NAMES = ("i", "plane", "u0", "u1", "u2", "u3", "u4")
 FACTORS = (2, 4, 8)
@@ -45,10 +58,12 @@ def boxes_of(group: ElementwiseGroup) -> list[tuple[int, ...]]:
     return [box for box in found if all(_fits(size, factor) for size, factor in zip(group.shape, box, strict=True))]
 
 
-def default_box(group: ElementwiseGroup, n_elements: int, n_multiprocessors: int) -> tuple[int, ...] | None:
-    """Return the box whose elements share reads: a window that several of them read, or a value that one axis does not
-    change."""
-    n_wanted = n_elements // (BUSY_THREADS * n_multiprocessors)
+def default_box(
+    group: ElementwiseGroup, captured: Callable[[Index], int], n_multiprocessors: int
+) -> tuple[int, ...] | None:
+    """Return the box whose elements share reads: a window that several of them read, a value that one axis does not
+    change, or a pack of the rows of neighbouring windows."""
+    n_wanted = captured(group.position.extent) // (BUSY_THREADS * n_multiprocessors)
     variables = _axis_variables(group)
     stores = _over_axes(group, variables)
     reads = list(accesses(*(store.scalar for store in stores)))
@@ -58,7 +73,10 @@ def default_box(group: ElementwiseGroup, n_elements: int, n_multiprocessors: int
     if any(step > 1 for step in steps):
         box = tuple(step if step <= 4 else 1 for step in steps)
     else:
-        box = _reuse_box(group, variables, reads, max((f for f in FACTORS if f <= n_wanted), default=1))
+        factor = max((f for f in FACTORS if f <= n_wanted), default=1)
+        box = _reuse_box(group, variables, reads, factor)
+        if max(box) == 1:
+            box = (*box[:-1], _windows_in_pack(variables[-1], reads, factor, captured))
     return box if box in boxes_of(group) else None
 
 
@@ -71,10 +89,18 @@ def fits_planes(group: ElementwiseGroup, box: tuple[int, ...], captured: Callabl
 
 
 def render_boxes(
-    kernel: KernelWriter, group: ElementwiseGroup, box: tuple[int, ...], threads: int, comment: str, *, planes: bool
+    kernel: KernelWriter,
+    group: ElementwiseGroup,
+    box: tuple[int, ...],
+    threads: int,
+    comment: str,
+    *,
+    planes: bool,
+    captured: Callable[[Index], int] | None = None,
 ) -> RenderedKernel:
     """Render the kernel of an elementwise group with a box per thread. With `planes` blocks stay within a plane of the
-    last two axes, so that the other coordinates are the block's."""
+    last two axes, so that the other coordinates are the block's. With `captured` sizes, rows of windows and of the box
+    are loads and stores of packs, whose contract those sizes fulfil."""
     kernel.unrolls_loops = True
     scope = Scope(kernel)
     counts = [_count(size, factor) for size, factor in zip(group.shape, box, strict=True)]
@@ -93,12 +119,19 @@ def render_boxes(
         )
         for store in stores
     ]
-    load_runs(scope, placed, [lane for _, lane, _ in lanes])
+    multiples = load_runs(scope, placed, _whole_lanes(group, lanes, captured), captured)
     scope.hoist([store.scalar for store in placed], [lane for _, lane, _ in lanes])
-    inner = _open_lanes(scope, group, lanes)
-    write_stores(inner[-1], placed)
+    packed = _packed_lane(group, placed, lanes, captured)
+    if packed is None:
+        inner = _open_lanes(scope, group, lanes)
+        write_stores(inner[-1], placed)
+    else:
+        multiples += packed
+        inner = _open_lanes(scope, group, lanes[:-1])
+        _write_packs(inner[-1], placed, lanes[-1][1])
     for block in reversed(inner[1:]):
         block.close()
+    conditions += multiple_conditions(multiples)
     return rendered(kernel, comment, scope.lines, grid, (threads,), conditions)
 
 
@@ -238,6 +271,59 @@ def _open_lanes(scope: Scope, group: ElementwiseGroup, lanes: Sequence[tuple[int
     return opened
 
 
+def _whole_lanes(
+    group: ElementwiseGroup,
+    lanes: Sequence[tuple[int, Variable, Index]],
+    captured: Callable[[Index], int] | None,
+) -> dict[Variable, Multiples]:
+    """Return the lanes along axes that boxes divide at the captured sizes, each with what its axis must be a multiple
+    of."""
+    found = (
+        (lane, needed_multiples(group.shape[axis], lane.extent.constant or 0, captured)) for axis, lane, _ in lanes
+    )
+    return {lane: needed for lane, needed in found if needed is not None}
+
+
+def _packed_lane(
+    group: ElementwiseGroup,
+    stores: Sequence[Store],
+    lanes: Sequence[tuple[int, Variable, Index]],
+    captured: Callable[[Index], int] | None,
+) -> Multiples | None:
+    """Return what sizes must be multiples of for the results along the last axis to be whole packs; None where they are
+    not."""
+    if not lanes or lanes[-1][0] != len(group.shape) - 1:
+        return None
+    lane = lanes[-1][1]
+    width = lane.extent.constant or 0
+    found = [needed_multiples(group.shape[-1], width, captured)]
+    for store in stores:
+        flat = ravel(store.index, store.tensor.shape)
+        is_pack = coefficient(flat, lane) == ONE and width * store.tensor.dtype.itemsize <= MAX_PACK_BYTES
+        found.append(needed_multiples(substitute(flat, {lane: ZERO}), width, captured) if is_pack else None)
+    needed = [multiples for multiples in found if multiples is not None]
+    return tuple(entry for multiples in needed for entry in multiples) if len(needed) == len(found) else None
+
+
+def _write_packs(scope: Scope, stores: Sequence[Store], lane: Variable) -> None:
+    """Compute the elements along the lane, then store each result as one pack."""
+    scope.kernel.use("packs")
+    width = lane.extent.constant
+    names = [scope.names.take(f"{scope.kernel.target(store.tensor)}_pack") for store in stores]
+    for store, name in zip(stores, names, strict=True):
+        scope.line(f"Pack<{store.tensor.dtype.cuda_type}, {width}> {name};")
+    scope.line("#pragma unroll")
+    inner = scope.open(f"for (int {lane.name} = 0; {lane.name} < {width}; ++{lane.name})")
+    inner.define(lane, lane.name)
+    texts = inner.values([store.scalar for store in stores])
+    for store, name, text in zip(stores, names, texts, strict=True):
+        inner.line(f"{name}.item[{lane.name}] = {stored(text, store.scalar.dtype, store.tensor.dtype)};")
+    inner.close()
+    for store, name in zip(stores, names, strict=True):
+        first = substitute(ravel(store.index, store.tensor.shape), {lane: ZERO})
+        scope.line(f"*packs<{width}>({scope.kernel.target(store.tensor)} + {scope.index(first).within(ADD)}) = {name};")
+
+
 def _window_step(variable: Variable, reads: Sequence[Access]) -> int:
     """Return the size of the windows that neighbours along an axis share: the divisor of its coordinate in some
     index."""
@@ -250,6 +336,19 @@ def _window_step(variable: Variable, reads: Sequence[Access]) -> int:
         if isinstance(atom, Quotient) and atom.dividend == as_index(variable)
     ]
     return max(steps, default=1)
+
+
+def _windows_in_pack(variable: Variable, reads: Sequence[Access], most: int, captured: Callable[[Index], int]) -> int:
+    """Return how many windows side by side along an axis share a pack of a row; 1 where they overlap or none do."""
+    for access in reads:
+        flat = ravel(access.index, access.tensor.shape)
+        step = (coefficient(flat, variable) or ZERO).constant or 0
+        along = [v for v in access.variables if coefficient(flat, v) == ONE and v.extent.constant == step]
+        n_windows = MAX_PACK_BYTES // (access.dtype.itemsize * max(1, step))
+        is_whole = n_windows and captured(variable.extent) % n_windows == 0
+        if step > 1 and along and is_whole and 1 < n_windows <= most:
+            return n_windows
+    return 1
 
 
 def _reuse_box(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.expression import Expression
+from kernel_lsp.generate.codegen.kernel import divisible
 from kernel_lsp.generate.codegen.operators import ADD, Text, loaded
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import Store
@@ -14,9 +16,13 @@ from kernel_lsp.generate.ir.index import (
     ZERO,
     Atom,
     Index,
+    Quotient,
+    Remainder,
+    Symbol,
     Variable,
     as_index,
     divide_exactly,
+    product,
     replace_atoms,
     substitute,
 )
@@ -160,6 +166,38 @@ class Packing:
             scope.line(f"store_once(&{text}, {name});")
         else:
             scope.line(f"{text} = {name};")
+
+
+Multiples = tuple[tuple[Index, int], ...]
+"""Sizes, each with the width that it must be a multiple of."""
+
+
+def needed_multiples(start: Index, width: int, captured: Callable[[Index], int] | None) -> Multiples | None:
+    """Return what sizes must be multiples of for every value of `start` to be a multiple of `width`; None where it is
+    not, or the captured sizes are none. Without captured sizes nothing may be needed."""
+    sizes = [
+        product(as_index(atom) for atom in monomial if is_size(atom)) * factor
+        for monomial, factor in start.terms
+        if factor % width
+    ]
+    if sizes and (captured is None or any(captured(size) % width for size in sizes)):
+        return None
+    return tuple((size, width) for size in sizes)
+
+
+def multiple_conditions(needed: Sequence[tuple[Index, int]]) -> tuple[Expression, ...]:
+    """Return the conditions that sizes are multiples, without those that others imply."""
+    kept = dict.fromkeys(needed)
+    for size, width in needed:
+        others = [(other, wide) for other, wide in kept if (other, wide) != (size, width)]
+        if any(wide % width == 0 and divide_exactly(size, other) is not None for other, wide in others):
+            kept.pop((size, width), None)
+    return tuple(dict.fromkeys(condition for size, width in kept for condition in divisible(size, width)))
+
+
+def is_size(atom: Atom) -> bool:
+    """Return True for a size that the launch knows."""
+    return isinstance(atom, Symbol) or (isinstance(atom, Quotient | Remainder) and not atom.variables)
 
 
 def find_packed(scalars: Sequence[Scalar], packing: Packing) -> list[Access]:

@@ -1,48 +1,91 @@
-"""Load what a thread's unrolled loops read from a short run of memory, such as the weights of a few channels, in
-packs."""
+"""Load what a thread's unrolled loops read from short runs of memory, such as the weights of a few channels or the rows
+of a window, in packs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
-from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES
-from kernel_lsp.generate.codegen.operators import ADD
+from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES, Multiples, needed_multiples
+from kernel_lsp.generate.codegen.operators import ADD, TERNARY
 from kernel_lsp.generate.codegen.scope import MAX_UNROLLED, Scope
 from kernel_lsp.generate.fusion.groups import Store
-from kernel_lsp.generate.ir.index import ZERO, Index, Variable, as_index, divide_exactly
+from kernel_lsp.generate.ir.index import ZERO, Index, Variable, as_index, divide_exactly, product
 from kernel_lsp.generate.ir.row_major import ravel
 from kernel_lsp.generate.ir.scalar import Access, Loop
 from kernel_lsp.generate.ir.scalar_walk import accesses, nodes
 
 MAX_RUN = 80
-"""Maximum elements of a run; each takes a register."""
+"""Maximum elements of the runs of one read; each takes a register."""
+ELEMENT_BYTES = (2, 4)
 
 
-def load_runs(scope: Scope, stores: Sequence[Store], lanes: Iterable[Variable]) -> None:
-    """Declare an array per run that the stores read over their loops and `lanes`, all of which are unrolled."""
+@dataclass(frozen=True)
+class _Runs:
+    """The runs of memory behind a read: one of `length` elements from `start` on for each value of the `outer`
+    variables. `place` is the element's position in its run."""
+
+    access: Access
+    start: Index
+    place: Index
+    length: int
+    width: int
+    outer: tuple[Variable, ...]
+    needed: Multiples
+
+    @property
+    def n_elements(self) -> int:
+        return self.length * (product(variable.extent for variable in self.outer).constant or 0)
+
+    def position(self, place: Index) -> Index:
+        """Return the position in the array of all runs."""
+        return ravel([*map(as_index, self.outer), place], [*(v.extent for v in self.outer), as_index(self.length)])
+
+
+def load_runs(
+    scope: Scope, stores: Sequence[Store], lanes: Mapping[Variable, Multiples], captured: Callable[[Index], int] | None
+) -> list[tuple[Index, int]]:
+    """Declare an array of the runs that the stores read over their loops and `lanes`, all of which are unrolled; each
+    lane has what sizes must be multiples of for all of its values to be in bounds. Return what sizes must be multiples
+    of; without `captured` sizes, runs are loaded that need nothing of them."""
     scalars = [store.scalar for store in stores]
     loops = [variable for node in nodes(*scalars) if isinstance(node, Loop) for variable in node.loop_variables]
     unrolled = {v for v in (*lanes, *loops) if 0 < (v.extent.constant or 0) <= MAX_UNROLLED}
+    multiples: list[tuple[Index, int]] = []
     for access in sorted(accesses(*scalars), key=lambda access: (access.tensor.serial, access.digest)):
-        width = MAX_PACK_BYTES // access.dtype.itemsize
-        place = _place_in_run(access, unrolled)
-        length = _length(place)
-        start = divide_exactly(ravel(access.index, access.tensor.shape) - place, as_index(width))
-        if start is not None and length and length % width == 0 and scope.knows(start.variables):
-            _load_run(scope, access, start, place, (length, width))
+        runs = _runs_of(access, unrolled, captured)
+        if runs is not None and scope.knows((runs.start.variables | _mask_variables(access)) - set(runs.outer)):
+            _load(scope, runs)
+            multiples += runs.needed
+            used = runs.place.variables.union(runs.outer)
+            multiples += [entry for lane, needed in lanes.items() if lane in used for entry in needed]
+    return multiples
 
 
-def _place_in_run(access: Access, unrolled: set[Variable]) -> Index:
-    """Return the part of a read's position that unrolled variables alone decide; 0 where it is no run."""
-    if access.mask is not None or access.tensor.dtype.itemsize != 4:
-        return ZERO
-    flat, place = ravel(access.index, access.tensor.shape), ZERO
-    for monomial, factor in flat.terms:
+def _mask_variables(access: Access) -> frozenset[Variable]:
+    return frozenset() if access.mask is None else access.mask.variables
+
+
+def _runs_of(access: Access, unrolled: set[Variable], captured: Callable[[Index], int] | None) -> _Runs | None:
+    """Return the runs that a read takes all elements of; None where it is no run, or no load is wider than one."""
+    itemsize = access.tensor.dtype.itemsize
+    if itemsize not in ELEMENT_BYTES or not _mask_variables(access).isdisjoint(unrolled):
+        return None
+    start, place = ravel(access.index, access.tensor.shape), ZERO
+    for monomial, factor in start.terms:
         if len(monomial) == 1 and monomial[0] in unrolled:
             place = place + Index({monomial: factor})
-        elif not Index({monomial: factor}).variables.isdisjoint(unrolled):
-            return ZERO
-    return place
+    start = start - place
+    outer = tuple(sorted(start.variables & unrolled, key=lambda variable: variable.serial))
+    length = _length(place)
+    if not length or not place.variables.isdisjoint(outer):
+        return None
+    for width in (n_bytes // itemsize for n_bytes in (MAX_PACK_BYTES, 8, 4) if n_bytes > itemsize):
+        needed = needed_multiples(start, width, captured)
+        if length % width == 0 and needed is not None:
+            runs = _Runs(access, start, place, length, width, outer, needed)
+            return runs if runs.n_elements <= MAX_RUN else None
+    return None
 
 
 def _length(place: Index) -> int:
@@ -54,16 +97,37 @@ def _length(place: Index) -> int:
         if factor != length:
             return 0
         length *= variable.extent.constant or 0
-    return length if 1 < length <= MAX_RUN else 0
+    return length if length > 1 else 0
 
 
-def _load_run(scope: Scope, access: Access, start: Index, place: Index, sizes: tuple[int, int]) -> None:
-    (length, width), kernel = sizes, scope.kernel
+def _load(scope: Scope, runs: _Runs) -> None:
+    access, width, kernel = runs.access, runs.width, scope.kernel
     kernel.use("packs")
-    pointer = kernel.pointer(access.tensor)
+    pointer, type_ = kernel.pointer(access.tensor), access.dtype.cuda_type
     name = scope.names.take(f"{kernel.local_name(access.tensor)}_run")
-    scope.line(f"__align__({MAX_PACK_BYTES}) {access.dtype.cuda_type} {name}[{length}];")
-    source = f"packs<{width}>({pointer})[{scope.index(start).within(ADD)} + q]"
-    scope.line("#pragma unroll")
-    scope.line(f"for (int q = 0; q < {length // width}; ++q) *packs<{width}>(&{name}[q * {width}]) = {source};")
-    kernel.runs[access.digest] = (name, place)
+    inside = None if access.mask is None else scope.value(access.mask)
+    scope.line(f"__align__({MAX_PACK_BYTES}) {type_} {name}[{runs.n_elements}];")
+    opened = [scope]
+    for variable in runs.outer:
+        opened[-1].line("#pragma unroll")
+        block = opened[-1].open(
+            f"for (int {variable.name} = 0; {variable.name} < {variable.extent.constant}; ++{variable.name})"
+        )
+        block.define(variable, variable.name)
+        opened.append(block)
+    inner, n_packs = opened[-1], runs.length // width
+    pack = Variable("q", 1 << 22, as_index(n_packs))
+    inner.line("#pragma unroll")
+    packs = inner.open(f"for (int q = 0; q < {n_packs}; ++q)")
+    packs.define(pack, "q")
+    exact = divide_exactly(runs.start, as_index(width))
+    if exact is None:
+        source = f"*packs<{width}>({pointer} + {packs.index(runs.start).within(ADD)} + q * {width})"
+    else:
+        source = f"packs<{width}>({pointer})[{packs.index(exact).within(ADD)} + q]"
+    if inside is not None:
+        source = f"{inside.within(TERNARY + 1)} ? {source} : Pack<{type_}, {width}>{{}}"
+    packs.line(f"*packs<{width}>(&{name}[{packs.index(runs.position(as_index(pack) * width)).text}]) = {source};")
+    for block in (packs, *reversed(opened[1:])):
+        block.close()
+    kernel.runs[access.digest] = (name, runs.position(runs.place))
