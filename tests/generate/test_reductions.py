@@ -63,6 +63,11 @@ def test_a_position_over_a_middle_dim_is_the_first_of_equals_in_any_lane() -> No
         check(text, inputs=[tensor("x", 2, 37, 70)], families=(*SPECIAL, "small_integers"), schedule=schedule)
 
 
+def test_a_position_in_a_large_tensor_leaves_registers_for_loads() -> None:
+    program = plan_text("def f(x): return x.argmax(1)", inputs=[tensor("x", 128, 4096, 4095)])
+    assert "__launch_bounds__(512, 3)" in program.render({})
+
+
 def test_masked_softmax_with_temperature() -> None:
     text = "def f(x, mask): return (x / 0.7).masked_fill(mask, float('-inf')).softmax(-1)"
     check(text, inputs=[tensor("x", 4, 6, 40), tensor("mask", 6, 40, dtype="bool")], families=("normal",))

@@ -21,7 +21,7 @@ from kernel_lsp.generate.codegen.rows.kept_values import KeptValues, divide_once
 from kernel_lsp.generate.codegen.rows.online import OnlinePair
 from kernel_lsp.generate.codegen.rows.row_cache import RowCache
 from kernel_lsp.generate.codegen.rows.row_reads import read_by_all_rows, read_once
-from kernel_lsp.generate.codegen.rows.row_schedule import WARP, RowSchedule
+from kernel_lsp.generate.codegen.rows.row_schedule import WARP, RowSchedule, blocks_of_positions
 from kernel_lsp.generate.codegen.rows.whole_values import find_whole
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction, Store, row_index
@@ -71,8 +71,9 @@ class RowRenderer:
         for level in range(self.levels):
             self._pass(level)
         self._finish()
-        grid = (blocks_of(self.group.row.extent, self.schedule.rows),)
-        return rendered(self.kernel, comment, self.scope.lines, grid, self._block(), self._conditions())
+        how = ((blocks_of(self.group.row.extent, self.schedule.rows),), self._block(), self._conditions())
+        n_blocks = blocks_of_positions(self.group, self.schedule, self.kernel.index_type)
+        return rendered(self.kernel, comment, self.scope.lines, *how, min_blocks=n_blocks)
 
     def _active_pairs(self) -> tuple[Pair, ...]:
         """Return the pairs that one pass over memory computes."""
@@ -103,11 +104,10 @@ class RowRenderer:
             return
         n_rows = self.kernel.size("n_rows", self.group.row.extent)
         if self._is_guarded():
-            raw = "my_row"
-            scope.line(f"const {self.kernel.index_type} {raw} = {text};")
-            scope.line(f"const bool is_row = {raw} < {n_rows};")
+            scope.line(f"const {self.kernel.index_type} my_row = {text};")
+            scope.line(f"const bool is_row = my_row < {n_rows};")
             scope.line(
-                f"const {self.kernel.index_type} {name} = is_row ? {raw} : {n_rows} - 1;  // all threads combine"
+                f"const {self.kernel.index_type} {name} = is_row ? my_row : {n_rows} - 1;  // all threads combine"
             )
             return
         scope.line(f"const {self.kernel.index_type} {name} = {text};")
