@@ -24,6 +24,7 @@ from kernel_lsp.generate.names import NamePool
 from kernel_lsp.generate.nested_sums import flat_sum, with_pointwise_inlined
 from kernel_lsp.generate.row_splits import MAX_SPLIT, MIN_SPLIT_COLUMNS, RowSplits
 from kernel_lsp.generate.schedule.knobs import Choices
+from kernel_lsp.generate.schedule.register_tile_parts import fill_by_register_tiles, parts_of_register_tiles
 from kernel_lsp.generate.schedule.tensor_core_knobs import AMPERE, HOPPER, MIN_TERMS_OF_PART, PARTS, default_parts
 from kernel_lsp.generate.structure_plan import StructurePlan
 
@@ -253,11 +254,14 @@ class _Planner:
         return chosen
 
     def _plan_parts(self, tensor: Tensor, definition: Reduction, name: str, way: str) -> int:
-        """Split the sums of a contraction of few results on tensor cores; a second kernel adds up the parts."""
-        values = self._parts_offered(tensor, definition) if way == "tensor_cores" else [1]
+        """Split the sums of a contraction of few results; a second kernel adds up the parts."""
+        values = self._parts_offered(tensor, definition) if way in ("tensor_cores", "register_tiles") else [1]
         if len(values) == 1:
             return 1
-        default = self._default_parts(tensor, definition, values)
+        if way == "tensor_cores":
+            default = self._default_parts(tensor, definition, values)
+        else:
+            default = parts_of_register_tiles(tensor, definition, values, self.captured, self.n_multiprocessors)
         return self.choices.pick_int(f"{name}.parts", values, default, "parts of each sum that blocks compute")
 
     def _parts_offered(self, tensor: Tensor, definition: Reduction) -> list[int]:
@@ -286,14 +290,8 @@ class _Planner:
         has_library = library_plan(tensor, definition) is not None
         has_tensor_cores = self._operand(tensor, definition) is not None
         offered = [("tensor_cores", has_tensor_cores), ("library", has_library)]
-        return [
-            "direct",
-            "rows",
-            "tiled",
-            "split_warps",
-            "register_tiles",
-            *(way for way, is_offered in offered if is_offered),
-        ]
+        found = ["direct", "rows", "tiled", "split_warps", "register_tiles"]
+        return found + [way for way, is_offered in offered if is_offered]
 
     def _default_contraction(self, tensor: Tensor, definition: Reduction) -> str:
         contraction = definition.contraction
@@ -324,7 +322,9 @@ class _Planner:
         if min(n_columns, n_rows) <= 2:
             return "rows" if n_terms > 4 * MAX_DIRECT_TERMS and n_results <= MAX_ROW_OUTPUTS else "direct"
         if n_results <= MAX_ROW_OUTPUTS and n_terms >= 128:
-            return "register_tiles" if is_along and min(n_rows, n_columns) >= MIN_REGISTER_TILE else "rows"
+            offered = self._parts_offered(tensor, definition)
+            fills = fill_by_register_tiles(tensor, definition, offered, self.captured, self.n_multiprocessors)
+            return "register_tiles" if (is_along or fills) and min(n_rows, n_columns) >= MIN_REGISTER_TILE else "rows"
         if count <= MAX_SPLIT_PRODUCTS and n_terms >= MIN_SPLIT_TERMS and are_matrices:
             return "split_warps"
         if n_terms <= MAX_DIRECT_TERMS:

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from kernel_lsp.generate.program import plan_program
+from kernel_lsp.gpu.specs import find_gpu
 from tests.generate.harness import check_program, plan_text, tensor
 
 LINEAR = "def f(x, w, b): return torch.relu(F.linear(x, w, b))"
@@ -50,3 +52,23 @@ def test_each_batch_has_its_own_tiles() -> None:
 def test_a_small_layer_takes_register_tiles_by_default() -> None:
     program = plan_text(LINEAR, inputs=[tensor("x", 64, 1600), tensor("w", 128, 1600), tensor("b", 128)])
     assert "deal_sums" in program.realize({}).text
+
+
+def test_weight_gradients_of_few_channels_are_tiles_of_parts_of_the_batch() -> None:
+    text = "def f(x, w): return F.conv2d(x, w)"
+    inputs = [tensor("x", 32, 1, 18, 20), tensor("w", 8, 1, 3, 3)]
+    program = plan_text(text, inputs=inputs, backward=True)
+    ways = {knob.name: "register_tiles" for knob in program.knobs if knob.name.endswith("weight.contraction")}
+    parts = {knob.name: 4 for knob in program.realize(ways).knobs if knob.name.endswith("weight.parts")}
+    assert parts
+    checked = check_program(program, schedule=ways | parts)
+    assert "// where: B % 4 == 0" in checked.text
+    assert "deal_sums" in checked.text
+
+
+def test_weight_gradients_take_register_tiles_where_their_parts_fill_the_gpu() -> None:
+    inputs = [tensor("x", 64, 1, 28, 28), tensor("w", 32, 1, 3, 3)]
+    task = plan_text("def f(x, w): return F.conv2d(x, w)", inputs=inputs, backward=True).task
+    text = plan_program(task, gpu=find_gpu("H200")).render({})
+    assert "_parts: f32[16, 1, B2, 1, 3, W2]" in text
+    assert "deal_sums" in text

@@ -289,8 +289,19 @@ def test_a_long_sum_of_few_results_is_split_by_default_and_others_are_not() -> N
 
 def test_a_short_sum_of_many_results_has_small_blocks() -> None:
     task = plan_text("def f(a, b): return a @ b", inputs=[tensor("a", 8192, 32), tensor("b", 32, 8192)]).task
-    schedule = plan_program(task, gpu=find_gpu("H200")).default_schedule()
+    program = plan_program(task, gpu=find_gpu("H200"))
+    schedule = program.default_schedule()
     assert (schedule["f.warpgroups"], schedule["f.stages"]) == (0, 2)
+    assert "__launch_bounds__(128, 6)" in program.render({})
+    assert (schedule["f.tile_m"], schedule["f.tile_n"], schedule["f.chain"]) == (64, 64, 0)
+
+
+def test_a_strided_convolution_of_few_channels_keeps_its_rows_and_has_narrow_tiles() -> None:
+    inputs = [tensor("x", 64, 3, 224, 224), tensor("w", 96, 3, 11, 11)]
+    task = plan_text("def f(x, w): return F.conv2d(x, w, stride=4, padding=2)", inputs=inputs).task
+    program = plan_program(task, gpu=find_gpu("H200"))
+    assert program.default_schedule()["f.tile_n"] == 96
+    assert "k_of_lane" in program.render({})
 
 
 def test_f64_and_integers_are_not_offered_tensor_cores() -> None:

@@ -7,7 +7,6 @@ its lanes, and a block's warps meet in shared memory once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -125,10 +124,10 @@ class _RegisterTileRenderer:
             blocks_of(group.m.extent, schedule.tile_m),
             blocks_of(group.n.extent, schedule.tile_n),
         ]
-        conditions: Sequence[Expression] = ()
+        conditions: list[Expression] = list(group.conditions)
         if self.has_batch:
             grid.append(to_expression(group.batch.extent))
-            conditions = grid_conditions(group.batch.extent)
+            conditions += grid_conditions(group.batch.extent)
         return rendered(
             *(self.kernel, comment, self.scope.lines, grid, (schedule.threads,), conditions), memory=self.memory
         )
