@@ -23,8 +23,8 @@ from .engines import LONG, QUICK, SLOW, engine
 
 CANCEL_S = 1.0
 CLOSE_S = 2.0
-SLACK = 2.0
-"""Other work on the machine may double a time."""
+SLACK = 5.0
+"""Other work on the machine may multiply a time."""
 
 
 def below_us() -> tuple[int, ...]:

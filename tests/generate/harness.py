@@ -211,7 +211,7 @@ def _run_on_executor(steps: list[Any], files: Mapping[str, BufferFile], built: B
 
     async def run() -> Any:
         executor = await _executor()
-        loaded = await executor.load(built.ptx, "kernel.cu", is_quick=True)
+        loaded = await executor.load(built.ptx, "kernel.cu", deadline_s=DEADLINE_S, is_quick=True)
         assert isinstance(loaded, Loaded), f"{loaded}\n{cuda}"
         return await executor.run(list(files.values()), steps, built.symbols, RunOptions(deadline_s=DEADLINE_S))
 

@@ -165,6 +165,22 @@ async def test_whole_numbers_and_truth_values_are_changed_and_what_pytorch_refus
     assert "with p=0.485 instead of 0.5, shift=-4 instead of 3, flag=False instead of True" in found[1].message
 
 
+async def test_tasks_of_a_session_share_its_executors(session: Session, tmp_path: Path) -> None:
+    (tmp_path / "task.py").write_text(TASK)
+    source = find_task(tmp_path / "k.cu", "task.py::f", None, tmp_path)
+    task = await session.capture(source, with_backward=False)
+    async with await session.verifier(source, task) as verifier:
+        executors = verifier.runs.platform.cpu.executors
+        async with executors.executor() as first:
+            pass
+    async with (
+        await session.verifier(source, task) as verifier,
+        verifier.runs.platform.cpu.executors.executor() as next_,
+    ):
+        assert next_ is first
+        assert next_.is_alive
+
+
 @pytest.mark.parametrize(
     ("next_ones", "asked"),
     [

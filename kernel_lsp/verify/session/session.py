@@ -76,7 +76,8 @@ class Session:
         self._cluster: RayCluster | None = None
         self._folder_numbers = itertools.count()
         self._capture_numbers = itertools.count(FIRST_CAPTURE_NUMBER)
-        self._ahead: CpuDevice | None = None
+        self._cpus: dict[bool, CpuDevice] = {}
+        """Warm executors of verifiers with and without a GPU, which may be asked at the same time."""
 
     async def __aenter__(self) -> Session:
         async with AsyncExitStack() as stack:
@@ -173,25 +174,22 @@ class Session:
     def begin(self, text: str, plan: LaunchPlan) -> None:
         """Begin to build a kernel and to load it into an executor, while its task is captured. The next `verifier`
         reuses both."""
-        self._ahead = self._new_cpu()
-        self._ahead.executors.start_with(
+        self._cpu(uses_gpu=True).executors.start_with(
             lambda: build_ahead(self._compiler, text, plan, self.gpu, None),
             lambda: self._build_for_device(text, plan),
         )
-        self._stack.push_async_callback(self._ahead.close)
 
     async def verifier(self, source: TargetSource, task: Task, *, uses_gpu: bool = True) -> Verifier:
         """Return the verifier of the last captured task, from `source`; it ends with the session. Without `uses_gpu`
         candidates run on the PTX executor alone."""
         devices = await self._gpu_devices() if uses_gpu and await self.gpu_index() is not None else []
         measured_on = [await self._measuring_gpu(task, device) for device in devices]
-        cpu, self._ahead = self._ahead or self._new_cpu(), None
         platform = Platform(
             worker=self.worker,
             compiler=self._compiler,
             gpu=self.gpu,
-            directory=cpu.directory,
-            cpu=cpu,
+            directory=self.new_folder("cases"),
+            cpu=self._cpu(uses_gpu=uses_gpu),
             seed=self.settings.seed,
             capture_numbers=self._capture_numbers,
         )
@@ -233,9 +231,13 @@ class Session:
         )
         return await self._stack.enter_async_context(timer)
 
-    def _new_cpu(self) -> CpuDevice:
-        directory = self.scratch / f"evaluate-{next(self._folder_numbers)}"
-        return CpuDevice(self.worker, directory, self._n_slots, sandbox=self.sandbox)
+    def _cpu(self, *, uses_gpu: bool) -> CpuDevice:
+        """Return the executors, which tasks use one after another: they keep nothing of a task."""
+        if uses_gpu not in self._cpus:
+            cpu = CpuDevice(self.worker, self.new_folder("evaluate"), self._n_slots, sandbox=self.sandbox)
+            self._stack.push_async_callback(cpu.close)
+            self._cpus[uses_gpu] = cpu
+        return self._cpus[uses_gpu]
 
     async def _build_for_device(self, text: str, plan: LaunchPlan) -> Module | None:
         """Build for the session's GPU. It opens later than a compiler, but mostly has the target GPU's architecture:

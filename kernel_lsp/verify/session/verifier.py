@@ -61,7 +61,6 @@ class Verifier:
         await asyncio.gather(*self._under_way, return_exceptions=True)
         for evaluator in (self._evaluator, *self._variants.values()):
             await evaluator.close()
-        await self._platform.cpu.close()
 
     @property
     def device_name(self) -> str:
