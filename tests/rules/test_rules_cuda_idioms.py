@@ -119,7 +119,8 @@ def test_a_barrier_is_what_is_missing(text: str, code: str) -> None:
 
 def test_elements_that_are_a_thread_s_own_need_no_barrier_between_rounds() -> None:
     steps = "for (int k = 1; k < 8; ++k) s[8 * threadIdx.x + k] += s[8 * threadIdx.x + k - 1];"
-    assert in_kernel(f"__shared__ float s[256];\n{steps}\nout[threadIdx.x + n] = x[0];") == []
+    fill = "for (int k = 0; k < 8; ++k) s[8 * threadIdx.x + k] = x[n];"
+    assert in_kernel(f"__shared__ float s[256];\n{fill}\n{steps}\nout[threadIdx.x + n] = x[0];") == []
 
 
 def test_the_thread_that_wrote_may_read_without_a_barrier() -> None:

@@ -12,6 +12,9 @@ from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.variables import Variable
 from kernel_lsp.rules.rule import Hit
 
+_MAY_ALIAS = frozenset(("volatile", "extern"))
+"""Arrays that another name may set: all dynamic shared arrays begin at one address."""
+
 
 @declare(
     "KL248",
@@ -47,7 +50,8 @@ def uninitialized_shared(kernel: Function) -> Iterator[Hit]:
     if "asm" in kernel.text:
         return
     for variable in kernel.all_variables():
-        if variable.is_shared and variable.is_array and "volatile" not in variable.words:
+        is_plain = not _MAY_ALIAS & variable.words
+        if variable.is_shared and variable.is_array and is_plain:
             first = _first_use(kernel, variable)
             if first is not None and len(kernel.named(variable.name)) == 1:
                 message = f"`{variable.name}` is never set: shared memory is not zeroed"
