@@ -34,6 +34,7 @@ from kernel_lsp.training.table import ScheduleTable, TimedTask, feature_names, m
 N_FOLDS = 5
 BUDGETS: tuple[int | str, ...] = (2, 4, "half")
 POOL_BUDGETS = (4, 8, 16)
+ORDERS = ("random", "evolutionary", "cost model", "policy", "policy, at once")
 SETTINGS = PpoSettings()
 POOL_SETTINGS = PpoSettings(n_picks=POOL_BUDGETS[-1] - 1, n_rejection_episodes=2)
 """Episodes as long as the largest budget, which the default schedule is the first of; fewer of them for imitation."""
@@ -64,6 +65,9 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--seeds", type=int, default=N_SEEDS)
     parser.add_argument("--only-pools", action="store_true", help="leave out the table's own splits and the ablations")
+    parser.add_argument(
+        "--orders", nargs="+", choices=ORDERS, default=ORDERS, help="of pools; training policies is slow"
+    )
     arguments = parser.parse_args()
     table = ScheduleTable.read(arguments.table)
     tasks = table.usable()
@@ -77,7 +81,9 @@ def main() -> int:
         pools = [task for path in arguments.pools for task in ScheduleTable.read(path).usable()]
         result["pools"] = [path.name for path in arguments.pools]
         for name, key in (("graph", by_graph), ("family", by_family)):
-            curves = compare(Split([*tasks, *pools], pools, key), arguments.seeds, POOL_SETTINGS)
+            curves = compare(
+                Split([*tasks, *pools], pools, key), arguments.seeds, POOL_SETTINGS, ("random", *arguments.orders)
+            )
             result["splits"][f"pools, unseen {name}"] = report(f"pools, unseen {name}", pools, curves, POOL_BUDGETS)
     if arguments.out:
         arguments.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
@@ -158,17 +164,20 @@ def evolutionary_curves(task: TimedTask, draw: random.Random) -> Curve:
     return np.stack(found)
 
 
-def compare(split: Split, n_seeds: int, settings: PpoSettings = SETTINGS) -> dict[str, list[Curve]]:
+def compare(
+    split: Split, n_seeds: int, settings: PpoSettings = SETTINGS, orders: Sequence[str] = ORDERS
+) -> dict[str, list[Curve]]:
     """Return the curves of each order for every task, from models that were trained on the other folds."""
     draw = random.Random(0)
     of_seeds = [replace(settings, seed=seed) for seed in range(n_seeds)]
-    return {
-        "random": [random_curves(task, draw) for task in split.tasks],
-        "evolutionary": [evolutionary_curves(task, draw) for task in split.tasks],
-        "cost model": cost_model_curves(split, n_seeds),
-        "policy": policy_curves(split, of_seeds),
-        "policy, at once": policy_curves(split, of_seeds, at_once=True),
+    makers: dict[str, Callable[[], list[Curve]]] = {
+        "random": lambda: [random_curves(task, draw) for task in split.tasks],
+        "evolutionary": lambda: [evolutionary_curves(task, draw) for task in split.tasks],
+        "cost model": lambda: cost_model_curves(split, n_seeds),
+        "policy": lambda: policy_curves(split, of_seeds),
+        "policy, at once": lambda: policy_curves(split, of_seeds, at_once=True),
     }
+    return {name: make() for name, make in makers.items() if name in orders}
 
 
 def cost_model_curves(split: Split, n_seeds: int) -> list[Curve]:

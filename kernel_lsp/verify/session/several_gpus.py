@@ -29,8 +29,6 @@ from kernel_lsp.verify.session.verifier import Verifier
 
 Value = TypeVar("Value")
 PROGRAM = (sys.executable, "-m", "kernel_lsp.verify.session.gpu_process")
-SLOTS_OF_PROCESS = 4
-"""Candidates of each GPU at a time: enough that one is always ready for it."""
 MAX_LOSSES = 3
 """Ends of a GPU's process before the command ends, too."""
 CLOSE_S = 10.0
@@ -52,7 +50,7 @@ class SpreadVerifier(Verifier):
         super().__init__(source, task, platform, measured_on)
         self._others = others
         self._own = Load()
-        self.n_slots = max(self.n_slots, SLOTS_OF_PROCESS * (1 + len(others)))
+        self.n_slots *= 1 + len(others)  # as many for each as for one alone: with half of them GPUs waited
 
     async def __aexit__(self, *error: object) -> None:
         await asyncio.gather(*(other.close() for other in self._others))

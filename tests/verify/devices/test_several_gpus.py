@@ -18,6 +18,7 @@ from kernel_lsp.errors import EnvironmentProblem, SettingError
 from kernel_lsp.process.tree import is_running
 from kernel_lsp.source.pytorch import read_target
 from kernel_lsp.verify.session import several_gpus
+from kernel_lsp.verify.session.pipeline import N_SLOTS
 from kernel_lsp.verify.session.session import Session
 from kernel_lsp.verify.session.several_gpus import SpreadVerifier
 from tests.verify.gpu.fake_sessions import TEXT, install, settings
@@ -56,7 +57,7 @@ async def test_candidates_are_spread_over_all_gpus(tmp_path: Path, monkeypatch: 
     assert all(verdict.is_correct for verdict in found), found
     assert [named(found).count(name) for name in sorted(GPUS)] == [2, 2]
     assert [verdict.outcome.kind for verdict in wrong] == ["mismatch", "mismatch"], "the executor screens on both"
-    assert verifier.n_slots >= 8
+    assert verifier.n_slots == 2 * N_SLOTS
     assert verifier.device_name.startswith("2 x Fake GPU,")
     assert not is_running(pid)
 
