@@ -93,6 +93,8 @@ class ExactInterpreter(torch.fx.Interpreter):
             meets = Meets(self._node.name, source.meta["val"].dtype, is_input, dim)
             args = (self._seen.change(args[0], meets), *args[1:])
         args = _widened(args, self._device)
+        if target is torch.ops.aten.view.default:
+            target = torch.ops.aten.reshape.default  # what replaces attention has other strides
         if str(target).startswith(LIMITS_OF_DTYPE):
             args, kwargs = _with_limits(args, kwargs, self._node.meta["val"].dtype), {}
         result = super().call_function(target, args, _widened(kwargs, self._device))
