@@ -33,6 +33,9 @@ MODES = {
 }
 """Name in reports -> mode of `torch.compile`."""
 PREPARE_DEADLINES_S = {EAGER: 120.0, "compile": 240.0, "compile reduce-overhead": 240.0, "compile max-autotune": 900.0}
+NEAR = 1.1
+"""Modes that take at most so many times the fastest one's time stay ready and are measured with it: noise may order
+them either way, and preparing one again takes half a minute."""
 PEER_DEADLINE_S = 240.0
 PEER_MODE = "peer:"
 """Prefix of a mode that calls ``FILE::NAME`` of another library instead of the reference."""
@@ -138,14 +141,10 @@ class Baselines:
 
     def subjects(self, job: Job) -> list[Subject]:
         """Return the subjects to measure with a candidate: eager, everything that has no time yet, and the best
-        compiled one."""
+        compiled ones."""
         ready = [subject for name in self._names if isinstance(subject := self._modes[name].subject(job), Subject)]
-        best = self._best_prepared(job)
-        return [
-            subject
-            for subject in ready
-            if subject.name in (EAGER, best) or (job.job_id, subject.name) not in self._known
-        ]
+        wanted = {EAGER, *self._near_best(job)}
+        return [subject for subject in ready if subject.name in wanted or (job.job_id, subject.name) not in self._known]
 
     def ranking_subjects(self, job: Job) -> list[Subject]:
         """Return the fastest baseline that is ready, to measure a candidate beside that is only ranked. Empty while one
@@ -231,22 +230,30 @@ class Baselines:
         return (job.job_id, name) not in self._known or name == self._best_prepared(job)
 
     def _is_done_with(self, name: str) -> bool:
-        """Check whether the baseline has a time for every job, and another one is faster."""
+        """Check whether the baseline has a time for every job, and another one is clearly faster."""
         return all(
             (job.job_id, name) in self._known
             and all((job.job_id, other) in self._known for other in self._names if other != EAGER)
-            and self._best_prepared(job) != name
+            and name not in self._near_best(job)
             for job in self._offered
         )
 
     def _best_prepared(self, job: Job) -> str:
         """Return the fastest of those but eager with a time; empty without any."""
-        times = {
+        times = self._compiled_us(job)
+        return min(times, key=lambda name: times[name], default="")
+
+    def _near_best(self, job: Job) -> list[str]:
+        """Return those but eager whose time is near the fastest one's."""
+        times = self._compiled_us(job)
+        return [name for name, time_us in times.items() if time_us <= NEAR * min(times.values())]
+
+    def _compiled_us(self, job: Job) -> dict[str, float]:
+        return {
             name: known.measurement.time_us
             for name in self._names
             if name != EAGER and isinstance(known := self._known.get((job.job_id, name)), TimedBaseline)
         }
-        return min(times, key=lambda name: times[name], default="")
 
     def _recall(self, job: Job) -> None:
         """Load what earlier sessions measured. The key needs eager's facts."""

@@ -314,6 +314,15 @@ async def test_what_is_being_compiled_stands_still_while_something_is_timed(tmp_
     assert compiling[interrupted] - compiling[interrupted - 1] > len(blocks) / 3, "it waited for a whole timing"
 
 
+async def test_modes_that_noise_may_order_either_way_stay_ready_and_are_measured_together(tmp_path: Path) -> None:
+    times_us = {**TIMES_US, "default": 60.0, "reduce-overhead": 46.0, "max-autotune": 45.0}
+    async with bench(tmp_path, baselines=ALL, times_us=times_us) as it:
+        await it.comparison()
+        again = await it.comparison()
+    measured = [each.name for each in again.baselines if isinstance(each, TimedBaseline) and each.ratio is not None]
+    assert measured == ["eager", "compile reduce-overhead", "compile max-autotune"]
+
+
 async def test_a_ranking_is_not_timed_again_for_the_same_code(tmp_path: Path) -> None:
     async with bench(tmp_path) as it:
         n_lines = []
