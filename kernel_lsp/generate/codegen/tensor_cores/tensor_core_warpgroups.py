@@ -171,14 +171,18 @@ class WarpgroupRenderer(TensorCoreRenderer):
             self.kernel.use(helper)
         body = self.scope.open("auto fetch = [&](int step)")
         copies = body.open("if (step < n_steps)")
-        first = "(first_step + step)" if self.schedule.cluster > 1 else "step"
-        copies.line(f"const {self.kernel.index_type} k0 = {first} * TK;")
+        self._declare_first_term(copies)
         copies.line("const int stage = step % STAGES;")
         self._write_loads(copies)
         copies.close()
         body.line("commit_copies();")
         body.close()
         body.lines[-1] += ";"
+
+    def _declare_first_term(self, scope: Scope) -> None:
+        """Declare the first term of a step."""
+        first = "(first_step + step)" if self.schedule.cluster > 1 else "step"
+        scope.line(f"const {self.kernel.index_type} k0 = {first} * TK;")
 
     def _write_splitting(self, scope: Scope) -> None:
         for helper in ("packs", "low_tf32"):

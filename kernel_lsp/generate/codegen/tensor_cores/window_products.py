@@ -328,17 +328,8 @@ class WindowRenderer(WarpgroupRenderer):
     def _declare_inside(self, scope: Scope, prefix: str, tests: Sequence[str]) -> None:
         scope.line(f"const bool {prefix}is_window_inside = {' && '.join([f'{prefix}is_inside', *tests])};")
 
-    def _write_fetching(self) -> None:
-        for helper in ("commit_copies", "wait_for_copies", "show_to_products"):
-            self.kernel.use(helper)
-        body = self.scope.open("auto fetch = [&](int step)")
-        copies = body.open("if (step < n_steps)")
-        copies.line("const int stage = step % STAGES;")
-        self._write_loads(copies)
-        copies.close()
-        body.line("commit_copies();")
-        body.close()
-        body.lines[-1] += ";"
+    def _declare_first_term(self, scope: Scope) -> None:
+        """Declare nothing: a window's place follows from the step."""
 
     def _write_splitting(self, scope: Scope) -> None:
         for helper in ("packs", "low_tf32"):
