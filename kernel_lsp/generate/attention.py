@@ -59,6 +59,11 @@ def score_of_seen(score: Scalar, m: Variable, key: Variable) -> Scalar | None:
     return _without_masks(score)
 
 
+def condition_of_seen(score: Scalar) -> Scalar | None:
+    """Return the first condition without which a score is minus infinity; None without one."""
+    return next(iter(_conditions(score)), None)
+
+
 def _without_masks(score: Scalar) -> Scalar:
     """Return a score with its one condition taken as true."""
     if not isinstance(score, Operation) or not _conditions(score):

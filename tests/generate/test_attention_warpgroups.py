@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.generate.harness import Checked, check, tensor
+from kernel_lsp.generate.codegen.attention.warpgroups import REGISTERS, WARPS
+from tests.generate.harness import Checked, check, plan_text, tensor
 
 GROUPS = {"f.warpgroups": 1}
 
@@ -42,10 +43,28 @@ def test_gradients(kernel: str) -> None:
     inputs = [tensor("q", 1, 2, 70, 32), *(tensor(name, 1, 1, 70, 32) for name in "kv")]
     text = "def f(q, k, v): return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)"
     checked = check(text, inputs=inputs, backward=True, schedule={f"f_backward_{kernel}.warpgroups": 1})
-    assert checked.text.count("inc_registers<232>();") == 1
+    assert checked.text.count("inc_registers<208>();") == 1
 
 
 def test_gradients_of_infinities() -> None:
     inputs = [tensor(name, 1, 1, 20, 32) for name in "qkv"]
     text = "def f(q, k, v): return F.scaled_dot_product_attention(q, k, v)"
     check(text, inputs=inputs, backward=True, schedule={"f_backward_grad_v.warpgroups": 1}, families=("special_inf",))
+
+
+def test_large_attention_and_its_gradients_are_by_warp_groups_by_default() -> None:
+    inputs = [tensor(name, 4, 32, 2048, 128) for name in "qkv"]
+    text = "def f(q, k, v): return F.scaled_dot_product_attention(q, k, v, is_causal=True)"
+    program = plan_text(text, inputs=inputs, backward=True)
+    default = program.render({})
+    assert default.count("inc_registers<208>();") == default.count("dec_registers<40>();") == 4
+    four = program.render({"f_backward_grad_v.copying": 4})
+    assert four.count("inc_registers<232>();") == four.count("__launch_bounds__(384, 1)") == 1
+
+
+@pytest.mark.parametrize("copying", REGISTERS)
+def test_no_thread_waits_for_registers_that_its_block_has_not(copying: int) -> None:
+    """A block starts with equal shares, in multiples of 8, and `setmaxnreg` moves no others."""
+    multiplying, left = REGISTERS[copying]
+    started = (WARPS + copying) * ((1 << 16) // ((WARPS + copying) * 32) // 8 * 8)
+    assert WARPS * multiplying + copying * left <= started

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from kernel_lsp.generate.codegen.attention.attention import (
     default_attention_schedule,
@@ -22,8 +23,10 @@ from kernel_lsp.generate.codegen.attention.warpgroup_attention import (
 )
 from kernel_lsp.generate.codegen.attention.warpgroup_gradients import (
     WarpgroupGradientRenderer,
+    blocks_of_rows,
     warpgroup_gradient_schedule,
 )
+from kernel_lsp.generate.codegen.attention.warpgroups import REGISTERS
 from kernel_lsp.generate.codegen.kernel import RenderedKernel
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.fusion.groups import AttentionGradientGroup, AttentionGroup
@@ -76,12 +79,18 @@ def _by_warpgroups(
     values = tuple(schedule.columns for schedule in schedules)
     keys = choices.pick_int(f"{kernel.name}.keys", values, values[0], "keys per tile")
     used = next((schedule for schedule in schedules if schedule.columns == keys), schedules[0])
+    used = _with_copying(kernel, choices, used)
     comment = (
         f"Blocks of {used.warps * 16} queries go over the keys, {used.columns} at a time: three TF32 products stand for"
         " one of f32. Scores stay in registers; weights are relative to the largest score so far, to which the sums"
         " are scaled."
     )
     return WarpgroupAttentionRenderer(kernel, group, used).render(comment)
+
+
+def _with_copying(kernel: KernelWriter, choices: Choices, schedule: TileSchedule) -> TileSchedule:
+    copying = choices.pick_int(f"{kernel.name}.copying", tuple(REGISTERS), schedule.copying, "warps that copy tiles")
+    return replace(schedule, copying=copying)
 
 
 def choose_gradient(
@@ -95,7 +104,9 @@ def choose_gradient(
     """Return a kernel of the gradients of an attention, and True if its schedule is supported as it was chosen."""
     pick = choices.pick_int
     of_groups = warpgroup_gradient_schedule(group) if capability == HOPPER else None
-    if of_groups and pick(f"{kernel.name}.warpgroups", (0, 1), 0, "four warps multiply together, by wgmma"):
+    fills = of_groups is not None and blocks_of_rows(group, of_groups, captured) >= n_multiprocessors
+    if of_groups and pick(f"{kernel.name}.warpgroups", (0, 1), int(fills), "four warps multiply together, by wgmma"):
+        of_groups = _with_copying(kernel, choices, of_groups)
         comment = (
             f"{_GRADIENT_COMMENTS[group.kind]} Blocks of {of_groups.warps * 16} go over the others, "
             f"{of_groups.columns} at a time: three TF32 products stand for one of f32; scores are computed again."

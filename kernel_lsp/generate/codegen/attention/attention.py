@@ -64,6 +64,8 @@ LOCAL_NAMES = (
     "stage",
     "other",
     "shared",
+    "odd",
+    "scores_probe",
 )
 MAX_SHARED_BYTES = 112 << 10
 """Maximum shared memory of a block, so that two fit a multiprocessor with 227 KiB."""

@@ -35,7 +35,7 @@ from kernel_lsp.generate.ir.sizes import to_expression
 _NAMES = """
 r0 c0 e m n c v d key col pack batch lane warp row step stage n_tiles n_columns first_column n_steps head_of tiles own
 looped scores gradients score product value part shared is_seen is_hidden half weight query_sums key_sums value_sums
-log_sums row_sums peaks totals column_statistics statistics n_column_tiles
+log_sums row_sums peaks totals column_statistics statistics n_column_tiles odd scores_probe gradients_probe
 """
 LOCAL_NAMES = tuple(_NAMES.split())
 MAX_SHARED_BYTES = 227 << 10
@@ -124,9 +124,13 @@ class GradientRenderer(TileRenderer):
         self._walk_columns()
         self._write()
         n_bytes = _shared_bytes(self.group, self.schedule)
+        return rendered(
+            self.kernel, comment, self.scope.lines, (self._grid(),), (self.n_threads,), dynamic_bytes=n_bytes
+        )
+
+    def _grid(self) -> Expression:
         n_tiles = blocks_of(self.rows.variable.extent, self.n_rows)
-        grid: Expression = binary("*", n_tiles, to_expression(self.group.batch.extent))
-        return rendered(self.kernel, comment, self.scope.lines, (grid,), (self.n_threads,), dynamic_bytes=n_bytes)
+        return binary("*", n_tiles, to_expression(self.group.batch.extent))
 
     def _declare(self) -> None:
         scope, group = self.scope, self.group

@@ -51,6 +51,16 @@ def _weigh_scores(kind: str, rescaled: str, weight: str) -> str:
 
 
 ATTENTION_HELPERS: Helpers = {
+    "opaque": (
+        """
+// Hides a number from the compiler, which then computes nothing from it ahead.
+__device__ inline int opaque(int x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
+""",
+        (),
+    ),
     "exp2_approximate": (
         """
 // 2 to the power of a number, within 2^-22; tiny results are 0. Enough for weights that are rounded to 16 bits.

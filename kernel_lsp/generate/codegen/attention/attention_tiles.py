@@ -7,19 +7,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.attention import PRODUCT, last_key_of, score_of_seen
+from kernel_lsp.core.expression import Expression
+from kernel_lsp.generate.attention import PRODUCT, condition_of_seen, last_key_of, score_of_seen
 from kernel_lsp.generate.codegen.coordinates import name_coordinates
 from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES, Packing, find_packed
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
-from kernel_lsp.generate.codegen.operators import ATOM, MULTIPLY, UNARY, Text, convert, stored
+from kernel_lsp.generate.codegen.operators import AND, ATOM, MULTIPLY, UNARY, Text, convert, stored
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import AttentionGradientGroup, AttentionGroup
 from kernel_lsp.generate.ir.index import Index, Variable, as_index
 from kernel_lsp.generate.ir.scalar import Access, Argument, Scalar
-from kernel_lsp.generate.ir.scalar_walk import nodes
+from kernel_lsp.generate.ir.scalar_walk import accesses, nodes
 
 ROWS_PER_WARP = 16
 MIN_COLUMNS = 16
+MAX_BITS = 64
+"""Maximum columns of a tile whose entries a lane counts in 32 bits: it has half as many."""
 KINDS = {DType.F32: "f32", DType.F16: "f16", DType.BF16: "bf16"}
 
 
@@ -27,12 +30,13 @@ KINDS = {DType.F32: "f32", DType.F16: "f16", DType.BF16: "bf16"}
 class TileSchedule:
     """Tile sizes: `warps` of 16 rows each per block, which owns them; `columns` per tile of what it loops over.
     Registers leave room for `resident` blocks on a multiprocessor. With `uses_warpgroups`, four warps multiply
-    together, by `wgmma`."""
+    together, by `wgmma`, and `copying` others copy tiles."""
 
     warps: int
     columns: int
     resident: int = 1
     uses_warpgroups: bool = False
+    copying: int = 0
 
 
 def default_schedule(
@@ -72,6 +76,8 @@ class TileRenderer(ABC):
     """Renders what the kernels of an attention share. A block has the rows of one tile along `rows`, 16 per warp, and
     loops over tiles along `columns`."""
 
+    schedule: TileSchedule
+
     def __init__(self, kernel: KernelWriter, group: AttentionGroup | AttentionGradientGroup, n_threads: int) -> None:
         self.kernel, self.group, self.n_threads = kernel, group, n_threads
         self.scope = Scope(kernel)
@@ -89,6 +95,10 @@ class TileRenderer(ABC):
     @abstractmethod
     def columns(self) -> TileAxis:
         """Return what a block loops over."""
+
+    @abstractmethod
+    def _grid(self) -> Expression:
+        """Return the number of blocks."""
 
     def last_key(self) -> Index | None:
         """Return c where no query m sees a key beyond m + c; None where there is no such number."""
@@ -180,16 +190,41 @@ class TileRenderer(ABC):
         elif last_key_of(group.score, group.m, group.key) is not None:
             conditions = ["false"]
         scope.line(f"bool is_seen = {' && '.join(conditions)};  // by every query; else: by any")
+        if next(accesses(seen), None) is None:
+            self._write_score_of_seen(scope, seen)
+            rest = scope.open("if (!is_seen)")
+            self._write_mask(rest)
+            rest.close()
+            return
         whole = scope.open("if (is_seen)")
-        outer, inner = self.open_fragment(whole, columns.size)
-        self.declare_place(inner)
-        inner.line(f"scores[n][c] = {self._score(inner, seen)};")
-        inner.close()
-        outer.close()
+        self._write_score_of_seen(whole, seen)
         whole.close()
         rest = scope.open("else")
         self._write_masked_scores(rest)
         rest.close()
+
+    def _write_score_of_seen(self, scope: Scope, seen: Scalar) -> None:
+        outer, inner = self.open_fragment(scope, self.columns.size)
+        self.declare_place(inner)
+        inner.line(f"scores[n][c] = {self._score(inner, seen)};")
+        inner.close()
+        outer.close()
+
+    def _write_mask(self, scope: Scope) -> None:
+        """Hide the scores of keys that a query does not see, and those out of bounds."""
+        self._hide_lane(scope)
+        outer, inner = self.open_fragment(scope, self.columns.size)
+        self.declare_place(inner)
+        condition = condition_of_seen(self.group.score)
+        seen = "" if condition is None else f" && {inner.value(condition).within(AND)}"
+        inner.line(f"if (!(m < {self.n_queries} && key < {self.n_keys}{seen})) scores[n][c] = -CUDART_INF_F;")
+        inner.line("is_seen |= scores[n][c] != -CUDART_INF_F;")
+        inner.close()
+        outer.close()
+
+    def _hide_lane(self, scope: Scope) -> None:
+        """Declare the lane anew, so that what follows from it takes no registers in the loop around a rare branch."""
+        scope.line(f"const int lane = {self.kernel.use('opaque')}(threadIdx.x % 32);")
 
     def declare_place(self, scope: Scope) -> None:
         rows, columns = self.rows, self.columns
@@ -223,38 +258,43 @@ class TileRenderer(ABC):
         the way of ordinary tiles, whose registers they would take."""
         if self.kind != "f32":
             return
-        are_finite = f"are_{name}_finite"
-        scope.line(f"bool {are_finite} = true;")
+        probe = f"{name}_probe"
+        scope.line(f"float {probe} = 0.0f;  // NaN where a product is not finite")
         outer, inner = self.open_fragment(scope, self.columns.size)
-        inner.line(f"{are_finite} &= isfinite({name}[n][c]);")
+        inner.line(f"{probe} = fmaf({name}[n][c], 0.0f, {probe});")
         inner.close()
         outer.close()
-        redo = scope.open(f"if (!{are_finite})")
-        redo.line(f"float redone[{self.columns.size} / 2];  // in local memory, so that one loop serves all")
-        for copy in (f"redone[n * 4 + c] = {name}[n][c];", f"{name}[n][c] = redone[n * 4 + c];"):
-            outer, inner = self.open_fragment(redo, self.columns.size)
-            inner.line(copy)
-            inner.close()
-            outer.close()
-            if copy.startswith("redone"):
-                self._write_redone(redo, factors, term)
+        redo = scope.open(f"if ({probe} != 0.0f)")
+        self._hide_lane(redo)
+        is_wide = self.schedule.columns > MAX_BITS
+        bits, suffix, first = ("unsigned long long", "ull", "__ffsll") if is_wide else ("unsigned", "u", "__ffs")
+        redo.line(f"{bits} odd = 0;  // a bit for each")
+        outer, inner = self.open_fragment(redo, self.columns.size)
+        inner.line(f"odd |= isfinite({name}[n][c]) ? 0{suffix} : 1{suffix} << (n * 4 + c);")
+        inner.close()
+        outer.close()
+        redo.line("#pragma unroll 1")
+        each = redo.open("for (; odd != 0; odd &= odd - 1)")
+        each.line(f"const int e = {first}(odd) - 1;")
+        self._write_redone(each, factors, term)
+        outer, inner = self.open_fragment(each, self.columns.size)
+        inner.line(f"{name}[n][c] = n * 4 + c == e ? product : {name}[n][c];")
+        inner.close()
+        outer.close()
+        each.close()
         redo.close()
 
     def _write_redone(self, scope: Scope, factors: tuple[Scalar, Scalar], term: Variable) -> None:
+        scope.line("const int n = e / 4, c = e % 4;")
+        self.declare_place(scope)
+        scope.line(f"if (m >= {self.n_queries} || key >= {self.n_keys}) continue;")
+        scope.line("float product = 0.0f;  // the parts of an infinity are no numbers")
         scope.line("#pragma unroll 1")
-        each = scope.open(f"for (int e = 0; e < {self.columns.size} / 2; ++e)")
-        each.line("const int n = e / 4, c = e % 4;")
-        self.declare_place(each)
-        each.line(f"if (isfinite(redone[e]) || m >= {self.n_queries} || key >= {self.n_keys}) continue;")
-        each.line("float product = 0.0f;  // the parts of an infinity are no numbers")
-        each.line("#pragma unroll 1")
-        loop = each.open(f"for (int d = 0; d < {term.extent.constant}; ++d)")
+        loop = scope.open(f"for (int d = 0; d < {term.extent.constant}; ++d)")
         loop.define(term, "d")
         left, right = loop.values(list(factors))
         loop.line(f"product += {left.within(MULTIPLY)} * {right.within(UNARY)};")
         loop.close()
-        each.line("redone[e] = product;")
-        each.close()
 
     def open_fragment(self, scope: Scope, size: str) -> tuple[Scope, Scope]:
         """Open the loops over the entries of a warp's fragments of `size` columns."""

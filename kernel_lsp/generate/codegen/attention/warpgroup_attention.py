@@ -12,23 +12,20 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.codegen.attention.attention import AttentionRenderer
 from kernel_lsp.generate.codegen.attention.attention_tiles import ROWS_PER_WARP, TileSchedule
 from kernel_lsp.generate.codegen.attention.warpgroup_helpers import columns_per_product
-from kernel_lsp.generate.codegen.kernel import RenderedKernel, rendered
+from kernel_lsp.generate.codegen.attention.warpgroups import (
+    CHUNK,
+    COPYING_WARPS,
+    MAX_PRODUCTS,
+    MAX_SHARED_BYTES,
+    WARPS,
+    WarpgroupRenderer,
+)
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.codegen.rows.row_schedule import WARP
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import AttentionGroup
 from kernel_lsp.generate.ir.index import Index
 
-N_COPYING = 128
-"""Threads that copy and split tiles."""
-MAX_SHARED_BYTES = 227 << 10
-CHUNK = 32
-"""Terms in a row of 128 swizzled bytes."""
-TAKEN_REGISTERS, LEFT_REGISTERS = 232, 40
-"""Registers per thread that multiplies, and that copies, where 256 multiply; 168 each at first."""
-WARPS = 8
-MAX_PRODUCTS = 2
-"""Maximum products that give the columns of a result, whose sums stay in registers."""
 LOCAL_NAMES = (
     *(
         "COPYING",
@@ -54,7 +51,9 @@ def warpgroup_schedules(group: AttentionGroup) -> tuple[TileSchedule, ...]:
         return ()
     if not 0 < width <= MAX_PRODUCTS * columns_per_product(width):
         return ()
-    found = (TileSchedule(WARPS, columns) for columns in (2 * CHUNK, CHUNK))
+    found = (
+        TileSchedule(WARPS, columns, uses_warpgroups=True, copying=COPYING_WARPS) for columns in (2 * CHUNK, CHUNK)
+    )
     return tuple(schedule for schedule in found if shared_bytes(group, schedule) <= MAX_SHARED_BYTES)
 
 
@@ -70,36 +69,23 @@ def shared_bytes(group: AttentionGroup, schedule: TileSchedule) -> int:
     return (schedule.columns * (2 * head + 3 * width) + n_rows * (head + 4)) * DType.F32.itemsize
 
 
-class WarpgroupAttentionRenderer(AttentionRenderer):
+class WarpgroupAttentionRenderer(WarpgroupRenderer, AttentionRenderer):
     """Renders an attention in f32 whose warps multiply in fours."""
 
     def __init__(self, kernel: KernelWriter, group: AttentionGroup, schedule: TileSchedule) -> None:
         super().__init__(kernel, group, schedule)
-        self.n_threads = schedule.warps * WARP + N_COPYING
+        self.n_threads = schedule.warps * WARP + self._n_copying
 
-    def render(self, comment: str) -> RenderedKernel:
-        """Return the kernel."""
-        scope = self.scope
-        self._declare()
-        for helper in ("meet", "arrive", "dec_registers", "inc_registers", "commit_copies", "wait_for_copies"):
-            self.kernel.use(helper)
-        copying = scope.open("if (threadIdx.x < COPYING)")
-        self._write_copying(copying)
-        copying.close()
-        scope.lines.pop()
-        self.scope = scope.open("} else")
-        self._write_multiplying()
-        self.scope.close()
-        self.scope = scope
-        n_bytes = shared_bytes(self.group, self.schedule)
-        grid, block = (self._grid(),), (self.n_threads,)
-        # One resident block: otherwise ptxas does not know how many registers `setmaxnreg` may move.
-        return rendered(self.kernel, comment, scope.lines, grid, block, min_blocks=1, dynamic_bytes=n_bytes)
+    @property
+    def _n_bytes(self) -> int:
+        return shared_bytes(self.group, self.schedule)
 
     def _declare(self) -> None:
         scope, n_multiplying = self.scope, self.schedule.warps * WARP
         scope.line(f"constexpr int HEAD = {self.head}, WIDTH = {self.width}, KEYS = {self.schedule.columns};")
-        scope.line(f"constexpr int COPYING = {N_COPYING}, MULTIPLYING = {n_multiplying}, ALL = COPYING + MULTIPLYING;")
+        scope.line(
+            f"constexpr int COPYING = {self._n_copying}, MULTIPLYING = {n_multiplying}, ALL = COPYING + MULTIPLYING;"
+        )
         scope.line("// Named barriers: of both tiles, that they are there and that they have been read; of one half.")
         scope.line("constexpr int KEYS_THERE = 1, KEYS_READ = 2, VALUES_THERE = 3, VALUES_READ = 4, HALF = 5;")
         scope.line("extern __shared__ __align__(1024) unsigned char shared[];")
@@ -122,7 +108,7 @@ class WarpgroupAttentionRenderer(AttentionRenderer):
         keys, width = self.schedule.columns, self.width
         for helper in ("split_tile", "transpose_tile", "show_to_products"):
             self.kernel.use(helper)
-        scope.line(f"dec_registers<{LEFT_REGISTERS}>();")
+        self._change_registers(scope, is_copying=True)
         fetch = scope.open("auto fetch = [&](int tile)")
         fetch.line(f"const {self.kernel.index_type} k0 = tile * KEYS;")
         threads = ("threadIdx.x", "COPYING")
@@ -159,7 +145,7 @@ class WarpgroupAttentionRenderer(AttentionRenderer):
 
     def _write_multiplying(self) -> None:
         scope, group = self.scope, self.group
-        scope.line(f"inc_registers<{TAKEN_REGISTERS}>();")
+        self._change_registers(scope, is_copying=False)
         threads = ("(threadIdx.x - COPYING)", "MULTIPLYING")
         to = "&queries[{row}][{place}]"
         self.load_tile(scope, group.query_part, self.rows, group.head, "m0", to, self._n_rows, threads)

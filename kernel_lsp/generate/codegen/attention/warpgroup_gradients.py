@@ -6,26 +6,25 @@ the gradients of values, and passes the former on to the other, which has the gr
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.core.expression_rules import binary
 from kernel_lsp.generate.codegen.attention.attention_gradients import GradientRenderer
 from kernel_lsp.generate.codegen.attention.attention_tiles import ROWS_PER_WARP, TileSchedule
-from kernel_lsp.generate.codegen.attention.warpgroup_attention import (
+from kernel_lsp.generate.codegen.attention.warpgroup_helpers import columns_per_product
+from kernel_lsp.generate.codegen.attention.warpgroups import (
     CHUNK,
-    LEFT_REGISTERS,
+    COPYING_WARPS,
     MAX_PRODUCTS,
     MAX_SHARED_BYTES,
-    N_COPYING,
-    TAKEN_REGISTERS,
     WARPS,
+    WarpgroupRenderer,
 )
-from kernel_lsp.generate.codegen.attention.warpgroup_helpers import columns_per_product
-from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, rendered
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.codegen.rows.row_schedule import WARP
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import AttentionGradientGroup
-from kernel_lsp.generate.ir.sizes import to_expression
+from kernel_lsp.generate.ir.index import Index
 
 LOCAL_NAMES = (
     *("COPYING", "MULTIPLYING", "ALL", "ROWS_THERE", "ROWS_READ", "TURNED_THERE", "TURNED_READ", "HALF"),
@@ -40,7 +39,13 @@ def warpgroup_gradient_schedule(group: AttentionGradientGroup) -> TileSchedule |
     is_whole = head > 0 and head == width and head % CHUNK == 0 and head <= MAX_PRODUCTS * columns_per_product(head)
     if group.value.dtype != DType.F32 or not is_whole or shared_bytes(group) > MAX_SHARED_BYTES:
         return None
-    return TileSchedule(WARPS if group.is_by_query else WARPS // 2, CHUNK, uses_warpgroups=True)
+    return TileSchedule(WARPS if group.is_by_query else WARPS // 2, CHUNK, uses_warpgroups=True, copying=COPYING_WARPS)
+
+
+def blocks_of_rows(group: AttentionGradientGroup, schedule: TileSchedule, captured: Callable[[Index], int]) -> int:
+    """Return the number of blocks at the captured sizes."""
+    owned = group.m if group.is_by_query else group.key
+    return -(-captured(owned.extent) // (schedule.warps * ROWS_PER_WARP)) * captured(group.batch.extent)
 
 
 def shared_bytes(group: AttentionGradientGroup) -> int:
@@ -48,9 +53,14 @@ def shared_bytes(group: AttentionGradientGroup) -> int:
     group of warps passes on."""
     head = int(group.head.extent.constant or 0)
     n_own = WARPS * ROWS_PER_WARP if group.is_by_query else WARPS // 2 * ROWS_PER_WARP
-    n_rows = 2 * n_own + 4 * CHUNK + 2 * CHUNK * _n_turned(group)
+    n_rows = 2 * n_own + 2 * (_n_stages(group) + 1) * CHUNK + 2 * CHUNK * _n_turned(group)
     passed = 0 if group.is_by_query else CHUNK // 2 * 4 * WARP + 2 * CHUNK * 2
     return (n_rows * head + passed) * DType.F32.itemsize
+
+
+def _n_stages(group: AttentionGradientGroup) -> int:
+    """Return the number of stages of tiles as copied: where none is transposed, there is room for the next ones."""
+    return 1 if group.outputs else 2
 
 
 def _n_turned(group: AttentionGradientGroup) -> int:
@@ -60,44 +70,31 @@ def _n_turned(group: AttentionGradientGroup) -> int:
     return 2
 
 
-class WarpgroupGradientRenderer(GradientRenderer):
+class WarpgroupGradientRenderer(WarpgroupRenderer, GradientRenderer):
     """Renders gradients in f32 whose warps multiply in fours."""
 
     def __init__(self, kernel: KernelWriter, group: AttentionGradientGroup, schedule: TileSchedule) -> None:
         super().__init__(kernel, group, schedule)
-        self.n_threads = WARPS * WARP + N_COPYING
+        self.n_threads = WARPS * WARP + self._n_copying
         self.head = int(group.head.extent.constant or 0)
 
-    def render(self, comment: str) -> RenderedKernel:
-        """Return the kernel."""
-        scope = self.scope
-        self._declare()
-        for helper in ("meet", "arrive", "dec_registers", "inc_registers", "commit_copies", "wait_for_copies"):
-            self.kernel.use(helper)
-        copying = scope.open("if (threadIdx.x < COPYING)")
-        self._write_copying(copying)
-        copying.close()
-        scope.lines.pop()
-        self.scope = scope.open("} else")
-        self._write_multiplying()
-        self.scope.close()
-        self.scope = scope
-        n_tiles = blocks_of(self.rows.variable.extent, self.n_rows)
-        grid = (binary("*", n_tiles, to_expression(self.group.batch.extent)),)
-        n_bytes = shared_bytes(self.group)
-        return rendered(self.kernel, comment, scope.lines, grid, (self.n_threads,), min_blocks=1, dynamic_bytes=n_bytes)
+    @property
+    def _n_bytes(self) -> int:
+        return shared_bytes(self.group)
 
     def _declare(self) -> None:
         scope, n_turned = self.scope, _n_turned(self.group)
         scope.line(f"constexpr int HEAD = {self.head}, ROWS = {self.n_rows}, COLUMNS = {CHUNK};")
-        scope.line(f"constexpr int COPYING = {N_COPYING}, MULTIPLYING = {WARPS * WARP}, ALL = COPYING + MULTIPLYING;")
+        scope.line(
+            f"constexpr int COPYING = {self._n_copying}, MULTIPLYING = {WARPS * WARP}, ALL = COPYING + MULTIPLYING;"
+        )
         scope.line("// Named barriers: of tiles and transposed ones, that they are there and that they have been read.")
         scope.line("constexpr int ROWS_THERE = 1, ROWS_READ = 2, TURNED_THERE = 3, TURNED_READ = 4, HALF = 5;")
         scope.line("extern __shared__ __align__(1024) unsigned char shared[];")
         scope.line("// Rows of 128 bytes whose pieces of 16 are swizzled, as wgmma reads them; two factors of each.")
         scope.line("auto own_tiles = reinterpret_cast<float (*)[ROWS][32]>(shared);")
         scope.line("auto tile_high = reinterpret_cast<float (*)[COLUMNS][32]>(own_tiles + 2 * (HEAD / 32));")
-        scope.line("auto tile_low = tile_high + 2 * (HEAD / 32);")
+        scope.line(f"auto tile_low = tile_high + {2 * _n_stages(self.group)} * (HEAD / 32);")
         if n_turned:
             scope.line("auto turned_high = reinterpret_cast<float (*)[HEAD][32]>(tile_low + 2 * (HEAD / 32));")
             scope.line(f"auto turned_low = turned_high + {n_turned};")
@@ -117,7 +114,7 @@ class WarpgroupGradientRenderer(GradientRenderer):
         n_turned = _n_turned(self.group)
         for helper in ("split_tile", "show_to_products"):
             self.kernel.use(helper)
-        scope.line(f"dec_registers<{LEFT_REGISTERS}>();")
+        self._change_registers(scope, is_copying=True)
         fetch = scope.open("auto fetch = [&](int step)")
         self._write_fetch(fetch)
         fetch.close()
@@ -125,11 +122,20 @@ class WarpgroupGradientRenderer(GradientRenderer):
         scope.line("if (n_steps > 0) fetch(0);")
         scope.line("#pragma unroll 1")
         loop = scope.open("for (int step = 0; step < n_steps; ++step)")
-        loop.line("wait_for_copies<0>();")
+        has_stages = _n_stages(self.group) > 1
+        if has_stages:
+            loop.line("if (step > 0) meet(ROWS_READ, ALL);")
+            loop.line("if (step + 1 < n_steps) fetch(step + 1);")
+            loop.line("else commit_copies();")
+        loop.line(f"wait_for_copies<{int(has_stages)}>();")
         loop.line("meet(HALF, COPYING);")
-        loop.line("split_tile<2 * COLUMNS * HEAD, COPYING>(tile_low[0][0], tile_high[0][0]);")
+        stage = "step % 2 * 2 * (HEAD / 32)" if has_stages else "0"
+        loop.line(f"split_tile<2 * COLUMNS * HEAD, COPYING>(tile_low[0][0], tile_high[{stage}][0]);")
         loop.line("show_to_products();")
         loop.line("arrive(ROWS_THERE, ALL);")
+        if has_stages:
+            loop.close()
+            return
         if n_turned:
             turn = self.kernel.use("turn_tile")
             loop.line("if (step > 0) meet(TURNED_READ, ALL);")
@@ -149,6 +155,7 @@ class WarpgroupGradientRenderer(GradientRenderer):
         threads = ("threadIdx.x", "COPYING")
         for place, (factor, column) in enumerate(self._factors[2:]):
             chunk = f"{place} * (HEAD / 32) + " if place else ""
+            chunk += "step % 2 * 2 * (HEAD / 32) + " if _n_stages(self.group) > 1 else ""
             to = f"&tile_high[{chunk}({{place}}) / 32][{{row}}][({{place}}) % 32 ^ ({{row}}) % 8 * 4]"
             self.load_tile(scope, factor, self.columns, column, "c0", to, CHUNK, threads)
         if not self.group.is_by_query:
@@ -164,7 +171,7 @@ class WarpgroupGradientRenderer(GradientRenderer):
 
     def _write_multiplying(self) -> None:
         scope = self.scope
-        scope.line(f"inc_registers<{TAKEN_REGISTERS}>();")
+        self._change_registers(scope, is_copying=False)
         threads = ("(threadIdx.x - COPYING)", "MULTIPLYING")
         for place, (factor, column) in enumerate(self._factors[:2]):
             chunk = f"{place} * (HEAD / 32) + " if place else ""
@@ -196,7 +203,8 @@ class WarpgroupGradientRenderer(GradientRenderer):
     def _multiply_rows(self, scope: Scope, name: str, factor: str) -> None:
         multiply = self.kernel.use(f"multiply_group_rows_{CHUNK}")
         own = f"own_tiles[{factor} * (HEAD / 32)][warp * 16]"
-        tiles = f"tile_high + {factor} * (HEAD / 32), tile_low + {factor} * (HEAD / 32)"
+        stage = "stage * 2 * (HEAD / 32) + " if _n_stages(self.group) > 1 else ""
+        tiles = f"tile_high + {stage}{factor} * (HEAD / 32), tile_low + {factor} * (HEAD / 32)"
         scope.line(f"{multiply}<HEAD, ROWS, true>({name}, {own}, {tiles});")
 
     def _multiply_turned(self, scope: Scope, sums: str, weights: str, place: str) -> None:
