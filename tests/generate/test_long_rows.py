@@ -149,17 +149,14 @@ def test_several_exchanges_of_a_grid_have_a_scratch_each() -> None:
     assert len(names) == len(set(names))
 
 
-@pytest.mark.parametrize(("dtype", "stages"), [("f32", 1), ("bf16", 1), ("f32", 2), ("bf16", 2)])
-def test_sums_over_rows_stage_the_next_row(dtype: str, stages: int) -> None:
-    """The gradients of a norm behind a residual addition: a block copies its next row, or two, meanwhile."""
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_sums_over_rows_stage_the_next_row(dtype: str) -> None:
+    """The gradients of a norm behind a residual addition: a block copies its next row meanwhile."""
     text = "def f(x, r, w, b): return torch.nn.functional.layer_norm(x + r, w.shape, w, b), x + r"
     inputs = [tensor("x", 300, 96, dtype=dtype), tensor("r", 300, 96, dtype=dtype), tensor("w", 96, dtype=dtype)]
     inputs.append(tensor("b", 96, dtype=dtype))
-    schedule = {"f_backward_grad_r.stages": stages}
-    sizes = ({}, {"B": 3}, {"B": 133, "D": 68}, {"B": 600})
-    checked = check(text, inputs=inputs, backward=True, schedule=schedule, sizes=sizes)
+    checked = check(text, inputs=inputs, backward=True, sizes=({}, {"B": 3}, {"B": 133, "D": 68}))
     assert "copy_pack(&next_" in checked.text
-    assert ("row + 2 < last_row" in checked.text) == (stages == 2)
     assert "block_sums<" in checked.text
 
 

@@ -127,10 +127,6 @@ __device__ inline T read_peer(const T* own, int rank) {
 // Waits for what this thread copies.
 __device__ inline void wait_async() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 """),
-    "wait_but_last": Helper("""
-// Waits for what this thread copies, but for its last group of copies.
-__device__ inline void wait_but_last() { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
-"""),
     "prefetch": Helper("""
 // Asks for memory that is read later; waits for nothing.
 template <typename T>

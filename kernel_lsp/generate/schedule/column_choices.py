@@ -35,8 +35,7 @@ def choose_column_sums(chooser: RowChooser, kernel: str) -> ChosenRows:
     staged = pick(
         f"{kernel}.staged", (0, 1) if can_stage else (0,), default_staged, "copy the next row to shared memory"
     )
-    stages = pick(f"{kernel}.stages", (1, 2) if staged else (1,), 1, "rows on their way to shared memory")
-    schedule = _schedule(chooser, RowSchedule(threads, 1, vector, True, staged=bool(staged), stages=stages))
+    schedule = _schedule(chooser, RowSchedule(threads, 1, vector, True, staged=bool(staged)))
     is_valid = _is_valid(group, schedule, chooser)
     return ChosenRows(schedule if is_valid else default, is_valid)
 
@@ -61,9 +60,7 @@ def _schedule(chooser: RowChooser, schedule: RowSchedule) -> RowSchedule:
     items = -(-chooser.n_columns // (schedule.threads * schedule.vector)) if is_open else 0
     n_blocks = min(_n_parts(chooser) // chooser.n_multiprocessors, MAX_RESIDENT_THREADS // schedule.threads)
     found = replace(schedule, items=items, resident=max(1, n_blocks) if schedule.staged else 1)
-    return (
-        found if not found.staged or _can_stage(chooser, found) else replace(found, staged=False, resident=1, stages=1)
-    )
+    return found if not found.staged or _can_stage(chooser, found) else replace(found, staged=False, resident=1)
 
 
 def _n_parts(chooser: RowChooser) -> int:
@@ -81,7 +78,7 @@ def _can_stage(chooser: RowChooser, schedule: RowSchedule) -> bool:
     """Return True if shared memory holds a row of every block, and its packs can be copied."""
     sizes = [access.dtype.itemsize * schedule.vector for access in chooser.reads_of_row()]
     n_items = -(-chooser.n_columns // (schedule.threads * schedule.vector))
-    n_bytes = n_items * schedule.threads * sum(sizes) * schedule.resident * schedule.stages
+    n_bytes = n_items * schedule.threads * sum(sizes) * schedule.resident
     return 0 < n_bytes <= MAX_STAGED_BYTES and all(size in (4, 8, MAX_PACK_BYTES) for size in sizes)
 
 

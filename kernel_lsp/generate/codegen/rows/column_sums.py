@@ -24,7 +24,7 @@ from kernel_lsp.generate.fusion.groups import RowGroup, Store
 from kernel_lsp.generate.ir.index import as_index
 from kernel_lsp.generate.ir.scalar import Access, Scalar
 
-LOCAL_NAMES = ("first_row", "last_row", "stage")
+LOCAL_NAMES = ("first_row", "last_row")
 LINE_BYTES = 128
 MAX_SUMMED_PACK_BYTES = 8
 
@@ -34,31 +34,6 @@ class StagedRow(StagedRows):
 
     def shared_reads(self) -> list[Access]:
         return self._reads_of_passes(1)
-
-    def copy_first(self, scope: Scope) -> None:
-        """Start to copy the second row as well, where two are on their way."""
-        if self.schedule.stages > 1:
-            self._commit(scope)
-            self.copy_next(scope, "first_row + 1 < last_row", "first_row + 1", f"{self._n_packs} + ")
-            self._commit(scope)
-
-    def copy_after(self, scope: Scope) -> None:
-        """Start to copy a row to the place that this one leaves. A thread counts groups of copies, empty ones, too."""
-        ahead = self.schedule.stages
-        self.copy_next(scope, f"row + {ahead} < last_row", f"row + {ahead}", "stage + " if ahead > 1 else "")
-        if ahead > 1:
-            self._commit(scope)
-
-    @property
-    def _n_packs(self) -> int:
-        return self._n_items * self.schedule.threads
-
-    def _wait(self, scope: Scope) -> None:
-        if self.schedule.stages == 1:
-            super()._wait(scope)
-            return
-        scope.line(f"{self.kernel.use('wait_but_last')}();  // a thread reads what it copied itself")
-        scope.line(f"const int stage = (row - first_row) % 2 * {self._n_packs};")
 
 
 class ColumnSumRenderer(RowRenderer):
@@ -111,7 +86,6 @@ class ColumnSumRenderer(RowRenderer):
         if isinstance(self.cache, StagedRow):
             shape = self._n_items(), self._column_lane(), self._limit()
             self.cache.begin(self.scope, "first_row", *shape, condition="first_row < last_row")
-            self.cache.copy_first(self.scope)
         rows = self.scope.open(f"for ({type_} row = first_row; row < last_row; ++row)")
         rows.define(self.group.row, "row")
         name_coordinates(self.kernel, as_index(self.group.row), self.group.row_shape)
@@ -130,7 +104,7 @@ class ColumnSumRenderer(RowRenderer):
         is_first = isinstance(cache, StagedRow) and not cache.is_filled(cache.shared_reads()[0])
         super()._fill_cache(scalars)
         if isinstance(cache, StagedRow) and is_first:
-            cache.copy_after(self.scope)
+            cache.copy_next(self.scope, "row + 1 < last_row", "row + 1")
 
     def _prefetch_next(self, rows: Scope) -> None:
         """Prefetch the next row while this one is computed, a line of 128 bytes per thread."""

@@ -40,8 +40,7 @@ class RowSchedule:
     row, `resident` blocks on an SM. `staged` copies a team's next row to shared memory meanwhile. `streaming` evicts
     early what is used once. `online` computes pairs of dependent reductions in one pass over memory. `reads_first`
     loads a thread's first element of a row before any computation. Where a row is made of lines whose sums are wanted,
-    a block has `lines` of them, one after the other, and `items` are the packs of a line. `stages` rows of a block that
-    takes row after row are on their way.
+    a block has `lines` of them, one after the other, and `items` are the packs of a line.
     """
 
     threads: int
@@ -57,7 +56,6 @@ class RowSchedule:
     online: bool = False
     reads_first: bool = False
     lines: int = 0
-    stages: int = 1
 
     @property
     def is_grid(self) -> bool:

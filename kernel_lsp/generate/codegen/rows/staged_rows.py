@@ -29,7 +29,7 @@ class StagedRows(RowCache):
     def n_bytes(self) -> int:
         """Return the bytes of shared memory per block."""
         itemsizes = sum(access.dtype.itemsize for access in self.shared_reads())
-        return itemsizes * self.schedule.vector * self._n_items * self.schedule.threads * self.schedule.stages
+        return itemsizes * self.schedule.vector * self._n_items * self.schedule.threads
 
     def begin(self, scope: Scope, row: str, n_items: int, lane: str, limit: str, *, condition: str = "") -> None:
         """Declare the stage of every kept read, and start to copy the first row, of `limit` packs, if there is one."""
@@ -41,20 +41,19 @@ class StagedRows(RowCache):
             name = self._stage(access)
             start = STAGE if not offset else f"{STAGE} + {offset}"
             scope.line(f"{type_}* {name} = reinterpret_cast<{type_}*>({start});")
-            n_packs = n_items * self.schedule.threads * self.schedule.stages
-            offset += access.dtype.itemsize * self.schedule.vector * n_packs // 16
+            offset += access.dtype.itemsize * self.schedule.vector * n_items * self.schedule.threads // 16
         if condition:
             self.copy_next(scope, condition, row)
         else:
             self._copy(scope, row)
 
-    def copy_next(self, scope: Scope, condition: str, row: str, stage: str = "") -> None:
-        """Start to copy the row after this one, or to the place that starts at `stage`."""
+    def copy_next(self, scope: Scope, condition: str, row: str) -> None:
+        """Start to copy the row after this one."""
         inner = scope.open(f"if ({condition})")
-        self._copy(inner, row, stage)
+        self._copy(inner, row)
         inner.close()
 
-    def _copy(self, scope: Scope, row: str, stage: str = "") -> None:
+    def _copy(self, scope: Scope, row: str) -> None:
         threads, n_items = self.schedule.threads, self._n_items
         name = scope.declare("staged_row", self.kernel.index_type, row) if not row.isdigit() else row
         scope.line("#pragma unroll")
@@ -72,31 +71,24 @@ class StagedRows(RowCache):
             source = f"&{Packing.memory(self._plain(), target, moved)}"
             is_wide = access.dtype.itemsize * self.schedule.vector == MAX_PACK_BYTES
             helper = self.kernel.use("copy_past_l1" if self.schedule.streaming and is_wide else "copy_pack")
-            target.line(f"{helper}(&{self._stage(access)}[{stage}item * {threads} + threadIdx.x], {source});")
+            target.line(f"{helper}(&{self._stage(access)}[item * {threads} + threadIdx.x], {source});")
         if target is not item:
             target.close()
         item.close()
-        if self.schedule.stages == 1:
-            self._commit(scope)
-
-    def _commit(self, scope: Scope) -> None:
-        scope.line(f"{self.kernel.use('commit_copies')}();")
-
-    def _wait(self, scope: Scope) -> None:
-        """Wait for the copies of this row."""
-        scope.line(f"{self.kernel.use('wait_async')}();  // a thread reads what it copied itself")
+        self.kernel.use("wait_async")
+        self.kernel.use("commit_copies")
+        scope.line("commit_copies();")
 
     def _plain(self) -> Packing:
         return replace(self.packing, streamed=frozenset(), kept=frozenset())
 
     def _source(self, scope: Scope, access: Access) -> str:
-        stage = "stage + " if self.schedule.stages > 1 else ""
-        return f"{self._stage(access)}[{stage}item * {self.schedule.threads} + threadIdx.x]"
+        return f"{self._stage(access)}[item * {self.schedule.threads} + threadIdx.x]"
 
     def declare(self, scope: Scope, n_items: int) -> None:
         """Wait for the copies of this row before the first pass."""
         if not self._arrays:
-            self._wait(scope)
+            scope.line("wait_async();  // a thread reads what it copied itself")
         super().declare(scope, n_items)
 
     def _stage(self, access: Access) -> str:
