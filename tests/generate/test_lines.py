@@ -106,3 +106,10 @@ def test_gradients_of_a_loss_of_16_bits_use_quick_exponentials() -> None:
     inputs = [tensor("x", 64, 1000, dtype="bf16"), tensor("t", 64, dtype="i64", within=(0, 1000))]
     kernels = plan_text(text, inputs=inputs, backward=True).render({}).split("__global__ ")[1:]
     assert {"f_backward" in kernel.split("(")[1] for kernel in kernels if "__expf(" in kernel} == {True}
+
+
+@pytest.mark.parametrize(("n", "keeps"), [(16000, True), (24000, False)])
+def test_long_rows_of_16_bits_keep_no_exponentials(n: int, *, keeps: bool) -> None:
+    inputs = [tensor("x", 1200, n, dtype="bf16"), tensor("t", 1200, dtype="i64", within=(0, n))]
+    program = plan_text("def f(x, t): return F.cross_entropy(x.float(), t)", inputs=inputs, backward=True)
+    assert ("kept_exp" in program.render({})) == keeps
