@@ -43,7 +43,7 @@ def test_gradients(kernel: str) -> None:
     inputs = [tensor("q", 1, 2, 70, 32), *(tensor(name, 1, 1, 70, 32) for name in "kv")]
     text = "def f(q, k, v): return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)"
     checked = check(text, inputs=inputs, backward=True, schedule={f"f_backward_{kernel}.warpgroups": 1})
-    assert checked.text.count("inc_registers<208>();") == 1
+    assert checked.text.count(f"inc_registers<{232 if kernel == 'grad_v' else 208}>();") == 1
 
 
 def test_gradients_of_infinities() -> None:
@@ -57,8 +57,8 @@ def test_large_attention_and_its_gradients_are_by_warp_groups_by_default() -> No
     text = "def f(q, k, v): return F.scaled_dot_product_attention(q, k, v, is_causal=True)"
     program = plan_text(text, inputs=inputs, backward=True)
     default = program.render({})
-    assert default.count("inc_registers<208>();") == default.count("dec_registers<40>();") == 4
-    four = program.render({"f_backward_grad_v.copying": 4})
+    assert default.count("inc_registers<208>();") == default.count("dec_registers<40>();") == 3
+    four = program.render({"f_backward_grad_q.copying": 4})
     assert four.count("inc_registers<232>();") == four.count("__launch_bounds__(384, 1)") == 1
 
 

@@ -104,9 +104,11 @@ def choose_gradient(
     """Return a kernel of the gradients of an attention, and True if its schedule is supported as it was chosen."""
     pick = choices.pick_int
     of_groups = warpgroup_gradient_schedule(group) if capability == HOPPER else None
-    fills = of_groups is not None and blocks_of_rows(group, of_groups, captured) >= n_multiprocessors
+    fills = (
+        of_groups is not None and group.is_by_query and blocks_of_rows(group, of_groups, captured) >= n_multiprocessors
+    )
     if of_groups and pick(f"{kernel.name}.warpgroups", (0, 1), int(fills), "four warps multiply together, by wgmma"):
-        of_groups = _with_copying(kernel, choices, of_groups)
+        of_groups = _with_copying(kernel, choices, of_groups) if group.is_by_query else of_groups
         comment = (
             f"{_GRADIENT_COMMENTS[group.kind]} Blocks of {of_groups.warps * 16} go over the others, "
             f"{of_groups.columns} at a time: three TF32 products stand for one of f32; scores are computed again."

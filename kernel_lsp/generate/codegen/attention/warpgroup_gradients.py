@@ -26,6 +26,8 @@ from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import AttentionGradientGroup
 from kernel_lsp.generate.ir.index import Index
 
+COPYING_WARPS_OF_KEYS = 4
+"""Warps that copy for gradients of keys: with 8 the executor reports a deadlock for grouped queries."""
 LOCAL_NAMES = (
     *("COPYING", "MULTIPLYING", "ALL", "ROWS_THERE", "ROWS_READ", "TURNED_THERE", "TURNED_READ", "HALF"),
     *("WEIGHTS_THERE", "WEIGHTS_READ", "own_tiles", "tile_high", "tile_low", "turned_high", "turned_low", "weights"),
@@ -39,7 +41,9 @@ def warpgroup_gradient_schedule(group: AttentionGradientGroup) -> TileSchedule |
     is_whole = head > 0 and head == width and head % CHUNK == 0 and head <= MAX_PRODUCTS * columns_per_product(head)
     if group.value.dtype != DType.F32 or not is_whole or shared_bytes(group) > MAX_SHARED_BYTES:
         return None
-    return TileSchedule(WARPS if group.is_by_query else WARPS // 2, CHUNK, uses_warpgroups=True, copying=COPYING_WARPS)
+    if group.is_by_query:
+        return TileSchedule(WARPS, CHUNK, uses_warpgroups=True, copying=COPYING_WARPS)
+    return TileSchedule(WARPS // 2, CHUNK, uses_warpgroups=True, copying=COPYING_WARPS_OF_KEYS)
 
 
 def blocks_of_rows(group: AttentionGradientGroup, schedule: TileSchedule, captured: Callable[[Index], int]) -> int:
