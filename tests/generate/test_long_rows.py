@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from tests.generate.harness import check, plan_text, tensor
+from tests.generate.harness import check, plan_text, run, tensor
 
 SPECIAL = ("normal", "special_nan", "special_inf", "large")
 LAYER_NORM = """
@@ -86,6 +87,17 @@ def test_a_variance_that_is_small_beside_the_mean_keeps_its_digits() -> None:
 )
 def test_few_long_rows_are_one_launch_by_default(text: str) -> None:
     assert check(text, inputs=[tensor("x", 3, 2, 96, 96)], families=("normal", "constant_rows")).n_kernels == 1
+
+
+def test_moments_of_numbers_whose_squares_overflow_are_no_nans() -> None:
+    """As PyTorch's: the variance is infinite, so that each element becomes the bias."""
+    text = "def f(x): return F.batch_norm(x, None, None, training=True)"
+    schedule = {"f.online": 1, "f.threads": 64, "f.blocks": 1, "f.cached": 0}
+    checked = check(text, inputs=[tensor("x", 3, 2, 96, 96)], schedule=schedule)
+    assert "add_moments(" in checked.text
+    x = np.random.default_rng(0).standard_normal((3, 2, 96, 96), dtype="f4")
+    x[0, :, 0, 1:] = -8e31
+    assert not run(checked, {"x": x})["out"].any()
 
 
 @pytest.mark.parametrize(

@@ -264,7 +264,7 @@ __device__ inline void add_moments(const float (&values)[N], float& count, float
     for (int v = 0; v < N; ++v) squares += (values[v] - pack_mean) * (values[v] - pack_mean);
     const float distance = pack_mean - mean, share = N / (count + N);
     mean += distance * share;
-    squares += distance * distance * count * share;
+    squares += distance * count * share * distance;
     count += N;
 }
 """),
