@@ -101,10 +101,10 @@ __device__ inline {{T}} block_{kind}({{T}} value) {{
         """
 // Every thread of a block of THREADS gets the sums over all, for two barriers instead of two each.
 template <int THREADS, typename... Sums>
-__device__ inline void block_sums(Sums&... sums) {
-    constexpr int N = sizeof...(Sums);
+__device__ inline void block_sums({T}& first, Sums&... others) {
+    constexpr int N = 1 + sizeof...(Sums);
     __shared__ {T} of_warp[N][32];
-    {T} values[N] = {sums...};
+    {T} values[N] = {first, others...};
     #pragma unroll
     for (int n = 0; n < N; ++n) {
         values[n] = warp_sum<32>(values[n]);
@@ -114,8 +114,9 @@ __device__ inline void block_sums(Sums&... sums) {
     #pragma unroll
     for (int n = 0; n < N; ++n) values[n] = of_warp[n][threadIdx.x % (THREADS / 32)];
     __syncthreads();
-    int n = 0;
-    ((sums = warp_sum<THREADS / 32>(values[n++])), ...);
+    first = warp_sum<THREADS / 32>(values[0]);
+    int n = 1;
+    ((others = warp_sum<THREADS / 32>(values[n++])), ...);
 }
 """,
         ("warp_sum",),
