@@ -223,7 +223,8 @@ def test_each_purpose_has_its_own_models_else_the_common_ones(tmp_path: Path) ->
     }
 
 
-def test_a_budget_needs_prices(tmp_path: Path) -> None:
+def test_a_budget_needs_prices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "any")  # a model without its key is not asked
     roster = open_roster(["openai/no-such-model-of-anyone"], around(tmp_path))
     with pytest.raises(SettingError, match="price of openai/no-such-model-of-anyone is not known"):
         check_prices(roster, 1.0)
