@@ -118,6 +118,14 @@ def test_many_rows_that_one_block_cannot_keep_are_shared_by_default(shape: tuple
     )
 
 
+def test_sums_that_one_pass_finds_are_not_shared_by_clusters() -> None:
+    text = "def f(x, y): return F.kl_div(F.log_softmax(x, -1), F.softmax(y, -1), reduction='batchmean')"
+    inputs = [tensor("x", 4096, 32000), tensor("y", 4096, 32000)]
+    forward = plan_text(text, inputs=inputs).realize({}).text
+    assert "in one pass over the row" in forward
+    assert "cluster=" not in forward
+
+
 def test_the_first_staged_row_has_the_type_of_a_row() -> None:
     program = plan_text("def f(x): return x.softmax(-1)", inputs=[tensor("x", 1024, 2**21)])
     text = program.render({"f.blocks": 64, "f.threads": 1024, "f.cached": 1, "f.vector": 4, "f.staged": 1})
