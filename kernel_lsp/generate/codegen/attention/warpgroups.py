@@ -17,7 +17,7 @@ REGISTERS = {4: (232, 40), 8: (208, 40)}
 at most those that a block starts with, 168 or 128 a thread. Threads would wait for more for ever."""
 COPYING_WARPS = 8
 """Warps that copy and split tiles by default: with 4 the others wait for them. Causal (4, 32, 2048, 128) took 2362 us
-on an H100 with 4, and 1925 with 8."""
+on an H200 with 4, and 1925 with 8."""
 WARPS = 8
 MAX_PRODUCTS = 2
 """Maximum products that give the columns of a result, whose sums stay in registers."""
