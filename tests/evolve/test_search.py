@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import pytest
+
 from kernel_lsp.evolve.run.search import Proposer, Scored
 
 
@@ -81,3 +83,16 @@ def test_an_exhausted_space_ends_with_fewer_proposals_and_few_builds() -> None:
     found = [proposal for generation in range(30) for proposal in proposer.propose(5, generation, [])]
     assert len(found) < 24  # 23 valid ones; the default's neighbours are fewer
     assert program.n_builds <= 25
+
+
+def test_a_fault_of_the_generator_costs_its_schedule_alone_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    class Faulty(FakeProgram):
+        def realize(self, schedule: Mapping[str, int | str]) -> FakeRealized:
+            if schedule.get("vector") == 8:
+                raise KeyError("the index variable k has no value")
+            return super().realize(schedule)
+
+    proposals = Proposer(Faulty(), seed=0).propose(20, 0, [])
+    assert len(proposals) > 5
+    assert all(proposal.realized.schedule["vector"] != 8 for proposal in proposals)
+    assert "'vector': 8" in caplog.text

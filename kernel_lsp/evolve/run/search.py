@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from kernel_lsp.training.schedules import RealizedLike, SchedulableProgram
 Schedule = dict[str, int | str]
 Order = Callable[[Sequence[RealizedLike], Sequence[tuple[RealizedLike, float]]], Sequence[int]]
 """Returns the places of schedules, the most promising first, given those with known times in microseconds."""
+
+_logger = logging.getLogger(__name__)
 
 N_PARENTS = 4
 """Number of best schedules from which the next generation is derived."""
@@ -76,7 +79,8 @@ class Proposer:
             if drawn is None:
                 break
             schedule, parents = drawn
-            self._take(self._program.realize(schedule), parents, proposals)
+            if (realized := self._realized(schedule)) is not None:
+                self._take(realized, parents, proposals)
         return [*given, *self._first(proposals, n_open, ranked)][:n]
 
     def _first(self, proposals: Sequence[Proposal], n: int, ranked: Sequence[Scored]) -> list[Proposal]:
@@ -89,6 +93,14 @@ class Proposer:
         return ordered[:n]
 
     # --- below: variation
+
+    def _realized(self, schedule: Schedule) -> RealizedLike | None:
+        """Render a drawn schedule. A fault of the generator costs this schedule, not the search."""
+        try:
+            return self._program.realize(schedule)
+        except Exception as error:  # a bug of ours: the log names the schedule that shows it
+            _logger.warning("the generator failed at the schedule %s: %s: %s", schedule, type(error).__name__, error)
+            return None
 
     def _take(self, realized: RealizedLike, parents: tuple[str, ...], proposals: list[Proposal]) -> None:
         self._drawn.add(frozenset(realized.schedule.items()))
