@@ -1,4 +1,4 @@
-"""What Python versions understand differently: each is avoided everywhere."""
+"""Avoid everywhere what versions of Python understand differently."""
 
 from __future__ import annotations
 

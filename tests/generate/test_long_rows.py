@@ -93,7 +93,7 @@ def test_few_long_rows_are_one_launch_by_default(text: str) -> None:
 
 
 def test_moments_of_numbers_whose_squares_overflow_are_no_nans() -> None:
-    """As PyTorch's: the variance is infinite, so that each element becomes the bias."""
+    """PyTorch's variance is infinite there, too, so that each element becomes the bias."""
     text = "def f(x): return F.batch_norm(x, None, None, training=True)"
     schedule = {"f.online": 1, "f.threads": 64, "f.blocks": 1, "f.cached": 0}
     checked = check(text, inputs=[tensor("x", 3, 2, 96, 96)], schedule=schedule)

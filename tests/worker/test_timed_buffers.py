@@ -44,7 +44,7 @@ def test_an_operator_call_keeps_no_results() -> None:
         "tensors": [{"name": "x", "role": "input"}, {"name": "out", "role": "output"}],
         "steps": [{"kind": "fill", "tensor": "out", "value": 2.0}],
     }
-    run._operation, run._candidate = operation, None  # type: ignore[assignment]
+    run._operation, run._candidate = operation, None  # type: ignore[assignment]  # a fill alone needs no kernel
     run._steps = [lambda: seen.append(run.tensors["out"])]
     seen: list[torch.Tensor] = []
     before = run.tensors["out"]

@@ -1,4 +1,4 @@
-"""Attention in f32 by `wgmma`: as `attention`, but four warps of a block copy and split tiles, and the others multiply.
+"""Attention in f32 by `wgmma`: as `attention`, but some warps of a block copy and split tiles, and the others multiply.
 
 `wgmma` reads tiles in shared memory along the summed dim alone, so those of values are transposed as they are split.
 While products of keys are computed, a tile of values is split, and the other way round.

@@ -1,4 +1,4 @@
-"""Gradients of attention in f32 by `wgmma`: four warps copy, split and transpose tiles, the others multiply.
+"""Gradients of attention in f32 by `wgmma`: some warps copy, split and transpose tiles, the others multiply.
 
 Two groups of four warps own 64 queries each. Those that own keys share 64 of them: one group has the probabilities and
 the gradients of values, and passes the former on to the other, which has the gradients of keys.
