@@ -19,10 +19,10 @@ from pathlib import Path
 from estimate_vs_measured_launches import LAUNCHES, Launch
 from recorded_tasks import read_tasks
 
-from kernel_lsp.core.counters import LaunchCounters
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.measurement import COMPILE, Estimate
 from kernel_lsp.core.plan import BoundLaunch, BoundOperation, BoundTensor, ScalarArgument, TensorArgument
+from kernel_lsp.core.profile import LaunchCounters
 from kernel_lsp.core.task import Graph, Task
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.gpu.estimate import estimate_compiled, estimate_eager, estimate_operation

@@ -23,8 +23,7 @@ import numpy as np
 
 from kernel_lsp.config import load_settings
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.core.expression_parser import parse
-from kernel_lsp.core.expression_value import evaluate_int
+from kernel_lsp.core.expression import evaluate_int, parse
 from kernel_lsp.core.measurement import BaselineResult, TimedBaseline, TimeFloor
 from kernel_lsp.core.plan import BoundOperation, BoundTensor
 from kernel_lsp.core.task import Graph, Task, TensorType

@@ -211,12 +211,10 @@ def bench(
         "target_gpu": gpu,
         "python": python,
     }
-    if tasks and tasks[0] == "filter":
-        import kernel_lsp.cli.filters as filters
-
-        raise typer.Exit(filters.main(tasks[1:], overrides, as_json))
     import kernel_lsp.cli.bench as command
 
+    if tasks and tasks[0] == "filter":
+        raise typer.Exit(command.run_filters(tasks[1:], overrides, as_json))
     options = command.BenchOptions(
         backward=backward,
         sample=sample,
@@ -259,12 +257,10 @@ def export(
 
     A .cu file is checked first, and must pass. Exit status: 0 it was written, 2 it could not be.
     """
-    if dataset is not None:
-        import kernel_lsp.cli.dataset as rows
-
-        raise typer.Exit(rows.main(source, out or Path(f"dataset.{dataset}"), dataset, as_json))
     import kernel_lsp.cli.export as command
 
+    if dataset is not None:
+        raise typer.Exit(command.export_dataset(source, out or Path(f"dataset.{dataset}"), dataset, as_json))
     forms = {"package": package, "operator": operator}
     overrides = {"device": device, "target_gpu": gpu, "python": python}
     raise typer.Exit(command.main(source, forms, task, name, overrides, as_json))

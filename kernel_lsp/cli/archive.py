@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kernel_lsp.cli import console
 from kernel_lsp.core.words import counted
-from kernel_lsp.evolve.archive.merge import merge_archives
+from kernel_lsp.evolve.archive.archive import merge_archives
 
 
 def main(sources: Sequence[Path], out: Path, as_json: bool) -> int:

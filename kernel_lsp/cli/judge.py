@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kernel_lsp.cli import console
-from kernel_lsp.cli.paste import paste
+from kernel_lsp.cli.console import paste
 from kernel_lsp.config import load_settings
 from kernel_lsp.core.words import counted
 from kernel_lsp.evolve.run.calibration import CalibrationReport, calibrate

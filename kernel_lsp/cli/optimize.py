@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.text import Text
 
 from kernel_lsp.cli import console
-from kernel_lsp.cli.paste import paste
+from kernel_lsp.cli.console import paste
 from kernel_lsp.core.event import (
     CandidateEvaluated,
     CandidateJudged,

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from kernel_lsp.cli import console
 from kernel_lsp.config import FOLDER_NAME, find_workspace
-from kernel_lsp.engine.archived import run_result
-from kernel_lsp.engine.run_report import run_report
+from kernel_lsp.engine.archived import run_report, run_result
 from kernel_lsp.export.report import render_report
 
 PAGE_NAME = "report.html"

@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kernel_lsp.core.expression import MAX_MAGNITUDE, Binary, Call, Constant, Expression, ExpressionError, Name, Unary
-from kernel_lsp.core.expression_value import evaluate
+from kernel_lsp.core.expression import (
+    MAX_MAGNITUDE,
+    Binary,
+    Call,
+    Constant,
+    Expression,
+    ExpressionError,
+    Name,
+    Unary,
+    evaluate,
+)
 
 
 def substitute(expression: Expression, replacements: Mapping[str, Expression]) -> Expression:

@@ -135,7 +135,7 @@ def _from_archive(request: ListRuns | GetResult | GetReport | GetKernelRecord) -
 
 
 def _report_page(request: GetReport) -> ReportPage:
-    from kernel_lsp.engine.run_report import run_report
+    from kernel_lsp.engine.archived import run_report
     from kernel_lsp.export.report import render_report
 
     report = run_report(request.directory, request.run_id)

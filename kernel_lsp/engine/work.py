@@ -16,8 +16,7 @@ from kernel_lsp.core.event import StageStarted
 from kernel_lsp.core.model import Noun
 from kernel_lsp.core.plan import LaunchPlan
 from kernel_lsp.core.profile import ProfileReport
-from kernel_lsp.core.target import TargetSource
-from kernel_lsp.core.task import GraphNode, Task, TaskTensor, TensorType
+from kernel_lsp.core.task import GraphNode, TargetSource, Task, TaskTensor, TensorType
 from kernel_lsp.core.verdict import Built, Unsupported, Verdict
 from kernel_lsp.engine.archived import run_result
 from kernel_lsp.engine.captures import CAPTURED_NAME, Captured, estimate_captured

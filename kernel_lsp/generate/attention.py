@@ -11,11 +11,22 @@ from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.ir.index import Index, Variable, as_index
-from kernel_lsp.generate.ir.scalar import Access, Argument, Constant, IndexValue, Operation, Scalar, compare, select
-from kernel_lsp.generate.ir.scalar_walk import accesses, masked, rewrite
+from kernel_lsp.generate.ir.scalar import (
+    Access,
+    Argument,
+    Constant,
+    IndexValue,
+    Operation,
+    Scalar,
+    accesses,
+    compare,
+    masked,
+    rewrite,
+    select,
+)
+from kernel_lsp.generate.ir.sizes import coefficient
 from kernel_lsp.generate.ir.tensor import Attention, Pointwise, Reduction, Tensor
-from kernel_lsp.generate.ir.terms import coefficient
-from kernel_lsp.generate.lowering.elements import op
+from kernel_lsp.generate.lowering.arithmetic import op
 
 PRODUCT = "product"
 """Name of the product of a query and a key in the score."""

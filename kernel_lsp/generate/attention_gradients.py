@@ -24,11 +24,10 @@ from kernel_lsp.generate.attention import (
     without_casts,
 )
 from kernel_lsp.generate.ir.index import Index, Variable, as_index
-from kernel_lsp.generate.ir.scalar import Access, Constant, Operation, Scalar
-from kernel_lsp.generate.ir.scalar_walk import accesses
+from kernel_lsp.generate.ir.scalar import Access, Constant, Operation, Scalar, accesses
 from kernel_lsp.generate.ir.tensor import AttentionGradient, Reduction, Tensor
+from kernel_lsp.generate.lowering.arithmetic import op
 from kernel_lsp.generate.lowering.builder import positions
-from kernel_lsp.generate.lowering.elements import op
 
 STATISTICS = 2
 """Values per query: the logarithm of its sum of exponentials, and the row sum of its gradient."""

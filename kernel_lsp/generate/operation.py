@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.core.expression import Binary, Constant, Expression, Name
-from kernel_lsp.core.expression_value import evaluate_int
+from kernel_lsp.core.expression import Binary, Constant, Expression, Name, evaluate_int
 from kernel_lsp.core.plan import (
     Condition,
     Launch,
@@ -18,10 +17,10 @@ from kernel_lsp.core.plan import (
     TensorParameter,
 )
 from kernel_lsp.core.task import Task, TaskScalar
-from kernel_lsp.generate.codegen.equal_kernels import distinct, representatives
 from kernel_lsp.generate.codegen.helpers import HELPERS
 from kernel_lsp.generate.codegen.kernel import RenderedKernel
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.shared_launch import distinct, representatives
 from kernel_lsp.generate.fusion.fuse import fuse
 from kernel_lsp.generate.fusion.groups import ElementwiseGroup, FusedGraph, Group, LibraryGroup, RowGroup
 from kernel_lsp.generate.ir.index import Index, divide_exactly, is_nonnegative
@@ -33,7 +32,7 @@ from kernel_lsp.generate.schedule.knobs import Choices
 from kernel_lsp.generate.schedule.launches import LaunchPlanner
 from kernel_lsp.generate.schedule.tensor_core_knobs import HOPPER
 from kernel_lsp.generate.structure import plan_structure
-from kernel_lsp.generate.structure_plan import StructurePlan
+from kernel_lsp.generate.structure_rewriter import StructurePlan
 from kernel_lsp.generate.templates import GroupRenderer, RenderedGroup
 
 MAX_INT_ELEMENTS = 1 << 30

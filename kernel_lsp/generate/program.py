@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from kernel_lsp.core.expression import free_names
-from kernel_lsp.core.expression_parser import parse
+from kernel_lsp.core.expression import free_names, parse
 from kernel_lsp.core.plan import LaunchPlan
 from kernel_lsp.core.task import Graph, Task
 from kernel_lsp.errors import KernelLspError, TargetError

@@ -9,24 +9,31 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.attention import find_attention
 from kernel_lsp.generate.attention_gradients import GradientFamily, find_gradients
 from kernel_lsp.generate.codegen.rows.row_schedule import SHAREABLE_KINDS
-from kernel_lsp.generate.factors import is_matrix, reads_behind, runs_along
 from kernel_lsp.generate.fusion.contractions import operand_type
-from kernel_lsp.generate.fusion.patterns import pattern_of
-from kernel_lsp.generate.fusion.reads import live_tensors, scalars_of
+from kernel_lsp.generate.fusion.graph import live_tensors, scalars_of
+from kernel_lsp.generate.fusion.row_patterns import pattern_of
 from kernel_lsp.generate.fusion.scatters import n_whole_dims
 from kernel_lsp.generate.ir.index import Index, product
-from kernel_lsp.generate.ir.scalar_walk import accesses
+from kernel_lsp.generate.ir.scalar import accesses
 from kernel_lsp.generate.ir.tensor import Attention, AttentionGradient, Definition, Reduction, Scatter, Tensor
-from kernel_lsp.generate.library import LibraryPlan, attention_plan, gradient_plans, library_plan, n_products
+from kernel_lsp.generate.library import (
+    LibraryPlan,
+    attention_plan,
+    gradient_plans,
+    is_matrix,
+    library_plan,
+    n_products,
+    reads_behind,
+    runs_along,
+)
 from kernel_lsp.generate.lowering.table import LoweredGraph
-from kernel_lsp.generate.moments import find_moments
 from kernel_lsp.generate.names import NamePool
-from kernel_lsp.generate.nested_sums import flat_sum, with_pointwise_inlined
 from kernel_lsp.generate.row_splits import MAX_SPLIT, MIN_SPLIT_COLUMNS, RowSplits
 from kernel_lsp.generate.schedule.knobs import Choices
-from kernel_lsp.generate.schedule.register_tile_parts import fill_by_register_tiles, parts_of_register_tiles
+from kernel_lsp.generate.schedule.split_choice import fill_by_register_tiles, parts_of_register_tiles
 from kernel_lsp.generate.schedule.tensor_core_knobs import AMPERE, HOPPER, MIN_TERMS_OF_PART, PARTS, default_parts
-from kernel_lsp.generate.structure_plan import StructurePlan
+from kernel_lsp.generate.structure_rewriter import StructurePlan
+from kernel_lsp.generate.sums import find_moments, flat_sum, with_pointwise_inlined
 
 MAX_DIRECT_TERMS = 64
 """Maximum products of a sum that one thread computes: staging its factors would cost as much."""

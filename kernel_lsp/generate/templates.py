@@ -15,11 +15,10 @@ from kernel_lsp.generate.codegen.attention import (
     warpgroup_gradients,
 )
 from kernel_lsp.generate.codegen.elements import boxes as boxed
-from kernel_lsp.generate.codegen.elements import elementwise, row_scatter, scatter
+from kernel_lsp.generate.codegen.elements import elementwise, scatter
 from kernel_lsp.generate.codegen.elements.boxes import boxes_of, default_box, fits_planes, render_boxes
 from kernel_lsp.generate.codegen.elements.elementwise import render_elementwise
-from kernel_lsp.generate.codegen.elements.row_scatter import render_row_scatter
-from kernel_lsp.generate.codegen.elements.scatter import ATOMIC_TYPES, render_scatter
+from kernel_lsp.generate.codegen.elements.scatter import ATOMIC_TYPES, render_row_scatter, render_scatter
 from kernel_lsp.generate.codegen.kernel import RenderedKernel
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.codegen.products import matmul, register_tiles, split_matmul
@@ -80,17 +79,19 @@ from kernel_lsp.generate.fusion.groups import (
     is_in_bf16,
 )
 from kernel_lsp.generate.ir.index import Index
-from kernel_lsp.generate.ir.scalar import Access, Loop
-from kernel_lsp.generate.ir.scalar_walk import accesses, nodes
+from kernel_lsp.generate.ir.scalar import Access, Loop, accesses, nodes
 from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.library import library_step
 from kernel_lsp.generate.schedule.attention_knobs import choose_attention, choose_gradient
-from kernel_lsp.generate.schedule.column_choices import choose_column_sums, column_sum_comment
-from kernel_lsp.generate.schedule.element_choices import ElementChooser, element_comment
+from kernel_lsp.generate.schedule.column_choices import (
+    choose_column_sums,
+    choose_lines,
+    column_sum_comment,
+    line_comment,
+)
+from kernel_lsp.generate.schedule.element_choices import ElementChooser, choose_row_scatter, element_comment
 from kernel_lsp.generate.schedule.knobs import Choices
-from kernel_lsp.generate.schedule.line_choices import choose_lines, line_comment
 from kernel_lsp.generate.schedule.row_choices import RowChooser, row_comment
-from kernel_lsp.generate.schedule.scatter_choice import choose_row_scatter
 from kernel_lsp.generate.schedule.split_choice import (
     SHAPES,
     default_split_schedule,
@@ -98,8 +99,13 @@ from kernel_lsp.generate.schedule.split_choice import (
     split_comment,
     steps_of,
 )
-from kernel_lsp.generate.schedule.tensor_core_knobs import HOPPER, default_schedule, pick_schedule, tensor_core_comment
-from kernel_lsp.generate.schedule.window_knobs import render_windows
+from kernel_lsp.generate.schedule.tensor_core_knobs import (
+    HOPPER,
+    default_schedule,
+    pick_schedule,
+    render_windows,
+    tensor_core_comment,
+)
 
 SHARED_TILES = {
     128: TileSchedule(32, 32, 16, 4, 2),
@@ -325,8 +331,8 @@ class GroupRenderer:
         return RenderedGroup(tuple(kernels), fills)
 
     def _row_scatter(self, group: RowScatterGroup, name: str) -> RenderedGroup:
-        link = self.new_kernel(f"{name}_link", row_scatter.LOCAL_NAMES)
-        gather = self.new_kernel(name, row_scatter.LOCAL_NAMES)
+        link = self.new_kernel(f"{name}_link", scatter.LOCAL_NAMES)
+        gather = self.new_kernel(name, scatter.LOCAL_NAMES)
         found = choose_row_scatter(self.choices, gather.name, group, self.captured)
         written = ", ".join(self.tensor_names[store.tensor] for store in group.stores)
         comment = f"One thread per pack of a row adds up its updates, chain by chain. Writes {written}."

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from kernel_lsp.core.counters import LaunchCounters
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.core.expression_parser import parse
-from kernel_lsp.core.expression_value import evaluate_int
+from kernel_lsp.core.expression import evaluate_int, parse
 from kernel_lsp.core.measurement import COMPILE, EAGER, Bound, Estimate, EstimatedBaseline
 from kernel_lsp.core.operators import is_a
 from kernel_lsp.core.plan import BoundFill, BoundLaunch, BoundLibraryStep, BoundOperation, BoundTensor, TensorArgument
+from kernel_lsp.core.profile import LaunchCounters
 from kernel_lsp.core.task import Graph
 from kernel_lsp.core.verdict import KernelFacts
 from kernel_lsp.gpu.compiled import compiled_run

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernel_lsp.core.counters import LaunchCounters
 from kernel_lsp.core.measurement import Bound
+from kernel_lsp.core.profile import LaunchCounters
 from kernel_lsp.gpu.occupancy import WARP_SIZE, Occupancy
 from kernel_lsp.gpu.roofline import US_PER_S
 from kernel_lsp.gpu.specs import N_SCHEDULERS_PER_SM, GpuSpec

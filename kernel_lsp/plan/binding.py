@@ -5,8 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from kernel_lsp.core.expression import Call, Constant, Expression, ExpressionError, Name, Number, free_names, parts
-from kernel_lsp.core.expression_value import evaluate
+from kernel_lsp.core.expression import (
+    Call,
+    Constant,
+    Expression,
+    ExpressionError,
+    Name,
+    Number,
+    evaluate,
+    free_names,
+    parts,
+)
 from kernel_lsp.core.plan import (
     BoundFill,
     BoundLaunch,

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from kernel_lsp.core.expression import Expression, ExpressionError, Name, Number, free_names
-from kernel_lsp.core.expression_value import evaluate, evaluate_int
+from kernel_lsp.core.expression import Expression, ExpressionError, Name, Number, evaluate, evaluate_int, free_names
 from kernel_lsp.core.plan import BoundTensor, Operation, ScalarParameter, Span, TensorParameter
 from kernel_lsp.errors import PlanError
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.core.expression import Expression, ExpressionError, Name, Number
-from kernel_lsp.core.expression_value import evaluate
+from kernel_lsp.core.expression import Expression, ExpressionError, Name, Number, evaluate
 from kernel_lsp.core.plan import KernelSignature, Launch
 from kernel_lsp.plan.cuda_types import pointer_fits, resolve_template
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from kernel_lsp.core.expression import FUNCTIONS, Constant, Expression, ExpressionError, Name, free_names
-from kernel_lsp.core.expression_parser import parse as parse_expression_text
+from kernel_lsp.core.expression import parse as parse_expression_text
 from kernel_lsp.core.plan import Launch, Span
 from kernel_lsp.plan.block import Piece
 from kernel_lsp.plan.codes import PlanCode, finding

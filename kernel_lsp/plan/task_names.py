@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from kernel_lsp.core.expression import Binary, Call, Expression, Name, Unary
-from kernel_lsp.core.expression_parser import parse
+from kernel_lsp.core.expression import Binary, Call, Expression, Name, Unary, parse
 from kernel_lsp.core.plan import (
     Condition,
     Fill,

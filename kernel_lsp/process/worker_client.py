@@ -15,8 +15,7 @@ from typing import Any, Literal
 
 from kernel_lsp.config import default_cache_directory
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.core.target import TargetSource
-from kernel_lsp.core.task import Task
+from kernel_lsp.core.task import TargetSource, Task
 from kernel_lsp.errors import EnvironmentProblem, InternalError, KernelLspError, ScratchFullError, TargetError
 from kernel_lsp.process.confinement import SandboxLevel, sandbox_level
 from kernel_lsp.process.profiles import worker_confinement

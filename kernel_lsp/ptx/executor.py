@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from kernel_lsp.core.counters import LaunchCounters
 from kernel_lsp.core.finding import Finding
 from kernel_lsp.core.plan import BoundLaunch, BoundStep
+from kernel_lsp.core.profile import LaunchCounters
 from kernel_lsp.core.verdict import Crashed, Rejected, TimedOut, Unsupported
 from kernel_lsp.errors import InternalError
 from kernel_lsp.process.confinement import SandboxLevel, sandbox_level

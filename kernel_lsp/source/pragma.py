@@ -19,10 +19,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.core.expression import Expression, ExpressionError, Name, Number
-from kernel_lsp.core.expression_parser import parse
-from kernel_lsp.core.expression_value import evaluate, evaluate_int
-from kernel_lsp.core.target import TensorInput
+from kernel_lsp.core.expression import Expression, ExpressionError, Name, Number, evaluate, evaluate_int, parse
+from kernel_lsp.core.task import TensorInput
 
 InitValue = float | int | bool | str
 

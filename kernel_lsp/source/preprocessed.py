@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from kernel_lsp.core.expression import ExpressionError
-from kernel_lsp.core.expression_parser import parse
-from kernel_lsp.core.expression_value import evaluate
+from kernel_lsp.core.expression import ExpressionError, evaluate, parse
 from kernel_lsp.source.macros import Expansion, Macro, MacroError, read_macro
 
 MAX_NESTING = 256

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernel_lsp.core.expression import free_names
-from kernel_lsp.core.target import InputConfiguration, ScalarInput, TargetSource, TensorInput
-from kernel_lsp.core.task import TargetKind
+from kernel_lsp.core.task import InputConfiguration, ScalarInput, TargetKind, TargetSource, TensorInput
 from kernel_lsp.errors import TargetError, UnknownInputsError
 from kernel_lsp.source.annotation import tensor_item
 from kernel_lsp.source.inference.proposal import (

@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from kernel_lsp.core.target import TargetSource
+from kernel_lsp.core.task import TargetSource
 from kernel_lsp.errors import TargetError
 from kernel_lsp.source.inference.proposal import Signature, needed, propose
 from kernel_lsp.source.pragma import Pragma

@@ -14,8 +14,7 @@ from typing import Any
 
 from kernel_lsp.core.model import Noun
 from kernel_lsp.core.operators import base_op
-from kernel_lsp.core.target import TargetSource
-from kernel_lsp.core.task import Graph, GraphNode
+from kernel_lsp.core.task import Graph, GraphNode, TargetSource
 from kernel_lsp.errors import KernelLspError
 from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.source.pytorch import read_target

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from kernel_lsp import __version__
 from kernel_lsp.errors import UserError
-from kernel_lsp.evolve.archive.parquet import parquet_module
+from kernel_lsp.evolve.archive.dataset import parquet_module
 from kernel_lsp.synthesize.attempt import Attempt
 from kernel_lsp.synthesize.request import SynthesisFolder, SynthesisRequest
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from kernel_lsp.config import Settings
 from kernel_lsp.errors import EnvironmentProblem, KernelLspError
-from kernel_lsp.evolve.archive.parquet import parquet_module
+from kernel_lsp.evolve.archive.dataset import parquet_module
 from kernel_lsp.process.confinement import sandbox_level
 from kernel_lsp.process.interpreter import find_python
 from kernel_lsp.process.worker_client import Worker

@@ -11,8 +11,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 
-from kernel_lsp.core.expression_parser import parse
-from kernel_lsp.core.expression_value import evaluate_int
+from kernel_lsp.core.expression import evaluate_int, parse
 from kernel_lsp.core.operators import is_a
 from kernel_lsp.core.plan import BoundLaunch, BoundLibraryStep, BoundOperation
 from kernel_lsp.core.task import Task

@@ -8,8 +8,7 @@ import pytest
 
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.errors import UserError
-from kernel_lsp.evolve.archive.archive import Archive
-from kernel_lsp.evolve.archive.merge import merge_archives
+from kernel_lsp.evolve.archive.archive import Archive, merge_archives
 
 
 def workspace(folder: Path, text: str) -> str:

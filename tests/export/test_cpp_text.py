@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kernel_lsp.core.expression import ExpressionError, Number
-from kernel_lsp.core.expression_parser import parse
-from kernel_lsp.core.expression_value import evaluate
+from kernel_lsp.core.expression import ExpressionError, Number, evaluate, parse
 from kernel_lsp.export.package.cpp_text import (
     CppNames,
     cpp_condition,

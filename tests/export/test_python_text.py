@@ -11,9 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernel_lsp.core.expression import COMPARISONS, Binary, Call, Constant, Expression, ExpressionError, Name, Unary
-from kernel_lsp.core.expression_parser import parse
-from kernel_lsp.core.expression_value import evaluate
+from kernel_lsp.core.expression import (
+    COMPARISONS,
+    Binary,
+    Call,
+    Constant,
+    Expression,
+    ExpressionError,
+    Name,
+    Unary,
+    evaluate,
+    parse,
+)
 from kernel_lsp.export.python.python_text import (
     LINE_LENGTH,
     bracketed,

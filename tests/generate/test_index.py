@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernel_lsp.core.expression_parser import parse
+from kernel_lsp.core.expression import parse
 from kernel_lsp.generate.ir.index import (
     Index,
     Quotient,
@@ -18,8 +18,7 @@ from kernel_lsp.generate.ir.index import (
     is_nonnegative,
     substitute,
 )
-from kernel_lsp.generate.ir.row_major import ravel, reshape, unravel
-from kernel_lsp.generate.ir.sizes import Sizes, to_expression
+from kernel_lsp.generate.ir.sizes import Sizes, ravel, reshape, to_expression, unravel
 
 
 def variable(name: str, extent: int | Index) -> Variable:

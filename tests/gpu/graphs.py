@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernel_lsp.core.counters import LaunchCounters
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.plan import BoundLaunch, BoundOperation, BoundStep, BoundTensor, TensorArgument
+from kernel_lsp.core.profile import LaunchCounters
 from kernel_lsp.core.task import Graph, GraphNode, GraphOutput, SourceLine, TensorType
 
 

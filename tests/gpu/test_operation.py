@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernel_lsp.core.counters import LaunchCounters
 from kernel_lsp.core.measurement import Estimate
 from kernel_lsp.core.plan import BoundFill, BoundLibraryStep, BoundOperation
+from kernel_lsp.core.profile import LaunchCounters
 from kernel_lsp.core.verdict import KernelFacts
 from kernel_lsp.gpu.estimate import estimate_operation
 from kernel_lsp.gpu.roofline import floor_us

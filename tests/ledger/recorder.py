@@ -24,8 +24,7 @@ from kernel_lsp.config import Settings
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.core.plan import BoundOperation
-from kernel_lsp.core.target import TargetSource
-from kernel_lsp.core.task import Task, TaskScalar
+from kernel_lsp.core.task import TargetSource, Task, TaskScalar
 from kernel_lsp.core.verdict import BuildFailed, Built, CaseResult, CheckOutcome, Verdict
 from kernel_lsp.errors import KernelLspError, TargetError
 from kernel_lsp.gpu.specs import find_gpu

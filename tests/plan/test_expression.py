@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from kernel_lsp.core.expression import (
     MAX_MAGNITUDE,
+    MAX_OPERATORS,
     Binary,
     Call,
     Constant,
@@ -15,11 +16,11 @@ from kernel_lsp.core.expression import (
     ExpressionError,
     Name,
     Unary,
+    evaluate,
     free_names,
+    parse,
 )
-from kernel_lsp.core.expression_parser import MAX_OPERATORS, parse
 from kernel_lsp.core.expression_rules import binary, simplify
-from kernel_lsp.core.expression_value import evaluate
 
 NAMES = ("a", "b", "c", "T")
 ARITHMETIC = ("+", "-", "*", "//", "%")

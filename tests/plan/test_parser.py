@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernel_lsp.core.expression import Constant, Name
-from kernel_lsp.core.expression_parser import parse as expression
+from kernel_lsp.core.expression import parse as expression
 from kernel_lsp.core.finding import Severity
 from kernel_lsp.core.plan import Launch, LaunchPlan, LibraryStep, ScalarParameter, Span
 from kernel_lsp.errors import PlanError

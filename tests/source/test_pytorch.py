@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernel_lsp.core.target import ScalarInput, TargetSource, TensorInput
+from kernel_lsp.core.task import ScalarInput, TargetSource, TensorInput
 from kernel_lsp.errors import TargetError
 from kernel_lsp.source.python_file import parse_python, read_python_file
 from kernel_lsp.source.pytorch import TargetLocation, read_target, targets_in

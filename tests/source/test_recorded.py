@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kernel_lsp.core.target import TargetSource, TensorInput
+from kernel_lsp.core.task import TargetSource, TensorInput
 from kernel_lsp.source.pytorch import read_target
 from kernel_lsp.source.recorded import write_recording
 from tests.record.programs import MODEL, recording_of, workspace

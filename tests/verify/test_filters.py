@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kernel_lsp.config import load_settings
-from kernel_lsp.core.filter import TaskFilters
+from kernel_lsp.core.benchmark import TaskFilters
 from kernel_lsp.verify.tasks.filters import filter_targets, judge
 
 GOOD: dict[str, Any] = {

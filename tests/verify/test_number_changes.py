@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kernel_lsp.core.target import ScalarInput, TargetSource
+from kernel_lsp.core.task import ScalarInput, TargetSource
 from kernel_lsp.verify.probes.scalar_mutators import (
     DYADIC,
     FRACTIONS,

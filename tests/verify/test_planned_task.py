@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kernel_lsp.core.target import TensorInput
+from kernel_lsp.core.task import TensorInput
 from kernel_lsp.errors import UserError
 from kernel_lsp.plan.parser import parse
 from kernel_lsp.verify.session.check import find_planned_task

@@ -11,8 +11,7 @@ import pytest_asyncio
 
 from kernel_lsp.config import Settings
 from kernel_lsp.core.candidate import Candidate, Origin
-from kernel_lsp.core.target import TargetSource
-from kernel_lsp.core.task import Task
+from kernel_lsp.core.task import TargetSource, Task
 from kernel_lsp.core.verdict import CheckOutcome, Mismatch
 from kernel_lsp.verify.model.resolved_kernel import Prepared
 from kernel_lsp.verify.probes.scalar_mutators import FRACTIONS, NEGATIVE, VAST, ZERO, Change, far

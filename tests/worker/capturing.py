@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.core.target import ScalarInput, TargetSource, TensorInput
-from kernel_lsp.core.task import TargetKind, Task
+from kernel_lsp.core.task import ScalarInput, TargetKind, TargetSource, Task, TensorInput
 from kernel_lsp.process.interpreter import find_python
 from kernel_lsp.process.worker_client import CaseFiles, Worker
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kernel_lsp.core.target import TargetSource
-from kernel_lsp.core.task import Task
+from kernel_lsp.core.task import TargetSource, Task
 from kernel_lsp.errors import EnvironmentProblem, KernelLspError, TargetError
 from kernel_lsp.process.interpreter import find_python
 from kernel_lsp.process.worker_client import Worker

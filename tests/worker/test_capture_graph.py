@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernel_lsp.core.expression_parser import parse
+from kernel_lsp.core.expression import parse
 from kernel_lsp.core.task import Graph, Task
 from tests.worker.capturing import capture_text, scalar, tensor
 

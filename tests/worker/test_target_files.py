@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kernel_lsp.core.target import InputConfiguration, TargetSource
+from kernel_lsp.core.task import InputConfiguration, TargetSource
 from kernel_lsp.errors import TargetError
 from kernel_lsp.process.worker_client import Worker
 from tests.worker.capturing import capture_source, capture_text, source_of, tensor, with_worker

@@ -1,19 +1,16 @@
-"""The tools of an agent that works on one task, which cannot influence its own evaluation.
-
-The task is captured once, when the tools are opened, from the files at that time. Kernels are passed as text; they are
-built, run, judged and timed here, in our own processes and folders. Whatever an agent does to the files in its own
-folder, the verdict and the reward are for the original task. An agent that may run programs as the same user could
-still change an installation: for strict isolation, run the tools as another user or in a separate container.
-"""
+"""The tools of an agent that works on one task, which cannot influence its own evaluation, and their protocol: MCP over
+JSON lines, for any client."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kernel_lsp import __version__
 from kernel_lsp.config import Settings
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.measurement import Comparison
@@ -196,3 +193,73 @@ def _problem(spec: ToolSpec, arguments: dict[str, Any]) -> str:
     if any(len(value) > MAX_CODE_CHARACTERS for value in arguments.values()):
         return f"more than {MAX_CODE_CHARACTERS} characters"
     return ""
+
+
+PROTOCOL_VERSION = "2025-06-18"
+KNOWN_VERSIONS = (PROTOCOL_VERSION, "2025-03-26", "2024-11-05")
+"""Protocol versions in which our messages are identical."""
+PARSE_ERROR, INVALID_REQUEST, NO_METHOD, BAD_PARAMS = -32700, -32600, -32601, -32602
+INSTRUCTIONS = (
+    "Write a CUDA kernel file that replaces a PyTorch function. Call task first. Then write a kernel, compile, check "
+    "and profile it, and improve it until check gives the reward 3, or 2 where no compiled PyTorch is timed."
+)
+
+
+async def answer(line: str, tools: AgentTools) -> dict[str, Any] | None:
+    """Return the reply to one line; None for a notification."""
+    try:
+        message = json.loads(line)
+    except ValueError as error:
+        return _error(None, PARSE_ERROR, f"no JSON: {error}")
+    if not isinstance(message, dict) or not isinstance(message.get("method"), str):
+        return _error(None, INVALID_REQUEST, "no request")
+    if "id" not in message:
+        return None
+    params = message.get("params") or {}
+    if not isinstance(params, dict):
+        return _error(message["id"], BAD_PARAMS, "params are no object")
+    return await _respond(message["id"], message["method"], params, tools)
+
+
+# --- below
+
+
+async def _respond(id_: Any, method: str, params: dict[str, Any], tools: AgentTools) -> dict[str, Any]:
+    match method:
+        case "initialize":
+            return _result(id_, _initialized(params))
+        case "ping":
+            return _result(id_, {})
+        case "tools/list":
+            return _result(id_, {"tools": [_listed(spec) for spec in TOOLS]})
+        case "tools/call":
+            name, arguments = params.get("name"), params.get("arguments") or {}
+            if not isinstance(name, str) or not isinstance(arguments, dict):
+                return _error(id_, BAD_PARAMS, "a call has a name and arguments")
+            called = await tools.call(name, arguments)
+            return _result(id_, {"content": [{"type": "text", "text": called.text}], "isError": called.is_error})
+    return _error(id_, NO_METHOD, f"no method {method}")
+
+
+def _initialized(params: dict[str, Any]) -> dict[str, Any]:
+    asked = params.get("protocolVersion")
+    return {
+        "protocolVersion": asked if asked in KNOWN_VERSIONS else PROTOCOL_VERSION,
+        "capabilities": {"tools": {}},
+        "serverInfo": {"name": "kernel-lsp", "version": __version__},
+        "instructions": INSTRUCTIONS,
+    }
+
+
+def _listed(spec: ToolSpec) -> dict[str, Any]:
+    properties = {name: {"type": "string", "description": text} for name, text in spec.parameters.items()}
+    schema = {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+    return {"name": spec.name, "description": spec.description, "inputSchema": schema}
+
+
+def _result(id_: Any, result: dict[str, Any]) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": id_, "result": result}
+
+
+def _error(id_: Any, code: int, message: str) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": id_, "error": {"code": code, "message": message}}

@@ -11,15 +11,28 @@ from typing import Any, Literal
 from kernel_lsp.core.model import Noun
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Verdict
+from kernel_lsp.errors import EnvironmentProblem
 from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.evolve.archive.model_records import ModelRecords, ProposalRecord, Round
-from kernel_lsp.evolve.archive.parquet import parquet_module
 from kernel_lsp.evolve.propose.feedback import describe_failure
 from kernel_lsp.evolve.run.evaluations import score_kind, score_us
 from kernel_lsp.evolve.run.task_text import signatures
 from kernel_lsp.llm.recording import RecordedReply
 from kernel_lsp.llm.request import Replied
 from kernel_lsp.training.rewards import reward
+
+
+def parquet_module() -> Any:
+    """Return pyarrow with its Parquet part. Raises EnvironmentProblem where it is not installed."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise EnvironmentProblem(
+            "Parquet files need pyarrow, which is not installed", next_step="pip install 'kernel_lsp[parquet]'"
+        ) from error
+    return pyarrow
+
 
 Format = Literal["jsonl", "parquet"]
 ROW_VERSION = 1

@@ -22,8 +22,7 @@ from kernel_lsp.core.event import (
     TaskCaptured,
 )
 from kernel_lsp.core.recommendation import recommend
-from kernel_lsp.core.target import TargetSource
-from kernel_lsp.core.task import Task
+from kernel_lsp.core.task import TargetSource, Task
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.core.words import counted
 from kernel_lsp.errors import EnvironmentProblem, TargetError

@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kernel_lsp.core.expression import Expression, ExpressionError, Number, free_names
-from kernel_lsp.core.expression_value import evaluate
+from kernel_lsp.core.expression import Expression, ExpressionError, Number, evaluate, free_names
 from kernel_lsp.core.plan import KernelSignature, Launch, LaunchPlan, Operation, ScalarParameter, TensorParameter
 from kernel_lsp.core.task import Configuration, Task, TaskScalar
 from kernel_lsp.errors import PlanError

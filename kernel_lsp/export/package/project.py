@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernel_lsp.core.expression import ExpressionError, Name, Number, free_names
-from kernel_lsp.core.expression_value import evaluate_int
+from kernel_lsp.core.expression import ExpressionError, Name, Number, evaluate_int, free_names
 from kernel_lsp.core.measurement import Comparison
 from kernel_lsp.core.model import Noun
 from kernel_lsp.core.plan import LaunchPlan, Operation, ScalarParameter, TensorParameter

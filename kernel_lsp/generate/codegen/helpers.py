@@ -14,8 +14,7 @@ from kernel_lsp.generate.codegen.attention.warpgroup_helpers import WARPGROUP_AT
 from kernel_lsp.generate.codegen.routines.routine_helpers import ROUTINE_HELPERS
 from kernel_lsp.generate.codegen.rows.row_helpers import ROW_HELPERS, WARP_SUM_OF_INT
 from kernel_lsp.generate.codegen.scans.scan_helpers import SCAN_BASICS, SCAN_HELPERS
-from kernel_lsp.generate.codegen.tensor_cores.tensor_core_helpers import TENSOR_CORE_HELPERS
-from kernel_lsp.generate.codegen.tensor_cores.warpgroup_helpers import WARPGROUP_HELPERS
+from kernel_lsp.generate.codegen.tensor_cores.tensor_core_helpers import TENSOR_CORE_HELPERS, WARPGROUP_HELPERS
 
 SUFFIXES = {"float": ("f", "f"), "double": ("", "")}
 

@@ -12,8 +12,7 @@ from kernel_lsp.core.plan import Fill, TensorParameter
 from kernel_lsp.generate.codegen.helpers import HelperUse
 from kernel_lsp.generate.codegen.kernel_writer import KernelParameterText, KernelWriter
 from kernel_lsp.generate.ir.index import Index
-from kernel_lsp.generate.ir.sizes import ceil_div, to_expression
-from kernel_lsp.generate.ir.terms import divides
+from kernel_lsp.generate.ir.sizes import ceil_div, divides, to_expression
 
 COMMENT_COLUMNS = 110
 ONE = Constant(1)

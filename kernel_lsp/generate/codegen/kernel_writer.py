@@ -1,4 +1,5 @@
-"""State of a kernel under construction: its parameters, the helpers it calls, and the names in use."""
+"""State of a kernel under construction: its parameters, the helpers it calls, and the names in use, those of
+coordinates after the user's dims."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from kernel_lsp.core.expression import Constant, Expression, Name, free_names
 from kernel_lsp.core.plan import Fill, TensorParameter
 from kernel_lsp.generate.codegen.helpers import HelperUse
 from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE
-from kernel_lsp.generate.ir.index import Index, Symbol, as_index
-from kernel_lsp.generate.ir.sizes import to_expression
+from kernel_lsp.generate.ir.index import Index, Quotient, Remainder, Symbol, as_index
+from kernel_lsp.generate.ir.sizes import to_expression, unravel_safe
 from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.names import NamePool
 
@@ -145,3 +146,28 @@ class KernelWriter:
 def shape_text(tensor: Tensor) -> str:
     """Return ``(B, T, 4096)``; ``()`` for a scalar."""
     return f"({', '.join(str(to_expression(size)) for size in tensor.shape)})"
+
+
+BY_RANK = {2: ("row", "col"), 3: ("b", "t", "d"), 4: ("n", "c", "h", "w"), 5: ("n", "c", "d", "h", "w")}
+MAX_DIM_NAME = 3
+
+
+def name_coordinates(kernel: KernelWriter, flat: Index, shape: Sequence[Index], names: Sequence[str] = ()) -> None:
+    """Name the quotients and remainders that are the index at flat position `flat` of `shape`."""
+    if sum(size.constant != 1 for size in shape) < 2:
+        return
+    for axis, position in enumerate(unravel_safe(flat, shape)):
+        if len(position.terms) == 1 and position.terms[0][1] == 1 and len(position.terms[0][0]) == 1:
+            atom = position.terms[0][0][0]
+            if isinstance(atom, Quotient | Remainder) and position.digest not in kernel.coordinates:
+                kernel.coordinates[position.digest] = names[axis] if names else _coordinate_name(shape, axis)
+
+
+def _coordinate_name(shape: Sequence[Index], axis: int) -> str:
+    by_rank = BY_RANK.get(len(shape))
+    size = shape[axis]
+    if len(size.terms) == 1 and size.terms[0][1] == 1 and len(size.terms[0][0]) == 1:
+        atom = size.terms[0][0][0]
+        if isinstance(atom, Symbol) and len(atom.name) <= MAX_DIM_NAME and atom.name.lower() != atom.name:
+            return atom.name.lower()
+    return by_rank[axis] if by_rank else f"i{axis}"

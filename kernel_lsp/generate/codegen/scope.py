@@ -9,8 +9,7 @@ from collections.abc import Iterable, Sequence
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.codegen.accumulator import Accumulator
 from kernel_lsp.generate.codegen.block import Block
-from kernel_lsp.generate.codegen.byte_quotients import inverse_for_bytes
-from kernel_lsp.generate.codegen.divisions import declare_divisions, declare_lane_divisions
+from kernel_lsp.generate.codegen.divisions import declare_divisions, declare_lane_divisions, inverse_for_bytes
 from kernel_lsp.generate.codegen.index_text import IndexWriter
 from kernel_lsp.generate.codegen.operators import (
     ATOM,
@@ -24,7 +23,6 @@ from kernel_lsp.generate.codegen.operators import (
     loaded,
 )
 from kernel_lsp.generate.ir.index import Index, Variable, as_index
-from kernel_lsp.generate.ir.row_major import ravel
 from kernel_lsp.generate.ir.scalar import (
     Access,
     Argument,
@@ -34,8 +32,11 @@ from kernel_lsp.generate.ir.scalar import (
     Loop,
     Operation,
     Scalar,
+    children,
+    indirect_scalars,
+    nodes,
 )
-from kernel_lsp.generate.ir.scalar_walk import children, indirect_scalars, nodes
+from kernel_lsp.generate.ir.sizes import ravel
 from kernel_lsp.generate.ir.tensor import Tensor
 
 MAX_EXPRESSION_CHARACTERS = 80

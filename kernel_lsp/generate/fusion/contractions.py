@@ -19,9 +19,8 @@ from kernel_lsp.generate.fusion.groups import (
 )
 from kernel_lsp.generate.fusion.progress import Progress
 from kernel_lsp.generate.ir.index import Index, Variable, as_index, product, substitute
-from kernel_lsp.generate.ir.row_major import ravel, reshape, unravel_safe
-from kernel_lsp.generate.ir.scalar import TRUE, Access, Operation, Scalar, both, in_range
-from kernel_lsp.generate.ir.scalar_walk import accesses, rewrite
+from kernel_lsp.generate.ir.scalar import TRUE, Access, Operation, Scalar, accesses, both, in_range, rewrite
+from kernel_lsp.generate.ir.sizes import ravel, reshape, unravel_safe
 from kernel_lsp.generate.ir.tensor import (
     Attention,
     AttentionGradient,

@@ -40,10 +40,8 @@ from kernel_lsp.generate.fusion.rows import grow_rows
 from kernel_lsp.generate.fusion.scans import grow_scan
 from kernel_lsp.generate.fusion.scatters import grow_scatter
 from kernel_lsp.generate.ir.index import as_index, product
-from kernel_lsp.generate.ir.row_major import unravel_like, unravel_safe
-from kernel_lsp.generate.ir.scalar import Access
-from kernel_lsp.generate.ir.scalar_walk import accesses
-from kernel_lsp.generate.ir.sizes import Sizes
+from kernel_lsp.generate.ir.scalar import Access, accesses
+from kernel_lsp.generate.ir.sizes import Sizes, unravel_like, unravel_safe
 from kernel_lsp.generate.ir.tensor import (
     Attention,
     AttentionGradient,

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Expression
-from kernel_lsp.generate.factors import without_scale
-from kernel_lsp.generate.fusion.reads import scalars_of
+from kernel_lsp.generate.fusion.graph import scalars_of
 from kernel_lsp.generate.ir.index import Index, Variable, product
-from kernel_lsp.generate.ir.row_major import reshape, unravel_safe
-from kernel_lsp.generate.ir.scalar import Access, IndexValue, Scalar
-from kernel_lsp.generate.ir.scalar_walk import accesses
+from kernel_lsp.generate.ir.scalar import Access, IndexValue, Scalar, accesses
+from kernel_lsp.generate.ir.sizes import reshape, unravel_safe
 from kernel_lsp.generate.ir.tensor import LibraryCall, LibraryResult, Routine, Tensor
+from kernel_lsp.generate.library import without_scale
 
 
 @dataclass(frozen=True)

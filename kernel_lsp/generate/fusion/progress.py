@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from kernel_lsp.generate.fusion.graph import DefinitionGraph
 from kernel_lsp.generate.ir.index import Index, Variable
-from kernel_lsp.generate.ir.scalar import Access, Constant, IndexValue, Scalar
-from kernel_lsp.generate.ir.scalar_walk import masked, rewrite
+from kernel_lsp.generate.ir.scalar import Access, Constant, IndexValue, Scalar, masked, rewrite
 from kernel_lsp.generate.ir.sizes import Sizes
 from kernel_lsp.generate.ir.tensor import Buffer, Pointwise, Tensor
 

@@ -20,15 +20,18 @@ from kernel_lsp.generate.ir.scalar import (
     IndexValue,
     Operation,
     Scalar,
+    accesses,
     both,
     cast,
     compare,
     index_value,
     integer,
+    nodes,
     operation,
+    rewrite,
     select,
+    transformed,
 )
-from kernel_lsp.generate.ir.scalar_walk import accesses, nodes, rewrite, transformed
 from kernel_lsp.generate.ir.tensor import Tensor
 
 

@@ -6,14 +6,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernel_lsp.generate.fusion.groups import ColumnSum, RowGroup, RowReduction, Store, row_index
-from kernel_lsp.generate.fusion.lines import LinesOfRows
-from kernel_lsp.generate.fusion.patterns import pattern_of
 from kernel_lsp.generate.fusion.progress import NotReadyError, Progress
+from kernel_lsp.generate.fusion.row_patterns import LinesOfRows, pattern_of
 from kernel_lsp.generate.ir.index import Index, Variable, as_index, product
-from kernel_lsp.generate.ir.row_major import ravel, reshape, unravel_safe
-from kernel_lsp.generate.ir.scalar import Access, Scalar
-from kernel_lsp.generate.ir.scalar_walk import accesses, rewrite
-from kernel_lsp.generate.ir.sizes import Sizes
+from kernel_lsp.generate.ir.scalar import Access, Scalar, accesses, rewrite
+from kernel_lsp.generate.ir.sizes import Sizes, ravel, reshape, unravel_safe
 from kernel_lsp.generate.ir.tensor import Parts, Pointwise, Reduction, Tensor
 
 

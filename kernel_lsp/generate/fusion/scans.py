@@ -13,7 +13,6 @@ from kernel_lsp.generate.fusion.groups import ScanGroup, Store
 from kernel_lsp.generate.fusion.progress import NotReadyError, Progress
 from kernel_lsp.generate.ir.identity import identity_of
 from kernel_lsp.generate.ir.index import ZERO, Index, Variable, as_index, product
-from kernel_lsp.generate.ir.row_major import unravel_safe
 from kernel_lsp.generate.ir.scalar import (
     TRUE,
     Access,
@@ -22,13 +21,16 @@ from kernel_lsp.generate.ir.scalar import (
     IndexValue,
     Operation,
     Scalar,
+    accesses,
     both,
     cast,
     in_range,
     integer,
+    masked,
+    rewrite,
     select,
 )
-from kernel_lsp.generate.ir.scalar_walk import accesses, masked, rewrite
+from kernel_lsp.generate.ir.sizes import unravel_safe
 from kernel_lsp.generate.ir.tensor import Pointwise, Scan, Tensor
 
 POSITIONS = {"argmax": "max", "argmin": "min"}

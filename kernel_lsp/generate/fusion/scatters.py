@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from kernel_lsp.generate.fusion.groups import ElementwiseGroup, RowScatterGroup, ScatterGroup, Store
 from kernel_lsp.generate.fusion.progress import Progress
 from kernel_lsp.generate.ir.index import as_index, product, substitute
-from kernel_lsp.generate.ir.row_major import ravel, unravel_safe
-from kernel_lsp.generate.ir.scalar import Access, cast
-from kernel_lsp.generate.ir.scalar_walk import accesses
+from kernel_lsp.generate.ir.scalar import Access, accesses, cast
+from kernel_lsp.generate.ir.sizes import ravel, unravel_safe
 from kernel_lsp.generate.ir.tensor import Pointwise, Scatter, Tensor
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.ir.scalar import Scalar, both, compare, operation, select
 from kernel_lsp.generate.ir.tensor import Tensor
+from kernel_lsp.generate.lowering.arithmetic import clamped, elementwise, number, op, parameter
 from kernel_lsp.generate.lowering.builder import Call
-from kernel_lsp.generate.lowering.elements import clamped, elementwise, number, op, parameter
 from kernel_lsp.generate.lowering.registry import lowers
 
 SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805

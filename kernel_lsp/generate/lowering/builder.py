@@ -7,15 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.core.expression import Binary, Expression, ExpressionError, free_names
+from kernel_lsp.core.expression import Binary, Expression, ExpressionError, free_names, parse
 from kernel_lsp.core.expression import Constant as ExpressionConstant
-from kernel_lsp.core.expression_parser import parse
 from kernel_lsp.core.task import GraphNode, TensorType
 from kernel_lsp.errors import TargetError
 from kernel_lsp.generate.ir.index import ONE, ZERO, Index, Variable, as_index
-from kernel_lsp.generate.ir.row_major import reshape as reshape_index
 from kernel_lsp.generate.ir.scalar import Access, CallerNumber, Constant, Scalar, cast, index_value, operation
 from kernel_lsp.generate.ir.sizes import Sizes
+from kernel_lsp.generate.ir.sizes import reshape as reshape_index
 from kernel_lsp.generate.ir.tensor import (
     Buffer,
     Contraction,

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.ir.index import ZERO, Index, Variable, as_index, divide_exactly
-from kernel_lsp.generate.ir.scalar import Access, Constant, Scalar, both, cast, compare, in_range, index_value
-from kernel_lsp.generate.ir.scalar_walk import guarded
+from kernel_lsp.generate.ir.scalar import Access, Constant, Scalar, both, cast, compare, guarded, in_range, index_value
 from kernel_lsp.generate.ir.tensor import LibraryCall, Phases, Tensor
+from kernel_lsp.generate.lowering.arithmetic import op
 from kernel_lsp.generate.lowering.builder import Call, Shape, accumulation_dtype, positions, read
-from kernel_lsp.generate.lowering.elements import op
-from kernel_lsp.generate.lowering.phases import AxisGeometry
 from kernel_lsp.generate.lowering.registry import lowers
+from kernel_lsp.generate.lowering.windows import AxisGeometry
 
 Factors = Callable[[tuple[Index, ...], tuple[Index, ...]], tuple[Scalar, Scalar]]
 

@@ -6,8 +6,8 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.ir.index import Index
 from kernel_lsp.generate.ir.scalar import Constant, Scalar, cast, compare, index_value
 from kernel_lsp.generate.ir.tensor import Tensor
+from kernel_lsp.generate.lowering.arithmetic import element_of, op, operand_of
 from kernel_lsp.generate.lowering.builder import Call, read
-from kernel_lsp.generate.lowering.elements import element_of, op, operand_of
 from kernel_lsp.generate.lowering.registry import RULES, lowers
 
 

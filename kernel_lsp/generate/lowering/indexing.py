@@ -16,16 +16,16 @@ from kernel_lsp.generate.ir.scalar import (
     both,
     cast,
     compare,
+    guarded,
     in_range,
     index_value,
     integer,
     select,
 )
-from kernel_lsp.generate.ir.scalar_walk import guarded
 from kernel_lsp.generate.ir.tensor import Scatter, Tensor
+from kernel_lsp.generate.lowering.arithmetic import op
 from kernel_lsp.generate.lowering.builder import Call, accumulation_dtype, positions, read
 from kernel_lsp.generate.lowering.contraction import converted
-from kernel_lsp.generate.lowering.elements import op
 from kernel_lsp.generate.lowering.registry import lowers
 
 ValueAt = Callable[[tuple[Index, ...]], Scalar]

@@ -5,30 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from kernel_lsp.core.expression_parser import parse
+from kernel_lsp.core.expression import parse
 from kernel_lsp.core.operators import is_a
 from kernel_lsp.core.task import Graph, GraphNode, TensorType
 from kernel_lsp.generate.ir.scalar import Access
 from kernel_lsp.generate.ir.sizes import Sizes
 from kernel_lsp.generate.ir.tensor import Buffer, Tensor
-from kernel_lsp.generate.lowering import (  # noqa: F401 (each registers its rules)
-    activations,
-    adaptive_pooling,
-    arithmetic,
-    attention,
-    comparisons,
-    contraction,
-    creation,
-    indexing,
-    normalization,
-    norms,
-    pooling,
-    reduction,
-    softmax,
-    tensor_lists,
-    upsampling,
-    views,
-)
 from kernel_lsp.generate.lowering.builder import Builder, Call, Shape
 from kernel_lsp.generate.lowering.registry import RULES
 from kernel_lsp.generate.lowering.sequences import recurrent, scan, sorting  # noqa: F401 (each registers its rules)

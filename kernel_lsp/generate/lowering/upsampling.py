@@ -18,15 +18,15 @@ from kernel_lsp.generate.ir.scalar import (
     both,
     cast,
     compare,
+    guarded,
     in_range,
     index_value,
     integer,
     select,
 )
-from kernel_lsp.generate.ir.scalar_walk import guarded
 from kernel_lsp.generate.ir.tensor import Tensor
+from kernel_lsp.generate.lowering.arithmetic import op
 from kernel_lsp.generate.lowering.builder import Call, Shape, accumulation_dtype, positions
-from kernel_lsp.generate.lowering.elements import op
 from kernel_lsp.generate.lowering.registry import lowers
 from kernel_lsp.generate.lowering.windows import n_spatial_of, taps_of
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.ir.index import ONE, ZERO, Index, as_index, expanded
-from kernel_lsp.generate.ir.scalar import Access, Constant, Scalar, both, cast, compare, in_range, index_value
-from kernel_lsp.generate.ir.scalar_walk import guarded
+from kernel_lsp.generate.ir.scalar import Access, Constant, Scalar, both, cast, compare, guarded, in_range, index_value
 from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.builder import Call, read
 from kernel_lsp.generate.lowering.registry import lowers

@@ -1,4 +1,5 @@
-"""Choose the threads, packs and lines of an elementwise kernel."""
+"""Choose the threads, packs and lines of an elementwise kernel, and the threads of one that gathers the updates of
+rows."""
 
 from __future__ import annotations
 
@@ -8,11 +9,11 @@ from dataclasses import dataclass
 from kernel_lsp.generate.codegen.elements.elementwise import ElementwiseSchedule
 from kernel_lsp.generate.codegen.elements.lines import MANY_LINES, line_axis, shared_axis
 from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES, Packing, find_packed
-from kernel_lsp.generate.fusion.groups import ElementwiseGroup
+from kernel_lsp.generate.codegen.elements.scatter import RowScatterSchedule
+from kernel_lsp.generate.fusion.groups import ElementwiseGroup, RowScatterGroup
 from kernel_lsp.generate.ir.index import Index, Variable, as_index, product
-from kernel_lsp.generate.ir.scalar import Loop
-from kernel_lsp.generate.ir.scalar_walk import accesses, nodes
-from kernel_lsp.generate.ir.terms import divides
+from kernel_lsp.generate.ir.scalar import Loop, accesses, nodes
+from kernel_lsp.generate.ir.sizes import divides
 from kernel_lsp.generate.schedule.knobs import Choices
 from kernel_lsp.generate.schedule.row_choices import LARGE_BYTES
 
@@ -150,3 +151,22 @@ def element_comment(schedule: ElementwiseSchedule) -> str:
     if schedule.vector == 1:
         return "One thread per element."
     return f"One thread per pack of {schedule.vector} neighbouring elements."
+
+
+MAX_THREADS = 256
+
+
+def choose_row_scatter(
+    choices: Choices, kernel: str, group: RowScatterGroup, captured: Callable[[Index], int]
+) -> RowScatterSchedule:
+    """Read the knobs of `kernel`: packs of 16 bytes, and as many threads as a row has packs, by default."""
+    n_columns = captured(group.column.extent)
+    read = [a.dtype.itemsize for a in accesses(group.value) if group.column in a.variables]
+    widest = max([*read, *(store.tensor.dtype.itemsize for store in group.stores)])
+    widths = [width for width in (1, 2, 4, 8) if n_columns % width == 0 and width * widest <= MAX_PACK_BYTES]
+    vector = choices.pick_int(f"{kernel}.vector", widths, max(widths), "neighbouring elements per load")
+    threads = 32
+    while threads < MAX_THREADS and threads * vector < n_columns:
+        threads *= 2
+    threads = choices.pick_int(f"{kernel}.threads", (32, 64, 128, 256, 512), threads, "threads per block")
+    return RowScatterSchedule(threads, vector)

@@ -17,7 +17,7 @@ from kernel_lsp.generate.fusion.groups import (
     written_by,
 )
 from kernel_lsp.generate.ir.index import Index
-from kernel_lsp.generate.ir.scalar_walk import accesses
+from kernel_lsp.generate.ir.scalar import accesses
 from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.schedule.knobs import Choices
 

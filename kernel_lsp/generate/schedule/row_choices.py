@@ -18,11 +18,10 @@ from kernel_lsp.generate.codegen.rows.row_schedule import (
     n_blocks_per_multiprocessor,
 )
 from kernel_lsp.generate.fusion.groups import RowGroup
-from kernel_lsp.generate.fusion.pairs import find_pairs
+from kernel_lsp.generate.fusion.row_patterns import find_pairs
 from kernel_lsp.generate.ir.index import Index
-from kernel_lsp.generate.ir.scalar import Access
-from kernel_lsp.generate.ir.scalar_walk import accesses
-from kernel_lsp.generate.ir.terms import divides
+from kernel_lsp.generate.ir.scalar import Access, accesses
+from kernel_lsp.generate.ir.sizes import divides
 from kernel_lsp.generate.schedule.knobs import Choices
 from kernel_lsp.generate.schedule.tensor_core_knobs import HOPPER
 

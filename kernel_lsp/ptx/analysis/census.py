@@ -22,7 +22,7 @@ _VECTOR = {"v2": 2, "v4": 4, "v8": 8}
 
 @dataclass
 class Census:
-    """Hold counts per thread, named as in `kernel_lsp.core.counters.LaunchCounters`."""
+    """Hold counts per thread, named as in `kernel_lsp.core.profile.LaunchCounters`."""
 
     n_instructions: int = 0
     n_floating_operations: int = 0
@@ -45,7 +45,7 @@ class Census:
 
 @dataclass
 class LineCensus:
-    """Hold the counts of one line, named as in `kernel_lsp.core.counters.LineCounters`."""
+    """Hold the counts of one line, named as in `kernel_lsp.core.profile.LineCounters`."""
 
     n_instructions: int = 0
     n_global_requests: int = 0

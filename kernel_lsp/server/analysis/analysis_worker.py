@@ -16,7 +16,7 @@ from pathlib import Path
 
 from kernel_lsp.core.expression import Constant
 from kernel_lsp.core.plan import Launch, LaunchPlan
-from kernel_lsp.core.target import TargetSource, TensorInput
+from kernel_lsp.core.task import TargetSource, TensorInput
 from kernel_lsp.errors import TargetError, UnknownInputsError
 from kernel_lsp.plan.parser import parse as parse_plan
 from kernel_lsp.process.priority import step_back

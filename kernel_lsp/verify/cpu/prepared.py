@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Protocol
 
-from kernel_lsp.core.counters import LaunchCounters
 from kernel_lsp.core.finding import Severity
 from kernel_lsp.core.plan import BoundLaunch, BoundLibraryStep, BoundOperation, BoundStep
+from kernel_lsp.core.profile import LaunchCounters
 from kernel_lsp.core.verdict import Built, CaseResult, Crashed, Mismatch, TimedOut, Unsupported
 from kernel_lsp.errors import TargetError
 from kernel_lsp.gpu.specs import GpuSpec

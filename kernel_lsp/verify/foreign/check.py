@@ -15,8 +15,7 @@ from typing import Any
 from kernel_lsp.config import Settings, ToleranceName
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.finding import Finding, Severity
-from kernel_lsp.core.target import TargetSource
-from kernel_lsp.core.task import Task, TaskTensor
+from kernel_lsp.core.task import TargetSource, Task, TaskTensor
 from kernel_lsp.core.verdict import (
     CaseResult,
     CheckOutcome,

@@ -9,9 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from kernel_lsp.core.expression import ExpressionError
-from kernel_lsp.core.expression_parser import parse
-from kernel_lsp.core.expression_value import evaluate_int
+from kernel_lsp.core.expression import ExpressionError, evaluate_int, parse
 from kernel_lsp.core.task import Graph, Symbol, Task, TensorType
 
 Sizes = dict[str, int]

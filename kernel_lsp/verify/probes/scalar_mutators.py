@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from kernel_lsp.core.target import AttributeValue, ScalarInput, TargetSource, TensorInput
+from kernel_lsp.core.task import AttributeValue, ScalarInput, TargetSource, TensorInput
 
 Value = float | int | bool
 GivenNumber = ScalarInput | AttributeValue

@@ -14,7 +14,6 @@ from typing import Literal
 
 from kernel_lsp.config import Settings
 from kernel_lsp.core.candidate import Candidate, Origin
-from kernel_lsp.core.counters import LaunchCounters, LineCounters
 from kernel_lsp.core.finding import Finding
 from kernel_lsp.core.measurement import Estimate
 from kernel_lsp.core.plan import BoundLaunch, BoundOperation
@@ -23,6 +22,8 @@ from kernel_lsp.core.profile import (
     EagerKernel,
     KernelBound,
     KernelProfile,
+    LaunchCounters,
+    LineCounters,
     LineProfile,
     ProfileKind,
     ProfileReport,

@@ -11,7 +11,7 @@ from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.measurement import Estimate, EstimatedBaseline, LineEstimate
 from kernel_lsp.core.model import SCHEMA_VERSION, Noun
 from kernel_lsp.core.plan import LaunchPlan, TensorParameter
-from kernel_lsp.core.target import InputConfiguration, ScalarInput, TargetSource, TensorInput
+from kernel_lsp.core.task import InputConfiguration, ScalarInput, TargetSource, TensorInput
 from kernel_lsp.core.verdict import BuildFailed, Verdict
 from kernel_lsp.errors import UserError
 from kernel_lsp.plan.parser import parse

@@ -10,7 +10,7 @@ from kernel_lsp import errors
 from kernel_lsp.config import Settings
 from kernel_lsp.core.candidate import Candidate
 from kernel_lsp.core.model import Noun
-from kernel_lsp.core.target import TargetSource
+from kernel_lsp.core.task import TargetSource
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.errors import InternalError, KernelLspError
 from kernel_lsp.verify.model.cases import Depth

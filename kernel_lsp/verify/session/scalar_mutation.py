@@ -12,8 +12,7 @@ from functools import cached_property
 from kernel_lsp.core.candidate import Candidate
 from kernel_lsp.core.expression import Number
 from kernel_lsp.core.plan import LaunchPlan, ScalarParameter
-from kernel_lsp.core.target import AttributeValue, ScalarInput, TargetSource
-from kernel_lsp.core.task import Task
+from kernel_lsp.core.task import AttributeValue, ScalarInput, TargetSource, Task
 from kernel_lsp.core.verdict import BuildFailed, CheckOutcome, Crashed, Mismatch, TimedOut
 from kernel_lsp.errors import PlanError, TargetError
 from kernel_lsp.verify.model.cases import OTHER_NUMBERS_FAMILIES, captured_sizes

@@ -14,8 +14,7 @@ from typing import Protocol
 
 from kernel_lsp.config import Settings
 from kernel_lsp.core.plan import LaunchPlan
-from kernel_lsp.core.target import TargetSource
-from kernel_lsp.core.task import Task
+from kernel_lsp.core.task import TargetSource, Task
 from kernel_lsp.errors import EnvironmentProblem, KernelLspError, SettingError
 from kernel_lsp.gpu.presence import has_gpu
 from kernel_lsp.gpu.specs import GpuSpec, find_gpu

@@ -15,8 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from kernel_lsp.core.candidate import Candidate
-from kernel_lsp.core.target import TargetSource
-from kernel_lsp.core.task import Task
+from kernel_lsp.core.task import TargetSource, Task
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.errors import ConnectionLostError, EnvironmentProblem, KernelLspError
 from kernel_lsp.process.channel import Channel

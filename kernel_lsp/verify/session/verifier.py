@@ -12,8 +12,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from kernel_lsp.core.candidate import Candidate
-from kernel_lsp.core.target import TargetSource
-from kernel_lsp.core.task import Task, UncoveredConfiguration
+from kernel_lsp.core.task import TargetSource, Task, UncoveredConfiguration
 from kernel_lsp.core.verdict import ConfigurationOutcome, Crashed, TimedOut, Verdict
 from kernel_lsp.errors import KernelLspError, TargetError
 from kernel_lsp.verify.gpu.checks import MeasuringGpu, Untimed

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from kernel_lsp.config import Settings
-from kernel_lsp.core.filter import FilterResult, TaskFilters
-from kernel_lsp.core.target import TargetSource
+from kernel_lsp.core.benchmark import FilterResult, TaskFilters
+from kernel_lsp.core.task import TargetSource
 from kernel_lsp.errors import KernelLspError
 from kernel_lsp.process.confinement import sandbox_level
 from kernel_lsp.process.interpreter import find_python

@@ -11,8 +11,7 @@ from math import prod
 from typing import Any
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.core.expression_parser import parse
-from kernel_lsp.core.expression_value import evaluate_int
+from kernel_lsp.core.expression import evaluate_int, parse
 from kernel_lsp.core.measurement import TimeFloor
 from kernel_lsp.core.operators import is_a
 from kernel_lsp.core.plan import BoundOperation

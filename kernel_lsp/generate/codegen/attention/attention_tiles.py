@@ -9,15 +9,13 @@ from dataclasses import dataclass
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Expression
 from kernel_lsp.generate.attention import PRODUCT, condition_of_seen, last_key_of, score_of_seen
-from kernel_lsp.generate.codegen.coordinates import name_coordinates
 from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES, Packing, find_packed
-from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.kernel_writer import KernelWriter, name_coordinates
 from kernel_lsp.generate.codegen.operators import AND, ATOM, MULTIPLY, UNARY, Text, convert, stored
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import AttentionGradientGroup, AttentionGroup
 from kernel_lsp.generate.ir.index import Index, Variable, as_index
-from kernel_lsp.generate.ir.scalar import Access, Argument, Scalar
-from kernel_lsp.generate.ir.scalar_walk import accesses, nodes
+from kernel_lsp.generate.ir.scalar import Access, Argument, Scalar, accesses, nodes
 
 ROWS_PER_WARP = 16
 MIN_COLUMNS = 16

@@ -6,7 +6,7 @@ a tile: 32 terms in 128 swizzled bytes, and further terms in further arrays.
 
 from __future__ import annotations
 
-from kernel_lsp.generate.codegen.tensor_cores.warpgroup_helpers import ALL_COLUMNS
+from kernel_lsp.generate.codegen.tensor_cores.tensor_core_helpers import ALL_COLUMNS
 
 Helpers = dict[str, tuple[str, tuple[str, ...]]]
 MAX_COLUMNS = 64

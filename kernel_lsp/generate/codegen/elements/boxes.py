@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from kernel_lsp.core.expression import Binary, Constant, Expression
-from kernel_lsp.generate.codegen.coordinates import BY_RANK
 from kernel_lsp.generate.codegen.elements.elementwise import write_stores
 from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES, Multiples, multiple_conditions, needed_multiples
 from kernel_lsp.generate.codegen.elements.runs import load_runs
 from kernel_lsp.generate.codegen.kernel import MAX_GRID_YZ, RenderedKernel, blocks_of, rendered
-from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.kernel_writer import BY_RANK, KernelWriter
 from kernel_lsp.generate.codegen.operators import ADD, stored
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import ElementwiseGroup, Store
@@ -28,11 +27,8 @@ from kernel_lsp.generate.ir.index import (
     product,
     substitute,
 )
-from kernel_lsp.generate.ir.row_major import ravel, unravel
-from kernel_lsp.generate.ir.scalar import Access, Loop, Operation, Scalar
-from kernel_lsp.generate.ir.scalar_walk import accesses, nodes
-from kernel_lsp.generate.ir.sizes import to_expression
-from kernel_lsp.generate.ir.terms import coefficient
+from kernel_lsp.generate.ir.scalar import Access, Loop, Operation, Scalar, accesses, nodes
+from kernel_lsp.generate.ir.sizes import coefficient, ravel, to_expression, unravel
 
 LOCAL_NAMES = ("i", "plane", "u0", "u1", "u2", "u3", "u4")
 FACTORS = (2, 4, 8)

@@ -16,8 +16,8 @@ from kernel_lsp.generate.ir.index import (
     product,
     substitute,
 )
-from kernel_lsp.generate.ir.row_major import ravel
-from kernel_lsp.generate.ir.scalar_walk import accesses
+from kernel_lsp.generate.ir.scalar import accesses
+from kernel_lsp.generate.ir.sizes import ravel
 
 MIN_LINE = 2048
 """Minimum elements of a line: its last block is mostly full."""

@@ -1,8 +1,8 @@
-"""Vector loads and stores of packs: runs of neighbouring elements."""
+"""Vector loads and stores of packs: runs of neighbouring elements; and reads issued before any computation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kernel_lsp.core.dtype import DType
@@ -26,11 +26,9 @@ from kernel_lsp.generate.ir.index import (
     replace_atoms,
     substitute,
 )
-from kernel_lsp.generate.ir.row_major import ravel
-from kernel_lsp.generate.ir.scalar import Access, Scalar
-from kernel_lsp.generate.ir.scalar_walk import accesses
+from kernel_lsp.generate.ir.scalar import Access, Scalar, accesses, indirect_scalars
+from kernel_lsp.generate.ir.sizes import coefficient, divides, ravel
 from kernel_lsp.generate.ir.tensor import Tensor
-from kernel_lsp.generate.ir.terms import coefficient, divides
 
 MAX_PACK_BYTES = 16
 """Maximum bytes of a thread's load on every architecture up to sm_90."""
@@ -236,3 +234,25 @@ def read_packs(scope: Scope, target: str, packing: Packing, scalar: Scalar, oper
         lanes.bind(access, packing.item(names[access.digest], access.dtype))
     lanes.line(f"{target}[v] {operator} {lanes.value(scalar).text};")
     lanes.close()
+
+
+def reads_ahead(scalars: Sequence[Scalar], known: Iterable[Variable]) -> list[Access]:
+    """Return the reads whose address depends on `known` alone, in a stable order. Reads under a mask are left out but
+    for single elements, and so are reads at an index that is itself read."""
+    within = frozenset(known)
+    found = [
+        access
+        for access in accesses(*scalars)
+        if access.variables <= within
+        and (access.mask is None or not access.variables)
+        and not any(True for index in access.index for _ in indirect_scalars(index))
+    ]
+    return sorted(found, key=lambda access: (access.tensor.serial, access.digest))
+
+
+def prefetch(scope: Scope, reads: Iterable[Access]) -> None:
+    """Prefetch elements of tensors in memory."""
+    for access in reads:
+        scope.kernel.use("prefetch")
+        pointer, at = scope.kernel.pointer(access.tensor), scope.offset(access.tensor, access.index)
+        scope.line(f"prefetch({pointer});" if at.text == "0" else f"prefetch({pointer} + {at.within(ADD)});")

@@ -11,9 +11,8 @@ from kernel_lsp.generate.codegen.operators import ADD, TERNARY
 from kernel_lsp.generate.codegen.scope import MAX_UNROLLED, Scope
 from kernel_lsp.generate.fusion.groups import Store
 from kernel_lsp.generate.ir.index import ZERO, Index, Variable, as_index, divide_exactly, product
-from kernel_lsp.generate.ir.row_major import ravel
-from kernel_lsp.generate.ir.scalar import Access, Loop
-from kernel_lsp.generate.ir.scalar_walk import accesses, nodes
+from kernel_lsp.generate.ir.scalar import Access, Loop, accesses, nodes
+from kernel_lsp.generate.ir.sizes import ravel
 
 MAX_RUN = 80
 """Maximum elements of the runs of one read; each takes a register."""

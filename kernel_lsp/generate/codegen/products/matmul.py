@@ -10,19 +10,15 @@ from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Binary, Constant, Expression
-from kernel_lsp.generate.codegen.coordinates import name_coordinates
 from kernel_lsp.generate.codegen.elements.elementwise import write_stores
 from kernel_lsp.generate.codegen.kernel import MAX_GRID_YZ, RenderedKernel, blocks_of, rendered
-from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.kernel_writer import KernelWriter, name_coordinates
 from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE, Text
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import ContractionGroup
 from kernel_lsp.generate.ir.index import ONE, Index, Variable, as_index
-from kernel_lsp.generate.ir.row_major import ravel
-from kernel_lsp.generate.ir.scalar import Access, Scalar
-from kernel_lsp.generate.ir.scalar_walk import accesses
-from kernel_lsp.generate.ir.sizes import to_expression
-from kernel_lsp.generate.ir.terms import coefficient
+from kernel_lsp.generate.ir.scalar import Access, Scalar, accesses
+from kernel_lsp.generate.ir.sizes import coefficient, ravel, to_expression
 
 LOCAL_NAMES = (
     *("m0", "n0", "k0", "left_tile", "right_tile", "sums", "left", "right", "e", "m", "n", "k", "i", "j", "row", "col"),

@@ -12,20 +12,17 @@ from functools import cached_property
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Expression
-from kernel_lsp.generate.codegen.coordinates import name_coordinates
 from kernel_lsp.generate.codegen.elements.elementwise import write_stores
-from kernel_lsp.generate.codegen.elements.packs import Packing, pack_along, read_packs
-from kernel_lsp.generate.codegen.elements.prefetching import reads_ahead
+from kernel_lsp.generate.codegen.elements.packs import Packing, pack_along, read_packs, reads_ahead
 from kernel_lsp.generate.codegen.kernel import REGISTERS_PER_BLOCK, RenderedKernel, SharedArray, blocks_of, rendered
-from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.kernel_writer import KernelWriter, name_coordinates
 from kernel_lsp.generate.codegen.operators import Text, loaded
 from kernel_lsp.generate.codegen.products.matmul import grid_conditions
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import ContractionGroup
 from kernel_lsp.generate.ir.index import Variable, as_index
 from kernel_lsp.generate.ir.scalar import Access, Scalar
-from kernel_lsp.generate.ir.sizes import to_expression
-from kernel_lsp.generate.ir.terms import divides
+from kernel_lsp.generate.ir.sizes import divides, to_expression
 
 LOCAL_NAMES = (
     *(

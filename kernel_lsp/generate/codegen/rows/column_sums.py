@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kernel_lsp.core.expression import Constant
-from kernel_lsp.generate.codegen.coordinates import name_coordinates
-from kernel_lsp.generate.codegen.elements.prefetching import prefetch, reads_ahead
+from kernel_lsp.generate.codegen.elements.packs import prefetch, reads_ahead
 from kernel_lsp.generate.codegen.kernel import RenderedKernel, rendered
-from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.kernel_writer import KernelWriter, name_coordinates
 from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE
 from kernel_lsp.generate.codegen.rows.row_cache import RowCache
 from kernel_lsp.generate.codegen.rows.row_schedule import RowSchedule

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kernel_lsp.generate.codegen.elements.prefetching import prefetch, reads_ahead
+from kernel_lsp.generate.codegen.elements.packs import prefetch, reads_ahead
 from kernel_lsp.generate.codegen.operators import MULTIPLY, Text
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import RowGroup, scalars_of_group

@@ -15,10 +15,9 @@ from kernel_lsp.generate.codegen.rows.row_schedule import MAX_CACHED_BYTES, RowS
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.graph import COSTLY
 from kernel_lsp.generate.fusion.groups import RowGroup
-from kernel_lsp.generate.fusion.pairs import find_pairs
+from kernel_lsp.generate.fusion.row_patterns import find_pairs
 from kernel_lsp.generate.ir.index import Index, Variable
-from kernel_lsp.generate.ir.scalar import Access, Argument, Constant, Operation, Scalar, operation
-from kernel_lsp.generate.ir.scalar_walk import nodes, transformed
+from kernel_lsp.generate.ir.scalar import Access, Argument, Constant, Operation, Scalar, nodes, operation, transformed
 
 KEPT = COSTLY | {"div", "sqrt", "rsqrt"}
 """Operations of many instructions: kept rather than computed again."""

@@ -19,12 +19,11 @@ from kernel_lsp.generate.codegen.rows.rows import RunningValue
 from kernel_lsp.generate.codegen.rows.shared_rows import SharedRowRenderer
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction, Store
-from kernel_lsp.generate.fusion.pairs import Pair
 from kernel_lsp.generate.fusion.row_algebra import factors_of, product_of
+from kernel_lsp.generate.fusion.row_patterns import Pair
 from kernel_lsp.generate.ir.index import Index, Variable, as_index, substitute
-from kernel_lsp.generate.ir.row_major import reshape
 from kernel_lsp.generate.ir.scalar import Access, Scalar
-from kernel_lsp.generate.ir.sizes import to_expression
+from kernel_lsp.generate.ir.sizes import reshape, to_expression
 
 LOCAL_NAMES = ("line", "within", "at")
 COLUMN_SERIAL = -(1 << 20)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernel_lsp.generate.codegen.block import Block
-from kernel_lsp.generate.fusion.pairs import Pair
+from kernel_lsp.generate.fusion.row_patterns import Pair
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ from kernel_lsp.generate.codegen.rows.first_reads import first_reads, load_row
 from kernel_lsp.generate.codegen.rows.row_schedule import RowSchedule
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import RowGroup
-from kernel_lsp.generate.ir.scalar import Access, Scalar
-from kernel_lsp.generate.ir.scalar_walk import accesses
+from kernel_lsp.generate.ir.scalar import Access, Scalar, accesses
 
 
 class RowCache:

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 from kernel_lsp.generate.fusion.groups import RowGroup, Store
 from kernel_lsp.generate.ir.index import ZERO, Atom, Index, Quotient, Remainder, as_index, replace_atoms
-from kernel_lsp.generate.ir.row_major import ravel
-from kernel_lsp.generate.ir.scalar import Access, Scalar
-from kernel_lsp.generate.ir.scalar_walk import accesses, rewrite
+from kernel_lsp.generate.ir.scalar import Access, Scalar, accesses, rewrite
+from kernel_lsp.generate.ir.sizes import ravel
 
 
 def with_lines(group: RowGroup, vector: int, captured: Callable[[Index], int]) -> RowGroup:

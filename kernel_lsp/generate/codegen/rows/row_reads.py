@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from kernel_lsp.generate.codegen.rows.row_schedule import RowSchedule
 from kernel_lsp.generate.fusion.groups import RowGroup
-from kernel_lsp.generate.ir.scalar import Access
-from kernel_lsp.generate.ir.scalar_walk import accesses
+from kernel_lsp.generate.ir.scalar import Access, accesses
 from kernel_lsp.generate.ir.tensor import Tensor
 
 

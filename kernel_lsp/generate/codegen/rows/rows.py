@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Binary, Constant, Expression
 from kernel_lsp.generate.codegen.accumulator import Accumulator, combination_of, counted
-from kernel_lsp.generate.codegen.coordinates import name_coordinates
 from kernel_lsp.generate.codegen.elements.packs import Packing, find_packed
 from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, divisible, rendered
-from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.kernel_writer import KernelWriter, name_coordinates
 from kernel_lsp.generate.codegen.operators import ATOM, Text, loaded, stored
 from kernel_lsp.generate.codegen.rows.first_reads import prefetch_row
 from kernel_lsp.generate.codegen.rows.kept_values import KeptValues, divide_once, keep_values
@@ -25,7 +24,7 @@ from kernel_lsp.generate.codegen.rows.row_schedule import WARP, RowSchedule, blo
 from kernel_lsp.generate.codegen.rows.whole_values import find_whole
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction, Store, row_index
-from kernel_lsp.generate.fusion.pairs import Pair, find_pairs
+from kernel_lsp.generate.fusion.row_patterns import Pair, find_pairs
 from kernel_lsp.generate.ir.index import Index, Variable, as_index, divide_exactly
 from kernel_lsp.generate.ir.scalar import Access, Scalar
 from kernel_lsp.generate.ir.sizes import to_expression

@@ -15,10 +15,9 @@ from kernel_lsp.core.expression import Constant
 from kernel_lsp.core.expression_rules import binary
 from kernel_lsp.core.plan import Fill
 from kernel_lsp.generate.codegen.accumulator import Accumulator
-from kernel_lsp.generate.codegen.coordinates import name_coordinates
 from kernel_lsp.generate.codegen.elements.packs import find_packed
 from kernel_lsp.generate.codegen.kernel import RenderedKernel, rendered
-from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.kernel_writer import KernelWriter, name_coordinates
 from kernel_lsp.generate.codegen.operators import ATOM, COMPUTE_TYPE, Text
 from kernel_lsp.generate.codegen.rows.online import OnlinePair
 from kernel_lsp.generate.codegen.rows.row_cache import RowCache
@@ -26,10 +25,9 @@ from kernel_lsp.generate.codegen.rows.row_schedule import RowSchedule
 from kernel_lsp.generate.codegen.rows.rows import RowRenderer, RunningValue
 from kernel_lsp.generate.codegen.rows.staged_rows import StagedRows
 from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction, Store
-from kernel_lsp.generate.fusion.pairs import Pair, find_pairs
+from kernel_lsp.generate.fusion.row_patterns import Pair, find_pairs
 from kernel_lsp.generate.ir.index import as_index
-from kernel_lsp.generate.ir.scalar import Access, Scalar
-from kernel_lsp.generate.ir.scalar_walk import accesses
+from kernel_lsp.generate.ir.scalar import Access, Scalar, accesses
 from kernel_lsp.generate.ir.sizes import to_expression
 
 LINE_BYTES = 128

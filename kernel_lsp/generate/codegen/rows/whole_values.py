@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernel_lsp.generate.codegen.accumulator import Accumulator, combination_of, counted
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import RowGroup, WholeReduction, scalars_of_group
-from kernel_lsp.generate.ir.scalar_walk import accesses
+from kernel_lsp.generate.ir.scalar import accesses
 
 
 def find_whole(scope: Scope, group: RowGroup, whole: WholeReduction, n_threads: int) -> None:

@@ -14,10 +14,9 @@ from collections.abc import Callable, Sequence
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Constant, Expression
 from kernel_lsp.core.expression_rules import binary
-from kernel_lsp.generate.codegen.coordinates import name_coordinates
 from kernel_lsp.generate.codegen.elements.packs import Packing, find_packed
 from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, divisible, rendered
-from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.kernel_writer import KernelWriter, name_coordinates
 from kernel_lsp.generate.codegen.operators import ATOM, Text, convert, loaded, stored
 from kernel_lsp.generate.codegen.rows.row_schedule import WARP
 from kernel_lsp.generate.codegen.scans.scan_schedule import OPERATORS, ScanSchedule, ScanState
@@ -25,8 +24,7 @@ from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import ScanGroup, Store
 from kernel_lsp.generate.fusion.scans import POSITIONS, RUNNING, RUNNING_POSITION
 from kernel_lsp.generate.ir.index import Atom, Index, Symbol, Variable, as_index, divide_exactly
-from kernel_lsp.generate.ir.scalar import Access, Argument, Scalar
-from kernel_lsp.generate.ir.scalar_walk import nodes
+from kernel_lsp.generate.ir.scalar import Access, Argument, Scalar, nodes
 from kernel_lsp.generate.ir.sizes import to_expression
 
 _PLACES = ("row", "my_row", "is_row", "col", "pack", "v", "item", "tile", "place", "number", "n_tiles", "offset")

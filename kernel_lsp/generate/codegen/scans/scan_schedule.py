@@ -12,7 +12,7 @@ from kernel_lsp.generate.codegen.rows.row_schedule import WARP
 from kernel_lsp.generate.fusion.groups import ScanGroup
 from kernel_lsp.generate.fusion.scans import POSITIONS
 from kernel_lsp.generate.ir.index import Index
-from kernel_lsp.generate.ir.scalar_walk import accesses
+from kernel_lsp.generate.ir.scalar import accesses
 
 MAX_SHARED_BYTES = 48 << 10
 """Maximum static shared memory of a block."""

@@ -15,9 +15,8 @@ from kernel_lsp.generate.codegen.tensor_cores.tensor_core_operands import declar
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import TensorCoreSchedule
 from kernel_lsp.generate.fusion.groups import ContractionGroup
 from kernel_lsp.generate.ir.index import Index, Variable, as_index
-from kernel_lsp.generate.ir.row_major import ravel
-from kernel_lsp.generate.ir.scalar import TRUE, Access, Scalar
-from kernel_lsp.generate.ir.scalar_walk import accesses
+from kernel_lsp.generate.ir.scalar import TRUE, Access, Scalar, accesses
+from kernel_lsp.generate.ir.sizes import ravel
 
 PACK = 4
 MAX_PACKED_BYTES = 4

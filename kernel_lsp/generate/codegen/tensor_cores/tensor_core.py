@@ -11,9 +11,8 @@ from collections.abc import Callable
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Binary, Constant, Expression
-from kernel_lsp.generate.codegen.coordinates import name_coordinates
 from kernel_lsp.generate.codegen.kernel import REGISTERS_PER_BLOCK, RenderedKernel, blocks_of, rendered
-from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.kernel_writer import KernelWriter, name_coordinates
 from kernel_lsp.generate.codegen.products.matmul import grid_conditions, is_innermost
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.codegen.tensor_cores.results import ResultText, ResultWriter
@@ -40,8 +39,7 @@ from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import (
 )
 from kernel_lsp.generate.fusion.groups import ContractionGroup
 from kernel_lsp.generate.ir.index import Index, as_index
-from kernel_lsp.generate.ir.row_major import ravel
-from kernel_lsp.generate.ir.sizes import to_expression
+from kernel_lsp.generate.ir.sizes import ravel, to_expression
 
 _TILE_NAMES = ("TM", "TN", "TK", "WM", "WN", "STAGES", "CLUSTER", "left_tiles", "right_tiles", "results", "shared")
 _VALUE_NAMES = (

@@ -18,6 +18,7 @@ from kernel_lsp.generate.codegen.tensor_cores.tensor_core import (
     TensorCoreRenderer,
     unrolled,
 )
+from kernel_lsp.generate.codegen.tensor_cores.tensor_core_helpers import WARPGROUP_COLUMNS
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_operands import LoadText, Operand, open_rounds
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import (
     AHEAD,
@@ -29,7 +30,6 @@ from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import (
     TensorCoreSchedule,
     TileLayout,
 )
-from kernel_lsp.generate.codegen.tensor_cores.warpgroup_helpers import WARPGROUP_COLUMNS
 from kernel_lsp.generate.fusion.groups import ContractionGroup
 from kernel_lsp.generate.ir.index import Index
 

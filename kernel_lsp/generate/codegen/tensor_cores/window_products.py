@@ -10,23 +10,22 @@ from collections.abc import Callable, Sequence
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Constant, Expression
-from kernel_lsp.generate.codegen.coordinates import name_coordinates
 from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, divisible, rendered
-from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.kernel_writer import KernelWriter, name_coordinates
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.codegen.tensor_cores.results import ResultText, RowPlaces
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core import unrolled
+from kernel_lsp.generate.codegen.tensor_cores.tensor_core_helpers import WARPGROUP_COLUMNS
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_operands import open_rounds
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import (
     MAX_SHARED_BYTES,
     TensorCoreSchedule,
 )
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_warpgroups import WarpgroupRenderer
-from kernel_lsp.generate.codegen.tensor_cores.warpgroup_helpers import WARPGROUP_COLUMNS
 from kernel_lsp.generate.codegen.tensor_cores.windows import DEPTH, PIECE, WindowAxis, Windows
 from kernel_lsp.generate.fusion.groups import ContractionGroup
 from kernel_lsp.generate.ir.index import ZERO, Index, Variable, as_index, product
-from kernel_lsp.generate.ir.row_major import ravel, unravel_safe
+from kernel_lsp.generate.ir.sizes import ravel, unravel_safe
 
 TAKEN_REGISTERS, LEFT_REGISTERS = 184, 72
 """Registers per thread that multiplies, and that copies, of 128 each at first."""

@@ -13,9 +13,8 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_operands import plain_read
 from kernel_lsp.generate.fusion.groups import ContractionGroup
 from kernel_lsp.generate.ir.index import ONE, ZERO, Index, Variable, as_index, expanded, product, substitute
-from kernel_lsp.generate.ir.row_major import ravel
 from kernel_lsp.generate.ir.scalar import TRUE, Access, Scalar, both, in_range
-from kernel_lsp.generate.ir.terms import coefficient
+from kernel_lsp.generate.ir.sizes import coefficient, ravel
 
 PIECE = 4
 """Elements of f32 in a copy of 16 bytes."""

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.ir.index import ZERO, Index, as_index
-from kernel_lsp.generate.ir.scalar import Access, Scalar, cast, compare, index_value
-from kernel_lsp.generate.ir.scalar_walk import guarded
+from kernel_lsp.generate.ir.scalar import Access, Scalar, cast, compare, guarded, index_value
 from kernel_lsp.generate.ir.tensor import Routine, Tensor
+from kernel_lsp.generate.lowering.arithmetic import op
 from kernel_lsp.generate.lowering.builder import Call, accumulation_dtype
-from kernel_lsp.generate.lowering.elements import op
 from kernel_lsp.generate.lowering.registry import lowers
 
 

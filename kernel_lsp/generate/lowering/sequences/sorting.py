@@ -8,8 +8,8 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.ir.index import ONE, ZERO, Index, as_index, product
 from kernel_lsp.generate.ir.scalar import Access, Loop, Scalar, compare, index_value, integer, select
 from kernel_lsp.generate.ir.tensor import Routine, Tensor
+from kernel_lsp.generate.lowering.arithmetic import op
 from kernel_lsp.generate.lowering.builder import Call
-from kernel_lsp.generate.lowering.elements import op
 from kernel_lsp.generate.lowering.indexing import extreme, position_of
 from kernel_lsp.generate.lowering.reduction import shaped
 from kernel_lsp.generate.lowering.registry import lowers

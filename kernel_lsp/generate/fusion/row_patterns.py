@@ -1,10 +1,9 @@
-"""Pairs of dependent reductions that parts of a row can compute independently, and whose combination is accurate
-enough.
+"""Find patterns of rows: reductions of lines, which are parts of the rows of another, and pairs of dependent reductions
+whose combination over parts of a row is accurate enough.
 
 A variance needs the mean of the row, and a softmax's sum its maximum. A part of the row can use its own mean or maximum
 instead: Chan's formula, or a factor, then corrects its result to that of the whole row. One pass over memory and one
-exchange between blocks then compute both.
-"""
+exchange between blocks then compute both."""
 
 from __future__ import annotations
 
@@ -14,8 +13,11 @@ from typing import Literal
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction
-from kernel_lsp.generate.ir.index import Index
+from kernel_lsp.generate.fusion.progress import Progress
+from kernel_lsp.generate.ir.index import Index, Variable, as_index, divide_exactly
 from kernel_lsp.generate.ir.scalar import Access, Constant, IndexValue, Operation, Scalar
+from kernel_lsp.generate.ir.sizes import ravel, reshape
+from kernel_lsp.generate.ir.tensor import Reduction, Tensor
 
 PairKind = Literal["moments", "exponentials"]
 
@@ -97,3 +99,58 @@ def is_count(scalar: Scalar, n_columns: Index) -> bool:
         return n_columns.constant is not None and scalar.value == n_columns.constant
     inner = _operands(scalar, "cast")
     return bool(inner) and isinstance(inner[0], IndexValue) and inner[0].index == n_columns
+
+
+def pattern_of(definition: Reduction) -> tuple[tuple[str, Index], ...]:
+    """Return the runs of outer (``o``) and reduced (``r``) dims of a reduction with their extents, in memory order.
+    Dims of size 1 are left out."""
+    runs: list[tuple[str, Index]] = []
+    for variable in definition.domain:
+        kind = "r" if variable in definition.reduced else "o"
+        if variable.extent.constant == 1:
+            continue
+        if runs and runs[-1][0] == kind:
+            runs[-1] = (kind, runs[-1][1] * variable.extent)
+        else:
+            runs.append((kind, variable.extent))
+    return tuple(runs)
+
+
+@dataclass(frozen=True)
+class LinesOfRows:
+    """A `row` has `n` lines of `length` columns; `number` is that of a line."""
+
+    row: Variable
+    number: Variable
+    n: int
+    length: Index
+
+    @classmethod
+    def of(cls, definition: Reduction, row: Variable, column: Variable, progress: Progress) -> LinesOfRows | None:
+        """Return the lines that the reduction combines; None where they are not those of the rows."""
+        pattern = pattern_of(definition)
+        if [kind for kind, _ in pattern] != ["o", "r"] or definition.kind != "sum":
+            return None
+        (_, n_lines), (_, length) = pattern
+        per_row = divide_exactly(n_lines, row.extent)
+        n = per_row.constant if per_row is not None else None
+        if n is None or n < 2 or not progress.sizes.same(length * n, column.extent):
+            return None
+        return cls(row, progress.variable("line", as_index(n)), n, length)
+
+    def index(self, number: Index, within: Index, definition: Reduction) -> tuple[Index, ...]:
+        """Return the index of an element of a line in the domain of the reduction."""
+        shape = [variable.extent for variable in definition.domain]
+        flat = as_index(self.row) * self.n + number
+        return reshape((flat, within), (self.row.extent * self.n, self.length), shape)
+
+    def place(self, tensor: Tensor) -> tuple[Index, ...]:
+        """Return the index of a line's value in a tensor with one element per line."""
+        return reshape((self._flat(),), (self.row.extent * self.n,), tensor.shape)
+
+    def is_own(self, access: Access) -> bool:
+        """Return True for a read of the value of a line itself."""
+        return ravel(access.index, access.tensor.shape) == self._flat()
+
+    def _flat(self) -> Index:
+        return as_index(self.row) * self.n + as_index(self.number)
