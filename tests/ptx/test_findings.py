@@ -355,6 +355,20 @@ $produce:
     check_finding(ptx(text.replace("COUNT", "96")), "barrier-deadlock", "32 are at a barrier and 32 have ended")
 
 
+def test_arrivals_count_until_threads_come_even_if_those_that_arrived_have_ended(cuda):
+    """64 of 128 threads arrive at barrier 1 and end, while the others are still at barrier 2."""
+    text = """extern "C" __global__ void k(const float* x, float* out) {
+        if (threadIdx.x < 64) {
+            asm volatile("bar.arrive 1, 128;" ::: "memory");
+        } else {
+            for (int turn = 0; turn < 4; ++turn) asm volatile("bar.sync 2, 64;" ::: "memory");
+            asm volatile("bar.sync 1, 128;" ::: "memory");
+            out[threadIdx.x - 64] = x[threadIdx.x - 64];
+        }
+    }"""
+    check_clean(cuda(text), block=128)
+
+
 def test_an_infinite_loop_is_timed_out(cuda):
     executor = cuda(kernel("while (x[threadIdx.x] > 0) out[threadIdx.x] += 1;"))
     ran = launch(executor, fills={"out": 0}, max_instructions=10**7)

@@ -28,11 +28,13 @@ def release_barriers(context: int) -> int:
     store64(context + Context.N_LIVE, n_live)
     n_released = 0
     for barrier in range(N_BARRIERS):
-        n_arrived = load64(context + Context.BARRIER_WAITING + 8 * barrier)
-        n_arrived += load64(context + Context.BARRIER_ARRIVED + 8 * barrier)
+        n_waiting = load64(context + Context.BARRIER_WAITING + 8 * barrier)
+        n_arrived = n_waiting + load64(context + Context.BARRIER_ARRIVED + 8 * barrier)
         n_expected = load64(context + Context.BARRIER_EXPECTED + 8 * barrier)
-        if n_expected == 0:
+        if n_expected == 0 and n_waiting > 0:
             n_expected = n_live
+        elif n_expected == 0:
+            n_arrived = 0  # earlier arrivals, which threads that are still elsewhere will count
         if n_arrived > 0 and n_arrived >= n_expected:
             store64(context + Context.BARRIER_ARRIVED + 8 * barrier, 0)
             if load64(context + Context.RACES) != 0:
