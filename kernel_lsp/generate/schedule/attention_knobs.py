@@ -23,7 +23,7 @@ from kernel_lsp.generate.codegen.attention.warpgroup_attention import (
 )
 from kernel_lsp.generate.codegen.attention.warpgroup_gradients import (
     WarpgroupGradientRenderer,
-    blocks_of_rows,
+    blocks_of_queries_of,
     warpgroup_gradient_schedule,
 )
 from kernel_lsp.generate.codegen.attention.warpgroups import REGISTERS
@@ -104,11 +104,8 @@ def choose_gradient(
     """Return a kernel of the gradients of an attention, and True if its schedule is supported as it was chosen."""
     pick = choices.pick_int
     of_groups = warpgroup_gradient_schedule(group) if capability == HOPPER else None
-    fills = (
-        of_groups is not None and group.is_by_query and blocks_of_rows(group, of_groups, captured) >= n_multiprocessors
-    )
-    if of_groups and pick(f"{kernel.name}.warpgroups", (0, 1), int(fills), "four warps multiply together, by wgmma"):
-        of_groups = _with_copying(kernel, choices, of_groups) if group.is_by_query else of_groups
+    if of_groups and _uses_warpgroups(kernel, group, choices, captured, n_multiprocessors):
+        of_groups = _with_copying(kernel, choices, of_groups)
         comment = (
             f"{_GRADIENT_COMMENTS[group.kind]} Blocks of {of_groups.warps * 16} go over the others, "
             f"{of_groups.columns} at a time: three TF32 products stand for one of f32; scores are computed again."
@@ -127,3 +124,17 @@ def choose_gradient(
         f"{used.columns} at a time; scores are computed again and stay in registers."
     )
     return render_gradient(kernel, group, used, comment), is_valid
+
+
+def _uses_warpgroups(
+    kernel: KernelWriter,
+    group: AttentionGradientGroup,
+    choices: Choices,
+    captured: Callable[[Index], int],
+    n_multiprocessors: int,
+) -> bool:
+    """Decide for all kernels that share the statistics: `wgmma` and `mma.sync` need not round alike, and where scores
+    are large, probabilities are the exponential of their difference."""
+    knob = f"{kernel.tensor_names[group.statistics.tensor]}.warpgroups"
+    fills = blocks_of_queries_of(group, captured) >= n_multiprocessors
+    return bool(choices.pick_int(knob, (0, 1), int(fills), "four warps multiply together, by wgmma"))

@@ -211,7 +211,8 @@ class AttentionRenderer(TileRenderer):
         loop.line("float scores[KEYS / 8][4];")
         self.kernel.use(f"multiply_values_{self.kind}")
         multiply = self.kernel.use("multiply_rows_f32" if self.kind == "f32" else f"multiply_keys_{self.kind}")
-        loop.line(f"{multiply}<HEAD, KEYS, STRIDE>(scores, queries, tiles + stage);")
+        order = ", true" if self.kind == "f32" else ""
+        loop.line(f"{multiply}<HEAD, KEYS, STRIDE{order}>(scores, queries, tiles + stage);")
         self.write_scores(loop)
         used = loop.open("if (__any_sync(0xffffffff, is_seen))")
         weigh = self.kernel.use("weigh_scores_f32" if self.kind == "f32" else "weigh_scores_16")

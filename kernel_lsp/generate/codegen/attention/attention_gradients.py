@@ -266,8 +266,9 @@ class GradientRenderer(TileRenderer):
         loop.line("const auto* own = tiles + warp * 16;")
         loop.line("const auto* looped = tiles + 2 * ROWS + stage * 2 * COLUMNS;")
         loop.line("float scores[COLUMNS / 8][4], gradients[COLUMNS / 8][4];")
-        loop.line(f"{multiply}<HEAD, COLUMNS, STRIDE>(scores, own, looped);")
-        loop.line(f"{multiply}<WIDTH, COLUMNS, STRIDE>(gradients, own + ROWS, looped + COLUMNS);")
+        order = f", {str(self.group.is_by_query).lower()}" if self.kind == "f32" else ""
+        loop.line(f"{multiply}<HEAD, COLUMNS, STRIDE{order}>(scores, own, looped);")
+        loop.line(f"{multiply}<WIDTH, COLUMNS, STRIDE{order}>(gradients, own + ROWS, looped + COLUMNS);")
         self.write_scores(loop)
         self._write_grad_probabilities(loop)
         if self.group.outputs:

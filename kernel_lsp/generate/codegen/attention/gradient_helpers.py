@@ -89,45 +89,51 @@ __device__ inline float probability_16(float score, float log_sum) {{
     ),
     "multiply_rows_f32": (
         """
-// sums = rows * columns^T, 16 rows per warp, by three products of TF32 parts. The two small ones are added up apart:
-// tensor cores round towards zero after each instruction.
-template <int DEPTH, int COLUMNS, int STRIDE>
+// sums = rows * columns^T, 16 rows per warp, by three products of TF32 parts. Tensor cores round towards zero after
+// each instruction: 16 terms are added up, products of low parts first, and then to the sums in f32. The order of the
+// former goes by queries, so that all kernels have the same scores.
+template <int DEPTH, int COLUMNS, int STRIDE, bool ROWS_ARE_QUERIES>
 __device__ inline void multiply_rows_f32(float (&sums)[COLUMNS / 8][4], const float (*rows)[STRIDE],
                                          const float (*columns)[STRIDE]) {
     const int lane = threadIdx.x % 32;
-    float small[COLUMNS / 8][4] = {};
     #pragma unroll
     for (int n = 0; n < COLUMNS / 8; ++n) {
         for (int c = 0; c < 4; ++c) sums[n][c] = 0.0f;
     }
-    #pragma unroll 4
-    for (int k = 0; k < DEPTH; k += 8) {
-        unsigned row_high[4], row_low[4];
+    #pragma unroll 2
+    for (int k = 0; k < DEPTH; k += 16) {
+        unsigned row_high[2][4], row_low[2][4];
         #pragma unroll
-        for (int c = 0; c < 4; ++c) {
+        for (int c = 0; c < 8; ++c) {
             const float row = rows[lane / 4 + c % 2 * 8][k + lane % 4 + c / 2 * 4];
-            split_tf32(__float_as_uint(row), row_high[c], row_low[c]);
+            row_high[c / 4][c % 4] = __float_as_uint(row);
+            row_low[c / 4][c % 4] = __float_as_uint(low_tf32(row));
         }
         #pragma unroll
         for (int n = 0; n < COLUMNS / 8; ++n) {
-            unsigned column_high[2], column_low[2];
+            unsigned column_high[2][2], column_low[2][2];
             #pragma unroll
-            for (int c = 0; c < 2; ++c) {
+            for (int c = 0; c < 4; ++c) {
                 const float column = columns[n * 8 + lane / 4][k + lane % 4 + c * 4];
-                split_tf32(__float_as_uint(column), column_high[c], column_low[c]);
+                column_high[c / 2][c % 2] = __float_as_uint(column);
+                column_low[c / 2][c % 2] = __float_as_uint(low_tf32(column));
             }
-            multiply_tf32(small[n], row_low, column_high);
-            multiply_tf32(small[n], row_high, column_low);
-            multiply_tf32(sums[n], row_high, column_high);
+            float part[4] = {};
+            #pragma unroll
+            for (int step = 0; step < 2; ++step) {
+                if (ROWS_ARE_QUERIES) multiply_tf32(part, row_low[step], column_high[step]);
+                multiply_tf32(part, row_high[step], column_low[step]);
+                if (!ROWS_ARE_QUERIES) multiply_tf32(part, row_low[step], column_high[step]);
+            }
+            #pragma unroll
+            for (int step = 0; step < 2; ++step) multiply_tf32(part, row_high[step], column_high[step]);
+            #pragma unroll
+            for (int c = 0; c < 4; ++c) sums[n][c] += part[c];
         }
-    }
-    #pragma unroll
-    for (int n = 0; n < COLUMNS / 8; ++n) {
-        for (int c = 0; c < 4; ++c) sums[n][c] += small[n][c];
     }
 }
 """,
-        ("split_tf32", "multiply_tf32"),
+        ("low_tf32", "multiply_tf32"),
     ),
 }
 """Text of each helper, and the helpers that it calls."""

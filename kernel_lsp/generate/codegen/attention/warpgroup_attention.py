@@ -160,7 +160,7 @@ class WarpgroupAttentionRenderer(WarpgroupRenderer, AttentionRenderer):
         loop.line("float scores[KEYS / 8][4];")
         loop.line("meet(KEYS_THERE, ALL);")
         multiply = self.kernel.use(f"multiply_group_rows_{self.schedule.columns}")
-        loop.line(f"{multiply}<HEAD, HEAD + 4, false>(scores, queries[warp * 16], key_tile, key_low);")
+        loop.line(f"{multiply}<HEAD, HEAD + 4, false, true>(scores, queries[warp * 16], key_tile, key_low);")
         loop.line("if (tile + 1 < n_key_tiles) arrive(KEYS_READ, ALL);")
         self.write_scores(loop)
         loop.line(f"{self.kernel.use('weigh_scores_f32')}<KEYS, WIDTH>(scores, peaks, totals, sums);")

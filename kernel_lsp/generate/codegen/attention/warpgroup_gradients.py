@@ -26,8 +26,6 @@ from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import AttentionGradientGroup
 from kernel_lsp.generate.ir.index import Index
 
-COPYING_WARPS_OF_KEYS = 4
-"""Warps that copy for gradients of keys: with 8 the executor reports a deadlock for grouped queries."""
 LOCAL_NAMES = (
     *("COPYING", "MULTIPLYING", "ALL", "ROWS_THERE", "ROWS_READ", "TURNED_THERE", "TURNED_READ", "HALF"),
     *("WEIGHTS_THERE", "WEIGHTS_READ", "own_tiles", "tile_high", "tile_low", "turned_high", "turned_low", "weights"),
@@ -41,15 +39,14 @@ def warpgroup_gradient_schedule(group: AttentionGradientGroup) -> TileSchedule |
     is_whole = head > 0 and head == width and head % CHUNK == 0 and head <= MAX_PRODUCTS * columns_per_product(head)
     if group.value.dtype != DType.F32 or not is_whole or shared_bytes(group) > MAX_SHARED_BYTES:
         return None
-    if group.is_by_query:
-        return TileSchedule(WARPS, CHUNK, uses_warpgroups=True, copying=COPYING_WARPS)
-    return TileSchedule(WARPS // 2, CHUNK, uses_warpgroups=True, copying=COPYING_WARPS_OF_KEYS)
+    n_own = WARPS if group.is_by_query else WARPS // 2
+    return TileSchedule(n_own, CHUNK, uses_warpgroups=True, copying=COPYING_WARPS)
 
 
-def blocks_of_rows(group: AttentionGradientGroup, schedule: TileSchedule, captured: Callable[[Index], int]) -> int:
-    """Return the number of blocks at the captured sizes."""
-    owned = group.m if group.is_by_query else group.key
-    return -(-captured(owned.extent) // (schedule.warps * ROWS_PER_WARP)) * captured(group.batch.extent)
+def blocks_of_queries_of(group: AttentionGradientGroup, captured: Callable[[Index], int]) -> int:
+    """Return the number of blocks of queries at the captured sizes, whichever of them this group's own are."""
+    n_batch = captured(group.batch.extent) * captured(group.shared.extent)
+    return -(-captured(group.m.extent) // (WARPS * ROWS_PER_WARP)) * n_batch
 
 
 def shared_bytes(group: AttentionGradientGroup) -> int:
@@ -206,10 +203,11 @@ class WarpgroupGradientRenderer(WarpgroupRenderer, GradientRenderer):
 
     def _multiply_rows(self, scope: Scope, name: str, factor: str) -> None:
         multiply = self.kernel.use(f"multiply_group_rows_{CHUNK}")
+        is_by_query = str(self.group.is_by_query).lower()
         own = f"own_tiles[{factor} * (HEAD / 32)][warp * 16]"
         stage = "stage * 2 * (HEAD / 32) + " if _n_stages(self.group) > 1 else ""
         tiles = f"tile_high + {stage}{factor} * (HEAD / 32), tile_low + {factor} * (HEAD / 32)"
-        scope.line(f"{multiply}<HEAD, ROWS, true>({name}, {own}, {tiles});")
+        scope.line(f"{multiply}<HEAD, ROWS, true, {is_by_query}>({name}, {own}, {tiles});")
 
     def _multiply_turned(self, scope: Scope, sums: str, weights: str, place: str) -> None:
         multiply = self.kernel.use(f"multiply_group_values_{columns_per_product(self.head)}")

@@ -26,46 +26,61 @@ def _of_columns(count: int) -> Helpers:
     return {
         f"multiply_group_rows_{count}": (
             f"""
-// sums = rows * tile^T for the 16 rows of each warp, STRIDE apart, or swizzled in arrays of STRIDE rows. Products
-// of low parts are added up apart: tensor cores round towards zero after each instruction.
-template <int DEPTH, int STRIDE, bool IS_SWIZZLED>
+// sums = rows * tile^T for the 16 rows of each warp, STRIDE apart, or swizzled in arrays of STRIDE rows. Tensor cores
+// round towards zero after each instruction: 16 terms are added up, products of low parts first, and then to the sums
+// in f32. The order of the former goes by queries, so that all kernels have the same scores.
+template <int DEPTH, int STRIDE, bool IS_SWIZZLED, bool ROWS_ARE_QUERIES>
 __device__ inline void multiply_group_rows_{count}(float (&sums)[{count // 8}][4], const float* rows,
                                               const float (*high)[{count}][32], const float (*low)[{count}][32]) {{
     const int lane = threadIdx.x % 32;
-    float small[{count // 8}][4];
+    float parts[2][{count // 8}][4];
     auto high_tiles = describe_tile(high), low_tiles = describe_tile(low);
     asm volatile("" : "+l"(high_tiles), "+l"(low_tiles));  // what follows from them is not kept from tile to tile
     #pragma unroll
-    for (int k = 0; k < DEPTH; k += 16) {{
-        unsigned row_high[2][4], row_low[2][4];
-        #pragma unroll
-        for (int step = 0; step < 2; ++step) {{
-            const int place = k + step * 8 + lane / 16 * 4;
-            load_matrices(row_high[step], rows + (IS_SWIZZLED ? (k / 32 * STRIDE + lane % 16) * 32
-                                                                    + (place % 32 ^ lane % 8 * 4)
-                                                              : lane % 16 * STRIDE + place));
-            #pragma unroll
-            for (int c = 0; c < 4; ++c) {{
-                row_low[step][c] = __float_as_uint(low_tf32(__uint_as_float(row_high[step][c])));
-            }}
-        }}
-        begin_products();
-        #pragma unroll
-        for (int step = 0; step < 2; ++step) {{
-            const int place = (k / 32 * {count * 32} + k % 32 + step * 8) / 4;
-            const auto high_tile = high_tiles + place, low_tile = low_tiles + place;
-            {multiply}(small, row_low[step], high_tile, k + step > 0);
-            {multiply}(small, row_high[step], low_tile, true);
-            {multiply}(sums, row_high[step], high_tile, k + step > 0);
-        }}
-        commit_products();
-        wait_for_products<1>();  // registers of the products before these are free
+    for (int n = 0; n < {count // 8}; ++n) {{
+        for (int c = 0; c < 4; ++c) sums[n][c] = 0.0f;
     }}
-    wait_for_products<0>();
     #pragma unroll
-    for (int c = 0; c < {count // 2}; ++c) {{
-        asm volatile("" : "+f"(sums[c / 4][c % 4]), "+f"(small[c / 4][c % 4])::"memory");  // not to be read before
-        sums[c / 4][c % 4] += small[c / 4][c % 4];
+    for (int k = 0; k < DEPTH + 16; k += 16) {{
+        if (k < DEPTH) {{
+            unsigned row_high[2][4], row_low[2][4];
+            #pragma unroll
+            for (int step = 0; step < 2; ++step) {{
+                const int place = k + step * 8 + lane / 16 * 4;
+                load_matrices(row_high[step], rows + (IS_SWIZZLED ? (k / 32 * STRIDE + lane % 16) * 32
+                                                                        + (place % 32 ^ lane % 8 * 4)
+                                                                  : lane % 16 * STRIDE + place));
+                #pragma unroll
+                for (int c = 0; c < 4; ++c) {{
+                    row_low[step][c] = __float_as_uint(low_tf32(__uint_as_float(row_high[step][c])));
+                }}
+            }}
+            auto& part = parts[k / 16 % 2];
+            const auto high_tile = high_tiles + (k / 32 * {count * 32} + k % 32) / 4;
+            const auto low_tile = low_tiles + (k / 32 * {count * 32} + k % 32) / 4;
+            begin_products();
+            #pragma unroll
+            for (int step = 0; step < 2; ++step) {{
+                if (ROWS_ARE_QUERIES) {multiply}(part, row_low[step], high_tile + step * 2, step > 0);
+                {multiply}(part, row_high[step], low_tile + step * 2, !ROWS_ARE_QUERIES ? step > 0 : true);
+                if (!ROWS_ARE_QUERIES) {multiply}(part, row_low[step], high_tile + step * 2, true);
+            }}
+            #pragma unroll
+            for (int step = 0; step < 2; ++step) {multiply}(part, row_high[step], high_tile + step * 2, true);
+            commit_products();
+        }}
+        if (k == 0) continue;
+        if (k < DEPTH) {{
+            wait_for_products<1>();
+        }} else {{
+            wait_for_products<0>();
+        }}
+        auto& done = parts[k / 16 % 2 ^ 1];
+        #pragma unroll
+        for (int c = 0; c < {count // 2}; ++c) {{
+            asm volatile("" : "+f"(done[c / 4][c % 4])::"memory");  // not to be read before
+            sums[c / 4][c % 4] += done[c / 4][c % 4];
+        }}
     }}
 }}
 """,
