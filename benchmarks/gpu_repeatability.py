@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.verify.timing.operation import AGAIN, OURS, PREPARE_DEADLINE_S, TimingNoise
 from kernel_lsp.verify.timing.result import measurement, ratio
 from kernel_lsp.verify.timing.rounds import (
+    Round,
     Rounds,
     Subject,
     SubjectFailed,
@@ -136,6 +137,9 @@ class Repeat:
     operator_us: float
     elapsed_s: float
     prepare_s: float
+    rounds: list[dict[str, Any]] = field(default_factory=list)
+    """With ``--keep-rounds``: for each subject of a round its two blocks, each with the cold samples and their sets of
+    buffers, so that another decision can be tried on the same samples."""
 
 
 @dataclass
@@ -181,8 +185,8 @@ async def run(arguments: argparse.Namespace) -> list[Report]:
             reports: list[Report] = []
             for kernel in ALL:
                 workers = (mine, other)
-                reports.append(await repeat(kernel, workers, arguments.repeats, arguments.device, folder, noise, facts))
-                write(arguments.out, reports, facts)
+                reports.append(await repeat(kernel, workers, arguments, folder, noise, facts))
+                write(arguments, reports, facts)
                 print(line_of(reports[-1]), flush=True)
         return reports
     finally:
@@ -192,8 +196,7 @@ async def run(arguments: argparse.Namespace) -> list[Report]:
 async def repeat(
     kernel: Kernel,
     workers: tuple[Worker, Worker],
-    n_repeats: int,
-    device: int,
+    arguments: argparse.Namespace,
     folder: Path,
     noise: TimingNoise,
     facts: dict[str, Any],
@@ -201,12 +204,13 @@ async def repeat(
     x = folder / f"{kernel.name}.bin"
     np.random.default_rng(0).standard_normal(kernel.x_shape, dtype=np.float32).tofile(x)
     for worker in workers:
-        request = {"candidate": kernel.name, "device": device, "kernels": [kernel.function], "text": KERNELS}
+        request = {"candidate": kernel.name, "device": arguments.device, "kernels": [kernel.function], "text": KERNELS}
         loaded = await worker.ask("load", {**request, "file_name": "kernels.cu"}, deadline_s=LOAD_DEADLINE_S)
         assert loaded["loaded"], loaded["log"]
     report = Report(kernel.name)
-    for number in range(n_repeats):
-        report.repeats.append(await time_once(kernel, workers, x, number, noise, facts))
+    for number in range(arguments.repeats):
+        found = await time_once(kernel, workers, x, number, noise, facts)
+        report.repeats.append(found if arguments.keep_rounds else replace(found, rounds=[]))
     x.unlink()
     return report
 
@@ -249,7 +253,16 @@ async def time_once(
         operator_us=mine.operator_us or 0.0,
         elapsed_s=time.monotonic() - started,
         prepare_s=prepared - started,
+        rounds=[samples_of(each) for each in rounds.kept],
     )
+
+
+def samples_of(measured: Round) -> dict[str, Any]:
+    """Return the cold samples of a round by subject and block, in nanoseconds, and their sets of buffers."""
+    return {
+        name: [{"ns": [round(1e3 * us) for us in block.cold_us], "places": block.places} for block in blocks]
+        for name, blocks in measured.blocks.items()
+    }
 
 
 async def subject(name: str, kernel: Kernel, worker: Worker, x: Path, n_calls: int = 0) -> Subject:
@@ -282,7 +295,8 @@ def line_of(report: Report) -> str:
     )
 
 
-def write(folder: Path, reports: list[Report], facts: dict[str, Any]) -> None:
+def write(arguments: argparse.Namespace, reports: list[Report], facts: dict[str, Any]) -> None:
+    folder, indent = arguments.out, None if arguments.keep_rounds else 1
     folder.mkdir(parents=True, exist_ok=True)
     gpu = str(facts["gpu"]).lower().replace(" ", "_")
     path = folder / f"gpu_repeatability-{gpu}-{facts['date']}.json"
@@ -291,13 +305,14 @@ def write(folder: Path, reports: list[Report], facts: dict[str, Any]) -> None:
         for r in reports
     ]
     content = {**facts, "summary": summaries, "reports": [asdict(report) for report in reports]}
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(content, indent=indent) + "\n", encoding="utf-8")
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--device", type=int, default=0)
+    parser.add_argument("--keep-rounds", action="store_true", help="write every sample, too")
     parser.add_argument("--sandbox", default="auto", help="how the workers are confined, as the setting says")
     parser.add_argument("--out", type=Path, default=RESULTS)
     return parser.parse_args()

@@ -39,8 +39,8 @@ from kernel_lsp.verify.session.verifier import Verifier
 ROOT = Path(__file__).resolve().parent.parent
 DEADLINE_S = 148.0
 N_CANDIDATES = 120
-N_REPEATS = 4
-"""Timings of each of six kernels against itself, on each GPU: 48 pairs in all."""
+N_REPEATS = 10
+"""Timings of each of six kernels against itself, on each GPU: 120 pairs in all, as far as time is left."""
 LEAST_GAIN, MAX_DIFFERENCE = 1.8, 0.015
 Phase = dict[str, Any]
 
@@ -53,7 +53,7 @@ def main() -> int:
     print(json.dumps({"one": _shown(one)}), flush=True)
     two = asyncio.run(_phase("cuda:all", options))
     print(json.dumps({"two": _shown(two)}), flush=True)
-    claims = asyncio.run(_claims(ends - time.monotonic()))
+    claims = asyncio.run(_claims(ends - time.monotonic(), options.out))
     gain = two["verdicts_per_minute"] / one["verdicts_per_minute"] if one["verdicts_per_minute"] else 0.0
     differences = _differences(one["times_us"], two["times_us"])
     report = {
@@ -125,34 +125,41 @@ def _median_stages(verdicts: list[Verdict]) -> dict[str, float]:
     return {name: round(statistics.median(v.stages_s.get(name, 0.0) for v in verdicts), 3) for name in names}
 
 
-async def _claims(left_s: float) -> dict[str, Any]:
-    """Time kernels against themselves on both GPUs at once."""
-    with tempfile.TemporaryDirectory() as folder:
-        program = [sys.executable, str(ROOT / "benchmarks" / "gpu_repeatability.py"), "--repeats", str(N_REPEATS)]
-        running = [
-            await asyncio.create_subprocess_exec(
-                *program, "--device", str(device), "--out", f"{folder}/{device}", stdout=asyncio.subprocess.DEVNULL
-            )
-            for device in range(2)
-        ]
-        ending = [asyncio.create_task(process.wait()) for process in running]
-        _, late = await asyncio.wait(ending, timeout=max(left_s, 1.0))
-        for process in running if late else ():
-            if process.returncode is None:
-                process.kill()
-        await asyncio.gather(*ending)
-        claims = Counter[str]()
-        for path in Path(folder).rglob("*.json"):
-            claims.update(_claims_in(json.loads(path.read_text())))
-        return {"n_pairs": claims.total(), "claims": dict(claims), "was_cut_short": bool(late)}
+async def _claims(left_s: float, out: Path) -> dict[str, Any]:
+    """Time kernels against themselves on both GPUs at once. Every sample is written below `out`."""
+    program = [sys.executable, str(ROOT / "benchmarks" / "gpu_repeatability.py"), "--repeats", str(N_REPEATS)]
+    folders = [out / f"self_pairs_{device}" for device in range(2)]
+    running = [
+        await asyncio.create_subprocess_exec(
+            *program, "--device", str(n), "--out", str(folder), "--keep-rounds", stdout=asyncio.subprocess.DEVNULL
+        )
+        for n, folder in enumerate(folders)
+    ]
+    ending = [asyncio.create_task(process.wait()) for process in running]
+    _, late = await asyncio.wait(ending, timeout=max(left_s, 1.0))
+    for process in running if late else ():
+        if process.returncode is None:
+            process.kill()
+    await asyncio.gather(*ending)
+    repeats = [repeat for folder in folders for path in folder.glob("*.json") for repeat in _repeats_in(path)]
+    differing = [repeat for repeat in repeats if repeat["claim"] != "no difference"]
+    return {
+        "n_pairs": len(repeats),
+        "claims": dict(Counter(repeat["claim"] for repeat in repeats)),
+        "differing": differing,
+        "was_cut_short": bool(late),
+    }
 
 
-def _claims_in(report: Any) -> Counter[str]:
-    """Return every claim in a report, wherever it stands."""
-    if isinstance(report, dict):
-        own = [report["claim"]] if isinstance(report.get("claim"), str) else []
-        return sum((_claims_in(value) for value in report.values()), Counter(own))
-    return sum((_claims_in(value) for value in report), Counter()) if isinstance(report, list) else Counter()
+def _repeats_in(path: Path) -> list[dict[str, Any]]:
+    """Return the timings in a report of `gpu_repeatability.py`, without their samples."""
+    report = json.loads(path.read_text())
+    names = ("claim", "ratio", "low", "high", "noise_floor", "ours_us", "theirs_us")
+    return [
+        {"gpu": report["gpu_uuid"], "kernel": kernel["kernel"], **{name: repeat[name] for name in names}}
+        for kernel in report["reports"]
+        for repeat in kernel["repeats"]
+    ]
 
 
 def _candidates(task: Task, session: Session) -> list[Candidate]:

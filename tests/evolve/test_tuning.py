@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -66,18 +66,21 @@ class Device(FakeDevice):
 
 
 class MeasuringDevice(FakeDevice):
-    """Measures; a short measurement of the fastest kernels is off by a third."""
+    """Measures; a short measurement of the fastest kernels is off by a third. Each takes `gpu_s` of the GPU, and its
+    time is multiplied by `factor` of its knob."""
 
-    def __init__(self) -> None:
+    def __init__(self, gpu_s: float = 0.0, factor: Callable[[float], float] = lambda speed: 1.0) -> None:
         super().__init__()
-        self.baseline_wait_s = 1.0
+        self.baseline_wait_s, self._gpu_s, self._factor = 1.0, gpu_s, factor
 
     async def verify(self, candidate: Candidate, depth: Literal["rank", "screen", "full"]) -> Verdict:
         verdict = await super().verify(candidate, depth)
         assert verdict.estimate is not None
         us = verdict.estimate.time_us
-        estimate = verdict.estimate.model_copy(update={"time_us": us * 1.3 if depth == "rank" and us < 60 else us})
-        return verdict.model_copy(update={"estimate": estimate})
+        us *= self._factor(us) * (1.3 if depth == "rank" and us < 60 else 1.0)
+        stages_s = {"gpu wait": 99.0, "gpu time": self._gpu_s}
+        estimate = verdict.estimate.model_copy(update={"time_us": us})
+        return verdict.model_copy(update={"estimate": estimate, "stages_s": stages_s})
 
 
 async def searched(
@@ -126,6 +129,18 @@ async def test_measurements_grow_longer_as_candidates_grow_fewer(tmp_path: Path)
     remeasured = [candidate_id for candidate_id, depth in device.asked if depth == "screen"]
     assert result.winner is not None
     assert result.winner.id in remeasured
+
+
+async def test_only_what_is_near_the_fastest_is_measured_again(tmp_path: Path) -> None:
+    device = MeasuringDevice(factor=lambda speed: 1.0 if speed == 80 else 2.0)
+    await searched(tmp_path, device, 2)
+    assert [depth for _, depth in device.asked].count("screen") == 0, "the fastest alone is measured with its check"
+
+
+async def test_no_generation_begins_after_the_gpu_was_used_for_long(tmp_path: Path) -> None:
+    result = await searched(tmp_path, MeasuringDevice(gpu_s=6.0))
+    assert result.stopped.startswith("candidates took 24 s of the GPU")
+    assert result.n_proposed == 4
 
 
 async def test_estimates_are_not_repeated(tmp_path: Path) -> None:

@@ -22,6 +22,9 @@ MIN_NOISE = 0.01
 N_STALE_GENERATIONS = 3
 N_STALE_TUNING = 2
 """Generations of schedules without a gain: the neighbourhood of the best is then mostly known."""
+MAX_DEVICE_S = 20.0
+"""Seconds of the GPU for schedules, after which no further generation begins: with PyTorch's compilation, which goes on
+beside it, a search then ends within two minutes also where one call takes a tenth of a second."""
 N_FAILED_CALLS = 8
 """Maximum consecutive proposals without a reply, after which the provider counts as unavailable."""
 
@@ -141,9 +144,9 @@ def why_stop(best_us: Sequence[float | None], best: Member, floor_us: float, n_p
     return ""
 
 
-def why_stop_tuning(best: Verdict, best_us: Sequence[float], n_generations: int) -> str:
-    """Return the reason why more schedules gain nothing, or empty. `best_us` is the best time after each of the
-    `n_generations` so far."""
+def why_stop_tuning(best: Verdict, best_us: Sequence[float], n_generations: int, device_s: float) -> str:
+    """Return the reason why more schedules gain nothing or too little, or empty. `best_us` is the best time after each
+    of the `n_generations` so far, which took `device_s` of the GPU."""
     floors = [comparison.floor.time_us for comparison in best.times.values() if comparison.floor is not None]
     if floors and len(floors) == len(best.times):
         bound_us, limit = FLOOR_FACTOR * sum(floors), f"within {FLOOR_FACTOR - 1:.0%} of the speed of light"
@@ -154,7 +157,14 @@ def why_stop_tuning(best: Verdict, best_us: Sequence[float], n_generations: int)
     noise = relative_noise(best)
     if n_generations > N_STALE_TUNING and best_us[-1] > best_us[-1 - N_STALE_TUNING] * (1.0 - noise):
         return f"{N_STALE_TUNING} generations gained less than the noise of {noise:.1%}"
+    if device_s > MAX_DEVICE_S:
+        return f"candidates took {device_s:.0f} s of the GPU, more than the {MAX_DEVICE_S:.0f} s that a search may take"
     return ""
+
+
+def device_seconds(verdict: Verdict) -> float:
+    """Return the seconds for which a candidate occupied the GPU."""
+    return sum(time_s for stage, time_s in verdict.stages_s.items() if stage.startswith("gpu ") and stage != "gpu wait")
 
 
 def _pytorch_us(comparison: Comparison) -> float:

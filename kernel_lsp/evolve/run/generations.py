@@ -16,13 +16,15 @@ from kernel_lsp.core.event import CandidateProposed, Event, GenerationStarted, N
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.evolve.run.evaluations import CandidateVerifier, Evaluations, score_kind, score_us
-from kernel_lsp.evolve.run.final_verification import Ending, Finalist, SearchResult, why_stop_tuning
+from kernel_lsp.evolve.run.final_verification import Ending, Finalist, SearchResult, device_seconds, why_stop_tuning
 from kernel_lsp.evolve.run.reuse import TunedSchedule
 from kernel_lsp.evolve.run.search import Order, Proposal, Proposer, Scored
 from kernel_lsp.training.schedules import SchedulableProgram
 
 MAX_REMEASURED = 6
-"""Maximum candidates of the second rung: a measurement's noise orders few neighbours wrongly."""
+NEAR = 1.1
+"""Maximum candidates of the second rung, and their time over the fastest one's: a ranking's noise orders few neighbours
+wrongly, and only near ones."""
 N_WITH_TUNED = 2
 """Proposals of the first generation where an earlier search was complete: the default, and its winner."""
 
@@ -151,10 +153,11 @@ class Search:
         return self._evaluations.baseline_wait_s > 0
 
     async def _remeasure(self) -> AsyncIterator[Event]:
-        """Measure the better half of the ranked candidates again, with as many rounds as a claim needs."""
+        """Measure the ranked candidates near the fastest again, with as many rounds as a claim needs; the fastest alone
+        is measured with its full check."""
         ranked = self._finalists() if self._measures else []
-        better = [finalist.candidate for finalist in ranked[: min(MAX_REMEASURED, -(-len(ranked) // 2))]]
-        async for verdict, event in _as_completed(self._remeasured, better, self._n_slots):
+        near = [each.candidate for each in ranked[:MAX_REMEASURED] if each.time_us <= NEAR * ranked[0].time_us]
+        async for verdict, event in _as_completed(self._remeasured, near if len(near) > 1 else (), self._n_slots):
             self._screened[verdict.candidate_id] = verdict
             yield event
 
@@ -170,7 +173,8 @@ class Search:
         self._best_us.append(best.time_us)
         if tuned is not None and self._settings.is_tuned and tuned.is_confirmed_by(best.candidate.text, best.time_us):
             return f"the schedule was chosen from {tuned.n_tried} candidates on {tuned.date}"
-        return why_stop_tuning(best.screened, self._best_us, n_generations)
+        device_s = sum(map(device_seconds, self._screened.values()))
+        return why_stop_tuning(best.screened, self._best_us, n_generations, device_s)
 
     def _rank(self) -> None:
         """Return schedules, best first; a kernel without a schedule cannot be a parent."""

@@ -11,6 +11,22 @@ from kernel_lsp.core.task import Graph, GraphNode, TensorType
 from kernel_lsp.generate.ir.scalar import Access
 from kernel_lsp.generate.ir.sizes import Sizes
 from kernel_lsp.generate.ir.tensor import Buffer, Tensor
+from kernel_lsp.generate.lowering import (  # noqa: F401 (each registers its rules)
+    activations,
+    arithmetic,
+    attention,
+    comparisons,
+    contraction,
+    creation,
+    indexing,
+    normalization,
+    pooling,
+    reduction,
+    softmax,
+    tensor_lists,
+    upsampling,
+    views,
+)
 from kernel_lsp.generate.lowering.builder import Builder, Call, Shape
 from kernel_lsp.generate.lowering.registry import RULES
 from kernel_lsp.generate.lowering.sequences import recurrent, scan, sorting  # noqa: F401 (each registers its rules)

@@ -40,7 +40,7 @@ PEER_DEADLINE_S = 240.0
 PEER_MODE = "peer:"
 """Prefix of a mode that calls ``FILE::NAME`` of another library instead of the reference."""
 NOT_STARTED = "not compiled yet"
-AT_ONCE_BYTES = 1 << 30
+AT_ONCE_BYTES = 4 << 30
 """Bytes of an operation's tensors up to which all modes prepare it at once, each with copies of its own."""
 MAX_DISCONNECTED = 10
 """Losses of the connection to another machine after which a baseline is given up."""

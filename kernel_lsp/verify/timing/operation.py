@@ -57,7 +57,7 @@ from kernel_lsp.verify.timing.rounds import (
 from kernel_lsp.verify.timing.statistics import MIN_ROUNDS
 
 PREPARE_DEADLINE_S = 60.0
-RANKING = TimingPlan(min_rounds=MIN_ROUNDS, max_rounds=MIN_ROUNDS, n_warm_samples=0, budget_s=0.0)
+RANKING = TimingPlan(MIN_ROUNDS, MIN_ROUNDS, n_warm_samples=0, has_operator_calls=False, budget_s=0.0)
 """Measurement of a candidate that is to be ordered among others: a third of the rounds of a full one, or fewer."""
 MAX_DIFFERENCE = 1e-2
 """Maximum relative L2 difference between outputs of timed calls. The order of atomic additions changes far less,

@@ -31,6 +31,7 @@ from kernel_lsp.verify.timing.statistics import (
     noise_floor,
     placement_noise,
     self_ratio_interval,
+    widened,
 )
 
 FACTS = ("gpu", "gpu_uuid", "driver", "torch_version", "date", "tf32", "cudnn_benchmark")
@@ -62,11 +63,13 @@ def measurement(subject: Subject, rounds: Rounds, bound: BoundOperation, seed: i
 
 
 def ratio(ours: Subject, theirs: Subject, rounds: Rounds, measured_noise: float, seed: int) -> Ratio:
-    """Return theirs over ours, of the rounds that both were in. `measured_noise` is the relative noise of A-A pairs on
-    this GPU. A baseline with too few rounds to be compared with itself differs only where it is far from ours."""
+    """Return theirs over ours, of the rounds that both were in. The interval covers other rounds and other buffers.
+    `measured_noise` is the relative noise of A-A pairs on this GPU. A baseline with too few rounds to be compared with
+    itself differs only where it is far from ours."""
     shared = rounds.of(theirs.name, ours.name)
     their_pairs, our_pairs = _pairs(theirs, shared), _pairs(ours, shared)
-    found = log_ratio_interval(their_pairs, our_pairs, seed)
+    placement = placement_noise(*(_times_by_place(subject, rounds) for subject in (ours, theirs)))
+    found = widened(log_ratio_interval(their_pairs, our_pairs, seed), placement)
     own = [
         self_ratio_interval(pairs, seed)
         for pairs in (their_pairs, _pairs(ours, rounds.kept))
@@ -75,8 +78,7 @@ def ratio(ours: Subject, theirs: Subject, rounds: Rounds, measured_noise: float,
     if len(shared) < MIN_KEPT_ROUNDS:
         measured_noise = max(measured_noise, math.expm1(FAR_APART))
     resolution = max(_relative_resolution(subject) for subject in (ours, theirs))
-    placement = math.hypot(*(_placement_noise(subject, rounds) for subject in (ours, theirs)))
-    floor = noise_floor(own, max(measured_noise, placement), resolution)
+    floor = noise_floor(own, measured_noise, resolution)
     return Ratio(
         value=math.exp(found.value),
         low=math.exp(found.low),
@@ -122,10 +124,12 @@ def _pairs(subject: Subject, rounds: Sequence[Round]) -> list[Pair]:
     return [Pair(*(median(block.cold_us) for block in found.blocks[subject.name])) for found in rounds]
 
 
-def _placement_noise(subject: Subject, rounds: Rounds) -> float:
-    blocks = rounds.blocks(subject.name)
-    times_us = [time_us for block in blocks for time_us in block.cold_us]
-    return placement_noise(times_us, [place for block in blocks for place in block.places])
+def _times_by_place(subject: Subject, rounds: Rounds) -> dict[int, list[float]]:
+    found: dict[int, list[float]] = {}
+    for block in rounds.blocks(subject.name):
+        for time_us, place in zip(block.cold_us, block.places, strict=True):
+            found.setdefault(place, []).append(time_us)
+    return found
 
 
 def _relative_resolution(subject: Subject) -> float:

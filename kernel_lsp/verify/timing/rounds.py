@@ -20,6 +20,9 @@ BLOCK_DEADLINE_S = 60.0
 BLOCK_US = 3000.0
 """Cold samples of a block, in microseconds: short against clock changes, long against a request to a process."""
 MIN_SAMPLES, MAX_SAMPLES = 3, 8
+LONG_US = 5000.0
+"""Microseconds of a call from which one sample makes a block, and the first round counts: its preparation has woken the
+clocks."""
 MAX_SAMPLE_US = 2000.0
 """Maximum sample of a baseline with as many calls as the candidate, in microseconds: much slower baselines need no such
 precision."""
@@ -64,6 +67,7 @@ class TimingPlan:
     min_rounds: int = MIN_KEPT_ROUNDS
     max_rounds: int = 12
     n_warm_samples: int = 3
+    has_operator_calls: bool = True
     budget_s: float = 0.45
 
 
@@ -94,7 +98,14 @@ class Subject:
     @property
     def n_samples(self) -> int:
         """Return the cold samples per block."""
+        if self.is_long:
+            return 1
         return max(MIN_SAMPLES, min(MAX_SAMPLES, int(BLOCK_US / self.sample_us)))
+
+    @property
+    def is_long(self) -> bool:
+        """Check whether one call is a block."""
+        return self.time_us >= LONG_US
 
     @property
     def n_operator_calls(self) -> int:
@@ -183,12 +194,14 @@ async def measure_in_turn(
     subjects: Sequence[Subject], baselines: Sequence[Subject], plan: TimingPlan, seed: int
 ) -> Rounds | SubjectFailed:
     """Measure rounds of all subjects until each compares clearly with the first. A baseline is dropped once another is
-    clearly faster. The first round wakes the clocks and is discarded."""
+    clearly faster. The first round wakes the clocks and is discarded, unless each call takes long."""
     draw, started, racing = random.Random(seed), time.monotonic(), list(baselines)
     rounds: list[Round] = []
     woken = await _round([*subjects, *racing], plan, draw)
     if isinstance(woken, SubjectFailed):
         return woken
+    if all(subject.is_long for subject in (*subjects, *racing)):
+        rounds.append(woken)
     n_at_most = _n_rounds(time.monotonic() - started, plan)
     while len(rounds) < n_at_most:
         found = await _round([*subjects, *racing], plan, draw)
@@ -285,7 +298,7 @@ async def _block(subject: Subject, plan: TimingPlan, is_second: bool) -> Block |
         "subject": subject.subject_id,
         "n_samples": subject.n_samples,
         "n_warm_samples": 0 if is_second else plan.n_warm_samples,
-        "n_operator_calls": 0 if is_second else subject.n_operator_calls,
+        "n_operator_calls": subject.n_operator_calls if plan.has_operator_calls and not is_second else 0,
     }
     answer = await _ask(subject.name, subject.worker, "time_block", request, BLOCK_DEADLINE_S)
     if isinstance(answer, SubjectFailed):

@@ -1,13 +1,14 @@
 """Ratios of times that were measured in turn: their intervals, and when a difference may be claimed.
 
 A round measures every subject twice, the second time in reverse order (A-B-B-A), so that a drift that is linear over
-the round cancels. Rounds are the units: samples within a block are dependent, rounds almost independent.
+the round cancels. Rounds are the units: samples within a block are dependent, rounds almost independent. They share the
+buffers, though: more rounds say nothing of how fast the same code is on others, which is an error of its own.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,8 +21,8 @@ TRIM = 0.2
 samples and heavy tails (Wilcox, Introduction to Robust Estimation and Hypothesis Testing)."""
 MIN_ROUNDS = 4
 """Minimum rounds for an interval: fewer do not show their own spread."""
-T_QUANTILES = {3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228, 12: 2.179, 15: 2.131,
-               20: 2.086, 30: 2.042, 60: 2.000}  # fmt: skip
+T_QUANTILES = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228,
+               12: 2.179, 15: 2.131, 20: 2.086, 30: 2.042, 60: 2.000}  # fmt: skip
 """97.5 % points of Student's t by degrees of freedom."""
 MIN_NOISE_FLOOR = 0.015
 """Minimum relative noise. A kernel against itself in another process was within 0.4 % of 1 on an H200, for five kernels
@@ -74,16 +75,25 @@ def self_ratio_interval(pairs: Sequence[Pair], seed: int) -> Interval:
     return bootstrap(values, seed)
 
 
-def placement_noise(times_us: Sequence[float], places: Sequence[int]) -> float:
-    """Return the relative uncertainty of the mean over sets of buffers: the 95 % half width of the mean of the sets'
-    medians. 0 for too few sets."""
-    of_set: dict[int, list[float]] = {}
-    for time_us, place in zip(times_us, places, strict=True):
-        of_set.setdefault(place, []).append(time_us)
-    if len(of_set) < MIN_ROUNDS:
+def placement_noise(*sides: Mapping[int, Sequence[float]]) -> float:
+    """Return the uncertainty of a log ratio for the sets of buffers that were drawn on either side: a 95 % half width.
+
+    Each side has a subject's times by set. The means over the sets' medians are compared as in Welch's test. A single
+    set does not show how others differ, and counts as none.
+    """
+    medians = [np.log([np.median(times_us) for times_us in side.values()]) for side in sides if len(side) > 1]
+    variances = [float(logs.var(ddof=1)) / len(logs) for logs in medians]
+    total = sum(variances)
+    if total == 0:
         return 0.0
-    logs = np.log([np.median(samples) for samples in of_set.values()])
-    return float(_t_quantile(len(logs) - 1) * logs.std(ddof=1) / math.sqrt(len(logs)))
+    degrees = total**2 / sum(each**2 / (len(logs) - 1) for each, logs in zip(variances, medians, strict=True))
+    return _t_quantile(int(degrees)) * math.sqrt(total)
+
+
+def widened(interval: Interval, half_width: float) -> Interval:
+    """Return the interval with the half width of an independent error added to each side, in quadrature."""
+    low, high = (math.hypot(end - interval.value, half_width) for end in (interval.low, interval.high))
+    return Interval(interval.value, interval.value - low, interval.value + high)
 
 
 def noise_floor(self_ratios: Sequence[Interval], measured: float, resolution: float) -> float:

@@ -114,13 +114,14 @@ _DRAW = random.Random()
 def _block(subject: Subject, request: dict[str, Any]) -> dict[str, Any]:
     n_samples, stopwatch = int(request["n_samples"]), stopwatch_of(subject.device)
     start = _DRAW.randrange(subject.n_sets)
-    # Discard the first sample of a block: another process used the device before it.
-    used = {place for index in range(n_samples + 1) for place in subject.places(start + index)}
+    # Discard a short first sample of a block: another process used the device before it.
+    n_discarded = 0 if subject.is_long else 1
+    used = {place for index in range(n_discarded + n_samples) for place in subject.places(start + index)}
     subject.watch.before_block(sorted(used))
-    for index in range(n_samples + 1):
+    for index in range(n_discarded + n_samples):
         stopwatch.cold_sample(subject.cold_sample(start + index), subject.sleep_us, subject.written_bytes)
     clocks = _clocks(subject.device).read()  # while the device is busy
-    cold = stopwatch.take()[1:]
+    cold = stopwatch.take()[n_discarded:]
     warm = _warm_samples(subject, int(request["n_warm_samples"]))
     subject.watch.after_block()
     operator = _operator_samples(subject, int(request["n_operator_calls"]))
@@ -128,7 +129,7 @@ def _block(subject: Subject, request: dict[str, Any]) -> dict[str, Any]:
     per_call = [[time_us / subject.n_calls for time_us in samples] for samples in (cold, warm)]
     return {
         "cold_us": per_call[0],
-        "places": [subject.places(start + index)[0] for index in range(1, n_samples + 1)],
+        "places": [subject.places(start + n_discarded + index)[0] for index in range(n_samples)],
         "warm_us": per_call[1],
         "operator_us": operator,
         "clocks": clocks,

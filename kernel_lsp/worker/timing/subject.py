@@ -58,6 +58,9 @@ N_PROBES = 5
 LEAST_SAMPLE_US = 200.0
 """Minimum microseconds of a sample. More calls are added until it is reached, which divides the overhead, 2.9 us on one
 H200."""
+LONG_US = 5000.0
+"""Microseconds of a call from which one sample says as much as several: launches, the timer's resolution and what ran
+before are in its last digits, and each further sample costs the GPU's time."""
 N_PROBE_CALLS = 8
 """Calls of the sample that determines the calls per sample: a single one is mostly launch."""
 MAX_SHARED_GRAPHS = 4
@@ -113,6 +116,8 @@ class Subject:
     n_calls: int = 1
     written_bytes: int = 0
     """Minimum bytes that one call writes: its results."""
+    call_us: float = 0.0
+    """The device's time for one call."""
     own_enqueue_us: float = 0.0
     """The host's time for one call."""
     enqueue_us: float = 0.0
@@ -144,9 +149,20 @@ class Subject:
         return [self.arm(0) for _ in range(self.n_calls)]
 
     @property
+    def is_long(self) -> bool:
+        """Check whether one call is a sample that needs no repetition."""
+        return self.call_us >= LONG_US
+
+    @property
+    def n_probes(self) -> int:
+        """Return the calls of a probe."""
+        return 1 if self.is_long else N_PROBES
+
+    @property
     def prefers_stream(self) -> bool:
-        """Check whether a graph would cost memory that matters and save no time."""
-        return self.is_large and SLEEP_MARGIN * self.own_enqueue_us < MAX_SLEEP_US - LEAST_SLEEP_US
+        """Check whether a graph would cost memory or calls that matter and save no time."""
+        is_enqueued = SLEEP_MARGIN * self.own_enqueue_us < MAX_SLEEP_US - LEAST_SLEEP_US
+        return (self.is_large or self.is_long) and is_enqueued
 
     def free_temporaries(self) -> None:
         """Give back what the calls of a large subject allocated: other processes time their own meanwhile."""
@@ -161,12 +177,15 @@ class Subject:
 
 
 def warm_up(subject: Subject) -> None:
-    """Call it on every set of buffers, and measure a call's cost on the host."""
+    """Call it on every set of buffers, and measure a call's cost on the device and on the host."""
     stopwatch = stopwatch_of(subject.device)
-    for place in range(max(N_WARM_UP, subject.n_sets)):
+    subject.arm(0)()
+    stopwatch.cold_sample([subject.arm(0)], LEAST_SLEEP_US)
+    subject.call_us = stopwatch.take()[-1]
+    for place in range(1, subject.n_sets if subject.is_long else max(N_WARM_UP, subject.n_sets)):
         subject.arm(place % subject.n_sets)()
     stopwatch.wait()
-    subject.own_enqueue_us = _enqueue_us(lambda: subject.arm(0), stopwatch)
+    subject.own_enqueue_us = _enqueue_us(lambda: subject.arm(0), stopwatch, subject.n_probes)
 
 
 def put_calls(subject: Subject, n_calls: int, method: str = GRAPH) -> None:
@@ -180,6 +199,8 @@ def put_calls(subject: Subject, n_calls: int, method: str = GRAPH) -> None:
 
 def long_enough(subject: Subject) -> int:
     """Return the calls for one sample: a power of two, so that small differences in time seldom change it."""
+    if subject.is_long:
+        return 1
     subject.enqueue_us = subject.own_enqueue_us
     subject.n_calls = max(1, min(N_PROBE_CALLS, subject.max_calls, subject.n_sets, _affordable_calls(subject)))
     wanted = LEAST_SAMPLE_US / max(probe_us(subject), 1e-3)
@@ -189,7 +210,7 @@ def long_enough(subject: Subject) -> int:
 def probe_us(subject: Subject) -> float:
     """Return the time per call, in the shortest of a few samples."""
     stopwatch = stopwatch_of(subject.device)
-    for _ in range(N_PROBES):
+    for _ in range(subject.n_probes):
         stopwatch.cold_sample(subject.cold_sample(0), subject.sleep_us, subject.written_bytes)
     return min(stopwatch.take()) / subject.n_calls
 
@@ -254,14 +275,14 @@ def _capture(subject: Subject, stopwatch: Stopwatch) -> bool:
         subject.capture_problem = short_message(error)
         return False
     subject.graphs, subject.warm_graph, subject.capture_problem = graphs, warm_graph, ""
-    subject.enqueue_us = _enqueue_us(lambda: graphs[0], stopwatch)
+    subject.enqueue_us = _enqueue_us(lambda: graphs[0], stopwatch, subject.n_probes)
     return True
 
 
-def _enqueue_us(arm: Callable[[], Callable[[], Any]], stopwatch: Stopwatch) -> float:
+def _enqueue_us(arm: Callable[[], Callable[[], Any]], stopwatch: Stopwatch, n_probes: int) -> float:
     """Return the host's time for one call, while the device is otherwise idle."""
     times = []
-    for _ in range(N_PROBES):
+    for _ in range(n_probes):
         call = arm()
         stopwatch.wait()
         started = time.perf_counter()

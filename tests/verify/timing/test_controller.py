@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kernel_lsp.core.measurement import MissingBaseline, TimedBaseline
+from kernel_lsp.verify.timing.operation import RANKING
 from kernel_lsp.verify.timing.result import (
     CandidateBroke,
     ImpossibleTime,
@@ -336,7 +337,7 @@ async def test_a_ranking_is_not_timed_again_for_the_same_code(tmp_path: Path) ->
 
 async def test_modes_are_compiled_side_by_side_but_not_those_of_a_large_job(tmp_path: Path) -> None:
     slow = {"default": 1.0, "reduce-overhead": 1.0}
-    for n_elements, is_side_by_side in ((1 << 20, True), (1 << 28, False)):
+    for n_elements, is_side_by_side in ((1 << 20, True), (1 << 30, False)):
         folder = tmp_path / str(n_elements)
         folder.mkdir()
         async with bench(folder, slow_modes=slow, baselines=ALL[:3]) as it:
@@ -552,3 +553,16 @@ async def test_a_ranked_candidate_takes_few_rounds_beside_one_baseline_that_has_
     timed = [found for found in short.comparison.baselines if isinstance(found, TimedBaseline)]
     assert [found.name for found in timed if found.ratio is not None] == ["compile max-autotune"]
     assert [found.name for found in timed] == list(ALL)
+
+
+async def test_a_call_of_milliseconds_is_a_block_of_its_own_and_still_gives_a_claim(tmp_path: Path) -> None:
+    times_us = {"ours": 20_000.0, "eager": 30_000.0}
+    async with bench(tmp_path, baselines=ALL[:1], times_us=times_us, spread=0.002) as it:
+        comparison = await it.comparison()
+        ranked = replace(operation("b", N_ELEMENTS), is_ranking=True)
+        short = await it.timer.time_operation(it.worker, ranked)
+    assert comparison.ours.n_samples <= 2 * TimingPlan().max_rounds
+    assert comparison.ratio is not None
+    assert comparison.ratio.claim == "faster"
+    assert isinstance(short, Timed)
+    assert short.comparison.ours.n_samples == 2 * RANKING.max_rounds

@@ -18,6 +18,7 @@ from kernel_lsp.verify.timing.statistics import (
     noise_floor,
     placement_noise,
     self_ratio_interval,
+    widened,
 )
 
 N_ROUNDS = 12
@@ -123,17 +124,23 @@ def test_a_linear_drift_is_no_noise_of_a_thing_against_itself() -> None:
 
 
 def test_buffers_that_lie_well_or_badly_are_noise() -> None:
-    places = [index % 16 for index in range(96)]
-    times = [100.0 * (1.05 if place % 2 else 0.95) for place in places]
-    assert 0.02 < placement_noise(times, places) < 0.04
+    side = {place: [95.0, 105.0][place % 2 : place % 2 + 1] * 6 for place in range(16)}
+    assert 0.02 < placement_noise(side) < 0.04
+    assert 0.03 < placement_noise(side, side) < 0.05
 
 
 def test_buffers_that_are_all_alike_are_no_noise() -> None:
-    assert placement_noise([100.0] * 96, [index % 16 for index in range(96)]) == 0
+    assert placement_noise({place: [100.0] * 6 for place in range(16)}) == 0
 
 
-def test_two_sets_of_buffers_tell_nothing_of_others() -> None:
-    assert placement_noise([100.0, 110.0] * 8, [0, 1] * 8) == 0
+def test_few_sets_of_buffers_leave_much_open_and_one_says_nothing() -> None:
+    assert placement_noise({0: [100.0] * 8, 1: [101.0] * 8}) > 0.05
+    assert placement_noise({0: [100.0, 110.0]}, {0: [100.0]}) == 0
+
+
+def test_an_error_of_its_own_widens_an_interval_on_either_side() -> None:
+    found = widened(Interval(0.1, 0.07, 0.15), 0.04)
+    assert (found.low, found.value, found.high) == pytest.approx((0.05, 0.1, 0.1 + math.hypot(0.05, 0.04)))
 
 
 def test_the_same_seed_gives_the_same_interval() -> None:
