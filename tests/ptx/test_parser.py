@@ -13,9 +13,11 @@ from kernel_lsp.ptx.text.syntax import (
     Address,
     Immediate,
     Instruction,
+    Label,
     Module,
     Pair,
     Register,
+    Symbol,
     UnsupportedPtxError,
     Vector,
 )
@@ -127,3 +129,19 @@ def test_damaged_ptx_gives_a_module_or_a_refusal(start, length, replacement):
     damaged = MODULE[:start] + replacement + MODULE[start + length :]
     with contextlib.suppress(UnsupportedPtxError):
         assert isinstance(parse(damaged), Module)
+
+
+def test_a_label_in_braces_is_another_one_than_the_same_label_in_other_braces() -> None:
+    wait = "{ .reg .pred ready; WAIT: setp.eq.u32 ready, %r1, 0; @ready bra DONE; bra.uni WAIT; DONE: }"
+    module = parse(f".version 9.0\n.target sm_90\n.entry k() {{ .reg .b32 %r<2>; {wait} {wait} bra END; END: ret; }}")
+    statements = module.functions["k"].statements
+    labels = [statement.name for statement in statements if isinstance(statement, Label)]
+    branches = [each.operands[0] for each in statements if isinstance(each, Instruction) and each.opcode == "bra"]
+    assert len(set(labels)) == len(labels) == 5
+    assert [branch.name for branch in branches if isinstance(branch, Symbol)] == [
+        labels[1],
+        labels[0],
+        labels[3],
+        labels[2],
+        "END",
+    ]

@@ -40,6 +40,7 @@ _LOC = re.compile(
     r"(?:\s*,\s*function_name\s+([$\w]+)(?:\s*\+\s*\d+)?\s*,\s*inlined_at\s+(\d+)\s+(\d+)\s+(\d+))?"
 )
 _LABEL = re.compile(r"([$%A-Za-z_][\w$]*)\s*:(?!:)")
+_BRACE_OR_LABEL = re.compile(rf"(?<=[;{{}}\s:]){_LABEL.pattern}|[{{}}]")
 _VARIABLE = re.compile(
     r"(?:\.(?:visible|weak|extern|common)\s+)*\.(global|const|shared|local|param)\b(.*?)"
     r"\.([busf]\d+(?:x\d)?|bf16(?:x2)?|pred)\s+(?:\.ptr\b[^%$\w]*(?:\.\w+\s+)*(?:\d+\s+)?)?([$%\w]+)\s*(\[[^=]*\])?\s*(?:=\s*(.*))?$",
@@ -228,7 +229,19 @@ class _BodyParser:
     def _open_scope(self) -> None:
         self.position += 1
         self.n_scopes += 1
-        self.scope = _Scope(self.scope, f"@{self.n_scopes}")
+        self.scope = _Scope(self.scope, f"@{self.n_scopes}", symbols=self._labels_ahead())
+
+    def _labels_ahead(self) -> set[str]:
+        """Return the labels of the scope that begins here: a branch may come before its label."""
+        depth, labels = 0, set()
+        for found in _BRACE_OR_LABEL.finditer(self.text, self.position):
+            if label := found.group(1):
+                labels |= {label} if depth == 0 else set()
+            else:
+                depth += 1 if found.group() == "{" else -1
+            if depth < 0:
+                break
+        return labels
 
     def _statement(self) -> None:
         if line := _LINE_DIRECTIVE.match(self.text, self.position):
@@ -260,14 +273,20 @@ class _BodyParser:
         name = label.group(1)
         table = re.compile(r"\s*\.branchtargets\s+([^;]*);").match(self.text, self.position)
         if table:
-            self.branch_tables[name] = tuple(part.strip() for part in table.group(1).split(","))
+            targets = (part.strip() for part in table.group(1).split(","))
+            self.branch_tables[self._label_name(name)] = tuple(self._label_name(target) for target in targets)
             self.position = table.end()
             return
         prototype = re.compile(r"\s*\.callprototype\b[^;]*;").match(self.text, self.position)
         if prototype:
             self.position = prototype.end()
             return
-        self.statements.append(Label(name))
+        self.statements.append(Label(self._label_name(name)))
+
+    def _label_name(self, name: str) -> str:
+        """Return a label's name in the whole function: braces of inline assembly may hold one that others have."""
+        found = self.scope.resolve(name)
+        return found.name if isinstance(found, Symbol) else name
 
     def _declaration(self, statement: str) -> None:
         if statement.startswith(".reg"):
