@@ -23,13 +23,13 @@ from kernel_lsp.rules.cuda.model import Function, read_function
 from kernel_lsp.rules.cuda.numbers import arithmetic, doubles, signature
 from kernel_lsp.rules.cuda.outline import CudaFile, Definition, read_outline
 from kernel_lsp.rules.cuda.parsing import ParsedCuda, parse
-from kernel_lsp.rules.cuda.threads import atomics, barriers, warps
+from kernel_lsp.rules.cuda.threads import atomics, barriers, partial_sums, warps
 from kernel_lsp.rules.finding import FINDING_BYTES, RuleFinding, folded, in_order
 from kernel_lsp.rules.rule import Check, checks_in
 
 FUNCTION_CHECKS = checks_in(
     *(bounds, array_bounds, barriers, warps, shared, strides, access, atomics, doubles, arithmetic, signature),
-    *(restrict, host, transfers, extension, uninitialized),
+    *(restrict, host, transfers, extension, uninitialized, partial_sums),
 )
 FILE_CHECKS = checks_in(launches)
 _CHECKS_ON = {
@@ -130,7 +130,7 @@ class _Reading:
         self.selected: dict[tuple, tuple[Check, ...]] = {}
         kernels = (file.unchecked_kernels, file.tail_checked_kernels, file.dynamic_shared_bytes)
         named = (file.kernels_of_shortened_sizes, file.unreset_totals)
-        host = (file.allocated_sides, file.structures, file.bound_functions)
+        host = (file.allocated_sides, file.structures, file.bound_functions, file.axis_sizes)
         self.visible = (file.fits_its_launches, kernels, named, host, _interned(file.context))
 
     def all_facts(self) -> Iterator[FunctionFacts]:

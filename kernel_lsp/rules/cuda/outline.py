@@ -10,6 +10,7 @@ from tree_sitter import Node
 
 from kernel_lsp.rules.cached import once
 from kernel_lsp.rules.cuda import fields
+from kernel_lsp.rules.cuda.host.axes import AxisSize, axis_sizes
 from kernel_lsp.rules.cuda.host.repeated import RepeatedArgument, repeated_arguments
 from kernel_lsp.rules.cuda.host.totals import unreset_totals
 from kernel_lsp.rules.cuda.parsing import ParsedCuda
@@ -120,6 +121,11 @@ class CudaFile:
     def tail_checked_kernels(self) -> frozenset[str]:
         """The launched kernels in which each thread handles one element, and checks its index against a size."""
         return frozenset(name for name, body in self.kernel_texts.items() if _checks_tail(body))
+
+    @once
+    def axis_sizes(self) -> frozenset[AxisSize]:
+        """The sizes by which launched kernels bound their grids along x and y."""
+        return frozenset(axis_sizes(self.parsed.text)) if b"<<<" in self.parsed.data else frozenset()
 
     @once
     def kernels_of_shortened_sizes(self) -> frozenset[str]:

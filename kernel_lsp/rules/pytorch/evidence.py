@@ -61,6 +61,8 @@ def tensor_parameters(node: FunctionNode, unclear: set[str], scope: Scope, calls
     found: set[str] = set()
     lists: set[str] = set()
     masks: set[str] = set()
+    shaped: set[str] = set()
+    placed: set[str] = set()
     for part in (*node.decorator_list, node.args, *node.body):
         for used in nodes_in(part):
             if isinstance(used, ast.Attribute):
@@ -68,11 +70,14 @@ def tensor_parameters(node: FunctionNode, unclear: set[str], scope: Scope, calls
                     found.add(used.value.id)
                 elif in_forward and used.attr in ("any", "all") and isinstance(used.value, ast.Name):
                     masks.add(used.value.id)
+                elif used.attr in ("shape", "device") and isinstance(used.value, ast.Name):
+                    (shaped if used.attr == "shape" else placed).add(used.value.id)
             elif isinstance(used, ast.Call) and used.args and not isinstance(used.args[0], ast.Constant):
                 names, is_list = _tensors_taken(used, unclear, calls)
                 (lists if is_list else found).update(names)
         if found >= unclear:
             break
+    found |= shaped & placed  # arrays have no device, and modules no shape
     kinds = dict.fromkeys(masks & unclear, Kind.MASK) | dict.fromkeys(lists & unclear, Kind.TENSORS)
     return kinds | dict.fromkeys(found & unclear, Kind.TENSOR)
 

@@ -157,7 +157,7 @@ def unfused_optimizer(scope: Scope) -> Iterator[Hit]:
         )
         if not is_asked:
             yield hit(scope, call, f"unfused optimizer step: `{name}(..., fused=True)` updates all in few kernels")
-    for loop in () if "self" in scope.parameters else scope.loops:
+    for loop in () if _is_of_optimizer(scope) else scope.loops:
         update = _update_by_gradient(loop)
         if update is not None:
             message = "optimizer step by hand, several kernels per parameter: use `torch.optim` with `fused=True`"
@@ -200,7 +200,7 @@ def missing_channels_last(scope: Scope) -> Iterator[Hit]:
     if scope.module.text.count("Conv2d(") < 2:
         return
     for call in scope.calls:
-        if isinstance(call.func, ast.Attribute) and _moves_in_half(call):
+        if isinstance(call.func, ast.Attribute) and (_moves_in_half(call) or _moves_net(call, scope)):
             yield hit(scope, call, "convolutions without `channels_last`: add `memory_format=torch.channels_last`")
 
 
@@ -295,6 +295,14 @@ def _value(node: ast.expr, scope: Scope) -> ast.expr:
         return node
     above = [value for value in scope.assigned.get(node.id, ()) if value.lineno < node.lineno]
     return max(above, key=lambda value: value.lineno, default=scope.definition(node))
+
+
+def _is_of_optimizer(scope: Scope) -> bool:
+    """Return whether the code is a method of a `torch.optim.Optimizer`, which is where such a loop belongs, or of a
+    class whose bases the file does not say."""
+    classes = (node for node in ast.walk(scope.module.tree) if isinstance(node, ast.ClassDef))
+    owner = next((each for each in classes if scope.node in each.body), None)
+    return "self" in scope.parameters and (owner is None or bool(owner.bases))
 
 
 def _update_by_gradient(loop: ast.stmt) -> ast.expr | None:
@@ -397,6 +405,18 @@ def _moves_in_half(call: ast.Call) -> bool:
         return False
     given = ast.dump(call)
     return "'cuda" in given and ("'bfloat16'" in given or "'float16'" in given or "'half'" in given)
+
+
+def _moves_net(call: ast.Call, scope: Scope) -> bool:
+    """Return whether the call moves a net with convolutions, as it is made, in a file that trains it under autocast:
+    ``nn.Sequential(nn.Conv2d(...), ...).to(device)``, or ``Net().cuda()`` of a class of the file."""
+    made = call.func.value if isinstance(call.func, ast.Attribute) and call.func.attr in ("to", "cuda") else None
+    if not isinstance(made, ast.Call) or not ("autocast" in scope.module.text and "cuda" in scope.module.text):
+        return False
+    if scope.dotted(made.func) == "torch.nn.Sequential":
+        return "attr='Conv2d'" in ast.dump(made)
+    owner = scope.names.classes.get(scope.dotted(made.func))
+    return owner is not None and "torch.nn.Conv2d" in owner.submodules.values()
 
 
 def _is_vision_net(call: ast.Call, scope: Scope) -> bool:

@@ -11,6 +11,7 @@ from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.bounds.thread_range import (
     THREAD_INDICES,
     Place,
+    bare,
     block_size,
     bounds_grid,
     is_thread_index,
@@ -37,6 +38,8 @@ from kernel_lsp.rules.rule import Hit
 
 _UPDATES = ("+=", "-=", "*=", "|=", "&=", "^=")
 _ATOMICS = {"+=": "atomicAdd", "-=": "atomicSub", "|=": "atomicOr", "&=": "atomicAnd", "^=": "atomicXor"}
+_ELEMENTS = ("subscript_expression", "pointer_expression")
+"""Node types of an element that is updated: ``out[i]`` and ``*out``."""
 _SUMMED = ("int", "unsigned", "unsigned int", "float", "double", "uint32_t")
 
 
@@ -109,7 +112,8 @@ def array_out_of_bounds(function: Function) -> Iterator[Hit]:
 def racy_update(function: Function) -> Iterator[Hit]:
     for update in (*function.assignments, *function.updates):
         target = update.child_by_field_id(fields.LEFT) or update.child_by_field_id(fields.ARGUMENT)
-        if target is None or target.type != "subscript_expression" or not _reads_itself(function, update, target):
+        target = None if target is None else bare(target)
+        if target is None or target.type not in _ELEMENTS or not _reads_itself(function, update, target):
             continue
         array = _root(function, target)
         is_common = array is not None and (array.is_shared or (array.is_pointer and array in function.parameters))
@@ -163,7 +167,7 @@ def _sized_array(function: Function, subscript: Node) -> Variable | None:
 
 def _root(function: Function, subscript: Node) -> Variable | None:
     node: Node | None = subscript
-    while node is not None and node.type == "subscript_expression":
+    while node is not None and node.type in _ELEMENTS:
         node = node.child_by_field_id(fields.ARGUMENT)
     return function.variable(node)
 

@@ -9,6 +9,7 @@ from itertools import islice
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
+from kernel_lsp.rules.cuda.bounds.borders import before_the_border
 from kernel_lsp.rules.cuda.bounds.neighbours import beyond_the_check, unguarded_coordinates
 from kernel_lsp.rules.cuda.bounds.thread_range import bounds_grid
 from kernel_lsp.rules.cuda.declare import BLOCK_WORDS, THREAD_WORDS, WARNING, barriers_in, declare, hit
@@ -70,6 +71,8 @@ def missing_bound_check(kernel: Function) -> Iterator[Hit]:
         yield hit(file, condition, "`<=` admits an index one beyond the size: use `<`", _with_less(kernel, condition))
     for access in _checked_later(kernel):
         yield hit(file, access, "index is checked only after this access: move the access behind the check")
+    for access, coordinate in before_the_border(kernel):
+        yield hit(file, access, f"index out of bounds: nothing keeps `{coordinate}` away from the border at 0")
     for access, index, size in beyond_the_check(kernel):
         yield hit(file, access, f"index out of bounds: `{index}` may be `{size}`, check it as well")
     unchecked = _unchecked_dims(kernel)

@@ -175,9 +175,17 @@ def _compares_grid(function: Function, condition: Node, operators: tuple[str, ..
         return all(_compares_grid(function, side, operators, connection) for side in (left, right))
     if function.operator(condition) not in operators or may_depend_on_thread(function, right):
         return False
+    left = _without_constant(function, left)
     variable = function.variable(left)
     values = [left] if variable is None else list(values_of(variable))
     return len(values) == 1 and "blockIdx" in function.source(values[0]) and "threadIdx" not in function.source(right)
+
+
+def _without_constant(function: Function, node: Node) -> Node:
+    """Return ``i`` of ``i + 1``: a full block behind the first and before the last satisfies either bound."""
+    left, right = node.child_by_field_id(fields.LEFT), node.child_by_field_id(fields.RIGHT)
+    is_shifted = function.operator(node) in ("+", "-") and function.constant(right) is not None
+    return left if is_shifted and left is not None and function.variable(left) is not None else node
 
 
 def bare(condition: Node) -> Node:

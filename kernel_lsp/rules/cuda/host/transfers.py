@@ -10,7 +10,7 @@ from tree_sitter import Node
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import ERROR, WARNING, declare, hit, launches_in, rewrite
 from kernel_lsp.rules.cuda.model import Function
-from kernel_lsp.rules.cuda.outline import MAX_DEPTH
+from kernel_lsp.rules.cuda.outline import MAX_DEPTH, names_in_text
 from kernel_lsp.rules.cuda.type_text import type_bytes
 from kernel_lsp.rules.cuda.variables import Variable
 from kernel_lsp.rules.rule import Hit
@@ -134,7 +134,8 @@ def copy_direction(function: Function) -> Iterator[Hit]:
     summary="A launch has fewer or more threads than its array has elements",
     why="""
     A grid of `n / 256` blocks leaves out the last `n % 256` elements: round it up, and check the index in the kernel.
-    One with more threads than an array has elements writes behind its end where the kernel checks nothing.
+    A grid whose axes are swapped covers a square of an image alone. One with more threads than an array has elements
+    writes behind its end where the kernel checks nothing.
     """,
     bad="""
     __global__ void zero(float* __restrict__ x, int n) {
@@ -167,7 +168,7 @@ def launch_misses_elements(function: Function) -> Iterator[Hit]:
         parts = _launch_parts(call)
         if len(parts) < 2:
             continue
-        message = _rounded_down(function, function.callee(call), parts)
+        message = _rounded_down(function, function.callee(call), parts) or _swapped(function, call, parts)
         if message:
             yield hit(function.file, parts[0], message)
             continue
@@ -376,6 +377,22 @@ def _rounded_down(function: Function, kernel: str, parts: list[Node]) -> str:
         is_checked = kernel in function.file.tail_checked_kernels and "%" not in function.text
         if n is None and is_checked and (is_same or (divisor is not None and divisor == threads)):
             return f"grid rounds down: the last `{found[1]} % {found[2]}` elements have no thread, round it up"
+    return ""
+
+
+def _swapped(function: Function, call: Node, parts: list[Node]) -> str:
+    """Return the message for a grid whose x is made of the size that the kernel bounds y by, and the other way round;
+    else an empty text."""
+    positions = {axis: place for kernel, axis, place in function.file.axis_sizes if kernel == function.callee(call)}
+    arguments, grid = function.arguments(call), _axes(function, parts[0])
+    if not positions or len(grid) < len(positions) or len(arguments) <= max(positions.values()):
+        return ""
+    sizes = {axis: function.source(arguments[place]) for axis, place in positions.items()}
+    used = [names_in_text(_expanded(function, node)) for node in grid]
+    if sizes["x"] in used[1] - used[0] and sizes["y"] in used[0] - used[1]:
+        return (
+            f"grid axes are swapped: the kernel bounds x by `{sizes['x']}`, and the grid's x is made of `{sizes['y']}`"
+        )
     return ""
 
 

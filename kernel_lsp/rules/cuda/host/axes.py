@@ -1,0 +1,36 @@
+"""Find the size that each kernel of a file bounds its grid by, along x and along y."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+_KERNEL = re.compile(
+    r"__global__[^;{}]*?\b(?P<name>\w+)\s*\((?P<parameters>[^;{}()]*)\)\s*\{(?P<body>.*?)^\}", re.DOTALL | re.MULTILINE
+)
+_COORDINATE = re.compile(r"\b(?P<name>\w+)\s*=\s*(?P<value>[^;,]*\bblockIdx\s*\.\s*(?P<axis>[xyz])\b[^;,]*)[;,]")
+AXES = ("x", "y")
+
+AxisSize = tuple[str, str, int]
+"""A kernel, an axis of its grid, and the position of the parameter that bounds it."""
+
+
+def axis_sizes(text: str) -> Iterator[AxisSize]:
+    """Yield the sizes of kernels that check a coordinate along x and one along y, each against a parameter."""
+    for kernel in _KERNEL.finditer(text):
+        given = [re.findall(r"\w+", each) for each in kernel["parameters"].split(",")]
+        positions = {words[-1]: index for index, words in enumerate(given) if words}
+        bounds = {axis: set(_bounds(kernel["body"], axis)) & positions.keys() for axis in AXES}
+        if all(len(names) == 1 for names in bounds.values()) and bounds["x"] != bounds["y"]:
+            yield from ((kernel["name"], axis, positions[next(iter(names))]) for axis, names in bounds.items())
+
+
+# --- below
+
+
+def _bounds(body: str, axis: str) -> Iterator[str]:
+    """Yield the names that coordinates along an axis are compared with: of ``x < w``, or ``x >= w``."""
+    for found in _COORDINATE.finditer(body):
+        other = re.findall(r"\b(?:blockIdx|threadIdx)\s*\.\s*([xyz])\b", found["value"])
+        if found["axis"] == axis and set(other) == {axis} and len(other) > 1:
+            yield from re.findall(rf"\b{found['name']}\s*(?:<|>=)\s*(\w+)\b(?!\s*[-+*/.\[(])", body)
