@@ -59,7 +59,7 @@ def _print(report: EstimateReport) -> None:
         say(f"  {name:<12} {_line(estimate)}", markup=False)
     if report.floor_us is not None:
         say(
-            f"  {'floor':<12} {report.floor_us:.3g} us: speed of light, inputs read and outputs written once",
+            f"  {'roofline':<12} {report.floor_us:.3g} us: the speed of light, inputs read and outputs written once",
             markup=False,
         )
     if report.lines:

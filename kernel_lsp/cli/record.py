@@ -49,7 +49,7 @@ def _record(command: Sequence[str], workspace: Path, steps: int | None, seconds:
 
 
 def _show(workspace: Path, as_json: bool) -> int:
-    """Print the hot spots of the last recording."""
+    """Print the hot spots of the last recording, and of earlier ones of other programs."""
     recording = read_recording(workspace)
     if recording is None:
         raise UserError("this workspace has no recording", file=str(workspace), next_step=f"e.g. {EXAMPLE}")
@@ -65,7 +65,8 @@ def _show(workspace: Path, as_json: bool) -> int:
     for spot in spots[:MAX_LISTED]:
         saves = f"{'up to ' if spot.speedup is None else ''}{spot.gain:.1%}"
         how = f"  {spot.speedup.ratio:.3g}x, {spot.speedup.kind}" if spot.speedup is not None else ""
-        say(f"{spot.share:>7.1%} {saves:>13} {spot.n_calls:>9,}  {spot.target}  {spot.inputs}{how}", markup=False)
+        of = f"  ({' '.join(spot.source.command)}, {spot.source.date[:10]})" if spot.source is not None else ""
+        say(f"{spot.share:>7.1%} {saves:>13} {spot.n_calls:>9,}  {spot.target}  {spot.inputs}{how}{of}", markup=False)
     return console.EXIT_OK
 
 

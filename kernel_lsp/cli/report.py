@@ -11,6 +11,8 @@ from kernel_lsp.engine.archived import run_report, run_result
 from kernel_lsp.export.report import render_report
 
 PAGE_NAME = "report.html"
+PIPE_WIDTH = 120
+"""Characters in a line where no terminal says how many it has."""
 
 
 def main(run_id: str, as_html: bool, out: Path | None, as_json: bool) -> int:
@@ -32,13 +34,11 @@ async def _report(run_id: str, as_html: bool, out: Path | None, as_json: bool) -
 
 
 def _print_words(markdown: str) -> None:
-    """Render the Markdown on a terminal; elsewhere it is what the reader's tools take."""
+    """Render the Markdown, in a pipe in lines of a fixed width."""
     from rich.markdown import Markdown
 
-    if console.stdout.is_terminal:
-        console.stdout.print(Markdown(markdown))
-    else:
-        console.stdout.print(markdown, markup=False, end="")
+    is_terminal = console.stdout.is_terminal
+    console.stdout.print(Markdown(markdown), width=None if is_terminal else PIPE_WIDTH)
 
 
 def _write_page(directory: Path, run_id: str, out: Path | None) -> Path:

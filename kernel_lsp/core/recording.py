@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -11,12 +11,21 @@ from kernel_lsp.core.model import Noun
 
 RECORDING_VERSION: Literal[1] = 1
 MAX_TARGETS = 512
+MAX_CONFIGURATIONS = 64
 MAX_TEXT = 4_096
 """Maximum characters of a configuration's inputs or constructor arguments."""
 
 Text = Annotated[str, Field(max_length=MAX_TEXT, pattern=r"^[^\x00-\x1f\x7f]*$")]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, le=1 << 53)]
+
+
+class RecordedProgram(Noun):
+    """The program that an entry is of, where that is another than the last one."""
+
+    command: tuple[str, ...]
+    date: str
+    device: str
 
 
 class RecordedConfiguration(Noun):
@@ -32,11 +41,12 @@ class RecordedConfiguration(Noun):
     grad: bool = False
     """Autograd recorded the call."""
     n_calls: Count
+    source: RecordedProgram | None = None
 
 
 class RecordedTarget(Noun):
     """A function or module of the workspace. Times are means per step and include what the target calls. `share` is
-    their part of a step, forward and backward."""
+    their part of a step, forward and backward, of the program that last called the target."""
 
     share: Annotated[float, Field(ge=0, le=1)]
     forward_us: Amount
@@ -45,13 +55,15 @@ class RecordedTarget(Noun):
     n_calls_of_others: Count = 0
     """Calls of configurations beyond the listed ones."""
     is_module: bool = False
-    configurations: Annotated[tuple[RecordedConfiguration, ...], Field(max_length=64)]
-    """The most frequent first."""
+    source: RecordedProgram | None = None
+    configurations: Annotated[tuple[RecordedConfiguration, ...], Field(max_length=MAX_CONFIGURATIONS)]
+    """The most frequent first; behind those of the last program, those of others."""
 
 
 class Recording(Noun):
-    """A recorded run, as in `.kernel-lsp/recorded.json`. Targets are named by file, relative to the workspace, and
-    symbol; the largest share comes first."""
+    """The last recorded run, as in `.kernel-lsp/recorded.json`, with what earlier runs of other programs recorded.
+    Targets are named by file, relative to the workspace, and symbol; the largest share of the last program comes first.
+    """
 
     version: Literal[1]
     command: tuple[str, ...]
@@ -84,6 +96,22 @@ class HotSpot(Noun):
     speedup: Speedup | None
     n_calls: int
     inputs: str
+    source: RecordedProgram | None = None
+
+
+def with_earlier(recording: Recording, earlier: Recording) -> Recording:
+    """Return a new recording together with what other programs recorded earlier; its own program's is replaced."""
+    last = RecordedProgram(command=earlier.command, date=earlier.date, device=earlier.device)
+    targets = dict(recording.targets)
+    for name, target in earlier.targets.items():
+        kept = [_of_program(each, each.source or target.source or last) for each in target.configurations]
+        kept = [each for each in kept if each.source is not None and each.source.command != recording.command]
+        source = target.source or last
+        if name in targets:
+            targets[name] = _with_configurations(targets[name], kept)
+        elif source.command != recording.command and len(targets) < MAX_TARGETS:
+            targets[name] = target.model_copy(update={"source": source, "configurations": tuple(kept)})
+    return recording.model_copy(update={"targets": targets})
 
 
 def rank_hot_spots(recording: Recording, speedups: Mapping[str, Speedup]) -> tuple[HotSpot, ...]:
@@ -93,6 +121,17 @@ def rank_hot_spots(recording: Recording, speedups: Mapping[str, Speedup]) -> tup
 
 
 # --- below
+
+
+def _of_program(configuration: RecordedConfiguration, source: RecordedProgram) -> RecordedConfiguration:
+    return configuration.model_copy(update={"source": source})
+
+
+def _with_configurations(target: RecordedTarget, earlier: Sequence[RecordedConfiguration]) -> RecordedTarget:
+    """Return a target with the configurations that other programs called it with, where its own has none of them."""
+    known = {(each.inputs, each.init, each.mode) for each in target.configurations}
+    others = [each for each in earlier if (each.inputs, each.init, each.mode) not in known]
+    return target.model_copy(update={"configurations": (*target.configurations, *others)[:MAX_CONFIGURATIONS]})
 
 
 def _hot_spot(name: str, target: RecordedTarget, speedup: Speedup | None) -> HotSpot:
@@ -105,4 +144,5 @@ def _hot_spot(name: str, target: RecordedTarget, speedup: Speedup | None) -> Hot
         speedup=speedup,
         n_calls=target.n_calls,
         inputs=inputs,
+        source=target.source,
     )

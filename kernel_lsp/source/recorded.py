@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from kernel_lsp.config import FOLDER_NAME, find_workspace
-from kernel_lsp.core.recording import RecordedTarget, Recording
+from kernel_lsp.core.recording import RecordedTarget, Recording, with_earlier
 from kernel_lsp.errors import TargetError
 
 FILE_NAME = "recorded.json"
@@ -44,8 +44,10 @@ def recorded_target(file: Path, symbol: str) -> RecordedTarget | None:
 
 
 def write_recording(workspace: Path, recording: Recording) -> Path:
-    """Write the recording, whole or not at all, and return its file."""
+    """Write the recording, whole or not at all, and return its file. What other programs recorded before stays, for
+    files that still exist."""
     file = recording_file(workspace)
+    recording = _with_others(workspace, recording)
     file.parent.mkdir(parents=True, exist_ok=True)
     ignore = file.parent / ".gitignore"
     if not ignore.exists():
@@ -57,6 +59,17 @@ def write_recording(workspace: Path, recording: Recording) -> Path:
 
 
 # --- below
+
+
+def _with_others(workspace: Path, recording: Recording) -> Recording:
+    try:
+        earlier = read_recording(workspace)
+    except TargetError:
+        return recording  # an invalid file is replaced
+    if earlier is None:
+        return recording
+    present = {name: each for name, each in earlier.targets.items() if (workspace / name.partition("::")[0]).exists()}
+    return with_earlier(recording, earlier.model_copy(update={"targets": present}))
 
 
 @lru_cache(maxsize=4)

@@ -31,7 +31,8 @@ def recorded_text(target: RecordedTarget | None) -> str:
         return ""
     backward = f" + {target.backward_us:.3g} us backward" if target.backward_us else ""
     n_calls = f"{target.n_calls:,} call{'s' if target.n_calls != 1 else ''}"
-    head = f"Recorded: **{share_text(target)}** ({target.forward_us:.3g} us forward{backward}), {n_calls}"
+    of = f", `{' '.join(target.source.command)}` on {target.source.date[:10]}" if target.source is not None else ""
+    head = f"Recorded: **{share_text(target)}** ({target.forward_us:.3g} us forward{backward}), {n_calls}{of}"
     rows = [_row(configuration) for configuration in target.configurations[:MAX_LISTED]]
     return "\n".join([head, "", "| calls | inputs | mode |", "|--:|---|---|", *rows]) if rows else head
 
@@ -43,6 +44,7 @@ def _row(found: RecordedConfiguration) -> str:
     notes = [
         found.mode,
         "autograd" if found.grad else "",
+        _code(" ".join(found.source.command)) if found.source is not None else "",
         *(_code(f"{name}: {text}") for name, text in found.layouts.items()),
     ]
     inputs = ", ".join(filter(None, (found.inputs, *(f"{name}=..." for name in found.opaque))))
