@@ -271,10 +271,9 @@ def _consumed(finished: RunFinished) -> str:
 
 
 def _next_step(finished: RunFinished) -> str:
-    operator = next((Path(file) for file in finished.files if file.endswith(".py")), None)
-    if finished.recommendation is not None and finished.recommendation.action == "keep" and operator is None:
+    has_operator = any(file.endswith(".py") for file in finished.files)
+    if finished.recommendation is not None and finished.recommendation.action == "keep" and not has_operator:
         return f"nothing was written; `kernel-lsp export {finished.run_id} --operator DIR` writes the kernel anyway"
-    if operator is None:
+    if not has_operator:
         return "read the kernel"
-    name = operator.stem
-    return f"review kernel and operator, then `from {name} import {name}` with {operator.parent} on the path"
+    return f"review kernel and operator, then `kernel-lsp use {finished.run_id}` shows the edits that put it to use"

@@ -48,11 +48,11 @@ def workspace(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_report_is_markdown_in_a_pipe_and_rendered_on_a_terminal(workspace: Path) -> None:
-    assert run(workspace, "report", "last").stdout.startswith("# model.py::scale\n")
-    shown = on_terminal(workspace, "report", "last")
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_report_is_rendered_and_no_raw_markdown(workspace: Path, is_terminal: bool) -> None:
+    shown = on_terminal(workspace, "report", "last") if is_terminal else run(workspace, "report", "last").stdout
     assert "model.py::scale" in shown
-    assert "# " not in shown
+    assert not re.search(r"# |\*\*|\|-", shown)
 
 
 def test_an_estimate_has_the_table_of_the_hover_and_says_what_it_waits_for(workspace: Path) -> None:
@@ -60,6 +60,7 @@ def test_an_estimate_has_the_table_of_the_hover_and_says_what_it_waits_for(works
     assert ran.stderr == "capturing model.py::scale\n"
     assert re.search(r"^ +100%\s+[\d.]+ us +7  return torch\.relu\(x \* weight \+ 1\.0\)$", ran.stdout, re.MULTILINE)
     assert re.search(r"^  compile +[\d.]+ us \[", ran.stdout, re.MULTILINE)
+    assert re.search(r"^  roofline +[\d.]+ us: the speed of light", ran.stdout, re.MULTILINE)
 
 
 def test_optimize_shows_a_spinner_with_the_stage_on_a_terminal_alone(workspace: Path) -> None:
