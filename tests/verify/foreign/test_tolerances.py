@@ -34,6 +34,10 @@ import torch
 def scale(x):
     return x.sum()
 """
+RELU = TASK.replace("x * 2.0", "torch.relu(x)")
+WITHOUT_TAIL = (
+    "n, y = x.numel() // 4 * 4, torch.zeros_like(x); y.view(-1)[:n] = torch.relu(x.reshape(-1)[:n]); return y"
+)
 CASE = CaseResult(operation="f", family="normal", shapes={}, n_blocks=0, n_blocks_run=0, errors=())
 
 
@@ -88,10 +92,17 @@ def test_a_kernel_of_tf32_s_accuracy_passes_where_its_benchmark_would_let_it(tmp
 
 
 def test_a_kernel_that_fails_at_other_widths_is_correct_for_its_task(tmp_path: Path) -> None:
-    verdict = check(tmp_path, "return x * 2.0 if x.shape[1] % 4 == 0 else x")
+    verdict = check(tmp_path, "return x * (2.0 if x.shape[1] % 4 == 0 else 3.0)")
     assert verdict.is_correct
     (finding,) = [found for found in verdict.findings if found.code == "not-general"]
     assert finding.severity == "warning"
+    assert "% 4 == 0`" in finding.message
+
+
+def test_a_tail_that_is_right_by_chance_in_one_draw_is_found_in_another(tmp_path: Path) -> None:
+    verdict = check(tmp_path, WITHOUT_TAIL, RELU)
+    assert verdict.is_correct
+    (finding,) = [found for found in verdict.findings if found.code == "not-general"]
     assert "% 4 == 0`" in finding.message
 
 
