@@ -168,7 +168,7 @@ def launch_all(task: Path, mode: str) -> int:
                 return {}
             with torch.set_grad_enabled(direction == "backward"):
                 call()
-                self.flush.add_(1.0)
+                self.stopwatch.flush()
                 torch.cuda.synchronize()
                 print(f"SUBJECT={direction} {subject}", flush=True)
                 named = torch.cuda.nvtx.range_start(f"{direction} {subject}")  # of all threads: autograd has its own

@@ -39,10 +39,10 @@ sys.path.insert(0, str(ROOT))
 
 import torch
 
+from kernel_lsp.worker.timing.stopwatch import CudaStopwatch
+
 MAX_FP64_BYTES = 24 << 30
 """Maximum bytes of inputs in fp64 for an fp64 reference; larger tasks are compared with eager PyTorch."""
-FLUSH_BYTES = 256 << 20
-"""Written between calls: twice the L2 cache of an H200, and more."""
 MAX_CALLS_IN_GRAPH = 20
 TARGET_S = 0.12
 """Seconds of measuring for each subject."""
@@ -337,7 +337,7 @@ class TaskTimer:
             inputs = module.get_inputs()  # on the GPU: a processor draws a billion numbers in ten seconds
         self.inputs = [x.cuda() if isinstance(x, torch.Tensor) else x for x in inputs]
         self.tensors = {k: v.detach() for k, v in named_tensors(self.model, self.inputs).items()}
-        self.flush = torch.empty(FLUSH_BYTES // 4, dtype=torch.float32, device="cuda")
+        self.stopwatch = CudaStopwatch(torch.cuda.current_device())
 
     def rows(self) -> list[dict[str, Any]]:
         expected = self._expected()
@@ -392,7 +392,9 @@ class TaskTimer:
             out = outputs if outputs is not None else out
             values = list(out) if isinstance(out, (tuple, list)) else [out]
             row["error"] = max(relative_error(o, e) for o, e in zip(values, expected, strict=False))
-            row["time_us"], row["spread"] = device_time_us(call, self.flush, self.target_s)
+            n_written = sum(value.numel() * value.element_size() for value in values if isinstance(value, torch.Tensor))
+            flush = functools.partial(self.stopwatch.flush, n_written)
+            row["time_us"], row["spread"] = device_time_us(call, flush, self.target_s)
         return row
 
     def _compiled(self, expected: Any) -> list[dict[str, Any]]:
@@ -462,8 +464,8 @@ class TaskTimer:
         return {"forward": [each.detach() for each in out], "backward": grads}
 
 
-def device_time_us(call: Callable[[], Any], flush: torch.Tensor, target_s: float = TARGET_S) -> tuple[float, float]:
-    """Median device time of a call with a cold L2 cache, and the relative spread of its middle half."""
+def device_time_us(call: Callable[[], Any], flush: Callable[[], None], target_s: float) -> tuple[float, float]:
+    """Median device time of a call after a flush of L2, and the relative spread of its middle half."""
     for _ in range(2):
         call()
     rough_us = events_us(call, 2)
@@ -473,14 +475,14 @@ def device_time_us(call: Callable[[], Any], flush: torch.Tensor, target_s: float
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
             for _ in range(n_calls):
-                flush.add_(1.0)
+                flush()
                 if with_call:
                     call()
         return graph
 
     def queued(with_call: bool) -> None:
         for _ in range(n_calls):
-            flush.add_(1.0)
+            flush()
             if with_call:
                 call()
 

@@ -59,13 +59,17 @@ class CudaStopwatch:
         self._pending: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
 
     def cold_sample(self, calls: Calls, sleep_us: float, written_bytes: int = 0) -> None:
-        """Enqueue calls that find none of their data in L2. `written_bytes` of L2 are left dirty, as by a previous call
-        that writes so many: a single call then takes as long as one of many. Leaving all of L2 dirty would charge a
-        read-only kernel for up to 14 us of writes on an H200. Leaving none dirty would not charge a writing kernel for
-        its own."""
+        """Enqueue calls that find none of their data in L2."""
+        self.flush(written_bytes)
+        self.warm_sample(calls, sleep_us)
+
+    def flush(self, written_bytes: int = 0) -> None:
+        """Enqueue what evicts all data from L2. `written_bytes` of L2 are left dirty, as by a previous call that writes
+        so many: a single call then takes as long as one of many. Leaving all of L2 dirty would charge a read-only
+        kernel for up to 14 us of writes on an H200. Leaving none dirty would not charge a writing kernel for its
+        own."""
         self._read.sum()
         self._written[: min(written_bytes, self._l2_bytes) // 4].add_(1.0)
-        self.warm_sample(calls, sleep_us)
 
     def warm_sample(self, calls: Calls, sleep_us: float) -> None:
         """Enqueue calls that find the previous contents of L2."""
