@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from kernel_lsp.rules.pages import TITLES, render
+from kernel_lsp.rules.registry import TITLES, render
 from kernel_lsp.verify.probes.table import TABLE
 
 DOCS = Path(__file__).parent.parent / "docs"

@@ -11,8 +11,7 @@ from kernel_lsp.cli import console
 from kernel_lsp.config import load_settings
 from kernel_lsp.errors import UserError
 from kernel_lsp.synthesize.request import SCALES, SynthesisFolder, SynthesisRequest
-from kernel_lsp.synthesize.run import Synthesis, synthesize
-from kernel_lsp.synthesize.summary import SynthesisSummary, summarize
+from kernel_lsp.synthesize.run import Synthesis, SynthesisSummary, summarize, synthesize
 
 EVERY_ATTEMPTS = 100
 """Attempts between two lines of progress."""

@@ -1,7 +1,24 @@
 """Expressions over dims and scalars, used in launch plans and symbolic shapes: their text, their parser and their
 values.
 
-Text is parsed, never passed to `eval`; every error says the column."""
+Text is parsed, never passed to `eval`; every error says the column.
+
+Expressions are frozen, hashable and compare by structure. `expression_parser` reads them, `expression_value` evaluates
+them, `expression_rules` builds simplified ones.
+
+Grammar, loosest binding first::
+
+    or     := and ("or" and)*
+    and    := not ("and" not)*
+    not    := "not" not | compare
+    compare:= sum (("<" | "<=" | ">" | ">=" | "==" | "!=") sum)?
+    sum    := term (("+" | "-") term)*
+    term   := unary (("*" | "/" | "//" | "%") unary)*
+    unary  := "-" unary | atom
+    atom   := INT | FLOAT | NAME | FUNCTION "(" or ("," or)* ")" | "(" or ")"
+
+`//` and `%` floor, as in Python; `/` divides floats. FUNCTION is one of `ceil_div`, `min`, `max`.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
 """A task: the computation of a captured PyTorch function, and the configurations for which a kernel must be correct;
-and a target, as its source text describes it before any of it runs."""
+and a target, as its source text describes it before any of it runs.
+
+The graph is core ATen as decomposed by `torch.export`. Sizes are expressions (`kernel_lsp.core.expression`) over
+symbols, in text form. `kernel_lsp.worker` emits exactly this as JSON; it cannot import this file.
+"""
 
 from __future__ import annotations
 

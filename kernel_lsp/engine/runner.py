@@ -23,8 +23,8 @@ from kernel_lsp.core.model import Noun
 from kernel_lsp.engine.messages import AnswerModel, JobNews, JobRequest, ModelAsked, ModelDropped, Problem, ProblemKind
 from kernel_lsp.errors import EnvironmentProblem, KernelLspError, UserError, WorkspaceBusyError
 from kernel_lsp.llm.request import ModelFailed, ModelRequest, Replied
-from kernel_lsp.process.priority import step_back
 from kernel_lsp.process.stdio import claim_stdout, open_stdin, write_line
+from kernel_lsp.process.tree import step_back
 
 EXIT_OK, EXIT_ENDED = 0, 143
 """Exit statuses; 143 is a shell's status for SIGTERM."""

@@ -45,15 +45,13 @@ from kernel_lsp.errors import UnknownInputsError
 from kernel_lsp.evolve.run.optimize import OUT_FOLDER_NAME, RunHandle, resume_request, start_request
 from kernel_lsp.evolve.run.request import SeedKernel, read_seed_kernel
 from kernel_lsp.gpu.specs import find_gpu
-from kernel_lsp.llm.callback import Ask
-from kernel_lsp.llm.manual import ManualPrompt
+from kernel_lsp.llm.manual import Ask, ManualPrompt
 from kernel_lsp.plan.parser import parse
 from kernel_lsp.process.confinement import sandbox_level
 from kernel_lsp.process.interpreter import find_python, site_packages
 from kernel_lsp.source.cuda import kernel_signatures
-from kernel_lsp.source.extraction import OWN, SIZES, extract
+from kernel_lsp.source.extraction import OWN, SIZES, definitions_of, extract
 from kernel_lsp.source.inference.proposal import EXAMPLES
-from kernel_lsp.source.notebook import definitions_of
 from kernel_lsp.source.python_file import PythonFile, import_line, import_style, parse_python, read_python_file
 from kernel_lsp.source.pytorch import read_symbol, read_target
 from kernel_lsp.source.selection import select

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernel_lsp.errors import EnvironmentProblem, TargetError
-from kernel_lsp.source.operator_use import OPERATOR_MARK
+from kernel_lsp.source.call_sites import OPERATOR_MARK
 
 HASH_HEX_DIGITS = 16
 INIT_TEXT = '"""Operators written by kernel-lsp."""\n'

@@ -1,5 +1,12 @@
 """Rewrite sums: variances as pairs of sums, in which the mean is a number, and sums of weighted sums as one sum over
-both."""
+both.
+
+The gradient of a group norm adds up the sums of its channels; over all elements of the group at once, its sums belong
+to the kernel that reads the group anyway.
+
+A part of a row can use its own mean. Chan's formula then corrects its squares to the mean of the row, so that one pass
+over memory computes both sums of every part.
+"""
 
 from __future__ import annotations
 

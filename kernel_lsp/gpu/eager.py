@@ -15,8 +15,8 @@ from math import prod
 
 from kernel_lsp.core.operators import base_op, is_a
 from kernel_lsp.core.task import Graph, GraphNode
+from kernel_lsp.gpu.floor import US_PER_S
 from kernel_lsp.gpu.library import ProductShape, attention_us, convolution_us, product_us
-from kernel_lsp.gpu.roofline import US_PER_S
 from kernel_lsp.gpu.specs import GpuSpec
 from kernel_lsp.gpu.values import GRADIENT_PREFIX, GraphValues, references_in
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from kernel_lsp.core.measurement import Bound
 from kernel_lsp.core.profile import LaunchCounters
+from kernel_lsp.gpu.floor import US_PER_S
 from kernel_lsp.gpu.occupancy import WARP_SIZE, Occupancy
-from kernel_lsp.gpu.roofline import US_PER_S
 from kernel_lsp.gpu.specs import N_SCHEDULERS_PER_SM, GpuSpec
 
 SECTOR_BYTES = 32

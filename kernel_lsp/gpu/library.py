@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.gpu.roofline import US_PER_S, peak_rate
+from kernel_lsp.gpu.floor import US_PER_S, peak_rate
 from kernel_lsp.gpu.specs import GpuSpec
 
 PRODUCT_EFFICIENCY = 0.72

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from kernel_lsp.errors import ConnectionLostError, EnvironmentProblem
+from kernel_lsp.process.channel import Stream
 from kernel_lsp.process.ray_bridge import Options
 from kernel_lsp.process.remote import LOADER, Link, Place
-from kernel_lsp.process.stream import Stream
 from kernel_lsp.process.supervisor import MAX_MESSAGE_BYTES, _start, kill_group, scrubbed_environment
 
 BRIDGE = Path(__file__).with_name("ray_bridge.py")

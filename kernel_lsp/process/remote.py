@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from kernel_lsp.errors import ConnectionLostError, EnvironmentProblem, KernelLspError
+from kernel_lsp.process.channel import Stream
 from kernel_lsp.process.profiles import CACHE_VARIABLES
-from kernel_lsp.process.stream import Stream
 from kernel_lsp.process.supervisor import (
     STDERR_TAIL_BYTES,
     Answered,

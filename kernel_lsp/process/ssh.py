@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from kernel_lsp.errors import EnvironmentProblem
+from kernel_lsp.process.channel import Stream
 from kernel_lsp.process.remote import LOADER, Link, Place
-from kernel_lsp.process.stream import Stream
 from kernel_lsp.process.supervisor import _start, scrubbed_environment
 
 SSH_OPTIONS = {

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernel_lsp.process import priority
+from kernel_lsp.process import tree
 from kernel_lsp.process.confinement import Confinement, How, SandboxLevel, confined_command
 from kernel_lsp.process.task_limit import TaskGroup, holder, new_group, tries_to_remove, watch
 from kernel_lsp.process.tree import is_running, kill_tree
@@ -286,7 +286,7 @@ async def _start(
 ) -> asyncio.subprocess.Process:
     is_confined = confinement is not None and confinement.level is not SandboxLevel.NONE
     given = dict(environment) if environment is not None else scrubbed_environment()
-    own_session = not priority.stays_in_session()
+    own_session = not tree.stays_in_session()
     group = _group_for(confinement)
     process = await asyncio.create_subprocess_exec(
         *confined_command(argv, how, confinement, group),

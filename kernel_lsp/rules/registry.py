@@ -1,4 +1,4 @@
-"""List every rule of all languages once."""
+"""List every rule of all languages once, and render the rules' documentation pages from their declarations."""
 
 from __future__ import annotations
 
@@ -33,3 +33,64 @@ def explain(code: str) -> str:
 
 def has_page(code: str) -> bool:
     return any(rule.code == code.strip().upper() for rule in RULES)
+
+
+TITLES: dict[Language, str] = {"pytorch": "Rules for PyTorch", "cuda": "Rules for CUDA"}
+SILENCING: dict[Language, str] = {
+    "pytorch": "End a line with `# noqa: KL101` to silence a rule on it.",
+    "cuda": "End a line with `// NOLINT(KL201)` to silence a rule on it.",
+}
+INTRODUCTIONS: dict[Language, str] = {
+    "pytorch": """
+They look only at files that import torch, and speak of synchronization, allocation and launches only in code that runs
+at each step of a model: the `forward` of a module with the methods it calls, functions that take and return tensors,
+and functions with a `# kernel-lsp:` pragma above them. Nothing is imported or run: a value is a tensor by its
+annotation, by a use that only tensors have, or by what is assigned to it. In doubt the rules are silent.
+""",
+    "cuda": """
+They look at `.cu` and `.cuh` files while you type, without a compiler. What the compiler and the executor find comes
+from them, under their own names. The findings of the launch plan are here (KL235 to KL237).
+""",
+}
+_FENCES: dict[Language, str] = {"pytorch": "python", "cuda": "cpp"}
+
+
+def render(language: Language) -> str:
+    """Return the Markdown page of one language."""
+    rules = rules_of(language)
+    parts = [
+        f"# {TITLES[language]}",
+        "<!-- Written by scripts/write_rule_pages.py from kernel_lsp/rules. Do not edit. -->",
+        INTRODUCTIONS[language].strip(),
+        f"{SILENCING[language]} A fix that is marked safe leaves the meaning as it is, up to rounding.",
+        _table(rules),
+        *(_section(rule) for rule in rules),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+# --- below: parts of a page
+
+
+def _table(rules: tuple[Rule, ...]) -> str:
+    lines = ["| code | name | severity | what |", "|---|---|---|---|"]
+    for rule in rules:
+        lines.append(f"| [{rule.code}](#{rule.code.lower()}) | {rule.name} | {rule.severity} | {_cell(rule.summary)} |")
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _section(rule: Rule) -> str:
+    fence = _FENCES[rule.language]
+    return "\n\n".join(
+        (
+            f"## {rule.code}",
+            f"**{rule.name}** ({rule.severity}): {rule.summary}.",
+            rule.why,
+            f"Found:\n\n```{fence}\n{rule.bad}```",
+            f"Not found:\n\n```{fence}\n{rule.good}```",
+        )
+    )

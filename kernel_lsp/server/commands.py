@@ -15,9 +15,8 @@ from kernel_lsp.engine.messages import OptimizeLines, ProfileKernel
 from kernel_lsp.server.analysis.analysis_client import Analyses
 from kernel_lsp.server.documents.documents import Document, Documents
 from kernel_lsp.server.documents.places import cells_of, file_at, file_of, is_saved, place_of
-from kernel_lsp.server.features.explanations import explanation
-from kernel_lsp.server.features.result_view import show_report, show_result
-from kernel_lsp.server.features.rule_pages import rule_place
+from kernel_lsp.server.features.explanations import explanation, rule_place
+from kernel_lsp.server.features.reports import show_report, show_result
 from kernel_lsp.server.jobs.call_sites import revert_everywhere, use_everywhere
 from kernel_lsp.server.jobs.inferred_inputs import start_inference
 from kernel_lsp.server.jobs.jobs import Following, new_id
@@ -26,7 +25,7 @@ from kernel_lsp.server.jobs.starting import start_check, start_estimate, start_j
 from kernel_lsp.server.language_server import KernelLanguageServer, Say, Show
 from kernel_lsp.server.protocol import messages as protocol
 from kernel_lsp.server.protocol.rpc import structure_strictly
-from kernel_lsp.server.trust import Trust
+from kernel_lsp.server.settings import Trust
 
 ANALYSIS_WAIT_S, FIRST_ANALYSIS_S = 0.5, 30.0
 """Maximum waits for an analysis, in seconds: one takes some hundredths of a second, the first also the process's

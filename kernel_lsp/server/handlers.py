@@ -12,13 +12,12 @@ from kernel_lsp.server.analysis.analysis_client import Analyses
 from kernel_lsp.server.analysis.analysis_types import Analysis
 from kernel_lsp.server.commands import execute
 from kernel_lsp.server.documents.documents import Document, Documents, path_of
-from kernel_lsp.server.documents.notebooks import Notebooks
+from kernel_lsp.server.documents.places import Notebooks
 from kernel_lsp.server.features.code_actions import CodeActions
-from kernel_lsp.server.features.code_lens import cuda_lenses, python_lenses
+from kernel_lsp.server.features.code_lens import cuda_lenses, line_hints, profile_hints, python_lenses
 from kernel_lsp.server.features.diagnostics import KERNEL_SUFFIX
 from kernel_lsp.server.features.formatting import plain_text
 from kernel_lsp.server.features.hover import cuda_hover, python_hover
-from kernel_lsp.server.features.inlay_hints import line_hints, profile_hints
 from kernel_lsp.server.jobs import machine_code, runs
 from kernel_lsp.server.jobs.job_results import job_ended
 from kernel_lsp.server.jobs.starting import offer_interrupted, start_check, start_estimate

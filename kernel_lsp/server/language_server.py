@@ -33,7 +33,7 @@ from kernel_lsp.errors import SettingError
 from kernel_lsp.gpu.presence import has_gpu
 from kernel_lsp.server.analysis.analysis_client import Analyses
 from kernel_lsp.server.documents.documents import Document, Documents, path_of
-from kernel_lsp.server.documents.notebooks import Notebooks
+from kernel_lsp.server.documents.places import Notebooks
 from kernel_lsp.server.features.diagnostics import advice_diagnostics, diagnostics_of
 from kernel_lsp.server.jobs.archive_watch import ArchiveWatch
 from kernel_lsp.server.jobs.editor_model import EditorModel, ManualPrompts
@@ -42,8 +42,7 @@ from kernel_lsp.server.knowledge import Knowledge, KnownCheck
 from kernel_lsp.server.protocol.handshake import Initialized
 from kernel_lsp.server.protocol.messages import FolderParams, RunEventParams
 from kernel_lsp.server.protocol.rpc import ClientRefused, Protocol
-from kernel_lsp.server.settings import SECTION, EditorSettings
-from kernel_lsp.server.trust import Trust
+from kernel_lsp.server.settings import SECTION, EditorSettings, Trust
 
 Say = Callable[[types.MessageType, str], None]
 """Show a message to the user."""

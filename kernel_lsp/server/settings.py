@@ -1,4 +1,5 @@
-"""Settings in an editor: `kernel_lsp.config` overridden by the client's values, per folder and live."""
+"""Settings in an editor: `kernel_lsp.config` overridden by the client's values, per folder and live; and whether a
+workspace is trusted, so that user code may run."""
 
 from __future__ import annotations
 
@@ -132,3 +133,22 @@ def _pyproject_changed(directory: Path) -> object:
             found = (folder / "pyproject.toml").stat()
             return folder, found.st_mtime_ns, found.st_size
     return ()
+
+
+@dataclass
+class Trust:
+    """`said` is the client's answer, None until it gives one. An explicit command counts as consent in a workspace that
+    was not declared untrusted; from then on background work may run, too."""
+
+    said: bool | None = None
+    has_been_asked: bool = False
+
+    @property
+    def allows_commands(self) -> bool:
+        """Return True when explicitly requested commands may run."""
+        return self.said is not False
+
+    @property
+    def allows_background_work(self) -> bool:
+        """Return True when automatic work may run: a check on save, an estimate on hover."""
+        return self.said is True or (self.said is None and self.has_been_asked)

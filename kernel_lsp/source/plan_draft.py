@@ -11,8 +11,14 @@ from kernel_lsp.core.plan import KernelParameter, KernelSignature
 from kernel_lsp.plan.cuda_types import INTEGER_RANGES, resolve_template, scalar_type
 from kernel_lsp.source.cuda import kernel_signatures
 from kernel_lsp.source.host_launches import HostLaunch, host_launches, plan_expression, split_top, without_casts
-from kernel_lsp.source.kernel_indices import KernelBody, kernel_bodies
-from kernel_lsp.source.tensor_shapes import allocated_shape, dtype_of, element_count, root_of
+from kernel_lsp.source.kernel_indices import (
+    KernelBody,
+    allocated_shape,
+    dtype_of,
+    element_count,
+    kernel_bodies,
+    root_of,
+)
 
 BLOCK = 256
 """Threads of a drafted launch, where the file says nothing of it."""

@@ -12,7 +12,6 @@ from pathlib import Path
 from kernel_lsp.core.expression import free_names
 from kernel_lsp.core.task import InputConfiguration, ScalarInput, TargetKind, TargetSource, TensorInput
 from kernel_lsp.errors import TargetError, UnknownInputsError
-from kernel_lsp.source.annotation import tensor_item
 from kernel_lsp.source.inference.proposal import (
     EXAMPLES,
     INIT_PREFIX,
@@ -22,7 +21,16 @@ from kernel_lsp.source.inference.proposal import (
     needed,
     propose,
 )
-from kernel_lsp.source.pragma import NumberItem, Pragma, PragmaError, PragmaLine, TensorItem, bind_tensor, parse_pragma
+from kernel_lsp.source.pragma import (
+    NumberItem,
+    Pragma,
+    PragmaError,
+    PragmaLine,
+    TensorItem,
+    bind_tensor,
+    parse_pragma,
+    tensor_item,
+)
 from kernel_lsp.source.python_file import (
     Definition,
     FunctionNode,

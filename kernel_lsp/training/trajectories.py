@@ -1,4 +1,5 @@
-"""Trajectories as files for trainers of language models: TRL (JSON lines) and verl (Parquet).
+"""Rollouts of an agent over tasks, and trajectories as files for trainers of language models: TRL (JSON lines) and verl
+(Parquet).
 
 | format | columns |
 |---|---|
@@ -12,15 +13,75 @@ The formats are those of TRL's "Dataset formats and types" and verl's "Prepare d
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kernel_lsp.errors import EnvironmentProblem
-from kernel_lsp.training.environment import action_text
-from kernel_lsp.training.rewards import FASTER_THAN_EAGER, RIGHT
-from kernel_lsp.training.rollouts import Trajectory, Turn
+from kernel_lsp.training.environment import (
+    FASTER_THAN_EAGER,
+    RIGHT,
+    Action,
+    Backend,
+    KernelEnvironment,
+    Observation,
+    Outcome,
+    action_text,
+)
+
+Agent = Callable[[Observation], Awaitable[Action]]
+"""Chooses the next action: a model, a policy, or a fixed order."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One step of a trajectory: what the agent saw, did and got."""
+
+    observation: Observation
+    action: Action
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """One episode. Its return is the highest reward: the best kernel of an episode is kept."""
+
+    task: str
+    turns: tuple[Turn, ...]
+
+    @property
+    def total(self) -> int:
+        return max(turn.outcome.reward.value for turn in self.turns)
+
+
+async def rollout(backend: Backend, task: str, agent: Agent, n_steps: int) -> Trajectory:
+    """Return one episode of the agent."""
+    environment = KernelEnvironment(backend, n_steps)
+    observation, turns = environment.reset(task), []
+    while True:
+        action = await agent(observation)
+        step = await environment.step(action)
+        turns.append(Turn(observation, action, step.outcome))
+        if step.is_done:
+            return Trajectory(task, tuple(turns))
+        observation = step.observation
+
+
+async def rollouts(
+    backend: Backend, tasks: Sequence[str], agent: Agent, *, n_steps: int, n_episodes: int = 1, n_at_once: int = 2
+) -> list[Trajectory]:
+    """Return `n_episodes` episodes of each task, in order; at most `n_at_once` (a verifier's `n_slots`) run at once."""
+    slots = asyncio.Semaphore(n_at_once)
+
+    async def one(task: str) -> Trajectory:
+        async with slots:
+            return await rollout(backend, task, agent, n_steps)
+
+    return await asyncio.gather(*(one(task) for task in tasks for _ in range(n_episodes)))
+
 
 Row = dict[str, Any]
 DATA_SOURCE = "kernel_lsp"

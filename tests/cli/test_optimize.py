@@ -148,11 +148,11 @@ def test_a_second_run_in_the_workspace_is_refused_and_told_why(tmp_path: Path) -
     assert "another run holds this workspace" in ran.stderr
 
 
-def test_a_run_whose_code_changed_does_not_resume(tmp_path: Path, optimized: tuple[Path, Ran]) -> None:
-    write(tmp_path, SCALE)
-    run(tmp_path, "optimize", "model.py::scale", "--device", "cpu", "--generations", "1", "--proposals", "1")
-    write(tmp_path, SCALE.replace("+ 1.0", "+ 2.0"))
-    ran = run(tmp_path, "optimize", "--resume", "last")
+def test_a_run_whose_code_changed_does_not_resume(optimized: tuple[Path, Ran]) -> None:
+    folder, _ = optimized
+    write(folder, SCALE.replace("+ 1.0", "+ 2.0"))
+    ran = run(folder, "optimize", "--resume", "last")
+    write(folder, SCALE)
     assert ran.status == 2
     assert "the code has changed" in ran.stderr
 

@@ -17,7 +17,7 @@ from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.evolve.archive.dataset import Row, rows, write_dataset
 from kernel_lsp.evolve.run.request import ModelChoices
 from kernel_lsp.llm.request import ModelRequest
-from kernel_lsp.training.rewards import reward
+from kernel_lsp.training.environment import reward
 from tests.evolve.world import TASK, World, kernel, reply, verdict_of
 from tests.scripted_model import ScriptedModel
 

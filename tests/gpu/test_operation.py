@@ -13,7 +13,7 @@ from kernel_lsp.core.plan import BoundFill, BoundLibraryStep, BoundOperation
 from kernel_lsp.core.profile import LaunchCounters
 from kernel_lsp.core.verdict import KernelFacts
 from kernel_lsp.gpu.estimate import estimate_operation
-from kernel_lsp.gpu.roofline import floor_us
+from kernel_lsp.gpu.floor import floor_us
 from kernel_lsp.gpu.specs import find_gpu
 from tests.gpu.graphs import launch, operation, streaming
 

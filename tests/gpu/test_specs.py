@@ -6,7 +6,7 @@ import pytest
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.errors import SettingError
-from kernel_lsp.gpu.roofline import floor_us, peak_rate
+from kernel_lsp.gpu.floor import floor_us, peak_rate
 from kernel_lsp.gpu.specs import GPUS, GpuSpec, find_gpu
 
 

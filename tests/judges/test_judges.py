@@ -6,7 +6,7 @@ import pytest
 
 from kernel_lsp.evolve.run.task_text import describe_task
 from kernel_lsp.gpu.specs import find_gpu
-from kernel_lsp.llm.judges.calibration import Calibration, Judged, fit, score
+from kernel_lsp.llm.judges.calibration import JUDGES, Calibration, Judged, Judgement, JudgeName, NoJudgement, fit, score
 from kernel_lsp.llm.judges.judges import (
     Case,
     Panel,
@@ -16,7 +16,6 @@ from kernel_lsp.llm.judges.judges import (
     read_probability,
     without_prose,
 )
-from kernel_lsp.llm.judges.verdicts import JUDGES, Judgement, JudgeName, NoJudgement
 from kernel_lsp.llm.prompts import Prompts
 from kernel_lsp.llm.request import ModelFailed, ModelRequest, Replied
 from tests.evolve.world import TASK

@@ -35,13 +35,12 @@ from kernel_lsp.toolchain.integrity.ptx_text import program_hash
 from kernel_lsp.toolchain.nvrtc.cache import BuildCache
 from kernel_lsp.toolchain.nvrtc.compile import Compiler
 from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain
-from kernel_lsp.verify.cpu.device import CpuDevice
+from kernel_lsp.verify.cpu.executor_pool import CpuDevice
 from kernel_lsp.verify.cpu.prepared import CpuKernel, Limits, LoadedKernel
 from kernel_lsp.verify.devices.device import CaseRun, KernelBuild, Skipped
 from kernel_lsp.verify.gpu.checks import MeasuringGpu, Untimed
-from kernel_lsp.verify.model.cases import Case
+from kernel_lsp.verify.model.cases import Case, Plan
 from kernel_lsp.verify.model.environment import UNWRITTEN, USUAL, Circumstances
-from kernel_lsp.verify.model.progress import Plan
 from kernel_lsp.verify.session.check import find_task
 from kernel_lsp.verify.session.pipeline import Platform
 from kernel_lsp.verify.session.session import FIRST_CAPTURE_NUMBER

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from kernel_lsp.errors import SettingError
-from kernel_lsp.llm.budget import Ledger
 from kernel_lsp.llm.litellm_model import KEYS_OF_VENDORS, Endpoint, LitellmModel, Prices, _needed_keys
-from kernel_lsp.llm.patience import Pace, PatientModel
+from kernel_lsp.llm.patience import Ledger, Pace, PatientModel
 from kernel_lsp.llm.request import Message, ModelFailed, ModelRequest, Replied
 from tests.llm.chat_server import ChatServer, Refuses, Says, Script
 

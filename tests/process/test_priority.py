@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from kernel_lsp.process.priority import AUTOGROUP
 from kernel_lsp.process.supervisor import run
+from kernel_lsp.process.tree import AUTOGROUP
 
 NICENESS = 3
 SELF = """
@@ -23,7 +23,7 @@ me = {"pid": os.getpid(), "session": os.getsid(0), "group": os.getpgrp(), "nice"
 CHILD = f"{SELF}\nprint(json.dumps(me))"
 FAMILY = f"""
 import asyncio, sys, time
-from kernel_lsp.process.priority import step_back
+from kernel_lsp.process.tree import step_back
 from kernel_lsp.process.supervisor import run
 {SELF}
 if sys.argv[1] == "back":

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kernel_lsp.ptx.program import Session
-from kernel_lsp.ptx.races import memory as race_memory
+from kernel_lsp.ptx.races import layout as race_memory
 from tests.ptx.harness import Executor
 
 BLOCKS, THREADS = 4, 64

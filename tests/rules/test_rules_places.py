@@ -11,7 +11,7 @@ from kernel_lsp.rules.cuda.bounds.bounds import missing_bound_check
 from kernel_lsp.rules.cuda.model import Function, read_function
 from kernel_lsp.rules.cuda.nodes import LOOPS
 from kernel_lsp.rules.cuda.outline import read_outline
-from kernel_lsp.rules.cuda.type_text import IDENTIFIER
+from kernel_lsp.rules.cuda.variables import IDENTIFIER
 from kernel_lsp.rules.registry import rules_of
 from kernel_lsp.rules.rule import Check
 

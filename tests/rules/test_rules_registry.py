@@ -9,8 +9,7 @@ import pytest
 
 from kernel_lsp.rules import cuda, pytorch
 from kernel_lsp.rules.finding import RuleFinding, TextRange, apply_fix, line_starts
-from kernel_lsp.rules.pages import TITLES, render
-from kernel_lsp.rules.registry import RULES, rule, rules_of
+from kernel_lsp.rules.registry import RULES, TITLES, render, rule, rules_of
 from kernel_lsp.rules.rule import Language, Rule
 from kernel_lsp.source.cuda import kernel_signatures
 

@@ -11,12 +11,12 @@ import pytest
 from kernel_lsp.config import Settings
 from kernel_lsp.engine.messages import EstimateTarget, Problem, Reply
 from kernel_lsp.server.documents.documents import Documents
-from kernel_lsp.server.documents.notebooks import Notebooks
+from kernel_lsp.server.documents.places import Notebooks
 from kernel_lsp.server.jobs import job_results
 from kernel_lsp.server.jobs.job_results import job_ended
 from kernel_lsp.server.jobs.jobs import Job
 from kernel_lsp.server.knowledge import Knowledge, NoEstimate
-from kernel_lsp.server.trust import Trust
+from kernel_lsp.server.settings import Trust
 
 from .samples import SCALE, target_estimate
 

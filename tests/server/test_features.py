@@ -18,13 +18,12 @@ from kernel_lsp.server.analysis.analysis_types import EMPTY, Analysis
 from kernel_lsp.server.analysis.analysis_worker import analyse
 from kernel_lsp.server.documents.documents import Change, Document, Documents
 from kernel_lsp.server.features.code_actions import CodeActions
-from kernel_lsp.server.features.code_lens import cuda_lenses, python_lenses
+from kernel_lsp.server.features.code_lens import cuda_lenses, line_hints, profile_hints, python_lenses
 from kernel_lsp.server.features.diagnostics import check_diagnostics, diagnostics_of
 from kernel_lsp.server.features.hover import _floor_text, cuda_hover, python_hover
-from kernel_lsp.server.features.inlay_hints import line_hints, profile_hints
 from kernel_lsp.server.knowledge import Knowledge, KnownCheck, KnownEstimate, KnownProfile, NoEstimate
 from kernel_lsp.server.protocol.capabilities import REWRITE_KIND, client_features
-from kernel_lsp.source.operator_use import OPERATOR_MARK
+from kernel_lsp.source.call_sites import OPERATOR_MARK
 from kernel_lsp.source.recorded import write_recording
 from kernel_lsp.toolchain.nvrtc.compile import BuildRequest
 from tests.record.programs import recording_of

@@ -15,8 +15,7 @@ from kernel_lsp.server.analysis.analysis_worker import analyse
 from kernel_lsp.server.documents.documents import Documents
 from kernel_lsp.server.handlers import renew_estimates
 from kernel_lsp.server.knowledge import Knowledge, KnownEstimate, NoEstimate
-from kernel_lsp.server.settings import are_alike
-from kernel_lsp.server.trust import Trust
+from kernel_lsp.server.settings import Trust, are_alike
 
 from .samples import SCALE, run_of_scale, target_estimate
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kernel_lsp.rules.registry import RULES
-from kernel_lsp.server.features.rule_pages import BESIDE, page_file
+from kernel_lsp.server.features.explanations import BESIDE, page_file
 
 
 def test_in_a_checkout_the_page_is_the_project_s() -> None:

@@ -23,8 +23,7 @@ from kernel_lsp.core.event import (
 from kernel_lsp.engine.messages import JobQueued, JobStarted
 from kernel_lsp.errors import SettingError
 from kernel_lsp.server.jobs.progress import Tracker
-from kernel_lsp.server.settings import EditorSettings, overrides_of
-from kernel_lsp.server.trust import Trust
+from kernel_lsp.server.settings import EditorSettings, Trust, overrides_of
 
 
 def test_the_editor_s_names_are_camel_case() -> None:

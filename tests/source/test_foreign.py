@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernel_lsp.source.foreign import ForeignSource, foreign_source, python_findings
+from kernel_lsp.source.extension import ForeignSource, foreign_source, python_findings
 
 EXTENSION = 'PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("forward", &forward); m.def("backward", &backward); }'
 MODEL = "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    pass\n"

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernel_lsp.source.macros import MacroError
-from kernel_lsp.source.preprocessed import preprocessed
+from kernel_lsp.source.macros import MacroError, preprocessed
 
 MAX_S = 20.0
 """Far above what any text of these tests takes."""

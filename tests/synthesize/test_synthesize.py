@@ -13,8 +13,7 @@ from kernel_lsp.errors import UserError
 from kernel_lsp.synthesize.attempt import Attempt, HeldOut, Trace, inefficiencies, similarity
 from kernel_lsp.synthesize.index import open_journal, task_name, write_index
 from kernel_lsp.synthesize.request import SynthesisFolder, SynthesisRequest
-from kernel_lsp.synthesize.run import Synthesis
-from kernel_lsp.synthesize.summary import summarize
+from kernel_lsp.synthesize.run import Synthesis, summarize
 
 REQUEST = SynthesisRequest(seed=0, scale="cpu")
 

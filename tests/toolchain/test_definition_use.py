@@ -6,8 +6,7 @@ import operator
 
 import pytest
 
-from kernel_lsp.toolchain.integrity.definition_use import Function, Source, functions_of
-from kernel_lsp.toolchain.integrity.ptx_text import read_ptx
+from kernel_lsp.toolchain.integrity.ptx_text import Function, Source, functions_of, read_ptx
 
 BODY = """
     ld.param.u64 %rd1, [k_param_0];

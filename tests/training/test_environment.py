@@ -19,11 +19,10 @@ from kernel_lsp.training.environment import (
     Observation,
     RecordedBackend,
     outcome_of,
+    reward_of_speedups,
 )
-from kernel_lsp.training.rewards import reward_of_speedups
-from kernel_lsp.training.rollouts import Trajectory, rollouts
 from kernel_lsp.training.table import ScheduleTable, TimedSchedule
-from kernel_lsp.training.trajectories import TRL_FORMATS, verl_rows, write_trl, write_verl
+from kernel_lsp.training.trajectories import TRL_FORMATS, Trajectory, rollouts, verl_rows, write_trl, write_verl
 from tests.evolve.test_search import FakeProgram
 from tests.evolve.world import TASK, FakeDevice, kernel, verdict_of
 from tests.training.tables import made_up_table

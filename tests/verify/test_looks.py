@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from kernel_lsp.core.verdict import CheckOutcome, Crashed
-from kernel_lsp.verify.model.progress import Look, Progress
+from kernel_lsp.verify.model.cases import Look, Progress
 from kernel_lsp.verify.session.evaluation import first_failure
 
 FIRST, SECOND = Crashed(message="the first"), Crashed(message="the second")

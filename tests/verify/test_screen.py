@@ -12,8 +12,7 @@ import pytest
 
 from kernel_lsp.verify.cpu.executor_checks import screen, screened_cases
 from kernel_lsp.verify.gpu.checks import GpuChecks
-from kernel_lsp.verify.model.cases import Case
-from kernel_lsp.verify.model.progress import Plan
+from kernel_lsp.verify.model.cases import Case, Plan
 from kernel_lsp.verify.oracle.case_store import CaseStore
 from kernel_lsp.verify.session import evaluation
 from tests.corpora import Kernel, evaluate_all, is_caught, is_passed, read_kernels

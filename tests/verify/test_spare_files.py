@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from kernel_lsp.verify.gpu import spare_files
-from kernel_lsp.verify.gpu.spare_files import SpareFiles
+from kernel_lsp.verify.gpu import prepared
+from kernel_lsp.verify.gpu.prepared import SpareFiles
 
 
 @pytest.fixture
 def few_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spare_files, "LEAST_BYTES", 10)
-    monkeypatch.setattr(spare_files, "MAX_BYTES", 100)
+    monkeypatch.setattr(prepared, "LEAST_BYTES", 10)
+    monkeypatch.setattr(prepared, "MAX_BYTES", 100)
 
 
 def _folder(path: Path, **sizes: int) -> Path:

@@ -1,5 +1,14 @@
 """The tools of an agent that works on one task, which cannot influence its own evaluation, and their protocol: MCP over
-JSON lines, for any client."""
+JSON lines, for any client.
+
+The task is captured once, when the tools are opened, from the files at that time. Kernels are passed as text; they are
+built, run, judged and timed here, in our own processes and folders. Whatever an agent does to the files in its own
+folder, the verdict and the reward are for the original task. An agent that may run programs as the same user could
+still change an installation: for strict isolation, run the tools as another user or in a separate container.
+
+Version 2025-06-18 of the protocol (modelcontextprotocol.io): `initialize`, `ping`, `tools/list` and `tools/call`;
+nothing else is offered. A malformed line is answered with JSON-RPC's own errors and ends nothing.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +28,13 @@ from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.errors import KernelLspError
 from kernel_lsp.evolve.propose.feedback import describe_failure, describe_profile
-from kernel_lsp.evolve.propose.plan_header import assemble
+from kernel_lsp.evolve.propose.prompt_builder import assemble
 from kernel_lsp.evolve.run.evaluations import outcome_message
 from kernel_lsp.evolve.run.task_text import describe_task, task_floor_us
 from kernel_lsp.llm.prompts import Prompts
 from kernel_lsp.rules.registry import explain, has_page
 from kernel_lsp.source.pytorch import read_target
-from kernel_lsp.training.rewards import reward
+from kernel_lsp.training.environment import reward
 from kernel_lsp.verify.profile.profile import profile_candidate
 from kernel_lsp.verify.session.session import Session
 from kernel_lsp.verify.session.verifier import Verifier

@@ -1,5 +1,9 @@
 """Archive of all runs, in one SQLite file under `.kernel-lsp/` in the workspace, and the merge of several into a new
-one."""
+one.
+
+Each finished evaluation is committed at once, in write-ahead mode, so killing any process loses no finished result.
+Texts are stored once, by content hash. The folder has its own .gitignore.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """Export runs of models as a dataset for fine-tuning and reinforcement learning: one row per version of a proposal, as
-JSON lines or Parquet. `docs/dataset.md` describes every column; a test keeps the two consistent."""
+JSON lines or Parquet. `docs/dataset.md` describes every column; a test keeps the two consistent.
+
+Import pyarrow, which Parquet files alone need, or say how to install it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from kernel_lsp.evolve.run.evaluations import score_kind, score_us
 from kernel_lsp.evolve.run.task_text import signatures
 from kernel_lsp.llm.recording import RecordedReply
 from kernel_lsp.llm.request import Replied
-from kernel_lsp.training.rewards import reward
+from kernel_lsp.training.environment import reward
 
 
 def parquet_module() -> Any:

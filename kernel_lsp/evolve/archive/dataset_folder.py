@@ -17,7 +17,7 @@ from kernel_lsp.core.verdict import Correct, Mismatch, Verdict
 from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.evolve.archive.dataset import Row, parquet_module, rows
 from kernel_lsp.evolve.archive.model_records import ModelRecords
-from kernel_lsp.llm.judges.verdicts import Judgement, JudgeName
+from kernel_lsp.llm.judges.calibration import Judgement, JudgeName
 from kernel_lsp.llm.request import Replied
 
 CARD = "README.md"

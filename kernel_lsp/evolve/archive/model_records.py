@@ -7,7 +7,7 @@ from typing import Literal
 
 from kernel_lsp.core.model import Noun
 from kernel_lsp.evolve.archive.archive import Archive
-from kernel_lsp.llm.judges.verdicts import Judgement
+from kernel_lsp.llm.judges.calibration import Judgement
 from kernel_lsp.llm.recording import RecordedReply
 from kernel_lsp.llm.request import ModelFailed, Replied
 

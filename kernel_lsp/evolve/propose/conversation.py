@@ -8,8 +8,7 @@ from collections.abc import Callable
 from kernel_lsp.core.event import Event, ModelCalled
 from kernel_lsp.errors import RepliesAwaited
 from kernel_lsp.evolve.archive.model_records import ModelRecords
-from kernel_lsp.llm.budget import Ledger, Spending
-from kernel_lsp.llm.patience import Pace, PatientModel
+from kernel_lsp.llm.patience import Ledger, Pace, PatientModel, Spending
 from kernel_lsp.llm.recording import RecordedReply
 from kernel_lsp.llm.request import Model, ModelFailed, ModelRequest, Purpose, Replied
 from kernel_lsp.llm.specs import Roster

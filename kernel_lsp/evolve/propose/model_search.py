@@ -27,8 +27,8 @@ from kernel_lsp.evolve.run.evaluations import score_kind, score_us
 from kernel_lsp.evolve.run.final_verification import Ending, Finalist, SearchResult, why_give_up, why_stop
 from kernel_lsp.evolve.run.request import ModelChoices
 from kernel_lsp.evolve.run.search import Proposer
-from kernel_lsp.llm.budget import Spending
 from kernel_lsp.llm.ensemble import Ensemble, Pull
+from kernel_lsp.llm.patience import Spending
 from kernel_lsp.training.schedules import SchedulableProgram
 
 N_SEEDS = 4

@@ -16,14 +16,13 @@ from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.evolve.archive.model_records import ProposalEnd, ProposalRecord, Round
 from kernel_lsp.evolve.propose.conversation import Conversation
 from kernel_lsp.evolve.propose.feedback import describe_failure
-from kernel_lsp.evolve.propose.plan_header import assemble
 from kernel_lsp.evolve.propose.population import Member, Plan
 from kernel_lsp.evolve.propose.profiling import Profiler
-from kernel_lsp.evolve.propose.prompt_builder import Question, Questions
+from kernel_lsp.evolve.propose.prompt_builder import Question, Questions, assemble
 from kernel_lsp.evolve.run.evaluations import Evaluations, outcome_message, score_us
 from kernel_lsp.llm.ensemble import Arms, gain_of
+from kernel_lsp.llm.judges.calibration import Judgement
 from kernel_lsp.llm.judges.judges import Case, Panel, passes, probability_right
-from kernel_lsp.llm.judges.verdicts import Judgement
 from kernel_lsp.llm.prompts import PROMPTS_FOLDER
 from kernel_lsp.llm.replies import BadReply, ParsedReply
 from kernel_lsp.llm.request import ModelFailed, Purpose, Replied

@@ -11,7 +11,7 @@ from kernel_lsp.config import Settings
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.model import Noun
 from kernel_lsp.errors import TargetError
-from kernel_lsp.evolve.propose.plan_header import assemble
+from kernel_lsp.evolve.propose.prompt_builder import assemble
 from kernel_lsp.evolve.run.reuse import TunedSchedule
 
 

@@ -1,6 +1,8 @@
 """Scalar expressions: the value of one tensor element as a function of index variables.
 
 Nodes are immutable and compare by content, so that a shared subexpression is one node wherever it was built.
+
+Traverse and rewrite scalars: their reads and nodes, and the same scalar over other reads.
 """
 
 from __future__ import annotations

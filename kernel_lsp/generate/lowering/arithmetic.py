@@ -1,4 +1,7 @@
-"""Elementwise arithmetic: unary and binary operators, and their compositions."""
+"""Elementwise arithmetic: unary and binary operators, and their compositions.
+
+Building blocks of elementwise lowering rules.
+"""
 
 from __future__ import annotations
 

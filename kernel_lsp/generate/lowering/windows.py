@@ -1,5 +1,10 @@
 """Small windows that one thread loops over: the positions of their taps, and the windows that reach a position, by
-phase where outputs are a stride apart."""
+phase where outputs are a stride apart.
+
+Output position o = stride * row + phase sums the taps with dilation * tap = o + padding (mod stride). The t-th of them
+is first_tap + t * tap_step, and reads input position row + shift - t * source_step. The other taps of the gather form,
+all but 1 of stride ** n, meet no input.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Knobs of contractions on tensor cores, and their defaults."""
+"""Knobs of contractions on tensor cores, and their defaults.
+
+Knobs of convolutions over windows, and when windows are the default.
+"""
 
 from __future__ import annotations
 

@@ -1,16 +1,40 @@
-"""Calibrate judges' probabilities against labelled kernels, and score the judges."""
+"""Judgements of candidates, and the calibration of judges' probabilities against labelled kernels, with scores of the
+judges."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from pydantic import ValidationError
 
 from kernel_lsp.core.model import Noun
 from kernel_lsp.errors import UserError
-from kernel_lsp.llm.judges.verdicts import JudgeName
+
+JudgeName = Literal["compilation", "memory", "numerics"]
+JUDGES: tuple[JudgeName, ...] = ("compilation", "memory", "numerics")
+
+
+class Judgement(Noun):
+    """`said` is the judge's own probability of no fault of its kind, `probability` the calibrated one."""
+
+    judge: JudgeName
+    model: str
+    said: float
+    probability: float
+    request_key: str
+    prompt_hash: str
+
+
+class NoJudgement(Noun):
+    """The judge gave no readable answer, and is not counted."""
+
+    judge: JudgeName
+    model: str
+    problem: str
+
 
 FILE_NAME = "judges.json"
 CLIP = 1e-3

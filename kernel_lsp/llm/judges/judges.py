@@ -9,8 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kernel_lsp.llm.judges.calibration import Calibration
-from kernel_lsp.llm.judges.verdicts import JUDGES, Judgement, JudgeName, NoJudgement
+from kernel_lsp.llm.judges.calibration import JUDGES, Calibration, Judgement, JudgeName, NoJudgement
 from kernel_lsp.llm.prompts import Prompts
 from kernel_lsp.llm.request import ModelFailed, ModelRequest, Replied
 from kernel_lsp.plan.parser import parse

@@ -33,10 +33,10 @@ from kernel_lsp.ptx.analysis.variable_places import (
     round_up,
     shared_layout,
 )
+from kernel_lsp.ptx.compile.fragments import ALL_LANES
 from kernel_lsp.ptx.compile.ir_text import IrText
 from kernel_lsp.ptx.compile.special_registers import special_register
 from kernel_lsp.ptx.compile.warp_batches import WarpBatch
-from kernel_lsp.ptx.compile.warp_matrices import ALL_LANES
 from kernel_lsp.ptx.races.sites import race_flags
 from kernel_lsp.ptx.run.layout import (
     PARAM_WINDOW,

@@ -4,15 +4,21 @@ A matrix is held along an outer and an inner direction. Of every 8 rows of the o
 In that row, it holds `group` neighbours in each run of 4 * `group`, those at l % 4. This rule gives all layouts of
 `mma.sync` with 8 or 16 rows (PTX ISA, "Matrix Fragments for mma"). The layout of `wmma` fragments is unspecified, so
 they follow the same rule. Where memory has the same direction, a group is one access.
+
+Run matrix instructions once the lanes of their warp have arrived. Written in the subset of `ptx.compile.native`.
+
+Every lane of a warp must take part; otherwise the instruction is undefined.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from kernel_lsp.ptx.run.layout import WARP_SIZE
+from kernel_lsp.ptx.compile.native import call_warp, load64, store64
+from kernel_lsp.ptx.run.layout import WARP_SIZE, FaultKind, Thread
 from kernel_lsp.ptx.text.syntax import WIDTH_BITS
 
 Role = Literal["a", "b", "c"]
@@ -107,3 +113,22 @@ def fragment(role: Role, shape: Shape, kind: str, layout: str) -> Fragment:
         if n_outer % OUTER_PERIOD == 0 and n_inner % (LANES_PER_ROW * group) == 0:
             return Fragment(kind, n_rows, n_columns, group, outer_is_row)
     raise ValueError(f"a {n_rows} x {n_columns} matrix of {kind}")
+
+
+STEP_SHIFT = 8
+"""Bit position of the failed step's number in the result of a batch.
+The bits below hold the kind of fault; 0 is success."""
+ALL_LANES = (1 << WARP_SIZE) - 1
+
+
+def perform_matrix(first: int, stride: int, group: int) -> int:
+    """Run the instruction that the lanes of `group` wait for. Returns 0, or the FaultKind that forbids it. On a fault,
+    the first lane's `Thread.C` becomes the site of the failed step; otherwise it stays that of the first step."""
+    if group != ALL_LANES:
+        return FaultKind.WARP_INCOMPLETE
+    code = call_warp(load64(first + Thread.WARP_FUNCTION), load64(first + Thread.MATRIX_AREA), stride)
+    store64(first + Thread.C, load64(first + Thread.C) + (code >> STEP_SHIFT))
+    return code & ((1 << STEP_SHIFT) - 1)
+
+
+FUNCTIONS: tuple[Callable[..., int], ...] = (perform_matrix,)

@@ -20,10 +20,10 @@ from kernel_lsp.ptx.compile import (
     conversion,
     cooperation,
     floating,
+    fragments,
     integer,
     matrices,
     memory,
-    warp_matrices,
     warpgroups,
 )
 from kernel_lsp.ptx.compile.emitter import EmittedKernel, emit_kernel
@@ -84,7 +84,7 @@ NATIVE_FUNCTIONS = (
     *access_checks.FUNCTIONS,
     *access_traces.FUNCTIONS,
     *cluster_scheduler.FUNCTIONS,
-    *warp_matrices.FUNCTIONS,
+    *fragments.FUNCTIONS,
     *barrier_objects.FUNCTIONS,
     *copies_in_flight.FUNCTIONS,
     *bulk_arrivals.FUNCTIONS,

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from kernel_lsp.ptx.compile.fragments import STEP_SHIFT
 from kernel_lsp.ptx.compile.ir_text import IrText
 from kernel_lsp.ptx.compile.warp_functions import WarpFunction, area_of, define
-from kernel_lsp.ptx.compile.warp_matrices import STEP_SHIFT
 from kernel_lsp.ptx.run.layout import WARP_SIZE
 from kernel_lsp.ptx.text.syntax import Instruction
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from kernel_lsp.ptx.checks.livelock import BlockMemory
 from kernel_lsp.ptx.compile.native import load64, store64
-from kernel_lsp.ptx.races.layout import RaceBlock
-from kernel_lsp.ptx.races.memory import LaunchRaces
+from kernel_lsp.ptx.races.layout import LaunchRaces, RaceBlock
 from kernel_lsp.ptx.run.buffers import AddressTable, Region
 from kernel_lsp.ptx.run.launch_counters import Tallies
 from kernel_lsp.ptx.run.launch_setup import LaunchSetup

@@ -12,7 +12,7 @@ from kernel_lsp.ptx.checks.findings import FindingLog, MemoryMap
 from kernel_lsp.ptx.checks.livelock import Stillness
 from kernel_lsp.ptx.compile.jit import CompiledKernel, Compiler
 from kernel_lsp.ptx.compile.native import load64, store64
-from kernel_lsp.ptx.races.memory import LaunchRaces
+from kernel_lsp.ptx.races.layout import LaunchRaces
 from kernel_lsp.ptx.run.arena import Arena, Arenas, choose_groups, in_order, thread_orders
 from kernel_lsp.ptx.run.buffers import AddressTable, Buffer
 from kernel_lsp.ptx.run.launch_counters import Tallies

@@ -11,7 +11,7 @@ from kernel_lsp.gpu.occupancy import occupancy
 from kernel_lsp.gpu.specs import find_gpu
 from kernel_lsp.ptx.compile.emitter import EmittedKernel
 from kernel_lsp.ptx.compile.jit import CompiledKernel, LoadedModule
-from kernel_lsp.ptx.races.memory import LaunchRaces
+from kernel_lsp.ptx.races.layout import LaunchRaces
 from kernel_lsp.ptx.run.buffers import AddressTable, Region
 from kernel_lsp.ptx.run.layout import GRID_WORKSPACE_WINDOW, MAX_CLUSTER_BLOCKS, window_base
 from kernel_lsp.ptx.run.run_request import InvalidRequestError

@@ -7,7 +7,7 @@ from typing import Any
 
 from kernel_lsp.ptx.checks.findings import FindingLog
 from kernel_lsp.ptx.compile.jit import Compiler, LoadedModule
-from kernel_lsp.ptx.races.memory import LaunchRaces
+from kernel_lsp.ptx.races.layout import LaunchRaces
 from kernel_lsp.ptx.run.buffers import AddressTable, Buffer, Region, open_buffers
 from kernel_lsp.ptx.run.launch import LaunchRun
 from kernel_lsp.ptx.run.launch_counters import Tallies

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kernel_lsp.ptx.checks.access_faults import fault
+from kernel_lsp.ptx.compile.fragments import perform_matrix
 from kernel_lsp.ptx.compile.native import count_trailing_zeros, load64, store64
-from kernel_lsp.ptx.compile.warp_matrices import perform_matrix
 from kernel_lsp.ptx.races.order import order_warp
 from kernel_lsp.ptx.run.layout import Context, Operation, Status, Thread
 

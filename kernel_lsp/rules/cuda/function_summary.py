@@ -20,7 +20,7 @@ from kernel_lsp.rules.cuda.bounds.array_bounds import thread_reaches
 from kernel_lsp.rules.cuda.declare import launches_in
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.outline import CudaFile
-from kernel_lsp.rules.cuda.type_text import type_bytes
+from kernel_lsp.rules.cuda.variables import type_bytes
 from kernel_lsp.rules.finding import RuleFinding, TextRange, shifted_finding, shifted_range
 from kernel_lsp.source.cuda import kernel_signatures
 

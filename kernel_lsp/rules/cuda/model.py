@@ -23,8 +23,7 @@ from kernel_lsp.rules.cuda.nodes import (
     quotients_in,
 )
 from kernel_lsp.rules.cuda.outline import CudaFile, Definition, names_in_text
-from kernel_lsp.rules.cuda.type_text import IDENTIFIER
-from kernel_lsp.rules.cuda.variables import Variable, parameters_of, variables_of, visible_at
+from kernel_lsp.rules.cuda.variables import IDENTIFIER, Variable, parameters_of, variables_of, visible_at
 
 MAX_PARENTS_ASKED = 64
 """Maximum parent lookups per node before the parents of all nodes are recorded at once."""

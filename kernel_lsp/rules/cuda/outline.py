@@ -14,7 +14,7 @@ from kernel_lsp.rules.cuda.host.axes import AxisSize, axis_sizes
 from kernel_lsp.rules.cuda.host.repeated import RepeatedArgument, repeated_arguments
 from kernel_lsp.rules.cuda.host.totals import unreset_totals
 from kernel_lsp.rules.cuda.parsing import ParsedCuda
-from kernel_lsp.rules.cuda.type_text import IDENTIFIER, type_bytes
+from kernel_lsp.rules.cuda.variables import IDENTIFIER, type_bytes
 from kernel_lsp.rules.rule import words
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from kernel_lsp.rules.cached import Kept, uncollected
 from kernel_lsp.rules.finding import FINDING_BYTES, RuleFinding, shifted_finding
 from kernel_lsp.rules.pytorch import copies, cost, devices, doubles, loading, memory, precision, sync, training, usage
-from kernel_lsp.rules.pytorch.forwards import may_be_forward
 from kernel_lsp.rules.pytorch.inference import read_scope
 from kernel_lsp.rules.pytorch.names import ModuleClass, Names, read_names
 from kernel_lsp.rules.pytorch.parsing import ParsedModule, parse
 from kernel_lsp.rules.pytorch.scopes import Definition, FunctionNode, Scope, first_line
+from kernel_lsp.rules.pytorch.trained import may_be_forward
 from kernel_lsp.rules.rule import Check, checks_in
 
 CHECKS = checks_in(sync, cost, copies, devices, memory, doubles, precision, usage, training, loading)

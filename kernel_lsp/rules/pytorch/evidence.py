@@ -15,8 +15,8 @@ from kernel_lsp.rules.pytorch.kinds import (
     TENSOR_ONLY_METHODS,
     Kind,
 )
+from kernel_lsp.rules.pytorch.names import nodes_in
 from kernel_lsp.rules.pytorch.scopes import FunctionNode, Scope
-from kernel_lsp.rules.pytorch.walking import nodes_in
 
 _FORWARD_EVIDENCE = TENSOR_ONLY_METHODS | ARRAY_LIKE_NAMES
 

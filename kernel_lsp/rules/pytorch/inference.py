@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 from kernel_lsp.rules.pytorch.evidence import CallKinds, tensor_parameters
-from kernel_lsp.rules.pytorch.forwards import is_forward
 from kernel_lsp.rules.pytorch.kinds import (
     EXTREMA,
     NOT_TENSOR_METHODS,
@@ -23,6 +22,7 @@ from kernel_lsp.rules.pytorch.kinds import (
 from kernel_lsp.rules.pytorch.names import ModuleClass, Names
 from kernel_lsp.rules.pytorch.parsing import ParsedModule
 from kernel_lsp.rules.pytorch.scopes import Definition, FunctionNode, Scope
+from kernel_lsp.rules.pytorch.trained import is_forward
 
 
 def read_scope(

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from kernel_lsp.rules.pytorch.kinds import TENSOR_KINDS, TENSOR_NAMESPACES, Kind
-from kernel_lsp.rules.pytorch.names import ModuleClass, Names
+from kernel_lsp.rules.pytorch.names import ModuleClass, Names, children_of
 from kernel_lsp.rules.pytorch.parsing import ParsedModule
-from kernel_lsp.rules.pytorch.walking import children_of
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 _OTHER_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)

@@ -19,8 +19,8 @@ from kernel_lsp.core.plan import Launch, LaunchPlan
 from kernel_lsp.core.task import TargetSource, TensorInput
 from kernel_lsp.errors import TargetError, UnknownInputsError
 from kernel_lsp.plan.parser import parse as parse_plan
-from kernel_lsp.process.priority import step_back
 from kernel_lsp.process.stdio import claim_stdout
+from kernel_lsp.process.tree import step_back
 from kernel_lsp.rules import cuda, pytorch
 from kernel_lsp.rules.cuda.parsing import ParsedCuda
 from kernel_lsp.server.analysis.analysis_types import (
@@ -34,9 +34,9 @@ from kernel_lsp.server.analysis.analysis_types import (
     Use,
 )
 from kernel_lsp.server.analysis.rebase import below
+from kernel_lsp.source.call_sites import OPERATOR_MARK, USE_PREFIX
 from kernel_lsp.source.cuda import KernelLines, ParsedSource, kernel_lines_in
-from kernel_lsp.source.notebook import without_magics
-from kernel_lsp.source.operator_use import OPERATOR_MARK, USE_PREFIX
+from kernel_lsp.source.extraction import without_magics
 from kernel_lsp.source.python_file import (
     FunctionNode,
     PythonFile,

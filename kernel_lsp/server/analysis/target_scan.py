@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from kernel_lsp.process.priority import step_back
 from kernel_lsp.process.stdio import claim_stdout
+from kernel_lsp.process.tree import step_back
 from kernel_lsp.server.analysis.analysis_worker import NICENESS, targets_of
 
 MAX_FILES = 2_000

@@ -13,13 +13,12 @@ from kernel_lsp.rules.finding import QuickFix, RuleFinding, TextEdit, TextRange
 from kernel_lsp.server.analysis.analysis_client import Known
 from kernel_lsp.server.analysis.analysis_types import Place, Target, Use
 from kernel_lsp.server.documents.documents import Document
-from kernel_lsp.server.documents.edits import document_edit
-from kernel_lsp.server.documents.line_edits import DocumentEdits, line_end, pragma_edits
+from kernel_lsp.server.documents.edits import DocumentEdits, document_edit, line_end, pragma_edits
 from kernel_lsp.server.features.diagnostics import check_diagnostics, rule_diagnostic
 from kernel_lsp.server.features.explanations import is_explained
 from kernel_lsp.server.knowledge import Knowledge
 from kernel_lsp.server.protocol.capabilities import REWRITE_KIND, ClientFeatures
-from kernel_lsp.source.operator_use import USE_PREFIX, import_statement, is_offered
+from kernel_lsp.source.call_sites import USE_PREFIX, import_statement, is_offered
 
 QUICK_FIX = types.CodeActionKind.QuickFix.value
 

@@ -1,4 +1,5 @@
-"""Code lenses: the commands for a target or kernel, and its latest result."""
+"""Lenses and inlay hints: the commands for a target or kernel and its latest result, the cost of each line, and the
+profile of each kernel line."""
 
 from __future__ import annotations
 
@@ -7,13 +8,22 @@ from datetime import datetime
 
 from lsprotocol import types
 
+from kernel_lsp.core.profile import LineProfile
 from kernel_lsp.engine.messages import RunSummary
+from kernel_lsp.rules.finding import TextRange
 from kernel_lsp.server.analysis.analysis_types import Analysis, Target
 from kernel_lsp.server.documents.documents import Document
-from kernel_lsp.server.features.formatting import check_text, facts_text, result_text
-from kernel_lsp.server.features.recorded import recorded_of, share_text
+from kernel_lsp.server.features.formatting import (
+    check_text,
+    facts_text,
+    profile_text,
+    recorded_of,
+    result_text,
+    share_text,
+    time_text,
+)
 from kernel_lsp.server.knowledge import Knowledge, KnownCheck
-from kernel_lsp.server.protocol.conversion import line_range
+from kernel_lsp.server.protocol.conversion import line_range, to_range
 
 
 def python_lenses(document: Document, analysis: Analysis, knowledge: Knowledge) -> list[types.CodeLens]:
@@ -80,3 +90,42 @@ def _resume_title(run: RunSummary, symbol: str) -> str:
 
 def _command(title: str, name: str, argument: dict[str, str]) -> types.Command:
     return types.Command(title=title, command=name, arguments=[argument])
+
+
+MIN_SHARE = 0.05
+"""Minimum share, of the kernel's time or of a line's wasted accesses, for a hint."""
+
+
+def profile_hints(document: Document, knowledge: Knowledge, first: int, last: int) -> list[types.InlayHint]:
+    """Return the hints of a profiled kernel for the lines ``[first, last]``, above `MIN_SHARE`."""
+    stale = " (stale)" if knowledge.is_profile_stale(document) else ""
+    return [
+        _hint(document, line, f"{profile_text(found)}{stale}")
+        for line, found in sorted(knowledge.profiled_lines(document).items())
+        if first <= line <= last and any(map(_matters, found))
+    ]
+
+
+def line_hints(
+    document: Document, analysis: Analysis, knowledge: Knowledge, first: int, last: int
+) -> list[types.InlayHint]:
+    """Return the hints for the estimated lines in ``[first, last]``."""
+    hints = []
+    for line, found, is_stale in knowledge.lines(document, analysis.targets):
+        if first <= line <= last:
+            label = f"{time_text(found.time_us)} est., {found.share:.0%}{' (stale)' if is_stale else ''}"
+            hints.append(_hint(document, line, label))
+    return hints
+
+
+# --- below
+
+
+def _matters(line: LineProfile) -> bool:
+    return max(line.share, line.wasted_sectors, line.wasted_wavefronts) >= MIN_SHARE
+
+
+def _hint(document: Document, line: int, label: str) -> types.InlayHint:
+    end = len(document.line_text(line))
+    position = to_range(document, TextRange(line, end, line, end)).end
+    return types.InlayHint(position=position, label=label, padding_left=True)

@@ -14,12 +14,13 @@ from kernel_lsp.server.features.formatting import (
     comparison_lines,
     facts_text,
     profile_text,
+    recorded_of,
+    recorded_text,
     result_text,
     shapes_text,
     time_text,
     verdict_text,
 )
-from kernel_lsp.server.features.recorded import recorded_of, recorded_text
 from kernel_lsp.server.knowledge import Knowledge, KnownEstimate
 
 NO_PLAN = (

@@ -11,8 +11,7 @@ from lsprotocol import types
 
 from kernel_lsp.engine.messages import InferInputs, InferredInputs, Problem
 from kernel_lsp.server.documents.documents import Document
-from kernel_lsp.server.documents.edits import document_edit
-from kernel_lsp.server.documents.line_edits import DocumentEdits, pragma_edits
+from kernel_lsp.server.documents.edits import DocumentEdits, document_edit, pragma_edits
 from kernel_lsp.server.documents.places import cells_of, file_of, is_saved
 from kernel_lsp.server.jobs.jobs import Following, Job, new_id
 from kernel_lsp.server.jobs.starting import start_job, start_optimize, text_of_job

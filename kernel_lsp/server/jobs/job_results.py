@@ -28,9 +28,8 @@ from kernel_lsp.engine.messages import (
     TargetEstimate,
 )
 from kernel_lsp.server.documents.documents import Document, Documents
-from kernel_lsp.server.documents.edits import RESULTS_FOLDER, propose, write_aside
-from kernel_lsp.server.documents.line_edits import DocumentEdits, edits_of_lines
-from kernel_lsp.server.documents.notebooks import n_lines_above
+from kernel_lsp.server.documents.edits import RESULTS_FOLDER, DocumentEdits, edits_of_lines, propose, write_aside
+from kernel_lsp.server.documents.places import n_lines_above
 from kernel_lsp.server.features.formatting import check_text, failure_text, result_text
 from kernel_lsp.server.jobs.call_sites import offer_call_sites
 from kernel_lsp.server.jobs.inferred_inputs import inference_failed, inputs_inferred

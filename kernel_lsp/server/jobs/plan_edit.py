@@ -7,8 +7,7 @@ from lsprotocol import types
 from kernel_lsp.engine.messages import DraftPlan, PlanDraft
 from kernel_lsp.rules.finding import TextEdit, TextRange
 from kernel_lsp.server.documents.documents import Document
-from kernel_lsp.server.documents.edits import document_edit
-from kernel_lsp.server.documents.line_edits import DocumentEdits, line_end
+from kernel_lsp.server.documents.edits import DocumentEdits, document_edit, line_end
 from kernel_lsp.server.documents.places import file_of
 from kernel_lsp.server.jobs.jobs import new_id
 from kernel_lsp.server.language_server import KernelLanguageServer

@@ -9,10 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from kernel_lsp.core.expression import Constant, Name, free_names
-from kernel_lsp.source.annotation import annotation_kind, tensor_item
 from kernel_lsp.source.inference.arrays import Array, Dim
 from kernel_lsp.source.inference.interpreter import UNKNOWN, Interpreter, Scope
-from kernel_lsp.source.pragma import InitValue, Pragma, PragmaError, TensorItem
+from kernel_lsp.source.pragma import InitValue, Pragma, PragmaError, TensorItem, annotation_kind, tensor_item
 from kernel_lsp.source.python_file import FunctionNode, Parameter, PythonFile, parameters_of
 
 PREFIX = "# kernel-lsp: "

@@ -11,8 +11,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from kernel_lsp.toolchain.integrity.definition_use import Function
-from kernel_lsp.toolchain.integrity.ptx_text import Place, Statement, mentioned
+from kernel_lsp.toolchain.integrity.ptx_text import Function, Place, Statement, mentioned
 
 N_ALIGNMENT_BITS = 7
 """Low bits of an address that may decide: alignments of up to 128 bytes."""

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 
-from kernel_lsp.toolchain.integrity.definition_use import Function, Source, functions_of
-from kernel_lsp.toolchain.integrity.ptx_text import Place, PtxText, Statement, mentioned
+from kernel_lsp.toolchain.integrity.ptx_text import Function, Place, PtxText, Source, Statement, functions_of, mentioned
 
 READING_FUNCTIONS = frozenset(("vprintf", "__assertfail"))
 """System functions that receive addresses of strings and only read them."""

@@ -21,14 +21,13 @@ from kernel_lsp.gpu.specs import GpuSpec
 from kernel_lsp.ptx.executor import NO_END, BlockSample
 from kernel_lsp.verify.cpu.prepared import WATCHED_ORDER, Limits, LoadedKernel, Profile
 from kernel_lsp.verify.devices.device import CaseOutcome, CaseRun, Skipped
-from kernel_lsp.verify.model.cases import Case, captured_sizes, graph_of
+from kernel_lsp.verify.model.cases import Case, Plan, captured_sizes, graph_of
 from kernel_lsp.verify.model.environment import (
     OTHER_POISONS,
     Circumstances,
     because_of_shared,
     environments_of,
 )
-from kernel_lsp.verify.model.progress import Plan
 from kernel_lsp.verify.probes.finder import n_largest
 from kernel_lsp.verify.probes.launch_limits import few_at_once, refused_launch, refused_when_larger
 from kernel_lsp.verify.timing.floor import time_floor

@@ -27,10 +27,9 @@ from kernel_lsp.ptx.executor import (
 )
 from kernel_lsp.verify.cpu.run_files import RunFiles
 from kernel_lsp.verify.devices.device import CaseOutcome, CaseRun, DeviceCase, Skipped, Timer
-from kernel_lsp.verify.model.cases import Case, OperationKind, Sizes
+from kernel_lsp.verify.model.cases import Case, OperationKind, Plan, Progress, Sizes
 from kernel_lsp.verify.model.defences import is_on
 from kernel_lsp.verify.model.environment import USUAL, Circumstances, offset_of, reads_unwritten, shared_start_of
-from kernel_lsp.verify.model.progress import Plan, Progress
 from kernel_lsp.verify.model.resolved_kernel import Prepared
 from kernel_lsp.verify.oracle.case_store import CaseStore, NoCase, read_expectations
 from kernel_lsp.verify.oracle.judgement import judge_outputs

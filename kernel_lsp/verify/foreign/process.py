@@ -25,7 +25,7 @@ from kernel_lsp.toolchain.extension.facts import ExtensionBuilt, ExtensionFacts,
 from kernel_lsp.toolchain.extension.tools import ExtensionTools, find_extension_tools, symbol_findings
 from kernel_lsp.toolchain.integrity.refused_text import extension_findings
 from kernel_lsp.verify.gpu.slot import Lost
-from kernel_lsp.verify.model.progress import Progress
+from kernel_lsp.verify.model.cases import Progress
 from kernel_lsp.verify.session.session import Session
 
 POOLS_DEADLINE_S = 120.0

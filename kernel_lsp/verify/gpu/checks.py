@@ -19,8 +19,7 @@ from kernel_lsp.verify.cpu.executor_checks import screened_cases
 from kernel_lsp.verify.devices.device import DeviceCase, KernelBuild, Timer
 from kernel_lsp.verify.gpu.device import GpuDevice
 from kernel_lsp.verify.gpu.job import GpuFailure, GpuJob, GpuReport, has_failed
-from kernel_lsp.verify.model.cases import Case
-from kernel_lsp.verify.model.progress import Look, Plan, Progress
+from kernel_lsp.verify.model.cases import Case, Look, Plan, Progress
 from kernel_lsp.verify.oracle.case_store import CaseStore, NoCase
 from kernel_lsp.verify.timing.result import NotTimed, TimedOperation, TimingOutcome
 from kernel_lsp.verify.timing.rounds import Asker

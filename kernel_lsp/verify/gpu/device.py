@@ -28,10 +28,9 @@ from kernel_lsp.toolchain.nvrtc.compile import Compiler
 from kernel_lsp.verify.devices.device import KernelBuild
 from kernel_lsp.verify.gpu.candidate_run import Attempt
 from kernel_lsp.verify.gpu.job import GpuFailure, GpuJob, GpuReport, Stages
-from kernel_lsp.verify.gpu.prepared import GpuKernel
+from kernel_lsp.verify.gpu.prepared import GpuKernel, SpareFiles
 from kernel_lsp.verify.gpu.slot import MAX_DISCONNECTED, REPEAT, GpuFacts, GpuSlot, OutOfService, SlotWorker
-from kernel_lsp.verify.gpu.spare_files import SpareFiles
-from kernel_lsp.verify.model.progress import StageTimes
+from kernel_lsp.verify.model.cases import StageTimes
 
 N_TRIES = 2
 """Runs of a candidate whose worker is killed from outside."""

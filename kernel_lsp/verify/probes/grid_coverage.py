@@ -15,10 +15,9 @@ from itertools import pairwise
 from kernel_lsp.core.plan import BoundLaunch, BoundOperation
 from kernel_lsp.core.verdict import CaseResult, Mismatch
 from kernel_lsp.ptx.executor import BlockSample, KernelFactsOfPtx
-from kernel_lsp.toolchain.integrity.definition_use import functions_of
-from kernel_lsp.toolchain.integrity.ptx_text import PtxText, Statement, read_ptx
+from kernel_lsp.toolchain.integrity.ptx_text import PtxText, Statement, functions_of, read_ptx
 from kernel_lsp.verify.cpu.prepared import Limits, LoadedKernel
-from kernel_lsp.verify.model.progress import Plan
+from kernel_lsp.verify.model.cases import Plan
 from kernel_lsp.verify.probes.sizes import farthest_operations
 
 N_BLOCKS = 12

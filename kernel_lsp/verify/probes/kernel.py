@@ -14,6 +14,7 @@ from kernel_lsp.verify.model.cases import (
     SCREEN_FAMILIES,
     Case,
     OperationKind,
+    Plan,
     Sizes,
     ThreadOrder,
     captured_sizes,
@@ -22,12 +23,11 @@ from kernel_lsp.verify.model.cases import (
     seeded,
 )
 from kernel_lsp.verify.model.defences import is_on
-from kernel_lsp.verify.model.progress import Plan
 from kernel_lsp.verify.model.resolved_kernel import Prepared
 from kernel_lsp.verify.probes.code_guided_sizes import compared_sizes, pointed_sizes
 from kernel_lsp.verify.probes.families import VARIANT_FAMILIES
 from kernel_lsp.verify.probes.finder import CHEAP, Finder
-from kernel_lsp.verify.probes.mined_constants import pointed_values
+from kernel_lsp.verify.probes.index_cases import pointed_values
 from kernel_lsp.verify.probes.sizes import reduced_sizes, wide_sizes
 
 LONG_SUM = 20_000

@@ -12,8 +12,7 @@ from kernel_lsp.core.operators import is_a
 from kernel_lsp.core.plan import BoundLaunch
 from kernel_lsp.core.task import Graph, GraphNode, Symbol, Task, TaskTensor, TensorType
 from kernel_lsp.core.verdict import Built
-from kernel_lsp.toolchain.integrity.definition_use import Function, Source, functions_of
-from kernel_lsp.toolchain.integrity.ptx_text import PtxText, Statement, read_ptx
+from kernel_lsp.toolchain.integrity.ptx_text import Function, PtxText, Source, Statement, functions_of, read_ptx
 from kernel_lsp.verify.model.cases import (
     ALIGNMENTS,
     GREATEST_INTEGERS,

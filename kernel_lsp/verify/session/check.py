@@ -15,10 +15,10 @@ from kernel_lsp.core.task import InputConfiguration, ScalarInput, TargetSource, 
 from kernel_lsp.core.verdict import BuildFailed, Verdict
 from kernel_lsp.errors import UserError
 from kernel_lsp.plan.parser import parse
-from kernel_lsp.source.foreign import foreign_source
+from kernel_lsp.source.extension import foreign_source
 from kernel_lsp.source.pytorch import read_target
 from kernel_lsp.verify.foreign.check import check_foreign
-from kernel_lsp.verify.model.progress import StageTimes
+from kernel_lsp.verify.model.cases import StageTimes
 from kernel_lsp.verify.session.pipeline import DEVICE_NAME
 from kernel_lsp.verify.session.plain_build import check_plain, check_pytorch, check_without_task, is_plain
 from kernel_lsp.verify.session.session import Session

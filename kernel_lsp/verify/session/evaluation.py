@@ -46,9 +46,8 @@ from kernel_lsp.verify.build.building import (
 from kernel_lsp.verify.cpu.executor_checks import NOT_SCREENED, check, estimate, rank, screen, screened_cases
 from kernel_lsp.verify.cpu.executor_pool import N_LOOKS
 from kernel_lsp.verify.cpu.prepared import CpuKernel, LoadedKernel
-from kernel_lsp.verify.model.cases import Depth, OperationKind
+from kernel_lsp.verify.model.cases import Depth, Look, OperationKind, Plan, Progress
 from kernel_lsp.verify.model.defences import is_on
-from kernel_lsp.verify.model.progress import Look, Plan, Progress
 from kernel_lsp.verify.model.resolved_kernel import Prepared, plan_failure, prepare
 from kernel_lsp.verify.oracle.judgement import lost_nans
 from kernel_lsp.verify.probes.code_guided_sizes import singles_out_a_block

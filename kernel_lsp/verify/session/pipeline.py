@@ -18,15 +18,14 @@ from kernel_lsp.process.worker_client import CaseFiles, Worker
 from kernel_lsp.toolchain.integrity.audit import audit
 from kernel_lsp.toolchain.nvrtc.compile import Compiler
 from kernel_lsp.verify.build.building import COMPILED_AS, candidate_request
-from kernel_lsp.verify.cpu.device import CpuDevice
 from kernel_lsp.verify.cpu.executor_checks import FULL_LIMITS
+from kernel_lsp.verify.cpu.executor_pool import CpuDevice
 from kernel_lsp.verify.cpu.prepared import CpuKernel, Profile
 from kernel_lsp.verify.devices.device import KernelBuild
 from kernel_lsp.verify.gpu.checks import GpuChecks, MeasuringGpu
 from kernel_lsp.verify.gpu.device import GpuDevice
-from kernel_lsp.verify.model.cases import SCREEN_FAMILIES, Case
+from kernel_lsp.verify.model.cases import SCREEN_FAMILIES, Case, Progress
 from kernel_lsp.verify.model.defences import is_on
-from kernel_lsp.verify.model.progress import Progress
 from kernel_lsp.verify.model.resolved_kernel import plan_failure, prepare
 from kernel_lsp.verify.oracle.case_store import CaseStore, NoCase
 from kernel_lsp.verify.probes.table import CaseChoice

@@ -28,7 +28,7 @@ from kernel_lsp.rules import pytorch
 from kernel_lsp.rules.cuda.checking import check
 from kernel_lsp.rules.finding import SOURCE, RuleFinding
 from kernel_lsp.source.cuda import kernel_signatures, parsed_source
-from kernel_lsp.source.foreign import foreign_source
+from kernel_lsp.source.extension import foreign_source
 from kernel_lsp.source.plan_draft import draft_plan
 from kernel_lsp.toolchain.extension.tools import ExtensionTools, find_extension_tools
 from kernel_lsp.toolchain.nvrtc.cache import BuildCache

@@ -28,7 +28,7 @@ from kernel_lsp.toolchain.nvrtc.cache import BuildCache
 from kernel_lsp.toolchain.nvrtc.compile import Compiler
 from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain
 from kernel_lsp.verify.build.building import Module, build_ahead
-from kernel_lsp.verify.cpu.device import CpuDevice
+from kernel_lsp.verify.cpu.executor_pool import CpuDevice
 from kernel_lsp.verify.devices.names import parse_device
 from kernel_lsp.verify.gpu.checks import MeasuringGpu
 from kernel_lsp.verify.gpu.device import GpuDevice

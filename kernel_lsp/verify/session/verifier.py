@@ -16,8 +16,7 @@ from kernel_lsp.core.task import TargetSource, Task, UncoveredConfiguration
 from kernel_lsp.core.verdict import ConfigurationOutcome, Crashed, TimedOut, Verdict
 from kernel_lsp.errors import KernelLspError, TargetError
 from kernel_lsp.verify.gpu.checks import MeasuringGpu, Untimed
-from kernel_lsp.verify.model.cases import SCREEN_FAMILIES, Depth
-from kernel_lsp.verify.model.progress import StageTimes
+from kernel_lsp.verify.model.cases import SCREEN_FAMILIES, Depth, StageTimes
 from kernel_lsp.verify.session.evaluation import Evaluation
 from kernel_lsp.verify.session.pipeline import N_SLOTS, Evaluator, Platform, RunBuilder
 from kernel_lsp.verify.session.scalar_mutation import MutatedTask, ScalarMutation

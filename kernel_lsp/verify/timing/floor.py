@@ -17,8 +17,7 @@ from kernel_lsp.core.operators import is_a
 from kernel_lsp.core.plan import BoundOperation
 from kernel_lsp.core.task import Graph, GraphNode, TensorType
 from kernel_lsp.gpu.estimate import estimate_eager
-from kernel_lsp.gpu.floor import shown_floor
-from kernel_lsp.gpu.roofline import US_PER_S, peak_rate
+from kernel_lsp.gpu.floor import US_PER_S, peak_rate, shown_floor
 from kernel_lsp.gpu.specs import GpuSpec
 
 MARGIN = 0.9

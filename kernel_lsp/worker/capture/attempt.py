@@ -15,12 +15,21 @@ from ..names import NamePool
 from .backward import GRADIENT, BackwardProgram, trace_backward
 from .captured import Argument, Captured, is_lifted
 from .graph import GraphReader, GraphText, is_random
-from .guards import assumptions, ranges
 from .inputs import CallInputs
 from .load import Callee
 from .outputs import returned_names
 from .program import Dim, Program, Wrapper, export_program, user_outputs
-from .symbols import Inexpressible, SymbolTable, is_settled, name_symbols, names_in_code, shape_env_of, symbol_of
+from .symbols import (
+    Inexpressible,
+    SymbolTable,
+    assumptions,
+    is_settled,
+    name_symbols,
+    names_in_code,
+    ranges,
+    shape_env_of,
+    symbol_of,
+)
 from .validation import agrees_at
 
 MAX_INLINE_CONSTANT = 1

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from ..failure import TargetFailure
-from .program import Program, quiet, user_outputs
-from .recurrent import RECURRENT
+from .program import RECURRENT, Program, quiet, user_outputs
 
 GRADIENT = "grad_"
 

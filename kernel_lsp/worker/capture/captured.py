@@ -10,11 +10,10 @@ import torch
 
 from .backward import BackwardProgram
 from .graph import GraphText
-from .guards import Bounds
 from .inputs import CallInputs, StateOf
 from .load import Callee
 from .program import Placeholder, Program, Wrapper
-from .symbols import SymbolTable, is_settled
+from .symbols import Bounds, SymbolTable, is_settled
 
 
 @dataclass(frozen=True)

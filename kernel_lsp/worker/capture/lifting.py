@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from ..names import identifier
 from .inputs import CallInputs, StateOf, TensorLeaf
 from .load import Callee
-from .recurrent import shapes_alone
+from .program import shapes_alone
 
 DROPOUT = "nn.functional.dropout"
 CREATIONS = ("randn", "rand", "randn_like", "rand_like")

@@ -14,8 +14,8 @@ from functools import cached_property, partial
 
 import torch
 
-from ..cases.case import Case, differentiate, leaves_of, placeholder_values, widened
-from ..cases.special_values import MINUS_INF_ROWS, MIXED, SPECIAL_VALUES, STAND_INS, without_special, without_zeros
+from ..cases.case_values import Case, differentiate, leaves_of, placeholder_values, widened
+from ..cases.integers import MINUS_INF_ROWS, MIXED, SPECIAL_VALUES, STAND_INS, without_special, without_zeros
 from .attention import attention_of_seen, has_attention
 from .case_filter import is_judged_at_ties, sums_products
 from .fp64_reference import Seen, run_exact
@@ -33,8 +33,16 @@ from .lost_nans import (
     other_starts,
 )
 from .reference_run import ReferenceRun
-from .selection_outputs import Orders, are_left_open
-from .unspecified_results import beside_jumps, few_of, has_computed_jumps, is_constant, is_fixed, undecided
+from .selection_outputs import (
+    Orders,
+    are_left_open,
+    beside_jumps,
+    few_of,
+    has_computed_jumps,
+    is_constant,
+    is_fixed,
+    undecided,
+)
 
 INFINITE_ROWS = (MINUS_INF_ROWS, "special_inf", "special_minus_inf")
 """Families in which a whole window, or all of a few numbers, may be infinite."""

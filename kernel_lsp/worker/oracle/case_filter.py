@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..capture.captured import Captured
-from ..cases.special_values import (
+from ..cases.integers import (
     HIGHEST_ROWS,
     LOWEST_EXPONENT,
     LOWEST_ROWS,

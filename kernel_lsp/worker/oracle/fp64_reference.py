@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..capture.program import Program, user_outputs
-from ..cases.case import widened
+from ..cases.case_values import widened
 from ..operators import is_a
 from .attention import ATTENTION, attention_of_seen
 

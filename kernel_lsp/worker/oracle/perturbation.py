@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..capture.captured import Captured
-from ..cases.case import Case, differentiate, leaves_of, placeholder_values
+from ..cases.case_values import Case, differentiate, leaves_of, placeholder_values
 from ..cases.families import own_generator
 from ..operators import is_a
 from .case_filter import sums_products, takes_exponentials

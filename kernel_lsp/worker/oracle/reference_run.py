@@ -10,7 +10,7 @@ from ..capture.backward import GRADIENT
 from ..capture.captured import Captured
 from ..capture.program import user_outputs
 from ..capture.validation import call_original
-from ..cases.case import Case, differentiate, leaves_of, placeholder_values, widened
+from ..cases.case_values import Case, differentiate, leaves_of, placeholder_values, widened
 from ..cases.families import GRADIENT_FAMILIES, GRADIENT_SCALES, NARROW_SCALE, draw
 from ..failure import TargetFailure, raised_by_user, short_message
 from .fp64_reference import run_exact

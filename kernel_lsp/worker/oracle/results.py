@@ -10,7 +10,7 @@ import torch
 
 from ..capture.captured import Captured
 from ..capture.program import quiet
-from ..cases.case import Case
+from ..cases.case_values import Case
 from ..failure import Failure
 from ..hide_cuda import without_cuda
 from .alternatives import Answers, accept_alternatives, either

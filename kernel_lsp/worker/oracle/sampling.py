@@ -17,7 +17,7 @@ import torch
 from ..capture.captured import Captured
 from ..capture.program import quiet, user_outputs
 from ..capture.symbols import symbol_of
-from ..cases.case import Case, placeholder_values
+from ..cases.case_values import Case, placeholder_values
 from ..cases.families import own_generator
 from ..files import taken
 from ..hide_cuda import without_cuda

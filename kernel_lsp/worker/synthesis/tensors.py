@@ -1,14 +1,211 @@
-"""Describe the tensors of a task and draw them, and call one operator with drawn arguments."""
+"""Describe the tensors of a task and draw them and other arguments, by their names: the table of domains.
+
+A domain sees the operand's shape and the arguments drawn before, so that channels, groups and kernels fit each other.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Callable, Optional
 
 import torch
 
-from .domains import draw_arguments
+WIDTHS = (8, 16, 24, 32, 48, 64, 96, 128)
+"""Numbers of channels and features that an operator may produce."""
+OPTIONAL_SHARE = 0.5
+"""Share of optional arguments that get a value other than their default."""
+NO_VALUE = object()
+
+
+@dataclass
+class Drawing:
+    """The state of one operator's draw."""
+
+    shape: tuple[int, ...]
+    random: Random
+    drawn: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def channels(self) -> int:
+        return self.shape[1] if self.rank > 1 else self.shape[0]
+
+    @property
+    def smallest_spatial(self) -> int:
+        return min(self.shape[2:] or self.shape[-1:])
+
+    def dim(self) -> int:
+        return self.random.randrange(1 if self.rank > 1 else 0, self.rank)
+
+    def divisor(self, number: int) -> int:
+        return self.random.choice([each for each in range(1, min(number, 16) + 1) if number % each == 0])
+
+    def uniform(self, low: float, high: float) -> float:
+        return round(self.random.uniform(low, high), 2)
+
+
+def draw_arguments(arguments: list[dict[str, Any]], shape: tuple[int, ...], random: Random) -> dict[str, Any] | None:
+    """Return values by name, without tensors; None where a required argument has no domain."""
+    drawing = Drawing(shape, random)
+    for argument in arguments:
+        if argument["type"] == "Tensor":
+            continue
+        value = _value(argument, drawing)
+        if value is not NO_VALUE:
+            drawing.drawn[argument["name"]] = value
+        elif argument["is_required"]:
+            return None
+    return drawing.drawn
+
+
+# --- below: domains
+
+
+def _value(argument: dict[str, Any], drawing: Drawing) -> Any:
+    domain = DOMAINS.get(argument["name"])
+    if domain is None or (not argument["is_required"] and drawing.random.random() > OPTIONAL_SHARE):
+        return NO_VALUE
+    value = domain(drawing)
+    is_list = "[]" in argument["type"] or argument["type"].startswith("List")
+    return [value] if is_list and isinstance(value, int) and argument["name"] in ("dim", "dims") else value
+
+
+def _kernel(drawing: Drawing) -> int:
+    return drawing.random.randint(2, max(2, min(5, drawing.smallest_spatial)))
+
+
+def _padding(drawing: Drawing) -> int:
+    kernel = drawing.drawn.get("kernel_size", 2)
+    return drawing.random.randint(0, kernel // 2) if isinstance(kernel, int) else 1
+
+
+def _groups(drawing: Drawing) -> int:
+    produced = drawing.drawn.get("out_channels", drawing.channels)
+    return drawing.divisor(math.gcd(drawing.channels, produced))
+
+
+def _normalized_shape(drawing: Drawing) -> list[int]:
+    n_dims = drawing.random.randint(1, max(1, min(2, drawing.rank - 1)))
+    return list(drawing.shape[-n_dims:])
+
+
+def _upscale(drawing: Drawing) -> int:
+    fitting = [each for each in (2, 3, 4) if drawing.channels % (each * each) == 0]
+    return drawing.random.choice(fitting or [2])
+
+
+def _low(drawing: Drawing) -> float:
+    return drawing.uniform(-1.5, -0.2)
+
+
+def _high(drawing: Drawing) -> float:
+    return drawing.uniform(0.2, 1.5)
+
+
+def _one_of(*values: Any) -> Callable[[Drawing], Any]:
+    return lambda drawing: drawing.random.choice(values)
+
+
+def _between(low: float, high: float) -> Callable[[Drawing], float]:
+    return lambda drawing: drawing.uniform(low, high)
+
+
+def _whole(low: int, high: int) -> Callable[[Drawing], int]:
+    return lambda drawing: drawing.random.randint(low, high)
+
+
+def _channels(drawing: Drawing) -> int:
+    return drawing.channels
+
+
+def _features(drawing: Drawing) -> int:
+    return drawing.shape[-1]
+
+
+def _output_size(drawing: Drawing) -> int:
+    return drawing.random.randint(1, max(1, min(6, drawing.smallest_spatial)))
+
+
+def _pad(drawing: Drawing) -> list[int]:
+    return [drawing.random.randint(0, 2), drawing.random.randint(1, 2)]
+
+
+DOMAINS: dict[str, Callable[[Drawing], Any]] = {
+    "dim": Drawing.dim,
+    "dims": Drawing.dim,
+    "dim0": Drawing.dim,
+    "dim1": Drawing.dim,
+    "keepdim": _one_of(False, True),
+    "in_channels": _channels,
+    "num_features": _channels,
+    "num_channels": _channels,
+    "in_features": _features,
+    "in1_features": _features,
+    "in2_features": _features,
+    "input_size": _features,
+    "d_model": _features,
+    "out_channels": _one_of(*WIDTHS),
+    "out_features": _one_of(*WIDTHS),
+    "hidden_size": _one_of(*WIDTHS),
+    "num_parameters": _one_of(1, 1),
+    "kernel_size": _kernel,
+    "stride": _whole(1, 3),
+    "padding": _padding,
+    "dilation": _whole(1, 2),
+    "output_padding": _one_of(0, 0),
+    "groups": _groups,
+    "num_groups": lambda drawing: drawing.divisor(drawing.channels),
+    "output_size": _output_size,
+    "normalized_shape": _normalized_shape,
+    "upscale_factor": _upscale,
+    "downscale_factor": _one_of(2, 2),
+    "scale_factor": _one_of(2, 2),
+    "size": _whole(2, 5),
+    "negative_slope": _between(0.01, 0.4),
+    "slope": _between(0.01, 0.4),
+    "alpha": _between(0.4, 1.8),
+    "beta": _between(0.5, 2.0),
+    "lambd": _between(0.1, 0.8),
+    "delta": _between(0.5, 2.0),
+    "margin": _between(0.2, 1.0),
+    "threshold": _between(-0.5, 0.5),
+    "min": _low,
+    "max": _high,
+    "min_val": _low,
+    "max_val": _high,
+    "value": _between(-0.5, 1.5),
+    "p": _one_of(1, 2, 3),
+    "norm_type": _one_of(1, 2),
+    "exponent": _one_of(2, 3),
+    "correction": _one_of(0, 1),
+    "unbiased": _one_of(False, True),
+    "descending": _one_of(False, True),
+    "bias": _one_of(False, True),
+    "affine": _one_of(False, True),
+    "elementwise_affine": _one_of(False, True),
+    "ceil_mode": _one_of(False, True),
+    "count_include_pad": _one_of(False, True),
+    "approximate": _one_of("none", "tanh"),
+    "reduction": _one_of("mean", "sum", "none"),
+    "diagonal": _whole(-2, 2),
+    "offset": _whole(0, 1),
+    "shifts": _whole(1, 3),
+    "repeats": _whole(2, 3),
+    "pad": _pad,
+    "label_smoothing": _between(0.02, 0.2),
+    "log_target": _one_of(False, True),
+    "full": _one_of(False, True),
+    "other": _between(0.3, 2.0),
+    "n": _whole(1, 2),
+}
+"""Argument -> its domain. An optional argument without a row keeps its default; an operator that requires one is not
+drawn."""
+
 
 NORMAL, POSITIVE, UNIT = "normal", "positive", "unit"
 RANGES = (NORMAL, POSITIVE, UNIT)

@@ -49,24 +49,21 @@ def named(found: list[Verdict]) -> list[str]:
 
 
 async def test_candidates_are_spread_over_all_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One alone starts no other process."""
     async with spread(tmp_path, monkeypatch) as verifier:
+        alone = await verifier.verify(candidates(1, f"{TEXT}// alone ")[0], "rank")
+        assert verifier._others[0]._serving is None
         await verifier.open_all()
         pid = verifier._others[0]._channel.pid
         found = await asyncio.gather(*(verifier.verify(candidate, "rank") for candidate in candidates(4)))
         wrong = await asyncio.gather(*(verifier.verify(candidate, "rank") for candidate in candidates(2, WRONG)))
+    assert named([alone]) == ["Fake GPU (cuda:0)"]
     assert all(verdict.is_correct for verdict in found), found
     assert [named(found).count(name) for name in sorted(GPUS)] == [2, 2]
     assert [verdict.outcome.kind for verdict in wrong] == ["mismatch", "mismatch"], "the executor screens on both"
     assert verifier.n_slots == 2 * N_SLOTS
     assert verifier.device_name.startswith("2 x Fake GPU,")
     assert not is_running(pid)
-
-
-async def test_one_candidate_starts_no_other_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with spread(tmp_path, monkeypatch) as verifier:
-        verdict = await verifier.verify(candidates(1)[0], "rank")
-        assert verifier._others[0]._serving is None
-    assert named([verdict]) == ["Fake GPU (cuda:0)"]
 
 
 async def test_a_process_that_ends_loses_no_candidate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

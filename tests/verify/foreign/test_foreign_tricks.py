@@ -10,12 +10,9 @@ from typing import Any
 
 import pytest
 
-from kernel_lsp.config import Settings
-from kernel_lsp.core.verdict import CaseResult, Correct
-from kernel_lsp.verify.foreign.check import NO_KERNEL
+from kernel_lsp.core.verdict import CaseResult
 from kernel_lsp.verify.foreign.process import ForeignAsker, ForeignProcess
 from kernel_lsp.verify.gpu.slot import Lost
-from kernel_lsp.verify.session.check import check_kernel
 
 from .harness import Bench, model, started
 
@@ -117,18 +114,3 @@ async def test_a_fallback_to_pytorch_is_no_kernel(tmp_path: Path) -> None:
     """Its own kernel always fails, and PyTorch computes what is returned: calls that raised do not count."""
     body = "try:\n    return built.run(x)\nexcept RuntimeError:\n    return x * 2 + eps"
     assert await n_own_calls(tmp_path, model(body, INLINE), fails=1) == 0
-
-
-async def test_a_verdict_says_that_pytorch_computed_it(tmp_path: Path) -> None:
-    task = (
-        "import torch\nclass Model(torch.nn.Module):\n    def forward(self, x): return x * 2\n"
-        "def get_inputs(): return [torch.rand(4, 8)]\ndef get_init_inputs(): return []\n"
-    )
-    (tmp_path / "task.py").write_text(task)
-    file = tmp_path / "kernel.py"
-    file.write_text("import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x): return x * 2\n")
-    settings = Settings(device="cpu", cache_directory=tmp_path / "cache")
-    verdict = await check_kernel(file, target=str(tmp_path / "task.py"), settings=settings, directory=tmp_path)
-    assert isinstance(verdict.outcome, Correct), verdict.outcome
-    assert NO_KERNEL in verdict.notes
-    assert "no-own-kernel" in [finding.code for finding in verdict.findings]

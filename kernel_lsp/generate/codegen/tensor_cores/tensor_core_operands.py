@@ -1,5 +1,9 @@
 """Factors of a contraction on tensor cores, the loads of their tiles to shared memory, and the addresses of factors
-that are read element by element."""
+that are read element by element.
+
+A thread copies elements of one row, at the same products as the other threads of its warp. So it works out its row's
+part once; each lane works out one product's part per step, and the warp passes it round.
+"""
 
 from __future__ import annotations
 

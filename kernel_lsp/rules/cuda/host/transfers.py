@@ -11,8 +11,7 @@ from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import ERROR, WARNING, declare, hit, launches_in, rewrite
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.outline import MAX_DEPTH, names_in_text
-from kernel_lsp.rules.cuda.type_text import type_bytes
-from kernel_lsp.rules.cuda.variables import Variable
+from kernel_lsp.rules.cuda.variables import Variable, type_bytes
 from kernel_lsp.rules.rule import Hit
 
 _ALLOCATIONS = {"cudaMalloc": 1, "cudaMallocManaged": 1, "cudaMallocHost": 1, "cudaMallocAsync": 1}

@@ -20,8 +20,7 @@ from kernel_lsp.rules.cuda.threads.threads import (
     is_loop_variable,
     may_depend_on_thread,
 )
-from kernel_lsp.rules.cuda.type_text import type_bytes
-from kernel_lsp.rules.cuda.variables import Variable
+from kernel_lsp.rules.cuda.variables import Variable, type_bytes
 from kernel_lsp.rules.finding import QuickFix
 from kernel_lsp.rules.rule import Hit
 

@@ -14,7 +14,7 @@ from kernel_lsp.rules.cuda.memory.pointers import Reach, pointed, reach_of
 from kernel_lsp.rules.cuda.model import Function, Meaning
 from kernel_lsp.rules.cuda.outline import names_in_text
 from kernel_lsp.rules.cuda.threads.threads import Stride, may_depend_on_thread, possible_names
-from kernel_lsp.rules.cuda.type_text import type_bytes
+from kernel_lsp.rules.cuda.variables import type_bytes
 from kernel_lsp.rules.rule import Hit
 
 MAX_NEIGHBOUR_STRIDE = 4

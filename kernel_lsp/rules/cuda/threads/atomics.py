@@ -12,8 +12,7 @@ from kernel_lsp.rules.cuda.declare import WARNING, declare, hit
 from kernel_lsp.rules.cuda.memory.pointers import reach_of_variable
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.outline import MAX_DEPTH
-from kernel_lsp.rules.cuda.threads.threads import WARP, may_depend_on_thread
-from kernel_lsp.rules.cuda.threads.uniform import is_read_from_memory, is_uniform
+from kernel_lsp.rules.cuda.threads.threads import WARP, is_read_from_memory, is_uniform, may_depend_on_thread
 from kernel_lsp.rules.cuda.variables import Variable
 from kernel_lsp.rules.rule import Hit
 
