@@ -1,23 +1,20 @@
-"""Capture a target: the command `capture`, and one call of the user's code, with fewer symbolic dims until torch
-accepts it."""
+"""Capture one call of the user's code: prepare its module, and retry with fewer symbolic dims until that works."""
 
 from __future__ import annotations
 
-import linecache
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from ..failure import TargetFailure
-from ..hide_cuda import take_asked
 from .attempt import Attempt, MustFix, StillRandom
-from .captured import WARM, Captured
-from .inputs import CallInputs, inputs_of
+from .captured import Captured
+from .inputs import CallInputs
 from .lifting import with_draws
-from .load import Callee, LoadedFile, load_file, resolve
+from .load import Callee
 from .modes import choose_mode, is_same_in_other_mode, updates_statistics, watched_mode
-from .numbers import attribute_place, find_numbers
+from .numbers import find_numbers
 from .program import Dim, Wrapper, all_dims
 
 DROPOUT_NOTE = "dropout is random in training mode: captured with the module in eval mode"
@@ -150,42 +147,3 @@ def _use_batch_statistics(module: Any) -> list[str]:
     module.track_running_stats = False
     module.running_mean = module.running_var = module.num_batches_tracked = None
     return ["batch norm is in training mode: it uses the batch's statistics, and running statistics are not updated"]
-
-
-def capture(request: dict[str, Any]) -> dict[str, Any]:
-    """Capture: ``{"source": TargetSource, "with_backward": bool, "configuration": int}`` -> ``{"task": Task}``. A
-    configuration other than the first keeps the first one's capture. Raises Failure."""
-    source, configuration = request["source"], int(request.get("configuration", 0))
-    linecache.checkcache()
-    take_asked()
-    if not configuration:
-        WARM.captured, WARM.others = None, {}
-    loaded = load_file(source["file"])
-    captured = _capture(loaded, source, bool(request.get("with_backward")), configuration)
-    if take_asked():
-        captured.notes.append("the code asks for a GPU and there is none here: captured on the CPU")
-    captured.configuration = configuration
-    if configuration:
-        WARM.others[configuration] = captured
-    else:
-        WARM.captured = captured
-    from .task import task_of
-
-    return {"task": task_of(captured)}
-
-
-# --- below
-
-
-def _capture(loaded: LoadedFile, source: dict[str, Any], with_backward: bool, configuration: int) -> Captured:
-    if source["kind"] == "robust_kbench" or source.get("configurations"):
-        from .configurations import capture_configuration
-
-        return capture_configuration(loaded, source, with_backward, configuration)
-    callee = resolve(loaded, source)
-    for given in source.get("attributes") or ():
-        module, name = attribute_place(callee.owner, given["path"])
-        setattr(module, name, given["value"])
-    inputs = inputs_of(loaded, source, callee.call)
-    refuse_empty(inputs, source)
-    return capture_call(source, callee, inputs, with_backward)

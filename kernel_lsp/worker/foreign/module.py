@@ -2,8 +2,6 @@
 
 This process belongs to the candidate: nothing that it reports is trusted. It holds no reference values, and gets inputs
 only when they are needed. The engine judges copies of the outputs, and has a clock of its own.
-
-The command `extension_facts`: the settings to compile against this interpreter's torch.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
-import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -298,31 +295,3 @@ def _listed(sources: str | Sequence[str] | None) -> list[str]:
     if sources is None:
         return []
     return [sources] if isinstance(sources, str) else [str(source) for source in sources]
-
-
-def extension_facts(request: dict[str, Any]) -> dict[str, Any]:
-    """Return ``{"torch_version", "cuda_version", "includes", "libraries", "library_directories", "cxx11_abi",
-    "cuda_runtime"}``. The last is the CUDA runtime that torch itself has loaded, empty without one."""
-    root = os.path.dirname(os.path.abspath(torch.__file__))
-    include = os.path.join(root, "include")
-    has_cuda = torch.version.cuda is not None
-    return {
-        "torch_version": torch.__version__,
-        "cuda_version": torch.version.cuda or "",
-        "includes": [
-            include,
-            os.path.join(include, "torch", "csrc", "api", "include"),
-            sysconfig.get_paths()["include"],
-        ],
-        "libraries": ["c10", "torch_cpu", "torch", "torch_python", *(["c10_cuda", "torch_cuda"] if has_cuda else [])],
-        "library_directories": [os.path.join(root, "lib")],
-        "cxx11_abi": int(torch._C._GLIBCXX_USE_CXX11_ABI),
-        "cuda_runtime": _loaded("libcudart.so"),
-    }
-
-
-def _loaded(name: str) -> str:
-    """Return the path of a library that this process has loaded; empty when it has not."""
-    with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
-        found = {line.split()[-1] for line in file if f"/{name}" in line}
-    return min(found, default="")

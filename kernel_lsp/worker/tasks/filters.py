@@ -2,15 +2,10 @@
 
 Nothing is judged here: the thresholds are in `kernel_lsp.verify.tasks.filters`. The code runs in the mode that it was
 constructed in, on a GPU where torch sees one, and on the user's own inputs.
-
-The command `try_inputs`: find the first of several descriptions of a target's inputs that its code accepts.
-
-The target runs on fake tensors, which have a shape and no data, so trying takes neither memory nor time.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import time
@@ -19,9 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Callable
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
-from ..capture.attempt import is_data_dependent
 from ..capture.inputs import CallInputs, TensorLeaf, inputs_of
 from ..capture.lifting import state_of
 from ..capture.load import Callee, LoadedFile, load_file, resolve
@@ -428,45 +421,3 @@ def _distances(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -
         worst = max(worst, float((theirs[name].double() - expected.double()).norm()) / (size or 1.0))
     narrowest = min((gradient.dtype for gradient in ours.values()), key=lambda dtype: -torch.finfo(dtype).eps)
     return {"error": worst if worst == worst else float("inf"), "dtype": str(narrowest).replace("torch.", "")}
-
-
-def try_inputs(request: dict[str, Any]) -> dict[str, Any]:
-    """Try: ``{"sources": [TargetSource, ...]}`` -> ``{"accepted": index}``. Raises the first one's failure where none
-    is accepted."""
-    loaded = load_file(request["sources"][0]["file"])
-    callees: dict[str, Callee] = {}
-    first: TargetFailure | None = None
-    for index, source in enumerate(request["sources"]):
-        key = json.dumps(source.get("init_arguments"))
-        try:
-            if key not in callees:
-                callees[key] = resolve(loaded, source)
-            _run(callees[key], source, inputs_of(loaded, source, callees[key].call))
-            return {"accepted": index}
-        except TargetFailure as failure:
-            first = first or failure
-    assert first is not None
-    raise first
-
-
-# --- below
-
-
-def _run(callee: Callee, source: dict[str, Any], inputs: Any) -> None:
-    """Raise TargetFailure where the code rejects the inputs. A question for values ends the trial: shapes were
-    accepted up to there."""
-    try:
-        with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), without_cuda():
-            tensors = [torch.empty(leaf.shape, dtype=leaf.dtype) for leaf in inputs.tensors]
-            positional, keywords = inputs.rebuild(tensors)
-            callee.call(*positional, **keywords)
-    except BaseException as error:  # the user's code may raise anything, exit included
-        if is_data_dependent(error):
-            return
-        raise raised_by_user(
-            error,
-            "running the target on fake tensors",
-            source["file"],
-            line=source["line"],
-            next_step="write the shapes that this line needs, or record them from a run",
-        ) from None
