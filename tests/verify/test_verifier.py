@@ -153,3 +153,32 @@ async def test_a_full_verdict_is_of_every_configuration_each_captured_once(
         [True, False]
     ] * 2 + [[]]
     assert len(captured) == 1
+
+
+SCALED = """import torch
+
+
+# kernel-lsp: x=f32[64, 256]
+def scaled(x: torch.Tensor) -> torch.Tensor:
+    return x * 3.0
+"""
+ROWS_IN_THE_NAME = """// kernel-lsp: 1
+// task: model.py::scaled
+// op: scaled(x: f32[B, D]) -> (out: f32[B, D])
+// where: B * D <= 1073741824
+// launch: k<D><<<ceil_div(B * D, 128), 128>>>(x, out, B)
+
+template <int D>
+__global__ void k(const float* x, float* out, int B) {
+    const long long i = blockIdx.x * 128ll + threadIdx.x;
+    if (i < (long long)B * D) out[i] = x[i] * 3.0f;
+}
+"""
+"""A kernel for each row length: those that are chosen after the build have none."""
+
+
+async def test_sizes_without_a_kernel_in_the_build_are_left_to_others(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(SCALED)
+    (tmp_path / "k.cu").write_text(ROWS_IN_THE_NAME)
+    verdict = await check_kernel(tmp_path / "k.cu", None, tmp_path, load_settings(tmp_path, {"device": "cpu"}))
+    assert verdict.outcome.kind == "correct"

@@ -30,7 +30,7 @@ from kernel_lsp.verify.devices.device import CaseOutcome, CaseRun, DeviceCase, S
 from kernel_lsp.verify.model.cases import Case, OperationKind, Plan, Progress, Sizes
 from kernel_lsp.verify.model.defences import is_on
 from kernel_lsp.verify.model.environment import USUAL, Circumstances, offset_of, reads_unwritten, shared_start_of
-from kernel_lsp.verify.model.resolved_kernel import Prepared
+from kernel_lsp.verify.model.resolved_kernel import Prepared, kernel_names
 from kernel_lsp.verify.oracle.case_store import CaseStore, NoCase, read_expectations
 from kernel_lsp.verify.oracle.judgement import judge_outputs
 from kernel_lsp.verify.timing.result import NotTimed, TimedOperation
@@ -347,6 +347,11 @@ class LoadedKernel:
     def name(self) -> str:
         """Return the name of the operation."""
         return self.prepared.operation(self.direction).name
+
+    def has_kernels_of(self, bound: BoundOperation) -> bool:
+        """Check whether the build has all kernels of an operation. Template arguments may depend on sizes, and the
+        build has those of the planned cases."""
+        return kernel_names(bound) <= self.built.symbols.keys()
 
     async def run(
         self,

@@ -62,7 +62,7 @@ async def left_undone(kernel: LoadedKernel) -> Mismatch | None:
         return None
     for ladder in farthest_operations(kernel.prepared, kernel.direction, kernel.known):
         for bound in ladder:
-            if look.is_too_large(bound):
+            if not kernel.has_kernels_of(bound) or look.is_too_large(bound):
                 continue
             shares = await look.shares(bound, N_BLOCKS)
             if shares is None or not any(shares[name] for name in names):
