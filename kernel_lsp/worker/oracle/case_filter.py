@@ -79,6 +79,11 @@ def takes_exponentials(captured: Captured) -> bool:
     return _has(captured, "exponential")
 
 
+def normalizes_batches(captured: Captured) -> bool:
+    """Check whether the code normalizes over the batch, which amplifies small differences of few values."""
+    return _has(captured, "over_batch")
+
+
 def asks_for_places(captured: Captured) -> bool:
     """Check whether the code returns the index of an extreme."""
     return _has(captured, "returns_indices")

@@ -78,24 +78,28 @@ def with_rounded_steps(
     generator: torch.Generator,
     *,
     sign: int,
-    moves_products: bool,
+    amplified: Sequence[str] = (),
 ) -> Any:
     """Return the result of an operation with this dtype in the code, perturbed by one unit of one where the operation
-    is computed through one. With `moves_products`, products are perturbed by the error of a serial sum of their terms,
-    which an exponential amplifies.
-    The other `sign` reverses all perturbations."""
-    if moves_products and is_a(op, "product"):
-        n_terms = arguments[is_a(op, "biased")].shape[-1]
-        return result * (
-            1.0 + of_either_sign(result, sign * PER_ROOT_OF_TERMS * n_terms**0.5 * unit_of(dtype), generator)
-        )
+    is computed through one. Sums of products of an `amplified` kind are perturbed by the error of a serial sum of their
+    terms. The other `sign` reverses all perturbations."""
+    if amplified and is_a(op, *amplified):
+        size = sign * PER_ROOT_OF_TERMS * _n_terms(op, arguments, result) ** 0.5 * unit_of(dtype)
+        return result * (1.0 + of_either_sign(result, size, generator))
     if not is_a(op, "through_one"):
         return result
     if isinstance(result, tuple):
-        first = with_rounded_steps(op, arguments, result[0], dtype, generator, sign=sign, moves_products=False)
+        first = with_rounded_steps(op, arguments, result[0], dtype, generator, sign=sign)
         return (first, *result[1:])
     moves = of_either_sign(result, sign * unit_of(dtype), generator)
     return result + (moves * arguments[0].detach() if is_a(op, "times_input") else moves)
+
+
+def _n_terms(op: str, arguments: Sequence[Any], result: torch.Tensor) -> int:
+    """Return the number of products that each element of a product or convolution adds up."""
+    if is_a(op, "convolution"):
+        return int(arguments[1].numel()) // max(1, result.shape[1])
+    return int(arguments[is_a(op, "biased")].shape[-1])
 
 
 def unit_of(dtype: torch.dtype) -> float:
