@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.generate.ir.index import Variable, as_index
+from kernel_lsp.generate.ir.scalar import Operation, Scalar, index_value, rewrite, transformed
 from tests.generate.harness import check, plan_text, tensor
 
 
@@ -77,3 +80,20 @@ def test_rows_of_a_table_are_copied_in_packs() -> None:
 def test_no_number_of_rows_is_too_large_for_a_grid() -> None:
     inputs = [tensor("ids", 1 << 15, dtype="i64", within=(0, 7)), tensor("w", 7, 2048)]
     assert "<<<dim3(N, " in plan_text(LOOKUP, inputs=inputs).render({})
+
+
+def test_many_parts_are_found_by_a_tree_of_comparisons() -> None:
+    """An output of a loop over time steps stacks as many parts as there are steps."""
+    stacked, joined = "torch.stack([x * i for i in range(40)])", "torch.cat([x[:, : i % 3 + 1] for i in range(40)], 1)"
+    text = f"def f(x): return {stacked}, {joined}"
+    checked = check(text, inputs=[tensor("x", 3, 5)])
+    assert max(line.count("?") for line in checked.text.splitlines()) <= 40
+
+
+def test_a_deep_expression_is_rewritten_without_recursion() -> None:
+    expression: Scalar = index_value(as_index(variable := Variable("i", 0, as_index(8))))
+    for _ in range(5000):
+        expression = Operation("bitwise_not", DType.I64, (expression,))
+    replaced = rewrite(expression.substitute({variable: as_index(3)}), lambda access: access)
+    assert not replaced.variables
+    assert transformed(expression, lambda node: node) == expression

@@ -635,7 +635,8 @@ def test_a_kernel_may_choose_the_other_of_two_nearly_equal_scores(
 def test_batch_norms_of_two_values_amplify_the_errors_of_sums(tmp_path: Path) -> None:
     """Each leaves the sign of a difference, and what is lost of it where the two are near each other. PyTorch's own
     error is larger by chance for one of these seeds."""
-    text = "def f(x, w):\n    for _ in range(4):\n        x = F.batch_norm(x, None, None, training=True) @ w\n    return x"
+    loop = "    for _ in range(4):\n        x = F.batch_norm(x, None, None, training=True) @ w\n"
+    text = f"def f(x, w):\n{loop}    return x"
     capture_text(text, "f", inputs=[tensor("x", 2, 64), tensor("w", 64, 64)])
     n_larger = 0
     for seed in range(6):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Expression
-from kernel_lsp.generate.ir.digest import Digested, digest_of
+from kernel_lsp.generate.ir.digest import Digested, Rebuilding, digest_of, operands_first
 from kernel_lsp.generate.ir.index import (
     Atom,
     Index,
@@ -47,7 +47,7 @@ class Scalar(Digested):
 
     def substitute(self, replacements: Replacements) -> Scalar:
         """Return the node with index variables replaced."""
-        return _Substitution(replacements).visit(self)
+        return _Substitution(replacements).run(self)
 
     def rebuilt(self, operands: tuple[Scalar, ...]) -> Scalar:
         """Return the node over other operands."""
@@ -224,22 +224,17 @@ FALSE = Constant(False, DType.BOOL)
 # --- substitution and folding
 
 
-class _Substitution:
-    """Replaces index variables in a scalar, each shared node once."""
+class _Substitution(Rebuilding[Scalar]):
+    """Replaces index variables in a scalar."""
 
     def __init__(self, replacements: Replacements) -> None:
+        super().__init__()
         self._replacements = replacements
-        self._done: dict[bytes, Scalar] = {}
 
-    def visit(self, node: Scalar) -> Scalar:
-        if node.variables.isdisjoint(self._replacements):
-            return node
-        done = self._done.get(node.digest)
-        if done is None:
-            done = self._done[node.digest] = self._replaced(node)
-        return done
+    def is_kept(self, node: Scalar) -> bool:
+        return node.variables.isdisjoint(self._replacements)
 
-    def _replaced(self, node: Scalar) -> Scalar:
+    def rebuilt(self, node: Scalar) -> Scalar:
         if isinstance(node, IndexValue):
             return index_value(substitute(node.index, self._replacements))
         if isinstance(node, Access):
@@ -411,20 +406,16 @@ def indirect_scalars(index: Index) -> Iterator[Scalar]:
 
 def rewrite(scalar: Scalar, replace: Callable[[Access], Scalar]) -> Scalar:
     """Return the scalar with every access replaced, innermost first, including reads inside indices and masks."""
-    return _Rewriter(replace).visit(scalar)
+    return _Rewriter(replace).run(scalar)
 
 
 def transformed(scalar: Scalar, change: Callable[[Scalar], Scalar]) -> Scalar:
     """Return the scalar with every operand changed, innermost first, each shared node once. Indices stay."""
     done: dict[bytes, Scalar] = {}
-
-    def visit(node: Scalar) -> Scalar:
-        if node.digest not in done:
-            operands = tuple(visit(operand) for operand in node.operands)
-            done[node.digest] = change(node.rebuilt(operands) if operands != node.operands else node)
-        return done[node.digest]
-
-    return visit(scalar)
+    for node in operands_first(scalar, lambda entry: entry.digest in done):
+        operands = tuple(done[operand.digest] for operand in node.operands)
+        done[node.digest] = change(node.rebuilt(operands) if operands != node.operands else node)
+    return done[scalar.digest]
 
 
 def masked(mask: Scalar, scalar: Scalar, *, varying: frozenset[Variable] | None = None) -> Scalar:
@@ -449,18 +440,12 @@ def guarded(condition: Scalar, scalar: Scalar, otherwise: Scalar) -> Scalar:
 # --- rewriting
 
 
-class _Rewriter:
-    """Rebuilds a scalar bottom up, each shared node once."""
+class _Rewriter(Rebuilding[Scalar]):
+    """Replaces accesses in a scalar."""
 
     def __init__(self, replace: Callable[[Access], Scalar]) -> None:
+        super().__init__()
         self._replace = replace
-        self._done: dict[bytes, Scalar] = {}
-
-    def visit(self, node: Scalar) -> Scalar:
-        done = self._done.get(node.digest)
-        if done is None:
-            done = self._done[node.digest] = self._rebuild(node)
-        return done
 
     def index(self, index: Index) -> Index:
         """Return the index with the scalars it reads rewritten."""
@@ -478,7 +463,7 @@ class _Rewriter:
                 return self.index(atom.dividend) % self.index(atom.divisor)
         return as_index(atom)
 
-    def _rebuild(self, node: Scalar) -> Scalar:
+    def rebuilt(self, node: Scalar) -> Scalar:
         if isinstance(node, Access):
             mask = self.visit(node.mask) if node.mask is not None else None
             index = tuple(self.index(position) for position in node.index)

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.ir.index import ONE, ZERO, Index, as_index, expanded
-from kernel_lsp.generate.ir.scalar import Access, Constant, Scalar, both, cast, compare, guarded, in_range, index_value
+from kernel_lsp.generate.ir.scalar import (
+    Access,
+    Constant,
+    Scalar,
+    both,
+    cast,
+    compare,
+    guarded,
+    in_range,
+    index_value,
+    select,
+)
 from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.builder import Call, read
 from kernel_lsp.generate.lowering.registry import lowers
@@ -152,26 +163,37 @@ def _cat(call: Call) -> Tensor:
     return call.builder.pointwise(dtype, shape, element)
 
 
+Piece = tuple[Index, Scalar, Scalar]
+"""The first position of a part along an axis, whether a position is in it, and its element."""
+MAX_CHAINED_PARTS = 16
+"""Maximum parts that an element tries one after the other."""
+
+
 def _choose_part(parts: list[Tensor], axis: int, index: tuple[Index, ...], dtype: DType) -> Scalar:
-    """Return a chain of selects over the parts; the last part is the default."""
-    pieces: list[tuple[Scalar, Scalar]] = []
+    """Return the element of the part that an index along `axis` falls into."""
+    pieces: list[Piece] = []
     start = ZERO
     for part in parts:
         moved = (*index[:axis], index[axis] - start, *index[axis + 1 :])
         is_before_end = compare("lt", index_value(index[axis]), index_value(start + part.shape[axis]))
         is_after_start = compare("ge", index_value(index[axis]), index_value(start)) if start != ZERO else None
         inside = is_before_end if is_after_start is None else both(is_after_start, is_before_end)
-        pieces.append((inside, cast(Access(part, moved), dtype)))
+        pieces.append((start, inside, cast(Access(part, moved), dtype)))
         start = start + part.shape[axis]
-    result: Scalar = cast(Constant(0, DType.I64), dtype)
-    for position, (inside, value) in enumerate(reversed(pieces)):
-        result = guarded(inside, value, result if position else value_or_zero(value, inside))
+    return _chosen(pieces, index[axis])
+
+
+def _chosen(pieces: list[Piece], position: Index) -> Scalar:
+    """Return the element of the piece that `position` falls into: a chain of selects, or for many pieces a tree, which
+    compares less often and nests less deeply."""
+    if len(pieces) > MAX_CHAINED_PARTS:
+        middle = len(pieces) // 2
+        is_left = compare("lt", index_value(position), index_value(pieces[middle][0]))
+        return select(is_left, _chosen(pieces[:middle], position), _chosen(pieces[middle:], position))
+    result: Scalar = cast(Constant(0, DType.I64), pieces[0][2].dtype)
+    for _, inside, value in reversed(pieces):
+        result = guarded(inside, value, result)
     return result
-
-
-def value_or_zero(value: Scalar, inside: Scalar) -> Scalar:
-    """Return zero as the value outside all parts. It is never used, and reads no memory."""
-    return cast(Constant(0, DType.I64), value.dtype)
 
 
 @lowers("stack")
@@ -182,11 +204,11 @@ def _stack(call: Call) -> Tensor:
 
     def element(index: tuple[Index, ...]) -> Scalar:
         rest = (*index[:axis], *index[axis + 1 :])
-        result: Scalar = cast(Constant(0, DType.I64), dtype)
-        for position, part in reversed(list(enumerate(parts))):
+        pieces: list[Piece] = []
+        for position, part in enumerate(parts):
             is_part = compare("eq", index_value(index[axis]), index_value(as_index(position)))
-            result = guarded(is_part, cast(Access(part, rest), dtype), result)
-        return result
+            pieces.append((as_index(position), is_part, cast(Access(part, rest), dtype)))
+        return _chosen(pieces, index[axis])
 
     return call.builder.pointwise(dtype, shape, element)
 
