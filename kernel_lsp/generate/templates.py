@@ -433,6 +433,7 @@ class GroupRenderer:
         kernel = self.new_kernel(name, rows.LOCAL_NAMES)
         chooser = RowChooser(self.choices, self.captured, self.n_multiprocessors, group, self.threads, self.capability)
         chosen = chooser.choose(kernel.name)
+        kernel.is_quick = kernel.uses_intrinsics and chooser.takes_exponentials() and is_in_bf16(group)
         group = with_lines(group, chosen.schedule.vector, self.captured)
         renderer = SharedRowRenderer if chosen.schedule.blocks > 1 else RowRenderer
         text = renderer(kernel, group, chosen.schedule).render(row_comment(group, chosen.schedule))

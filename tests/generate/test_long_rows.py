@@ -118,12 +118,16 @@ def test_many_rows_that_one_block_cannot_keep_are_shared_by_default(shape: tuple
     )
 
 
-def test_sums_that_one_pass_finds_are_not_shared_by_clusters() -> None:
+@pytest.mark.parametrize(("dtype", "threads"), [("f32", 1024), ("bf16", 512)])
+def test_exponentials_of_long_rows_are_taken_again_by_one_block(dtype: str, threads: int) -> None:
+    """They take longer than the reads that a cluster saves. One logarithm serves a row of probabilities."""
     text = "def f(x, y): return F.kl_div(F.log_softmax(x, -1), F.softmax(y, -1), reduction='batchmean')"
-    inputs = [tensor("x", 4096, 32000), tensor("y", 4096, 32000)]
-    forward = plan_text(text, inputs=inputs).realize({}).text
-    assert "in one pass over the row" in forward
-    assert "cluster=" not in forward
+    inputs = [tensor(name, 4096, 32000, dtype=dtype) for name in "xy"]
+    found = plan_text(text, inputs=inputs, backward=True).realize({}).text
+    assert "in one pass over the row" in found
+    assert "cluster=" not in found
+    assert f"f_backward<<<B, {threads}>>>" in found
+    assert re.findall(r"logf?\((\w+)\)", found) == ["sum_exp_2", "sum_exp"] * 2
 
 
 def test_the_first_staged_row_has_the_type_of_a_row() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.codegen.divisions import inverse_for_bytes
 from kernel_lsp.generate.ir.scalar import Constant, Operation
-from tests.generate.harness import check, scalar, tensor
+from tests.generate.harness import check, plan_text, scalar, tensor
 
 SPECIAL = ("normal", "large", "special_nan", "special_inf")
 
@@ -134,6 +136,22 @@ def test_names_that_mean_something_in_cuda_are_renamed() -> None:
 
 def test_a_pointwise_chain_is_one_kernel() -> None:
     assert check("def f(x): return (x * 2 + 1).relu().tanh() - x", inputs=[tensor("x", 4, 8)]).n_kernels == 1
+
+
+def test_packs_that_read_little_come_in_twos() -> None:
+    def text(code: str) -> str:
+        inputs = [tensor("x", 8192, 8192), tensor("y", 8192, 8192)]
+        return plan_text(f"def f(x, y): return {code}", inputs=inputs).realize({}).text
+
+    assert "Pack<float, 4> x_pack[2];" in text("F.softplus(x)")
+    assert "x_pack[2]" not in text("F.softplus(x) * y")
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_gates_of_16_bits_are_quick(dtype: str) -> None:
+    inputs = [tensor("x", 40, 33, dtype=dtype)]
+    checked = check("def f(x): return torch.sigmoid(x), F.silu(x * 2)", inputs=inputs, families=SPECIAL)
+    assert {"quick_sigmoid(", "quick_silu("} <= set(re.findall(r"quick_\w+\(", checked.text))
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.generate.harness import Checked, check, tensor
+from tests.generate.harness import Checked, check, plan_text, tensor
 
 LINEAR = """
 class Linear(nn.Module):
@@ -71,6 +71,12 @@ def test_every_way_can_share_a_launch(way: str) -> None:
     schedule = {**ways, "linear_backward.launches": "together"}
     checked = check(LINEAR, symbol="Linear", inputs=[tensor("x", 9, 96)], schedule=schedule, backward=True)
     assert launches(checked) == 2
+
+
+def test_large_groups_that_read_memory_once_share_launches() -> None:
+    text = "def f(a, b): s = a.square().sum() + b.square().sum(); return a * s, b * s"
+    inputs = [tensor("a", 4096, 4096), tensor("b", 8192, 4096)]
+    assert plan_text(text, inputs=inputs).realize({}).text.count("// launch:") == 3
 
 
 def test_a_small_operation_is_one_block() -> None:

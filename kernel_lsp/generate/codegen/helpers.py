@@ -239,20 +239,26 @@ __device__ inline {T} integer_power({T} base, {T} exponent) {
     return result;
 }
 """),
-    "add_exponentials": Helper(
-        """
-// Adds N values to a maximum and a sum of exponentials relative to it. A maximum of -inf has a sum of 0.
+    **{
+        name: Helper(
+            f"""
+// Adds N values to a maximum and a sum of exponentials relative to it. A maximum of -inf has a sum of 0.{purpose}
 template <int N>
-__device__ inline void add_exponentials(const {T} (&values)[N], {T}& largest, {T}& sum) {
-    const {T} before = largest;
+__device__ inline void {name}(const {{T}} (&values)[N], {{T}}& largest, {{T}}& sum) {{
+    const {{T}} before = largest;
     for (int v = 0; v < N; ++v) largest = maximum(largest, values[v]);
-    const {T} pivot = largest == -CUDART_INF_F ? 0.0{s} : largest;
-    sum *= exp{f}(before - pivot);
-    for (int v = 0; v < N; ++v) sum += exp{f}(values[v] - pivot);
-}
+    const {{T}} pivot = largest == -CUDART_INF_F ? 0.0{{s}} : largest;
+    sum *= {exp}(before - pivot);
+    for (int v = 0; v < N; ++v) sum += {exp}(values[v] - pivot);
+}}
 """,
-        ("maximum",),
-    ),
+            ("maximum",),
+        )
+        for name, exp, purpose in (
+            ("add_exponentials", "exp{f}", ""),
+            ("add_quick_exponentials", "__expf", "\n// For results of 16 bits."),
+        )
+    },
     "add_moments": Helper("""
 // Adds N values to a mean and a sum of squared distances from it (Chan, Golub, LeVeque).
 template <int N>
@@ -399,6 +405,13 @@ __device__ inline float quick_quotient(float a, float b) {
     return result;
 }
 """),
+    **{
+        name: Helper(f"\n__device__ inline float {name}(float x) {{ return {quotient}; }}  // for 16 bits", (other,))
+        for other, name, quotient in (
+            ("quick_quotient", "quick_sigmoid", "quick_quotient(1.0f, 1.0f + __expf(-x))"),
+            ("quick_quotient", "quick_silu", "quick_quotient(x, 1.0f + __expf(-x))"),
+        )
+    },
     "quick_root": Helper("""
 // A square root of at most 1 ulp.
 __device__ inline float quick_root(float value) {
@@ -472,6 +485,8 @@ TYPELESS = frozenset(
         "byte_quotient",
         "quick_quotient",
         "quick_root",
+        "quick_sigmoid",
+        "quick_silu",
     )
 )
 _INTEGER_TEXTS = {

@@ -14,6 +14,7 @@ from kernel_lsp.generate.codegen.index_text import IndexWriter
 from kernel_lsp.generate.codegen.operators import (
     ATOM,
     COMPUTE_TYPE,
+    INTRINSIC_HELPERS,
     QUICK_HELPERS,
     TERNARY,
     Text,
@@ -186,8 +187,8 @@ class _Emission:
             operands = [self.text(operand) for operand in node.operands]
         operands = self._shortened(node, operands)
         operand_type = types[0] if node.dtype == DType.BOOL else node.dtype
-        if self.kernel.is_quick and node.name in QUICK_HELPERS and COMPUTE_TYPE[node.dtype] == "float":
-            return self._format_quickly(node, operands)
+        if (helper := self._quick_helper(node)) is not None:
+            return self._format_quickly(node, operands, helper)
         inverse = inverse_for_bytes(node)
         if inverse is not None:
             factor = literal(inverse, node.dtype).text
@@ -196,13 +197,20 @@ class _Emission:
         self.kernel.helpers.update(helper_uses(node.name, operand_type))
         return format_operation(node.name, node.dtype, operands, types, uses_intrinsics=self.kernel.uses_intrinsics)
 
-    def _format_quickly(self, node: Operation, operands: list[Text]) -> Text:
-        """Return a quotient or root of 2 ulp; a quotient by a number is a product."""
+    def _quick_helper(self, node: Operation) -> str | None:
+        """Return the helper that is exact enough for a kernel of 16 bits; None where there is none."""
+        if COMPUTE_TYPE[node.dtype] != "float":
+            return None
+        quick = QUICK_HELPERS.get(node.name) if self.kernel.is_quick else None
+        return quick or (INTRINSIC_HELPERS.get(node.name) if self.kernel.uses_intrinsics else None)
+
+    def _format_quickly(self, node: Operation, operands: list[Text], helper: str) -> Text:
+        """Return a call of the helper; a quotient by a number is a product."""
         divisor = node.operands[-1]
         if node.name == "div" and isinstance(divisor, Constant) and MIN_DIVISOR < abs(divisor.value) < 1 / MIN_DIVISOR:
             factor = literal(1 / divisor.value, node.dtype)
             return format_operation("mul", node.dtype, [operands[0], factor], [node.dtype, node.dtype])
-        helper = self.kernel.use(QUICK_HELPERS[node.name])
+        self.kernel.use(helper)
         return Text(f"{helper}({', '.join(operand.text for operand in operands)})", ATOM)
 
     def _shortened(self, node: Operation, operands: list[Text]) -> list[Text]:

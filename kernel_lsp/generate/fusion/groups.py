@@ -334,10 +334,11 @@ def scalars_of_group(group: Group) -> list[Scalar]:
             return scalars_of(group.routine)
 
 
-def is_in_bf16(group: ElementwiseGroup) -> bool:
+def is_in_bf16(group: ElementwiseGroup | RowGroup) -> bool:
     """Return True if all floating elements that the group reads and writes are bf16."""
-    read = {access.dtype for access in accesses(*(store.scalar for store in group.stores))}
-    found = read | {store.tensor.dtype for store in group.stores}
+    own = {entry.tensor for entry in group.reductions if not entry.stored} if isinstance(group, RowGroup) else set()
+    read = {access.tensor for access in accesses(*scalars_of_group(group))}
+    found = {tensor.dtype for tensor in (read | written_by(group)) - own}
     return {dtype for dtype in found if dtype.is_floating} == {DType.BF16}
 
 

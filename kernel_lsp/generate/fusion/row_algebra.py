@@ -40,7 +40,7 @@ def simplified(group: RowGroup) -> RowGroup:
     group = _with_finite_sums(group)
     group = _without_repeats(group)
     group = _by_quotients(group)
-    return _with_earlier_sums(_without_lookups(group))
+    return _without_logarithms(_with_earlier_sums(_without_lookups(group)))
 
 
 # --- exponentials
@@ -73,6 +73,35 @@ def _guarded_peak(entry: RowReduction, group: RowGroup) -> Access | None:
         each.tensor is peak.tensor and each.kind == "max" and each.scalar == difference[0] for each in group.reductions
     )
     return peak if is_maximum and _is_infinite_test(choice[0], peak) else None
+
+
+def _without_logarithms(group: RowGroup) -> RowGroup:
+    """Return the group with ``v - log(sum)`` for ``log(exp(v) / sum)``, where one logarithm serves the row, and with x
+    for ``x * p / p``: the gradients of a KL divergence of 4096 x 32000 took 1109 us on an H200, 789 us so."""
+
+    def change(scalar: Scalar) -> Scalar:
+        logarithm, quotient = _operands(scalar, "log"), _operands(scalar, "div")
+        if logarithm and (parts := _operands(_in_float(logarithm[0]), "div")):
+            exponent = _operands(_in_float(parts[0]), "exp")
+            if exponent and group.column not in parts[1].variables:
+                shift = operation("log", scalar.dtype, parts[1])
+                return operation("sub", scalar.dtype, exponent[0], shift)
+        if quotient and scalar.dtype.is_floating:
+            divisor = _in_float(quotient[1])
+            others = [factor for factor in _operands(_in_float(quotient[0]), "mul") if _in_float(factor) != divisor]
+            if len(others) == 1:
+                return _where_invertible(divisor, cast(others[0], scalar.dtype))
+        return scalar
+
+    return _changed(group, lambda scalar: transformed(scalar, change))
+
+
+def _where_invertible(divisor: Scalar, value: Scalar) -> Scalar:
+    """Return the value, but NaN where a quotient of the divisor by itself is."""
+    size = operation("abs", divisor.dtype, divisor)
+    zero, infinity = (Constant(number, divisor.dtype) for number in (0.0, math.inf))
+    is_invertible = both(compare("gt", size, zero), compare("lt", size, infinity))
+    return select(is_invertible, value, Constant(math.nan, value.dtype))
 
 
 def _by_quotients(group: RowGroup) -> RowGroup:

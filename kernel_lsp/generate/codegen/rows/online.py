@@ -42,5 +42,6 @@ class OnlinePair:
             block.kernel.use("add_moments")
             block.line(f"add_moments({self.values}, {self.count}, {self.first}, {self.second});")
         else:
-            helper = block.kernel.use("add_exponentials", self.pair.first.tensor.dtype)
+            name = "add_quick_exponentials" if block.kernel.uses_intrinsics else "add_exponentials"
+            helper = block.kernel.use(name, self.pair.first.tensor.dtype)
             block.line(f"{helper}({self.values}, {self.first}, {self.second});")
