@@ -405,13 +405,12 @@ __device__ inline float quick_quotient(float a, float b) {
     return result;
 }
 """),
-    **{
-        name: Helper(f"\n__device__ inline float {name}(float x) {{ return {quotient}; }}  // for 16 bits", (other,))
-        for other, name, quotient in (
-            ("quick_quotient", "quick_sigmoid", "quick_quotient(1.0f, 1.0f + __expf(-x))"),
-            ("quick_quotient", "quick_silu", "quick_quotient(x, 1.0f + __expf(-x))"),
-        )
-    },
+    "quick_sigmoid": Helper(
+        """
+__device__ inline float quick_sigmoid(float x) { return quick_quotient(1.0f, 1.0f + __expf(-x)); }  // for 16 bits
+""",
+        ("quick_quotient",),
+    ),
     "quick_root": Helper("""
 // A square root of at most 1 ulp.
 __device__ inline float quick_root(float value) {
@@ -486,7 +485,6 @@ TYPELESS = frozenset(
         "quick_quotient",
         "quick_root",
         "quick_sigmoid",
-        "quick_silu",
     )
 )
 _INTEGER_TEXTS = {
