@@ -176,6 +176,7 @@ def bound_operations(
     """The forward and, where asked for, the backward operation of a text, bound."""
     from kernel_lsp.core.plan import ScalarParameter, TensorParameter
     from kernel_lsp.plan.binding import bind
+    from kernel_lsp.plan.chained import chained_backward
     from kernel_lsp.plan.parser import parse_or_raise
     from kernel_lsp.source.cuda import kernel_signatures
     from kernel_lsp.toolchain.nvrtc.standard_headers import headers_of
@@ -185,7 +186,7 @@ def bound_operations(
     signatures = kernel_signatures(text)
     results = [result.name for result in plan.forward.results]
     found: dict[str, Any] = {"text": text, "headers": headers_of(text), "results": results}
-    for direction, operation in (("forward", plan.forward), ("backward", plan.backward)):
+    for direction, operation in (("forward", plan.forward), ("backward", chained_backward(plan))):
         if operation is None or (direction == "backward" and not backward):
             continue
         given = {}
@@ -194,7 +195,10 @@ def bound_operations(
                 place = gradient_place(parameter.name, results)
                 given[parameter.name] = shapes[parameter.name] if place is None else outputs[f"out{place}"]
         scalars = {p.name: numbers[p.name] for p in operation.parameters if isinstance(p, ScalarParameter)}
-        found[direction] = bind(operation, given, scalars, signatures).model_dump(mode="json")
+        bound = bind(operation, given, scalars, signatures)
+        found[direction] = bound.timed.model_dump(mode="json")
+        if bound.n_before:  # what makes the tensors that the backward takes of its forward: run once, not timed
+            found[f"{direction}_before"] = bound.before.model_dump(mode="json")
     return found
 
 
@@ -304,7 +308,7 @@ def texts_of(folder: Path) -> Iterator[CompileJob]:
 
 def names_of(candidate: Mapping[str, Any]) -> list[str]:
     """The kernels that a bound candidate launches."""
-    operations = [candidate[direction] for direction in ("forward", "backward") if direction in candidate]
+    operations = [value for key, value in candidate.items() if key.startswith(("forward", "backward"))]
     return sorted({s["kernel"] for o in operations for s in o["steps"] if s["kind"] == "launch"})
 
 
@@ -352,7 +356,7 @@ class TaskTimer:
         return found + self._peers(expected)  # last: some overwrite their inputs
 
     def _candidate(self, name: str, candidate: Mapping[str, Any], direction: str, expected: Any) -> dict[str, Any]:
-        from kernel_lsp.worker.gpu.run import BoundRun, Candidate
+        from kernel_lsp.worker.gpu.run import BoundRun, Candidate, made_by
         from kernel_lsp.worker.shipped.cuda_runtime import KernelLibrary
 
         try:
@@ -360,8 +364,9 @@ class TaskTimer:
             library = KernelLibrary(candidate["text"], f"{self.folder.name}-{name}.cu", names, candidate["headers"])
             functions = {each: library.function(each, 0) for each in names}
             operation = candidate[direction]
-            wanted = [t["name"] for t in operation["tensors"] if t["role"] == "input"]
-            given = {each: self._tensor(each, candidate["results"]) for each in wanted}
+            before = candidate.get(f"{direction}_before")
+            made = made_by(Candidate(functions, 0), before, self._given(before, candidate)) if before else {}
+            given = {**self._given(operation, candidate, made), **made}
             run = BoundRun(Candidate(functions, 0), operation, given)
             run()
             torch.cuda.synchronize()
@@ -376,6 +381,13 @@ class TaskTimer:
         """Return the row of what could not be timed, with the end of the message: a compiler's errors come last."""
         message = f"{type(problem).__name__}: {str(problem)[-600:]}"
         return {"task": self.folder.name, "direction": direction, "subject": subject, "problem": message}
+
+    def _given(
+        self, operation: Mapping[str, Any], candidate: Mapping[str, Any], made: Mapping[str, Any] | None = None
+    ) -> dict[str, torch.Tensor]:
+        """Return the inputs of an operation but those that another has `made`."""
+        names = [tensor["name"] for tensor in operation["tensors"] if tensor["role"] == "input"]
+        return {name: self._tensor(name, candidate["results"]) for name in names if name not in (made or {})}
 
     def _tensor(self, name: str, results: Sequence[str]) -> torch.Tensor:
         place = gradient_place(name, results)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -108,7 +109,11 @@ Step = Fill | Launch | LibraryStep
 
 @dataclass(frozen=True)
 class Operation:
-    """One `op:` section: a signature, its contract, its scratch tensors and its steps in order."""
+    """One `op:` section: a signature, its contract, its tensors and its steps in order.
+
+    `kept` are tensors that a forward writes for its backward. `n_before` of the first steps only make what a backward
+    is given: see `kernel_lsp.plan.chained`.
+    """
 
     name: str
     parameters: tuple[TensorParameter | ScalarParameter, ...]
@@ -117,6 +122,8 @@ class Operation:
     scratch: tuple[TensorParameter, ...] = ()
     steps: tuple[Step, ...] = ()
     span: Span = field(default=NO_SPAN, compare=False)
+    kept: tuple[TensorParameter, ...] = ()
+    n_before: int = 0
 
     @property
     def outputs(self) -> tuple[TensorParameter, ...]:
@@ -125,9 +132,14 @@ class Operation:
 
     @property
     def tensors(self) -> tuple[TensorParameter, ...]:
-        """Return every tensor in scope of the steps: tensor parameters, outputs, scratch."""
+        """Return every tensor in scope of the steps: tensor parameters, outputs, kept tensors, scratch."""
         inputs = tuple(p for p in self.parameters if isinstance(p, TensorParameter))
-        return inputs + self.outputs + self.scratch
+        return inputs + self.outputs + self.kept + self.scratch
+
+    @property
+    def keepable(self) -> tuple[TensorParameter, ...]:
+        """Return what a backward may be given of a forward, beside its parameters: outputs and kept tensors."""
+        return self.outputs + self.kept
 
 
 @dataclass(frozen=True)
@@ -214,6 +226,11 @@ class BoundFill(Noun):
     tensor: str
     value: float | int
 
+    @property
+    def tensors(self) -> frozenset[str]:
+        """Return the names of the tensors that the step reads or writes."""
+        return frozenset((self.tensor,))
+
 
 class TensorArgument(Noun):
     """A pointer to the first element of a tensor."""
@@ -244,6 +261,11 @@ class BoundLaunch(Noun):
     line: int = 1
 
     @property
+    def tensors(self) -> frozenset[str]:
+        """Return the names of the tensors that the step reads or writes."""
+        return frozenset(argument.tensor for argument in self.arguments if isinstance(argument, TensorArgument))
+
+    @property
     def n_blocks(self) -> int:
         return self.grid[0] * self.grid[1] * self.grid[2]
 
@@ -260,6 +282,11 @@ class BoundLibraryStep(Noun):
     arguments: tuple[object, ...]
     results: tuple[str, ...]
 
+    @property
+    def tensors(self) -> frozenset[str]:
+        """Return the names of the tensors that the step reads or writes."""
+        return frozenset((*self.results, *_tensors_in(self.arguments)))
+
 
 BoundStep = BoundFill | BoundLaunch | BoundLibraryStep
 
@@ -273,6 +300,8 @@ class BoundOperation(Noun):
     steps: tuple[BoundStep, ...]
     returns: dict[str, str] = {}
     """The tensor that holds each result, by the result's name, in declared order; the outputs where empty."""
+    n_before: int = 0
+    """Number of first steps that only make what a backward is given of its forward: they are not timed."""
 
     def tensor(self, name: str) -> BoundTensor:
         return next(tensor for tensor in self.tensors if tensor.name == name)
@@ -283,3 +312,45 @@ class BoundOperation(Noun):
         names = self.returns or {tensor.name: tensor.name for tensor in self.tensors if tensor.role == "output"}
         held = [(name, self.tensor(holder)) for name, holder in names.items()]
         return tuple((holder.model_copy(update={"name": name}), holder) for name, holder in held)
+
+    @property
+    def n_launches_before(self) -> int:
+        """Count the launches among the steps that are not timed."""
+        return sum(isinstance(step, BoundLaunch) for step in self.steps[: self.n_before])
+
+    @property
+    def before(self) -> BoundOperation:
+        """Return the operation of the steps that are not timed: its outputs are what `timed` takes of it."""
+        return self._part(self.steps[: self.n_before], "output").model_copy(update={"returns": {}})
+
+    @property
+    def timed(self) -> BoundOperation:
+        """Return the operation of the other steps, whose inputs are also what those before them made; itself where
+        there are none before."""
+        return self._part(self.steps[self.n_before :], "input") if self.n_before else self
+
+    def _part(self, steps: tuple[BoundStep, ...], role: Literal["input", "output"]) -> BoundOperation:
+        """Return the operation of some steps, in which what the first ones hand to the others has this role."""
+        first, others, used = (
+            frozenset[str]().union(*(step.tensors for step in some))
+            for some in (self.steps[: self.n_before], self.steps[self.n_before :], steps)
+        )
+        handed = {tensor.name for tensor in self.tensors if tensor.role != "input"} & first & others
+        tensors = tuple(
+            tensor.model_copy(update={"role": role}) if tensor.name in handed else tensor
+            for tensor in self.tensors
+            if tensor.name in used
+        )
+        return self.model_copy(update={"tensors": tensors, "steps": steps, "n_before": 0})
+
+
+# --- below
+
+
+def _tensors_in(argument: object) -> Iterator[str]:
+    """Yield the names of the tensors among a library step's arguments."""
+    if isinstance(argument, dict):
+        yield argument["tensor"]
+    elif isinstance(argument, list | tuple):
+        for each in argument:
+            yield from _tensors_in(each)

@@ -82,13 +82,16 @@ def estimate_operation(
     gpu: GpuSpec,
 ) -> Estimate:
     """Estimate the GPU time of one bound operation. `counters` has one entry per launch, in order; `kernels` are
-    ptxas's facts, matched to launches through `symbols` (name expression -> symbol).
+    ptxas's facts, matched to launches through `symbols` (name expression -> symbol). Steps that only make what a
+    backward is given of its forward do not count.
 
     Raises ValueError when `counters` do not match the launches.
     """
     launches = [step for step in bound.steps if isinstance(step, BoundLaunch)]
     if len(launches) != len(counters):
         raise ValueError(f"{len(launches)} launches and {len(counters)} counters")
+    counters = counters[bound.n_launches_before :]
+    bound = bound.timed
     model = _OperationModel(bound, tuple(kernels), symbols, gpu)
     remaining = iter(counters)
     parts = [model.step(step, next(remaining) if isinstance(step, BoundLaunch) else None) for step in bound.steps]

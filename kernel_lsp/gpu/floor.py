@@ -56,20 +56,24 @@ class Floor:
     basis: str
 
 
-def shown_floor(graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec, n_operations: int) -> Floor:
+def shown_floor(
+    graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec, n_operations: int, n_saved_bytes: int = 0
+) -> Floor:
     """Return the speed of light to display: the graph's, or an empty kernel's if that is longer."""
-    floor = graph_floor(graph, sizes, gpu, n_operations)
+    floor = graph_floor(graph, sizes, gpu, n_operations, n_saved_bytes)
     empty = Floor(EMPTY_KERNEL_US, f"a kernel that does nothing: {EMPTY_KERNEL_US} us")
     return max(floor, empty, key=lambda each: each.time_us)
 
 
-def graph_floor(graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec, n_operations: int) -> Floor:
+def graph_floor(
+    graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec, n_operations: int, n_saved_bytes: int = 0
+) -> Floor:
     """Return the larger time: compulsory bytes at the best known bandwidth, or `n_operations`, the graph's
     floating-point operations, at the peak rate of its result's dtype; that of products of f32 is the tensor cores'
-    for three of TF32 each. Raises ExpressionError for a size without a
-    value."""
+    for three of TF32 each. `n_saved_bytes` of the traffic are spared by what a forward kept. Raises ExpressionError for
+    a size without a value."""
     dtype = graph.outputs[0].type.dtype if graph.outputs and graph.outputs[0].type is not None else DType.F32
-    n_bytes = graph_bytes(graph, sizes)
+    n_bytes = graph_bytes(graph, sizes) - n_saved_bytes
     has_products = any(is_a(node.op, "tensor_cores") for node in graph.nodes)
     rate = product_rate(gpu, dtype) if has_products else peak_rate(gpu, dtype)
     time_us = floor_us(gpu, n_bytes=n_bytes, n_operations=n_operations, rate=rate)

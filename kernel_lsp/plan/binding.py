@@ -73,7 +73,7 @@ def bind(
 def bind_in(scope: Scope, signatures: Sequence[KernelSignature]) -> BoundOperation:
     """Bind the operation to shapes and scalars inside its contract. Raises PlanError."""
     operation = scope.operation
-    taken = (_bind_step(step, scope, signatures) for step in operation.steps)
+    taken = [_bind_step(step, scope, signatures) for step in operation.steps]
     steps = tuple(step for step in taken if step is not None)
     _check_variants(steps, scope)
     return BoundOperation(
@@ -82,6 +82,7 @@ def bind_in(scope: Scope, signatures: Sequence[KernelSignature]) -> BoundOperati
         tensors=tuple(scope.tensors.values()),
         steps=steps,
         returns={result.name: result.same_as or result.name for result in operation.results},
+        n_before=sum(step is not None for step in taken[: operation.n_before]),
     )
 
 
@@ -150,7 +151,7 @@ def _bind_step(
 def _check_variants(steps: tuple[BoundStep, ...], scope: Scope) -> None:
     """Require that some step receives every non-empty result, whatever variants these shapes select."""
     handed = {name for step in steps for name in _tensors_handed_to(step)}
-    for result in scope.operation.outputs if scope.operation.steps else ():
+    for result in scope.operation.keepable if scope.operation.steps else ():
         if result.name not in handed and scope.tensors[result.name].n_elements > 0:
             dims = ", ".join(f"{name} = {size}" for name, size in scope.dims.items())
             next_step = "add a launch for such shapes, or exclude them with '// where:'"

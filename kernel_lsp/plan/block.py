@@ -12,7 +12,7 @@ from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.core.plan import Span
 from kernel_lsp.plan.codes import PlanCode, finding
 
-DIRECTIVE_KEYS = ("task", "op", "where", "scratch", "fill", "launch", "library")
+DIRECTIVE_KEYS = ("task", "op", "where", "keeps", "scratch", "fill", "launch", "library")
 MIN_CONTINUATION_INDENT = 3
 """Minimum spaces after `//` for a continuation line of the directive above."""
 MAX_DIRECTIVE_CHARACTERS = 20_000
@@ -134,6 +134,7 @@ _VALUE_LIKE = {
     "op": re.compile(r"\w+\(.*\)\s*->"),
     "where": re.compile(r"(?:[\w\s+\-*/%().,]+(?:<=|>=|==|!=|<|>))+[\w\s+\-*/%().,]+$"),
     "scratch": re.compile(r"\w+\s*:\s*\w+\["),
+    "keeps": re.compile(r"\w+\s*:\s*\w+\["),
     "fill": re.compile(r"\w+\s*=\s*\S+$"),
     "launch": re.compile(r".*<<<"),
     "library": re.compile(r"[\w.:]+\(.*\)\s*->"),

@@ -20,6 +20,7 @@ from kernel_lsp.core.plan import (
     Step,
     TensorParameter,
 )
+from kernel_lsp.plan.chained import chained_backward
 from kernel_lsp.plan.codes import PlanCode, finding
 from kernel_lsp.plan.cuda_types import pointer_fits, resolve_template, scalar_type
 from kernel_lsp.plan.kernel_names import find_signature
@@ -39,7 +40,14 @@ def check(plan: LaunchPlan, signatures: Sequence[KernelSignature]) -> tuple[Find
         findings += checker.findings
     if plan.backward is not None:
         findings += _check_backward(plan.forward, plan.backward)
+    chained = chained_backward(plan)
+    if chained is not None and chained is not plan.backward and not any(map(_is_error, findings)):
+        findings += _check_chain(plan, chained, signatures)
     return tuple(findings)
+
+
+def _is_error(found: Finding) -> bool:
+    return found.severity is Severity.ERROR
 
 
 # --- below: one operation
@@ -77,8 +85,8 @@ class _Checker:
 
     def check_declarations(self) -> None:
         seen: set[str] = set()
-        scratch_and_results = (*self.operation.results, *self.operation.scratch)
-        for parameter in (*self.operation.parameters, *scratch_and_results):
+        made = (*self.operation.results, *self.operation.kept, *self.operation.scratch)
+        for parameter in (*self.operation.parameters, *made):
             if parameter.name in seen:
                 self.add(PlanCode.DUPLICATE_NAME, f"'{parameter.name}' is declared twice", parameter.span)
             elif isinstance(parameter, TensorParameter) and parameter.name in self.numbers:
@@ -242,9 +250,10 @@ class _Checker:
     # use
 
     def check_use(self) -> None:
-        for result in self.operation.outputs:
+        for result in self.operation.keepable:
             if result.name not in self.written:
-                message = f"nothing writes the result '{result.name}' of {self.operation.name}"
+                what = "result" if result in self.operation.outputs else "kept tensor"
+                message = f"nothing writes the {what} '{result.name}' of {self.operation.name}"
                 self.add(PlanCode.RESULT_NOT_WRITTEN, message, result.span)
         for tensor in self.operation.scratch:
             if tensor.name not in self.read | self.written:
@@ -291,12 +300,15 @@ def _check_backward(forward: Operation, backward: Operation) -> list[Finding]:
     findings: list[Finding] = []
     results = {f"{GRADIENT_PREFIX}{result.name}": result for result in forward.results}
     parameters = {parameter.name: parameter for parameter in forward.parameters}
+    kept = {tensor.name: tensor for tensor in forward.keepable}
     in_gradients = True
     for parameter in backward.parameters:
         is_gradient = parameter.name in results
         expected = results.get(parameter.name) or parameters.get(parameter.name)
-        if expected is None:
-            message = f"'{parameter.name}' is neither grad_<result> nor a parameter of {forward.name}"
+        if expected is None and parameter.name in kept:
+            findings += _check_kept(parameter, kept[parameter.name])
+        elif expected is None:
+            message = f"'{parameter.name}' is neither grad_<result> nor a parameter of {forward.name}, nor kept by it"
             findings.append(finding(PlanCode.BACKWARD_PARAMETER, message, parameter.span))
         elif is_gradient and not in_gradients:
             message = f"'{parameter.name}' must stand before the parameters of {forward.name}"
@@ -312,6 +324,29 @@ def _check_backward(forward: Operation, backward: Operation) -> list[Finding]:
         else:
             findings += _check_same_type(result, gradients[result.name], PlanCode.BACKWARD_RESULT)
     return findings
+
+
+def _check_chain(plan: LaunchPlan, chained: Operation, signatures: Sequence[KernelSignature]) -> list[Finding]:
+    """Check a backward behind the forward that keeps tensors for it: names must mean the same in both."""
+    assert plan.backward is not None
+    parameters = {p.name: p for p in plan.forward.parameters if isinstance(p, TensorParameter)}
+    for tensor in plan.backward.parameters:
+        known = parameters.get(tensor.name)
+        if isinstance(tensor, TensorParameter) and known is not None and known.dims != tensor.dims:
+            message = f"'{tensor.name}' has other dims than in {plan.forward.name}, of which the backward takes results"
+            return [finding(PlanCode.BACKWARD_PARAMETER, message, tensor.span)]
+    checker = _Checker(chained, signatures)
+    checker.run()
+    return [each for each in checker.findings if each.severity is Severity.ERROR]
+
+
+def _check_kept(found: TensorParameter | ScalarParameter, kept: TensorParameter) -> list[Finding]:
+    """Require the type with which the forward declares the tensor, dims included."""
+    if isinstance(found, TensorParameter) and (found.dtype, found.dims) == (kept.dtype, kept.dims):
+        return []
+    declared = f"{kept.dtype}[{', '.join(map(str, kept.dims))}]"
+    message = f"'{found.name}' must be declared as in the forward: {declared}"
+    return [finding(PlanCode.BACKWARD_PARAMETER, message, found.span)]
 
 
 def _check_same_type(

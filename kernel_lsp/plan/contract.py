@@ -44,7 +44,7 @@ class Scope:
         of_roles: dict[Role, Iterable[TensorParameter]] = {
             "input": inputs,
             "output": self.operation.outputs,
-            "scratch": self.operation.scratch,
+            "scratch": (*self.operation.kept, *self.operation.scratch),
         }
         return {each.name: self._tensor(each, role) for role, tensors in of_roles.items() for each in tensors}
 

@@ -7,6 +7,7 @@ Grammar of a directive's value (`docs/kernel-format.md` has it with examples)::
     parameter:= tensor | NAME ":" ("float" | "int" | "bool")
     tensor   := NAME ":" DTYPE "[" [expression ("," expression)*] "]"
     where    := expression
+    keeps    := tensor ("," tensor)*
     scratch  := tensor ("," tensor)*
     fill     := NAME "=" expression
     launch   := KERNEL ["<" template ("," template)* ">"] "<<<" size "," size ["," expression] ">>>"
@@ -15,7 +16,7 @@ Grammar of a directive's value (`docs/kernel-format.md` has it with examples)::
     library  := FUNCTION "(" [value ("," value)*] ")" "->" "(" NAME ("," NAME)* ")"
     value    := NAME | expression | "none" | "[" [value ("," value)*] "]"
 
-Behind the end of an op, scratch, launch or library line a comment may stand, up to the end of its line.
+Behind the end of an op, keeps, scratch, launch or library line a comment may stand, up to the end of its line.
 
 This is syntax only; `kernel_lsp.plan.checking` knows names, kernels and types.
 """
@@ -110,17 +111,19 @@ class _Section:
 
     signature: Operation
     where: list[Condition] = field(default_factory=list)
+    kept: list[TensorParameter] = field(default_factory=list)
     scratch: list[TensorParameter] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
 
     @property
     def tensor_names(self) -> set[str]:
-        return {tensor.name for tensor in (*self.signature.tensors, *self.scratch)}
+        return {tensor.name for tensor in (*self.signature.tensors, *self.kept, *self.scratch)}
 
     @property
     def number_names(self) -> set[str]:
         """Dims and scalars."""
-        dims = (dim for tensor in (*self.signature.tensors, *self.scratch) for dim in tensor.dims)
+        tensors = (*self.signature.tensors, *self.kept, *self.scratch)
+        dims = (dim for tensor in tensors for dim in tensor.dims)
         scalars = {p.name for p in self.signature.parameters if isinstance(p, ScalarParameter)}
         return scalars.union(*(free_names(dim) for dim in dims))
 
@@ -134,6 +137,7 @@ class _Section:
             scratch=tuple(self.scratch),
             steps=tuple(self.steps),
             span=signature.span,
+            kept=tuple(self.kept),
         )
 
 
@@ -156,7 +160,7 @@ class _PlanBuilder:
             self.findings.append(fault.finding)
 
     def read(self, directives: list[Directive]) -> None:
-        """Read scratch before the steps of its section, since a step may precede the scratch it uses."""
+        """Read tensors before the steps of their section, since a step may precede the scratch it uses."""
         groups: list[list[Directive]] = [[]]
         for directive in directives:
             if directive.key == "task":
@@ -187,7 +191,7 @@ class _PlanBuilder:
         if len(self.sections) == n_sections:
             return  # without its signature, errors in the other lines are noise
         section = self.sections[-1]
-        for directive in sorted(group[1:], key=lambda d: d.key != "scratch"):
+        for directive in sorted(group[1:], key=lambda d: d.key not in ("keeps", "scratch")):
             self.attempt(_READERS[directive.key], directive, section)
 
     def read_signature(self, directive: Directive) -> None:
@@ -218,12 +222,20 @@ def _read_where(directive: Directive, section: _Section) -> None:
     section.where.append(Condition(parse_expression(directive.value, "a condition"), directive.value.span))
 
 
+def _read_keeps(directive: Directive, section: _Section) -> None:
+    section.kept.extend(_declared(directive))
+
+
 def _read_scratch(directive: Directive, section: _Section) -> None:
+    section.scratch.extend(_declared(directive))
+
+
+def _declared(directive: Directive) -> list[TensorParameter]:
     _refuse_condition(directive)
     pieces = _declarations(directive.value).split()
     if not pieces:
-        raise Fault(PlanCode.SYNTAX, "expected a tensor, e.g. 'scratch: partial: f32[B]'", directive.span)
-    section.scratch.extend([parse_tensor(piece) for piece in pieces])
+        raise Fault(PlanCode.SYNTAX, f"expected a tensor, e.g. '{directive.key}: partial: f32[B]'", directive.span)
+    return [parse_tensor(piece) for piece in pieces]
 
 
 def _declarations(value: Piece) -> Piece:
@@ -259,6 +271,7 @@ def _parse_condition(directive: Directive) -> Expression | None:
 
 _READERS = {
     "where": _read_where,
+    "keeps": _read_keeps,
     "scratch": _read_scratch,
     "fill": _read_fill,
     "launch": _read_launch,

@@ -59,6 +59,7 @@ def _operation_directives(operation: Operation) -> list[str]:
     return [
         f"op: {print_signature(operation)}",
         *(f"where: {condition.expression}" for condition in operation.where),
+        *(f"keeps: {_parameter(tensor)}" for tensor in operation.kept),
         *(f"scratch: {_parameter(tensor)}" for tensor in operation.scratch),
         *(print_step(step) for step in operation.steps),
     ]

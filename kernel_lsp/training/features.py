@@ -16,6 +16,7 @@ from kernel_lsp.core.operators import is_a
 from kernel_lsp.core.plan import BoundLaunch, BoundLibraryStep, BoundOperation
 from kernel_lsp.core.task import Task
 from kernel_lsp.plan.binding import bind
+from kernel_lsp.plan.chained import chained_backward
 from kernel_lsp.plan.parser import parse_or_raise
 from kernel_lsp.source.cuda import kernel_signatures
 from kernel_lsp.training.schedules import KnobLike, RealizedLike
@@ -177,11 +178,12 @@ def _bound(text: str, task: Task) -> list[BoundOperation]:
         if output.type is not None:
             shapes[f"grad_{output.name}"] = tuple(_size(each, sizes) for each in output.type.shape)
     found = []
-    for operation in (plan.forward, plan.backward):
+    for operation in (plan.forward, chained_backward(plan)):
         if operation is not None:
             names = [parameter.name for parameter in operation.parameters]
             given = {name: shapes[name] for name in names if name in shapes}
-            found.append(bind(operation, given, {n: v for n, v in scalars.items() if n in names}, signatures))
+            bound = bind(operation, given, {n: v for n, v in scalars.items() if n in names}, signatures)
+            found.append(bound.timed)
     return found
 
 

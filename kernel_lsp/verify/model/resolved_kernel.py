@@ -22,6 +22,7 @@ from kernel_lsp.core.task import Graph, GraphOutput, Task, TaskScalar, TensorTyp
 from kernel_lsp.core.verdict import BuildFailed
 from kernel_lsp.errors import PlanError
 from kernel_lsp.plan.binding import bind_in, blocks_by_line, decisions, has_grids_that_fit
+from kernel_lsp.plan.chained import chained_backward
 from kernel_lsp.plan.checking import check
 from kernel_lsp.plan.contract import ContractError, Scope, contract_holds, open_scope
 from kernel_lsp.plan.parser import parse
@@ -59,7 +60,8 @@ class Prepared:
         return ("forward", "backward") if self.task.backward is not None else ("forward",)
 
     def operation(self, direction: OperationKind) -> Operation:
-        operation = self.plan.forward if direction == "forward" else self.plan.backward
+        """Return the operation of one direction: a backward that takes what its forward kept has its steps first."""
+        operation = self.plan.forward if direction == "forward" else chained_backward(self.plan)
         assert operation is not None, "the contract was checked"
         return operation
 
@@ -199,6 +201,8 @@ def check_contract(plan: LaunchPlan, task: Task, *, operation_names: tuple[str, 
     findings: list[Finding] = []
     for name, graph in zip(operation_names, _graphs(task), strict=False):
         operation = plan.operation(name)
+        if operation is not None and operation is plan.backward:
+            operation = chained_backward(plan)
         if operation is None:
             found = ", ".join(operation.name for operation in plan.operations)
             findings.append(_finding(f"the task needs `op: {name}(...)`; the plan has {found}", 1))

@@ -184,17 +184,18 @@ class _Profiled:
         gpu = _gpu_named(pages[0].launches[0].gpu, self._session.gpu)
         kernels = [
             (
-                sum(launch.metric("gpu__time_duration.sum") for launch in page.launches),
+                sum(launch.metric("gpu__time_duration.sum") for launch in page.launches[n_before:]),
                 measured_kernels(
-                    run.bound,
-                    page.launches,
-                    page.sources,
+                    run.bound.timed,
+                    page.launches[n_before:],
+                    page.sources[n_before:],
                     self._built.kernels,
                     self._built.symbols,
                     self._copy.name,
                 ),
             )
             for run, page in zip(self._given, pages, strict=True)
+            for n_before in [run.bound.n_launches_before]
         ]
         report = self._report("measured", gpu, kernels, [pages[0].run, *sanitized, traced, tidied])
         seen = tuple(self._on_file(finding) for finding in (*findings, *lint))
@@ -327,7 +328,9 @@ def executor_kernels(
     symbols: Mapping[str, str],
     gpu: GpuSpec,
 ) -> tuple[KernelProfile, ...]:
-    """Return one profile per launch, in order; `share` is of the launches' estimated time."""
+    """Return one profile per launch, in order; `share` is of the launches' estimated time. Launches that only make what
+    a backward is given of its forward have none."""
+    counters, bound = counters[bound.n_launches_before :], bound.timed
     steps = [step for step in bound.steps if isinstance(step, BoundLaunch)]
     estimates = [_estimate(bound, step, one, facts, symbols, gpu) for step, one in zip(steps, counters, strict=True)]
     total_us = sum(estimate.time_us for estimate in estimates) or 1.0

@@ -27,7 +27,8 @@ MARGIN = 0.9
 def time_floor(graph: Graph, bound: BoundOperation, gpu: GpuSpec) -> TimeFloor:
     """Return the bounds of one operation on one GPU, for its bound shapes."""
     needed, sizes = _needed(graph), _symbol_sizes(graph, bound)
-    shown = shown_floor(graph, sizes, gpu, estimate_eager(graph, sizes, gpu).n_operations)
+    n_operations = estimate_eager(graph, sizes, gpu).n_operations
+    shown = shown_floor(graph, sizes, gpu, n_operations, max(0, _n_input_bytes(bound) - _n_input_bytes(bound.timed)))
     impossible_s = max(_memory_s(needed, bound, gpu), _product_s(graph, needed, sizes, gpu))
     impossible_us = MARGIN * impossible_s * US_PER_S
     return TimeFloor(time_us=shown.time_us, impossible_below_us=impossible_us, basis=shown.basis)
@@ -36,8 +37,15 @@ def time_floor(graph: Graph, bound: BoundOperation, gpu: GpuSpec) -> TimeFloor:
 # --- below: what every right kernel takes, in seconds
 
 
+def _n_input_bytes(bound: BoundOperation) -> int:
+    return sum(tensor.n_bytes for tensor in bound.tensors if tensor.role == "input")
+
+
 def _memory_s(needed: frozenset[str], bound: BoundOperation, gpu: GpuSpec) -> float:
-    """Return the seconds of compulsory memory traffic. Written data may still be in L2 when the kernel has ended."""
+    """Return the seconds of compulsory memory traffic. Written data may still be in L2 when the kernel has ended. An
+    input that only the forward's own steps take is not read, nor is more of what they made than a shortcut needs."""
+    given = {tensor.name for tensor in bound.tensors if tensor.role == "input"}
+    bound, needed = bound.timed, needed & given
     n_read = sum(tensor.n_bytes for tensor in bound.tensors if tensor.role == "input" and tensor.name in needed)
     n_written = sum(tensor.n_bytes for tensor in bound.tensors if tensor.role == "output")
     return (n_read + max(0, n_written - gpu.l2_bytes)) / gpu.datasheet_bandwidth

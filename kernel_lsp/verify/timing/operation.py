@@ -271,9 +271,11 @@ class OperationTimer:
     async def _prepare(
         self, worker: Asker, operation: TimedOperation, name: str, number: int, beside: Subject | None = None
     ) -> Subject | SubjectFailed:
+        bound = operation.bound
         request = {
             "candidate": operation.candidate_id,
-            "operation": operation.bound.model_dump(mode="json"),
+            "operation": bound.timed.model_dump(mode="json"),
+            **({"before": bound.before.model_dump(mode="json")} if bound.n_before else {}),
             "inputs": _entries(operation.files),
             "expected": dict(operation.expected),
             **({} if beside is None else {"n_calls": beside.n_calls, "beside": beside.subject_id}),

@@ -199,6 +199,15 @@ class BoundRun:
         return lambda: launch(current_stream(self.device), *(self.tensors[name].data_ptr() for name in names))
 
 
+def made_by(
+    candidate: Candidate, operation: Mapping[str, Any], inputs: Mapping[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """Run an operation once and return its outputs, on the device."""
+    run = BoundRun(candidate, operation, inputs)
+    run()
+    return run.output_tensors()
+
+
 def on(device: int) -> torch.device:
     """Return the torch device of a GPU."""
     return torch.device("cuda", device)

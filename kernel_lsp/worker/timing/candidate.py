@@ -14,7 +14,7 @@ from ..gpu.device import release_memory
 from ..gpu.fingerprints import fingerprints, spread
 from ..gpu.inputs import inputs_on
 from ..gpu.load import loaded_candidate
-from ..gpu.run import POISON_BYTE, BoundRun, Candidate
+from ..gpu.run import POISON_BYTE, BoundRun, Candidate, made_by
 from ..shipped.cuda_runtime import CudaError, on_device
 from .rounds import SUBJECTS, admit
 from .subject import ONE_SET_BYTES, Subject, is_large, n_affordable_sets, refuse_zeros
@@ -24,8 +24,9 @@ Inputs = Mapping[str, torch.Tensor]
 
 def prepare_candidate(request: dict[str, Any]) -> dict[str, Any]:
     """Prepare ``{"subject", "candidate", "operation", "inputs": [file entries]}``, and ``"expected": {output:
-    fingerprint}`` of judged outputs; without it, those of the first call here. ``"n_calls"`` go into each sample where
-    it is given. Beside the large subject ``"beside"`` it uses the buffers of that one: others would not fit.
+    fingerprint}`` of judged outputs; without it, those of the first call here. ``"before"`` is the operation that
+    makes further inputs of the timed one, once. ``"n_calls"`` go into each sample where it is given. Beside the large
+    subject ``"beside"`` it uses the buffers of that one: others would not fit.
 
     Answers ``{"status": "ready", ...}`` as `timing.rounds.admit`, or ``{"status": "crashed", "message"}``.
     """
@@ -41,6 +42,8 @@ def prepare_candidate(request: dict[str, Any]) -> dict[str, Any]:
             if sum(tensor.numel() * tensor.element_size() for tensor in inputs.values()) >= ONE_SET_BYTES // 4:
                 inputs_on(candidate.device).clear()  # those of other cases would occupy memory
             refuse_zeros(inputs)
+            if "before" in request:
+                inputs = {**inputs, **made_by(candidate, request["before"], inputs)}
             subject = candidate_subject(candidate, request["operation"], inputs, request.get("expected") or {})
             if subject.is_large:
                 del inputs
