@@ -81,6 +81,7 @@ operations = st.builds(
     ),
     results=st.lists(tensors, min_size=1, max_size=2).map(tuple),
     where=st.lists(st.builds(Condition, numbers), max_size=2).map(tuple),
+    kept=st.lists(tensors, max_size=2).map(tuple),
     scratch=st.lists(tensors, max_size=2).map(tuple),
     steps=st.lists(st.builds(Fill, st.sampled_from(TENSORS), numbers) | launches | libraries, max_size=4).map(tuple),
 )
