@@ -42,6 +42,16 @@ def chained_backward(plan: LaunchPlan) -> Operation | None:
     )
 
 
+def without_kept(plan: LaunchPlan) -> LaunchPlan:
+    """Return the plan for callers that hand nothing from a forward to its backward: the backward has the steps of its
+    forward before its own, and what the forward keeps is scratch."""
+    chained = chained_backward(plan)
+    if chained is None or not given_by_forward(plan):
+        return plan
+    forward = replace(plan.forward, kept=(), scratch=(*plan.forward.kept, *plan.forward.scratch))
+    return replace(plan, operations=(forward, replace(chained, n_before=0)))
+
+
 # --- below
 
 

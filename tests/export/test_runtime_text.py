@@ -24,7 +24,7 @@ from .test_operator_text import check_ruff
 
 WORKER = Path(__file__).parent.parent.parent / "kernel_lsp" / "worker" / "shipped"
 VERSION_1 = {
-    "Contract": "inputs results where numbers backward",
+    "Contract": "inputs results where numbers backward kept",
     "sizes": "tensor rank",
     "holds": "condition",
     "require": "name types tensors",
@@ -32,7 +32,7 @@ VERSION_1 = {
     "Operation": "schema contract steps",
     "Run.launch": "self kernel grid block arguments numbers shared attributes",
     "CudaOperator": "module_name file kernels reference forward backward gradients same_gradients is_differentiable "
-    "captured headers module",
+    "captured headers module given n_kept",
     "CudaOperator.__call__": "self arguments",
     "CudaOperator.use": "self original defaults report",
     "CudaOperator.use_in": "self module report",

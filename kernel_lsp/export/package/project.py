@@ -30,6 +30,7 @@ from kernel_lsp.export.python.operator_imports import imports
 from kernel_lsp.export.python.operator_text import OperatorParts, OperatorText
 from kernel_lsp.export.python.python_text import bracketed, indented, literal, section, string_literal
 from kernel_lsp.export.python.runtime_text import USE_PARTS, runtime_text
+from kernel_lsp.plan.chained import without_kept
 from kernel_lsp.plan.contract import contract_holds
 from kernel_lsp.source.cuda import host_function_lines, kernel_signatures
 from kernel_lsp.toolchain.integrity.conditionals import foreign_conditions
@@ -220,7 +221,9 @@ def package_texts(parts: PackageParts) -> dict[str, str]:
     _check(parts)
     name, verified = parts.task.name, parts.provenance.verified
     operator = OperatorText(
-        OperatorParts(parts.task, parts.plan, kernel_signatures(parts.cu_text), verified, namespace=parts.name)
+        OperatorParts(
+            parts.task, without_kept(parts.plan), kernel_signatures(parts.cu_text), verified, namespace=parts.name
+        )
     )
     cpp = cpp_texts(operator)
     words = _words(parts, operator)

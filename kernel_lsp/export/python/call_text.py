@@ -34,7 +34,7 @@ def steps_function(text: OperationText) -> list[str]:
                 lines += launch_lines(text, step, depth)
             case LibraryStep():
                 lines += _library(text, step, depth)
-    lines += returned([text.rename(result.name) for result in text.operation.outputs], depth=depth)
+    lines += returned([text.rename(result.name) for result in text.returned], depth=depth)
     if text.library_functions:
         lines = ['with torch.autocast("cuda", enabled=False):', *indented(lines)]
     return text.define("_", "_steps", text.returns, lines, first=f"run: {RUNTIME}.Run")

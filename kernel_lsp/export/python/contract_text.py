@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from kernel_lsp.core.expression import Expression, free_names
 from kernel_lsp.core.plan import ScalarParameter, TensorParameter
 from kernel_lsp.export.python.operation_text import RUNTIME, OperationText, dtype_and_shape
@@ -20,7 +22,7 @@ def contract_function(text: OperationText, backward: OperationText | None = None
     """Print inputs, results and conditions, each with the plan's own text next to the Python that checks it, and the
     conditions of a backward that has the contract of `text` else."""
     results = text.operation.outputs
-    dims = [dim for tensor in (*text.inputs, *results) for dim in tensor.dims]
+    dims = [dim for tensor in (*text.inputs, *text.returned) for dim in tensor.dims]
     more = [each for each in backward.conditions if each not in text.conditions] if backward is not None else []
     numbers = [f"{string_literal(a.name)}: {a.name}" for a in text.arguments if not a.is_tensor]
     inputs = [f"{_label(text, tensor)}: ({text.rename(tensor.name)}, {_shape(text, tensor)})" for tensor in text.inputs]
@@ -28,10 +30,11 @@ def contract_function(text: OperationText, backward: OperationText | None = None
         *text.bindings([*dims, *text.conditions, *more], is_checked=True),
         f"return {RUNTIME}.Contract(",
         *indented(literal("inputs={", inputs, "},", depth=2)),
-        *indented(literal("results={", [f"{_label(text, r)}: {_shape(text, r)}" for r in results], "},", depth=2)),
+        *indented(literal("results={", _types(text, results), "},", depth=2)),
         *_unless_empty("where={", _conditions(text)),
         *_unless_empty("numbers={", numbers),
         *_unless_empty("backward={", [_where(text, condition) for condition in more]),
+        *_unless_empty("kept={", _types(text, text.operation.kept)),
         ")",
     ]
     declarations = [argument.declaration for argument in text.arguments]
@@ -44,18 +47,23 @@ def follows_forward(backward: OperationText, forward: OperationText) -> bool:
     the same dims and numbers. The operator file then has one contract."""
     types = {tensor.name: (tensor.dtype, tensor.dims) for tensor in forward.inputs}
     gradients = {f"grad_{r.name}": (r.dtype, r.dims) for r in forward.operation.results}
+    kept = {tensor.name: (tensor.dtype, tensor.dims) for tensor in forward.returned}
     made = {f"grad_{name}": type_ for name, type_ in types.items()}
     given = {tensor.name: (tensor.dtype, tensor.dims) for tensor in backward.inputs}
     results = {tensor.name: (tensor.dtype, tensor.dims) for tensor in backward.operation.outputs}
     numbers = {p.name for p in forward.operation.parameters if isinstance(p, ScalarParameter)}
     known = {*forward.homes(), *numbers}
     return (
-        given.items() <= (types | gradients).items()
+        given.items() <= (types | gradients | kept).items()
         and results.items() <= made.items()
         and all(free_names(condition) <= known for condition in backward.conditions)
         and {argument.name: argument.fixed for argument in forward.arguments}.items()
         <= {argument.name: argument.fixed for argument in backward.arguments}.items()
     )
+
+
+def _types(text: OperationText, tensors: Iterable[TensorParameter]) -> list[str]:
+    return [f"{_label(text, tensor)}: {_shape(text, tensor)}" for tensor in tensors]
 
 
 def _unless_empty(before: str, items: list[str]) -> list[str]:

@@ -92,16 +92,25 @@ class OperationText:
         return f"torch.ops.{self.namespace}.{self.name}"
 
     @property
+    def returned(self) -> tuple[TensorParameter, ...]:
+        """Return the tensors that the operator returns: results with a buffer, and what it keeps for a backward."""
+        return self.operation.keepable
+
+    @property
     def returns(self) -> str:
         """Return the operator's return annotation."""
-        n = len(self.operation.outputs)
-        return "Tensor" if n == 1 else f"tuple[{', '.join(['Tensor'] * n)}]"
+        return _annotation(len(self.returned))
+
+    @property
+    def result_annotation(self) -> str:
+        """Return the return annotation of the function that users call."""
+        return _annotation(len(self.operation.outputs))
 
     @property
     def schema(self) -> str:
         """Return the schema in the form that `torch.library.Library.define` takes."""
         arguments = ", ".join(f"{argument.schema_type} {argument.name}" for argument in self.arguments)
-        n = len(self.operation.outputs)
+        n = len(self.returned)
         results = "Tensor" if n == 1 else f"({', '.join(['Tensor'] * n)})"
         return f"{self.name}({arguments}) -> {results}"
 
@@ -178,7 +187,7 @@ class OperationText:
                 made |= set(step.results) - seen
             seen |= _touched(step)
         scratch = (tensor for tensor in self.operation.scratch if tensor.name in seen)
-        return [tensor for tensor in (*self.operation.outputs, *scratch) if tensor.name not in made]
+        return [tensor for tensor in (*self.returned, *scratch) if tensor.name not in made]
 
     @property
     def launches(self) -> tuple[Launch, ...]:
@@ -232,6 +241,10 @@ class OperationText:
 
 
 # --- text of parts
+
+
+def _annotation(n_tensors: int) -> str:
+    return "Tensor" if n_tensors == 1 else f"tuple[{', '.join(['Tensor'] * n_tensors)}]"
 
 
 def dtype_and_shape(dtype: DType, dims: Iterable[object]) -> str:
@@ -327,4 +340,5 @@ def _factors(expression: Expression) -> list[Expression]:
 def _tensors(operation: Operation) -> Iterator[TensorParameter]:
     yield from (parameter for parameter in operation.parameters if isinstance(parameter, TensorParameter))
     yield from operation.results
+    yield from operation.kept
     yield from operation.scratch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kernel_lsp.core.plan import KernelSignature, LaunchPlan, Operation, TensorParameter
 from kernel_lsp.core.task import Task, TaskScalar, TaskTensor
@@ -34,6 +34,7 @@ from kernel_lsp.export.python.python_text import (
 )
 from kernel_lsp.export.python.reference_text import reference_function, unread_numbers
 from kernel_lsp.export.python.runtime_text import RUNTIME_MODULE, runtime_names
+from kernel_lsp.plan.chained import given_by_forward
 from kernel_lsp.plan.task_names import with_fixed_dims, with_task_names
 
 LOCAL_NAMES = (
@@ -81,7 +82,7 @@ class OperatorText:
 
     def __init__(self, parts: OperatorParts) -> None:
         self._parts, self.task, self.headers = parts, parts.task, parts.headers
-        self.plan = with_fixed_dims(with_task_names(parts.plan, parts.task), parts.task)
+        self.plan = _with_needed(with_fixed_dims(with_task_names(parts.plan, parts.task), parts.task))
         self.name = parts.task.name
         self._reserved = frozenset({*runtime_names(), *_own_names(self.name)})
         self._arguments = tuple(self._argument(index) for index in range(len(parts.task.arguments)))
@@ -91,7 +92,8 @@ class OperatorText:
         gradients = tuple(self._gradient(result.name) for result in self.differentiable_results)
         self.backward: OperationText | None = None
         if self.plan.backward is not None:
-            arguments = (*gradients, *self._arguments)
+            given = (self._given(tensor) for tensor in given_by_forward(self.plan))
+            arguments = (*gradients, *given, *self._arguments)
             self.backward = self._operation(f"{self.name}_backward", self.plan.backward, arguments, parts.signatures)
 
     @property
@@ -147,7 +149,7 @@ class OperatorText:
         first, *lines = textwrap.wrap(title, LINE_LENGTH - 2 * len(INDENT))
         takes = "; ".join(f"{argument.name}: {argument.description}" for argument in self._arguments)
         docstring = [f'"""{first}', *lines, "", *textwrap.wrap(f"Takes {takes}.", LINE_LENGTH - len(INDENT)), '"""']
-        definition = bracketed(f"def {self.name}(", declarations, f") -> {self.forward.returns}:")
+        definition = bracketed(f"def {self.name}(", declarations, f") -> {self.forward.result_annotation}:")
         return [*definition, *indented([*docstring, *body])]
 
     def use_part(self) -> list[str]:
@@ -179,6 +181,9 @@ class OperatorText:
         lines = []
         if self.backward is not None:
             lines += literal("gradients=(", list(map(string_literal, self.gradient_names)), "),", depth=1)
+            if places := self.given_places:
+                lines += literal("given=(", list(map(str, places)), "),", depth=1)
+                lines += [f"n_kept={len(kept)},"] if (kept := self.forward.operation.kept) else []
         if captured := unread_numbers(self.task, self.forward):
             items = [f"{string_literal(name)}: {python_number(value)}" for name, value in captured.items()]
             lines += literal("captured={", items, "},", depth=1)
@@ -191,6 +196,12 @@ class OperatorText:
         """List the arguments whose gradients the backward's kernels make, in the order of its results."""
         assert self.backward is not None
         return [self._argument_of(output.name) for output in self.backward.operation.outputs]
+
+    @property
+    def given_places(self) -> list[int]:
+        """Return what the backward is given of the tensors that the forward returns, by place."""
+        names = [tensor.name for tensor in self.forward.returned]
+        return [names.index(tensor.name) for tensor in given_by_forward(self.plan)]
 
     @property
     def same_gradients(self) -> dict[str, str]:
@@ -269,6 +280,10 @@ class OperatorText:
         name = python_identifier(f"grad_{result}", self._reserved)
         return OperatorArgument(name, "Tensor", "Tensor", f"the gradient of {result}")
 
+    def _given(self, tensor: TensorParameter) -> OperatorArgument:
+        name = python_identifier(tensor.name, self._reserved)
+        return OperatorArgument(name, "Tensor", "Tensor", f"{tensor.name} of the forward")
+
     def _operation(
         self,
         name: str,
@@ -288,6 +303,16 @@ class OperatorText:
 
 
 # --- parts of the file
+
+
+def _with_needed(plan: LaunchPlan) -> LaunchPlan:
+    """Return the plan whose forward keeps what the backward takes; the rest of what it keeps is scratch."""
+    given = {tensor.name for tensor in given_by_forward(plan)}
+    forward = plan.forward
+    unused = tuple(tensor for tensor in forward.kept if tensor.name not in given)
+    kept = tuple(tensor for tensor in forward.kept if tensor.name in given)
+    first = replace(forward, kept=kept, scratch=(*unused, *forward.scratch))
+    return replace(plan, operations=(first, *plan.operations[1:]))
 
 
 def _own_names(name: str) -> set[str]:

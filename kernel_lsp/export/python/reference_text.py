@@ -43,7 +43,7 @@ def reference_function(task: Task, operation: OperationText) -> list[str]:
         body.append(f"{original} = {renamed}")
     lines = textwrap.dedent("\n".join(_body_lines(task, function))).splitlines()
     head = ['"""The PyTorch code that the kernels replace, as it was captured."""']
-    return operation.define("", "_reference", operation.returns, [*body, *lines], head=head)
+    return operation.define("", "_reference", operation.result_annotation, [*body, *lines], head=head)
 
 
 def unread_numbers(task: Task, operation: OperationText) -> dict[str, Number]:

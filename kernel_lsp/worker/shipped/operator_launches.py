@@ -118,7 +118,8 @@ class Run:
 class CudaOperator(Operator):
     """A PyTorch operator whose kernels are in the `.cu` file beside `file`. `gradients` names the arguments whose
     gradients `backward` returns, and `same_gradients` those whose gradient is one of these, by name, or that of a
-    result, by its number; other gradients, and second derivatives, are the reference's under autograd.
+    result, by its number; other gradients, and second derivatives, are the reference's under autograd. `backward` is
+    `given` tensors of all that `forward` returns, by place; the last `n_kept` of that are no results.
     `headers` are those that the kernels include and NVRTC does not have."""
 
     def __init__(
@@ -136,10 +137,13 @@ class CudaOperator(Operator):
         captured: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] = NO_HEADERS,
         module: ModuleUse | None = None,
+        given: Sequence[int] = (),
+        n_kept: int = 0,
     ) -> None:
         self.forward, self.backward, self.same_gradients = forward, backward, dict(same_gradients or {})
         if backward is not None and backward.contract is _unknown_contract:
-            backward.contract = contract_of_backward(forward.contract, gradients)
+            backward.contract = contract_of_backward(forward.contract, gradients, given)
+        self._not_kept: set[Any] = set()  # kinds of inputs that a forward was asked for and could not launch with
         self._path, self._kernels, self._headers = Path(file).with_suffix(".cu"), tuple(kernels), headers
         self._library: KernelLibrary | None = None
         self._registry = torch.library.Library(NAMESPACE, "FRAGMENT")
@@ -151,13 +155,15 @@ class CudaOperator(Operator):
             gradients=gradients,
             captured=captured,
             module=module,
+            given=given,
+            n_kept=n_kept,
         )
         if backward is not None:
             name = f"{self.registered}_backward"
             self._backward_call = self._register(backward, name, self.backward_by_pytorch, self.fake_backward)
         if is_differentiable:
             torch.library.register_autograd(
-                f"{NAMESPACE}::{self.registered}", self._backpropagate, setup_context=_save, lib=self._registry
+                f"{NAMESPACE}::{self.registered}", self._backpropagate, setup_context=self._save, lib=self._registry
             )
 
     def calls(self) -> dict[str, dict[str, int]]:
@@ -188,11 +194,15 @@ class CudaOperator(Operator):
         run = operation.bound.by_inputs.get(kind)
         if run is None:
             run = self._prepare(operation, kind, arguments)
+        if self._not_kept and operation is self.backward and self._kind_of_forward(arguments) in self._not_kept:
+            run = "the forward was computed by PyTorch"
         if not isinstance(run, str):
             try:
                 return self._launch(operation, run, arguments)
             except CannotLaunch as error:
                 run = operation.bound.by_inputs[kind] = str(error)
+                if operation is self.forward and self.given:
+                    self._not_kept.add(kind)
         fell_back(self.key, run)
         by_pytorch = self.forward_by_pytorch if operation is self.forward else self.backward_by_pytorch
         return by_pytorch(*arguments)
@@ -218,12 +228,18 @@ class CudaOperator(Operator):
     def _prepare(self, operation: Operation, kind: Any, arguments: Sequence[Any]) -> Run | str:
         """Return the launches for these inputs, or why there are none; kept for the next inputs of the same kind."""
         reason = outside(operation.contract(*arguments))
+        if operation is self.backward and self.given:
+            reason = reason or outside(self.forward.contract(*arguments[-len(self.argument_names) :]))
         tensor = next(value for value in arguments if isinstance(value, Tensor))
         found = reason or Run(self.library, tensor.device.index)
         if len(operation.bound.by_inputs) >= MAX_BOUND:
             operation.bound.by_inputs.clear()
         operation.bound.by_inputs[kind] = found
         return found
+
+    def _kind_of_forward(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the kind of the forward's arguments among those of the backward."""
+        return _kind_of(arguments[-len(self.argument_names) :])
 
     def _launch(self, operation: Operation, run: Run, arguments: Sequence[Any]) -> Any:
         with on_device(run.device_index):
@@ -235,18 +251,34 @@ class CudaOperator(Operator):
 
     # autograd
 
+    def _save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Save what the gradients need of a forward: every argument, and what the backward is given of its results and
+        of what it keeps; tensors leave None among the numbers."""
+        outputs = (output,) if isinstance(output, Tensor) else output
+        tensors = [value for value in inputs if isinstance(value, Tensor)]
+        ctx.save_for_backward(*tensors, *[outputs[place] for place in self.given])
+        ctx.numbers = tuple([None if isinstance(value, Tensor) else value for value in inputs])
+        results = outputs[: len(outputs) - self.n_kept]
+        ctx.floating = tuple([value.is_floating_point() for value in results])
+        if self.n_kept:
+            ctx.mark_non_differentiable(*outputs[len(results) :])
+            ctx.set_materialize_grads(False)  # else every backward fills zeros for what is kept
+            ctx.results = [(value.shape, value.dtype, value.device) for value in results]
+
     def _backpropagate(self, ctx: Any, *result_gradients: Any) -> tuple[Any, ...]:
         """Return the gradient for each argument, None for those that need none: by the backward's kernels, or by the
         reference where a second derivative is asked for, or a gradient that no kernel makes."""
         tensors = iter(ctx.saved_tensors)
         arguments = tuple([next(tensors) if value is None else value for value in ctx.numbers])
+        if self.n_kept:
+            result_gradients = tuple(map(_gradient_or_zeros, result_gradients, ctx.results))
         gradients = [g for g, is_floating in zip(result_gradients, ctx.floating) if is_floating]
         needs = zip(self.argument_names, ctx.needs_input_grad)
         made = {*self.gradients, *self.same_gradients}
         is_missing = any(is_needed and name not in made for name, is_needed in needs)
         if self.backward is None or is_missing or torch.is_grad_enabled():
             return _gradients(self.reference, arguments, ctx.needs_input_grad, gradients)
-        found = self._backward_call(*gradients, *arguments)
+        found = self._backward_call(*gradients, *tensors, *arguments)
         found = (found,) if isinstance(found, Tensor) else found
         by_name = dict(zip(self.gradients, found))
         for name, held in self.same_gradients.items():
@@ -258,12 +290,9 @@ def _unknown_contract(*_: Any) -> Contract:
     raise TypeError("an operation without a contract is a backward's")
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    """Save what the gradients need of a forward: every argument; tensors leave None among the numbers."""
-    ctx.save_for_backward(*[value for value in inputs if isinstance(value, Tensor)])
-    ctx.numbers = tuple([None if isinstance(value, Tensor) else value for value in inputs])
-    outputs = (output,) if isinstance(output, Tensor) else output
-    ctx.floating = tuple([value.is_floating_point() for value in outputs])
+def _gradient_or_zeros(gradient: Tensor | None, result: tuple[Any, ...]) -> Tensor:
+    shape, dtype, device = result
+    return torch.zeros(shape, dtype=dtype, device=device) if gradient is None else gradient
 
 
 def _kind_of(arguments: Sequence[Any]) -> tuple[Any, ...]:

@@ -25,28 +25,41 @@ _NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
 
 
 class Contract(NamedTuple):
-    """Inputs that the kernels take. Keys of `inputs` and `results` are a name and its type, ``x: f32[B, D]``; keys
-    of `where` are conditions as the plan writes them, keys of `backward` those of the backward's kernels alone."""
+    """Inputs that the kernels take. Keys of `inputs`, `results` and `kept` are a name and its type, ``x: f32[B, D]``;
+    keys of `where` are conditions as the plan writes them, keys of `backward` those of the backward's kernels alone.
+    `kept` are tensors that a forward returns behind its results, for its backward."""
 
     inputs: Mapping[str, tuple[Tensor, tuple[int, ...]]]
     results: Mapping[str, tuple[int, ...]]
     where: Mapping[str, bool] = {}
     numbers: Mapping[str, Any] = {}
     backward: Mapping[str, bool] = {}
+    kept: Mapping[str, tuple[int, ...]] = {}
+
+    @property
+    def returned(self) -> Mapping[str, tuple[int, ...]]:
+        """Return all that the kernels return: results, and what is kept."""
+        return {**self.results, **self.kept}
 
 
-def contract_of_backward(contract: Callable[..., Contract], gradients: Sequence[str]) -> Callable[..., Contract]:
-    """Return the contract of a backward, whose arguments are the gradients of the results and the forward's arguments:
-    each gradient has the type of what it belongs to."""
+def contract_of_backward(
+    contract: Callable[..., Contract], gradients: Sequence[str], given: Sequence[int] = ()
+) -> Callable[..., Contract]:
+    """Return the contract of a backward, whose arguments are the gradients of the results, what it is `given` of all
+    that the forward returned, by place, and the forward's arguments: each gradient has the type of what it belongs
+    to."""
 
     def of_backward(*arguments: Any) -> Contract:
-        n_gradients = len(arguments) - contract.__code__.co_argcount
-        inputs, results, where, numbers, more = contract(*arguments[n_gradients:])
-        floating = [(label, shape) for label, shape in results.items() if _dtype_of(label).is_floating_point]
-        given = {f"grad_{label}": (tensor, shape) for tensor, (label, shape) in zip(arguments, floating)}
+        n_before = len(arguments) - contract.__code__.co_argcount
+        of_forward = contract(*arguments[n_before:])
+        inputs, results, where, numbers, more, _ = of_forward
+        returned = [*of_forward.returned.items()]
+        floating = [(f"grad_{label}", shape) for label, shape in results.items() if _dtype_of(label).is_floating_point]
+        types = [*floating, *[returned[place] for place in given]]
+        given_types = {label: (tensor, shape) for tensor, (label, shape) in zip(arguments, types)}
         types = {label.split(": ")[0]: (label, shape) for label, (_, shape) in inputs.items()}
         made = {f"grad_{types[name][0]}": types[name][1] for name in gradients}
-        return Contract({**given, **inputs}, made, {**where, **more}, numbers)
+        return Contract({**given_types, **inputs}, made, {**where, **more}, numbers)
 
     return of_backward
 
@@ -102,8 +115,17 @@ def outside(contract: Contract) -> str:
 def fake_results(contract: Contract) -> Any:
     """Return results without data inside the contract's shapes, for tracing and `torch.compile`."""
     device = next(iter(contract.inputs.values()))[0].device
-    results = [torch.empty(shape, dtype=_dtype_of(label), device=device) for label, shape in contract.results.items()]
+    results = [torch.empty(shape, dtype=_dtype_of(label), device=device) for label, shape in contract.returned.items()]
     return results[0] if len(results) == 1 else tuple(results)
+
+
+def kept_by_none(contract: Contract) -> tuple[Tensor, ...]:
+    """Return zeros in place of what the kernels would keep: PyTorch computes the gradients of what it has computed.
+    They are empty where the inputs are not those of the plan, whose sizes are not known then."""
+    device = next(tensor.device for tensor, _ in contract.inputs.values() if isinstance(tensor, Tensor))
+    is_known = bool(contract.kept) and not mismatch(contract)
+    shapes = [shape if is_known else (0,) * len(shape) for shape in contract.kept.values()]
+    return tuple([torch.zeros(s, dtype=_dtype_of(label), device=device) for label, s in zip(contract.kept, shapes)])
 
 
 def _dtype_of(label: str) -> torch.dtype:

@@ -23,6 +23,7 @@ from .operator_support import (
     _own,
     fake_results,
     fell_back,
+    kept_by_none,
     mismatch,
     outside,
     warn_once,
@@ -76,8 +77,9 @@ _OTHER_CALL = "called with other arguments than the captured call: {names}"
 
 class Operator:
     """A PyTorch operator with its contract and its fallback. `call` takes the arguments of `reference`, and so does
-    `contract`; those of the backward stand behind the gradients of the results. `gradients` names the arguments whose
-    gradients the backward returns, `captured` the numbers that the reference has in it as constants."""
+    `contract`; those of the backward stand behind the gradients of the results and what it is `given` of the forward,
+    by place among all that the forward returns. Of that the last `n_kept` are no results. `gradients` names the
+    arguments whose gradients the backward returns, `captured` the numbers that the reference has in it as constants."""
 
     def __init__(
         self,
@@ -91,8 +93,12 @@ class Operator:
         gradients: Sequence[str] = (),
         captured: Mapping[str, Any] | None = None,
         module: ModuleUse | None = None,
+        given: Sequence[int] = (),
+        n_kept: int = 0,
     ) -> None:
-        self.name, self.call, self.contract, self.reference = name, call, contract, reference
+        self.name, self.contract, self.reference = name, contract, reference
+        self.call = _results_of(call, n_kept) if n_kept else call
+        self.given, self.n_kept = tuple(given), n_kept
         self.module, self.captured, self.module_name = module, dict(captured or {}), module_name
         self.backward_contract, self.gradients = backward_contract, tuple(gradients)
         code = contract.__code__
@@ -127,14 +133,17 @@ class Operator:
         inputs = [value for value in arguments if isinstance(value, Tensor)]
         with torch.autocast(inputs[0].device.type, enabled=False):
             results = self.reference(*arguments)
-        return _own((results,), inputs)[0] if isinstance(results, Tensor) else _own(results, inputs)
+        owned = _own((results,) if isinstance(results, Tensor) else results, inputs)
+        returned = owned + kept_by_none(self.contract(*arguments)) if self.n_kept else owned
+        return returned[0] if isinstance(results, Tensor) and not self.n_kept else returned
 
     def backward_by_pytorch(self, *arguments: Any) -> Any:
         """Compute the gradients that the kernels would: the reference again, under autograd."""
-        n_gradients = len(arguments) - len(self.argument_names)
+        n_before = len(arguments) - len(self.argument_names)
+        result_gradients = arguments[: n_before - len(self.given)]
         needed = [name in self.gradients for name in self.argument_names]
         with _autograd_in_operator():
-            found = _gradients(self.reference, arguments[n_gradients:], needed, arguments[:n_gradients])
+            found = _gradients(self.reference, arguments[n_before:], needed, result_gradients)
         by_name = dict(zip(self.argument_names, found))
         results = [by_name[name] for name in self.gradients]
         owned = _own(results, [value for value in arguments if isinstance(value, Tensor)])
@@ -146,7 +155,10 @@ class Operator:
         if not mismatch(contract):
             return fake_results(contract)
         results = self.reference(*arguments)
-        return _empty_like(results) if isinstance(results, Tensor) else tuple(map(_empty_like, results))
+        if isinstance(results, Tensor) and not self.n_kept:
+            return _empty_like(results)
+        listed = (results,) if isinstance(results, Tensor) else results
+        return (*map(_empty_like, listed), *kept_by_none(contract))
 
     def fake_backward(self, *arguments: Any) -> Any:
         """Return gradients without data, for tracing and `torch.compile`."""
@@ -236,6 +248,16 @@ class FunctionUse:
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
+
+
+def _results_of(call: Callable[..., Any], n_kept: int) -> Callable[..., Any]:
+    """Return the operator's call without what the backward alone needs."""
+
+    def results(*arguments: Any) -> Any:
+        found = call(*arguments)[:-n_kept]
+        return found[0] if len(found) == 1 else found
+
+    return results
 
 
 def _method(operator: Operator, base: type) -> Callable[..., Any]:
