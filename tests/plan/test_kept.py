@@ -6,7 +6,7 @@ import pytest
 
 from kernel_lsp.core.plan import BoundOperation, LaunchPlan
 from kernel_lsp.plan.binding import bind
-from kernel_lsp.plan.chained import chained_backward, given_by_forward
+from kernel_lsp.plan.chained import chained_backward, given_by_forward, without_kept
 from kernel_lsp.plan.checking import check
 from kernel_lsp.plan.parser import parse, parse_or_raise
 from kernel_lsp.source.cuda import kernel_signatures
@@ -121,3 +121,13 @@ def test_an_operation_without_steps_before_is_timed_whole() -> None:
 def test_prose_does_not_become_a_directive(word: str) -> None:
     result = parse(f"// kernel-lsp: 1\n// op: f(x: f32[B]) -> (out: f32[B])\n// {word} the rows in registers.\n")
     assert result.findings == ()
+
+
+def test_a_plan_without_kept_tensors_computes_them_again() -> None:
+    plan = without_kept(plan_of())
+    assert plan.forward.kept == ()
+    assert given_by_forward(plan) == ()
+    assert plan.backward is not None
+    assert [parameter.name for parameter in plan.backward.parameters] == ["grad_out", "x", "weight"]
+    assert check(plan, kernel_signatures(text_of())) == ()
+    assert without_kept(plan) is plan

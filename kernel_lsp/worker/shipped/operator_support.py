@@ -55,8 +55,8 @@ def contract_of_backward(
         inputs, results, where, numbers, more, _ = of_forward
         returned = [*of_forward.returned.items()]
         floating = [(f"grad_{label}", shape) for label, shape in results.items() if _dtype_of(label).is_floating_point]
-        types = [*floating, *[returned[place] for place in given]]
-        given_types = {label: (tensor, shape) for tensor, (label, shape) in zip(arguments, types)}
+        taken = [*floating, *[returned[place] for place in given]]
+        given_types = {label: (tensor, shape) for tensor, (label, shape) in zip(arguments, taken)}
         types = {label.split(": ")[0]: (label, shape) for label, (_, shape) in inputs.items()}
         made = {f"grad_{types[name][0]}": types[name][1] for name in gradients}
         return Contract({**given_types, **inputs}, made, {**where, **more}, numbers)
