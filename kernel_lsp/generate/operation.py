@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.core.expression import Binary, Constant, Expression, Name, evaluate_int
+from kernel_lsp.core.expression import Binary, Constant, Expression, Name
 from kernel_lsp.core.plan import (
     Condition,
     Launch,
@@ -24,7 +24,7 @@ from kernel_lsp.generate.codegen.shared_launch import distinct, representatives
 from kernel_lsp.generate.fusion.fuse import fuse
 from kernel_lsp.generate.fusion.groups import ElementwiseGroup, FusedGraph, Group, LibraryGroup, RowGroup
 from kernel_lsp.generate.ir.index import Index, divide_exactly, is_nonnegative
-from kernel_lsp.generate.ir.sizes import to_expression
+from kernel_lsp.generate.ir.sizes import captured_size, to_expression
 from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.table import LoweredGraph
 from kernel_lsp.generate.names import NamePool
@@ -90,7 +90,7 @@ class _OperationRenderer:
 
     def _fused(self, plan: StructurePlan) -> FusedGraph:
         """Return the fused graph. Schedules with the same structure share one."""
-        key = (self.name, plan.key)
+        key = (self.name, plan.key, *self.results, *sorted(self.lowered.given))
         if key not in self.builder.fused:
             sizes = self.lowered.sizes.copy()
             structure = plan.structure(self.lowered, sizes)
@@ -108,13 +108,15 @@ class _OperationRenderer:
         conditions = [*self._scalar_conditions(), *self._size_conditions()]
         conditions += [condition for kernel in kernels for condition in kernel.conditions]
         unique = {str(condition): condition for condition in conditions}
+        returns = self.lowered.returns
         plan = Operation(
             self.name,
             self._parameters(),
-            tuple(self._result(name, holder) for name, holder in self.lowered.returns.items()),
+            tuple(self._result(name, holder) for name, holder in returns.items()),
             tuple(Condition(condition) for condition in unique.values()),
             self._scratch(kernels),
             steps,
+            kept=tuple(self._parameter(self.results[name], name) for name in self.results if name not in returns),
         )
         own = distinct(kernels, functions)
         summary = self._summary(len(set(functions.values())), len(kernels))
@@ -158,7 +160,7 @@ class _OperationRenderer:
         return "int" if max(sizes, default=0) <= MAX_INT_ELEMENTS else "long long"
 
     def _captured(self, size: Index) -> int:
-        return evaluate_int(to_expression(size), self.builder.captured)
+        return captured_size(size, self.builder.captured)
 
     # --- kernels
 
@@ -225,8 +227,10 @@ class _OperationRenderer:
     def _is_in_16_bits(self) -> bool:
         """Return True if all floating arguments and results have 16 bits, but for single numbers as arguments, such as
         the gradient of a loss."""
-        arguments = [tensor for tensor in self.lowered.inputs.values() if tensor.shape]
-        found = {tensor.dtype for tensor in (*arguments, *self.results.values())}
+        lowered = self.lowered
+        arguments = [tensor for name, tensor in lowered.inputs.items() if tensor.shape and name not in lowered.given]
+        results = [tensor for name, tensor in self.results.items() if name in lowered.returns]
+        found = {tensor.dtype for tensor in (*arguments, *results)}
         floating = {dtype for dtype in found if dtype.is_floating}
         return bool(floating) and floating <= {DType.F16, DType.BF16}
 

@@ -16,7 +16,9 @@ from kernel_lsp.core.task import Graph, Task
 from kernel_lsp.errors import KernelLspError, TargetError
 from kernel_lsp.generate.codegen.helpers import HelperUse, render_helpers
 from kernel_lsp.generate.fusion.groups import FusedGraph
-from kernel_lsp.generate.ir.sizes import Sizes
+from kernel_lsp.generate.ir.sizes import Sizes, captured_size
+from kernel_lsp.generate.kept import NOTHING, PRODUCTS, ROWS, find_kept, with_kept
+from kernel_lsp.generate.lowering.builder import NOTHING_GIVEN
 from kernel_lsp.generate.lowering.table import LoweredGraph, lower_graph
 from kernel_lsp.generate.operation import OperationBuilder, RenderedOperation
 from kernel_lsp.generate.schedule.knobs import Choice, Choices, Knob
@@ -36,8 +38,8 @@ def plan_program(task: Task, *, gpu: object | None = None) -> Program:
     """
     n_multiprocessors = int(getattr(gpu, "n_sms", DEFAULT_MULTIPROCESSORS))
     try:
-        forward, backward = _lowered(task)
-        program = Program(task, forward, backward, n_multiprocessors, capability=_capability(gpu))
+        forward, backward, fixed = _lowered(task)
+        program = Program(task, forward, backward, n_multiprocessors, fixed, capability=_capability(gpu))
         program.render({})  # reports a failure to render before the search
     except KernelLspError:
         raise
@@ -74,7 +76,11 @@ class Program:
     _forward: LoweredGraph
     _backward: LoweredGraph | None
     n_multiprocessors: int
+    _fixed: frozenset[str] = frozenset()
     _fused: dict[object, FusedGraph] = field(default_factory=dict, repr=False, compare=False)
+    _keeping: dict[int, tuple[LoweredGraph, LoweredGraph, bool]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
     capability: tuple[int, int] = HOPPER
 
     @cached_property
@@ -148,7 +154,7 @@ class Program:
         return choices
 
     def _operations(self, choices: Choices) -> list[RenderedOperation]:
-        lowered = [graph for graph in (self._forward, self._backward) if graph is not None]
+        lowered = self._lowered(choices)
         builder = OperationBuilder(
             self.task,
             choices,
@@ -157,15 +163,48 @@ class Program:
             numbers=frozenset().union(*(graph.numbers for graph in lowered)),
             capability=self.capability,
         )
-        operations = [builder.build(self.task.name, self._forward)]
-        if self._backward is not None:
-            operations.append(builder.build(f"{self.task.name}_backward", self._backward))
-        return operations
+        names = (self.task.name, f"{self.task.name}_backward")
+        return [builder.build(name, graph) for name, graph in zip(names, lowered, strict=False)]
+
+    def _lowered(self, choices: Choices) -> list[LoweredGraph]:
+        """Return the graphs of the operations, where the forward keeps what the schedule says for the backward."""
+        if self._backward is None:
+            return [self._forward]
+        levels = [level for level in (ROWS, PRODUCTS) if self._with_kept(level)[2]]
+        if not levels:
+            return [self._forward, self._backward]
+        values, default = (NOTHING, *levels), ROWS if ROWS in levels else NOTHING
+        level = choices.pick_int(f"{self.task.name}.keeps", values, default, "what the forward keeps")
+        return list(self._with_kept(level)[:2])
+
+    def _with_kept(self, level: int) -> tuple[LoweredGraph, LoweredGraph, bool]:
+        """Return both graphs at a level of `generate.kept`, and whether it keeps more than the levels below."""
+        assert self._backward is not None
+        if not level:
+            return self._forward, self._backward, False
+        if level not in self._keeping:
+            captured = {symbol.name: symbol.captured for symbol in self.task.symbols}
+            taken = [*captured, *(argument.name for argument in self.task.arguments)]
+            below = self._with_kept(level - 1)[1].given
+            kept = find_kept(self._forward, self._backward, lambda size: captured_size(size, captured), level, taken)
+            assert self.task.backward is not None
+            backward = _lowered_graph(self.task, self.task.backward, self._fixed, kept.given)
+            found = (with_kept(self._forward, kept), backward, backward.given != below)
+            self._keeping[level] = found
+        return self._keeping[level]
 
 
 def is_structural(knob: Knob) -> bool:
     """Return True if the knob decides which kernels exist."""
-    return knob.name.rsplit(".", 1)[-1] in ("split", "contraction", "inlined", "launches", "place", "attention")
+    return knob.name.rsplit(".", 1)[-1] in (
+        "keeps",
+        "split",
+        "contraction",
+        "inlined",
+        "launches",
+        "place",
+        "attention",
+    )
 
 
 # --- lowering and the text of the file
@@ -177,21 +216,24 @@ def _capability(gpu: object | None) -> tuple[int, int]:
     return getattr(architecture, "capability", HOPPER)
 
 
-def _lowered(task: Task) -> tuple[LoweredGraph, LoweredGraph | None]:
-    """Lower both graphs. A number of the caller that one of them needs as a constant is one in both."""
+def _lowered(task: Task) -> tuple[LoweredGraph, LoweredGraph | None, frozenset[str]]:
+    """Lower both graphs, and return the numbers of the caller that are constants: one that either of them needs as a
+    constant is one in both."""
     fixed = _scales_of_softmax(task)
     while True:
         forward = _lowered_graph(task, task.forward, fixed)
         backward = _lowered_graph(task, task.backward, fixed) if task.backward is not None else None
         settled = forward.settled | (backward.settled if backward is not None else frozenset())
         if settled <= fixed:
-            return forward, backward
+            return forward, backward, fixed
         fixed |= settled
 
 
-def _lowered_graph(task: Task, graph: Graph, fixed: frozenset[str]) -> LoweredGraph:
+def _lowered_graph(
+    task: Task, graph: Graph, fixed: frozenset[str], given: Mapping[int, str] = NOTHING_GIVEN
+) -> LoweredGraph:
     gradients = frozenset(graph.inputs).difference(argument.name for argument in task.arguments)
-    return lower_graph(graph, Sizes({symbol.name: symbol.minimum for symbol in task.symbols}), fixed, gradients)
+    return lower_graph(graph, Sizes({symbol.name: symbol.minimum for symbol in task.symbols}), fixed, gradients, given)
 
 
 def _scales_of_softmax(task: Task) -> frozenset[str]:

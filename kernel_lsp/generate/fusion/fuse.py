@@ -103,13 +103,18 @@ def _fused(
 
 
 def _choose_seed(progress: Progress) -> Tensor:
-    """Return the first root that is ready: single values first, which whole groups may need. A pointwise root is the
-    last choice, because it may join a row group."""
+    """Return the first root that is ready: single values first, which whole groups may need. Sums over parts of rows
+    may join the kernel of those rows, and a pointwise root any row group: they are the last choices."""
     ready = [tensor for tensor in progress.pending if progress.is_ready(tensor)]
-    hard = [tensor for tensor in ready if progress.graph.is_hard(tensor)]
+    hard = sorted(filter(progress.graph.is_hard, ready), key=lambda tensor: _is_of_parts(progress, tensor))
     single = [tensor for tensor in hard if tensor.n_elements.constant == 1]
     forced = [tensor for tensor in ready if tensor in progress.graph.forced]
     return (single or hard or forced or ready)[0]
+
+
+def _is_of_parts(progress: Progress, tensor: Tensor) -> bool:
+    definition = progress.graph.definitions[tensor]
+    return isinstance(definition, Reduction) and definition.parts is not None
 
 
 def _grow(progress: Progress, seed: Tensor) -> tuple[Group, list[Tensor]]:

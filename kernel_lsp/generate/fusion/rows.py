@@ -134,7 +134,8 @@ class _RowDraft:
         self.roots.append(tensor)
 
     def _offer_column_sum(self, tensor: Tensor, definition: Reduction, parts: Parts) -> None:
-        """Add the sums over this group's rows, part by part, where they depend on a reduction of the group."""
+        """Add the sums over this group's rows, part by part, where they depend on a reduction of the group or read
+        the rows that one reads."""
         columns = [variable for variable in definition.variables if variable is not parts.part]
         sizes, shape = self.progress.sizes, self.space.shape("r")
         is_plain = [kind for kind, _ in self.space.pattern] == ["o", "r"]
@@ -148,7 +149,8 @@ class _RowDraft:
             return
         if self.column_sums and self.column_sums[0].part.extent != parts.part.extent:
             return
-        if not self.progress.graph.needs(tensor) & set(self.roots) and not self.column_sums:
+        graph = self.progress.graph
+        if not self.column_sums and not graph.needs(tensor) & set(self.roots) and not self._reads_rows(tensor):
             return
         length, row = parts.within.extent, as_index(self.space.row)
         place = reshape(unravel_safe(as_index(self.space.column), shape), shape, [v.extent for v in columns])
@@ -220,11 +222,16 @@ class _RowDraft:
             return True
         # Threads that share a column load single elements: a kernel of its own moves packs.
         is_contiguous = not self.space.pattern or self.space.pattern[-1][0] == "r"
-        if is_contiguous and self.progress.sizes.same(tensor.n_elements, product(self.space.extents)):
-            shared = graph.sources(tensor) & frozenset().union(*(graph.sources(e.tensor) for e in self.reductions))
-            if any(source.n_elements == tensor.n_elements for source in shared):
-                return True
+        is_of_rows = self.progress.sizes.same(tensor.n_elements, product(self.space.extents))
+        if is_contiguous and is_of_rows and self._reads_rows(tensor):
+            return True
         return any(tensor in self._inlined_by(reduction.tensor) for reduction in self.reductions)
+
+    def _reads_rows(self, tensor: Tensor) -> bool:
+        """Return True if the tensor depends on a source of the rows' size that a reduction of the group reads."""
+        graph, n_elements = self.progress.graph, product(self.space.extents)
+        shared = graph.sources(tensor) & frozenset().union(*(graph.sources(e.tensor) for e in self.reductions))
+        return any(self.progress.sizes.same(source.n_elements, n_elements) for source in shared)
 
     def _inlined_by(self, tensor: Tensor) -> set[Tensor]:
         graph = self.progress.graph

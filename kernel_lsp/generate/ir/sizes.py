@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from kernel_lsp.core.expression import Binary, Call, Constant, Expression, ExpressionError, Name, Unary
 from kernel_lsp.core.expression_rules import binary, call
+from kernel_lsp.core.expression_value import evaluate_int
 from kernel_lsp.generate.ir.index import (
     ZERO,
     Atom,
@@ -86,6 +87,11 @@ class Sizes:
         while name in taken:
             name += "_"
         return name
+
+
+def captured_size(size: Index, captured: Mapping[str, int]) -> int:
+    """Return a size where the dims have these values."""
+    return evaluate_int(to_expression(size), captured)
 
 
 def to_expression(index: Index) -> Expression:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from kernel_lsp.core.dtype import DType
@@ -29,6 +29,7 @@ from kernel_lsp.generate.names import identifier
 
 Body = Callable[[tuple[Index, ...]], Scalar]
 Shape = tuple[Index, ...]
+NOTHING_GIVEN: Mapping[int, str] = {}
 
 
 RESULT_NAMES = {
@@ -56,8 +57,13 @@ RESULT_NAMES = {
 class Builder:
     """Makes tensors for one graph, in order."""
 
-    def __init__(self, sizes: Sizes, fixed: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, sizes: Sizes, fixed: frozenset[str] = frozenset(), given: Mapping[int, str] = NOTHING_GIVEN
+    ) -> None:
+        """`given` names tensors that lie in memory, by number: no kernel computes them."""
         self.sizes = sizes
+        self._given, self.given = given, dict[str, Tensor]()
+        """The first tensor of each given name."""
         self.fixed = fixed
         """Numbers of the caller that stay constants."""
         self.taken: set[str] = set()
@@ -79,9 +85,21 @@ class Builder:
     def tensor(self, name: str, dtype: DType, shape: Shape, definition: Definition) -> Tensor:
         source = self._node.source if self._node else None
         # Even numbers leave room for the first half of a split reduction, just before itself.
-        made = Tensor(name, 2 * len(self.tensors), dtype, tuple(shape), definition, source)
+        serial = 2 * len(self.tensors)
+        if serial in self._given:
+            definition = self._given_definition(self._given[serial], tuple(shape))
+        made = Tensor(name, serial, dtype, tuple(shape), definition, source)
+        if serial in self._given:
+            self.given.setdefault(self._given[serial], made)
         self.tensors.append(made)
         return made
+
+    def _given_definition(self, name: str, shape: Shape) -> Definition:
+        """Return the definition of a tensor in memory; that of a second one of a name reads the first."""
+        if name not in self.given:
+            return Buffer()
+        variables = self.variables(shape)
+        return Pointwise(variables, Access(self.given[name], positions(variables)))
 
     def pointwise(self, dtype: DType, shape: Shape, body: Body, *, name: str = "") -> Tensor:
         """Return a tensor whose element at an index is ``body(index)``, converted to `dtype`."""

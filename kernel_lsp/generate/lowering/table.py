@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -27,7 +28,7 @@ from kernel_lsp.generate.lowering import (  # noqa: F401 (each registers its rul
     upsampling,
     views,
 )
-from kernel_lsp.generate.lowering.builder import Builder, Call, Shape
+from kernel_lsp.generate.lowering.builder import NOTHING_GIVEN, Builder, Call, Shape
 from kernel_lsp.generate.lowering.registry import RULES
 from kernel_lsp.generate.lowering.sequences import recurrent, scan, sorting  # noqa: F401 (each registers its rules)
 from kernel_lsp.generate.names import identifier
@@ -55,14 +56,21 @@ class LoweredGraph:
     """Numbers of the caller that the graph takes as parameters."""
     settled: frozenset[str] = frozenset()
     """Numbers of the caller that a rule needs as constants."""
+    given: frozenset[str] = frozenset()
+    """Inputs that a forward computes for this backward, by name."""
 
 
 def lower_graph(
-    graph: Graph, sizes: Sizes, fixed: frozenset[str] = frozenset(), gradients: frozenset[str] = frozenset()
+    graph: Graph,
+    sizes: Sizes,
+    fixed: frozenset[str] = frozenset(),
+    gradients: frozenset[str] = frozenset(),
+    given: Mapping[int, str] = NOTHING_GIVEN,
 ) -> LoweredGraph:
     """Return the graph as definitions; numbers of the caller in `fixed` are constants. A backward may return its inputs
-    in `gradients`, and one tensor as several results. Raises TargetError for an operator without a rule."""
-    builder = Builder(sizes, fixed)
+    in `gradients`, and one tensor as several results; it takes the tensors `given` by number as further inputs of that
+    name. Raises TargetError for an operator without a rule."""
+    builder = Builder(sizes, fixed, given)
     inputs = {
         name: builder.buffer(identifier(name), type_.dtype, _shape(type_, sizes))
         for name, type_ in zip(graph.inputs, graph.input_types, strict=True)
@@ -77,7 +85,9 @@ def lower_graph(
     results = {name: tensor for name, tensor in found if tensor is not None}
     outputs, returns = _returned(results, {inputs[name]: name for name in sorted(gradients)}, builder)
     numbers, settled = frozenset(builder.taken), frozenset(builder.settled)
-    return LoweredGraph(inputs, tuple(builder.tensors), outputs, sizes, returns, numbers, settled)
+    given_names = frozenset(builder.given)
+    inputs |= builder.given
+    return LoweredGraph(inputs, tuple(builder.tensors), outputs, sizes, returns, numbers, settled, given_names)
 
 
 @lru_cache(maxsize=1)

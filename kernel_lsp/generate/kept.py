@@ -1,0 +1,186 @@
+"""Choose what a forward keeps for its backward: values that both graphs compute, and that are small or results anyway.
+
+kept = find_kept(forward, backward, captured, level=ROWS)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kernel_lsp.generate.attention import find_attention
+from kernel_lsp.generate.attention_gradients import find_gradients
+from kernel_lsp.generate.fusion.reads import live_tensors, scalars_of
+from kernel_lsp.generate.ir.digest import digest_of
+from kernel_lsp.generate.ir.index import Index, Variable, as_index
+from kernel_lsp.generate.ir.scalar import Access, Scalar
+from kernel_lsp.generate.ir.scalar_walk import accesses, rewrite
+from kernel_lsp.generate.ir.tensor import Buffer, Pointwise, Reduction, Tensor
+from kernel_lsp.generate.lowering.table import LoweredGraph, LoweredOutput
+from kernel_lsp.generate.names import NamePool
+
+NOTHING, ROWS, PRODUCTS = 0, 1, 2
+"""Levels: nothing; results and values of rows; products of matrices, too, of which the forward writes every element to
+memory as PyTorch does."""
+MIN_SHARE = 8
+"""Minimum elements of the largest input for each element that is kept beside the results."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Tensors of the backward that its forward computes. `given` has the name of each by its number in the backward;
+    `tensors` are those of the forward that are no results, by name."""
+
+    given: Mapping[int, str]
+    tensors: Mapping[str, Tensor]
+
+
+def find_kept(
+    forward: LoweredGraph, backward: LoweredGraph, captured: Callable[[Index], int], level: int, taken: Sequence[str]
+) -> Kept:
+    """Return what the backward takes of its forward. `taken` are names that nothing kept may have."""
+    live = live_tensors([output.tensor for output in forward.outputs], {})
+    of_backward = live_tensors([output.tensor for output in backward.outputs], {})
+    if not level or any(map(find_attention, live)) or list(find_gradients(of_backward)):
+        return Kept({}, {})  # attention is recognized by the sums of its softmax
+    finder = _Finder(forward, backward, captured, level, live, of_backward)
+    return finder.kept(NamePool({*taken, *forward.inputs, *backward.inputs, *forward.returns}))
+
+
+def with_kept(forward: LoweredGraph, kept: Kept) -> LoweredGraph:
+    """Return the forward that writes what is kept, too."""
+    more = tuple(LoweredOutput(name, tensor) for name, tensor in kept.tensors.items())
+    return replace(forward, outputs=(*forward.outputs, *more))
+
+
+# --- below: which tensors
+
+
+class _Finder:
+    """Walks from the gradients down to the first tensors that the forward has."""
+
+    def __init__(
+        self,
+        forward: LoweredGraph,
+        backward: LoweredGraph,
+        captured: Callable[[Index], int],
+        level: int,
+        live: Sequence[Tensor],
+        of_backward: Sequence[Tensor],
+    ) -> None:
+        self._captured, self._level = captured, level
+        self._results = {output.tensor: output.name for output in forward.outputs}
+        self._outputs = [output.tensor for output in backward.outputs]
+        self._largest = max((captured(tensor.n_elements) for tensor in forward.inputs.values()), default=1)
+        own, found = _Contents(forward), _Contents(backward)
+        self._known = {content: tensor for tensor in reversed(live) if (content := own.of(tensor)) is not None}
+        self._equal = {tensor: self._known.get(found.of(tensor) or b"") for tensor in of_backward}
+        self._behind = _behind(of_backward)
+
+    def kept(self, names: NamePool) -> Kept:
+        given: dict[int, str] = {}
+        tensors: dict[str, Tensor] = {}
+        chosen: dict[Tensor, str] = {}
+        for tensor, equal in self._frontier():
+            if equal not in chosen:
+                chosen[equal] = self._results.get(equal) or names.take(equal.name)
+            given[tensor.serial] = chosen[equal]
+            if equal not in self._results:
+                tensors[chosen[equal]] = equal
+        return Kept(given, tensors)
+
+    def _frontier(self) -> list[tuple[Tensor, Tensor]]:
+        """Return the tensors to keep, each with the forward's tensor of the same content."""
+        found: dict[Tensor, Tensor] = {}
+        pending, seen = list(self._outputs), set(self._outputs)
+        while pending:
+            reader = pending.pop()
+            is_gradients = self._equal[reader] is None
+            for access in accesses(*scalars_of(reader.definition)):
+                tensor, equal = access.tensor, self._equal[access.tensor]
+                if equal is not None and self._is_worth(tensor, equal, is_result=is_gradients):
+                    found[tensor] = equal
+                if tensor not in seen and tensor not in found:
+                    seen.add(tensor)
+                    pending.append(tensor)
+        return self._needed(found)
+
+    def _needed(self, found: Mapping[Tensor, Tensor]) -> list[tuple[Tensor, Tensor]]:
+        """Return those that the gradients read while all of them are in memory."""
+        definitions = dict.fromkeys(found, Buffer())
+        live = live_tensors(self._outputs, definitions)
+        return [(tensor, found[tensor]) for tensor in live if tensor in found]
+
+    def _is_worth(self, tensor: Tensor, equal: Tensor, *, is_result: bool) -> bool:
+        """Return True for a result that the gradients read, as PyTorch saves it, where that spares a reduction or a
+        second input; for few values behind a reduction; and for products, where they may be kept."""
+        n_elements = self._captured(tensor.n_elements)
+        reductions, n_inputs = self._behind[tensor]
+        if isinstance(tensor.definition, Buffer):
+            return False
+        if equal in self._results:
+            return is_result and (bool(reductions) or n_inputs > 1)
+        if n_elements == 1 or n_elements * MIN_SHARE <= self._largest:
+            return bool(reductions)
+        is_product = isinstance(tensor.definition, Reduction) and tensor.definition.contraction is not None
+        return self._level == PRODUCTS and is_product
+
+
+def _behind(live: Sequence[Tensor]) -> dict[Tensor, tuple[bool, int]]:
+    """Return for each tensor whether a reduction is behind it, and the number of inputs of its size."""
+    reduced: dict[Tensor, bool] = {}
+    inputs: dict[Tensor, frozenset[Tensor]] = {}
+    for tensor in live:
+        read = {access.tensor for access in accesses(*scalars_of(tensor.definition))}
+        reduced[tensor] = isinstance(tensor.definition, Reduction) or any(reduced[each] for each in read)
+        own = frozenset((tensor,)) if isinstance(tensor.definition, Buffer) else frozenset[Tensor]()
+        inputs[tensor] = own.union(*(inputs[each] for each in read))
+    return {
+        tensor: (reduced[tensor], sum(each.n_elements == tensor.n_elements for each in inputs[tensor]))
+        for tensor in live
+    }
+
+
+# --- below: contents
+
+
+class _Contents:
+    """Content hashes of one graph's tensors: equal for those of another graph that compute the same of inputs of the
+    same names."""
+
+    def __init__(self, graph: LoweredGraph) -> None:
+        self._found: dict[Tensor, bytes | None] = {
+            tensor: digest_of("input", name) for name, tensor in graph.inputs.items()
+        }
+        self._stand_ins: dict[Tensor, Tensor] = {}
+        for tensor in graph.tensors:
+            self._found.setdefault(tensor, self._content(tensor))
+
+    def of(self, tensor: Tensor) -> bytes | None:
+        """Return the tensor's content; None where it is of a kind that is not compared."""
+        return self._found.get(tensor)
+
+    def _content(self, tensor: Tensor) -> bytes | None:
+        match tensor.definition:
+            case Pointwise(variables, body):
+                kind, domain, reduced = "pointwise", variables, ()
+            case Reduction(kind, _, reduced, domain, body):
+                pass
+            case _:
+                return None
+        if any(self._found.get(access.tensor) is None for access in accesses(body)):
+            return None
+        places = {variable: Variable("at", place, variable.extent) for place, variable in enumerate(domain)}
+        alike = rewrite(body, self._stand_in).substitute({old: as_index(new) for old, new in places.items()})
+        sizes = [size.digest for size in tensor.shape]
+        ends = [domain.index(variable) for variable in reduced]
+        return digest_of("tensor", kind, tensor.dtype.value, ends, *sizes, alike.digest)
+
+    def _stand_in(self, access: Access) -> Scalar:
+        """Return the read of a tensor that is called by its content."""
+        content = self._found[access.tensor]
+        assert content is not None
+        if access.tensor not in self._stand_ins:
+            made = Tensor(content.hex(), 0, access.tensor.dtype, access.tensor.shape, Buffer())
+            self._stand_ins[access.tensor] = made
+        return Access(self._stand_ins[access.tensor], access.index, access.mask)
