@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.attention import find_attention
 from kernel_lsp.generate.attention_gradients import find_gradients
 from kernel_lsp.generate.fusion.reads import live_tensors, scalars_of
 from kernel_lsp.generate.ir.digest import digest_of
 from kernel_lsp.generate.ir.index import Index, Variable, as_index
-from kernel_lsp.generate.ir.scalar import Access, Scalar
+from kernel_lsp.generate.ir.scalar import Access, Operation, Scalar
 from kernel_lsp.generate.ir.scalar_walk import accesses, rewrite
 from kernel_lsp.generate.ir.tensor import Buffer, Pointwise, Reduction, Tensor
 from kernel_lsp.generate.lowering.table import LoweredGraph, LoweredOutput
@@ -22,6 +23,7 @@ from kernel_lsp.generate.names import NamePool
 NOTHING, ROWS, PRODUCTS = 0, 1, 2
 """Levels: nothing; results and values of rows; products of matrices, too, of which the forward writes every element to
 memory as PyTorch does."""
+NARROW = (DType.F16, DType.BF16)
 MIN_SHARE = 8
 """Minimum elements of the largest input for each element that is kept beside the results."""
 
@@ -81,7 +83,7 @@ class _Finder:
         given: dict[int, str] = {}
         tensors: dict[str, Tensor] = {}
         chosen: dict[Tensor, str] = {}
-        for tensor, equal in self._frontier():
+        for tensor, equal in self._consistent():
             if equal not in chosen:
                 chosen[equal] = self._results.get(equal) or names.take(equal.name)
             given[tensor.serial] = chosen[equal]
@@ -89,8 +91,20 @@ class _Finder:
                 tensors[chosen[equal]] = equal
         return Kept(given, tensors)
 
-    def _frontier(self) -> list[tuple[Tensor, Tensor]]:
-        """Return the tensors to keep, each with the forward's tensor of the same content."""
+    def _consistent(self) -> list[tuple[Tensor, Tensor]]:
+        """Return the tensors to keep, each with the forward's tensor of the same content. What the forward finds of a
+        value before it rounds it to 16 bits is found again of the rounded one, where that is kept."""
+        excluded: set[Tensor] = set()
+        while True:
+            found = self._frontier(excluded)
+            rounded = {tensor for tensor in found if tensor.dtype in NARROW}
+            behind = {tensor for tensor in found if rounded.intersection(live_tensors([tensor], {})) - {tensor}}
+            if not behind:
+                return list(found.items())
+            excluded |= behind
+
+    def _frontier(self, excluded: set[Tensor]) -> dict[Tensor, Tensor]:
+        """Return the first tensors down from the gradients that the forward has and that are worth keeping."""
         found: dict[Tensor, Tensor] = {}
         pending, seen = list(self._outputs), set(self._outputs)
         while pending:
@@ -98,18 +112,14 @@ class _Finder:
             is_gradients = self._equal[reader] is None
             for access in accesses(*scalars_of(reader.definition)):
                 tensor, equal = access.tensor, self._equal[access.tensor]
-                if equal is not None and self._is_worth(tensor, equal, is_result=is_gradients):
+                is_worth = equal is not None and self._is_worth(tensor, equal, is_result=is_gradients)
+                if equal is not None and is_worth and tensor not in excluded:
                     found[tensor] = equal
                 if tensor not in seen and tensor not in found:
                     seen.add(tensor)
                     pending.append(tensor)
-        return self._needed(found)
-
-    def _needed(self, found: Mapping[Tensor, Tensor]) -> list[tuple[Tensor, Tensor]]:
-        """Return those that the gradients read while all of them are in memory."""
-        definitions = dict.fromkeys(found, Buffer())
-        live = live_tensors(self._outputs, definitions)
-        return [(tensor, found[tensor]) for tensor in live if tensor in found]
+        live = live_tensors(self._outputs, dict.fromkeys(found, Buffer()))
+        return {tensor: found[tensor] for tensor in live if tensor in found}
 
     def _is_worth(self, tensor: Tensor, equal: Tensor, *, is_result: bool) -> bool:
         """Return True for a result that the gradients read, as PyTorch saves it, where that spares a reduction or a
@@ -122,8 +132,17 @@ class _Finder:
             return is_result and (bool(reductions) or n_inputs > 1)
         if n_elements == 1 or n_elements * MIN_SHARE <= self._largest:
             return bool(reductions)
-        is_product = isinstance(tensor.definition, Reduction) and tensor.definition.contraction is not None
-        return self._level == PRODUCTS and is_product
+        return self._level == PRODUCTS and _is_product(tensor)
+
+
+def _is_product(tensor: Tensor) -> bool:
+    """Return True for a product of matrices, rounded to its type or not."""
+    match tensor.definition:
+        case Reduction(contraction=contraction):
+            return contraction is not None
+        case Pointwise(_, Access(tensor=factor) | Operation(name="cast", operands=(Access(tensor=factor),))):
+            return factor.n_elements == tensor.n_elements and _is_product(factor)
+    return False
 
 
 def _behind(live: Sequence[Tensor]) -> dict[Tensor, tuple[bool, int]]:
@@ -161,9 +180,10 @@ class _Contents:
         return self._found.get(tensor)
 
     def _content(self, tensor: Tensor) -> bytes | None:
+        reduced: tuple[Variable, ...] = ()
         match tensor.definition:
-            case Pointwise(variables, body):
-                kind, domain, reduced = "pointwise", variables, ()
+            case Pointwise(domain, body):
+                kind = "pointwise"
             case Reduction(kind, _, reduced, domain, body):
                 pass
             case _:

@@ -24,8 +24,11 @@ from kernel_lsp.generate.codegen.shared_launch import distinct, representatives
 from kernel_lsp.generate.fusion.fuse import fuse
 from kernel_lsp.generate.fusion.groups import ElementwiseGroup, FusedGraph, Group, LibraryGroup, RowGroup
 from kernel_lsp.generate.ir.index import Index, divide_exactly, is_nonnegative
+from kernel_lsp.generate.ir.scalar import Access
+from kernel_lsp.generate.ir.scalar import Operation as ScalarOperation
 from kernel_lsp.generate.ir.sizes import captured_size, to_expression
-from kernel_lsp.generate.ir.tensor import Tensor
+from kernel_lsp.generate.ir.tensor import Buffer, Definition, Pointwise, Tensor
+from kernel_lsp.generate.lowering.builder import positions
 from kernel_lsp.generate.lowering.table import LoweredGraph
 from kernel_lsp.generate.names import NamePool
 from kernel_lsp.generate.schedule.knobs import Choices
@@ -52,6 +55,14 @@ class RenderedOperation:
     is_valid: bool
 
 
+@dataclass(frozen=True)
+class FusedOperation:
+    """A fused graph, and the tensors that hold its results and what it keeps."""
+
+    graph: FusedGraph
+    results: Mapping[str, Tensor]
+
+
 @dataclass
 class OperationBuilder:
     """Builds the operations of one file with unique kernel names. `functions` are the names of rendered kernels by
@@ -60,7 +71,7 @@ class OperationBuilder:
     task: Task
     choices: Choices
     n_multiprocessors: int
-    fused: dict[object, FusedGraph]
+    fused: dict[object, FusedOperation]
     kernel_names: NamePool = field(default_factory=NamePool)
     functions: dict[str, str] = field(default_factory=dict)
     numbers: frozenset[str] = frozenset()
@@ -79,25 +90,33 @@ class OperationBuilder:
 class _OperationRenderer:
     def __init__(self, builder: OperationBuilder, name: str, lowered: LoweredGraph) -> None:
         self.builder, self.name, self.lowered = builder, name, lowered
-        self.results = {output.name: output.tensor for output in lowered.outputs}
         plan = plan_structure(
             lowered, builder.choices, self._captured, builder.n_multiprocessors, name, builder.capability
         )
-        self.fused = self._fused(plan)
+        fused = self._fused(plan)
+        self.fused, self.results = fused.graph, fused.results
         self.scalars = self._scalars()
         self.names = self._tensor_names()
         self.index_type = self._index_type()
 
-    def _fused(self, plan: StructurePlan) -> FusedGraph:
+    def _fused(self, plan: StructurePlan) -> FusedOperation:
         """Return the fused graph. Schedules with the same structure share one."""
-        key = (self.name, plan.key, *self.results, *sorted(self.lowered.given))
+        outputs = {output.name: output.tensor for output in self.lowered.outputs}
+        key = (self.name, plan.key, *outputs, *sorted(self.lowered.given))
         if key not in self.builder.fused:
             sizes = self.lowered.sizes.copy()
             structure = plan.structure(self.lowered, sizes)
-            outputs = list(self.results.values())
-            self.builder.fused[key] = fuse(
-                structure.tensors, outputs, structure.definitions, sizes, structure.inlined, structure.everywhere
+            for name in outputs.keys() - self.lowered.returns.keys():
+                outputs[name] = _holder(outputs[name], structure.definitions)
+            graph = fuse(
+                structure.tensors,
+                list(outputs.values()),
+                structure.definitions,
+                sizes,
+                structure.inlined,
+                structure.everywhere,
             )
+            self.builder.fused[key] = FusedOperation(graph, outputs)
         return self.builder.fused[key]
 
     def render(self) -> RenderedOperation:
@@ -314,6 +333,22 @@ def bounds_of(sizes: Sequence[Index]) -> list[Expression]:
         )
     ]
     return [Binary("<=", to_expression(size), Constant(MAX_INT_ELEMENTS)) for size in kept]
+
+
+def _holder(tensor: Tensor, definitions: Mapping[Tensor, Definition]) -> Tensor:
+    """Return the tensor of the same type in memory that a tensor is a copy of, maybe by way of a wider type; itself
+    elsewhere."""
+    held = tensor
+    while isinstance(definition := definitions.get(held, held.definition), Pointwise):
+        body = definition.body
+        while isinstance(body, ScalarOperation) and body.name == "cast":
+            (body,) = body.operands
+        if not isinstance(body, Access) or body.mask is not None or body.index != positions(definition.variables):
+            return tensor
+        held = body.tensor
+        if held.shape != tensor.shape or held.dtype.itemsize < tensor.dtype.itemsize:
+            return tensor
+    return held if held.dtype == tensor.dtype and not isinstance(definition, Buffer) else tensor
 
 
 def _main_tensor(group: Group) -> Tensor:

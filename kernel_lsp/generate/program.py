@@ -15,12 +15,11 @@ from kernel_lsp.core.plan import LaunchPlan
 from kernel_lsp.core.task import Graph, Task
 from kernel_lsp.errors import KernelLspError, TargetError
 from kernel_lsp.generate.codegen.helpers import HelperUse, render_helpers
-from kernel_lsp.generate.fusion.groups import FusedGraph
 from kernel_lsp.generate.ir.sizes import Sizes, captured_size
 from kernel_lsp.generate.kept import NOTHING, PRODUCTS, ROWS, find_kept, with_kept
 from kernel_lsp.generate.lowering.builder import NOTHING_GIVEN
 from kernel_lsp.generate.lowering.table import LoweredGraph, lower_graph
-from kernel_lsp.generate.operation import OperationBuilder, RenderedOperation
+from kernel_lsp.generate.operation import FusedOperation, OperationBuilder, RenderedOperation
 from kernel_lsp.generate.schedule.knobs import Choice, Choices, Knob
 from kernel_lsp.generate.schedule.tensor_core_knobs import HOPPER
 from kernel_lsp.plan.printer import print_plan
@@ -77,7 +76,7 @@ class Program:
     _backward: LoweredGraph | None
     n_multiprocessors: int
     _fixed: frozenset[str] = frozenset()
-    _fused: dict[object, FusedGraph] = field(default_factory=dict, repr=False, compare=False)
+    _fused: dict[object, FusedOperation] = field(default_factory=dict, repr=False, compare=False)
     _keeping: dict[int, tuple[LoweredGraph, LoweredGraph, bool]] = field(
         default_factory=dict, repr=False, compare=False
     )
