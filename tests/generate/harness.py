@@ -20,6 +20,7 @@ from kernel_lsp.core.task import Graph, Task, TaskScalar
 from kernel_lsp.core.verdict import BuildFailed, Built
 from kernel_lsp.generate.program import Program, plan_program
 from kernel_lsp.plan.binding import bind
+from kernel_lsp.plan.chained import chained_backward
 from kernel_lsp.plan.checking import check as check_plan
 from kernel_lsp.plan.contract import contract_holds
 from kernel_lsp.plan.parser import parse_or_raise
@@ -95,8 +96,9 @@ def check_program(
     captured = {symbol.name: symbol.captured for symbol in task.symbols}
     operations = [("forward", plan.forward, task.forward)]
     if task.backward is not None:
-        assert plan.backward is not None
-        operations.append(("backward", plan.backward, task.backward))
+        chained = chained_backward(plan)
+        assert chained is not None
+        operations.append(("backward", chained, task.backward))
     n_checked = 0
     for changed in sizes:
         for kind, operation, graph in operations:
