@@ -68,7 +68,7 @@ def test_gradients_of_a_linear_layer_share_launches(mode: str | None) -> None:
 @pytest.mark.parametrize("way", ["direct", "rows", "tiled", "split_warps"])
 def test_every_way_can_share_a_launch(way: str) -> None:
     ways = {f"linear_backward.{name}.contraction": way for name in ("mm", "mm_2")}
-    schedule = {**ways, "linear_backward.launches": "together"}
+    schedule = {**ways, "linear_backward.launches": "together", "linear.keeps": 0}
     checked = check(LINEAR, symbol="Linear", inputs=[tensor("x", 9, 96)], schedule=schedule, backward=True)
     assert launches(checked) == 2
 
@@ -87,7 +87,9 @@ def test_a_small_operation_is_one_block() -> None:
 
 def test_a_count_that_all_rows_need_takes_no_launch() -> None:
     inputs = [tensor("x", 40, 10), tensor("labels", 40, dtype="i64", within=(0, 10))]
-    assert launches(check(CROSS_ENTROPY, inputs=inputs, backward=True, sizes=[{}, {"B": 3}])) == 1
+    for level in (0, 1):
+        schedule, sizes = {"f.keeps": level}, [{}, {"B": 3}]
+        assert launches(check(CROSS_ENTROPY, inputs=inputs, backward=True, sizes=sizes, schedule=schedule)) == 1
 
 
 @pytest.mark.parametrize("box", ["1x1x1x1", "1x1x2x2", "1x1x2x4"])

@@ -1,0 +1,136 @@
+"""What a generated forward keeps for its backward: values of rows, and results that the backward takes."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernel_lsp.core.plan import Launch, LaunchPlan, LibraryStep
+from kernel_lsp.plan.chained import given_by_forward
+from kernel_lsp.plan.parser import parse_or_raise
+
+from .harness import check, plan_text, tensor
+
+CROSS_ENTROPY = "def f(logits, labels): return F.cross_entropy(logits, labels)"
+NORM = """def f(x, residual, weight):
+    total = x + residual
+    return total * torch.rsqrt(total.pow(2).mean(-1, keepdim=True) + 1e-6) * weight, total
+"""
+LINEAR = "def f(x, weight, labels): return F.cross_entropy(F.linear(x, weight), labels)"
+
+
+def labels(n_rows: int, n_classes: int) -> dict[str, object]:
+    return tensor("labels", n_rows, dtype="i64", within=(0, n_classes))
+
+
+def rows_and_weight(dtype: str = "f32", n_rows: int = 300) -> list[dict[str, object]]:
+    x, residual = (tensor(name, n_rows, 64, dtype=dtype) for name in ("x", "residual"))
+    return [x, residual, tensor("weight", 64, dtype=dtype)]
+
+
+def given(plan: LaunchPlan) -> list[str]:
+    return [parameter.name for parameter in given_by_forward(plan)]
+
+
+def taken(plan: LaunchPlan) -> set[str]:
+    """Return what the launches of the backward take."""
+    assert plan.backward is not None
+    return {str(argument) for step in plan.backward.steps if isinstance(step, Launch) for argument in step.arguments}
+
+
+def gradients(text: str) -> str:
+    """Return the code of the backward's kernel."""
+    return text[text.index(" f_backward(\n") :]
+
+
+def plan_at(text: str, inputs: list[dict[str, object]], level: int) -> LaunchPlan:
+    program = plan_text(text, inputs=inputs, backward=True)
+    return parse_or_raise(program.render({f"{program.task.name}.keeps": level}), "kernel.cu")
+
+
+def test_a_cross_entropy_keeps_the_sums_of_its_softmax_and_the_number_of_rows() -> None:
+    inputs = [tensor("logits", 17, 300), labels(17, 300)]
+    checked = check(CROSS_ENTROPY, inputs=inputs, backward=True, sizes=({}, {"B": 5}), families=("normal", "one_hot"))
+    assert given(checked.plan) == ["peak", "sum_exp", "converted"]
+    assert [len(kept.dims) for kept in checked.plan.forward.kept] == [1, 1, 0]
+    assert "nan_max(" not in gradients(checked.text)
+
+
+def test_a_schedule_may_keep_nothing() -> None:
+    inputs = [tensor("logits", 17, 300), labels(17, 300)]
+    checked = check(CROSS_ENTROPY, inputs=inputs, backward=True, schedule={"f.keeps": 0})
+    assert checked.plan.forward.kept == ()
+    assert given(checked.plan) == []
+
+
+def test_a_result_is_taken_in_place_of_two_inputs_and_columns_are_summed_beside_its_rows() -> None:
+    checked = check(NORM, inputs=rows_and_weight(), backward=True)
+    assert "total" in given(checked.plan)
+    assert taken(checked.plan).isdisjoint({"x", "residual"})
+    assert checked.plan.backward is not None
+    assert len(checked.plan.backward.steps) == 2
+
+
+def test_sums_of_what_is_rounded_later_are_found_again() -> None:
+    """Of constant rows the deviation is 0, and that of the rounded value from the mean of the other one is not."""
+    text = """def f(x, residual, weight, bias):
+    total = x + residual
+    return F.layer_norm(total, weight.shape, weight, bias, 1e-5), total
+"""
+    inputs = [*rows_and_weight("bf16", 40), tensor("bias", 64, dtype="bf16")]
+    checked = check(text, inputs=inputs, backward=True, families=("normal", "constant_rows"))
+    assert len(given(checked.plan)) == 1
+    assert checked.plan.forward.kept == ()
+
+
+def test_a_softmax_is_taken_as_it_was_returned() -> None:
+    checked = check("def f(x): return torch.softmax(x, -1)", inputs=[tensor("x", 9, 300)], backward=True)
+    assert given(checked.plan) == ["out"]
+    assert "x" not in taken(checked.plan)
+    assert "expf(" not in gradients(checked.text)
+
+
+def test_a_product_is_taken_where_it_is_a_result() -> None:
+    inputs = [tensor("x", 33, 40), tensor("weight", 24, 40), tensor("bias", 24)]
+    text = "def f(x, weight, bias): return torch.relu(F.linear(x, weight, bias))"
+    checked = check(text, inputs=inputs, backward=True)
+    assert given(checked.plan) == ["out"]
+
+
+def test_two_equal_values_are_kept_once() -> None:
+    text = """def f(logits, labels):
+    return F.cross_entropy(logits, labels) + 1e-4 * torch.logsumexp(logits, -1).pow(2).mean()
+"""
+    checked = check(text, inputs=[tensor("logits", 17, 300), labels(17, 300)], backward=True)
+    names = given(checked.plan)
+    assert len(names) == len(set(names)) == 4
+
+
+@pytest.mark.parametrize("n_columns", [4, 300])
+def test_what_is_as_large_as_the_input_is_not_kept(n_columns: int) -> None:
+    inputs = [tensor("logits", 17, n_columns), labels(17, n_columns)]
+    plan = plan_at(CROSS_ENTROPY, inputs, 1)
+    assert ("peak" in given(plan)) is (n_columns == 300)
+
+
+def test_products_are_kept_where_the_schedule_says_so() -> None:
+    inputs = [tensor("x", 32, 64), tensor("weight", 300, 64), labels(32, 300)]
+    assert "mm" not in given(plan_at(LINEAR, inputs, 1))
+    checked = check(LINEAR, inputs=inputs, backward=True, schedule={"f.keeps": 2})
+    assert "mm" in given(checked.plan)
+
+
+def test_what_a_library_step_makes_is_kept_without_a_copy() -> None:
+    x, weight = tensor("x", 32, 64, dtype="bf16"), tensor("weight", 300, 64, dtype="bf16")
+    program = plan_text(LINEAR, inputs=[x, weight, labels(32, 300)], backward=True)
+    text = program.render({"f.keeps": 2, "f.mm.contraction": "library"})
+    plan = parse_or_raise(text, "kernel.cu")
+    (step,) = (step for step in plan.forward.steps if isinstance(step, LibraryStep))
+    assert step.results == ("mm",)
+    assert "mm" in given(plan)
+
+
+def test_attention_keeps_nothing() -> None:
+    """Its kernels are found in the sums of a softmax."""
+    inputs = [tensor(name, 2, 2, 32, 16) for name in ("q", "k", "v")]
+    program = plan_text("def f(q, k, v): return F.scaled_dot_product_attention(q, k, v)", inputs=inputs, backward=True)
+    assert not any(knob.name == "f.keeps" for knob in program.knobs)
