@@ -5,9 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kernel_lsp.core.expression import Binary, Call, Constant, Expression, ExpressionError, Name, Unary
+from kernel_lsp.core.expression import (
+    Binary,
+    Call,
+    Constant,
+    Expression,
+    ExpressionError,
+    Name,
+    Unary,
+    evaluate_int,
+)
 from kernel_lsp.core.expression_rules import binary, call
-from kernel_lsp.core.expression_value import evaluate_int
 from kernel_lsp.generate.ir.index import (
     ZERO,
     Atom,
