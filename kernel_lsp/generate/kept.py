@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.attention import find_attention
 from kernel_lsp.generate.attention_gradients import find_gradients
-from kernel_lsp.generate.fusion.reads import live_tensors, scalars_of
+from kernel_lsp.generate.fusion.graph import live_tensors, scalars_of
+from kernel_lsp.generate.fusion.row_patterns import pattern_of
 from kernel_lsp.generate.ir.digest import digest_of
-from kernel_lsp.generate.ir.index import Index, Variable, as_index
-from kernel_lsp.generate.ir.scalar import Access, Operation, Scalar
-from kernel_lsp.generate.ir.scalar_walk import accesses, rewrite
+from kernel_lsp.generate.ir.index import Index, Variable, as_index, product
+from kernel_lsp.generate.ir.scalar import Access, Operation, Scalar, accesses, rewrite
 from kernel_lsp.generate.ir.tensor import Buffer, Pointwise, Reduction, Tensor
 from kernel_lsp.generate.lowering.table import LoweredGraph, LoweredOutput
 from kernel_lsp.generate.names import NamePool
@@ -77,7 +77,20 @@ class _Finder:
         own, found = _Contents(forward), _Contents(backward)
         self._known = {content: tensor for tensor in reversed(live) if (content := own.of(tensor)) is not None}
         self._equal = {tensor: self._known.get(found.of(tensor) or b"") for tensor in of_backward}
-        self._behind = _behind(of_backward)
+        self._behind, self._direct = _behind(of_backward), set[Tensor]()
+        """The second are what the gradients read themselves, converted or not: PyTorch has saved it."""
+        for reader in reversed(of_backward):
+            if self._equal[reader] is None or (reader in self._direct and _copied(reader) is not None):
+                self._direct |= {access.tensor for access in accesses(*scalars_of(reader.definition))}
+        sums = [tensor.definition for tensor in of_backward if self._equal[tensor] is None]
+        self._line_sums = [
+            captured(product(variable.extent for variable in definition.variables))
+            for definition in sums
+            if isinstance(definition, Reduction)
+            and definition.contraction is None
+            and [kind for kind, _ in pattern_of(definition)] == ["o", "r"]
+        ]
+        """Numbers of rows of the sums that the backward alone has."""
 
     def kept(self, names: NamePool) -> Kept:
         given: dict[int, str] = {}
@@ -108,11 +121,9 @@ class _Finder:
         found: dict[Tensor, Tensor] = {}
         pending, seen = list(self._outputs), set(self._outputs)
         while pending:
-            reader = pending.pop()
-            is_gradients = self._equal[reader] is None
-            for access in accesses(*scalars_of(reader.definition)):
+            for access in accesses(*scalars_of(pending.pop().definition)):
                 tensor, equal = access.tensor, self._equal[access.tensor]
-                is_worth = equal is not None and self._is_worth(tensor, equal, is_result=is_gradients)
+                is_worth = equal is not None and self._is_worth(tensor, equal)
                 if equal is not None and is_worth and tensor not in excluded:
                     found[tensor] = equal
                 if tensor not in seen and tensor not in found:
@@ -121,7 +132,12 @@ class _Finder:
         live = live_tensors(self._outputs, dict.fromkeys(found, Buffer()))
         return {tensor: found[tensor] for tensor in live if tensor in found}
 
-    def _is_worth(self, tensor: Tensor, equal: Tensor, *, is_result: bool) -> bool:
+    def _has_lines(self, n_rows: int) -> bool:
+        """Return True if the gradients sum over lines of these rows, as those of a group norm over channels of a group:
+        then one kernel has a row on chip, and finds its moments there."""
+        return n_rows > 1 and any(n > n_rows and n % n_rows == 0 for n in self._line_sums)
+
+    def _is_worth(self, tensor: Tensor, equal: Tensor) -> bool:
         """Return True for a result that the gradients read, as PyTorch saves it, where that spares a reduction or a
         second input; for few values behind a reduction; and for products, where they may be kept."""
         n_elements = self._captured(tensor.n_elements)
@@ -129,20 +145,26 @@ class _Finder:
         if isinstance(tensor.definition, Buffer):
             return False
         if equal in self._results:
-            return is_result and (bool(reductions) or n_inputs > 1)
+            return tensor in self._direct and (bool(reductions) or n_inputs > 1)
         if n_elements == 1 or n_elements * MIN_SHARE <= self._largest:
-            return bool(reductions)
+            return bool(reductions) and not self._has_lines(n_elements)
         return self._level == PRODUCTS and _is_product(tensor)
 
 
 def _is_product(tensor: Tensor) -> bool:
     """Return True for a product of matrices, rounded to its type or not."""
+    if isinstance(tensor.definition, Reduction):
+        return tensor.definition.contraction is not None
+    copied = _copied(tensor)
+    return copied is not None and _is_product(copied)
+
+
+def _copied(tensor: Tensor) -> Tensor | None:
+    """Return the tensor of as many elements that a tensor is a view of, converted or not; None for any other."""
     match tensor.definition:
-        case Reduction(contraction=contraction):
-            return contraction is not None
-        case Pointwise(_, Access(tensor=factor) | Operation(name="cast", operands=(Access(tensor=factor),))):
-            return factor.n_elements == tensor.n_elements and _is_product(factor)
-    return False
+        case Pointwise(_, Access(tensor=other) | Operation(name="cast", operands=(Access(tensor=other),))):
+            return other if other.n_elements == tensor.n_elements else None
+    return None
 
 
 def _behind(live: Sequence[Tensor]) -> dict[Tensor, tuple[bool, int]]:

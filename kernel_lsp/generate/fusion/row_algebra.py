@@ -307,7 +307,7 @@ def _replaced(group: RowGroup, known: Mapping[Tensor, Scalar]) -> RowGroup:
     changed = _changed(group, lambda scalar: rewrite(scalar, lambda access: known.get(access.tensor, access)))
     read = {access.tensor for access in accesses(*scalars_of_group(changed))}
     kept = tuple(entry for entry in changed.reductions if entry.stored or entry.tensor in read)
-    return replace(changed, reductions=kept) if kept else group
+    return replace(changed, reductions=kept)
 
 
 def _changed(group: RowGroup, change: Callable[[Scalar], Scalar]) -> RowGroup:
