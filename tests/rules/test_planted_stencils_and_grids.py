@@ -180,3 +180,73 @@ def test_a_parameter_with_a_shape_and_a_device_is_a_tensor(place: str, is_found:
         "    for i in range(x.shape[0]):\n        out[i] = (x[i] - y[i]).sum()\n    return out\n"
     )
     assert ("KL107" in python_codes(text)) is is_found
+
+
+TWICE = (
+    "__global__ void f(const float* __restrict__ x, float* __restrict__ y, int n) {{\n    __shared__ float red[256];\n"
+    "    int t = threadIdx.x;\n    red[t] = x[t];\n    __syncthreads();\n    float m = red[{read}];\n    {between}\n"
+    "    red[t] = m * x[t];\n    __syncthreads();\n    y[t] = red[0];\n}}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("read", "between", "is_found"),
+    [("0", "", True), ("0", "m += 1.0f;", True), ("0", "__syncthreads();", False), ("t", "", False)],
+)
+def test_what_all_threads_read_is_not_overwritten_without_a_barrier(read: str, between: str, is_found: bool) -> None:
+    assert ("KL207" in codes(TWICE.format(read=read, between=between))) is is_found
+
+
+@pytest.mark.parametrize(
+    ("body", "is_found"),
+    [
+        ("if (i < n && x[i] > *best) *best = x[i];", True),
+        ("if (i < n) if (x[i] > best[0]) best[0] = x[i];", True),
+        ("if (i == 0 && x[i] > *best) *best = x[i];", False),
+        ("if (i < n && x[i] > best[i]) best[i] = x[i];", False),
+    ],
+)
+def test_an_extreme_is_not_compared_and_set_by_all_threads(body: str, is_found: bool) -> None:
+    index = "int i = blockIdx.x * blockDim.x + threadIdx.x;"
+    text = f"__global__ void f(const float* __restrict__ x, float* best, int n) {{\n    {index}\n    {body}\n}}\n"
+    assert ("KL219" in codes(text)) is is_found
+
+
+@pytest.mark.parametrize(("value", "is_found"), [("1", True), ("0", False), ("0xff", False), ("1.0f", True)])
+def test_cudamemset_is_not_given_the_value_of_an_element(value: str, is_found: bool) -> None:
+    text = f"cudaError_t f(float* x, int n) {{ return cudaMemset(x, {value}, n * sizeof(float)); }}\n"
+    assert ("KL254" in codes(text)) is is_found
+
+
+@pytest.mark.parametrize(
+    ("step", "end", "is_found"),
+    [("blockDim.x", "n", True), ("blockDim.x * gridDim.x", "n", False), ("blockDim.x", "last", False)],
+)
+def test_a_loop_across_the_grid_steps_by_the_grid(step: str, end: str, is_found: bool) -> None:
+    text = (
+        "__global__ void f(float* x, int n, int chunk) {\n    int last = (blockIdx.x + 1) * chunk;\n"
+        f"    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < {end}; i += {step}) x[i] = 1.0f;\n}}\n"
+    )
+    assert ("KL257" in codes(text)) is is_found
+
+
+@pytest.mark.parametrize(
+    ("made", "is_found"),
+    [
+        ("std::vector<float> x(256);", True),
+        ("thrust::device_vector<float> x(256);", False),
+        ("Buffer x(256);", False),
+    ],
+)
+def test_a_kernel_is_not_given_data_of_a_vector(made: str, is_found: bool) -> None:
+    text = f"__global__ void f(float* x) {{ x[threadIdx.x] = 0.0f; }}\nvoid g() {{ {made} f<<<1, 256>>>(x.data()); }}\n"
+    assert ("KL258" in codes(text)) is is_found
+
+
+@pytest.mark.parametrize(("wait", "is_found"), [("", True), ("check(cudaStreamSynchronize(0));", False)])
+def test_managed_memory_is_read_after_a_wait(wait: str, is_found: bool) -> None:
+    text = (
+        "__global__ void f(float* x) { x[threadIdx.x] = 0.0f; }\n"
+        f"float g() {{ float* x; check(cudaMallocManaged(&x, 1024)); f<<<1, 256>>>(x); {wait} return x[1]; }}\n"
+    )
+    assert ("KL259" in codes(text)) is is_found

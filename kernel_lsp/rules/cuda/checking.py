@@ -16,20 +16,21 @@ from kernel_lsp.rules.cuda.function_summary import (
     has_launch_bounds,
     read_plan,
 )
-from kernel_lsp.rules.cuda.host import extension, host, launches, transfers
+from kernel_lsp.rules.cuda.host import extension, host, launches, pointers, transfers
 from kernel_lsp.rules.cuda.host.repeated import RepeatedArgument
 from kernel_lsp.rules.cuda.memory import access, restrict, shared, strides, uninitialized
 from kernel_lsp.rules.cuda.model import Function, read_function
 from kernel_lsp.rules.cuda.numbers import arithmetic, doubles, signature
 from kernel_lsp.rules.cuda.outline import CudaFile, Definition, read_outline
 from kernel_lsp.rules.cuda.parsing import ParsedCuda, parse
-from kernel_lsp.rules.cuda.threads import atomics, barriers, partial_sums, warps
+from kernel_lsp.rules.cuda.threads import atomics, barriers, grid_strides, partial_sums, warps
 from kernel_lsp.rules.finding import FINDING_BYTES, RuleFinding, folded, in_order
 from kernel_lsp.rules.rule import Check, checks_in
 
 FUNCTION_CHECKS = checks_in(
     *(bounds, array_bounds, barriers, warps, shared, strides, access, atomics, doubles, arithmetic, signature),
     *(restrict, host, transfers, extension, uninitialized, partial_sums),
+    *(pointers, grid_strides),
 )
 FILE_CHECKS = checks_in(launches)
 _CHECKS_ON = {

@@ -1,4 +1,4 @@
-"""KL110, KL113, KL114 and KL118: work that one kernel could do."""
+"""KL110, KL113, KL114, KL118 and KL128: work that one kernel could do."""
 
 from __future__ import annotations
 
@@ -161,7 +161,48 @@ def reciprocal_square_root(scope: Scope) -> Iterator[Hit]:
                 yield hit(scope, node, "`torch.rsqrt` does this in one kernel", rewrite(scope, node, text))
 
 
+@declare(
+    "KL128",
+    "one-hot-product",
+    WARNING,
+    needs=("one_hot", "@ matmul mm"),
+    summary="A product with a one-hot matrix, where indexing reads the rows",
+    why="""
+    `one_hot(ids, n).float() @ weight` writes a matrix of n numbers for each index and multiplies it, to select rows of
+    `weight`. `F.embedding(ids, weight)` reads those rows alone.
+    """,
+    bad="""
+    import torch
+    from torch.nn import functional as F
+
+    def lookup(ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return F.one_hot(ids, 512).float() @ weight
+    """,
+    good="""
+    import torch
+    from torch.nn import functional as F
+
+    def lookup(ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return F.embedding(ids, weight)
+    """,
+)
+def one_hot_product(scope: Scope) -> Iterator[Hit]:
+    products: list[tuple[ast.expr, ast.expr]] = [
+        (node, node.left) for node in scope.binaries if isinstance(node.op, ast.MatMult)
+    ]
+    products += [(c, o) for c in scope.calls if scope.function_name(c) in ("matmul", "mm") and (o := scope.operand(c))]
+    for node, left in products:
+        made = scope.definition(left)
+        while isinstance(made, ast.Call) and scope.function_name(made) in _CASTS:
+            operand = scope.operand(made)
+            made = scope.definition(operand) if operand is not None else made.func
+        if scope.function_name(made) == "one_hot":
+            yield hit(scope, node, "product with a one-hot matrix: `F.embedding(ids, weight)` reads the rows alone")
+
+
 # --- below: helpers of the rules
+
+_CASTS = ("float", "half", "bfloat16", "to", "type_as", "type")
 
 
 def _is_compiled(scope: Scope) -> bool:

@@ -1,11 +1,11 @@
-"""KL165: batches that the training process loads itself."""
+"""KL165 and KL166: training loops that wait for their batches, or lose small gradients."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 
-from kernel_lsp.rules.pytorch.declare import INFORMATION, declare, hit
+from kernel_lsp.rules.pytorch.declare import INFORMATION, WARNING, declare, hit
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword
 from kernel_lsp.rules.rule import Hit
 
@@ -59,7 +59,53 @@ def loader_without_workers(scope: Scope) -> Iterator[Hit]:
             yield hit(scope, call, message)
 
 
+@declare(
+    "KL166",
+    "float16-without-scaler",
+    WARNING,
+    needs=("autocast", "float16 half", "backward"),
+    summary="A training in float16 without a `GradScaler`",
+    why="""
+    Gradients below 6e-8 are 0 in float16, and many are: the loss must be scaled before `backward`, and the gradients
+    back. `torch.amp.GradScaler` does both. bfloat16 has the range of f32 and needs none.
+    """,
+    bad="""
+    import torch
+
+    def train(model, batches, optimizer):
+        for x in batches:
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = model(x)
+            loss.backward()
+            optimizer.step()
+    """,
+    good="""
+    import torch
+
+    def train(model, batches, optimizer):
+        for x in batches:
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                loss = model(x)
+            loss.backward()
+            optimizer.step()
+    """,
+)
+def float16_without_scaler(scope: Scope) -> Iterator[Hit]:
+    text = scope.module.text
+    if "caler" in text or "scale_loss" in text or not any(_is_method(call, "backward") for call in scope.calls):
+        return
+    for call in scope.calls if any(_is_method(call, "step") for call in scope.calls) else ():
+        dtype = keyword(call, "dtype")
+        is_half = dtype is not None and scope.dotted(dtype) in ("torch.float16", "torch.half")
+        if is_half and scope.dotted(call.func).endswith("autocast"):
+            yield hit(scope, call, "float16 without `torch.amp.GradScaler`: small gradients become 0, or use bfloat16")
+
+
 # --- below
+
+
+def _is_method(call: ast.Call, name: str) -> bool:
+    return isinstance(call.func, ast.Attribute) and call.func.attr == name
 
 
 def _trains_on_gpu(loop: ast.For) -> bool:

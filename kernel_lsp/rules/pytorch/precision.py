@@ -380,6 +380,40 @@ def variance_by_difference(scope: Scope) -> Iterator[Hit]:
             yield hit(scope, node, "digits cancel when the mean is large: use `torch.var`")
 
 
+@declare(
+    "KL142",
+    "product-with-inverse",
+    WARNING,
+    needs=("inv", "@ matmul mm"),
+    summary="A system of equations is solved by inverting its matrix",
+    why="""
+    `inv(a) @ b` takes about three times the work of `torch.linalg.solve(a, b)` and loses digits where `a` is close to
+    singular. For several right sides factor once: `torch.linalg.lu_factor`, `cholesky_solve`.
+    """,
+    bad="""
+    import torch
+
+    def fit(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.inv(a) @ b
+    """,
+    good="""
+    import torch
+
+    def fit(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.solve(a, b)
+    """,
+)
+def product_with_inverse(scope: Scope) -> Iterator[Hit]:
+    for node in scope.binaries:
+        is_inverse = (
+            isinstance(node.op, ast.MatMult) and scope.dotted(getattr(node.left, "func", node.left)) in _INVERSES
+        )
+        if is_inverse:
+            yield hit(scope, node, "inverse of a matrix in a product: use `torch.linalg.solve(a, b)`")
+
+
+_INVERSES = ("torch.linalg.inv", "torch.inverse")
+
 # --- below: helpers of the rules
 
 

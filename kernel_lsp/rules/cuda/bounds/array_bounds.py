@@ -5,6 +5,7 @@ Find updates of elements that all blocks of a grid share, for KL219.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -146,6 +147,9 @@ def array_out_of_bounds(function: Function) -> Iterator[Hit]:
     """,
 )
 def racy_update(function: Function) -> Iterator[Hit]:
+    for comparison in _unordered_extremes(function):
+        message = "racy update: threads compare and set this element at once, use an atomic operation or a reduction"
+        yield hit(function.file, comparison, message)
     for update in (*function.assignments, *function.updates):
         target = update.child_by_field_id(fields.LEFT) or update.child_by_field_id(fields.ARGUMENT)
         target = None if target is None else bare(target)
@@ -169,6 +173,24 @@ def racy_update(function: Function) -> Iterator[Hit]:
         ):
             message = "racy update: each block of the grid updates this element, use an atomic operation"
             yield hit(function.file, target, message, *_atomic_fix(function, update, target, array))
+
+
+def _unordered_extremes(function: Function) -> Iterator[Node]:
+    """Yield the targets of ``if (x[i] > *best) *best = x[i];``, an element of global memory that all threads share."""
+    for write in function.assignments if function.is_kernel else ():
+        target, value = write.child_by_field_id(fields.LEFT), write.child_by_field_id(fields.RIGHT)
+        if target is None or target.type not in _ELEMENTS or value is None or function.operator(write) != "=":
+            continue
+        array, text = _root(function, target), function.source(target)
+        is_given = array is not None and array.is_pointer and array in function.parameters
+        is_one = all(function.constant(index) is not None for index in indices_of(target))
+        conditions = list(conditions_around(function, write))
+        compares = [
+            c for c in conditions if text in function.source(c) and re.search(r"[^<>]=?[<>]=?[^<>]", function.source(c))
+        ]
+        is_for_few = any("==" in function.source(c) and may_depend_on_thread(function, c) for c in conditions)
+        if is_given and is_one and compares and not is_for_few and may_depend_on_thread(function, value):
+            yield target
 
 
 def thread_reaches(function: Function) -> Iterator[tuple[Node, int, int]]:

@@ -17,7 +17,7 @@ from kernel_lsp.rules.cuda.variables import Variable
 MAX_LEAVES = 64
 """Comparisons of a kernel's conditions that are read."""
 _OF_GRID = re.compile(
-    r"(?:\(int\))?\(?(?:blockIdx\.([xyz])\*[\w.]+\+threadIdx\.\1|[\w.]+\*blockIdx\.([xyz])\+threadIdx\.\2"
+    r"(?:\(\w+\)|\(longlong\))?\(?(?:blockIdx\.([xyz])\*[\w.]+\+threadIdx\.\1|[\w.]+\*blockIdx\.([xyz])\+threadIdx\.\2"
     r"|threadIdx\.([xyz])\+(?:blockIdx\.\3\*[\w.]+|[\w.]+\*blockIdx\.\3))\)?"
 )
 """An index across the grid that begins at 0, without spaces."""
@@ -47,6 +47,11 @@ def before_the_border(kernel: Function) -> Iterator[tuple[Node, str]]:
             if shift.offset < 0 and name not in found and not _may_begin_later(kernel, shift.coordinate):
                 found.add(name)
                 yield access, name
+
+
+def is_of_grid(value: str) -> bool:
+    """Return whether the text of a value is an index across the grid that begins at 0."""
+    return _OF_GRID.fullmatch(value.replace(" ", "")) is not None
 
 
 # --- below: coordinates of an index
@@ -103,7 +108,7 @@ def _coordinate(kernel: Function, node: Node) -> Variable | None:
     variable = kernel.variable(node)
     if variable is None or variable.value is None or variable.writes or len(kernel.named(variable.name)) != 1:
         return None
-    return variable if _OF_GRID.fullmatch(kernel.source(variable.value).replace(" ", "")) else None
+    return variable if is_of_grid(kernel.source(variable.value)) else None
 
 
 def _lowest(kernel: Function, sign: int, term: Node) -> int:

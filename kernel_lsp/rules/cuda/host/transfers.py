@@ -24,6 +24,8 @@ _KINDS = {
     ("host", "host"): "cudaMemcpyHostToHost",
 }
 """Copy kinds by the sides of source and destination."""
+_LARGEST_VALUE = 100
+"""Largest byte that is taken for the value of an element: 127 and 255 are used for large and for negative numbers."""
 _SIZEOF = re.compile(r"\bsizeof\s*\(\s*([A-Za-z_][\w:\s]*?)\s*\)")
 _CONTAINER_SIZE = re.compile(r"(?:\([\w\s:]+\)\s*|static_cast<[\w\s:]+>\()?\w+(?:\.|->)size\(\)\)?")
 _BYTE_CONTAINER = re.compile(r"<\s*(?:const\s+)?(?:unsigned\s+char|char|(?:std::)?u?int8_t|std::byte)\b|\bstring\b")
@@ -66,6 +68,10 @@ def byte_count(function: Function) -> Iterator[Hit]:
         if pointer is None or n_bytes is None or n_bytes == 1:
             continue
         size = arguments[position]
+        if name.startswith("cudaMemset") and _is_value_of_elements(function, arguments[1], pointer):
+            value = function.source(arguments[1])
+            message = f"`{name}` sets bytes: no `{pointer.element}` becomes {value}, fill them in a kernel"
+            yield hit(function.file, arguments[1], message)
         text = _expanded(function, size)
         other = _other_type(text, pointer.element, n_bytes)
         if other:
@@ -324,6 +330,14 @@ def _bytes_of_structure(function: Function, pointer: Variable | None, sizes: lis
         if len(named) == 1 and type_bytes(next(iter(named))) is not None:
             message = f"byte count of `{named.pop()}` for `{pointer.element}* {pointer.name}`"
             yield hit(function.file, sizes[0], message)
+
+
+def _is_value_of_elements(function: Function, value: Node, pointer: Variable) -> bool:
+    """Return whether a byte for `cudaMemset` was meant as the value of each element: 1, or a float."""
+    text, found = function.source(value), function.constant(value)
+    is_plain = text.isdigit() or function.names_in(value) != frozenset()
+    is_float = value.type == "number_literal" and found is None and pointer.element in ("float", "double")
+    return is_float or (is_plain and found is not None and 0 < found <= _LARGEST_VALUE)
 
 
 def _shared_counts(function: Function) -> Iterator[Hit]:

@@ -21,7 +21,7 @@ from kernel_lsp.rules.cuda.declare import (
 from kernel_lsp.rules.cuda.memory.pointers import index_of
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.threads.threads import depends_on_thread, growth, may_depend_on_thread
-from kernel_lsp.rules.cuda.threads.unordered import Unordered, is_harmless, shared_array, unordered_read
+from kernel_lsp.rules.cuda.threads.unordered import Unordered, is_harmless, overtaken_read, shared_array, unordered_read
 from kernel_lsp.rules.cuda.variables import Variable
 from kernel_lsp.rules.finding import QuickFix
 from kernel_lsp.rules.rule import Hit
@@ -69,6 +69,9 @@ def missing_barrier(function: Function) -> Iterator[Hit]:
         if found is not None:
             message = "missing `__syncthreads()`: another thread writes this element of shared memory above"
             yield hit(function.file, found.read, message, *_barrier_before(function, found.statement))
+        elif array is not None and (statement := overtaken_read(function, write, array)) is not None:
+            message = "missing `__syncthreads()`: other threads may still read the element that this overwrites"
+            yield hit(function.file, write, message, *_barrier_before(function, statement))
 
 
 @declare(

@@ -92,6 +92,36 @@ def unordered_read(function: Function, write: Node, array: Variable) -> Unordere
     return None
 
 
+def overtaken_read(function: Function, write: Node, array: Variable) -> Node | None:
+    """Return the statement of a write to a thread's own element, if all threads read the element of one thread before,
+    ``m = red[0];``, and no barrier keeps that thread from writing while others still read."""
+    statement, left = function.parent(write), write.child_by_field_id(fields.LEFT)
+    if statement is None or statement.type != "expression_statement" or left is None:
+        return None
+    if function.operator(write) != "=" or any(
+        may_depend_on_thread(function, c) for c in conditions_around(function, write)
+    ):
+        return None
+    node = statement.prev_named_sibling
+    for _ in range(MAX_STATEMENTS):
+        if node is None or _may_order(function, node) or _first_call(function, node) is not None:
+            return None
+        if any(_is_read_by_all(function, read, array) for read in function.subscripts.within(node)):
+            return statement
+        node = node.prev_named_sibling
+    return None
+
+
+def _is_read_by_all(function: Function, read: Node, array: Variable) -> bool:
+    """Return whether every thread reads an element that one of the first threads owns."""
+    indices = indices_of(read)
+    if shared_array(function, read) is not array or len(indices) != 1 or not _is_read(function, read):
+        return False
+    value = function.constant(indices[0])
+    is_by_all = not any(may_depend_on_thread(function, condition) for condition in conditions_around(function, read))
+    return value is not None and 0 <= value < MAX_FIRST_THREADS and is_by_all
+
+
 # --- below: statements between write and read
 
 

@@ -1,0 +1,122 @@
+"""KL258 and KL259: memory of the host that a kernel is given, and memory that the host reads too early."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from tree_sitter import Node
+
+from kernel_lsp.rules.cuda import fields
+from kernel_lsp.rules.cuda.declare import ERROR, declare, hit, launches_in
+from kernel_lsp.rules.cuda.model import Function
+from kernel_lsp.rules.rule import Hit
+
+_OF_VECTOR = re.compile(r"(\w+)\s*\.\s*data\(\)")
+_MANAGED = re.compile(r"\bcudaMallocManaged\s*\(\s*(?:\([^()]*\)\s*)?&\s*(\w+)")
+_WAITS = re.compile(rb"Synchronize|cudaMemcpy(?!Async)|cudaFree|[Ss]ync\w*\s*\(|cudaMemPrefetch|[Ww]ait\w*\s*\(")
+
+
+@declare(
+    "KL258",
+    "host-pointer-in-launch",
+    ERROR,
+    on="host",
+    needs=("<<<", "vector malloc new"),
+    summary="A kernel is given a pointer to memory of the host",
+    why="""
+    The GPU cannot read what `std::vector`, `malloc` or `new` allocate: the kernel ends with an illegal address. Copy it
+    to memory of `cudaMalloc` first, or allocate it with `cudaMallocManaged`.
+    """,
+    bad="""
+    __global__ void zero(float* x) { x[threadIdx.x] = 0.0f; }
+
+    cudaError_t run() {
+        float* x = (float*)malloc(1024);
+        zero<<<1, 256>>>(x);
+        return cudaDeviceSynchronize();
+    }
+    """,
+    good="""
+    __global__ void zero(float* x) { x[threadIdx.x] = 0.0f; }
+
+    cudaError_t run() {
+        float* x = nullptr;
+        cudaError_t error = cudaMalloc(&x, 1024);
+        if (error != cudaSuccess) return error;
+        zero<<<1, 256>>>(x);
+        return cudaDeviceSynchronize();
+    }
+    """,
+)
+def host_pointer_in_launch(function: Function) -> Iterator[Hit]:
+    for launch in launches_in(function):
+        for argument in function.arguments(launch):
+            if _is_on_host(function, argument):
+                text = function.source(argument)
+                yield hit(function.file, argument, f"`{text}` is memory of the host, which a kernel cannot read")
+
+
+@declare(
+    "KL259",
+    "managed-read-before-sync",
+    ERROR,
+    on="host",
+    needs=("<<<", "cudaMallocManaged"),
+    summary="The host reads managed memory while a kernel may still write it",
+    why="""
+    A launch returns at once. Until the host has synchronized, elements of managed memory have old values, or the access
+    faults on GPUs without concurrent access.
+    """,
+    bad="""
+    __global__ void one(float* x) { x[threadIdx.x] = 1.0f; }
+
+    float run() {
+        float* x = nullptr;
+        if (cudaMallocManaged(&x, 1024) != cudaSuccess) return 0.0f;
+        one<<<1, 256>>>(x);
+        return x[0];
+    }
+    """,
+    good="""
+    __global__ void one(float* x) { x[threadIdx.x] = 1.0f; }
+
+    float run() {
+        float* x = nullptr;
+        if (cudaMallocManaged(&x, 1024) != cudaSuccess) return 0.0f;
+        one<<<1, 256>>>(x);
+        if (cudaDeviceSynchronize() != cudaSuccess) return 0.0f;
+        return x[0];
+    }
+    """,
+)
+def managed_read_before_sync(function: Function) -> Iterator[Hit]:
+    data, managed = function.file.parsed.data, set(_MANAGED.findall(function.text))
+    for launch in launches_in(function) if managed else ():
+        given = {function.source(argument) for argument in function.arguments(launch)} & managed
+        for access in function.subscripts:
+            array = access.child_by_field_id(fields.ARGUMENT)
+            is_behind = array is not None and access.start_byte > launch.end_byte and function.source(array) in given
+            if is_behind and not _WAITS.search(data, launch.end_byte, access.start_byte):
+                yield hit(function.file, access, "managed memory is read while the kernel may run: synchronize first")
+                break
+
+
+# --- below
+
+
+def _is_on_host(function: Function, argument: Node) -> bool:
+    """Return whether the argument is `data()` of a `std::vector`, or a pointer that `malloc` or `new` made here."""
+    text = function.source(argument)
+    found = _OF_VECTOR.fullmatch(text)
+    if found is not None:
+        kinds = {variable.type_text for variable in function.named(found[1])}
+        return bool(kinds) and all(re.match(r"(?:const\s+)?(?:std\s*::\s*)?vector\s*<", kind) for kind in kinds)
+    variable = function.variable(argument)
+    if variable is None or not variable.is_pointer or variable.value is None or variable.writes:
+        return False
+    is_passed = re.search(rf"&\s*{re.escape(variable.name)}\b", function.text)
+    return (
+        not is_passed
+        and re.match(r"(?:\([^()]*\)\s*)?(?:malloc|calloc|new)\b", function.source(variable.value)) is not None
+    )
