@@ -1,4 +1,4 @@
-# Written by kernel-lsp (runtime 1): 61bc9a060953f996.
+# Written by kernel-lsp (runtime 1): d6073a236534996a.
 """Runtime 1 of kernel-lsp's operators, shared by every operator file in this folder.
 
 It needs the standard library and torch, and nothing of kernel-lsp. `kernel-lsp` writes it beside the operators
@@ -47,28 +47,41 @@ _NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
 
 
 class Contract(NamedTuple):
-    """Inputs that the kernels take. Keys of `inputs` and `results` are a name and its type, ``x: f32[B, D]``; keys
-    of `where` are conditions as the plan writes them, keys of `backward` those of the backward's kernels alone."""
+    """Inputs that the kernels take. Keys of `inputs`, `results` and `kept` are a name and its type, ``x: f32[B, D]``;
+    keys of `where` are conditions as the plan writes them, keys of `backward` those of the backward's kernels alone.
+    `kept` are tensors that a forward returns behind its results, for its backward."""
 
     inputs: Mapping[str, tuple[Tensor, tuple[int, ...]]]
     results: Mapping[str, tuple[int, ...]]
     where: Mapping[str, bool] = {}
     numbers: Mapping[str, Any] = {}
     backward: Mapping[str, bool] = {}
+    kept: Mapping[str, tuple[int, ...]] = {}
+
+    @property
+    def returned(self) -> Mapping[str, tuple[int, ...]]:
+        """Return all that the kernels return: results, and what is kept."""
+        return {**self.results, **self.kept}
 
 
-def contract_of_backward(contract: Callable[..., Contract], gradients: Sequence[str]) -> Callable[..., Contract]:
-    """Return the contract of a backward, whose arguments are the gradients of the results and the forward's arguments:
-    each gradient has the type of what it belongs to."""
+def contract_of_backward(
+    contract: Callable[..., Contract], gradients: Sequence[str], given: Sequence[int] = ()
+) -> Callable[..., Contract]:
+    """Return the contract of a backward, whose arguments are the gradients of the results, what it is `given` of all
+    that the forward returned, by place, and the forward's arguments: each gradient has the type of what it belongs
+    to."""
 
     def of_backward(*arguments: Any) -> Contract:
-        n_gradients = len(arguments) - contract.__code__.co_argcount
-        inputs, results, where, numbers, more = contract(*arguments[n_gradients:])
-        floating = [(label, shape) for label, shape in results.items() if _dtype_of(label).is_floating_point]
-        given = {f"grad_{label}": (tensor, shape) for tensor, (label, shape) in zip(arguments, floating)}
+        n_before = len(arguments) - contract.__code__.co_argcount
+        of_forward = contract(*arguments[n_before:])
+        inputs, results, where, numbers, more, _ = of_forward
+        returned = [*of_forward.returned.items()]
+        floating = [(f"grad_{label}", shape) for label, shape in results.items() if _dtype_of(label).is_floating_point]
+        taken = [*floating, *[returned[place] for place in given]]
+        given_types = {label: (tensor, shape) for tensor, (label, shape) in zip(arguments, taken)}
         types = {label.split(": ")[0]: (label, shape) for label, (_, shape) in inputs.items()}
         made = {f"grad_{types[name][0]}": types[name][1] for name in gradients}
-        return Contract({**given, **inputs}, made, {**where, **more}, numbers)
+        return Contract({**given_types, **inputs}, made, {**where, **more}, numbers)
 
     return of_backward
 
@@ -124,8 +137,17 @@ def outside(contract: Contract) -> str:
 def fake_results(contract: Contract) -> Any:
     """Return results without data inside the contract's shapes, for tracing and `torch.compile`."""
     device = next(iter(contract.inputs.values()))[0].device
-    results = [torch.empty(shape, dtype=_dtype_of(label), device=device) for label, shape in contract.results.items()]
+    results = [torch.empty(shape, dtype=_dtype_of(label), device=device) for label, shape in contract.returned.items()]
     return results[0] if len(results) == 1 else tuple(results)
+
+
+def kept_by_none(contract: Contract) -> tuple[Tensor, ...]:
+    """Return zeros in place of what the kernels would keep: PyTorch computes the gradients of what it has computed.
+    They are empty where the inputs are not those of the plan, whose sizes are not known then."""
+    device = next(tensor.device for tensor, _ in contract.inputs.values() if isinstance(tensor, Tensor))
+    is_known = bool(contract.kept) and not mismatch(contract)
+    shapes = [shape if is_known else (0,) * len(shape) for shape in contract.kept.values()]
+    return tuple([torch.zeros(s, dtype=_dtype_of(label), device=device) for label, s in zip(contract.kept, shapes)])
 
 
 def _dtype_of(label: str) -> torch.dtype:
@@ -299,8 +321,9 @@ _OTHER_CALL = "called with other arguments than the captured call: {names}"
 
 class Operator:
     """A PyTorch operator with its contract and its fallback. `call` takes the arguments of `reference`, and so does
-    `contract`; those of the backward stand behind the gradients of the results. `gradients` names the arguments whose
-    gradients the backward returns, `captured` the numbers that the reference has in it as constants."""
+    `contract`; those of the backward stand behind the gradients of the results and what it is `given` of the forward,
+    by place among all that the forward returns. Of that the last `n_kept` are no results. `gradients` names the
+    arguments whose gradients the backward returns, `captured` the numbers that the reference has in it as constants."""
 
     def __init__(
         self,
@@ -314,8 +337,12 @@ class Operator:
         gradients: Sequence[str] = (),
         captured: Mapping[str, Any] | None = None,
         module: ModuleUse | None = None,
+        given: Sequence[int] = (),
+        n_kept: int = 0,
     ) -> None:
-        self.name, self.call, self.contract, self.reference = name, call, contract, reference
+        self.name, self.contract, self.reference = name, contract, reference
+        self.call = _results_of(call, n_kept) if n_kept else call
+        self.given, self.n_kept = tuple(given), n_kept
         self.module, self.captured, self.module_name = module, dict(captured or {}), module_name
         self.backward_contract, self.gradients = backward_contract, tuple(gradients)
         code = contract.__code__
@@ -350,14 +377,17 @@ class Operator:
         inputs = [value for value in arguments if isinstance(value, Tensor)]
         with torch.autocast(inputs[0].device.type, enabled=False):
             results = self.reference(*arguments)
-        return _own((results,), inputs)[0] if isinstance(results, Tensor) else _own(results, inputs)
+        owned = _own((results,) if isinstance(results, Tensor) else results, inputs)
+        returned = owned + kept_by_none(self.contract(*arguments)) if self.n_kept else owned
+        return returned[0] if isinstance(results, Tensor) and not self.n_kept else returned
 
     def backward_by_pytorch(self, *arguments: Any) -> Any:
         """Compute the gradients that the kernels would: the reference again, under autograd."""
-        n_gradients = len(arguments) - len(self.argument_names)
+        n_before = len(arguments) - len(self.argument_names)
+        result_gradients = arguments[: n_before - len(self.given)]
         needed = [name in self.gradients for name in self.argument_names]
         with _autograd_in_operator():
-            found = _gradients(self.reference, arguments[n_gradients:], needed, arguments[:n_gradients])
+            found = _gradients(self.reference, arguments[n_before:], needed, result_gradients)
         by_name = dict(zip(self.argument_names, found))
         results = [by_name[name] for name in self.gradients]
         owned = _own(results, [value for value in arguments if isinstance(value, Tensor)])
@@ -369,7 +399,10 @@ class Operator:
         if not mismatch(contract):
             return fake_results(contract)
         results = self.reference(*arguments)
-        return _empty_like(results) if isinstance(results, Tensor) else tuple(map(_empty_like, results))
+        if isinstance(results, Tensor) and not self.n_kept:
+            return _empty_like(results)
+        listed = (results,) if isinstance(results, Tensor) else results
+        return (*map(_empty_like, listed), *kept_by_none(contract))
 
     def fake_backward(self, *arguments: Any) -> Any:
         """Return gradients without data, for tracing and `torch.compile`."""
@@ -459,6 +492,16 @@ class FunctionUse:
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
+
+
+def _results_of(call: Callable[..., Any], n_kept: int) -> Callable[..., Any]:
+    """Return the operator's call without what the backward alone needs."""
+
+    def results(*arguments: Any) -> Any:
+        found = call(*arguments)[:-n_kept]
+        return found[0] if len(found) == 1 else found
+
+    return results
 
 
 def _method(operator: Operator, base: type) -> Callable[..., Any]:
@@ -1024,7 +1067,8 @@ class Run:
 class CudaOperator(Operator):
     """A PyTorch operator whose kernels are in the `.cu` file beside `file`. `gradients` names the arguments whose
     gradients `backward` returns, and `same_gradients` those whose gradient is one of these, by name, or that of a
-    result, by its number; other gradients, and second derivatives, are the reference's under autograd.
+    result, by its number; other gradients, and second derivatives, are the reference's under autograd. `backward` is
+    `given` tensors of all that `forward` returns, by place; the last `n_kept` of that are no results.
     `headers` are those that the kernels include and NVRTC does not have."""
 
     def __init__(
@@ -1042,10 +1086,13 @@ class CudaOperator(Operator):
         captured: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] = NO_HEADERS,
         module: ModuleUse | None = None,
+        given: Sequence[int] = (),
+        n_kept: int = 0,
     ) -> None:
         self.forward, self.backward, self.same_gradients = forward, backward, dict(same_gradients or {})
         if backward is not None and backward.contract is _unknown_contract:
-            backward.contract = contract_of_backward(forward.contract, gradients)
+            backward.contract = contract_of_backward(forward.contract, gradients, given)
+        self._not_kept: set[Any] = set()  # kinds of inputs that a forward was asked for and could not launch with
         self._path, self._kernels, self._headers = Path(file).with_suffix(".cu"), tuple(kernels), headers
         self._library: KernelLibrary | None = None
         self._registry = torch.library.Library(NAMESPACE, "FRAGMENT")
@@ -1057,13 +1104,15 @@ class CudaOperator(Operator):
             gradients=gradients,
             captured=captured,
             module=module,
+            given=given,
+            n_kept=n_kept,
         )
         if backward is not None:
             name = f"{self.registered}_backward"
             self._backward_call = self._register(backward, name, self.backward_by_pytorch, self.fake_backward)
         if is_differentiable:
             torch.library.register_autograd(
-                f"{NAMESPACE}::{self.registered}", self._backpropagate, setup_context=_save, lib=self._registry
+                f"{NAMESPACE}::{self.registered}", self._backpropagate, setup_context=self._save, lib=self._registry
             )
 
     def calls(self) -> dict[str, dict[str, int]]:
@@ -1094,11 +1143,15 @@ class CudaOperator(Operator):
         run = operation.bound.by_inputs.get(kind)
         if run is None:
             run = self._prepare(operation, kind, arguments)
+        if self._not_kept and operation is self.backward and self._kind_of_forward(arguments) in self._not_kept:
+            run = "the forward was computed by PyTorch"
         if not isinstance(run, str):
             try:
                 return self._launch(operation, run, arguments)
             except CannotLaunch as error:
                 run = operation.bound.by_inputs[kind] = str(error)
+                if operation is self.forward and self.given:
+                    self._not_kept.add(kind)
         fell_back(self.key, run)
         by_pytorch = self.forward_by_pytorch if operation is self.forward else self.backward_by_pytorch
         return by_pytorch(*arguments)
@@ -1124,12 +1177,18 @@ class CudaOperator(Operator):
     def _prepare(self, operation: Operation, kind: Any, arguments: Sequence[Any]) -> Run | str:
         """Return the launches for these inputs, or why there are none; kept for the next inputs of the same kind."""
         reason = outside(operation.contract(*arguments))
+        if operation is self.backward and self.given:
+            reason = reason or outside(self.forward.contract(*arguments[-len(self.argument_names) :]))
         tensor = next(value for value in arguments if isinstance(value, Tensor))
         found = reason or Run(self.library, tensor.device.index)
         if len(operation.bound.by_inputs) >= MAX_BOUND:
             operation.bound.by_inputs.clear()
         operation.bound.by_inputs[kind] = found
         return found
+
+    def _kind_of_forward(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the kind of the forward's arguments among those of the backward."""
+        return _kind_of(arguments[-len(self.argument_names) :])
 
     def _launch(self, operation: Operation, run: Run, arguments: Sequence[Any]) -> Any:
         with on_device(run.device_index):
@@ -1141,18 +1200,34 @@ class CudaOperator(Operator):
 
     # autograd
 
+    def _save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Save what the gradients need of a forward: every argument, and what the backward is given of its results and
+        of what it keeps; tensors leave None among the numbers."""
+        outputs = (output,) if isinstance(output, Tensor) else output
+        tensors = [value for value in inputs if isinstance(value, Tensor)]
+        ctx.save_for_backward(*tensors, *[outputs[place] for place in self.given])
+        ctx.numbers = tuple([None if isinstance(value, Tensor) else value for value in inputs])
+        results = outputs[: len(outputs) - self.n_kept]
+        ctx.floating = tuple([value.is_floating_point() for value in results])
+        if self.n_kept:
+            ctx.mark_non_differentiable(*outputs[len(results) :])
+            ctx.set_materialize_grads(False)  # else every backward fills zeros for what is kept
+            ctx.results = [(value.shape, value.dtype, value.device) for value in results]
+
     def _backpropagate(self, ctx: Any, *result_gradients: Any) -> tuple[Any, ...]:
         """Return the gradient for each argument, None for those that need none: by the backward's kernels, or by the
         reference where a second derivative is asked for, or a gradient that no kernel makes."""
         tensors = iter(ctx.saved_tensors)
         arguments = tuple([next(tensors) if value is None else value for value in ctx.numbers])
+        if self.n_kept:
+            result_gradients = tuple(map(_gradient_or_zeros, result_gradients, ctx.results))
         gradients = [g for g, is_floating in zip(result_gradients, ctx.floating) if is_floating]
         needs = zip(self.argument_names, ctx.needs_input_grad)
         made = {*self.gradients, *self.same_gradients}
         is_missing = any(is_needed and name not in made for name, is_needed in needs)
         if self.backward is None or is_missing or torch.is_grad_enabled():
             return _gradients(self.reference, arguments, ctx.needs_input_grad, gradients)
-        found = self._backward_call(*gradients, *arguments)
+        found = self._backward_call(*gradients, *tensors, *arguments)
         found = (found,) if isinstance(found, Tensor) else found
         by_name = dict(zip(self.gradients, found))
         for name, held in self.same_gradients.items():
@@ -1164,12 +1239,9 @@ def _unknown_contract(*_: Any) -> Contract:
     raise TypeError("an operation without a contract is a backward's")
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    """Save what the gradients need of a forward: every argument; tensors leave None among the numbers."""
-    ctx.save_for_backward(*[value for value in inputs if isinstance(value, Tensor)])
-    ctx.numbers = tuple([None if isinstance(value, Tensor) else value for value in inputs])
-    outputs = (output,) if isinstance(output, Tensor) else output
-    ctx.floating = tuple([value.is_floating_point() for value in outputs])
+def _gradient_or_zeros(gradient: Tensor | None, result: tuple[Any, ...]) -> Tensor:
+    shape, dtype, device = result
+    return torch.zeros(shape, dtype=dtype, device=device) if gradient is None else gradient
 
 
 def _kind_of(arguments: Sequence[Any]) -> tuple[Any, ...]:
