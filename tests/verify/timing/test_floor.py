@@ -6,7 +6,7 @@ import pytest
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.measurement import TimeFloor
-from kernel_lsp.core.plan import BoundOperation, BoundTensor
+from kernel_lsp.core.plan import BoundLaunch, BoundOperation, BoundTensor, TensorArgument
 from kernel_lsp.core.task import Graph, GraphNode, GraphOutput, TensorType
 from kernel_lsp.gpu.floor import EMPTY_KERNEL_US
 from kernel_lsp.gpu.specs import find_gpu
@@ -117,3 +117,34 @@ def test_nothing_is_shown_a_floor_below_a_kernel_that_does_nothing() -> None:
     found = floor("relu.default", {"x": few}, few)
     assert found.time_us == EMPTY_KERNEL_US
     assert "does nothing" in found.basis
+
+
+def test_inputs_that_only_the_forward_takes_are_not_read_by_its_backward() -> None:
+    """The backward of a residual sum takes the sum: a time below that of both inputs is possible then."""
+    type_ = tensor_type(BIG)
+    names = ("grad_out", "x", "residual")
+    first = GraphNode(
+        name="total", op="aten.add.Tensor", arguments=({"node": "x"}, {"node": "residual"}), types=(type_,)
+    )
+    last = GraphNode(
+        name="y", op="aten.mul.Tensor", arguments=({"node": "total"}, {"node": "grad_out"}), types=(type_,)
+    )
+    output = GraphOutput(name="grad_x", node="y", type=type_)
+    graph = Graph(inputs=names, input_types=(type_,) * 3, nodes=(first, last), outputs=(output,))
+    tensors = [*(_bound(name, type_, "input") for name in names), _bound("total", type_, "scratch")]
+    bound = BoundOperation(
+        name="f_backward",
+        dims={},
+        tensors=(*tensors, _bound("grad_x", type_, "output")),
+        steps=(launch("x", "residual", "total"), launch("grad_out", "total", "grad_x")),
+        n_before=1,
+    )
+    whole = time_floor(graph, bound.model_copy(update={"n_before": 0}), H200)
+    found = time_floor(graph, bound, H200)
+    assert found.time_us == pytest.approx(whole.time_us * 3 / 4)
+    assert found.impossible_below_us < whole.impossible_below_us * 2 / 3
+
+
+def launch(*tensors: str) -> BoundLaunch:
+    arguments = tuple(TensorArgument(tensor=name) for name in tensors)
+    return BoundLaunch(kernel="k", grid=(1, 1, 1), block=(32, 1, 1), shared_bytes=0, arguments=arguments)
