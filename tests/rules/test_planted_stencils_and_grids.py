@@ -26,6 +26,7 @@ ROWS = (
     "    for (int o = 16; o > 0; o /= 2) sum += {shuffle}(0xffffffffu, sum, o);\n    {use}\n}}\n"
 )
 WRITE_ALL = "float mean = sum / n; for (int c = lane; c < n; c += 32) y[blockIdx.x * n + c] = mean;"
+DEVIATE = "for (int c = lane; c < n; c += 32) q += x[c] - sum;"
 HOST = (
     "void run(const float* in, float* out, int width, int height) {{\n    dim3 block(16, 16);\n"
     "    dim3 grid(({x} + 15) / 16, ({y} + 15) / 16);\n    f<<<grid, block>>>(in, out, width, height);\n}}\n"
@@ -81,6 +82,7 @@ def test_blocks_do_not_add_plainly_to_one_element(store: str, is_found: bool) ->
     [
         ("__shfl_down_sync", WRITE_ALL, True),
         ("__shfl_down_sync", "float total = 0.0f; total += sum; y[blockIdx.x * 32 + lane] = total;", True),
+        ("__shfl_down_sync", f"float q = 0.0f; {DEVIATE} if (lane == 0) y[blockIdx.x] = q;", True),
         ("__shfl_xor_sync", WRITE_ALL, False),
         ("__shfl_down_sync", f"sum = __shfl_sync(0xffffffffu, sum, 0); {WRITE_ALL}", False),
         ("__shfl_down_sync", "if (lane == 0) y[blockIdx.x] = sum / n;", False),
@@ -250,3 +252,24 @@ def test_managed_memory_is_read_after_a_wait(wait: str, is_found: bool) -> None:
         f"float g() {{ float* x; check(cudaMallocManaged(&x, 1024)); f<<<1, 256>>>(x); {wait} return x[1]; }}\n"
     )
     assert ("KL259" in codes(text)) is is_found
+
+
+@pytest.mark.parametrize(("between", "is_found"), [("", True), ("__syncthreads();", False)])
+def test_a_counter_is_set_before_others_add_to_it(between: str, is_found: bool) -> None:
+    text = (
+        "__global__ void f(const float* __restrict__ x, int* out) {\n    __shared__ int n;\n"
+        f"    if (threadIdx.x == 0) n = 0;\n    {between}\n    if (x[threadIdx.x] > 0.0f) atomicAdd(&n, 1);\n"
+        "    __syncthreads();\n    if (threadIdx.x == 0) out[0] = n;\n}\n"
+    )
+    assert ("KL207" in codes(text)) is is_found
+
+
+@pytest.mark.parametrize(("blocks", "is_found"), [("(N + 127) / 128", True), ("N / 125", False)])
+def test_a_kernel_on_one_line_is_compared_with_its_launch(blocks: str, is_found: bool) -> None:
+    text = (
+        "#define N 1000\n"
+        "__global__ void sq(float* v) { int i = blockIdx.x * blockDim.x + threadIdx.x; v[i] *= v[i]; }\n"
+        "int f() {\n    float* v;\n    if (cudaMalloc((void**)&v, N * sizeof(float))) return 1;\n"
+        f"    sq<<<{blocks}, {128 if is_found else 125}>>>(v);\n    return cudaDeviceSynchronize();\n}}\n"
+    )
+    assert ("KL256" in codes(text)) is is_found

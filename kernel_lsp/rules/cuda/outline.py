@@ -39,7 +39,9 @@ _DEFINE_INTEGER = re.compile(r"\(?\s*((?:0[xX][0-9a-fA-F]+|\d+)[uUlL]*)\s*\)?\s*
 _IS_PLAN = re.compile(r"\s*//\s*(?:where|launch)\b").match
 _LAUNCH_BOUNDS = b"launch_bounds"
 
-_KERNEL_TEXT = re.compile(r"__global__[^;{}]*?\b(\w+)\s*\([^;{}]*\)\s*\{(.*?)^\}", re.DOTALL | re.MULTILINE)
+_KERNEL_TEXT = re.compile(
+    r"__global__[^;{}]*?\b(\w+)\s*\([^;{}]*\)\s*\{([^{}\n]*(?=\})|.*?(?=^\}))", re.DOTALL | re.MULTILINE
+)
 _CONDITION = re.compile(r"\b(?:if|for|while|return|min)\b|\?")
 _ALLOCATED = re.compile(
     r"\b(?:(?P<device>cudaMalloc(?:Async)?)|cudaMallocHost|cudaHostAlloc)\s*\(\s*(?:\(\s*void\s*\*\*\s*\)\s*)?"

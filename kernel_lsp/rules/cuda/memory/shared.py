@@ -283,12 +283,22 @@ def _broadcast_read(function: Function, write: Node) -> Unordered | None:
     following: Node | None = branch
     for _ in range(MAX_STATEMENTS):
         following = following.next_named_sibling if following is not None else None
-        if following is None or any(not is_harmless(function, c) for c in function.calls.within(following)):
+        if following is None:
             return None
+        call = next((c for c in function.calls.within(following) if not is_harmless(function, c)), None)
+        if call is not None:
+            return Unordered(call, following) if _counts(function, call, left) else None
         read = _mention(function, following, left) if array.is_array else _use(function, following, array)
         if read is not None:
             return None if _is_set(function, read) else Unordered(read, following)
     return None
+
+
+def _counts(function: Function, call: Node, element: Node) -> bool:
+    """Return whether the call is ``atomicAdd(&count, 1)`` of the element, by whichever threads come."""
+    first = next(iter(function.arguments(call)), None) if function.callee(call).startswith("atomic") else None
+    is_it = first is not None and function.source(first).replace(" ", "") == f"&{function.source(element)}"
+    return is_it and not any(_is_for_one(function, b) for b in function.branches_around(call))
 
 
 def _shared_one(function: Function, target: Node) -> Variable | None:

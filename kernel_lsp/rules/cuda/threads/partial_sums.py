@@ -89,7 +89,7 @@ def _use_by_all(kernel: Function, total: Variable, start: int, seen: set[str]) -
         if _is_for_some(kernel, read, start) or _is_shuffled(kernel, read):
             continue
         derived = _set_by(kernel, read)
-        if derived is None:
+        if derived is None or _is_over_lanes(kernel, read, start):
             return read
         if derived.name not in seen and len(seen) < MAX_NAMES:
             use = _use_by_all(kernel, derived, read.end_byte, {*seen, derived.name})
@@ -119,6 +119,15 @@ def _is_for_some(kernel: Function, node: Node, start: int) -> bool:
         child = parent
     leaving = (each for each in kernel.returns if start <= each.start_byte < node.start_byte)
     return any(True for _ in leaving)
+
+
+def _is_over_lanes(kernel: Function, read: Node, start: int) -> bool:
+    """Return whether the read is in a later loop that each lane goes through with elements of its own."""
+    loop = kernel.loop_around(read)
+    if loop is None or loop.type != "for_statement" or loop.start_byte < start:
+        return False
+    counters = (v for v in kernel.all_variables() if (head := kernel.parent(v.declaration)) and head.id == loop.id)
+    return any(counter.value is not None and may_depend_on_thread(kernel, counter.value) for counter in counters)
 
 
 def _counts(node: Node) -> bool:
