@@ -1,8 +1,8 @@
 # `make help` lists the targets. Everything happens in .venv; nothing needs root.
 
 TARGET ?= examples/rms_norm.py::RMSNorm
-# Neighbours stay together, as they share what they use.
-PYTEST_ARGS ?= -n auto --maxprocesses 8 --dist worksteal
+# Neighbours stay together, as they share what they use. One worker more than cores: many tests wait for a child process.
+PYTEST_ARGS ?= -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxprocesses 8 --dist worksteal
 # Where `make test-editors` keeps code-server and Chromium's driver.
 EDITORS ?= /opt/kernel-lsp-editors
 

@@ -40,7 +40,7 @@ def test_any_valid_schedule_is_right() -> None:
 def test_one_schedule_gives_one_text() -> None:
     first = plan_text(MLP, symbol="M", inputs=[tensor("x", 3, 5, 32)], backward=True)
     second = plan_program(capture_text(MLP, "M", inputs=[tensor("x", 3, 5, 32)], backward=True), gpu=None)
-    for knob in first.knobs[::6]:  # what one rendering leaves behind would change the next
+    for knob in first.knobs[::24]:  # what one rendering leaves behind would change the next
         second.render({knob.name: knob.values[-1]})
     strip = lambda text: text.split("\n", 2)[2]  # noqa: E731  the task's file differs
     assert strip(first.render({})) == strip(second.render({}))
