@@ -177,7 +177,7 @@ class RaySlot(Place):
         self.python = cluster.address.python
 
     @property
-    def greeting_deadline_s(self) -> float:  # type: ignore[override]
+    def greeting_deadline_s(self) -> float:  # type: ignore[override]  # an attribute there
         """Return the seconds until a worker can be started: Ray may wait for a GPU."""
         return self.reconnect_s if self.was_reached else self._cluster.address.wait_s
 

@@ -32,7 +32,7 @@ class KernelGym(gymnasium.Env[dict[str, Any], str]):
         text = spaces.Text(MAX_TEXT, min_length=0, charset=CHARSET)
         self.action_space = text
         self.observation_space = spaces.Dict(
-            {"task": text, "text": text, "n_left": spaces.Discrete(n_steps + 1)}  # type: ignore[dict-item]
+            {"task": text, "text": text, "n_left": spaces.Discrete(n_steps + 1)}  # type: ignore[dict-item]  # gymnasium's is invariant
         )
 
     def reset(

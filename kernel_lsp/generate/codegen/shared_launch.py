@@ -9,7 +9,7 @@ Find kernels that differ in names alone: the layers of a deep network then share
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kernel_lsp.core.expression import Constant, Expression
@@ -323,9 +323,9 @@ def _substituted(line: str, positions: dict[str, str]) -> str:
     return line
 
 
-def _ordered(parameters: object) -> list[KernelParameterText]:
+def _ordered(parameters: Iterable[KernelParameterText]) -> list[KernelParameterText]:
     """Return the parameters in order: tensors read, tensors written, sizes."""
-    found = list(parameters)  # type: ignore[call-overload]
+    found = list(parameters)
     return sorted(found, key=lambda entry: 2 if "*" not in entry.declaration else int(_is_written(entry)))
 
 

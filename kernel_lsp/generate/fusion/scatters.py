@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kernel_lsp.generate.fusion.groups import ElementwiseGroup, RowScatterGroup, ScatterGroup, Store
 from kernel_lsp.generate.fusion.progress import Progress
-from kernel_lsp.generate.ir.index import as_index, product, substitute
+from kernel_lsp.generate.ir.index import Index, as_index, product, substitute
 from kernel_lsp.generate.ir.scalar import Access, accesses, cast
 from kernel_lsp.generate.ir.sizes import ravel, unravel_safe
 from kernel_lsp.generate.ir.tensor import Pointwise, Scatter, Tensor
@@ -89,9 +89,9 @@ def _row_scatter(progress: Progress, seed: Tensor, definition: Scatter) -> tuple
     return RowScatterGroup(seed, update, row, column, place, value, base, at, tuple(stores)), [seed, *roots]
 
 
-def _row_stores(progress: Progress, seed: Tensor, at: Sequence[object]) -> tuple[list[Store], list[Tensor]]:
+def _row_stores(progress: Progress, seed: Tensor, at: Sequence[Index]) -> tuple[list[Store], list[Tensor]]:
     """Return the pointwise results that read the sum at their own index alone, such as its conversion."""
-    own = Access(seed, at)  # type: ignore[arg-type]
+    own = Access(seed, tuple(at))
     stores: list[Store] = []
     for tensor in progress.pending:
         definition = progress.graph.definitions[tensor]

@@ -124,7 +124,7 @@ class Index(Digested):
         self.variables = frozenset().union(*[atom.variables for monomial, _ in self.terms for atom in monomial])
 
     @property
-    def digest(self) -> bytes:  # type: ignore[override]
+    def digest(self) -> bytes:  # type: ignore[override]  # an attribute there
         """Computed on first use: most indices are intermediate results."""
         if self._digest is None:
             parts = [part for monomial, factor in self.terms for part in (factor, *(atom.digest for atom in monomial))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.ir.index import ZERO, Index, as_index
@@ -199,9 +199,9 @@ class _GroupNormBackward:
     def grad_bias(self) -> Tensor:
         return self._over_channel(lambda index: cast(Access(self.grad, index), self.dtype), "grad_bias", 2)
 
-    def _over_channel(self, body: object, name: str, item: int) -> Tensor:
+    def _over_channel(self, body: Callable[..., Scalar], name: str, item: int) -> Tensor:
         axes = (0, *range(2, len(self.source.shape)))
-        total = self.builder.reduction("sum", self.dtype, self.source.shape, axes, body, name=name)  # type: ignore[arg-type]
+        total = self.builder.reduction("sum", self.dtype, self.source.shape, axes, body, name=name)
         dtype = self.call.dtype(item)
         return self.builder.pointwise(dtype, total.shape, lambda index: Access(total, index), name=name)
 

@@ -29,7 +29,7 @@ class Choices:
     def pick(self, name: str, values: Sequence[Choice], default: Choice, description: str) -> Choice:
         """Return the schedule's value of a knob, or the default where the schedule has no valid value."""
         kept = tuple(dict.fromkeys([*values, default]))
-        ordered = tuple(sorted(kept)) if all(isinstance(value, int) for value in kept) else kept  # type: ignore[type-var]
+        ordered = tuple(sorted(kept)) if all(isinstance(value, int) for value in kept) else kept  # type: ignore[type-var]  # all int
         self.knobs.setdefault(name, Knob(name, ordered, default, description))
         chosen = self.schedule.get(name, default)
         return chosen if chosen in ordered else default

@@ -155,7 +155,7 @@ def reciprocal_square_root(scope: Scope) -> Iterator[Hit]:
     for node in scope.binaries:
         is_reciprocal = isinstance(node.op, ast.Div) and is_number(node.left, 1)
         if is_reciprocal and scope.function_name(node.right) == "sqrt":
-            argument = scope.operand(node.right)  # type: ignore[arg-type]
+            argument = scope.operand(node.right)  # type: ignore[arg-type]  # a call: it has a name
             if argument is not None and scope.is_tensor(argument):
                 text = f"{scope.names.spelled('torch.rsqrt')}({scope.module.source(argument)})"
                 yield hit(scope, node, "`torch.rsqrt` does this in one kernel", rewrite(scope, node, text))
@@ -247,7 +247,7 @@ def _is_reduced(node: ast.expr, scope: Scope) -> bool:
         if isinstance(parent, ast.stmt):
             return False
         is_argument = isinstance(parent, ast.Call) and child is not parent.func
-        if is_argument and scope.function_name(parent) not in POINTWISE_FUNCTIONS:  # type: ignore[arg-type]
+        if is_argument and scope.function_name(parent) not in POINTWISE_FUNCTIONS:  # type: ignore[arg-type]  # a call
             return False
         child = parent
     return False

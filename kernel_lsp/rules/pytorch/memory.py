@@ -287,8 +287,8 @@ def _written_in_place(statement: ast.stmt, scope: Scope) -> ast.expr | None:
 
 
 def _is_expanded(value: ast.expr, scope: Scope) -> bool:
-    is_method = isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)
-    return is_method and value.func.attr in _VIEWS and scope.is_tensor(value)  # type: ignore[attr-defined]
+    method = value.func if isinstance(value, ast.Call) else None
+    return isinstance(method, ast.Attribute) and method.attr in _VIEWS and scope.is_tensor(value)
 
 
 def _is_fixed(node: ast.expr, scope: Scope) -> bool:

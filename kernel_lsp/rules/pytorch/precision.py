@@ -87,7 +87,7 @@ def softmax_without_maximum(scope: Scope) -> Iterator[Hit]:
         if not isinstance(node.op, ast.Div) or scope.function_name(scope.definition(node.right)) != "sum":
             continue
         total = scope.definition(node.right)
-        summed = scope.operand(total)  # type: ignore[arg-type]
+        summed = scope.operand(total)  # type: ignore[arg-type]  # a call: it has a name
         if summed is None or not same(summed, node.left):
             continue
         exponential = scope.definition(node.left)
@@ -373,7 +373,7 @@ def variance_by_difference(scope: Scope) -> Iterator[Hit]:
         square_of_mean = _squared(scope.definition(node.right), scope)
         if square_of_mean is None or scope.function_name(mean_of_square) != "mean":
             continue
-        first = _squared(scope.operand(mean_of_square), scope)  # type: ignore[arg-type]
+        first = _squared(scope.operand(mean_of_square), scope)  # type: ignore[arg-type]  # a call: it has a name
         mean = scope.definition(square_of_mean)
         second = scope.operand(mean) if isinstance(mean, ast.Call) and scope.function_name(mean) == "mean" else None
         if first is not None and second is not None and same(first, second):

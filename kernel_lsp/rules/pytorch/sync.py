@@ -382,8 +382,9 @@ def _is_host_already(node: ast.expr, scope: Scope) -> bool:
 
 
 def _scalar_conversion(call: ast.Call, scope: Scope) -> str:
-    is_conversion = isinstance(call.func, ast.Name) and call.func.id in _TO_SCALAR and len(call.args) == 1
-    return call.func.id if is_conversion and scope.is_tensor(call.args[0]) else ""  # type: ignore[attr-defined]
+    if not isinstance(call.func, ast.Name) or call.func.id not in _TO_SCALAR or len(call.args) != 1:
+        return ""
+    return call.func.id if scope.is_tensor(call.args[0]) else ""
 
 
 def _printed(argument: ast.expr) -> list[ast.expr]:

@@ -75,7 +75,7 @@ _TENSOR_CONSTRUCTORS = ("Tensor", "FloatTensor", "DoubleTensor", "HalfTensor", "
 def missing_no_grad(scope: Scope) -> Iterator[Hit]:
     if _turns_gradients_off(scope) or any(_is_method(call, "backward") for call in scope.calls):
         return
-    evaluated = {ast.dump(call.func.value) for call in scope.calls if _is_bare_eval(call)}  # type: ignore[attr-defined]
+    evaluated = {ast.dump(found) for call in scope.calls if (found := _evaluated(call)) is not None}
     evaluated |= {ast.dump(ast.Name(name, ast.Load())) for name in scope.assigned if _is_made_evaluated(name, scope)}
     seen: set[str] = set()
     for call in scope.calls if evaluated else ():
@@ -339,7 +339,7 @@ def direct_forward(scope: Scope) -> Iterator[Hit]:
     """,
 )
 def kept_graph(scope: Scope) -> Iterator[Hit]:
-    differentiated = {ast.dump(c.func.value): c for c in scope.calls if _is_method(c, "backward")}  # type: ignore[attr-defined]
+    differentiated = {ast.dump(root): c for c in scope.calls if (root := _object_of(c, "backward")) is not None}
     for statement in scope.statements:
         loss = _kept(statement)
         if loss is not None:
@@ -379,14 +379,18 @@ def _is_decorator(call: ast.Call, scope: Scope) -> bool:
 
 
 def _is_method(call: ast.Call, name: str) -> bool:
-    return isinstance(call.func, ast.Attribute) and call.func.attr == name
+    return _object_of(call, name) is not None
 
 
-def _is_bare_eval(call: ast.Call) -> bool:
-    """Return whether the call is ``model.eval()`` of a name or an attribute."""
-    if not _is_method(call, "eval") or call.args or call.keywords:
-        return False
-    return isinstance(call.func.value, ast.Name | ast.Attribute)  # type: ignore[attr-defined]
+def _object_of(call: ast.Call, method: str) -> ast.expr | None:
+    """Return the object whose method a call is; None for another call."""
+    return call.func.value if isinstance(call.func, ast.Attribute) and call.func.attr == method else None
+
+
+def _evaluated(call: ast.Call) -> ast.expr | None:
+    """Return the model of ``model.eval()``, a name or an attribute; None for another call."""
+    model = _object_of(call, "eval") if not call.args and not call.keywords else None
+    return model if isinstance(model, ast.Name | ast.Attribute) else None
 
 
 def _is_made_evaluated(name: str, scope: Scope) -> bool:
@@ -413,8 +417,8 @@ def _calls_base_init(scope: Scope) -> bool:
     return any(_is_method(call, "__init__") for call in scope.calls)
 
 
-def _holds_modules(made: ast.expr, scope: Scope) -> bool:
-    elements = [made.elt] if isinstance(made, ast.ListComp) else made.elts  # type: ignore[attr-defined]
+def _holds_modules(made: ast.List | ast.ListComp, scope: Scope) -> bool:
+    elements = [made.elt] if isinstance(made, ast.ListComp) else made.elts
     return bool(elements) and all(_is_module_call(element, scope) for element in elements)
 
 

@@ -81,7 +81,7 @@ def watched_mode(owner: Any) -> Iterator[list[str]]:
     def write(self: torch.nn.Module, mode: bool) -> None:
         vars(self)[TRAINING] = mode
 
-    torch.nn.Module.training = property(read, write)  # type: ignore[assignment]
+    torch.nn.Module.training = property(read, write)  # type: ignore[assignment]  # for a time
     try:
         yield reads
     finally:

@@ -143,7 +143,7 @@ for _symbol, _name in {"+": "add", "-": "sub", "*": "mul", "/": "truediv"}.items
     setattr(_Watched, f"__r{_name}__", _arithmetic(_symbol, f"__r{_name}__", is_reversed=True))
 for _name in DECIDING:
     setattr(_Watched, f"__{_name}__", _deciding(f"__{_name}__"))
-_Watched.__hash__ = float.__hash__  # type: ignore[method-assign]
+_Watched.__hash__ = float.__hash__  # type: ignore[method-assign]  # `__eq__` unset it
 
 
 def _marked(watch: _Watch, candidate: _Candidate, position: int) -> Number:

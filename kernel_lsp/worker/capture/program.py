@@ -184,11 +184,11 @@ def _user_frames() -> Iterator[None]:
             [traceback.FrameSummary(frame.filename, frame.lineno, "forward") for frame in frames]
         )
 
-    CapturedTraceback.summary = summary  # type: ignore[method-assign]
+    CapturedTraceback.summary = summary  # type: ignore[method-assign]  # for a time
     try:
         yield
     finally:
-        CapturedTraceback.summary = original  # type: ignore[method-assign]
+        CapturedTraceback.summary = original  # type: ignore[method-assign]  # as it was
 
 
 @contextlib.contextmanager

@@ -192,7 +192,7 @@ def warn_once(name: str, reason: str) -> bool:
 
 
 # `torch.compiler.assume_constant_result` without importing the compiler: called once per compilation, not traced.
-fell_back._dynamo_marked_constant = True  # type: ignore[attr-defined]
+fell_back._dynamo_marked_constant = True  # type: ignore[attr-defined]  # torch's own mark
 
 
 def _empty_like(tensor: Tensor) -> Tensor:

@@ -418,10 +418,10 @@ class RowRenderer:
 
     def _guarded_store(self, scope: Scope, write: object) -> None:
         if not self._is_guarded():
-            write(scope)  # type: ignore[operator]
+            write(scope)  # type: ignore[operator]  # it takes a scope
             return
         inner = scope.open("if (is_row)")
-        write(inner)  # type: ignore[operator]
+        write(inner)  # type: ignore[operator]  # as above
         inner.close()
 
     def _item(self, name: str, dtype: DType) -> Text:

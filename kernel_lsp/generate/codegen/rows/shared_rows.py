@@ -82,7 +82,7 @@ class SharedRowRenderer(RowRenderer):
         blocks = self.schedule.blocks
         if self.schedule.is_grid:
             return Constant(blocks * self.schedule.teams)
-        return binary("*", to_expression(self.group.row.extent), Constant(blocks))  # type: ignore[return-value]
+        return binary("*", to_expression(self.group.row.extent), Constant(blocks))  # type: ignore[return-value]  # fixed rows
 
     def _active_pairs(self) -> tuple[Pair, ...]:
         return find_pairs(self.group)

@@ -383,8 +383,10 @@ def plan_disagrees(file: FileFacts) -> Iterator[Hit]:
 def unused_plan_name(file: FileFacts) -> Iterator[Hit]:
     yield from _plan_hits(file.plan, frozenset((PlanCode.UNUSED_SCRATCH,)))
     plan = file.plan.plan
-    for operation in plan.operations if plan is not None else ():
-        if operation is not plan.backward:  # type: ignore[union-attr]
+    if plan is None:
+        return
+    for operation in plan.operations:
+        if operation is not plan.backward:
             used = _used_names(operation)
             for scalar in (p for p in operation.parameters if isinstance(p, ScalarParameter)):
                 if scalar.name not in used:
