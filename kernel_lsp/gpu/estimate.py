@@ -23,13 +23,15 @@ from kernel_lsp.gpu.compiled import compiled_run
 from kernel_lsp.gpu.eager import (
     POINTWISE_EFFICIENCY,
     EagerRun,
+    attention_us,
     convolution_shape,
+    convolution_us,
     eager_run,
     product_shape,
+    product_us,
 )
 from kernel_lsp.gpu.floor import US_PER_S
 from kernel_lsp.gpu.launch import Traffic, launch_time, occupancy
-from kernel_lsp.gpu.library import attention_us, convolution_us, product_us
 from kernel_lsp.gpu.specs import GpuSpec
 
 LAUNCH_US = 2.2
