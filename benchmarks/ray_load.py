@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from kernel_lsp.process.ray_cluster import RayAddress, RayCluster
 from kernel_lsp.process.tree import descendants
 from kernel_lsp.verify.gpu.checks import MeasuringGpu, on_one_of
-from kernel_lsp.verify.gpu.job import GpuJob, GpuReport
+from kernel_lsp.verify.gpu.prepared import GpuJob, GpuReport
 from kernel_lsp.verify.model.cases import StageTimes
 from tests.verify.devices.ray_slots import ACTOR, light_python, slots
 from tests.verify.gpu.harness import NoClock, build, case

@@ -17,8 +17,7 @@ from kernel_lsp.core.plan import BoundLaunch
 from kernel_lsp.core.verdict import CaseResult, Crashed, Mismatch, TimedOut
 from kernel_lsp.toolchain.integrity.ptx_text import kernels_hash
 from kernel_lsp.verify.devices.device import DeviceCase
-from kernel_lsp.verify.gpu.job import GpuFailure, GpuJob, GpuReport, Stages
-from kernel_lsp.verify.gpu.prepared import GpuKernel, Launched
+from kernel_lsp.verify.gpu.prepared import GpuFailure, GpuJob, GpuKernel, GpuReport, Launched, Stages
 from kernel_lsp.verify.timing.result import NotTimed, Timed, TimedOperation, TimingFailure, verdict_of
 
 MAX_WAIT_BESIDE_S = 10.0

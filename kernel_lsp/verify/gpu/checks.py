@@ -18,7 +18,7 @@ from kernel_lsp.toolchain.integrity.ptx_text import read_ptx
 from kernel_lsp.verify.cpu.executor_checks import screened_cases
 from kernel_lsp.verify.devices.device import DeviceCase, KernelBuild, Timer
 from kernel_lsp.verify.gpu.device import GpuDevice
-from kernel_lsp.verify.gpu.job import GpuFailure, GpuJob, GpuReport, has_failed
+from kernel_lsp.verify.gpu.prepared import GpuFailure, GpuJob, GpuReport, has_failed
 from kernel_lsp.verify.model.cases import Case, Look, Plan, Progress
 from kernel_lsp.verify.oracle.case_store import CaseStore, NoCase
 from kernel_lsp.verify.timing.result import NotTimed, TimedOperation, TimingOutcome

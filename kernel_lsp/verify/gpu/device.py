@@ -27,8 +27,7 @@ from kernel_lsp.errors import EnvironmentProblem, KernelLspError
 from kernel_lsp.toolchain.nvrtc.compile import Compiler
 from kernel_lsp.verify.devices.device import KernelBuild
 from kernel_lsp.verify.gpu.candidate_run import Attempt
-from kernel_lsp.verify.gpu.job import GpuFailure, GpuJob, GpuReport, Stages
-from kernel_lsp.verify.gpu.prepared import GpuKernel, SpareFiles
+from kernel_lsp.verify.gpu.prepared import GpuFailure, GpuJob, GpuKernel, GpuReport, SpareFiles, Stages
 from kernel_lsp.verify.gpu.slot import MAX_DISCONNECTED, REPEAT, GpuFacts, GpuSlot, OutOfService, SlotWorker
 from kernel_lsp.verify.model.cases import StageTimes
 

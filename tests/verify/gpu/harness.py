@@ -20,7 +20,7 @@ from kernel_lsp.source.cuda import kernel_signatures
 from kernel_lsp.toolchain.nvrtc.compile import BuildRequest
 from kernel_lsp.verify.devices.device import DeviceCase, KernelBuild
 from kernel_lsp.verify.gpu.device import GpuDevice
-from kernel_lsp.verify.gpu.job import GpuFailure, GpuJob, GpuReport
+from kernel_lsp.verify.gpu.prepared import GpuFailure, GpuJob, GpuReport
 from kernel_lsp.verify.gpu.slot import SlotWorker
 from kernel_lsp.verify.model.cases import Case
 from kernel_lsp.verify.oracle.compare import Expectation

@@ -16,7 +16,7 @@ from kernel_lsp.errors import EnvironmentProblem
 from kernel_lsp.process.worker_client import Slices, Worker
 from kernel_lsp.verify.gpu import prepared as gpu_prepared
 from kernel_lsp.verify.gpu.device import GpuLock
-from kernel_lsp.verify.gpu.job import GpuFailure, GpuReport
+from kernel_lsp.verify.gpu.prepared import GpuFailure, GpuReport
 
 from .harness import FAKE, LARGE, SICK, SMALL, gpu, run, worker
 

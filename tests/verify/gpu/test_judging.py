@@ -18,7 +18,7 @@ from kernel_lsp.verify.devices.device import DeviceCase
 from kernel_lsp.verify.gpu import candidate_run as gpu_attempt
 from kernel_lsp.verify.gpu import prepared as gpu_prepared
 from kernel_lsp.verify.gpu.device import GpuDevice
-from kernel_lsp.verify.gpu.job import GpuFailure, GpuJob, GpuReport
+from kernel_lsp.verify.gpu.prepared import GpuFailure, GpuJob, GpuReport
 from kernel_lsp.verify.timing.result import NotTimed, TimedOperation
 from kernel_lsp.verify.timing.rounds import Asker
 
