@@ -16,7 +16,7 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.operators import is_a
 from kernel_lsp.core.task import Graph, GraphNode, Task, TensorType
 from kernel_lsp.verify.model.cases import Case, OperationKind, Sizes, n_elements, shape_of
-from kernel_lsp.verify.probes.families import HALFWAY
+from kernel_lsp.verify.probes.kernel import HALFWAY
 
 SIGNIFICAND_BITS = {DType.F64: 53, DType.F32: 24, DType.F16: 11, DType.BF16: 8}
 """Significand bits of IEEE 754's types, and of bfloat16."""
