@@ -11,7 +11,13 @@ from kernel_lsp.core.measurement import Comparison, Measurement, TimeFloor
 from kernel_lsp.core.plan import LaunchPlan
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.evolve.archive.archive import Archive
-from kernel_lsp.evolve.propose.feedback import describe_failure, describe_profile, describe_times
+from kernel_lsp.evolve.propose.feedback import (
+    describe_failure,
+    describe_profile,
+    describe_times,
+    facts_of_kernel,
+    facts_of_task,
+)
 from kernel_lsp.evolve.propose.population import (
     Innovation,
     Member,
@@ -23,7 +29,6 @@ from kernel_lsp.evolve.propose.population import (
     shown,
     similarity,
 )
-from kernel_lsp.evolve.propose.profiling import facts_of_kernel, facts_of_task
 from kernel_lsp.evolve.propose.prompt_builder import assemble
 from kernel_lsp.evolve.propose.proposal import Hint, applicable, catalogue, kinds
 from kernel_lsp.evolve.run.final_verification import why_give_up, why_stop

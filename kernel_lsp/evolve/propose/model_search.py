@@ -20,8 +20,8 @@ from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.errors import RepliesAwaited
 from kernel_lsp.evolve.agent.proposal import AgentProposal
 from kernel_lsp.evolve.archive.model_records import ModelRecords
+from kernel_lsp.evolve.propose.feedback import ProfileDigest, facts_of_kernel
 from kernel_lsp.evolve.propose.population import SEED_SLOT, Member, Plan, plan_proposal, ranked
-from kernel_lsp.evolve.propose.profiling import ProfileDigest, facts_of_kernel
 from kernel_lsp.evolve.propose.proposal import Draw, Outcome, Proposal, Workshop, applicable, kinds, pick
 from kernel_lsp.evolve.run.evaluations import score_kind, score_us
 from kernel_lsp.evolve.run.final_verification import Ending, Finalist, SearchResult, why_give_up, why_stop
