@@ -10,8 +10,7 @@ from typing import Any, BinaryIO
 
 from kernel_lsp.cli import console
 from kernel_lsp.config import load_settings
-from kernel_lsp.evolve.agent.tools import AgentTools, answer
-from kernel_lsp.evolve.agent.workspace import write_workspace
+from kernel_lsp.evolve.agent.tools import AgentTools, answer, write_workspace
 from kernel_lsp.process.stdio import claim_stdout, open_stdin
 
 
