@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernel_lsp.training.network import Array
+from kernel_lsp.training.policy import Array
 
 Codes = npt.NDArray[np.int64]
 

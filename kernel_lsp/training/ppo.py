@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from kernel_lsp.training.network import Adam, Array
-from kernel_lsp.training.policy import Critic, Mask, Policy, Pool
+from kernel_lsp.training.policy import Adam, Array, Critic, Mask, Policy, Pool
 
 SHARE_GOAL = 0.95
 """Share of the best known time that an episode must reach to be imitated."""

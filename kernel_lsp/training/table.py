@@ -11,7 +11,7 @@ import numpy as np
 
 from kernel_lsp.core.model import Noun
 from kernel_lsp.training.features import candidate_features
-from kernel_lsp.training.network import Array
+from kernel_lsp.training.policy import Array
 
 MAX_ERROR = 1e-2
 """Maximum relative L2 error against fp64 of a schedule that counts as correct. Incorrect texts are off by far more,

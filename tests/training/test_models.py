@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from kernel_lsp.training.cost_model import CostModel, fit_cost_model
-from kernel_lsp.training.network import Adam, Network
-from kernel_lsp.training.policy import Policy, Pool, Projection, history_features
+from kernel_lsp.training.policy import Adam, Network, Policy, Pool, Projection, history_features
 from kernel_lsp.training.ppo import PpoSettings, Trainer
 from kernel_lsp.training.ranker import Models, centred_log_times, read_models, train_models, write_models
 from kernel_lsp.training.table import ScheduleTable, TimedTask, feature_names, matrix
