@@ -31,8 +31,7 @@ from kernel_lsp.core.task import Task
 from kernel_lsp.errors import KernelLspError
 from kernel_lsp.generate.program import plan_program
 from kernel_lsp.source.pytorch import read_target
-from kernel_lsp.training.features import family, graph_hash, nonzero, schedule_features, task_features
-from kernel_lsp.training.schedules import draw_schedules
+from kernel_lsp.training.features import draw_schedules, family, graph_hash, nonzero, schedule_features, task_features
 from kernel_lsp.training.table import ScheduleTable, TimedSchedule, TimedTask
 from kernel_lsp.verify.session.session import Session
 

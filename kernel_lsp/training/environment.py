@@ -26,7 +26,7 @@ from kernel_lsp.core.model import Noun
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.errors import UserError
-from kernel_lsp.training.schedules import SchedulableProgram
+from kernel_lsp.training.features import SchedulableProgram
 from kernel_lsp.training.table import ScheduleTable, TimedTask
 
 FASTER = 1.05

@@ -16,10 +16,9 @@ import numpy as np
 from kernel_lsp.core.task import Task
 from kernel_lsp.errors import KernelLspError
 from kernel_lsp.training.cost_model import CostModel, fit_cost_model
-from kernel_lsp.training.features import candidate_features, schedule_features, task_features
+from kernel_lsp.training.features import RealizedLike, candidate_features, schedule_features, task_features
 from kernel_lsp.training.policy import Array, Network, Policy, Pool, Projection
 from kernel_lsp.training.ppo import PpoSettings, Trainer
-from kernel_lsp.training.schedules import RealizedLike
 from kernel_lsp.training.table import TimedTask, feature_names, matrix
 
 FILE = Path(__file__).parent / "schedule_models.json"

@@ -10,7 +10,7 @@ from kernel_lsp.core.measurement import Measurement
 from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.evolve.archive.schedule_times import schedule_tables
 from kernel_lsp.generate.program import plan_program
-from kernel_lsp.training.schedules import draw_schedules
+from kernel_lsp.training.features import draw_schedules
 from tests.evolve.world import TASK, verdict_of
 
 GPU = "NVIDIA H200"

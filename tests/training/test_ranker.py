@@ -10,10 +10,17 @@ import pytest
 
 from kernel_lsp.evolve.run.search import Proposer
 from kernel_lsp.generate.program import Program, plan_program
-from kernel_lsp.training.features import candidate_features, family, graph_hash, schedule_features, task_features
+from kernel_lsp.training.features import (
+    RealizedLike,
+    candidate_features,
+    draw_schedules,
+    family,
+    graph_hash,
+    schedule_features,
+    task_features,
+)
 from kernel_lsp.training.ppo import PpoSettings
 from kernel_lsp.training.ranker import ScheduleRanker, train_models
-from kernel_lsp.training.schedules import RealizedLike, draw_schedules
 from kernel_lsp.training.table import TimedSchedule, TimedTask
 from tests.evolve.test_search import FakeProgram
 from tests.evolve.world import TASK

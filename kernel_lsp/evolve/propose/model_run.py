@@ -31,7 +31,7 @@ from kernel_lsp.llm.prompts import Prompts
 from kernel_lsp.llm.recording import Recording, read_recording
 from kernel_lsp.llm.request import ModelFailed, ModelRequest, Replied
 from kernel_lsp.llm.specs import Roster, Surroundings, check_prices, open_roster, parse_prices
-from kernel_lsp.training.schedules import SchedulableProgram
+from kernel_lsp.training.features import SchedulableProgram
 from kernel_lsp.verify.model.cases import captured_sizes
 
 MANUAL_FOLDER_NAME = "manual"

@@ -29,7 +29,7 @@ from kernel_lsp.evolve.run.request import ModelChoices
 from kernel_lsp.evolve.run.search import Proposer
 from kernel_lsp.llm.ensemble import Ensemble, Pull
 from kernel_lsp.llm.patience import Spending
-from kernel_lsp.training.schedules import SchedulableProgram
+from kernel_lsp.training.features import SchedulableProgram
 
 N_SEEDS = 4
 """Schedules of the generator that the search starts from: the default and neighbours."""

@@ -19,7 +19,7 @@ from kernel_lsp.evolve.run.evaluations import CandidateVerifier, Evaluations, sc
 from kernel_lsp.evolve.run.final_verification import Ending, Finalist, SearchResult, device_seconds, why_stop_tuning
 from kernel_lsp.evolve.run.reuse import TunedSchedule
 from kernel_lsp.evolve.run.search import Order, Proposal, Proposer, Scored
-from kernel_lsp.training.schedules import SchedulableProgram
+from kernel_lsp.training.features import SchedulableProgram
 
 MAX_REMEASURED = 6
 NEAR = 1.1

@@ -21,7 +21,7 @@ from kernel_lsp.core.model import Noun
 from kernel_lsp.core.task import Graph, Task
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.evolve.run.evaluations import score_kind, score_us
-from kernel_lsp.training.schedules import SchedulableProgram
+from kernel_lsp.training.features import SchedulableProgram
 from kernel_lsp.verify.timing.baselines import KeyedCache
 
 FOLDER = "schedules"

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kernel_lsp.training.schedules import RealizedLike, SchedulableProgram
+from kernel_lsp.training.features import RealizedLike, SchedulableProgram
 
 Schedule = dict[str, int | str]
 Order = Callable[[Sequence[RealizedLike], Sequence[tuple[RealizedLike, float]]], Sequence[int]]
