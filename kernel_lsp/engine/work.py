@@ -55,8 +55,7 @@ from kernel_lsp.source.inference.proposal import EXAMPLES
 from kernel_lsp.source.python_file import PythonFile, import_line, import_style, parse_python, read_python_file
 from kernel_lsp.source.pytorch import read_symbol, read_target
 from kernel_lsp.source.selection import select
-from kernel_lsp.toolchain.nvrtc.cache import BuildCache
-from kernel_lsp.toolchain.nvrtc.compile import Compiler
+from kernel_lsp.toolchain.nvrtc.compile import BuildCache, Compiler
 from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain
 from kernel_lsp.verify.build.building import names_without_sizes, request_of
 from kernel_lsp.verify.profile.profile import profile_kernel

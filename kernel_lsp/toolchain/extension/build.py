@@ -33,7 +33,7 @@ from kernel_lsp.toolchain.extension.headers import (
     may_lack_a_header,
 )
 from kernel_lsp.toolchain.extension.tools import ExtensionTools
-from kernel_lsp.toolchain.nvrtc.cache import content_key
+from kernel_lsp.toolchain.nvrtc.compile import content_key
 
 FORMAT = "5"
 """Cache format, raised when cached builds become outdated."""

@@ -24,8 +24,7 @@ from kernel_lsp.process.ray_cluster import RayCluster
 from kernel_lsp.process.remote import FRESH, RemoteWorker
 from kernel_lsp.process.ssh import Machine
 from kernel_lsp.process.worker_client import Worker
-from kernel_lsp.toolchain.nvrtc.cache import BuildCache
-from kernel_lsp.toolchain.nvrtc.compile import Compiler
+from kernel_lsp.toolchain.nvrtc.compile import BuildCache, Compiler
 from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain
 from kernel_lsp.verify.build.building import Module, build_ahead
 from kernel_lsp.verify.cpu.executor_pool import CpuDevice
