@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from kernel_lsp.core.model import Noun
-from kernel_lsp.llm.keys import hide_keys, hide_known_keys
+from kernel_lsp.llm.litellm_model import hide_keys, hide_known_keys
 from kernel_lsp.llm.request import RETRIED, Model, ModelFailed, ModelRequest, OnText, Replied, Usage, ignore_text
 
 ROUNDING_USD = 1e-9
