@@ -1,9 +1,5 @@
-"""Predict the kernels that PyTorch's eager mode launches for a captured graph, and the time of each.
-
-Each ATen op is one pass over memory, or one library call; views are free. The captured graph is decomposed further than
-eager runs it (a cross entropy is a dozen nodes and two kernels), so the nodes of one source line count as at most as
-many kernels as the line has calls and operators; values internal to a merged kernel cause no traffic.
-"""
+"""Predict the kernels that PyTorch's eager mode launches for a captured graph, and the time of each, those of the
+vendor's libraries included."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""Estimate the time of one launch of our kernels from the executor's counters.
-
-The bottleneck may be device memory, L2, L1, the issue slots, the arithmetic pipes, or the longest thread times the
-waves of blocks. They overlap imperfectly, so the time is a smooth maximum of them.
-"""
+"""Estimate the time of one launch of our kernels from the executor's counters, and the resident blocks per
+multiprocessor by the rules of NVIDIA's CUDA Occupancy Calculator."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""Access any vendor's model, a local server with OpenAI's protocol, or Ollama, through litellm.
-
-litellm takes seconds to import, so it is imported with the first call, only in the run's process. Its logging, its
-price downloads and its retries are disabled.
-"""
+"""Access any vendor's model, a local server with OpenAI's protocol, or Ollama, through litellm, with API keys from the
+environment or the keyring."""
 
 from __future__ import annotations
 

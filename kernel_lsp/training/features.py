@@ -1,8 +1,4 @@
-"""Features of a task's schedule: what the cost model and the policy see. See `docs/training.md` for the table.
-
-All sizes are logarithms to base 2, so that a weight means "per doubling". Nothing depends on names of the user's code
-or of kernels; several kernels of one program add up or take their maximum.
-"""
+"""Random schedules of a program, and their features: what the cost model and the policy see."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Describe a verdict to a model: the error, its location and magnitude, or the bottleneck of a correct kernel."""
+"""Describe a verdict to a model: the error, its location and magnitude, or the bottleneck of a correct kernel; and
+profile the best kernel so far, with the facts that hints name."""
 
 from __future__ import annotations
 

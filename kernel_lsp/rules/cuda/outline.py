@@ -1,4 +1,5 @@
-"""Outline a CUDA file: the code outside of function bodies, and the parts of it that functions can see."""
+"""Outline a CUDA file: the code outside of function bodies, the parts of it that functions can see, and `__device__`
+variables that outlive a launch."""
 
 from __future__ import annotations
 

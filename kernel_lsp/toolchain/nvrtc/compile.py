@@ -1,10 +1,5 @@
-"""Compile CUDA text to PTX and ptxas facts, in a compiler process that can be killed.
-
-    async with Compiler(toolchain, cache=cache) as compiler:
-        outcome = await compiler.compile(BuildRequest(text=..., name_expressions=("rms_norm_rows<256>",)))
-
-One NVRTC compile gives both: for a real architecture it keeps the PTX that its ptxas read.
-"""
+"""Compile CUDA text to PTX and ptxas facts, in a compiler process that can be killed, and keep compiled kernels on disk
+by content."""
 
 from __future__ import annotations
 

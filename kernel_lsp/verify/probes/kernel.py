@@ -1,4 +1,5 @@
-"""Give probes a kernel: its task, its contract, small and large sizes inside it, and its compiled code."""
+"""Give probes a kernel: its task, its contract, small and large sizes inside it, its input families, and its compiled
+code."""
 
 from __future__ import annotations
 
