@@ -1,5 +1,13 @@
 """Predict the kernels that PyTorch's eager mode launches for a captured graph, and the time of each, those of the
-vendor's libraries included."""
+vendor's libraries included.
+
+Each ATen op is one pass over memory, or one library call; views are free. The captured graph is decomposed further than
+eager runs it (a cross entropy is a dozen nodes and two kernels), so the nodes of one source line count as at most as
+many kernels as the line has calls and operators; values internal to a merged kernel cause no traffic.
+
+A roofline with an efficiency, plus a fixed part and a part per step of the inner dimension. The last two are fitted to
+Linear 1600->128 with ReLU, batch 64, forward and backward (f32, H200), so they are not a prediction for that case.
+"""
 
 from __future__ import annotations
 

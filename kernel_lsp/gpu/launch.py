@@ -1,5 +1,9 @@
 """Estimate the time of one launch of our kernels from the executor's counters, and the resident blocks per
-multiprocessor by the rules of NVIDIA's CUDA Occupancy Calculator."""
+multiprocessor by the rules of NVIDIA's CUDA Occupancy Calculator.
+
+The bottleneck may be device memory, L2, L1, the issue slots, the arithmetic pipes, or the longest thread times the
+waves of blocks. They overlap imperfectly, so the time is a smooth maximum of them.
+"""
 
 from __future__ import annotations
 

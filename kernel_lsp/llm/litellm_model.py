@@ -1,5 +1,9 @@
 """Access any vendor's model, a local server with OpenAI's protocol, or Ollama, through litellm, with API keys from the
-environment or the keyring."""
+environment or the keyring.
+
+litellm takes seconds to import, so it is imported with the first call, only in the run's process. Its logging, its
+price downloads and its retries are disabled.
+"""
 
 from __future__ import annotations
 

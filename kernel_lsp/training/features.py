@@ -1,4 +1,8 @@
-"""Random schedules of a program, and their features: what the cost model and the policy see."""
+"""Random schedules of a program, and their features: what the cost model and the policy see.
+
+All sizes are logarithms to base 2, so that a weight means "per doubling". Nothing depends on names of the user's code
+or of kernels; several kernels of one program add up or take their maximum.
+"""
 
 from __future__ import annotations
 

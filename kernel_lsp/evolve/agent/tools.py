@@ -1,5 +1,17 @@
 """The tools of an agent that works on one task, which cannot influence its own evaluation, their protocol (MCP over
-JSON lines), and a folder for an external agent."""
+JSON lines), and a folder for an external agent.
+
+The task is captured once, when the tools are opened, from the files at that time. Kernels are passed as text; they are
+built, run, judged and timed here, in our own processes and folders. Whatever an agent does to the files in its own
+folder, the verdict and the reward are for the original task. An agent that may run programs as the same user could
+still change an installation: for strict isolation, run the tools as another user or in a separate container.
+
+Version 2025-06-18 of the protocol (modelcontextprotocol.io): `initialize`, `ping`, `tools/list` and `tools/call`;
+nothing else is offered. A malformed line is answered with JSON-RPC's own errors and ends nothing.
+
+The folder holds documents and the agent's own work. The tools run elsewhere, over MCP, on the captured task; they read
+nothing in the folder.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,14 @@
 """Compile CUDA text to PTX and ptxas facts, in a compiler process that can be killed, and keep compiled kernels on disk
-by content."""
+by content.
+
+    async with Compiler(toolchain, cache=cache) as compiler:
+        outcome = await compiler.compile(BuildRequest(text=..., name_expressions=("rms_norm_rows<256>",)))
+
+One NVRTC compile gives both: for a real architecture it keeps the PTX that its ptxas read.
+
+An entry is one file: a line with the SHA-256 of the rest, then the outcome as JSON. It is created by rename, so a
+reader sees a whole entry or none, even if the writer is killed. A lost entry costs one compile.
+"""
 
 from __future__ import annotations
 

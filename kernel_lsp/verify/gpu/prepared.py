@@ -1,5 +1,11 @@
 """A candidate in a worker of a GPU, as a job with a report: load it, run and judge its cases, run them again, time
-them, unload it."""
+them, unload it.
+
+The worker reports what only the device can detect (guards, inputs, a second run). Values are compared here.
+
+Reuse the files of judged outputs for the next outputs. New pages of a file in memory cost more than writing them (64
+million floats took 0.20 s into a new file and 0.08 s over an old one, two cores).
+"""
 
 from __future__ import annotations
 
