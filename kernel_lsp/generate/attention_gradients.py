@@ -1,6 +1,7 @@
 """Detect the gradients of an attention in a graph: products of its probabilities, or of the gradients of its scores.
 
-The gradients of one attention share the statistics of its queries, which one kernel finds, so that no score is stored.
+The gradients of one attention share the statistics of its queries, so that no score is stored: one kernel finds them,
+or the forward has kept the logarithms, and its result times the gradient is the rest.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from kernel_lsp.generate.attention import (
     without_casts,
 )
 from kernel_lsp.generate.ir.index import Index, Variable, as_index
-from kernel_lsp.generate.ir.scalar import Access, Constant, Operation, Scalar, accesses
-from kernel_lsp.generate.ir.tensor import AttentionGradient, Reduction, Tensor
+from kernel_lsp.generate.ir.scalar import Access, Constant, Operation, Scalar, accesses, cast
+from kernel_lsp.generate.ir.tensor import AttentionGradient, Definition, Reduction, Tensor
 from kernel_lsp.generate.lowering.arithmetic import op
 from kernel_lsp.generate.lowering.builder import positions
 
@@ -34,21 +35,40 @@ STATISTICS = 2
 
 
 @dataclass(frozen=True)
-class GradientFamily:
-    """The gradients of one attention, and the statistics that they read."""
+class KeptAttention:
+    """What a forward keeps of its one attention: the logarithm of the sum of exponentials of each of the `queries`, and
+    the result. `grad` is the result's gradient. A library may give both and the gradients where `has_library`."""
 
-    statistics: Tensor
+    queries: Tensor
+    log_sums: Tensor
+    out: Tensor
+    grad: Tensor
+    has_library: bool = False
+
+
+@dataclass(frozen=True)
+class GradientFamily:
+    """The gradients of one attention. A kernel finds the `statistics` that they read; where these are kept, only the
+    row sums, by the definition `row_sums`."""
+
+    statistics: Tensor | None
+    row_sums: tuple[tuple[Tensor, Reduction], ...]
     gradients: tuple[tuple[Tensor, AttentionGradient], ...]
 
+    @property
+    def definitions(self) -> dict[Tensor, Definition]:
+        """Return what the kernels of this family compute."""
+        return {**dict(self.row_sums), **dict(self.gradients)}
 
-def find_gradients(tensors: Sequence[Tensor]) -> list[GradientFamily]:
-    """Return the families among these tensors."""
+
+def find_gradients(tensors: Sequence[Tensor], kept: KeptAttention | None = None) -> list[GradientFamily]:
+    """Return the families among these tensors, of the attention that was `kept`, where one was."""
     sides = [side for tensor in tensors for side in _sides(tensor)]
     found = [(side, scores) for side in sides if (scores := _find_grad_scores(side)) is not None]
     families: dict[Tensor, list[tuple[_Side, _GradScores]]] = {}
     for side, scores in found:
         families.setdefault(scores.row_sum.tensor, []).append((side, scores))
-    complete = [_family(row_sum, members, sides) for row_sum, members in families.items()]
+    complete = [_family(row_sum, members, sides, kept) for row_sum, members in families.items()]
     return [family for family in complete if family is not None]
 
 
@@ -208,12 +228,17 @@ def _hidden(scalar: Scalar, value: float) -> set[Hidden]:
 
 
 def _family(
-    row_sum: Tensor, members: Sequence[tuple[_Side, _GradScores]], sides: Sequence[_Side]
+    row_sum: Tensor,
+    members: Sequence[tuple[_Side, _GradScores]],
+    sides: Sequence[_Side],
+    kept: KeptAttention | None,
 ) -> GradientFamily | None:
     """Return the gradients of queries, keys and values that share a row sum."""
-    statistics = _statistics(row_sum)
-    if statistics is None:
+    found = _statistics(row_sum)
+    if found is None:
         return None
+    definition = None if kept is None else _kept_row_sums(row_sum, found, kept)
+    statistics = found if kept is None or definition is None else kept
     gradients: list[tuple[Tensor, AttentionGradient]] = []
     for side, scores in members:
         gradient = _gradient(side, scores, statistics)
@@ -222,7 +247,39 @@ def _family(
         gradients.append((side.tensor, gradient))
         if gradient.kind == "key":
             gradients += _value_gradients(side, scores, gradient, sides)
-    return GradientFamily(statistics, tuple(gradients))
+    if isinstance(statistics, Tensor):
+        return GradientFamily(statistics, (), tuple(gradients))
+    assert definition is not None
+    return GradientFamily(None, ((row_sum, definition),), tuple(gradients))
+
+
+def _read_statistics(
+    gradient: AttentionGradient, scores: _GradScores, statistics: Tensor | KeptAttention
+) -> tuple[Access, Access]:
+    """Return where a gradient reads the logarithm of a query's sum of exponentials, and its row sum."""
+    row_sum = scores.row_sum
+    if isinstance(statistics, Tensor):
+        first, second = (Access(statistics, (*row_sum.index, as_index(place))) for place in range(STATISTICS))
+        return first, second
+    assert isinstance(gradient.query_part, Access)
+    return Access(statistics.log_sums, gradient.query_part.index[:-1]), row_sum
+
+
+def _kept_row_sums(row_sum: Tensor, statistics: Tensor, kept: KeptAttention) -> Reduction | None:
+    """Return the row sums of probabilities times their gradients as those of the result times its gradient; None where
+    the latter are other elements, or those of other queries were kept."""
+    found, definition = statistics.definition, row_sum.definition
+    assert isinstance(found, AttentionGradient)
+    assert isinstance(definition, Reduction)
+    grad, query = found.grad, found.query_part
+    if not isinstance(query, Access) or query.tensor is not kept.queries:
+        return None
+    is_plain = isinstance(grad, Access) and grad.mask is None and found.grad_scale == 1.0
+    if not is_plain or not isinstance(grad, Access) or grad.tensor is not kept.grad or row_sum.dtype != DType.F32:
+        return None
+    factors = (cast(grad, DType.F32), cast(Access(kept.out, grad.index), DType.F32))
+    variables = definition.variables
+    return Reduction("sum", variables, (found.width,), (*variables, found.width), op("mul", *factors))
 
 
 def _statistics(row_sum: Tensor) -> Tensor | None:
@@ -250,7 +307,7 @@ def _statistics(row_sum: Tensor) -> Tensor | None:
     return None
 
 
-def _gradient(side: _Side, scores: _GradScores, statistics: Tensor) -> AttentionGradient | None:
+def _gradient(side: _Side, scores: _GradScores, statistics: Tensor | KeptAttention) -> AttentionGradient | None:
     """Return the gradient of queries or keys that a side is; None where it weighs other rows."""
     is_query = scores.m is side.variables[side.row]
     if is_query and side.shared:
@@ -263,7 +320,7 @@ def _gradient(side: _Side, scores: _GradScores, statistics: Tensor) -> Attention
     own = found.key_part if is_query else found.query_part
     if own.substitute({found.head: as_index(side.variables[side.column])}) != rows:
         return None
-    read = Access(statistics, (*scores.row_sum.index, as_index(0)))
+    read = _read_statistics(found, scores, statistics)
     return replace(found, factor=scores.factor * scale, statistics=read)
 
 
@@ -323,8 +380,9 @@ def _renamed(
     texts = (gradient.query_part, gradient.key_part, gradient.value, gradient.grad, gradient.score)
     query, key, value, grad, score = (scalar.substitute(renamed) for scalar in texts)
     assert gradient.statistics is not None
-    statistics = gradient.statistics.substitute(renamed)
-    assert isinstance(statistics, Access)
+    log_sum, row_sum = (read.substitute(renamed) for read in gradient.statistics)
+    assert isinstance(log_sum, Access)
+    assert isinstance(row_sum, Access)
     return replace(
         gradient,
         kind="value",
@@ -341,5 +399,5 @@ def _renamed(
         batch_axes=other.batch_axes,
         row_axes=(other.row,),
         column_axes=(other.column,),
-        statistics=statistics,
+        statistics=(log_sum, row_sum),
     )

@@ -4,7 +4,7 @@ layout that the call needs."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isclose, isnan, nan
 from typing import TypeGuard
 
@@ -20,6 +20,7 @@ from kernel_lsp.generate.ir.tensor import (
     AttentionGradient,
     LibraryCall,
     LibraryResult,
+    LogSums,
     Pointwise,
     Reduction,
     Tensor,
@@ -60,7 +61,7 @@ def attention_plan(tensor: Tensor, attention: Attention) -> LibraryPlan | None:
     """Return the library plan of an attention; None where its mask is not causal, or where an operand is computed or
     lies in memory in another order of dims."""
     m, n = (attention.variables[axes[0]] for axes in (attention.row_axes, attention.column_axes))
-    operands, settings = _fused_operands(attention, m, n), _fused_settings(attention, m)
+    operands, settings = fused_operands(attention, m, n), fused_settings(attention, m)
     if operands is None or settings is None:
         return None
     query, key, value = operands
@@ -70,14 +71,36 @@ def attention_plan(tensor: Tensor, attention: Attention) -> LibraryPlan | None:
     return _viewed_as(tensor, attention.variables, result, (*query.index[:-1], as_index(n)))
 
 
-def gradient_plans(family: Sequence[tuple[Tensor, AttentionGradient]]) -> list[tuple[Tensor, LibraryPlan]]:
+def kept_attention_plans(tensor: Tensor, attention: Attention, log_sums: Tensor) -> list[tuple[Tensor, LibraryPlan]]:
+    """Return the plans of an attention and of the logarithms of its sums, which one call gives; none where the
+    attention has no library plan."""
+    plan, definition = attention_plan(tensor, attention), log_sums.definition
+    if plan is None:
+        return []
+    assert isinstance(definition, LogSums)
+    assert isinstance(plan.result.definition, LibraryResult)
+    made = plan.result.definition.call
+    call = replace(made, function="sdpa::forward_kept")
+    result = _result_of(tensor, LibraryResult(call), plan.result.dtype, made.shape)
+    of_sums = _result_of(log_sums, LibraryResult(call, 1), DType.F32, log_sums.shape)
+    index = plan.view.body.operands[0] if isinstance(plan.view.body, Operation) else plan.view.body
+    assert isinstance(index, Access)
+    return [
+        (tensor, _viewed_as(tensor, attention.variables, result, index.index)),
+        (log_sums, _viewed_as(log_sums, definition.variables, of_sums, positions(definition.variables))),
+    ]
+
+
+def gradient_plans(
+    family: Sequence[tuple[Tensor, AttentionGradient]], kept: tuple[Tensor, Tensor] | None = None
+) -> list[tuple[Tensor, LibraryPlan]]:
     """Return the plans of the gradients of an attention, one call of three results; none where there are others, or
-    where the attention itself has no library plan."""
+    where the attention itself has no library plan. `kept` are its result and the logarithms of its sums."""
     by_kind = {gradient.kind: (tensor, gradient) for tensor, gradient in family}
     if len(by_kind) != len(family) or by_kind.keys() != set(GRADIENTS):
         return []
     first = by_kind["query"][1]
-    operands, settings = _fused_operands(first, first.m, first.width), _fused_settings(first, first.m)
+    operands, settings = fused_operands(first, first.m, first.width), fused_settings(first, first.m)
     if operands is None or settings is None or not isinstance(first.grad, Access):
         return []
     query, key, value = operands
@@ -86,6 +109,8 @@ def gradient_plans(family: Sequence[tuple[Tensor, AttentionGradient]]) -> list[t
         return []
     tensors = (query.tensor, key.tensor, value.tensor, first.grad.tensor)
     call = LibraryCall("sdpa::backward", (*tensors, *settings), query.tensor.shape)
+    if kept is not None:
+        call = LibraryCall("sdpa::backward_kept", (*tensors, *kept, *settings), query.tensor.shape)
     factors = dict(zip(GRADIENTS, (settings[1], settings[1], 1.0), strict=True))
     plans = []
     for place, (kind, operand) in enumerate(zip(GRADIENTS, operands, strict=True)):
@@ -126,7 +151,7 @@ def _viewed_as(
     return LibraryPlan(result, Pointwise(variables, cast(Access(result, index), tensor.dtype)))
 
 
-def _fused_operands(
+def fused_operands(
     attention: Attention | AttentionGradient, m: Variable, n: Variable
 ) -> tuple[Access, Access, Access] | None:
     """Return the elements of queries, keys and values of (batch, heads, rows, columns) that are multiplied; None where
@@ -174,7 +199,7 @@ def _grouped(query: Access, part: Access) -> tuple[Index, ...]:
     return (batch, head // (ours // theirs))
 
 
-def _fused_settings(attention: Attention | AttentionGradient, m: Variable) -> tuple[bool, float] | None:
+def fused_settings(attention: Attention | AttentionGradient, m: Variable) -> tuple[bool, float] | None:
     """Return True for a causal mask, and the scale of a score; None for another mask or another score."""
     seen, last = score_of_seen(attention.score, m, attention.key), last_key_of(attention.score, m, attention.key)
     is_causal = seen != attention.score

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.attention import find_attention
-from kernel_lsp.generate.attention_gradients import GradientFamily, find_gradients
+from kernel_lsp.generate.attention_gradients import GradientFamily, KeptAttention, find_gradients
 from kernel_lsp.generate.codegen.rows.row_schedule import SHAREABLE_KINDS
 from kernel_lsp.generate.fusion.contractions import operand_type
 from kernel_lsp.generate.fusion.graph import live_tensors, scalars_of
@@ -15,12 +15,13 @@ from kernel_lsp.generate.fusion.row_patterns import pattern_of
 from kernel_lsp.generate.fusion.scatters import n_whole_dims
 from kernel_lsp.generate.ir.index import Index, product
 from kernel_lsp.generate.ir.scalar import accesses
-from kernel_lsp.generate.ir.tensor import Attention, AttentionGradient, Definition, Reduction, Scatter, Tensor
+from kernel_lsp.generate.ir.tensor import Attention, AttentionGradient, Definition, LogSums, Reduction, Scatter, Tensor
 from kernel_lsp.generate.library import (
     LibraryPlan,
     attention_plan,
     gradient_plans,
     is_matrix,
+    kept_attention_plans,
     library_plan,
     n_products,
     reads_behind,
@@ -87,8 +88,8 @@ def plan_structure(
     planner = _Planner(choices, captured, n_multiprocessors, operation, live, frozenset(outputs), capability, rows)
     for tensor in live:
         planner.plan_attention(tensor, outputs)
-    for family in find_gradients(live):
-        planner.plan_gradients(family, outputs)
+    for family in find_gradients(live, lowered.attention):
+        planner.plan_gradients(family, outputs, lowered.attention)
     fused = planner.fused
     remaining = [tensor for tensor in live_tensors(outputs, fused) if tensor not in fused]
     found = [(tensor, tensor.definition) for tensor in remaining if isinstance(tensor.definition, Reduction)]
@@ -140,6 +141,10 @@ class _Planner:
         found = find_attention(tensor)
         if found is None:
             return
+        for log_sums in self.live:
+            if isinstance(log_sums.definition, LogSums) and log_sums.definition.result.tensor is tensor:
+                self._plan_kept_attention(tensor, found, log_sums)
+                return
         library = attention_plan(tensor, found)
         default = self._default_attention({tensor: found}, outputs)
         if library is not None and default == "online" and self._suits_library(found):
@@ -150,9 +155,30 @@ class _Planner:
         elif chosen == "library" and library is not None:
             self.libraries.append((tensor, library))
 
-    def plan_gradients(self, family: GradientFamily, outputs: Sequence[Tensor]) -> None:
+    def _plan_kept_attention(self, tensor: Tensor, found: Attention, log_sums: Tensor) -> None:
+        """Choose how an attention is computed that keeps the logarithms of its sums: its gradients are by the same
+        way, which alone has the same scores."""
+        assert isinstance(log_sums.definition, LogSums)
+        if self._pick_kept(found, has_library=log_sums.definition.has_library) == "library":
+            self.libraries += kept_attention_plans(tensor, found, log_sums)
+        else:
+            self.attentions.append((tensor, found))
+
+    def _pick_kept(self, found: Attention | AttentionGradient, *, has_library: bool) -> str:
+        default = "library" if has_library and self._suits_library(found) else "online"
+        ways = ("online", *(("library",) if has_library else ()))
+        return str(self.choices.pick("log_sums.attention", ways, default, "how it and its gradients are computed"))
+
+    def plan_gradients(self, family: GradientFamily, outputs: Sequence[Tensor], kept: KeptAttention | None) -> None:
         """Choose `online`, kernels that recompute scores, `library`, or separate kernels, for the gradients of an
         attention."""
+        if kept is not None and family.statistics is None:
+            queries = next(gradient for _, gradient in family.gradients if gradient.kind == "query")
+            if self._pick_kept(queries, has_library=kept.has_library) == "library":
+                self.libraries += gradient_plans(family.gradients, (kept.out, kept.log_sums))
+            else:
+                self.gradients.append(family)
+            return
         plans = gradient_plans(family.gradients)
         default = self._default_attention(dict(family.gradients), outputs)
         of_queries = [gradient for _, gradient in family.gradients if gradient.kind == "query"]
@@ -168,7 +194,7 @@ class _Planner:
     def fused(self) -> dict[Tensor, Definition]:
         """Return the definitions of what attentions and their gradients compute."""
         called = {tensor: plan.view for tensor, plan in self.libraries}
-        gradients = dict(entry for family in self.gradients for entry in family.gradients)
+        gradients = dict(entry for family in self.gradients for entry in family.definitions.items())
         return {**dict(self.attentions), **called, **gradients}
 
     def _suits_library(self, attention: Attention | AttentionGradient) -> bool:

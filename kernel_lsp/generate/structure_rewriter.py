@@ -214,7 +214,7 @@ class StructurePlan:
             tuple(tensor.digest for tensor in self.inlined),
             tuple(tensor.digest for tensor in self.everywhere),
             tuple(tensor.digest for tensor, _ in self.attentions),
-            tuple(family.statistics.digest for family in self.gradients),
+            tuple(tensor.digest for family in self.gradients for tensor in family.definitions),
             tuple(tensor.digest for tensor, _ in self.libraries),
             tuple(tensor.digest for tensor in self.gathered),
             tuple(tensor.digest for tensor, _ in self.flat),
@@ -238,8 +238,8 @@ class StructurePlan:
         for tensor in self.of_lines:
             rewriter.join_longer_rows(tensor)
         for family in self.gradients:
-            rewriter.new_tensors.append(family.statistics)
-            rewriter.definitions.update(family.gradients)
+            rewriter.new_tensors += [family.statistics] if family.statistics is not None else []
+            rewriter.definitions.update(family.definitions)
         for tensor, plan in self.libraries:
             rewriter.new_tensors.append(plan.result)
             rewriter.definitions[tensor] = plan.view

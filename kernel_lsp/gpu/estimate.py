@@ -48,7 +48,13 @@ DEFAULT_REGISTERS = 32
 """Registers per thread for a kernel without ptxas data."""
 SUMS_LEADING_DIMS = "aten::tensordot"
 """Product that the generator calls for sums over all dims but the last."""
-ATTENTION_STEPS = {"aten::scaled_dot_product_attention": 2, "sdpa::forward": 2, "sdpa::backward": 7}
+ATTENTION_STEPS = {
+    "aten::scaled_dot_product_attention": 2,
+    "sdpa::forward": 2,
+    "sdpa::backward": 7,
+    "sdpa::forward_kept": 2,
+    "sdpa::backward_kept": 5,
+}
 """Products of queries, keys and columns of each: the gradients need five, after those of the forward pass."""
 
 

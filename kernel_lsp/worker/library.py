@@ -11,11 +11,16 @@ from .dtypes import torch_dtype
 from .failure import Failure, TargetFailure, short_message
 from .files import read_tensor, write_tensor
 from .operators import operators
-from .shipped.sdpa import sdpa_backward, sdpa_forward
+from .shipped.sdpa import sdpa_backward, sdpa_backward_kept, sdpa_forward, sdpa_forward_kept
 
 OVERLOADS = {"conv_transpose2d": "input", "conv_transpose3d": "input"}
 """Overloads other than `default`."""
-COMPOSITES = {"sdpa::forward": sdpa_forward, "sdpa::backward": sdpa_backward}
+COMPOSITES = {
+    "sdpa::forward": sdpa_forward,
+    "sdpa::backward": sdpa_backward,
+    "sdpa::forward_kept": sdpa_forward_kept,
+    "sdpa::backward_kept": sdpa_backward_kept,
+}
 """Functions that call more than one of ATen's."""
 
 

@@ -26,6 +26,7 @@ from kernel_lsp.generate.ir.tensor import (
     AttentionGradient,
     Contraction,
     LibraryResult,
+    LogSums,
     Phases,
     Pointwise,
     Reduction,
@@ -83,10 +84,21 @@ def grow_attention(progress: Progress, seed: Tensor, definition: Attention) -> t
     factors = (definition.query_part, definition.key_part, definition.value, definition.score)
     query_part, key_part, value, score = (progress.expand(factor.substitute(replacements)) for factor in factors)
     roots = [seed]
+    log_sums = _log_sums(progress, seed, space)
+    roots += [log_sums.tensor] if log_sums is not None else []
     stores = tuple(_epilogue(progress, seed, space.at, roots))
     batch, m, n = space.coordinates
     parts = (query_part, key_part, value, score)
-    return AttentionGroup(seed, batch, m, n, key, head, *parts, definition.is_safe, space.at, stores), roots
+    return AttentionGroup(seed, batch, m, n, key, head, *parts, definition.is_safe, space.at, stores, log_sums), roots
+
+
+def _log_sums(progress: Progress, seed: Tensor, space: _Space) -> Access | None:
+    """Return the element of the logarithms of sums that the kernel of an attention writes; None where none are."""
+    for tensor in progress.pending:
+        definition = progress.graph.definitions[tensor]
+        if isinstance(definition, LogSums) and definition.result.tensor is seed:
+            return Access(tensor, tuple(substitute(index, space.replacements) for index in definition.at))
+    return None
 
 
 def grow_gradient(
@@ -123,13 +135,14 @@ def grow_gradient(
         stores = tuple(_epilogue(progress, tensor, its.at, roots))
         outputs.append(GradientOutput(its_definition.kind, tensor, its_column, its.at, its_definition.factor, stores))
     kind = "key" if is_by_key else definition.kind
-    *scalars, statistics = factors
+    query_part, key_part, value, grad, score, *statistics = factors
     if definition.statistics is None:
-        statistics = Access(seed, (*space.at[:-1], as_index(0)))
-    assert isinstance(statistics, Access)
-    query_part, key_part, value, grad, score = scalars
+        statistics = [Access(seed, (*space.at[:-1], as_index(place))) for place in range(2)]
+    log_sum, row_sum = statistics
+    assert isinstance(log_sum, Access)
+    assert isinstance(row_sum, Access)
     parts = (query_part, key_part, value, grad, score)
-    read = (definition.grad_scale, definition.is_safe, statistics)
+    read = (definition.grad_scale, definition.is_safe, (log_sum, row_sum))
     return AttentionGradientGroup(kind, seed, batch, *own, *parts, *read, tuple(outputs)), roots
 
 
@@ -147,9 +160,8 @@ def _gradient_factors(
     theirs = (*definition.shared, definition.m, definition.key, definition.head, definition.width)
     named = dict(zip(theirs, map(as_index, own if definition.shared else own[1:]), strict=True))
     scalars = (definition.query_part, definition.key_part, definition.value, definition.grad, definition.score)
-    read = scalars if definition.statistics is None else (*scalars, definition.statistics)
-    found = [progress.expand(scalar.substitute({**replacements, **named})) for scalar in read]
-    return found if definition.statistics is not None else [*found, found[0]]
+    read = (*scalars, *(definition.statistics or ()))
+    return [progress.expand(scalar.substitute({**replacements, **named})) for scalar in read]
 
 
 def operand_type(tensor: Tensor, contraction: Contraction) -> DType | None:

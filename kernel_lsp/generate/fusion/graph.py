@@ -14,6 +14,7 @@ from kernel_lsp.generate.ir.tensor import (
     Contraction,
     Definition,
     LibraryResult,
+    LogSums,
     Phases,
     Pointwise,
     Reduction,
@@ -47,9 +48,11 @@ def scalars_of(definition: Definition) -> list[Scalar]:
             return [body]
         case Attention():
             return [definition.query_part, definition.key_part, definition.value, definition.score]
+        case LogSums(result=result):
+            return [result]
         case AttentionGradient():
             factors = [definition.query_part, definition.key_part, definition.value, definition.grad, definition.score]
-            return [*factors, *([definition.statistics] if definition.statistics is not None else [])]
+            return [*factors, *(definition.statistics or ())]
         case Scatter():
             carriers: list[Scalar] = [IndexValue(index) for index in definition.index]
             optional = [scalar for scalar in (definition.base, definition.mask) if scalar is not None]

@@ -150,7 +150,8 @@ class ContractionGroup:
 class AttentionGroup:
     """Attention with everything pointwise behind it. `query_part` is over (batch, m, head), `key_part` over
     (batch, key, head), `value` over (batch, key, n), `score` over (batch, m, key); stores are over (batch, m, n) and
-    read the result as an access to `tensor` at `at`."""
+    read the result as an access to `tensor` at `at`. The logarithm of each query's sum of exponentials is stored at
+    `log_sums`, over (batch, m), if anywhere."""
 
     tensor: Tensor
     batch: Variable
@@ -165,6 +166,7 @@ class AttentionGroup:
     is_safe: bool
     at: tuple[Index, ...]
     stores: tuple[Store, ...]
+    log_sums: Access | None = None
 
 
 @dataclass(frozen=True)
@@ -184,7 +186,8 @@ class GradientOutput:
 class AttentionGradientGroup:
     """Gradients of an attention that one kernel computes: of queries, of keys and values, or the statistics, which have
     no output but `tensor`. Factors are over (batch, shared, m or key, head or width); `shared` counts the heads of
-    queries that share a key. The statistics of a query are at `statistics`, over (batch, shared, m)."""
+    queries that share a key. The logarithm of a query's sum of exponentials, and its row sum, are at `statistics`, over
+    (batch, shared, m)."""
 
     kind: str
     tensor: Tensor
@@ -201,7 +204,7 @@ class AttentionGradientGroup:
     score: Scalar
     grad_scale: float
     is_safe: bool
-    statistics: Access
+    statistics: tuple[Access, Access]
     outputs: tuple[GradientOutput, ...]
 
     @property
@@ -317,7 +320,7 @@ def scalars_of_group(group: Group) -> list[Scalar]:
             return [*factors, *(store.scalar for store in group.stores)]
         case AttentionGradientGroup():
             factors = [group.query_part, group.key_part, group.value, group.grad, group.score]
-            read = [group.statistics] if group.outputs else []
+            read = group.statistics if group.outputs else ()
             return [*factors, *read, *(store.scalar for output in group.outputs for store in output.stores)]
         case ScanGroup():
             return [group.scalar, *(store.scalar for store in group.stores)]
@@ -345,7 +348,10 @@ def is_in_bf16(group: ElementwiseGroup | RowGroup) -> bool:
 def written_by(group: Group) -> set[Tensor]:
     """Return the tensors that the group writes."""
     match group:
-        case ElementwiseGroup() | ContractionGroup() | AttentionGroup() | RowScatterGroup():
+        case AttentionGroup():
+            log_sums = {group.log_sums.tensor} if group.log_sums is not None else set()
+            return log_sums | {store.tensor for store in group.stores}
+        case ElementwiseGroup() | ContractionGroup() | RowScatterGroup():
             return {store.tensor for store in group.stores}
         case AttentionGradientGroup():
             stores = [store for output in group.outputs for store in output.stores]

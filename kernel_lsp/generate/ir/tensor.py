@@ -164,13 +164,25 @@ class Attention:
 
 
 @dataclass(frozen=True)
+class LogSums:
+    """Element `variables` is the logarithm of the sum of exponentials of a query's scores, which the attention whose
+    element is `result` finds. `at` is the index of it at the attention's own variables. A library may give it and the
+    gradients that read it where `has_library`."""
+
+    variables: tuple[Variable, ...]
+    result: Access
+    at: tuple[Index, ...]
+    has_library: bool = False
+
+
+@dataclass(frozen=True)
 class AttentionGradient:
     """A gradient of an attention, or the statistics of its queries, by recomputed scores.
 
     With P = softmax(`score`), dP = `grad_scale` * sum over `width` of `grad` * `value`, and dS = P * (dP - row sum of
     P * dP): kind ``query`` is `factor` * dS times keys, ``key`` is `factor` * transposed dS times queries, ``value`` is
     `factor` * transposed P times `grad`. The last two are sums over `shared` heads, too. Kind ``statistics`` has, in
-    its last dim, the logarithm of the sum of exponentials of a query's scores, and its row sum; the others read it at
+    its last dim, the logarithm of the sum of exponentials of a query's scores, and its row sum; the others read both at
     `statistics`. Axes are those of a `Contraction`.
     """
 
@@ -192,7 +204,7 @@ class AttentionGradient:
     batch_axes: tuple[int, ...]
     row_axes: tuple[int, ...]
     column_axes: tuple[int, ...]
-    statistics: Access | None = None
+    statistics: tuple[Access, Access] | None = None
 
 
 @dataclass(frozen=True)
@@ -212,7 +224,9 @@ class Scatter:
     by_rows: bool = False
 
 
-Definition = Buffer | Pointwise | Reduction | Attention | AttentionGradient | Scan | Scatter | LibraryResult | Routine
+Definition = (
+    Buffer | Pointwise | Reduction | Attention | LogSums | AttentionGradient | Scan | Scatter | LibraryResult | Routine
+)
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,6 +9,7 @@ from functools import lru_cache
 from kernel_lsp.core.expression import parse
 from kernel_lsp.core.operators import is_a
 from kernel_lsp.core.task import Graph, GraphNode, TensorType
+from kernel_lsp.generate.attention_gradients import KeptAttention
 from kernel_lsp.generate.ir.scalar import Access
 from kernel_lsp.generate.ir.sizes import Sizes
 from kernel_lsp.generate.ir.tensor import Buffer, Tensor
@@ -58,6 +59,8 @@ class LoweredGraph:
     """Numbers of the caller that a rule needs as constants."""
     given: frozenset[str] = frozenset()
     """Inputs that a forward computes for this backward, by name."""
+    attention: KeptAttention | None = None
+    """What the forward keeps of an attention for this backward."""
 
 
 def lower_graph(

@@ -23,6 +23,7 @@ from kernel_lsp.generate.codegen.attention.warpgroup_attention import (
 )
 from kernel_lsp.generate.codegen.attention.warpgroup_gradients import (
     WarpgroupGradientRenderer,
+    are_tiles,
     blocks_of_queries_of,
     warpgroup_gradient_schedule,
 )
@@ -54,9 +55,13 @@ def choose_attention(
     """Return the kernel of an attention, and True if its schedule is supported as it was chosen."""
     pick = choices.pick_int
     of_groups = warpgroup_schedules(group) if capability == HOPPER else ()
+    name = kernel.name
+    if group.log_sums is not None:  # as the gradients that read them: `wgmma` and `mma.sync` need not round alike
+        name = kernel.tensor_names[group.log_sums.tensor]
+        of_groups = of_groups if are_tiles(group.value.dtype, group.head, group.n) else ()
     if of_groups:
         fills = blocks_of_queries(group, of_groups[0], captured) >= n_multiprocessors
-        if pick(f"{kernel.name}.warpgroups", (0, 1), int(fills), "four warps multiply together, by wgmma"):
+        if pick(f"{name}.warpgroups", (0, 1), int(fills), "four warps multiply together, by wgmma"):
             return _by_warpgroups(kernel, group, choices, of_groups), True
     default = default_attention_schedule(group, captured, n_multiprocessors)
     schedule = TileSchedule(
@@ -135,6 +140,6 @@ def _uses_warpgroups(
 ) -> bool:
     """Decide for all kernels that share the statistics: `wgmma` and `mma.sync` need not round alike, and where scores
     are large, probabilities are the exponential of their difference."""
-    knob = f"{kernel.tensor_names[group.statistics.tensor]}.warpgroups"
+    knob = f"{kernel.tensor_names[group.statistics[0].tensor]}.warpgroups"
     fills = blocks_of_queries_of(group, captured) >= n_multiprocessors
     return bool(choices.pick_int(knob, (0, 1), int(fills), "four warps multiply together, by wgmma"))

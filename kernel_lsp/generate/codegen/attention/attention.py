@@ -66,6 +66,7 @@ LOCAL_NAMES = (
     "shared",
     "odd",
     "scores_probe",
+    "half",
 )
 MAX_SHARED_BYTES = 112 << 10
 """Maximum shared memory of a block, so that two fit a multiprocessor with 227 KiB."""
@@ -227,6 +228,8 @@ class AttentionRenderer(TileRenderer):
         scope, group = self.scope, self.group
         self.kernel.use("combine_totals")
         scope.line("combine_totals(totals);")
+        if group.log_sums is not None:
+            self._write_log_sums(group.log_sums)
         outer, inner = self.open_fragment(scope, "WIDTH")
         inner.line(f"const {self.kernel.index_type} m = row + c / 2 * 8;")
         inner.line("const int col = n * 8 + lane % 4 * 2 + c % 2;")
@@ -242,6 +245,21 @@ class AttentionRenderer(TileRenderer):
         guard.close()
         inner.close()
         outer.close()
+
+    def _write_log_sums(self, log_sums: Access) -> None:
+        """Write the logarithms of the sums of exponentials, as the gradients of this attention read them."""
+        scope = self.scope
+        scope.line("#pragma unroll")
+        loop = scope.open("for (int half = 0; half < 2; ++half)")
+        loop.line(f"const {self.kernel.index_type} m = row + half * 8;")
+        loop.define(self.group.m, "m")
+        guard = loop.open(f"if (m < {self.n_queries} && lane % 4 == 0)")
+        place = f"{self.kernel.target(log_sums.tensor)}[{guard.offset(log_sums.tensor, log_sums.index).text}]"
+        log_sum = f"{self.kernel.use('log_sum_f32' if self.kind == 'f32' else 'log_sum_16')}(peaks[half], totals[half])"
+        hidden = "totals[half] == 0.0f ? CUDART_INF_F : " if self.group.is_safe else ""
+        guard.line(f"{place} = {hidden}{log_sum};")
+        guard.close()
+        loop.close()
 
 
 def _shared_bytes(group: AttentionGroup, schedule: TileSchedule) -> int:

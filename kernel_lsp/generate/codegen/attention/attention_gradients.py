@@ -198,8 +198,7 @@ class GradientRenderer(TileRenderer):
             loop = inner.open(f"for (int e = threadIdx.x; e < COLUMNS; e += {self.n_threads})")
             loop.line(f"const {self.kernel.index_type} m = c0 + e;")
             loop.define(self.group.m, "m")
-            to, source = f"&column_statistics[{stage}][e]", self._statistics(loop)
-            loop.line(f"{self.kernel.use('copy_async')}<8>({to}, &{source}, m < {self.n_queries});")
+            self.copy_statistics(loop, f"column_statistics[{stage}][e]")
             loop.close()
         inner.close()
 
@@ -213,11 +212,23 @@ class GradientRenderer(TileRenderer):
         scope.line(f"const {type_} c0 = first_column + {step} % n_column_tiles * COLUMNS;")
         scope.define(self.group.shared, "head_of")
 
-    def _statistics(self, scope: Scope) -> str:
-        """Return the place of the first of a query's statistics."""
-        read = self.group.statistics
-        name = self.kernel.pointer(read.tensor) if self.group.outputs else self.kernel.target(read.tensor)
-        return f"{name}[{scope.offset(read.tensor, read.index).text}]"
+    def copy_statistics(self, scope: Scope, to: str) -> None:
+        """Copy both statistics of a query to shared memory."""
+        log_sum, row_sum = self._statistics(scope)
+        copy, condition = self.kernel.use("copy_async"), f"m < {self.n_queries}"
+        if self.group.statistics[0].tensor is self.group.statistics[1].tensor:
+            scope.line(f"{copy}<8>(&{to}, &{log_sum}, {condition});")
+            return
+        scope.line(f"{copy}<4>(&{to}[0], &{log_sum}, {condition});")
+        scope.line(f"{copy}<4>(&{to}[1], &{row_sum}, {condition});")
+
+    def _statistics(self, scope: Scope) -> tuple[str, str]:
+        """Return the places of a query's statistics."""
+        name = self.kernel.pointer if self.group.outputs else self.kernel.target
+        log_sum, row_sum = (
+            f"{name(read.tensor)}[{scope.offset(read.tensor, read.index).text}]" for read in self.group.statistics
+        )
+        return log_sum, row_sum
 
     # --- columns
 
@@ -235,8 +246,9 @@ class GradientRenderer(TileRenderer):
         scope.line("float log_sums[2] = {}, row_sums[2] = {};")
         scope.define(self.group.shared, "0")
         half = self._open_halves(scope)
-        half.line(f"log_sums[half] = {self._statistics(half)};")
-        half.line(f"row_sums[half] = (&{self._statistics(half)})[1];")
+        log_sum, row_sum = self._statistics(half)
+        half.line(f"log_sums[half] = {log_sum};")
+        half.line(f"row_sums[half] = {row_sum};")
         self._close_halves(half)
 
     def _open_halves(self, scope: Scope) -> Scope:
@@ -344,14 +356,14 @@ class GradientRenderer(TileRenderer):
         scope.line(f"{combine}(row_sums);")
         scope.define(self.group.shared, "0")
         half = self._open_halves(scope)
-        place = self._statistics(half)
+        places = self._statistics(half)
         log_sum = f"{self.kernel.use(f'log_sum_{self.base}')}(peaks[half], totals[half])"
         row_sum = "row_sums[half] / totals[half]"
         if self.group.is_safe:
             half.line("const bool is_hidden = totals[half] == 0.0f;  // every key: probabilities are 0")
             log_sum, row_sum = f"is_hidden ? CUDART_INF_F : {log_sum}", f"is_hidden ? 0.0f : {row_sum}"
         half.line("if (lane % 4 == 0) {")
-        half.line(f"    {place} = {log_sum};")
-        half.line(f"    (&{place})[1] = {row_sum};")
+        half.line(f"    {places[0]} = {log_sum};")
+        half.line(f"    {places[1]} = {row_sum};")
         half.line("}")
         self._close_halves(half)

@@ -24,7 +24,7 @@ from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.codegen.rows.row_schedule import WARP
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import AttentionGradientGroup
-from kernel_lsp.generate.ir.index import Index
+from kernel_lsp.generate.ir.index import Index, Variable
 
 LOCAL_NAMES = (
     *("COPYING", "MULTIPLYING", "ALL", "ROWS_THERE", "ROWS_READ", "TURNED_THERE", "TURNED_READ", "HALF"),
@@ -33,11 +33,16 @@ LOCAL_NAMES = (
 )
 
 
-def warpgroup_gradient_schedule(group: AttentionGradientGroup) -> TileSchedule | None:
-    """Return the schedule, where tiles consist of whole swizzled rows and whole products, and fit a block."""
-    head, width = (int(variable.extent.constant or 0) for variable in (group.head, group.width))
+def are_tiles(dtype: DType, head_variable: Variable, width_variable: Variable) -> bool:
+    """Check that tiles consist of whole swizzled rows and whole products."""
+    head, width = (int(variable.extent.constant or 0) for variable in (head_variable, width_variable))
     is_whole = head > 0 and head == width and head % CHUNK == 0 and head <= MAX_PRODUCTS * columns_per_product(head)
-    if group.value.dtype != DType.F32 or not is_whole or shared_bytes(group) > MAX_SHARED_BYTES:
+    return dtype == DType.F32 and is_whole
+
+
+def warpgroup_gradient_schedule(group: AttentionGradientGroup) -> TileSchedule | None:
+    """Return the schedule, where tiles are whole and fit a block."""
+    if not are_tiles(group.value.dtype, group.head, group.width) or shared_bytes(group) > MAX_SHARED_BYTES:
         return None
     n_own = WARPS if group.is_by_query else WARPS // 2
     return TileSchedule(n_own, CHUNK, uses_warpgroups=True, copying=COPYING_WARPS)
@@ -163,8 +168,7 @@ class WarpgroupGradientRenderer(WarpgroupRenderer, GradientRenderer):
             loop = scope.open("for (int e = threadIdx.x; e < COLUMNS; e += COPYING)")
             loop.line(f"const {self.kernel.index_type} m = c0 + e;")
             loop.define(self.group.m, "m")
-            to, source = "&column_statistics[step % 2][e]", self._statistics(loop)
-            loop.line(f"{self.kernel.use('copy_async')}<8>({to}, &{source}, m < {self.n_queries});")
+            self.copy_statistics(loop, "column_statistics[step % 2][e]")
             loop.close()
         scope.line("commit_copies();")
 
