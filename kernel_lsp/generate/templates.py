@@ -382,7 +382,7 @@ class GroupRenderer:
         chooser = ElementChooser(self.choices, self.captured, self.n_multiprocessors, group, self.threads)
         schedule = chooser.choose(kernel.name)
         comment = f"{element_comment(schedule)} {self._reads_and_writes(group)}"
-        return RenderedGroup((render_elementwise(kernel, group, schedule, comment),))
+        return RenderedGroup((render_elementwise(kernel, group, schedule, comment, self.captured),))
 
     def _boxes(self, group: ElementwiseGroup) -> list[tuple[int, ...]]:
         """Return the candidate boxes of elements per thread where each takes a loop; none for plain elementwise

@@ -159,3 +159,18 @@ def test_quotients_and_roots_of_bf16_need_not_be_exact(dtype: str) -> None:
     families = ("normal", "special_nan", "special_inf", "large")
     checked = check(text, inputs=inputs, families=families)
     assert ("quick_quotient(" in checked.text) == ("quick_root(" in checked.text) == (dtype == "bf16")
+
+
+@pytest.mark.parametrize(("width", "is_whole"), [(16, True), (12, False)])
+def test_halves_of_rows_that_are_exchanged_are_read_in_packs(width: int, is_whole: bool) -> None:
+    """A pack of 4 lies in one half where the halves are multiples of 4."""
+    text = """
+    def f(x, c):
+        first, second = x.chunk(2, -1)
+        return x * c + torch.cat((-second, first), -1) * c
+    """
+    inputs = [tensor("x", 3, 5, width), tensor("c", 5, width)]
+    schedule, families = {"f.vector": 4}, ("normal", "special_nan")
+    checked = check(text, inputs=inputs, schedule=schedule, sizes=({}, {"B": 2}), families=families)
+    assert ("*packs<4>(&x_run[" in checked.text) == is_whole
+    assert ("where: D % 4 == 0" in checked.text) == is_whole

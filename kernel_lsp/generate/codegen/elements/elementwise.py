@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.core.expression import Binary, Constant, Expression
 from kernel_lsp.generate.codegen.elements.lines import by_lines
-from kernel_lsp.generate.codegen.elements.packs import Packing, find_packed
+from kernel_lsp.generate.codegen.elements.packs import Packing, find_packed, multiple_conditions
+from kernel_lsp.generate.codegen.elements.runs import load_runs, with_whole_masks
 from kernel_lsp.generate.codegen.kernel import MAX_GRID_YZ, RenderedKernel, blocks_of, divisible, rendered
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter, name_coordinates
 from kernel_lsp.generate.codegen.operators import stored
@@ -18,7 +19,9 @@ from kernel_lsp.generate.ir.scalar import Access, Scalar, accesses
 from kernel_lsp.generate.ir.sizes import to_expression
 from kernel_lsp.generate.ir.tensor import Tensor
 
-LOCAL_NAMES = ("i", "my_i", "pack", "v", "u", "line", "first_line")
+Captured = Callable[[Index], int] | None
+"""Evaluates a size at the capture."""
+LOCAL_NAMES = ("piece", "i", "my_i", "pack", "v", "u", "line", "first_line")
 
 
 @dataclass(frozen=True)
@@ -50,21 +53,26 @@ class ElementwiseSchedule:
 
 
 def render_elementwise(
-    kernel: KernelWriter, group: ElementwiseGroup, schedule: ElementwiseSchedule, comment: str
+    kernel: KernelWriter,
+    group: ElementwiseGroup,
+    schedule: ElementwiseSchedule,
+    comment: str,
+    captured: Callable[[Index], int] | None = None,
 ) -> RenderedKernel:
-    """Render the kernel of an elementwise group."""
+    """Render the kernel of an elementwise group. With `captured` sizes, packs also serve reads that are aligned for
+    multiples of them."""
     scope = Scope(kernel)
     total = group.position.extent
     lines: tuple[Expression, ...] = ()
     if schedule.line_axis is not None and schedule.shares_lines:
-        return _render_shared_lines(scope, group, schedule, comment)
+        return _render_shared_lines(scope, group, schedule, comment, captured)
     if schedule.line_axis is not None:
         line, group = by_lines(group, schedule.line_axis)
         scope.line(f"const {kernel.index_type} line = blockIdx.{'x' if schedule.has_many_lines else 'y'};")
         scope.define(line, "line")
         lines = (to_expression(line.extent),)
     if schedule.vector > 1:
-        return _render_packed(scope, group, schedule, comment, total, lines)
+        return _render_packed(scope, group, schedule, comment, total, lines, captured)
     n_elements = kernel.size("n", group.position.extent)
     scope.define(group.position, "i")
     name_coordinates(kernel, as_index(group.position), group.shape)
@@ -136,25 +144,36 @@ def _render_packed(
     comment: str,
     n_all: Index,
     lines: tuple[Expression, ...],
+    captured: Captured,
 ) -> RenderedKernel:
     kernel, vector = scope.kernel, schedule.vector
     total = group.position.extent
     n_packs, packing = _packing_of(group, schedule, n_all, has_lines=bool(lines))
     pack_extent = packing.pack.extent
-    stores = packing.substituted(group.stores, group.position)
+    stores, multiples, captured = _whole_stores(packing, group, captured)
     size = kernel.size("n", total)
     limit = str(int(size) // vector) if size.isdigit() else f"{size} / {vector}"
     scope.define(packing.pack, "pack")
     name_coordinates(kernel, packing.flat, group.shape)
     if schedule.unroll == 1:
-        write_packed(_open_single(scope, schedule, "pack", limit), packing, stores)
+        multiples += write_packed(_open_single(scope, schedule, "pack", limit), packing, stores, captured=captured)
     else:
-        _write_unrolled(scope, schedule, packing, stores, limit)
+        multiples += _write_unrolled(scope, schedule, packing, stores, limit, captured)
     per_block = schedule.threads * schedule.unroll
     width = blocks_of(pack_extent, per_block) if n_packs is not None else blocks_of(total, per_block * vector)
     grid = schedule.grid(width, lines)
-    conditions = (*divisible(total, vector), *grid_limits(grid))
+    conditions = (*divisible(total, vector), *multiple_conditions(multiples), *grid_limits(grid))
     return rendered(kernel, comment, scope.lines, grid, (schedule.threads,), conditions)
+
+
+def _whole_stores(
+    packing: Packing, group: ElementwiseGroup, captured: Captured
+) -> tuple[list[Store], list[tuple[Index, int]], Captured]:
+    """Return the stores over packs, what sizes must be multiples of for conditions that all lanes share, and `captured`
+    where there are such conditions."""
+    stores = packing.substituted(group.stores, group.position)
+    found = None if captured is None else with_whole_masks(stores, packing.lane, captured)
+    return (stores, [], None) if found is None else (*found, captured)
 
 
 def _packing_of(
@@ -175,7 +194,7 @@ def _packing_of(
 
 
 def _render_shared_lines(
-    scope: Scope, group: ElementwiseGroup, schedule: ElementwiseSchedule, comment: str
+    scope: Scope, group: ElementwiseGroup, schedule: ElementwiseSchedule, comment: str, captured: Captured
 ) -> RenderedKernel:
     """Render packs of several lines per thread. The loads of all lines are in flight together."""
     assert schedule.line_axis is not None
@@ -183,7 +202,7 @@ def _render_shared_lines(
     line, group = by_lines(group, schedule.line_axis)
     total, vector = group.position.extent, schedule.vector
     n_packs, packing = _packing_of(group, schedule, n_all, has_lines=True)
-    stores = packing.substituted(group.stores, group.position)
+    stores, multiples, captured = _whole_stores(packing, group, captured)
     size, n_lines = kernel.size("n", total), kernel.size("n_lines", line.extent)
     scope.define(packing.pack, "pack")
     name_coordinates(kernel, packing.flat, group.shape)
@@ -199,13 +218,14 @@ def _render_shared_lines(
     inner.close()
     outer.close()
     outer, inner = _open_line(scope, schedule, line, n_lines)
-    write_packed(inner, packing, stores, loads | {digest: f"{name}[u]" for digest, name in arrays.items()})
+    known = loads | {digest: f"{name}[u]" for digest, name in arrays.items()}
+    multiples += write_packed(inner, packing, stores, known, captured)
     inner.close()
     outer.close()
     packs = packing.pack.extent
     width = blocks_of(packs, schedule.threads) if n_packs is not None else blocks_of(total, schedule.threads * vector)
     grid = (width, blocks_of(line.extent, schedule.unroll))
-    conditions = (*divisible(total, vector), *grid_limits(grid))
+    conditions = (*divisible(total, vector), *multiple_conditions(multiples), *grid_limits(grid))
     return rendered(kernel, comment, scope.lines, grid, (schedule.threads,), conditions)
 
 
@@ -225,9 +245,15 @@ def _large_inputs(group: ElementwiseGroup, n_elements: Index) -> frozenset[Tenso
 
 
 def _write_unrolled(
-    scope: Scope, schedule: ElementwiseSchedule, packing: Packing, stores: Sequence[Store], limit: str
-) -> None:
-    """Issue the loads of all packs of a thread before the first use, so that they are in flight together."""
+    scope: Scope,
+    schedule: ElementwiseSchedule,
+    packing: Packing,
+    stores: Sequence[Store],
+    limit: str,
+    captured: Captured,
+) -> list[tuple[Index, int]]:
+    """Issue the loads of all packs of a thread before the first use, so that they are in flight together. Return what
+    sizes must be multiples of."""
     packed = find_packed([store.scalar for store in stores], packing)
     arrays = {access.digest: _declare_packs(scope, schedule, access) for access in packed}
     if packed:
@@ -237,9 +263,12 @@ def _write_unrolled(
         inner.close()
         outer.close()
     outer, inner = _open_guarded(scope, schedule, limit)
-    write_packed(inner, packing, stores, {digest: f"{name}[u]" for digest, name in arrays.items()})
+    multiples = write_packed(
+        inner, packing, stores, {digest: f"{name}[u]" for digest, name in arrays.items()}, captured
+    )
     inner.close()
     outer.close()
+    return multiples
 
 
 def _declare_packs(scope: Scope, schedule: ElementwiseSchedule, access: Access) -> str:
@@ -261,13 +290,20 @@ def _open_guarded(scope: Scope, schedule: ElementwiseSchedule, limit: str) -> tu
 
 
 def write_packed(
-    scope: Scope, packing: Packing, stores: Sequence[Store], loads: Mapping[bytes, str] | None = None
-) -> None:
-    """Load packs, compute lane by lane, store packs. `loads` names packs that are already loaded."""
+    scope: Scope,
+    packing: Packing,
+    stores: Sequence[Store],
+    loads: Mapping[bytes, str] | None = None,
+    captured: Captured = None,
+) -> list[tuple[Index, int]]:
+    """Load packs, compute lane by lane, store packs. `loads` names packs that are already loaded. Return what sizes
+    must be multiples of."""
     scalars: list[Scalar] = [store.scalar for store in stores]
     scope.hoist(scalars, [packing.lane])
     packed = find_packed(scalars, packing)
     names = loads if loads is not None else {access.digest: packing.load(scope, access) for access in packed}
+    known = [access.digest for access in packed]
+    multiples = [] if captured is None else load_runs(scope, stores, {packing.lane: ()}, captured, known)
     targets = [packing.declare_result(scope, store) for store in stores]
     divisions = scope.hoist_lanes(scalars, packing.lane)
     scope.line("#pragma unroll")
@@ -288,3 +324,4 @@ def write_packed(
     for store, target in zip(stores, targets, strict=True):
         if target is not None:
             packing.store(scope, store, target)
+    return multiples

@@ -174,7 +174,7 @@ def needed_multiples(start: Index, width: int, captured: Callable[[Index], int] 
     """Return what sizes must be multiples of for every value of `start` to be a multiple of `width`; None where it is
     not, or the captured sizes are none. Without captured sizes nothing may be needed."""
     sizes = [
-        product(as_index(atom) for atom in monomial if is_size(atom)) * factor
+        product(as_index(atom) for atom in monomial if is_size(atom)) * abs(factor)
         for monomial, factor in start.terms
         if factor % width
     ]

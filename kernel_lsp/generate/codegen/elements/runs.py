@@ -3,16 +3,37 @@ of a window, in packs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES, Multiples, needed_multiples
 from kernel_lsp.generate.codegen.operators import ADD, TERNARY
 from kernel_lsp.generate.codegen.scope import MAX_UNROLLED, Scope
 from kernel_lsp.generate.fusion.groups import Store
-from kernel_lsp.generate.ir.index import ZERO, Index, Variable, as_index, divide_exactly, product
-from kernel_lsp.generate.ir.scalar import Access, Loop, accesses, nodes
-from kernel_lsp.generate.ir.sizes import ravel
+from kernel_lsp.generate.ir.index import (
+    ZERO,
+    Index,
+    Remainder,
+    Variable,
+    as_index,
+    divide_exactly,
+    product,
+    substitute,
+)
+from kernel_lsp.generate.ir.scalar import (
+    Access,
+    Constant,
+    IndexValue,
+    Loop,
+    Operation,
+    Scalar,
+    accesses,
+    compare,
+    nodes,
+    transformed,
+)
+from kernel_lsp.generate.ir.sizes import coefficient, ravel
 
 MAX_RUN = 80
 """Maximum elements of the runs of one read; each takes a register."""
@@ -42,23 +63,76 @@ class _Runs:
 
 
 def load_runs(
-    scope: Scope, stores: Sequence[Store], lanes: Mapping[Variable, Multiples], captured: Callable[[Index], int] | None
+    scope: Scope,
+    stores: Sequence[Store],
+    lanes: Mapping[Variable, Multiples],
+    captured: Callable[[Index], int] | None,
+    loaded: Collection[bytes] = (),
 ) -> list[tuple[Index, int]]:
     """Declare an array of the runs that the stores read over their loops and `lanes`, all of which are unrolled; each
-    lane has what sizes must be multiples of for all of its values to be in bounds. Return what sizes must be multiples
-    of; without `captured` sizes, runs are loaded that need nothing of them."""
+    lane has what sizes must be multiples of for all of its values to be in bounds. Reads in `loaded` have their packs.
+    Return what sizes must be multiples of; without `captured` sizes, runs are loaded that need nothing of them."""
     scalars = [store.scalar for store in stores]
     loops = [variable for node in nodes(*scalars) if isinstance(node, Loop) for variable in node.loop_variables]
     unrolled = {v for v in (*lanes, *loops) if 0 < (v.extent.constant or 0) <= MAX_UNROLLED}
     multiples: list[tuple[Index, int]] = []
     for access in sorted(accesses(*scalars), key=lambda access: (access.tensor.serial, access.digest)):
-        runs = _runs_of(access, unrolled, captured)
+        runs = None if access.digest in loaded else _runs_of(access, unrolled, captured)
         if runs is not None and scope.knows((runs.start.variables | _mask_variables(access)) - set(runs.outer)):
             _load(scope, runs)
             multiples += runs.needed
             used = runs.place.variables.union(runs.outer)
             multiples += [entry for lane, needed in lanes.items() if lane in used for entry in needed]
     return multiples
+
+
+def with_whole_masks(
+    stores: Sequence[Store], lane: Variable, captured: Callable[[Index], int]
+) -> tuple[list[Store], list[tuple[Index, int]]] | None:
+    """Return the stores with conditions that all lanes of a pack share stated once, and what sizes must be multiples of
+    for that, as for halves of rows that are exchanged; None where it makes no read a run."""
+    width = lane.extent.constant or 0
+    multiples: list[tuple[Index, int]] = []
+
+    def change(node: Scalar) -> Scalar:
+        found = _shared_condition(node, lane, width, captured)
+        if found is None:
+            return node
+        multiples.extend(found[1])
+        return found[0]
+
+    changed = [replace(store, scalar=transformed(store.scalar, change)) for store in stores]
+    known = {access.digest for access in accesses(*(store.scalar for store in stores))}
+    found = [access for access in accesses(*(store.scalar for store in changed)) if access.digest not in known]
+    return (changed, multiples) if any(_runs_of(access, {lane}, captured) for access in found) else None
+
+
+def _shared_condition(
+    node: Scalar, lane: Variable, width: int, captured: Callable[[Index], int]
+) -> tuple[Scalar, Multiples] | None:
+    """Return a comparison of a position with a bound for the first lane of a pack, where it is that of all lanes; None
+    for anything else: both are multiples of the width then, or positions within rows of a multiple."""
+    if not isinstance(node, Operation) or node.name not in ("lt", "ge") or lane not in node.variables:
+        return None
+    position, bound = node.operands
+    if not isinstance(position, IndexValue) or lane in bound.variables:
+        return None
+    limit = bound.index if isinstance(bound, IndexValue) else None
+    if isinstance(bound, Constant) and bound.dtype == DType.I64:
+        limit = as_index(int(bound.value))
+    atoms = [atom for monomial, factor in position.index.terms for atom in monomial if lane in atom.variables]
+    first = substitute(position.index, {lane: ZERO})
+    parts = [limit]
+    if len(atoms) == 1 and isinstance(atoms[0], Remainder) and coefficient(position.index, lane) is None:
+        remainder = atoms[0]
+        is_plain = position.index == as_index(remainder) and coefficient(remainder.dividend, lane) == as_index(1)
+        parts += [substitute(remainder.dividend, {lane: ZERO}) if is_plain else None, remainder.divisor]
+    else:
+        parts += [first if coefficient(position.index, lane) == as_index(1) else None]
+    needed = [None if part is None else needed_multiples(part, width, captured) for part in parts]
+    if any(part is None for part in needed):
+        return None
+    return compare(node.name, IndexValue(first), bound), tuple(entry for part in needed for entry in part or ())
 
 
 def _mask_variables(access: Access) -> frozenset[Variable]:
@@ -115,15 +189,15 @@ def _load(scope: Scope, runs: _Runs) -> None:
         block.define(variable, variable.name)
         opened.append(block)
     inner, n_packs = opened[-1], runs.length // width
-    pack = Variable("q", 1 << 22, as_index(n_packs))
+    pack = Variable("piece", 1 << 22, as_index(n_packs))
     inner.line("#pragma unroll")
-    packs = inner.open(f"for (int q = 0; q < {n_packs}; ++q)")
-    packs.define(pack, "q")
+    packs = inner.open(f"for (int piece = 0; piece < {n_packs}; ++piece)")
+    packs.define(pack, "piece")
     exact = divide_exactly(runs.start, as_index(width))
     if exact is None:
-        source = f"*packs<{width}>({pointer} + {packs.index(runs.start).within(ADD)} + q * {width})"
+        source = f"*packs<{width}>({pointer} + {packs.index(runs.start).within(ADD)} + piece * {width})"
     else:
-        source = f"packs<{width}>({pointer})[{packs.index(exact).within(ADD)} + q]"
+        source = f"packs<{width}>({pointer})[{packs.index(exact).within(ADD)} + piece]"
     if inside is not None:
         source = f"{inside.within(TERNARY + 1)} ? {source} : Pack<{type_}, {width}>{{}}"
     packs.line(f"*packs<{width}>(&{name}[{packs.index(runs.position(as_index(pack) * width)).text}]) = {source};")
