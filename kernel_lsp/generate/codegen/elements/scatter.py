@@ -23,7 +23,7 @@ from kernel_lsp.generate.ir.scalar import Access, Argument, Scalar, transformed
 from kernel_lsp.generate.ir.scalar import Constant as NumberConstant
 from kernel_lsp.generate.ir.sizes import ravel, to_expression
 
-LOCAL_NAMES = ("update", "row", "pack", "col", "v", "c", "at", "sum_of_row")
+LOCAL_NAMES = ("i", "update", "row", "pack", "col", "v", "c", "at", "sum_of_row")
 CHAINS = 4
 LINKING_THREADS = 256
 
