@@ -17,6 +17,7 @@ from kernel_lsp.errors import KernelLspError, TargetError
 from kernel_lsp.generate.codegen.helpers import HelperUse, render_helpers
 from kernel_lsp.generate.ir.sizes import Sizes, captured_size
 from kernel_lsp.generate.kept import NOTHING, PRODUCTS, ROWS, find_kept, with_kept
+from kernel_lsp.generate.kept_attention import keep_attention
 from kernel_lsp.generate.lowering.builder import NOTHING_GIVEN
 from kernel_lsp.generate.lowering.table import LoweredGraph, lower_graph
 from kernel_lsp.generate.operation import FusedOperation, OperationBuilder, RenderedOperation
@@ -181,6 +182,8 @@ class Program:
         assert self._backward is not None
         if not level:
             return self._forward, self._backward, False
+        if not self._keeping and (attention := keep_attention(self._forward, self._backward)) is not None:
+            self._keeping.update({ROWS: (*attention, True), PRODUCTS: (*attention, False)})
         if level not in self._keeping:
             captured = {symbol.name: symbol.captured for symbol in self.task.symbols}
             taken = [*captured, *(argument.name for argument in self.task.arguments)]

@@ -79,7 +79,7 @@ def test_attention_by_the_library_is_one_call() -> None:
 @pytest.mark.parametrize("arguments", [", is_causal=True, enable_gqa=True", ", enable_gqa=True"])
 def test_grouped_attention_and_its_gradients_by_the_library_are_two_calls(arguments: str) -> None:
     inputs = [tensor("q", 2, 4, 20, 16, dtype="bf16"), *(tensor(name, 2, 2, 20, 16, dtype="bf16") for name in "kv")]
-    schedule = {"f.bmm.attention": "library", "f_backward.grad_query.attention": "library"}
+    schedule = {"f.keeps": 0, "f.bmm.attention": "library", "f_backward.grad_query.attention": "library"}
     text = f"def f(q, k, v): return {SDPA.format(arguments)}"
     checked = check(text, inputs=inputs, backward=True, schedule=schedule)
     assert "library: sdpa::backward(q, k, v, grad_out, " in checked.text
@@ -87,9 +87,21 @@ def test_grouped_attention_and_its_gradients_by_the_library_are_two_calls(argume
     assert "__global__" not in checked.text
 
 
+@pytest.mark.parametrize(("dtype", "way"), [("f32", "online"), ("bf16", "online"), ("bf16", "library")])
+def test_a_forward_keeps_the_logarithms_of_its_sums(dtype: str, way: str) -> None:
+    inputs = [tensor("q", 2, 4, 20, 32, dtype=dtype), *(tensor(name, 2, 2, 20, 32, dtype=dtype) for name in "kv")]
+    text = f"def f(q, k, v): return {SDPA.format(', is_causal=True, enable_gqa=True')}"
+    families = ("normal", "large") if dtype == "f32" else ("normal",)
+    checked = check(text, inputs=inputs, backward=True, schedule={"log_sums.attention": way}, families=families)
+    assert "// keeps: log_sums: f32[" in checked.text
+    assert ("sdpa::backward_kept(q, k, v, grad_out, out, log_sums, " in checked.text) == (way == "library")
+    assert checked.plan.backward is not None
+    assert [tensor.name for tensor in checked.plan.backward.scratch] == ["row_products"] * (way == "online")
+
+
 def test_gradients_of_large_attention_are_the_librarys_by_default_unless_masked() -> None:
     inputs = [tensor(name, 4, 32, 512, 128, dtype="bf16") for name in "qkv"]
-    assert "sdpa::backward" in rendered(", is_causal=True", inputs)
+    assert "sdpa::backward_kept" in rendered(", is_causal=True", inputs)
     assert "sdpa" not in rendered(", attn_mask=m", [*inputs, tensor("m", 512, 512, dtype="bool")])
 
 
@@ -108,7 +120,8 @@ def test_a_softmax_that_is_returned_is_computed_by_products() -> None:
 def check_gradients(arguments: str, *, dtype: str = "f32", n_heads: int = 4) -> None:
     """Assert that three kernels give the gradients that PyTorch gives, with no score in memory."""
     inputs = [tensor("q", 2, 4, 20, 16, dtype=dtype), *(tensor(name, 2, n_heads, 20, 16, dtype=dtype) for name in "kv")]
-    checked = check(f"def f(q, k, v): return {SDPA.format(arguments)}", inputs=inputs, backward=True)
+    text = f"def f(q, k, v): return {SDPA.format(arguments)}"
+    checked = check(text, inputs=inputs, backward=True, schedule={"f.keeps": 0})
     assert checked.plan.backward is not None
     assert [tensor.name for tensor in checked.plan.backward.scratch] == ["statistics"]
     assert len(checked.plan.backward.steps) == 3

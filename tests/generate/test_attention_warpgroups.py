@@ -43,7 +43,7 @@ def test_gradients(copying: int) -> None:
     inputs = [tensor("q", 1, 2, 70, 32), *(tensor(name, 1, 1, 70, 32) for name in "kv")]
     text = "def f(q, k, v): return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)"
     knobs = {f"f_backward_{kernel}.copying": copying for kernel in ("statistics", "grad_q", "grad_v")}
-    checked = check(text, inputs=inputs, backward=True, schedule={"statistics.warpgroups": 1, **knobs})
+    checked = check(text, inputs=inputs, backward=True, schedule={"f.keeps": 0, "statistics.warpgroups": 1, **knobs})
     assert checked.text.count(f"inc_registers<{REGISTERS[copying][0]}>();") == 3
 
 
@@ -52,14 +52,28 @@ def test_scores_of_all_kernels_are_equal(by_groups: int) -> None:
     """Probabilities are the exponential of scores near 10^8 less a logarithm that another kernel has found."""
     inputs = [tensor("q", 1, 16, 128, 32), *(tensor(name, 1, 16, 2, 32) for name in "kv")]
     text = "def f(q, k, v): return F.scaled_dot_product_attention(q, k, v)"
-    schedule = {"statistics.warpgroups": by_groups, "f.warpgroups": 0}
+    schedule = {"f.keeps": 0, "statistics.warpgroups": by_groups, "f.warpgroups": 0}
     check(text, inputs=inputs, backward=True, schedule=schedule, families=("large",))
+
+
+def test_gradients_by_what_the_forward_has_kept() -> None:
+    inputs = [tensor("q", 1, 2, 70, 32), *(tensor(name, 1, 1, 70, 32) for name in "kv")]
+    text = "def f(q, k, v): return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)"
+    checked = check(text, inputs=inputs, backward=True, schedule={"log_sums.warpgroups": 1}, families=("large",))
+    assert "keeps: log_sums" in checked.text
+    assert checked.text.count("inc_registers<208>();") == 3  # the forward's and both of the backward
 
 
 def test_gradients_of_infinities() -> None:
     inputs = [tensor(name, 1, 1, 20, 32) for name in "qkv"]
     text = "def f(q, k, v): return F.scaled_dot_product_attention(q, k, v)"
-    check(text, inputs=inputs, backward=True, schedule={"statistics.warpgroups": 1}, families=("special_inf",))
+    check(
+        text,
+        inputs=inputs,
+        backward=True,
+        schedule={"f.keeps": 0, "statistics.warpgroups": 1},
+        families=("special_inf",),
+    )
 
 
 def test_large_attention_and_its_gradients_are_by_warp_groups_by_default() -> None:
@@ -67,7 +81,7 @@ def test_large_attention_and_its_gradients_are_by_warp_groups_by_default() -> No
     text = "def f(q, k, v): return F.scaled_dot_product_attention(q, k, v, is_causal=True)"
     program = plan_text(text, inputs=inputs, backward=True)
     default = program.render({})
-    assert default.count("inc_registers<208>();") == default.count("dec_registers<40>();") == 4
+    assert default.count("inc_registers<208>();") == default.count("dec_registers<40>();") == 3
     four = program.render({"f_backward_grad_q.copying": 4})
     assert four.count("inc_registers<232>();") == four.count("__launch_bounds__(384, 1)") == 1
 
