@@ -1,4 +1,4 @@
-# Written by kernel-lsp (runtime 1): d6073a236534996a.
+# Written by kernel-lsp (runtime 1): 13d7ae99f35cddc6.
 """Runtime 1 of kernel-lsp's operators, shared by every operator file in this folder.
 
 It needs the standard library and torch, and nothing of kernel-lsp. `kernel-lsp` writes it beside the operators
@@ -214,7 +214,7 @@ def warn_once(name: str, reason: str) -> bool:
 
 
 # `torch.compiler.assume_constant_result` without importing the compiler: called once per compilation, not traced.
-fell_back._dynamo_marked_constant = True  # type: ignore[attr-defined]
+fell_back._dynamo_marked_constant = True  # type: ignore[attr-defined]  # torch's own mark
 
 
 def _empty_like(tensor: Tensor) -> Tensor:
@@ -1274,6 +1274,7 @@ def _ready(tensor: Tensor) -> Tensor:
 # --- Fused attention --------------------------------------------------------------------------------------
 
 _FLASH, _EFFICIENT, _CUDNN = 1, 2, 3  # of SDPBackend
+_EFFICIENT_ROWS = 32  # of which that backend's logarithms are a multiple
 
 
 def sdpa_forward(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float) -> Tensor:
@@ -1282,37 +1283,84 @@ def sdpa_forward(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, sca
     return fused(query, key, value, is_causal=is_causal, scale=scale, enable_gqa=_is_grouped(query, key))
 
 
+def sdpa_forward_kept(
+    query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Return the attention, and the logarithm of each query's sum of exponentials (B, H, M), which gradients need,
+    by PyTorch's choice of backend. Where it chooses none of the fused ones, as on a CPU, by products."""
+    aten, operands, chosen = torch.ops.aten, (query, key, value), _backend(query, key, value, is_causal, scale)
+    if chosen == _CUDNN:
+        forward = aten._scaled_dot_product_cudnn_attention.default
+        out, log_sums, *_ = forward(*operands, None, True, 0.0, is_causal, scale=scale)
+    elif chosen == _FLASH:
+        forward = aten._scaled_dot_product_flash_attention.default
+        out, log_sums, *_ = forward(*operands, 0.0, is_causal, scale=scale)
+    elif chosen == _EFFICIENT:
+        forward = aten._scaled_dot_product_efficient_attention.default
+        out, log_sums, *_ = forward(*operands, None, True, 0.0, is_causal, scale=scale)
+        log_sums = log_sums[..., : query.shape[-2]]
+    else:
+        out = sdpa_forward(query, key, value, is_causal, scale)
+        log_sums = _scores(query, key, is_causal, scale).logsumexp(-1)
+    return out, log_sums.reshape(query.shape[:-1])
+
+
+def sdpa_backward_kept(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    grad: Tensor,
+    out: Tensor,
+    log_sums: Tensor,
+    is_causal: bool,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of queries, keys and values from what `sdpa_forward_kept` returned."""
+    aten, operands, chosen = torch.ops.aten, (query, key, value), _backend(query, key, value, is_causal, scale)
+    sizes = (None, None, query.shape[-2], key.shape[-2])
+    seed = torch.zeros(2, dtype=torch.int64, device=query.device)  # of a dropout that there is not
+    if chosen == _CUDNN:
+        backward, kept = aten._scaled_dot_product_cudnn_attention_backward.default, log_sums.unsqueeze(-1)
+        return backward(grad, *operands, out, kept, seed, seed, None, *sizes, 0.0, is_causal, scale=scale)
+    if chosen == _FLASH:
+        backward = aten._scaled_dot_product_flash_attention_backward.default
+        return backward(grad, *operands, out, log_sums, *sizes, 0.0, is_causal, seed, seed, scale=scale)
+    if chosen == _EFFICIENT:
+        backward = aten._scaled_dot_product_efficient_attention_backward.default
+        rest = -log_sums.shape[-1] % _EFFICIENT_ROWS
+        kept = torch.nn.functional.pad(log_sums, (0, rest), value=float("inf"))
+        wanted = [True, True, True, False]  # and no mask's
+        return backward(grad, *operands, None, out, kept, seed[0], seed[1], 0.0, wanted, is_causal, scale=scale)[:3]
+    return _by_products(query, key, value, grad, is_causal, scale)
+
+
 def sdpa_backward(
     query: Tensor, key: Tensor, value: Tensor, grad: Tensor, is_causal: bool, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of queries, keys and values, after another forward pass, by PyTorch's choice of backend.
-    Where it chooses none of the fused ones, as on a CPU, by products."""
-    aten, operands = torch.ops.aten, (query, key, value)
-    chosen = -1
-    if query.is_cuda:
-        is_grouped = _is_grouped(query, key)
-        chosen = torch._fused_sdp_choice(*operands, None, 0.0, is_causal, scale=scale, enable_gqa=is_grouped)
-    if chosen == _CUDNN:
-        forward = aten._scaled_dot_product_cudnn_attention.default
-        out, lse, *sizes, seed, offset, _ = forward(*operands, None, True, 0.0, is_causal, scale=scale)
-        backward = aten._scaled_dot_product_cudnn_attention_backward.default
-        return backward(grad, *operands, out, lse, seed, offset, None, *sizes, 0.0, is_causal, scale=scale)
-    if chosen == _FLASH:
-        forward = aten._scaled_dot_product_flash_attention.default
-        out, lse, *sizes, seed, offset, _ = forward(*operands, 0.0, is_causal, scale=scale)
-        backward = aten._scaled_dot_product_flash_attention_backward.default
-        return backward(grad, *operands, out, lse, *sizes, 0.0, is_causal, seed, offset, scale=scale)
-    if chosen == _EFFICIENT:
-        forward = aten._scaled_dot_product_efficient_attention.default
-        kept = forward(*operands, None, True, 0.0, is_causal, scale=scale)
-        backward = aten._scaled_dot_product_efficient_attention_backward.default
-        wanted = [True, True, True, False]  # and no mask's
-        return backward(grad, *operands, None, *kept, 0.0, wanted, is_causal, scale=scale)[:3]
-    return _by_products(query, key, value, grad, is_causal, scale)
+    """Return the gradients of queries, keys and values, after another forward pass."""
+    kept = sdpa_forward_kept(query, key, value, is_causal, scale)
+    return sdpa_backward_kept(query, key, value, grad, *kept, is_causal, scale)
+
+
+def _backend(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float) -> int:
+    """Return PyTorch's choice; -1 on a CPU."""
+    if not query.is_cuda:
+        return -1
+    is_grouped = _is_grouped(query, key)
+    return torch._fused_sdp_choice(query, key, value, None, 0.0, is_causal, scale=scale, enable_gqa=is_grouped)
 
 
 def _is_grouped(query: Tensor, key: Tensor) -> bool:
     return query.shape[-3] != key.shape[-3]
+
+
+def _scores(query: Tensor, key: Tensor, is_causal: bool, scale: float) -> Tensor:
+    keys = key.float().repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+    scores = query.float() @ keys.mT * scale
+    if is_causal:
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        scores = scores.masked_fill(~seen, float("-inf"))
+    return scores
 
 
 def _by_products(
@@ -1321,11 +1369,7 @@ def _by_products(
     n_groups = query.shape[-3] // key.shape[-3]
     q, k, v, g = (tensor.float() for tensor in (query, key, value, grad))
     k, v = (tensor.repeat_interleave(n_groups, -3) for tensor in (k, v))
-    scores = q @ k.mT * scale
-    if is_causal:
-        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-        scores = scores.masked_fill(~seen, float("-inf"))
-    weights = scores.softmax(-1)
+    weights = _scores(query, key, is_causal, scale).softmax(-1)
     grad_weights = g @ v.mT
     grad_scores = weights * (grad_weights - (weights * grad_weights).sum(-1, keepdim=True)) * scale
     of_heads = (grad_scores.mT @ q, weights.mT @ g)

@@ -39,6 +39,8 @@ VERSION_1 = {
     "CudaOperator.calls": "self",
     "sdpa_forward": "query key value is_causal scale",
     "sdpa_backward": "query key value grad is_causal scale",
+    "sdpa_forward_kept": "query key value is_causal scale",
+    "sdpa_backward_kept": "query key value grad out log_sums is_causal scale",
 }
 """Interface that operator files of version 1 use. Another one needs another `RUNTIME_VERSION`."""
 

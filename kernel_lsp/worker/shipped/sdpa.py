@@ -84,8 +84,8 @@ def _backend(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: 
     """Return PyTorch's choice; -1 on a CPU."""
     if not query.is_cuda:
         return -1
-    settings = {"scale": scale, "enable_gqa": _is_grouped(query, key)}
-    return torch._fused_sdp_choice(query, key, value, None, 0.0, is_causal, **settings)
+    is_grouped = _is_grouped(query, key)
+    return torch._fused_sdp_choice(query, key, value, None, 0.0, is_causal, scale=scale, enable_gqa=is_grouped)
 
 
 def _is_grouped(query: Tensor, key: Tensor) -> bool:
