@@ -90,7 +90,9 @@ async def _phase(device: str, options: argparse.Namespace) -> Phase:
                 await verifier.open_all()
                 n_gpus = 2
             await asyncio.gather(*(verifier.verify(_variant(warm, n), "full") for n in range(n_gpus)))
-            return {"device": verifier.device_name, **await _throughput(verifier, candidates, options.window_s)}
+            found = await _throughput(verifier, candidates, options.window_s)
+            losses = verifier.losses if isinstance(verifier, SpreadVerifier) else ()
+            return {"device": verifier.device_name, "losses": losses, **found}
 
 
 async def _throughput(verifier: Verifier, candidates: list[Candidate], window_s: float) -> Phase:

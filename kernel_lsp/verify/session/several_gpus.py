@@ -61,6 +61,11 @@ class SpreadVerifier(Verifier):
         name = super().device_name.replace(" (cuda:0)", "", 1)
         return f"{1 + len(self._others)} x {name}"
 
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """Return why processes of other GPUs ended before their time: their candidates went to the others."""
+        return tuple(message for other in self._others for message in other.losses)
+
     async def open_all(self) -> None:
         """Wait until every GPU is open. Raises what hinders one."""
         await asyncio.gather(*(other.opened() for other in self._others))
@@ -106,6 +111,8 @@ class GpuProcess:
         self._opening: asyncio.Future[None] | None = None
         self._serving: asyncio.Task[None] | None = None
         self._n_losses = 0
+        self.losses: list[str] = []
+        """The reasons for which the process ended before its time."""
 
     @property
     def is_open(self) -> bool:
@@ -176,6 +183,7 @@ class GpuProcess:
         device, last = self._start.settings.device, self._channel.stderr().strip().rpartition("\n")[2]
         message = f"the process of {device} ended: {last[:200] or f'exit status {self._channel.returncode}'}"
         self._n_losses += 1
+        self.losses.append(message)
         if not opening.done() or self._n_losses >= MAX_LOSSES:
             problem = EnvironmentProblem(message, next_step="repeat the command, or name one GPU with --device cuda:N")
             self._opening = asyncio.get_running_loop().create_future() if opening.done() else opening

@@ -77,6 +77,7 @@ async def test_a_process_that_ends_loses_no_candidate(tmp_path: Path, monkeypatc
         found = await asyncio.gather(*verifying)
     assert named(found) == ["Fake GPU (cuda:0)"] * 2
     assert all(verdict.is_correct for verdict in found)
+    assert [loss.startswith("the process of cuda:1 ended") for loss in verifier.losses] == [True]
 
 
 async def test_a_process_that_does_not_start_ends_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
