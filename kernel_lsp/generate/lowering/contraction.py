@@ -305,6 +305,16 @@ def transposed_convolution(
     return call.builder.reshaped(total, (source.shape[0], weight.shape[1] * geometry.groups, *spatial))
 
 
+def _with_channels_last(call: Call, weight: Tensor, groups: int) -> Tensor:
+    """Return a transposed convolution's weight as (groups, spatial, C_out / groups, C_in / groups)."""
+    in_per_group = _divided(call, weight.shape[0], groups)
+    return call.builder.view(
+        weight,
+        (as_index(groups), *weight.shape[2:], weight.shape[1], in_per_group),
+        lambda index: (index[0] * in_per_group + index[-1], index[-2], *index[1:-2]),
+    )
+
+
 def _phases_of(
     call: Call,
     source: Tensor,
@@ -318,11 +328,7 @@ def _phases_of(
     builder, n_spatial = call.builder, len(geometry.stride)
     first = len(shape) - n_spatial
     in_per_group = _divided(call, weight.shape[0], geometry.groups)
-    packed = builder.view(
-        weight,
-        (as_index(geometry.groups), *weight.shape[2:], weight.shape[1], in_per_group),
-        lambda index: (index[0] * in_per_group + index[-1], index[-2], *index[1:-2]),
-    )
+    packed = _with_channels_last(call, weight, geometry.groups)
     axes = [
         AxisGeometry(stride, padding, dilation, shape[first + axis], taps.constant or 1)
         for axis, (stride, padding, dilation, taps) in enumerate(
