@@ -125,6 +125,15 @@ def test_counters_do_not_depend_on_how_long_the_executor_makes_blocks_wait(run):
     assert forward["n_global_requests"] == reverse["n_global_requests"]
 
 
+def test_a_few_blocks_of_a_grid_stop_at_its_barrier_beside_large_tensors(executor):
+    step = {**launch_step(executor, "once", BLOCKS, THREADS, 0, ("g", "out")), "attributes": {"cooperative": 1}}
+    arrays = {"g": np.zeros(2 * N, "f4"), "out": np.zeros(N, "f4"), "beside": np.zeros(5 << 20, "f4")}
+    few = {"n": 2, "seed": 0, "blocks": ()}
+    ran = executor.run_steps([*fill_steps({"g": 0}), step], scratch=arrays, sample_blocks=few, max_instructions=10**8)
+    assert "timed_out" not in ran.answer
+    assert ran.counters["n_blocks_run"] < BLOCKS
+
+
 def test_to_wait_costs_few_instructions(run):
     line = next(one for one in run("once").counters["lines"] if one["line"] == line_of("once", 3))
     assert line["n_instructions"] < 20 * N

@@ -182,3 +182,35 @@ async def test_sizes_without_a_kernel_in_the_build_are_left_to_others(tmp_path: 
     (tmp_path / "k.cu").write_text(ROWS_IN_THE_NAME)
     verdict = await check_kernel(tmp_path / "k.cu", None, tmp_path, load_settings(tmp_path, {"device": "cpu"}))
     assert verdict.outcome.kind == "correct"
+
+
+BEHIND_A_BARRIER = """// kernel-lsp: 1
+// task: model.py::scaled
+// op: scaled(x: f32[B, D]) -> (out: f32[B, D])
+// where: B <= 64
+// where: D <= 1048576
+// scratch: n_arrived: i32[1]
+// fill: n_arrived = 0
+// launch: k<<<B, 256>>>(x, out, n_arrived, B, D) cooperative=1
+
+__global__ void k(const float* x, float* out, int* n_arrived, int B, int D) {
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        atomicAdd(n_arrived, 1);
+        while (*(volatile int*)n_arrived < B) {}
+        __threadfence();
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < D; i += 256) out[blockIdx.x * D + i] = x[blockIdx.x * D + i] * 3.0f;
+}
+"""
+
+
+async def test_work_behind_a_barrier_of_the_grid_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(SCALED)
+    (tmp_path / "k.cu").write_text(BEHIND_A_BARRIER)
+    verdict = await check_kernel(tmp_path / "k.cu", None, tmp_path, load_settings(tmp_path, {"device": "cpu"}))
+    assert verdict.outcome.kind == "correct"
+    assert verdict.estimate is not None
+    assert verdict.estimate.n_operations >= 64 * 256

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from kernel_lsp.ptx.run.buffers import Region
 from kernel_lsp.ptx.run.layout import N_BARRIERS, Context, Thread
 
-MAX_BYTES = 16 << 20
+MAX_BYTES = 256 << 20
 """Maximum bytes compared per check.
-A check takes a few milliseconds per MiB; larger runs end at the instruction limit."""
+A check takes a few milliseconds per MiB; larger runs end at the instruction limit, which takes 15 s."""
 FUEL_BYTES = range(int(Thread.FUEL), int(Thread.POLLED) + 8)
 """Fuel fields of a thread record, excluded because remaining fuel differs at every check."""
 

@@ -24,6 +24,7 @@ from kernel_lsp.ptx.executor import (
     KernelFactsOfPtx,
     PtxExecutor,
     RunOptions,
+    RunOutcome,
 )
 from kernel_lsp.verify.cpu.run_files import RunFiles
 from kernel_lsp.verify.devices.device import CaseOutcome, CaseRun, DeviceCase, Skipped, Timer
@@ -41,6 +42,9 @@ MIN_COVERAGE = 0.7
 others."""
 N_PROFILED_BLOCKS = 6
 """Blocks per launch that are run to count instructions: first, last and random ones."""
+MAX_WHOLE_GRID = 400_000_000
+"""Maximum instructions of a whole grid that is run to count them, where blocks wait for all others: a few of them would
+stop at the barrier. Beyond it, what they do before is counted."""
 MIN_SAMPLED_BLOCKS = 8
 WATCHED_ORDER = "reverse"
 """Thread order that marks a case to be watched for races when it is small: the first sizes, and long rows."""
@@ -134,8 +138,9 @@ class CpuKernel:
     async def profile(
         self, bound: BoundOperation, case: Case, files: CaseFiles, limits: Limits
     ) -> Profile | Crashed | TimedOut | Unsupported:
-        """Count the instructions of a few blocks of each launch. Values are not judged: later launches read scratch
-        that earlier ones wrote only in part. So all memory counts as initialised, with zeros."""
+        """Count the instructions of a few blocks of each launch, of all where they wait for each other. Values are not
+        judged: later launches read scratch that earlier ones wrote only in part. So all memory counts as initialised,
+        with zeros."""
         run = self._device.new_run(bound, files)
         try:
             run.write_zeros()
@@ -146,7 +151,12 @@ class CpuKernel:
                 _options(limits), sample=sample, n_traced_blocks=N_TRACED_BLOCKS, max_thread_instructions=most
             )
             buffers = run.buffers(initialised={tensor.name for tensor in bound.tensors})
-            report = await self._executor.run(buffers, launches, self.built.symbols, options)
+            report: RunOutcome | None = None
+            if any(launch.attributes.get("cooperative") for launch in launches):
+                whole = replace(options, sample=None, max_instructions=min(MAX_WHOLE_GRID, limits.max_instructions))
+                report = await self._executor.run(buffers, launches, self.built.symbols, whole)
+            if report is None or (isinstance(report, TimedOut) and self.is_alive):
+                report = await self._executor.run(buffers, launches, self.built.symbols, options)
         finally:
             run.remove()
         if not isinstance(report, ExecutionReport):
