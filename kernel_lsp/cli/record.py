@@ -9,7 +9,7 @@ from pathlib import Path
 from kernel_lsp.cli import console
 from kernel_lsp.config import find_workspace
 from kernel_lsp.core.recording import RecordedTarget, Recording, rank_hot_spots
-from kernel_lsp.engine.archived import speedups_of
+from kernel_lsp.engine.hot_spots import speedups_of
 from kernel_lsp.errors import KernelLspError, UserError
 from kernel_lsp.record.run import record
 from kernel_lsp.source.recorded import read_recording, write_recording

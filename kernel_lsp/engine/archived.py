@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +20,6 @@ from kernel_lsp.core.event import (
     TaskCaptured,
 )
 from kernel_lsp.core.recommendation import recommend
-from kernel_lsp.core.recording import Speedup
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.engine.captures import forward_floor_us
@@ -155,22 +153,6 @@ def _files(archive: Archive, record: RunRecord, summary: RunSummary) -> tuple[Re
     plan = parse_or_raise(text, f"{task.name}.cu")
     texts = render_operator(task, text, plan, summary.out, verification=describe_verification(verdict))
     return tuple(ResultFile(path=path, text=text) for path, text in texts.items())
-
-
-def speedups_of(runs: Iterable[RunSummary], workspace: Path) -> dict[str, Speedup]:
-    """Return the speedup of each target's newest result, by the target's name in a recording."""
-    found: dict[str, Speedup] = {}
-    for run in runs:
-        if run.recommendation is not None and run.recommendation.ratio > 0:
-            name = recorded_name(Path(run.file), run.symbol or "Model", workspace)
-            found.setdefault(name, Speedup(ratio=run.recommendation.ratio, kind=run.recommendation.kind))
-    return found
-
-
-def recorded_name(file: Path, symbol: str, workspace: Path) -> str:
-    """Return the name of a target in the recording of a workspace."""
-    path = os.path.relpath(os.path.realpath(file), os.path.realpath(workspace)).replace(os.sep, "/")
-    return f"{path}::{symbol}"
 
 
 REPEATED = (CandidateEvaluated, CandidateProposed, RunStarted, RunFinished, TaskCaptured)

@@ -23,7 +23,9 @@ RECORDINGS = sorted(FOLDER.glob("*.jsonl"))
 
 
 def kernels(name: str) -> list[dict[str, Any]]:
-    return list(json.loads((FOLDER / f"{name}.evolve.kernels.json").read_text()))
+    """Return the kernels of a task's search, or of independent proposals where no search was recorded."""
+    paths = [FOLDER / f"{name}.{strategy}.kernels.json" for strategy in ("evolve", "best-of-n")]
+    return list(json.loads(next(path for path in paths if path.is_file()).read_text()))
 
 
 @pytest.mark.parametrize("recording", RECORDINGS, ids=lambda path: path.stem)

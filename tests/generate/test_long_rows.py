@@ -123,10 +123,13 @@ def test_exponentials_of_long_rows_are_taken_again_by_one_block(dtype: str, thre
     """They take longer than the reads that a cluster saves. One logarithm serves a row of probabilities."""
     text = "def f(x, y): return F.kl_div(F.log_softmax(x, -1), F.softmax(y, -1), reduction='batchmean')"
     inputs = [tensor(name, 4096, 32000, dtype=dtype) for name in "xy"]
-    found = plan_text(text, inputs=inputs, backward=True).realize({}).text
-    assert "in one pass over the row" in found
-    assert "cluster=" not in found
-    assert f"f_backward<<<B, {threads}>>>" in found
+    program = plan_text(text, inputs=inputs, backward=True)
+    for keeps in (0, 1):
+        found = program.realize({"f.keeps": keeps}).text
+        assert "in one pass over the row" in found
+        assert "cluster=" not in found
+        assert f"f_backward<<<B, {threads}>>>" in found
+    found = program.realize({"f.keeps": 0}).text
     assert re.findall(r"logf?\((\w+)\)", found) == ["sum_exp_2", "sum_exp"] * 2
 
 

@@ -195,7 +195,7 @@ def test_long_rows_of_large_tensors_stay_in_registers_up_to_a_length() -> None:
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_exponentials_that_several_passes_need_are_computed_once(dtype: str) -> None:
-    cached = {"f_backward.cached": 1, "f_backward.threads": 64, "f_backward.vector": 4}
+    cached = {"f.keeps": 0, "f_backward.cached": 1, "f_backward.threads": 64, "f_backward.vector": 4}
     checked = check(
         "def f(x): return x.softmax(-1)", inputs=[tensor("x", 5, 512, dtype=dtype)], backward=True, schedule=cached
     )

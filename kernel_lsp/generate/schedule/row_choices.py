@@ -20,7 +20,7 @@ from kernel_lsp.generate.codegen.rows.row_schedule import (
 from kernel_lsp.generate.fusion.groups import RowGroup
 from kernel_lsp.generate.fusion.row_patterns import find_pairs
 from kernel_lsp.generate.ir.index import Index
-from kernel_lsp.generate.ir.scalar import Access, accesses
+from kernel_lsp.generate.ir.scalar import Access, Operation, accesses, nodes
 from kernel_lsp.generate.ir.sizes import divides
 from kernel_lsp.generate.schedule.knobs import Choices
 from kernel_lsp.generate.schedule.tensor_core_knobs import HOPPER
@@ -396,8 +396,9 @@ class RowChooser:
         return bool(find_pairs(self.group)) and not self.group.stores
 
     def takes_exponentials(self) -> bool:
-        """Return True if the row's sums are of exponentials."""
-        return any(pair.kind == "exponentials" for pair in find_pairs(self.group))
+        """Return True if the row's sums need an exponential of each element; a maximum may have been kept."""
+        scalars = [reduction.scalar for reduction in self.group.reductions]
+        return any(isinstance(node, Operation) and node.name == "exp" for node in nodes(*scalars))
 
     def _is_long_in_16_bits(self) -> bool:
         """Return True if a thread would keep many exponentials of tensors of 16 bits, which leaves too few registers

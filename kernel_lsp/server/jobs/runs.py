@@ -14,7 +14,7 @@ from pygls.exceptions import JsonRpcInvalidParams
 
 from kernel_lsp.config import FOLDER_NAME, find_workspace
 from kernel_lsp.core.recording import HotSpot, Recording, Speedup, rank_hot_spots
-from kernel_lsp.engine.archived import recorded_name, speedups_of
+from kernel_lsp.engine.hot_spots import recorded_name, speedups_of
 from kernel_lsp.engine.messages import GetReport, ListRuns, ReportPage, Request, RunList, RunSummary
 from kernel_lsp.errors import TargetError
 from kernel_lsp.process.channel import Channel
