@@ -20,9 +20,6 @@ BLOCK_DEADLINE_S = 60.0
 BLOCK_US = 3000.0
 """Cold samples of a block, in microseconds: short against clock changes, long against a request to a process."""
 MIN_SAMPLES, MAX_SAMPLES = 3, 8
-LONG_US = 5000.0
-"""Microseconds of a call from which one sample makes a block, and the first round counts: its preparation has woken the
-clocks."""
 MAX_SAMPLE_US = 2000.0
 """Maximum sample of a baseline with as many calls as the candidate, in microseconds: much slower baselines need no such
 precision."""
@@ -104,8 +101,9 @@ class Subject:
 
     @property
     def is_long(self) -> bool:
-        """Check whether one call is a block."""
-        return self.time_us >= LONG_US
+        """Check whether one call is a block. Its preparation has then woken the clocks, so that the first round
+        counts."""
+        return bool(self.facts["is_long"])
 
     @property
     def n_operator_calls(self) -> int:

@@ -94,8 +94,9 @@ def admit(name: str, subject: Subject, n_calls: int = 0) -> dict[str, Any]:
     """Register a subject under a name, warm it up, capture its graphs, and probe it. `n_calls` go into each sample, or
     as many as make it long enough.
 
-    Answers ``{"n_sets", "n_calls", "max_calls", "method", "method_reason", "time_us", "enqueue_us", "resolution_us",
-    "tick_us", ...facts of the device}``; `method` is `GRAPH` or `STREAM`, times are per call.
+    Answers ``{"n_sets", "n_calls", "max_calls", "method", "method_reason", "time_us", "is_long", "enqueue_us",
+    "resolution_us", "tick_us", ...facts of the device}``; `method` is `GRAPH` or `STREAM`, times are per call, and a
+    call that `is_long` needs one sample.
     """
     set_precision()
     with torch.no_grad(), _on(subject.device):
@@ -180,6 +181,7 @@ def _arranged(subject: Subject, n_calls: int, method: str = GRAPH) -> dict[str, 
         "method": GRAPH if subject.graphs else STREAM,
         "method_reason": subject.capture_problem,
         "time_us": time_us,
+        "is_long": subject.is_long,
         "enqueue_us": subject.own_enqueue_us,
         "resolution_us": resolution.empty_us,
         "tick_us": resolution.tick_us,

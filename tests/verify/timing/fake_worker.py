@@ -87,6 +87,7 @@ def arranged(what: str, n_calls: int, subject: str) -> dict[str, Any]:
     return {
         "status": "ready",
         "time_us": true_us(what),
+        "is_long": true_us(what) >= 5000.0,
         "n_calls": min(n_calls, BEHAVIOUR.get("max_calls", 16)),
         "max_calls": BEHAVIOUR.get("max_calls", 16),
         "method": METHODS[subject],

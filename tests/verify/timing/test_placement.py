@@ -46,7 +46,7 @@ def simulated(seed: int, n_sets: int, slowdown: float = 1.0) -> Ratio:
 
 
 def subject(name: str) -> Subject:
-    facts = {"time_us": 100.0, "n_calls": 1, "tick_us": 0.001, "method": GRAPH, "enqueue_us": 5.0}
+    facts = {"time_us": 100.0, "is_long": False, "n_calls": 1, "tick_us": 0.001, "method": GRAPH, "enqueue_us": 5.0}
     return Subject(name, name, cast("Asker", None), facts)
 
 
