@@ -36,8 +36,8 @@ STATISTICS = 2
 
 @dataclass(frozen=True)
 class KeptAttention:
-    """What a forward keeps of its one attention: the logarithm of the sum of exponentials of each of the `queries`, and
-    the result. `grad` is the result's gradient. A library may give both and the gradients where `has_library`."""
+    """Hold what a forward keeps of its one attention: the result, and the logarithm of the sum of exponentials of each
+    of the `queries`. `grad` is the result's gradient. A library may give both and the gradients where `has_library`."""
 
     queries: Tensor
     log_sums: Tensor

@@ -1,4 +1,4 @@
-"""What a generated forward keeps for its backward: values of rows, and results that the backward takes."""
+"""A generated forward keeps values of rows for its backward, and the backward takes results of the forward."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_result_is_taken_in_place_of_two_inputs_and_columns_are_summed_beside_
 
 
 def test_sums_of_what_is_rounded_later_are_found_again() -> None:
-    """Of constant rows the deviation is 0, and that of the rounded value from the mean of the other one is not."""
+    """The deviation of constant rows is 0; that of the rounded value from the mean of the exact one is not."""
     text = """def f(x, residual, weight, bias):
     total = x + residual
     return F.layer_norm(total, weight.shape, weight, bias, 1e-5), total

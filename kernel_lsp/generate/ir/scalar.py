@@ -359,17 +359,8 @@ _FOLDS: dict[str, Callable[..., Scalar | None]] = {
 
 
 def accesses(*scalars: Scalar) -> Iterator[Access]:
-    """Yield every distinct read of a tensor in the scalars, including reads inside indices and masks."""
-    seen: set[bytes] = set()
-    pending = list(scalars)
-    while pending:
-        node = pending.pop()
-        if node.digest in seen:
-            continue
-        seen.add(node.digest)
-        if isinstance(node, Access):
-            yield node
-        pending.extend(children(node))
+    """Return every distinct read of a tensor in the scalars, including reads inside indices and masks."""
+    return (node for node in nodes(*scalars) if isinstance(node, Access))
 
 
 def nodes(*scalars: Scalar) -> Iterator[Scalar]:

@@ -60,7 +60,7 @@ class LoweredGraph:
     given: frozenset[str] = frozenset()
     """Inputs that a forward computes for this backward, by name."""
     attention: KeptAttention | None = None
-    """What the forward keeps of an attention for this backward."""
+    """Tensors that the forward keeps of an attention for this backward."""
 
 
 def lower_graph(

@@ -421,7 +421,7 @@ class RowRenderer:
             write(scope)  # type: ignore[operator]  # it takes a scope
             return
         inner = scope.open("if (is_row)")
-        write(inner)  # type: ignore[operator]  # as above
+        write(inner)  # type: ignore[operator]  # it takes a scope
         inner.close()
 
     def _item(self, name: str, dtype: DType) -> Text:
