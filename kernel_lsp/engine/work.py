@@ -50,8 +50,9 @@ from kernel_lsp.plan.parser import parse
 from kernel_lsp.process.confinement import sandbox_level
 from kernel_lsp.process.interpreter import find_python, site_packages
 from kernel_lsp.source.cuda import kernel_signatures
-from kernel_lsp.source.extraction import OWN, SIZES, definitions_of, extract
+from kernel_lsp.source.extraction import OWN, SIZES, extract
 from kernel_lsp.source.inference.proposal import EXAMPLES
+from kernel_lsp.source.notebook import definitions_of
 from kernel_lsp.source.python_file import PythonFile, import_line, import_style, parse_python, read_python_file
 from kernel_lsp.source.pytorch import read_symbol, read_target
 from kernel_lsp.source.selection import select

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernel_lsp.source.extraction import definitions_of, without_magics
+from kernel_lsp.source.notebook import definitions_of, without_magics
 
 
 @pytest.mark.parametrize(

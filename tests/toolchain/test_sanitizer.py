@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernel_lsp.core.finding import Finding, Severity
-from kernel_lsp.toolchain.tools.binaries import parse_tidy, tidy_command
+from kernel_lsp.toolchain.tools.clang_tidy import parse_tidy, tidy_command
 from kernel_lsp.toolchain.tools.sanitizer import TOOLS, SanitizerTool, parse_sanitizer, sanitizer_command
 
 RECORDED = Path(__file__).parent.parent / "verify" / "profiles" / "recorded"

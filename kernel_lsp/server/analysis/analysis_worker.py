@@ -36,7 +36,7 @@ from kernel_lsp.server.analysis.analysis_types import (
 from kernel_lsp.server.analysis.rebase import below
 from kernel_lsp.source.call_sites import OPERATOR_MARK, USE_PREFIX
 from kernel_lsp.source.cuda import KernelLines, ParsedSource, kernel_lines_in
-from kernel_lsp.source.extraction import without_magics
+from kernel_lsp.source.notebook import without_magics
 from kernel_lsp.source.python_file import (
     FunctionNode,
     PythonFile,
