@@ -15,7 +15,16 @@ from kernel_lsp.core.benchmark import BenchEntry, BenchReport, FilterReport, Fil
 from kernel_lsp.core.words import counted
 from kernel_lsp.errors import UserError
 from kernel_lsp.evolve.run.bench import BenchLedger, BenchPlan, bench_entries, ledger_name
-from kernel_lsp.export.bench_page import HEADINGS, kind_sentence, render_bench_page, score_line, table_cells, write_docs
+from kernel_lsp.export.bench_page import (
+    HEADINGS,
+    detail_lines,
+    kind_sentence,
+    render_bench_page,
+    score_line,
+    table_cells,
+    turnaround_lines,
+    write_docs,
+)
 from kernel_lsp.source.suite import BenchTask, expand_targets, expand_tasks, sample_tasks
 from kernel_lsp.verify.tasks.bench_score import bench_report
 from kernel_lsp.verify.tasks.filters import filter_targets
@@ -101,11 +110,11 @@ def _print(report: BenchReport) -> None:
     for entry, row in zip(report.entries, rows, strict=True):
         say(_line(row, widths), style=STYLES[entry.status], markup=False)
     for entry in report.entries:
-        if entry.status != "verified":
-            say(f"{entry.target}: {entry.detail}", markup=False)
+        for line in detail_lines(entry):
+            say(line, markup=False)
     say()
-    for score in report.scores:
-        say(score_line(score, report), markup=False)
+    for line in [*(score_line(score, report) for score in report.scores), *turnaround_lines(report)]:
+        say(line, markup=False)
     say(
         f"{report.n_verified} of {len(report.entries)} verified. {kind_sentence(report).replace('**', '')}",
         markup=False,

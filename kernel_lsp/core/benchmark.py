@@ -54,7 +54,14 @@ class BenchEntry(Noun):
     n_configurations: int = 1
     n_covered: int = 1
     """Number of the task's configurations that the verified kernel's capture covers."""
+    cut_short: str = ""
+    """Reason why the search ended before its time: a verified kernel is then the best one so far. Empty otherwise."""
     elapsed_s: float = 0.0
+    first_kernel_s: float | None = None
+    """Seconds from the captured task to the first correct kernel with a time."""
+    stages_s: dict[str, float] = {}
+    """Seconds of the capture, the search and the full check; after ``full check: `` those of its stages, of which
+    concurrent ones say so."""
     cost_usd: float = 0.0
 
     @property

@@ -142,6 +142,10 @@ class RunFinished(Noun):
     elapsed_s: float = 0.0
     stopped: str = ""
     """Reason for an early stop; empty when the last generation was reached."""
+    is_cut_short: bool = False
+    """The time limit for candidates ended the search."""
+    stages_s: dict[str, float] = {}
+    """Seconds of the winner's full check, by stage; concurrent stages say so."""
     n_model_calls: int = 0
     n_prompt_tokens: int = 0
     n_reply_tokens: int = 0

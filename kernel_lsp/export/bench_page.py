@@ -6,6 +6,7 @@ import html
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 
 from kernel_lsp.core.benchmark import BaselineGroup, BenchEntry, BenchReport, BenchScore
 from kernel_lsp.core.measurement import Ratio, TimedBaseline
@@ -21,7 +22,7 @@ FAST_P_END = 4.0
 Point = tuple[float, float]
 HEADINGS = (
     *("task", "result", "time, us", "interval", "vs eager", "vs compile", "vs peers"),
-    *("claim", "noise", "of limit", "s", "advice", "times are"),
+    *("claim", "noise", "of limit", "first, s", "s", "advice", "times are"),
 )
 BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
 """Marks around the part of a page that the command writes."""
@@ -32,7 +33,8 @@ def render_bench_page(report: BenchReport) -> str:
     title = f"kernel-lsp bench, {report.date}"
     kind = html.escape(kind_sentence(report).replace("**", ""))
     word = "" if report.kind == "measured" else f" ({report.kind})"
-    scores = "".join(f"<li>{html.escape(score_line(score, report))}</li>" for score in report.scores)
+    lines = [*(score_line(score, report) for score in report.scores), *turnaround_lines(report)]
+    scores = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
     body = [
         f"<h1>{html.escape(title)}</h1>",
         f"<p>{report.n_verified} of {len(report.entries)} tasks verified. <strong>{kind}</strong></p><ul>{scores}</ul>",
@@ -127,7 +129,7 @@ def _table(entries: Sequence[BenchEntry]) -> str:
 
 def _row(entry: BenchEntry) -> str:
     cells = "".join(f"<td>{html.escape(cell)}</td>" for cell in table_cells(entry))
-    title = html.escape(entry.detail, quote=True)
+    title = html.escape("; ".join((entry.detail, *filter(None, [entry.cut_short]))), quote=True)
     return f'<tr class="{entry.status}" title="{title}">{cells}</tr>'
 
 
@@ -157,13 +159,14 @@ def table_cells(entry: BenchEntry) -> tuple[str, ...]:
     share = entry.share_of_limit
     return (
         entry.target,
-        entry.status,
+        f"{entry.status}, cut short" if entry.cut_short else entry.status,
         f"{sum(time.ours_us for time in entry.times):.4g}" if entry.times else "",
         _interval(entry),
         *(_ratio(entry, group) for group in ("eager", "compile", "peers")),
         _claim(entry),
         f"{max(ratio.noise_floor for ratio in ratios):.1%}" if (ratios := _ratios(entry)) else "",
         f"{share:.0%}" if share is not None else "",
+        f"{entry.first_kernel_s:.0f}" if entry.first_kernel_s is not None else "",
         f"{entry.elapsed_s:.0f}" if entry.elapsed_s else "",
         (entry.recommendation.headline or "use the kernel") if entry.recommendation is not None else "",
         _source(entry),
@@ -180,6 +183,29 @@ def score_line(score: BenchScore, report: BenchReport) -> str:
     return f"against {score.baseline} ({report.kind}, {compared}): {', '.join([*means, fast])}"
 
 
+def turnaround_lines(report: BenchReport) -> list[str]:
+    """Describe how long the tasks took; empty where none has a time."""
+    figures = {
+        "seconds from the captured task to its first correct kernel with a time": [
+            entry.first_kernel_s for entry in report.entries if entry.first_kernel_s is not None
+        ],
+        "seconds from the start of a task to its result": [
+            entry.elapsed_s for entry in report.entries if entry.status in ("verified", "none")
+        ],
+    }
+    known = {name: found for name, found in figures.items() if found}
+    return [f"{name}: {median(found):.1f} in the median, {max(found):.1f} at most" for name, found in known.items()]
+
+
+def detail_lines(entry: BenchEntry) -> list[str]:
+    """Describe why a row is not verified, why its search was cut short, and what else speaks against its kernel."""
+    found = [entry.detail] if entry.status != "verified" else []
+    found += [f"cut short: {entry.cut_short}"] if entry.cut_short else []
+    if entry.recommendation is not None and entry.recommendation.headline:
+        found.append(f"{entry.recommendation.headline}: {entry.recommendation.detail}")
+    return [f"{entry.target}: {line}" for line in found]
+
+
 def markdown(report: BenchReport) -> str:
     """Return the report as Markdown: heading, table, scores, and why rows have no time."""
     lines = [
@@ -190,7 +216,8 @@ def markdown(report: BenchReport) -> str:
         *(f"| {' | '.join(_escaped(cell) for cell in table_cells(entry))} |" for entry in report.entries),
         "",
         *(f"- {score_line(score, report)}" for score in report.scores),
-        *(f"- {entry.target}: {entry.detail}" for entry in report.entries if entry.status != "verified"),
+        *(f"- {line}" for line in turnaround_lines(report)),
+        *(f"- {line}" for entry in report.entries for line in detail_lines(entry)),
     ]
     return "\n".join(lines) + "\n"
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kernel_lsp.core.benchmark import BenchEntry
-from kernel_lsp.core.event import RunFinished
+from kernel_lsp.core.event import CandidateEvaluated, Event, RunFinished, TaskCaptured
 from kernel_lsp.errors import TargetError
 from kernel_lsp.evolve.run import bench
 from kernel_lsp.evolve.run.bench import BenchLedger, BenchPlan, bench_entries
@@ -20,10 +20,29 @@ from kernel_lsp.source.suite import BenchTask
 FINISHED = RunFinished(run_id="r", candidate_id="c", reason="fastest", n_proposed=1, n_built=1, n_correct=1)
 
 
-async def events(target: str) -> AsyncIterator[RunFinished]:
+CAPTURED = TaskCaptured(name="n", summary="", n_nodes=1, n_nodes_backward=0, configurations=())
+
+
+def evaluated(candidate_id: str, score_us: float | None) -> CandidateEvaluated:
+    outcome = "mismatch" if score_us is None else "correct"
+    kind: Any = "none" if score_us is None else "measured"
+    facts = {"generation": 0, "depth": "rank", "message": "", "score_kind": kind}
+    return CandidateEvaluated(candidate_id=candidate_id, outcome=outcome, score_us=score_us, **facts)
+
+
+async def events(target: str) -> AsyncIterator[Event]:
     """Behave as the target's name says."""
     if target == "hangs":
         await asyncio.sleep(60)
+    yield CAPTURED
+    await asyncio.sleep(0.02)
+    for event in (evaluated("a", None), evaluated("b", 12.0), evaluated("c", 10.0)):
+        yield event
+    if target == "hangs in its full check":
+        await asyncio.sleep(60)
+    if target == "cut short":
+        yield FINISHED.model_copy(update={"is_cut_short": True, "stopped": "time limit", "stages_s": {"gpu time": 1.0}})
+        return
     if target == "crashes":
         raise RuntimeError("boom")
     if target == "refused":
@@ -73,3 +92,36 @@ async def test_a_task_that_took_the_command_down_twice_is_passed_over(tmp_path: 
     ledger.stop("b")  # once by the user
     found = await run(tmp_path, "a", "b", resumed=True)
     assert [found[target].status for target in "ab"] == ["refused", "verified"]
+
+
+async def test_a_row_whose_search_was_cut_short_keeps_its_kernel_and_says_so(tmp_path: Path, ran: list[str]) -> None:
+    found = await run(tmp_path, "cut short", "good")
+    assert [(entry.status, entry.cut_short) for entry in found.values()] == [
+        ("verified", "time limit"),
+        ("verified", ""),
+    ]
+    row = found["cut short"]
+    assert row.stages_s["full check: gpu time"] == 1.0
+    assert row.first_kernel_s is not None
+    assert row.first_kernel_s >= 0.02
+    assert row.stages_s["search"] >= row.first_kernel_s
+
+
+async def test_a_row_that_ends_in_its_full_check_says_what_was_known(tmp_path: Path, ran: list[str]) -> None:
+    (row,) = (await run(tmp_path, "hangs in its full check")).values()
+    assert (row.status, row.times) == ("failed", ())
+    assert row.detail.endswith("ended before a full check did: 2 candidates passed the screen, the best in 10 us")
+
+
+async def test_candidates_have_half_of_a_rows_time(
+    tmp_path: Path, ran: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = list[dict[str, Any]]()
+
+    def start(directory: Path, target: str, backward: bool, overrides: dict[str, Any], **_: Any) -> SimpleNamespace:
+        given.append(overrides)
+        return SimpleNamespace(events=lambda: events(target))
+
+    monkeypatch.setattr(bench, "start_request", start)
+    await run(tmp_path, "good")
+    assert given[0]["run_deadline_s"] == pytest.approx(0.1)

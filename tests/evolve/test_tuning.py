@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from kernel_lsp.core.measurement import Comparison, Estimate, TimeFloor
 from kernel_lsp.core.task import SourceLine
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.evolve.archive.archive import Archive
-from kernel_lsp.evolve.run.final_verification import SearchResult
+from kernel_lsp.evolve.run.final_verification import SearchResult, TimeLimit
 from kernel_lsp.evolve.run.generations import Search, SearchSettings
 from kernel_lsp.evolve.run.reuse import TunedSchedule, TunedSchedules, tuned_key
 from tests.evolve.world import TASK, FakeDevice, kernel, verdict_of
@@ -69,8 +70,10 @@ class MeasuringDevice(FakeDevice):
     """Measures; a short measurement of the fastest kernels is off by a third. Each takes `gpu_s` of the GPU, and its
     time is multiplied by `factor` of its knob."""
 
-    def __init__(self, gpu_s: float = 0.0, factor: Callable[[float], float] = lambda speed: 1.0) -> None:
-        super().__init__()
+    def __init__(
+        self, gpu_s: float = 0.0, factor: Callable[[float], float] = lambda speed: 1.0, delay_s: float = 0.0
+    ) -> None:
+        super().__init__(delay_s=delay_s)
         self.baseline_wait_s, self._gpu_s, self._factor = 1.0, gpu_s, factor
 
     async def verify(self, candidate: Candidate, depth: Literal["rank", "screen", "full"]) -> Verdict:
@@ -84,10 +87,14 @@ class MeasuringDevice(FakeDevice):
 
 
 async def searched(
-    folder: Path, device: FakeDevice, n_generations: int = 12, tuned: TunedSchedule | None = None
+    folder: Path,
+    device: FakeDevice,
+    n_generations: int = 12,
+    tuned: TunedSchedule | None = None,
+    limit: TimeLimit | None = None,
 ) -> SearchResult:
     with Archive(folder) as archive:
-        settings = SearchSettings(n_generations, 4, 0, early_stop=True, tuned=tuned)
+        settings = SearchSettings(n_generations, 4, 0, early_stop=True, tuned=tuned, limit=limit)
         search = Search(archive.start_run("model.py::scale", {}), Program(), device, archive, settings)
         async for _ in search.run():
             pass
@@ -183,3 +190,22 @@ def test_the_key_is_of_the_computation_and_the_gpu_not_of_the_file() -> None:
     moved = TASK.model_copy(update={"forward": forward, "source_file": "b.py", "target": "b.py::g"})
     assert tuned_key(moved, "H200", "estimated") == KEY
     assert tuned_key(TASK, "L4", "estimated") != KEY != tuned_key(TASK, "H200", "measured")
+
+
+@pytest.mark.parametrize(("limit_s", "n_at_most"), [(0.0, 4), (0.05, 12)])
+async def test_a_search_whose_time_is_over_gives_its_best_candidate_the_full_check(
+    tmp_path: Path, limit_s: float, n_at_most: int
+) -> None:
+    device = MeasuringDevice(delay_s=0.02)
+    result = await searched(tmp_path, device, limit=TimeLimit(limit_s, time.monotonic()))
+    depths = [depth for _, depth in device.asked]
+    assert depths[-1] == "full"
+    assert 0 < depths.count("rank") <= n_at_most
+    assert "screen" not in depths
+    assert result.winner is not None
+    assert (result.is_cut_short, result.stopped) == (True, f"time limit for candidates ({limit_s:.0f} s)")
+
+
+async def test_a_search_that_ends_before_its_time_is_not_cut_short(tmp_path: Path) -> None:
+    result = await searched(tmp_path, MeasuringDevice(), 2, limit=TimeLimit(60.0, time.monotonic()))
+    assert not result.is_cut_short

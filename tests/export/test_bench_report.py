@@ -28,7 +28,7 @@ def baseline(name: str, time_us: float, claim: Any) -> TimedBaseline:
 def entry(target: str, comparison: Comparison) -> BenchEntry:
     times = (bench_time("f", comparison),)
     claimed = speedups(times, by_claim=True)
-    values = {"speedups": speedups(times), "claimed": claimed, "elapsed_s": 3.0}
+    values = {"speedups": speedups(times), "claimed": claimed, "elapsed_s": 3.0, "first_kernel_s": 2.0}
     return BenchEntry(target=target, status="verified", detail="", times=times, **values)
 
 
@@ -57,7 +57,7 @@ def test_no_difference_counts_as_one_beside_the_plain_ratio() -> None:
 
 def test_a_row_has_the_interval_every_group_the_claim_the_noise_and_the_share() -> None:
     text = markdown(on_a_gpu())
-    assert "| 10 to 10 | 2.00x | 1.01x | 0.90x | no difference | 2.0% | 50% | 3 |  | measured on H200 |" in text
+    assert "| 10 to 10 | 2.00x | 1.01x | 0.90x | no difference | 2.0% | 50% | 2 | 3 |  | measured on H200 |" in text
 
 
 def test_estimates_are_called_so_in_every_table() -> None:
@@ -84,3 +84,12 @@ def test_docs_keep_what_is_around_the_marks(tmp_path: Path) -> None:
     assert "old" not in text
     write_docs(page, estimated())
     assert page.read_text() == text
+
+
+def test_a_row_says_that_its_search_was_cut_short_and_how_long_it_took() -> None:
+    (whole,) = on_a_gpu().entries
+    text = markdown(bench_report([whole.model_copy(update={"cut_short": "time limit for candidates (55 s)"})]))
+    assert "| verified, cut short |" in text
+    assert "- <norm>: cut short: time limit for candidates (55 s)" in text
+    assert "first correct kernel with a time: 2.0 in the median, 2.0 at most" in text
+    assert "to its result: 3.0 in the median" in text

@@ -18,7 +18,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from kernel_lsp.core.benchmark import BenchEntry, Status
-from kernel_lsp.core.event import RunFinished, TaskCaptured
+from kernel_lsp.core.event import CandidateEvaluated, Event, RunFinished, TaskCaptured
+from kernel_lsp.core.words import counted
 from kernel_lsp.errors import KernelLspError
 from kernel_lsp.evolve.run.optimize import start_request
 from kernel_lsp.source.suite import BenchTask
@@ -27,6 +28,9 @@ from kernel_lsp.verify.tasks.bench_score import bench_time, speedups
 _logger = logging.getLogger(__name__)
 MAX_STARTS = 2
 """Starts of a task that ended with the whole command, after which a resumed run passes it over."""
+SEARCH_SHARE = 0.5
+"""Share of a task's time after which no candidate starts. The full check of the best one, and torch.compile's modes,
+have the rest."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,7 @@ def _configurations(task: BenchTask, entry: BenchEntry) -> Sequence[BenchTask]:
 
 async def _recorded(plan: BenchPlan, task: BenchTask, ledger: BenchLedger) -> BenchEntry:
     if ledger.is_given_up(task.target):
-        return _failure(task, "refused", f"the command ended {MAX_STARTS} times while this task ran")
+        return _Row(task).entry("refused", f"the command ended {MAX_STARTS} times while this task ran")
     ledger.start(task.target)
     try:
         entry = await _bounded(plan, task)
@@ -73,48 +77,99 @@ async def _recorded(plan: BenchPlan, task: BenchTask, ledger: BenchLedger) -> Be
 
 async def _bounded(plan: BenchPlan, task: BenchTask) -> BenchEntry:
     """Run one task within its deadline. Any failure is its row."""
-    started = time.monotonic()
+    row = _Row(task)
     try:
         async with asyncio.timeout(plan.deadline_s):
-            return await _run(plan, task)
+            await _run(plan, task, row)
+        return row.finished_entry()
     except TimeoutError:
-        return _failure(task, "failed", f"time limit of {plan.deadline_s:.0f} s per task", time.monotonic() - started)
+        return row.entry("failed", f"time limit of {plan.deadline_s:.0f} s per task {row.place()}")
     except KernelLspError as error:
-        return _failure(task, "refused", error.message, time.monotonic() - started)
+        return row.entry("refused", error.message)
     except Exception as error:  # an error of ours in one task is no reason to lose the others
         _logger.exception("%s failed", task.target)
-        message = f"internal error: {type(error).__name__}: {error}"
-        return _failure(task, "failed", message, time.monotonic() - started)
+        return row.entry("failed", f"internal error: {type(error).__name__}: {error}")
 
 
-def _failure(task: BenchTask, status: Status, detail: str, elapsed_s: float = 0.0) -> BenchEntry:
-    return BenchEntry(target=task.target, status=status, detail=detail, elapsed_s=elapsed_s)
-
-
-async def _run(plan: BenchPlan, task: BenchTask) -> BenchEntry:
-    finished: RunFinished | None = None
-    captured: TaskCaptured | None = None
-    overrides = {**plan.overrides, "out_directory": plan.results / re.sub(r"[^\w.]+", "_", task.target).strip("_.")}
+async def _run(plan: BenchPlan, task: BenchTask, row: _Row) -> None:
+    overrides = {
+        "run_deadline_s": plan.deadline_s * SEARCH_SHARE,
+        **plan.overrides,
+        "out_directory": plan.results / re.sub(r"[^\w.]+", "_", task.target).strip("_."),
+    }
     handle = start_request(plan.directory, task.target, task.backward, overrides, peers=task.peers)
     async for event in handle.events():
-        finished = event if isinstance(event, RunFinished) else finished
-        captured = event if isinstance(event, TaskCaptured) else captured
-    assert finished is not None, "a run ends with RunFinished or raises"
-    times = tuple(bench_time(name, comparison) for name, comparison in finished.comparisons.items())
-    return BenchEntry(
-        target=task.target,
-        status="verified" if finished.candidate_id is not None else "none",
-        detail=finished.reason,
-        times=times,
-        speedups=speedups(times),
-        claimed=speedups(times, by_claim=True),
-        recommendation=finished.recommendation,
-        library_steps=finished.library_steps,
-        n_configurations=len(captured.configurations) + captured.n_uncovered if captured is not None else 1,
-        n_covered=len(captured.configurations) if captured is not None else 1,
-        elapsed_s=finished.elapsed_s,
-        cost_usd=finished.cost_usd,
-    )
+        row.take(event)
+
+
+class _Row:
+    """The row of a task, from the events of its run so far."""
+
+    def __init__(self, task: BenchTask) -> None:
+        self._task, self._started = task, time.monotonic()
+        self._captured: TaskCaptured | None = None
+        self._finished: RunFinished | None = None
+        self._first_s: float | None = None
+        self._best_us: dict[str, float] = {}
+        """Times of correct candidates."""
+        self._stages_s: dict[str, float] = {}
+
+    def take(self, event: Event) -> None:
+        """Record what the row needs of an event, and when it came."""
+        now_s = time.monotonic() - self._started
+        if isinstance(event, TaskCaptured):
+            self._captured, self._stages_s["capture"] = event, now_s
+        elif isinstance(event, CandidateEvaluated) and event.depth != "full":
+            self._stages_s["search"] = now_s - self._stages_s.get("capture", 0.0)
+            if event.outcome == "correct" and event.score_us is not None:
+                self._best_us[event.candidate_id] = event.score_us
+                self._first_s = self._stages_s["search"] if self._first_s is None else self._first_s
+        elif isinstance(event, RunFinished):
+            self._finished = event
+            before_s = self._stages_s.get("capture", 0.0) + self._stages_s.get("search", 0.0)
+            self._stages_s["full check"] = now_s - before_s
+            self._stages_s |= {f"full check: {name}": seconds for name, seconds in event.stages_s.items()}
+
+    def place(self) -> str:
+        """Describe how far the run has come."""
+        if self._captured is None:
+            return "ended its capture"
+        if not self._best_us:
+            return "ended before any candidate was correct"
+        passed, best_us = counted(len(self._best_us), "candidate"), min(self._best_us.values())
+        return f"ended before a full check did: {passed} passed the screen, the best in {best_us:.4g} us"
+
+    def entry(self, status: Status, detail: str, **values: Any) -> BenchEntry:
+        """Return the row as far as it is known."""
+        captured = self._captured
+        return BenchEntry(
+            target=self._task.target,
+            status=status,
+            detail=detail,
+            n_configurations=len(captured.configurations) + captured.n_uncovered if captured is not None else 1,
+            n_covered=len(captured.configurations) if captured is not None else 1,
+            elapsed_s=time.monotonic() - self._started,
+            first_kernel_s=self._first_s,
+            stages_s=self._stages_s,
+            **values,
+        )
+
+    def finished_entry(self) -> BenchEntry:
+        """Return the row of a run that has ended."""
+        finished = self._finished
+        assert finished is not None, "a run ends with RunFinished or raises"
+        times = tuple(bench_time(name, comparison) for name, comparison in finished.comparisons.items())
+        return self.entry(
+            "verified" if finished.candidate_id is not None else "none",
+            finished.reason,
+            times=times,
+            speedups=speedups(times),
+            claimed=speedups(times, by_claim=True),
+            recommendation=finished.recommendation,
+            library_steps=finished.library_steps,
+            cut_short=finished.stopped if finished.is_cut_short else "",
+            cost_usd=finished.cost_usd,
+        )
 
 
 class BenchLedger:

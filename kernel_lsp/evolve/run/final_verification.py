@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
@@ -39,9 +40,21 @@ class Finalist:
 
 
 @dataclass(frozen=True)
+class TimeLimit:
+    """Time for a run's candidates, in seconds from its start on a monotonic clock: none but the first starts later."""
+
+    seconds: float
+    started: float
+
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() > self.started + self.seconds
+
+
+@dataclass(frozen=True)
 class SearchResult:
     """Result of a search. `winner` is fully verified, or None. `n_built` counts the candidates that compiled. `stopped`
-    is the reason for an early stop."""
+    is the reason for an early stop; `is_cut_short` when that is the time limit."""
 
     winner: Candidate | None
     verdict: Verdict | None
@@ -50,6 +63,7 @@ class SearchResult:
     n_built: int
     n_correct: int
     stopped: str = ""
+    is_cut_short: bool = False
 
 
 class Ending:

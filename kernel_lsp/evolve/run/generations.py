@@ -9,14 +9,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.event import CandidateProposed, Event, GenerationStarted, NewBest
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.evolve.run.evaluations import CandidateVerifier, Evaluations, score_kind, score_us
-from kernel_lsp.evolve.run.final_verification import Ending, Finalist, SearchResult, device_seconds, why_stop_tuning
+from kernel_lsp.evolve.run.final_verification import (
+    Ending,
+    Finalist,
+    SearchResult,
+    TimeLimit,
+    device_seconds,
+    why_stop_tuning,
+)
 from kernel_lsp.evolve.run.reuse import TunedSchedule
 from kernel_lsp.evolve.run.search import Order, Proposal, Proposer, Scored
 from kernel_lsp.training.features import SchedulableProgram
@@ -41,6 +48,8 @@ class SearchSettings:
     early_stop: bool = False
     tuned: TunedSchedule | None = None
     """The winner of an earlier search for the same computation, sizes and GPU."""
+    limit: TimeLimit | None = None
+    """Time after which the search is cut short: its best candidate gets the full check at once."""
 
     @property
     def is_tuned(self) -> bool:
@@ -70,6 +79,7 @@ class Search:
         self._screened: dict[str, Verdict] = {}
         self._ranked: list[Scored] = []
         self._best_us: list[float] = []
+        self._is_cut_short = False
         self.result: SearchResult | None = None
 
     async def run(self) -> AsyncIterator[Event]:
@@ -87,17 +97,20 @@ class Search:
                     yield event
                 is_last = generation + 1 == self._settings.n_generations
                 stopped = "" if is_last else self._why_stop(generation + 1)
-                if stopped:
+                if stopped or self._is_cut_short:
                     break
             async for event in self._remeasure():
                 yield event
+            if self._is_cut_short and self._settings.limit is not None:
+                stopped = f"time limit for candidates ({self._settings.limit.seconds:.0f} s)"
             verdicts = tuple(self._screened.values())
             given = frozenset(candidate.id for candidate in self._settings.given)
             n_proposed = len(self._candidates)
             ending = Ending(self._finalists(), verdicts, n_proposed, self._evaluations, stopped, given_ids=given)
             async for event in ending.run():
                 yield event
-            self.result = ending.result
+            assert ending.result is not None, "an ending has a result"
+            self.result = replace(ending.result, is_cut_short=self._is_cut_short)
         finally:
             await self._evaluations.close()
 
@@ -135,7 +148,7 @@ class Search:
             yield CandidateProposed(
                 candidate_id=candidate.id, generation=generation, description=candidate.origin.description
             )
-        async for verdict, event in _as_completed(self._screen, batch, self._n_slots):
+        async for verdict, event in _as_completed(self._screen, batch, self._n_slots, self._is_over):
             self._screened[verdict.candidate_id] = verdict
             yield event
             score = score_us(verdict)
@@ -157,16 +170,26 @@ class Search:
         is measured with its full check."""
         ranked = self._finalists() if self._measures else []
         near = [each.candidate for each in ranked[:MAX_REMEASURED] if each.time_us <= NEAR * ranked[0].time_us]
-        async for verdict, event in _as_completed(self._remeasured, near if len(near) > 1 else (), self._n_slots):
+        again = near if len(near) > 1 else ()
+        async for verdict, event in _as_completed(self._remeasured, again, self._n_slots, self._is_over):
             self._screened[verdict.candidate_id] = verdict
             yield event
 
     async def _remeasured(self, candidate: Candidate) -> tuple[Verdict, Event]:
         return await self._evaluations.evaluate(candidate, "screen")
 
+    def _is_over(self) -> bool:
+        """Check before a candidate starts whether the time limit keeps it from that. The first ones always start."""
+        limit = self._settings.limit
+        if limit is not None and self._screened and limit.is_over:
+            self._is_cut_short = True
+        return self._is_cut_short
+
     def _why_stop(self, n_generations: int) -> str:
         """Return the reason to end the search, or empty. The best so far is recorded."""
         finalists = self._finalists()
+        if self._is_over():
+            return ""
         if not self._settings.early_stop or not finalists:
             return ""
         best, tuned = finalists[0], self._settings.tuned
@@ -196,20 +219,24 @@ class Search:
 
 
 async def _as_completed(
-    evaluate: Callable[[Candidate], Awaitable[tuple[Verdict, Event]]], batch: Sequence[Candidate], n_slots: int
+    evaluate: Callable[[Candidate], Awaitable[tuple[Verdict, Event]]],
+    batch: Sequence[Candidate],
+    n_slots: int,
+    is_over: Callable[[], bool],
 ) -> AsyncIterator[tuple[Verdict, Event]]:
-    """Yield results as they complete, with `n_slots` running. Leaving early cancels the rest and waits for their
-    end."""
+    """Yield results as they complete, with `n_slots` running. None starts once `is_over`. Leaving early cancels the
+    rest and waits for their end."""
     slots = asyncio.Semaphore(n_slots)
 
-    async def one(candidate: Candidate) -> tuple[Verdict, Event]:
+    async def one(candidate: Candidate) -> tuple[Verdict, Event] | None:
         async with slots:
-            return await evaluate(candidate)
+            return None if is_over() else await evaluate(candidate)
 
     tasks = [asyncio.create_task(one(candidate)) for candidate in batch]
     try:
         for finished in asyncio.as_completed(tasks):
-            yield await finished
+            if (found := await finished) is not None:
+                yield found
     finally:
         for task in tasks:
             task.cancel()

@@ -31,7 +31,7 @@ from kernel_lsp.evolve.propose.model_run import ModelRun, ModelTools, open_tools
 from kernel_lsp.evolve.propose.model_search import ModelSearch
 from kernel_lsp.evolve.propose.population import Innovation, keep_innovation, operators_of
 from kernel_lsp.evolve.run.evaluations import Evaluations, score_kind, score_us
-from kernel_lsp.evolve.run.final_verification import SearchResult
+from kernel_lsp.evolve.run.final_verification import SearchResult, TimeLimit
 from kernel_lsp.evolve.run.generations import Search, SearchSettings
 from kernel_lsp.evolve.run.request import ModelChoices, OptimizeRequest, SeedKernel
 from kernel_lsp.evolve.run.reuse import TunedKey, TunedSchedule, TunedSchedules, tuned_key
@@ -52,6 +52,8 @@ FINAL_BASELINE_WAIT_S = 240.0
 """Wait for torch.compile's modes in the final comparison, in seconds. They start compiling with the first candidate:
 those of three tasks were compiled and timed in 22 s with an H200 (`benchmarks/gpu_baselines.py`, 2026-11-21). Large
 models take minutes; without these modes no kernel can be called faster."""
+BASELINE_SHARE = 0.5
+"""Maximum share of the time for candidates that is waited for these modes afterwards."""
 
 
 @dataclass
@@ -90,7 +92,8 @@ class RunHandle:
             tools, missing = with_keys(tools)
         source = read_target(self.request.target, self.request.directory)
         peers = self.request.peers
-        async with Session(self.settings, full_wait_s=FINAL_BASELINE_WAIT_S, peers=peers) as session:
+        wait_s = min(FINAL_BASELINE_WAIT_S, self.settings.run_deadline_s * BASELINE_SHARE)
+        async with Session(self.settings, full_wait_s=wait_s, peers=peers) as session:
             for message in missing:
                 yield StageStarted(message=message)
             yield StageStarted(message=f"capturing {self.request.target} with {session.worker.python}")
@@ -188,6 +191,7 @@ class RunHandle:
                 given,
                 early_stop=request.choices.early_stop == "on",
                 tuned=request.tuned,
+                limit=TimeLimit(self.settings.run_deadline_s, prepared.started),
             )
             order = trained_order(prepared.task, prepared.program.realize({}))
             return Search(run_id, prepared.program, verifier, archive, limits, order)
@@ -402,6 +406,8 @@ def _finished(
         files=files,
         elapsed_s=elapsed_s,
         stopped=result.stopped,
+        is_cut_short=result.is_cut_short,
+        stages_s=result.verdict.stages_s if result.verdict is not None else {},
         n_model_calls=spending.n_calls,
         n_prompt_tokens=spending.n_prompt_tokens,
         n_reply_tokens=spending.n_reply_tokens,
