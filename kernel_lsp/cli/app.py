@@ -201,7 +201,7 @@ def bench(
     Each row has our time, PyTorch's and other libraries', and the share of the speed of light. .kernel-lsp/bench/ holds
     the HTML report and all data.
 
-    Exit status: 0 every task ended verified (passes every filter), 1 otherwise, 2 it could not run.
+    Exit status: 0 every task ended verified (passes every filter), 1 otherwise, 2 it could not run, 130 interrupted.
     """
     overrides = {
         "device": device,

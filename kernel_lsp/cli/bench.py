@@ -3,6 +3,7 @@ worth measuring kernels on?"""
 
 from __future__ import annotations
 
+import asyncio
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -65,23 +66,29 @@ async def _bench(tasks: Sequence[str], options: BenchOptions, overrides: Mapping
     plan = BenchPlan(Path.cwd(), tuple(suite), overrides, results, options.deadline_s, options.every_configuration)
     entries: list[BenchEntry] = []
     console.stderr.print(counted(len(suite), "task"), markup=False)
-    async for entry, n_left in bench_entries(plan, ledger):
-        entries.append(entry)
-        console.stderr.print(f"{entry.target}: {entry.status}; {n_left} left", markup=False)
-        report = bench_report(entries)
-        (results / PAGE).write_text(render_bench_page(report), encoding="utf-8")
-        (results / DATA).write_text(report.model_dump_json(), encoding="utf-8")
-    return _show(bench_report(entries), options, results / PAGE)
+    is_interrupted = False
+    try:
+        async for entry, n_left in bench_entries(plan, ledger):
+            entries.append(entry)
+            console.stderr.print(f"{entry.target}: {entry.status}; {n_left} left", markup=False)
+            report = bench_report(entries)
+            (results / PAGE).write_text(render_bench_page(report), encoding="utf-8")
+            (results / DATA).write_text(report.model_dump_json(), encoding="utf-8")
+    except asyncio.CancelledError:  # SIGINT or SIGTERM: the finished rows are shown, --resume runs the others
+        is_interrupted = True
+        console.stderr.print(f"interrupted: {len(entries)} of {counted(len(suite), 'task')} finished", markup=False)
+    status = _show(bench_report(entries), options)
+    console.stderr.print(f"report: {results / PAGE}", markup=False)
+    return console.EXIT_INTERRUPTED if is_interrupted else status
 
 
-def _show(report: BenchReport, options: BenchOptions, page: Path) -> int:
+def _show(report: BenchReport, options: BenchOptions) -> int:
     if options.write_docs is not None:
         write_docs(options.write_docs, report)
     if options.as_json:
         console.print_json(report)
     else:
         _print(report)
-    console.stderr.print(f"report: {page}", markup=False)
     return console.EXIT_OK if report.n_verified == len(report.entries) else console.EXIT_NO
 
 

@@ -75,11 +75,7 @@ def run_to_exit_status(main: Coroutine[Any, Any, int]) -> int:
     130, a closed pipe a quiet end."""
     try:
         with asyncio.Runner() as runner:
-            loop = runner.get_loop()
-            task = loop.create_task(main)
-            with suppress(NotImplementedError):
-                loop.add_signal_handler(signal.SIGTERM, task.cancel)
-            return runner.run(_await(task))
+            return runner.run(_cancelled_by_sigterm(main))
     except RepliesAwaited as error:
         print_error(error)
         return EXIT_INTERRUPTED
@@ -100,8 +96,13 @@ def _from_os_error(error: OSError) -> KernelLspError:
     return KernelLspError(error.strerror or str(error), file=place, next_step="free some space or fix the permissions")
 
 
-async def _await(task: asyncio.Task[int]) -> int:
-    return await task
+async def _cancelled_by_sigterm(main: Coroutine[Any, Any, int]) -> int:
+    """Run a command in a task that SIGTERM cancels, as the runner does at SIGINT."""
+    task = asyncio.current_task()
+    assert task is not None, "a coroutine runs in a task"
+    with suppress(NotImplementedError):
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await main
 
 
 END_MARK = "."

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import signal
+import subprocess
 from pathlib import Path
 
-from tests.cli.commands import Ran, run
+from tests.cli.commands import SCALE, Ran, command, environment, run
 
 TESTS = Path(__file__).parent.parent
 QUICK = ("--device", "cpu", "--generations", "1", "--proposals", "1")
@@ -49,3 +52,24 @@ def test_a_suite_of_nothing_is_an_error(tmp_path: Path) -> None:
     ran = run(tmp_path, "bench", "empty")
     assert ran.status == 2
     assert "holds no KernelBench file" in ran.stderr
+
+
+def test_an_interrupted_run_prints_its_finished_rows(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text("import time\ntime.sleep(200)\n" + SCALE)
+    process = subprocess.Popen(
+        command("bench", "gone.py", "slow.py::scale", *QUICK, "--json"),
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    while "gone.py: refused" not in process.stderr.readline():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert [entry["target"] for entry in json.loads(stdout)["entries"]] == ["gone.py"]
+    assert "interrupted: 1 of 2 tasks finished" in stderr
