@@ -13,8 +13,8 @@ from kernel_lsp.evolve.run.search import Proposer, Scored
 @dataclass(frozen=True)
 class FakeKnob:
     name: str
-    values: tuple[int, ...]
-    default: int
+    values: tuple[int | str, ...]
+    default: int | str
 
 
 @dataclass(frozen=True)
@@ -96,3 +96,32 @@ def test_a_fault_of_the_generator_costs_its_schedule_alone_and_is_logged(caplog:
     assert len(proposals) > 5
     assert all(proposal.realized.schedule["vector"] != 8 for proposal in proposals)
     assert "'vector': 8" in caplog.text
+
+
+class FakeNetwork(FakeProgram):
+    """Twenty products; each is fastest with 256 threads, and the first ten in a library."""
+
+    knobs = tuple(
+        FakeKnob(f"layer_{i}.{kind}", values, values[0])
+        for i in range(20)
+        for kind, values in (("contraction", ("tiled", "rows", "library")), ("threads", (64, 128, 256)))
+    )
+
+    def realize(self, schedule: Mapping[str, int | str]) -> FakeRealized:
+        used: dict[str, int | str] = {knob.name: schedule.get(knob.name, knob.default) for knob in self.knobs}
+        return FakeRealized(used, self.knobs, repr(sorted(used.items())), True)
+
+
+def test_a_network_is_tried_with_all_products_in_libraries_right_after_the_default() -> None:
+    first, second, *_ = Proposer(FakeNetwork(), seed=0).propose(8, 0, [])
+    assert {v for k, v in first.realized.schedule.items() if k.endswith("contraction")} == {"tiled"}
+    assert {v for k, v in second.realized.schedule.items() if k.endswith("contraction")} == {"library"}
+    assert {v for k, v in second.realized.schedule.items() if k.endswith("threads")} == {64}
+    assert second.description == "contraction=library in 20 kernels"
+
+
+def test_a_knob_of_all_kernels_changes_at_once() -> None:
+    proposals = Proposer(FakeNetwork(), seed=0).propose(8, 0, [])
+    threads = [[v for k, v in p.realized.schedule.items() if k.endswith("threads")] for p in proposals]
+    assert any(set(each) == {256} for each in threads)
+    assert any(each.count(64) == 19 for each in threads)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,11 @@ N_PARENTS = 4
 """Number of best schedules from which the next generation is derived."""
 CROSSOVER_PROBABILITY = 0.25
 SECOND_MUTATION_PROBABILITY = 0.4
+LIBRARY = "library"
+TOGETHER_PROBABILITY = 0.5
+"""Share of mutations that change a knob of all kernels at once: one of a network's hundreds of knobs changes little."""
+MAX_NAMED = 3
+"""Maximum equal changes that a description names one by one."""
 N_BUILDS_PER_PROPOSAL = 4
 """Maximum rendered texts per proposal; failures are invalid or already known."""
 N_DRAWN_PER_PROPOSAL = 3
@@ -64,13 +70,16 @@ class Proposer:
         self, n: int, generation: int, ranked: Sequence[Scored], tuned: Schedule | None = None
     ) -> list[Proposal]:
         """Return up to `n` new schedules; fewer when the neighbourhood is exhausted. `ranked` is best first. The first
-        generation is the default, then `tuned`, if an earlier search left one, and neighbours of the default."""
+        generation is the default, then `tuned`, if an earlier search left one, or else the default with all products in
+        libraries, and neighbours of the default."""
         draw = random.Random(f"{self._seed}:{generation}")
         given: list[Proposal] = []
         if generation == 0:
             self._take(self._default, (), given)
             if tuned is not None:
                 self._take(self._program.realize(tuned), (), given)
+            elif n > 1 and (libraries := _by_libraries(self._default)) is not None:
+                self._take(self._program.realize(libraries), (), given)
         n_open = max(0, n - len(given))
         n_wanted = n_open if self._order is None else n_open * N_DRAWN_PER_PROPOSAL
         proposals, self._postponed = self._postponed, []
@@ -135,12 +144,34 @@ def _mutate(realized: RealizedLike, draw: random.Random) -> Schedule:
     changed = dict(realized.schedule)
     n_changes = 2 if draw.random() < SECOND_MUTATION_PROBABILITY else 1
     for knob in draw.sample(mutable, min(n_changes, len(mutable))):
-        changed[knob.name] = draw.choice([value for value in knob.values if value != changed[knob.name]])
+        value = draw.choice([value for value in knob.values if value != changed[knob.name]])
+        alike = [each for each in mutable if _kind(each.name) == _kind(knob.name) and value in each.values]
+        is_together = len(alike) > 1 and draw.random() < TOGETHER_PROBABILITY
+        changed |= {each.name: value for each in (alike if is_together else [knob])}
     return changed
 
 
+def _by_libraries(default: RealizedLike) -> Schedule | None:
+    """Return the default schedule with every product in a library; None where that changes nothing."""
+    changed = {
+        knob.name: LIBRARY
+        for knob in default.knobs
+        if LIBRARY in knob.values and default.schedule[knob.name] != LIBRARY
+    }
+    return {**default.schedule, **changed} if changed else None
+
+
+def _kind(name: str) -> str:
+    """Return what a knob sets, e.g. `threads`, without the kernel or tensor that it belongs to."""
+    return name.rpartition(".")[-1]
+
+
 def _difference(realized: RealizedLike) -> str:
-    changes = [
-        f"{k.name}={realized.schedule[k.name]}" for k in realized.knobs if realized.schedule[k.name] != k.default
+    """Name what differs from the default; what is the same in many kernels is named once."""
+    changes = [(k.name, realized.schedule[k.name]) for k in realized.knobs if realized.schedule[k.name] != k.default]
+    counts = Counter((_kind(name), value) for name, value in changes)
+    named = [
+        f"{name}={value}" if (n := counts[_kind(name), value]) <= MAX_NAMED else f"{_kind(name)}={value} in {n} kernels"
+        for name, value in changes
     ]
-    return ", ".join(changes) or "the default schedule"
+    return ", ".join(dict.fromkeys(named)) or "the default schedule"
