@@ -9,7 +9,7 @@ from typing import Any
 from kernel_lsp.cli import console
 from kernel_lsp.config import Settings, load_settings
 from kernel_lsp.core.measurement import COMPILE, EAGER, Estimate
-from kernel_lsp.engine.captures import estimate_lines
+from kernel_lsp.engine.line_costs import estimate_lines
 from kernel_lsp.gpu.specs import find_gpu
 from kernel_lsp.source.pytorch import read_target
 from kernel_lsp.verify.session.check import KERNEL_SUFFIXES, EstimateReport, estimate_kernel

@@ -14,7 +14,8 @@ from kernel_lsp.core.words import counted
 from kernel_lsp.engine.archived import run_summary
 from kernel_lsp.engine.messages import RunSummary
 from kernel_lsp.errors import UserError
-from kernel_lsp.source.call_sites import Operator, Rewritten, is_offered, revert_operator, takes_module, use_operator
+from kernel_lsp.source.call_sites import Operator, Rewritten, revert_operator, use_operator
+from kernel_lsp.source.operator_file import is_offered, takes_module
 
 
 class Used(Noun):

@@ -31,7 +31,8 @@ from kernel_lsp.gpu.eager import (
     product_us,
 )
 from kernel_lsp.gpu.floor import US_PER_S
-from kernel_lsp.gpu.launch import Traffic, launch_time, occupancy
+from kernel_lsp.gpu.launch import Traffic, launch_time
+from kernel_lsp.gpu.occupancy import occupancy
 from kernel_lsp.gpu.specs import GpuSpec
 
 LAUNCH_US = 2.2

@@ -13,7 +13,8 @@ import tree_sitter_cuda
 from tree_sitter import Language, Node, Parser
 
 from kernel_lsp.core.plan import KernelParameter, KernelSignature, Span
-from kernel_lsp.source.macros import MacroError, preprocessed
+from kernel_lsp.source.macros import MacroError
+from kernel_lsp.source.preprocessor import preprocessed
 
 N_REMEMBERED = 32
 """Texts whose signatures are remembered: a verdict reads each one five times, for the task and for its mutations."""

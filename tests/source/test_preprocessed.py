@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernel_lsp.source.macros import MacroError, preprocessed
+from kernel_lsp.source.macros import MacroError
+from kernel_lsp.source.preprocessor import preprocessed
 
 MAX_S = 20.0
 """Far above what any text of these tests takes."""

@@ -16,7 +16,8 @@ from kernel_lsp.server.documents.documents import Document, Documents
 from kernel_lsp.server.protocol.capabilities import ClientFeatures
 from kernel_lsp.server.protocol.conversion import to_edit
 from kernel_lsp.server.protocol.positions import split_lines
-from kernel_lsp.source.call_sites import USE_PREFIX, import_statement
+from kernel_lsp.source.call_sites import USE_PREFIX
+from kernel_lsp.source.operator_file import import_statement
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from kernel_lsp.server.features.diagnostics import check_diagnostics, rule_diagn
 from kernel_lsp.server.features.explanations import is_explained
 from kernel_lsp.server.knowledge import Knowledge
 from kernel_lsp.server.protocol.capabilities import REWRITE_KIND, ClientFeatures
-from kernel_lsp.source.call_sites import USE_PREFIX, import_statement, is_offered
+from kernel_lsp.source.call_sites import USE_PREFIX
+from kernel_lsp.source.operator_file import import_statement, is_offered
 
 QUICK_FIX = types.CodeActionKind.QuickFix.value
 

@@ -12,15 +12,8 @@ from kernel_lsp.engine.messages import ResultFile, RunResult, RunSummary
 from kernel_lsp.server.documents.edits import propose
 from kernel_lsp.server.language_server import KernelLanguageServer
 from kernel_lsp.server.protocol.rpc import ClientRefused
-from kernel_lsp.source.call_sites import (
-    Operator,
-    Rewritten,
-    is_offered,
-    puts_into_module,
-    revert_operator,
-    takes_module,
-    use_operator,
-)
+from kernel_lsp.source.call_sites import Operator, Rewritten, revert_operator, use_operator
+from kernel_lsp.source.operator_file import is_offered, puts_into_module, takes_module
 
 
 async def offer_call_sites(server: KernelLanguageServer, result: RunResult) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from kernel_lsp.source.macros import blanked
+from kernel_lsp.source.preprocessor import blanked
 
 _NOT_CODE = re.compile(
     r"""

@@ -16,7 +16,7 @@ from enum import Enum
 from functools import cached_property, lru_cache
 from typing import TypeVar
 
-from kernel_lsp.source.macros import blanked
+from kernel_lsp.source.preprocessor import blanked
 
 N_REMEMBERED = 8
 """Cached texts: several checks of one candidate read the same PTX."""

@@ -33,7 +33,7 @@ from kernel_lsp.core.task import Task, TaskTensor
 from kernel_lsp.core.verdict import BuildFailed, CheckOutcome, KernelFacts, Unsupported
 from kernel_lsp.errors import EnvironmentProblem, KernelLspError, TargetError
 from kernel_lsp.gpu.estimate import DEFAULT_REGISTERS, estimate_operation
-from kernel_lsp.gpu.launch import occupancy
+from kernel_lsp.gpu.occupancy import occupancy
 from kernel_lsp.gpu.specs import GpuSpec, find_gpu
 from kernel_lsp.plan.parser import parse
 from kernel_lsp.process.confinement import Confinement

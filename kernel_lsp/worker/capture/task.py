@@ -9,7 +9,7 @@ from typing import Any
 import sympy
 import torch
 
-from ..cases.integers import index_limits
+from ..cases.index_bounds import index_limits
 from ..dtypes import PLAN_NAMES
 from ..names import snake_case
 from .captured import Argument, Captured, ModuleNumber, is_lifted

@@ -17,7 +17,9 @@ from ..capture.validation import input_shapes, seeded
 from ..oracle.case_filter import asks_for_places, lowest_exponent
 from ..oracle.roundings import rounding_ties
 from .families import SPARSE_FAMILIES, buffer_values, draw, near_own_values, own_generator, resized
-from .integers import PLAIN, UNLIMITED, index_limits, limited, place_numbers, place_special, unlimited
+from .index_bounds import index_limits
+from .integers import PLAIN, UNLIMITED, limited, unlimited
+from .special_values import place_numbers, place_special
 
 
 @dataclass

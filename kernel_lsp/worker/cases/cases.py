@@ -26,7 +26,8 @@ from ..oracle.sampling import Sample, sample_of
 from ..oracle.selection_outputs import Chosen
 from .case_values import GIVEN, Case, Values, are_captured, has_unlimited_integers
 from .families import FAMILIES
-from .integers import PLAIN, has_no_place
+from .integers import PLAIN
+from .special_values import has_no_place
 
 FEW_ELEMENTS = 1 << 20
 """Elements of all inputs up to which a few threads take milliseconds."""

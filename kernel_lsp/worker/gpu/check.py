@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ..cases.integers import SAME_WIDTH
+from ..cases.special_values import SAME_WIDTH
 from ..failure import EnvironmentFailure, Failure, short_message
 from ..files import taken, write_tensor
 from ..shipped.cuda_runtime import CudaError, on_device

@@ -15,7 +15,7 @@ from functools import cached_property, partial
 import torch
 
 from ..cases.case_values import Case, differentiate, leaves_of, placeholder_values, widened
-from ..cases.integers import MINUS_INF_ROWS, MIXED, SPECIAL_VALUES, STAND_INS, without_special, without_zeros
+from ..cases.special_values import MINUS_INF_ROWS, MIXED, SPECIAL_VALUES, STAND_INS, without_special, without_zeros
 from .attention import attention_of_seen, has_attention
 from .case_filter import is_judged_at_ties, sums_products
 from .fp64_reference import Seen, run_exact
