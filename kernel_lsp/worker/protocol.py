@@ -37,6 +37,7 @@ COMMANDS = {
     "draw_task": ("synthesis.compose", "draw_task"),
     "trace_task": ("synthesis.trace", "trace_task"),
     "prepare_candidate": ("timing.candidate", "prepare_candidate"),
+    "prepare_compiler": ("timing.baseline", "prepare_compiler"),
     "prepare_baseline": ("timing.baseline", "prepare_baseline"),
     "prepare_probe": ("timing.rounds", "prepare_probe"),
     "set_calls": ("timing.rounds", "set_calls"),

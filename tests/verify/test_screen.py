@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kernel_lsp.process.worker_client import CaseFiles
 from kernel_lsp.verify.cpu.executor_checks import screen, screened_cases
 from kernel_lsp.verify.gpu.checks import GpuChecks
 from kernel_lsp.verify.model.cases import Case, Plan
@@ -58,8 +59,38 @@ def test_references_that_the_screen_waits_for_are_made_first() -> None:
         begin_in_order=lambda *groups: begun.extend([c.seed for c in g] for g in groups), takes_a_turn=lambda _: False
     )
     gpu: Any = SimpleNamespace(device=None, timer=None, full_wait_s=0.0)
-    GpuChecks(store, gpu, 0).prefetch([plan()])
+    GpuChecks(store, [gpu], 0).prefetch([plan()])
     assert begun == [[4, 8, 90], [1, 2, 3, 4, 8, 90]]
+
+
+@pytest.mark.parametrize(("full_wait_s", "n_offered"), [(60.0, 1), (0.0, 0)])
+async def test_a_search_has_pytorch_prepared_once_its_first_references_are_made(
+    full_wait_s: float, n_offered: int
+) -> None:
+    offered: list[Any] = []
+    is_made = asyncio.Event()
+    files = CaseFiles("given", 0, (), (), (), {}, {})
+
+    async def get(case: Case) -> CaseFiles:
+        await is_made.wait()
+        return files
+
+    async def offer(operation: Any) -> None:
+        offered.append(operation)
+
+    store: Any = SimpleNamespace(begin_in_order=lambda *_: None, takes_a_turn=lambda _: False, get=get)
+    gpu: Any = SimpleNamespace(device=None, timer=SimpleNamespace(offer=offer), full_wait_s=full_wait_s)
+    checks = GpuChecks(store, [gpu], 0)
+    (case, bound), *others = plan()
+    captured = [(replace(case, is_captured=True), bound), *others]
+    checks.prefetch([captured])
+    checks.prefetch([captured])
+    await asyncio.sleep(0.01)
+    assert offered == []
+    is_made.set()
+    await asyncio.sleep(0.01)
+    assert [operation.files for operation in offered] == [files] * n_offered
+    await checks.close()
 
 
 async def test_others_are_begun_when_the_first_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,6 +87,11 @@ def test_eager_is_prepared_and_says_how_it_runs(worker: SyncWorker, tmp_path: Pa
     assert found["time_us"] > 0
 
 
+def test_a_compiler_is_imported_ahead(worker: SyncWorker, tmp_path: Path) -> None:
+    assert worker.ask("prepare_compiler", {"device": "cpu"}) == {"status": "ready"}
+    assert prepare(worker, request(tmp_path))["status"] == "ready"
+
+
 def test_a_block_has_the_samples_that_were_asked_for(worker: SyncWorker, tmp_path: Path) -> None:
     prepare(worker, request(tmp_path))
     found = block(worker)

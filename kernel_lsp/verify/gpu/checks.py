@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from kernel_lsp.core.measurement import Measurement
 from kernel_lsp.core.plan import BoundLibraryStep, BoundOperation
 from kernel_lsp.core.verdict import Built, CheckOutcome, Unsupported
-from kernel_lsp.errors import ConnectionLostError
+from kernel_lsp.errors import ConnectionLostError, KernelLspError
 from kernel_lsp.process.worker_client import CaseFiles
 from kernel_lsp.toolchain.integrity.ptx_text import read_ptx
 from kernel_lsp.verify.cpu.executor_checks import screened_cases
@@ -60,6 +60,7 @@ class GpuChecks:
 
     def __init__(self, store: CaseStore, gpus: Sequence[MeasuringGpu], seed: int) -> None:
         self._store, self._gpus, self._seed = store, gpus, seed
+        self._offering: asyncio.Task[None] | None = None
 
     def prefetch(self, plans: Sequence[Plan]) -> None:
         """Have the references made while the candidate is compiled and screened. Order: those of the screen, those that
@@ -68,6 +69,14 @@ class GpuChecks:
         first = [case for plan in plans for n, (case, _) in enumerate(plan) if self._is_first(n, case)]
         cases = [(sum(tensor.n_bytes for tensor in bound.tensors), case) for plan in plans for case, bound in plan]
         self._store.begin_in_order([*screened, *first], [case for _, case in sorted(cases, key=lambda entry: entry[0])])
+        if self._offering is None and len(self._gpus) == 1 and self._gpus[0].full_wait_s > 0:
+            self._offering = asyncio.create_task(self._offer(self._gpus[0].timer, plans))
+
+    async def close(self) -> None:
+        """Stop offering."""
+        if self._offering is not None:
+            self._offering.cancel()
+            await asyncio.gather(self._offering, return_exceptions=True)
 
     async def check(
         self, built: Built, plans: Sequence[Plan], progress: Progress, *, beside: Look | None, is_ranking: bool = False
@@ -120,7 +129,7 @@ class GpuChecks:
     ) -> GpuReport | GpuFailure:
         with progress.stage("references"):
             chosen = [case for plan in plans for case in await self._first(plan, progress)]
-        timed = [case for case in chosen if case.case.is_captured and case.case.family == "given"]
+        timed = [case for case in chosen if _is_timed(case.case)]
         with progress.stage("baselines"):
             for case in timed if not has_failed(beside) else ():
                 operation = TimedOperation(progress.candidate_id, case.bound, case.case.operation, case.files)
@@ -139,6 +148,16 @@ class GpuChecks:
                 beside=beside,
             )
             return await gpu.device.evaluate(job, progress)
+
+    async def _offer(self, timer: Timer, plans: Sequence[Plan]) -> None:
+        """Have PyTorch's side prepared while the first candidate is compiled and screened, once no reference needs the
+        GPU. Errors recur where the candidate needs the same."""
+        entries = [entry for plan in plans for n, entry in enumerate(plan) if self._is_first(n, entry[0])]
+        with suppress(KernelLspError):
+            found = await asyncio.gather(*(self._store.get(case) for case, _ in entries))
+            for (case, bound), files in zip(entries, found, strict=True):
+                if _is_timed(case) and isinstance(files, CaseFiles):
+                    await timer.offer(TimedOperation("", bound, case.operation, files))
 
     async def _first(self, plan: Plan, progress: Progress) -> list[DeviceCase]:
         """Return the captured cases, and those that are made on the GPU itself, which the candidate occupies
@@ -175,6 +194,10 @@ class GpuChecks:
 
     def _gpu_case(self, case: Case, bound: BoundOperation, files: CaseFiles) -> DeviceCase:
         return DeviceCase(case, bound, files, self._store.expectations(case, files))
+
+
+def _is_timed(case: Case) -> bool:
+    return case.is_captured and case.family == "given"
 
 
 async def _staged(look: Look, piece: Progress) -> CheckOutcome | None:

@@ -100,7 +100,9 @@ class Evaluator:
         return self._baseline_wait_s * self.n_directions
 
     async def close(self) -> None:
-        """Stop making cases."""
+        """Stop making cases, and offering them."""
+        if self.gpu_checks is not None:
+            await self.gpu_checks.close()
         await self.store.close()
 
     async def worker_is_free(self) -> None:

@@ -226,6 +226,7 @@ class Session:
             patience_s=self.settings.baseline_wait_s,
             seed=self.settings.seed,
             peers=self._peers,
+            starts_ahead=self._full_wait_s > 0,
         )
         return await self._stack.enter_async_context(timer)
 

@@ -87,8 +87,10 @@ class Baselines:
         device: int | str,
         names: Sequence[str] = tuple(MODES),
         peers: Sequence[str] = (),
+        starts_ahead: bool = False,
     ) -> None:
-        """`device` is an index, or ``cpu``. `peers` are functions ``FILE::NAME``, each a baseline by its name."""
+        """`device` is an index, or ``cpu``. `peers` are functions ``FILE::NAME``, each a baseline by its name.
+        `starts_ahead`: the processes of `torch.compile`'s modes start and import it before there is a job."""
         modes = {name: MODES[name] for name in names}
         modes |= {peer.rpartition("::")[2]: f"{PEER_MODE}{peer}" for peer in peers}
         self._cache, self._device, self._names = cache, device, tuple(modes)
@@ -97,6 +99,8 @@ class Baselines:
         self._recorded: set[tuple[str, str]] = set()
         self._offered: list[Job] = []
         self._warming: asyncio.Task[None] | None = None
+        self._starts_ahead = starts_ahead
+        self._starting: dict[str, asyncio.Task[None]] = {}
         self._preparing: dict[str, asyncio.Task[None]] = {}
         self._large_jobs = asyncio.Lock()
         self._nothing_is_timed = asyncio.Event()
@@ -106,10 +110,15 @@ class Baselines:
         """Start eager's process, so that it has torch and a context before the first candidate."""
         worker = await self._modes[EAGER].start()
         self._warming = asyncio.create_task(_warm_up(worker, self._device))
+        compiled = [name for name in self._names if name != EAGER and name in MODES] if self._starts_ahead else ()
+        self._starting = {
+            name: asyncio.create_task(self._modes[name].start_compiler(self._device)) for name in compiled
+        }
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        background = [*self._preparing.values(), *([self._warming] if self._warming is not None else ())]
+        warming = [self._warming] if self._warming is not None else []
+        background = [*self._preparing.values(), *self._starting.values(), *warming]
         for task in background:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)  # their results have been reported
@@ -206,6 +215,8 @@ class Baselines:
 
     async def _prepare_mode(self, name: str) -> None:
         """Prepare job by job until this mode is wanted for none."""
+        if name in self._starting:
+            await asyncio.shield(self._starting[name])
         while (job := next((job for job in self._offered if self._is_wanted(name, job)), None)) is not None:
             if job.n_bytes > AT_ONCE_BYTES:
                 async with self._large_jobs:
@@ -314,6 +325,18 @@ class _Mode:
             if self._is_held:  # a timing began meanwhile
                 worker.hold()
         return self._worker
+
+    async def start_compiler(self, device: int | str) -> None:
+        """Start the process and have it import what `torch.compile` needs, which takes longer than most compilations.
+        Errors recur where they are reported."""
+        self.is_preparing = True
+        try:
+            worker = await self.start()
+            await worker.ask("prepare_compiler", {"device": device}, deadline_s=PREPARE_DEADLINES_S[EAGER])
+        except KernelLspError:
+            await self.close()
+        finally:
+            self.is_preparing = False
 
     async def close(self) -> None:
         """End the process; what it had prepared is lost."""

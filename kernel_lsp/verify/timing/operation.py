@@ -89,13 +89,19 @@ class OperationTimer:
         patience_s: float = 0.0,
         seed: int = 0,
         peers: Sequence[str] = (),
+        starts_ahead: bool = False,
     ) -> None:
         """`make_worker` returns a worker that is not started. `device` is an index, or ``cpu`` for the host's clock.
         `patience_s` is the maximum wait of a timing for compilations. `peers` are further baselines: functions
-        ``FILE::NAME`` that compute the task with another library."""
+        ``FILE::NAME`` that compute the task with another library. `starts_ahead` is as `Baselines`'."""
         self._task, self._device, self._plan, self._seed = task, device, plan or TimingPlan(), seed
         self._baselines = Baselines(
-            make_worker, BaselineCache(cache_directory), device=device, names=baselines, peers=peers
+            make_worker,
+            BaselineCache(cache_directory),
+            device=device,
+            names=baselines,
+            peers=peers,
+            starts_ahead=starts_ahead,
         )
         self._noise = TimingNoise(device, seed)
         self._patience_s, self._numbers = patience_s, count()

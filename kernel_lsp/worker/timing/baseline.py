@@ -1,4 +1,5 @@
-"""The command `prepare_baseline`: prepare a PyTorch baseline of the task as a subject of timing.
+"""The commands `prepare_baseline`, which prepares a PyTorch baseline of the task as a subject of timing, and
+`prepare_compiler`, which imports what its compiled modes need.
 
 Runs in a process that never loaded a candidate. TF32 is off, as the tolerances of correctness assume. cuDNN selects its
 algorithms by trying them, which only makes the baseline faster.
@@ -6,6 +7,7 @@ algorithms by trying them, which only makes the baseline faster.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -63,6 +65,18 @@ def prepare_baseline(request: dict[str, Any]) -> dict[str, Any]:
     except Exception as error:  # torch.compile raises any exception of its parts
         return {"status": "failed", "message": f"{type(error).__name__}: {short_message(error)}"}
     return {"status": "ready", "prepare_s": time.monotonic() - started, **answer}
+
+
+def prepare_compiler(request: dict[str, Any]) -> dict[str, Any]:
+    """Prepare for ``{"device"}`` what every `torch.compile` does first: imports, a context, processes that compile.
+    Answers ``{"status": "ready"}``; errors recur where something is compiled."""
+    with contextlib.suppress(Exception):
+        from torch._inductor import async_compile, compile_fx  # noqa: F401 (to have it imported)
+
+        if request["device"] != "cpu":
+            torch.empty(1, device=torch.device("cuda", int(request["device"])))
+            async_compile.AsyncCompile.warm_pool()
+    return {"status": "ready"}
 
 
 def reference_subject(

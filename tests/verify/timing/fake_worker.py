@@ -51,6 +51,11 @@ def prepare_probe(request: dict[str, Any]) -> dict[str, Any]:
     return ready(request, "probe")
 
 
+def prepare_compiler(request: dict[str, Any]) -> dict[str, Any]:
+    log("prepare_compiler")
+    return {"status": "ready"}
+
+
 def prepare_baseline(request: dict[str, Any]) -> dict[str, Any]:
     mode = request["mode"]
     log(f"prepare {mode}")
@@ -143,6 +148,7 @@ def log(text: str) -> None:
 
 COMMANDS = {
     "prepare_candidate": prepare_candidate,
+    "prepare_compiler": prepare_compiler,
     "prepare_baseline": prepare_baseline,
     "prepare_probe": prepare_probe,
     "set_calls": set_calls,

@@ -91,6 +91,7 @@ async def bench(
     plan: TimingPlan | None = None,
     patience_s: float = 0.0,
     peers: Sequence[str] = (),
+    starts_ahead: bool = False,
     **behaviour: Any,
 ) -> AsyncIterator[Bench]:
     """`behaviour` is of the baselines' processes, `candidate` what the candidate's has instead."""
@@ -110,6 +111,7 @@ async def bench(
         plan=plan,
         patience_s=patience_s,
         peers=peers,
+        starts_ahead=starts_ahead,
     )
     async with FakeWorker({**common, **(candidate or {})}) as worker, timer:
         yield Bench(folder, timer, worker, made)

@@ -348,6 +348,18 @@ async def test_modes_are_compiled_side_by_side_but_not_those_of_a_large_job(tmp_
         assert (n_between < 100) == is_side_by_side, lines
 
 
+async def test_modes_start_before_there_is_a_job_where_that_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "log").touch()
+    async with bench(tmp_path, baselines=ALL[:3], starts_ahead=True) as it:
+        while sum(line.endswith("prepare_compiler") for line in it.log()) < 2:  # the deadline of the test is its limit
+            await asyncio.sleep(0.01)
+        assert len(it.made) == 3
+        assert not any(" prepare " in line for line in it.log())
+        comparison = await it.comparison(patience_s=60.0)
+        assert len(it.made) == 3
+    assert {found.name for found in comparison.baselines if isinstance(found, TimedBaseline)} == set(ALL[:3])
+
+
 async def test_what_is_offered_during_a_compilation_is_compiled_too(tmp_path: Path) -> None:
     async with bench(tmp_path, slow_modes={"default": 0.3, "reduce-overhead": 0.3}, baselines=ALL) as it:
         for n_elements in (1 << 20, 1 << 21):
