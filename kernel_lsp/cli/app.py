@@ -190,6 +190,10 @@ def bench(
     write_docs: Annotated[
         Path | None, typer.Option(metavar="FILE.md", help="Write the table into this Markdown page.")
     ] = None,
+    rows: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="REPORT.json", help="Show the rows of such reports together; nothing runs. Repeatable."),
+    ] = None,
     generations: Annotated[int | None, typer.Option(min=1)] = None,
     proposals: Annotated[int | None, typer.Option(min=1)] = None,
     gpu: TargetGpu = None,
@@ -223,6 +227,7 @@ def bench(
         resume=resume,
         deadline_s=deadline,
         write_docs=write_docs,
+        rows=tuple(rows or ()),
         as_json=as_json,
     )
     raise typer.Exit(command.main(tasks or [], options, overrides))

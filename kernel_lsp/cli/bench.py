@@ -50,11 +50,15 @@ class BenchOptions:
     resume: bool = False
     deadline_s: float = 900.0
     write_docs: Path | None = None
+    rows: tuple[Path, ...] = ()
+    """Reports of earlier runs whose rows are shown together; nothing runs then."""
     as_json: bool = False
 
 
 def main(tasks: Sequence[str], options: BenchOptions, overrides: Mapping[str, Any]) -> int:
     """Run the command; returns the exit status."""
+    if options.rows:
+        return console.run_to_exit_status(_shown_together(options))
     return console.run_to_exit_status(_bench(tasks, options, overrides))
 
 
@@ -80,6 +84,19 @@ async def _bench(tasks: Sequence[str], options: BenchOptions, overrides: Mapping
     status = _show(bench_report(entries), options)
     console.stderr.print(f"report: {results / PAGE}", markup=False)
     return console.EXIT_INTERRUPTED if is_interrupted else status
+
+
+async def _shown_together(options: BenchOptions) -> int:
+    """Show the rows of several reports as one, e.g. of one run per GPU. Raises UserError for another file."""
+    reports = []
+    for path in options.rows:
+        try:
+            reports.append(BenchReport.model_validate_json(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            step = f"name the {DATA} of a run, in {RESULTS_FOLDER}"
+            raise UserError(f"no report: {error}".splitlines()[0], file=str(path), next_step=step) from None
+    together = bench_report([entry for report in reports for entry in report.entries])
+    return _show(together.model_copy(update={"date": max(report.date for report in reports)}), options)
 
 
 def _show(report: BenchReport, options: BenchOptions) -> int:

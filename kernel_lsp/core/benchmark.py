@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from kernel_lsp.core.measurement import Comparison
+from kernel_lsp.core.measurement import Comparison, MissingBaseline, is_pytorch
 from kernel_lsp.core.model import SCHEMA_VERSION, Noun
 from kernel_lsp.core.recommendation import Recommendation
 
@@ -57,17 +57,25 @@ class BenchEntry(Noun):
     cut_short: str = ""
     """Reason why the search ended before its time: a verified kernel is then the best one so far. Empty otherwise."""
     elapsed_s: float = 0.0
+    """Seconds from the start of the task to its result."""
     first_kernel_s: float | None = None
     """Seconds from the captured task to the first correct kernel with a time."""
     stages_s: dict[str, float] = {}
     """Seconds of the capture, the search and the full check; after ``full check: `` those of its stages, of which
-    concurrent ones say so."""
+    concurrent ones say so. ``end of processes`` comes after the result."""
     cost_usd: float = 0.0
 
     @property
     def claims(self) -> tuple[str, ...]:
         """Return the distinct claims of the operations against the best of PyTorch."""
         return tuple(dict.fromkeys(time.claim for time in self.times if time.claim))
+
+    @property
+    def untimed(self) -> tuple[str, ...]:
+        """Return the baselines of PyTorch without a time that could yet have one."""
+        baselines = (each for time in self.times if time.comparison is not None for each in time.comparison.baselines)
+        missing = (each for each in baselines if isinstance(each, MissingBaseline) and not each.is_final)
+        return tuple(dict.fromkeys(each.name for each in missing if is_pytorch(each.name)))
 
     @property
     def share_of_limit(self) -> float | None:

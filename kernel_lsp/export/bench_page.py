@@ -217,7 +217,7 @@ def markdown(report: BenchReport) -> str:
         "",
         *(f"- {score_line(score, report)}" for score in report.scores),
         *(f"- {line}" for line in turnaround_lines(report)),
-        *(f"- {line}" for entry in report.entries for line in detail_lines(entry)),
+        *(f"- {line}" for entry in report.entries if not _is_whole(entry) for line in detail_lines(entry)),
     ]
     return "\n".join(lines) + "\n"
 
@@ -253,7 +253,9 @@ def _ratio(entry: BenchEntry, group: BaselineGroup) -> str:
 
 
 def _claim(entry: BenchEntry) -> str:
-    return ", ".join(entry.claims) or ("no claim" if entry.times else "")
+    """Return the claims, with the modes of PyTorch that they lack."""
+    claims = ", ".join(entry.claims) or ("no claim" if entry.times else "")
+    return f"{claims}; no time of {', '.join(entry.untimed)}" if entry.untimed else claims
 
 
 def _ratios(entry: BenchEntry) -> Sequence[Ratio]:
@@ -271,6 +273,11 @@ def _source(entry: BenchEntry) -> str:
     if entry.library_steps:
         notes.append(f"with {', '.join(entry.library_steps)}")
     return ", ".join(notes)
+
+
+def _is_whole(entry: BenchEntry) -> bool:
+    """Check whether the row's cells say everything that a page of documentation needs."""
+    return entry.status == "verified" and not entry.cut_short
 
 
 def _escaped(cell: str) -> str:

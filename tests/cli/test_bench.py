@@ -8,7 +8,8 @@ import signal
 import subprocess
 from pathlib import Path
 
-from tests.cli.commands import SCALE, Ran, command, environment, run
+from kernel_lsp.core.benchmark import BenchEntry, BenchReport
+from tests.cli.commands import SCALE, Ran, command, environment, run, run_here
 
 TESTS = Path(__file__).parent.parent
 QUICK = ("--device", "cpu", "--generations", "1", "--proposals", "1")
@@ -73,3 +74,18 @@ def test_an_interrupted_run_prints_its_finished_rows(tmp_path: Path) -> None:
     assert process.returncode == 130
     assert [entry["target"] for entry in json.loads(stdout)["entries"]] == ["gone.py"]
     assert "interrupted: 1 of 2 tasks finished" in stderr
+
+
+def test_rows_of_several_reports_are_one_table(tmp_path: Path) -> None:
+    for name, date in (("a", "2026-01-02"), ("b", "2026-01-01")):
+        entries = (BenchEntry(target=f"{name}.py", status="refused", detail="no rule"),)
+        report = BenchReport(kind="none", date=date, entries=entries, scores=())
+        (tmp_path / f"{name}.json").write_text(report.model_dump_json())
+    ran = run_here(tmp_path, "bench", "--rows", "a.json", "--rows", "b.json", "--write-docs", "page.md")
+    assert ran.status == 1
+    page = (tmp_path / "page.md").read_text()
+    assert "0 of 2 tasks verified, 2026-01-02" in page
+    assert page.count("- a.py: no rule") == page.count("- b.py: no rule") == 1
+    (tmp_path / "b.json").write_text("{}")
+    ran = run_here(tmp_path, "bench", "--rows", "b.json")
+    assert (ran.status, "b.json" in ran.stderr) == (2, True)

@@ -42,6 +42,7 @@ async def events(target: str) -> AsyncIterator[Event]:
         await asyncio.sleep(60)
     if target == "cut short":
         yield FINISHED.model_copy(update={"is_cut_short": True, "stopped": "time limit", "stages_s": {"gpu time": 1.0}})
+        await asyncio.sleep(0.05)
         return
     if target == "crashes":
         raise RuntimeError("boom")
@@ -105,6 +106,8 @@ async def test_a_row_whose_search_was_cut_short_keeps_its_kernel_and_says_so(tmp
     assert row.first_kernel_s is not None
     assert row.first_kernel_s >= 0.02
     assert row.stages_s["search"] >= row.first_kernel_s
+    assert row.stages_s["end of processes"] >= 0.05
+    assert row.elapsed_s < row.first_kernel_s + 0.05
 
 
 async def test_a_row_that_ends_in_its_full_check_says_what_was_known(tmp_path: Path, ran: list[str]) -> None:

@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from kernel_lsp.core.benchmark import BenchEntry, BenchReport
-from kernel_lsp.core.measurement import Comparison, Estimate, Measurement, Ratio, TimedBaseline, TimeFloor
+from kernel_lsp.core.measurement import (
+    Comparison,
+    Estimate,
+    Measurement,
+    MissingBaseline,
+    Ratio,
+    TimedBaseline,
+    TimeFloor,
+)
 from kernel_lsp.export.bench_page import BEGIN, END, markdown, render_bench_page, write_docs
 from kernel_lsp.verify.tasks.bench_score import bench_report, bench_time, speedups
 
@@ -93,3 +101,14 @@ def test_a_row_says_that_its_search_was_cut_short_and_how_long_it_took() -> None
     assert "- <norm>: cut short: time limit for candidates (55 s)" in text
     assert "first correct kernel with a time: 2.0 in the median, 2.0 at most" in text
     assert "to its result: 3.0 in the median" in text
+
+
+def test_a_claim_names_the_modes_that_it_lacks() -> None:
+    (whole,) = on_a_gpu().entries
+    (time,) = whole.times
+    assert time.comparison is not None
+    late = (MissingBaseline(name="compile max-autotune", reason="being compiled", is_final=False),)
+    failed = (MissingBaseline(name="compile reduce-overhead", reason="an error of PyTorch", is_final=True),)
+    comparison = time.comparison.model_copy(update={"baselines": (*time.comparison.baselines, *late, *failed)})
+    rest = whole.model_copy(update={"times": (time.model_copy(update={"comparison": comparison}),)})
+    assert "| no difference; no time of compile max-autotune |" in markdown(bench_report([rest]))

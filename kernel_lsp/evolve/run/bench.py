@@ -113,6 +113,7 @@ class _Row:
         self._best_us: dict[str, float] = {}
         """Times of correct candidates."""
         self._stages_s: dict[str, float] = {}
+        self._result_s: float | None = None
 
     def take(self, event: Event) -> None:
         """Record what the row needs of an event, and when it came."""
@@ -125,7 +126,7 @@ class _Row:
                 self._best_us[event.candidate_id] = event.score_us
                 self._first_s = self._stages_s["search"] if self._first_s is None else self._first_s
         elif isinstance(event, RunFinished):
-            self._finished = event
+            self._finished, self._result_s = event, now_s
             before_s = self._stages_s.get("capture", 0.0) + self._stages_s.get("search", 0.0)
             self._stages_s["full check"] = now_s - before_s
             self._stages_s |= {f"full check: {name}": seconds for name, seconds in event.stages_s.items()}
@@ -141,14 +142,16 @@ class _Row:
 
     def entry(self, status: Status, detail: str, **values: Any) -> BenchEntry:
         """Return the row as far as it is known."""
-        captured = self._captured
+        captured, now_s = self._captured, time.monotonic() - self._started
+        if self._result_s is not None:
+            self._stages_s["end of processes"] = now_s - self._result_s
         return BenchEntry(
             target=self._task.target,
             status=status,
             detail=detail,
             n_configurations=len(captured.configurations) + captured.n_uncovered if captured is not None else 1,
             n_covered=len(captured.configurations) if captured is not None else 1,
-            elapsed_s=time.monotonic() - self._started,
+            elapsed_s=now_s if self._result_s is None else self._result_s,
             first_kernel_s=self._first_s,
             stages_s=self._stages_s,
             **values,
