@@ -90,6 +90,16 @@ async def test_a_run_that_goes_on_has_its_id_from_the_start_and_so_is_listed_onc
         assert first["run"] == run.run_id
 
 
+async def test_a_run_that_is_resumed_twice_goes_on_in_one_job(scale: Path) -> None:
+    run = interrupted(scale, "interrupted")
+    archive(scale, run)
+    async with opened(scale) as (editor, uri):
+        await editor.until(lambda: editor.asked("window/showMessageRequest"))
+        first = await editor.command("resume", uri=uri, run=run.run_id)
+        assert await editor.command("resume", uri=uri, run=run.run_id) == first
+        assert await editor.command("resume", uri=uri, run="last") == first
+
+
 async def test_a_finished_run_is_not_offered(scale: Path) -> None:
     archive(scale, interrupted(scale, "finished"))
     async with opened(scale) as (editor, _):

@@ -131,8 +131,9 @@ class _Reading:
         self.selected: dict[tuple, tuple[Check, ...]] = {}
         kernels = (file.unchecked_kernels, file.tail_checked_kernels, file.dynamic_shared_bytes)
         named = (file.kernels_of_shortened_sizes, file.unreset_totals)
-        host = (file.allocated_sides, file.structures, file.bound_functions, file.axis_sizes)
-        self.visible = (file.fits_its_launches, kernels, named, host, _interned(file.context))
+        host = (file.allocated_sides, file.structures, file.bound_functions, file.axis_sizes, file.host_functions)
+        meeting = (file.barrier_free_functions, file.barrier_functions)
+        self.visible = (file.fits_its_launches, kernels, named, host, meeting, _interned(file.context))
 
     def all_facts(self) -> Iterator[FunctionFacts]:
         """Yield the facts of every function. Functions after the last finding that will be shown are not checked,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from kernel_lsp.rules.cuda.bounds.array_bounds import thread_reaches
 from kernel_lsp.rules.cuda.declare import launches_in
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.outline import CudaFile
-from kernel_lsp.rules.cuda.variables import type_bytes
+from kernel_lsp.rules.cuda.variables import Variable, type_bytes
 from kernel_lsp.rules.finding import RuleFinding, TextRange, shifted_finding, shifted_range
 from kernel_lsp.source.cuda import kernel_signatures
 
@@ -41,16 +42,20 @@ class LaunchFacts:
     shared_bytes: int | None
     range: TextRange
     is_planned: bool
+    template: tuple[int | None, ...] = ()
+    """The values of template arguments, None where one is no known number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """An unguarded access that is out of bounds for blocks of more than `limit` threads along `axis`."""
+    """An unguarded access that is out of bounds for blocks of more than `limit` threads along `axis`. With a
+    `template_place` the limit counts from the value of that template parameter."""
 
     range: TextRange
     text: str
     axis: int
     limit: int
+    template_place: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +159,19 @@ def function_facts(function: Function, findings: tuple[RuleFinding, ...]) -> Fun
 
 
 def _reaches(function: Function) -> Iterator[Reach]:
-    for subscript, axis, limit in thread_reaches(function):
-        yield Reach(function.file.parsed.range(subscript), function.source(subscript), axis, limit)
+    parameters = _template_parameters(function)
+    for subscript, axis, limit, named in thread_reaches(function):
+        place = parameters.index(named) if named in parameters else None
+        if not named or place is not None:
+            yield Reach(function.file.parsed.range(subscript), function.source(subscript), axis, limit, place)
+
+
+def _template_parameters(function: Function) -> list[str]:
+    """Return the names of the kernel's template parameters, in order."""
+    outer = function.definition.outer
+    given = outer.child_by_field_id(fields.PARAMETERS) if outer.type == "template_declaration" else None
+    texts = [] if given is None else [function.source(each).partition("=")[0] for each in given.named_children]
+    return [(re.findall(r"\w+", text) or [""])[-1] for text in texts]
 
 
 def has_launch_bounds(file: CudaFile, node: Node, end: int) -> bool:
@@ -197,7 +213,16 @@ def _host_launch(function: Function, call: Node) -> LaunchFacts:
     block = _block_of(function, parts[1]) if len(parts) > 1 else None
     shared = function.constant(parts[2]) if len(parts) > 2 else 0
     kernel = function.callee(call).rpartition("::")[2]
-    return LaunchFacts(kernel, block, shared, function.file.parsed.range(syntax), False)
+    return LaunchFacts(
+        kernel, block, shared, function.file.parsed.range(syntax), False, _template_values(function, call)
+    )
+
+
+def _template_values(function: Function, call: Node) -> tuple[int | None, ...]:
+    """Return the values of the template arguments of a launched kernel."""
+    callee = call.child_by_field_id(fields.FUNCTION)
+    given = [] if callee is None else [c for c in callee.named_children if c.type == "template_argument_list"]
+    return tuple(function.constant(argument) for argument in given[0].named_children) if given else ()
 
 
 def _block_of(function: Function, node: Node | None, depth: int = 0) -> Block | None:
@@ -206,7 +231,7 @@ def _block_of(function: Function, node: Node | None, depth: int = 0) -> Block | 
         return None
     variable = function.variable(node)
     if variable is not None and variable.element == "dim3":
-        is_changed = bool(variable.writes) or f"{variable.name}." in function.source(function.body)
+        is_changed = bool(variable.writes) or changes_axis(function, variable)
         return None if is_changed else _block_of(function, variable.value, depth + 1)
     if variable is None and node.type == "identifier" and function.constant(node) is None:
         return _block_of_declared(function, node)
@@ -215,6 +240,11 @@ def _block_of(function: Function, node: Node | None, depth: int = 0) -> Block | 
     if node.type in ("argument_list", "initializer_list"):
         return _block_of_sizes(function, node.named_children)
     return _block_of_sizes(function, [node])
+
+
+def changes_axis(function: Function, size: Variable) -> bool:
+    """Return whether the function sets an axis of a `dim3` by itself: ``block.x = 64``."""
+    return re.search(rf"\b{size.name}\.[xyz]\s*[-+*/]?=(?!=)", function.source(function.body)) is not None
 
 
 def _block_of_declared(function: Function, name: Node) -> Block | None:

@@ -67,17 +67,27 @@ _LAUNCH_BOUNDS = b"launch_bounds"
 _KERNEL_TEXT = re.compile(
     r"__global__[^;{}]*?\b(\w+)\s*\([^;{}]*\)\s*\{([^{}\n]*(?=\})|.*?(?=^\}))", re.DOTALL | re.MULTILINE
 )
+_DEVICE_TEXT = re.compile(
+    r"__device__(?![^;{}]*__global__)[^;{}]*?\b(\w+)\s*\([^;{}]*\)\s*(?:const\s*)?\{([^{}\n]*(?=\})|.*?(?=^\}))",
+    re.DOTALL | re.MULTILINE,
+)
+_MAY_ORDER = re.compile(r"sync|\basm\b|barrier|\bbar\b|volatile|wait|arrive|[Ll]ock|#|__shared__|[A-Z]{2}\w*\s*\(")
+_CALL = re.compile(r"\b(\w+)\s*(?:<[^<>;]*>)?\s*\(")
 _CONDITION = re.compile(r"\b(?:if|for|while|return|min)\b|\?")
 _ALLOCATED = re.compile(
     r"\b(?:(?P<device>cudaMalloc(?:Async)?)|cudaMallocHost|cudaHostAlloc)\s*\(\s*(?:\(\s*void\s*\*\*\s*\)\s*)?"
     r"&\s*(?:this\s*->\s*)?(?P<name>\w+)\b"
 )
 _BOUND = re.compile(r"\b(?:def|impl)\s*\(\s*\"[^\"]*\"\s*,\s*(?:torch::wrap_pybind_function\()?&?\s*(\w+)")
+_TAKES_TENSOR = re.compile(r"\b(\w+)\s*\(\s*(?:const\s+)?(?:torch|at)::Tensor\b")
 _STRUCTURE = re.compile(r"\bstruct\s+(?:(?:alignas|__align__)\s*\([^)]*\)\s*)?(\w+)\s*\{")
 _DYNAMIC_SHARED = re.compile(r"\bextern\s+(?:__align__\([^)]*\)\s*)?__shared__\s+([\w:\s]+?)\s+\w+\s*\[\s*\]")
 _SHORTENED = re.compile(r"\b(\w+)\s*(?:<[^<>;]*>)?\s*<<<[^;]*?>>>\s*\([^;]*-\s*\d+[^;]*\)\s*;")
 _TAIL_CHECK = re.compile(r"\bif\s*\((?:[^;{}]*&&)?\s*(\w+)\s*(?:<|>=)\s*\w+")
-_GRID_INDEX = re.compile(r"\bblockIdx\.x\s*\*\s*blockDim\.x\s*\+\s*threadIdx\.x\b")
+_GRID_INDEX = re.compile(
+    r"\b(?:blockIdx\.x\s*\*\s*blockDim\.x|blockDim\.x\s*\*\s*blockIdx\.x)\s*\+\s*threadIdx\.x\b"
+    r"|\bthreadIdx\.x\s*\+\s*(?:blockIdx\.x\s*\*\s*blockDim\.x|blockDim\.x\s*\*\s*blockIdx\.x)\b"
+)
 
 
 class Definition:
@@ -133,7 +143,7 @@ class CudaFile:
     def unchecked_kernels(self) -> frozenset[str]:
         """The kernels without any condition in which each thread of the grid handles one element. Their launches are
         checked against the allocated sizes."""
-        if b"cudaMalloc" not in self.parsed.data or b"<<<" not in self.parsed.data:
+        if b"<<<" not in self.parsed.data:
             return frozenset()
         return frozenset(found[1] for found in _KERNEL_TEXT.finditer(self.parsed.text) if _is_unchecked(found[2]))
 
@@ -176,6 +186,46 @@ class CudaFile:
         if b"PYBIND11_MODULE" not in self.parsed.data and b"TORCH_LIBRARY" not in self.parsed.data:
             return frozenset()
         return frozenset(_BOUND.findall(self.parsed.text))
+
+    @once
+    def host_functions(self) -> frozenset[str]:
+        """The functions of a file with Python bindings that take tensors: defined or declared."""
+        if b"PYBIND11_MODULE" not in self.parsed.data:
+            return frozenset()
+        return frozenset(_TAKES_TENSOR.findall(self.parsed.text))
+
+    @once
+    def device_texts(self) -> dict[str, str]:
+        """The bodies of `__device__` functions, by name."""
+        return {match[1]: match[2] for match in _DEVICE_TEXT.finditer(self.parsed.text)}
+
+    @once
+    def barrier_functions(self) -> frozenset[str]:
+        """The `__device__` functions in which all threads of a block meet, also by a call of another one."""
+        if b"__syncthreads" not in self.parsed.data or b"__device__" not in self.parsed.data:
+            return frozenset()
+        found = self.device_texts
+        meeting = {name for name, body in found.items() if "__syncthreads" in body}
+        for _ in found:
+            more = {name for name, body in found.items() if not meeting.isdisjoint(_CALL.findall(body))} - meeting
+            if not more:
+                break
+            meeting |= more
+        return frozenset(meeting)
+
+    @once
+    def barrier_free_functions(self) -> frozenset[str]:
+        """The `__device__` functions that only compute: no barrier, no inline PTX, and no calls but of each other."""
+        if b"__shared__" not in self.parsed.data:
+            return frozenset()
+        found = self.device_texts
+        plain = {name for name, body in found.items() if not _MAY_ORDER.search(body)}
+        for _ in plain:
+            calls = {name: {call for call in _CALL.findall(found[name]) if call in found} for name in plain}
+            if not (lost := {name for name, called in calls.items() if called - plain}):
+                break
+            plain -= lost
+        return frozenset(plain)
 
     @once
     def structures(self) -> frozenset[str]:

@@ -16,7 +16,7 @@ from kernel_lsp.rules.rule import words
 
 IDENTIFIER = re.compile(
     r"[A-Za-z_](?:(?<![\w.].)(?<!->.)\w*"
-    r"|(?<=\.t)hread_(?:rank|index)\b|(?<=\.b)lock_rank\b|(?<=\.g)roup_index\b)"
+    r"|(?<=\.t)hread_(?:rank|index)\b|(?<=\.b)lock_rank\b|(?<=\.g)roup_index\b|(?<=\.m)eta_group_rank\b)"
 )
 """Names in an expression, without its fields but with the methods of cooperative groups that return a thread's rank.
 It begins with a letter, which makes the search fast, and then looks behind."""

@@ -59,7 +59,7 @@ first line."""
 
 
 def _findings(module: ParsedModule, names: Names) -> Iterator[RuleFinding]:
-    selection = _Selection(names)
+    selection = _Selection(names, module)
     found, inner = _read(module.tree, None, module, selection)
     yield from found
     for node, owner in inner:
@@ -71,12 +71,26 @@ def _function_findings(
 ) -> tuple[RuleFinding, ...]:
     """Return the findings of a function and of all functions nested in it."""
     line = first_line(node) - 1
-    key = (_text(node, module), node.col_offset, selection.names.context, None if owner is None else owner.context)
+    init = None if owner is None else owner.methods.get("__init__")
+    seen_of_class = None if owner is None else (owner.context, () if init is None else _lines(init, module))
+    key = (_text(node, module), node.col_offset, selection.names.context, selection.seen_of_file, seen_of_class)
     kept = _kept.get(key)
     if kept is None:
         kept = tuple(shifted_finding(finding, -line) for finding in _fresh_findings(node, owner, module, selection))
         _kept.keep(key, kept)
     return tuple(shifted_finding(finding, line) for finding in kept)
+
+
+_FILE_WORDS = ("channels_last", "autocast", ".half()", "bfloat16", "float16", "cuda", "caler", "scale_loss")
+
+
+def _seen_of_file(module: ParsedModule) -> tuple:
+    """Return what rules about one function read elsewhere in the file: words, and the classes' bases and numbers."""
+    classes = [node for node in module.tree.body if isinstance(node, ast.ClassDef)]
+    fields = (field for each in classes for field in each.body if isinstance(field, ast.AnnAssign))
+    numbers = frozenset(ast.unparse(field) for field in fields if isinstance(field.value, ast.Constant))
+    words = frozenset(word for word in _FILE_WORDS if word in module.text)
+    return words, min(module.text.count("Conv2d("), 2), frozenset((c.name, bool(c.bases)) for c in classes), numbers
 
 
 def _text(node: FunctionNode, module: ParsedModule) -> tuple[str, ...]:
@@ -128,8 +142,9 @@ class _Selection:
     """The rules that each scope of one file needs, by the words in its text. A name that an import renames counts as
     present in every scope."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: Names, module: ParsedModule) -> None:
         self.names = names
+        self.seen_of_file = _seen_of_file(module)
         renamed = {target.rpartition(".")[2] for target in names.imported.values()} - names.imported.keys()
         self.renamed = "".join(f" {name}(" for name in sorted(renamed))
         self.selected: dict[tuple, tuple[Check, ...]] = {}

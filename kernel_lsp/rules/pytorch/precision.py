@@ -405,11 +405,11 @@ def variance_by_difference(scope: Scope) -> Iterator[Hit]:
 )
 def product_with_inverse(scope: Scope) -> Iterator[Hit]:
     for node in scope.binaries:
-        is_inverse = (
-            isinstance(node.op, ast.MatMult) and scope.dotted(getattr(node.left, "func", node.left)) in _INVERSES
-        )
-        if is_inverse:
-            yield hit(scope, node, "inverse of a matrix in a product: use `torch.linalg.solve(a, b)`")
+        for side, solved in ((node.left, "solve(a, b)"), (node.right, "solve(a, b, left=False)")):
+            made = scope.definition(side)
+            if isinstance(node.op, ast.MatMult) and scope.dotted(getattr(made, "func", made)) in _INVERSES:
+                yield hit(scope, node, f"inverse of a matrix in a product: use `torch.linalg.{solved}`")
+                break
 
 
 _INVERSES = ("torch.linalg.inv", "torch.inverse")

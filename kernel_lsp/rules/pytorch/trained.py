@@ -11,12 +11,20 @@ from kernel_lsp.rules.pytorch.scopes import FunctionNode, Scope, first_line
 
 
 def item_of_training(call: ast.Call, scope: Scope) -> str:
-    """Return ``.item()`` for a call on a value that exists only in training: a gradient, or a loss of a model."""
+    """Return ``.item()`` for a call on a value that exists only in training: a gradient, or a loss of a model; and
+    ``.cpu()`` where `numpy()` or `tolist()` follows, which only tensors have."""
     function = call.func
+    if isinstance(function, ast.Name) and function.id == "float" and len(call.args) == 1:
+        return "float()" if ast.unparse(call.args[0]) in _trained(scope) else ""
+    if isinstance(function, ast.Attribute) and function.attr == "cpu" and not call.args:
+        read = scope.parents.get(id(call))
+        return ".cpu()" if isinstance(read, ast.Attribute) and read.attr in ("numpy", "tolist", "item") else ""
     if not isinstance(function, ast.Attribute) or function.attr != "item" or call.args:
         return ""
     value = function.value
-    is_loss = isinstance(value, ast.Name) and (value.id in _trained_names(scope) or _is_loss_of_model(value.id, scope))
+    is_loss = ast.unparse(value) in _trained(scope) or (
+        isinstance(value, ast.Name) and _is_loss_of_model(value.id, scope)
+    )
     return ".item()" if is_loss or _is_of_gradient(value) or _is_count_of_equal(value) else ""
 
 
@@ -50,10 +58,11 @@ def _is_of_gradient(node: ast.expr) -> bool:
     return False
 
 
-def _trained_names(scope: Scope) -> set[str]:
-    """Return the names with a ``.backward()`` call. Only tensors have such a method without arguments."""
+def _trained(scope: Scope) -> set[str]:
+    """Return the code of values with a ``.backward()`` call, ``loss`` or ``out["loss"]``. Only tensors have such a
+    method without arguments."""
     methods = [call.func for call in scope.calls if isinstance(call.func, ast.Attribute) and not call.args]
-    return {m.value.id for m in methods if m.attr == "backward" and isinstance(m.value, ast.Name)}
+    return {ast.unparse(method.value) for method in methods if method.attr == "backward"}
 
 
 def _is_loss_of_model(name: str, scope: Scope) -> bool:

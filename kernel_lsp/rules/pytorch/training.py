@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from kernel_lsp.rules.pytorch.declare import INFORMATION, declare, hit
+from kernel_lsp.rules.pytorch.losses import loss_name
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword
 from kernel_lsp.rules.rule import Hit
 
@@ -16,6 +17,8 @@ MAX_STEPS = 8
 _OPTIMIZERS = ("Adam", "AdamW", "SGD", "Adagrad")
 """Optimizers of `torch.optim` with a `fused` implementation on CUDA."""
 _PASSED = ("dropout", "masked_fill", "to", "type_as", "float", "half", "bfloat16", "contiguous", "where", "type")
+_SCALES = ("mul", "div", "mul_", "div_")
+_TRANSPOSES = ("transpose", "permute", "swapaxes", "t")
 _VISION_NETS = (
     "resnet",
     "resnext",
@@ -61,6 +64,7 @@ _AUTOCAST_OPERATIONS = ("matmul", "bmm", "mm", "linear", "conv1d", "conv2d", "co
 def handwritten_attention(scope: Scope) -> Iterator[Hit]:
     products: list[tuple[ast.expr, ast.expr]] = [(b, b.left) for b in scope.binaries if isinstance(b.op, ast.MatMult)]
     products += [(c, o) for c in scope.calls if scope.function_name(c) in _PRODUCTS and (o := scope.operand(c))]
+    products += [(c, a) for c in scope.calls if scope.function_name(c) in _PRODUCTS for a in scope.arguments(c)]
     products += [(c, c.args[1]) for c in scope.calls if scope.function_name(c) == "einsum" and len(c.args) == 3]
     for node, weights in products:
         softmax = _behind(weights, scope, "softmax")
@@ -73,7 +77,7 @@ def handwritten_attention(scope: Scope) -> Iterator[Hit]:
     "KL161",
     "loss-over-vocabulary",
     INFORMATION,
-    needs=("cross_entropy CrossEntropyLoss",),
+    needs=("cross_entropy CrossEntropyLoss criterion loss",),
     summary="A cross entropy over the logits of a large vocabulary",
     why="""
     The logits of all tokens, and their gradient, are the largest tensors of the step: 8,192 tokens times 128,256
@@ -109,10 +113,10 @@ def handwritten_attention(scope: Scope) -> Iterator[Hit]:
     """,
 )
 def loss_over_vocabulary(scope: Scope) -> Iterator[Hit]:
-    if scope.loops:
-        return  # the loop probably splits the tokens into chunks
     for call in scope.calls:
-        if scope.function_name(call) == "cross_entropy" and call.args:
+        if scope.loop_around(call) is not None:
+            continue  # the loop probably splits the tokens into chunks
+        if loss_name(call, scope) == "cross_entropy" and call.args:
             size = max(_largest_number(scope.definition(call.args[0]), call.args[0]), _head_size(call.args[0], scope))
             if size >= LARGE_VOCABULARY:
                 yield hit(scope, call, f"loss over {size} classes: compute head and loss in chunks, or fused")
@@ -195,7 +199,8 @@ def missing_channels_last(scope: Scope) -> Iterator[Hit]:
     if "channels_last" in scope.module.text:
         return
     for call in scope.calls:
-        if _is_vision_net(call, scope) and "autocast" in scope.module.text and "cuda" in scope.module.text:
+        is_half = any(word in scope.module.text for word in ("autocast", ".half()", "bfloat16", "float16"))
+        if _is_vision_net(call, scope) and is_half and "cuda" in scope.module.text:
             yield hit(scope, call, "convolutions without `channels_last`: add `memory_format=torch.channels_last`")
     if scope.module.text.count("Conv2d(") < 2:
         return
@@ -236,7 +241,7 @@ def cast_under_autocast(scope: Scope) -> Iterator[Hit]:
             continue
         for argument in call.args:
             if isinstance(argument, ast.Call) and isinstance(argument.func, ast.Attribute):
-                name, is_known = argument.func.attr, not is_operation or scope.is_tensor(argument.func.value)
+                name, is_known = argument.func.attr, _is_model(call) or _takes_tensors(call, argument, scope)
                 if is_known and (name in ("half", "bfloat16") or _is_half(argument)):
                     yield hit(scope, argument, f"redundant `.{name}()` under autocast: it casts operands itself")
 
@@ -254,7 +259,7 @@ def _behind(node: ast.expr | None, scope: Scope, name: str) -> ast.Call | None:
         if found == name:
             return node
         is_module = isinstance(node.func, ast.Attribute) and "drop" in node.func.attr and len(node.args) == 1
-        if found not in _PASSED and not is_module:
+        if found not in (*_PASSED, *_TRANSPOSES) and not is_module:
             return None
         node = node.args[0] if is_module else scope.operand(node)
     return None
@@ -274,8 +279,9 @@ def _is_product(node: ast.expr, scope: Scope) -> bool:
         if scope.function_name(node) == "einsum":
             return True
         if scope.function_name(node) in _PRODUCTS:
-            return any(_is_transposed(argument, scope) for argument in scope.arguments(node))
-        operand = scope.operand(node) if scope.function_name(node) in _PASSED else None
+            first = scope.operand(node)
+            return any(_is_transposed(given, scope) for given in (*scope.arguments(node), first) if given is not None)
+        operand = scope.operand(node) if scope.function_name(node) in (*_PASSED, *_SCALES) else None
         if operand is None:
             return False
         node = operand
@@ -286,7 +292,7 @@ def _is_transposed(node: ast.expr, scope: Scope) -> bool:
     node = _value(node, scope)
     if isinstance(node, ast.Attribute):
         return node.attr in ("T", "mT")
-    return scope.function_name(node) in ("transpose", "permute", "swapaxes", "t")
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _TRANSPOSES
 
 
 def _value(node: ast.expr, scope: Scope) -> ast.expr:
@@ -410,19 +416,26 @@ def _moves_in_half(call: ast.Call) -> bool:
 def _moves_net(call: ast.Call, scope: Scope) -> bool:
     """Return whether the call moves a net with convolutions, as it is made, in a file that trains it under autocast:
     ``nn.Sequential(nn.Conv2d(...), ...).to(device)``, or ``Net().cuda()`` of a class of the file."""
-    made = call.func.value if isinstance(call.func, ast.Attribute) and call.func.attr in ("to", "cuda") else None
+    moved = call.func.value if isinstance(call.func, ast.Attribute) and call.func.attr in ("to", "cuda") else None
+    made = None if moved is None else _value(moved, scope)
     if not isinstance(made, ast.Call) or not ("autocast" in scope.module.text and "cuda" in scope.module.text):
         return False
     if scope.dotted(made.func) == "torch.nn.Sequential":
         return "attr='Conv2d'" in ast.dump(made)
     owner = scope.names.classes.get(scope.dotted(made.func))
-    return owner is not None and "torch.nn.Conv2d" in owner.submodules.values()
+    return owner is not None and "'Conv2d'" in ast.dump(owner.node)
 
 
 def _is_vision_net(call: ast.Call, scope: Scope) -> bool:
     """Return whether the call makes a convolutional net of torchvision: ``torchvision.models.resnet50()``."""
     owner, _, name = scope.dotted(call.func).rpartition(".")
     return owner == "torchvision.models" and name.startswith(_VISION_NETS)
+
+
+def _takes_tensors(call: ast.Call, argument: ast.Call, scope: Scope) -> bool:
+    """Return whether an operand is a tensor: it is known as one, or torch or a layer is given it."""
+    is_given = scope.dotted(call.func).startswith("torch.") or _is_layer(call, scope)
+    return is_given or (isinstance(argument.func, ast.Attribute) and scope.is_tensor(argument.func.value))
 
 
 def _is_model(call: ast.Call) -> bool:

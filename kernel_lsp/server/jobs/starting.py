@@ -122,7 +122,12 @@ def start_estimate(server: KernelLanguageServer, document: Document, symbol: str
 
 
 def start_resume(server: KernelLanguageServer, uri: str, workspace: Path, run_id: str) -> str:
-    """Resume a run."""
+    """Resume a run. A run that goes on already keeps its job, so that it is listed once."""
+    newest = next(iter(server.knowledge.runs(workspace)), None)
+    run_id = newest.run_id if run_id == "last" and newest is not None else run_id
+    running = next((job for job in server.jobs if job.tracker.run_id == run_id), None)
+    if running is not None:
+        return running.id
     request = Resume(id=new_id(), directory=workspace, run_id=run_id, has_editor_model=server.has_editor_model)
     run = server.knowledge.run(run_id)
     title = f"Optimize {run.target} (resumed)" if run is not None else f"Resume {run_id}"

@@ -193,22 +193,23 @@ def _unordered_extremes(function: Function) -> Iterator[Node]:
             yield target
 
 
-def thread_reaches(function: Function) -> Iterator[tuple[Node, int, int]]:
+def thread_reaches(function: Function) -> Iterator[tuple[Node, int, int, str]]:
     """Yield unguarded accesses to shared arrays by thread index, with the axis and the array's extent in threads
-    along it."""
+    along it. An extent that is a template parameter is named, and its number counts from the parameter's value."""
     for subscript in function.subscripts:
         array = _sized_array(function, subscript)
         if array is None or not array.is_shared:
             continue
         for index, size in zip(indices_of(subscript)[::-1], array.sizes, strict=False):
             place, limit = place_of(function, index), function.constant(size)
-            if place is None or place.counter is None or limit is None:
+            named = "" if limit is not None or size is None or size.type != "identifier" else function.source(size)
+            if place is None or place.counter is None or (limit is None and not named):
                 continue
             text = function.source(place.counter).replace(" ", "")
             if text not in THREAD_INDICES or _is_guarded(function, subscript, place.counter):
                 continue
             if not _beyond(function, subscript, index, size):
-                yield subscript, "xyz".index(text[-1]), limit - place.offset
+                yield subscript, "xyz".index(text[-1]), (limit or 0) - place.offset, named
 
 
 # --- below: bounds
@@ -400,7 +401,10 @@ def _is_one_for_all(function: Function, update: Node, target: Node, array: Varia
     if not function.is_kernel or array.is_shared or "threadIdx" not in function.text:
         return False
     right = update.child_by_field_id(fields.RIGHT)
-    is_own = right is not None and any(depends_on_thread(function, load) for load in function.subscripts.within(right))
+    is_own = right is not None and (
+        depends_on_thread(function, right)
+        or any(depends_on_thread(function, load) for load in function.subscripts.within(right))
+    )
     if not is_own or any(function.constant(index) is None for index in indices_of(target)):
         return False
     return all(_admits_threads(function, condition) for condition in conditions_around(function, update)) and not any(

@@ -1,4 +1,4 @@
-"""KL260 to KL262: host code of torch extensions: the current stream, contiguous inputs, messages of checks."""
+"""KL260 to KL264: host code of torch extensions: the current stream, checks of inputs and their messages, bindings."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from kernel_lsp.rules.rule import Hit
 
 STREAM = "at::cuda::getCurrentCUDAStream()"
 _TENSOR = re.compile(r"\b(?:torch|at)::Tensor\b")
+_DTYPE_WORDS = r"scalar_type|dtype|kFloat|kHalf|ScalarType"
 _GIVEN = re.compile(r"\b(?:torch|at)::Tensor\s*&?\s*(\w+)\s*[,)]")
 
 
@@ -95,13 +96,60 @@ def unchecked_contiguity(function: Function) -> Iterator[Hit]:
         return  # the checks may be those of a caller in another file
     for name in dict.fromkeys(_GIVEN.findall(text.partition("{")[0])):
         is_checked = re.search(
-            rf"\b{name}\s*\.\s*(?:is_contiguous|contiguous|stride|strides|is_non_overlapping_and_dense)\b|\b{name}\s*=(?!=)"
-            rf"|\b(?!TORCH_CHECK|CHECK_CUDA)\w*(?:check|CHECK|Check)\w*\s*\([^;]*\b{name}\b",
+            rf"\b{name}\s*\.\s*(?:is_contiguous|contiguous|stride|strides|is_non_overlapping_and_dense)\b"
+            rf"|\b{name}\s*=(?!=)",
             text,
-        )
+        ) or _is_given_to_check(function, text, name, "contiguous")
         used = None if is_checked else _pointer_of(function, name)
         if used is not None:
             yield hit(function.file, used, f"`{name}` may not be contiguous: check `{name}.is_contiguous()`")
+
+
+@declare(
+    "KL264",
+    "unchecked-dtype",
+    WARNING,
+    on="host",
+    needs=("data_ptr", "Tensor", "<<<"),
+    summary="An extension casts the untyped pointer of a tensor whose dtype nothing checks",
+    why="""
+    `data_ptr<float>()` raises for another dtype; `data_ptr()` with a cast does not, and the kernel reads the bytes of
+    doubles or halves as floats. Check `scalar_type()`, or use the typed form.
+    """,
+    bad="""
+    __global__ void zero(float* __restrict__ x, int n) { if (threadIdx.x < n) x[threadIdx.x] = 0.0f; }
+
+    void run(torch::Tensor x) {
+        TORCH_CHECK(x.is_cuda() && x.is_contiguous(), "x must be a contiguous CUDA tensor");
+        zero<<<1, 256, 0, at::cuda::getCurrentCUDAStream()>>>(static_cast<float*>(x.data_ptr()), x.numel());
+        C10_CUDA_KERNEL_LAUNCH_CHECK();
+    }
+    """,
+    good="""
+    __global__ void zero(float* __restrict__ x, int n) { if (threadIdx.x < n) x[threadIdx.x] = 0.0f; }
+
+    void run(torch::Tensor x) {
+        TORCH_CHECK(x.is_cuda() && x.is_contiguous(), "x must be a contiguous CUDA tensor");
+        zero<<<1, 256, 0, at::cuda::getCurrentCUDAStream()>>>(x.data_ptr<float>(), x.numel());
+        C10_CUDA_KERNEL_LAUNCH_CHECK();
+    }
+    """,
+)
+def unchecked_dtype(function: Function) -> Iterator[Hit]:
+    text = function.file.parsed.between(function.node.start_byte, function.node.end_byte)
+    if function.name not in function.file.bound_functions and "CHECK" not in text:
+        return  # the checks may be those of a caller in another file
+    for name in dict.fromkeys(_GIVEN.findall(text.partition("{")[0])):
+        is_checked: object = re.search(rf"\b{name}\s*\.\s*(?:scalar_type|dtype|type|options)\b|\b{name}\s*=(?!=)", text)
+        pointer = _pointer_of(function, name)
+        is_cast = pointer is not None and re.search(
+            rf"(?:_cast<(?:const\s+)?(?:float|double|__?\w*half|int\w*)[^<>()]*>\s*\(|\((?:const\s+)?(?:float|double|int\w*)\s*\*\s*\))"
+            rf"\s*{name}\s*\.\s*(?:const_|mutable_)?data_ptr\(\)",
+            text,
+        )
+        is_checked = is_checked or _is_given_to_check(function, text, name, _DTYPE_WORDS)
+        if pointer is not None and is_cast and not is_checked:
+            yield hit(function.file, pointer, f"`{name}` may have another dtype: check `{name}.scalar_type()`")
 
 
 @declare(
@@ -132,7 +180,72 @@ def check_without_message(function: Function) -> Iterator[Hit]:
             yield hit(function.file, call, "`TORCH_CHECK` without a message: name the argument and what it must be")
 
 
+@declare(
+    "KL263",
+    "binding-of-another-function",
+    WARNING,
+    on="host",
+    needs=("PYBIND11_MODULE",),
+    summary="A binding that names one function and binds another",
+    why="""
+    Python calls the bound function under the given name: `backward` that is bound to the forward computes the wrong
+    result without an error, and the function that was meant is unreachable.
+    """,
+    bad="""
+    torch::Tensor gelu_forward(torch::Tensor x) { return torch::gelu(x); }
+    torch::Tensor gelu_backward(torch::Tensor grad) { return grad; }
+
+    PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+        m.def("forward", &gelu_forward, "GELU");
+        m.def("backward", &gelu_forward, "gradient of GELU");
+    }
+    """,
+    good="""
+    torch::Tensor gelu_forward(torch::Tensor x) { return torch::gelu(x); }
+    torch::Tensor gelu_backward(torch::Tensor grad) { return grad; }
+
+    PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+        m.def("forward", &gelu_forward, "GELU");
+        m.def("backward", &gelu_backward, "gradient of GELU");
+    }
+    """,
+)
+def binding_of_another_function(function: Function) -> Iterator[Hit]:
+    bindings = list(_bindings(function)) if function.name == "PYBIND11_MODULE" else []
+    bound = [target for _, target, _ in bindings]
+    for name, target, node in bindings:
+        meant = [f for f in sorted(function.file.host_functions) if name in f and f not in bound]
+        other = _OPPOSITES.get(name, "")
+        is_other = bound.count(target) > 1 and bool(meant)
+        if name not in target and (is_other or (other and other in target)):
+            instead = f", and nothing binds `{meant[0]}`" if meant else ""
+            yield hit(function.file, node, f"`{name}` is bound to `{target}`{instead}")
+
+
 # --- below: helpers of the rules
+
+_OPPOSITES = {"forward": "backward", "backward": "forward", "encode": "decode", "decode": "encode"}
+
+
+def _is_given_to_check(function: Function, text: str, name: str, checked: str) -> bool:
+    """Return whether a macro or function named after a check is given the tensor, and is of another file or mentions
+    what is to be checked."""
+    given = re.search(rf"\b(?!TORCH_CHECK|CHECK_CUDA)(\w*(?:check|CHECK|Check)\w*)\s*\([^;]*\b{name}\b", text)
+    if given is None:
+        return False
+    whole = function.file.parsed.text
+    is_here = re.search(rf"#\s*define\s+{given[1]}\b|\b(?:void|auto|bool)\s+{given[1]}\s*\(", whole) is not None
+    others = whole.replace(text, "")
+    return not is_here or re.search(checked, others) is not None
+
+
+def _bindings(function: Function) -> Iterator[tuple[str, str, Node]]:
+    """Yield the name, the bound function and its node of each ``m.def("name", &function)``."""
+    for call in function.calls:
+        arguments = function.arguments(call)
+        if function.callee(call).endswith(".def") and len(arguments) > 1 and arguments[0].type == "string_literal":
+            target = function.source(arguments[1]).lstrip("& ").rpartition("::")[2]
+            yield function.source(arguments[0]).strip('"'), target, arguments[1]
 
 
 def _pointer_of(function: Function, name: str) -> Node | None:

@@ -9,7 +9,7 @@ from kernel_lsp.core.plan import Fill, Launch, LibraryStep, Operation, ScalarPar
 from kernel_lsp.plan.codes import PlanCode
 from kernel_lsp.plan.step_parts import argument_expressions, launch_numbers
 from kernel_lsp.rules.cuda.declare import ERROR, HINT, INFORMATION, declare
-from kernel_lsp.rules.cuda.function_summary import Block, CheckedPlan, FileFacts
+from kernel_lsp.rules.cuda.function_summary import Block, CheckedPlan, FileFacts, LaunchFacts, Reach
 from kernel_lsp.rules.finding import QuickFix, TextEdit, TextRange
 from kernel_lsp.rules.rule import Hit
 
@@ -276,17 +276,27 @@ def missing_launch_bounds(file: FileFacts) -> Iterator[Hit]:
     """,
 )
 def block_exceeds_array(file: FileFacts) -> Iterator[Hit]:
-    largest: dict[str, Block] = {}
-    for launch in file.launches:
-        if launch.block is not None:
-            x, y, z = largest.get(launch.kernel, (0, 0, 0))
-            largest[launch.kernel] = (max(x, launch.block[0]), max(y, launch.block[1]), max(z, launch.block[2]))
+    launches = [launch for launch in file.launches if launch.block is not None]
     for kernel in file.kernels:
         for reach in kernel.reaches:
-            n_threads = largest.get(kernel.name, (0, 0, 0))[reach.axis]
-            if n_threads > reach.limit:
-                message = f"index out of bounds: `{reach.text}` has room for {reach.limit} of {n_threads} threads"
+            excess = [
+                (launch.block[reach.axis], limit)
+                for launch in launches
+                if launch.kernel == kernel.name and launch.block is not None
+                if (limit := _room(launch, reach)) is not None and launch.block[reach.axis] > limit
+            ]
+            if excess:
+                n_threads, limit = max(excess)
+                message = f"index out of bounds: `{reach.text}` has room for {limit} of {n_threads} threads"
                 yield Hit(reach.range, message)
+
+
+def _room(launch: LaunchFacts, reach: Reach) -> int | None:
+    """Return the threads that an array has room for in a launch; None for an unknown template argument."""
+    if reach.template_place is None:
+        return reach.limit
+    value = launch.template[reach.template_place] if reach.template_place < len(launch.template) else None
+    return None if value is None else value + reach.limit
 
 
 @declare(

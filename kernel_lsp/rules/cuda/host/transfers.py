@@ -9,6 +9,7 @@ from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import ERROR, WARNING, declare, hit, launches_in, rewrite
+from kernel_lsp.rules.cuda.host.values import axes, definition, expanded, known_value
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.outline import MAX_DEPTH, names_in_text
 from kernel_lsp.rules.cuda.variables import Variable, type_bytes
@@ -72,18 +73,17 @@ def byte_count(function: Function) -> Iterator[Hit]:
             value = function.source(arguments[1])
             message = f"`{name}` sets bytes: no `{pointer.element}` becomes {value}, fill them in a kernel"
             yield hit(function.file, arguments[1], message)
-        text = _expanded(function, size)
+        text = expanded(function, size)
         other = _other_type(text, pointer.element, n_bytes)
         if other:
             yield hit(function.file, size, f"byte count of `{other}` for `{pointer.element}* {pointer.name}`")
-        elif _is_container_size(function, size) or (
-            not _BYTES.search(text) and _is_known(function, size) and not _has_call(function, size)
-        ):
+        elif _is_count(function, size, text):
             message = f"element count where bytes are expected: multiply with `sizeof({pointer.element})`"
             counted = function.source(size) if size.type == "identifier" else f"({function.source(size)})"
             fix = rewrite(function.file, size, f"{counted} * sizeof({pointer.element})")
             yield hit(function.file, size, message, fix)
     yield from _shared_counts(function)
+    yield from _copies_beyond(function)
 
 
 @declare(
@@ -174,72 +174,13 @@ def launch_misses_elements(function: Function) -> Iterator[Hit]:
         if len(parts) < 2:
             continue
         message = _rounded_down(function, function.callee(call), parts) or _swapped(function, call, parts)
+        message = message or _rounded_up(function, call, parts)
         if message:
             yield hit(function.file, parts[0], message)
             continue
         message = _too_many(function, call, parts, elements)
         if message:
             yield hit(function.file, parts[0], message)
-
-
-# --- below: values
-
-
-def known_value(function: Function, node: Node | None, depth: int = 0) -> int | None:
-    """Return the value of an integer expression. Variables that are set once and never passed on are resolved."""
-    if node is None or depth > MAX_DEPTH:
-        return None
-    value = function.constant(node)
-    if value is not None:
-        return value
-    if node.type == "parenthesized_expression" and node.named_child_count == 1:
-        return known_value(function, node.named_children[0], depth + 1)
-    if node.type == "binary_expression":
-        left = known_value(function, node.child_by_field_id(fields.LEFT), depth + 1)
-        right = known_value(function, node.child_by_field_id(fields.RIGHT), depth + 1)
-        return _applied(function.operator(node), left, right)
-    if node.type == "field_expression":
-        return _field_value(function, node, depth)
-    definition = _definition(function, node)
-    return None if definition is None else known_value(function, definition, depth + 1)
-
-
-def _field_value(function: Function, node: Node, depth: int) -> int | None:
-    """Return the value of ``block.x`` of a `dim3`."""
-    owner, axis = node.child_by_field_id(fields.ARGUMENT), function.source(node).rpartition(".")[2]
-    variable = function.variable(owner)
-    if owner is None or variable is None or variable.element != "dim3" or axis not in ("x", "y", "z"):
-        return None
-    sizes = _axes(function, owner)
-    index = "xyz".index(axis)
-    return known_value(function, sizes[index], depth + 1) if index < len(sizes) else None
-
-
-def _applied(operator: str, left: int | None, right: int | None) -> int | None:
-    if left is None or right is None:
-        return None
-    if operator in ("/", "%"):
-        return None if right <= 0 or left < 0 else left // right if operator == "/" else left % right
-    if operator == "<<":
-        return left << right if 0 <= right < 64 else None
-    return {"+": left + right, "-": left - right, "*": left * right}.get(operator)
-
-
-def _definition(function: Function, node: Node) -> Node | None:
-    """Return the initial value of a local variable that is set once."""
-    variable = function.variable(node)
-    if variable is None or variable.writes or variable in function.parameters or variable.is_pointer:
-        return None
-    text = function.source(function.body)
-    is_passed = f"&{variable.name}" in text.replace(" ", "") or re.search(rf">>\s*{variable.name}\b", text)
-    return None if is_passed else variable.value
-
-
-def _expanded(function: Function, node: Node, depth: int = 0) -> str:
-    """Return the text of an expression together with the initial values of its variables."""
-    names = sorted(function.names_in(node)) if depth < 3 else []
-    values = (variable.value for name in names for variable in function.named(name))
-    return " ".join([function.source(node), *(_expanded(function, value, depth + 1) for value in values if value)])
 
 
 # --- below: pointers
@@ -273,9 +214,15 @@ def _other_type(text: str, element: str, n_bytes: int) -> str:
     return named[0] if type_bytes(named[0]) != n_bytes and named[0] != element else ""
 
 
+def _is_count(function: Function, size: Node, text: str) -> bool:
+    """Return whether the size counts elements: a container's size, or known names none of which speaks of bytes."""
+    is_plain = not _BYTES.search(text) and _is_known(function, size) and not _has_call(function, size)
+    return is_plain or _is_container_size(function, size)
+
+
 def _is_container_size(function: Function, size: Node) -> bool:
     """Return whether the size is ``v.size()`` of a container whose elements are no bytes, or a name for it."""
-    text = function.source(_definition(function, size) or size)
+    text = function.source(definition(function, size) or size)
     is_count = _CONTAINER_SIZE.fullmatch(text) is not None
     return is_count and not _BYTE_CONTAINER.search(function.text)
 
@@ -320,15 +267,64 @@ def _side_of_member(function: Function, text: str) -> str:
     return sides.pop() if len(sides) == 1 else ""
 
 
+# --- below: sizes
+
+
+def _copies_beyond(function: Function) -> Iterator[Hit]:
+    """Yield the copies of more bytes than this function allocates for one of their pointers: ``2 * n`` for ``n``."""
+    allocated: dict[str, tuple[int, frozenset[str]]] = {}
+    for call in function.calls_named(tuple(_ALLOCATIONS)):
+        arguments = function.arguments(call)
+        pointer = _pointer(function, arguments[0], 2) if len(arguments) > 1 else None
+        size = None if pointer is None else _factors(function, arguments[1])
+        if pointer is not None and size is not None:
+            allocated[pointer.name] = size if pointer.name not in allocated else (1 << 62, frozenset())
+    for call in function.calls_named(tuple(_COPIES)) if allocated else ():
+        arguments = function.arguments(call)
+        size = _factors(function, arguments[2]) if len(arguments) > 2 else None
+        n_sides = 1 if "Memset" in function.callee(call) else 2
+        for argument in arguments[:n_sides] if size is not None else ():
+            known = allocated.get(function.source(argument))
+            if size is not None and known is not None and known[1] == size[1] and size[0] > known[0]:
+                message = f"copy beyond the allocation: `{function.source(argument)}` has fewer bytes"
+                yield hit(function.file, arguments[2], message)
+
+
+def _factors(function: Function, node: Node | None, depth: int = 0) -> tuple[int, frozenset[str]] | None:
+    """Return a product's constant and its other factors; None where it is no product of distinct factors."""
+    if node is None or depth > MAX_DEPTH:
+        return None
+    value = known_value(function, node)
+    if value is not None:
+        return value, frozenset()
+    if node.type == "parenthesized_expression" and node.named_child_count == 1:
+        return _factors(function, node.named_children[0], depth + 1)
+    if node.type == "binary_expression" and function.operator(node) == "*":
+        sides = [_factors(function, node.child_by_field_id(f), depth + 1) for f in (fields.LEFT, fields.RIGHT)]
+        left, right = sides
+        if left is None or right is None or not left[1].isdisjoint(right[1]):
+            return None
+        return left[0] * right[0], left[1] | right[1]
+    value_node = definition(function, node)
+    if value_node is not None:
+        return _factors(function, value_node, depth + 1)
+    variable = function.variable(node)
+    is_fixed = node.type == "sizeof_expression" or (variable is not None and not variable.writes)
+    return (1, frozenset((function.source(node),))) if is_fixed else None
+
+
 # --- below: launches
 
 
 def _bytes_of_structure(function: Function, pointer: Variable | None, sizes: list[Node]) -> Iterator[Hit]:
     """Yield a count of a basic type's bytes for elements that are a structure of this file."""
     if pointer is not None and pointer.element in function.file.structures:
-        named = set(_SIZEOF.findall(_expanded(function, sizes[0])))
+        named = set(_SIZEOF.findall(expanded(function, sizes[0])))
         if len(named) == 1 and type_bytes(next(iter(named))) is not None:
             message = f"byte count of `{named.pop()}` for `{pointer.element}* {pointer.name}`"
+            yield hit(function.file, sizes[0], message)
+        elif _is_count(function, sizes[0], expanded(function, sizes[0])):
+            message = f"element count where bytes are expected: multiply with `sizeof({pointer.element})`"
             yield hit(function.file, sizes[0], message)
 
 
@@ -347,7 +343,7 @@ def _shared_counts(function: Function) -> Iterator[Hit]:
         n_bytes, parts = dynamic.get(function.callee(call), 0), _launch_parts(call)
         if n_bytes < 2 or len(parts) < 3:
             continue
-        text, shared = _expanded(function, parts[2]), known_value(function, parts[2])
+        text, shared = expanded(function, parts[2]), known_value(function, parts[2])
         is_threads = shared is not None and shared == known_value(function, parts[1])
         is_count = shared is None and not _BYTES.search(text) and not re.search(r"\b(?:2|4|8|16)\b|<<", text)
         if is_threads or (is_count and _is_known(function, parts[2]) and not _has_call(function, parts[2])):
@@ -374,9 +370,9 @@ def _allocated(function: Function) -> Iterator[tuple[str, int]]:
 def _rounded_down(function: Function, kernel: str, parts: list[Node]) -> str:
     """Return the message for ``n / 256`` blocks of 256 threads where n is provably no multiple, or where the kernel
     checks for a part of a block that this grid does not have; else an empty text."""
-    blocks = _axes(function, parts[1])
-    for axis, grid in enumerate(_axes(function, parts[0])):
-        node = _definition(function, grid) or grid
+    blocks = axes(function, parts[1])
+    for axis, grid in enumerate(axes(function, parts[0])):
+        node = definition(function, grid) or grid
         found = _ROUNDED_DOWN.fullmatch(function.source(node))
         is_quotient = node.type in ("binary_expression", "parenthesized_expression")
         if found is None or not is_quotient or axis >= len(blocks):
@@ -393,31 +389,38 @@ def _rounded_down(function: Function, kernel: str, parts: list[Node]) -> str:
     return ""
 
 
+_ROUNDED_UP = re.compile(r"(\w+)\+(\w+)-1\)?\)?/\2\b|\b(?:ceil_?div|cdiv|div_?up)\(", re.IGNORECASE)
+
+
+def _rounded_up(function: Function, call: Node, parts: list[Node]) -> str:
+    """Return the message for a grid that is rounded up for a kernel without any check of its index; else an empty
+    text. Nothing is said where the host asks for a remainder, as where a caller pads, or the size is known."""
+    text = _ROUNDING_LITERAL.sub(r"+\2-1)/\2", expanded(function, parts[0]).replace(" ", ""))
+    rounded = _ROUNDED_UP.search(text)
+    if rounded is None or function.callee(call) not in function.file.unchecked_kernels or "%" in function.text:
+        return ""
+    if known_value(function, parts[0]) is not None:
+        return ""
+    return f"grid is rounded up, and `{function.callee(call)}` checks no index: its last block writes beyond the end"
+
+
+_ROUNDING_LITERAL = re.compile(r"\+(\d+)\)?/(\d+)\b")
+
+
 def _swapped(function: Function, call: Node, parts: list[Node]) -> str:
     """Return the message for a grid whose x is made of the size that the kernel bounds y by, and the other way round;
     else an empty text."""
     positions = {axis: place for kernel, axis, place in function.file.axis_sizes if kernel == function.callee(call)}
-    arguments, grid = function.arguments(call), _axes(function, parts[0])
+    arguments, grid = function.arguments(call), axes(function, parts[0])
     if not positions or len(grid) < len(positions) or len(arguments) <= max(positions.values()):
         return ""
     sizes = {axis: function.source(arguments[place]) for axis, place in positions.items()}
-    used = [names_in_text(_expanded(function, node)) for node in grid]
+    used = [names_in_text(expanded(function, node)) for node in grid]
     if sizes["x"] in used[1] - used[0] and sizes["y"] in used[0] - used[1]:
         return (
             f"grid axes are swapped: the kernel bounds x by `{sizes['x']}`, and the grid's x is made of `{sizes['y']}`"
         )
     return ""
-
-
-def _axes(function: Function, node: Node, depth: int = 0) -> list[Node]:
-    """Return the sizes in ``dim3(x, y)``, in a variable of that type, or the size alone."""
-    variable = function.variable(node)
-    if variable is not None and variable.element == "dim3" and variable.value is not None and depth == 0:
-        is_changed = bool(variable.writes) or re.search(rf"\b{variable.name}\.[xyz]\s*[-+*/]?=", function.text)
-        return [] if is_changed else _axes(function, variable.value, depth + 1)
-    if node.type == "call_expression" and function.callee(node) == "dim3":
-        return function.arguments(node)
-    return list(node.named_children) if node.type in ("argument_list", "initializer_list") else [node]
 
 
 def _too_many(function: Function, call: Node, parts: list[Node], elements: dict[str, int]) -> str:

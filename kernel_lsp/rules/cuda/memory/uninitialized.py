@@ -9,7 +9,7 @@ from tree_sitter import Node
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import ERROR, declare, hit
 from kernel_lsp.rules.cuda.model import Function
-from kernel_lsp.rules.cuda.variables import Variable
+from kernel_lsp.rules.cuda.variables import Variable, type_bytes
 from kernel_lsp.rules.rule import Hit
 
 _MAY_ALIAS = frozenset(("volatile", "extern"))
@@ -51,7 +51,8 @@ def uninitialized_shared(kernel: Function) -> Iterator[Hit]:
         return
     for variable in kernel.all_variables():
         is_plain = not _MAY_ALIAS & variable.words
-        if variable.is_shared and variable.is_array and is_plain:
+        is_value = not variable.is_pointer and type_bytes(variable.element) is not None
+        if variable.is_shared and (variable.is_array or is_value) and is_plain:
             first = _first_use(kernel, variable)
             if first is not None and len(kernel.named(variable.name)) == 1:
                 message = f"`{variable.name}` is never set: shared memory is not zeroed"
@@ -69,7 +70,7 @@ def _first_use(kernel: Function, array: Variable) -> Node | None:
         node = kernel.body.descendant_for_byte_range(start, start + length)
         if node is None or node.type != "identifier" or start == array.name_node.start_byte:
             continue
-        element = _element(kernel, node)
+        element = _element(kernel, node) if array.is_array else node
         if element is None or not _only_reads_or_adds(kernel, element):
             return None
         first = first or element

@@ -14,7 +14,8 @@ from kernel_lsp.rules.cuda.threads.threads import depends_on_thread, is_warp_uni
 from kernel_lsp.rules.rule import Hit
 
 _ROUNDING = re.compile(r"blockDim|[Rr]ound|[Cc]eil|\bBLOCK")
-_BARRIER_WORDS = "__syncthreads cg::sync __barrier_sync .sync"
+_MEETING_WORDS = "("
+"""Any call may be that of a function in which the block meets."""
 _BRANCH = r"[ifwsd?](?:(?<=\?)|(?<=\bi)f\b|(?<=\bf)or\b|(?<=\bw)hile\b|(?<=\bs)witch\b|(?<=\bd)o\b)"
 """Matches the start of a branch or loop. It begins with a character class, which makes the search fast, and then
 looks behind."""
@@ -25,8 +26,8 @@ looks behind."""
     "divergent-barrier",
     ERROR,
     on="device",
-    needs=(_BARRIER_WORDS, THREAD_WORDS),
-    patterns=(_BRANCH, "sync"),
+    needs=(_MEETING_WORDS, THREAD_WORDS),
+    patterns=(_BRANCH,),
     summary="A barrier in a branch that not all threads of the block take",
     why="""
     `__syncthreads()` waits for every thread of the block. When some of them do not come, the kernel hangs or its
@@ -57,7 +58,7 @@ looks behind."""
 )
 def divergent_barrier(function: Function) -> Iterator[Hit]:
     file = function.file
-    for call in barriers_in(function):
+    for call in _meetings(function):
         condition = _divergent_condition(function, call)
         if condition is not None:
             text = _shortened(function.source(condition))
@@ -71,8 +72,8 @@ def divergent_barrier(function: Function) -> Iterator[Hit]:
     "barrier-after-return",
     WARNING,
     on="kernel",
-    needs=(_BARRIER_WORDS, THREAD_WORDS, "return"),
-    patterns=(_BRANCH, r"return\b(?<=\breturn)", "sync"),
+    needs=(_MEETING_WORDS, THREAD_WORDS, "return"),
+    patterns=(_BRANCH, r"return\b(?<=\breturn)"),
     summary="A barrier behind a `return` that some threads take",
     why="""
     Threads that have returned do not reach the barrier. Hardware lets a whole warp that ended count as arrived; within
@@ -103,13 +104,19 @@ def barrier_after_return(kernel: Function) -> Iterator[Hit]:
     early = [node for node in kernel.returns if _splits_a_warp(kernel, node)]
     if not early:
         return
-    for call in barriers_in(kernel):
+    for call in _meetings(kernel):
         if call.start_byte > early[0].end_byte:
             yield hit(file, call, "barrier after a divergent `return`: threads that left never reach it")
             break
 
 
 # --- below: helpers of the rules
+
+
+def _meetings(function: Function) -> list[Node]:
+    """Return the barriers, and the calls of functions of the file that have one, in source order."""
+    calls = [*barriers_in(function), *function.calls_named(function.file.barrier_functions)]
+    return sorted(calls, key=lambda call: call.start_byte)
 
 
 def _splits_a_warp(kernel: Function, node: Node) -> bool:

@@ -15,7 +15,7 @@ from kernel_lsp.rules.cuda.outline import MAX_DEPTH, names_in_text
 from kernel_lsp.rules.cuda.variables import Variable
 from kernel_lsp.rules.rule import words
 
-THREAD_SOURCES = frozenset(("threadIdx", "thread_rank", "thread_index"))
+THREAD_SOURCES = frozenset(("threadIdx", "thread_rank", "thread_index", "meta_group_rank"))
 BLOCK_SOURCES = frozenset(("blockIdx", "block_rank", "group_index"))
 _PURE_FUNCTIONS = words(
     """
@@ -76,7 +76,8 @@ def is_warp_uniform(function: Function, node: Node) -> bool:
     """Return whether a condition compares only numbers of warps, sizes and other values that a warp's lanes share."""
     names = [name for name in function.names_in(node) if name in possible_names(function)]
     values = [value for name in names for variable in function.named(name) for value in values_of(variable)]
-    return bool(values) and "threadIdx" not in names and all(_is_of_warp(function, value) for value in values)
+    is_of_warps = bool(values) or names == ["meta_group_rank"]
+    return is_of_warps and "threadIdx" not in names and all(_is_of_warp(function, value) for value in values)
 
 
 _WARP_NUMBER = re.compile(r"threadIdx\.x\s*(?:/\s*(?:32|warpSize|WARP_SIZE|kWarpSize)\b|>>\s*5\b)|meta_group_rank")
@@ -301,10 +302,13 @@ def _growth(function: Function, node: Node, depth: int) -> Growth:
     return _uniform_or_unknown(function, node)
 
 
+_GROUP_INDEX = re.compile(r"^\w+\.thread_index\(\)")
+
+
 def _index_growth(function: Function, node: Node) -> Growth:
     """Return the growth of an index. `threadIdx.x` grows by one; y and z count as equal within a warp, as in blocks
     32 wide."""
-    text = function.source(node).replace(" ", "")
+    text = _GROUP_INDEX.sub("threadIdx", function.source(node).replace(" ", ""))
     if text == "threadIdx.x":
         return 1
     return 0 if text in ("threadIdx.y", "threadIdx.z") else _uniform_or_unknown(function, node)

@@ -34,7 +34,8 @@ _HARMLESS_CALLS = words(
     """
     min max fminf fmaxf expf exp logf log sqrtf sqrt rsqrtf fabsf abs float int static_cast reinterpret_cast
     __ldg make_float2 make_float4 make_int2 make_int4 __float2half __half2float __float2bfloat16
-    __bfloat162float powf tanhf fmaf fma __expf __fdividef size_t unsigned
+    __bfloat162float powf tanhf fmaf fma __expf __fdividef size_t unsigned log1pf expm1f erff log2f exp2f sinf cosf
+    fmax fmin pow rsqrt tanh double make_float3 __popc __saturatef
     """
 )
 """Calls that are provably no barrier. After any other call nothing is reported about shared memory."""
@@ -48,8 +49,21 @@ class Unordered:
     statement: Node
 
 
+_GROUP_QUERIES = words(
+    """
+    thread_rank thread_index group_index size num_threads dim_threads group_dim meta_group_rank meta_group_size
+    this_thread_block tiled_partition
+    """
+)
+"""Functions of cooperative groups that order nothing."""
+
+
 def is_harmless(function: Function, call: Node) -> bool:
-    return function.callee(call) in _HARMLESS_CALLS
+    """Return whether the call is provably no barrier: of arithmetic, of a group's rank, or of a function of the file
+    that has none."""
+    name = function.callee(call)
+    is_query = name.rpartition(".")[2].rpartition("::")[2] in _GROUP_QUERIES and name not in _GROUP_QUERIES
+    return name in _HARMLESS_CALLS or is_query or name in function.file.barrier_free_functions
 
 
 def shared_array(function: Function, subscript: Node | None) -> Variable | None:

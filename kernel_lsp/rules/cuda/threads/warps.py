@@ -11,7 +11,7 @@ from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import ERROR, WARNING, conditions_around, declare, hit
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.outline import CONDITIONAL_COMPILATION
-from kernel_lsp.rules.cuda.threads.threads import WARP, growth, may_depend_on_thread
+from kernel_lsp.rules.cuda.threads.threads import WARP, growth, is_read_from_memory, may_depend_on_thread
 from kernel_lsp.rules.finding import QuickFix
 from kernel_lsp.rules.rule import Hit
 
@@ -205,6 +205,8 @@ def _splits_warp(function: Function, condition: Node) -> bool:
         return False
     left, right = comparison.child_by_field_id(fields.LEFT), comparison.child_by_field_id(fields.RIGHT)
     limit = function.constant(right)
+    if limit is None and left is not None and right is not None and function.operator(comparison) in ("<", "<="):
+        return _is_lane(function, left) and is_read_from_memory(function, right)
     if left is None or limit is None or function.operator(comparison) not in ("<", "<=", "==", ">", ">="):
         return False
     if not _is_lane(function, left):
