@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kernel_lsp.cli import console
-from kernel_lsp.config import find_workspace, load_settings
+from kernel_lsp.config import Settings, find_workspace, load_settings
 from kernel_lsp.core.benchmark import BenchEntry, BenchReport, FilterReport, FilterResult, TaskFilters
 from kernel_lsp.core.words import counted
 from kernel_lsp.errors import UserError
@@ -27,6 +27,8 @@ from kernel_lsp.export.bench_page import (
     write_docs,
 )
 from kernel_lsp.source.suite import BenchTask, expand_targets, expand_tasks, sample_tasks
+from kernel_lsp.verify.devices.names import parse_device
+from kernel_lsp.verify.session.start import SessionStart
 from kernel_lsp.verify.tasks.bench_score import bench_report
 from kernel_lsp.verify.tasks.filters import filter_targets
 
@@ -67,7 +69,15 @@ async def _bench(tasks: Sequence[str], options: BenchOptions, overrides: Mapping
     results = find_workspace(Path.cwd()) / RESULTS_FOLDER
     identity = {"tasks": [[task.target, task.backward] for task in suite], "overrides": dict(overrides)}
     ledger = BenchLedger(results / ledger_name(identity), resumed=options.resume)
-    plan = BenchPlan(Path.cwd(), tuple(suite), overrides, results, options.deadline_s, options.every_configuration)
+    plan = BenchPlan(
+        Path.cwd(),
+        tuple(suite),
+        overrides,
+        results,
+        options.deadline_s,
+        options.every_configuration,
+        devices=await _devices(load_settings(Path.cwd(), overrides)),
+    )
     entries: list[BenchEntry] = []
     console.stderr.print(counted(len(suite), "task"), markup=False)
     is_interrupted = False
@@ -84,6 +94,16 @@ async def _bench(tasks: Sequence[str], options: BenchOptions, overrides: Mapping
     status = _show(bench_report(entries), options)
     console.stderr.print(f"report: {results / PAGE}", markup=False)
     return console.EXIT_INTERRUPTED if is_interrupted else status
+
+
+async def _devices(settings: Settings) -> tuple[str, ...]:
+    """Return the GPUs that run tasks side by side, where all of this machine are asked for; else none."""
+    name = parse_device(settings.device)
+    if name.kind != "cuda" or name.index is not None:
+        return ()
+    async with SessionStart(settings) as start:
+        start.check()
+        return tuple(f"cuda:{index}" for index in range(len((await start.worker.describe()).devices)))
 
 
 async def _shown_together(options: BenchOptions) -> int:

@@ -63,8 +63,10 @@ def started_targets(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return ran
 
 
-async def run(folder: Path, *targets: str, resumed: bool = False) -> dict[str, BenchEntry]:
-    plan = BenchPlan(folder, tuple(map(BenchTask, targets)), {}, folder, deadline_s=0.2)
+async def run(
+    folder: Path, *targets: str, resumed: bool = False, devices: tuple[str, ...] = ()
+) -> dict[str, BenchEntry]:
+    plan = BenchPlan(folder, tuple(map(BenchTask, targets)), {}, folder, deadline_s=0.2, devices=devices)
     ledger = BenchLedger(folder / "l.jsonl", resumed=resumed)
     return {entry.target: entry async for entry, _ in bench_entries(plan, ledger)}
 
@@ -128,3 +130,27 @@ async def test_candidates_have_half_of_a_rows_time(
     monkeypatch.setattr(bench, "start_request", start)
     await run(tmp_path, "good")
     assert given[0]["run_deadline_s"] == pytest.approx(0.1)
+
+
+async def test_tasks_run_side_by_side_on_several_gpus_each_in_a_workspace_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = list[tuple[str, str, SimpleNamespace]]()
+    both_run = asyncio.Event()
+
+    async def waiting() -> AsyncIterator[Event]:
+        if len(started) == 2:
+            both_run.set()
+        await both_run.wait()
+        yield FINISHED
+
+    def start(directory: Path, target: str, backward: bool, overrides: dict[str, Any], **_: Any) -> SimpleNamespace:
+        handle = SimpleNamespace(events=waiting, workspace=None)
+        started.append((target, overrides["device"], handle))
+        return handle
+
+    monkeypatch.setattr(bench, "start_request", start)
+    found = await run(tmp_path, "a", "b", "c", devices=("cuda:0", "cuda:1"))
+    assert [entry.status for entry in found.values()] == ["verified"] * 3
+    assert {device for _, device, _ in started} == {"cuda:0", "cuda:1"}
+    assert len({handle.workspace for _, device, handle in started[:2]}) == 2

@@ -17,6 +17,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from kernel_lsp.config import find_workspace
 from kernel_lsp.core.benchmark import BenchEntry, Status
 from kernel_lsp.core.event import CandidateEvaluated, Event, RunFinished, TaskCaptured
 from kernel_lsp.core.words import counted
@@ -44,30 +45,65 @@ class BenchPlan:
     results: Path
     deadline_s: float
     every_configuration: bool = False
+    devices: tuple[str, ...] = ()
+    """Devices that run tasks side by side, e.g. ``cuda:0`` and ``cuda:1``; empty for the settings' own."""
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One of the places where tasks run one after another. Its `device` is None where the settings decide."""
+
+    number: int
+    device: str | None
+
+    def workspace(self, plan: BenchPlan) -> Path:
+        """Return the workspace of its runs, which one run holds at a time."""
+        return find_workspace(plan.directory) if self.number == 0 else plan.results / f"lane-{self.number}"
 
 
 async def bench_entries(plan: BenchPlan, ledger: BenchLedger) -> AsyncIterator[tuple[BenchEntry, int]]:
-    """Yield the entry of each task, and how many are left; those of the ledger at once."""
-    known = ledger.finished()
-    waiting = deque(plan.tasks)
-    while waiting:
-        task = waiting.popleft()
-        entry = known.get(task.target) or await _recorded(plan, task, ledger)
-        if plan.every_configuration and "::" not in task.target:
-            waiting.extendleft(reversed(_configurations(task, entry)))
-        yield entry, len(waiting)
+    """Yield the entry of each task as it ends, and how many have not begun; those of the ledger at once. Each of the
+    plan's devices has a task at a time."""
+    known, waiting = ledger.finished(), deque(plan.tasks)
+    ended = asyncio.Queue[BenchEntry | None]()
+
+    async def run_on(lane: Lane) -> None:
+        try:
+            while waiting:
+                task = waiting.popleft()
+                entry = known.get(task.target) or await _recorded(plan, task, ledger, lane)
+                if plan.every_configuration and "::" not in task.target:
+                    waiting.extendleft(reversed(_configurations(task, entry)))
+                ended.put_nowait(entry)
+        finally:
+            ended.put_nowait(None)
+
+    running = [asyncio.create_task(run_on(Lane(*each))) for each in enumerate(plan.devices or (None,))]
+    try:
+        n_running = len(running)
+        while n_running:
+            found = await ended.get()
+            if found is None:
+                n_running -= 1
+            else:
+                yield found, len(waiting)
+        await asyncio.gather(*running)
+    finally:
+        for each in running:
+            each.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
 
 
 def _configurations(task: BenchTask, entry: BenchEntry) -> Sequence[BenchTask]:
     return [replace(task, target=f"{task.target}::{number}") for number in range(2, entry.n_configurations + 1)]
 
 
-async def _recorded(plan: BenchPlan, task: BenchTask, ledger: BenchLedger) -> BenchEntry:
+async def _recorded(plan: BenchPlan, task: BenchTask, ledger: BenchLedger, lane: Lane) -> BenchEntry:
     if ledger.is_given_up(task.target):
         return _Row(task).entry("refused", f"the command ended {MAX_STARTS} times while this task ran")
     ledger.start(task.target)
     try:
-        entry = await _bounded(plan, task)
+        entry = await _bounded(plan, task, lane)
     except (asyncio.CancelledError, KeyboardInterrupt):
         ledger.stop(task.target)
         raise
@@ -75,12 +111,12 @@ async def _recorded(plan: BenchPlan, task: BenchTask, ledger: BenchLedger) -> Be
     return entry
 
 
-async def _bounded(plan: BenchPlan, task: BenchTask) -> BenchEntry:
+async def _bounded(plan: BenchPlan, task: BenchTask, lane: Lane) -> BenchEntry:
     """Run one task within its deadline. Any failure is its row."""
     row = _Row(task)
     try:
         async with asyncio.timeout(plan.deadline_s):
-            await _run(plan, task, row)
+            await _run(plan, task, row, lane)
         return row.finished_entry()
     except TimeoutError:
         return row.entry("failed", f"time limit of {plan.deadline_s:.0f} s per task {row.place()}")
@@ -91,13 +127,15 @@ async def _bounded(plan: BenchPlan, task: BenchTask) -> BenchEntry:
         return row.entry("failed", f"internal error: {type(error).__name__}: {error}")
 
 
-async def _run(plan: BenchPlan, task: BenchTask, row: _Row) -> None:
+async def _run(plan: BenchPlan, task: BenchTask, row: _Row, lane: Lane) -> None:
     overrides = {
         "run_deadline_s": plan.deadline_s * SEARCH_SHARE,
         **plan.overrides,
+        **({} if lane.device is None else {"device": lane.device}),
         "out_directory": plan.results / re.sub(r"[^\w.]+", "_", task.target).strip("_."),
     }
     handle = start_request(plan.directory, task.target, task.backward, overrides, peers=task.peers)
+    handle.workspace = lane.workspace(plan)
     async for event in handle.events():
         row.take(event)
 
