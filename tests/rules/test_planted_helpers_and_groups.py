@@ -116,6 +116,60 @@ cudaError_t run(const float* x, float* y) {
     return cudaGetLastError();
 }
 """
+HALO = """
+template <int BX>
+__global__ void ends(const float* __restrict__ x, float* __restrict__ y, int w) {
+    __shared__ float t[BX + BODY];
+    const int i = blockIdx.x * BX + threadIdx.x;
+    const bool inside = i < w;
+    t[threadIdx.x + 1] = inside ? x[i] : 0.f;
+    if (threadIdx.x == 0) t[0] = 0.f;
+    __syncthreads();
+    if (inside) y[i] = t[threadIdx.x + 2] - t[threadIdx.x];
+}
+cudaError_t run(const float* x, float* y, int w) {
+    ends<64><<<(w + 63) / 64, 64>>>(x, y, w);
+    return cudaGetLastError();
+}
+"""
+FUNCTOR = """
+template <class Op>
+__global__ void reduce(const float* __restrict__ m, float* __restrict__ out, Op op) {
+    extern __shared__ float partial[];
+    partial[threadIdx.x] = m[blockIdx.x * blockDim.x + threadIdx.x];
+    BODY
+#pragma unroll
+    for (int off = 128; off >= 1; off >>= 1) {
+        if (threadIdx.x < off) partial[threadIdx.x] = op(partial[threadIdx.x], partial[threadIdx.x + off]);
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) out[blockIdx.x] = partial[0];
+}
+"""
+MOMENTS = """
+__global__ void moments(const float* __restrict__ x, float* __restrict__ out) {
+    __shared__ float sums[4];
+    if (threadIdx.x < 4) sums[threadIdx.x] = 0.f;
+    __syncthreads();
+    atomicAdd(&sums[BODY], x[threadIdx.x]);
+    __syncthreads();
+    if (threadIdx.x < 4) out[threadIdx.x] = sums[threadIdx.x];
+}
+"""
+SCATTERED = """
+__global__ void scatter(const int* __restrict__ index, const float* __restrict__ src, float* out, int n, int width) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n * width) return;
+    const int row = i / width, col = i % width;
+    BODY
+}
+"""
+MEMBERS = """
+struct Batch {
+    int* offsets = nullptr;
+    void reserve(int rows) { if (cudaMalloc((void**)&offsets, BODY)) throw 1; }
+};
+"""
 LOOKUP = """
 #define CHECK_INPUT(t) TORCH_CHECK(t.is_cuda() && t.is_contiguous(), #t " must be a contiguous CUDA tensor")
 __global__ void zero(float* __restrict__ x, int n) { if (threadIdx.x < n) x[threadIdx.x] = 0.0f; }
@@ -158,6 +212,11 @@ ZERO = "zero<<<1, 256, 0, at::cuda::getCurrentCUDAStream()>>>({}, table.numel())
         ),
         ("KL230", THREADS, "64, 32", "64, 8"),
         ("KL238", CAPACITY, "256", "512"),
+        ("KL238", HALO, "1", "2"),
+        ("KL207", FUNCTOR, "", "__syncthreads();"),
+        ("KL218", MOMENTS, "4", "3"),
+        ("KL219", SCATTERED, "out[index[row] * width + col] += src[i];", "out[row * width + col] = src[index[row]];"),
+        ("KL254", MEMBERS, "rows + 1", "(rows + 1) * sizeof(int)"),
         ("KL264", LOOKUP, ZERO.format("(float*)table.data_ptr()"), ZERO.format("table.data_ptr<float>()")),
     ],
 )
@@ -226,6 +285,65 @@ def train(batches):
     with torch.autocast("cuda"):
         return [net(x) for x in batches]
 """
+UNET = """
+import torch
+import torch.nn as nn
+
+class UNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.down = nn.ModuleList([nn.Conv2d(3, 32, 3), nn.Conv2d(32, 64, 3)])
+
+def segment(images):
+    model = UNet().eval()
+    model = model.half().cuda()BODY
+    return [model(image) for image in images]
+"""
+HEADS = """
+import math
+import torch
+import torch.nn as nn
+
+class Heads(nn.Module):
+    def forward(self, x):
+        q, k, v = self.split(x)
+        weights = q @ k.transpose(-1, -2) * 0.125
+        weights = self.drop(weights.softmax(dim=-1))
+        return BODY
+"""
+TOKENS = """
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+VOCABULARY = BODY
+
+class Model(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.head = nn.Linear(width, VOCABULARY)
+
+    def loss(self, x, y):
+        return F.cross_entropy(self.head(x), y)
+"""
+DESCENT = """
+import torch
+
+@torch.no_grad()
+def descend(weights, grads, lr):
+    for w, g in zip(weights, grads):
+        BODY
+"""
+HITS = """
+import torch
+
+def validate(net, loader):
+    hits = 0
+    for x, y in loader:
+        pred = net(x)
+        hits += BODY
+    return hits
+"""
 CAST = """
 import torch
 
@@ -250,6 +368,11 @@ def gain(P, S):
         ("KL160", ATTENTION, "torch.bmm(value, weights.transpose(1, 2))", "torch.bmm(value, key)"),
         ("KL161", HEAD, "128256", "1000"),
         ("KL163", NET, 'net.to("cuda")', 'net.to("cuda", memory_format=torch.channels_last)'),
+        ("KL163", UNET, "", ".to(memory_format=torch.channels_last)"),
+        ("KL160", HEADS, "weights @ v", "q @ v"),
+        ("KL161", TOKENS, "50257", "1000"),
+        ("KL162", DESCENT, "w -= lr * g", "print(w, g)"),
+        ("KL105", HITS, "pred.eq(y).sum().item()", "pred.eq(y).sum()"),
         ("KL164", CAST, 'torch.autocast("cuda")', "torch.no_grad()"),
         ("KL142", GAIN, "P @ torch.linalg.inv(S)", "torch.linalg.solve(S, P, left=False)"),
     ],

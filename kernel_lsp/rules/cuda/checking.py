@@ -23,14 +23,14 @@ from kernel_lsp.rules.cuda.model import Function, read_function
 from kernel_lsp.rules.cuda.numbers import arithmetic, doubles, signature
 from kernel_lsp.rules.cuda.outline import CudaFile, Definition, read_outline
 from kernel_lsp.rules.cuda.parsing import ParsedCuda, parse
-from kernel_lsp.rules.cuda.threads import atomics, barriers, grid_strides, partial_sums, warps
+from kernel_lsp.rules.cuda.threads import atomics, barriers, grid_strides, partial_sums, racy_updates, warps
 from kernel_lsp.rules.finding import FINDING_BYTES, RuleFinding, folded, in_order
 from kernel_lsp.rules.rule import Check, checks_in
 
 FUNCTION_CHECKS = checks_in(
     *(bounds, array_bounds, barriers, warps, shared, strides, access, atomics, doubles, arithmetic, signature),
     *(restrict, host, transfers, extension, uninitialized, partial_sums),
-    *(pointers, grid_strides),
+    *(pointers, grid_strides, racy_updates),
 )
 FILE_CHECKS = checks_in(launches)
 _CHECKS_ON = {
@@ -131,9 +131,10 @@ class _Reading:
         self.selected: dict[tuple, tuple[Check, ...]] = {}
         kernels = (file.unchecked_kernels, file.tail_checked_kernels, file.dynamic_shared_bytes)
         named = (file.kernels_of_shortened_sizes, file.unreset_totals)
-        host = (file.allocated_sides, file.structures, file.bound_functions, file.axis_sizes, file.host_functions)
+        host = (file.structures, file.bound_functions, file.axis_sizes, file.host_functions)
+        pointers = (file.allocated_sides, file.member_pointers)
         meeting = (file.barrier_free_functions, file.barrier_functions)
-        self.visible = (file.fits_its_launches, kernels, named, host, meeting, _interned(file.context))
+        self.visible = (file.fits_its_launches, kernels, named, host, pointers, meeting, _interned(file.context))
 
     def all_facts(self) -> Iterator[FunctionFacts]:
         """Yield the facts of every function. Functions after the last finding that will be shown are not checked,

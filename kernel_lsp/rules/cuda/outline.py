@@ -81,6 +81,9 @@ _ALLOCATED = re.compile(
 _BOUND = re.compile(r"\b(?:def|impl)\s*\(\s*\"[^\"]*\"\s*,\s*(?:torch::wrap_pybind_function\()?&?\s*(\w+)")
 _TAKES_TENSOR = re.compile(r"\b(\w+)\s*\(\s*(?:const\s+)?(?:torch|at)::Tensor\b")
 _STRUCTURE = re.compile(r"\bstruct\s+(?:(?:alignas|__align__)\s*\([^)]*\)\s*)?(\w+)\s*\{")
+_MEMBER_POINTER = re.compile(
+    r"^[ \t]*([a-z_][\w:]*(?: (?:int|char|long))?)\s*\*\s*(\w+)\s*(?:=\s*(?:nullptr|NULL|0)|\{\w*\})?;", re.MULTILINE
+)
 _DYNAMIC_SHARED = re.compile(r"\bextern\s+(?:__align__\([^)]*\)\s*)?__shared__\s+([\w:\s]+?)\s+\w+\s*\[\s*\]")
 _SHORTENED = re.compile(r"\b(\w+)\s*(?:<[^<>;]*>)?\s*<<<[^;]*?>>>\s*\([^;]*-\s*\d+[^;]*\)\s*;")
 _TAIL_CHECK = re.compile(r"\bif\s*\((?:[^;{}]*&&)?\s*(\w+)\s*(?:<|>=)\s*\w+")
@@ -231,6 +234,15 @@ class CudaFile:
     def structures(self) -> frozenset[str]:
         """The structures that a file with allocations defines."""
         return frozenset(_STRUCTURE.findall(self.parsed.text)) if b"cudaMalloc" in self.parsed.data else frozenset()
+
+    @once
+    def member_pointers(self) -> frozenset[tuple[str, str]]:
+        """The pointers that structures and classes of a file with allocations declare, with their elements."""
+        if not self.structures and b"class " not in self.parsed.data:
+            return frozenset()
+        found = {(name, element) for element, name in _MEMBER_POINTER.findall(self.parsed.text)}
+        names = [name for name, _ in found]
+        return frozenset((name, element) for name, element in found if names.count(name) == 1)
 
     @once
     def allocated_sides(self) -> frozenset[tuple[str, str]]:

@@ -8,7 +8,18 @@ from collections.abc import Iterator
 
 from kernel_lsp.rules.cached import Kept, uncollected
 from kernel_lsp.rules.finding import FINDING_BYTES, RuleFinding, shifted_finding
-from kernel_lsp.rules.pytorch import copies, cost, devices, doubles, loading, memory, precision, sync, training, usage
+from kernel_lsp.rules.pytorch import (
+    copies,
+    cost,
+    devices,
+    doubles,
+    loading,
+    memory,
+    precision,
+    sync,
+    training,
+    usage,
+)
 from kernel_lsp.rules.pytorch.inference import read_scope
 from kernel_lsp.rules.pytorch.names import ModuleClass, Names, read_names
 from kernel_lsp.rules.pytorch.parsing import ParsedModule, parse
@@ -87,8 +98,9 @@ _FILE_WORDS = ("channels_last", "autocast", ".half()", "bfloat16", "float16", "c
 def _seen_of_file(module: ParsedModule) -> tuple:
     """Return what rules about one function read elsewhere in the file: words, and the classes' bases and numbers."""
     classes = [node for node in module.tree.body if isinstance(node, ast.ClassDef)]
-    fields = (field for each in classes for field in each.body if isinstance(field, ast.AnnAssign))
-    numbers = frozenset(ast.unparse(field) for field in fields if isinstance(field.value, ast.Constant))
+    fields = [field for each in classes for field in each.body]
+    assigned = (node for node in (*fields, *module.tree.body) if isinstance(node, ast.Assign | ast.AnnAssign))
+    numbers = frozenset(ast.unparse(each) for each in assigned if isinstance(each.value, ast.Constant))
     words = frozenset(word for word in _FILE_WORDS if word in module.text)
     return words, min(module.text.count("Conv2d("), 2), frozenset((c.name, bool(c.bases)) for c in classes), numbers
 

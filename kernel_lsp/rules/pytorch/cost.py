@@ -1,4 +1,4 @@
-"""KL110, KL113, KL114, KL118 and KL128: work that one kernel could do."""
+"""KL110, KL113, KL114, KL118, KL128 and KL160: work that one kernel could do."""
 
 from __future__ import annotations
 
@@ -13,6 +13,12 @@ from kernel_lsp.rules.rule import Hit
 
 MIN_CHAIN = 4
 """Minimum pointwise operations in a chain that is reported. Below this, launches of other kernels dominate."""
+MAX_STEPS = 8
+"""Maximum names and operations that attention scores are traced through."""
+_PASSED = ("dropout", "masked_fill", "to", "type_as", "float", "half", "bfloat16", "contiguous", "where", "type")
+_SCALES = ("mul", "div", "mul_", "div_")
+_TRANSPOSES = ("transpose", "permute", "swapaxes", "t")
+_PRODUCTS = ("matmul", "bmm")
 
 
 @declare(
@@ -200,6 +206,43 @@ def one_hot_product(scope: Scope) -> Iterator[Hit]:
             yield hit(scope, node, "product with a one-hot matrix: `F.embedding(ids, weight)` reads the rows alone")
 
 
+@declare(
+    "KL160",
+    "handwritten-attention",
+    INFORMATION,
+    needs=("softmax", "matmul bmm @ einsum"),
+    summary="An attention that writes its scores to memory",
+    why="""
+    `softmax(q @ k.T * scale) @ v` writes and reads a matrix of all pairs of positions several times over.
+    `torch.nn.functional.scaled_dot_product_attention` computes the same without it, in one kernel.
+    """,
+    bad="""
+    import torch
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        scores = q @ k.transpose(-2, -1) * 0.125
+        return torch.softmax(scores, dim=-1) @ v
+    """,
+    good="""
+    import torch
+    from torch.nn import functional as F
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, k, v, scale=0.125)
+    """,
+)
+def handwritten_attention(scope: Scope) -> Iterator[Hit]:
+    products: list[tuple[ast.expr, ast.expr]] = [(b, b.left) for b in scope.binaries if isinstance(b.op, ast.MatMult)]
+    products += [(c, o) for c in scope.calls if scope.function_name(c) in _PRODUCTS and (o := scope.operand(c))]
+    products += [(c, a) for c in scope.calls if scope.function_name(c) in _PRODUCTS for a in scope.arguments(c)]
+    products += [(c, c.args[1]) for c in scope.calls if scope.function_name(c) == "einsum" and len(c.args) == 3]
+    for node, weights in products:
+        softmax = _behind(weights, scope, "softmax")
+        scores = None if softmax is None else _operand(softmax, scope)
+        if scores is not None and _is_product(scores, scope):
+            yield hit(scope, node, "hand-written attention: use `F.scaled_dot_product_attention`")
+
+
 # --- below: helpers of the rules
 
 _CASTS = ("float", "half", "bfloat16", "to", "type_as", "type")
@@ -272,3 +315,75 @@ def _is_written_by_parts(name: str, scope: Scope) -> bool:
         for target in (statement.targets if isinstance(statement, ast.Assign) else [statement.target])
     )
     return any(isinstance(t, ast.Subscript) and isinstance(t.value, ast.Name) and t.value.id == name for t in targets)
+
+
+# --- attention
+
+
+def value_above(node: ast.expr, scope: Scope) -> ast.expr:
+    """Return the value that a name has at its use: that of the last assignment in a line above."""
+    if not isinstance(node, ast.Name):
+        return node
+    above = [value for value in scope.assigned.get(node.id, ()) if value.lineno < node.lineno]
+    return max(above, key=lambda value: value.lineno, default=scope.definition(node))
+
+
+def _behind(node: ast.expr | None, scope: Scope, name: str) -> ast.Call | None:
+    """Return the call of a function that produces a value, traced through masks, dropout and casts."""
+    for _ in range(MAX_STEPS):
+        node = None if node is None else value_above(node, scope)
+        if not isinstance(node, ast.Call):
+            return None
+        found = _called(node, scope)
+        if found == name:
+            return node
+        is_module = isinstance(node.func, ast.Attribute) and "drop" in node.func.attr and len(node.args) == 1
+        if found not in (*_PASSED, *_TRANSPOSES) and not is_module:
+            return None
+        node = node.args[0] if is_module else _operand(node, scope)
+    return None
+
+
+def _called(node: ast.Call, scope: Scope) -> str:
+    """Return the function's name, also where it is a method of a value that nothing says to be a tensor, or a
+    submodule named after it."""
+    is_method = isinstance(node.func, ast.Attribute) and not scope.dotted(node.func).startswith("torch.")
+    return scope.function_name(node) or (node.func.attr if is_method and isinstance(node.func, ast.Attribute) else "")
+
+
+def _operand(node: ast.Call, scope: Scope) -> ast.expr | None:
+    """Return the operand of a function, method or submodule."""
+    match node.func:
+        case ast.Attribute(value=ast.Name(id="self")):
+            return node.args[0] if node.args else None
+    return scope.operand(node)
+
+
+def _is_product(node: ast.expr, scope: Scope) -> bool:
+    """Return whether the scores are a product with a transposed operand, which may be scaled, masked or cast."""
+    for _ in range(MAX_STEPS):
+        node = value_above(node, scope)
+        if isinstance(node, ast.BinOp):
+            if isinstance(node.op, ast.MatMult):
+                return _is_transposed(node.right, scope)
+            node = node.left
+            continue
+        if not isinstance(node, ast.Call):
+            return False
+        if scope.function_name(node) == "einsum":
+            return True
+        if scope.function_name(node) in _PRODUCTS:
+            first = _operand(node, scope)
+            return any(_is_transposed(given, scope) for given in (*scope.arguments(node), first) if given is not None)
+        operand = _operand(node, scope) if _called(node, scope) in (*_PASSED, *_SCALES) else None
+        if operand is None:
+            return False
+        node = operand
+    return False
+
+
+def _is_transposed(node: ast.expr, scope: Scope) -> bool:
+    node = value_above(node, scope)
+    if isinstance(node, ast.Attribute):
+        return node.attr in ("T", "mT")
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _TRANSPOSES

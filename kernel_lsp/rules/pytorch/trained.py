@@ -40,9 +40,12 @@ def holds_steps(loop: ast.stmt) -> bool:
 
 
 def _is_count_of_equal(node: ast.expr) -> bool:
-    """Return whether the node is ``(prediction == label).sum()``, whose result has an `item` only as a tensor's."""
+    """Return whether the node is ``(prediction == label).sum()`` or ``prediction.eq(label).sum()``, whose result has an
+    `item` only as a tensor's."""
     while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _COUNTS:
         node = node.func.value
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return node.func.attr in ("eq", "ne") and len(node.args) == 1
     return isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq)
 
 

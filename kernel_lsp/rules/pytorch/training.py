@@ -1,10 +1,11 @@
-"""KL160 to KL164: manual code for training and inference that PyTorch provides faster."""
+"""KL161 to KL164: manual code for training and inference that PyTorch provides faster."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 
+from kernel_lsp.rules.pytorch.cost import MAX_STEPS, value_above
 from kernel_lsp.rules.pytorch.declare import INFORMATION, declare, hit
 from kernel_lsp.rules.pytorch.losses import loss_name
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword
@@ -12,13 +13,9 @@ from kernel_lsp.rules.rule import Hit
 
 LARGE_VOCABULARY = 16_384
 """Minimum classes for which the logits of a whole batch outweigh the model's activations."""
-MAX_STEPS = 8
-"""Maximum names and operations that attention scores are traced through."""
 _OPTIMIZERS = ("Adam", "AdamW", "SGD", "Adagrad")
 """Optimizers of `torch.optim` with a `fused` implementation on CUDA."""
-_PASSED = ("dropout", "masked_fill", "to", "type_as", "float", "half", "bfloat16", "contiguous", "where", "type")
-_SCALES = ("mul", "div", "mul_", "div_")
-_TRANSPOSES = ("transpose", "permute", "swapaxes", "t")
+_HALF = ("half", "bfloat16")
 _VISION_NETS = (
     "resnet",
     "resnext",
@@ -32,45 +29,7 @@ _VISION_NETS = (
 )
 """Prefixes of the convolutional nets in `torchvision.models`."""
 _IN_PLACE = ("add_", "sub_", "addcdiv_", "addcmul_")
-_PRODUCTS = ("matmul", "bmm")
 _AUTOCAST_OPERATIONS = ("matmul", "bmm", "mm", "linear", "conv1d", "conv2d", "conv3d", "addmm", "einsum")
-
-
-@declare(
-    "KL160",
-    "handwritten-attention",
-    INFORMATION,
-    needs=("softmax", "matmul bmm @ einsum"),
-    summary="An attention that writes its scores to memory",
-    why="""
-    `softmax(q @ k.T * scale) @ v` writes and reads a matrix of all pairs of positions several times over.
-    `torch.nn.functional.scaled_dot_product_attention` computes the same without it, in one kernel.
-    """,
-    bad="""
-    import torch
-
-    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        scores = q @ k.transpose(-2, -1) * 0.125
-        return torch.softmax(scores, dim=-1) @ v
-    """,
-    good="""
-    import torch
-    from torch.nn import functional as F
-
-    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        return F.scaled_dot_product_attention(q, k, v, scale=0.125)
-    """,
-)
-def handwritten_attention(scope: Scope) -> Iterator[Hit]:
-    products: list[tuple[ast.expr, ast.expr]] = [(b, b.left) for b in scope.binaries if isinstance(b.op, ast.MatMult)]
-    products += [(c, o) for c in scope.calls if scope.function_name(c) in _PRODUCTS and (o := scope.operand(c))]
-    products += [(c, a) for c in scope.calls if scope.function_name(c) in _PRODUCTS for a in scope.arguments(c)]
-    products += [(c, c.args[1]) for c in scope.calls if scope.function_name(c) == "einsum" and len(c.args) == 3]
-    for node, weights in products:
-        softmax = _behind(weights, scope, "softmax")
-        scores = None if softmax is None else scope.operand(softmax)
-        if scores is not None and _is_product(scores, scope):
-            yield hit(scope, node, "hand-written attention: use `F.scaled_dot_product_attention`")
 
 
 @declare(
@@ -130,7 +89,7 @@ def loss_over_vocabulary(scope: Scope) -> Iterator[Hit]:
     "KL162",
     "unfused-optimizer",
     INFORMATION,
-    needs=(" ".join((*_OPTIMIZERS, "grad")),),
+    needs=(" ".join((*_OPTIMIZERS, "grad", "grads", "gradients")),),
     summary="An optimizer step without `fused` or `foreach`",
     why="""
     `fused=True` updates all parameters in a few kernels. Where a step is told not to use `foreach`, each parameter
@@ -249,60 +208,6 @@ def cast_under_autocast(scope: Scope) -> Iterator[Hit]:
 # --- below: helpers of the rules
 
 
-def _behind(node: ast.expr | None, scope: Scope, name: str) -> ast.Call | None:
-    """Return the call of a function that produces a value, traced through masks, dropout and casts."""
-    for _ in range(MAX_STEPS):
-        node = None if node is None else _value(node, scope)
-        if not isinstance(node, ast.Call):
-            return None
-        found = scope.function_name(node)
-        if found == name:
-            return node
-        is_module = isinstance(node.func, ast.Attribute) and "drop" in node.func.attr and len(node.args) == 1
-        if found not in (*_PASSED, *_TRANSPOSES) and not is_module:
-            return None
-        node = node.args[0] if is_module else scope.operand(node)
-    return None
-
-
-def _is_product(node: ast.expr, scope: Scope) -> bool:
-    """Return whether the scores are a product with a transposed operand, which may be scaled, masked or cast."""
-    for _ in range(MAX_STEPS):
-        node = _value(node, scope)
-        if isinstance(node, ast.BinOp):
-            if isinstance(node.op, ast.MatMult):
-                return _is_transposed(node.right, scope)
-            node = node.left
-            continue
-        if not isinstance(node, ast.Call):
-            return False
-        if scope.function_name(node) == "einsum":
-            return True
-        if scope.function_name(node) in _PRODUCTS:
-            first = scope.operand(node)
-            return any(_is_transposed(given, scope) for given in (*scope.arguments(node), first) if given is not None)
-        operand = scope.operand(node) if scope.function_name(node) in (*_PASSED, *_SCALES) else None
-        if operand is None:
-            return False
-        node = operand
-    return False
-
-
-def _is_transposed(node: ast.expr, scope: Scope) -> bool:
-    node = _value(node, scope)
-    if isinstance(node, ast.Attribute):
-        return node.attr in ("T", "mT")
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _TRANSPOSES
-
-
-def _value(node: ast.expr, scope: Scope) -> ast.expr:
-    """Return the value that a name has at its use: that of the last assignment in a line above."""
-    if not isinstance(node, ast.Name):
-        return node
-    above = [value for value in scope.assigned.get(node.id, ()) if value.lineno < node.lineno]
-    return max(above, key=lambda value: value.lineno, default=scope.definition(node))
-
-
 def _is_of_optimizer(scope: Scope) -> bool:
     """Return whether the code is a method of a `torch.optim.Optimizer`, which is where such a loop belongs, or of a
     class whose bases the file does not say."""
@@ -318,6 +223,8 @@ def _update_by_gradient(loop: ast.stmt) -> ast.expr | None:
     names = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
     attributes = [node for node in ast.walk(loop) if isinstance(node, ast.Attribute)]
     with_gradient = {ast.unparse(node.value) for node in attributes if node.attr == "grad"} & names
+    if _zips_gradients(loop):
+        with_gradient |= {target.id for target in ast.walk(loop.target) if isinstance(target, ast.Name)}
     for node in ast.walk(loop):
         updated: ast.expr | None = node.target if isinstance(node, ast.AugAssign) else None
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _IN_PLACE:
@@ -327,11 +234,19 @@ def _update_by_gradient(loop: ast.stmt) -> ast.expr | None:
     return None
 
 
+def _zips_gradients(loop: ast.For) -> bool:
+    """Return whether the loop goes over parameters and their gradients: ``for w, g in zip(weights, grads)``."""
+    match loop.iter:
+        case ast.Call(func=ast.Name(id="zip"), args=[_, ast.Name(id=name), *_]):
+            return "grad" in name
+    return False
+
+
 def _is_upcast_head(logits: ast.expr, scope: Scope) -> bool:
     """Return whether the logits are a language model's, cast to f32 as a whole."""
     is_upcast, node = False, logits
     for _ in range(MAX_STEPS):
-        node = _value(node, scope)
+        node = value_above(node, scope)
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             return False
         if "lm_head" in node.func.attr or "vocab" in node.func.attr:
@@ -345,7 +260,7 @@ def _head_size(logits: ast.expr, scope: Scope) -> int:
     """Return the number of outputs of the layer that computes the logits; 0 if the file does not say it."""
     node = logits
     for _ in range(MAX_STEPS):
-        node = _value(node, scope)
+        node = value_above(node, scope)
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             return 0
         owner = node.func.value
@@ -377,7 +292,8 @@ def _number(node: ast.expr, init: ast.FunctionDef, scope: Scope) -> int:
             known = dict(
                 zip([each.arg for each in parameters[len(parameters) - len(defaults) :]], defaults, strict=True)
             )
-            return _number(known[name], init, scope) if isinstance(known.get(name), ast.Constant) else 0
+            values = [known[name]] if name in known else _values_of_file(name, scope)
+            return _number(values[0], init, scope) if values and isinstance(values[0], ast.Constant) else 0
         case ast.Attribute(attr=name):
             classes = [each for each in scope.module.tree.body if isinstance(each, ast.ClassDef)]
             for field in (field for each in classes for field in each.body):
@@ -385,6 +301,16 @@ def _number(node: ast.expr, init: ast.FunctionDef, scope: Scope) -> int:
                     case ast.AnnAssign(target=ast.Name(id=said), value=ast.Constant(value=int(value))) if said == name:
                         return value
     return 0
+
+
+def _values_of_file(name: str, scope: Scope) -> list[ast.expr]:
+    """Return the values that the top level of the file assigns to a name."""
+    return [
+        node.value
+        for node in scope.module.tree.body
+        if isinstance(node, ast.Assign)
+        if any(isinstance(target, ast.Name) and target.id == name for target in node.targets)
+    ]
 
 
 def _largest_number(*nodes: ast.expr) -> int:
@@ -417,8 +343,16 @@ def _moves_net(call: ast.Call, scope: Scope) -> bool:
     """Return whether the call moves a net with convolutions, as it is made, in a file that trains it under autocast:
     ``nn.Sequential(nn.Conv2d(...), ...).to(device)``, or ``Net().cuda()`` of a class of the file."""
     moved = call.func.value if isinstance(call.func, ast.Attribute) and call.func.attr in ("to", "cuda") else None
-    made = None if moved is None else _value(moved, scope)
-    if not isinstance(made, ast.Call) or not ("autocast" in scope.module.text and "cuda" in scope.module.text):
+    made = None if moved is None else value_above(moved, scope)
+    is_half = "autocast" in scope.module.text
+    for _ in range(MAX_STEPS):
+        if not isinstance(made, ast.Call) or not isinstance(made.func, ast.Attribute):
+            break
+        if made.func.attr not in ("to", "cuda", "eval", "train", *_HALF):
+            break
+        is_half = is_half or made.func.attr in _HALF
+        made = value_above(made.func.value, scope)
+    if not isinstance(made, ast.Call) or not (is_half and "cuda" in scope.module.text):
         return False
     if scope.dotted(made.func) == "torch.nn.Sequential":
         return "attr='Conv2d'" in ast.dump(made)

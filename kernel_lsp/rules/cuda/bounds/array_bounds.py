@@ -1,13 +1,8 @@
-"""KL218 and KL219: out-of-bounds indices of arrays with known sizes, and racy updates at data-dependent indices.
-
-Find updates of elements that all blocks of a grid share, for KL219.
-"""
+"""KL218: out-of-bounds indices of arrays with known sizes."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from tree_sitter import Node
 
@@ -15,69 +10,25 @@ from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.bounds.thread_range import (
     THREAD_INDICES,
     Place,
-    bare,
     block_size,
     bounds_grid,
     is_thread_index,
     place_of,
     thread_range,
 )
-from kernel_lsp.rules.cuda.declare import ERROR, THREAD_WORDS, WARNING, conditions_around, declare, hit
+from kernel_lsp.rules.cuda.declare import ERROR, conditions_around, declare, hit
 from kernel_lsp.rules.cuda.model import Function
-from kernel_lsp.rules.cuda.outline import names_in_text
 from kernel_lsp.rules.cuda.threads.threads import (
     WARP,
-    block_names,
-    depends_on_thread,
-    has_hiding_call,
     may_depend_on_thread,
-    thread_names,
-    values_of,
 )
 from kernel_lsp.rules.cuda.threads.unordered import indices_of
 from kernel_lsp.rules.cuda.variables import Variable
 from kernel_lsp.rules.finding import QuickFix
 from kernel_lsp.rules.rule import Hit
 
-_OF_THREADS = frozenset(("threadIdx", "blockDim"))
-
-
-def is_of_all_blocks(kernel: Function, update: Node, target: Node, array: Variable) -> bool:
-    """Return whether each block of a grid that shares work executes the update, and the element depends on the thread
-    alone. A `return`, a condition on anything loaded, or a barrier of the grid may leave one block."""
-    if (
-        array.is_shared
-        or not kernel.is_kernel
-        or "blockIdx" not in kernel.text
-        or "grid.sync" in kernel.text
-        or kernel.returns
-    ):
-        return False
-    names = {*kernel.names_in(target)} - {array.name}
-    for condition in conditions_around(kernel, update):
-        names |= kernel.names_in(condition)
-    return all(_is_of_thread(kernel, name) for name in names)
-
-
-def _is_of_thread(kernel: Function, name: str) -> bool:
-    """Return whether the name is a thread's index, a parameter, a constant, or a counter made of these."""
-    if name in _OF_THREADS or name in kernel.file.constants:
-        return True
-    return all(_is_made_of_threads(kernel, variable) for variable in kernel.named(name)) and bool(kernel.named(name))
-
-
-def _is_made_of_threads(kernel: Function, variable: Variable) -> bool:
-    if variable in kernel.parameters:
-        return not variable.is_pointer and not variable.writes
-    names = [kernel.names_in(value) for value in values_of(variable)]
-    return bool(names) and all(name in _OF_THREADS or name in kernel.file.constants for each in names for name in each)
-
-
-_UPDATES = ("+=", "-=", "*=", "|=", "&=", "^=")
-_ATOMICS = {"+=": "atomicAdd", "-=": "atomicSub", "|=": "atomicOr", "&=": "atomicAnd", "^=": "atomicXor"}
-_ELEMENTS = ("subscript_expression", "pointer_expression")
+ELEMENTS = ("subscript_expression", "pointer_expression")
 """Node types of an element that is updated: ``out[i]`` and ``*out``."""
-_SUMMED = ("int", "unsigned", "unsigned int", "float", "double", "uint32_t")
 
 
 @declare(
@@ -122,77 +73,6 @@ def array_out_of_bounds(function: Function) -> Iterator[Hit]:
                 break
 
 
-@declare(
-    "KL219",
-    "racy-update",
-    WARNING,
-    on="device",
-    needs=(THREAD_WORDS, "["),
-    summary="Threads or blocks update the same elements without an atomic operation",
-    why="""
-    Two threads that load the same index read the same old value, and one of the two updates is lost; so do the blocks
-    of a grid where the index is that of the thread alone. Use an atomic operation, or bins of each thread's own.
-    """,
-    bad="""
-    __global__ void count(const int* __restrict__ v, int* __restrict__ bins, int n) {
-        int i = blockIdx.x * blockDim.x + threadIdx.x;
-        if (i < n) bins[v[i]] += 1;
-    }
-    """,
-    good="""
-    __global__ void count(const int* __restrict__ v, int* __restrict__ bins, int n) {
-        int i = blockIdx.x * blockDim.x + threadIdx.x;
-        if (i < n) atomicAdd(&bins[v[i]], 1);
-    }
-    """,
-)
-def racy_update(function: Function) -> Iterator[Hit]:
-    for comparison in _unordered_extremes(function):
-        message = "racy update: threads compare and set this element at once, use an atomic operation or a reduction"
-        yield hit(function.file, comparison, message)
-    for update in (*function.assignments, *function.updates):
-        target = update.child_by_field_id(fields.LEFT) or update.child_by_field_id(fields.ARGUMENT)
-        target = None if target is None else bare(target)
-        if target is None or target.type not in _ELEMENTS or not _reads_itself(function, update, target):
-            continue
-        array = _root(function, target)
-        is_common = array is not None and (array.is_shared or (array.is_pointer and array in function.parameters))
-        axes = _axes(function)[: 1 if array is not None and array.is_shared else 2]
-        is_by_data = is_common and any(_is_by_data(function, target, axis) for axis in axes)
-        if array is not None and is_common and _is_one_for_all(function, update, target, array):
-            message = "racy update: all threads update this element, use an atomic operation or a reduction"
-            yield hit(function.file, target, message, *_atomic_fix(function, update, target, array))
-        elif is_by_data and not _is_for_one(function, update):
-            message = "racy update: threads with the same index lose updates, use an atomic operation"
-            yield hit(function.file, target, message, *_atomic_fix(function, update, target, array))
-        elif (
-            array is not None
-            and not array.is_shared
-            and is_common
-            and is_of_all_blocks(function, update, target, array)
-        ):
-            message = "racy update: each block of the grid updates this element, use an atomic operation"
-            yield hit(function.file, target, message, *_atomic_fix(function, update, target, array))
-
-
-def _unordered_extremes(function: Function) -> Iterator[Node]:
-    """Yield the targets of ``if (x[i] > *best) *best = x[i];``, an element of global memory that all threads share."""
-    for write in function.assignments if function.is_kernel else ():
-        target, value = write.child_by_field_id(fields.LEFT), write.child_by_field_id(fields.RIGHT)
-        if target is None or target.type not in _ELEMENTS or value is None or function.operator(write) != "=":
-            continue
-        array, text = _root(function, target), function.source(target)
-        is_given = array is not None and array.is_pointer and array in function.parameters
-        is_one = all(function.constant(index) is not None for index in indices_of(target))
-        conditions = list(conditions_around(function, write))
-        compares = [
-            c for c in conditions if text in function.source(c) and re.search(r"[^<>]=?[<>]=?[^<>]", function.source(c))
-        ]
-        is_for_few = any("==" in function.source(c) and may_depend_on_thread(function, c) for c in conditions)
-        if is_given and is_one and compares and not is_for_few and may_depend_on_thread(function, value):
-            yield target
-
-
 def thread_reaches(function: Function) -> Iterator[tuple[Node, int, int, str]]:
     """Yield unguarded accesses to shared arrays by thread index, with the axis and the array's extent in threads
     along it. An extent that is a template parameter is named, and its number counts from the parameter's value."""
@@ -202,14 +82,25 @@ def thread_reaches(function: Function) -> Iterator[tuple[Node, int, int, str]]:
             continue
         for index, size in zip(indices_of(subscript)[::-1], array.sizes, strict=False):
             place, limit = place_of(function, index), function.constant(size)
-            named = "" if limit is not None or size is None or size.type != "identifier" else function.source(size)
+            named, more = ("", 0) if limit is not None else _name_and_rest(function, size)
             if place is None or place.counter is None or (limit is None and not named):
                 continue
             text = function.source(place.counter).replace(" ", "")
             if text not in THREAD_INDICES or _is_guarded(function, subscript, place.counter):
                 continue
             if not _beyond(function, subscript, index, size):
-                yield subscript, "xyz".index(text[-1]), (limit or 0) - place.offset, named
+                yield subscript, "xyz".index(text[-1]), (more if limit is None else limit) - place.offset, named
+
+
+def _name_and_rest(function: Function, size: Node | None) -> tuple[str, int]:
+    """Return the name in ``N`` or ``N + 1``, and the constant; no name for another extent."""
+    if size is None or size.type == "identifier":
+        return ("" if size is None else function.source(size)), 0
+    left, right = size.child_by_field_id(fields.LEFT), size.child_by_field_id(fields.RIGHT)
+    rest = function.constant(right)
+    if left is None or left.type != "identifier" or rest is None or function.operator(size) not in ("+", "-"):
+        return "", 0
+    return function.source(left), rest if function.operator(size) == "+" else -rest
 
 
 # --- below: bounds
@@ -217,16 +108,25 @@ def thread_reaches(function: Function) -> Iterator[tuple[Node, int, int, str]]:
 
 def _sized_array(function: Function, subscript: Node) -> Variable | None:
     parent = function.parent(subscript)
-    if parent is None or parent.type in ("subscript_expression", "pointer_expression", "sizeof_expression"):
+    if parent is None or parent.type in ("subscript_expression", "sizeof_expression"):
         return None
-    array = _root(function, subscript)
+    if parent.type == "pointer_expression" and not _is_for_atomic(function, parent):
+        return None
+    array = root_of(function, subscript)
     is_sized = array is not None and array.is_array and not array.is_pointer and bool(array.sizes)
     return array if is_sized else None
 
 
-def _root(function: Function, subscript: Node) -> Variable | None:
+def _is_for_atomic(function: Function, address: Node) -> bool:
+    """Return whether the address is an atomic operation's, which accesses the element; others may be the end's."""
+    arguments = function.parent(address)
+    call = None if arguments is None else function.parent(arguments)
+    return call is not None and call.type == "call_expression" and function.callee(call).startswith("atomic")
+
+
+def root_of(function: Function, subscript: Node) -> Variable | None:
     node: Node | None = subscript
-    while node is not None and node.type in _ELEMENTS:
+    while node is not None and node.type in ELEMENTS:
         node = node.child_by_field_id(fields.ARGUMENT)
     return function.variable(node)
 
@@ -394,103 +294,3 @@ def _fixes(function: Function, access: Node) -> Iterator[QuickFix]:
 
 
 # --- below: updates
-
-
-def _is_one_for_all(function: Function, update: Node, target: Node, array: Variable) -> bool:
-    """Return whether every thread adds a value of its own to one element of global memory: ``out[0] += x[i]``."""
-    if not function.is_kernel or array.is_shared or "threadIdx" not in function.text:
-        return False
-    right = update.child_by_field_id(fields.RIGHT)
-    is_own = right is not None and (
-        depends_on_thread(function, right)
-        or any(depends_on_thread(function, load) for load in function.subscripts.within(right))
-    )
-    if not is_own or any(function.constant(index) is None for index in indices_of(target)):
-        return False
-    return all(_admits_threads(function, condition) for condition in conditions_around(function, update)) and not any(
-        node.start_byte < update.start_byte for node in function.returns
-    )
-
-
-def _admits_threads(function: Function, condition: Node) -> bool:
-    return not may_depend_on_thread(function, condition) or bounds_grid(function, condition)
-
-
-def _reads_itself(function: Function, update: Node, target: Node) -> bool:
-    """Return whether the update is a read-modify-write: ``a[i] += x``, ``a[i]++`` or ``a[i] = a[i] + x``."""
-    if update.type == "update_expression" or function.operator(update) in _UPDATES:
-        return True
-    right, text = update.child_by_field_id(fields.RIGHT), function.source(target)
-    return right is not None and any(function.source(s) == text for s in function.subscripts.within(right))
-
-
-@dataclass(frozen=True)
-class _Axis:
-    """The index of a thread or of a block, and the names that depend on it."""
-
-    source: str
-    names: frozenset[str]
-
-
-def _axes(function: Function) -> tuple[_Axis, _Axis]:
-    return _Axis("threadIdx", thread_names(function)), _Axis("blockIdx", block_names(function))
-
-
-def _is_by_data(function: Function, target: Node, axis: _Axis) -> bool:
-    """Return whether only loaded values make the element differ between the threads or blocks of an axis."""
-    chosen = False
-    for index in indices_of(target):
-        loads = list(function.subscripts.within(index))
-        text = function.source(index)
-        for load in loads:
-            text = text.replace(function.source(load), "")
-        plain = names_in_text(text)
-        loaded = {name for name in plain if _is_loaded(function, name, axis)}
-        if loaded or any(_depends(function, load, axis) for load in loads):
-            chosen = True
-        if any(_varies(function, name, axis) for name in plain - loaded):
-            return False
-    return chosen
-
-
-def _depends(function: Function, load: Node, axis: _Axis) -> bool:
-    return not function.names_in(load).isdisjoint(axis.names) and not has_hiding_call(function, load)
-
-
-def _is_loaded(function: Function, name: str, axis: _Axis) -> bool:
-    """Return whether every value of the variable is loaded at an index that depends on the thread or block."""
-    values = [value for variable in function.named(name) for value in values_of(variable)]
-    return bool(values) and all(
-        any(_depends(function, load, axis) for load in function.subscripts.within(value)) for value in values
-    )
-
-
-def _varies(function: Function, name: str, axis: _Axis) -> bool:
-    """Return whether the value may differ along the axis. An index across the grid differs along both."""
-    if name in ("threadIdx", "blockIdx"):
-        return name == axis.source or axis.source == "threadIdx"
-    values = [value for variable in function.named(name) for value in values_of(variable)]
-    if axis.source == "threadIdx":
-        return any(may_depend_on_thread(function, v) or "blockIdx" in function.source(v) for v in values)
-    return name in axis.names or any("blockIdx" in function.source(v) for v in values)
-
-
-def _is_for_one(function: Function, node: Node) -> bool:
-    return any(
-        "==" in function.source(condition) and may_depend_on_thread(function, condition)
-        for condition in conditions_around(function, node)
-    )
-
-
-def _atomic_fix(function: Function, update: Node, target: Node, array: Variable | None) -> Iterator[QuickFix]:
-    parent, operator = function.parent(update), function.operator(update)
-    is_statement = parent is not None and parent.type == "expression_statement"
-    right = update.child_by_field_id(fields.RIGHT)
-    value = "1" if update.type == "update_expression" else "" if right is None else function.source(right)
-    name = {"++": "atomicAdd", "--": "atomicSub"}.get(operator) or _ATOMICS.get(operator)
-    if name is None or not value or not is_statement or array is None or array.element not in _SUMMED:
-        return
-    if name == "atomicSub" and array.element in ("float", "double"):
-        return
-    text = f"{name}(&{function.source(target)}, {value})"
-    yield QuickFix(f"Use `{name}`", (function.file.parsed.replace(update, text),), True)

@@ -167,7 +167,7 @@ def _leaves_by_grid(function: Function, node: Node, access: Node) -> bool:
 
 
 def _compares_grid(function: Function, condition: Node, operators: tuple[str, ...], connection: str) -> bool:
-    condition = bare(condition)
+    condition = _named_condition(function, bare(condition))
     left, right = (condition.child_by_field_id(f) for f in (fields.LEFT, fields.RIGHT))
     if condition.type != "binary_expression" or left is None or right is None:
         return False
@@ -179,6 +179,13 @@ def _compares_grid(function: Function, condition: Node, operators: tuple[str, ..
     variable = function.variable(left)
     values = [left] if variable is None else list(values_of(variable))
     return len(values) == 1 and "blockIdx" in function.source(values[0]) and "threadIdx" not in function.source(right)
+
+
+def _named_condition(function: Function, condition: Node) -> Node:
+    """Return the condition that a name stands for: ``const bool inside = x < w && y < h;``."""
+    variable = function.variable(condition)
+    is_fixed = variable is not None and variable.value is not None and not variable.writes
+    return bare(variable.value) if variable is not None and is_fixed and variable.value is not None else condition
 
 
 def _without_constant(function: Function, node: Node) -> Node:

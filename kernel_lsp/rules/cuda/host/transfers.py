@@ -64,6 +64,8 @@ def byte_count(function: Function) -> Iterator[Hit]:
         position = _ALLOCATIONS.get(name, _COPIES.get(name, 0))
         levels = 2 if name in _ALLOCATIONS else 1
         pointer = _pointer(function, arguments[0], levels) if len(arguments) > position else None
+        if pointer is None and len(arguments) > position:
+            yield from _bytes_of_member(function, arguments[0], arguments[position])
         n_bytes = None if pointer is None else type_bytes(pointer.element)
         yield from _bytes_of_structure(function, pointer, arguments[position:])
         if pointer is None or n_bytes is None or n_bytes == 1:
@@ -326,6 +328,22 @@ def _bytes_of_structure(function: Function, pointer: Variable | None, sizes: lis
         elif _is_count(function, sizes[0], expanded(function, sizes[0])):
             message = f"element count where bytes are expected: multiply with `sizeof({pointer.element})`"
             yield hit(function.file, sizes[0], message)
+
+
+def _bytes_of_member(function: Function, target: Node, size: Node) -> Iterator[Hit]:
+    """Yield a count of elements, or of another type's bytes, for a pointer that is a member of its class."""
+    name = re.search(r"(\w+)\W*$", function.source(target))
+    element = dict(function.file.member_pointers).get(name[1], "") if name is not None else ""
+    n_bytes = type_bytes(element)
+    if name is None or n_bytes is None or n_bytes == 1 or function.named(name[1]):
+        return
+    text = expanded(function, size)
+    other = _other_type(text, element, n_bytes)
+    if other:
+        yield hit(function.file, size, f"byte count of `{other}` for `{element}* {name[1]}`")
+    elif _is_count(function, size, text):
+        message = f"element count where bytes are expected: multiply with `sizeof({element})`"
+        yield hit(function.file, size, message)
 
 
 def _is_value_of_elements(function: Function, value: Node, pointer: Variable) -> bool:

@@ -29,6 +29,7 @@ _PASSED = frozenset(("if_statement", "else_clause", *LOOPS))
 _ENDS = frozenset(("return_statement", "break_statement", "continue_statement", "goto_statement"))
 _STOPS = re.compile(rb"#|\basm\b|\bvolatile\b|\[[&=]\]|\[[&=]?\w*\]\s*\(")
 """Preprocessor conditions, inline PTX and lambdas. Nothing is reported after them."""
+_UNROLL = re.compile(rb"#\s*pragma\s+(?:unroll|nounroll)[^\n]*")
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 _HARMLESS_CALLS = words(
     """
@@ -63,7 +64,8 @@ def is_harmless(function: Function, call: Node) -> bool:
     that has none."""
     name = function.callee(call)
     is_query = name.rpartition(".")[2].rpartition("::")[2] in _GROUP_QUERIES and name not in _GROUP_QUERIES
-    return name in _HARMLESS_CALLS or is_query or name in function.file.barrier_free_functions
+    is_functor = any(variable in function.parameters for variable in function.named(name))
+    return name in _HARMLESS_CALLS or is_query or is_functor or name in function.file.barrier_free_functions
 
 
 def shared_array(function: Function, subscript: Node | None) -> Variable | None:
@@ -149,7 +151,7 @@ def _behind(statement: Node) -> Iterator[Node]:
 
 def _may_order(function: Function, statement: Node) -> bool:
     """Return whether a statement cannot be analysed: `#if`, `asm`, a macro on its own."""
-    data = function.file.parsed.data[statement.start_byte : statement.end_byte]
+    data = _UNROLL.sub(b"", function.file.parsed.data[statement.start_byte : statement.end_byte])
     is_macro = statement.type == "expression_statement" and any(
         child.type == "identifier" for child in statement.named_children[:1]
     )
