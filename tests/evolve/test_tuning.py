@@ -127,6 +127,18 @@ async def test_it_ends_where_nothing_is_left_to_gain(
     assert result.n_proposed <= n_most
 
 
+async def test_no_candidate_starts_once_one_was_measured_at_the_limit(tmp_path: Path) -> None:
+    device = Device(78.0, 200.0)
+    device.baseline_wait_s, device.n_slots = 1.0, 1
+    result = await searched(tmp_path, device)
+    depths = [depth for _, depth in device.asked]
+    assert depths.count("rank") < 4  # one more may have started before the first one's verdict was taken
+    assert depths[-1] == "full"
+    assert "screen" not in depths
+    assert result.stopped.startswith("the best is within 5% of the speed of light")
+    assert not result.is_cut_short
+
+
 async def test_measurements_grow_longer_as_candidates_grow_fewer(tmp_path: Path) -> None:
     device = MeasuringDevice()
     result = await searched(tmp_path, device, 3)

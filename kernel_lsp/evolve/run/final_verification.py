@@ -161,19 +161,32 @@ def why_stop(best_us: Sequence[float | None], best: Member, floor_us: float, n_p
 def why_stop_tuning(best: Verdict, best_us: Sequence[float], n_generations: int, device_s: float) -> str:
     """Return the reason why more schedules gain nothing or too little, or empty. `best_us` is the best time after each
     of the `n_generations` so far, which took `device_s` of the GPU."""
-    floors = [comparison.floor.time_us for comparison in best.times.values() if comparison.floor is not None]
-    if floors and len(floors) == len(best.times):
-        bound_us, limit = FLOOR_FACTOR * sum(floors), f"within {FLOOR_FACTOR - 1:.0%} of the speed of light"
-        if best_us[-1] <= bound_us:
-            return f"the best is {limit} ({sum(floors):.3g} us)"
-        if n_generations >= N_STALE_TUNING and sum(map(_pytorch_us, best.times.values())) <= bound_us:
-            return f"PyTorch itself is {limit} ({sum(floors):.3g} us): no kernel can be clearly faster"
+    floor_us = _floor_us(best)
+    if floor_us is not None:
+        limit = f"within {FLOOR_FACTOR - 1:.0%} of the speed of light ({floor_us:.3g} us)"
+        if is_at_limit(best, best_us[-1]):
+            return f"the best is {limit}"
+        pytorch_us = sum(map(_pytorch_us, best.times.values()))
+        if n_generations >= N_STALE_TUNING and pytorch_us <= FLOOR_FACTOR * floor_us:
+            return f"PyTorch itself is {limit}: no kernel can be clearly faster"
     noise = relative_noise(best)
     if n_generations > N_STALE_TUNING and best_us[-1] > best_us[-1 - N_STALE_TUNING] * (1.0 - noise):
         return f"{N_STALE_TUNING} generations gained less than the noise of {noise:.1%}"
     if device_s > MAX_DEVICE_S:
         return f"candidates took {device_s:.0f} s of the GPU, more than the {MAX_DEVICE_S:.0f} s that a search may take"
     return ""
+
+
+def is_at_limit(verdict: Verdict, time_us: float) -> bool:
+    """Check whether a candidate's time is so near the speed of light that no other gains anything."""
+    floor_us = _floor_us(verdict)
+    return floor_us is not None and time_us <= FLOOR_FACTOR * floor_us
+
+
+def _floor_us(verdict: Verdict) -> float | None:
+    """Return the speed of light of all operations; None where one is unknown."""
+    floors = [comparison.floor.time_us for comparison in verdict.times.values() if comparison.floor is not None]
+    return sum(floors) if floors and len(floors) == len(verdict.times) else None
 
 
 def device_seconds(verdict: Verdict) -> float:

@@ -22,6 +22,7 @@ from kernel_lsp.evolve.run.final_verification import (
     SearchResult,
     TimeLimit,
     device_seconds,
+    is_at_limit,
     why_stop_tuning,
 )
 from kernel_lsp.evolve.run.reuse import TunedSchedule
@@ -148,7 +149,7 @@ class Search:
             yield CandidateProposed(
                 candidate_id=candidate.id, generation=generation, description=candidate.origin.description
             )
-        async for verdict, event in _as_completed(self._screen, batch, self._n_slots, self._is_over):
+        async for verdict, event in _as_completed(self._screen, batch, self._n_slots, self._is_enough):
             self._screened[verdict.candidate_id] = verdict
             yield event
             score = score_us(verdict)
@@ -168,7 +169,7 @@ class Search:
     async def _remeasure(self) -> AsyncIterator[Event]:
         """Measure the ranked candidates near the fastest again, with as many rounds as a claim needs; the fastest alone
         is measured with its full check."""
-        ranked = self._finalists() if self._measures else []
+        ranked = self._finalists() if self._measures and not self._is_at_limit() else []
         near = [each.candidate for each in ranked[:MAX_REMEASURED] if each.time_us <= NEAR * ranked[0].time_us]
         again = near if len(near) > 1 else ()
         async for verdict, event in _as_completed(self._remeasured, again, self._n_slots, self._is_over):
@@ -184,6 +185,15 @@ class Search:
         if limit is not None and self._screened and limit.is_over:
             self._is_cut_short = True
         return self._is_cut_short
+
+    def _is_enough(self) -> bool:
+        """Check before a candidate starts whether it is over, or can gain nothing."""
+        return self._is_over() or self._is_at_limit()
+
+    def _is_at_limit(self) -> bool:
+        """Check whether a candidate was measured near the speed of light."""
+        best = self._finalists()[:1] if self._settings.early_stop and self._measures else ()
+        return any(is_at_limit(each.screened, each.time_us) for each in best)
 
     def _why_stop(self, n_generations: int) -> str:
         """Return the reason to end the search, or empty. The best so far is recorded."""
