@@ -42,7 +42,7 @@ async def events(target: str) -> AsyncIterator[Event]:
         await asyncio.sleep(60)
     if target == "cut short":
         yield FINISHED.model_copy(update={"is_cut_short": True, "stopped": "time limit", "stages_s": {"gpu time": 1.0}})
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(60)  # as its processes end, longer than the row's time
         return
     if target == "crashes":
         raise RuntimeError("boom")
@@ -66,7 +66,7 @@ def started_targets(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 async def run(
     folder: Path, *targets: str, resumed: bool = False, devices: tuple[str, ...] = ()
 ) -> dict[str, BenchEntry]:
-    plan = BenchPlan(folder, tuple(map(BenchTask, targets)), {}, folder, deadline_s=0.2, devices=devices)
+    plan = BenchPlan(folder, tuple(map(BenchTask, targets)), {}, folder, deadline_s=0.4, devices=devices)
     ledger = BenchLedger(folder / "l.jsonl", resumed=resumed)
     return {entry.target: entry async for entry, _ in bench_entries(plan, ledger)}
 
@@ -109,7 +109,7 @@ async def test_a_row_whose_search_was_cut_short_keeps_its_kernel_and_says_so(tmp
     assert row.first_kernel_s >= 0.02
     assert row.stages_s["search"] >= row.first_kernel_s
     assert row.stages_s["end of processes"] >= 0.05
-    assert row.elapsed_s < row.first_kernel_s + 0.05
+    assert row.elapsed_s < 0.4 - 0.05
 
 
 async def test_a_row_that_ends_in_its_full_check_says_what_was_known(tmp_path: Path, ran: list[str]) -> None:
@@ -129,7 +129,7 @@ async def test_candidates_have_half_of_a_rows_time(
 
     monkeypatch.setattr(bench, "start_request", start)
     await run(tmp_path, "good")
-    assert given[0]["run_deadline_s"] == pytest.approx(0.1)
+    assert given[0]["run_deadline_s"] == pytest.approx(0.2)
 
 
 async def test_tasks_run_side_by_side_on_several_gpus_each_in_a_workspace_of_its_own(

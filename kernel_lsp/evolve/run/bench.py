@@ -119,6 +119,8 @@ async def _bounded(plan: BenchPlan, task: BenchTask, lane: Lane) -> BenchEntry:
             await _run(plan, task, row, lane)
         return row.finished_entry()
     except TimeoutError:
+        if row.has_result:  # the time ended while its processes did
+            return row.finished_entry()
         return row.entry("failed", f"time limit of {plan.deadline_s:.0f} s per task {row.place()}")
     except KernelLspError as error:
         return row.entry("refused", error.message)
@@ -168,6 +170,11 @@ class _Row:
             before_s = self._stages_s.get("capture", 0.0) + self._stages_s.get("search", 0.0)
             self._stages_s["full check"] = now_s - before_s
             self._stages_s |= {f"full check: {name}": seconds for name, seconds in event.stages_s.items()}
+
+    @property
+    def has_result(self) -> bool:
+        """Check whether the run has ended but for its processes."""
+        return self._finished is not None
 
     def place(self) -> str:
         """Describe how far the run has come."""
