@@ -20,12 +20,12 @@ SSH_OPTIONS = {
 SSH_VARIABLES = ("SSH_AUTH_SOCK", "SSH_AGENT_PID", "USER", "LOGNAME", "KRB5CCNAME", "XDG_RUNTIME_DIR")
 NOT_FOUND = 127
 HINTS = (
-    ("Host key verification failed", "its host key is not known", "connect once with `ssh {}` and accept its key"),
     ("IDENTIFICATION HAS CHANGED", "its host key has changed", "ask its administrator, then `ssh-keygen -R` its name"),
+    ("Host key verification failed", "its host key is not known", "connect once with `{}` and accept its key"),
     (
         "Permission denied",
         "it accepts none of your keys",
-        "make `ssh {}` work without a password (ssh-copy-id)",
+        "make `{}` work without a password (ssh-copy-id)",
     ),
     ("Could not resolve", "its name is not known", "correct the name, or add it to ~/.ssh/config"),
     (
@@ -36,7 +36,7 @@ HINTS = (
     ("timed out", "it does not answer", "check that it is on and that the network lets you through"),
     ("No route to host", "it cannot be reached", "check that it is on and that the network lets you through"),
 )
-"""What ssh says, in short, and what to do."""
+"""Words of ssh, the fault in short, and the next step. A changed key also fails verification, so it comes first."""
 
 
 class Machine(Place):
@@ -47,6 +47,7 @@ class Machine(Place):
         self.python = python
         self._command = [ssh, "-T", *(f"-o{key}={value}" for key, value in SSH_OPTIONS.items())]
         self._command += [*(["-p", port] if port else []), "--", self.name]
+        self._login = f"ssh -p {port} {self.name}" if port else f"ssh {self.name}"
 
     def command(self) -> list[str]:
         """Return the command that runs the loader there."""
@@ -69,15 +70,15 @@ class Machine(Place):
         last = next((line.strip() for line in reversed(stderr.splitlines()) if line.strip()), f"status {returncode}")
         for words, what, next_step in HINTS:
             if words in stderr:
-                return EnvironmentProblem(f"{self.name}: {what}", next_step=next_step.format(self.name))
+                return EnvironmentProblem(f"{self.name}: {what}", next_step=next_step.format(self._login))
         if returncode == NOT_FOUND:
             step = f"name its Python with torch: ssh://{self.name}/path/to/python"
             return EnvironmentProblem(f"{self.name} has no program {self.python}", next_step=step)
-        return EnvironmentProblem(f"{self.name}: {last[:200]}", next_step=f"make `ssh {self.name}` work")
+        return EnvironmentProblem(f"{self.name}: {last[:200]}", next_step=f"make `{self._login}` work")
 
     def silence(self) -> EnvironmentProblem:
         """Return the error of a machine that takes the connection and then says nothing."""
-        return EnvironmentProblem(f"{self.name} does not answer", next_step=f"make `ssh {self.name}` work at once")
+        return EnvironmentProblem(f"{self.name} does not answer", next_step=f"make `{self._login}` work at once")
 
 
 def _quoted(word: str) -> str:

@@ -65,7 +65,7 @@ class GpuDevice:
         """Time of the monotonic clock up to which others take its candidates: its machine was lost."""
         self.n_assigned = 0
         """Candidates that run here or wait for that."""
-        self._slot = GpuSlot(make_worker, index, directory, compiler, renews=renews)
+        self._slot = GpuSlot(make_worker, index, directory, compiler, renews=renews, place=place, is_local=is_local)
         self._lock_directory = lock_directory
         self._serial = itertools.count()
         self._spare_files = SpareFiles(directory / "spare")

@@ -40,6 +40,7 @@ MAX_DISCONNECTED = 10
 """Consecutive losses of the connection to another machine, with the same work, before it is given up."""
 REPEAT = "repeat the command when the connection is stable: it goes on where it stopped"
 ONE_KIND = "ask for one kind of GPU: ray://HOST:PORT?type=H100"
+TORCH_THERE = "install torch with CUDA there, or name another Python of that machine"
 CANARY = "canary"
 WARM_UP = "warm-up"
 RENEW = "renew"
@@ -125,9 +126,12 @@ class GpuSlot:
         compiler: Compiler,
         *,
         renews: bool = False,
+        place: str = "",
+        is_local: bool = True,
     ) -> None:
         """`make_worker` returns a worker that is not started. `renews`: it answers `renew`, and every candidate gets a
-        process of its own."""
+        process of its own. `place` and `is_local` are as `GpuDevice`'s."""
+        self._place, self._is_local = place, is_local
         self.index, self._make_worker, self._renews, self._is_used = index, make_worker, renews, False
         self._directory, self._compiler = directory, compiler
         self._worker: SlotWorker | None = None
@@ -145,7 +149,10 @@ class GpuSlot:
         opened = await self._open()
         if isinstance(opened, Lost):
             await self._close()
-            raise EnvironmentProblem(f"no worker on GPU {self.index}: {opened.message}", next_step="use --device cpu")
+            raise EnvironmentProblem(
+                f"no worker on {f'GPU {self.index} {self._place}'.rstrip()}: {opened.message}",
+                next_step="use --device cpu" if self._is_local else TORCH_THERE,
+            )
         self.facts = opened
         return self
 

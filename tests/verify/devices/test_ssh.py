@@ -29,12 +29,24 @@ N_CUTS = 10
 FULL = '#!/bin/sh\nulimit -f 8\nexec {python} "$@"\n'
 """No file may be larger than 4 KiB."""
 
+
+def known_as_another(sshd: Sshd) -> Path:
+    """Return known hosts in which the machine has another key."""
+    path = sshd.folder / "known-as-another"
+    path.write_text(f"[127.0.0.1]:{sshd.port} {(sshd.folder / 'other.pub').read_text()}")
+    return path
+
+
 WRONG: dict[str, tuple[Callable[[Sshd], Machine], str]] = {
     "no such port": (lambda sshd: sshd.machine(port=1), "refuses connections"),
     "no such name": (lambda sshd: Machine("nowhere.invalid"), "name is not known"),
     "unknown host key": (
         lambda sshd: sshd.machine(ssh=sshd.ssh_with("stranger", UserKnownHostsFile="/dev/null")),
         "host key is not known",
+    ),
+    "changed host key": (
+        lambda sshd: sshd.machine(ssh=sshd.ssh_with("changed", UserKnownHostsFile=str(known_as_another(sshd)))),
+        "host key has changed",
     ),
     "wrong key": (
         lambda sshd: sshd.machine(ssh=sshd.ssh_with("other-key", IdentityFile=str(sshd.folder / "other"))),
@@ -60,6 +72,13 @@ async def test_a_way_that_is_barred_is_named_within_twenty_seconds(sshd: Sshd, w
     assert "\n" not in raised.value.message
     assert time.monotonic() - started < 20
     assert sshd.is_clean()
+
+
+async def test_the_next_step_names_the_port(sshd: Sshd) -> None:
+    machine = sshd.machine(ssh=sshd.ssh_with("no-key", IdentityFile=str(sshd.folder / "other")))
+    with pytest.raises(EnvironmentProblem) as raised:
+        await RemoteWorker(machine).__aenter__()
+    assert f"`ssh -p {sshd.port} 127.0.0.1`" in raised.value.next_step
 
 
 async def test_a_python_without_torch_is_named(sshd: Sshd, tmp_path: Path) -> None:
