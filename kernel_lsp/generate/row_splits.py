@@ -12,11 +12,10 @@ from kernel_lsp.generate.codegen.rows.row_schedule import (
     n_column_sum_blocks,
 )
 from kernel_lsp.generate.fusion.graph import scalars_of
-from kernel_lsp.generate.fusion.row_patterns import pattern_of
 from kernel_lsp.generate.fusion.rows import MAX_SUMMED_COLUMNS
 from kernel_lsp.generate.ir.index import Index, divide_exactly, product
 from kernel_lsp.generate.ir.scalar import accesses
-from kernel_lsp.generate.ir.tensor import Buffer, Pointwise, Reduction, Tensor
+from kernel_lsp.generate.ir.tensor import Buffer, Pointwise, Reduction, Tensor, pattern_of
 from kernel_lsp.generate.schedule.column_choices import clusters_of_lines
 from kernel_lsp.generate.schedule.row_choices import MAX_PART_BYTES
 

@@ -11,11 +11,19 @@ from kernel_lsp.generate.attention_gradients import GradientFamily, KeptAttentio
 from kernel_lsp.generate.codegen.rows.row_schedule import SHAREABLE_KINDS
 from kernel_lsp.generate.fusion.contractions import operand_type
 from kernel_lsp.generate.fusion.graph import live_tensors, scalars_of
-from kernel_lsp.generate.fusion.row_patterns import pattern_of
 from kernel_lsp.generate.fusion.scatters import n_whole_dims
 from kernel_lsp.generate.ir.index import Index, product
 from kernel_lsp.generate.ir.scalar import accesses
-from kernel_lsp.generate.ir.tensor import Attention, AttentionGradient, Definition, LogSums, Reduction, Scatter, Tensor
+from kernel_lsp.generate.ir.tensor import (
+    Attention,
+    AttentionGradient,
+    Definition,
+    LogSums,
+    Reduction,
+    Scatter,
+    Tensor,
+    pattern_of,
+)
 from kernel_lsp.generate.library import (
     LibraryPlan,
     attention_plan,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -79,3 +81,30 @@ def test_sums_that_share_a_maximum_keep_their_values_where_it_is_infinite() -> N
     found = run(checked, {"x": x})
     np.testing.assert_allclose(found["out_0"], [np.log(40), np.inf, -np.inf, np.nan], rtol=1e-6)
     assert np.isnan(found["out_1"]).all(axis=1).tolist() == [False, True, True, True]
+
+
+JS_DIVERGENCE = """
+def f(x, y):
+    p, q = F.log_softmax(x, -1), F.log_softmax(y, -1)
+    mean = torch.log(0.5 * (p.exp() + q.exp()))
+    return 0.5 * ((p.exp() * (p - mean)).sum(-1) + (q.exp() * (q - mean)).sum(-1)).mean()
+"""
+
+
+def test_gradients_of_a_divergence_store_nothing_between_their_sums_and_their_results() -> None:
+    checked = check(JS_DIVERGENCE, inputs=[tensor("x", 5, 300), tensor("y", 5, 300)], backward=True)
+    assert checked.plan.backward is not None
+    assert not checked.plan.backward.scratch
+
+
+@pytest.mark.parametrize("blocks", [1, 4])
+def test_exponentials_of_rows_on_chip_are_computed_once(blocks: int) -> None:
+    way = {"cached": 1, "online": 0, "blocks": blocks, "threads": 256, "vector": 4}
+    kernels = ("f_total", "f_backward")
+    schedule = {f"{kernel}.{what}": value for kernel in kernels for what, value in way.items()}
+    inputs = [tensor("x", 3, 2052), tensor("y", 3, 2052)]
+    checked = check(JS_DIVERGENCE, inputs=inputs, schedule=schedule, backward=True, families=("normal", "large"))
+    assert ("kept_factor" in checked.text) == (blocks > 1)
+    for kernel in kernels:
+        body = re.split(rf"__global__ .*\b{kernel}\(", checked.text)[1].split("__global__")[0]
+        assert len(re.findall(r"^ {12,}.*\bexpf\(", body, re.MULTILINE)) == 2

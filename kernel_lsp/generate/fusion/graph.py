@@ -22,6 +22,7 @@ from kernel_lsp.generate.ir.tensor import (
     Scan,
     Scatter,
     Tensor,
+    pattern_of,
 )
 
 
@@ -191,7 +192,29 @@ class DefinitionGraph:
         has_loop = any(isinstance(node, Loop) for node in nodes(definition.body))
         if has_loop:
             return len(consumers) > 1 or any(self._leads_to_hard(consumer) for consumer in consumers)
-        return len(consumers) > 1 and self._size_of_inlined(tensor) > MAX_REPEATED_NODES
+        is_large = len(consumers) > 1 and self._size_of_inlined(tensor) > MAX_REPEATED_NODES
+        return is_large and not self._stays_in_rows(tensor)
+
+    def _stays_in_rows(self, tensor: Tensor) -> bool:
+        """Return True if sums over rows of the tensor, and what has its elements and needs such a sum, are its only
+        consumers. One kernel has the row on chip for all of them, and a store would take a write and two reads."""
+        sums = [entry for entry in self.consumers[tensor] if self.is_hard(entry)]
+        others = [entry for entry in self.consumers[tensor] if entry not in sums]
+        rows = {self._row_length(entry) for entry in sums}
+        if not others or len(rows) != 1 or None in rows:
+            return False
+        return all(
+            entry.n_elements == tensor.n_elements and not self._reductions_below(entry).isdisjoint(sums)
+            for entry in others
+        )
+
+    def _row_length(self, tensor: Tensor) -> Index | None:
+        """Return the length of the rows that a reduction combines, one after the other in memory; None for others."""
+        definition = self.definitions[tensor]
+        if not isinstance(definition, Reduction) or definition.contraction is not None:
+            return None
+        pattern = pattern_of(definition)
+        return pattern[1][1] if [kind for kind, _ in pattern] == ["o", "r"] else None
 
     def _closes_rows(self, tensor: Tensor) -> bool:
         """Return True if the tensor has one value per row, computed from longer rows, and is then summed. The kernel of

@@ -17,7 +17,7 @@ from kernel_lsp.generate.fusion.progress import Progress
 from kernel_lsp.generate.ir.index import Index, Variable, as_index, divide_exactly
 from kernel_lsp.generate.ir.scalar import Access, Constant, IndexValue, Operation, Scalar
 from kernel_lsp.generate.ir.sizes import ravel, reshape
-from kernel_lsp.generate.ir.tensor import Reduction, Tensor
+from kernel_lsp.generate.ir.tensor import Reduction, Tensor, pattern_of
 
 PairKind = Literal["moments", "exponentials"]
 
@@ -99,21 +99,6 @@ def is_count(scalar: Scalar, n_columns: Index) -> bool:
         return n_columns.constant is not None and scalar.value == n_columns.constant
     inner = _operands(scalar, "cast")
     return bool(inner) and isinstance(inner[0], IndexValue) and inner[0].index == n_columns
-
-
-def pattern_of(definition: Reduction) -> tuple[tuple[str, Index], ...]:
-    """Return the runs of outer (``o``) and reduced (``r``) dims of a reduction with their extents, in memory order.
-    Dims of size 1 are left out."""
-    runs: list[tuple[str, Index]] = []
-    for variable in definition.domain:
-        kind = "r" if variable in definition.reduced else "o"
-        if variable.extent.constant == 1:
-            continue
-        if runs and runs[-1][0] == kind:
-            runs[-1] = (kind, runs[-1][1] * variable.extent)
-        else:
-            runs.append((kind, variable.extent))
-    return tuple(runs)
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from kernel_lsp.generate.fusion.groups import ColumnSum, RowGroup, RowReduction, Store, row_index
 from kernel_lsp.generate.fusion.progress import NotReadyError, Progress
-from kernel_lsp.generate.fusion.row_patterns import LinesOfRows, pattern_of
+from kernel_lsp.generate.fusion.row_patterns import LinesOfRows
 from kernel_lsp.generate.ir.index import Index, Variable, as_index, product
 from kernel_lsp.generate.ir.scalar import Access, Scalar, accesses, rewrite
 from kernel_lsp.generate.ir.sizes import Sizes, ravel, reshape, unravel_safe
-from kernel_lsp.generate.ir.tensor import Parts, Pointwise, Reduction, Tensor
+from kernel_lsp.generate.ir.tensor import Parts, Pointwise, Reduction, Tensor, pattern_of
 
 
 def grow_rows(progress: Progress, seed: Tensor, definition: Reduction) -> tuple[RowGroup, list[Tensor]]:

@@ -250,3 +250,18 @@ class Tensor:
 
     def __repr__(self) -> str:
         return f"{self.name}#{self.serial}: {self.dtype}{list(self.shape)} {type(self.definition).__name__}"
+
+
+def pattern_of(definition: Reduction) -> tuple[tuple[str, Index], ...]:
+    """Return the runs of outer (``o``) and reduced (``r``) dims of a reduction with their extents, in memory order.
+    Dims of size 1 are left out."""
+    runs: list[tuple[str, Index]] = []
+    for variable in definition.domain:
+        kind = "r" if variable in definition.reduced else "o"
+        if variable.extent.constant == 1:
+            continue
+        if runs and runs[-1][0] == kind:
+            runs[-1] = (kind, runs[-1][1] * variable.extent)
+        else:
+            runs.append((kind, variable.extent))
+    return tuple(runs)

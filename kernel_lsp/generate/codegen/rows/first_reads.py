@@ -29,13 +29,13 @@ def prefetch_row(scope: Scope, group: RowGroup, lane: str) -> None:
         inner.close()
 
 
-def load_row(scope: Scope, group: RowGroup, lane: str, *, is_read_again: bool) -> dict[bytes, str]:
-    """Load what a row reads once and, where `is_read_again`, each thread's first element of it. Return the names of the
-    latter by the digest of the read."""
+def load_row(scope: Scope, group: RowGroup, lane: str) -> dict[bytes, str]:
+    """Load what a row reads once and each thread's first element of it. Return the names of the latter by the digest of
+    the read."""
     once, along = first_reads(scope, group)
     for access in once:
         _load_once(scope, access)
-    if not along or not is_read_again:
+    if not along:
         return {}
     names = {access.digest: _declare_first(scope, access) for access in along}
     inner = _open_first(scope, group, lane)

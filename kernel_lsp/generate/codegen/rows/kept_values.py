@@ -1,6 +1,7 @@
 """Values that several passes over a row need: computed once, then kept in registers.
 
-A softmax's gradient needs ``exp(x - peak)`` in three passes, and the inverse of its sum for every element.
+A softmax's gradient needs ``exp(x - peak)`` in three passes, and the inverse of its sum for every element. Blocks that
+share a row compute it relative to the maximum of their part, and correct it by a factor once they know the row's.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.codegen.kernel import REGISTERS_PER_BLOCK
-from kernel_lsp.generate.codegen.operators import ATOM, COMPUTE_TYPE, Text
+from kernel_lsp.generate.codegen.operators import ATOM, COMPUTE_TYPE, MULTIPLY, Text
 from kernel_lsp.generate.codegen.rows.row_schedule import MAX_CACHED_BYTES, RowSchedule
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.graph import COSTLY
@@ -18,6 +19,7 @@ from kernel_lsp.generate.fusion.groups import RowGroup
 from kernel_lsp.generate.fusion.row_patterns import find_pairs
 from kernel_lsp.generate.ir.index import Index, Variable
 from kernel_lsp.generate.ir.scalar import Access, Argument, Constant, Operation, Scalar, nodes, operation, transformed
+from kernel_lsp.generate.ir.tensor import Tensor
 
 KEPT = COSTLY | {"div", "sqrt", "rsqrt"}
 """Operations of many instructions: kept rather than computed again."""
@@ -27,12 +29,14 @@ COMPUTING_REGISTERS = 28
 
 @dataclass(frozen=True)
 class KeptValue:
-    """`scalar`, an operation called `name`, is computed in the pass of its `level`; later passes read `argument`."""
+    """`scalar`, an operation called `name`, is computed in the pass of its `level`; later passes read `argument`.
+    Where blocks share a row, exponentials are computed while their `sum` is, relative to the maximum of a part."""
 
     name: str
     argument: Argument
     scalar: Scalar
     level: int
+    sum: Tensor | None = None
 
 
 class KeptValues:
@@ -41,6 +45,15 @@ class KeptValues:
     def __init__(self, values: Sequence[KeptValue], column: Variable, schedule: RowSchedule) -> None:
         self._values, self._column, self._schedule = values, column, schedule
         self._arrays: dict[bytes, str] = {}
+        self._factors: dict[Tensor, str] = {}
+
+    def has_terms_of(self, sum_: Tensor) -> bool:
+        """Return True if the terms of a sum of exponentials are kept, relative to the maximum of a block's part."""
+        return any(value.sum is sum_ for value in self._values)
+
+    def correct(self, sum_: Tensor, factor: str) -> None:
+        """Multiply the kept terms of the sum by the variable `factor` from now on."""
+        self._factors[sum_] = factor
 
     def declare(self, scope: Scope, n_items: int) -> None:
         """Declare an array of `n_items` packs for every value, once."""
@@ -50,28 +63,37 @@ class KeptValues:
             scope.line(f"{COMPUTE_TYPE[value.scalar.dtype]} {name}[{n_items}]{lanes};")
             self._arrays[value.argument.digest] = name
 
-    def bind(self, scope: Scope, level: int, flat: Index) -> None:
-        """Name the values of earlier passes in `scope`; compute and name those of this one."""
+    def bind(self, scope: Scope, level: int, flat: Index, sum_: Tensor | None = None) -> None:
+        """Name the values of earlier passes in `scope`; compute and name those of this one, which is over the terms of
+        `sum_` alone where that is given."""
         lane = "[v]" if self._schedule.vector > 1 else ""
         for value in self._values:
-            if value.level > level:
+            is_now = value.sum is sum_ and (sum_ is not None or value.level == level)
+            is_ready = value.sum in self._factors if value.sum else value.level < level + (sum_ is not None)
+            if not is_now and not is_ready:
                 continue
             text = Text(f"{self._arrays[value.argument.digest]}[item]{lane}", ATOM)
-            if value.level == level:
+            if is_now:
                 scalar = value.scalar.substitute({self._column: flat})
                 scope.line(f"{text.text} = {scope.value(scalar).text};")
                 scope.bind(scalar, text)
+            elif value.sum:
+                text = Text(f"{text.text} * {self._factors[value.sum]}", MULTIPLY)
             scope.bind(value.argument, text)
 
 
 def keep_values(group: RowGroup, schedule: RowSchedule) -> tuple[RowGroup, tuple[KeptValue, ...]]:
     """Return the group in which later passes read what an earlier one computed, and those values; none where the row
-    is not cached, or registers do not suffice."""
-    if not schedule.cached or schedule.blocks > 1:
+    is not cached, or registers do not suffice. Kept are costly operations, or what is computed from them where that
+    takes fewer registers."""
+    if not schedule.cached:
         return group, ()
-    finder = _Finder(group)
-    found = finder.group(), tuple(finder.kept)
-    return found if finder.kept and _fits(*found, schedule) else (group, ())
+    finders = [_Finder(group, schedule, is_whole=is_whole) for is_whole in (False, True)]
+    found = [(finder.group(), tuple(finder.kept)) for finder in finders]
+    n_bytes, best = min(
+        ((_n_kept_bytes(*entry, schedule=schedule), entry) for entry in found), key=lambda each: each[0]
+    )
+    return best if best[1] and n_bytes <= _n_free_bytes(schedule) else (group, ())
 
 
 def divide_once(group: RowGroup) -> RowGroup:
@@ -101,15 +123,21 @@ def divide_once(group: RowGroup) -> RowGroup:
 
 
 class _Finder:
-    """Finds the costly values that several passes need."""
+    """Finds the costly values that several passes need; with `is_whole`, the largest expressions that hold any."""
 
-    def __init__(self, group: RowGroup) -> None:
-        self._group = group
+    def __init__(self, group: RowGroup, schedule: RowSchedule, *, is_whole: bool) -> None:
+        self._group, self._is_whole = group, is_whole
         self.kept: list[KeptValue] = []
         self._first: dict[bytes, int] = {}
         self._found: dict[tuple[bytes, int], Scalar] = {}
+        pairs = find_pairs(group) if schedule.blocks > 1 else ()
+        of_parts = {pair.second.scalar.digest: pair for pair in pairs}
+        self._sums = {key: pair.second.tensor for key, pair in of_parts.items() if pair.kind == "exponentials"}
         for level, scalar in sorted(_scalars(group), key=lambda entry: entry[0]):
-            self._note(scalar, level)
+            if scalar.digest not in of_parts:
+                self._note(scalar, level)
+            elif scalar.digest in self._sums:  # what it holds is relative to the maximum of a part
+                self._first.setdefault(scalar.digest, level)
 
     def group(self) -> RowGroup:
         """Return the group whose later passes read kept values."""
@@ -124,14 +152,18 @@ class _Finder:
 
     def _is_worth_keeping(self, scalar: Operation, level: int) -> bool:
         """Return True if an earlier pass computes the value of each element, by more than a few instructions."""
-        varies = self._group.column in scalar.variables and scalar.dtype.is_floating
-        return varies and scalar.name in KEPT and self._first[scalar.digest] < level
+        if self._group.column not in scalar.variables or not scalar.dtype.is_floating:
+            return False
+        if self._first.get(scalar.digest, level) >= level:
+            return False
+        parts = nodes(scalar) if self._is_whole else (scalar,)
+        return any(isinstance(part, Operation) and part.name in KEPT for part in parts)
 
     def _visit(self, scalar: Scalar, level: int) -> Scalar:
         """Return the scalar as a pass of `level` computes it."""
         if not isinstance(scalar, Operation):
             return scalar
-        first = self._first[scalar.digest]
+        first = self._first.get(scalar.digest, level)
         is_kept = self._is_worth_keeping(scalar, level)
         key = (scalar.digest, first if is_kept else level)
         if key not in self._found:
@@ -143,12 +175,12 @@ class _Finder:
         """Return the argument that stands for a value that an earlier level computes."""
         argument = Argument(f"kept {scalar.digest.hex()}", scalar.dtype, scalar.variables)
         if all(value.argument != argument for value in self.kept):
-            self.kept.append(KeptValue(scalar.name, argument, computed, level))
+            self.kept.append(KeptValue(scalar.name, argument, computed, level, self._sums.get(scalar.digest)))
         return argument
 
 
-def _fits(group: RowGroup, kept: Sequence[KeptValue], schedule: RowSchedule) -> bool:
-    """Return True if the registers of a thread fit what lives between any two passes."""
+def _n_kept_bytes(group: RowGroup, kept: Sequence[KeptValue], *, schedule: RowSchedule) -> int:
+    """Return the bytes per thread that live between any two passes."""
     n_columns = group.column.extent.constant or schedule.items * schedule.stride * schedule.vector
     n_elements = -(-n_columns // (schedule.vector * schedule.stride)) * schedule.vector
     uses: dict[bytes, tuple[int, set[int]]] = {
@@ -165,8 +197,13 @@ def _fits(group: RowGroup, kept: Sequence[KeptValue], schedule: RowSchedule) -> 
     n_bytes = max(
         sum(size for size, levels in uses.values() if min(levels) < level <= max(levels)) for level in range(n_levels)
     )
-    n_registers = REGISTERS_PER_BLOCK // (schedule.threads * schedule.rows) - COMPUTING_REGISTERS
-    return n_elements * n_bytes <= min(MAX_CACHED_BYTES, 4 * n_registers)
+    return n_elements * n_bytes
+
+
+def _n_free_bytes(schedule: RowSchedule) -> int:
+    """Return the bytes of registers per thread for what lives between passes."""
+    n_registers = REGISTERS_PER_BLOCK // (schedule.threads * schedule.rows * schedule.resident) - COMPUTING_REGISTERS
+    return min(MAX_CACHED_BYTES, 4 * n_registers)
 
 
 def _scalars(group: RowGroup) -> list[tuple[int, Scalar]]:

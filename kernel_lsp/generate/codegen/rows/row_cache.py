@@ -21,11 +21,12 @@ class RowCache:
         self._arrays: dict[bytes, str] = {}
         self._filled: set[bytes] = set()
         self._first: dict[bytes, str] = {}
+        self.fills_first_pass = False
 
-    def read_first(self, scope: Scope, lane: str, *, is_read_again: bool) -> None:
-        """Load what a row reads once and, where `is_read_again`, the thread's first element of it."""
+    def read_first(self, scope: Scope, lane: str) -> None:
+        """Load what a row reads once and the thread's first element of it."""
         column, flat = self.group.column, self.packing.flat
-        names = load_row(scope, self.group, lane, is_read_again=is_read_again)
+        names = load_row(scope, self.group, lane)
         along = first_reads(scope, self.group)[1]
         self._first = {a.substitute({column: flat}).digest: names[a.digest] for a in along if a.digest in names}
 
@@ -78,7 +79,8 @@ class RowCache:
         return self.packing.memory(scope, access)
 
     def shared_reads(self) -> list[Access]:
-        """Return the reads that more than one pass makes, of elements that differ from row to row."""
+        """Return the reads of elements that differ from row to row which more than one pass makes, or the first one
+        where that keeps values instead."""
         return self._reads_of_passes(2)
 
     def _reads_of_passes(self, n_passes: int) -> list[Access]:
@@ -91,7 +93,10 @@ class RowCache:
             for access in self._cacheable([scalar.substitute({self.group.column: self.packing.flat})]):
                 passes.setdefault(access.digest, set()).add(level)
                 found[access.digest] = access
-        shared = [access for digest, access in found.items() if len(passes[digest]) >= n_passes]
+        first = min((level for level, _ in entries), default=0) if self.fills_first_pass else -1
+        shared = [
+            access for digest, access in found.items() if len(passes[digest]) >= n_passes or first in passes[digest]
+        ]
         return sorted(shared, key=lambda access: (access.tensor.serial, access.digest))
 
     def _cacheable(self, scalars: Sequence[Scalar]) -> list[Access]:

@@ -28,6 +28,7 @@ from kernel_lsp.generate.fusion.row_patterns import Pair, find_pairs
 from kernel_lsp.generate.ir.index import Index, Variable, as_index, divide_exactly
 from kernel_lsp.generate.ir.scalar import Access, Scalar
 from kernel_lsp.generate.ir.sizes import to_expression
+from kernel_lsp.generate.ir.tensor import Tensor
 
 LOCAL_NAMES = ("row", "my_row", "is_row", "first_row", "col", "pack", "v", "item", "rank", "lane", "n_expected", "at")
 
@@ -41,6 +42,7 @@ class RowRenderer:
         group, kept = keep_values(divide_once(group), schedule)
         self.kernel, self.group, self.schedule = kernel, group, schedule
         self.kept, self.level = KeptValues(kept, group.column, schedule), 0
+        self.terms_of: Tensor | None = None
         self.scope = Scope(kernel)
         self.pairs = self._active_pairs()
         total = group.column.extent
@@ -56,6 +58,7 @@ class RowRenderer:
             group.line or total,
         )
         self.cache = self._new_cache()
+        self.cache.fills_first_pass = bool(kept)
         self.levels = 1 + max(
             [reduction.level for reduction in group.reductions] + [level for level, _ in group.stores], default=0
         )
@@ -132,8 +135,7 @@ class RowRenderer:
     def _find_wholes(self) -> None:
         """Compute whole reductions in every block. The first elements of its rows are loaded meanwhile."""
         if self.schedule.reads_first:
-            is_read_again = bool(self.group.wholes) or self.levels > 1
-            self.cache.read_first(self.scope, self._column_lane(), is_read_again=is_read_again)
+            self.cache.read_first(self.scope, self._column_lane())
         elif self.group.wholes:
             prefetch_row(self.scope, self.group, self._column_lane())
         for whole in self.group.wholes:
@@ -391,7 +393,7 @@ class RowRenderer:
         stores: Sequence[Store],
         targets: Sequence[str | None],
     ) -> None:
-        self.kept.bind(scope, self.level, self.packing.flat)
+        self.kept.bind(scope, self.level, self.packing.flat, self.terms_of)
         texts = scope.values([*scalars, *(store.scalar for store in stores)])
         for scalar, text in zip(scalars, texts, strict=False):
             scope.bind(scalar, text)

@@ -55,6 +55,7 @@ class SharedRowRenderer(RowRenderer):
         self._is_ahead = False
         self._has_met = False
         self.counter = ""
+        self._own_peaks: dict[Pair, str] = {}
 
     def render(self, comment: str) -> RenderedKernel:
         """Return the kernel with `comment` above it."""
@@ -192,7 +193,11 @@ class SharedRowRenderer(RowRenderer):
             first = found[pair.first]
             pivot = self._peak_pivot(first) if pair.kind == "exponentials" else self._part_mean(pair, first)
             self.scope.bind(pair.pivot, pivot)
+            if self.kept.has_terms_of(pair.second.tensor):
+                self._own_peaks[pair] = self.scope.declare("own_peak", "float", first)
+            self.terms_of = pair.second.tensor
             (accumulator,) = self._sweep([pair.second], [])
+            self.terms_of = None
             del self.scope.named[pair.pivot.digest]
             assert isinstance(accumulator, Accumulator)
             self._combine(pair.second, accumulator)
@@ -303,6 +308,10 @@ class SharedRowRenderer(RowRenderer):
             self.scope.line(f"{name} = {call};")
         for entry, name in found.items():
             self._bind(entry, Text(name, ATOM))
+        for pair, own in self._own_peaks.items():
+            if pair.first in found:
+                factor = self.scope.declare("kept_factor", "float", f"expf({own} - {found[pair.first]})")
+                self.kept.correct(pair.second.tensor, factor)
 
     def _pair_call(self, pair: Pair, parts: dict[RowReduction, str], found: dict[RowReduction, str]) -> str:
         schedule, total = self.schedule, found[pair.first]
