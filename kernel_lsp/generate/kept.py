@@ -5,18 +5,17 @@ kept = find_kept(forward, backward, captured, level=ROWS)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.attention import find_attention
 from kernel_lsp.generate.attention_gradients import find_gradients
 from kernel_lsp.generate.fusion.graph import live_tensors, scalars_of
-from kernel_lsp.generate.fusion.row_patterns import pattern_of
 from kernel_lsp.generate.ir.digest import digest_of
 from kernel_lsp.generate.ir.index import Index, Variable, as_index, product
 from kernel_lsp.generate.ir.scalar import Access, Operation, Scalar, accesses, rewrite
-from kernel_lsp.generate.ir.tensor import Buffer, Pointwise, Reduction, Tensor
+from kernel_lsp.generate.ir.tensor import Buffer, Pointwise, Reduction, Tensor, pattern_of
 from kernel_lsp.generate.lowering.table import LoweredGraph, LoweredOutput
 from kernel_lsp.generate.names import NamePool
 
@@ -26,6 +25,10 @@ memory as PyTorch does."""
 NARROW = (DType.F16, DType.BF16)
 MIN_SHARE = 8
 """Minimum elements of the largest input for each element that is kept beside the results."""
+
+MIN_TERMS = 512
+"""Minimum terms of each element of a product that is kept by default: with fewer, tensor cores find an element again in
+less time than memory takes to write and read it."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,11 @@ def with_kept(forward: LoweredGraph, kept: Kept) -> LoweredGraph:
     """Return the forward that writes what is kept, too."""
     more = tuple(LoweredOutput(name, tensor) for name, tensor in kept.tensors.items())
     return replace(forward, outputs=(*forward.outputs, *more))
+
+
+def are_long_products(tensors: Iterable[Tensor], captured: Callable[[Index], int]) -> bool:
+    """Return True if all tensors are products of matrices with many terms."""
+    return all((_n_terms(tensor, captured) or 0) >= MIN_TERMS for tensor in tensors)
 
 
 # --- below: which tensors
@@ -148,15 +156,17 @@ class _Finder:
             return tensor in self._direct and (bool(reductions) or n_inputs > 1)
         if n_elements == 1 or n_elements * MIN_SHARE <= self._largest:
             return bool(reductions) and not self._has_lines(n_elements)
-        return self._level == PRODUCTS and _is_product(tensor)
+        return self._level == PRODUCTS and _n_terms(tensor, self._captured) is not None
 
 
-def _is_product(tensor: Tensor) -> bool:
-    """Return True for a product of matrices, rounded to its type or not."""
-    if isinstance(tensor.definition, Reduction):
-        return tensor.definition.contraction is not None
+def _n_terms(tensor: Tensor, captured: Callable[[Index], int]) -> int | None:
+    """Return the terms of each element of a product of matrices, rounded to its type or not; None for other tensors."""
+    definition = tensor.definition
+    if isinstance(definition, Reduction):
+        extents = (variable.extent for variable in definition.reduced)
+        return captured(product(extents)) if definition.contraction is not None else None
     copied = _copied(tensor)
-    return copied is not None and _is_product(copied)
+    return _n_terms(copied, captured) if copied is not None else None
 
 
 def _copied(tensor: Tensor) -> Tensor | None:

@@ -16,7 +16,7 @@ from kernel_lsp.core.task import Graph, Task
 from kernel_lsp.errors import KernelLspError, TargetError
 from kernel_lsp.generate.codegen.helpers import HelperUse, render_helpers
 from kernel_lsp.generate.ir.sizes import Sizes, captured_size
-from kernel_lsp.generate.kept import NOTHING, PRODUCTS, ROWS, find_kept, with_kept
+from kernel_lsp.generate.kept import NOTHING, PRODUCTS, ROWS, are_long_products, find_kept, with_kept
 from kernel_lsp.generate.kept_attention import keep_attention
 from kernel_lsp.generate.lowering.builder import NOTHING_GIVEN
 from kernel_lsp.generate.lowering.table import LoweredGraph, lower_graph
@@ -173,9 +173,18 @@ class Program:
         levels = [level for level in (ROWS, PRODUCTS) if self._with_kept(level)[2]]
         if not levels:
             return [self._forward, self._backward]
-        values, default = (NOTHING, *levels), ROWS if ROWS in levels else NOTHING
+        default = ROWS if ROWS in levels else NOTHING
+        if PRODUCTS in levels and self._keeps_long_products():
+            default = PRODUCTS
+        values = (NOTHING, *levels)
         level = choices.pick_int(f"{self.task.name}.keeps", values, default, "what the forward keeps")
         return list(self._with_kept(level)[:2])
+
+    def _keeps_long_products(self) -> bool:
+        """Return True if all that the forward keeps in addition at the last level takes longer to compute again."""
+        few, all_ = ([output.tensor for output in self._with_kept(level)[0].outputs] for level in (ROWS, PRODUCTS))
+        captured = {symbol.name: symbol.captured for symbol in self.task.symbols}
+        return are_long_products(set(all_).difference(few), lambda size: captured_size(size, captured))
 
     def _with_kept(self, level: int) -> tuple[LoweredGraph, LoweredGraph, bool]:
         """Return both graphs at a level of `generate.kept`, and whether it keeps more than the levels below."""

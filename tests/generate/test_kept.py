@@ -119,6 +119,13 @@ def test_products_are_kept_where_the_schedule_says_so() -> None:
     assert "mm" in given(checked.plan)
 
 
+@pytest.mark.parametrize(("n_terms", "is_kept"), [(64, False), (1024, True)])
+def test_products_of_many_terms_are_kept_by_default(n_terms: int, *, is_kept: bool) -> None:
+    inputs = [tensor("x", 500, n_terms), tensor("weight", 300, n_terms), labels(500, 300)]
+    plan = parse_or_raise(plan_text(LINEAR, inputs=inputs, backward=True).render({}), "kernel.cu")
+    assert ("mm" in given(plan)) is is_kept
+
+
 def test_what_a_library_step_makes_is_kept_without_a_copy() -> None:
     x, weight = tensor("x", 32, 64, dtype="bf16"), tensor("weight", 300, 64, dtype="bf16")
     program = plan_text(LINEAR, inputs=[x, weight, labels(32, 300)], backward=True)
