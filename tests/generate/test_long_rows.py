@@ -208,3 +208,15 @@ def test_helpers_of_two_types_are_overloads() -> None:
     signatures = re.findall(r"^((?:template <[^\n]*>\n)?__device__ inline [^{]*\)) \{", text, re.MULTILINE)
     typed = [each for each in signatures if re.search(rf"\b({'|'.join(names)})\(", each)]
     assert len(typed) == len(set(typed)) > len(names)
+
+
+def test_a_depthwise_convolution_between_norms_has_a_kernel_of_its_own() -> None:
+    text = """
+        def f(x, w, filters):
+            x = F.batch_norm(x, None, None, w, w, training=True).relu()
+            x = F.conv2d(x, filters, padding=1, groups=8)
+            return F.batch_norm(x, None, None, w, w, training=True)
+    """
+    inputs = [tensor("x", 2, 8, 16, 16), tensor("w", 8), tensor("filters", 8, 1, 3, 3)]
+    checked = check(text, inputs=inputs)
+    assert checked.n_kernels == 3, checked.text

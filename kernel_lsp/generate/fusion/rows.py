@@ -194,6 +194,8 @@ class _RowDraft:
         extents = self.space.extents
         row_shape = self.space.shape("o")
         if sizes.same(tensor.n_elements, product(extents)):
+            if _is_product(tensor):
+                return
             index = reshape(self.space.coordinates, extents, tensor.shape)
             is_per_row = False
         elif sizes.same(tensor.n_elements, product(row_shape)):
@@ -269,6 +271,12 @@ class _RowDraft:
 
     def _level(self, scalar: Scalar) -> int:
         return max((self.levels[a.tensor] for a in accesses(scalar) if a.tensor in self.levels), default=0)
+
+
+def _is_product(tensor: Tensor) -> bool:
+    """Return True for a sum of products that its readers' threads compute, such as a depthwise convolution. A kernel of
+    its own loads each window once for a box of results; a pass over rows computes it anew, as do the passes behind it."""
+    return isinstance(tensor.definition, Reduction) and tensor.definition.contraction is not None
 
 
 def split_domain(
