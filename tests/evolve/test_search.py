@@ -125,3 +125,19 @@ def test_a_knob_of_all_kernels_changes_at_once() -> None:
     threads = [[v for k, v in p.realized.schedule.items() if k.endswith("threads")] for p in proposals]
     assert any(set(each) == {256} for each in threads)
     assert any(each.count(64) == 19 for each in threads)
+
+
+def test_a_large_text_is_measured_before_its_neighbours_are_rendered() -> None:
+    class Large(FakeNetwork):
+        n_rendered = 0
+
+        def realize(self, schedule: Mapping[str, int | str]) -> FakeRealized:
+            self.n_rendered += 1
+            realized = super().realize(schedule)
+            return FakeRealized(realized.schedule, self.knobs, realized.text.ljust(100_000), True)
+
+    program = Large()
+    proposer = Proposer(program, seed=0)
+    first = proposer.propose(8, 0, [])
+    assert len(first) == program.n_rendered == 2
+    assert len(proposer.propose(8, 1, [Scored(first[1].realized, "library", 1.0)])) == 8

@@ -23,6 +23,10 @@ SECOND_MUTATION_PROBABILITY = 0.4
 LIBRARY = "library"
 TOGETHER_PROBABILITY = 0.5
 """Share of mutations that change a knob of all kernels at once: one of a network's hundreds of knobs changes little."""
+LARGE_TEXT = 100_000
+"""Minimum characters of a network's text. Each rendering takes up to seconds, and a GPU waits for a whole generation."""
+N_FIRST_OF_LARGE = 2
+"""Proposals of the first generation of a large text: the default, and all products in libraries."""
 MAX_NAMED = 3
 """Maximum equal changes that a description names one by one."""
 N_BUILDS_PER_PROPOSAL = 4
@@ -71,9 +75,11 @@ class Proposer:
     ) -> list[Proposal]:
         """Return up to `n` new schedules; fewer when the neighbourhood is exhausted. `ranked` is best first. The first
         generation is the default, then `tuned`, if an earlier search left one, or else the default with all products in
-        libraries, and neighbours of the default."""
+        libraries, and, unless the text is large, neighbours of the default."""
         draw = random.Random(f"{self._seed}:{generation}")
         given: list[Proposal] = []
+        if generation == 0 and len(self._default.text) >= LARGE_TEXT:
+            n = min(n, N_FIRST_OF_LARGE)
         if generation == 0:
             self._take(self._default, (), given)
             if tuned is not None:
