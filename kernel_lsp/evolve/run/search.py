@@ -24,7 +24,7 @@ LIBRARY = "library"
 TOGETHER_PROBABILITY = 0.5
 """Share of mutations that change a knob of all kernels at once: one of a network's hundreds of knobs changes little."""
 LARGE_TEXT = 100_000
-"""Minimum characters of a network's text. Each rendering takes up to seconds, and a GPU waits for a whole generation."""
+"""Minimum characters of a network's text. A rendering takes up to seconds, and a GPU waits for a whole generation."""
 N_FIRST_OF_LARGE = 2
 """Proposals of the first generation of a large text: the default, and all products in libraries."""
 MAX_NAMED = 3

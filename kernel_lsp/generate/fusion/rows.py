@@ -275,7 +275,7 @@ class _RowDraft:
 
 def _is_product(tensor: Tensor) -> bool:
     """Return True for a sum of products that its readers' threads compute, such as a depthwise convolution. A kernel of
-    its own loads each window once for a box of results; a pass over rows computes it anew, as do the passes behind it."""
+    its own loads each window once for a box of results; each pass over rows computes it anew."""
     return isinstance(tensor.definition, Reduction) and tensor.definition.contraction is not None
 
 
