@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from kernel_lsp.config import Settings
 from kernel_lsp.core.benchmark import BenchEntry
-from kernel_lsp.core.event import CandidateEvaluated, Event, RunFinished, TaskCaptured
+from kernel_lsp.core.event import CandidateEvaluated, Event, RunFinished, StageStarted, TaskCaptured
 from kernel_lsp.errors import TargetError
 from kernel_lsp.evolve.run import bench
 from kernel_lsp.evolve.run.bench import BenchLedger, BenchPlan, bench_entries
@@ -36,6 +37,10 @@ async def events(target: str) -> AsyncIterator[Event]:
         await asyncio.sleep(60)
     yield CAPTURED
     await asyncio.sleep(0.02)
+    if target == "goes on":
+        yield evaluated("a", 12.0)
+        yield StageStarted(message="full check")
+        await asyncio.sleep(0.02)
     for event in (evaluated("a", None), evaluated("b", 12.0), evaluated("c", 10.0)):
         yield event
     if target == "hangs in its full check":
@@ -154,3 +159,39 @@ async def test_tasks_run_side_by_side_on_several_gpus_each_in_a_workspace_of_its
     assert [entry.status for entry in found.values()] == ["verified"] * 3
     assert {device for _, device, _ in started} == {"cuda:0", "cuda:1"}
     assert len({handle.workspace for _, device, handle in started[:2]}) == 2
+
+
+async def test_the_next_session_starts_while_the_full_check_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = list[object]()
+    log = list[str]()
+
+    class Start:
+        def __init__(self, settings: Settings) -> None:
+            self.limit_s = settings.run_deadline_s
+
+        async def __aenter__(self) -> Start:
+            log.append("entered")
+            return self
+
+        async def __aexit__(self, *_: object) -> None:
+            log.append("exited")
+
+    class Handle(SimpleNamespace):
+        async def events(self) -> AsyncIterator[Event]:
+            used.append(self.start)
+            log.append(self.target)
+            async for event in events(self.kind):
+                yield event
+
+    def start(directory: Path, target: str, *_: Any, **__: Any) -> Handle:
+        return Handle(target=target, kind="good" if target == "b" else "goes on")
+
+    monkeypatch.setattr(bench, "start_request", start)
+    monkeypatch.setattr(bench, "SessionStart", Start)
+    found = await run(tmp_path, "a", "b", "c")
+    assert [entry.status for entry in found.values()] == ["verified"] * 3
+    assert log == ["a", "entered", "b", "exited", "c"]  # `b` has no full check, and nothing follows `c`
+    assert [type(each) for each in used] == [type(None), Start, type(None)]
+    assert getattr(used[1], "limit_s", None) == pytest.approx(0.2)

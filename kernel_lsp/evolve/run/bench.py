@@ -11,19 +11,21 @@ import re
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from kernel_lsp.config import find_workspace
+from kernel_lsp.config import find_workspace, load_settings
 from kernel_lsp.core.benchmark import BenchEntry, Status
-from kernel_lsp.core.event import CandidateEvaluated, Event, RunFinished, TaskCaptured
+from kernel_lsp.core.event import CandidateEvaluated, Event, RunFinished, StageStarted, TaskCaptured
 from kernel_lsp.core.words import counted
 from kernel_lsp.errors import KernelLspError
 from kernel_lsp.evolve.run.optimize import start_request
 from kernel_lsp.source.suite import BenchTask
+from kernel_lsp.verify.session.start import SessionStart
 from kernel_lsp.verify.tasks.bench_score import bench_time, speedups
 
 _logger = logging.getLogger(__name__)
@@ -49,16 +51,51 @@ class BenchPlan:
     """Devices that run tasks side by side, e.g. ``cuda:0`` and ``cuda:1``; empty for the settings' own."""
 
 
-@dataclass(frozen=True)
 class Lane:
-    """One of the places where tasks run one after another. Its `device` is None where the settings decide."""
+    """One of the places where tasks run one after another. The session of the next one starts while the full check of
+    the one before it runs: its worker imports torch for seconds."""
 
-    number: int
-    device: str | None
+    def __init__(self, number: int, device: str | None) -> None:
+        """`device` is None where the settings decide."""
+        self._number, self._device = number, device
+        self._starting: asyncio.Task[SessionStart] | None = None
+        self.has_next = False
+        """Whether a task is to follow."""
+
+    def overrides(self, plan: BenchPlan) -> Mapping[str, Any]:
+        """Return the settings of its runs."""
+        device = {} if self._device is None else {"device": self._device}
+        return {"run_deadline_s": plan.deadline_s * SEARCH_SHARE, **plan.overrides, **device}
 
     def workspace(self, plan: BenchPlan) -> Path:
         """Return the workspace of its runs, which one run holds at a time."""
-        return find_workspace(plan.directory) if self.number == 0 else plan.results / f"lane-{self.number}"
+        return find_workspace(plan.directory) if self._number == 0 else plan.results / f"lane-{self._number}"
+
+    def start_next(self, plan: BenchPlan) -> None:
+        """Begin to start the session of the task that follows, if one does, unless that has begun."""
+        if self.has_next and self._starting is None:
+            start = SessionStart(load_settings(plan.directory, self.overrides(plan)))
+            self._starting = asyncio.create_task(start.__aenter__())
+
+    @asynccontextmanager
+    async def started(self) -> AsyncIterator[SessionStart | None]:
+        """Hold the session's start that was begun before; None without one."""
+        starting, self._starting = self._starting, None
+        start = await starting if starting is not None else None
+        try:
+            yield start
+        finally:
+            if start is not None:
+                await start.__aexit__()
+
+    async def close(self) -> None:
+        """End a start that no task needs."""
+        starting, self._starting = self._starting, None
+        if starting is not None:
+            starting.cancel()
+            (start,) = await asyncio.gather(starting, return_exceptions=True)
+            if isinstance(start, SessionStart):
+                await start.__aexit__()
 
 
 async def bench_entries(plan: BenchPlan, ledger: BenchLedger) -> AsyncIterator[tuple[BenchEntry, int]]:
@@ -71,11 +108,13 @@ async def bench_entries(plan: BenchPlan, ledger: BenchLedger) -> AsyncIterator[t
         try:
             while waiting:
                 task = waiting.popleft()
+                lane.has_next = bool(waiting)
                 entry = known.get(task.target) or await _recorded(plan, task, ledger, lane)
                 if plan.every_configuration and "::" not in task.target:
                     waiting.extendleft(reversed(_configurations(task, entry)))
                 ended.put_nowait(entry)
         finally:
+            await lane.close()
             ended.put_nowait(None)
 
     running = [asyncio.create_task(run_on(Lane(*each))) for each in enumerate(plan.devices or (None,))]
@@ -130,16 +169,15 @@ async def _bounded(plan: BenchPlan, task: BenchTask, lane: Lane) -> BenchEntry:
 
 
 async def _run(plan: BenchPlan, task: BenchTask, row: _Row, lane: Lane) -> None:
-    overrides = {
-        "run_deadline_s": plan.deadline_s * SEARCH_SHARE,
-        **plan.overrides,
-        **({} if lane.device is None else {"device": lane.device}),
-        "out_directory": plan.results / re.sub(r"[^\w.]+", "_", task.target).strip("_."),
-    }
-    handle = start_request(plan.directory, task.target, task.backward, overrides, peers=task.peers)
-    handle.workspace = lane.workspace(plan)
-    async for event in handle.events():
-        row.take(event)
+    folder = re.sub(r"[^\w.]+", "_", task.target).strip("_.")
+    overrides = {**lane.overrides(plan), "out_directory": plan.results / folder}
+    async with lane.started() as start:
+        handle = start_request(plan.directory, task.target, task.backward, overrides, peers=task.peers)
+        handle.workspace, handle.start = lane.workspace(plan), start
+        async for event in handle.events():
+            row.take(event)
+            if row.is_in_full_check:
+                lane.start_next(plan)
 
 
 class _Row:
@@ -154,6 +192,7 @@ class _Row:
         """Times of correct candidates."""
         self._stages_s: dict[str, float] = {}
         self._result_s: float | None = None
+        self._is_in_full_check = False
 
     def take(self, event: Event) -> None:
         """Record what the row needs of an event, and when it came."""
@@ -165,6 +204,8 @@ class _Row:
             if event.outcome == "correct" and event.score_us is not None:
                 self._best_us[event.candidate_id] = event.score_us
                 self._first_s = self._stages_s["search"] if self._first_s is None else self._first_s
+        elif isinstance(event, StageStarted):
+            self._is_in_full_check = "search" in self._stages_s
         elif isinstance(event, RunFinished):
             self._finished, self._result_s = event, now_s
             before_s = self._stages_s.get("capture", 0.0) + self._stages_s.get("search", 0.0)
@@ -175,6 +216,11 @@ class _Row:
     def has_result(self) -> bool:
         """Check whether the run has ended but for its processes."""
         return self._finished is not None
+
+    @property
+    def is_in_full_check(self) -> bool:
+        """Check whether the search has ended and the result is still to come."""
+        return self._is_in_full_check and not self.has_result
 
     def place(self) -> str:
         """Describe how far the run has come."""

@@ -45,6 +45,7 @@ from kernel_lsp.source.pytorch import read_target
 from kernel_lsp.training.ranker import trained_order
 from kernel_lsp.verify.profile.profile import profile_candidate
 from kernel_lsp.verify.session.session import Session
+from kernel_lsp.verify.session.start import SessionStart
 from kernel_lsp.verify.session.verifier import Verifier
 
 OUT_FOLDER_NAME = "kernels"
@@ -72,6 +73,8 @@ class RunHandle:
     callbacks: Mapping[str, Ask] = field(default_factory=dict)
     on_prompt: OnPrompt = ignore_prompt
     applies_anyway: bool = False
+    start: SessionStart | None = None
+    """The start of its session, which its owner entered already and exits; None for one of its own."""
     task_summary: str = ""
     verified_on: str = ""
     is_resumable: bool = field(default=False, init=False)
@@ -94,7 +97,7 @@ class RunHandle:
         source = read_target(self.request.target, self.request.directory)
         peers = self.request.peers
         wait_s = min(FINAL_BASELINE_WAIT_S, self.settings.run_deadline_s * BASELINE_SHARE)
-        async with Session(self.settings, full_wait_s=wait_s, peers=peers) as session:
+        async with Session(self.settings, self.start, full_wait_s=wait_s, peers=peers) as session:
             for message in missing:
                 yield StageStarted(message=message)
             yield StageStarted(message=f"capturing {self.request.target} with {session.worker.python}")
