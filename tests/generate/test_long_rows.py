@@ -220,3 +220,11 @@ def test_a_depthwise_convolution_between_norms_has_a_kernel_of_its_own() -> None
     inputs = [tensor("x", 2, 8, 16, 16), tensor("w", 8), tensor("filters", 8, 1, 3, 3)]
     checked = check(text, inputs=inputs)
     assert checked.n_kernels == 3, checked.text
+
+
+def test_gradients_of_rows_without_sums_take_small_blocks() -> None:
+    text = "def f(x, y): return F.cross_entropy(x, y)"
+    inputs = [tensor("x", 4096, 32000), tensor("y", 4096, dtype="i64", within=(0, 32000))]
+    found = plan_text(text, inputs=inputs, backward=True).render({})
+    assert "f_backward<<<B, 256>>>" in found
+    assert "One block of 256 threads per row: difference in one pass over the row." in found

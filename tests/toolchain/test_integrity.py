@@ -8,6 +8,7 @@ import pytest
 
 from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.core.verdict import Built
+from kernel_lsp.generate.codegen.helpers import HelperUse, render_helpers
 from kernel_lsp.toolchain.integrity.audit import (
     audit,
 )
@@ -79,6 +80,10 @@ HONEST = {
     "the barrier of a grid": (
         "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;\n"
         "__global__ void k(float* x) { x[blockIdx.x + 1] = 1; cg::this_grid().sync(); x[0] = x[gridDim.x]; }"
+    ),
+    "the barrier of a grid that the generator writes": (
+        render_helpers([HelperUse("grid_sync", "")])
+        + "__global__ void k(float* x) { x[blockIdx.x + 1] = 1; grid_sync(); x[0] = x[gridDim.x]; grid_sync(); }"
     ),
     "cub": (
         "#include <cub/block/block_reduce.cuh>\n__global__ void k(float* x) { using R = cub::BlockReduce<float, 128>;\n"

@@ -333,13 +333,18 @@ __device__ inline T* in_block(T* own, int rank) {
 }
 """),
     "grid_sync": Helper("""
-// Waits until `n_expected` blocks have arrived; they all run at once, for the launch is cooperative.
-__device__ inline void grid_sync(int* n_arrived, int n_expected) {
+// Waits for all blocks, which run at once, for the launch is cooperative. The counter is the driver's, which needs no
+// launch to set it to 0: each round flips its highest bit.
+__device__ inline void grid_sync() {
     __syncthreads();
     if (threadIdx.x == 0) {
+        unsigned high, low;
+        asm("mov.u32 %0, %%envreg1;" : "=r"(high));
+        asm("mov.u32 %0, %%envreg2;" : "=r"(low));
+        unsigned* counter = reinterpret_cast<unsigned*>((unsigned long long)high << 32 | low) + 1;
         __threadfence();
-        atomicAdd(n_arrived, 1);
-        while (*(volatile int*)n_arrived < n_expected) {}
+        const unsigned before = atomicAdd(counter, blockIdx.x == 0 ? 0x80000000u - (gridDim.x - 1) : 1u);
+        while (((before ^ *(volatile unsigned*)counter) & 0x80000000u) == 0) {}
         __threadfence();
     }
     __syncthreads();

@@ -13,7 +13,6 @@ from dataclasses import replace
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Constant
 from kernel_lsp.core.expression_rules import binary
-from kernel_lsp.core.plan import Fill
 from kernel_lsp.generate.codegen.accumulator import Accumulator
 from kernel_lsp.generate.codegen.elements.packs import find_packed
 from kernel_lsp.generate.codegen.kernel import RenderedKernel, rendered
@@ -54,7 +53,6 @@ class SharedRowRenderer(RowRenderer):
         self.row_scope = self.scope
         self._is_ahead = False
         self._has_met = False
-        self.counter = ""
         self._own_peaks: dict[Pair, str] = {}
 
     def render(self, comment: str) -> RenderedKernel:
@@ -76,8 +74,7 @@ class SharedRowRenderer(RowRenderer):
         )
         attributes = (("cooperative", 1),) if self.schedule.is_grid else (("cluster", self.schedule.blocks),)
         shared_bytes = self.cache.n_bytes if isinstance(self.cache, StagedRows) else 0
-        fills = (Fill(self.kernel.scratch[self.counter].name, Constant(0)),) if self.counter else ()
-        return replace(kernel, attributes=attributes, shared_bytes=shared_bytes, fills=fills)
+        return replace(kernel, attributes=attributes, shared_bytes=shared_bytes)
 
     def _grid(self) -> Constant:
         blocks = self.schedule.blocks
@@ -104,8 +101,6 @@ class SharedRowRenderer(RowRenderer):
         self._declare_lane()
         if schedule.is_grid:
             self.kernel.use("grid_sync")
-            self.counter = self.kernel.add_scratch("n_arrived", DType.I32, (Constant(1),))
-            scope.line("int n_expected = 0;  // arrivals at the barrier so far")
         else:
             scope.line(f"{self.kernel.use('cluster_arrive')}();")
         if schedule.is_grid and self.group.row.extent.constant != 1:
@@ -292,9 +287,7 @@ class SharedRowRenderer(RowRenderer):
             at = f"({pointer})[rank]" if " " in pointer else f"{pointer}[rank]"
             inner.line(f"{at} = {name};")
         inner.close()
-        n_blocks = self.schedule.blocks * self.schedule.teams
-        self.scope.line(f"n_expected += {n_blocks};")
-        self.scope.line(f"grid_sync({self.counter}, n_expected);")
+        self.scope.line("grid_sync();")
 
     def _combine_parts(self, found: dict[RowReduction, str], parts: dict[RowReduction, str]) -> None:
         """Combine the partial results of the blocks, and name the totals."""
