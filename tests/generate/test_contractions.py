@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.generate.harness import check, tensor
+from kernel_lsp.generate.program import Program
+from kernel_lsp.generate.schedule.knobs import Knob
+from tests.generate.harness import check, plan_text, tensor
 
 WAYS = ["direct", "rows", "tiled", "split_warps", "tensor_cores"]
 
@@ -121,3 +123,22 @@ def test_gelu_mlp_and_swiglu() -> None:
         def forward(self, x): return self.down(F.gelu(self.up(x))), self.down(F.silu(self.gate(x)) * self.up(x))
     """
     check(text, symbol="M", inputs=[tensor("x", 2, 7, 16)], backward=True)
+
+
+PROJECTION = "def f(x, w): return F.linear(x.flatten(2).permute(2, 0, 1), w)"
+
+
+@pytest.mark.parametrize("way", ["direct", "tiled", "tensor_cores"])
+def test_rows_of_a_repeated_matrix_are_rows_of_one_product(way: str) -> None:
+    inputs = [tensor("x", 2, 16, 6, 8), tensor("w", 24, 16)]
+    knob = _contraction_knob(plan_text(PROJECTION, inputs=inputs))
+    check(PROJECTION, inputs=inputs, schedule={knob.name: way}, sizes=({}, {"H": 5}))
+
+
+def test_a_projection_of_pairs_of_rows_uses_tensor_cores() -> None:
+    program = plan_text(PROJECTION, inputs=[tensor("x", 2, 128, 128, 128), tensor("w", 384, 128)])
+    assert _contraction_knob(program).default == "tensor_cores"
+
+
+def _contraction_knob(program: Program) -> Knob:
+    return next(knob for knob in program.knobs if knob.name.endswith(".contraction"))

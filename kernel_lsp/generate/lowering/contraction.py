@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.ir.index import ZERO, Index, Variable, as_index, divide_exactly
 from kernel_lsp.generate.ir.scalar import Access, Constant, Scalar, both, cast, compare, guarded, in_range, index_value
-from kernel_lsp.generate.ir.tensor import LibraryCall, Phases, Tensor
+from kernel_lsp.generate.ir.tensor import LibraryCall, Phases, Pointwise, Tensor
 from kernel_lsp.generate.lowering.arithmetic import op
 from kernel_lsp.generate.lowering.builder import Call, Shape, accumulation_dtype, positions, read
 from kernel_lsp.generate.lowering.registry import lowers
@@ -53,7 +53,9 @@ def converted(call: Call, tensor: Tensor, item: int = 0) -> Tensor:
 
 
 def matrix_product(call: Call, left: Tensor, right: Tensor) -> Tensor:
-    """Return (..., M, K) x (..., K, N) with equal leading dims."""
+    """Return (..., M, K) x (..., K, N) with equal leading dims. Those of one matrix that is repeated, such as a weight
+    that PyTorch expands for a projection of (queries, 2, channels), are further rows: a batch of two rows each has no
+    tiles."""
     n_batch = len(left.shape) - 2
     batch = tuple(range(n_batch))
     shape = (*left.shape[:-1], right.shape[-1])
@@ -65,8 +67,21 @@ def matrix_product(call: Call, left: Tensor, right: Tensor) -> Tensor:
         )
 
     library = LibraryCall("aten::bmm" if n_batch else "aten::mm", (left, right), shape) if n_batch <= 1 else None
-    axes = (batch, (n_batch,), (n_batch + 1,))
+    is_repeated = n_batch > 0 and _repeats(right, n_batch)
+    axes = ((), (*batch, n_batch), (n_batch + 1,)) if is_repeated else (batch, (n_batch,), (n_batch + 1,))
     return contract(call, shape, (left.shape[-1],), factors, axes, library=library)
+
+
+def _repeats(tensor: Tensor, n_batch: int) -> bool:
+    """Return True for a view of one matrix, the same at each index of the leading dims."""
+    definition = tensor.definition
+    if not isinstance(definition, Pointwise) or not isinstance(definition.body, Access):
+        return False
+    read, leading = definition.body, definition.variables[:n_batch]
+    if not any(index.variables & set(leading) for index in read.index):
+        return True
+    is_same = tuple(read.index[:n_batch]) == positions(leading) and len(read.index) == len(tensor.shape)
+    return is_same and _repeats(read.tensor, n_batch)
 
 
 @lowers("mm", "bmm")
