@@ -139,11 +139,19 @@ async def test_no_candidate_starts_once_one_was_measured_at_the_limit(tmp_path: 
     assert not result.is_cut_short
 
 
+async def test_one_generation_without_a_gain_is_enough_where_several_are_as_fast(tmp_path: Path) -> None:
+    alike = await searched(tmp_path / "alike", MeasuringDevice(factor=lambda us: 100.0 / us), 12)
+    apart = await searched(tmp_path / "apart", MeasuringDevice(factor=lambda us: 1.0 + us % 7), 12)
+    assert alike.stopped.startswith("1 generation gained less than the noise of 1.0%, and 8 candidates are within 1%")
+    assert alike.n_proposed == 8
+    assert apart.stopped.startswith("2 generations gained less")
+
+
 async def test_measurements_grow_longer_as_candidates_grow_fewer(tmp_path: Path) -> None:
     device = MeasuringDevice()
     result = await searched(tmp_path, device, 3)
     depths = [depth for _, depth in device.asked]
-    assert (depths.count("rank"), depths.count("screen"), depths.count("full")) == (12, 6, 1)
+    assert (depths.count("rank"), depths.count("screen"), depths.count("full")) == (12, 3, 1)
     assert depths == sorted(depths, key=("rank", "screen", "full").index)
     remeasured = [candidate_id for candidate_id, depth in device.asked if depth == "screen"]
     assert result.winner is not None

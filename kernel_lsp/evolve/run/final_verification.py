@@ -10,6 +10,7 @@ from kernel_lsp.core.candidate import Candidate
 from kernel_lsp.core.event import Event, StageStarted
 from kernel_lsp.core.measurement import Comparison, is_pytorch
 from kernel_lsp.core.verdict import Verdict
+from kernel_lsp.core.words import counted
 from kernel_lsp.evolve.propose.population import Member
 from kernel_lsp.evolve.run.evaluations import Evaluations, outcome_message, score_kind
 
@@ -26,6 +27,9 @@ N_STALE_TUNING = 2
 MAX_DEVICE_S = 20.0
 """Seconds of the GPU for schedules, after which no further generation begins: with PyTorch's compilation, which goes on
 beside it, a search then ends within two minutes also where one call takes a tenth of a second."""
+ALIKE, N_ALIKE = 1.01, 3
+"""Number of measured candidates within this factor of the best, from which one generation without a gain is enough:
+what bounds them is none of what their schedules vary."""
 N_FAILED_CALLS = 8
 """Maximum consecutive proposals without a reply, after which the provider counts as unavailable."""
 
@@ -158,9 +162,12 @@ def why_stop(best_us: Sequence[float | None], best: Member, floor_us: float, n_p
     return ""
 
 
-def why_stop_tuning(best: Verdict, best_us: Sequence[float], n_generations: int, device_s: float) -> str:
+def why_stop_tuning(
+    best: Verdict, best_us: Sequence[float], n_generations: int, device_s: float, n_alike: int = 0
+) -> str:
     """Return the reason why more schedules gain nothing or too little, or empty. `best_us` is the best time after each
-    of the `n_generations` so far, which took `device_s` of the GPU."""
+    of the `n_generations` so far, which took `device_s` of the GPU. `n_alike` measured candidates are about as fast as
+    the best."""
     floor_us = _floor_us(best)
     if floor_us is not None:
         limit = f"within {FLOOR_FACTOR - 1:.0%} of the speed of light ({floor_us:.3g} us)"
@@ -170,8 +177,10 @@ def why_stop_tuning(best: Verdict, best_us: Sequence[float], n_generations: int,
         if n_generations >= N_STALE_TUNING and pytorch_us <= FLOOR_FACTOR * floor_us:
             return f"PyTorch itself is {limit}: no kernel can be clearly faster"
     noise = relative_noise(best)
-    if n_generations > N_STALE_TUNING and best_us[-1] > best_us[-1 - N_STALE_TUNING] * (1.0 - noise):
-        return f"{N_STALE_TUNING} generations gained less than the noise of {noise:.1%}"
+    n_stale = 1 if n_alike >= N_ALIKE else N_STALE_TUNING
+    if n_generations > n_stale and best_us[-1] > best_us[-1 - n_stale] * (1.0 - noise):
+        alike = f", and {n_alike} candidates are within {ALIKE - 1:.0%} of the best" if n_stale == 1 else ""
+        return f"{counted(n_stale, 'generation')} gained less than the noise of {noise:.1%}{alike}"
     if device_s > MAX_DEVICE_S:
         return f"candidates took {device_s:.0f} s of the GPU, more than the {MAX_DEVICE_S:.0f} s that a search may take"
     return ""

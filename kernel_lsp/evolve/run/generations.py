@@ -17,6 +17,7 @@ from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.evolve.run.evaluations import CandidateVerifier, Evaluations, score_kind, score_us
 from kernel_lsp.evolve.run.final_verification import (
+    ALIKE,
     Ending,
     Finalist,
     SearchResult,
@@ -29,10 +30,11 @@ from kernel_lsp.evolve.run.reuse import TunedSchedule
 from kernel_lsp.evolve.run.search import Order, Proposal, Proposer, Scored
 from kernel_lsp.training.features import SchedulableProgram
 
-MAX_REMEASURED = 6
-NEAR = 1.1
+MAX_REMEASURED = 3
+NEAR = 1.05
 """Maximum candidates of the second rung, and their time over the fastest one's: a ranking's noise orders few neighbours
-wrongly, and only near ones."""
+wrongly, and only near ones. Six took 0.8 to 4 s each, and their times differed by 1.4 % at most in three of four
+searches (H200, 2026-11-28)."""
 N_WITH_TUNED = 2
 """Proposals of the first generation where an earlier search was complete: the default, and its winner."""
 
@@ -207,7 +209,8 @@ class Search:
         if tuned is not None and self._settings.is_tuned and tuned.is_confirmed_by(best.candidate.text, best.time_us):
             return f"the schedule was chosen from {tuned.n_tried} candidates on {tuned.date}"
         device_s = sum(map(device_seconds, self._screened.values()))
-        return why_stop_tuning(best.screened, self._best_us, n_generations, device_s)
+        n_alike = sum(each.time_us <= ALIKE * best.time_us for each in finalists) if self._measures else 0
+        return why_stop_tuning(best.screened, self._best_us, n_generations, device_s, n_alike)
 
     def _rank(self) -> None:
         """Return schedules, best first; a kernel without a schedule cannot be a parent."""

@@ -65,6 +65,9 @@ which issues at most one of them a cycle. No kernel needs that for a few thousan
 WAITING_LIMITS = Limits(complete_instructions=15_000_000, max_instructions=1_000_000_000, deadline_s=12.0)
 """Limits for a small case whose threads wait longer than the screen allows: a livelock repeats its state within them.
 Waiting costs about 1 ns an instruction."""
+RANKED_WAIT_S = 4.0
+"""Maximum seconds of such a run before a candidate is only ranked: its full check has the whole deadline. 15 of 17
+candidates for a batch norm, whose blocks wait at a grid barrier, had no answer within a deadline (2026-11-28)."""
 SCREEN_BUDGET_S = 0.4
 """Seconds per operation: a screen that took longer skips the profile."""
 N_SCREEN_CASES = 2
@@ -112,16 +115,19 @@ async def check(kernel: LoadedKernel) -> CheckOutcome | None:
     )
 
 
-async def screen(kernel: LoadedKernel, *, estimates: bool = False) -> CheckOutcome | None:
+async def screen(
+    kernel: LoadedKernel, *, estimates: bool = False, wait_s: float = WAITING_LIMITS.deadline_s
+) -> CheckOutcome | None:
     """Run small cases within a short budget, in thread orders that expose races. None when none of them failed.
-    Cases that exceed the budget are noted, and left to the GPU. `estimates` adds `estimate` where that was quick."""
+    Cases that exceed the budget are noted, and left to the GPU. `estimates` adds `estimate` where that was quick.
+    `wait_s` bounds a second run of threads that may wait."""
     if refused := _refused(kernel):
         return refused
     started, n_run = time.monotonic(), 0
     for case, bound in screened_cases(kernel.plan):
         outcome = await kernel.run(case, bound, SCREEN_LIMITS)  # which long rows may legitimately exceed
         if not n_run:
-            outcome = await _to_its_end(kernel, case, bound, outcome)
+            outcome = await _to_its_end(kernel, case, bound, outcome, wait_s)
         if isinstance(outcome, Skipped):
             continue
         if not n_run and isinstance(outcome, TimedOut) and _is_endless(outcome):
@@ -273,7 +279,9 @@ async def _with_few_at_once(kernel: LoadedKernel) -> CheckOutcome | None:
 # --- below: one case
 
 
-async def _to_its_end(kernel: LoadedKernel, case: Case, bound: BoundOperation, outcome: CaseOutcome) -> CaseOutcome:
+async def _to_its_end(
+    kernel: LoadedKernel, case: Case, bound: BoundOperation, outcome: CaseOutcome, wait_s: float
+) -> CaseOutcome:
     """Run a small case again with more budget where one thread exhausted the screen's alone, or where threads may wait.
     That distinguishes slow cases from endless ones."""
     if not isinstance(outcome, TimedOut) or not kernel.code.is_alive:
@@ -281,7 +289,7 @@ async def _to_its_end(kernel: LoadedKernel, case: Case, bound: BoundOperation, o
     if _is_endless(outcome):
         return await kernel.run(case, bound, ENDLESS_LIMITS)
     if kernel.progress.may_wait:
-        return await kernel.run(case, bound, WAITING_LIMITS)
+        return await kernel.run(case, bound, replace(WAITING_LIMITS, deadline_s=wait_s))
     return outcome
 
 

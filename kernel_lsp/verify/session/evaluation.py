@@ -43,7 +43,16 @@ from kernel_lsp.verify.build.building import (
     said_of,
     said_of_guarded,
 )
-from kernel_lsp.verify.cpu.executor_checks import NOT_SCREENED, check, estimate, rank, screen, screened_cases
+from kernel_lsp.verify.cpu.executor_checks import (
+    NOT_SCREENED,
+    RANKED_WAIT_S,
+    WAITING_LIMITS,
+    check,
+    estimate,
+    rank,
+    screen,
+    screened_cases,
+)
 from kernel_lsp.verify.cpu.executor_pool import N_LOOKS
 from kernel_lsp.verify.cpu.prepared import CpuKernel, LoadedKernel
 from kernel_lsp.verify.model.cases import Depth, Look, OperationKind, Plan, Progress
@@ -207,7 +216,8 @@ class Evaluation:
         """Return the check of a depth. With a GPU, it is what must pass before the GPU runs; a full verdict estimates
         during the GPU's cases."""
         if self._by.gpu_checks is not None:
-            return partial(screen, estimates=depth != "full")
+            wait_s = RANKED_WAIT_S if depth == "rank" else WAITING_LIMITS.deadline_s
+            return partial(screen, estimates=depth != "full", wait_s=wait_s)
         return check if depth == "full" else rank
 
     async def _loaded(
