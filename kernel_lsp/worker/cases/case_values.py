@@ -19,6 +19,7 @@ from ..oracle.roundings import rounding_ties
 from .families import SPARSE_FAMILIES, buffer_values, draw, near_own_values, own_generator, resized
 from .index_bounds import index_limits
 from .integers import PLAIN, UNLIMITED, limited, unlimited
+from .parallel_random import ParallelRandom
 from .special_values import place_numbers, place_special
 
 
@@ -135,7 +136,7 @@ class Values:
         is_wanted |= any(not leaf.dtype.is_floating_point for leaf in self.captured.inputs.tensors)
         if self.captured.inputs.fresh is None or not is_wanted:
             return None
-        with seeded(self.seed):
+        with seeded(self.seed), ParallelRandom():
             return self.captured.inputs.fresh()
 
     def _input(self, position: int, shape: tuple[int, ...], family: str, own: torch.Tensor | None) -> torch.Tensor:

@@ -1,0 +1,36 @@
+"""Check that large random inputs are drawn in parallel as PyTorch would draw them, and the same for the same seed."""
+
+from __future__ import annotations
+
+import torch
+
+from kernel_lsp.worker.cases import parallel_random
+from kernel_lsp.worker.cases.parallel_random import LARGE_ELEMENTS, ParallelRandom
+
+
+def drawn(function: object, *shape: int, seed: int = 0, **given: object) -> torch.Tensor:
+    torch.manual_seed(seed)
+    with ParallelRandom():
+        return function(*shape, **given)  # type: ignore[operator]
+
+
+def test_large_draws_have_their_distribution_and_follow_the_seed() -> None:
+    uniform, normal = drawn(torch.rand, 4, LARGE_ELEMENTS // 4), drawn(torch.randn, LARGE_ELEMENTS)
+    assert uniform.shape == (4, LARGE_ELEMENTS // 4)
+    assert 0.0 <= float(uniform.min()) < 1e-3
+    assert 0.999 < float(uniform.max()) <= 1.0
+    assert abs(float(uniform.mean()) - 0.5) < 1e-3
+    assert abs(float(normal.mean())) < 1e-3
+    assert abs(float(normal.std()) - 1.0) < 1e-3
+    assert torch.equal(uniform, drawn(torch.rand, 4, LARGE_ELEMENTS // 4))
+    assert not torch.equal(uniform, drawn(torch.rand, 4, LARGE_ELEMENTS // 4, seed=1))
+    chunks = normal.split(parallel_random.CHUNK_ELEMENTS)
+    assert not torch.equal(chunks[0], chunks[1])
+
+
+def test_other_draws_are_pytorch_s_own() -> None:
+    for given in ({}, {"dtype": torch.float64}, {"requires_grad": True}):
+        torch.manual_seed(0)
+        assert torch.equal(torch.rand(3, 5, **given), drawn(torch.rand, 3, 5, **given))
+    torch.manual_seed(0)
+    assert torch.equal(torch.randint(0, 9, (LARGE_ELEMENTS,)), drawn(torch.randint, 0, 9, (LARGE_ELEMENTS,)))
