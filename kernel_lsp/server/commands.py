@@ -12,8 +12,8 @@ from pygls.exceptions import JsonRpcInvalidParams
 
 from kernel_lsp.config import find_workspace
 from kernel_lsp.engine.messages import OptimizeLines, ProfileKernel
-from kernel_lsp.server.analysis.analysis_client import Analyses
-from kernel_lsp.server.documents.documents import Document, Documents
+from kernel_lsp.server.client import Client
+from kernel_lsp.server.documents.documents import Document
 from kernel_lsp.server.documents.places import cells_of, file_at, file_of, is_saved, place_of
 from kernel_lsp.server.features.explanations import explanation, rule_place
 from kernel_lsp.server.features.reports import show_report, show_result
@@ -22,10 +22,9 @@ from kernel_lsp.server.jobs.inferred_inputs import start_inference
 from kernel_lsp.server.jobs.jobs import Following, new_id
 from kernel_lsp.server.jobs.plan_edit import write_plan
 from kernel_lsp.server.jobs.starting import start_check, start_estimate, start_job, start_optimize, start_resume
-from kernel_lsp.server.language_server import KernelLanguageServer, Say, Show
 from kernel_lsp.server.protocol import messages as protocol
 from kernel_lsp.server.protocol.rpc import structure_strictly
-from kernel_lsp.server.settings import Trust
+from kernel_lsp.server.state import State
 
 ANALYSIS_WAIT_S, FIRST_ANALYSIS_S = 0.5, 30.0
 """Maximum waits for an analysis, in seconds: one takes some hundredths of a second, the first also the process's
@@ -33,72 +32,70 @@ start-up. Without it a target's shapes are not known to be missing."""
 UNTRUSTED = "Workspace not trusted: its code does not run. Trust it first."
 
 
-async def execute(server: KernelLanguageServer, params: types.ExecuteCommandParams) -> Any:
+async def execute(state: State, params: types.ExecuteCommandParams) -> Any:
     """Run a command. Raises JsonRpcInvalidParams for an unknown command or invalid arguments."""
     command = next((known for known in protocol.COMMANDS if known.name == params.command), None)
     if command is None:
         raise JsonRpcInvalidParams(message=f"there is no command {params.command!r}")
     argument = _argument(command, list(params.arguments or ()))
     if isinstance(argument, protocol.TargetArguments):
-        await _up_to_date(server.analyses, server.documents, argument.uri)
-    return await _HANDLERS[command.name](server, argument)
+        await _up_to_date(state, argument.uri)
+    return await _HANDLERS[command.name](state, argument)
 
 
 # --- below: one function per command
 
 
-async def _optimize(server: KernelLanguageServer, about: protocol.TargetArguments) -> protocol.JobStarted:
-    return _start_optimize(server, about, "optimize")
+async def _optimize(state: State, about: protocol.TargetArguments) -> protocol.JobStarted:
+    return _start_optimize(state, about, "optimize")
 
 
-async def _optimize_with_backward(server: KernelLanguageServer, about: protocol.TargetArguments) -> protocol.JobStarted:
-    return _start_optimize(server, about, "optimize_with_backward")
+async def _optimize_with_backward(state: State, about: protocol.TargetArguments) -> protocol.JobStarted:
+    return _start_optimize(state, about, "optimize_with_backward")
 
 
-async def _add_shapes(server: KernelLanguageServer, about: protocol.TargetArguments) -> protocol.JobStarted:
-    _allow(server.say, server.trust)
-    document = _saved(server, about.uri)
+async def _add_shapes(state: State, about: protocol.TargetArguments) -> protocol.JobStarted:
+    _allow(state)
+    document = _saved(state, about.uri)
     if document is None:
         raise JsonRpcInvalidParams(message=f"the document {about.uri!r} is not open")
-    return protocol.JobStarted(start_inference(server, document, about.symbol))
+    return protocol.JobStarted(start_inference(state, document, about.symbol))
 
 
-async def _up_to_date(analyses: Analyses, documents: Documents, uri: str) -> None:
+async def _up_to_date(state: State, uri: str) -> None:
     """Wait briefly for the analysis of the current text, so that the result is attributed to it."""
-    document = documents.named(uri)
+    document = state.documents.named(uri)
     if document is not None:
-        is_new = analyses.latest(document).asked_serial < 0
-        await analyses.current(document, FIRST_ANALYSIS_S if is_new else ANALYSIS_WAIT_S)
+        is_new = state.analyses.latest(document).asked_serial < 0
+        await state.analyses.current(document, FIRST_ANALYSIS_S if is_new else ANALYSIS_WAIT_S)
 
 
-def _start_optimize(
-    server: KernelLanguageServer, about: protocol.TargetArguments, following: Following
-) -> protocol.JobStarted:
+def _start_optimize(state: State, about: protocol.TargetArguments, following: Following) -> protocol.JobStarted:
     """Start a run; for a target without shapes, infer them first."""
-    _allow(server.say, server.trust)
-    document = _saved(server, about.uri)
-    target = server.analyses.latest(document).analysis.target(about.symbol) if document is not None else None
+    _allow(state)
+    document = _saved(state, about.uri)
+    target = state.analyses.latest(document).analysis.target(about.symbol) if document is not None else None
     if document is not None and target is not None and not target.inputs and not about.kernel:
-        return protocol.JobStarted(start_inference(server, document, about.symbol, following))
+        return protocol.JobStarted(start_inference(state, document, about.symbol, following))
     backward = following == "optimize_with_backward"
-    return protocol.JobStarted(start_optimize(server, about, backward=backward))
+    return protocol.JobStarted(start_optimize(state, about, backward=backward))
 
 
-def _saved(server: KernelLanguageServer, uri: str) -> Document | None:
+def _saved(state: State, uri: str) -> Document | None:
     """Return the open document, which must be saved unless it is a notebook's cell; None when it is not open."""
-    document = server.documents.named(uri)
-    if document is not None and not cells_of(server.notebooks, document):
-        _check_saved(server.say, document, file_of(document))
+    document = state.documents.named(uri)
+    if document is not None and not cells_of(state.notebooks, document):
+        _check_saved(state.client, document, file_of(document))
     return document
 
 
-async def _optimize_lines(server: KernelLanguageServer, about: protocol.LinesArguments) -> protocol.JobStarted:
-    _allow(server.say, server.trust)
+async def _optimize_lines(state: State, about: protocol.LinesArguments) -> protocol.JobStarted:
+    _allow(state)
     path = file_at(about.uri)
-    document = server.documents.named(about.uri)
+    document = state.documents.named(about.uri)
     if document is None:
         raise JsonRpcInvalidParams(message=f"the document {about.uri!r} is not open")
-    _check_saved(server.say, document, path)
+    _check_saved(state.client, document, path)
     first, last = about.first_line + 1, about.last_line + 1
     request = OptimizeLines(
         id=new_id(),
@@ -106,105 +103,105 @@ async def _optimize_lines(server: KernelLanguageServer, about: protocol.LinesArg
         target=f"{path.name}::{about.symbol}",
         first_line=first,
         last_line=last,
-        settings=server.settings.overrides(path.parent),
-        has_editor_model=server.has_editor_model,
+        settings=state.settings.overrides(path.parent),
+        has_editor_model=state.client.has_editor_model,
     )
     title = f"Optimize lines {first} to {last} of {about.symbol}"
-    return protocol.JobStarted(start_job(server, request, title, document.uri, path, serial=document.serial))
+    return protocol.JobStarted(start_job(state, request, title, document.uri, path, serial=document.serial))
 
 
-async def _check(server: KernelLanguageServer, about: protocol.DocumentArguments) -> protocol.JobStarted:
-    return protocol.JobStarted(start_check(server, _kernel(server, about), is_quiet=False))
+async def _check(state: State, about: protocol.DocumentArguments) -> protocol.JobStarted:
+    return protocol.JobStarted(start_check(state, _kernel(state, about), is_quiet=False))
 
 
-async def _measure(server: KernelLanguageServer, about: protocol.DocumentArguments) -> protocol.JobStarted:
-    document = _kernel(server, about)
-    if not server.has_gpu:
+async def _measure(state: State, about: protocol.DocumentArguments) -> protocol.JobStarted:
+    document = _kernel(state, about)
+    if not state.has_gpu:
         raise JsonRpcInvalidParams(message="this machine has no GPU to measure on")
-    return protocol.JobStarted(start_check(server, document, is_quiet=False, is_measured=True))
+    return protocol.JobStarted(start_check(state, document, is_quiet=False, is_measured=True))
 
 
-async def _profile(server: KernelLanguageServer, about: protocol.DocumentArguments) -> protocol.JobStarted:
-    document = _kernel(server, about)
+async def _profile(state: State, about: protocol.DocumentArguments) -> protocol.JobStarted:
+    document = _kernel(state, about)
     path = file_at(document.uri)
-    overrides = server.settings.overrides(path.parent)
+    overrides = state.settings.overrides(path.parent)
     request = ProfileKernel(id=new_id(), directory=path.parent, kernel=path, text=document.text, settings=overrides)
-    job = start_job(server, request, f"Profile {path.name}", document.uri, path, serial=document.serial)
+    job = start_job(state, request, f"Profile {path.name}", document.uri, path, serial=document.serial)
     return protocol.JobStarted(job)
 
 
-async def _add_plan(server: KernelLanguageServer, about: protocol.DocumentArguments) -> None:
-    document = server.documents.named(about.uri)
+async def _add_plan(state: State, about: protocol.DocumentArguments) -> None:
+    document = state.documents.named(about.uri)
     if document is None or document.language != "cuda":
         raise JsonRpcInvalidParams(message=f"no CUDA document {about.uri!r} is open")
-    server.spawn(write_plan(server, document))
+    state.spawn(write_plan(state, document))
 
 
-def _kernel(server: KernelLanguageServer, about: protocol.DocumentArguments) -> Document:
+def _kernel(state: State, about: protocol.DocumentArguments) -> Document:
     """Return the open kernel file of a command. Raises JsonRpcInvalidParams, also in an untrusted workspace."""
-    _allow(server.say, server.trust)
-    document = server.documents.named(about.uri)
+    _allow(state)
+    document = state.documents.named(about.uri)
     if document is None or document.language != "cuda":
         raise JsonRpcInvalidParams(message=f"no CUDA document {about.uri!r} is open")
     return document
 
 
-async def _estimate(server: KernelLanguageServer, about: protocol.TargetArguments) -> protocol.JobStarted:
-    _allow(server.say, server.trust)
-    document = server.documents.named(about.uri)
+async def _estimate(state: State, about: protocol.TargetArguments) -> protocol.JobStarted:
+    _allow(state)
+    document = state.documents.named(about.uri)
     if document is None:
         raise JsonRpcInvalidParams(message=f"the document {about.uri!r} is not open")
-    return protocol.JobStarted(start_estimate(server, document, about.symbol, is_quiet=False))
+    return protocol.JobStarted(start_estimate(state, document, about.symbol, is_quiet=False))
 
 
-async def _cancel(server: KernelLanguageServer, about: protocol.JobArguments) -> protocol.JobStarted:
-    job = server.jobs.get(about.job) if about.job is not None else server.jobs.newest()
+async def _cancel(state: State, about: protocol.JobArguments) -> protocol.JobStarted:
+    job = state.jobs.get(about.job) if about.job is not None else state.jobs.newest()
     if job is None:
         raise JsonRpcInvalidParams(message="no such job is under way")
-    server.spawn(server.jobs.cancel(job))
+    state.spawn(state.jobs.cancel(job))
     return protocol.JobStarted(job.id)
 
 
-async def _resume(server: KernelLanguageServer, about: protocol.RunArguments) -> protocol.JobStarted:
-    _allow(server.say, server.trust)
-    workspace = find_workspace(place_of(server.documents, about.uri).parent)
-    return protocol.JobStarted(start_resume(server, about.uri, workspace, about.run))
+async def _resume(state: State, about: protocol.RunArguments) -> protocol.JobStarted:
+    _allow(state)
+    workspace = find_workspace(place_of(state.documents, about.uri).parent)
+    return protocol.JobStarted(start_resume(state, about.uri, workspace, about.run))
 
 
-async def _show_kernel(server: KernelLanguageServer, about: protocol.RunArguments) -> None:
-    server.spawn(show_result(server, about, beside=False))
+async def _show_kernel(state: State, about: protocol.RunArguments) -> None:
+    state.spawn(show_result(state, about, beside=False))
 
 
-async def _compare(server: KernelLanguageServer, about: protocol.RunArguments) -> None:
-    server.spawn(show_result(server, about, beside=True))
+async def _compare(state: State, about: protocol.RunArguments) -> None:
+    state.spawn(show_result(state, about, beside=True))
 
 
-async def _report(server: KernelLanguageServer, about: protocol.RunArguments) -> None:
-    server.spawn(show_report(server, about))
+async def _report(state: State, about: protocol.RunArguments) -> None:
+    state.spawn(show_report(state, about))
 
 
-async def _use_everywhere(server: KernelLanguageServer, about: protocol.TargetArguments) -> None:
-    server.spawn(use_everywhere(server, file_at(about.uri), about.symbol))
+async def _use_everywhere(state: State, about: protocol.TargetArguments) -> None:
+    state.spawn(use_everywhere(state, file_at(about.uri), about.symbol))
 
 
-async def _revert_everywhere(server: KernelLanguageServer, about: protocol.TargetArguments) -> None:
-    server.spawn(revert_everywhere(server, file_at(about.uri), about.symbol))
+async def _revert_everywhere(state: State, about: protocol.TargetArguments) -> None:
+    state.spawn(revert_everywhere(state, file_at(about.uri), about.symbol))
 
 
-async def _explain(server: KernelLanguageServer, about: protocol.ExplainArguments) -> str:
+async def _explain(state: State, about: protocol.ExplainArguments) -> str:
     text = await asyncio.to_thread(explanation, about.code)
-    server.spawn(_show_explanation(server.say, server.show, about.code, text))
+    state.spawn(_show_explanation(state.client, about.code, text))
     return text
 
 
-async def _show_explanation(say: Say, show: Show, code: str, text: str) -> None:
+async def _show_explanation(client: Client, code: str, text: str) -> None:
     """Open the rule's page at the rule; show the text of other findings, and where no page can be opened."""
     found = await asyncio.to_thread(rule_place, code)
-    if found is None or not await show(*found):
-        say(types.MessageType.Info, text)
+    if found is None or not await client.show(*found):
+        client.inform(text)
 
 
-_HANDLERS: dict[str, Callable[[KernelLanguageServer, Any], Any]] = {
+_HANDLERS: dict[str, Callable[[State, Any], Any]] = {
     "kernelLsp.optimize": _optimize,
     "kernelLsp.optimizeWithBackward": _optimize_with_backward,
     "kernelLsp.optimizeLines": _optimize_lines,
@@ -228,20 +225,20 @@ _HANDLERS: dict[str, Callable[[KernelLanguageServer, Any], Any]] = {
 # --- below: what a command needs
 
 
-def _allow(say: Say, trust: Trust) -> None:
+def _allow(state: State) -> None:
     """Raise JsonRpcInvalidParams in an untrusted workspace."""
-    if not trust.allows_commands:
-        say(types.MessageType.Warning, UNTRUSTED)
+    if not state.trust.allows_commands:
+        state.client.warn(UNTRUSTED)
         raise JsonRpcInvalidParams(message=UNTRUSTED)
-    trust.has_been_asked = True
+    state.trust.has_been_asked = True
 
 
-def _check_saved(say: Say, document: Document, path: Path) -> None:
+def _check_saved(client: Client, document: Document, path: Path) -> None:
     """Require a saved file: the worker imports it from disk, so unsaved code would give a kernel for other code than
     shown."""
     if not is_saved(document, path):
         message = f"Save {path.name} first: the file on disk is what gets optimized."
-        say(types.MessageType.Warning, message)
+        client.warn(message)
         raise JsonRpcInvalidParams(message=message)
 
 

@@ -12,11 +12,11 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
-from kernel_lsp.server.handlers import register
 from kernel_lsp.server.language_server import KernelLanguageServer
 from kernel_lsp.server.protocol.handshake import READ_BYTES, Connection, Initialized
 from kernel_lsp.server.protocol.rpc import Protocol
 from kernel_lsp.server.settings import EditorSettings
+from kernel_lsp.server.state import State
 
 PARENT_CHECK_S = 2.0
 FLUSH_S = 0.5
@@ -36,28 +36,28 @@ def run(connection: Connection, initialized: Initialized) -> int:
 
 async def _serve(connection: Connection, initialized: Initialized) -> int:
     server = KernelLanguageServer(initialized)
-    register(server)
+    state = server.state
     gc.freeze()  # modules are never garbage, and scanning them takes noticeable time
-    writer = await _Writer.open(connection.stdout, server.stopped)
+    writer = await _Writer.open(connection.stdout, state.stopped)
     server.protocol.set_writer(writer)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, server.stopped.set)
-    server.analyses.start()
-    helpers = [asyncio.create_task(work) for work in _endless(connection, server)]
-    await server.stopped.wait()
+        loop.add_signal_handler(number, state.stopped.set)
+    state.analyses.start()
+    helpers = [asyncio.create_task(work) for work in _endless(connection, state)]
+    await state.stopped.wait()
     for helper in helpers:
         helper.cancel()
-    await server.close()
+    await state.close()
     await writer.flush()
-    return server.exit_status
+    return state.exit_status
 
 
-def _endless(connection: Connection, server: KernelLanguageServer) -> tuple[Coroutine[Any, Any, None], ...]:
+def _endless(connection: Connection, state: State) -> tuple[Coroutine[Any, Any, None], ...]:
     return (
-        _read(connection, server.protocol, server.stopped),
-        _watch_client(server.client_process_id, server.stopped),
-        _watch_settings(server.settings),
+        _read(connection, state.client.protocol, state.stopped),
+        _watch_client(state.client.process_id, state.stopped),
+        _watch_settings(state.settings),
     )
 
 

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lsprotocol import types
-
 from kernel_lsp.config import FOLDER_NAME, find_workspace
 from kernel_lsp.core.measurement import EstimatedBaseline
 from kernel_lsp.engine.messages import GetResult, RunResult
-from kernel_lsp.server.documents.documents import Documents
 from kernel_lsp.server.documents.edits import RESULTS_FOLDER, write_aside
 from kernel_lsp.server.documents.places import place_of
 from kernel_lsp.server.features.formatting import number_text
 from kernel_lsp.server.jobs.job_results import present
-from kernel_lsp.server.jobs.jobs import Engines, new_id
-from kernel_lsp.server.language_server import KernelLanguageServer, Say
+from kernel_lsp.server.jobs.jobs import new_id
 from kernel_lsp.server.protocol import messages as protocol
+from kernel_lsp.server.state import State
 
 
 def run_report(result: RunResult) -> str:
@@ -46,29 +43,29 @@ def run_report(result: RunResult) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-async def show_result(server: KernelLanguageServer, about: protocol.RunArguments, *, beside: bool) -> None:
+async def show_result(state: State, about: protocol.RunArguments, *, beside: bool) -> None:
     """Open the kernel if its file exists, else offer it again; optionally open the original code in a second editor."""
-    found = await _result(server.documents, server.engines, server.say, about)
+    found = await _result(state, about)
     if found is None:
         return
     workspace, result = found
     if not result.files:
-        server.say(types.MessageType.Info, result.problem or f"run {result.summary.run_id} found no kernel")
+        state.client.inform(result.problem or f"run {result.summary.run_id} found no kernel")
         return
     kernel = result.files[0].path
     if not kernel.is_file():
         kernel = write_aside(result.files, _folder(workspace, result))[0]
     if beside:
-        await server.show(Path(result.summary.file))
-    if not await server.show(kernel):
-        server.say(types.MessageType.Info, f"The kernel is in {kernel}")
+        await state.client.show(Path(result.summary.file))
+    if not await state.client.show(kernel):
+        state.client.inform(f"The kernel is in {kernel}")
     if beside and not result.files[0].path.is_file():
-        await present(server, workspace, result)
+        await present(state, workspace, result)
 
 
-async def show_report(server: KernelLanguageServer, about: protocol.RunArguments) -> None:
+async def show_report(state: State, about: protocol.RunArguments) -> None:
     """Write the run's report as Markdown and open it."""
-    found = await _result(server.documents, server.engines, server.say, about)
+    found = await _result(state, about)
     if found is None:
         return
     workspace, result = found
@@ -76,21 +73,19 @@ async def show_report(server: KernelLanguageServer, about: protocol.RunArguments
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "report.md"
     path.write_text(run_report(result), encoding="utf-8")
-    if not await server.show(path):
-        server.say(types.MessageType.Info, f"The report is in {path}")
+    if not await state.client.show(path):
+        state.client.inform(f"The report is in {path}")
 
 
 # --- below
 
 
-async def _result(
-    documents: Documents, engines: Engines, say: Say, about: protocol.RunArguments
-) -> tuple[Path, RunResult] | None:
-    workspace = find_workspace(place_of(documents, about.uri).parent)
-    reply = await engines.of(workspace).ask(GetResult(id=new_id(), directory=workspace, run_id=about.run))
+async def _result(state: State, about: protocol.RunArguments) -> tuple[Path, RunResult] | None:
+    workspace = find_workspace(place_of(state.documents, about.uri).parent)
+    reply = await state.engines.of(workspace).ask(GetResult(id=new_id(), directory=workspace, run_id=about.run))
     if reply.result is None:
         message = reply.error.message if reply.error is not None else "no reply"
-        say(types.MessageType.Warning, message)
+        state.client.warn(message)
         return None
     return workspace, RunResult.model_validate(reply.result)
 

@@ -10,45 +10,36 @@ from lsprotocol import types
 from kernel_lsp.config import find_workspace
 from kernel_lsp.engine.messages import ResultFile, RunResult, RunSummary
 from kernel_lsp.server.documents.edits import propose
-from kernel_lsp.server.language_server import KernelLanguageServer
-from kernel_lsp.server.protocol.rpc import ClientRefused
+from kernel_lsp.server.state import State
 from kernel_lsp.source.call_sites import Operator, Rewritten, revert_operator, use_operator
 from kernel_lsp.source.operator_file import is_offered, puts_into_module, takes_module
 
 
-async def offer_call_sites(server: KernelLanguageServer, result: RunResult) -> None:
+async def offer_call_sites(state: State, result: RunResult) -> None:
     """Ask whether every call of a run's target is to use the operator that was just written, perhaps not saved."""
     run = result.summary
     found = await _uses(run, is_module=any(puts_into_module(file.text, run.name) for file in result.files))
     if not found.n_sites:
         return
     choice = f"Use it at {_counted(found)}"
-    params = types.ShowMessageRequestParams(
-        type=types.MessageType.Info,
-        message=f"{run.name}: unused at {_counted(found, f' of {run.symbol}')}",
-        actions=[types.MessageActionItem(title=choice)],
-    )
-    try:
-        chosen = await server.window_show_message_request_async(params)
-    except ClientRefused:
-        return
-    if chosen is not None and chosen.title == choice:
-        await _apply(server, found, f"Use {run.name}")
+    message = f"{run.name}: unused at {_counted(found, f' of {run.symbol}')}"
+    if await state.client.choose(types.MessageType.Info, message, choice) == choice:
+        await _apply(state, found, f"Use {run.name}")
 
 
-async def use_everywhere(server: KernelLanguageServer, path: Path, symbol: str) -> None:
+async def use_everywhere(state: State, path: Path, symbol: str) -> None:
     """Use a target's newest operator at every call in the workspace."""
-    run = server.knowledge.last_result(path, symbol)
+    run = state.knowledge.last_result(path, symbol)
     if run is None or not is_offered(run.out, run.name):
-        server.say(types.MessageType.Info, f"{symbol} has no operator yet: optimize it first")
+        state.client.inform(f"{symbol} has no operator yet: optimize it first")
         return
     found = await _uses(run, is_module=takes_module(run.out, run.name))
-    await _apply(server, found, f"Use {run.name}")
+    await _apply(state, found, f"Use {run.name}")
 
 
-async def revert_everywhere(server: KernelLanguageServer, path: Path, name: str) -> None:
+async def revert_everywhere(state: State, path: Path, name: str) -> None:
     """Take back every use of an operator in the workspace."""
-    await _apply(server, await asyncio.to_thread(revert_operator, find_workspace(path.parent), name), f"Revert {name}")
+    await _apply(state, await asyncio.to_thread(revert_operator, find_workspace(path.parent), name), f"Revert {name}")
 
 
 # --- below
@@ -60,16 +51,16 @@ async def _uses(run: RunSummary, *, is_module: bool) -> Rewritten:
     return await asyncio.to_thread(use_operator, find_workspace(file.parent), operator)
 
 
-async def _apply(server: KernelLanguageServer, found: Rewritten, action: str) -> None:
+async def _apply(state: State, found: Rewritten, action: str) -> None:
     """Offer the new texts as one edit, which an editor shows first; one that cannot writes nothing."""
     label = f"kernel-lsp: {action} at {_counted(found)}"
     files = [ResultFile(path=path, text=text) for path, text in found.texts.items()]
     limited = "" if found.is_complete else " The scan ended at its limit: further calls may exist."
-    proposal = propose(files, label, server.documents, server.client)
+    proposal = propose(files, label, state.documents, state.client.features)
     if proposal.edit is not None:
-        await server.apply(proposal.edit, label)
+        await state.client.apply(proposal.edit, label)
     if proposal.edit is None or limited:
-        server.say(types.MessageType.Info, f"{label}. {'' if proposal.edit else proposal.reason}{limited}")
+        state.client.inform(f"{label}. {'' if proposal.edit else proposal.reason}{limited}")
 
 
 def _counted(found: Rewritten, of: str = "") -> str:

@@ -10,15 +10,15 @@ from pygls.exceptions import JsonRpcInvalidParams
 from kernel_lsp.engine.messages import GetMachineCode, MachineCode
 from kernel_lsp.server.documents.places import file_of
 from kernel_lsp.server.jobs.jobs import new_id
-from kernel_lsp.server.language_server import KernelLanguageServer
 from kernel_lsp.server.protocol import messages as protocol
+from kernel_lsp.server.state import State
 
 
-async def _machine_code(ls: KernelLanguageServer, params: protocol.MachineCodeParams) -> protocol.MachineCodeResult:
-    document = ls.documents.named(params.uri)
+async def _machine_code(state: State, params: protocol.MachineCodeParams) -> protocol.MachineCodeResult:
+    document = state.documents.named(params.uri)
     if document is None or document.language != "cuda":
         raise JsonRpcInvalidParams(message=f"no CUDA document {params.uri!r} is open")
-    if not ls.trust.allows_commands:
+    if not state.trust.allows_commands:
         raise JsonRpcInvalidParams(message="the workspace is not trusted")
     path = file_of(document)
     request = GetMachineCode(
@@ -29,9 +29,9 @@ async def _machine_code(ls: KernelLanguageServer, params: protocol.MachineCodePa
         line=params.line + 1,
         form=params.form,
         architecture=params.architecture,
-        settings=ls.settings.overrides(path.parent),
+        settings=state.settings.overrides(path.parent),
     )
-    reply = await ls.engines.of(path.parent).ask(request)
+    reply = await state.engines.of(path.parent).ask(request)
     if reply.error is not None:
         problem = f"{reply.error.message}. Next: {reply.error.next_step}".removesuffix(". Next: ")
         return _result(MachineCode(form=params.form, architecture=params.architecture, problem=problem))

@@ -18,13 +18,11 @@ from kernel_lsp.engine.hot_spots import recorded_name, speedups_of
 from kernel_lsp.engine.messages import GetReport, ListRuns, ReportPage, Request, RunList, RunSummary
 from kernel_lsp.errors import TargetError
 from kernel_lsp.process.channel import Channel
-from kernel_lsp.server.analysis.analysis_client import Analyses
-from kernel_lsp.server.documents.documents import Documents, path_of
+from kernel_lsp.server.documents.documents import path_of
 from kernel_lsp.server.features.formatting import result_text
 from kernel_lsp.server.jobs.jobs import Engines, new_id
-from kernel_lsp.server.knowledge import Knowledge
-from kernel_lsp.server.language_server import KernelLanguageServer
 from kernel_lsp.server.protocol import messages as protocol
+from kernel_lsp.server.state import State
 from kernel_lsp.source.recorded import read_recording
 
 SCAN = (sys.executable, "-m", "kernel_lsp.server.analysis.target_scan")
@@ -32,22 +30,22 @@ SCAN_S = 60.0
 """Timeout of one folder scan, in seconds, in case the file system hangs."""
 
 
-async def _runs(ls: KernelLanguageServer, params: protocol.FolderParams) -> protocol.RunsResult:
+async def _runs(state: State, params: protocol.FolderParams) -> protocol.RunsResult:
     workspace = _workspace(params.uri)
-    ls.archives.add(workspace)
-    return protocol.RunsResult([_item(run) for run in await _list_runs(ls, workspace)])
+    state.archives.add(workspace)
+    return protocol.RunsResult([_item(run) for run in await _list_runs(state, workspace)])
 
 
-async def _hot_spots(ls: KernelLanguageServer, params: protocol.FolderParams) -> protocol.HotSpotsResult:
+async def _hot_spots(state: State, params: protocol.FolderParams) -> protocol.HotSpotsResult:
     workspace = _workspace(params.uri)
-    return hot_spots(ls, workspace, await _list_runs(ls, workspace))
+    return hot_spots(state, workspace, await _list_runs(state, workspace))
 
 
-async def _targets(ls: KernelLanguageServer, params: protocol.FolderParams) -> protocol.TargetsResult:
+async def _targets(state: State, params: protocol.FolderParams) -> protocol.TargetsResult:
     """Scan for targets in a separate process, so that parsing many files delays no other reply. Scans run one at a
     time, whatever the number of requests."""
     path = _path(params.uri)
-    async with ls.scanning:
+    async with state.scanning:
         try:
             async with asyncio.timeout(SCAN_S):
                 return await _scan(path)
@@ -55,11 +53,11 @@ async def _targets(ls: KernelLanguageServer, params: protocol.FolderParams) -> p
             return protocol.TargetsResult([], is_complete=False)
 
 
-async def _report(ls: KernelLanguageServer, params: protocol.RunArguments) -> protocol.ReportResult:
+async def _report(state: State, params: protocol.RunArguments) -> protocol.ReportResult:
     workspace = _workspace(params.uri)
-    if not ls.trust.allows_commands:
+    if not state.trust.allows_commands:
         raise JsonRpcInvalidParams(message="the workspace is not trusted")
-    result = await _ask(ls.engines, workspace, GetReport(id=new_id(), directory=workspace, run_id=params.run))
+    result = await _ask(state.engines, workspace, GetReport(id=new_id(), directory=workspace, run_id=params.run))
     page = ReportPage.model_validate(result)
     return protocol.ReportResult(page.run_id, page.data, page.html)
 
@@ -75,10 +73,10 @@ HANDLERS: dict[str, Callable[..., Any]] = {
 # --- below
 
 
-async def _list_runs(ls: KernelLanguageServer, workspace: Path) -> tuple[RunSummary, ...]:
-    if not ls.trust.allows_commands or not (workspace / FOLDER_NAME / "archive.sqlite3").is_file():
+async def _list_runs(state: State, workspace: Path) -> tuple[RunSummary, ...]:
+    if not state.trust.allows_commands or not (workspace / FOLDER_NAME / "archive.sqlite3").is_file():
         return ()
-    result = await _ask(ls.engines, workspace, ListRuns(id=new_id(), directory=workspace))
+    result = await _ask(state.engines, workspace, ListRuns(id=new_id(), directory=workspace))
     return RunList.model_validate(result).runs
 
 
@@ -131,7 +129,7 @@ def _path(uri: str) -> Path:
 MAX_FILE_BYTES = 400_000
 
 
-def hot_spots(ls: KernelLanguageServer, workspace: Path, runs: Iterable[RunSummary]) -> protocol.HotSpotsResult:
+def hot_spots(state: State, workspace: Path, runs: Iterable[RunSummary]) -> protocol.HotSpotsResult:
     """Rank the workspace's recorded targets by share times headroom."""
     try:
         recording = read_recording(workspace)
@@ -139,7 +137,7 @@ def hot_spots(ls: KernelLanguageServer, workspace: Path, runs: Iterable[RunSumma
         return protocol.HotSpotsResult([], problem=str(error))
     if recording is None:
         return protocol.HotSpotsResult([])
-    speedups = _rooflines(ls.analyses, ls.documents, ls.knowledge, workspace, recording) | speedups_of(runs, workspace)
+    speedups = _rooflines(state, workspace, recording) | speedups_of(runs, workspace)
     items = [_hot_spot(spot, workspace) for spot in rank_hot_spots(recording, speedups)]
     found = [item for item in items if item is not None]
     return protocol.HotSpotsResult(found, " ".join(recording.command), recording.date)
@@ -148,14 +146,12 @@ def hot_spots(ls: KernelLanguageServer, workspace: Path, runs: Iterable[RunSumma
 # --- below
 
 
-def _rooflines(
-    analyses: Analyses, documents: Documents, knowledge: Knowledge, workspace: Path, recording: Recording
-) -> dict[str, Speedup]:
+def _rooflines(state: State, workspace: Path, recording: Recording) -> dict[str, Speedup]:
     """Return the distance from the speed of light of those targets that have an estimate."""
     found = {}
-    for document in documents:
-        for target in analyses.latest(document).analysis.targets if document.file is not None else ():
-            known = knowledge.estimate(document.uri, target.symbol)
+    for document in state.documents:
+        for target in state.analyses.latest(document).analysis.targets if document.file is not None else ():
+            known = state.knowledge.estimate(document.uri, target.symbol)
             assert document.file is not None
             if known is not None and known.estimate.floor_us > 0:
                 ratio = known.estimate.estimate.time_us / known.estimate.floor_us
