@@ -11,7 +11,9 @@ from kernel_lsp.cli.check import STYLES, describe_finding
 from kernel_lsp.config import load_settings
 from kernel_lsp.core.profile import KernelProfile, ProfileReport
 from kernel_lsp.core.words import counted
+from kernel_lsp.plan.codes import PlanCode
 from kernel_lsp.verify.profile.profile import profile_kernel
+from kernel_lsp.verify.session.plain_build import NO_PLAN
 
 MAX_LINES, MAX_EAGER = 12, 5
 MIN_SHARE = 0.01
@@ -30,6 +32,9 @@ async def _profile(kernel: Path, task: str | None, overrides: Mapping[str, Any],
         console.print_json(report)
     elif isinstance(report, ProfileReport):
         _print(report, kernel.read_text(encoding="utf-8", errors="replace").splitlines())
+    elif any(finding.code == PlanCode.NO_PLAN for finding in getattr(report, "findings", ())):
+        console.stdout.print(f"{kernel}: unsupported: {NO_PLAN}", style="bold red", markup=False)
+        console.stdout.print(f"  next: kernel-lsp plan {kernel} --write drafts the plan", markup=False)
     else:
         message = getattr(report, "message", "")
         reason = f": {message}" if message else ""

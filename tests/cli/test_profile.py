@@ -35,6 +35,14 @@ def test_the_profile_reads_as_text(tmp_path: Path) -> None:
     assert f"line   21 | {hot}\n            | " in ran.stdout
 
 
+def test_a_kernel_without_a_plan_is_no_failed_build(tmp_path: Path) -> None:
+    (tmp_path / "zero.cu").write_text("__global__ void zero(float* x) { x[threadIdx.x] = 0.0f; }\n")
+    ran = run(tmp_path, "profile", "zero.cu", "--device", "cpu")
+    assert ran.status == 2
+    assert "zero.cu: unsupported: no launch plan" in ran.stdout
+    assert "next: kernel-lsp plan zero.cu --write" in ran.stdout
+
+
 def test_a_kernel_that_does_not_build_ends_with_2(tmp_path: Path) -> None:
     broken = tmp_path / "slow_transpose.cu"
     broken.write_text(Path(KERNEL).read_text().replace("const int rows", "const nonsense rows"))
