@@ -632,6 +632,23 @@ def test_a_kernel_may_choose_the_other_of_two_nearly_equal_scores(
     assert (rounding.response_max > 1e3) is may_differ
 
 
+@pytest.mark.parametrize(
+    ("dtype", "family", "is_open"),
+    [("bf16", "large", True), ("f16", "large", True), ("f32", "large", False), ("bf16", "scaled_up", False)],
+)
+def test_gradients_of_an_attention_are_open_where_f32_cannot_tell_scores_from_their_sums(
+    dtype: str, family: str, is_open: bool, tmp_path: Path
+) -> None:
+    shapes = dict.fromkeys("qkv", (2, 2, 48, 16))
+    inputs = [tensor(name, *shape, dtype=dtype) for name, shape in shapes.items()]
+    code = "F.scaled_dot_product_attention(q, k, v, is_causal=True)"
+    capture_text(f"def f(q, k, v):\n    return {code}", "f", inputs=inputs, backward=True)
+    forward = make_case("forward", shapes, family, tmp_path)
+    assert not unspecified(forward, "out").any()
+    backward = make_case("backward", {**shapes, "grad_out": (2, 2, 48, 16)}, family, tmp_path)
+    assert {bool(unspecified(backward, f"grad_{name}").all()) for name in "qkv"} == {is_open}
+
+
 def test_batch_norms_of_two_values_amplify_the_errors_of_sums(tmp_path: Path) -> None:
     """Each leaves the sign of a difference, and what is lost of it where the two are near each other. PyTorch's own
     error is larger by chance for one of these seeds."""

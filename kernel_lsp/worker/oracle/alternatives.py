@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from typing import Any
 
 import torch
 
@@ -46,6 +47,12 @@ from .selection_outputs import (
 
 INFINITE_ROWS = (MINUS_INF_ROWS, "special_inf", "special_minus_inf")
 """Families in which a whole window, or all of a few numbers, may be infinite."""
+STEEP_SCORE = 2.0**24
+"""Minimum score whose rounding in f32 multiplies a weight by e or more. For bf16 inputs of
+1e4 the gradients of queries by PyTorch's own FlashAttention, efficient and cuDNN backward reached 1.8e11, 3.7e8 and 4e6
+on an H200, where they are 0."""
+N_SAMPLED_ROWS = 1024
+"""Queries and keys that are multiplied to find the magnitude of the scores."""
 
 
 @dataclass
@@ -138,6 +145,28 @@ def _masked_attention(of: Answers) -> None:
     unseen = [torch.isfinite(e) & torch.isfinite(n) & torch.isnan(s) for e, n, s in zip(of.expected, of.native, seen)]
     of.expected = [torch.where(h | u, s, e) for h, u, s, e in zip(hidden, unseen, seen, of.expected)]
     of.plain = of.expected
+
+
+def _has_steep_weights(of: Answers) -> bool:
+    """Check for the backward of an attention in 16 bits whose scores are larger than f32 can tell from their sums."""
+    if not of.run.is_backward or not has_attention(of.run.captured.program):
+        return False
+    largest: list[float] = []
+
+    def noting(query: torch.Tensor, key: torch.Tensor, *others: torch.Tensor, **options: Any) -> torch.Tensor:
+        few = query.flatten(0, -2)[:N_SAMPLED_ROWS] @ key.flatten(0, -2)[:N_SAMPLED_ROWS].mT
+        largest.append(float(few.abs().max()) / math.sqrt(query.shape[-1]))
+        return torch.nn.functional.scaled_dot_product_attention(query, key, *others, **options)
+
+    if any(value.is_floating_point() and value.element_size() != 2 for value in of.values()):
+        return False
+    with torch.no_grad():
+        run_exact(of.run.captured.program, of.values(), noting)
+    return max(largest, default=0.0) > STEEP_SCORE
+
+
+def _steep_weights(of: Answers) -> None:
+    of.any_of = either(of.any_of, [torch.ones_like(e, dtype=torch.bool) for e in of.expected])
 
 
 def _absorbed(of: Answers) -> None:
@@ -242,6 +271,14 @@ ALTERNATIVES = (
         "the same, or the result of its documented formula, which never reads masked elements",
         lambda of: of.is_infinite and not of.run.is_backward and has_attention(of.run.captured.program),
         _masked_attention,
+    ),
+    Alternative(
+        "steep weights",
+        "in the backward of an attention in 16 bits, gradients of weights that are made again as "
+        "`exp(score - log(sum))`, with scores above 2^24, whose f32 neighbours are 2 apart",
+        "any value",
+        _has_steep_weights,
+        _steep_weights,
     ),
     Alternative(
         "absorbed by zero",
