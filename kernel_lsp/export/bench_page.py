@@ -179,7 +179,9 @@ def score_line(score: BenchScore, report: BenchReport) -> str:
     means = [f"geomean {score.geomean:.2f}x"] if score.geomean is not None else []
     if score.geomean_claimed is not None and report.kind != "estimated":
         means.append(f"{score.geomean_claimed:.2f}x with no difference as 1.00")
-    compared = f"{score.n_compared} of {score.n_tasks} compared"
+    claimed = [entry.claimed.get(score.baseline, 0.0) for entry in report.entries if entry.status == "verified"]
+    n_as_fast = sum(ratio >= 1.0 for ratio in claimed)
+    compared = f"{score.n_compared} of {score.n_tasks} compared, {n_as_fast} at least as fast"
     return f"against {score.baseline} ({report.kind}, {compared}): {', '.join([*means, fast])}"
 
 

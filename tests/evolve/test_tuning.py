@@ -15,6 +15,7 @@ from kernel_lsp.core.measurement import Comparison, Estimate, TimeFloor
 from kernel_lsp.core.task import SourceLine
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.evolve.archive.archive import Archive
+from kernel_lsp.evolve.run import final_verification
 from kernel_lsp.evolve.run.final_verification import SearchResult, TimeLimit
 from kernel_lsp.evolve.run.generations import Search, SearchSettings
 from kernel_lsp.evolve.run.reuse import TunedSchedule, TunedSchedules, tuned_key
@@ -145,6 +146,18 @@ async def test_one_generation_without_a_gain_is_enough_where_several_are_as_fast
     assert alike.stopped.startswith("1 generation gained less than the noise of 1.0%, and 8 candidates are within 1%")
     assert alike.n_proposed == 8
     assert apart.stopped.startswith("2 generations gained less")
+
+
+async def test_no_generation_begins_once_the_search_has_taken_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(final_verification, "MAX_SEARCH_S", 0.01)
+    result = await searched(tmp_path, MeasuringDevice(factor=lambda us: 1.0 + us % 7, delay_s=0.02))
+    assert result.stopped.startswith("1 generation took 0 s")
+    assert result.n_proposed == 4
+    assert not result.is_cut_short
+    estimated = await searched(tmp_path / "estimated", Device(1.0, 200.0))
+    assert estimated.stopped.startswith("2 generations gained less")
 
 
 async def test_measurements_grow_longer_as_candidates_grow_fewer(tmp_path: Path) -> None:

@@ -61,6 +61,9 @@ def test_no_difference_counts_as_one_beside_the_plain_ratio() -> None:
     assert (scores["compile"].geomean, scores["compile"].geomean_claimed) == (1.01, 1.0)
     assert scores["best"].geomean_claimed == 1.0
     assert scores["peers"].geomean == 0.9
+    text = markdown(on_a_gpu())
+    assert "against best (measured, 1 of 1 compared, 1 at least as fast)" in text
+    assert "against peers (measured, 1 of 1 compared, 0 at least as fast)" in text
 
 
 def test_a_row_has_the_interval_every_group_the_claim_the_noise_and_the_share() -> None:

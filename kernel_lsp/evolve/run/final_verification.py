@@ -27,6 +27,9 @@ N_STALE_TUNING = 2
 MAX_DEVICE_S = 20.0
 """Seconds of the GPU for schedules, after which no further generation begins: with PyTorch's compilation, which goes on
 beside it, a search then ends within two minutes also where one call takes a tenth of a second."""
+MAX_SEARCH_S = 20.0
+"""Seconds of measured generations after which no further one begins: three of four second generations gained nothing in
+15 to 22 s, the fourth 11 % in 40 s (H200, 2026-11-28)."""
 ALIKE, N_ALIKE = 1.01, 3
 """Number of measured candidates within this factor of the best, from which one generation without a gain is enough:
 what bounds them is none of what their schedules vary."""
@@ -163,11 +166,16 @@ def why_stop(best_us: Sequence[float | None], best: Member, floor_us: float, n_p
 
 
 def why_stop_tuning(
-    best: Verdict, best_us: Sequence[float], n_generations: int, device_s: float, n_alike: int = 0
+    best: Verdict,
+    best_us: Sequence[float],
+    n_generations: int,
+    device_s: float,
+    n_alike: int = 0,
+    search_s: float = 0.0,
 ) -> str:
     """Return the reason why more schedules gain nothing or too little, or empty. `best_us` is the best time after each
     of the `n_generations` so far, which took `device_s` of the GPU. `n_alike` measured candidates are about as fast as
-    the best."""
+    the best. `search_s` are the seconds so far of a search that measures, else 0."""
     floor_us = _floor_us(best)
     if floor_us is not None:
         limit = f"within {FLOOR_FACTOR - 1:.0%} of the speed of light ({floor_us:.3g} us)"
@@ -181,6 +189,10 @@ def why_stop_tuning(
     if n_generations > n_stale and best_us[-1] > best_us[-1 - n_stale] * (1.0 - noise):
         alike = f", and {n_alike} candidates are within {ALIKE - 1:.0%} of the best" if n_stale == 1 else ""
         return f"{counted(n_stale, 'generation')} gained less than the noise of {noise:.1%}{alike}"
+    if search_s > MAX_SEARCH_S:
+        return (
+            f"{counted(n_generations, 'generation')} took {search_s:.0f} s, and none begins after {MAX_SEARCH_S:.0f} s"
+        )
     if device_s > MAX_DEVICE_S:
         return f"candidates took {device_s:.0f} s of the GPU, more than the {MAX_DEVICE_S:.0f} s that a search may take"
     return ""

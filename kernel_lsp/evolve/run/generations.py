@@ -7,6 +7,7 @@ same steps, with the archive supplying finished results.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -82,12 +83,12 @@ class Search:
         self._screened: dict[str, Verdict] = {}
         self._ranked: list[Scored] = []
         self._best_us: list[float] = []
-        self._is_cut_short = False
+        self._is_cut_short, self._started = False, 0.0
         self.result: SearchResult | None = None
 
     async def run(self) -> AsyncIterator[Event]:
         """Yield the events of the whole search; afterwards `result` is set."""
-        stopped = ""
+        stopped, self._started = "", time.monotonic()
         try:
             for generation in range(self._settings.n_generations):
                 batch = self._propose(generation)
@@ -210,7 +211,8 @@ class Search:
             return f"the schedule was chosen from {tuned.n_tried} candidates on {tuned.date}"
         device_s = sum(map(device_seconds, self._screened.values()))
         n_alike = sum(each.time_us <= ALIKE * best.time_us for each in finalists) if self._measures else 0
-        return why_stop_tuning(best.screened, self._best_us, n_generations, device_s, n_alike)
+        search_s = time.monotonic() - self._started if self._measures else 0.0
+        return why_stop_tuning(best.screened, self._best_us, n_generations, device_s, n_alike, search_s)
 
     def _rank(self) -> None:
         """Return schedules, best first; a kernel without a schedule cannot be a parent."""

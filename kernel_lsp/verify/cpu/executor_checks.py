@@ -66,7 +66,7 @@ WAITING_LIMITS = Limits(complete_instructions=15_000_000, max_instructions=1_000
 """Limits for a small case whose threads wait longer than the screen allows: a livelock repeats its state within them.
 Waiting costs about 1 ns an instruction."""
 RANKED_WAIT_S = 4.0
-"""Maximum seconds of such a run before a candidate is only ranked: its full check has the whole deadline. 15 of 17
+"""Maximum seconds of such a run before a candidate is only measured: its full check has the whole deadline. 15 of 17
 candidates for a batch norm, whose blocks wait at a grid barrier, had no answer within a deadline (2026-11-28)."""
 SCREEN_BUDGET_S = 0.4
 """Seconds per operation: a screen that took longer skips the profile."""

@@ -216,7 +216,7 @@ class Evaluation:
         """Return the check of a depth. With a GPU, it is what must pass before the GPU runs; a full verdict estimates
         during the GPU's cases."""
         if self._by.gpu_checks is not None:
-            wait_s = RANKED_WAIT_S if depth == "rank" else WAITING_LIMITS.deadline_s
+            wait_s = WAITING_LIMITS.deadline_s if depth == "full" else RANKED_WAIT_S
             return partial(screen, estimates=depth != "full", wait_s=wait_s)
         return check if depth == "full" else rank
 
