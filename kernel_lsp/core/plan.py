@@ -307,6 +307,21 @@ class BoundOperation(Noun):
         return next(tensor for tensor in self.tensors if tensor.name == name)
 
     @property
+    def launches(self) -> list[BoundLaunch]:
+        """Return the launches among the steps."""
+        return [step for step in self.steps if isinstance(step, BoundLaunch)]
+
+    @property
+    def n_blocks(self) -> int:
+        """Return the blocks of all launches."""
+        return sum(launch.n_blocks for launch in self.launches)
+
+    @property
+    def n_elements(self) -> int:
+        """Return the elements of all tensors."""
+        return sum(tensor.n_elements for tensor in self.tensors)
+
+    @property
     def results(self) -> tuple[tuple[BoundTensor, BoundTensor], ...]:
         """Return each declared result with the tensor that holds it: all that a judge compares."""
         names = self.returns or {tensor.name: tensor.name for tensor in self.tensors if tensor.role == "output"}

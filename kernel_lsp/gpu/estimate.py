@@ -95,7 +95,7 @@ def estimate_operation(
 
     Raises ValueError when `counters` do not match the launches.
     """
-    launches = [step for step in bound.steps if isinstance(step, BoundLaunch)]
+    launches = bound.launches
     if len(launches) != len(counters):
         raise ValueError(f"{len(launches)} launches and {len(counters)} counters")
     counters = counters[bound.n_launches_before :]

@@ -386,4 +386,3 @@ def renew_estimates(state: State) -> None:
 
 
 REACTIONS = Reactions(job_ended, renew_estimates, offer_interrupted)
-"""What follows a job's end, changed settings, and the first list of a workspace's runs."""

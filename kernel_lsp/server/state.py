@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Reactions:
-    """What the handlers do when a job has ended, settings have changed, or the runs of a workspace are first known."""
+    """Handlers of a job's end, of changed settings, and of the first list of a workspace's runs."""
 
     job_ended: Callable[[State, Job, Reply], Awaitable[None]]
     settings_changed: Callable[[State], None]
@@ -57,7 +57,7 @@ class Reactions:
 
 
 class State:
-    """What handlers and commands read and change."""
+    """The state that handlers and commands read and change."""
 
     def __init__(self, client: Client, initialized: Initialized, reactions: Reactions) -> None:
         options = as_object(initialized.params.get("initializationOptions"))

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.plan import BoundOperation, BoundTensor
 from kernel_lsp.core.verdict import CaseResult
 from kernel_lsp.verify.cpu import executor_checks
 from kernel_lsp.verify.cpu.executor_checks import (
@@ -44,16 +46,15 @@ class SlowKernel(LoadedKernel):
         return CaseRun(result, (), 1)
 
 
+def _operation(n_elements: int) -> BoundOperation:
+    tensor = BoundTensor(name="x", dtype=DType.F32, shape=(n_elements,), role="input")
+    return BoundOperation(name="f", dims={}, tensors=(tensor,), steps=())
+
+
 def _plan() -> Plan:
     """Twenty large cases, then small ones."""
     sizes = [1000] * 20 + [10] * 5
-    return [
-        (
-            Case("forward", (), f"{n}-{position}", 0, "forward"),
-            SimpleNamespace(name="f", steps=(), tensors=[SimpleNamespace(n_elements=n)]),  # type: ignore[misc]  # a stand-in
-        )
-        for position, n in enumerate(sizes)
-    ]
+    return [(Case("forward", (), f"{n}-{position}", 0, "forward"), _operation(n)) for position, n in enumerate(sizes)]
 
 
 async def _ran(

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.plan import BoundOperation, BoundTensor
 from kernel_lsp.process.worker_client import CaseFiles
 from kernel_lsp.verify.cpu.executor_checks import screen, screened_cases
 from kernel_lsp.verify.gpu.checks import GpuChecks
@@ -32,12 +34,16 @@ def named(folder: str, names: tuple[str, ...]) -> list[Kernel]:
     return [kernel for kernel in read_kernels(TESTS / folder) if kernel.file.stem in names]
 
 
+def _bytes(n: int) -> BoundTensor:
+    return BoundTensor(name="x", dtype=DType.U8, shape=(n,), role="input")
+
+
 def plan() -> Plan:
     """Families, orders of threads and sizes: what is screened is neither first nor smallest."""
     cases = [("given", "forward", 90), ("zeros", "reverse", 1), ("normal", "random", 2), ("normal", "reverse", 8)]
     cases += [("normal", "forward", 3), ("normal", "reverse", 4)]
     return [
-        (Case("forward", (), family, n, order), SimpleNamespace(tensors=[SimpleNamespace(n_elements=n, n_bytes=n)]))  # type: ignore[arg-type,misc]  # stand-ins
+        (Case("forward", (), family, n, order), BoundOperation(name="f", dims={}, tensors=(_bytes(n),), steps=()))  # type: ignore[arg-type]  # parameters are words
         for family, order, n in cases
     ]
 

@@ -12,7 +12,7 @@ from functools import partial
 
 from kernel_lsp.core.expression import ExpressionError
 from kernel_lsp.core.measurement import Comparison
-from kernel_lsp.core.plan import BoundLaunch, BoundOperation
+from kernel_lsp.core.plan import BoundOperation
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import CheckOutcome, Crashed, Mismatch, TimedOut, Unsupported
 from kernel_lsp.gpu.eager import eager_run
@@ -166,7 +166,7 @@ def screened_cases(plan: Plan) -> Sequence[tuple[Case, BoundOperation]]:
 
     def cost(entry: tuple[Case, BoundOperation]) -> tuple[int, int]:
         case, bound = entry
-        return orders.index(case.thread_order), _n_elements(bound)
+        return orders.index(case.thread_order), bound.n_elements
 
     return [*sorted(ordinary, key=cost)[:N_SCREEN_CASES], *several]
 
@@ -221,7 +221,7 @@ async def _run_cases(
     while left and n_run < n_enough:
         elapsed_s = time.monotonic() - started
         if n_run >= MIN_CASES and elapsed_s > FULL_BUDGET_S:
-            left.sort(key=lambda entry: _n_elements(entry[1]))
+            left.sort(key=lambda entry: entry[1].n_elements)
         if n_run >= MIN_CASES and elapsed_s > FULL_BUDGET_S + REST_BUDGET_S:
             progress.notes.append(f"{left[0][1].name}: {len(left)} more input families were not run (time)")
             break
@@ -266,7 +266,7 @@ def _is_vast(
 async def _with_few_at_once(kernel: LoadedKernel) -> CheckOutcome | None:
     """Run the smallest case that has enough blocks with a quarter of them resident. Applies where blocks may wait
     for others and the grid can exceed the GPU's resident blocks."""
-    by_size = sorted(kernel.plan, key=lambda entry: _n_elements(entry[1]))
+    by_size = sorted(kernel.plan, key=lambda entry: entry[1].n_elements)
     for case, bound in by_size if kernel.progress.may_wait else ():
         few = few_at_once(kernel.built, kernel.prepared, case.operation, bound, kernel.gpu)
         if few:
@@ -306,7 +306,7 @@ def _timeout_of(kernel: LoadedKernel, case: Case, outcome: TimedOut) -> TimedOut
 async def _with_other_poison(kernel: LoadedKernel, limits: Limits) -> Mismatch | Crashed | None:
     """Run the smallest cases again that read uninitialised shared memory, with other bytes in it. A timeout on a busy
     machine is inconclusive."""
-    for one in sorted(kernel.doubtful, key=lambda one: _n_elements(one.bound))[:N_POISONED]:
+    for one in sorted(kernel.doubtful, key=lambda one: one.bound.n_elements)[:N_POISONED]:
         for poison in OTHER_POISONS:
             outcome = await kernel.run(one.case, one.bound, limits, one.sample, Circumstances(shared_poison=poison))
             if isinstance(outcome, Mismatch | Crashed):
@@ -329,16 +329,12 @@ def _is_endless(outcome: TimedOut) -> bool:
     return any(finding.code == NO_END for finding in outcome.findings)
 
 
-def _n_elements(bound: BoundOperation) -> int:
-    return sum(tensor.n_elements for tensor in bound.tensors)
-
-
 def growth_of(task: Task, captured: BoundOperation, case: Case, bound: BoundOperation) -> float:
     """Return the growth of a block's work against the captured sizes, at least 1. It follows the block's share of the
     largest tensor, e.g. of all pairs of a sequence's elements."""
     graph = graph_of(task, case.operation)
     shares = [
-        n_largest(graph, sizes) / max(sum(step.n_blocks for step in at.steps if isinstance(step, BoundLaunch)), 1)
+        n_largest(graph, sizes) / max(at.n_blocks, 1)
         for sizes, at in ((captured_sizes(task), captured), (dict(case.sizes), bound))
     ]
     return max(1.0, shares[1] / max(shares[0], 1.0))
@@ -350,7 +346,7 @@ def sample_of(
     """Return the sample of blocks to run, None for all blocks. Only an operation of one launch can be sampled: later
     launches need all blocks of earlier ones. A block's work is that of the profile, and counts as grown where the total
     would be far too much."""
-    launches = [step for step in bound.steps if isinstance(step, BoundLaunch)]
+    launches = bound.launches
     if isinstance(profile, Skipped) or len(bound.steps) != 1 or len(launches) != 1:
         return None
     n_instructions = max(profile.instructions_per_block, 1.0)
@@ -373,10 +369,9 @@ def n_operations(task: Task, case: Case, gpu: GpuSpec) -> int:
 
 def n_instructions(profile: Profile, bound: BoundOperation) -> float:
     """Return the instructions of all blocks, if each has as many as the profiled ones."""
-    n_blocks = sum(step.n_blocks for step in bound.steps if isinstance(step, BoundLaunch))
     n_profiled = sum(counters.n_blocks for counters in profile.counters)
     total = sum(c.n_instructions / max(c.n_blocks_run, 1) * c.n_blocks for c in profile.counters)
-    return total * n_blocks / max(n_profiled, 1)
+    return total * bound.n_blocks / max(n_profiled, 1)
 
 
 def said_of_vast(vast: Plan) -> list[str]:

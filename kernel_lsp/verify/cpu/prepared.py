@@ -144,7 +144,7 @@ class CpuKernel:
         run = self._device.new_run(bound, files)
         try:
             run.write_zeros()
-            launches = [step for step in bound.steps if isinstance(step, BoundLaunch)]
+            launches = bound.launches
             sample = BlockSample(n_blocks=N_PROFILED_BLOCKS, seed=case.seed)
             most = DEFAULT_MAX_INSTRUCTIONS
             options = replace(
@@ -190,9 +190,8 @@ class CpuKernel:
         try:
             run.write_zeros()
             buffers = run.buffers(initialised={tensor.name for tensor in bound.tensors})
-            launches = [step for step in bound.steps if isinstance(step, BoundLaunch)]
             return not isinstance(
-                await self._executor.run(buffers, launches, self.built.symbols, _options(limits)), TimedOut
+                await self._executor.run(buffers, bound.launches, self.built.symbols, _options(limits)), TimedOut
             )
         finally:
             run.remove()

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kernel_lsp.core.measurement import Comparison
-from kernel_lsp.core.plan import BoundLaunch
 from kernel_lsp.core.verdict import CaseResult, Crashed, Mismatch, TimedOut
 from kernel_lsp.toolchain.integrity.ptx_text import kernels_hash
 from kernel_lsp.verify.devices.device import DeviceCase
@@ -193,7 +192,7 @@ class Attempt:
     def _operation(self, case: DeviceCase) -> TimedOperation:
         fingerprints = self._found.fingerprints.get(case.bound.name, {})
         built = self._job.build.built
-        launched = {built.symbols[step.kernel] for step in case.bound.steps if isinstance(step, BoundLaunch)}
+        launched = {built.symbols[launch.kernel] for launch in case.bound.launches}
         return TimedOperation(
             self._job.candidate_id,
             case.bound,

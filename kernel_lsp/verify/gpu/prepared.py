@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kernel_lsp.core.measurement import Comparison
-from kernel_lsp.core.plan import BoundLaunch, BoundTensor
+from kernel_lsp.core.plan import BoundTensor
 from kernel_lsp.core.verdict import CaseResult, CheckOutcome, Crashed, Mismatch, TimedOut, Unsupported
 from kernel_lsp.errors import InternalError
 from kernel_lsp.process.worker_client import CaseTensor
@@ -331,7 +331,7 @@ def _misbehaviour(ran: Mapping[str, Any], gpu: str) -> Crashed | None:
 
 def _judge_copies(case: DeviceCase, paths: Mapping[str, Path], gpu: str) -> CaseResult | Mismatch:
     given = {tensor.name: tensor.path for tensor in case.files.inputs}
-    n_blocks = sum(step.n_blocks for step in case.bound.steps if isinstance(step, BoundLaunch))
+    n_blocks = case.bound.n_blocks
     return judge_outputs(
         case.case.operation,
         CaseResult(

@@ -9,7 +9,6 @@ from typing import TypeAlias, TypeVar
 from kernel_lsp.core.expression import Number
 from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.core.plan import (
-    BoundLaunch,
     BoundOperation,
     KernelSignature,
     LaunchPlan,
@@ -184,7 +183,7 @@ def _refuse_vast_scratch(bound: BoundOperation, operation: Operation) -> None:
 
 def kernel_names(bound: BoundOperation) -> set[str]:
     """Return the name expressions that the operation launches."""
-    return {step.kernel for step in bound.steps if isinstance(step, BoundLaunch)}
+    return {launch.kernel for launch in bound.launches}
 
 
 def plan_failure(error: PlanError) -> BuildFailed:

@@ -22,7 +22,7 @@ from kernel_lsp.toolchain.integrity.masking import mask_literals
 from kernel_lsp.toolchain.integrity.ptx_text import N_REMEMBERED, read_ptx
 from kernel_lsp.verify.model.cases import ALIGNMENTS, OperationKind, Sizes, captured_sizes, clamped
 from kernel_lsp.verify.model.resolved_kernel import Prepared
-from kernel_lsp.verify.probes.finder import CHEAP, COMPUTABLE, POSSIBLE, Budget, distinct, finder_of
+from kernel_lsp.verify.probes.finder import CHEAP, COMPUTABLE, POSSIBLE, Budget, distinct, finder_of, with_new_outcomes
 from kernel_lsp.verify.probes.launch_uniform import UNROLLED, GridConditions
 from kernel_lsp.verify.probes.sizes import beyond, far_sizes
 from kernel_lsp.verify.probes.two_dim_conditions import paired_sizes
@@ -105,14 +105,8 @@ def compared_sizes(prepared: Prepared, kind: OperationKind, built: Built, known:
     none of the `known` ones, e.g. `D == 777`. Predicates are found in the PTX and evaluated without running anything.
     The other dims are as captured where that is cheap, else small."""
     decisions = _Decisions(prepared, kind, built)
-    seen = {place for sizes in known for place in decisions.at(sizes)}
-    found: list[Sizes] = []
-    for sizes in itertools.islice(_with_numbers(prepared, kind, decisions.numbers), MAX_TRIED):
-        new = decisions.at(sizes) - seen
-        seen |= new
-        found += [sizes] if new and sizes not in known else []
-        if len(found) == MAX_COMPARED:
-            break
+    tried = itertools.islice(_with_numbers(prepared, kind, decisions.numbers), MAX_TRIED)
+    found = with_new_outcomes(tried, decisions.at, known, MAX_COMPARED)
     found += _thresholds(prepared, kind, decisions, [*known, *found])
     pairs = paired_sizes(
         prepared,

@@ -6,7 +6,7 @@ finder.find(finder.aligned((1, 70_001)), WIDE)   # the first that the contract a
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -164,6 +164,23 @@ def n_largest(graph: Graph, sizes: Sizes) -> int:
         with suppress(ExpressionError):  # e.g. a size that depends on values
             largest = max(largest, n_elements(shape_of(type_, sizes)))
     return largest
+
+
+def with_new_outcomes(
+    tried: Iterable[Sizes],
+    outcomes_at: Callable[[Sizes], Set[tuple[object, ...]]],
+    known: Sequence[Sizes],
+    n_wanted: int,
+) -> list[Sizes]:
+    """Return the first of the sizes with an outcome that neither the `known` ones have nor those before."""
+    seen, found = set[tuple[object, ...]]().union(*map(outcomes_at, known)), list[Sizes]()
+    for sizes in tried if n_wanted > 0 else ():
+        new = outcomes_at(sizes) - seen
+        seen |= new
+        found += [sizes] if new else []
+        if len(found) == n_wanted:
+            break
+    return found
 
 
 def distinct(some: Iterable[Sizes], known: Iterable[Sizes] = ()) -> list[Sizes]:

@@ -88,7 +88,7 @@ class FarLook:
         return any(
             launch.n_blocks * launch.n_threads_per_block > MAX_THREADS
             and numbers_its_threads(ptx, self.kernel.built.symbols.get(launch.kernel, launch.kernel), launch)
-            for launch in _launches(bound)
+            for launch in bound.launches
         )
 
     async def written_completely(self, plan: Plan) -> list[str]:
@@ -98,11 +98,11 @@ class FarLook:
         if not operations[0].steps or not self._is_independent(operations[0]):
             return []
         names = [tensor.name for tensor in operations[0].tensors if tensor.role == "output" and tensor.n_bytes]
-        small = [bound for bound in operations if _n_elements(bound) <= MAX_COMPLETE_ELEMENTS][:N_COMPLETE]
-        large = [operations[0], *sorted(operations, key=_n_elements, reverse=True)[:N_SAMPLED]]
+        small = [bound for bound in operations if bound.n_elements <= MAX_COMPLETE_ELEMENTS][:N_COMPLETE]
+        large = [operations[0], *sorted(operations, key=lambda bound: bound.n_elements, reverse=True)[:N_SAMPLED]]
         n_told = 0
         for bound in small:
-            written = await self._written(bound, _launches(bound), range(N_FIRST_BLOCKS), MAX_COMPLETE_INSTRUCTIONS)
+            written = await self._written(bound, bound.launches, range(N_FIRST_BLOCKS), MAX_COMPLETE_INSTRUCTIONS)
             if written is not None:
                 n_told += 1
                 names = [name for name in names if written[name] == bound.tensor(name).n_bytes]
@@ -120,7 +120,7 @@ class FarLook:
         shares = {tensor.name: 0.0 for tensor in bound.tensors if tensor.role == "output"}
         if not self._is_independent(bound):
             return None
-        for launch in _launches(bound):
+        for launch in bound.launches:
             blocks = spread(launch.n_blocks, n_blocks, self.kernel.plan[0][0].seed)
             written = await self._written(bound, [launch], blocks, n_allowed)
             if written is None:
@@ -149,7 +149,7 @@ class FarLook:
 
     async def overlapping(self, bound: BoundOperation, names: Sequence[str]) -> Mismatch | None:
         """Return a mismatch when blocks a power of two apart write the same elements, and others do not."""
-        for launch in _launches(bound):
+        for launch in bound.launches:
             for apart, others in far_apart(launch):
                 if await self._n_overlapping(bound, launch, apart, names) and not await self._n_overlapping(
                     bound, launch, others, names
@@ -190,7 +190,7 @@ class FarLook:
         return await self.kernel.code.written_bytes(bound, launches, sample, limits)
 
     def _is_independent(self, bound: BoundOperation) -> bool:
-        symbols = {self.kernel.built.symbols.get(launch.kernel, launch.kernel) for launch in _launches(bound)}
+        symbols = {self.kernel.built.symbols.get(launch.kernel, launch.kernel) for launch in bound.launches}
         return symbols.isdisjoint(self.depending)
 
 
@@ -253,23 +253,15 @@ def _depending(kernels: Collection[KernelFactsOfPtx]) -> frozenset[str]:
     return frozenset(kernel.symbol for kernel in kernels if kernel.uses_global_atomics or kernel.may_wait)
 
 
-def _launches(bound: BoundOperation) -> list[BoundLaunch]:
-    return [step for step in bound.steps if isinstance(step, BoundLaunch)]
-
-
 def _is_easily_missed(bound: BoundOperation, name: str) -> bool:
     """Check whether a sample may miss every block that writes an output: parts of one launch differ in blocks."""
-    largest = max(_launches(bound), key=lambda launch: launch.n_blocks)
+    largest = max(bound.launches, key=lambda launch: launch.n_blocks)
     n_per_block = largest.n_threads_per_block * MAX_STORES_PER_THREAD
     return bound.tensor(name).n_elements * N_CONFIRMING_BLOCKS < n_per_block * largest.n_blocks
 
 
 def _n_blocks(bound: BoundOperation) -> int:
-    return max((launch.n_blocks for launch in _launches(bound)), default=0)
-
-
-def _n_elements(bound: BoundOperation) -> int:
-    return sum(tensor.n_elements for tensor in bound.tensors)
+    return max((launch.n_blocks for launch in bound.launches), default=0)
 
 
 def _mismatch(bound: BoundOperation, message: str) -> Mismatch:

@@ -41,8 +41,8 @@ ROW_ALIGNMENT = 128
 def refused_launch(built: Built, bound: BoundOperation, gpu: GpuSpec) -> Crashed | None:
     """Return the failure of the first launch of an operation that `gpu` refuses, if any. Kernels without compiler facts
     pass."""
-    facts = {kernel.symbol: kernel for kernel in built.kernels} if _launches(bound) else {}
-    for launch in _launches(bound):
+    facts = {kernel.symbol: kernel for kernel in built.kernels} if bound.launches else {}
+    for launch in bound.launches:
         kernel = facts.get(built.symbols.get(launch.kernel, launch.kernel))
         problem = _problem(launch, kernel, gpu) if kernel is not None and launch.n_blocks else ""
         if problem:
@@ -57,7 +57,7 @@ def refused_when_larger(
     `bound`: a cooperative one, or one whose shared memory grows. Other limits are the operator's: it leaves such sizes
     to PyTorch."""
     sizes_to_bind: list[Iterable[Sizes]] = []
-    if any(_is_cooperative(launch) for launch in _launches(bound)):
+    if any(_is_cooperative(launch) for launch in bound.launches):
         sizes_to_bind.append(_larger_sizes(prepared, kind, LARGE_SIZES))
     if _growing(prepared.operation(kind)):
         sizes_to_bind.append(_larger_sizes(prepared, kind, _row_sizes(prepared.operation(kind))))
@@ -75,7 +75,7 @@ def few_at_once(
 ) -> dict[str, int]:
     """Return, for each kernel whose grid exceeds the resident blocks of `gpu` at larger sizes, a part of its blocks in
     `bound`. Running with so few resident blocks shows whether blocks wait for some that have not started."""
-    few = {launch.kernel: max(LEAST_AT_ONCE, launch.n_blocks // 4) for launch in _launches(bound) if _is_many(launch)}
+    few = {launch.kernel: max(LEAST_AT_ONCE, launch.n_blocks // 4) for launch in bound.launches if _is_many(launch)}
     growing: set[str] = set()
     facts = {kernel.symbol: kernel for kernel in built.kernels}
     for sizes in _larger_sizes(prepared, kind, LARGE_SIZES) if few else ():
@@ -83,7 +83,7 @@ def few_at_once(
             larger = prepared.bind(kind, sizes)
         except PlanError:
             continue
-        for launch in _launches(larger):
+        for launch in larger.launches:
             kernel = facts.get(built.symbols.get(launch.kernel, launch.kernel))
             if kernel is not None and launch.n_blocks > _resident(launch, kernel, gpu).n_blocks * gpu.n_sms:
                 growing.add(launch.kernel)
@@ -95,10 +95,6 @@ def few_at_once(
 
 def _is_many(launch: BoundLaunch) -> bool:
     return not _is_cooperative(launch) and launch.n_blocks >= MANY_BLOCKS
-
-
-def _launches(bound: BoundOperation) -> list[BoundLaunch]:
-    return [step for step in bound.steps if isinstance(step, BoundLaunch)]
 
 
 def _is_cooperative(launch: BoundLaunch) -> bool:
@@ -134,7 +130,7 @@ def _crowded_out(built: Built, operation: Operation, bound: BoundOperation) -> C
     """Return the failure of the first launch with more shared memory than the kernel's own variables leave."""
     facts = {kernel.symbol: kernel for kernel in built.kernels}
     written = {launch.span.line: launch for launch in _growing(operation)}
-    for launch in _launches(bound):
+    for launch in bound.launches:
         kernel = facts.get(built.symbols.get(launch.kernel, launch.kernel))
         if kernel is not None and launch.shared_bytes + kernel.shared_bytes > MAX_SHARED_BYTES:
             problem = (

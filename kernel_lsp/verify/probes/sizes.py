@@ -26,6 +26,7 @@ from kernel_lsp.verify.probes.finder import (
     Finder,
     distinct,
     finder_of,
+    with_new_outcomes,
 )
 
 PATTERNS: dict[str, tuple[int, ...]] = {
@@ -199,13 +200,8 @@ def far_sizes(finder: Finder, literals: Set[int], outcomes: Outcomes, known: Seq
     largest = sorted((n for n in literals if n <= LARGEST_FAR), reverse=True)
     tried = (sizes for literal in largest for sizes in with_elements(finder, beyond(literal)))
     found = list(itertools.islice(tried, 1))
-    seen = set().union(*(outcomes(sizes) for sizes in known))
-    for n in FAR_ELEMENTS:
-        for sizes in with_elements(finder, n) if len(found) < MAX_FAR else ():
-            new = outcomes(sizes) - seen
-            seen |= new
-            found += [sizes] if new and sizes not in found else []
-    return found[:MAX_FAR]
+    further = (sizes for n in FAR_ELEMENTS for sizes in with_elements(finder, n) if sizes not in found)
+    return [*found, *with_new_outcomes(further, outcomes, known, MAX_FAR - len(found))]
 
 
 def beyond(literal: int) -> int:

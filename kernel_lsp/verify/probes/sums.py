@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import ExpressionError
 from kernel_lsp.core.operators import is_a
-from kernel_lsp.core.plan import BoundLaunch
 from kernel_lsp.core.task import Graph, GraphNode, Symbol, Task, TaskTensor, TensorType
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.toolchain.integrity.ptx_text import Function, PtxText, Source, Statement, functions_of, read_ptx
@@ -200,8 +199,7 @@ def sizes_beyond_narrow_places(prepared: Prepared, kind: OperationKind, built: B
     few = (finder.with_sizes(finder.small(2), [symbol], ROWS) for symbol in finder.symbols)
     for sizes in itertools.chain(few, with_elements(finder, BEYOND)):
         if finder.fits(sizes, FAR) and prepared.can_bind(kind, sizes):
-            launches = [step for step in prepared.bind(kind, sizes).steps if isinstance(step, BoundLaunch)]
-            found.append((any(launch.n_blocks > WORDS for launch in launches), sizes))
+            found.append((any(launch.n_blocks > WORDS for launch in prepared.bind(kind, sizes).launches), sizes))
             if found[-1][0]:
                 break
     return [sizes for _, sizes in (*found[:1], *(one for one in found[1:] if one[0]))]

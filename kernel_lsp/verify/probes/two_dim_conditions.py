@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from kernel_lsp.core.plan import BoundLaunch
 from kernel_lsp.verify.model.cases import Sizes, captured_sizes, clamped
 from kernel_lsp.verify.model.resolved_kernel import Prepared
+from kernel_lsp.verify.probes.finder import with_new_outcomes
 from kernel_lsp.verify.probes.launch_uniform import GridConditions
 
 MAX_FOUND = 3
@@ -48,42 +49,25 @@ def paired_sizes(
     `numbers` are the comparisons' constants."""
     if len(prepared.task.symbols) < 2 or not any(_outcomes(launches_at(sizes)) for sizes in known):
         return []
-    search = _Search(launches_at, is_possible, known)
     chosen = sorted(n for n in numbers if n > 1)[-MAX_NUMBERS:]
     computed = itertools.chain(
         _of_numbers(prepared, chosen), _of_equal_sides(prepared, chosen, launches_at, is_possible)
     )
-    search.look_at(itertools.islice(computed, MAX_TRIED), MAX_FOUND)
-    if len(search.found) < MAX_FOUND and search.has_sides_never_equal():
-        search.look_at(_one_by_one(prepared), len(search.found) + 1)
-    return search.found
+
+    def outcomes_at(sizes: Sizes) -> set[Outcome]:
+        return _outcomes(launches_at(sizes))
+
+    possible = filter(is_possible, itertools.islice(computed, MAX_TRIED))
+    found = with_new_outcomes(possible, outcomes_at, known, MAX_FOUND)
+    if len(found) < MAX_FOUND and _has_sides_never_equal(map(launches_at, (*known, *found))):
+        found += with_new_outcomes(filter(is_possible, _one_by_one(prepared)), outcomes_at, [*known, *found], 1)
+    return found
 
 
-class _Search:
-    """Searches for sizes with new outcomes."""
-
-    def __init__(
-        self, launches_at: Callable[[Sizes], Launches], is_possible: Callable[[Sizes], bool], known: Sequence[Sizes]
-    ) -> None:
-        self._launches_at, self._is_possible, self._known = launches_at, is_possible, known
-        self._seen = {outcome for sizes in known for outcome in _outcomes(launches_at(sizes))}
-        self.found: list[Sizes] = []
-
-    def look_at(self, tried: Iterable[Sizes], n_wanted: int) -> None:
-        """Keep sizes with new outcomes, until there are `n_wanted` in all."""
-        for sizes in tried:
-            if len(self.found) == n_wanted:
-                return
-            if sizes in self._known or sizes in self.found or not self._is_possible(sizes):
-                continue
-            new = _outcomes(self._launches_at(sizes)) - self._seen
-            self._seen |= new
-            self.found += [sizes] if new else []
-
-    def has_sides_never_equal(self) -> bool:
-        """Check whether the sides of some chosen comparison were equal nowhere."""
-        distances = [_distances(self._launches_at(sizes)).items() for sizes in (*self._known, *self.found)]
-        return bool(set.intersection(*({at for at, distance in some if distance} for some in distances)))
+def _has_sides_never_equal(launched: Iterable[Launches]) -> bool:
+    """Check whether the sides of some chosen comparison were equal nowhere."""
+    distances = [_distances(launches).items() for launches in launched]
+    return bool(set.intersection(*({at for at, distance in some if distance} for some in distances)))
 
 
 # --- below: what is looked for

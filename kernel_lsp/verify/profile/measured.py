@@ -56,7 +56,7 @@ def measured_kernels(
 ) -> tuple[KernelProfile, ...]:
     """Return one profile per launch that both the plan and the report have, in order. `share` is of these launches'
     time."""
-    steps = [step for step in bound.steps if isinstance(step, BoundLaunch) and step.n_blocks]
+    steps = [launch for launch in bound.launches if launch.n_blocks]
     total_us = sum(launch.metric("gpu__time_duration.sum") for launch in launches) or 1.0
     by_symbol = {fact.symbol: fact for fact in facts}
     return tuple(

@@ -331,7 +331,7 @@ def executor_kernels(
     """Return one profile per launch, in order; `share` is of the launches' estimated time. Launches that only make what
     a backward is given of its forward have none."""
     counters, bound = counters[bound.n_launches_before :], bound.timed
-    steps = [step for step in bound.steps if isinstance(step, BoundLaunch)]
+    steps = bound.launches
     estimates = [_estimate(bound, step, one, facts, symbols, gpu) for step, one in zip(steps, counters, strict=True)]
     total_us = sum(estimate.time_us for estimate in estimates) or 1.0
     by_symbol = {fact.symbol: fact for fact in facts}

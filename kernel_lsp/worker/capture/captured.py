@@ -8,6 +8,7 @@ from typing import Any
 import sympy
 import torch
 
+from ..operators import is_a
 from .backward import BackwardProgram
 from .graph import GraphText
 from .inputs import CallInputs, StateOf
@@ -66,6 +67,10 @@ class Captured:
     """Symbols along whose dim slices were tried, and whether each is computed from its own inputs alone."""
     coverage: Any = None
     """The coverage of a task folder, as `configurations.Coverage`."""
+
+    def has(self, *kinds: str) -> bool:
+        """Check whether the forward has an operator of one of these kinds, as in `operators.json`."""
+        return any(is_a(node["op"], *kinds) for node in self.forward_text.nodes)
 
     @property
     def has_symbolic_state(self) -> bool:

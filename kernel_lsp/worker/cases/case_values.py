@@ -14,7 +14,7 @@ from ..capture.captured import Captured
 from ..capture.inputs import TensorLeaf
 from ..capture.task import DEFAULT_INTEGER_RANGE, evaluate_size
 from ..capture.validation import input_shapes, seeded
-from ..oracle.case_filter import asks_for_places, lowest_exponent
+from ..oracle.case_filter import lowest_exponent
 from ..oracle.roundings import rounding_ties
 from .families import SPARSE_FAMILIES, buffer_values, draw, near_own_values, own_generator, resized
 from .index_bounds import index_limits
@@ -114,7 +114,7 @@ class Values:
             self.family,
             passed,
             generator,
-            is_place_asked=asks_for_places(captured),
+            is_place_asked=captured.has("returns_indices"),
             lowest_exponent=lowest_exponent(captured),
         )
         placed = self.placed or (rounding_ties(captured) if self.family == TIES else ())

@@ -18,7 +18,7 @@ import torch
 from ..cases.case_values import Case, differentiate, leaves_of, placeholder_values, widened
 from ..cases.special_values import MINUS_INF_ROWS, MIXED, SPECIAL_VALUES, STAND_INS, without_special, without_zeros
 from .attention import attention_of_seen, has_attention
-from .case_filter import is_judged_at_ties, sums_products
+from .case_filter import is_judged_at_ties
 from .fp64_reference import Seen, run_exact
 from .lost_nans import (
     N_WAYS,
@@ -339,7 +339,7 @@ ALTERNATIVES = (
         "NaN of a factor",
         "a number with an infinite factor in a product or convolution",
         "that number, or NaN",
-        lambda of: of.run.family == "special_inf" and sums_products(of.run.captured),
+        lambda of: of.run.family == "special_inf" and of.run.captured.has("library"),
         _nan_of_factors,
     ),
 )

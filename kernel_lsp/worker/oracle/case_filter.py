@@ -48,7 +48,7 @@ def why_it_tells_nothing(
         return _why_rows_tell_nothing(captured, family, expected, native)
     if family == "normal" and all(map(_are_nan_alike, expected, native)):
         return ""
-    if family == "huge" and _has(captured, "softmax"):
+    if family == "huge" and captured.has("softmax"):
         return "exp2(x * log2(e) - maximum * log2(e)), as many kernels compute exp, is no number there"
     reason = _mostly_not_finite(expected, native)
     if family in EXTREME_FAMILIES and not reason and any(map(_is_far, expected, native)):
@@ -58,43 +58,23 @@ def why_it_tells_nothing(
 
 def why_it_is_for_other_code(captured: Captured, family: str) -> str:
     """Return why the family does not apply to this code; empty where it does."""
-    if family == HIGHEST_ROWS and not _has(captured, "extreme"):
+    if family == HIGHEST_ROWS and not captured.has("extreme"):
         return "the code takes no extreme"
-    if family == LOW and not takes_exponentials(captured):
+    if family == LOW and not captured.has("exponential"):
         return "the code takes no exponential"
-    if family == SUBNORMAL and _has(captured, "root"):
+    if family == SUBNORMAL and captured.has("root"):
         return "the squares of such numbers are zero, and the code may take a root of them"
     return ""
-
-
-def takes_exponentials(captured: Captured) -> bool:
-    """Check whether the code has an exponential, which amplifies small differences of large numbers."""
-    return _has(captured, "exponential")
-
-
-def normalizes_batches(captured: Captured) -> bool:
-    """Check whether the code normalizes over the batch, which amplifies small differences of few values."""
-    return _has(captured, "over_batch")
-
-
-def asks_for_places(captured: Captured) -> bool:
-    """Check whether the code returns the index of an extreme."""
-    return _has(captured, "returns_indices")
-
-
-def sums_products(captured: Captured) -> bool:
-    """Check whether the code multiplies matrices, or convolves."""
-    return _has(captured, "library")
 
 
 def lowest_exponent(captured: Captured) -> int:
     """Return the exponent of the lowest inputs for this code. Many kernels intentionally start a maximum before an
     exponential with -1e30. Sums of products are larger than the inputs. A kernel with a gate may multiply first."""
-    if _has(captured, "gate") and _multiplies_tensors(captured):
+    if captured.has("gate") and _multiplies_tensors(captured):
         return LOWEST_OF_GATED
-    if not takes_exponentials(captured):
+    if not captured.has("exponential"):
         return LOWEST_EXPONENT
-    return LOWEST_OF_FACTORS if sums_products(captured) else LOWEST_OF_EXPONENTS
+    return LOWEST_OF_FACTORS if captured.has("library") else LOWEST_OF_EXPONENTS
 
 
 def may_overflow_as_divisors(captured: Captured, family: str) -> bool:
@@ -107,7 +87,7 @@ def may_overflow_as_divisors(captured: Captured, family: str) -> bool:
 
 def is_judged_at_ties(captured: Captured, family: str) -> bool:
     """Check whether the inputs lie where the code jumps: results on the other side of a jump are then not accepted."""
-    return family == "halves" and _has(captured, "step")
+    return family == "halves" and captured.has("step")
 
 
 # --- below: reasons
@@ -122,7 +102,7 @@ def _why_rows_tell_nothing(
     asked = native if family == MINUS_INF_ROWS else (*expected, *native)  # for the former NaN may be accepted
     if any(bool(is_missing(tensor).any()) for tensor in asked if tensor.is_floating_point()):
         return "PyTorch gives no number for a row of nothing else"
-    if family == LOWEST_ROWS and _has(captured, "log_softmax"):
+    if family == LOWEST_ROWS and captured.has("log_softmax"):
         return "log(sum) + maximum, as many kernels begin, is the maximum there"
     if family != MINUS_INF_ROWS and any(map(_is_far, expected, native)):
         return "PyTorch itself loses most digits for these inputs"
@@ -153,10 +133,6 @@ def _is_far(expected: torch.Tensor, native: torch.Tensor) -> bool:
     reference = expected.double()
     off = float((native.double() - reference).norm())
     return not off <= float(torch.finfo(native.dtype).eps ** 0.5 * reference.norm())
-
-
-def _has(captured: Captured, word: str) -> bool:
-    return any(is_a(node["op"], word) for node in captured.forward_text.nodes)
 
 
 def _multiplies_tensors(captured: Captured) -> bool:

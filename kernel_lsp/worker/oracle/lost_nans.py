@@ -31,7 +31,7 @@ class Lost:
 
 def may_lose_nans(captured: Captured) -> bool:
     """Check whether the forward has an operation that may drop NaN."""
-    return _has(captured, "nan_lowest", "nan_highest", "nan_either", "nan_zero")
+    return captured.has("nan_lowest", "nan_highest", "nan_either", "nan_zero")
 
 
 class WithoutNans(TorchDispatchMode):
@@ -59,11 +59,11 @@ class WithoutNans(TorchDispatchMode):
 def other_starts(captured: Captured) -> list[TorchDispatchMode]:
     """Return the modes of other initial values of kernels that drop NaN."""
     modes: list[TorchDispatchMode] = []
-    if _has(captured, "maximum_of_many", "minimum_of_many"):
+    if captured.has("maximum_of_many", "minimum_of_many"):
         modes.append(FromTheLowest())
-    if _has(captured, "nan_zero"):
+    if captured.has("nan_zero"):
         modes.append(WithoutSides())
-    if _has(captured, "convolution", "convolution_gradient"):
+    if captured.has("convolution", "convolution_gradient"):
         modes.append(SkippedPadding())
     return modes
 
@@ -134,10 +134,6 @@ class SkippedPadding(TorchDispatchMode):
         return torch.where(met, torch.nan, func(value, torch.nan_to_num(weight), bias, *how))
 
 
-def _has(captured: Captured, *words: str) -> bool:
-    return any(is_a(node["op"], *words) for node in captured.forward_text.nodes)
-
-
 def _begun(value: torch.Tensor, *, is_largest: bool) -> torch.Tensor:
     if not value.is_floating_point():
         return value
@@ -159,11 +155,7 @@ class NansAs(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if is_a(func, "ordering"):
-            args = tuple(map(self._decided, args))
+            args = tuple(_replaced(arg, self._stand_in) for arg in args)
         elif is_a(func, "gated_gradient"):
-            args = (args[0], *map(self._decided, args[1:]))
+            args = (args[0], *(_replaced(arg, self._stand_in) for arg in args[1:]))
         return func(*args, **(kwargs or {}))
-
-    def _decided(self, value: Any) -> Any:
-        is_number = isinstance(value, torch.Tensor) and value.is_floating_point()
-        return torch.where(torch.isnan(value), self._stand_in, value) if is_number else value

@@ -13,7 +13,6 @@ from ..capture.captured import Captured
 from ..cases.case_values import Case, differentiate, leaves_of, placeholder_values
 from ..cases.families import own_generator
 from ..operators import is_a
-from .case_filter import normalizes_batches, sums_products, takes_exponentials
 from .fp64_reference import run_exact
 from .reference_run import ReferenceRun
 from .roundings import of_either_sign, unit_of, with_rounded_steps
@@ -51,7 +50,7 @@ def response(run: ReferenceRun, case: Case, expected: Sequence[torch.Tensor]) ->
 
 def _decides(run: ReferenceRun, case: Case) -> bool:
     """Check whether roundings may decide which element a softmax of products chooses."""
-    is_decisive = run.family in DECISIVE_FAMILIES and takes_exponentials(run.captured) and sums_products(run.captured)
+    is_decisive = run.family in DECISIVE_FAMILIES and run.captured.has("exponential") and run.captured.has("library")
     return is_decisive and sum(value.numel() for value in (*case.inputs, *case.state.values())) <= MAX_DRAWN_ELEMENTS
 
 
@@ -77,8 +76,8 @@ class _Roundings:
 
 def _amplified(captured: Captured) -> tuple[str, ...]:
     """Return the kinds of operations whose errors the code may amplify."""
-    kinds = ["product"] if takes_exponentials(captured) or normalizes_batches(captured) else []
-    return (*kinds, *(["convolution"] if normalizes_batches(captured) else []))
+    kinds = ["product"] if captured.has("exponential", "over_batch") else []
+    return (*kinds, *(["convolution"] if captured.has("over_batch") else []))
 
 
 def _perturbed(run: ReferenceRun, case: Case, sign: int, draw: int = 0) -> tuple[list[torch.Tensor], bool]:

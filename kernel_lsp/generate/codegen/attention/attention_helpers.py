@@ -137,11 +137,9 @@ __device__ inline void multiply_values_f32(float (&sums)[HEAD / 8][4], const flo
 """Text of each helper, and the helpers that it calls."""
 
 
-def _of_16_bits(kind: str, type_: str, pair: str, to_pair: str) -> Helpers:
-    """Return the variant for 16-bit elements, which m16n8k16 takes in pairs."""
-    return {
-        f"load_queries_{kind}": (
-            f"""
+def _load_queries(kind: str, type_: str) -> str:
+    """Return the load of a warp's rows, as pairs of neighbours."""
+    return f"""
 // The 16 rows of a warp as left factors of m16n8k16: pairs of neighbours.
 template <int HEAD, int STRIDE>
 __device__ inline void load_queries_{kind}(unsigned (&queries)[HEAD / 16][4], const {type_} (*rows)[STRIDE]) {{
@@ -155,11 +153,12 @@ __device__ inline void load_queries_{kind}(unsigned (&queries)[HEAD / 16][4], co
         }}
     }}
 }}
-""",
-            (),
-        ),
-        f"multiply_keys_{kind}": (
-            f"""
+"""
+
+
+def _multiply_keys(kind: str, type_: str) -> str:
+    """Return the product of queries with keys."""
+    return f"""
 // scores = queries * keys^T.
 template <int HEAD, int KEYS, int STRIDE>
 __device__ inline void multiply_keys_{kind}(float (&scores)[KEYS / 8][4], const unsigned (&queries)[HEAD / 16][4],
@@ -180,11 +179,12 @@ __device__ inline void multiply_keys_{kind}(float (&scores)[KEYS / 8][4], const 
         }}
     }}
 }}
-""",
-            (f"multiply_{kind}",),
-        ),
-        f"multiply_values_{kind}": (
-            f"""
+"""
+
+
+def _multiply_values(kind: str, type_: str, pair: str, to_pair: str) -> str:
+    """Return the sum of weighted values."""
+    return f"""
 // sums += weights * values.
 template <int HEAD, int KEYS, int STRIDE>
 __device__ inline void multiply_values_{kind}(float (&sums)[HEAD / 8][4], const float (&weights)[KEYS / 8][4],
@@ -209,9 +209,16 @@ __device__ inline void multiply_values_{kind}(float (&sums)[HEAD / 8][4], const 
         }}
     }}
 }}
-""",
-            (f"multiply_{kind}", "load_transposed"),
-        ),
+"""
+
+
+def _of_16_bits(kind: str, type_: str, pair: str, to_pair: str) -> Helpers:
+    """Return the variant for 16-bit elements, which m16n8k16 takes in pairs."""
+    multiply = f"multiply_{kind}"
+    return {
+        f"load_queries_{kind}": (_load_queries(kind, type_), ()),
+        f"multiply_keys_{kind}": (_multiply_keys(kind, type_), (multiply,)),
+        f"multiply_values_{kind}": (_multiply_values(kind, type_, pair, to_pair), (multiply, "load_transposed")),
     }
 
 

@@ -21,11 +21,8 @@ def columns_per_product(n_columns: int) -> int:
     return max(fitting, default=0)
 
 
-def _of_columns(count: int) -> Helpers:
-    multiply = f"multiply_warpgroup_{count}"
-    return {
-        f"multiply_group_rows_{count}": (
-            f"""
+def _rows_by_columns(count: int, multiply: str) -> str:
+    return f"""
 // sums = rows * tile^T for the 16 rows of each warp, STRIDE apart, or swizzled in arrays of STRIDE rows. Tensor cores
 // round towards zero after each instruction: 16 terms are added up, products of low parts first, and then to the sums
 // in f32. The order of the former goes by queries, so that all kernels have the same scores.
@@ -83,11 +80,11 @@ __device__ inline void multiply_group_rows_{count}(float (&sums)[{count // 8}][4
         }}
     }}
 }}
-""",
-            (multiply, "load_matrices", *_PRODUCTS),
-        ),
-        f"multiply_group_values_{count}": (
-            f"""
+"""
+
+
+def _values_by_columns(count: int, multiply: str) -> str:
+    return f"""
 // sums += weights * tile^T, {count} columns at a time. The terms of the tile are numbered as `transpose_tile` does.
 // Products of low parts come first, while the sum is small: tensor cores round towards zero after each instruction.
 template <int WIDTH, int TERMS>
@@ -126,9 +123,14 @@ __device__ inline void multiply_group_values_{count}(float (&sums)[WIDTH / 8][4]
         }}
     }}
 }}
-""",
-            (multiply, *_PRODUCTS),
-        ),
+"""
+
+
+def _of_columns(count: int) -> Helpers:
+    multiply = f"multiply_warpgroup_{count}"
+    return {
+        f"multiply_group_rows_{count}": (_rows_by_columns(count, multiply), (multiply, "load_matrices", *_PRODUCTS)),
+        f"multiply_group_values_{count}": (_values_by_columns(count, multiply), (multiply, *_PRODUCTS)),
     }
 
 
