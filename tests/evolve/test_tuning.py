@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -110,6 +111,30 @@ def remembered(folder: Path, winner: Candidate | None, verdict: Verdict | None, 
     found = TunedSchedules(folder).find(KEY)
     assert found is not None
     return found
+
+
+class QueueingDevice(Device):
+    """The first candidate is at the speed of light at once; the others wait for the GPU, which one of them has."""
+
+    first_id = ""
+
+    async def verify(self, candidate: Candidate, depth: Literal["rank", "screen", "full"]) -> Verdict:
+        self.first_id = self.first_id or candidate.id
+        if depth == "rank" and candidate.id != self.first_id:
+            self.occupied_by = self.occupied_by or candidate.id
+            await asyncio.sleep(0.2 if self.occupied_by == candidate.id else 60)
+        return await super().verify(candidate, depth)
+
+
+async def test_candidates_that_wait_are_abandoned_once_one_is_at_the_limit(tmp_path: Path) -> None:
+    device = QueueingDevice(78.0, 200.0)
+    device.baseline_wait_s, device.n_slots = 1.0, 4
+    started = time.monotonic()
+    result = await searched(tmp_path, device)
+    assert time.monotonic() - started < 30
+    assert [depth for _, depth in device.asked] == ["rank", "rank", "full"]  # the one on the GPU went on
+    assert result.stopped.startswith("the best is within 5%")
+    assert result.winner is not None
 
 
 @pytest.mark.parametrize(

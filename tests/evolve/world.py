@@ -77,10 +77,14 @@ class FakeDevice:
     def __init__(self, n_slots: int = 2, delay_s: float = 0.0, *, is_gpu: bool = False) -> None:
         self.n_slots, self._delay_s, self._is_gpu = n_slots, delay_s, is_gpu
         self.baseline_wait_s = 0.0
+        self.occupied_by = ""
         self.asked: list[tuple[str, str]] = []
         self.busy_s = 0.0
         self.first_s: float | None = None
         self.last_s = 0.0
+
+    def is_on_gpu(self, candidate_id: str) -> bool:
+        return candidate_id == self.occupied_by
 
     async def verify(self, candidate: Candidate, depth: Literal["rank", "screen", "full"]) -> Verdict:
         started = time.monotonic()

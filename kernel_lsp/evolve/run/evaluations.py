@@ -28,6 +28,10 @@ class CandidateVerifier(Protocol):
         """Return the longest time that a full verdict waits for PyTorch's compiled modes; 0 where nothing is timed."""
         ...
 
+    def is_on_gpu(self, candidate_id: str) -> bool:
+        """Check whether the candidate occupies a GPU: ending it there would cost the GPU's worker."""
+        ...
+
     async def verify(self, candidate: Candidate, depth: Literal["rank", "screen", "full"]) -> Verdict:
         """Return the verdict; never raise for what a candidate does."""
         ...
@@ -65,6 +69,11 @@ class Evaluations:
             task = asyncio.create_task(self._evaluate(candidate, depth, priority))
             self._under_way[key] = task
         return await asyncio.shield(task)
+
+    def abandon(self, candidate: Candidate, depth: Depth) -> bool:
+        """Cancel an evaluation whose verdict gains nothing, unless it occupies a GPU; return True if it was."""
+        task = self._under_way.get((candidate.id, depth))
+        return task is not None and not self._verifier.is_on_gpu(candidate.id) and task.cancel()
 
     async def close(self) -> None:
         """Cancel running evaluations and wait for their end."""

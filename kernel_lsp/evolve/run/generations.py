@@ -82,6 +82,7 @@ class Search:
         self._candidates: dict[str, Candidate] = {}
         self._screened: dict[str, Verdict] = {}
         self._ranked: list[Scored] = []
+        self._abandoned: set[str] = set()
         self._best_us: list[float] = []
         self._is_cut_short, self._started = False, 0.0
         self.result: SearchResult | None = None
@@ -159,10 +160,19 @@ class Search:
             if verdict.is_correct and score is not None and (best is None or score < best):
                 best = score
                 yield NewBest(candidate_id=verdict.candidate_id, score_us=score, score_kind=score_kind(verdict))
+            if self._is_at_limit():
+                waiting = (candidate for candidate in batch if candidate.id not in self._screened)
+                self._abandoned |= {each.id for each in waiting if self._evaluations.abandon(each, "rank")}
         self._rank()
 
-    async def _screen(self, candidate: Candidate) -> tuple[Verdict, Event]:
-        return await self._evaluations.evaluate(candidate, "rank" if self._measures else "screen")
+    async def _screen(self, candidate: Candidate) -> tuple[Verdict, Event] | None:
+        """Return the verdict with its event, or None for a candidate that was abandoned meanwhile."""
+        try:
+            return await self._evaluations.evaluate(candidate, "rank" if self._measures else "screen")
+        except asyncio.CancelledError:
+            if candidate.id in self._abandoned:
+                return None
+            raise
 
     @property
     def _measures(self) -> bool:
@@ -234,7 +244,7 @@ class Search:
 
 
 async def _as_completed(
-    evaluate: Callable[[Candidate], Awaitable[tuple[Verdict, Event]]],
+    evaluate: Callable[[Candidate], Awaitable[tuple[Verdict, Event] | None]],
     batch: Sequence[Candidate],
     n_slots: int,
     is_over: Callable[[], bool],

@@ -61,6 +61,10 @@ class SpreadVerifier(Verifier):
         name = super().device_name.replace(" (cuda:0)", "", 1)
         return f"{1 + len(self._others)} x {name}"
 
+    def is_on_gpu(self, candidate_id: str) -> bool:
+        """Return True: this process does not see which candidates the others' GPUs run."""
+        return True
+
     @property
     def losses(self) -> tuple[str, ...]:
         """Return why processes of other GPUs ended before their time: their candidates went to the others."""

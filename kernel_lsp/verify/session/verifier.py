@@ -39,7 +39,7 @@ class Verifier:
         self, source: TargetSource, task: Task, platform: Platform, measured_on: Sequence[MeasuringGpu] = ()
     ) -> None:
         """`measured_on` are the GPUs: candidates run and are timed on one of them; none for the executor alone."""
-        self._task, self._platform = task, platform
+        self._task, self._platform, self._measured_on = task, platform, measured_on
         self._evaluator = Evaluator(task, platform, measured_on)
         self._untimed = [MeasuringGpu(gpu.device, Untimed()) for gpu in measured_on]
         self.n_slots = max(N_SLOTS, SLOTS_PER_GPU * len(measured_on))
@@ -69,6 +69,10 @@ class Verifier:
     def baseline_wait_s(self) -> float:
         """Return the longest time that a full verdict waits for PyTorch's compiled modes; 0 where nothing is timed."""
         return self._evaluator.baseline_wait_s
+
+    def is_on_gpu(self, candidate_id: str) -> bool:
+        """Check whether the candidate occupies a GPU: ending it there would cost the GPU's worker."""
+        return any(gpu.device.current_candidate == candidate_id for gpu in self._measured_on)
 
     @property
     def runs(self) -> RunBuilder:
