@@ -170,6 +170,21 @@ struct Batch {
     void reserve(int rows) { if (cudaMalloc((void**)&offsets, BODY)) throw 1; }
 };
 """
+MACRO = """
+#define AT(r, c, ld) ((size_t)(r) * (ld) + (c))
+__global__ void transposed(const double* __restrict__ a, double* __restrict__ b, int n) {
+    __shared__ double tile[32][33];
+    tile[threadIdx.y][threadIdx.x] = a[AT(threadIdx.y, threadIdx.x, n)];
+    BODY
+    b[AT(threadIdx.y, threadIdx.x, n)] = tile[threadIdx.x][threadIdx.y];
+}
+"""
+RESULT = """
+cudaError_t make(float** table, const float* host, int n) {
+    cudaError_t error = cudaMalloc(table, n * sizeof(float));
+    return error == cudaSuccess ? cudaMemcpy(*table, host, n * sizeof(float), BODY) : error;
+}
+"""
 LOOKUP = """
 #define CHECK_INPUT(t) TORCH_CHECK(t.is_cuda() && t.is_contiguous(), #t " must be a contiguous CUDA tensor")
 __global__ void zero(float* __restrict__ x, int n) { if (threadIdx.x < n) x[threadIdx.x] = 0.0f; }
@@ -213,6 +228,8 @@ ZERO = "zero<<<1, 256, 0, at::cuda::getCurrentCUDAStream()>>>({}, table.numel())
         ("KL230", THREADS, "64, 32", "64, 8"),
         ("KL238", CAPACITY, "256", "512"),
         ("KL238", HALO, "1", "2"),
+        ("KL207", MACRO, "", "__syncthreads();"),
+        ("KL255", RESULT, "cudaMemcpyDeviceToHost", "cudaMemcpyHostToDevice"),
         ("KL207", FUNCTOR, "", "__syncthreads();"),
         ("KL218", MOMENTS, "4", "3"),
         ("KL219", SCATTERED, "out[index[row] * width + col] += src[i];", "out[row * width + col] = src[index[row]];"),
@@ -334,6 +351,12 @@ def descend(weights, grads, lr):
     for w, g in zip(weights, grads):
         BODY
 """
+NORMS = """
+import torch
+
+def norms(model):
+    return {name: BODY for name, p in model.named_parameters()}
+"""
 HITS = """
 import torch
 
@@ -372,6 +395,8 @@ def gain(P, S):
         ("KL160", HEADS, "weights @ v", "q @ v"),
         ("KL161", TOKENS, "50257", "1000"),
         ("KL162", DESCENT, "w -= lr * g", "print(w, g)"),
+        ("KL105", NORMS, "p.grad.norm().item()", "p.grad.norm()"),
+        ("KL105", STEP, 'losses.append(out["loss"].detach().item())', 'losses.append(out["loss"].detach())'),
         ("KL105", HITS, "pred.eq(y).sum().item()", "pred.eq(y).sum()"),
         ("KL164", CAST, 'torch.autocast("cuda")', "torch.no_grad()"),
         ("KL142", GAIN, "P @ torch.linalg.inv(S)", "torch.linalg.solve(S, P, left=False)"),

@@ -72,6 +72,8 @@ _DEVICE_TEXT = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 _MAY_ORDER = re.compile(r"sync|\basm\b|barrier|\bbar\b|volatile|wait|arrive|[Ll]ock|#|__shared__|[A-Z]{2}\w*\s*\(")
+_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\([^()\n]*\)[ \t]+([^{};\n\\]+)$", re.MULTILINE)
+"""Macros that are one expression on one line."""
 _CALL = re.compile(r"\b(\w+)\s*(?:<[^<>;]*>)?\s*\(")
 _CONDITION = re.compile(r"\b(?:if|for|while|return|min)\b|\?")
 _ALLOCATED = re.compile(
@@ -228,7 +230,9 @@ class CudaFile:
             if not (lost := {name for name, called in calls.items() if called - plain}):
                 break
             plain -= lost
-        return frozenset(plain)
+        return frozenset(plain) | {
+            name for name, body in _MACRO.findall(self.parsed.text) if not _MAY_ORDER.search(body)
+        }
 
     @once
     def structures(self) -> frozenset[str]:

@@ -192,6 +192,9 @@ def sync_in_loop(scope: Scope) -> Iterator[Hit]:
     for call in scope.calls:
         name = _to_host(call, scope) or _scalar_conversion(call, scope) or item_of_training(call, scope)
         name = name or _condition(call, scope)
+        if name and item_of_training(call, scope) and _is_in_comprehension(call, scope):
+            yield hit(scope, call, f"`{name}` waits for the GPU in each iteration: read the values at once")
+            continue
         loop = scope.loop_around(call) if name else None
         if loop is not None and not _is_occasional(call, loop, scope) and not holds_steps(loop):
             yield hit(scope, call, f"`{name}` waits for the GPU in each iteration: read the value after the loop")
@@ -351,6 +354,11 @@ def membership_of_tensor(scope: Scope) -> Iterator[Hit]:
 
 
 # --- below: helpers of the rules
+
+
+def _is_in_comprehension(call: ast.Call, scope: Scope) -> bool:
+    comprehensions = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+    return any(isinstance(parent, comprehensions) for parent in scope.around(call))
 
 
 def _is_maybe_none(test: ast.expr, scope: Scope) -> bool:

@@ -22,6 +22,8 @@ def item_of_training(call: ast.Call, scope: Scope) -> str:
     if not isinstance(function, ast.Attribute) or function.attr != "item" or call.args:
         return ""
     value = function.value
+    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in _SAME_VALUE:
+        value = value.func.value
     is_loss = ast.unparse(value) in _trained(scope) or (
         isinstance(value, ast.Name) and _is_loss_of_model(value.id, scope)
     )
@@ -49,6 +51,7 @@ def _is_count_of_equal(node: ast.expr) -> bool:
     return isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq)
 
 
+_SAME_VALUE = ("detach", "float", "mean", "clone")
 _COUNTS = ("sum", "mean", "float", "all", "any", "double")
 
 

@@ -275,8 +275,10 @@ def _outputs_of(attribute: str, scope: Scope) -> int:
     init = None if scope.owner is None else scope.owner.methods.get("__init__")
     for node in ast.walk(init) if init is not None else ():
         match node:
-            case ast.Assign(targets=[ast.Attribute(attr=name)], value=ast.Call(args=[_, outputs, *_]) as made):
-                if name == attribute and init is not None and scope.dotted(made.func).endswith("nn.Linear"):
+            case ast.Assign(targets=[ast.Attribute(attr=name)], value=ast.Call() as made):
+                outputs = made.args[1] if len(made.args) > 1 else keyword(made, "out_features")
+                is_head = name == attribute and scope.dotted(made.func).endswith("nn.Linear")
+                if is_head and init is not None and outputs is not None:
                     return _number(outputs, init, scope)
     return 0
 

@@ -242,6 +242,8 @@ def _has_call(function: Function, node: Node) -> bool:
 def _side(function: Function, node: Node) -> str:
     """Return the side that a pointer points to, ``host`` or ``device``; an empty text if it is unknown."""
     text = function.source(node)
+    if node.type == "pointer_expression" and text.startswith("*"):
+        return _side_of_result(function, text)
     if re.search(r"\.data\(\)|\.c_str\(\)", text) or node.type == "pointer_expression":
         return "" if re.search(r"\bd_|\bdev|thrust", text) else "host"
     variable = _pointer(function, node)
@@ -260,6 +262,13 @@ def _side(function: Function, node: Node) -> str:
     if is_made or re.search(rf"\b{name}\s*=\s*(?:\([^()]*\)\s*)?(?:malloc|calloc|new)\b", body):
         return "host"
     return "host" if re.match(r"(?:h_|host_)", variable.name) else ""
+
+
+def _side_of_result(function: Function, text: str) -> str:
+    """Return the side of ``*out``, a pointer that the caller gets: ``device`` where this function allocates it so."""
+    name = re.escape(text.lstrip("* "))
+    is_made = re.search(rf"cudaMalloc(?:Async)?\s*\(\s*(?:\(\s*void\s*\*\*\s*\)\s*)?{name}\b", function.text)
+    return "device" if is_made else ""
 
 
 def _side_of_member(function: Function, text: str) -> str:
