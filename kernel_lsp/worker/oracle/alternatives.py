@@ -153,7 +153,7 @@ def _has_steep_weights(of: Answers) -> bool:
         return False
     largest: list[float] = []
 
-    def noting(query: torch.Tensor, key: torch.Tensor, *others: torch.Tensor, **options: Any) -> torch.Tensor:
+    def noting(query: torch.Tensor, key: torch.Tensor, *others: Any, **options: Any) -> torch.Tensor:
         few = query.flatten(0, -2)[:N_SAMPLED_ROWS] @ key.flatten(0, -2)[:N_SAMPLED_ROWS].mT
         largest.append(float(few.abs().max()) / math.sqrt(query.shape[-1]))
         return torch.nn.functional.scaled_dot_product_attention(query, key, *others, **options)
