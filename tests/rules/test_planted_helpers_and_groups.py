@@ -405,3 +405,18 @@ def gain(P, S):
 def test_defects_in_python_are_found_and_correct_code_is_not(code: str, text: str, defect: str, correct: str) -> None:
     assert code in {finding.code for finding in pytorch.check(text.replace("BODY", defect))}
     assert code not in {finding.code for finding in pytorch.check(text.replace("BODY", correct))}
+
+
+def test_what_calls_a_function_with_a_barrier_orders_too() -> None:
+    text = """
+__device__ void meet() { __syncthreads(); }
+__device__ int met(int t) { meet(); return t; }
+__device__ int outer(int t) { return met(t); }
+__global__ void reverse(const int* __restrict__ x, int* __restrict__ out) {
+    __shared__ int tile[256];
+    tile[threadIdx.x] = x[threadIdx.x];
+    int t = outer(255 - threadIdx.x);
+    out[threadIdx.x] = tile[255 - threadIdx.x] + t;
+}
+"""
+    assert "KL207" not in {finding.code for finding in cuda.check(text)}

@@ -225,7 +225,7 @@ class CudaFile:
             return frozenset()
         found = self.device_texts
         plain = {name for name, body in found.items() if not _MAY_ORDER.search(body)}
-        for _ in plain:
+        for _ in found:
             calls = {name: {call for call in _CALL.findall(found[name]) if call in found} for name in plain}
             if not (lost := {name for name, called in calls.items() if called - plain}):
                 break
