@@ -18,6 +18,7 @@ import stat
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -71,7 +72,9 @@ class GpuDevice:
         self._spare_files = SpareFiles(directory / "spare")
         self.current_candidate = ""
         """The id of the candidate whose turn it is; empty between turns."""
-        self._turns = asyncio.Lock()
+        self._turns = Turns()
+        self._begun: set[str] = set()
+        """Ids of candidates that had a turn."""
         self._warming: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> GpuDevice:
@@ -104,9 +107,10 @@ class GpuDevice:
         return self._slot
 
     @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """Hold the GPU exclusively, against this process's other candidates and the user's other processes."""
-        async with self._turns, self._lock.held():
+    async def turn(self, *, goes_on: bool = False) -> AsyncIterator[None]:
+        """Hold the GPU exclusively, against this process's other candidates and the user's other processes. `goes_on`
+        is as `Turns.taken`'s."""
+        async with self._turns.taken(goes_on=goes_on), self._lock.held():
             yield
 
     @contextmanager
@@ -124,7 +128,7 @@ class GpuDevice:
     ) -> AsyncIterator[GpuKernel | Crashed | TimedOut | Unsupported]:
         """Wait for a turn, make sure of a worker that can be trusted, and load the candidate into it."""
         stages, directory = stages or StageTimes(), self._directory / f"gpu-{next(self._serial)}"
-        async with self._turns_with(directory, stages), self._running(build.candidate_id):
+        async with self._turns_with(directory, stages, build.candidate_id), self._running(build.candidate_id):
             with stages.stage("gpu worker"):
                 ready = await self._slot.ready()
             if isinstance(ready, OutOfService):
@@ -172,15 +176,52 @@ class GpuDevice:
             self.current_candidate = ""
 
     @asynccontextmanager
-    async def _turns_with(self, directory: Path, stages: Stages) -> AsyncIterator[None]:
+    async def _turns_with(self, directory: Path, stages: Stages, candidate_id: str) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
             with stages.stage("gpu wait"):
-                await stack.enter_async_context(self.turn())
+                await stack.enter_async_context(self.turn(goes_on=candidate_id in self._begun))
+            self._begun.add(candidate_id)
             directory.mkdir(parents=True, exist_ok=True)
             try:
                 yield
             finally:
                 shutil.rmtree(directory, ignore_errors=True)
+
+
+class Turns:
+    """A lock that passes to those who go on before those who begin, else in the order of asking."""
+
+    def __init__(self) -> None:
+        self._is_taken = False
+        self._going_on, self._beginning = deque[asyncio.Future[None]](), deque[asyncio.Future[None]]()
+
+    @asynccontextmanager
+    async def taken(self, *, goes_on: bool = False) -> AsyncIterator[None]:
+        """Hold the lock. `goes_on`: the candidate had a turn, and a short one is left. Behind all that begin,
+        candidates that came together ended together: none of eight within 6 s, then all of them within one."""
+        if self._is_taken:
+            turn = asyncio.get_running_loop().create_future()
+            (self._going_on if goes_on else self._beginning).append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():
+                    self._pass_on()
+                raise
+        self._is_taken = True
+        try:
+            yield
+        finally:
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Wake the next one; nobody else can take the lock in between."""
+        for waiting in (self._going_on, self._beginning):
+            while waiting:
+                if not (turn := waiting.popleft()).done():
+                    turn.set_result(None)
+                    return
+        self._is_taken = False
 
 
 class GpuLock:

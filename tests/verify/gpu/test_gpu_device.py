@@ -15,7 +15,7 @@ from kernel_lsp.core.verdict import Crashed, Mismatch, TimedOut, Unsupported
 from kernel_lsp.errors import EnvironmentProblem
 from kernel_lsp.process.worker_client import Slices, Worker
 from kernel_lsp.verify.gpu import prepared as gpu_prepared
-from kernel_lsp.verify.gpu.device import GpuLock
+from kernel_lsp.verify.gpu.device import GpuLock, Turns
 from kernel_lsp.verify.gpu.prepared import GpuFailure, GpuReport
 
 from .harness import FAKE, LARGE, SICK, SMALL, gpu, run, worker
@@ -182,6 +182,38 @@ async def test_candidates_that_come_at_once_take_turns(tmp_path: Path) -> None:
     async with gpu(tmp_path) as device:
         found = await asyncio.gather(*(run(device, tmp_path, f"affine_{number}", [SMALL]) for number in range(8)))
     assert all(isinstance(outcome, GpuReport) for outcome in found)
+
+
+async def test_those_who_go_on_come_before_those_who_begin() -> None:
+    """One that stops waiting takes no turn."""
+    turns, order = Turns(), list[str]()
+
+    async def one(name: str, *, goes_on: bool) -> None:
+        async with turns.taken(goes_on=goes_on):
+            order.append(name)
+            await asyncio.sleep(0)
+
+    names = {"first": False, "begins": False, "goes on": True, "leaves": True, "begins too": False}
+    tasks = {name: asyncio.create_task(one(name, goes_on=goes_on)) for name, goes_on in names.items()}
+    await asyncio.sleep(0)
+    tasks["leaves"].cancel()
+    await asyncio.gather(*tasks.values(), return_exceptions=True)
+    assert order == ["first", "goes on", "begins", "begins too"]
+
+
+async def test_a_cancelled_holder_to_be_passes_its_turn_on() -> None:
+    turns, order = Turns(), list[str]()
+
+    async def one(name: str) -> None:
+        async with turns.taken():
+            order.append(name)
+
+    async with turns.taken():
+        second, third = asyncio.create_task(one("second")), asyncio.create_task(one("third"))
+        await asyncio.sleep(0)
+    second.cancel()  # the lock was handed to it, and it has not run since
+    await asyncio.gather(second, third, return_exceptions=True)
+    assert order == ["third"]
 
 
 async def test_who_holds_the_gpu_is_named_when_waiting_takes_too_long(tmp_path: Path) -> None:
