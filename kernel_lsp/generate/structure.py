@@ -52,6 +52,8 @@ TENSOR_CORES_FROM_PRODUCTS = 1 << 26
 """Minimum products for tensor cores by default, where the alternative is tiles on CUDA cores and not the library."""
 MIN_FRAGMENT = 16
 """Minimum rows, columns and terms for tensor cores; with fewer, most of a fragment would be empty."""
+MIN_KEYS = 8
+"""Minimum keys of an attention in one kernel: with two, six layers took 589 us for 979 on an H200 by products."""
 MIN_REGISTER_TILE = 4
 """Minimum rows and columns of a contraction for tiles in registers."""
 MIN_SPLIT_TERMS = 32
@@ -68,8 +70,9 @@ LIBRARY_FROM_PRODUCTS_TENSOR_CORE = 1 << 27
 """Minimum products for a vendor library by default. In f32 our tensor cores are faster than it, since it keeps to CUDA
 cores; in f16 and bf16 it uses more of their rate than `mma.sync` does."""
 MAX_SKINNY = 16
-"""Maximum rows of an f32 product of computed factors, such as dequantized weights, whose sums stay in registers:
-(16, 4096) x 11008 took 123 us on an H200 so, 300 us on tensor cores and 160 us in the library."""
+"""Maximum rows of an f32 product, such as that of dequantized weights, whose sums stay in registers: (16, 4096) x 11008
+took 123 us on an H200 so, 300 us on tensor cores and 160 us in the library; VGG16, whose classifier has 10 rows, took
+4172 us so and 9304 us by tiles."""
 MIN_SKINNY_TERMS = 1024
 MAX_REPEATED_TERMS = 4096
 """Maximum terms of a reduction to one value that every block may compute for itself: 16 KB, a few loads per thread."""
@@ -154,7 +157,8 @@ class _Planner:
                 self._plan_kept_attention(tensor, found, log_sums)
                 return
         library = attention_plan(tensor, found)
-        default = self._default_attention({tensor: found}, outputs)
+        has_few_keys = self._size(found.key.extent) < MIN_KEYS
+        default = "products" if has_few_keys else self._default_attention({tensor: found}, outputs)
         if library is not None and default == "online" and self._suits_library(found):
             default = "library"
         chosen = self._pick_attention(tensor.name, default, *(("library",) if library is not None else ()))
@@ -351,7 +355,7 @@ class _Planner:
         is_skinny = MIN_REGISTER_TILE <= min(n_rows, n_columns) <= MAX_SKINNY and n_terms >= MIN_SKINNY_TERMS
         are_matrices = all(map(is_matrix, factors))
         is_narrow = any(e.dtype.itemsize < 4 for factor in factors for e in reads_behind(factor, definition.reduced))
-        if operand == DType.F32 and is_skinny and is_along and is_narrow:
+        if operand == DType.F32 and is_skinny and is_along and (is_narrow or count < LIBRARY_FROM_PRODUCTS):
             return "register_tiles"
         fills_fragments = operand is not None and min(n_rows, n_columns, n_terms) >= (
             MIN_FRAGMENT if contraction.phases is None else MIN_FRAGMENT // 4
@@ -368,9 +372,10 @@ class _Planner:
             return "register_tiles" if (is_along or fills) and min(n_rows, n_columns) >= MIN_REGISTER_TILE else "rows"
         if count <= MAX_SPLIT_PRODUCTS and n_terms >= MIN_SPLIT_TERMS and are_matrices:
             return "split_warps"
-        if n_terms <= MAX_DIRECT_TERMS:
+        suits_tensor_cores = fills_fragments and count >= TENSOR_CORES_FROM_PRODUCTS
+        if n_terms <= MAX_DIRECT_TERMS and not (suits_tensor_cores and are_matrices and contraction.batch_axes):
             return "direct"
-        return "tensor_cores" if fills_fragments and count >= TENSOR_CORES_FROM_PRODUCTS else "tiled"
+        return "tensor_cores" if suits_tensor_cores else "tiled"
 
     def _operand(self, tensor: Tensor, definition: Reduction) -> DType | None:
         """Return the element type of a contraction on this GPU's tensor cores; None where they do not support it."""

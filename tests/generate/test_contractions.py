@@ -142,3 +142,26 @@ def test_a_projection_of_pairs_of_rows_uses_tensor_cores() -> None:
 
 def _contraction_knob(program: Program) -> Knob:
     return next(knob for knob in program.knobs if knob.name.endswith(".contraction"))
+
+
+@pytest.mark.parametrize(
+    ("text", "left", "right", "default"),
+    [
+        ("def f(x, w): return F.linear(x, w)", (10, 25088), (4096, 25088), "register_tiles"),
+        ("def f(x, w): return x @ w", (1920, 49, 32), (1920, 32, 49), "tensor_cores"),
+        ("def f(x, w): return x @ w", (19, 49, 32), (19, 32, 49), "split_warps"),
+    ],
+    ids=["a classifier of few rows", "many products of few terms", "few products of few terms"],
+)
+def test_products_of_networks_have_the_way_that_was_fastest(
+    text: str, left: tuple[int, ...], right: tuple[int, ...], default: str
+) -> None:
+    program = plan_text(text, inputs=[tensor("x", *left), tensor("w", *right)])
+    assert _contraction_knob(program).default == default
+
+
+def test_an_attention_over_pairs_is_products() -> None:
+    text = "def f(q, k, v): return F.scaled_dot_product_attention(q, k, v)"
+    for n_keys, default in ((2, "products"), (64, "online")):
+        program = plan_text(text, inputs=[tensor(name, 32, 8, n_keys, 64) for name in "qkv"])
+        assert {knob.default for knob in program.knobs if knob.name.endswith(".attention")} == {default}
