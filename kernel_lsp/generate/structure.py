@@ -355,7 +355,8 @@ class _Planner:
         is_skinny = MIN_REGISTER_TILE <= min(n_rows, n_columns) <= MAX_SKINNY and n_terms >= MIN_SKINNY_TERMS
         are_matrices = all(map(is_matrix, factors))
         is_narrow = any(e.dtype.itemsize < 4 for factor in factors for e in reads_behind(factor, definition.reduced))
-        if operand == DType.F32 and is_skinny and is_along and (is_narrow or count < LIBRARY_FROM_PRODUCTS):
+        is_few = count < LIBRARY_FROM_PRODUCTS and any(runs_along(factor, definition.reduced) for factor in factors)
+        if operand == DType.F32 and is_skinny and (is_few or (is_along and is_narrow)):
             return "register_tiles"
         fills_fragments = operand is not None and min(n_rows, n_columns, n_terms) >= (
             MIN_FRAGMENT if contraction.phases is None else MIN_FRAGMENT // 4

@@ -148,10 +148,16 @@ def _contraction_knob(program: Program) -> Knob:
     ("text", "left", "right", "default"),
     [
         ("def f(x, w): return F.linear(x, w)", (10, 25088), (4096, 25088), "register_tiles"),
+        ("def f(x, w): return F.linear(x.flatten(1), w)", (10, 512, 7, 7), (4096, 25088), "register_tiles"),
         ("def f(x, w): return x @ w", (1920, 49, 32), (1920, 32, 49), "tensor_cores"),
         ("def f(x, w): return x @ w", (19, 49, 32), (19, 32, 49), "split_warps"),
     ],
-    ids=["a classifier of few rows", "many products of few terms", "few products of few terms"],
+    ids=[
+        "a classifier of few rows",
+        "that of a feature map",
+        "many products of few terms",
+        "few products of few terms",
+    ],
 )
 def test_products_of_networks_have_the_way_that_was_fastest(
     text: str, left: tuple[int, ...], right: tuple[int, ...], default: str
