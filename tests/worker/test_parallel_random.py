@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from kernel_lsp.worker.cases import parallel_random
-from kernel_lsp.worker.cases.parallel_random import LARGE_ELEMENTS, ParallelRandom
+from kernel_lsp.worker.cases.families import PARAMETER_NOISE, near_own_values, own_generator
+from kernel_lsp.worker.cases.parallel_random import LARGE_ELEMENTS, ParallelRandom, standard_normal
 
 
 def drawn(function: object, *shape: int, seed: int = 0, **given: object) -> torch.Tensor:
@@ -34,3 +35,16 @@ def test_other_draws_are_pytorch_s_own() -> None:
         assert torch.equal(torch.rand(3, 5, **given), drawn(torch.rand, 3, 5, **given))
     torch.manual_seed(0)
     assert torch.equal(torch.randint(0, 9, (LARGE_ELEMENTS,)), drawn(torch.randint, 0, 9, (LARGE_ELEMENTS,)))
+
+
+def test_noise_of_large_parameters_follows_the_seed_and_small_one_is_pytorch_s_own() -> None:
+    large = torch.linspace(1.0, 3.0, LARGE_ELEMENTS)
+    near = near_own_values(large, own_generator(0, "weight"))
+    noise = (near - large) / (PARAMETER_NOISE * float(large.square().mean().sqrt()))
+    assert abs(float(noise.mean())) < 1e-3
+    assert abs(float(noise.std()) - 1.0) < 1e-3
+    assert torch.equal(near, near_own_values(large, own_generator(0, "weight")))
+    assert not torch.equal(near, near_own_values(large, own_generator(1, "weight")))
+    assert torch.equal(
+        standard_normal(torch.Size((3, 5)), own_generator(0)), torch.randn(3, 5, generator=own_generator(0))
+    )

@@ -10,6 +10,8 @@ from typing import Callable
 
 import torch
 
+from .parallel_random import standard_normal
+
 SCALE_UP, SCALE_DOWN = 3.0, 0.01
 LARGE = 1e4
 HUGE, TINY = 1e10, 1e-8
@@ -265,7 +267,8 @@ def near_own_values(own: torch.Tensor, generator: torch.Generator) -> torch.Tens
     size = float(values.square().mean().sqrt())
     if own.numel() > 1 and size <= MINUTE_PARAMETER and bool((own == own.reshape(-1)[0]).all()):
         size = 1.0
-    return (values + PARAMETER_NOISE * size * torch.randn(values.shape, generator=generator)).to(own.dtype)
+    noise = standard_normal(values.shape, generator)
+    return noise.mul_(PARAMETER_NOISE * size).add_(values).to(own.dtype)
 
 
 def buffer_values(own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Draw large random inputs of `get_inputs()` in several threads: one, as PyTorch has, takes 1.2 s for 100 M numbers."""
+"""Draw large random tensors in several threads: one, as PyTorch has, takes 1.2 s for 100 M numbers."""
 
 from __future__ import annotations
 
@@ -30,13 +30,22 @@ class ParallelRandom(TorchFunctionMode):
             made = torch.empty(*args, **given)
             is_plain = made.device.type == "cpu" and made.dtype is torch.float32
             if is_plain and made.numel() >= LARGE_ELEMENTS:
-                _fill(made.view(-1), FILLS[function])
+                _fill(made.view(-1), FILLS[function], None)
                 return made
         return function(*args, **given)
 
 
-def _fill(values: torch.Tensor, fill: Callable[..., torch.Tensor]) -> None:
-    first_seed = int(torch.randint(1 << 62, ()).item())
+def standard_normal(shape: torch.Size, generator: torch.Generator) -> torch.Tensor:
+    """Draw a float32 tensor on the processors. Where it is large, each chunk has a generator seeded from this one."""
+    if shape.numel() < LARGE_ELEMENTS:
+        return torch.randn(shape, generator=generator)
+    made = torch.empty(shape)
+    _fill(made.view(-1), torch.Tensor.normal_, generator)
+    return made
+
+
+def _fill(values: torch.Tensor, fill: Callable[..., torch.Tensor], generator: torch.Generator | None) -> None:
+    first_seed = int(torch.randint(1 << 62, (), generator=generator).item())
 
     def draw(numbered: tuple[int, torch.Tensor]) -> None:
         number, chunk = numbered
