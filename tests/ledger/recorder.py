@@ -365,6 +365,9 @@ class _Gpu:
             _note(part, self.store.task, built, case.sizes, _inputs(case), case.is_captured)
         return None
 
+    async def close(self) -> None:
+        """Do nothing: no baseline is prepared."""
+
 
 @contextmanager
 def _recording_devices() -> Iterator[None]:
