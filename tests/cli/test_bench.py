@@ -65,6 +65,7 @@ def test_an_interrupted_run_prints_its_finished_rows(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background shell ignores it
     )
     assert process.stderr is not None
     while "gone.py: refused" not in process.stderr.readline():
