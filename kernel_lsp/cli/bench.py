@@ -88,9 +88,10 @@ async def _bench(tasks: Sequence[str], options: BenchOptions, overrides: Mapping
             report = bench_report(entries)
             (results / PAGE).write_text(render_bench_page(report), encoding="utf-8")
             (results / DATA).write_text(report.model_dump_json(), encoding="utf-8")
-    except asyncio.CancelledError:  # SIGINT or SIGTERM: the finished rows are shown, --resume runs the others
+    except asyncio.CancelledError:  # SIGINT or SIGTERM: the finished rows are shown
         is_interrupted = True
-        console.stderr.print(f"interrupted: {len(entries)} of {counted(len(suite), 'task')} finished", markup=False)
+        finished = f"{len(entries)} of {counted(len(suite), 'task')} finished"
+        console.stderr.print(f"interrupted: {finished}; --resume runs the others", markup=False)
     status = _show(bench_report(entries), options)
     console.stderr.print(f"report: {results / PAGE}", markup=False)
     return console.EXIT_INTERRUPTED if is_interrupted else status

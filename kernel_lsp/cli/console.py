@@ -100,7 +100,7 @@ async def _cancelled_by_sigterm(main: Coroutine[Any, Any, int]) -> int:
     """Run a command in a task that SIGTERM cancels, as the runner does at SIGINT."""
     task = asyncio.current_task()
     assert task is not None, "a coroutine runs in a task"
-    with suppress(NotImplementedError):
+    with suppress(NotImplementedError):  # Windows has no such handlers
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     return await main
 

@@ -74,7 +74,7 @@ def test_an_interrupted_run_prints_its_finished_rows(tmp_path: Path) -> None:
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
     assert [entry["target"] for entry in json.loads(stdout)["entries"]] == ["gone.py"]
-    assert "interrupted: 1 of 2 tasks finished" in stderr
+    assert "interrupted: 1 of 2 tasks finished; --resume runs the others" in stderr
 
 
 def test_rows_of_several_reports_are_one_table(tmp_path: Path) -> None:

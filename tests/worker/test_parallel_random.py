@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from kernel_lsp.worker.cases import parallel_random
@@ -9,10 +11,10 @@ from kernel_lsp.worker.cases.families import PARAMETER_NOISE, near_own_values, o
 from kernel_lsp.worker.cases.parallel_random import LARGE_ELEMENTS, ParallelRandom, standard_normal
 
 
-def drawn(function: object, *shape: int, seed: int = 0, **given: object) -> torch.Tensor:
+def drawn(function: Callable[..., torch.Tensor], *shape: int, seed: int = 0, **given: object) -> torch.Tensor:
     torch.manual_seed(seed)
     with ParallelRandom():
-        return function(*shape, **given)  # type: ignore[operator]
+        return function(*shape, **given)
 
 
 def test_large_draws_have_their_distribution_and_follow_the_seed() -> None:

@@ -60,7 +60,7 @@ class Lane:
         self._number, self._device = number, device
         self._starting: asyncio.Task[SessionStart] | None = None
         self.has_next = False
-        """Whether a task is to follow."""
+        """True while a task is to follow."""
 
     def overrides(self, plan: BenchPlan) -> Mapping[str, Any]:
         """Return the settings of its runs."""
@@ -160,7 +160,8 @@ async def _bounded(plan: BenchPlan, task: BenchTask, lane: Lane) -> BenchEntry:
     except TimeoutError:
         if row.has_result:  # the time ended while its processes did
             return row.finished_entry()
-        return row.entry("failed", f"time limit of {plan.deadline_s:.0f} s per task {row.place()}")
+        limit = f"time limit of {plan.deadline_s:.0f} s per task"
+        return row.entry("failed", f"{limit} {row.place()}; --deadline raises it")
     except KernelLspError as error:
         return row.entry("refused", error.message)
     except Exception as error:  # an error of ours in one task is no reason to lose the others
