@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tree_sitter import Node
 
@@ -91,10 +91,8 @@ def default_stream(function: Function) -> Iterator[Hit]:
     """,
 )
 def unchecked_contiguity(function: Function) -> Iterator[Hit]:
-    text = function.file.parsed.between(function.node.start_byte, function.node.end_byte)
-    if "TORCH_CHECK" not in text and "CHECK_CUDA" not in text and function.name not in function.file.bound_functions:
-        return  # the checks may be those of a caller in another file
-    for name in dict.fromkeys(_GIVEN.findall(text.partition("{")[0])):
+    text = _text(function)
+    for name in _tensors_to_check(function, text):
         is_checked = re.search(
             rf"\b{name}\s*\.\s*(?:is_contiguous|contiguous|stride|strides|is_non_overlapping_and_dense)\b"
             rf"|\b{name}\s*=(?!=)",
@@ -136,10 +134,8 @@ def unchecked_contiguity(function: Function) -> Iterator[Hit]:
     """,
 )
 def unchecked_dtype(function: Function) -> Iterator[Hit]:
-    text = function.file.parsed.between(function.node.start_byte, function.node.end_byte)
-    if function.name not in function.file.bound_functions and "CHECK" not in text:
-        return  # the checks may be those of a caller in another file
-    for name in dict.fromkeys(_GIVEN.findall(text.partition("{")[0])):
+    text = _text(function)
+    for name in _tensors_to_check(function, text):
         is_checked: object = re.search(rf"\b{name}\s*\.\s*(?:scalar_type|dtype|type|options)\b|\b{name}\s*=(?!=)", text)
         pointer = _pointer_of(function, name)
         is_cast = pointer is not None and re.search(
@@ -225,6 +221,20 @@ def binding_of_another_function(function: Function) -> Iterator[Hit]:
 # --- below: helpers of the rules
 
 _OPPOSITES = {"forward": "backward", "backward": "forward", "encode": "decode", "decode": "encode"}
+_ARGUMENT_CHECK = re.compile(r"\b(?:TORCH_CHECK|CHECK_)\w*\s*\(")
+"""PyTorch's check, and macros such as `CHECK_INPUT` that extensions define with it."""
+
+
+def _text(function: Function) -> str:
+    return function.file.parsed.between(function.node.start_byte, function.node.end_byte)
+
+
+def _tensors_to_check(function: Function, text: str) -> Iterable[str]:
+    """Return the names of its tensor parameters. None where a caller in another file may check them: nothing binds the
+    function, and it checks no argument itself."""
+    if not _ARGUMENT_CHECK.search(text) and function.name not in function.file.bound_functions:
+        return ()
+    return dict.fromkeys(_GIVEN.findall(text.partition("{")[0]))
 
 
 def _is_given_to_check(function: Function, text: str, name: str, checked: str) -> bool:
