@@ -202,3 +202,17 @@ def test_exponentials_that_several_passes_need_are_computed_once(dtype: str) -> 
     backward = checked.text.rpartition("__global__")[2]
     assert backward.count("expf(") == 1
     assert len(re.findall(r"1.0f(?:, | / )sum_exp", backward)) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes", "vector"),
+    [
+        ("def f(x): return x.amin(2).softmax(1)", (2, 24, 5, 33), 1),
+        ("def f(x): return x.amin(1).softmax(-1)", (2, 5, 512), 4),
+    ],
+)
+def test_reads_of_a_loop_within_a_cached_row_stay_in_the_loop(text: str, sizes: tuple[int, ...], vector: int) -> None:
+    schedule = {"f.amin.inlined": 1, "f.cached": 1, "f.vector": vector}
+    checked = check(text, inputs=[tensor("x", *sizes)], schedule=schedule, families=SPECIAL)
+    assert checked.n_kernels == 1
+    assert "stays in registers" in checked.text

@@ -363,6 +363,12 @@ def accesses(*scalars: Scalar) -> Iterator[Access]:
     return (node for node in nodes(*scalars) if isinstance(node, Access))
 
 
+def accesses_outside_loops(*scalars: Scalar) -> Iterator[Access]:
+    """Return the distinct reads whose element does not change within a loop of a thread."""
+    free = frozenset[Variable]().union(*(scalar.variables for scalar in scalars))
+    return (access for access in accesses(*scalars) if access.variables <= free)
+
+
 def nodes(*scalars: Scalar) -> Iterator[Scalar]:
     """Yield every distinct node of the scalars."""
     seen: set[bytes] = set()

@@ -26,7 +26,7 @@ from kernel_lsp.generate.ir.index import (
     replace_atoms,
     substitute,
 )
-from kernel_lsp.generate.ir.scalar import Access, Scalar, accesses, indirect_scalars
+from kernel_lsp.generate.ir.scalar import Access, Scalar, accesses, accesses_outside_loops, indirect_scalars
 from kernel_lsp.generate.ir.sizes import coefficient, divides, ravel
 from kernel_lsp.generate.ir.tensor import Tensor
 
@@ -201,7 +201,7 @@ def is_size(atom: Atom) -> bool:
 def find_packed(scalars: Sequence[Scalar], packing: Packing) -> list[Access]:
     """Return the reads that one vector load per thread can do, in a stable order."""
     found = []
-    for access in accesses(*scalars):
+    for access in accesses_outside_loops(*scalars):
         is_small = access.dtype.itemsize * packing.vector <= MAX_PACK_BYTES
         if access.mask is None and is_small:
             position = packing.pack_position(ravel(access.index, access.tensor.shape))

@@ -10,7 +10,7 @@ from kernel_lsp.generate.codegen.rows.first_reads import first_reads, load_row
 from kernel_lsp.generate.codegen.rows.row_schedule import RowSchedule
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import RowGroup
-from kernel_lsp.generate.ir.scalar import Access, Scalar, accesses
+from kernel_lsp.generate.ir.scalar import Access, Scalar, accesses, accesses_outside_loops
 
 
 class RowCache:
@@ -105,7 +105,7 @@ class RowCache:
         if self.schedule.vector > 1:
             found = find_packed(scalars, self.packing)
         else:
-            found = [access for access in accesses(*scalars) if access.mask is None]
+            found = [access for access in accesses_outside_loops(*scalars) if access.mask is None]
         return [
             access
             for access in found
