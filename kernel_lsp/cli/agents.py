@@ -25,9 +25,6 @@ def write(target: str, directory: Path, backward: bool, overrides: Mapping[str, 
     return console.run_to_exit_status(_write(target, directory, backward, overrides))
 
 
-# --- below
-
-
 async def _serve(stdout: BinaryIO, target: str, backward: bool, overrides: Mapping[str, Any]) -> int:
     settings = load_settings(Path.cwd(), overrides)
     async with AgentTools(target, Path.cwd(), settings, with_backward=backward) as tools:

@@ -359,9 +359,6 @@ class BoundOperation(Noun):
         return self.model_copy(update={"tensors": tensors, "steps": steps, "n_before": 0})
 
 
-# --- below
-
-
 def _tensors_in(argument: object) -> Iterator[str]:
     """Yield the names of the tensors among a library step's arguments."""
     if isinstance(argument, dict):

@@ -70,9 +70,6 @@ def factor_text(ratio: float) -> str:
     return f"{ratio:.3g}x" if text in ("1", "0.99") else f"{text}x"
 
 
-# --- below
-
-
 def _of(comparison: Comparison, operation: str) -> Recommendation:
     unmeasured = _unmeasured(comparison)
     action, why = _estimated(comparison) if isinstance(comparison.ours, Estimate) else _measured(comparison)

@@ -120,9 +120,6 @@ def rank_hot_spots(recording: Recording, speedups: Mapping[str, Speedup]) -> tup
     return tuple(sorted(found, key=lambda spot: (-spot.gain, -spot.share)))
 
 
-# --- below
-
-
 def _of_program(configuration: RecordedConfiguration, source: RecordedProgram) -> RecordedConfiguration:
     return configuration.model_copy(update={"source": source})
 

@@ -193,9 +193,6 @@ class Task(Noun):
         return tuple(argument for argument in self.arguments if isinstance(argument, TaskTensor))
 
 
-# --- below
-
-
 def _names(arguments: Any) -> Iterator[str]:
     if isinstance(arguments, dict) and "node" in arguments:
         yield arguments["node"]

@@ -89,9 +89,6 @@ def kernel_record(directory: Path, text: str) -> KernelRecord:
     )
 
 
-# --- below
-
-
 def _without_process(record: RunRecord) -> RunRecord:
     """Return a run as it is when no process of a run is left: one that was running has been killed."""
     return replace(record, status="interrupted") if record.status == "running" else record
@@ -170,9 +167,6 @@ def run_report(directory: Path, run_id: str) -> RunReport:
         )
     files = run_result(workspace, record.run_id).files if report.winner_id is not None else ()
     return report.model_copy(update={"files": tuple(map(_file, files))})
-
-
-# --- below
 
 
 def _report(record: RunRecord, events: list[Event]) -> RunReport:

@@ -57,8 +57,6 @@ class Captures:
         gpu = find_gpu(load_settings(request.directory, request.settings).target_gpu)
         return estimate_captured(captured, request.target, gpu)
 
-    # --- below
-
     def _path(self, request: EstimateTarget) -> Path:
         python = load_settings(request.directory, request.settings).python
         about = json.dumps([str(request.directory), request.target, bool(request.cells), str(python)])
@@ -69,9 +67,6 @@ def estimate_captured(captured: Captured, target: str, gpu: GpuSpec) -> TargetEs
     """Estimate each line, numbered as in the file or in the concatenated cells."""
     found = estimate_lines(target, captured.task, gpu)
     return found if captured.generated is None else _in_cells(found, captured.generated)
-
-
-# --- below
 
 
 def _in_cells(found: TargetEstimate, generated: Path) -> TargetEstimate:

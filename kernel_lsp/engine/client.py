@@ -70,8 +70,6 @@ class EngineClient:
         await channel.close()
         self._fail_all(Problem(kind="died", message="the engine was stopped"))
 
-    # --- below
-
     async def _running(self) -> Channel:
         async with self._starting:
             if self._channel is None or not self._channel.is_alive:

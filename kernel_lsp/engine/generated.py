@@ -54,9 +54,6 @@ def file_of_lines(file: Path, lines: ExtractedLines) -> str:
     return "\n".join([*parts, "", "", lines.function, ""])
 
 
-# --- below
-
-
 def _module_name(file: Path) -> tuple[Path, str]:
     """Return the folder to add to Python's path and the file's dotted module name, packages included."""
     folder, parts = file.parent, [file.stem]

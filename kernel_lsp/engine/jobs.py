@@ -170,9 +170,6 @@ def lane_of(request: JobRequest, *, gpu_is_there: bool) -> str:
     return FIRST_GPU if device == "cuda" else device
 
 
-# --- below
-
-
 def _device(request: JobRequest) -> str:
     try:
         return load_settings(request.directory, getattr(request, "settings", {})).device

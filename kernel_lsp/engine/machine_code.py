@@ -50,9 +50,6 @@ async def machine_code(request: GetMachineCode) -> MachineCode:
     return _shown(found, listings, built) if built is not None and listings else found
 
 
-# --- below
-
-
 async def _compiled(
     request: GetMachineCode, found: MachineCode, place: tuple[int, int], level: SandboxLevel, settings: Settings
 ) -> tuple[MachineCode, list[Listing], Built | None]:

@@ -118,9 +118,6 @@ class Engine:
         write_line(self._stdout, message)
 
 
-# --- below
-
-
 def _from_archive(request: ListRuns | GetResult | GetReport | GetKernelRecord) -> Noun:
     from kernel_lsp.engine.archived import kernel_record, list_runs, run_result
 
@@ -187,9 +184,6 @@ def scratch_root() -> Iterator[Path]:
             yield root
         finally:
             shutil.rmtree(root, ignore_errors=True)
-
-
-# --- below
 
 
 def _remove_abandoned(folder: Path) -> None:

@@ -67,9 +67,6 @@ def main() -> int:
     return EXIT_OK
 
 
-# --- below
-
-
 async def _outcome(line: bytes, calls: EditorModelCalls) -> RunnerLine:
     from kernel_lsp.engine.work import do  # heavy import, deferred until the signal handler is installed
 

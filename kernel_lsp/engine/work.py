@@ -99,9 +99,6 @@ def handle_of(request: Optimize) -> RunHandle:
     return _of_generated(path, symbol, settings, request.settings, backward=request.backward)
 
 
-# --- below
-
-
 async def _run(request: Optimize | OptimizeLines | Resume, handle: RunHandle, tell: Tell, ask: Ask) -> RunResult:
     handle.write = _keep_in_archive
     handle.callbacks = {EDITOR: ask} if request.has_editor_model else {}
@@ -295,9 +292,6 @@ def candidate_inputs(path: Path, symbol: str) -> list[CompletedTarget]:
     return list(candidates.values())
 
 
-# --- below
-
-
 def _completed(source: PythonFile, path: Path, symbol: str, pragmas: Sequence[tuple[int, str]]) -> TargetSource:
     """Read the target with the pragmas in the text. Its line is that of the text without."""
     lines = list(source.lines)
@@ -346,9 +340,6 @@ def known_values(task: Task, file: Path, before_line: int) -> dict[str, str]:
             known[f"{OWN}{argument.qualified_name or argument.name}"] = _item(argument.type, argument.integer_range)
     known |= {str(node.user_name): _item(node.types[0]) for node in _assigned(task, file, before_line) if node.types[0]}
     return known
-
-
-# --- below
 
 
 def _assigned(task: Task, file: Path, before_line: int) -> list[GraphNode]:

@@ -52,9 +52,6 @@ def hide_known_keys(reply: str) -> str:
     return reply
 
 
-# --- below
-
-
 def _secrets() -> list[str]:
     named = {value for name, value in os.environ.items() if _SECRET_NAME.search(name)}
     found = (value for value in named | _found_in_keyring if len(value) >= MIN_SECRET_CHARACTERS)
@@ -178,8 +175,6 @@ class LitellmModel:
             return self._failed("connection", "the stream ended before the reply did", request, stream)
         usage = self._usage(request, stream)
         return Replied(model=self.name, text=stream.text, usage=usage, finish=_FINISHES.get(stream.finish, "other"))
-
-    # --- below
 
     async def _stream(self, request: ModelRequest, stream: _Stream) -> None:
         idle_s = self._endpoint.idle_deadline_s

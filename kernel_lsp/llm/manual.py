@@ -112,9 +112,6 @@ def read_reply(path: Path) -> str:
     return reply if reply.strip() else ""
 
 
-# --- below
-
-
 def _write(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -92,9 +92,6 @@ def write_recording(path: Path, values: Iterable[RecordedValue], replies: Iterab
     path.write_text("".join(entry.model_dump_json() + "\n" for entry in entries), encoding="utf-8")
 
 
-# --- below
-
-
 def _lines(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="utf-8").split("\n")

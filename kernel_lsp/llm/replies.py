@@ -74,9 +74,6 @@ def parse_edits(reply: Replied, shown: str) -> ParsedReply | BadReply:
     return text if isinstance(text, BadReply) else ParsedReply(parsed.name, parsed.thought, text)
 
 
-# --- below
-
-
 def _parse(reply: Replied) -> ParsedReply | BadReply:
     text = reply.text.replace("\r\n", "\n")
     if not text.strip():

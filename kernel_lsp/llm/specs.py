@@ -148,9 +148,6 @@ def split_spec(spec: str) -> tuple[str, str]:
     return head, rest.strip()
 
 
-# --- below
-
-
 def _open(name: str, around: Surroundings) -> Model:
     kind, _, rest = name.partition(":")
     if name in CALLBACKS:

@@ -52,9 +52,6 @@ def without_kept(plan: LaunchPlan) -> LaunchPlan:
     return replace(plan, operations=(forward, replace(chained, n_before=0)))
 
 
-# --- below
-
-
 def _distinct(forward: Operation, backward: Operation, given: set[str]) -> dict[str, str]:
     """Return other names for the tensors of the forward that are called as something else of the backward."""
     dims = (dim.id for tensor in backward.tensors for dim in tensor.dims if isinstance(dim, Name))

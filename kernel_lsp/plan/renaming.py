@@ -34,9 +34,6 @@ def with_names(operation: Operation, names: Names) -> Operation:
     )
 
 
-# --- below
-
-
 def _parameter(parameter: TensorParameter | ScalarParameter, names: Names) -> TensorParameter | ScalarParameter:
     if isinstance(parameter, TensorParameter):
         return _tensor(parameter, names)

@@ -63,9 +63,6 @@ def fixed_dims(operation: Operation, graph: Graph) -> dict[str, int]:
     }
 
 
-# --- below
-
-
 def _with_conditions(operation: Operation, sizes: dict[str, int]) -> Operation:
     known = {str(condition.expression) for condition in operation.where}
     wanted = [parse(f"{name} == {size}") for name, size in sizes.items()]

@@ -254,9 +254,6 @@ def written_ranges(buffer: Path) -> Iterator[tuple[int, int]]:
             yield start, position
 
 
-# --- below
-
-
 def _reply(outcome: Answered | Died | Overran, deadline_s: float) -> dict[str, Any] | TimedOut | Crashed:
     match outcome:
         case Overran():

@@ -79,9 +79,6 @@ def plan_expression(expression: str, names: Mapping[str, str], defined: Mapping[
     return _tidy(text) if is_known and is_clean and calls <= {"ceil_div", "min", "max"} else None
 
 
-# --- below
-
-
 def _launches(code: str) -> Iterator[HostLaunch]:
     constants = _file_constants(code)
     for match in _LAUNCH.finditer(code):

@@ -73,8 +73,6 @@ class KernelBody:
         found = [shape for index in self._indices(parameter) if (shape := self._span(index, dims, rows))]
         return max(found, key=len, default=None)
 
-    # --- below
-
     @cached_property
     def _inside(self) -> str:
         return self.text[self.text.find("{") :]
@@ -136,9 +134,6 @@ def kernel_bodies(text: str) -> dict[str, KernelBody]:
     return {each.name: KernelBody("\n".join(lines[each.first_line - 1 : each.last_line])) for each in ranges}
 
 
-# --- below
-
-
 def _closing(text: str, start: int) -> int:
     depth = 1
     for match in re.compile(r"[\[\]]").finditer(text, start):
@@ -183,9 +178,6 @@ def allocated_shape(launch: HostLaunch, root: str, names: Mapping[str, str]) -> 
     if like is not None and like[1] != root:
         return allocated_shape(launch, like[1], names)
     return _named_sizes(launch, root, names) or _created(launch, root, names) or _allocation(launch, root, names)
-
-
-# --- below
 
 
 def _vector_base(dtype: DType) -> str:

@@ -43,9 +43,6 @@ def with_guards(text: str) -> str | None:
     return _PRELUDE + "".join(changed) + source.data[end:].decode() if changed else None
 
 
-# --- below
-
-
 def _declarations(root: Node) -> Iterator[Node]:
     """Yield the declarations in blocks, in order."""
     pending = [root]

@@ -69,8 +69,6 @@ class Expansion:
         """Expand all macros in a part, on as many lines. Raises MacroError."""
         return "".join(token.text for token in self._run([_Token(word, _NOTHING) for word in _TOKEN.findall(text)], 0))
 
-    # --- below
-
     def _run(self, tokens: Sequence[_Token], depth: int) -> list[_Token]:
         if depth > MAX_DEPTH:
             raise MacroError

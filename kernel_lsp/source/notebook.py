@@ -28,9 +28,6 @@ def definitions_of(cells: Sequence[str], folder: str) -> str:
     return "\n".join(parts) + "\n"
 
 
-# --- below
-
-
 def _without_magic(line: str) -> str:
     code = line.lstrip()
     return line[: len(line) - len(code)] + "pass" if code.startswith(_MAGIC_STARTS) else line

@@ -363,9 +363,6 @@ class _Draft:
         return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
-# --- below
-
-
 def _warnings(step: _Step) -> Iterator[str]:
     """Yield a comment for each tensor that the kernel changes in place, which no plan can say."""
     for parameter in step.signature.parameters:

@@ -58,9 +58,6 @@ def write_recording(workspace: Path, recording: Recording) -> Path:
     return file
 
 
-# --- below
-
-
 def _with_others(workspace: Path, recording: Recording) -> Recording:
     try:
         earlier = read_recording(workspace)

@@ -53,9 +53,6 @@ def read_task_folder(target: str, path: Path, symbol: str) -> TargetSource:
     )
 
 
-# --- below
-
-
 def _check_configuration(path: Path, file: str) -> None:
     try:
         content = json.loads(path.read_bytes())

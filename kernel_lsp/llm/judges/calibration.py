@@ -112,9 +112,6 @@ def write_calibration(folder: Path, calibration: Calibration) -> Path:
     return path
 
 
-# --- below
-
-
 def _bounded(step: float) -> float:
     return min(max(step, -MAX_STEP), MAX_STEP)
 

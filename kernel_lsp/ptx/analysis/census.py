@@ -73,9 +73,6 @@ def census_of(block: Block, mapped: frozenset[str]) -> Census:
     return total
 
 
-# --- below
-
-
 def _count_arithmetic(total: Census, instruction: Instruction) -> None:
     kinds = instruction.types()
     if not kinds or kinds[-1] not in _FLOATS:

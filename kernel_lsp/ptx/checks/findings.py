@@ -192,9 +192,6 @@ def describe(fault: Fault, memory: MemoryMap) -> tuple[str, str]:
     return _describe_access(fault, memory)
 
 
-# --- below
-
-
 _BARRIER_MESSAGES = {
     FaultKind.BARRIER_MISSING: "uses an mbarrier where none is initialised, or not yet",
     FaultKind.BARRIER_COUNT: "initialises an mbarrier for {} arrivals; there can be 1 to 1048575",

@@ -93,9 +93,6 @@ def integer_to_integer(e: Emitter, i: Instruction, wanted: str, given: str) -> N
 HANDLERS: dict[str, Handler] = {"cvt": convert}
 
 
-# --- below
-
-
 def _to_integral(e: Emitter, i: Instruction, value: str, number: str) -> str:
     for modifier, name in _TO_INTEGRAL.items():
         if i.has(modifier):

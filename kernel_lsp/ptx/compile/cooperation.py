@@ -136,9 +136,6 @@ HANDLERS: dict[str, Handler] = {
 }
 
 
-# --- below
-
-
 def _wide(e: Emitter, operand: Operand) -> str:
     """Return a 32-bit operand as i64."""
     return e.coerce(e.read(operand, "i32"), "i32", "i64")

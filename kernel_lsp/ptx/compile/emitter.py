@@ -581,9 +581,6 @@ def access_info(site: int, n_bytes: int, *, reads: bool, writes: bool, race_flag
     return info | (int(Info.READS) if reads else 0) | (int(Info.WRITES) if writes else 0)
 
 
-# --- below
-
-
 def _unset(held: str, name: str) -> str:
     """Return the initial value of a register: distinct bits per register, and a NaN for floats.
     A predicate is true in some threads and false in others."""

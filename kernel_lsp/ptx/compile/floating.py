@@ -359,9 +359,6 @@ HANDLERS: dict[str, Handler] = {
 }
 
 
-# --- below
-
-
 def _split(e: Emitter, bits: str) -> list[str]:
     return [e.op(f"trunc i32 {bits} to i16"), e.op(f"trunc i32 {e.op(f'lshr i32 {bits}, 16')} to i16")]
 

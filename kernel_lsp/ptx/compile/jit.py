@@ -223,9 +223,6 @@ class Compiler:
         return engine
 
 
-# --- below
-
-
 def _emit(function: Function, module: Module, symbols: dict[str, int]) -> EmittedKernel:
     kernel = inline_calls(function, module)
     mentioned = _mentioned_symbols(kernel)

@@ -410,9 +410,6 @@ def prelude_for(text: str) -> str:
     return f"{definitions}\n{declarations(definitions + text)}\nattributes #0 = {{ {_ATTRIBUTES} }}\n"
 
 
-# --- below
-
-
 def _collect(text: str, needed: dict[str, str]) -> None:
     for name in re.findall(r"@(k\.[\w.]+)\(", text):
         if name not in needed:

@@ -75,9 +75,6 @@ class WarpBatch:
         return [_batch_function(name, self.steps), *needed]
 
 
-# --- below
-
-
 def _batch_function(name: str, steps: Sequence[Step]) -> WarpFunction:
     text = IrText()
     failed = text.label()

@@ -146,9 +146,6 @@ def transpose() -> WarpFunction:
     return _function("w.movmatrix", text, 4, 8)
 
 
-# --- below
-
-
 def _function(name: str, text: IrText, result_offset: int, n_bytes: int) -> WarpFunction:
     """Return a function that cannot fail."""
     text.line("ret i64 0")

@@ -288,9 +288,6 @@ class LaunchRaces:
             region.close()
 
 
-# --- below
-
-
 def _grain_shift(sites: Iterable[Site], spaces: tuple[str, ...]) -> int:
     """Return the base-2 logarithm of the bytes per record: the width of the narrowest access."""
     sizes = (site.n_bytes for site in sites if site.n_bytes and site.space in (*spaces, "generic"))

@@ -128,9 +128,6 @@ def covering_entry(table: int, stamp: int) -> int:
     return entry
 
 
-# --- below
-
-
 def learn(state: int, own: int, place: int, block: int, vector: int) -> int:
     """Record in a table that a thread acquired the times of another block."""
     if vector == 0 or block == load64(state + RaceBlock.BLOCK):

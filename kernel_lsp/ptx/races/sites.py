@@ -135,9 +135,6 @@ def data_loads(blocks: Sequence[Block], users: Users) -> Iterator[Instruction]:
             yield load
 
 
-# --- below
-
-
 def _may_be_data(one: Instruction) -> bool:
     is_weak = one.has(*WEAKLY_ORDERED) and not one.has(*ACQUIRING_MODIFIERS)
     return one.opcode == "ld" and is_weak and not one.has(*NOT_GLOBAL)

@@ -199,9 +199,6 @@ class LaunchRun:
             self.n_skipped += sum(map(len, parked))
 
 
-# --- below
-
-
 def _native(address: int) -> Any:
     return ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(address)
 

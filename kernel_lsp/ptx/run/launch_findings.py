@@ -166,9 +166,6 @@ class LaunchFindings:
         return index % width, index // width % height, index // (width * height)
 
 
-# --- below
-
-
 def _blocks_of_cluster(races: int) -> set[int]:
     """Return the numbers of the cluster's blocks; none where blocks do not run together."""
     peers = range(load64(races + RaceBlock.N_PEERS))

@@ -105,9 +105,6 @@ def invalid_launch(setup: LaunchSetup) -> str:
     return invalid_cluster(setup.function, setup.attributes, setup.grid)
 
 
-# --- below
-
-
 def _find_kernel(loaded: LoadedModule, step: dict[str, Any]) -> CompiledKernel:
     symbol = step.get("symbol") or step["kernel"]
     if symbol not in loaded.kernels:

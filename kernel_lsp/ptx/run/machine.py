@@ -30,9 +30,6 @@ def run_steps(compiler: Compiler, loaded: LoadedModule, file_name: str, request:
             run.close()
 
 
-# --- below
-
-
 class _Run:
     """Hold the memory of one run: module variables, tensors, and their address table."""
 

@@ -121,9 +121,6 @@ def registers_of(operand: Operand) -> Iterator[str]:
                 yield from registers_of(part)
 
 
-# --- below
-
-
 def _has_result(instruction: Instruction) -> bool:
     """Check whether the first operand is a result. Stores have an address in its place."""
     if not instruction.operands or isinstance(instruction.operands[0], Address):
@@ -321,9 +318,6 @@ def loops_of(blocks: Sequence[Block]) -> Iterator[Loop]:
         together = [frozenset().union(*bodies)] if len(bodies) > 1 else []
         for body in dict.fromkeys((*bodies, *together)):
             yield _loop(header, body, blocks, targets)
-
-
-# --- below
 
 
 def _ends_the_thread(block: Block) -> bool:

@@ -136,9 +136,6 @@ def same_shape(first: Array, second: Array) -> None:
     b._same = a
 
 
-# --- below
-
-
 def _is_broadcast(first: Array, second: Array) -> bool:
     """Return True when the first operand is the smaller one: a module's state, a vector, or of lower rank."""
     if first.is_state != second.is_state:

@@ -130,9 +130,6 @@ async def find_extension_tools() -> ExtensionTools:
     )
 
 
-# --- below
-
-
 async def _shared_stubs(nvcc: Path) -> tuple[str, ...]:
     """Return nvcc's flags for shared stubs; older versions have none and need none."""
     said = await run([nvcc, "--help"], deadline_s=VERSION_DEADLINE_S)
@@ -155,9 +152,6 @@ def symbol_findings(undefined: Sequence[str]) -> tuple[Finding, ...]:
     """Report imported symbols that are refused or unknown (errors), and notable ones (information)."""
     found = [_finding(symbol) for symbol in undefined]
     return tuple(finding for finding in found if finding is not None)
-
-
-# --- below
 
 
 def _finding(symbol: str) -> Finding | None:

@@ -44,9 +44,6 @@ def foreign_conditions(text: str) -> tuple[ForeignCondition, ...]:
     return tuple(found)
 
 
-# --- below
-
-
 def _directives(text: str) -> Iterator[tuple[str, str, int]]:
     """Yield the name, rest and 1-based line of each directive, with line splices resolved."""
     code = mask_literals(text).split("\n")

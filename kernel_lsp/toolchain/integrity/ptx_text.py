@@ -123,9 +123,6 @@ def place_of(loc: str, user_files: frozenset[str]) -> Place | None:
     return Place(None, None)
 
 
-# --- below
-
-
 class _Reader:
     """Collect statements line by line. A function's header ends at its brace, all else at semicolons."""
 

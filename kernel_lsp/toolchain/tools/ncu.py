@@ -140,9 +140,6 @@ def parse_source(text: str) -> tuple[NcuSource, ...]:
     return tuple(found)
 
 
-# --- below
-
-
 def _rows(text: str, first: str) -> Iterator[list[str]]:
     """Return the CSV's rows starting at the header: ncu prints warnings before it."""
     begun = False

@@ -50,9 +50,6 @@ def parse_sanitizer(tool: SanitizerTool, text: str) -> tuple[Finding, ...]:
     return tuple(found.values())
 
 
-# --- below
-
-
 def _again(finding: Finding) -> Finding:
     return finding.model_copy(update={"n_occurrences": finding.n_occurrences + 1})
 

@@ -196,8 +196,6 @@ class CpuKernel:
         finally:
             run.remove()
 
-    # --- below
-
     async def _run_library(self, run: RunFiles, step: BoundLibraryStep) -> Crashed | None:
         """Run a library step in the worker."""
         tensors = [run.case_tensor(name) for name in _tensor_names(step.arguments)]

@@ -136,9 +136,6 @@ class RunFiles:
         shutil.rmtree(self._given, ignore_errors=True)
 
 
-# --- below
-
-
 def _write_zeros(path: Path, tensor: BoundTensor) -> None:
     """Write a sparse file: untouched pages take no space."""
     with path.open("wb") as file:

@@ -164,9 +164,6 @@ def judge(
     return judge_outputs(case.case.operation, result, outputs, case.expectations)
 
 
-# --- below
-
-
 def _unjudged(case: ForeignCase, device_name: str) -> CaseResult:
     return CaseResult(
         device=device_name,

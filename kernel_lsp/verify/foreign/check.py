@@ -421,9 +421,6 @@ class _Check:
         self.progress.add_findings([not_general(named, [dict(case.case.sizes) for case, _ in failures], message)])
 
 
-# --- below
-
-
 def _is_not_general(failure: Mismatch | Crashed | TimedOut) -> bool:
     """Check whether a kernel may fail like this at sizes that its task does not name: wrong values or shapes, or an
     error that its host code raises. Changed inputs, late writes, accesses out of bounds and hangs stay failures."""

@@ -209,8 +209,6 @@ class ForeignBuilds:
             each.cancel()
         await asyncio.gather(*under_way, return_exceptions=True)
 
-    # --- below
-
     async def _facts(self) -> ExtensionFacts:
         """Return the interpreter's facts, from the cache where known. The worker answers only after importing torch,
         which takes longer than most of a build."""

@@ -90,8 +90,6 @@ class GpuChecks:
 
         return await on_one_of(self._gpus, on)
 
-    # --- below
-
     async def _check_on(
         self,
         gpu: MeasuringGpu,

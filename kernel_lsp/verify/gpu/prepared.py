@@ -236,8 +236,6 @@ class GpuKernel:
         again = await self._ask("recheck", request, RECHECK_DEADLINE_S)
         return list(again["differs"]) if isinstance(again, dict) else again
 
-    # --- below
-
     async def _ask(
         self, command: str, arguments: Mapping[str, Any], deadline_s: float
     ) -> dict[str, Any] | Crashed | TimedOut:

@@ -160,9 +160,6 @@ def n_elements(shape: tuple[int, ...]) -> int:
     return math.prod(shape)
 
 
-# --- below
-
-
 def _sizes_of(shapes: Mapping[str, tuple[int, ...]], task: Task) -> Sizes:
     names = {symbol.name for symbol in task.symbols}
     known = [(tensor.type.shape, shapes[tensor.name]) for tensor in task.tensors if tensor.name in shapes]

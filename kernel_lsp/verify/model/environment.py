@@ -77,9 +77,6 @@ def shared_start_of(case: Case) -> int:
     return SHARED_ALIGNMENT_BYTES * random.Random(f"shared memory of {case.seed} {case.family}").randrange(N_STARTS)
 
 
-# --- below
-
-
 def _offset_in_page(case: Case, tensor: BoundTensor) -> int:
     """Return 0 for results and scratch, which are fresh allocations. An input may be a view into another tensor."""
     if tensor.role == "input":

@@ -244,9 +244,6 @@ def far_apart(launch: BoundLaunch) -> Iterator[tuple[list[int], list[int]]]:
         stride *= size
 
 
-# --- below
-
-
 def _depending(kernels: Collection[KernelFactsOfPtx]) -> frozenset[str]:
     """Return kernels for which a sample of blocks is inconclusive: they may wait for others, or leave work to the
     last."""

@@ -97,9 +97,6 @@ def is_gross(mismatch: Mismatch) -> bool:
     return not errors or any(_is_gross(error.relative_l2) or error.found is None for error in errors if error.n_wrong)
 
 
-# --- below
-
-
 def _wanted(task: Task, kind: OperationKind, symbol: str) -> tuple[int, ...]:
     """Return the wanted sizes of a symbol, in order of preference: larger for a reduced dim or a row length than for a
     number of rows. Empty for an unreduced dim of three or more symbols, which shares test."""

@@ -90,9 +90,6 @@ def few_at_once(
     return {kernel: number for kernel, number in few.items() if kernel in growing}
 
 
-# --- below
-
-
 def _is_many(launch: BoundLaunch) -> bool:
     return not _is_cooperative(launch) and launch.n_blocks >= MANY_BLOCKS
 

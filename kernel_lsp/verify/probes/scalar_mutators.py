@@ -202,9 +202,6 @@ def is_guard(value: float) -> bool:
     return 0.0 < abs(value) < SMALLEST_ORDINARY
 
 
-# --- below
-
-
 def _values(scalars: Sequence[GivenNumber], change: Change, is_taken: IsTaken) -> dict[str, Value]:
     found: dict[str, Value] = {}
     floats = {s.name: s.value for s in scalars if type(s.value) is float and math.isfinite(s.value)}

@@ -67,9 +67,6 @@ def measured_kernels(
     )
 
 
-# --- below
-
-
 def _kernel(
     bound: BoundOperation,
     step: BoundLaunch,

@@ -115,9 +115,6 @@ async def profile_candidate(
     return await (profiled.count() if index is None else profiled.measure(index))
 
 
-# --- below
-
-
 def _copy(candidate: Candidate, cache: Path) -> Path:
     """Store the text under a stable name, so that its build is cached. Raises EnvironmentProblem."""
     path = cache / PROFILED_FOLDER / f"{candidate.id}.cu"
@@ -339,9 +336,6 @@ def executor_kernels(
         _kernel(bound, step, one, estimate, by_symbol.get(symbols.get(step.kernel, "")), gpu, total_us)
         for step, one, estimate in zip(steps, counters, estimates, strict=True)
     )
-
-
-# --- below
 
 
 def _estimate(

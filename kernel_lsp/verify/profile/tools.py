@@ -129,9 +129,6 @@ async def run_tidy(
     return _ran(tool, started, confinement.level), parse_tidy(_text(result.stdout), kernel)
 
 
-# --- below
-
-
 async def _sanitize(
     tool: Tool, name: SanitizerTool, program: Sequence[str | Path], folder: Path, confinement: Confinement
 ) -> tuple[ToolRun, tuple[Finding, ...]]:

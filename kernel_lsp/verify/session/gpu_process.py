@@ -23,9 +23,6 @@ def main() -> None:
     asyncio.run(_serve(claim_stdout()))
 
 
-# --- below
-
-
 async def _serve(stdout: BinaryIO) -> None:
     stdin = await open_stdin()
     start = Start.model_validate_json(await stdin.readline())

@@ -208,9 +208,6 @@ def device_text(text: str) -> str:
     return data.decode()
 
 
-# --- below
-
-
 def _verdict(
     text: str,
     device: str,

@@ -85,8 +85,6 @@ class ScalarMutation:
                     found.append(await self._first(changes, prepared))
         return list(dict.fromkeys(mutated for mutated in found if mutated is not None))
 
-    # --- below
-
     @cached_property
     def _source(self) -> TargetSource:
         """Return the source with the numbers of the module."""

@@ -159,8 +159,6 @@ class GpuProcess:
             self._serving.cancel()
             await asyncio.gather(self._serving, return_exceptions=True)
 
-    # --- below
-
     def _send(self, request: Request) -> None:
         self._channel.send(request.model_dump(mode="json"))
 
@@ -196,9 +194,6 @@ class GpuProcess:
             self._opening = None
         for waiting in self._waiting.values():
             _settle(waiting, None, ConnectionLostError(message))
-
-
-# --- below
 
 
 def _settle(future: asyncio.Future[Value], value: Value, error: KernelLspError | None) -> None:

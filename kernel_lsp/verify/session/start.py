@@ -142,9 +142,6 @@ def scratch_folder() -> Iterator[Path]:
         yield Path(name)
 
 
-# --- below
-
-
 def _parent() -> Path:
     if "TMPDIR" not in os.environ and os.access(MEMORY_FOLDER, os.W_OK):
         with suppress(OSError):

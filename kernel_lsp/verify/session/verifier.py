@@ -97,8 +97,6 @@ class Verifier:
         while self._under_way:
             await asyncio.wait(self._under_way)
 
-    # --- below
-
     def _run(self, part: Coroutine[Any, Any, Value]) -> asyncio.Task[Value]:
         """Begin a part of a verdict, which ends with this verifier."""
         task = asyncio.create_task(part)
@@ -192,9 +190,6 @@ def with_configurations(verdict: Verdict, task: Task, others: Sequence[Configura
     faults = [outcome for outcome in outcomes if isinstance(outcome, Crashed | TimedOut)]
     changes = {"configurations": found if len(found) > 1 else ()}
     return verdict.model_copy(update={**changes, "outcome": faults[0]} if faults else changes)
-
-
-# --- below
 
 
 def _outcome(other: UncoveredConfiguration, found: Verdict | TargetError) -> ConfigurationOutcome:

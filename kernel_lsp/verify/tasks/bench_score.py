@@ -56,9 +56,6 @@ def fast_share(entries: Sequence[BenchEntry], group: BaselineGroup, p: float) ->
     return sum(speedup > p for speedup in _compared(entries, group)) / max(1, len(entries))
 
 
-# --- below
-
-
 def _baseline_us(time: BenchTime, group: BaselineGroup, by_claim: bool) -> float:
     """Return the fastest time of the group; 0 when it has none."""
     names = [name for name in time.baselines_us if _is_in(name, group)]

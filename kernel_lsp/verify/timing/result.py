@@ -117,9 +117,6 @@ def clock_summary(blocks: Sequence[Block]) -> ClockSummary:
     )
 
 
-# --- below
-
-
 def _pairs(subject: Subject, rounds: Sequence[Round]) -> list[Pair]:
     return [Pair(*(median(block.cold_us) for block in found.blocks[subject.name])) for found in rounds]
 

@@ -35,9 +35,6 @@ def capture(request: dict[str, Any]) -> dict[str, Any]:
     return {"task": task_of(captured)}
 
 
-# --- below
-
-
 def _capture(loaded: LoadedFile, source: dict[str, Any], with_backward: bool, configuration: int) -> Captured:
     if source["kind"] == "robust_kbench" or source.get("configurations"):
         from .configurations import capture_configuration

@@ -102,9 +102,6 @@ def is_same_in_other_mode(captured: Captured, again: Attempt) -> bool:
             module.training = mode
 
 
-# --- below
-
-
 def _computation(captured: Captured) -> tuple[Any, ...]:
     text = captured.forward_text
     return [argument.name for argument in captured.arguments], text.nodes, text.outputs

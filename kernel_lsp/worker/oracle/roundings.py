@@ -124,9 +124,6 @@ def rounding_ties(captured: Captured) -> tuple[float, ...]:
     return tuple(dict.fromkeys(float(step * n / 2) for step in kept for n in MULTIPLES))
 
 
-# --- below
-
-
 def _steps(node: dict[str, Any]) -> Iterator[Fraction]:
     """Yield the distance of inputs that such a node maps to consecutive integers: the divisor. For a factor it is the
     reciprocal of its power of two, since the representable ties of 10 are those of 2."""

@@ -52,9 +52,6 @@ def load_with_lines(code: bytes) -> ctypes.c_void_p:
     return module
 
 
-# --- below
-
-
 class _Launches:
     """The operation's tensors on the device, and its steps."""
 

@@ -371,9 +371,6 @@ def compare_backward(source: dict[str, Any], configuration: int, seed: int) -> d
     return {**nothing, **_distances(*gradients)}
 
 
-# --- below
-
-
 def _load_backward(file: str) -> LoadedFile:
     """Load the backward's file. Raises Failure where it declares nothing that a kernel could replace."""
     loaded = load_file(file)

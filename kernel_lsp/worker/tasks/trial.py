@@ -37,9 +37,6 @@ def try_inputs(request: dict[str, Any]) -> dict[str, Any]:
     raise first
 
 
-# --- below
-
-
 def _run(callee: Callee, source: dict[str, Any], inputs: Any) -> None:
     """Raise TargetFailure where the code rejects the inputs. A question for values ends the trial: shapes were
     accepted up to there."""
