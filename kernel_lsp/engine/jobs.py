@@ -33,6 +33,7 @@ from kernel_lsp.errors import KernelLspError, SettingError
 from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.gpu.presence import has_gpu
 from kernel_lsp.process.channel import Channel
+from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.process.tree import kill_tree
 
 RUNNER = (sys.executable, "-m", "kernel_lsp.engine.runner")
@@ -83,10 +84,7 @@ class JobQueue:
     async def close(self) -> None:
         """End all jobs. Runs that wait stay in the archive."""
         self._is_closing = True
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*self._tasks.values())
 
     # --- below: one job
 

@@ -31,6 +31,7 @@ from kernel_lsp.process.supervisor import (
     Overran,
     _TailOutput,
 )
+from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.process.worker_client import WORKER_PROGRAM, as_error
 
 WORKER_FOLDER = WORKER_PROGRAM.parent
@@ -174,9 +175,7 @@ class Link:
         self.has_ended = True
         if self._opened is not None:
             await self._opened.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(*self._tasks)
         self._end()
 
     # --- below: opening

@@ -29,6 +29,7 @@ from kernel_lsp.evolve.run.request import ModelChoices
 from kernel_lsp.evolve.run.search import Proposer
 from kernel_lsp.llm.ensemble import Ensemble, Pull
 from kernel_lsp.llm.patience import Spending
+from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.training.features import SchedulableProgram
 
 N_SEEDS = 4
@@ -88,9 +89,7 @@ class ModelSearch:
                 yield event
             await driver
         finally:
-            for task in (driver, *self._tasks):
-                task.cancel()
-            await asyncio.gather(driver, *self._tasks, return_exceptions=True)
+            await end_tasks(driver, *self._tasks)
             await self._shop.evaluations.close()
 
     @property

@@ -24,6 +24,7 @@ from kernel_lsp.core.event import CandidateEvaluated, Event, RunFinished, StageS
 from kernel_lsp.core.words import counted
 from kernel_lsp.errors import KernelLspError
 from kernel_lsp.evolve.run.optimize import start_request
+from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.source.suite import BenchTask
 from kernel_lsp.verify.session.start import SessionStart
 from kernel_lsp.verify.tasks.bench_score import bench_time, speedups
@@ -128,9 +129,7 @@ async def bench_entries(plan: BenchPlan, ledger: BenchLedger) -> AsyncIterator[t
                 yield found, len(waiting)
         await asyncio.gather(*running)
     finally:
-        for each in running:
-            each.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await end_tasks(*running)
 
 
 def _configurations(task: BenchTask, entry: BenchEntry) -> Sequence[BenchTask]:

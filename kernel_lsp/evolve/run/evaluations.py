@@ -14,6 +14,7 @@ from kernel_lsp.core.candidate import Candidate
 from kernel_lsp.core.event import CandidateEvaluated
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.evolve.archive.archive import Archive
+from kernel_lsp.process.tasks import end_tasks
 
 Depth = Literal["precheck", "rank", "screen", "full"]
 
@@ -77,9 +78,7 @@ class Evaluations:
 
     async def close(self) -> None:
         """Cancel running evaluations and wait for their end."""
-        for task in self._under_way.values():
-            task.cancel()
-        await asyncio.gather(*self._under_way.values(), return_exceptions=True)
+        await end_tasks(*self._under_way.values())
 
     # --- below
 

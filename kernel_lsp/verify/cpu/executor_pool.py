@@ -18,6 +18,7 @@ from pathlib import Path
 from kernel_lsp.core.plan import BoundOperation
 from kernel_lsp.errors import KernelLspError
 from kernel_lsp.process.confinement import SandboxLevel
+from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.process.worker_client import CaseFiles, Worker
 from kernel_lsp.ptx.executor import Loaded, LoadOutcome, PtxExecutor
 from kernel_lsp.verify.build.building import Module
@@ -89,10 +90,7 @@ class ExecutorPool:
     async def close(self) -> None:
         """Close idle executors. Those in use close after their use."""
         starting, self._starting = self._starting, []
-        beginning = [*starting, *self._building, *self._loading]
-        for task in beginning:
-            task.cancel()
-        await asyncio.gather(*beginning, return_exceptions=True)
+        await end_tasks(*starting, *self._building, *self._loading)
         self._idle += [task.result() for task in starting if not task.cancelled() and task.exception() is None]
         idle, self._idle = self._idle, []
         await asyncio.gather(*(executor.close() for executor in idle))

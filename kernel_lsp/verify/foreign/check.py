@@ -29,6 +29,7 @@ from kernel_lsp.core.verdict import (
     Verdict,
 )
 from kernel_lsp.process.confinement import SandboxLevel
+from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.source.extension import ForeignSource, python_findings
 from kernel_lsp.toolchain.extension.facts import ExtensionBuilt
 from kernel_lsp.verify.foreign.cases import (
@@ -224,9 +225,7 @@ class _Check:
                 await warming
             return await self._run(process, builds, task, built, made, timer)
         finally:
-            for started in under_way:
-                started.cancel()
-            await asyncio.gather(*under_way, return_exceptions=True)
+            await end_tasks(*under_way)
             await builds.close()
 
     @property

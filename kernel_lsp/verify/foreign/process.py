@@ -19,6 +19,7 @@ from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.process.interpreter import site_packages
 from kernel_lsp.process.profiles import foreign_confinement
 from kernel_lsp.process.supervisor import Answered, Conversation, Died, scrubbed_environment
+from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.process.worker_client import WORKER_PROGRAM
 from kernel_lsp.toolchain.extension.build import ExtensionBuilder
 from kernel_lsp.toolchain.extension.facts import ExtensionBuilt, ExtensionFacts, KeptFacts
@@ -204,10 +205,7 @@ class ForeignBuilds:
 
     async def close(self) -> None:
         """Cancel the builds that are still under way."""
-        under_way: list[asyncio.Future[Any]] = [self._looking, *self._building]
-        for each in under_way:
-            each.cancel()
-        await asyncio.gather(*under_way, return_exceptions=True)
+        await end_tasks(self._looking, *self._building)
 
     async def _facts(self) -> ExtensionFacts:
         """Return the interpreter's facts, from the cache where known. The worker answers only after importing torch,

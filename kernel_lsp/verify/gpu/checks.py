@@ -13,6 +13,7 @@ from kernel_lsp.core.measurement import Measurement
 from kernel_lsp.core.plan import BoundLibraryStep, BoundOperation
 from kernel_lsp.core.verdict import Built, CheckOutcome, Unsupported
 from kernel_lsp.errors import ConnectionLostError, KernelLspError
+from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.process.worker_client import CaseFiles
 from kernel_lsp.toolchain.integrity.ptx_text import read_ptx
 from kernel_lsp.verify.cpu.executor_checks import screened_cases
@@ -74,9 +75,7 @@ class GpuChecks:
 
     async def close(self) -> None:
         """Stop offering."""
-        if self._offering is not None:
-            self._offering.cancel()
-            await asyncio.gather(self._offering, return_exceptions=True)
+        await end_tasks(self._offering)
 
     async def check(
         self, built: Built, plans: Sequence[Plan], progress: Progress, *, beside: Look | None, is_ranking: bool = False
@@ -111,8 +110,7 @@ class GpuChecks:
                     return found
             failure = await looking
         finally:
-            looking.cancel()
-            await asyncio.gather(looking, return_exceptions=True)
+            await end_tasks(looking)
         progress.take(piece)
         return failure or _taken(found, progress)
 
@@ -181,9 +179,7 @@ class GpuChecks:
         try:
             yield coming
         finally:
-            for task in coming:
-                task.cancel()
-            await asyncio.gather(*coming, return_exceptions=True)
+            await end_tasks(*coming)
 
     async def _case(self, case: Case, bound: BoundOperation) -> DeviceCase | None:
         """Return the case with its files. None where PyTorch itself cannot run it."""

@@ -25,6 +25,7 @@ from pathlib import Path
 
 from kernel_lsp.core.verdict import Crashed, TimedOut, Unsupported
 from kernel_lsp.errors import EnvironmentProblem, KernelLspError
+from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.toolchain.nvrtc.compile import Compiler
 from kernel_lsp.verify.devices.device import KernelBuild
 from kernel_lsp.verify.gpu.candidate_run import Attempt
@@ -156,9 +157,7 @@ class GpuDevice:
 
     async def close(self) -> None:
         """End its worker, and what warms it up."""
-        if self._warming is not None:
-            self._warming.cancel()
-            await asyncio.gather(self._warming, return_exceptions=True)  # no longer needed
+        await end_tasks(self._warming)  # no longer needed
         await self._slot.__aexit__(None, None, None)
 
     async def _warm_up(self) -> None:

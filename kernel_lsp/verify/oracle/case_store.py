@@ -15,6 +15,7 @@ import numpy as np
 
 from kernel_lsp.core.task import Task
 from kernel_lsp.errors import TargetError
+from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.process.worker_client import CaseFiles, CaseTensor, ChosenFrom, Worker
 from kernel_lsp.verify.model.cases import Case, graph_of, shapes_for
 from kernel_lsp.verify.oracle.arrays import map_array, map_mask
@@ -124,10 +125,7 @@ class CaseStore:
 
     async def close(self) -> None:
         """Stop making cases."""
-        under_way = (*self._ahead, *self._made.values())
-        for making in under_way:
-            making.cancel()
-        await asyncio.gather(*under_way, return_exceptions=True)
+        await end_tasks(*self._ahead, *self._made.values())
 
     async def _make(self, case: Case, directory: Path, gpu: SharedGpu | None) -> CaseFiles | NoCase:
         """Make the case. Without the user's `get_inputs`, "given" is a normal distribution."""

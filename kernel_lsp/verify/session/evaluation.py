@@ -29,6 +29,7 @@ from kernel_lsp.core.verdict import (
     Verdict,
 )
 from kernel_lsp.errors import PlanError, ScratchFullError
+from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.toolchain.integrity.ptx_text import program_hash
 from kernel_lsp.toolchain.nvrtc.compile import BuildRequest, is_plain
 from kernel_lsp.verify.build.building import (
@@ -289,9 +290,7 @@ async def first_failure(looks: Sequence[Look], progress: Progress, n_at_once: in
             if failure is not None:
                 return failure
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*tasks)
     return None
 
 

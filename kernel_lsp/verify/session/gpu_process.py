@@ -12,6 +12,7 @@ from typing import BinaryIO
 from kernel_lsp.core.candidate import Candidate
 from kernel_lsp.errors import InternalError, KernelLspError
 from kernel_lsp.process.stdio import claim_stdout, open_stdin, write_line
+from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.verify.model.cases import Depth
 from kernel_lsp.verify.session.gpu_messages import Problem, Request, Said, Start
 from kernel_lsp.verify.session.session import Session
@@ -66,10 +67,7 @@ async def _answer(stdin: asyncio.StreamReader, stdout: BinaryIO, verifier: Verif
             running[request.number] = task
             task.add_done_callback(partial(_forget, running, request.number))
     finally:
-        ending = list(running.values())
-        for task in ending:
-            task.cancel()
-        await asyncio.gather(*ending, return_exceptions=True)
+        await end_tasks(*running.values())
 
 
 def _forget(running: dict[int, asyncio.Task[None]], number: int, _: asyncio.Task[None]) -> None:

@@ -23,6 +23,7 @@ from kernel_lsp.process.interpreter import site_packages
 from kernel_lsp.process.ray_cluster import RayCluster
 from kernel_lsp.process.remote import FRESH, RemoteWorker
 from kernel_lsp.process.ssh import Machine
+from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.toolchain.nvrtc.compile import BuildCache, Compiler
 from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain
@@ -382,10 +383,8 @@ class SessionGpu:
 
     async def close(self) -> None:
         """Close the unused workers."""
-        for task in (self._opening, self._warming):
-            task.cancel()
         # Their errors were reported to the callers that asked for the GPU.
-        await asyncio.gather(self._opening, self._warming, return_exceptions=True)
+        await end_tasks(self._opening, self._warming)
         await self._device.__aexit__(None, None, None)
         if self._spare is not None:
             await self._spare.__aexit__(None, None, None)

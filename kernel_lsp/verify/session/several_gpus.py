@@ -20,6 +20,7 @@ from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.errors import ConnectionLostError, EnvironmentProblem, KernelLspError
 from kernel_lsp.process.channel import Channel
 from kernel_lsp.process.supervisor import scrubbed_environment
+from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.verify.gpu.checks import MeasuringGpu
 from kernel_lsp.verify.model.cases import Depth
 from kernel_lsp.verify.session.gpu_messages import Request, Said, Start
@@ -155,9 +156,7 @@ class GpuProcess:
 
     async def close(self) -> None:
         """End the process, and everything that it started."""
-        if self._serving is not None:
-            self._serving.cancel()
-            await asyncio.gather(self._serving, return_exceptions=True)
+        await end_tasks(self._serving)
 
     def _send(self, request: Request) -> None:
         self._channel.send(request.model_dump(mode="json"))

@@ -21,6 +21,7 @@ from kernel_lsp.errors import EnvironmentProblem, InternalError, KernelLspError
 from kernel_lsp.gpu.presence import has_gpu
 from kernel_lsp.process.confinement import SandboxLevel, sandbox_level
 from kernel_lsp.process.interpreter import find_python, named_python
+from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.verify.devices.names import parse_device
 
@@ -60,9 +61,9 @@ class SessionStart:
 
     async def __aexit__(self, *_: object) -> None:
         self.kill()
-        for task in self._preparing:
-            task.cancel()
-        await asyncio.gather(*self._preparing, *filter(None, [self._removing]), return_exceptions=True)
+        await end_tasks(*self._preparing)
+        if self._removing is not None:
+            await self._removing
         await self._stack.aclose()
 
     def check(self) -> None:

@@ -15,6 +15,7 @@ from kernel_lsp.core.candidate import Candidate
 from kernel_lsp.core.task import TargetSource, Task, UncoveredConfiguration
 from kernel_lsp.core.verdict import ConfigurationOutcome, Crashed, TimedOut, Verdict
 from kernel_lsp.errors import KernelLspError, TargetError
+from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.verify.gpu.checks import MeasuringGpu, Untimed
 from kernel_lsp.verify.model.cases import SCREEN_FAMILIES, Depth, StageTimes
 from kernel_lsp.verify.session.evaluation import Evaluation
@@ -54,9 +55,7 @@ class Verifier:
 
     async def __aexit__(self, *_: object) -> None:
         """Cancel what is under way: otherwise it would start new processes, and hold the GPU."""
-        for task in self._under_way:
-            task.cancel()
-        await asyncio.gather(*self._under_way, return_exceptions=True)
+        await end_tasks(*self._under_way)
         for evaluator in (self._evaluator, *self._variants.values()):
             await evaluator.close()
 
@@ -123,9 +122,7 @@ class Verifier:
                 if failure is not None:
                     return verdict.model_copy(update={"outcome": failure, "times": {}})
         finally:
-            for screen in screens:
-                screen.cancel()
-            await asyncio.gather(*screens, return_exceptions=True)
+            await end_tasks(*screens)
         return verdict
 
     def _screened(self, candidate: Candidate, mutated: MutatedTask, is_first: bool) -> Coroutine[Any, Any, Verdict]:

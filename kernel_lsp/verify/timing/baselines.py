@@ -23,6 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 from kernel_lsp.core.measurement import EAGER, BaselineResult, MissingBaseline, TimedBaseline
 from kernel_lsp.core.model import Noun
 from kernel_lsp.errors import KernelLspError
+from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.verify.timing.rounds import Asker, Subject, SubjectFailed, end, prepare
 
 MODES = {
@@ -117,11 +118,7 @@ class Baselines:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        warming = [self._warming] if self._warming is not None else []
-        background = [*self._preparing.values(), *self._starting.values(), *warming]
-        for task in background:
-            task.cancel()
-        await asyncio.gather(*background, return_exceptions=True)  # their results have been reported
+        await end_tasks(*self._preparing.values(), *self._starting.values(), self._warming)
         await asyncio.gather(*(mode.close() for mode in self._modes.values()))
 
     async def offer(self, job: Job) -> None:

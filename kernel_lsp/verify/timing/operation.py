@@ -28,6 +28,7 @@ from kernel_lsp.core.plan import BoundOperation
 from kernel_lsp.core.task import Task, TaskTensor
 from kernel_lsp.errors import SettingError
 from kernel_lsp.gpu.specs import find_gpu
+from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.process.worker_client import CaseFiles, OperationName
 from kernel_lsp.verify.timing.baselines import MODES, BaselineCache, Baselines, Job, TimingWorker, hash_of
 from kernel_lsp.verify.timing.floor import time_floor
@@ -115,9 +116,7 @@ class OperationTimer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for offer in self._offers:
-            offer.cancel()
-        await asyncio.gather(*self._offers, return_exceptions=True)
+        await end_tasks(*self._offers)
         await self._baselines.__aexit__()
 
     async def offer(self, operation: TimedOperation) -> None:
