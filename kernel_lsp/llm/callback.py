@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from kernel_lsp.llm.request import ModelFailed, ModelRequest, OnText, Replied, ignore_text
+from kernel_lsp.llm.request import FreeModel, ModelFailed, ModelRequest, OnText, Replied, ignore_text
 
 Ask = Callable[[ModelRequest], Awaitable[Replied | ModelFailed]]
 """Sends the request to the model and returns its reply. Every failure is a value."""
 
 
-class CallbackModel:
+class CallbackModel(FreeModel):
     """Ask through `ask`; a request without a reply within `deadline_s` times out."""
 
     def __init__(self, name: str, ask: Ask, deadline_s: float) -> None:
@@ -20,13 +20,6 @@ class CallbackModel:
     @property
     def name(self) -> str:
         return self._name
-
-    @property
-    def costs_money(self) -> bool:
-        return False
-
-    def worst_cost_usd(self, request: ModelRequest) -> float:
-        return 0.0
 
     async def reply(self, request: ModelRequest, on_text: OnText = ignore_text) -> Replied | ModelFailed:
         try:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernel_lsp.errors import EnvironmentProblem
-from kernel_lsp.llm.request import ModelFailed, ModelRequest, OnText, Replied, ignore_text
+from kernel_lsp.llm.request import FreeModel, ModelFailed, ModelRequest, OnText, Replied, ignore_text
 
 POLL_S = 0.5
 WAIT_S = 24 * 3600.0
@@ -34,7 +34,7 @@ def ignore_prompt(_: ManualPrompt) -> None:
     """Do nothing: the person finds prompts in the folder."""
 
 
-class ManualModel:
+class ManualModel(FreeModel):
     """Write ``<key>.prompt.md`` into `folder` and wait for ``<key>.reply.md``, at most `wait_s`. An existing reply
     counts, so a resumed run uses replies written meanwhile. `on_prompt` receives each prompt without a reply, and again
     when it no longer waits."""
@@ -51,13 +51,6 @@ class ManualModel:
     @property
     def name(self) -> str:
         return "manual"
-
-    @property
-    def costs_money(self) -> bool:
-        return False
-
-    def worst_cost_usd(self, request: ModelRequest) -> float:
-        return 0.0
 
     async def reply(self, request: ModelRequest, on_text: OnText = ignore_text) -> Replied | ModelFailed:
         prompt, answer = self.folder / f"{request.key}.prompt.md", self.folder / f"{request.key}.reply.md"

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from kernel_lsp.core.model import Noun
 from kernel_lsp.errors import UserError
-from kernel_lsp.llm.request import ModelFailed, ModelOutcome, ModelRequest, OnText, Replied, ignore_text
+from kernel_lsp.llm.request import FreeModel, ModelFailed, ModelOutcome, ModelRequest, OnText, Replied, ignore_text
 
 
 class RecordedReply(Noun):
@@ -44,7 +44,7 @@ class Recording:
 _ENTRY: TypeAdapter[RecordedReply | RecordedValue] = TypeAdapter(RecordedReply | RecordedValue)
 
 
-class ReplayModel:
+class ReplayModel(FreeModel):
     """Reply from a recording only. Reported costs are the recorded ones; nothing is charged."""
 
     def __init__(self, outcomes: Mapping[str, Replied | ModelFailed], name: str = "replay") -> None:
@@ -53,13 +53,6 @@ class ReplayModel:
     @property
     def name(self) -> str:
         return self._name
-
-    @property
-    def costs_money(self) -> bool:
-        return False
-
-    def worst_cost_usd(self, request: ModelRequest) -> float:
-        return 0.0
 
     async def reply(self, request: ModelRequest, on_text: OnText = ignore_text) -> Replied | ModelFailed:
         outcome = self._outcomes.get(request.key)

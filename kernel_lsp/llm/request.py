@@ -116,3 +116,12 @@ class Model(Protocol):
     async def reply(self, request: ModelRequest, on_text: OnText = ignore_text) -> Replied | ModelFailed:
         """Ask once, without retries, within the model's own deadline."""
         ...
+
+
+class FreeModel:
+    """The part of a `Model` that charges nothing."""
+
+    costs_money = False
+
+    def worst_cost_usd(self, request: ModelRequest) -> float:
+        return 0.0

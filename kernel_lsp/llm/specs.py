@@ -22,7 +22,17 @@ from kernel_lsp.llm.callback import Ask, CallbackModel
 from kernel_lsp.llm.litellm_model import Endpoint, LitellmModel, Prices
 from kernel_lsp.llm.manual import WAIT_S, ManualModel, OnPrompt, ignore_prompt, prompt_text
 from kernel_lsp.llm.recording import Recording, ReplayModel, read_recording
-from kernel_lsp.llm.request import Message, Model, ModelFailed, ModelRequest, OnText, Purpose, Replied, ignore_text
+from kernel_lsp.llm.request import (
+    FreeModel,
+    Message,
+    Model,
+    ModelFailed,
+    ModelRequest,
+    OnText,
+    Purpose,
+    Replied,
+    ignore_text,
+)
 from kernel_lsp.process.supervisor import run, scrubbed_environment
 
 CALLBACKS = ("editor", "paste")
@@ -175,7 +185,7 @@ def _argv(name: str, rest: str) -> list[str]:
     return argv
 
 
-class CommandModel:
+class CommandModel(FreeModel):
     """Run `argv` for each request in an empty folder, with the restricted environment of all child processes: an
     assistant has to read an API key from its own configuration."""
 
@@ -185,13 +195,6 @@ class CommandModel:
     @property
     def name(self) -> str:
         return f"command:{shlex.join(self._argv)}"
-
-    @property
-    def costs_money(self) -> bool:
-        return False
-
-    def worst_cost_usd(self, request: ModelRequest) -> float:
-        return 0.0
 
     async def reply(self, request: ModelRequest, on_text: OnText = ignore_text) -> Replied | ModelFailed:
         with tempfile.TemporaryDirectory(prefix="kernel-lsp-command-") as folder:

@@ -11,7 +11,7 @@ import re
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,7 @@ class Lane:
     def __init__(self, number: int, device: str | None) -> None:
         """`device` is None where the settings decide."""
         self._number, self._device = number, device
-        self._starting: asyncio.Task[SessionStart] | None = None
+        self._begun: tuple[AsyncExitStack, asyncio.Task[SessionStart]] | None = None
         self.has_next = False
         """True while a task is to follow."""
 
@@ -74,29 +74,28 @@ class Lane:
 
     def start_next(self, plan: BenchPlan) -> None:
         """Begin to start the session of the task that follows, if one does, unless that has begun."""
-        if self.has_next and self._starting is None:
-            start = SessionStart(load_settings(plan.directory, self.overrides(plan)))
-            self._starting = asyncio.create_task(start.__aenter__())
+        if self.has_next and self._begun is None:
+            stack, start = AsyncExitStack(), SessionStart(load_settings(plan.directory, self.overrides(plan)))
+            self._begun = stack, asyncio.create_task(stack.enter_async_context(start))
 
     @asynccontextmanager
     async def started(self) -> AsyncIterator[SessionStart | None]:
         """Hold the session's start that was begun before; None without one."""
-        starting, self._starting = self._starting, None
-        start = await starting if starting is not None else None
-        try:
-            yield start
-        finally:
-            if start is not None:
-                await start.__aexit__()
+        begun, self._begun = self._begun, None
+        if begun is None:
+            yield None
+            return
+        stack, starting = begun
+        async with stack:
+            yield await starting
 
     async def close(self) -> None:
         """End a start that no task needs."""
-        starting, self._starting = self._starting, None
-        if starting is not None:
-            starting.cancel()
-            (start,) = await asyncio.gather(starting, return_exceptions=True)
-            if isinstance(start, SessionStart):
-                await start.__aexit__()
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            stack, starting = begun
+            async with stack:
+                await end_tasks(starting)
 
 
 async def bench_entries(plan: BenchPlan, ledger: BenchLedger) -> AsyncIterator[tuple[BenchEntry, int]]:
