@@ -3,7 +3,7 @@ layout that the call needs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isclose, isnan, nan
 from typing import TypeGuard
@@ -352,6 +352,20 @@ def runs_along(factor: Scalar, reduced: Sequence[Variable]) -> bool:
     dims or has them last."""
     found = list(reads_behind(factor, reduced))
     return bool(found) and all(is_matrix(e) and not e.index[-1].variables.isdisjoint(reduced) for e in found)
+
+
+def run_along(factors: Iterable[Scalar], reduced: Sequence[Variable]) -> bool:
+    """Return True if this holds for all factors."""
+    return all(runs_along(factor, reduced) for factor in factors)
+
+
+def stays_in_registers(factors: Sequence[Scalar], definition: Reduction, is_small: bool) -> bool:
+    """Return True if sums of few rows suit registers: a small product with a factor along its sums, or narrow factors
+    along them."""
+    if is_small and any(runs_along(factor, definition.reduced) for factor in factors):
+        return True
+    reads = (read for factor in factors for read in reads_behind(factor, definition.reduced))
+    return any(read.dtype.itemsize < 4 for read in reads) and run_along(factors, definition.reduced)
 
 
 def reads_behind(factor: Scalar, reduced: Sequence[Variable]) -> Iterator[Access]:

@@ -40,7 +40,7 @@ def plan_program(task: Task, *, gpu: object | None = None) -> Program:
     try:
         forward, backward, fixed = _lowered(task)
         program = Program(task, forward, backward, n_multiprocessors, fixed, capability=_capability(gpu))
-        program.render({})  # reports a failure to render before the search
+        program.realize({})  # reports a failure to render before the search
     except KernelLspError:
         raise
     except Exception as problem:
@@ -123,6 +123,16 @@ class Program:
     def realize(self, schedule: Mapping[str, Choice]) -> Realized:
         """Return the text of a schedule with the knobs that it depends on: one build returns everything a search
         needs."""
+        if not schedule:
+            return self._default
+        return self._realized(schedule)
+
+    @cached_property
+    def _default(self) -> Realized:
+        """The text of the default schedule, which a run asks for several times; a network's takes seconds."""
+        return self._realized({})
+
+    def _realized(self, schedule: Mapping[str, Choice]) -> Realized:
         choices = Choices(schedule)
         operations = self._operations(choices)
         plan = LaunchPlan(tuple(operation.plan for operation in operations), task=self.task.target)

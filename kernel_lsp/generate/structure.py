@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.attention import find_attention
@@ -32,8 +33,8 @@ from kernel_lsp.generate.library import (
     kept_attention_plans,
     library_plan,
     n_products,
-    reads_behind,
-    runs_along,
+    run_along,
+    stays_in_registers,
 )
 from kernel_lsp.generate.lowering.table import LoweredGraph
 from kernel_lsp.generate.names import NamePool
@@ -145,6 +146,7 @@ class _Planner:
     of_lines: list[Tensor] = field(default_factory=list)
     names: NamePool = field(default_factory=NamePool)
     attention_names: NamePool = field(default_factory=NamePool)
+    walked: dict[Tensor, int] = field(default_factory=dict)
 
     def plan_attention(self, tensor: Tensor, outputs: Sequence[Tensor]) -> None:
         """Choose `online`, one kernel with no scores in memory, `library`, or separate kernels. The latter are the
@@ -351,12 +353,10 @@ class _Planner:
         n_columns = self._size(product(tensor.shape[axis] for axis in contraction.column_axes))
         n_rows = self._size(product(tensor.shape[axis] for axis in contraction.row_axes))
         factors = (contraction.left, contraction.right)
-        is_along = all(runs_along(factor, definition.reduced) for factor in factors)
         is_skinny = MIN_REGISTER_TILE <= min(n_rows, n_columns) <= MAX_SKINNY and n_terms >= MIN_SKINNY_TERMS
         are_matrices = all(map(is_matrix, factors))
-        is_narrow = any(e.dtype.itemsize < 4 for factor in factors for e in reads_behind(factor, definition.reduced))
-        is_few = count < LIBRARY_FROM_PRODUCTS and any(runs_along(factor, definition.reduced) for factor in factors)
-        if operand == DType.F32 and is_skinny and (is_few or (is_along and is_narrow)):
+        is_small = count < LIBRARY_FROM_PRODUCTS
+        if operand == DType.F32 and is_skinny and stays_in_registers(factors, definition, is_small):
             return "register_tiles"
         fills_fragments = operand is not None and min(n_rows, n_columns, n_terms) >= (
             MIN_FRAGMENT if contraction.phases is None else MIN_FRAGMENT // 4
@@ -370,7 +370,8 @@ class _Planner:
         if n_results <= MAX_ROW_OUTPUTS and n_terms >= 128:
             offered = self._parts_offered(tensor, definition)
             fills = fill_by_register_tiles(tensor, definition, offered, self.captured, self.n_multiprocessors)
-            return "register_tiles" if (is_along or fills) and min(n_rows, n_columns) >= MIN_REGISTER_TILE else "rows"
+            has_tiles = min(n_rows, n_columns) >= MIN_REGISTER_TILE
+            return "register_tiles" if has_tiles and (fills or run_along(factors, definition.reduced)) else "rows"
         if count <= MAX_SPLIT_PRODUCTS and n_terms >= MIN_SPLIT_TERMS and are_matrices:
             return "split_warps"
         suits_tensor_cores = fills_fragments and count >= TENSOR_CORES_FROM_PRODUCTS
@@ -394,7 +395,8 @@ class _Planner:
         n_columns = self._size(product(variable.extent for variable in definition.reduced))
         if n_columns < MIN_SPLIT_COLUMNS // 4 and not beside_rows:
             return
-        default = beside_rows or (1 if self._is_shared(tensor, definition) else usual)
+        is_shared = next(self._sharing(tensor, definition), None) is not None
+        default = beside_rows or (1 if is_shared else usual)
         values = sorted({1, max(1, usual // 2), usual, min(MAX_SPLIT, 2 * usual), 8, 64})
         if beside_rows:
             values = sorted({1, *(self.n_multiprocessors * factor for factor in (1, 2, 4, 8))})
@@ -402,13 +404,8 @@ class _Planner:
         if split > 1:
             self.splits.append((tensor, split))
 
-    def _is_shared(self, tensor: Tensor, definition: Reduction) -> bool:
-        """Return True if blocks share the rows of one kernel: consumers that read the row again belong to the same
-        launch."""
-        return any(True for _ in self._sharing(tensor, definition))
-
     def _sharing(self, tensor: Tensor, definition: Reduction) -> Iterator[Tensor]:
-        """Yield the consumers that read the rows again and belong to the launch of the reduction."""
+        """Yield the consumers that read the rows again and belong to the launch of the reduction: blocks share them."""
         if definition.kind not in SHAREABLE_KINDS or pattern_of(definition)[-1:][0][0] != "r":
             return
         n_elements = self._size(product(variable.extent for variable in definition.domain))
@@ -459,17 +456,23 @@ class _Planner:
     def _readers(self, tensor: Tensor) -> list[Tensor]:
         """Return the live tensors that depend on it, in the order of definition."""
         found = {tensor}
-        for other in self.live:
-            if {access.tensor for access in accesses(*scalars_of(other.definition))} & found:
+        for other, read in self._read_by_live:
+            if not found.isdisjoint(read):
                 found.add(other)
         return [reader for reader in self.live if reader in found and reader is not tensor]
 
+    @cached_property
+    def _read_by_live(self) -> Sequence[tuple[Tensor, frozenset[Tensor]]]:
+        reads = ((other, accesses(*scalars_of(other.definition))) for other in self.live)
+        return [(other, frozenset(access.tensor for access in read)) for other, read in reads]
+
     def _n_walked(self, tensor: Tensor) -> int:
         """Return the number of elements that a kernel of the tensor loops over."""
-        definition = tensor.definition
-        if isinstance(definition, Reduction):
-            return self._size(product(variable.extent for variable in definition.domain))
-        return self._size(tensor.n_elements)
+        if tensor not in self.walked:
+            definition = tensor.definition
+            sizes = [v.extent for v in definition.domain] if isinstance(definition, Reduction) else tensor.shape
+            self.walked[tensor] = self._size(product(sizes))
+        return self.walked[tensor]
 
     def _plan_lines(self, tensor: Tensor, definition: Reduction, name: str) -> bool:
         """Choose lines of memory as the parts of a reduction: a matrix's rows, for example. Their packs need no mask,

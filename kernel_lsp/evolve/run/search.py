@@ -24,9 +24,8 @@ LIBRARY = "library"
 TOGETHER_PROBABILITY = 0.5
 """Share of mutations that change a knob of all kernels at once: one of a network's hundreds of knobs changes little."""
 LARGE_TEXT = 100_000
-"""Minimum characters of a network's text. A rendering takes up to seconds, and a GPU waits for a whole generation."""
-N_FIRST_OF_LARGE = 2
-"""Proposals of the first generation of a large text: the default, and all products in libraries."""
+"""Minimum characters of a network's text, whose first generation has no neighbours of the default. A rendering takes up
+to seconds, and a GPU waits for a whole generation."""
 MAX_NAMED = 3
 """Maximum equal changes that a description names one by one."""
 N_BUILDS_PER_PROPOSAL = 4
@@ -78,15 +77,14 @@ class Proposer:
         libraries, and, unless the text is large, neighbours of the default."""
         draw = random.Random(f"{self._seed}:{generation}")
         given: list[Proposal] = []
-        if generation == 0 and len(self._default.text) >= LARGE_TEXT:
-            n = min(n, N_FIRST_OF_LARGE)
+        is_alone = generation == 0 and len(self._default.text) >= LARGE_TEXT
         if generation == 0:
             self._take(self._default, (), given)
             if tuned is not None:
                 self._take(self._program.realize(tuned), (), given)
             elif n > 1 and (libraries := _by_libraries(self._default)) is not None:
                 self._take(self._program.realize(libraries), (), given)
-        n_open = max(0, n - len(given))
+        n_open = 0 if is_alone else max(0, n - len(given))
         n_wanted = n_open if self._order is None else n_open * N_DRAWN_PER_PROPOSAL
         proposals, self._postponed = self._postponed, []
         for _ in range(n_wanted * N_BUILDS_PER_PROPOSAL):
