@@ -43,7 +43,7 @@ COMMANDS = {
     "set_calls": ("timing.rounds", "set_calls"),
     "time_block": ("timing.rounds", "time_block"),
     "end_timing": ("timing.rounds", "end_timing"),
-    "extension_facts": ("foreign.facts", "extension_facts"),
+    "extension_facts": ("describe", "extension_facts"),
     "start_pools": ("foreign.run", "start_pools"),
     "open_foreign": ("foreign.module", "open_foreign"),
     "run_foreign": ("foreign.run", "run_foreign"),

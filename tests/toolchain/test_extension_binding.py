@@ -17,7 +17,7 @@ from kernel_lsp.toolchain.extension.binding import PYTHON_VARIABLE, WRAPS, light
 from kernel_lsp.toolchain.extension.build import ExtensionBuilder
 from kernel_lsp.toolchain.extension.facts import ExtensionBuilt, ExtensionFacts
 from kernel_lsp.toolchain.extension.tools import find_extension_tools
-from kernel_lsp.worker.foreign.facts import extension_facts
+from kernel_lsp.worker.describe import extension_facts
 
 TEXT = """#include <torch/extension.h>
 #include <vector>

@@ -1,6 +1,6 @@
 """Reach verdicts for one of several GPUs in a process of its own: ``python -m kernel_lsp.verify.session.gpu_process``.
 
-The messages are in `gpu_messages.py`. The end of stdin ends the process and everything that it started.
+The messages are in `several_gpus.py`. The end of stdin ends the process and everything that it started.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from kernel_lsp.errors import InternalError, KernelLspError
 from kernel_lsp.process.stdio import claim_stdout, open_stdin, write_line
 from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.verify.model.cases import Depth
-from kernel_lsp.verify.session.gpu_messages import Problem, Request, Said, Start
 from kernel_lsp.verify.session.session import Session
+from kernel_lsp.verify.session.several_gpus import Problem, Request, Said, Start
 from kernel_lsp.verify.session.verifier import Verifier
 
 

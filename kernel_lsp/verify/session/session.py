@@ -33,9 +33,8 @@ from kernel_lsp.verify.devices.names import parse_device
 from kernel_lsp.verify.gpu.checks import MeasuringGpu
 from kernel_lsp.verify.gpu.device import GpuDevice
 from kernel_lsp.verify.gpu.slot import SlotWorker
-from kernel_lsp.verify.session.gpu_messages import Start
 from kernel_lsp.verify.session.pipeline import MAX_SLOTS, MIN_SLOTS, N_SLOTS, Platform
-from kernel_lsp.verify.session.several_gpus import GpuProcess, SpreadVerifier
+from kernel_lsp.verify.session.several_gpus import GpuProcess, SpreadVerifier, Start
 from kernel_lsp.verify.session.start import SessionStart, gpu_number, may_use_gpu
 from kernel_lsp.verify.session.verifier import Verifier
 from kernel_lsp.verify.timing.baselines import TimingWorker

@@ -1,7 +1,9 @@
 """Spread candidates over the GPUs of this machine.
 
 A GPU's candidates keep one event loop busy: it chooses cases, audits code and judges. So each GPU but the first, whose
-verdicts this process reaches, has a process of its own with a whole session (`gpu_process.py`).
+verdicts this process reaches, has a process of its own with a whole session (`gpu_process.py`). Messages are JSON
+lines: to it a `Start`, then a `Request` for each verdict; from it a `Said` once the GPU is open, and one for each
+request.
 """
 
 from __future__ import annotations
@@ -14,16 +16,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
+from kernel_lsp import errors
+from kernel_lsp.config import Settings
 from kernel_lsp.core.candidate import Candidate
+from kernel_lsp.core.model import Noun
 from kernel_lsp.core.task import TargetSource, Task
 from kernel_lsp.core.verdict import Verdict
-from kernel_lsp.errors import ConnectionLostError, EnvironmentProblem, KernelLspError
+from kernel_lsp.errors import ConnectionLostError, EnvironmentProblem, InternalError, KernelLspError
 from kernel_lsp.process.channel import Channel
 from kernel_lsp.process.supervisor import scrubbed_environment
 from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.verify.gpu.checks import MeasuringGpu
 from kernel_lsp.verify.model.cases import Depth
-from kernel_lsp.verify.session.gpu_messages import Request, Said, Start
 from kernel_lsp.verify.session.pipeline import Platform
 from kernel_lsp.verify.session.verifier import Verifier
 
@@ -33,6 +37,59 @@ MAX_LOSSES = 3
 """Ends of a GPU's process before the command ends, too."""
 CLOSE_S = 10.0
 """Seconds for a process to end its workers and remove its files."""
+
+
+class Start(Noun):
+    """The task, and the session's settings, whose device is this process's GPU."""
+
+    settings: Settings
+    source: TargetSource
+    with_backward: bool
+    full_wait_s: float = 0.0
+    peers: tuple[str, ...] = ()
+    n_slots: int
+
+
+class Request(Noun):
+    """A verdict to reach; without a candidate the one of that number is cancelled."""
+
+    number: int
+    candidate: Candidate | None = None
+    depth: Depth = "full"
+
+
+class Problem(Noun):
+    """An exception of ours."""
+
+    kind: str
+    message: str
+    file: str | None = None
+    line: int | None = None
+    next_step: str = ""
+
+    @classmethod
+    def of(cls, error: KernelLspError) -> Problem:
+        return cls(
+            kind=type(error).__name__,
+            message=error.message,
+            file=error.file,
+            line=error.line,
+            next_step=error.next_step,
+        )
+
+    def error(self) -> KernelLspError:
+        """Return the exception."""
+        kind = getattr(errors, self.kind, InternalError)
+        return kind(self.message, file=self.file, line=self.line, next_step=self.next_step)  # type: ignore[no-any-return]  # by name
+
+
+class Said(Noun):
+    """The name of the open GPU, a verdict, or a problem: of the request of that number, else of the whole process."""
+
+    gpu: str = ""
+    number: int | None = None
+    verdict: Verdict | None = None
+    problem: Problem | None = None
 
 
 class SpreadVerifier(Verifier):
