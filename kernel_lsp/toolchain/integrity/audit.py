@@ -23,7 +23,7 @@ from kernel_lsp.toolchain.integrity.device_state import (
     written_variables,
 )
 from kernel_lsp.toolchain.integrity.masking import kernel_at_line, mask_literals
-from kernel_lsp.toolchain.integrity.ptx_text import Place, PtxText, Statement, read_ptx
+from kernel_lsp.toolchain.integrity.ptx_text import Place, PtxText, Statement, functions_of, read_ptx
 from kernel_lsp.toolchain.integrity.refused_text import SOURCE, source_findings
 
 KNOWN_FUNCTIONS = frozenset(("vprintf", "__assertfail"))
@@ -58,6 +58,7 @@ REGISTERS = (
     ),
 )
 """The waits of libcu++ may read a clock to sleep, and the barrier of a cooperative grid the driver's workspace."""
+REFUSED_PREFIXES = tuple(prefix for row in REGISTERS for prefix in row.prefixes)
 ADDRESS_USES = "only alignments of up to 128 bytes, null tests and comparisons of addresses may decide a result"
 NOWHERE = Place(None, None)
 
@@ -142,6 +143,8 @@ def _instruction_findings(ptx: PtxText) -> Iterator[Finding]:
 
 def _refused_registers(names: frozenset[str]) -> Iterator[tuple[str, str]]:
     """Yield code and message of each refused register among the names."""
+    if not any(name.startswith(REFUSED_PREFIXES) for name in names):
+        return
     for row in REGISTERS:
         for name in sorted(name for name in names if name.startswith(row.prefixes)):
             yield row.code, f"it reads {name}: {row.why}"
@@ -149,12 +152,12 @@ def _refused_registers(names: frozenset[str]) -> Iterator[tuple[str, str]]:
 
 def _address_findings(ptx: PtxText, text: str, symbols: Symbols) -> Iterator[Finding]:
     """Return one finding per pointer parameter whose address a kernel computes with."""
-    signatures = kernel_signatures(text)
+    signatures, functions = kernel_signatures(text), functions_of(ptx)
     for name, symbol in symbols:
         called = _KERNEL_NAME.search(name)
         for signature in (each for each in signatures if called and each.name == called["name"]):
             pointers = [nth for nth, parameter in enumerate(signature.parameters) if parameter.is_pointer]
-            body = [statement for statement in ptx.statements if statement.function == symbol]
+            body = functions[symbol].body if symbol in functions else ()
             for nth, place in uses_as_data(body, pointers):
                 message = f"it computes with the address of '{signature.parameters[nth].name}': {ADDRESS_USES}"
                 yield _error("address-as-data", message, place).model_copy(update={"kernel": name})

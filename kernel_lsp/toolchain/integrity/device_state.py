@@ -229,6 +229,8 @@ def functions_with_only_a_grid_barrier(ptx: PtxText) -> frozenset[str]:
 
 
 def _is_only_a_barrier(function: Function) -> bool:
+    if all(WORKSPACE_REGISTERS.isdisjoint(statement.names) for statement in function.body):
+        return True
     start = dict.fromkeys(WORKSPACE_REGISTERS, _Kind.ADDRESS)
     kinds = function.inferred(start, _result_kind, lambda first, _: first)
     return all(_is_allowed(statement, kinds) for statement in function.body)
@@ -284,7 +286,12 @@ def _kinds_used(text: str, kinds: Mapping[str, _Kind]) -> set[_Kind]:
 
 def functions_that_only_pace_waits(ptx: PtxText) -> frozenset[str]:
     """Return the functions that read a clock and use it only for the duration of sleeps."""
-    return frozenset(name for name, one in functions_of(ptx).items() if name and _Body(one).only_paces_waits())
+    functions = functions_of(ptx).items()
+    return frozenset(name for name, one in functions if name and _reads_a_clock(one) and _Body(one).only_paces_waits())
+
+
+def _reads_a_clock(function: Function) -> bool:
+    return any(name.startswith(CLOCK_REGISTERS) for statement in function.body for name in statement.names)
 
 
 class _Body:
