@@ -70,6 +70,12 @@ def test_special_functions_of_the_field() -> None:
     check(text, inputs=[tensor("x", 6, 20), tensor("y", 6, 20)])
 
 
+@pytest.mark.parametrize("dtype", ["f32", "f64", "bf16"])
+def test_the_derivative_of_the_logarithm_of_gamma(dtype: str) -> None:
+    x = tensor("x", 64, 20, dtype=dtype)
+    check("def f(x): return torch.digamma(x), torch.digamma(9 * x), torch.digamma(x.exp() * 1e3)", inputs=[x])
+
+
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_rows_gather_their_updates(dtype: str) -> None:
     """The gradient of an embedding, where tokens repeat: no atomic additions, and the padding token's row is zero."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from kernel_lsp.generate.codegen.attention.attention_helpers import ATTENTION_HELPERS
 from kernel_lsp.generate.codegen.attention.warpgroup_helpers import WARPGROUP_ATTENTION_HELPERS
+from kernel_lsp.generate.codegen.function_helpers import FUNCTION_HELPERS
 from kernel_lsp.generate.codegen.routines.routine_helpers import ROUTINE_HELPERS
 from kernel_lsp.generate.codegen.rows.row_helpers import ROW_HELPERS, WARP_SUM_OF_INT
 from kernel_lsp.generate.codegen.scans.scan_helpers import SCAN_BASICS, SCAN_HELPERS
@@ -168,36 +169,7 @@ __device__ inline float {name}(float a, float b) {{
         )
         for name, operation, other in (("nan_max", "max", "maximum"), ("nan_min", "min", "minimum"))
     },
-    "relu": Helper("""
-__device__ inline {T} relu({T} x) { return x < 0.0{s} ? 0.0{s} : x; }  // keeps NaN
-"""),
-    "sigmoid": Helper("""
-__device__ inline {T} sigmoid({T} x) { return 1.0{s} / (1.0{s} + exp{f}(-x)); }
-"""),
-    "silu": Helper("""
-__device__ inline {T} silu({T} x) { return x / (1.0{s} + exp{f}(-x)); }
-"""),
-    "gelu": Helper("""
-__device__ inline {T} gelu({T} x) { return 0.5{s} * x * (1.0{s} + erf{f}(x * 0.7071067811865476{s})); }
-"""),
-    "gelu_derivative": Helper("""
-__device__ inline {T} gelu_derivative({T} x) {
-    const {T} cdf = 0.5{s} * (1.0{s} + erf{f}(x * 0.7071067811865476{s}));
-    return cdf + x * 0.3989422804014327{s} * exp{f}(-0.5{s} * x * x);
-}
-"""),
-    "gelu_tanh": Helper("""
-__device__ inline {T} gelu_tanh({T} x) {
-    return 0.5{s} * x * (1.0{s} + tanh{f}(0.7978845608028654{s} * (x + 0.044715{s} * x * x * x)));
-}
-"""),
-    "gelu_tanh_derivative": Helper("""
-__device__ inline {T} gelu_tanh_derivative({T} x) {
-    const {T} t = tanh{f}(0.7978845608028654{s} * (x + 0.044715{s} * x * x * x));
-    const {T} slope = 0.7978845608028654{s} * (1.0{s} + 0.134145{s} * x * x);
-    return 0.5{s} * (1.0{s} + t) + 0.5{s} * x * (1.0{s} - t * t) * slope;
-}
-"""),
+    **{name: Helper(text) for name, text in FUNCTION_HELPERS.items()},
     "sign": Helper("""
 __device__ inline {T} sign({T} x) { return static_cast<{T}>((x > 0) - (x < 0)); }
 """),

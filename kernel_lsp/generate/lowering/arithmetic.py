@@ -64,7 +64,7 @@ def clamped(x: Scalar, low: Scalar | None, high: Scalar | None) -> Scalar:
 UNARY = (
     "abs acos acosh asin asinh atan atanh ceil cos cosh erf erfc erfinv exp exp2 expm1 floor log log10 log1p log2 neg "
     "reciprocal relu round rsqrt sigmoid sign sin sinh sqrt tan tanh trunc bitwise_not lgamma "
-    "i0"
+    "i0 digamma"
 )
 """Unary operators with the scalar operator's name."""
 BINARY = (
