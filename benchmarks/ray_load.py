@@ -1,8 +1,8 @@
 """Measure a Ray cluster under load and loss: ``PYTHON benchmarks/ray_load.py [--slots N ...]``.
 
-Every slot has a GPU that sleeps, so what is measured is ours and Ray's: evaluations pass through the device, the
-bridge, the actors, the relays, and a confined process each. Meanwhile processes of slots and whole nodes are killed.
-The result is one JSON object on stdout.
+Every slot has a GPU that sleeps, for each candidate a time of its own, so what is measured is ours and Ray's:
+evaluations pass through the device, the bridge, the actors, the relays, and a confined process each. Meanwhile
+processes of slots and whole nodes are killed. The result is one JSON object on stdout.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from kernel_lsp.verify.gpu.prepared import GpuJob, GpuReport
 from kernel_lsp.verify.model.cases import StageTimes
 from tests.verify.devices.ray_slots import ACTOR, light_python, slots
 from tests.verify.gpu.harness import NoClock, build, case
+from tests.verify.gpu.light_worker import case_seconds
 
 STORE_BYTES = 80 << 20
 N_ELEMENTS = 1000
@@ -53,7 +54,7 @@ class Load:
         """Evaluate one candidate and keep its result once."""
 
         async def on(gpu: MeasuringGpu) -> None:
-            stages, name = StageTimes(), f"affine_{number}"
+            stages, name = StageTimes(), _name(number)
             cases = [case(self.folder, name, N_ELEMENTS)]
             job = GpuJob(build(name), cases, (), NoClock(), may_vary=False, rechecks=False, seed=0)
             n_replaced, started = gpu.device.slot.n_replaced, time.monotonic()
@@ -63,7 +64,7 @@ class Load:
             if not isinstance(found, GpuReport):
                 self.failures.append(str(found))
             if gpu.device.slot.n_replaced == n_replaced:
-                self.overheads_s.append(elapsed_s - self.given.case_s)
+                self.overheads_s.append(elapsed_s - case_seconds(self.given.case_s, name))
                 for stage, stage_s in stages.stages_s.items():
                     self.stages_s[stage].append(stage_s)
 
@@ -137,7 +138,9 @@ def before_others() -> None:
 
 def summary(load: Load, elapsed_s: float, cpu_s: float) -> dict[str, Any]:
     """Return the figures of a run."""
-    given, ideal = load.given, load.given.slots / load.given.case_s
+    given = load.given
+    cases_s = [case_seconds(given.case_s, _name(number)) for number in range(given.evaluations)]
+    ideal = given.slots / statistics.fmean(cases_s)
     overheads = sorted(load.overheads_s)
     return {
         "n_lost": sum(not load.results[number] for number in range(given.evaluations)),
@@ -177,6 +180,10 @@ def start_nodes(given: argparse.Namespace) -> Any:
 def add_node(nodes: Any, given: argparse.Namespace) -> None:
     """Add a node with its share of the slots."""
     nodes.add_node(num_cpus=0, num_gpus=-(-given.slots // given.nodes), object_store_memory=STORE_BYTES)
+
+
+def _name(number: int) -> str:
+    return f"affine_{number}"
 
 
 def _words(pid: int) -> str:

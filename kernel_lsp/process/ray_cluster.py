@@ -30,6 +30,10 @@ REACH_S = 5.0
 """Seconds for the address to take a connection. Ray itself would try for half a minute, or for ever."""
 START_S = 16.0
 """Seconds to join a cluster: with the command's own start, less than 20 s."""
+SETTINGS = 4
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, SETTINGS, 0, 0, 0, 0, 0])
+"""First bytes of a gRPC client: HTTP/2's preface and an empty frame of settings (RFC 9113). A server's first frame is
+of that type, too: 3 bytes of length, 1 of type."""
 EMBEDDED_START_S = 60.0
 """Seconds to start Ray here: 5 to 13 s on two cores."""
 CLOSE_S = 12.0
@@ -136,7 +140,7 @@ class RayCluster:
             async with asyncio.timeout(self._start_s()):
                 line = await self._process.stdout.readline()
         except TimeoutError:
-            raise self._silent() from None
+            raise _silent(self.address.name) from None
         said: dict[str, Any] = (
             json.loads(line) if line else {"is": "failed", "why": "ended", "message": "its process ended"}
         )
@@ -156,12 +160,6 @@ class RayCluster:
     def _start_s(self) -> float:
         """Return the seconds to join: those that the user gives the first slot, too."""
         return max(START_S, self.address.wait_s) if self.address.address else EMBEDDED_START_S
-
-    def _silent(self) -> EnvironmentProblem:
-        return EnvironmentProblem(
-            f"{self.address.name} takes connections and does not answer as Ray does",
-            next_step="use the port of Ray's client server (10001) or, on a machine of the cluster, of its head (6379)",
-        )
 
 
 class RaySlot(Place):
@@ -220,13 +218,12 @@ def _parent() -> str:
 
 
 async def _reach(address: str) -> None:
-    """Connect once. Raises EnvironmentProblem."""
+    """Connect once, and see whether gRPC answers. Raises EnvironmentProblem."""
     host, _, port = address.rpartition("/")[2].rpartition(":")
     step = "start it with `ray start --head`, or correct the address"
     try:
         async with asyncio.timeout(REACH_S):
-            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
-        writer.close()
+            reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
     except TimeoutError:
         raise EnvironmentProblem(
             f"{address} does not answer", next_step="check that it is on and that the network lets you through"
@@ -234,6 +231,30 @@ async def _reach(address: str) -> None:
     except OSError as error:
         what = "its name is not known" if error.errno is None or error.errno < 0 else "it refuses connections"
         raise EnvironmentProblem(f"{address}: {what}", next_step=step) from None
+    try:
+        if not await _speaks_grpc(reader, writer):
+            raise _silent(address)
+    finally:
+        writer.close()
+
+
+async def _speaks_grpc(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    """Check whether a server answers HTTP/2, as Ray's do. With TLS, that shows when Ray joins."""
+    if os.environ.get("RAY_USE_TLS", "0") != "0":
+        return True
+    writer.write(PREFACE)
+    try:
+        async with asyncio.timeout(REACH_S):
+            return (await reader.readexactly(4))[3] == SETTINGS
+    except (TimeoutError, OSError, asyncio.IncompleteReadError):
+        return False
+
+
+def _silent(name: str) -> EnvironmentProblem:
+    return EnvironmentProblem(
+        f"{name} takes connections and does not answer as Ray does",
+        next_step="use the port of Ray's client server (10001) or, on a machine of the cluster, of its head (6379)",
+    )
 
 
 def _problem(name: str, why: str, message: str) -> EnvironmentProblem:

@@ -42,7 +42,7 @@ class Relay:
         self._frames, self._answers = frames, answers
         self._writing, self._ending = threading.Lock(), threading.RLock()  # a signal may come during the end
         self._process: subprocess.Popen[bytes] | None = None
-        self._folder, self._stderr, self._fetches = "", b"", False
+        self._folder, self._stderr, self._fetches, self._ends = "", b"", False, False
         self._heard, self._deadline = time.monotonic(), 0.0
 
     def serve(self) -> None:
@@ -63,6 +63,7 @@ class Relay:
     def end(self) -> None:
         """Kill the worker with its group, remove all files, and exit."""
         with self._ending:
+            self._ends = True  # a worker that is killed with its relay was not killed by its candidate
             if self._process is not None:
                 self._kill(signal.SIGKILL)
                 with contextlib.suppress(subprocess.TimeoutExpired):  # e.g. stuck in a driver
@@ -177,7 +178,8 @@ class Relay:
                 self._handle({"do": "get", "name": entry["path"]})
         returncode = process.wait()
         draining.join(END_S)
-        self._send({"is": "died", "returncode": returncode, "stderr": self._stderr.decode(errors="replace")})
+        if not self._ends:
+            self._send({"is": "died", "returncode": returncode, "stderr": self._stderr.decode(errors="replace")})
 
     def _drain(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stderr is not None

@@ -98,10 +98,23 @@ async def test_a_name_that_is_not_known_is_named() -> None:
     await check_unreachable("ray://nowhere.invalid:10001", "name is not known")
 
 
-async def test_a_server_that_is_not_rays_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_cluster_module, "START_S", 1.0)
+async def test_a_server_that_says_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_cluster_module, "REACH_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        await check_unreachable(f"ray://127.0.0.1:{silent.getsockname()[1]}", "does not answer as Ray|not installed")
+        await check_unreachable(f"ray://127.0.0.1:{silent.getsockname()[1]}", "does not answer as Ray")
+
+
+@pytest.mark.parametrize("said", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-OpenSSH_9.6\r\n", b""])
+async def test_a_server_of_another_protocol_is_named_at_once(said: bytes) -> None:
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(said)
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        started = time.monotonic()
+        await check_unreachable(f"ray://127.0.0.1:{server.sockets[0].getsockname()[1]}", "does not answer as Ray")
+        assert time.monotonic() - started < ray_cluster_module.REACH_S
 
 
 def test_another_version_is_named_in_one_line() -> None:

@@ -1,0 +1,50 @@
+"""The relay as a program, with a worker that sleeps."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+from kernel_lsp.process.remote import RELAY
+from kernel_lsp.worker.relay import LEASH
+
+PROGRAM = b"import time; time.sleep(60)"
+
+
+def _packed() -> bytes:
+    packed, entry = io.BytesIO(), tarfile.TarInfo("worker.py")
+    entry.size = len(PROGRAM)
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        archive.addfile(entry, io.BytesIO(PROGRAM))
+    return packed.getvalue()
+
+
+def test_a_worker_that_ends_with_its_relay_is_not_reported(tmp_path: Path) -> None:
+    """Else the loss of a machine would count as the candidate's crash."""
+    packed, (leash, holder) = _packed(), os.pipe()
+    frame = {"do": "start", "n": len(packed), "program": ["worker.py"], "arguments": [], "launcher": []}
+    environment = {**os.environ, LEASH: str(leash), "TMPDIR": str(tmp_path)}
+    relay = subprocess.Popen(
+        [sys.executable, str(RELAY)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+        pass_fds=[leash],
+    )
+    assert relay.stdin is not None
+    assert relay.stdout is not None
+    relay.stdin.write(json.dumps({**frame, "python": "", "caches": {}}).encode() + b"\n" + packed)
+    relay.stdin.flush()
+    assert [json.loads(relay.stdout.readline())["is"] for _ in range(2)] == ["greeting", "started"]
+    os.close(leash)
+    os.close(holder)
+    said = relay.stdout.read()
+    relay.stdin.close()
+    assert relay.wait(10) == 0
+    assert said == b""
+    assert list(tmp_path.iterdir()) == []
