@@ -1,7 +1,5 @@
 """The commands and their options. Each is implemented in the module of the same name in this package."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
