@@ -93,9 +93,9 @@ class RunFiles:
             if is_judged and self._marks(tensor).exists():
                 bits = np.fromfile(self.path(tensor), dtype=f"u{tensor.dtype.itemsize}")
                 ends = np.iinfo(bits.dtype).max
-                is_poison = (bits == ends) & self.written_elements(tensor).reshape(-1)
+                is_poison = bits == ends
                 if is_poison.any():
-                    bits[is_poison] = ends >> 1
+                    bits[is_poison & self.written_elements(tensor).reshape(-1)] = ends >> 1
                     bits.tofile(self.path(tensor))
 
     def n_written_bytes(self, tensor: BoundTensor) -> int:
@@ -113,9 +113,9 @@ class RunFiles:
 
     def written_elements(self, tensor: BoundTensor) -> np.ndarray:
         """Return the mask of elements that the blocks wrote."""
-        shadow = np.fromfile(self._marks(tensor), dtype=np.uint8)
-        by_kernel = (shadow & WRITTEN_BY_KERNEL) != 0
-        return by_kernel.reshape(-1, tensor.dtype.itemsize).all(axis=1).reshape(tensor.shape)
+        size = tensor.dtype.itemsize
+        shadow, of_all = np.fromfile(self._marks(tensor), f"u{size}"), int.from_bytes([WRITTEN_BY_KERNEL] * size)
+        return ((shadow & of_all) == of_all).reshape(tensor.shape)
 
     def _marks(self, tensor: BoundTensor) -> Path:
         return Path(f"{self.path(tensor)}{WRITTEN_SUFFIX}")

@@ -191,9 +191,10 @@ def _elementwise(sides: Sides, allowance: Allowance, part: slice) -> Total:
     wrong_kind = np.zeros(values.shape, bool)
     if sides.native is not None:
         native = sides.native[part]
-        finite = np.isfinite(reference) & np.isfinite(native)
-        wrong_kind = ~finite & ~_same_kind(Ends(values, reference, native, allowance, sides.may_lose_nans))
-        reference, values = np.where(finite, reference, 0.0), np.where(finite, values, 0.0)
+        ends = ~(np.isfinite(reference) & np.isfinite(native))
+        of_ends = Ends(values[ends], reference[ends], native[ends], allowance, sides.may_lose_nans)
+        wrong_kind[ends] = ~_same_kind(of_ends)
+        reference, values = np.where(ends, 0.0, reference), np.where(ends, 0.0, values)
     with np.errstate(invalid="ignore", over="ignore"):
         error = np.abs(values - reference)
     tolerance = np.abs(reference) * allowance.relative + allowance.fixed
