@@ -574,7 +574,7 @@ def check_results_near_exact(operator: Operator, seed: int) -> float:
 
 
 def check_gradients_near_exact(operator: Operator, seed: int) -> float:
-    """As `check_results_near_exact`, for the gradients."""
+    """Check the gradients as `check_results_near_exact` checks results."""
     inputs = operator.inputs(seed)
     gradients = random_gradients(operator, inputs)
     found, eager = (gradients_of(f, inputs, gradients) for f in (operator.forward, operator.reference))

@@ -71,7 +71,7 @@ async def measure(seconds: float) -> list[Figure]:
 
 
 async def start_figure(root: Path) -> Figure:
-    """From spawning the process to its answer."""
+    """Measure from spawning the process to its answer."""
     times = []
     for _ in range(N_STARTS):
         async with initialized(root, VSCODE) as editor:

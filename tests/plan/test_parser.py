@@ -45,7 +45,7 @@ def check(text: str, code: str, line: int, column: int, words: str = "") -> None
 
 
 def check_body(body: str, code: str, line: int, column: int, words: str = "") -> None:
-    """As `check`, for lines below the header and the operation: their first is line 3."""
+    """Check lines below the header and the operation: their first is line 3."""
     check(HEADER + OPERATION + body, code, line, column, words)
 
 

@@ -159,7 +159,7 @@ def drawn(kind: str, shape: tuple[int, int]) -> np.ndarray:
 
 
 def in_memory(kind: str, values: np.ndarray, *, is_row: bool) -> np.ndarray:
-    """As memory has it, with `PAD` elements between."""
+    """Return the values as memory holds them, rows `PAD` elements apart."""
     stored = values if is_row else values.T
     padded = np.full((stored.shape[0], stored.shape[1] + PAD), 77.0)
     padded[:, : stored.shape[1]] = stored

@@ -27,7 +27,7 @@ def _expect(reference: np.ndarray, dtype: DType = DType.F32, native: np.ndarray 
 def expectation(
     dtype: DType, reference: np.ndarray, native: np.ndarray, perturbed: np.ndarray | None = None
 ) -> Expectation:
-    """As the worker tells it, computed here once more."""
+    """Compute the worker's expectation once more."""
     finite = np.isfinite(reference) & np.isfinite(native)
     kept = np.where(finite, reference, 0.0)
     off = np.where(finite, native, 0.0) - kept

@@ -138,6 +138,6 @@ def test_no_element_gives_nothing() -> None:
 
 @pytest.mark.parametrize(("found", "is_right"), [(np.nan, True), (2.0, True), (2.1, False), (np.inf, False)])
 def test_where_the_reference_is_nan_and_pytorch_has_a_number_both_are_right(found: float, is_right: bool) -> None:
-    """As of a convolution that skips its padding, or attention to nothing but minus infinities."""
+    """Accept both, as a convolution that skips its padding needs, and attention to nothing but minus infinities."""
     of = Sides(DType.F32, np.array([found], np.float32), np.array([np.nan]), np.array([2.0]), None)
     assert floating_total(of, ALLOWANCE).n_wrong == (0 if is_right else 1)

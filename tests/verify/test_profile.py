@@ -1,4 +1,4 @@
-"""From the tools' pages and the executor's counters to lines, bounds and advice."""
+"""Derive lines, bounds and advice from the tools' pages and the executor's counters."""
 
 from __future__ import annotations
 

@@ -609,7 +609,7 @@ def test_a_threshold_that_exact_numbers_lie_on_excuses_nothing(code: str, edge: 
 
 
 def test_before_an_exponential_a_product_may_lose_what_a_sum_of_its_terms_loses(tmp_path: Path) -> None:
-    """Beside the same without one, which its own sums say enough of."""
+    """Compare with the product alone, whose own sums bound it."""
     responses = []
     for after in ("torch.softmax({}, -1)", "{} * 1.0"):
         code = after.format("(x @ w)")

@@ -41,7 +41,7 @@ def test_of_finite_results_all_elements_count() -> None:
 
 
 def test_what_is_not_finite_changes_nothing_about_the_rest() -> None:
-    """Beside a NaN of PyTorch's the reference's number counts for its size; beside an infinity it does not."""
+    """Count the reference's number where PyTorch has NaN, and not where it has an infinity."""
     expected = torch.tensor([3.0, 4.0, 12.0, 7.0], dtype=torch.float64)
     native = torch.tensor([3.5, 4.0, math.nan, math.inf])
     moved = torch.tensor([3.0, 2.0, 1.0, math.nan], dtype=torch.float64)

@@ -161,7 +161,7 @@ async def test_what_a_process_adds_to_each_call_is_no_difference(tmp_path: Path)
 
 
 async def test_two_processes_are_probed_once(tmp_path: Path) -> None:
-    """Beside the probe that warms up eager's process."""
+    """Count them besides the one that warms up eager's process."""
     async with bench(tmp_path, baselines=("eager",)) as it:
         for _ in range(3):
             await it.comparison()
