@@ -1,5 +1,6 @@
 """Check PyTorch and CUDA text statically for slow, incorrect or fragile code while it is typed. No code is run.
 
-`kernel_lsp.rules.pytorch.check` and `kernel_lsp.rules.cuda.check` return findings. `kernel_lsp.rules.registry` lists
-all rules.
+In: the text of a file, which need not compile. Out: findings of `pytorch.check` and `cuda.check`, each with its place,
+and a page for each rule of `registry`. Never: code that runs, or a finding for a construct that was not understood.
+Size: 116 rules by topic, each with its reasons and examples. Scopes, types and strides are read here without a compiler.
 """
