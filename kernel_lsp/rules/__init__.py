@@ -2,5 +2,5 @@
 
 In: the text of a file, which need not compile. Out: findings of `pytorch.check` and `cuda.check`, each with its place,
 and a page for each rule of `registry`. Never: code that runs, or a finding for a construct that was not understood.
-Size: 116 rules by topic, each with its reasons and examples. Scopes, types and strides are read here without a compiler.
+Size: 116 rules by topic, each with its reasons and examples. Scopes, types and strides are read without a compiler.
 """
