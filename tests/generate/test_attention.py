@@ -62,6 +62,11 @@ def test_attention_of_hard_inputs(family: str) -> None:
     check_sdpa("", families=(family,))
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_scores_whose_product_with_a_constant_rounds_by_more_than_one_have_weights(dtype: str) -> None:
+    check_sdpa(", is_causal=True", dtype=dtype, families=("lowest_rows",))
+
+
 @pytest.mark.parametrize(("warps", "keys"), [(2, 16), (8, 32)])
 def test_tiles_of_other_sizes(warps: int, keys: int) -> None:
     schedule = {"f.warps": warps, "f.keys": keys, "f.resident": 2}

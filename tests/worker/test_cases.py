@@ -719,6 +719,18 @@ def test_attention_that_never_looks_at_what_a_mask_hides_is_right(tmp_path: Path
     assert expected[sees].any()
 
 
+def test_gradients_of_what_a_causal_mask_hides_from_a_nan_are_open(tmp_path: Path) -> None:
+    """PyTorch's fused backward on a CPU skips them; on a GPU its fp64 gradients are NaN."""
+    shapes = dict.fromkeys("qkv", (1, 16, 40, 8))
+    code = "F.scaled_dot_product_attention(q, k, v, is_causal=True)"
+    inputs = [tensor(name, *shape) for name, shape in shapes.items()]
+    capture_text(f"def f(q, k, v):\n    return {code}", "f", inputs=inputs, backward=True)
+    case = make_case("backward", {**shapes, "grad_out": (1, 16, 40, 8)}, "special_nan", tmp_path)
+    is_number = np.isfinite(load(case.expected, "grad_v"))
+    assert (unspecified(case, "grad_v") & is_number).any()
+    assert (~unspecified(case, "grad_v") & is_number).any(), "heads without a NaN"
+
+
 def test_a_zero_of_the_inputs_leaves_nothing_out(tmp_path: Path) -> None:
     capture_text("def f(a, b):\n    return a @ b", "f", inputs=[tensor("a", 12, 6), tensor("b", 6, 64)])
     case = make_case("forward", {"a": (12, 6), "b": (6, 64)}, "special_inf", tmp_path)

@@ -17,7 +17,7 @@ import torch
 
 from ..cases.case_values import Case, differentiate, leaves_of, placeholder_values, widened
 from ..cases.special_values import MINUS_INF_ROWS, MIXED, SPECIAL_VALUES, STAND_INS, without_special, without_zeros
-from .attention import attention_of_seen, has_attention
+from .attention import attention_by_its_formula, attention_of_seen, has_attention
 from .case_filter import is_judged_at_ties
 from .fp64_reference import Seen, run_exact
 from .lost_nans import (
@@ -199,8 +199,8 @@ def _sides_of_steps(of: Answers) -> None:
 
 
 def _nan_gradients(of: Answers) -> None:
-    """Mask the gradients that differ with a NaN's side of a threshold, and those of NaN elements that are a number in
-    PyTorch, as for abs(x)."""
+    """Mask the gradients that differ with a NaN's side of a threshold, or between PyTorch's ways to compute attention,
+    and those of NaN elements that are a number in PyTorch, as for abs(x)."""
     captured, others = of.run.captured, [*of.without_nans]
     for stand_in in STAND_INS_OF_NAN:
         leaves = leaves_of(captured, [widened(value) for value in of.values()])
@@ -208,6 +208,9 @@ def _nan_gradients(of: Answers) -> None:
         gradients = [gradient.double() for gradient in of.case.gradients]
         with NansAs(stand_in):
             others.append(differentiate(captured, outputs, leaves, gradients))
+    if has_attention(captured.program):
+        with attention_by_its_formula():
+            others.append(of.again())
     assert captured.backward is not None, "gradients are of a backward pass"
     pairs = zip(captured.backward.of, captured.backward.results)
     wanted, values = [position for position, result in pairs if result is not None], of.values()
@@ -307,7 +310,8 @@ ALTERNATIVES = (
     ),
     Alternative(
         "gradients of NaN",
-        "a gradient decided by a NaN, or a number as the gradient of a NaN element (`abs`)",
+        "a gradient decided by a NaN, a number as the gradient of a NaN element (`abs`), or as that of an element that "
+        "a causal mask hides from a row with a NaN, where the formula of attention gives NaN",
         "any value: the forward result shows the NaN, or the verdict warns",
         lambda of: of.run.is_backward and of.is_special,
         _nan_gradients,

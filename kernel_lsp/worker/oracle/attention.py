@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -17,6 +18,18 @@ Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 def has_attention(program: Program) -> bool:
     """Check whether the code calls PyTorch's attention."""
     return any(str(node.target).startswith(ATTENTION) for node in program.functional.graph_module.graph.nodes)
+
+
+@contextmanager
+def attention_by_its_formula() -> Iterator[None]:
+    """Have PyTorch compute attention by matrix products and a softmax. On a CPU its fused backward skips what a causal
+    mask hides; on a GPU there is none in fp64."""
+    is_fused = torch.backends.cuda.flash_sdp_enabled()
+    torch.backends.cuda.enable_flash_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_flash_sdp(is_fused)
 
 
 def attention_of_seen(

@@ -31,7 +31,7 @@ __device__ inline void weigh_scores_{kind}(float (&scores)[KEYS / 8][4], float (
             sums[n][half * 2] *= scale;
             sums[n][half * 2 + 1] *= scale;
         }}
-        #pragma unroll
+{shifted}        #pragma unroll
         for (int n = 0; n < KEYS / 8; ++n) {{
             #pragma unroll
             for (int c = half * 2; c < half * 2 + 2; ++c) {{
@@ -46,8 +46,20 @@ __device__ inline void weigh_scores_{kind}(float (&scores)[KEYS / 8][4], float (
 _LOG2_E = "1.4426950408889634f"
 
 
-def _weigh_scores(kind: str, rescaled: str, weight: str) -> str:
-    return _WEIGH_SCORES.format(kind=kind, rescaled=rescaled, weight=weight)
+_SHIFTED = f"""        float offset = -base * {_LOG2_E};
+        if (fabsf(base) >= 0x1p18f) {{  // its rounding would be a power of two, up to infinity
+            #pragma unroll
+            for (int n = 0; n < KEYS / 8; ++n) {{
+                #pragma unroll
+                for (int c = half * 2; c < half * 2 + 2; ++c) scores[n][c] -= base;
+            }}
+            offset = 0.0f;
+        }}
+"""
+
+
+def _weigh_scores(kind: str, rescaled: str, weight: str, shifted: str = "") -> str:
+    return _WEIGH_SCORES.format(kind=kind, rescaled=rescaled, weight=weight, shifted=shifted)
 
 
 ATTENTION_HELPERS: Helpers = {
@@ -77,7 +89,8 @@ __device__ inline float exp2_approximate(float value) {
         _weigh_scores(
             "16",
             f"exp2_approximate((peaks[half] - base) * {_LOG2_E})",
-            f"exp2_approximate(fmaf(scores[n][c], {_LOG2_E}, -base * {_LOG2_E}))",
+            f"exp2_approximate(fmaf(scores[n][c], {_LOG2_E}, offset))",
+            _SHIFTED,
         ),
         ("exp2_approximate",),
     ),
