@@ -169,8 +169,9 @@ async def test_the_next_session_starts_while_the_full_check_runs(
     log = list[str]()
 
     class Start:
-        def __init__(self, settings: Settings) -> None:
+        def __init__(self, settings: Settings, *, n_compiled_modes: int) -> None:
             self.limit_s = settings.run_deadline_s
+            assert n_compiled_modes == 3
 
         async def __aenter__(self) -> Start:
             log.append("entered")

@@ -299,6 +299,22 @@ async def test_a_program_that_is_no_interpreter_is_named_though_it_was_started(t
             start.check()
 
 
+async def test_compilers_start_with_it_where_processors_and_a_gpu_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_start, "has_gpu", lambda: True)
+    for n_processors, n_started in ((session_start.MANY_PROCESSORS, 2), (session_start.MANY_PROCESSORS - 1, 0)):
+        monkeypatch.setattr("os.cpu_count", lambda n=n_processors: n)
+        async with SessionStart(load_settings(tmp_path, {"device": "cuda"}), n_compiled_modes=2) as start:
+            start.check()
+            while not all(compiler.is_alive for compiler in start.compilers):  # the test's deadline is its limit
+                await asyncio.sleep(0.01)
+            assert len(start.compilers) == n_started
+        assert not any(compiler.is_alive for compiler in start.compilers)
+    async with SessionStart(load_settings(tmp_path, {"device": "cpu"}), n_compiled_modes=2) as start:
+        assert not start.compilers
+
+
 async def test_it_ends_while_its_worker_still_imports(tmp_path: Path) -> None:
     async with SessionStart(load_settings(tmp_path, {"device": "cpu"})) as start:
         start.check()

@@ -28,6 +28,7 @@ from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.source.suite import BenchTask
 from kernel_lsp.verify.session.start import SessionStart
 from kernel_lsp.verify.tasks.bench_score import bench_time, speedups
+from kernel_lsp.verify.timing.baselines import N_COMPILED_MODES
 
 _logger = logging.getLogger(__name__)
 MAX_STARTS = 2
@@ -75,7 +76,8 @@ class Lane:
     def start_next(self, plan: BenchPlan) -> None:
         """Begin to start the session of the task that follows, if one does, unless that has begun."""
         if self.has_next and self._begun is None:
-            stack, start = AsyncExitStack(), SessionStart(load_settings(plan.directory, self.overrides(plan)))
+            settings, stack = load_settings(plan.directory, self.overrides(plan)), AsyncExitStack()
+            start = SessionStart(settings, n_compiled_modes=N_COMPILED_MODES)
             self._begun = stack, asyncio.create_task(stack.enter_async_context(start))
 
     @asynccontextmanager

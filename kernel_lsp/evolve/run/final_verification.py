@@ -22,17 +22,17 @@ it, too)."""
 MIN_NOISE = 0.01
 """Relative noise below which neither estimates nor measurements distinguish two kernels."""
 N_STALE_GENERATIONS = 3
-N_STALE_TUNING = 2
-"""Generations of schedules without a gain: the neighbourhood of the best is then mostly known."""
+N_STALE_ESTIMATED, N_STALE_MEASURED = 2, 1
+"""Generations of schedules without a gain: the neighbourhood of the best is then mostly known. A third measured one,
+after a second without a gain, gained 0.2 % at most in five searches and took 7 to 9 s (H200, 2026-11-28)."""
+N_GENERATIONS_AT_LIMIT = 2
+"""Generations after which the search ends where PyTorch itself is at the speed of light."""
 MAX_DEVICE_S = 20.0
 """Seconds of the GPU for schedules, after which no further generation begins: with PyTorch's compilation, which goes on
 beside it, a search then ends within two minutes also where one call takes a tenth of a second."""
 MAX_SEARCH_S = 20.0
 """Seconds of measured generations after which no further one begins: three of four second generations gained nothing in
 15 to 22 s, the fourth 11 % in 40 s (H200, 2026-11-28)."""
-ALIKE, N_ALIKE = 1.01, 3
-"""Number of measured candidates within this factor of the best, from which one generation without a gain is enough:
-what bounds them is none of what their schedules vary."""
 N_FAILED_CALLS = 8
 """Maximum consecutive proposals without a reply, after which the provider counts as unavailable."""
 
@@ -170,25 +170,23 @@ def why_stop_tuning(
     best_us: Sequence[float],
     n_generations: int,
     device_s: float,
-    n_alike: int = 0,
     search_s: float = 0.0,
 ) -> str:
     """Return the reason why more schedules gain nothing or too little, or empty. `best_us` is the best time after each
-    of the `n_generations` so far, which took `device_s` of the GPU. `n_alike` measured candidates are about as fast as
-    the best. `search_s` are the seconds so far of a search that measures, else 0."""
+    of the `n_generations` so far, which took `device_s` of the GPU. `search_s` are the seconds so far of a search that
+    measures, else 0."""
     floor_us = _floor_us(best)
     if floor_us is not None:
         limit = f"within {FLOOR_FACTOR - 1:.0%} of the speed of light ({floor_us:.3g} us)"
         if is_at_limit(best, best_us[-1]):
             return f"the best is {limit}"
         pytorch_us = sum(map(_pytorch_us, best.times.values()))
-        if n_generations >= N_STALE_TUNING and pytorch_us <= FLOOR_FACTOR * floor_us:
+        if n_generations >= N_GENERATIONS_AT_LIMIT and pytorch_us <= FLOOR_FACTOR * floor_us:
             return f"PyTorch itself is {limit}: no kernel can be clearly faster"
     noise = relative_noise(best)
-    n_stale = 1 if n_alike >= N_ALIKE else N_STALE_TUNING
+    n_stale = N_STALE_MEASURED if search_s else N_STALE_ESTIMATED
     if n_generations > n_stale and best_us[-1] > best_us[-1 - n_stale] * (1.0 - noise):
-        alike = f", and {n_alike} candidates are within {ALIKE - 1:.0%} of the best" if n_stale == 1 else ""
-        return f"{counted(n_stale, 'generation')} gained less than the noise of {noise:.1%}{alike}"
+        return f"{counted(n_stale, 'generation')} gained less than the noise of {noise:.1%}"
     if search_s > MAX_SEARCH_S:
         return (
             f"{counted(n_generations, 'generation')} took {search_s:.0f} s, and none begins after {MAX_SEARCH_S:.0f} s"

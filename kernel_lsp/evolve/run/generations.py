@@ -18,7 +18,6 @@ from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.evolve.run.evaluations import CandidateVerifier, Evaluations, score_kind, score_us
 from kernel_lsp.evolve.run.final_verification import (
-    ALIKE,
     Ending,
     Finalist,
     SearchResult,
@@ -31,11 +30,10 @@ from kernel_lsp.evolve.run.reuse import TunedSchedule
 from kernel_lsp.evolve.run.search import Order, Proposal, Proposer, Scored
 from kernel_lsp.training.features import SchedulableProgram
 
-MAX_REMEASURED = 3
-NEAR = 1.05
-"""Maximum candidates of the second rung, and their time over the fastest one's: a ranking's noise orders few neighbours
-wrongly, and only near ones. Six took 0.8 to 4 s each, and their times differed by 1.4 % at most in three of four
-searches (H200, 2026-11-28)."""
+MAX_REMEASURED = 2
+"""Maximum candidates of the second rung: those whose interval reaches the fastest one's. Three or more within 5 % took
+4 to 21 s in each of 16 searches, and another one was then the fastest in seven, by 0.05 to 2.3 %; three of these had
+intervals apart, and gained 0.3, 0.5 and 1.1 % (H200, 2026-11-28)."""
 N_WITH_TUNED = 2
 """Proposals of the first generation where an earlier search was complete: the default, and its winner."""
 
@@ -180,10 +178,11 @@ class Search:
         return self._evaluations.baseline_wait_s > 0
 
     async def _remeasure(self) -> AsyncIterator[Event]:
-        """Measure the ranked candidates near the fastest again, with as many rounds as a claim needs; the fastest alone
-        is measured with its full check."""
+        """Measure the ranked candidates that may be the fastest again, with as many rounds as a claim needs; a single
+        one is measured with its full check."""
         ranked = self._finalists() if self._measures and not self._is_at_limit() else []
-        near = [each.candidate for each in ranked[:MAX_REMEASURED] if each.time_us <= NEAR * ranked[0].time_us]
+        highest_us = _interval_us(ranked[0])[1] if ranked else 0.0
+        near = [each.candidate for each in ranked[:MAX_REMEASURED] if _interval_us(each)[0] <= highest_us]
         again = near if len(near) > 1 else ()
         async for verdict, event in _as_completed(self._remeasured, again, self._n_slots, self._is_over):
             self._screened[verdict.candidate_id] = verdict
@@ -220,9 +219,8 @@ class Search:
         if tuned is not None and self._settings.is_tuned and tuned.is_confirmed_by(best.candidate.text, best.time_us):
             return f"the schedule was chosen from {tuned.n_tried} candidates on {tuned.date}"
         device_s = sum(map(device_seconds, self._screened.values()))
-        n_alike = sum(each.time_us <= ALIKE * best.time_us for each in finalists) if self._measures else 0
         search_s = time.monotonic() - self._started if self._measures else 0.0
-        return why_stop_tuning(best.screened, self._best_us, n_generations, device_s, n_alike, search_s)
+        return why_stop_tuning(best.screened, self._best_us, n_generations, device_s, search_s)
 
     def _rank(self) -> None:
         """Return schedules, best first; a kernel without a schedule cannot be a parent."""
@@ -241,6 +239,11 @@ class Search:
             if verdict.is_correct and (score := score_us(verdict)) is not None
         ]
         return sorted(found, key=lambda each: (each.screened.depth == "rank", each.time_us, each.candidate.id))
+
+
+def _interval_us(finalist: Finalist) -> tuple[float, float]:
+    found = finalist.screened.measurement or finalist.screened.estimate
+    return (found.low_us, found.high_us) if found is not None else (finalist.time_us, finalist.time_us)
 
 
 async def _as_completed(

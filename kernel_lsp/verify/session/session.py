@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+from collections import deque
 from collections.abc import Callable, Sequence, Set
 from contextlib import AsyncExitStack, suppress
 from functools import partial
@@ -37,7 +38,7 @@ from kernel_lsp.verify.session.pipeline import MAX_SLOTS, MIN_SLOTS, N_SLOTS, Pl
 from kernel_lsp.verify.session.several_gpus import GpuProcess, SpreadVerifier, Start
 from kernel_lsp.verify.session.start import SessionStart, gpu_number, may_use_gpu
 from kernel_lsp.verify.session.verifier import Verifier
-from kernel_lsp.verify.timing.baselines import TimingWorker
+from kernel_lsp.verify.timing.baselines import N_COMPILED_MODES, TimingWorker
 from kernel_lsp.verify.timing.operation import OperationTimer
 
 FIRST_CAPTURE_NUMBER = 1 << 16
@@ -81,7 +82,9 @@ class Session:
         async with AsyncExitStack() as stack:
             self.gpu = find_gpu(self.settings.target_gpu)
             if self._start is None:
-                self._start = await stack.enter_async_context(SessionStart(self.settings))
+                n_compiled_modes = N_COMPILED_MODES if self._full_wait_s > 0 else 0
+                start = SessionStart(self.settings, n_compiled_modes=n_compiled_modes)
+                self._start = await stack.enter_async_context(start)
             self._start.check()
             toolchain = find_toolchain(
                 self.settings.cuda_directory, user_site_packages=site_packages(self.worker.python)
@@ -324,6 +327,7 @@ class Session:
             place=place,
             is_local=not self.is_remote,
             make_candidate_worker=make_candidate_worker,
+            started=self._started.compilers,
         )
         self._gpus.append(gpu)
 
@@ -348,12 +352,13 @@ class SessionGpu:
         place: str = "",
         is_local: bool = True,
         make_candidate_worker: Callable[[], SlotWorker] | None = None,
+        started: deque[Worker] | None = None,
     ) -> None:
         """`make_worker` returns workers that are not started; `place` is as `GpuDevice`'s. Workers of
-        `make_candidate_worker` answer `renew`; candidates get those where it is given. Call from within a running event
-        loop."""
+        `make_candidate_worker` answer `renew`; candidates get those where it is given. Those of `started` run here
+        already: timing takes them first. Call from within a running event loop."""
         self.index = index
-        self._make_worker = make_worker
+        self._make_worker, self._started = make_worker, deque[Worker]() if started is None else started
         self._device = GpuDevice(
             make_candidate_worker or make_worker,
             index,
@@ -376,9 +381,11 @@ class SessionGpu:
         return self._device is device
 
     def timing_worker(self) -> GpuWorker:
-        """Return a worker that never held a candidate, the spare one first."""
+        """Return a worker that never held a candidate: the spare one first, then those that were started."""
         spare, self._spare = self._spare, None
-        return spare or self._make_worker()
+        if spare is not None:
+            return spare
+        return self._started.popleft() if self._started else self._make_worker()
 
     async def close(self) -> None:
         """Close the unused workers."""

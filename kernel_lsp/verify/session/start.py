@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import tempfile
+from collections import deque
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
 from functools import partial
@@ -31,6 +32,9 @@ MIN_FREE_IN_MEMORY_BYTES = 16 << 30
 too."""
 MIN_FREE_BYTES = 256 << 20
 """Minimum free bytes before a run starts: one case at full size has inputs, outputs and a reference."""
+MANY_PROCESSORS = 12
+"""Processors from which further processes import PyTorch beside a capture without delaying it."""
+IMPORT_DEADLINE_S = 120.0
 PREFIX = "kernel-lsp-"
 
 
@@ -42,8 +46,11 @@ class SessionStart:
     scratch: Path
     worker: Worker
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+    def __init__(self, settings: Settings, *, n_compiled_modes: int = 0) -> None:
+        """So many processes for modes of `torch.compile` start with it, where a GPU of this machine may be used."""
+        self.settings, self._n_compiled_modes = settings, n_compiled_modes
+        self.compilers = deque[Worker]()
+        """Workers that import `torch.compile` and were not handed over yet."""
         self._stack = AsyncExitStack()
         self._workers: list[Worker] = []
         self._preparing: list[asyncio.Task[None]] = []
@@ -115,8 +122,24 @@ class SessionStart:
         await stack.enter_async_context(self.worker)
         if may_use_gpu(self.settings):
             self._preparing.append(asyncio.create_task(self.worker.open_context(gpu_number(self.settings))))
+            if (os.cpu_count() or 1) >= MANY_PROCESSORS:
+                self._start_compilers(stack, python)
         self._preparing.append(asyncio.create_task(self.worker.prepare_capture()))
         await asyncio.sleep(0)  # let the request be sent before this loop is blocked
+
+    def _start_compilers(self, stack: AsyncExitStack, python: Path) -> None:
+        for _ in range(self._n_compiled_modes):
+            worker = self.new_worker(python)
+            stack.push_async_exit(worker)
+            self._preparing.append(asyncio.create_task(_import_compiler(worker)))
+            self.compilers.append(worker)
+
+
+async def _import_compiler(worker: Worker) -> None:
+    """Import what `torch.compile` needs. No GPU is touched: something may be timed there."""
+    with suppress(KernelLspError):  # errors recur where it compiles
+        await worker.__aenter__()
+        await worker.converse("prepare_compiler", {"device": "cpu"}, deadline_s=IMPORT_DEADLINE_S)
 
 
 def may_use_gpu(settings: Settings) -> bool:

@@ -33,6 +33,7 @@ MODES = {
     "compile max-autotune": "max-autotune",
 }
 """Name in reports -> mode of `torch.compile`."""
+N_COMPILED_MODES = len(MODES) - 1
 PREPARE_DEADLINES_S = {EAGER: 120.0, "compile": 240.0, "compile reduce-overhead": 240.0, "compile max-autotune": 900.0}
 NEAR = 1.1
 """Modes that take at most so many times the fastest one's time stay ready and are measured with it: noise may order
@@ -329,7 +330,8 @@ class _Mode:
         self.is_preparing = True
         try:
             worker = await self.start()
-            await worker.ask("prepare_compiler", {"device": device}, deadline_s=PREPARE_DEADLINES_S[EAGER])
+            request = {"device": device, "mode": self._mode}
+            await worker.ask("prepare_compiler", request, deadline_s=PREPARE_DEADLINES_S[EAGER])
         except KernelLspError:
             await self.close()
         finally:
