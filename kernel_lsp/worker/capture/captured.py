@@ -8,6 +8,7 @@ from typing import Any
 import sympy
 import torch
 
+from ..cases.kept_parameters import KeptParameters
 from ..operators import is_a
 from .backward import BackwardProgram
 from .graph import GraphText
@@ -65,6 +66,7 @@ class Captured:
     """Text of each number of the caller in the graph that the reference is printed from, by node and argument."""
     separable: dict[sympy.Symbol, bool] = field(default_factory=dict)
     """Symbols along whose dim slices were tried, and whether each is computed from its own inputs alone."""
+    kept: KeptParameters = field(default_factory=KeptParameters)
     coverage: Any = None
     """The coverage of a task folder, as `configurations.Coverage`."""
 

@@ -19,6 +19,7 @@ from ..oracle.roundings import rounding_ties
 from .families import SPARSE_FAMILIES, buffer_values, draw, near_own_values, own_generator, resized
 from .index_bounds import index_limits
 from .integers import PLAIN, UNLIMITED, limited, unlimited
+from .kept_parameters import KeptParameters
 from .parallel_random import ParallelRandom
 from .special_values import place_numbers, place_special
 
@@ -32,11 +33,11 @@ class Case:
     state: dict[str, torch.Tensor]
     gradients: list[torch.Tensor]
 
-    def on(self, device: torch.device) -> Case:
-        """Return the case on another device."""
+    def on(self, device: torch.device, kept: KeptParameters) -> Case:
+        """Return the case on another device, of whose large parameters there may be copies."""
         return Case(
-            [value.to(device) for value in self.inputs],
-            {name: value.to(device) for name, value in self.state.items()},
+            [kept.on(value, device) for value in self.inputs],
+            {name: kept.on(value, device) for name, value in self.state.items()},
             [value.to(device) for value in self.gradients],
         )
 
@@ -218,18 +219,21 @@ def _lifted_state(captured: Captured, leaf: TensorLeaf, shape: tuple[int, ...], 
     assert leaf.state is not None
     generator = own_generator(seed, "state", leaf.state.name)
     own = resized(captured.inputs.state[leaf.name], shape, generator)
-    return near_own_values(own, generator) if leaf.state.role == "parameter" else buffer_values(own, generator)
+    if leaf.state.role != "parameter":
+        return buffer_values(own, generator)
+    is_resized = own is not captured.inputs.state[leaf.name]
+    return near_own_values(own, generator) if is_resized else captured.kept.near(leaf.state.name, own, seed)
 
 
 def _state(captured: Captured, seed: int) -> dict[str, torch.Tensor]:
     """Return parameters near their own values, buffers and constants unchanged, by placeholder."""
     state = {}
     for placeholder in captured.program.placeholders:
-        generator = own_generator(seed, "state", placeholder.qualified_name)
+        name = placeholder.qualified_name
         if placeholder.role == "parameter":
-            state[placeholder.node] = near_own_values(placeholder.value, generator)
+            state[placeholder.node] = captured.kept.near(name, placeholder.value, seed)
         elif placeholder.role == "buffer":
-            state[placeholder.node] = buffer_values(placeholder.value, generator)
+            state[placeholder.node] = buffer_values(placeholder.value, own_generator(seed, "state", name))
         elif placeholder.role == "constant":
             state[placeholder.node] = placeholder.value.detach().clone()
     return state

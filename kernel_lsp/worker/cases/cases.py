@@ -227,7 +227,8 @@ def _write(
 def _write_inputs(captured: Captured, request: dict[str, Any], case: Case) -> list[dict[str, Any]]:
     names = [argument.name for argument in captured.arguments]
     values = [_value(argument, case) for argument in captured.arguments]
-    return _write_all(os.path.abspath(request["directory"]), "inputs", names, values)
+    folder = os.path.join(os.path.abspath(request["directory"]), "inputs")
+    return [captured.kept.write(os.path.join(folder, f"{name}.bin"), name, value) for name, value in zip(names, values)]
 
 
 def _write_all(folder: str, kind: str, names: Sequence[str], tensors: Sequence[torch.Tensor]) -> list[dict[str, Any]]:

@@ -71,7 +71,7 @@ def _on_gpu(run: ReferenceRun, case: Case, gpu: int) -> Results:
 
 
 def _results(run: ReferenceRun, case: Case, device: torch.device) -> Results:
-    here = case.on(device)
+    here = case.on(device, run.captured.kept)
     expected = run.expected(here, case)
     here = replace(here, gradients=[gradient.to(device) for gradient in case.gradients])
     before = _start_counting(device)

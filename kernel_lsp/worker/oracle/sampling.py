@@ -144,7 +144,7 @@ def _agree_in_any_order(captured: Captured, case: Case, axis: Axis, device: torc
     slices.inputs = [
         _random(value, generator) if dim is not None else value for value, dim in zip(slices.inputs, axis.inputs)
     ]
-    slices = slices.on(device)
+    slices = slices.on(device, captured.kept)
     order = torch.randperm(n_whole, generator=generator).tolist()
 
     def results(places: Sequence[int]) -> list[torch.Tensor]:
