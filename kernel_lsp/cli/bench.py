@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kernel_lsp.cli import console
+from kernel_lsp.cli.bench_view import BenchView
 from kernel_lsp.config import Settings, find_workspace, load_settings
 from kernel_lsp.core.benchmark import BenchEntry, BenchReport, FilterReport, FilterResult, TaskFilters
 from kernel_lsp.core.words import counted
@@ -69,6 +70,8 @@ async def _bench(tasks: Sequence[str], options: BenchOptions, overrides: Mapping
     results = find_workspace(Path.cwd()) / RESULTS_FOLDER
     identity = {"tasks": [[task.target, task.backward] for task in suite], "overrides": dict(overrides)}
     ledger = BenchLedger(results / ledger_name(identity), resumed=options.resume)
+    n_kept = len(ledger.kept(options.deadline_s).keys() & {task.target for task in suite})
+    view = BenchView(len(suite), options.deadline_s, n_kept, ledger.n_set_aside)
     plan = BenchPlan(
         Path.cwd(),
         tuple(suite),
@@ -77,17 +80,18 @@ async def _bench(tasks: Sequence[str], options: BenchOptions, overrides: Mapping
         options.deadline_s,
         options.every_configuration,
         devices=await _devices(load_settings(Path.cwd(), overrides)),
+        on_event=view.show,
     )
     entries: list[BenchEntry] = []
-    console.stderr.print(counted(len(suite), "task"), markup=False)
     is_interrupted = False
     try:
-        async for entry, n_left in bench_entries(plan, ledger):
-            entries.append(entry)
-            console.stderr.print(f"{entry.target}: {entry.status}; {n_left} left", markup=False)
-            report = bench_report(entries)
-            (results / PAGE).write_text(render_bench_page(report), encoding="utf-8")
-            (results / DATA).write_text(report.model_dump_json(), encoding="utf-8")
+        with view:
+            async for entry in bench_entries(plan, ledger):
+                entries.append(entry)
+                view.finish(entry)
+                report = bench_report(entries)
+                (results / PAGE).write_text(render_bench_page(report), encoding="utf-8")
+                (results / DATA).write_text(report.model_dump_json(), encoding="utf-8")
     except asyncio.CancelledError:  # SIGINT or SIGTERM: the finished rows are shown
         is_interrupted = True
         finished = f"{len(entries)} of {counted(len(suite), 'task')} finished"

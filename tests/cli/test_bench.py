@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -75,6 +76,22 @@ def test_an_interrupted_run_prints_its_finished_rows(tmp_path: Path) -> None:
     assert process.returncode == 130
     assert [entry["target"] for entry in json.loads(stdout)["entries"]] == ["gone.py"]
     assert "interrupted: 1 of 2 tasks finished; --resume runs the others" in stderr
+
+
+def test_each_row_has_a_line_as_it_begins_and_ends(tmp_path: Path) -> None:
+    (tmp_path / "scale.py").write_text(SCALE)
+    said = run_here(tmp_path, "bench", "scale.py::scale", "gone.py", *QUICK).stderr
+    assert "2 tasks, at most 15 min each" in said
+    assert "scale.py::scale: started" in said
+    assert re.search(
+        r"1/2 scale.py::scale: verified, [\d.]+ us \(estimated\), .*x vs PyTorch, \d+ s; about \d+ s left", said
+    )
+    assert re.search(r"2/2 gone.py: refused: .*\n", said)
+    resumed = run_here(tmp_path, "bench", "scale.py::scale", "gone.py", *QUICK, "--resume").stderr
+    assert "2 of them finished in the last start" in resumed
+    assert "started" not in resumed
+    again = run_here(tmp_path, "bench", "scale.py::scale", "gone.py", *QUICK).stderr
+    assert "2 rows of the last start set aside: --resume keeps them" in again
 
 
 def test_rows_of_several_reports_are_one_table(tmp_path: Path) -> None:

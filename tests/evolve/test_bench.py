@@ -69,11 +69,11 @@ def started_targets(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 async def run(
-    folder: Path, *targets: str, resumed: bool = False, devices: tuple[str, ...] = ()
+    folder: Path, *targets: str, resumed: bool = False, devices: tuple[str, ...] = (), deadline_s: float = 0.4
 ) -> dict[str, BenchEntry]:
-    plan = BenchPlan(folder, tuple(map(BenchTask, targets)), {}, folder, deadline_s=0.4, devices=devices)
+    plan = BenchPlan(folder, tuple(map(BenchTask, targets)), {}, folder, deadline_s=deadline_s, devices=devices)
     ledger = BenchLedger(folder / "l.jsonl", resumed=resumed)
-    return {entry.target: entry async for entry, _ in bench_entries(plan, ledger)}
+    return {entry.target: entry async for entry in bench_entries(plan, ledger)}
 
 
 async def test_a_row_that_hangs_or_crashes_loses_no_other(tmp_path: Path, ran: list[str]) -> None:
@@ -122,6 +122,14 @@ async def test_a_row_that_ends_in_its_full_check_says_what_was_known(tmp_path: P
     assert (row.status, row.times) == ("failed", ())
     assert "ended before a full check did: 2 candidates passed the screen, the best in 10 us" in row.detail
     assert row.detail.endswith("; --deadline raises it")
+
+
+async def test_a_row_that_failed_within_less_than_the_time_limit_runs_again(tmp_path: Path, ran: list[str]) -> None:
+    await run(tmp_path, "hangs", "good")
+    await run(tmp_path, "hangs", "good", resumed=True)
+    assert ran == ["hangs", "good"]
+    await run(tmp_path, "hangs", "good", resumed=True, deadline_s=0.6)
+    assert ran == ["hangs", "good", "hangs"]
 
 
 async def test_candidates_have_half_of_a_rows_time(

@@ -10,7 +10,7 @@ import os
 import re
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -51,6 +51,8 @@ class BenchPlan:
     every_configuration: bool = False
     devices: tuple[str, ...] = ()
     """Devices that run tasks side by side, e.g. ``cuda:0`` and ``cuda:1``; empty for the settings' own."""
+    on_event: Callable[[str, Event], None] = lambda _target, _event: None
+    """Receives the events of each task's run."""
 
 
 class Lane:
@@ -100,10 +102,10 @@ class Lane:
                 await end_tasks(starting)
 
 
-async def bench_entries(plan: BenchPlan, ledger: BenchLedger) -> AsyncIterator[tuple[BenchEntry, int]]:
-    """Yield the entry of each task as it ends, and how many have not begun; those of the ledger at once. Each of the
-    plan's devices has a task at a time."""
-    known, waiting = ledger.finished(), deque(plan.tasks)
+async def bench_entries(plan: BenchPlan, ledger: BenchLedger) -> AsyncIterator[BenchEntry]:
+    """Yield the entry of each task as it ends; those of the ledger at once. Each of the plan's devices has a task at a
+    time."""
+    known, waiting = ledger.kept(plan.deadline_s), deque(plan.tasks)
     ended = asyncio.Queue[BenchEntry | None]()
 
     async def run_on(lane: Lane) -> None:
@@ -127,7 +129,7 @@ async def bench_entries(plan: BenchPlan, ledger: BenchLedger) -> AsyncIterator[t
             if found is None:
                 n_running -= 1
             else:
-                yield found, len(waiting)
+                yield found
         await asyncio.gather(*running)
     finally:
         await end_tasks(*running)
@@ -177,6 +179,7 @@ async def _run(plan: BenchPlan, task: BenchTask, row: _Row, lane: Lane) -> None:
         handle.workspace, handle.start = lane.workspace(plan), start
         async for event in handle.events():
             row.take(event)
+            plan.on_event(task.target, event)
             if row.is_in_full_check:
                 lane.start_next(plan)
 
@@ -273,10 +276,22 @@ class BenchLedger:
     def __init__(self, path: Path, *, resumed: bool) -> None:
         """Without `resumed`, a ledger of an earlier run is kept beside it, with `.old` behind its name."""
         self._path = path
+        self._lines = list(_read(path))
+        self.n_set_aside = 0 if resumed else len(self.finished())
+        """Rows of the earlier run that this one does not keep."""
         path.parent.mkdir(parents=True, exist_ok=True)
         if not resumed and path.exists():
             os.replace(path, path.with_name(f"{path.name}.old"))
-        self._lines = list(_read(path))
+            self._lines = []
+
+    def kept(self, deadline_s: float) -> dict[str, BenchEntry]:
+        """Return the finished entries that a run with this time limit per task keeps: one that failed sooner than that
+        runs again."""
+        return {
+            target: entry
+            for target, entry in self.finished().items()
+            if entry.status != "failed" or entry.elapsed_s >= deadline_s
+        }
 
     def finished(self) -> dict[str, BenchEntry]:
         """Return the entries of finished tasks by target; the last one of each counts."""

@@ -113,14 +113,20 @@ class Evaluation:
                 return refused
             if self._depth == "full":
                 self._add_cases_of_code(prepared, built)
-            with progress.stage("executor"):
-                failure = await first_failure(self._first_looks(prepared, built), progress)
-                if failure is None and self._depth == "full" and gpu_checks is None:
-                    failure = await first_failure(self._other_looks(prepared, built), progress)
+            first, failure = self._first_looks(prepared, built), None
+            is_known = self._depth == "full" and self._candidate.id in self._by.passed_gpu
+            if not is_known:
+                with progress.stage("executor"):
+                    failure = await first_failure(first, progress)
+                    if failure is None and self._depth == "full" and gpu_checks is None:
+                        failure = await first_failure(self._other_looks(prepared, built), progress)
             if failure is None and gpu_checks is not None:
                 plans, is_ranking = list(self._plans.values()), self._depth == "rank"
-                beside = partial(self._beside, prepared, built) if self._depth == "full" else None
+                looks = [*(first if is_known else ()), *self._other_looks(prepared, built)]
+                beside = partial(first_failure, looks) if self._depth == "full" else None
                 failure = await gpu_checks.check(built, plans, progress, beside=beside, is_ranking=is_ranking)
+                if failure is None and self._is_loaded:
+                    self._by.passed_gpu.add(self._candidate.id)
         return failure or Correct(cases=tuple(progress.cases))
 
     async def _built(self, prepared: Prepared) -> Built | BuildFailed | TimedOut:
@@ -170,8 +176,8 @@ class Evaluation:
     # --- below: checks on executors
 
     def _first_looks(self, prepared: Prepared, built: Built) -> list[Look]:
-        """Return the runs of all cases; with a GPU, only of those that must pass before the GPU may run the
-        candidate."""
+        """Return the runs of all cases; with a GPU, only of those that must pass before the GPU may run the candidate
+        for the first time. A full check of one that ran there has them beside its cases."""
         checks = [self._check_of(self._depth)]
         loaded = partial(self._loaded, prepared, built)
         return [partial(loaded, [plan], checks, without=NOT_SCREENED) for plan in self._plans.values()]
@@ -188,9 +194,6 @@ class Evaluation:
             looks += [partial(loaded, [plan], [each], without=NOT_LOOKED_FURTHER) for each, plan in pairs]
             looks += [partial(self._with_guards, prepared, built)] if is_on("guards") else []
         return [*looks, partial(self._elsewhere, prepared, built)]
-
-    async def _beside(self, prepared: Prepared, built: Built, progress: Progress) -> CheckOutcome | None:
-        return await first_failure(self._other_looks(prepared, built), progress)
 
     async def _elsewhere(self, prepared: Prepared, built: Built, progress: Progress) -> CheckOutcome | None:
         """Run a few cases of the text's other programs, on other GPUs."""

@@ -75,6 +75,8 @@ class Evaluator:
         self.store = CaseStore(task, platform.worker, platform.directory / name, self._local_gpu, may_sample=True)
         self.gpu_checks = GpuChecks(self.store, measured_on, platform.seed) if measured_on else None
         self.runs = RunBuilder(task, platform, self.gpu_device, self.choice, self.store)
+        self.passed_gpu = set[str]()
+        """Ids of candidates that an executor loaded, and that then passed their cases on a GPU."""
 
     @property
     def device_name(self) -> str:

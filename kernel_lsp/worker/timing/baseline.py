@@ -77,6 +77,7 @@ def prepare_compiler(request: dict[str, Any]) -> dict[str, Any]:
 
         if torch.version.cuda is not None:
             async_compile.AsyncCompile.warm_pool()
+            async_compile.AsyncCompile.use_process_pool()  # starts its processes; until they run one thread compiles
         if request["device"] != "cpu":
             _compile_something_small(torch.device("cuda", int(request["device"])), request["mode"])
     return {"status": "ready"}

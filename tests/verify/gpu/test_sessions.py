@@ -16,6 +16,7 @@ from kernel_lsp.process.tree import descendants
 from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.source.pytorch import read_target
 from kernel_lsp.verify.gpu import slot as gpu_slot
+from kernel_lsp.verify.session.pipeline import DEVICE_NAME as EXECUTOR
 from kernel_lsp.verify.session.session import Session
 
 from .fake_sessions import TEXT, install, settings, verdict
@@ -103,3 +104,20 @@ async def test_a_replacement_that_does_not_come_up_is_not_waited_for(
         closing = asyncio.create_task(device.slot.__aexit__())
         done, _ = await asyncio.wait([closing], timeout=END_S)
     assert done
+
+
+async def test_what_ran_on_the_gpu_is_screened_beside_its_full_check(tmp_path: Path) -> None:
+    async with Session(settings(tmp_path)) as session:
+        source = read_target("task.py::affine", tmp_path)
+        verifier = await session.verifier(source, await session.capture(source, with_backward=False))
+        candidates = [Candidate(text=text, origin=Origin(proposer="user")) for text in (TEXT, f"{TEXT}\n")]
+        assert (await verifier.verify(candidates[0], "rank")).is_correct
+        known, new = [await verifier.verify(candidate, "full") for candidate in candidates]
+    assert isinstance(known.outcome, Correct)
+    assert isinstance(new.outcome, Correct)
+    assert [case.device for case in known.outcome.cases].count(EXECUTOR) == [
+        case.device for case in new.outcome.cases
+    ].count(EXECUTOR)
+    assert "executor" in new.stages_s
+    assert "executor" not in known.stages_s
+    assert "executor, beside the GPU" in known.stages_s
