@@ -23,6 +23,10 @@ from kernel_lsp.training.table import TimedTask, feature_names, matrix
 
 FILE = Path(__file__).parent / "schedule_models.json"
 """The shipped file."""
+MAX_COST = 2.0
+"""Predicted times of the default's up to which a schedule is tried. Of 246 that were measured in 14 searches, 9 were
+predicted above and took 1.3 to 58 times the best one's time. Seven of them, one convolution's, occupied the GPU for
+20 s (H200, 2026-11-28)."""
 VERSION = 1
 
 Order = Literal["cost_model", "policy"]
@@ -119,6 +123,17 @@ class ScheduleRanker:
         ranked = [place for _, place in sorted(zip(scores, rows, strict=True))]
         return [*ranked, *(place for place in range(len(candidates)) if place not in rows)]
 
+    def promising(self, candidates: Sequence[RealizedLike], measured: Sequence[Timed] = ()) -> list[int]:
+        """Return the places in their order, without those that are predicted to be much slower than the default."""
+        return [place for place in self.order(candidates, measured) if not self._is_hopeless(candidates[place])]
+
+    def _is_hopeless(self, schedule: RealizedLike) -> bool:
+        row = self._row(schedule)
+        if row is None:
+            return False
+        cost, of_default = self._models.cost_model(np.stack([row, self._first()])).tolist()
+        return bool(cost - of_default > np.log(MAX_COST))
+
     def _row(self, schedule: RealizedLike) -> Array | None:
         """Return the features; None where the contract excludes the captured sizes."""
         try:
@@ -128,13 +143,17 @@ class ScheduleRanker:
         found = candidate_features(self._of_task, of_schedule, self._of_default)
         return np.array([found.get(name, 0.0) for name in self._models.names])
 
+    def _first(self) -> Array:
+        """Return the features of the default."""
+        default = candidate_features(self._of_task, self._of_default, self._of_default)
+        return np.array([default.get(name, 0.0) for name in self._models.names])
+
     def _scores(self, x: Array, known: Sequence[tuple[Array, float]]) -> list[float]:
         """Return the predicted cost of each row: lower is better."""
         models = self._models
         if models.order == "cost_model":
             return models.cost_model(x).tolist()
-        default = candidate_features(self._of_task, self._of_default, self._of_default)
-        first = np.array([default.get(name, 0.0) for name in models.names])
+        first = self._first()
         reference_us = next((us for row, us in known if np.array_equal(row, first)), None)
         before = [(first, reference_us or 1.0)]
         if reference_us is not None:  # times count relative to the default's
@@ -150,13 +169,13 @@ class ScheduleRanker:
 def trained_order(
     task: Task, default: RealizedLike
 ) -> Callable[[Sequence[RealizedLike], Sequence[Timed]], list[int]] | None:
-    """Return the order of the shipped models for a task's schedules; None without them, or where the default cannot be
-    bound."""
+    """Return the order of the shipped models for a task's promising schedules; None without them, or where the default
+    cannot be bound."""
     models = read_models()
     if models is None:
         return None
     try:
-        return ScheduleRanker(models, task, default).order
+        return ScheduleRanker(models, task, default).promising
     except KernelLspError:
         return None
 

@@ -10,6 +10,7 @@ import pytest
 
 from kernel_lsp.evolve.run.search import Proposer
 from kernel_lsp.generate.program import Program, plan_program
+from kernel_lsp.training import ranker as ranker_module
 from kernel_lsp.training.features import (
     RealizedLike,
     candidate_features,
@@ -98,6 +99,21 @@ def test_a_trained_order_puts_fast_schedules_first(program: Program, order: str)
     assert sorted(ranker.order(candidates)) == list(range(len(candidates)))
     assert sum(times[:8]) < sum(times[-8:])
     assert min(times[:8]) == min(times)
+
+
+def test_schedules_that_are_predicted_to_be_much_slower_than_the_default_are_not_tried(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranker_module, "MAX_COST", 1.2)
+    settings = PpoSettings(n_iterations=1, n_warmup_iterations=1, n_picks=4)
+    candidates = draw_schedules(program, 24, "unseen")
+    ranker = ScheduleRanker(train_models(_timed(program), settings=settings), TASK, candidates[0])
+    promising = ranker.promising(candidates)
+    assert promising == [place for place in ranker.order(candidates) if place in promising]
+    assert 0 in promising, "the default is as slow as itself"
+    assert 0 < len(promising) < len(candidates)
+    left_out = [_wide(each) for place, each in enumerate(candidates) if place not in promising]
+    assert min(left_out) > _wide(candidates[0])
 
 
 def _by_block(schedules: Sequence[RealizedLike], _: Sequence[tuple[RealizedLike, float]]) -> list[int]:

@@ -12,7 +12,8 @@ from kernel_lsp.training.features import RealizedLike, SchedulableProgram
 
 Schedule = dict[str, int | str]
 Order = Callable[[Sequence[RealizedLike], Sequence[tuple[RealizedLike, float]]], Sequence[int]]
-"""Returns the places of schedules, the most promising first, given those with known times in microseconds."""
+"""Returns the places of the schedules worth trying, the most promising first, given those with known times in
+microseconds."""
 
 _logger = logging.getLogger(__name__)
 
