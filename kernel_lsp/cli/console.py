@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from kernel_lsp.cli import console
-from kernel_lsp.errors import KernelLspError, RepliesAwaited
+from kernel_lsp.errors import KernelLspError, RepliesAwaited, UnknownInputsError
 from kernel_lsp.llm.manual import prompt_text
 from kernel_lsp.llm.request import ModelFailed, ModelRequest, Replied
 
+LINE_OF_NEXT = "\n       "
+"""Begins further lines of a next step, below the first one's text."""
+RECORD_INSTEAD = "or record a program that calls it: kernel-lsp record -- python PROGRAM.py"
 EXIT_OK, EXIT_NO, EXIT_COULD_NOT, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 if TYPE_CHECKING:
@@ -67,7 +70,8 @@ def print_error(error: KernelLspError) -> None:
     if error.file:
         say(f"   at: {error.file}{f':{error.line}' if error.line is not None else ''}", markup=False)
     if error.next_step:
-        say(f" next: {error.next_step}", markup=False)
+        recording = [RECORD_INSTEAD] if isinstance(error, UnknownInputsError) else []
+        say(f" next: {LINE_OF_NEXT.join([*error.next_step.splitlines(), *recording])}", markup=False)
 
 
 def run_to_exit_status(main: Coroutine[Any, Any, int]) -> int:

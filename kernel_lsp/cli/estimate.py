@@ -33,7 +33,7 @@ async def _estimate(target: str, overrides: Mapping[str, Any], as_json: bool) ->
         console.print_json(report)
     else:
         _print(report)
-    return console.EXIT_OK
+    return console.EXIT_OK if report.estimates else console.EXIT_COULD_NOT
 
 
 async def _estimate_target(target: str, settings: Settings) -> EstimateReport:

@@ -53,7 +53,7 @@ async def _export(
     overrides: Mapping[str, Any],
     as_json: bool,
 ) -> int:
-    form, directory = _chosen(forms)
+    form, directory = _chosen(source, forms)
     winner = await _winner(source, task, load_settings(Path.cwd(), overrides))
     exported = _write_operator(winner, directory) if form == "operator" else _write_package(winner, directory, name)
     if as_json:
@@ -63,12 +63,14 @@ async def _export(
     return console.EXIT_OK
 
 
-def _chosen(forms: Mapping[str, Path | None]) -> tuple[str, Path]:
+def _chosen(source: str, forms: Mapping[str, Path | None]) -> tuple[str, Path]:
     asked = [(form, directory) for form, directory in forms.items() if directory is not None]
     if len(asked) != 1:
         raise UserError(
-            "say one form to write" if not asked else "say one form at a time",
-            next_step="kernel-lsp export last --package DIR, or --operator DIR",
+            "give one form at a time" if asked else "no form to write: give --operator or --package",
+            next_step=f"kernel-lsp export {source} --operator DIR: the kernel and a PyTorch operator, .cu and .py\n"
+            f"kernel-lsp export {source} --package DIR: a project that pip installs\n"
+            "kernel-lsp export RUN --format jsonl: what models were asked and earned, as a data set",
         )
     return asked[0]
 

@@ -234,7 +234,7 @@ def print_report(finished: RunFinished, handle: RunHandle) -> None:
     say(f"{handle.target}", style="bold", markup=False)
     advice = finished.recommendation
     if advice is not None and advice.headline:
-        say(f"  advice      {advice.headline}, {advice.kind}: {advice.detail}", style="bold yellow", markup=False)
+        say(f"  advice      {advice.sentence}", style="bold yellow", markup=False)
     if handle.task_summary:
         say(f"  captured    {handle.task_summary}", markup=False)
     counts = f"{finished.n_proposed} proposed, {finished.n_built} built, {finished.n_correct} correct"

@@ -47,6 +47,11 @@ class Recommendation(Noun):
     """The recommendation in short, e.g. ``keep torch.compile: 0.84x``; empty for ``apply``."""
 
     @property
+    def sentence(self) -> str:
+        """Return the headline with the kind of its times, the reason, and what would help."""
+        return f"{self.headline} ({self.kind}): {self.detail}"
+
+    @property
     def detail(self) -> str:
         """Return the reason, and what would help."""
         deciding = f"{self.operation}: " if self.operation else ""
@@ -113,12 +118,12 @@ def _measured(comparison: Comparison) -> tuple[Action, str]:
     ratios = [each.ratio for each in comparison.baselines if isinstance(each, TimedBaseline) and is_pytorch(each.name)]
     claims = {ratio.claim for ratio in (*ratios, comparison.ratio) if ratio is not None}
     if "slower" in claims or (comparison.ratio is None and comparison.speedup < 1.0):
-        return "keep", f"slower than {name}, measured"
+        return "keep", f"slower than {name}"
     if "no difference" in claims:
         return "keep", f"not measurably faster than {name}"
     if comparison.ratio is None or comparison.ratio.claim == "not compared":
         return "measure", f"not measured in turn with {name}"
-    return "apply", f"faster than {name}, measured"
+    return "apply", f"faster than {name}"
 
 
 def _estimated(comparison: Comparison) -> tuple[Action, str]:
@@ -126,11 +131,7 @@ def _estimated(comparison: Comparison) -> tuple[Action, str]:
     name = pytorch_name(comparison.baseline_name)
     if abs(ours_us - theirs_us) < CLEAR_DIFFERENCE_US or 1 / CLEAR_ESTIMATE < theirs_us / ours_us < CLEAR_ESTIMATE:
         return "measure", f"within the estimate's error of {name}"
-    return (
-        ("apply", f"faster than {name}, estimated")
-        if theirs_us > ours_us
-        else ("keep", f"slower than {name}, estimated")
-    )
+    return ("apply", f"faster than {name}") if theirs_us > ours_us else ("keep", f"slower than {name}")
 
 
 def _remedy(action: Action, comparison: Comparison, unmeasured: list[str]) -> str:

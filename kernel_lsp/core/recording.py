@@ -57,7 +57,7 @@ class RecordedTarget(Noun):
     is_module: bool = False
     source: RecordedProgram | None = None
     configurations: Annotated[tuple[RecordedConfiguration, ...], Field(max_length=MAX_CONFIGURATIONS)]
-    """The most frequent first; behind those of the last program, those of others."""
+    """The most frequent first, whichever program called."""
 
 
 class Recording(Noun):
@@ -128,7 +128,8 @@ def _with_configurations(target: RecordedTarget, earlier: Sequence[RecordedConfi
     """Return a target with the configurations that other programs called it with, where its own has none of them."""
     known = {(each.inputs, each.init, each.mode) for each in target.configurations}
     others = [each for each in earlier if (each.inputs, each.init, each.mode) not in known]
-    return target.model_copy(update={"configurations": (*target.configurations, *others)[:MAX_CONFIGURATIONS]})
+    found = sorted((*target.configurations, *others), key=lambda each: -each.n_calls)
+    return target.model_copy(update={"configurations": tuple(found[:MAX_CONFIGURATIONS])})
 
 
 def _hot_spot(name: str, target: RecordedTarget, speedup: Speedup | None) -> HotSpot:

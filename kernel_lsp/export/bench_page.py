@@ -204,7 +204,7 @@ def detail_lines(entry: BenchEntry) -> list[str]:
     found = [entry.detail] if entry.status != "verified" else []
     found += [f"cut short: {entry.cut_short}"] if entry.cut_short else []
     if entry.recommendation is not None and entry.recommendation.headline:
-        found.append(f"{entry.recommendation.headline}: {entry.recommendation.detail}")
+        found.append(entry.recommendation.sentence)
     return [f"{entry.target}: {line}" for line in found]
 
 

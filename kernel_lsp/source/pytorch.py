@@ -428,9 +428,9 @@ def _unknown(subject: _Subject, pragma: Pragma, message: str, line: int) -> Targ
         line, pragmas = subject.owner.lineno, ()
         next_step = f"give '{name}' a default, or define get_init_inputs() and get_inputs() for a class Model"
     else:
-        places = {False: "it", True: "the class"}
-        texts = [f"above {places[text.startswith(INIT_PREFIX)]}: {text}" for _, text in pragmas]
-        next_step = f"add {' and '.join(texts)}"
+        place = "the class" if pragmas and pragmas[0][1].startswith(INIT_PREFIX) else "it"
+        places = [f"line {at}" for at, _ in pragmas] if len(pragmas) > 1 else [place]
+        next_step = "\n".join(f"add above {at}: {text}" for at, (_, text) in zip(places, pragmas, strict=True))
     return UnknownInputsError(message, file=subject.source.file, line=line, next_step=next_step, pragmas=pragmas)
 
 

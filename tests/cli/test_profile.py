@@ -41,6 +41,10 @@ def test_a_kernel_without_a_plan_is_no_failed_build(tmp_path: Path) -> None:
     assert ran.status == 2
     assert "zero.cu: unsupported: no launch plan" in ran.stdout
     assert "next: kernel-lsp plan zero.cu --write" in ran.stdout
+    estimated = run(tmp_path, "estimate", "zero.cu")
+    assert estimated.status == 2
+    assert "note: no estimate: no launch plan" in estimated.stdout
+    assert "incorrect" not in estimated.stdout
 
 
 def test_a_kernel_that_does_not_build_ends_with_2(tmp_path: Path) -> None:

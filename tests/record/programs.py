@@ -35,6 +35,11 @@ class RMSNorm(nn.Module):
         return rms_norm(x, self.weight, self.eps)
 
 
+class Scale(nn.Module):
+    def forward(self, x):
+        return x * 3
+
+
 class Net(nn.Module):
     def __init__(self, dim):
         super().__init__()
@@ -96,7 +101,7 @@ print(y.double().sum().item().hex())
 """
 TESTS = """
 import torch
-from model import RMSNorm
+from model import RMSNorm, Scale
 
 
 def test_rows():
@@ -105,6 +110,10 @@ def test_rows():
 
 def test_fails():
     assert RMSNorm(16)(torch.ones(2, 16)).sum() == 0
+
+
+def test_scale():
+    assert Scale()(torch.ones(64, 64)).sum() == 4096 * 3
 """
 CELLS = json.dumps(
     ["import torch\nfrom model import rms_norm", "for _ in range(5):\n    rms_norm(torch.ones(4, 8), torch.ones(8))"]

@@ -62,6 +62,18 @@ def test_a_program_that_is_recorded_again_replaces_its_own_entries_alone(tmp_pat
     assert [each.inputs for each in found.targets["model.py::Net"].configurations] == ["x=f32[4]", "x=f32[8]"]
 
 
+def test_the_most_frequent_configuration_comes_first_whichever_program_called(tmp_path: Path) -> None:
+    (tmp_path / "model.py").touch()
+    write_recording(tmp_path, recording_of(model__Net={"inputs": ("x=f32[8, 32, 64]",)}))
+    once = recording_of(model__Net={"inputs": ("x=f32[4]",)}).targets["model.py::Net"]
+    once = once.model_copy(update={"configurations": (once.configurations[0].model_copy(update={"n_calls": 1}),)})
+    tests = recording_of().model_copy(update={"command": ("pytest",), "targets": {"model.py::Net": once}})
+    write_recording(tmp_path, tests)
+    found = read_recording(tmp_path)
+    assert found is not None
+    assert [each.inputs for each in found.targets["model.py::Net"].configurations] == ["x=f32[8, 32, 64]", "x=f32[4]"]
+
+
 def test_an_invalid_recording_is_replaced(tmp_path: Path) -> None:
     recording_file(tmp_path).parent.mkdir()
     recording_file(tmp_path).write_text("{")

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernel_lsp.core.task import ScalarInput, TargetSource, TensorInput
-from kernel_lsp.errors import TargetError
+from kernel_lsp.errors import TargetError, UnknownInputsError
 from kernel_lsp.source.python_file import parse_python, read_python_file
 from kernel_lsp.source.pytorch import TargetLocation, read_target, targets_in
 
@@ -208,6 +208,21 @@ def test_the_example_pragma_is_itself_accepted(read, check_error) -> None:
         read(signature)
     pragma = caught.value.next_step.removeprefix("add above it: ")
     assert len(read(f"{pragma}\n{signature}").inputs) == 8
+
+
+def test_each_pragma_that_a_module_lacks_has_a_line_of_its_own(read) -> None:
+    with pytest.raises(UnknownInputsError) as caught:
+        read("""
+            class f(nn.Module):
+                def __init__(self, dim):
+                    self.w = nn.Parameter(torch.ones(dim))
+
+                def forward(self, x):
+                    return x * self.w
+        """)
+    lacking = caught.value.pragmas
+    assert caught.value.next_step.splitlines() == [f"add above line {line}: {text}" for line, text in lacking]
+    assert len(lacking) == 2
 
 
 def test_a_function_without_parameters_needs_no_pragma(check) -> None:

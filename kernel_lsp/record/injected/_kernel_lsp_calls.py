@@ -58,10 +58,17 @@ class Target:
     def n_calls(self):
         return self.n_others + sum(configuration.n_calls for configuration in self.configurations.values())
 
+    def forget(self, configuration):
+        """Take back a call that raised: its inputs may be none that the target can be called with."""
+        if configuration is None:
+            self.n_others -= 1
+        else:
+            configuration.n_calls -= 1
+
     def as_json(self, totals, is_last):
         forward_s, backward_s = totals.targets.get(self.key, (0.0, 0.0))
         per_step = 1.0 / max(totals.n_steps, 1)
-        found = sorted(self.configurations.values(), key=lambda c: -c.n_calls)
+        found = sorted((c for c in self.configurations.values() if c.n_calls > 0), key=lambda c: -c.n_calls)
         return {
             "is_module": self.is_module,
             "n_calls": self.n_calls,
@@ -179,6 +186,10 @@ class Sample:
 
     def is_ready(self):
         return not self.on_cuda or self.end is None or self.end.query()
+
+    def has_more_than(self, totals):
+        """Return True where a target was called that the totals have no time of."""
+        return any(span[0].key not in totals.targets for span in self.spans)
 
     def add_to(self, totals):
         duration = self._seconds(self.begin, self.end)

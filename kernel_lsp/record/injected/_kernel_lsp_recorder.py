@@ -291,7 +291,7 @@ class Recorder:
         tensors = self.guarded(self._enter, target, owner, args, kwargs)
         if tensors is None:
             return run(*args, **kwargs)
-        sample = self.sample
+        sample, configuration = self.sample, target.last
         self.depth += 1
         if self.depth == 1:
             self._open_gate()
@@ -307,6 +307,9 @@ class Recorder:
                 self.guarded(sample.close, span)
             self.guarded(self._follow, sample, target, tensors, output)
             return output
+        except Exception:
+            self.guarded(target.forget, configuration)
+            raise
         finally:
             self.depth -= 1
             if not self.depth:
@@ -430,13 +433,9 @@ class Recorder:
             self.sample.finish(self.sample.mark())
             self.pending.append(self.sample)
             self.sample = None
-        waiting = []
-        for sample in self.pending[-MAX_PENDING:]:
-            if sample.is_ready():
-                self._fold(sample)
-            else:
-                waiting.append(sample)
-        self.pending = waiting
+        pending, self.pending = self.pending[-MAX_PENDING:], []
+        for sample in pending:
+            (self._fold if sample.is_ready() else self.pending.append)(sample)
 
     def _fold(self, sample):
         """Add a timed step; the first is kept apart, as a warm-up."""
@@ -468,15 +467,16 @@ class Recorder:
         self.is_on, self.error = False, ""
 
     def _end_last_sample(self):
-        if self.sample is not None:
-            self.sample.finish(self.sample.last)
-            if not self._best().n_steps and not self.has_optimizer:
-                self.pending.append(self.sample)
-            self.sample = None
-        if self.pending and self.on_cuda:
+        """Count the last step, which nothing ended, where a target was called in no other."""
+        last, self.sample = self.sample, None
+        if last is not None:
+            last.finish(last.last)
+        if self.on_cuda:
             self.torch.cuda.synchronize()
         for sample in self.pending:
             self._fold(sample)
+        if last is not None and not self.has_optimizer and last.has_more_than(self._best()):
+            last.add_to(self._best())
 
     def write(self, is_last):
         """Write the part, whole or not at all. Before the end, values that lie on a GPU are not read."""

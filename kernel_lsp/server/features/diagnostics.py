@@ -55,7 +55,7 @@ def advice_diagnostics(document: Document, analysis: Analysis, knowledge: Knowle
             continue
         yield types.Diagnostic(
             range=to_range(document, _span(document, target.line, None)),
-            message=f"{advice.headline}, {advice.kind}: {advice.detail}",
+            message=advice.sentence,
             severity=types.DiagnosticSeverity.Information,
             code=f"{advice.action}-first" if advice.action == "measure" else f"{advice.action}-pytorch",
             source=ADVICE_SOURCE,

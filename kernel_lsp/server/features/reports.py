@@ -37,7 +37,7 @@ def run_report(result: RunResult) -> str:
         lines = (f"| {name} | time |", "|---|---|", *shown, f"| speedup | {comparison.speedup:.2g}x |")
         parts.append("\n".join(lines))
     parts += [f"Library step: {step} (a vendor library, not our kernel)." for step in summary.library_steps]
-    parts += [f"File: {file.path}" for file in result.files]
+    parts += [f"{'File' if file.path.is_file() else 'Not written'}: {file.path}" for file in result.files]
     if result.problem:
         parts.append(result.problem)
     return "\n\n".join(parts) + "\n"

@@ -12,7 +12,7 @@ from kernel_lsp.core.measurement import Estimate, EstimatedBaseline, LineEstimat
 from kernel_lsp.core.model import SCHEMA_VERSION, Noun
 from kernel_lsp.core.plan import LaunchPlan, TensorParameter
 from kernel_lsp.core.task import InputConfiguration, ScalarInput, TargetSource, TensorInput
-from kernel_lsp.core.verdict import BuildFailed, Verdict
+from kernel_lsp.core.verdict import BuildFailed, Unsupported, Verdict
 from kernel_lsp.errors import UserError
 from kernel_lsp.plan.parser import parse
 from kernel_lsp.source.extension import foreign_source
@@ -161,5 +161,11 @@ async def estimate_kernel(kernel: Path, directory: Path, settings: Settings) -> 
         for each in comparison.baselines:
             assert isinstance(each, EstimatedBaseline)
             estimates[f"{name} in {each.name}"] = each.estimate
-    notes = () if verdict.is_correct else (f"the kernel is incorrect: {verdict.outcome.kind}",)
+    notes = () if verdict.is_correct else (_why_incorrect(verdict),)
     return EstimateReport(target=str(kernel), estimates=estimates, notes=(*notes, *verdict.notes))
+
+
+def _why_incorrect(verdict: Verdict) -> str:
+    if isinstance(verdict.outcome, Unsupported):
+        return f"no estimate: {verdict.outcome.message}"
+    return f"the kernel is incorrect: {verdict.outcome.kind}"
