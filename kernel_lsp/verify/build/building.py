@@ -3,8 +3,9 @@ kernels and the GPU; the executor needs the build."""
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.core.expression import ExpressionError
@@ -156,20 +157,28 @@ def may_differ(text: str) -> bool:
     return bool(_QUESTION.search(mask_literals(text)) or foreign_conditions(text))
 
 
-async def other_programs(compiler: Compiler, request: BuildRequest, built: Built) -> AsyncIterator[Built]:
-    """Yield the builds for other GPUs that differ from this one, each program once. A failed build is skipped: an
-    operator then leaves that GPU to PyTorch."""
+async def other_programs(compiler: Compiler, request: BuildRequest, built: Built) -> AsyncGenerator[Built, None]:
+    """Yield the builds for other GPUs that differ from this one, each program once. They are made side by side: a
+    network takes 15 s each. A failed build is skipped: an operator then leaves that GPU to PyTorch."""
+    architectures = [name for name in OTHER_ARCHITECTURES if name != request.architecture and may_differ(request.text)]
+    builds = [
+        asyncio.create_task(compiler.compile(request.model_copy(update={"architecture": name})))
+        for name in architectures
+    ]
     seen = {program_hash(built.ptx)}
-    for architecture in OTHER_ARCHITECTURES if may_differ(request.text) else ():
-        if architecture == request.architecture:
-            continue
-        try:
-            other = await compiler.compile(request.model_copy(update={"architecture": architecture}))
-        except EnvironmentProblem:  # this NVRTC does not know it
-            continue
-        if isinstance(other, Built) and program_hash(other.ptx) not in seen:
-            seen.add(program_hash(other.ptx))
-            yield other
+    try:
+        for build in builds:
+            try:
+                other = await build
+            except EnvironmentProblem:  # this NVRTC does not know it
+                continue
+            if isinstance(other, Built) and program_hash(other.ptx) not in seen:
+                seen.add(program_hash(other.ptx))
+                yield other
+    finally:
+        for build in builds:
+            build.cancel()
+        await asyncio.gather(*builds, return_exceptions=True)
 
 
 def said_of(failure: Failure, where: str) -> Failure:

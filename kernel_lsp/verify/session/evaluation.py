@@ -11,6 +11,7 @@ import errno
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from functools import partial
 
 from kernel_lsp.core.candidate import Candidate
@@ -199,12 +200,14 @@ class Evaluation:
         """Run a few cases of the text's other programs, on other GPUs."""
         few = [plan[:N_CASES_ELSEWHERE] for plan in self._plans.values()]
         checks = [self._check_of("full"), *([left_undone] if is_on("sizes") else [])]
-        async for other in other_programs(self._by.platform.compiler, self._request(prepared), built):
-            aside = Progress(progress.candidate_id)
-            failure = audited(self._candidate.text, other, aside)
-            found = failure or await self._loaded(prepared, other, few, checks, aside, without=NOT_SCREENED)
-            if isinstance(found, Mismatch | Crashed | Rejected):
-                return said_of(found, f"compiled for {other.architecture}")
+        compiler, request = self._by.platform.compiler, self._request(prepared)
+        async with aclosing(other_programs(compiler, request, built)) as others:
+            async for other in others:
+                aside = Progress(progress.candidate_id)
+                failure = audited(self._candidate.text, other, aside)
+                found = failure or await self._loaded(prepared, other, few, checks, aside, without=NOT_SCREENED)
+                if isinstance(found, Mismatch | Crashed | Rejected):
+                    return said_of(found, f"compiled for {other.architecture}")
         return None
 
     async def _with_guards(self, prepared: Prepared, built: Built, progress: Progress) -> CheckOutcome | None:
