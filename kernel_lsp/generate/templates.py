@@ -76,7 +76,7 @@ from kernel_lsp.generate.fusion.groups import (
     RowScatterGroup,
     ScanGroup,
     ScatterGroup,
-    is_in_bf16,
+    one_floating_type,
 )
 from kernel_lsp.generate.ir.index import Index
 from kernel_lsp.generate.ir.scalar import Access, Loop, accesses, nodes
@@ -378,7 +378,7 @@ class GroupRenderer:
         if boxes and (rendered := self._boxed(group, name, boxes)) is not None:
             return rendered
         kernel = self.new_kernel(name, elementwise.LOCAL_NAMES)
-        kernel.is_quick = kernel.uses_intrinsics and is_in_bf16(group)
+        kernel.quick_type = one_floating_type(group) if kernel.uses_intrinsics else None
         chooser = ElementChooser(self.choices, self.captured, self.n_multiprocessors, group, self.threads)
         schedule = chooser.choose(kernel.name)
         comment = f"{element_comment(schedule)} {self._reads_and_writes(group)}"
@@ -433,7 +433,8 @@ class GroupRenderer:
         kernel = self.new_kernel(name, rows.LOCAL_NAMES)
         chooser = RowChooser(self.choices, self.captured, self.n_multiprocessors, group, self.threads, self.capability)
         chosen = chooser.choose(kernel.name)
-        kernel.is_quick = kernel.uses_intrinsics and chooser.takes_exponentials() and is_in_bf16(group)
+        if kernel.uses_intrinsics and chooser.takes_exponentials():
+            kernel.quick_type = one_floating_type(group)
         group = with_lines(group, chosen.schedule.vector, self.captured)
         renderer = SharedRowRenderer if chosen.schedule.blocks > 1 else RowRenderer
         text = renderer(kernel, group, chosen.schedule).render(row_comment(group, chosen.schedule))

@@ -8,6 +8,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from kernel_lsp.core.dtype import DType
+from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE
 from kernel_lsp.generate.ir.scalar import Constant, Operation
 
 BYTES = {DType.U8: range(256), DType.I8: range(-128, 128), DType.BOOL: range(2)}
@@ -17,7 +18,7 @@ BYTES = {DType.U8: range(256), DType.I8: range(-128, 128), DType.BOOL: range(2)}
 def inverse_for_bytes(node: Operation) -> float | None:
     """Return the f32 nearest to the inverse of a constant divisor where one correction makes every quotient of the
     integers behind the dividend the rounded one; None for any other operation."""
-    if node.name != "div" or node.dtype != DType.F32:
+    if node.name != "div" or COMPUTE_TYPE[node.dtype] != "float":
         return None
     dividend, divisor = node.operands
     is_cast = isinstance(dividend, Operation) and dividend.name == "cast"

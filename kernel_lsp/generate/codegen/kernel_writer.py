@@ -32,7 +32,7 @@ class KernelWriter:
     """A kernel under construction. `tensor_names` are the plan's names of the tensors in memory; `hints` name scalars.
     With `unrolls_loops`, short loops of a thread are unrolled, so that values read twice stay in registers. `runs` has
     the array and the place in it of each read whose run of memory is loaded. With `uses_intrinsics`, functions are as
-    accurate as results of 16 bits need; with `is_quick`, quotients and roots, too."""
+    accurate as results of 16 bits need; with a `quick_type` of 16 bits, of all elements, quotients and roots, too."""
 
     name: str
     tensor_names: Mapping[Tensor, str]
@@ -41,7 +41,7 @@ class KernelWriter:
     index_type: Literal["int", "long long"] = "int"
     unrolls_loops: bool = False
     uses_intrinsics: bool = False
-    is_quick: bool = False
+    quick_type: DType | None = None
     coordinates: dict[bytes, str] = field(default_factory=dict)
     helpers: set[HelperUse] = field(default_factory=set)
     reads: dict[Tensor, str] = field(default_factory=dict)

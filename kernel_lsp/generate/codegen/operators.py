@@ -105,7 +105,7 @@ def stored(text: Text, source: DType, target: DType) -> str:
 FLOAT_FUNCTIONS = {"abs": "fabs", "round": "rint", "i0": "cyl_bessel_i0"}
 """CUDA's functions that have another name than the operator."""
 QUICK_HELPERS = {"div": "quick_quotient", "sqrt": "quick_root"}
-"""Functions of at most 2 ulp of f32 for kernels of bf16 alone, of 8 bits: a step of AdamW takes three quotients."""
+"""Functions of at most 2 ulp of f32 for kernels of bf16 or f16 alone: a step of AdamW takes three quotients."""
 INTRINSICS = {"exp": "__expf", "log": "__logf"}
 """Faster functions for results of 16 bits. ``__expf(x)`` errs by 2 + floor(|1.173 x|) ulp of f32; ``__logf`` by 2^-21.4
 within 0.5 and 2, else by 3 ulp (CUDA C++ Programming Guide, intrinsic functions). f16 has 11 bits, f32 has 24."""

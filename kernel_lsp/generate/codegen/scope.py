@@ -49,6 +49,8 @@ MAX_UNNAMED_OPERAND = 30
 """Maximum characters of an unnamed operand in a line that is too long."""
 MAX_INDEX_CHARACTERS = 56
 """Maximum characters of an index without a name."""
+ROUNDING = ("add", "sub", "mul", "div", "sqrt", "exp")
+"""Operations that round: PyTorch rounds their results to 16 bits before it goes on."""
 MIN_DIVISOR = 2.0**-100
 """Minimum magnitude of a number whose inverse multiplies in place of a division."""
 VALUE_NAMES = {
@@ -202,8 +204,10 @@ class _Emission:
         """Return the helper that is exact enough for a kernel of 16 bits; None where there is none."""
         if COMPUTE_TYPE[node.dtype] != "float":
             return None
-        quick = QUICK_HELPERS.get(node.name) if self.kernel.is_quick else None
-        return quick or (INTRINSIC_HELPERS.get(node.name) if self.kernel.uses_intrinsics else None)
+        quick = QUICK_HELPERS.get(node.name)
+        if quick and _may_be_quick(node, self.kernel.quick_type):
+            return quick
+        return INTRINSIC_HELPERS.get(node.name) if self.kernel.uses_intrinsics else None
 
     def _format_quickly(self, node: Operation, operands: list[Text], helper: str) -> Text:
         """Return a call of the helper; a quotient by a number is a product."""
@@ -388,6 +392,20 @@ def _is_worth_hoisting(node: Scalar) -> bool:
 
 def _can_be_named(scalar: Scalar) -> bool:
     return isinstance(scalar, Access | Operation | Loop)
+
+
+def _may_be_quick(node: Operation, type_: DType | None) -> bool:
+    """Return True if a kernel whose floating elements are all of `type_` may err by 2 ulp of f32 in this quotient or
+    root. One of f16 elements alone may not: rounded once, it must be correct, and lies closer to halves of f16."""
+    if type_ is not DType.F16:
+        return type_ is DType.BF16
+    return any(isinstance(part, Operation) and part.name in ROUNDING for part in map(_before_casts, node.operands))
+
+
+def _before_casts(scalar: Scalar) -> Scalar:
+    while isinstance(scalar, Operation) and scalar.name == "cast":
+        (scalar,) = scalar.operands
+    return scalar
 
 
 def _is_plain_index(scalar: Scalar) -> bool:

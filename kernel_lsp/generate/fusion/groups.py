@@ -337,12 +337,13 @@ def scalars_of_group(group: Group) -> list[Scalar]:
             return scalars_of(group.routine)
 
 
-def is_in_bf16(group: ElementwiseGroup | RowGroup) -> bool:
-    """Return True if all floating elements that the group reads and writes are bf16."""
+def one_floating_type(group: ElementwiseGroup | RowGroup) -> DType | None:
+    """Return the type of all floating elements that the group reads and writes; None where there are several."""
     own = {entry.tensor for entry in group.reductions if not entry.stored} if isinstance(group, RowGroup) else set()
     read = {access.tensor for access in accesses(*scalars_of_group(group))}
     found = {tensor.dtype for tensor in (read | written_by(group)) - own}
-    return {dtype for dtype in found if dtype.is_floating} == {DType.BF16}
+    floating = {dtype for dtype in found if dtype.is_floating}
+    return floating.pop() if len(floating) == 1 else None
 
 
 def written_by(group: Group) -> set[Tensor]:
