@@ -42,7 +42,7 @@ async def _synthesize(
     settings, folder = load_settings(Path.cwd(), overrides), SynthesisFolder(out.absolute())
     processes = n_processes or len(os.sched_getaffinity(0))
     with console.stage(f"synthesizing {n_tasks} tasks in {processes} processes"):
-        synthesis = await synthesize(n_tasks, request, folder, settings, processes, _progress)
+        synthesis = await synthesize(n_tasks, request, folder, settings, processes, _Progress())
     summary = summarize(synthesis, folder)
     if as_json:
         console.print_json(summary)
@@ -51,11 +51,18 @@ async def _synthesize(
     return console.EXIT_OK if synthesis.is_complete else console.EXIT_NO
 
 
-def _progress(synthesis: Synthesis) -> None:
-    n_attempts = len(synthesis.accepted) + len(synthesis.dropped)
-    if n_attempts and n_attempts % EVERY_ATTEMPTS == 0:
-        line = f"{len(synthesis.accepted)}/{synthesis.n_tasks} tasks of {n_attempts}, {synthesis.elapsed_s:.0f} s"
-        console.stderr.print(line, markup=False)
+class _Progress:
+    """Prints a line for every so many attempts."""
+
+    def __init__(self) -> None:
+        self._n_printed = 0
+
+    def __call__(self, synthesis: Synthesis) -> None:
+        n_attempts = len(synthesis.accepted) + len(synthesis.dropped)
+        if n_attempts // EVERY_ATTEMPTS > self._n_printed:  # a slow attempt settles many later ones at once, or none
+            self._n_printed = n_attempts // EVERY_ATTEMPTS
+            line = f"{len(synthesis.accepted)}/{synthesis.n_tasks} tasks of {n_attempts}, {synthesis.elapsed_s:.0f} s"
+            console.stderr.print(line, markup=False)
 
 
 def _print(summary: SynthesisSummary) -> None:

@@ -150,6 +150,8 @@ class Link:
                 await self._start_worker()
         except TimeoutError:
             raise self._place.silence() from None
+        except OSError:  # its machine was lost while it started
+            raise self._place.problem(-1, self._stderr.text()) from None
         self._tasks += [asyncio.create_task(self._receive()), asyncio.create_task(self._ping())]
 
     async def ask(self, request: Mapping[str, Any], deadline_s: float) -> Answered | Died | Overran:

@@ -1,16 +1,23 @@
-"""The relay as a program, with a worker that sleeps."""
+"""The relay as a program, with a worker that sleeps, and a connection that breaks before it."""
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
+import socket
 import subprocess
 import sys
 import tarfile
 from pathlib import Path
 
-from kernel_lsp.process.remote import RELAY
+import pytest
+
+from kernel_lsp.errors import EnvironmentProblem
+from kernel_lsp.process.channel import Stream
+from kernel_lsp.process.ray_cluster import RayAddress, RayCluster, RaySlot
+from kernel_lsp.process.remote import RELAY, Link
 from kernel_lsp.worker.relay import LEASH
 
 PROGRAM = b"import time; time.sleep(60)"
@@ -48,3 +55,19 @@ def test_a_worker_that_ends_with_its_relay_is_not_reported(tmp_path: Path) -> No
     assert relay.wait(10) == 0
     assert said == b""
     assert list(tmp_path.iterdir()) == []
+
+
+class BrokenSlot(RaySlot):
+    """A slot whose machine is lost while its worker starts: the write fails, and with it the reader."""
+
+    async def open(self, _: Link) -> Stream:
+        here, there = socket.socketpair()
+        there.close()
+        reader, writer = await asyncio.open_unix_connection(sock=here)
+        reader.set_exception(BrokenPipeError())
+        return Stream(reader, writer)
+
+
+async def test_a_connection_that_breaks_during_the_start_is_the_places_problem() -> None:
+    with pytest.raises(EnvironmentProblem, match="slot 0 of Ray was lost at its start"):
+        await BrokenSlot(RayCluster(RayAddress()), 0).connect()
