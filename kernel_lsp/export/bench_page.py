@@ -42,7 +42,7 @@ def render_bench_page(report: BenchReport) -> str:
         f"<h2>Share of the speed of light{word}</h2>{_limits(report.entries)}",
         f"<h2>fast_p{word}: share of tasks more than p times as fast</h2>{_fast_p(report)}",
         f"<h2>Time to result: verified tasks over seconds spent</h2>{_progress(report.entries)}",
-        f"<h2>All rows{word}</h2>{_table(report.entries)}",
+        f"<h2>All rows{word}</h2>{_table(report.entries)}{_details(report.entries)}",
     ]
     return render_bench(title, "\n".join(body), report.model_dump_json())
 
@@ -125,6 +125,12 @@ def _table(entries: Sequence[BenchEntry]) -> str:
     head = "".join(f"<th>{html.escape(heading)}</th>" for heading in HEADINGS)
     rows = "".join(_row(entry) for entry in entries)
     return f'<div class="scroll"><table class="rows"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+
+
+def _details(entries: Sequence[BenchEntry]) -> str:
+    """Return a list of what the rows' cells leave out: why some have no kernel, and what speaks against others."""
+    lines = (f"<li>{html.escape(line)}</li>" for entry in entries for line in detail_lines(entry))
+    return f"<ul>{''.join(lines)}</ul>"
 
 
 def _row(entry: BenchEntry) -> str:

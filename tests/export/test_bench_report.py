@@ -103,6 +103,9 @@ def test_a_row_says_that_its_search_was_cut_short_and_how_long_it_took() -> None
     assert "| verified, cut short |" in text
     assert "- <norm>: cut short: time limit for candidates (55 s)" in text
     assert "first correct kernel with a time: 2.0 in the median, 2.0 at most" in text
+    failed = whole.model_copy(update={"status": "failed", "detail": "time limit of 9 s", "times": ()})
+    page = render_bench_page(bench_report([failed]))
+    assert "<li>&lt;norm&gt;: time limit of 9 s</li>" in page
     assert "to its result: 3.0 in the median" in text
 
 
