@@ -108,8 +108,8 @@ def _shown(found: list[RuleFinding], parsed: ParsedCuda) -> tuple[RuleFinding, .
 
 Facts = tuple[FunctionFacts, ...]
 """The facts of one definition, empty without a readable body."""
-Placed = tuple[int, Facts]
-"""The first line of a definition, with its facts."""
+Placed = tuple[int, Facts, tuple[int, ...]]
+"""The first line of a definition, with its facts, and the lines of other functions where findings are in these."""
 
 
 def _n_bytes_of(key: tuple, placed: Placed) -> int:
@@ -152,17 +152,23 @@ class _Reading:
         first_line, column = self.file.parsed.position(definition.outer.start_byte)
         key = self.key(definition, column)
         kept = _kept.get(key)
-        if kept is not None and kept[0] == first_line:
+        is_alone = kept is not None and not kept[2]
+        if kept is not None and kept[0] == first_line and (is_alone or kept[2] == self.file.helper_lines):
             return kept[1]
-        facts = self.read(definition) if kept is None else _moved(kept, first_line)
-        _kept.keep(key, (first_line, facts))
+        facts = _moved(kept, first_line) if kept is not None and is_alone else self.read(definition)
+        last_line = self.file.parsed.position(definition.outer.end_byte)[0]
+        lines = (found.range.start_line for each in facts for found in each.findings)
+        others = () if all(first_line <= line <= last_line for line in lines) else self.file.helper_lines
+        _kept.keep(key, (first_line, facts, others))
         return facts
 
     def key(self, definition: Definition, column: int) -> tuple:
         node, outer = definition.node, definition.outer
+        text = self.file.parsed.data[outer.start_byte : outer.end_byte]
         return (
             self.is_full,
-            self.file.parsed.data[outer.start_byte : outer.end_byte],
+            text,
+            self.simulated_with(definition, text),
             column,
             outer.has_error,
             definition.is_conditionally_compiled,
@@ -170,6 +176,14 @@ class _Reading:
             self.repeated(definition),
             *self.visible,
         )
+
+    def simulated_with(self, definition: Definition, text: bytes) -> tuple:
+        """Return what else a kernel's simulation depends on: its launches, and the functions that it calls."""
+        if b"__global__" not in text and b"__device__" not in text:
+            return ()
+        name = definition.plain_name if self.file.launch_shapes else None
+        shapes = () if name is None else self.file.launch_shapes.get(self.file.source(name), ())
+        return (shapes, self.file.helpers_of(text)) if self.file.helper_texts else (shapes,)
 
     def repeated(self, definition: Definition) -> tuple[RepeatedArgument, ...]:
         """Return the buffers that launches of the kernel pass twice."""

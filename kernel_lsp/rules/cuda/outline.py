@@ -12,6 +12,7 @@ from tree_sitter import Node
 from kernel_lsp.rules.cached import once
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.host.axes import AxisSize, axis_sizes
+from kernel_lsp.rules.cuda.host.launch_shapes import launch_shapes
 from kernel_lsp.rules.cuda.host.repeated import RepeatedArgument, repeated_arguments
 from kernel_lsp.rules.cuda.parsing import ParsedCuda
 from kernel_lsp.rules.cuda.variables import IDENTIFIER, type_bytes
@@ -74,6 +75,9 @@ _DEVICE_TEXT = re.compile(
 _MAY_ORDER = re.compile(r"sync|\basm\b|barrier|\bbar\b|volatile|wait|arrive|[Ll]ock|#|__shared__|[A-Z]{2}\w*\s*\(")
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\([^()\n]*\)[ \t]+([^{};\n\\]+)$", re.MULTILINE)
 """Macros that are one expression on one line."""
+_ANY_MACRO = re.compile(
+    r"^[ \t]*#[ \t]*define[ \t]+(\w+)(?:\(([^()\n]*)\))?[ \t]+((?:[^\\\n]|\\\r?\n|\\.)*)$", re.MULTILINE
+)
 _CALL = re.compile(r"\b(\w+)\s*(?:<[^<>;]*>)?\s*\(")
 _CONDITION = re.compile(r"\b(?:if|for|while|return|min)\b|\?")
 _ALLOCATED = re.compile(
@@ -233,6 +237,70 @@ class CudaFile:
         return frozenset(plain) | {
             name for name, body in _MACRO.findall(self.parsed.text) if not _MAY_ORDER.search(body)
         }
+
+    @once
+    def functions_by_name(self) -> dict[str, list[Definition]]:
+        """The functions of the file with a body, by their names without namespace and class."""
+        found: dict[str, list[Definition]] = {}
+        for definition in self.definitions:
+            declarator = definition.declarator
+            name = None if declarator is None else declarator.child_by_field_id(fields.DECLARATOR)
+            if name is not None and definition.body is not None:
+                found.setdefault(self.source(name).rpartition("::")[2].strip(), []).append(definition)
+        return found
+
+    @once
+    def macros(self) -> dict[str, tuple[tuple[str, ...] | None, str]]:
+        """The macros of the file: parameters, None for one without any, and text."""
+        if b"#define" not in self.parsed.data and b"# define" not in self.parsed.data:
+            return {}
+        found = _ANY_MACRO.finditer(self.parsed.text)
+        return {
+            match[1]: (
+                None if match[2] is None else tuple(each.strip() for each in match[2].split(",") if each.strip()),
+                match[3].replace("\\\n", " ").split("//")[0].strip(),
+            )
+            for match in found
+        }
+
+    @once
+    def shared_names(self) -> frozenset[str]:
+        """The shared arrays that are declared outside of functions."""
+        if b"__shared__" not in self.parsed.data:
+            return frozenset()
+        return frozenset(re.findall(r"^(?:extern\s+)?__shared__[^;{}]*?\b(\w+)\s*\[", self.parsed.text, re.MULTILINE))
+
+    @once
+    def helper_texts(self) -> dict[str, bytes]:
+        """The text of each macro and of the functions that a kernel may call, by name."""
+        data = self.parsed.data
+        found = {name: repr(macro).encode() for name, macro in self.macros.items()}
+        for name, definitions in self.functions_by_name.items():
+            texts = [data[each.outer.start_byte : each.outer.end_byte] for each in definitions]
+            found[name] = b"".join(text for text in texts if b"__global__" not in text and b"<<<" not in text)
+        return {name: text for name, text in found.items() if text}
+
+    def helpers_of(self, text: bytes) -> tuple[bytes, ...]:
+        """Return the texts of the functions and macros that a text names, also by way of another one."""
+        known, found = self.helper_texts, dict[str, bytes]()
+        waiting = [text]
+        while waiting:
+            text = waiting.pop()
+            new = {name: known[name] for name in known if name not in found and name.encode() in text}
+            found |= new
+            waiting += new.values()
+        return tuple(found.values())
+
+    @once
+    def helper_lines(self) -> tuple[int, ...]:
+        """The first lines of the functions that a kernel may call, to which findings may belong."""
+        definitions = [each for name in self.helper_texts for each in self.functions_by_name.get(name, ())]
+        return tuple(self.parsed.position(each.outer.start_byte)[0] for each in definitions)
+
+    @once
+    def launch_shapes(self) -> dict[str, tuple]:
+        """The template arguments and blocks of the launches in host code, by kernel."""
+        return launch_shapes(self.parsed.text, self.constants) if b"<<<" in self.parsed.data else {}
 
     @once
     def structures(self) -> frozenset[str]:

@@ -21,6 +21,8 @@ _BLOCK_OF_GRID_INDEX = re.compile(
 )
 """``blockIdx.x * SIZE + threadIdx.x`` in any order, which covers the grid once only where SIZE is the block's size."""
 
+_NAMED_INDEX = re.compile(r"\b(\w+)\s*=\s*((?:threadIdx|blockIdx)\.[xyz])\s*[;,]")
+
 
 @dataclass(frozen=True)
 class Place:
@@ -96,11 +98,23 @@ def bounds_grid(function: Function, condition: Node) -> bool:
 def block_size(function: Function, axis: str) -> str:
     """Return the source of the block's size along `threadIdx.x`, as the index across the grid implies it, or ""."""
     names = set()
-    for found in _BLOCK_OF_GRID_INDEX.finditer(function.text):
+    for found in _BLOCK_OF_GRID_INDEX.finditer(_with_thread_indices(function)):
         if (found["a"] or found["b"] or found["c"]) == axis[-1]:
             names.add(found["m"] or found["n"] or found["o"] or found["p"])
     name = names.pop() if len(names) == 1 else ""
     return "" if name in ("x", "y", "z") or any(v in function.parameters for v in function.named(name)) else name
+
+
+def _with_thread_indices(function: Function) -> str:
+    """Return the function's text with names that only stand for a thread's index replaced by it."""
+    if "thread indices" not in function.caches:
+        text = function.text
+        for name, value in set(_NAMED_INDEX.findall(text)):
+            if len(function.named(name)) == 1 and not function.named(name)[0].writes:
+                text = re.sub(rf"(?<![\w.]){name}\b(?!\s*=[^=])", value, text)
+        function.caches["thread indices"] = {0: text}
+    found: str = function.caches["thread indices"][0]
+    return found
 
 
 # --- below: sums

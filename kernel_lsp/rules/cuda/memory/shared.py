@@ -10,8 +10,6 @@ from tree_sitter import Node
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import (
     ERROR,
-    LOOP_WORDS,
-    THREAD_WORDS,
     WARNING,
     conditions_around,
     declare,
@@ -20,6 +18,7 @@ from kernel_lsp.rules.cuda.declare import (
 )
 from kernel_lsp.rules.cuda.memory.pointers import index_of
 from kernel_lsp.rules.cuda.model import Function
+from kernel_lsp.rules.cuda.simulation.hits import simulated_hits
 from kernel_lsp.rules.cuda.threads.threads import depends_on_thread, growth, may_depend_on_thread
 from kernel_lsp.rules.cuda.threads.unordered import Unordered, is_harmless, overtaken_read, shared_array, unordered_read
 from kernel_lsp.rules.cuda.variables import Variable
@@ -63,15 +62,19 @@ MAX_STATEMENTS = 40
 def missing_barrier(function: Function) -> Iterator[Hit]:
     if _launches_one_warp(function):
         return
+    reported: set[int] = set()
     for write in function.beginning(function.assignments, function.shared_names):
         array = _shared_target(function, write)
         found = _broadcast_read(function, write) if array is None else unordered_read(function, write, array)
         if found is not None:
+            reported.add(found.read.start_point[0])
             message = "missing `__syncthreads()`: another thread writes this element of shared memory above"
             yield hit(function.file, found.read, message, *_barrier_before(function, found.statement))
         elif array is not None and (statement := overtaken_read(function, write, array)) is not None:
+            reported.add(write.start_point[0])
             message = "missing `__syncthreads()`: other threads may still read the element that this overwrites"
             yield hit(function.file, write, message, *_barrier_before(function, statement))
+    yield from simulated_hits(function, "KL207", reported)
 
 
 @declare(
@@ -79,7 +82,7 @@ def missing_barrier(function: Function) -> Iterator[Hit]:
     "missing-barrier-in-loop",
     WARNING,
     on="kernel",
-    needs=("__shared__", THREAD_WORDS, LOOP_WORDS),
+    needs=("__shared__", "["),
     summary="A loop writes shared memory again while other threads may still read it",
     why="""
     One barrier between writing a tile and reading it is not enough in a loop: a fast thread begins the next round, and
@@ -114,7 +117,11 @@ def missing_barrier(function: Function) -> Iterator[Hit]:
 )
 def missing_barrier_in_loop(function: Function) -> Iterator[Hit]:
     file = function.file
+    reported: set[int] = set()
     for loop in function.loops:
+        write = _unprotected_write(function, loop) or _unordered_step(function, loop)
+        if write is not None:
+            reported.add(write.start_point[0])
         write = _unprotected_write(function, loop)
         if write is not None:
             message = "missing barrier: the next iteration overwrites what other threads may still read"
@@ -124,6 +131,7 @@ def missing_barrier_in_loop(function: Function) -> Iterator[Hit]:
         if write is not None:
             message = "missing `__syncthreads()`: each iteration reads what other threads wrote in the one before"
             yield hit(file, write, message, *_barrier_at_end(function, loop))
+    yield from simulated_hits(function, "KL208", reported)
 
 
 # --- below: fixes

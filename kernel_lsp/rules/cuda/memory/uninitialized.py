@@ -9,6 +9,7 @@ from tree_sitter import Node
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import ERROR, declare, hit
 from kernel_lsp.rules.cuda.model import Function
+from kernel_lsp.rules.cuda.simulation.hits import simulated_hits
 from kernel_lsp.rules.cuda.variables import Variable, type_bytes
 from kernel_lsp.rules.rule import Hit
 
@@ -49,6 +50,7 @@ _MAY_ALIAS = frozenset(("volatile", "extern"))
 def uninitialized_shared(kernel: Function) -> Iterator[Hit]:
     if "asm" in kernel.text:
         return
+    reported: set[int] = set()
     for variable in kernel.all_variables():
         is_plain = not _MAY_ALIAS & variable.words
         is_value = not variable.is_pointer and type_bytes(variable.element) is not None
@@ -56,7 +58,9 @@ def uninitialized_shared(kernel: Function) -> Iterator[Hit]:
             first = _first_use(kernel, variable)
             if first is not None and len(kernel.named(variable.name)) == 1:
                 message = f"`{variable.name}` is never set: shared memory is not zeroed"
+                reported.add(first.start_point[0])
                 yield hit(kernel.file, first, message)
+    yield from simulated_hits(kernel, "KL248", reported)
 
 
 # --- below: uses of an array

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import islice
 
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import ERROR, THREAD_WORDS, WARNING, barriers_in, conditions_around, declare, hit
 from kernel_lsp.rules.cuda.model import Function
+from kernel_lsp.rules.cuda.simulation.hits import simulated_hits
 from kernel_lsp.rules.cuda.threads.threads import depends_on_thread, is_warp_uniform
 from kernel_lsp.rules.rule import Hit
 
@@ -58,13 +60,16 @@ looks behind."""
 )
 def divergent_barrier(function: Function) -> Iterator[Hit]:
     file = function.file
+    reported: set[int] = set()
     for call in _meetings(function):
         condition = _divergent_condition(function, call)
         if condition is not None:
+            reported.add(call.start_point[0])
             text = _shortened(function.source(condition))
             barrier = f"`{function.callee(call)}()`"
             message = f"{barrier} in divergent control flow: `{text}` is not uniform across the block"
             yield hit(file, call, message)
+    yield from simulated_hits(function, "KL202", reported)
 
 
 @declare(
@@ -102,12 +107,14 @@ def divergent_barrier(function: Function) -> Iterator[Hit]:
 def barrier_after_return(kernel: Function) -> Iterator[Hit]:
     file = kernel.file
     early = [node for node in kernel.returns if _splits_a_warp(kernel, node)]
-    if not early:
-        return
-    for call in _meetings(kernel):
+    is_reported = False
+    for call in _meetings(kernel) if early else ():
         if call.start_byte > early[0].end_byte:
+            is_reported = True
             yield hit(file, call, "barrier after a divergent `return`: threads that left never reach it")
             break
+    if not is_reported:
+        yield from islice(simulated_hits(kernel, "KL203"), 1)
 
 
 # --- below: helpers of the rules

@@ -8,9 +8,10 @@ from itertools import pairwise
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
-from kernel_lsp.rules.cuda.declare import ERROR, WARNING, conditions_around, declare, hit
+from kernel_lsp.rules.cuda.declare import ERROR, THREAD_WORDS, WARNING, conditions_around, declare, hit
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.outline import CONDITIONAL_COMPILATION
+from kernel_lsp.rules.cuda.simulation.hits import simulated_hits
 from kernel_lsp.rules.cuda.threads.threads import WARP, growth, is_read_from_memory, may_depend_on_thread
 from kernel_lsp.rules.finding import QuickFix
 from kernel_lsp.rules.rule import Hit
@@ -109,8 +110,8 @@ def partial_mask(function: Function) -> Iterator[Hit]:
     "divergent-shuffle",
     ERROR,
     on="device",
-    needs=("__shfl", "threadIdx"),
-    patterns=(_BRANCH, r"__shfl\w*_sync"),
+    needs=(THREAD_WORDS,),
+    patterns=(_BRANCH,),
     summary="A shuffle over the full warp in a branch that only some of its lanes take",
     why="""
     The mask says that all 32 lanes take part, and those that did not take the branch never come: the value is
@@ -133,6 +134,14 @@ def partial_mask(function: Function) -> Iterator[Hit]:
     """,
 )
 def divergent_shuffle(function: Function) -> Iterator[Hit]:
+    reported: set[int] = set()
+    for found in _divergent_shuffles(function):
+        reported.add(found.range.start_line)
+        yield found
+    yield from simulated_hits(function, "KL206", reported)
+
+
+def _divergent_shuffles(function: Function) -> Iterator[Hit]:
     file = function.file
     for call in function.calls_named(_SHUFFLES):
         arguments = function.arguments(call)

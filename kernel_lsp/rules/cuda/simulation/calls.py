@@ -1,0 +1,331 @@
+"""Evaluate calls: barriers, atomic operations, groups of threads, functions and macros of the same file."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from tree_sitter import Node
+
+from kernel_lsp.rules.cuda import fields
+from kernel_lsp.rules.cuda.declare import BARRIERS
+from kernel_lsp.rules.cuda.outline import Definition, integer_literal
+from kernel_lsp.rules.cuda.parsing import ParsedCuda, parse
+from kernel_lsp.rules.cuda.simulation.expressions import Calculator
+from kernel_lsp.rules.cuda.simulation.machine import MAX_CALLS, Frame, Stopped
+from kernel_lsp.rules.cuda.simulation.values import (
+    BLOCK,
+    DATA,
+    ELECTED,
+    FOREIGN,
+    SIZE,
+    UNKNOWN,
+    WARP,
+    Cell,
+    Place,
+    Value,
+    applied,
+    unknown,
+)
+from kernel_lsp.rules.cuda.variables import Variable, parameters_of
+
+_PURE = re.compile(
+    r"(?:std::|::|cuda::std::)?(?:__(?:ld|float|half|int|uint|double|ll|ull|long|bfloat|h|f|d|u|s|clz|ffs|popc|brev|byte|exp|log|sin|cos|tan|pow|"
+    r"fdividef|saturatef|mul|umul|low|high|halves|bfloat162|nv|builtin|is)\w*|make_\w+|(?:is|as)\w*|a?(?:sin|cos|tan)h?f?|atan2f?|f?(?:abs|min|max|ma|mod|dim)f?|"
+    r"exp(?:2|10|m1)?f?|log(?:2|10|1p|b)?f?|r?sqrtf?|r?cbrtf?|powi?f?|erfc?f?|erfinvf?|floorf?|ceilf?|round(?:f|l)?|l?l?rintf?|truncf?|fmaf?|fma_rn|hypotf?|norm\w*|copysignf?|sincosf?|"
+    r"ldexpf?|frexpf?|modff?|signbit|nearbyintf?|lgammaf?|tgammaf?|clamp|swap|clock\w*|printf|assert|tex\w+|surf\w+|numeric_limits\w*|max|min|move|forward|lowest|infinity|epsilon|T|scalar_t|"
+    r"float\d?|double\d?|half2?|int\d?|u?char\d?|u?int(?:8|16|32|64)_t|unsigned|long|size_t|bool|short|uint\d?|decltype|get|at|h\w+|vec\w*|curand\w*)"
+)
+"""Calls that are provably no barrier: arithmetic, conversions, loads."""
+_WARP_CALLS = re.compile(
+    r"(?:__shfl|__any|__all|__ballot|__match|__reduce|__syncwarp|__activemask)\w*|(?:\w+\.)?(?:shfl\w*|any|all|ballot)|cg::reduce|(?:cg|cooperative_groups)::(?:reduce|\w+_scan)"
+)
+
+
+class Caller(Calculator):
+    """Evaluates expressions with their calls."""
+
+    # calls
+
+    def _value_of_call_expression(self, node: Node) -> Value:
+        found = self.call(node)
+        return found if isinstance(found, Value) else self.load(found, node)
+
+    def call(self, node: Node, is_place: bool = False) -> Value | Place | Cell:
+        function = node.child_by_field_id(fields.FUNCTION)
+        arguments = node.child_by_field_id(fields.ARGUMENTS)
+        given = [] if arguments is None else [child for child in arguments.named_children if child.type != "comment"]
+        text = "" if function is None else self.source(function)
+        name = text.split("<", 1)[0].strip()
+        macro = self.file.macros.get(name)
+        if macro is not None and macro[0] is not None:
+            return self.of_macro(
+                macro[1], dict(zip(macro[0], [self.source(each) for each in given], strict=False)), node, is_place
+            )
+        if name.rpartition("::")[2].endswith("_cast") and given:
+            return self.retyped(self.value(given[0]), text.partition("<")[2].rpartition(">")[0])
+        if name in BARRIERS or name.endswith("::sync"):
+            if given and self._group_of(given[0]) == "tile":
+                self.warp_barrier(node, False)
+            else:
+                self.barrier(node)
+            return unknown()
+        if name.startswith("atomic") and given:
+            return self._atomic(name, given)
+        known = self._known_call(node, function, name, given)
+        if known is not None:
+            return known
+        definition = self._definition(text, len(given))
+        if definition is not None and len(self.frames) < MAX_CALLS:
+            return self._inlined(definition, node, text, given)
+        values = [self.value(each) for each in given]
+        last = name.rpartition("::")[2].rpartition(".")[2]
+        cell = self.cell(name)
+        is_functor = cell is not None and cell.value.group != "lambda"
+        if not _PURE.fullmatch(name) and not _PURE.fullmatch(last) and not is_functor:
+            self.forget()
+        is_here = definition is not None
+        return (
+            unknown(*values)
+            if _PURE.fullmatch(last) or is_functor
+            else Value(None, DATA | (0 if is_here else FOREIGN), True)
+        )
+
+    def _atomic(self, name: str, given: list[Node]) -> Value:
+        values = [self.value(each) for each in given]
+        if values[0].memory is not None:
+            place = self._at(replace(values[0], dims=()), Value(0), given[0])
+            target = given[0].child_by_field_id(fields.ARGUMENT) if given[0].type == "pointer_expression" else None
+            if target is not None:
+                exact = self.place(target)
+                place = exact if isinstance(exact, Place) else place
+            self.access(place, "atomic" if "CAS" not in name and "Exch" not in name else "lock", given[0], values[-1])
+        return Value(None, DATA | ELECTED, True)
+
+    def _known_call(self, node: Node, function: Node | None, name: str, given: list[Node]) -> Value | None:
+        last = name.rpartition("::")[2]
+        if last in ("min", "max", "umin", "umax", "imin", "imax") and len(given) == 2:
+            return applied(last[-3:], self.value(given[0]), self.value(given[1]))
+        if last in ("__umul24", "__mul24") and len(given) == 2:
+            return applied("*", self.value(given[0]), self.value(given[1]))
+        if (
+            last in ("int", "unsigned", "size_t", "uint32_t", "int32_t", "int64_t", "uint64_t", "long", "short")
+            and len(given) == 1
+        ):
+            return self.retyped(self.value(given[0]), last)
+        if last.startswith("__ld") and given:
+            return self.load(self._at(self.value(given[0]), Value(0), given[0]), given[0])
+        if _WARP_CALLS.fullmatch(name) or (
+            function is not None and function.type == "field_expression" and "shfl" in name
+        ):
+            values = [self.value(each) for each in given]
+            is_whole = bool(values) and values[0].number in (0xFFFFFFFF, -1) and "shfl" in name
+            self.warp_barrier(node, is_whole)
+            return Value(None, DATA | ELECTED, True)
+        if last in ("this_thread_block", "tiled_partition", "this_grid", "coalesced_threads", "binary_partition"):
+            group = {"this_thread_block": "block", "this_grid": "grid"}.get(last, "tile")
+            return Value(None, group=group)
+        if function is not None and function.type == "field_expression":
+            return self._method(node, function, name)
+        return None
+
+    def _method(self, node: Node, function: Node, name: str) -> Value | None:
+        owner, method = function.child_by_field_id(fields.ARGUMENT), name.rpartition(".")[2].rpartition(">")[2]
+        group = "" if owner is None or owner.type != "identifier" else self._group_of(owner)
+        if not group:
+            return None
+        if method == "sync":
+            if group == "tile":
+                self.warp_barrier(node, False)
+            else:
+                self.barrier(node)
+            return unknown()
+        ranks = list(range(self.n_threads))
+        if method in ("thread_rank", "meta_group_rank"):
+            if group == "block" or method == "meta_group_rank":
+                return Value(ranks) if group == "block" else Value([rank // WARP for rank in ranks])
+            return (
+                Value([rank % WARP for rank in ranks])
+                if group == "tile"
+                else applied("+", Value(3 * 4096, BLOCK | SIZE), Value(ranks))
+            )
+        if method in ("size", "num_threads", "meta_group_size"):
+            number = self.n_threads if group == "block" else WARP
+            number = max(1, self.n_threads // WARP) if method == "meta_group_size" else number
+            return Value(number, 0 if number == WARP else self.block_bits)
+        return Value(None)
+
+    def _group_of(self, owner: Node) -> str:
+        cell = self.cell(self.source(owner))
+        if cell is None and owner.type == "call_expression":
+            return self.value(owner).group
+        text = "" if cell is None else cell.type_text
+        if cell is None:  # the grammar reads ``cg::thread_block_tile<32> tile = ...`` as comparisons
+            declared = re.search(
+                rf"\b((?:thread_block|coalesced|grid)\w*)\s*<\w+(?:, [^<>;]*)?>\s+{re.escape(self.source(owner))}\b",
+                self.frame.parsed.text,
+            )
+            text = "" if declared is None else declared[1]
+            return "tile" if "tile" in text or "coalesced" in text else ""
+        return cell.value.group or (
+            "tile" if "tile" in text or "coalesced" in text else "block" if "thread_block" in text else ""
+        )
+
+    def _definition(self, text: str, n_arguments: int) -> Definition | None:
+        name = (
+            re.sub(r"<.*>", "", text)
+            .rpartition("::")[2]
+            .rpartition(".")[2]
+            .rpartition("->")[2]
+            .removeprefix(">")
+            .strip()
+        )
+        return next((each for each in self.functions.get(name, ()) if _n_parameters(each) >= n_arguments), None)
+
+    def _inlined(self, definition: Definition, node: Node, text: str, given: list[Node]) -> Value | Place:
+        """Run a function of the file with these arguments."""
+        declarator, body = definition.declarator, definition.body
+        assert declarator is not None
+        assert body is not None
+        parameters = list(parameters_of(self.file.parsed, declarator, body))
+        scope = {each.name: self._passed(each, argument) for each, argument in zip(parameters, given, strict=False)}
+        scope |= {each.name: Cell(self.fresh(), each.type_text) for each in parameters[len(given) :]}
+        constants = self._constants_of(definition, text)
+        frame = Frame(self.file.parsed, node, False, [scope], constants)
+        frame.returned = [False] * self.n_threads
+        head = self.file.parsed.between(definition.node.start_byte, declarator.start_byte)
+        frame.returns_reference = head.rstrip().endswith("&") or "&" in self.file.parsed.between(
+            definition.node.start_byte,
+            declarator.child_by_field_id(fields.DECLARATOR).start_byte,  # type: ignore[union-attr]
+        )
+        before, loops, outer = self.mask, self.loops, self.outer_loops
+        self.loops, self.outer_loops = [], [*outer, *loops]
+        self.frames.append(frame)
+        self.run(body)
+        self.frames.pop()
+        self.mask, self.loops, self.outer_loops = before, loops, outer
+        return frame.result if frame.result is not None else unknown()
+
+    def _constants_of(self, definition: Definition, text: str) -> dict[str, Value]:
+        """Return the values of the template parameters of a function, and of its class."""
+        scope, _, last = text.rpartition("::")
+        owner, dot, method = text.rpartition(".")
+        if dot:
+            cell = self.cell(owner)
+            scope, last = "" if cell is None else cell.type_text, method
+        given = [self._template_value(each) for each in _template_texts(last)]
+        constants = self.template_values(definition.outer, given)
+        around = definition.outer.parent
+        while around is not None and around.type != "template_declaration":
+            around = around.parent
+        if around is not None:
+            constants |= self.template_values(around, [self._template_value(each) for each in _template_texts(scope)])
+        return constants
+
+    def _passed(self, parameter: Variable, argument: Node) -> Cell:
+        if parameter.is_reference:
+            found = self.place(argument)
+            if isinstance(found, Place) and found.width == 0:
+                return Cell(replace(found.address, memory=found.memory), parameter.type_text)
+            if isinstance(found, Cell) and found.value.dims:
+                return Cell(found.value, parameter.type_text)
+            return Cell(found.value if isinstance(found, Cell) else UNKNOWN, parameter.type_text, found)
+        value = self.value(argument)
+        if parameter.is_pointer and len(value.dims) <= 1 and value.memory is not None:
+            value = replace(value, dims=())
+        return Cell(self.cast(value, parameter.element) if not parameter.is_pointer else value, parameter.type_text)
+
+    def template_values(self, outer: Node, given: list[Value | None]) -> dict[str, Value]:
+        """Return the values of a template's parameters: those given, defaults, or unknown ones."""
+        declared = outer.child_by_field_id(fields.PARAMETERS) if outer.type == "template_declaration" else None
+        found: dict[str, Value] = {}
+        for index, each in enumerate(() if declared is None else declared.named_children):
+            text = self.file.parsed.source(each)
+            name = (re.findall(r"\w+", text.partition("=")[0]) or [""])[-1]
+            if "type_parameter" in each.type:
+                continue
+            value = given[index] if index < len(given) else None
+            default = text.partition("=")[2].strip()
+            if value is None and default:
+                value = Value(integer_literal(default) or self.file.constants.get(default))
+            found[name] = value if value is not None and value.number is not None else self.guessed(name)
+        return found
+
+    def guessed(self, name: str) -> Value:
+        """Return a number for a template parameter that no launch of the file states."""
+        return self.fresh()
+
+    def _template_value(self, text: str) -> Value | None:
+        text = text.strip()
+        number = integer_literal(text)
+        if number is None and text in ("true", "false"):
+            number = int(text == "true")
+        if number is not None:
+            return Value(number)
+        if text.isidentifier():
+            cell = self.cell(text)
+            return (
+                cell.value
+                if cell is not None
+                else Value(self.file.constants[text])
+                if text in self.file.constants
+                else None
+            )
+        is_expression = re.fullmatch(r"[\w\s+*/()-]+", text) and re.search(r"[+*/-]", text)
+        found = self.of_macro(text, None) if is_expression else None
+        return found if isinstance(found, Value) else None
+
+    # macros
+
+    def of_macro(
+        self, body: str, given: dict[str, str] | None, call: Node | None = None, is_place: bool = False
+    ) -> Value | Place | Cell:
+        """Return the value of a macro's text, or the place that it names."""
+        text = body
+        if given:
+            text = re.sub(r"\w+", lambda found: given.get(found[0], found[0]), body)
+        if text not in self.snippets:
+            self.snippets[text] = _snippet(text)
+        parsed, block = self.snippets[text]
+        if block is None or len(self.frames) >= 2 * MAX_CALLS:
+            raise Stopped
+        frame = Frame(parsed, call, True, [{}])
+        frame.returned = [False] * self.n_threads
+        self.frames.append(frame)
+        value: Value | Place | Cell = UNKNOWN
+        for statement in block.named_children:
+            is_value = statement.type == "expression_statement" and len(statement.named_children) == 1
+            if is_value:
+                evaluate = self.place if is_place else self.value
+                value = evaluate(statement.named_children[0])
+            else:
+                self.run(statement)
+        self.frames.pop()
+        return value
+
+
+def _snippet(text: str) -> tuple[ParsedCuda, Node | None]:
+    """Return a macro's text as the statements of a function."""
+    parsed = parse(f"void f() {{ {text}; }}")
+    definition = next(
+        (each for each in parsed.tree.root_node.named_children if each.type == "function_definition"), None
+    )
+    is_broken = parsed.tree.root_node.has_error
+    return parsed, None if definition is None or is_broken else definition.child_by_field_id(fields.BODY)
+
+
+def _n_parameters(definition: Definition) -> int:
+    parameters = None if definition.declarator is None else definition.declarator.child_by_field_id(fields.PARAMETERS)
+    return 0 if parameters is None else len([each for each in parameters.named_children if each.type != "comment"])
+
+
+def _template_texts(text: str) -> list[str]:
+    """Return the template arguments in ``f<float, 256>``."""
+    inner = text.partition("<")[2].rpartition(">")[0]
+    found, depth, start = [], 0, 0
+    for index, character in enumerate(inner):
+        depth += (character in "<(") - (character in ">)")
+        if character == "," and not depth:
+            found.append(inner[start:index])
+            start = index + 1
+    return [*found, inner[start:]] if inner else []

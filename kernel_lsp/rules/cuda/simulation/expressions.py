@@ -1,0 +1,435 @@
+"""Evaluate expressions for all threads of a block: indices, addresses, calls of functions of the same file."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from tree_sitter import Node
+
+from kernel_lsp.rules.cuda import fields
+from kernel_lsp.rules.cuda.outline import CudaFile, Definition, integer_literal
+from kernel_lsp.rules.cuda.parsing import ParsedCuda
+from kernel_lsp.rules.cuda.simulation.loops import Looper
+from kernel_lsp.rules.cuda.simulation.values import (
+    BLOCK,
+    CHOSEN,
+    DATA,
+    FOREIGN,
+    LOADED,
+    SIZE,
+    UNKNOWN,
+    UNSIGNED,
+    WARP,
+    Cell,
+    Memory,
+    Place,
+    Value,
+    applied,
+    key_of,
+    lanes,
+    selected,
+    unknown,
+)
+from kernel_lsp.rules.cuda.variables import type_bytes
+
+_UNSIGNED = re.compile(r"unsigned|uint|size_t|uchar")
+_INTEGERS = re.compile(r"\b(?:unsigned|int|long|short|char|size_t|u?int\d+_t|uint|bool|ptrdiff_t)\b")
+_TID = {"threadIdx": 0, "blockIdx": 1, "blockDim": 2, "gridDim": 3}
+
+
+class Calculator(Looper):
+    """Evaluates expressions. Accesses and barriers go to the methods that a watcher overrides."""
+
+    def __init__(self, file: CudaFile, functions: dict[str, list[Definition]], block: tuple[int, int, int]) -> None:
+        super().__init__(block[0] * block[1] * block[2])
+        self.file, self.functions, self.block = file, functions, block
+        self.shared_memories = {}
+        self.snippets: dict[str, tuple[ParsedCuda, Node | None]] = {}
+        self.globals: dict[str, Cell] = {}
+        self.loaded: dict[tuple, Value] = {}
+        x, y, _ = block
+        everyone = range(self.n_threads)
+        self.thread = ([i % x for i in everyone], [i // x % y for i in everyone], [i // (x * y) for i in everyone])
+        self.block_bits = 0
+        self.blocks = (Value(3, BLOCK | SIZE), Value(5, BLOCK | SIZE), Value(7, BLOCK | SIZE))
+
+    # what a watcher does
+
+    def access(self, place: Place, kind: str, node: Node, value: Value | None = None) -> None:
+        raise NotImplementedError
+
+    def barrier(self, node: Node) -> None:
+        raise NotImplementedError
+
+    def warp_barrier(self, node: Node, is_whole: bool) -> None:
+        raise NotImplementedError
+
+    def forget(self) -> None:
+        """Order everything: a call that the simulation does not know may do so."""
+        raise NotImplementedError
+
+    # values
+
+    def value(self, node: Node | None) -> Value:
+        if node is None:
+            return UNKNOWN
+        self.spend(4)
+        method = getattr(self, f"_value_of_{node.type}", None)
+        if method is not None:
+            found: Value = method(node)
+            return found
+        if node.type in ("subscript_expression", "field_expression", "identifier"):
+            return self.load(self.place(node), node)
+        results = [self.value(child) for child in node.named_children if "literal" not in child.type]
+        return unknown(*results)
+
+    def load(self, place: Cell | Place, node: Node) -> Value:
+        """Return the value of a variable or an element."""
+        if isinstance(place, Cell):
+            return self.load(place.place, node) if place.place is not None else place.value
+        memory, address = place.memory, place.address
+        if place.width == 0:  # a row of an array
+            return replace(address, memory=memory)
+        self.access(place, "read", node)
+        key = (id(memory), key_of(address), place.member)
+        bits = DATA if address.differs or memory.kind == "local" else 0
+        if memory.is_float or bits:
+            return Value(None, bits | CHOSEN | address.bits & ~BLOCK, bits > 0, loads=frozenset((key,)) | address.loads)
+        known = self.loaded.get(key)
+        if known is None:
+            bits = SIZE | CHOSEN | (LOADED if address.bits & (BLOCK | LOADED) else 0)
+            known = self.loaded[key] = replace(self.fresh(bits), loads=frozenset((key,)))
+        return known
+
+    def _value_of_number_literal(self, node: Node) -> Value:
+        return Value(integer_literal(self.source(node)))
+
+    def _value_of_char_literal(self, node: Node) -> Value:
+        return Value(None)
+
+    def _value_of_string_literal(self, node: Node) -> Value:
+        return Value(None)
+
+    def _value_of_gnu_asm_expression(self, node: Node) -> Value:
+        self.forget()
+        return UNKNOWN
+
+    def _value_of_true(self, node: Node) -> Value:
+        return Value(1)
+
+    def _value_of_false(self, node: Node) -> Value:
+        return Value(0)
+
+    def _value_of_lambda_expression(self, node: Node) -> Value:
+        return Value(None, group="lambda")
+
+    def _value_of_sizeof_expression(self, node: Node) -> Value:
+        number = type_bytes(self.source(node).removeprefix("sizeof").strip(" ()"))
+        return self.fresh() if number is None else Value(number)
+
+    def _value_of_parenthesized_expression(self, node: Node) -> Value:
+        return self.value(node.named_children[-1]) if node.named_children else UNKNOWN
+
+    def _value_of_condition_clause(self, node: Node) -> Value:
+        return self._value_of_parenthesized_expression(node)
+
+    def _value_of_comma_expression(self, node: Node) -> Value:
+        results = [self.value(child) for child in node.named_children]
+        return results[-1] if results else UNKNOWN
+
+    def _value_of_initializer_list(self, node: Node) -> Value:
+        return unknown(*[self.value(child) for child in node.named_children])
+
+    def _value_of_unary_expression(self, node: Node) -> Value:
+        value = self.value(node.child_by_field_id(fields.ARGUMENT))
+        sign = self.source(node)[:1]
+        if sign == "!":
+            return applied("==", value, Value(0)) if value.memory is None else unknown(value)
+        if sign == "-":
+            return applied("-", Value(0), value)
+        return value if sign == "+" else applied("^", value, Value(-1))
+
+    def _value_of_pointer_expression(self, node: Node) -> Value:
+        inner = node.child_by_field_id(fields.ARGUMENT)
+        if inner is None:
+            return UNKNOWN
+        if not self.source(node).startswith("&"):
+            return self.load(self.place(node), node)
+        found = self.place(inner)
+        if isinstance(found, Cell):
+            return self._address_of(found)
+        return replace(found.address, memory=found.memory, width=found.width or found.address.width, dims=())
+
+    def _address_of(self, cell: Cell) -> Value:
+        if isinstance(cell.place, Place):
+            return replace(cell.place.address, memory=cell.place.memory, width=cell.place.width, dims=())
+        if isinstance(cell.place, Cell):
+            return self._address_of(cell.place)
+        cell.value = unknown(cell.value) if cell.value.memory is None else cell.value
+        if cell.value.memory is not None and cell.value.memory.kind == "shared" and not cell.value.dims:
+            return cell.value
+        return Value(0, 0, False, Memory("&", "local", 4, (None,)))
+
+    def _value_of_cast_expression(self, node: Node) -> Value:
+        target = node.child_by_field_id(fields.TYPE)
+        return self.retyped(
+            self.value(node.child_by_field_id(fields.VALUE)), "" if target is None else self.source(target)
+        )
+
+    def retyped(self, value: Value, type_text: str) -> Value:
+        """Return the value of a cast."""
+        if value.memory is not None:
+            element = type_text.replace("*", "").replace("const", "").replace("&", "").replace("volatile", "").strip()
+            width = type_bytes(element) or (value.width if element == "void" or value.width > 1 else 4)
+            is_float = not _INTEGERS.search(element)
+            if value.memory.kind == "shared" and not value.memory.accesses:
+                value.memory.is_float = is_float
+            return replace(value, width=width, dims=())
+        if isinstance(value.number, int | list) and _UNSIGNED.search(type_text):
+            if isinstance(value.number, int):
+                return replace(value, number=value.number % UNSIGNED) if value.number < 0 else value
+            if any(each < 0 for each in value.number):
+                return replace(value, number=[each % UNSIGNED if each < 0 else each for each in value.number])
+            return value
+        return (
+            value if _INTEGERS.search(type_text) or not re.search(r"float|double|half", type_text) else unknown(value)
+        )
+
+    def _value_of_binary_expression(self, node: Node) -> Value:
+        left, right = node.child_by_field_id(fields.LEFT), node.child_by_field_id(fields.RIGHT)
+        operator = node.child_by_field_id(fields.OPERATOR)
+        sign = "" if operator is None else operator.type
+        one = self.value(left)
+        if sign in ("&&", "||"):
+            return self._connected(sign, one, left, right)
+        two = self.value(right)
+        self.spend(self.n_threads if one.differs or two.differs else 1)
+        return applied(sign, one, two)
+
+    def _connected(self, sign: str, one: Value, left: Node | None, right: Node | None) -> Value:
+        """Return ``a && b``, where b is evaluated by the threads that a leaves."""
+        before, bits = self.mask, self.bits
+        two, count = UNKNOWN, len(self.conditions)
+        self.conditions.append(one)
+        self.bits |= one.bits
+        truth: Value = one
+        if not one.is_open:
+            truth = replace(one, number=_truth(one.number))
+            self.mask = self.narrowed([bool(each) is (sign == "&&") for each in lanes(truth.number, self.n_threads)])
+        two = self.value(right) if self.is_active() else Value(int(sign == "||"))
+        self.mask, self.bits = before, bits
+        del self.conditions[count:]
+        if two.number is None or truth.number is None:
+            found = unknown(one, two)
+            if sign == "&&" and isinstance(truth.number, list) and not one.is_open:
+                found.possible = [bool(each) for each in truth.number]
+            return found
+        return applied("&" if sign == "&&" else "|", truth, replace(two, number=_truth(two.number)))
+
+    def _value_of_conditional_expression(self, node: Node) -> Value:
+        found: list[Value] = []
+        condition = node.child_by_field_id(fields.CONDITION)
+        value = self.value(condition)
+        sides = [node.child_by_field_id(each) for each in (fields.CONSEQUENCE, fields.ALTERNATIVE)]
+        results: dict[bool, Value] = {}
+
+        def evaluate(is_true: bool) -> None:
+            results[is_true] = self.value(sides[not is_true])
+
+        before = self.mask
+        self.branch(value, condition or node, lambda: evaluate(True), lambda: evaluate(False), node)
+        self.mask = before
+        found = list(results.values())
+        if len(found) == 1:
+            return found[0]
+        if not found:
+            return UNKNOWN
+        if isinstance(value.number, list):
+            return selected([bool(each) for each in value.number], results[True], results[False])
+        if found[0].memory is not None and found[0].memory is found[1].memory:
+            return found[0]
+        is_uniform = not value.differs and not found[0].differs and not found[1].differs
+        return self.fresh() if is_uniform and all(each.number is not None for each in found) else unknown(value, *found)
+
+    def _value_of_assignment_expression(self, node: Node) -> Value:
+        left, right = node.child_by_field_id(fields.LEFT), node.child_by_field_id(fields.RIGHT)
+        operator = node.child_by_field_id(fields.OPERATOR)
+        sign = "=" if operator is None else operator.type
+        if left is None:
+            return UNKNOWN
+        value = self.value(right)
+        return self.store(left, value, sign, node)
+
+    def store(self, left: Node, value: Value, sign: str, node: Node) -> Value:
+        """Assign to a variable or an element; with ``+=`` it is read first."""
+        found = self.place(left)
+        while isinstance(found, Cell) and found.place is not None:
+            found = found.place
+        if sign != "=":
+            value = applied(sign[:-1], self.load(found, left), value)
+        if isinstance(found, Cell):
+            if (
+                found.value.memory is not None
+                and found.value.memory.kind == "shared"
+                and not found.value.dims
+                and value.memory is None
+            ):
+                self.access(Place(found.value.memory, Value(0), found.value.width), "write", left, value)
+            else:
+                self.assign(found, self.cast(value, found.type_text.strip()))
+        else:
+            self.access(found, "write", left, value)
+        return value
+
+    def _value_of_update_expression(self, node: Node) -> Value:
+        inner = node.child_by_field_id(fields.ARGUMENT)
+        if inner is None:
+            return UNKNOWN
+        sign = "+=" if "++" in self.source(node) else "-="
+        old = self.value(inner) if self.source(node).endswith(("++", "--")) else None
+        new = self.store(inner, Value(1), sign, node)
+        return new if old is None else old
+
+    # places
+
+    def place(self, node: Node) -> Cell | Place:
+        kind = node.type
+        if kind == "identifier":
+            return self._named(node)
+        if kind == "parenthesized_expression" and node.named_children:
+            return self.place(node.named_children[-1])
+        if kind == "subscript_expression":
+            return self._element(node)
+        if kind == "field_expression":
+            return self._member(node)
+        if kind == "pointer_expression" and not self.source(node).startswith("&"):
+            pointer = self.value(node.child_by_field_id(fields.ARGUMENT))
+            return self._at(pointer, Value(0), node)
+        if kind == "call_expression":
+            found = self.call(node, is_place=True)
+            return Cell(found) if isinstance(found, Value) else found
+        if kind == "qualified_identifier":
+            return self._global(self.source(node))
+        return Cell(self.value(node))
+
+    def _named(self, node: Node) -> Cell | Place:
+        name = self.source(node)
+        cell = self.cell(name)
+        if cell is None:
+            return self._global(name)
+        if cell.place is not None:
+            return cell.place
+        memory = cell.value.memory
+        is_variable = memory is not None and memory.kind == "shared" and "__shared__" in cell.type_text
+        if memory is not None and is_variable and not cell.value.dims:
+            return Place(memory, Value(0), cell.value.width)
+        return cell
+
+    def _global(self, name: str) -> Cell:
+        """Return a name that no function declares: a constant, a macro, or a variable of the file."""
+        known = self.globals.get(name)
+        if known is not None:
+            return known
+        value = self._global_value(name)
+        cell = self.globals[name] = Cell(value)
+        return cell
+
+    def _global_value(self, name: str) -> Value:
+        if name == "warpSize":
+            return Value(WARP)
+        if name in self.file.constants:
+            return Value(self.file.constants[name])
+        if name in self.file.shared_names:
+            memory = Memory(name, "shared", 4, is_set=True)
+            return Value(0, 0, False, memory, 4, (None,))
+        body = self.file.macros.get(name)
+        if body is not None and body[0] is None:
+            found = self.of_macro(body[1], None)
+            return found if isinstance(found, Value) else UNKNOWN
+        return self.fresh(SIZE | FOREIGN)
+
+    def _member(self, node: Node) -> Cell | Place:
+        owner, name = node.child_by_field_id(fields.ARGUMENT), node.child_by_field_name("field")
+        member = "" if name is None else self.source(name)
+        text = "" if owner is None else self.source(owner)
+        if text in _TID and member in ("x", "y", "z"):
+            return Cell(self._builtin(text, "xyz".index(member)))
+        if owner is None:
+            return Cell(UNKNOWN)
+        if owner.type == "call_expression" and text.endswith(("thread_index()", "group_index()", "dim_threads()")):
+            kind = "threadIdx" if "thread_index" in text else "blockIdx" if "group_index" in text else "blockDim"
+            return Cell(self._builtin(kind, "xyz".index(member)))
+        found = self.place(owner)
+        while isinstance(found, Cell) and found.place is not None:
+            found = found.place
+        if isinstance(found, Place):
+            return Place(found.memory, found.address, found.width, f"{found.member}.{member}", found.problem)
+        if found.value.memory is not None:
+            return self._at(found.value, Value(0), node)
+        if member not in found.members:
+            found.members[member] = Cell(unknown(found.value) if found.value.differs else self.fresh())
+        return found.members[member]
+
+    def _builtin(self, name: str, axis: int) -> Value:
+        if name == "threadIdx":
+            return Value(self.thread[axis]) if self.block[axis] > 1 else Value(0)
+        if name == "blockIdx":
+            return self.blocks[axis]
+        return Value(self.block[axis], self.block_bits) if name == "blockDim" else Value((1009, 2003, 3001)[axis], SIZE)
+
+    def _element(self, node: Node) -> Cell | Place:
+        owner, indices = node.child_by_field_id(fields.ARGUMENT), node.child_by_field_id(fields.INDICES)
+        if owner is None or indices is None or not indices.named_children:
+            return Cell(UNKNOWN)
+        found = self.place(owner)
+        base = self._pointer(found, owner)
+        return self._at(base, self.value(indices.named_children[0]), node)
+
+    def _pointer(self, found: Cell | Place, node: Node) -> Value:
+        """Return the pointer that is subscripted; one that nothing is known of points to memory of its own."""
+        if isinstance(found, Place):
+            if found.width == 0:
+                return replace(found.address, memory=found.memory)
+            kind = "local" if found.memory.kind == "local" else "global"
+            return Value(0, 0, False, Memory(self.source(node), kind, 4))
+        if found.value.memory is None:
+            number = 0 if not found.value.differs else None
+            kind = "local" if found.type_text else "global"
+            found.value = Value(number, found.value.bits, number is None, Memory(self.source(node), kind, 4))
+        return found.value
+
+    def _at(self, base: Value, index: Value, node: Node) -> Place:
+        """Return the element of an array or pointer at an index."""
+        if base.memory is None:
+            base = Value(0 if not base.differs else None, base.bits, base.differs, Memory("*", "global", 4))
+        memory = base.memory
+        assert memory is not None
+        if index.memory is not None:
+            index = UNKNOWN
+        stride: int | None = base.width
+        for extent in base.dims[1:]:
+            stride = None if stride is None or extent is None else stride * extent
+        problem = self._beyond(base, index)
+        offset = unknown(index) if stride is None else applied("*", index, Value(stride))
+        address = applied("+", replace(base, memory=None, dims=()), offset)
+        self.spend(2 * self.n_threads if index.differs else 2)
+        if len(base.dims) > 1:
+            address = replace(address, dims=base.dims[1:], width=base.width)
+            return Place(memory, address, 0, problem=problem)
+        return Place(memory, replace(address, width=base.width), base.width, problem=problem)
+
+    def call(self, node: Node, is_place: bool = False) -> Value | Place | Cell:
+        raise NotImplementedError
+
+    def of_macro(self, body: str, given: dict[str, str] | None) -> Value | Place | Cell:
+        raise NotImplementedError
+
+    def _beyond(self, base: Value, index: Value) -> str:
+        return ""
+
+
+def _truth(number: int | list[int] | None) -> int | list[int] | None:
+    if isinstance(number, list):
+        return [int(each != 0) for each in number]
+    return None if number is None else int(number != 0)

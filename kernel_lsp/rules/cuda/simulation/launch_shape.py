@@ -1,0 +1,94 @@
+"""Choose the block that a kernel is simulated with: that of a launch in the file, or one that its text implies."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from kernel_lsp.rules.cuda.bounds.thread_range import block_size
+from kernel_lsp.rules.cuda.model import Function
+from kernel_lsp.rules.cuda.outline import integer_literal
+from kernel_lsp.rules.cuda.simulation.values import Value
+
+MAX_THREADS = 1024
+DEFAULT_THREADS, DEFAULT_SIDE = 128, 16
+"""Threads of a block, and along each axis of one in two dims, where the text says nothing."""
+
+
+_STEP = re.compile(r"=\s*threadIdx\.x\s*;[^;{}]*;\s*\w+\s*\+=\s*(\w+)\s*\)")
+"""A loop in which the threads of a block count together."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The threads along x, y and z, whether the text says them, and the arguments of a template."""
+
+    block: tuple[int, int, int]
+    is_known: bool
+    template: tuple[Value | None, ...] = ()
+    guess: int = DEFAULT_THREADS
+    is_implied: bool = False
+    """True where an index across the grid implies the threads, which may be fewer than the block's."""
+
+
+def shape_of(function: Function) -> Shape:
+    """Return the block of the kernel's first launch whose size is known, or an implied one."""
+    guess = DEFAULT_SIDE if re.search(r"(?:threadIdx|thread_index\(\))\.y", _whole_text(function)) else DEFAULT_THREADS
+    for arguments, block in function.file.launch_shapes.get(function.name, ()):
+        if 0 < block[0] * block[1] * block[2] <= MAX_THREADS:
+            return Shape(block, True, tuple(None if each is None else Value(each) for each in arguments), guess)
+    sides = [_implied(function, axis) for axis in ("x", "y")]
+    if guess == DEFAULT_SIDE:
+        x, y = (
+            sides[0] or sides[1] or _tile_side(function) or guess,
+            _rows(function) or sides[1] or sides[0] or _tile_side(function) or guess,
+        )
+        if x * y > MAX_THREADS:
+            y = max(1, MAX_THREADS // x)
+        return Shape((x, y, 1), bool(sides[0] and sides[1] and not _rows(function)), (), guess, True)
+    extent = sides[0] or _extent(function) or guess
+    return Shape((extent, 1, 1), bool(sides[0]), (), guess, True)
+
+
+def _whole_text(function: Function) -> str:
+    """Return the text of a kernel and of the device functions that it names."""
+    others = function.file.device_texts
+    return " ".join((function.text, *(text for name, text in others.items() if name in function.text)))
+
+
+def _implied(function: Function, axis: str) -> int:
+    """Return the block's size along an axis in ``blockIdx.x * 256 + threadIdx.x``."""
+    name = block_size(function, axis)
+    if not name and axis == "x" and (found := _STEP.search(function.text)) is not None:
+        name = found[1]
+    size = integer_literal(name) if name else None
+    if size is None and name:
+        known = function.named(name)
+        size = function.constant(known[0].value) if len(known) == 1 else function.file.constants.get(name)
+    return size if size is not None and 0 < size <= MAX_THREADS else 0
+
+
+def _tile_side(function: Function) -> int:
+    for variable in function.all_variables():
+        if variable.is_shared and len(variable.sizes) > 1:
+            size = function.constant(variable.sizes[-2])
+            if size is not None and 4 <= size <= 32:
+                return size
+    return 0
+
+
+def _rows(function: Function) -> int:
+    """Return the step of a loop over the rows of a tile: ``i += BLOCK_ROWS``."""
+    found = re.search(r"\+=\s*(\w+)\s*\)", function.text)
+    size = None if found is None else integer_literal(found[1]) or function.file.constants.get(found[1])
+    return size if size is not None and 2 <= size <= 32 and "for" in function.text else 0
+
+
+def _extent(function: Function) -> int:
+    """Return the size of the first shared array that may have one element for each thread."""
+    for variable in function.all_variables():
+        if variable.is_shared and len(variable.sizes) == 1:
+            size = function.constant(variable.sizes[0])
+            if size is not None and 64 <= size <= MAX_THREADS and size % 32 == 0:
+                return size
+    return 0

@@ -1,0 +1,171 @@
+"""Execute loops and switches: in full where their bounds are known, and else a few iterations."""
+
+from __future__ import annotations
+
+import re
+
+from tree_sitter import Node
+
+from kernel_lsp.rules.cuda import fields
+from kernel_lsp.rules.cuda.simulation.machine import Loop, Machine, Split
+from kernel_lsp.rules.cuda.simulation.values import DATA, FOREIGN, SIZE, Cell, Value, applied, lanes, unknown
+
+MAX_EXACT_ROUNDS, MAX_OPEN_ROUNDS, MAX_REPEATED_ROUNDS = 300, 2, 2
+"""Maximum iterations of a loop whose bound is known, of one whose bound is not, and of one that steps evenly, before
+its last iteration."""
+
+
+class Looper(Machine):
+    """Executes the statements of a kernel with their loops."""
+
+    def _run_for_statement(self, node: Node) -> None:
+        self.frame.scopes.append({})
+        initializer = node.child_by_field_name("initializer")
+        self.run(initializer)
+        update = node.child_by_field_name("update")
+        self._loop(node, node.child_by_field_id(fields.CONDITION), node.child_by_field_id(fields.BODY), update)
+        self.frame.scopes.pop()
+
+    def _run_while_statement(self, node: Node) -> None:
+        self.frame.scopes.append({})
+        clause = node.child_by_field_id(fields.CONDITION)
+        condition = clause.named_children[-1] if clause is not None and clause.named_children else clause
+        self._loop(node, condition, node.child_by_field_id(fields.BODY), None)
+        self.frame.scopes.pop()
+
+    def _run_do_statement(self, node: Node) -> None:
+        body = node.child_by_field_id(fields.BODY)
+        self._loop(node, node.child_by_field_id(fields.CONDITION), body, None, is_behind=True)
+
+    def _run_for_range_loop(self, node: Node) -> None:
+        name = node.child_by_field_id(fields.DECLARATOR)
+        self.frame.scopes.append({})
+        if name is not None:
+            self.declare(self.source(name), Cell(unknown()))
+        self.run(node.child_by_field_id(fields.BODY))
+        self.frame.scopes.pop()
+
+    def _loop(
+        self, node: Node, condition: Node | None, body: Node | None, update: Node | None, is_behind: bool = False
+    ) -> None:
+        entered, bits = self.threads(), self.bits
+        loop = Loop([False] * self.n_threads, [False] * self.n_threads, len(self.splits))
+        self.loops.append(loop)
+        n_conditions = len(self.conditions)
+        for round_ in range(MAX_EXACT_ROUNDS):
+            if (
+                condition is not None
+                and (round_ or not is_behind)
+                and not self._goes_on(condition, update, loop, round_)
+            ):
+                break
+            loop.round_ = round_
+            self.run(body)
+            self.mask = [a or b for a, b in zip(self.threads(), loop.continued, strict=True)]
+            loop.continued = [False] * self.n_threads
+            if not self.is_active():
+                break
+            if update is not None:
+                self.value(update)
+                if round_ == MAX_REPEATED_ROUNDS and condition is not None:
+                    self._skip_to_last(condition, update)
+            if condition is None and round_ >= MAX_OPEN_ROUNDS:
+                break
+        self.loops.pop()
+        del self.splits[loop.splits :]
+        del self.conditions[n_conditions:]
+        self.bits = bits
+        returned = self.frame.returned
+        self.mask = [a and not b for a, b in zip(entered, returned, strict=True)]
+        if all(self.mask):
+            self.mask = None
+
+    def _skip_to_last(self, condition: Node, update: Node) -> None:
+        """Count up to the last iteration of a loop that steps evenly: those in between do as the first ones did."""
+        left = condition.child_by_field_id(fields.LEFT)
+        cell = None if left is None or left.type != "identifier" else self.cell(self.source(left))
+        if cell is None or not re.search(r"\+\+|--|\+=|-=", self.source(update)):
+            return
+        last = cell.value
+        for _ in range(MAX_EXACT_ROUNDS):
+            before, value = cell.value, self.value(condition)
+            if not isinstance(cell.value.number, int) or value.is_open or value.number is None:
+                return
+            if not value.number:
+                cell.value = last
+                return
+            last = before
+            self.value(update)
+
+    def _goes_on(self, condition: Node, update: Node | None, loop: Loop, round_: int) -> bool:
+        """Take the threads out that a loop's condition ends, and return whether any goes on."""
+        value = self.value(condition)
+        self.bits |= value.bits
+        is_open = value.number is None or bool(value.bits & (SIZE | DATA))
+        if is_open and round_ >= MAX_OPEN_ROUNDS:
+            return False
+        if round_ == 0:
+            if value.differs:
+                self.conditions.append(value)
+            if value.differs and value.bits and not value.bits & FOREIGN and not self._ends_together(condition, update):
+                self.splits.append(Split(condition, len(self.frames), value.is_of_warps))
+        if value.is_open:
+            return True
+        self.mask = self.narrowed([bool(each) for each in lanes(value.number, self.n_threads)])
+        return self.is_active()
+
+    def _ends_together(self, condition: Node, update: Node | None) -> bool:
+        """Return whether all threads run a loop equally often, as where its bound is rounded up to whole blocks."""
+        left, right = condition.child_by_field_id(fields.LEFT), condition.child_by_field_id(fields.RIGHT)
+        if condition.type != "binary_expression" or left is None or left.type != "identifier" or update is None:
+            return False
+        cell = self.cell(self.source(left))
+        if cell is None or right is None:
+            return False
+        before, bound = cell.value, self.value(right)
+        self.value(update)
+        step = applied("-", cell.value, before)
+        cell.value = before
+        if not isinstance(step.number, int) or step.number <= 0 or not isinstance(bound.number, int):
+            numbers = step.number if isinstance(step.number, list) else []
+            step = Value(numbers[0]) if numbers and len(set(numbers)) == 1 and numbers[0] > 0 else Value(None)
+        if not isinstance(step.number, int) or not isinstance(bound.number, int) or before.number is None:
+            return False
+        rounds = {
+            (bound.number - first + step.number - 1) // step.number for first in lanes(before.number, self.n_threads)
+        }
+        return len(rounds) == 1
+
+    def _run_break_statement(self, node: Node) -> None:
+        if self.loops:
+            self._leave_loop(self.loops[-1].broken)
+
+    def _run_continue_statement(self, node: Node) -> None:
+        if self.loops:
+            self._leave_loop(self.loops[-1].continued)
+
+    def _leave_loop(self, where: list[bool]) -> None:
+        """Take the threads out of an iteration, or leave them in where it is unknown which of them go."""
+        if not self._is_unsure():
+            self.stop_threads(where)
+
+    def _run_switch_statement(self, node: Node) -> None:
+        clause = node.child_by_field_id(fields.CONDITION)
+        value = self.value(self._condition_of(clause))
+        body = node.child_by_field_id(fields.BODY)
+        before, bits = self.mask, self.bits
+        may_split = value.differs and not value.bits & FOREIGN
+        if may_split:
+            self.splits.append(Split(clause or node, len(self.frames), value.is_of_warps))
+        self.bits |= value.bits
+        self.conditions.append(unknown(value))
+        self.loops.append(Loop([False] * self.n_threads, [False] * self.n_threads, 0))
+        for case in () if body is None else body.named_children:
+            self.mask = before
+            for child in case.named_children if case.type == "case_statement" else [case]:
+                self.run(child)
+        self.loops.pop()
+        self.conditions.pop()
+        if may_split:
+            self.splits.pop()
+        self.mask, self.bits = before, bits

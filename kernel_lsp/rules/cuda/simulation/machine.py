@@ -1,0 +1,385 @@
+"""Execute the statements of a kernel for one block, all threads side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from tree_sitter import Node
+
+from kernel_lsp.rules.cuda import fields
+from kernel_lsp.rules.cuda.parsing import ParsedCuda
+from kernel_lsp.rules.cuda.simulation.values import (
+    BLOCK,
+    DATA,
+    ELECTED,
+    FOREIGN,
+    SIZE,
+    UNKNOWN,
+    Cell,
+    Mask,
+    Memory,
+    Place,
+    Value,
+    lanes,
+    selected,
+    unknown,
+)
+from kernel_lsp.rules.cuda.variables import Variable, type_bytes, variables_of
+
+MAX_OPERATIONS = 200_000
+"""Maximum operations of single threads per kernel, about 30 ms."""
+MAX_CALLS = 8
+_SKIPPED = frozenset(("comment", "preproc_call", "using_declaration", "alias_declaration", "static_assert_declaration"))
+
+
+class Stopped(Exception):
+    """The text is beyond what the simulation knows, or its budget is spent."""
+
+
+@dataclass(slots=True)
+class Split:
+    """A condition that some threads of a block may not satisfy, and `is_of_warps` where all of a warp do or do not."""
+
+    condition: Node
+    depth: int
+    is_of_warps: bool
+
+
+@dataclass(slots=True)
+class Frame:
+    """A call: where it is, its variables by block, and the threads that have returned."""
+
+    parsed: ParsedCuda
+    call: Node | None
+    is_macro: bool = False
+    scopes: list[dict[str, Cell]] = field(default_factory=list)
+    constants: dict[str, Value] = field(default_factory=dict)
+    left: list[Split] = field(default_factory=list)
+    result: Value | Place | None = None
+    returns_reference: bool = False
+    returned: list[bool] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Loop:
+    """The threads that a loop's body has left, or left for its next iteration."""
+
+    broken: list[bool]
+    continued: list[bool]
+    splits: int
+    round_: int = 0
+
+
+class Machine:
+    """The state of one block. Subclasses evaluate expressions and watch accesses."""
+
+    def __init__(self, n_threads: int) -> None:
+        self.n_threads = n_threads
+        self.mask: Mask = None
+        self.frames: list[Frame] = []
+        self.loops: list[Loop] = []
+        """The loops of the current call, innermost last."""
+        self.outer_loops: list[Loop] = []
+        """Those of its callers."""
+        self.splits: list[Split] = []
+        self.bits = 0
+        """What the conditions around the current statement depend on."""
+        self.conditions: list[Value] = []
+        self.path: tuple[tuple[str, bool], ...] = ()
+        """Conditions that all threads share and whose result is unknown, with the one assumed."""
+        self.n_operations = 0
+        self.n_fresh = 0
+
+    # what a subclass does
+
+    def value(self, node: Node | None) -> Value:
+        raise NotImplementedError
+
+    def place(self, node: Node) -> Cell | Place:
+        raise NotImplementedError
+
+    # names
+
+    @property
+    def frame(self) -> Frame:
+        return self.frames[-1]
+
+    def source(self, node: Node) -> str:
+        return self.frame.parsed.source(node)
+
+    def fresh(self, bits: int = SIZE) -> Value:
+        """Return a number in general position: larger than every earlier one, and no multiple of a block's size."""
+        self.n_fresh += 1
+        return Value(self.n_fresh * 73_687_091 + 1_000_003, bits)
+
+    def declare(self, name: str, cell: Cell) -> None:
+        self.frame.scopes[-1][name] = cell
+
+    def cell(self, name: str) -> Cell | None:
+        index = len(self.frames) - 1
+        while index >= 0:
+            frame = self.frames[index]
+            for scope in reversed(frame.scopes):
+                if name in scope:
+                    return scope[name]
+            if name in frame.constants:
+                return Cell(frame.constants[name])
+            if not frame.is_macro:
+                return None
+            index -= 1
+        return None
+
+    def spend(self, n_operations: int) -> None:
+        self.n_operations += n_operations
+        if self.n_operations > MAX_OPERATIONS:
+            raise Stopped
+
+    # threads
+
+    def is_active(self) -> bool:
+        return self.mask is None or any(self.mask)
+
+    def threads(self) -> list[bool]:
+        return [True] * self.n_threads if self.mask is None else self.mask
+
+    def narrowed(self, by: list[bool]) -> Mask:
+        return by if self.mask is None else [a and b for a, b in zip(self.mask, by, strict=True)]
+
+    def stop_threads(self, where: list[bool]) -> None:
+        """Take the active threads out, and note them in `where`."""
+        for index, is_active in enumerate(self.threads()):
+            where[index] = where[index] or is_active
+        self.mask = [False] * self.n_threads
+
+    # statements
+
+    def run(self, node: Node | None) -> None:
+        if node is None or not self.is_active() or node.type in _SKIPPED:
+            return
+        self.spend(20)
+        method = getattr(self, f"_run_{node.type}", None)
+        if method is None:
+            if node.type.startswith("preproc") or node.type in (
+                "goto_statement",
+                "labeled_statement",
+                "gnu_asm_expression",
+            ):
+                raise Stopped
+            self.value(node)
+        else:
+            method(node)
+
+    def _run_compound_statement(self, node: Node) -> None:
+        self.frame.scopes.append({})
+        for child in node.named_children:
+            self.run(child)
+        self.frame.scopes.pop()
+
+    def _run_expression_statement(self, node: Node) -> None:
+        for child in node.named_children:
+            self.value(child)
+
+    def _run_else_clause(self, node: Node) -> None:
+        for child in node.named_children:
+            self.run(child)
+
+    def _run_init_statement(self, node: Node) -> None:
+        self._run_else_clause(node)
+
+    def _run_declaration(self, node: Node) -> None:
+        for variable in variables_of(self.frame.parsed, node, node):
+            self.declare(variable.name, self.declared(variable))
+
+    def declared(self, variable: Variable) -> Cell:
+        """Return the cell of a declared variable, with its memory or initial value."""
+        text = variable.type_text
+        if variable.is_reference and variable.value is not None:
+            place = self.place(variable.value)
+            value = place.value if isinstance(place, Cell) else UNKNOWN
+            return Cell(value, text, place)
+        if variable.is_shared or (variable.is_array and not variable.is_pointer) or "__shared__" in text:
+            return Cell(self._array(variable), text)
+        if variable.value is None:
+            memory = Memory(variable.name, "global", type_bytes(variable.element) or 4) if variable.is_pointer else None
+            return Cell(Value(None, 0, False, memory, width=memory.width if memory else 4), text)
+        value = self.value(variable.value)
+        if variable.is_pointer and value.memory is not None and value.dims:
+            value = replace(value, dims=())
+        return Cell(self.converted(value, variable), text)
+
+    def converted(self, value: Value, variable: Variable) -> Value:
+        """Return the value as a variable's type holds it."""
+        if variable.is_pointer and value.memory is None:
+            memory = Memory(variable.name, "global", type_bytes(variable.element) or 4)
+            return Value(0 if not value.differs else None, value.bits, value.differs, memory, memory.width)
+        return self.cast(value, variable.element) if not variable.is_pointer else value
+
+    def cast(self, value: Value, type_text: str) -> Value:
+        """Return the number as another type holds it: floats have no known number."""
+        if value.memory is not None or value.group:
+            return value
+        if type_text in ("float", "double", "half", "__half"):
+            return unknown(value)
+        return value
+
+    def _array(self, variable: Variable) -> Value:
+        """Return the memory of an array, or of a shared variable."""
+        sizes = [self.value(size) if size is not None else Value(None) for size in variable.sizes]
+        extents = tuple(size.number if isinstance(size.number, int) and not size.bits else None for size in sizes)
+        dims = tuple(size.number if isinstance(size.number, int) else None for size in sizes)
+        width = type_bytes(variable.element) or 4
+        kind = "shared" if "__shared__" in variable.type_text else "local"
+        memory = self._known_memory(variable, kind) or Memory(variable.name, kind, width, extents)
+        memory.is_float = not variable.type_facts.is_integer and variable.element not in ("bool", "char")
+        memory.is_volatile = "volatile" in variable.type_text
+        if kind == "shared":
+            self.shared_memories[variable.name_node.start_byte] = memory
+        memory.is_set = memory.is_set or "extern" in variable.type_text or variable.value is not None
+        if kind == "local" and variable.value is not None:
+            self.value(variable.value)
+        if not variable.is_array:
+            return Value(0, 0, False, memory, width, ())
+        return Value(0, 0, False, memory, width, dims or (None,))
+
+    def _known_memory(self, variable: Variable, kind: str) -> Memory | None:
+        """Return the memory of a shared variable that was declared before: it is one for all calls of its function."""
+        if kind != "shared":
+            return None
+        return self.shared_memories.get(variable.name_node.start_byte)
+
+    # branches
+
+    def _run_if_statement(self, node: Node) -> None:
+        clause = node.child_by_field_id(fields.CONDITION)
+        self.frame.scopes.append({})
+        condition = self._condition_of(clause)
+        then, other = node.child_by_field_id(fields.CONSEQUENCE), node.child_by_field_id(fields.ALTERNATIVE)
+        self.branch(self.value(condition), condition or node, lambda: self.run(then), lambda: self.run(other), node)
+        self.frame.scopes.pop()
+
+    def _condition_of(self, clause: Node | None) -> Node | None:
+        if clause is None or clause.type != "condition_clause":
+            return clause
+        for child in clause.named_children[:-1]:
+            self.run(child)
+        return clause.named_children[-1] if clause.named_children else None
+
+    def branch(self, value: Value, condition: Node, then, other, node: Node) -> None:
+        """Run both sides of a branch, each for the threads that take it."""
+        before, bits, path = self.mask, self.bits, self.path
+        self.bits |= value.bits
+        self.conditions.append(value)
+        if value.is_open:
+            self._both(value, condition, then, other, node)
+        else:
+            taken = [bool(each) for each in lanes(value.number, self.n_threads)]
+            may_split = value.differs and bool(value.bits & (SIZE | BLOCK | DATA)) and not value.bits & FOREIGN
+            self._note_exits(value, condition, node, may_split)
+            self._push(value, condition, may_split)
+            self.mask = self.narrowed(taken)
+            if self.is_active():
+                then()
+            first = self.mask
+            self.mask = before
+            self.mask = self.narrowed([not each for each in taken])
+            if self.is_active():
+                other()
+            self._pop(may_split)
+            self.mask = (
+                None if first is None or self.mask is None else [a or b for a, b in zip(first, self.mask, strict=True)]
+            )
+            if self.mask is not None and all(self.mask):
+                self.mask = None
+        self.conditions.pop()
+        self.bits, self.path = bits, path
+
+    def _both(self, value: Value, condition: Node, then, other, node: Node) -> None:
+        """Run both sides for all threads: nothing is known about the condition."""
+        before, key = self.mask, self.source(condition)
+        known = dict(self.path).get(key)
+        may_split = value.differs and not value.bits & FOREIGN
+        self._note_exits(value, condition, node, may_split)
+        self._push(value, condition, may_split)
+        path = self.path
+        for is_true, side in ((True, then), (False, other)):
+            if known is None or known is is_true:
+                self.mask = before
+                if is_true and value.possible is not None:
+                    self.mask = self.narrowed(value.possible)
+                self.path = path if value.differs else (*path, (key, is_true))
+                side()
+        self._pop(may_split)
+        self.mask = before
+
+    def _push(self, value: Value, condition: Node, may_split: bool) -> None:
+        if may_split:
+            self.splits.append(Split(condition, len(self.frames), value.is_of_warps))
+
+    def _pop(self, may_split: bool) -> None:
+        if may_split:
+            self.splits.pop()
+
+    def _note_exits(self, value: Value, condition: Node, node: Node, may_split: bool) -> None:
+        """Note that some threads may leave the function, or the loop, in a branch."""
+        if not may_split:
+            return
+        text = self.source(node)
+        if "return" in text and any(_is_exit(each, "return_statement") for each in _descendants(node)):
+            self.frame.left.append(Split(condition, len(self.frames), value.is_of_warps))
+
+    def _is_unsure(self) -> bool:
+        return any(value.is_open for value in self.conditions)
+
+    def _run_return_statement(self, node: Node) -> None:
+        inner = node.named_children[0] if node.named_children else None
+        frame = self.frame
+        if inner is not None:
+            result: Value | Place = self.place_or_value(inner) if frame.returns_reference else self.value(inner)
+            if isinstance(result, Value) and isinstance(frame.result, Value):
+                result = (
+                    unknown(frame.result, result)
+                    if self._is_unsure()
+                    else selected(self.threads(), result, frame.result)
+                )
+            frame.result = result
+        if not self._is_unsure():
+            self.stop_threads(frame.returned)
+
+    def place_or_value(self, node: Node) -> Value | Place:
+        found = self.place(node)
+        return found if isinstance(found, Place) else found.value
+
+    # assignments
+
+    def assign(self, cell: Cell, value: Value) -> None:
+        """Set a variable in the active threads."""
+        old = cell.value
+        if self._is_unsure() and any(c.differs and c.number is None for c in self.conditions):
+            memory = value.memory or old.memory
+            same = value.number == old.number and value.memory is old.memory
+            cell.value = (
+                value
+                if same
+                else Value(None, value.bits | old.bits | DATA, True, memory, value.width, (), value.loads | old.loads)
+            )
+        elif self.mask is None:
+            cell.value = value
+        else:
+            cell.value = selected(self.mask, value, old)
+        cell.value = replace(cell.value, bits=cell.value.bits | self.bits & (SIZE | ELECTED))
+
+    shared_memories: dict[int, Memory]
+
+
+def _descendants(node: Node) -> Iterator[Node]:
+    waiting = [node]
+    while waiting:
+        each = waiting.pop()
+        yield each
+        if each.type != "lambda_expression":
+            waiting += each.named_children
+
+
+def _is_exit(node: Node, kind: str) -> bool:
+    return node.type == kind

@@ -1,0 +1,219 @@
+"""Represent what a simulated block computes: one number for all threads or one for each, and what it depends on."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import repeat
+
+SIZE, BLOCK, DATA, ELECTED, FOREIGN, LOADED, GUESSED, CHOSEN = 1, 2, 4, 8, 16, 32, 64, 128
+"""What a number depends on: a size that the text does not say, the block's index, loaded data, an atomic operation, a
+name or function of another file, an element that the block's index chose, a
+block's size that the text does not say, an element that all threads of a block load."""
+Number = int | list[int] | None
+"""One number for all threads, one for each thread, or an unknown one."""
+Mask = list[bool] | None
+"""The threads that execute a statement; None for all."""
+UNSIGNED = 1 << 32
+_MAX_NUMBER = 1 << 512
+WARP = 32
+
+
+@dataclass(eq=False, slots=True)
+class Memory:
+    """An array: in shared memory, in global memory, or of one thread. `extents` are its sizes, None where unknown.
+    `accesses` are those since the last barrier."""
+
+    name: str
+    kind: str
+    width: int
+    extents: tuple[int | None, ...] = ()
+    is_float: bool = True
+    is_volatile: bool = False
+    is_set: bool = False
+    """True once anything may have set elements that are not in `written`."""
+    accesses: list = field(default_factory=list)
+    written: set[int] = field(default_factory=set)
+    is_racing: bool = False
+    """True after a race, until the next barrier: what follows has the same cause."""
+
+    @property
+    def n_bytes(self) -> int | None:
+        total = self.width
+        for extent in self.extents:
+            if extent is None:
+                return None
+            total *= extent
+        return total if self.extents else None
+
+
+@dataclass(slots=True)
+class Value:
+    """A number, or a pointer with its offset in bytes. `varies` says whether an unknown number differs between
+    threads; `loads` are the elements that it was computed from."""
+
+    number: Number
+    bits: int = 0
+    varies: bool = False
+    memory: Memory | None = None
+    width: int = 4
+    dims: tuple[int | None, ...] = ()
+    loads: frozenset = frozenset()
+    group: str = ""
+    """The kind of a cooperative group: `block`, `tile` or `grid`."""
+    of_warps: bool | None = None
+    """Whether the numbers that were compared are one for each warp; None for other numbers."""
+    possible: list[bool] | None = None
+    """The threads for which an unknown condition may hold; None for all."""
+    is_own: bool = False
+    """True for an unknown number that has a known part of each thread's own."""
+
+    @property
+    def differs(self) -> bool:
+        """Return whether the value may differ between the threads of a block."""
+        return self.varies if self.number is None else isinstance(self.number, list)
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether all threads share the value, and no launch is known by which it is what it is here."""
+        return self.number is None or (bool(self.bits & ~GUESSED) and not self.differs)
+
+    @property
+    def is_of_warps(self) -> bool:
+        """Return whether the threads of each warp have one number."""
+        if self.of_warps is not None or not isinstance(self.number, list):
+            return self.of_warps is True or (self.number is not None and not isinstance(self.number, list))
+        numbers = self.number
+        return all(len(set(numbers[first : first + WARP])) == 1 for first in range(0, len(numbers), WARP))
+
+
+@dataclass(eq=False, slots=True)
+class Cell:
+    """A variable. `place` is what a reference refers to; `members` are the fields of a structure."""
+
+    value: Value
+    type_text: str = ""
+    place: Place | Cell | None = None
+    members: dict[str, Cell] = field(default_factory=dict)
+
+
+@dataclass(eq=False, slots=True)
+class Place:
+    """An element of an array: its address in bytes, and the field of a structure."""
+
+    memory: Memory
+    address: Value
+    width: int
+    member: str = ""
+    problem: str = ""
+
+
+UNKNOWN = Value(None, DATA, True)
+
+
+def unknown(*sources: Value, bits: int = 0) -> Value:
+    """Return an unknown number that differs between threads if any of its sources does."""
+    loads: frozenset = frozenset()
+    varies = is_own = False
+    for source in sources:
+        is_own = is_own or source.is_own
+        bits |= source.bits
+        varies = varies or source.differs
+        loads |= source.loads
+    return Value(None, bits, varies, loads=loads, is_own=is_own)
+
+
+def _quotient(left: int, right: int) -> int:
+    return abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
+
+
+def _remainder(left: int, right: int) -> int:
+    return left - _quotient(left, right) * right
+
+
+_OPERATIONS: dict[str, Callable[[int, int], int]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": _quotient, "%": _remainder, "<<": operator.lshift,
+    ">>": operator.rshift, "&": operator.and_, "|": operator.or_, "^": operator.xor, "<": operator.lt,
+    "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
+    "min": min, "max": max,
+}  # fmt: skip
+
+
+def applied(sign: str, left: Value, right: Value) -> Value:
+    """Return ``left sign right``."""
+    if left.memory is not None or right.memory is not None:
+        return _moved(sign, left, right)
+    operation = _OPERATIONS.get(sign)
+    one, two = left.number, right.number
+    if operation is None or one is None or two is None or not _is_defined(sign, one, two):
+        found = unknown(left, right)
+        found.is_own = found.is_own or (sign in "+-|" and (isinstance(one, list) or isinstance(two, list)))
+        return found
+    number: Number
+    if isinstance(one, list):
+        number = list(map(operation, one, two if isinstance(two, list) else repeat(two)))
+    elif isinstance(two, list):
+        number = list(map(operation, repeat(one), two))
+    else:
+        number = int(operation(one, two))
+        if abs(number) > _MAX_NUMBER:
+            return unknown(left, right)
+    of_warps = None
+    if sign in _COMPARISONS or left.of_warps is not None:
+        of_warps = left.is_of_warps and right.is_of_warps
+    return Value(number, left.bits | right.bits, loads=left.loads | right.loads, of_warps=of_warps)
+
+
+_COMPARISONS = frozenset(("<", "<=", ">", ">=", "==", "!="))
+
+
+def selected(threads: list[bool], chosen: Value, other: Value) -> Value:
+    """Return the first value for these threads, and the other one for the rest."""
+    if chosen.memory is not other.memory or chosen.number is None or other.number is None:
+        found = unknown(chosen, other)
+        memory = chosen.memory or other.memory
+        return replace(found, varies=True, memory=memory, width=chosen.width if chosen.memory else other.width)
+    one, two = (lanes(each.number, len(threads)) for each in (chosen, other))
+    number = [a if is_chosen else b for is_chosen, a, b in zip(threads, one, two, strict=True)]
+    return replace(chosen, number=number, bits=chosen.bits | other.bits, loads=chosen.loads | other.loads)
+
+
+def lanes(number: Number, n_threads: int) -> list[int]:
+    """Return a known number of each thread."""
+    return number if isinstance(number, list) else [number or 0] * n_threads
+
+
+def _is_defined(sign: str, left: Number, right: Number) -> bool:
+    if sign in ("/", "%"):
+        return 0 not in right if isinstance(right, list) else right != 0
+    if sign in ("<<", ">>"):
+        amounts = right if isinstance(right, list) else [right or 0]
+        return all(0 <= amount < 64 for amount in amounts)
+    return True
+
+
+def _moved(sign: str, left: Value, right: Value) -> Value:
+    """Return a pointer that was moved by a number of elements."""
+    if left.memory is not None and right.memory is not None:
+        return unknown(left, right)
+    pointer, distance = (left, right) if left.memory is not None else (right, left)
+    if sign not in ("+", "-") or (sign == "-" and pointer is right):
+        return unknown(left, right)
+    stride: int | None = pointer.width
+    for extent in pointer.dims[1:]:
+        stride = None if stride is None or extent is None else stride * extent
+    offset = UNKNOWN if stride is None else applied("*", distance, Value(stride))
+    total = applied(sign, replace(pointer, memory=None, dims=()), offset)
+    return replace(
+        pointer, number=total.number, bits=total.bits, varies=total.varies, loads=total.loads, is_own=total.is_own
+    )
+
+
+def key_of(address: Value) -> object:
+    """Return a key that is equal for equal addresses."""
+    if isinstance(address.number, list):
+        return tuple(address.number)
+    if address.number is not None:
+        return address.number
+    return ("?", address.loads) if address.loads else id(address)

@@ -1,0 +1,425 @@
+"""Watch what a simulated block does: elements that several threads access, indices, barriers that some do not reach."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from tree_sitter import Node
+
+from kernel_lsp.rules.cuda.model import Function
+from kernel_lsp.rules.cuda.simulation.calls import Caller
+from kernel_lsp.rules.cuda.simulation.launch_shape import Shape, shape_of
+from kernel_lsp.rules.cuda.simulation.machine import Frame, Split, Stopped
+from kernel_lsp.rules.cuda.simulation.values import (
+    BLOCK,
+    CHOSEN,
+    DATA,
+    ELECTED,
+    GUESSED,
+    LOADED,
+    SIZE,
+    WARP,
+    Cell,
+    Memory,
+    Number,
+    Place,
+    Value,
+    key_of,
+    lanes,
+)
+from kernel_lsp.rules.cuda.variables import type_bytes
+
+MAX_SHAPES = 5
+"""Maximum blocks that are tried where the text does not say how many threads there are."""
+MAX_ACCESSES = 32
+"""Maximum accesses of one array between two barriers that later ones are compared with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A fault: the code of its rule, where it is, and what its message needs."""
+
+    code: str
+    node: Node
+    kind: str
+    detail: str = ""
+
+
+@dataclass(eq=False, slots=True)
+class Access:
+    """One access by all threads that execute it. `sites` are the calls that lead to it, and itself."""
+
+    kind: str
+    sites: tuple[Node, ...]
+    address: Number
+    mask: list[bool] | None
+    member: str
+    bits: int
+    path: tuple[tuple[str, bool], ...]
+    warp_epoch: int
+    width: int
+    varies: bool
+    rounds: dict[int, int]
+    """The iteration of each loop around the access."""
+    owners: dict[int, int] | None = field(default=None)
+
+    def owner_of(self, n_threads: int) -> dict[int, int]:
+        """Return the last thread that accesses each address."""
+        if self.owners is None:
+            numbers = lanes(self.address, n_threads)
+            if self.mask is None:
+                self.owners = {address: thread for thread, address in enumerate(numbers)}
+            else:
+                pairs = enumerate(zip(numbers, self.mask, strict=True))
+                self.owners = {address: thread for thread, (address, is_active) in pairs if is_active}
+        return self.owners
+
+
+class Watcher(Caller):
+    """A block whose accesses and barriers are checked."""
+
+    def __init__(self, function: Function, shape: Shape) -> None:
+        self.root, self.shape = function, shape
+        super().__init__(function.file, function.file.functions_by_name, shape.block)
+        self.block_bits = 0 if shape.is_known else GUESSED
+        self.seen: dict[tuple[str, int], Seen] = {}
+        self.warp_epoch = 0
+        self.unset: dict[str, tuple[Memory, Node]] = {}
+        """The first read of each shared array that nothing has set so far."""
+        self.is_misfit = False
+        """True if the assumed block has more threads than an array has elements."""
+        self.memories: dict[int, Memory] = {}
+        self.has_lock = "atomicCAS" in function.text or "atomicExch" in function.text
+        self.is_grid = "blockIdx" in function.text
+
+    def run_kernel(self) -> None:
+        """Run the kernel until it ends, or until the simulation knows no further."""
+        function = self.root
+        frame = Frame(function.file.parsed, None, False, [{}])
+        frame.returned = [False] * self.n_threads
+        self.frames.append(frame)
+        frame.constants = self.template_values(function.definition.outer, list(self.shape.template))
+        for parameter in function.parameters:
+            self.declare(parameter.name, self._given(parameter))
+        try:
+            self.run(function.body)
+        except (Stopped, RecursionError):
+            return
+        for memory, node in self.unset.values():
+            if not memory.written and not memory.is_set:
+                self.note("KL248", node, "unset", memory.name)
+
+    def _given(self, parameter) -> Cell:
+        if parameter.is_pointer:
+            kind = "shared" if self.root.is_in_shared(parameter) else "global"
+            memory = Memory(parameter.name, kind, type_bytes(parameter.element) or 4)
+            memory.is_float = not parameter.type_facts.is_integer
+            memory.is_set, memory.is_volatile = True, "volatile" in parameter.words
+            return Cell(Value(0, 0, False, memory, memory.width), parameter.type_text)
+        if parameter.element in ("float", "double", "half", "__half"):
+            return Cell(Value(None), parameter.type_text)
+        return Cell(self.fresh(), parameter.type_text)
+
+    def guessed(self, name: str) -> Value:
+        return Value(self.shape.guess, SIZE)
+
+    # places
+
+    def sites(self, node: Node) -> tuple[Node, ...]:
+        """Return the calls that lead to a node, and the node: macros stand for what they contain."""
+        found: list[Node] = []
+        for frame in self.frames[1:]:
+            if frame.call is not None:
+                found.append(frame.call)
+            if frame.is_macro:
+                return tuple(found) if found else (self.root.body,)
+        return (*found, node)
+
+    def note(self, code: str, node: Node, kind: str, detail: str = "") -> None:
+        self.seen.setdefault((code, node.start_byte), Seen(code, node, kind, detail))
+
+    # barriers
+
+    def barrier(self, node: Node) -> None:
+        self._check_divergence(node)
+        for memory in self.memories.values():
+            memory.accesses.clear()
+            memory.is_racing = False
+
+    def _check_divergence(self, node: Node) -> None:
+        sites = self.sites(node)
+        for split in reversed(self.splits):
+            depth = min(split.depth, len(sites)) - 1
+            self.note("KL202", sites[depth], "branch", self._said(split))
+            return
+        for frame in self.frames:
+            for split in frame.left:
+                if not split.is_of_warps:
+                    self.note("KL203", sites[min(split.depth, len(sites)) - 1], "return", self._said(split))
+                    return
+        if self.shape.is_known and self.mask is not None and not all(self.mask) and not self._left_whole_warps():
+            self.note("KL202", sites[0], "exact")
+
+    def _said(self, split: Split) -> str:
+        return split.condition.text.decode(errors="replace") if split.condition.text else ""
+
+    def _left_whole_warps(self) -> bool:
+        """Return whether the missing threads are those of whole warps that have returned."""
+        returned = self.frames[0].returned
+        missing = [not each for each in self.threads()]
+        if any(is_missing and not has_returned for is_missing, has_returned in zip(missing, returned, strict=True)):
+            return False
+        return all(len(set(returned[first : first + WARP])) == 1 for first in range(0, self.n_threads, WARP))
+
+    def warp_barrier(self, node: Node, is_whole: bool) -> None:
+        self.warp_epoch += 1
+        if not is_whole or self.n_threads % WARP or not self.shape.is_known:
+            return
+        sites = self.sites(node)
+        warps = range(0, self.n_threads, WARP)
+        is_split = self.mask is not None and any(len(set(self.mask[first : first + WARP])) == 2 for first in warps)
+        if is_split and not any(self.frames[0].returned):
+            self.note("KL206", sites[0], "exact")
+
+    def forget(self) -> None:
+        for memory in (*self.memories.values(), *self.shared_memories.values()):
+            memory.accesses.clear()
+            memory.is_set, memory.is_racing = True, False
+
+    # accesses
+
+    def _beyond(self, base: Value, index: Value) -> str:
+        """Return why an index is out of bounds in some thread, or an empty text."""
+        memory, number = base.memory, index.number
+        if (
+            memory is None
+            or not base.dims
+            or number is None
+            or index.bits
+            or self.bits & (DATA | ELECTED | SIZE | GUESSED) & ~self._harmless()
+        ):
+            return ""
+        extent = base.dims[0]
+        known = len(base.dims) <= len(memory.extents) and memory.extents[len(memory.extents) - len(base.dims)] == extent
+        if extent is None or not known or not memory.extents:
+            return ""
+        numbers = lanes(number, self.n_threads)
+        mask = self.threads()
+        is_one = (
+            not isinstance(number, list)
+            or len({each for each, is_active in zip(number, mask, strict=True) if is_active}) == 1
+        )
+        for thread, (each, is_active) in enumerate(zip(numbers, mask, strict=True)):
+            if is_active and each >= extent and not self.shape.is_known and not is_one:
+                self.is_misfit = True
+            if (
+                is_active
+                and not 0 <= each < extent
+                and (self._is_beyond_for_sure(each, extent) or (thread < WARP and (is_one or each < 0)))
+            ):
+                return (
+                    f"thread {thread} has index {each} of {extent} elements"
+                    if isinstance(number, list)
+                    else f"{each} is beyond the {extent} elements"
+                )
+        return ""
+
+    def _is_beyond_for_sure(self, index: int, extent: int) -> bool:
+        """Return whether the block is that of a launch, or the array has room for each of the threads but a few."""
+        is_close = self.shape.is_implied and extent >= max(self.block) and index - extent < WARP
+        return (self.shape.is_known and not self.shape.is_implied) or is_close
+
+    def _harmless(self) -> int:
+        """Return the bits of conditions that keep no thread of a full block away: ``i < n`` of an index across the
+        grid."""
+        is_harmless = all(bool(each.bits & BLOCK) or not each.bits & SIZE for each in self.conditions)
+        return SIZE if is_harmless else 0
+
+    def access(self, place: Place, kind: str, node: Node, value: Value | None = None) -> None:
+        memory = place.memory
+        if place.problem and not self._is_address_only(node):
+            sites = self.sites(node)
+            self.note("KL218", sites[-1], "index", place.problem)
+        self.spend(30)
+        if memory.kind == "shared":
+            self._access_shared(place, kind, node, value)
+        elif memory.kind == "global" and kind == "write":
+            self._check_update(place, node, value)
+
+    def _is_address_only(self, node: Node) -> bool:
+        return False
+
+    def _access_shared(self, place: Place, kind: str, node: Node, value: Value | None) -> None:
+        memory = place.memory
+        self.memories.setdefault(id(memory), memory)
+        self._check_set(place, kind, node)
+        if kind == "write":
+            self._check_update(place, node, value)
+        if kind == "lock":
+            memory.is_volatile = True
+        if memory.is_racing or memory.is_volatile or self.n_threads <= WARP:
+            return
+        address = place.address
+        number = address.number
+        mask = None if self.mask is None else list(self.mask)
+        rounds = {id(loop): loop.round_ for loop in (*self.outer_loops, *self.loops)}
+        new = Access(
+            kind, self.sites(node), number, mask, place.member, self.bits, self.path, self.warp_epoch, place.width,
+            value is not None and value.differs, rounds,
+        )  # fmt: skip
+        if number is None and (not address.varies or address.is_own):
+            return
+        for old in memory.accesses:
+            if old.kind == kind == "read" or (old.kind == kind == "atomic"):
+                continue
+            if self._conflicts(old, new):
+                self._note_race(old, new, memory)
+                break
+        if len(memory.accesses) < MAX_ACCESSES and not any(_is_same(old, new) for old in memory.accesses):
+            memory.accesses.append(new)
+
+    def _check_set(self, place: Place, kind: str, node: Node) -> None:
+        """Note reads of elements that nothing has set."""
+        memory, number = place.memory, place.address.number
+        if kind == "write":
+            is_exact = number is not None and not place.address.bits and not self.bits
+            if not is_exact or place.member or place.width != memory.width:
+                memory.is_set = True
+            else:
+                pairs = zip(lanes(number, self.n_threads), self.threads(), strict=True)
+                memory.written.update([address for address, is_active in pairs if is_active])
+        elif not memory.is_set and not memory.written and memory.name not in self.unset:
+            self.unset[memory.name] = (memory, self.sites(node)[-1])
+
+    def _conflicts(self, old: Access, new: Access) -> bool:
+        """Return whether two threads access one element, one of them writes, and nothing orders them."""
+        self.spend(self.n_threads // 4)
+        if (old.bits | new.bits) & ELECTED or _excludes(old.path, new.path):
+            return False
+        if old.member != new.member and old.member and new.member:
+            return False
+        if old.kind == new.kind == "write":
+            return False
+        if old.address is None or new.address is None:
+            other = new if old.address is None else old
+            return (
+                other.address is not None
+                and isinstance(other.address, list)
+                and old.sites != new.sites
+                and "read" in (old.kind, new.kind, "atomic" if "atomic" in (old.kind, new.kind) else "")
+            )
+        if old.width != new.width:
+            return False
+        if not isinstance(old.address, list) and not isinstance(new.address, list):
+            return old.address == new.address and self._is_of_two(old, new)
+        owners = old.owner_of(self.n_threads)
+        numbers, mask = lanes(new.address, self.n_threads), new.mask
+        is_ordered = old.warp_epoch != new.warp_epoch
+        for thread, address in enumerate(numbers):
+            if mask is not None and not mask[thread]:
+                continue
+            owner = owners.get(address, thread)
+            if owner != thread and not (is_ordered and owner // WARP == thread // WARP):
+                return True
+        return False
+
+    def _is_of_two(self, old: Access, new: Access) -> bool:
+        """Return whether one element is accessed by different threads: one may write it, and others read it."""
+        first = {thread for thread, is_active in enumerate(old.mask or [True] * self.n_threads) if is_active}
+        second = {thread for thread, is_active in enumerate(new.mask or [True] * self.n_threads) if is_active}
+        if old.kind == "write" and len(first) > 1 and not old.varies:
+            return False
+        if new.kind == "write" and len(second) > 1 and not new.varies and old.kind == "read":
+            return False
+        others = (first | second) if first != second or len(first) > 1 else set()
+        if old.warp_epoch != new.warp_epoch and len({thread // WARP for thread in others}) < 2:
+            return False
+        return bool(others) and (first != second or len(first) > 1)
+
+    def _note_race(self, old: Access, new: Access, new_memory: Memory) -> None:
+        """Note the race at the later access, in the function in which the two are apart."""
+        depth = next((i for i, (a, b) in enumerate(zip(old.sites, new.sites, strict=False)) if a.id != b.id), 0)
+        node = new.sites[min(depth, len(new.sites) - 1)]
+        if depth == 0 and old.sites[0].id == new.sites[0].id:
+            node = new.sites[-1]
+        is_later = any(new.rounds.get(loop, round_) != round_ for loop, round_ in old.rounds.items())
+        new_memory.is_racing = True
+        kind = (
+            ("round" if old.kind == "read" else "step")
+            if is_later
+            else ("overtaken" if old.kind == "read" else "unordered")
+        )
+        self.note("KL208" if is_later else "KL207", node, kind, "")
+
+    # updates
+
+    def _check_update(self, place: Place, node: Node, value: Value | None) -> None:
+        """Note updates of one element by several threads, or by each block, that are no atomic operation."""
+        memory, address = place.memory, place.address
+        key = (id(memory), key_of(address), place.member)
+        control = frozenset().union(*(each.loads for each in self.conditions)) if self.conditions else frozenset()
+        if value is None or key not in value.loads | control or memory.is_volatile or self.has_lock:
+            return
+        if self.bits & ELECTED or address.bits & ELECTED:
+            return
+        site = self.sites(node)[-1]
+        if address.number is None:
+            if address.varies and address.loads and not address.is_own:
+                self.note("KL219", site, "index")
+            return
+        mask = self.threads()
+        if sum(mask) > 1 and not isinstance(address.number, list):
+            if value.differs or key in value.loads:
+                self.note("KL219", site, "all")
+            return
+        if isinstance(address.number, list):
+            chosen = [number for number, is_active in zip(address.number, mask, strict=True) if is_active]
+            if len(set(chosen)) < len(chosen) and not address.bits & ELECTED:
+                self.note("KL219", site, "index")
+                return
+        if memory.kind == "global" and self.is_grid and address.bits & (LOADED | BLOCK) == LOADED:
+            self.note("KL219", site, "index")
+            return
+        if (
+            memory.kind == "global"
+            and self.is_grid
+            and not (address.bits | self.bits) & (BLOCK | DATA | CHOSEN)
+            and not self.frames[0].left
+        ):
+            self.note("KL219", site, "blocks")
+
+
+def _is_same(old: Access, new: Access) -> bool:
+    return (
+        old.sites == new.sites
+        and old.kind == new.kind
+        and old.warp_epoch == new.warp_epoch
+        and old.address == new.address
+        and old.mask == new.mask
+    )
+
+
+def _excludes(one: tuple[tuple[str, bool], ...], two: tuple[tuple[str, bool], ...]) -> bool:
+    """Return whether no launch takes both paths."""
+    known = dict(one)
+    return any(known.get(condition, is_true) is not is_true for condition, is_true in two)
+
+
+def simulated(function: Function) -> tuple[Seen, ...]:
+    """Return the faults that a simulation of the function's first block finds, once for all rules."""
+    if "simulated" not in function.caches:
+        function.caches["simulated"] = {0: tuple(_simulate(function))}
+    return function.caches["simulated"][0]
+
+
+def _simulate(function: Function) -> Iterator[Seen]:
+    shape = shape_of(function)
+    for _ in range(MAX_SHAPES):
+        watcher = Watcher(function, shape)
+        watcher.run_kernel()
+        if not watcher.is_misfit:
+            yield from watcher.seen.values()
+            return
+        x, y, z = shape.block
+        shape = replace(shape, block=(x // 2, y, z) if y == 1 else (x, max(1, y // 2), z))

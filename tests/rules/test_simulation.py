@@ -1,0 +1,120 @@
+"""Faults that only show when a kernel runs: through helper functions, classes, macros and names for indices."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernel_lsp.rules import cuda
+
+TILE = """#define SIDE 16
+__device__ void load(float (*t)[SIDE + 1], const float* g, int d) { t[threadIdx.y][threadIdx.x] = g[d * threadIdx.x]; }
+__device__ void put(float* g, const float (*t)[SIDE + 1], int ld) { g[threadIdx.x] = t[threadIdx.x][threadIdx.y]; }
+__global__ void flip(const float* in, float* out, int ld) {
+    __shared__ float t[SIDE][SIDE + 1];
+    load(t, in, ld);
+    BARRIER
+    put(out, t, ld);
+}
+"""
+REDUCER = """template <typename T, int N>
+struct Reducer {
+    __device__ static T sum(T v, T* buffer) {
+        const int t = threadIdx.x;
+        buffer[t] = v;
+        BARRIER
+        for (int w = N / 2; w > 0; w /= 2) {
+            if (t < w) buffer[t] += buffer[t + w];
+            __syncthreads();
+        }
+        return buffer[0];
+    }
+};
+__global__ void total(const float* x, float* y) {
+    __shared__ float parts[256];
+    float v = Reducer<float, 256>::sum(x[threadIdx.x], parts);
+    if (threadIdx.x == 0) *y = v;
+}
+"""
+HELPER = """__device__ void bump(float* table, long at, float by) { UPDATE; }
+__global__ void scatter(const long* ids, const float* g, float* table, int n, int d) {
+    if (blockIdx.x < n && threadIdx.x < d) bump(table, ids[blockIdx.x] * d + threadIdx.x, g[threadIdx.x]);
+}
+"""
+PAIRS = """__global__ void pairs(int* v) {
+    __shared__ int s[512];
+    int t = threadIdx.x;
+    s[t] = v[blockIdx.x * 512 + t];
+    __syncthreads();
+    for (int pass = 0; pass < 512; ++pass) {
+        int mate = (pass & 1) == (t & 1) ? t + 1 : t;
+        if (mate > t && GUARDs[t] > s[t + 1]) { int k = s[t]; s[t] = s[t + 1]; s[t + 1] = k; }
+        __syncthreads();
+    }
+    v[blockIdx.x * 512 + t] = s[t];
+}
+"""
+MACRO = """#define AT(r, c) tile[(r) * 33 + (c)]
+__global__ void flip(const float* in, float* out) {
+    __shared__ float tile[32 * 33];
+    AT(threadIdx.y, threadIdx.x) = in[threadIdx.y * 32 + threadIdx.x];
+    BARRIER
+    out[threadIdx.y * 32 + threadIdx.x] = AT(threadIdx.x, threadIdx.y);
+}
+"""
+MET = """__device__ float all(float v, float* parts) {
+    parts[threadIdx.x] = v;
+    __syncthreads();
+    return parts[0];
+}
+__global__ void mean(const float* x, float* y, int n) {
+    __shared__ float parts[128];
+    int i = blockIdx.x * 128 + threadIdx.x;
+    CALL
+}
+"""
+SYNC = "__syncthreads();"
+
+
+def found(text: str) -> set[tuple[str, int]]:
+    return {(each.code, each.range.start_line + 1) for each in cuda.check(text)}
+
+
+@pytest.mark.parametrize(
+    ("text", "hole", "bad", "good", "code", "line"),
+    [
+        (TILE, "BARRIER", "", SYNC, "KL207", 8),
+        (REDUCER, "BARRIER", "", SYNC, "KL207", 8),
+        (HELPER, "UPDATE", "table[at] += by", "atomicAdd(&table[at], by)", "KL219", 1),
+        (PAIRS, "GUARD", "", "mate < 512 && ", "KL218", 8),
+        (MACRO, "BARRIER", "", SYNC, "KL207", 6),
+        (MET, "CALL", "if (i < n) y[i] = all(x[i], parts);", "y[i] = all(x[i], parts);", "KL202", 9),
+    ],
+    ids=["tile helpers", "static member", "update in a helper", "mate", "macro", "barrier in a helper"],
+)
+def test_a_fault_is_found_through_other_functions(
+    text: str, hole: str, bad: str, good: str, code: str, line: int
+) -> None:
+    assert (code, line) in found(text.replace(hole, bad))
+    assert code not in {each for each, _ in found(text.replace(hole, good))}
+
+
+def test_a_finding_in_a_helper_moves_with_the_helper() -> None:
+    text = HELPER.replace("UPDATE", "table[at] += by")
+    assert ("KL219", 1) in found(text)
+    assert ("KL219", 3) in found("\n\n" + text)
+    head, kernel = text.split("__global__")
+    assert ("KL219", 1) in found(f"{head}\n\n\n__global__{kernel}")
+
+
+def test_a_change_of_a_helper_is_seen_in_its_kernels() -> None:
+    assert ("KL207", 8) in found(TILE.replace("BARRIER", ""))
+    waiting = TILE.replace("g[d * threadIdx.x]; }", "g[d * threadIdx.x]; __syncthreads(); }").replace("BARRIER", "")
+    assert "KL207" not in {code for code, _ in found(waiting)}
+
+
+def test_loops_without_a_known_end_and_recursion_end() -> None:
+    text = (
+        "__device__ int f(int i) { return f(i + 1); }\n"
+        "__global__ void k(int* v) { __shared__ int s[64]; while (true) s[f(threadIdx.x)] += v[0]; }\n"
+    )
+    assert found(text) is not None
