@@ -133,9 +133,6 @@ def _is_sum(scalar: Scalar, group: RowScatterGroup) -> bool:
 __all__ = ["RowScatterSchedule", "render_row_scatter"]
 
 
-UPDATE_NAMES = ("i",)
-
-
 def render_scatter(kernel: KernelWriter, group: ScatterGroup, threads: int, comment: str) -> RenderedKernel:
     """Render the kernel of the updates. Its target was prepared before."""
     scope = Scope(kernel)

@@ -25,7 +25,6 @@ from kernel_lsp.rules.cuda.variables import Variable
 from kernel_lsp.rules.finding import QuickFix
 from kernel_lsp.rules.rule import Hit
 
-_BARRIER_WORDS = "__syncthreads cg::sync __barrier_sync .sync"
 MAX_STATEMENTS = 40
 """Maximum statements after a write to shared memory that are searched for a read."""
 
