@@ -11,6 +11,7 @@ from .captured import WARM, Captured
 from .inputs import inputs_of
 from .load import LoadedFile, load_file, resolve
 from .numbers import attribute_place
+from .program import decompositions
 
 
 def capture(request: dict[str, Any]) -> dict[str, Any]:
@@ -18,6 +19,7 @@ def capture(request: dict[str, Any]) -> dict[str, Any]:
     configuration other than the first keeps the first one's capture. Raises Failure."""
     source, configuration = request["source"], int(request.get("configuration", 0))
     linecache.checkcache()
+    decompositions.cache_clear()
     take_asked()
     if not configuration:
         WARM.captured, WARM.others = None, {}

@@ -6,6 +6,7 @@ Shapes of recurrent layers without their steps: PyTorch's own shape functions ru
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import logging
 import traceback
@@ -147,7 +148,7 @@ def export_program(wrapper: Wrapper, inputs: CallInputs, dynamic: frozenset[Dim]
         exported = torch.export.export(wrapper, tensors, dynamic_shapes=(shapes,) if dynamic else None, strict=False)
         needs_tracing = _needs_rewriting(exported) and not without_in_place(exported)
         functional = exported.run_decompositions({}) if needs_tracing else exported
-        core = exported.run_decompositions(_without_recurrent_layers())
+        core = exported.run_decompositions(decompositions())
     kinds = [spec.kind.name for spec in functional.graph_signature.output_specs]
     if "USER_INPUT_MUTATION" in kinds:
         raise _input_mutation(exported, inputs)
@@ -222,12 +223,13 @@ def user_outputs(exported: Any) -> list[Any]:
 # --- below: reading the export
 
 
-def _without_recurrent_layers() -> Any:
-    """Return PyTorch's decompositions except those of recurrent layers, which repeat the step for every time."""
+@functools.cache
+def decompositions() -> dict[Any, Any]:
+    """Return PyTorch's decompositions except those of recurrent layers, which repeat the step for every time. Listing
+    them takes as long as decomposing a small graph: once for all exports of a capture, as the user's code may add
+    operators before the next."""
     table = torch.export.default_decompositions()
-    for operator in RECURRENT:
-        table.pop(operator, None)
-    return table
+    return {operator: rule for operator, rule in table.items() if operator not in RECURRENT}
 
 
 def _needs_rewriting(exported: Any) -> bool:
