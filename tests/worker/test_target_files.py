@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -164,6 +165,25 @@ def test_recorded_configurations_are_covered_where_the_capture_holds() -> None:
     assert "eps" not in task.module_settings, "a float of the module is an argument, whatever was recorded"
     assert [(other.index, other.name) for other in task.uncovered] == [(2, "b"), (3, "c")]
     assert "f16" in task.uncovered[0].reason
+
+
+def test_a_float_of_modules_of_several_sizes_is_an_argument() -> None:
+    text = dedent("""
+        class N(nn.Module):
+            def __init__(self, dim, eps=1.0):
+                super().__init__()
+                self.eps, self.gain = eps, nn.Parameter(torch.ones(dim))
+
+            def forward(self, x):
+                return x * self.gain + self.eps
+    """)
+    other = InputConfiguration(name="a", inputs=(tensor("x", 3, 6),), init_arguments={"dim": 6, "eps": 0.5})
+    source = source_of(text, "N", inputs=[tensor("x", 4, 8)])
+    source = source.model_copy(update={"configurations": (other,), "init_arguments": {"dim": 8}})
+    task = capture_source(source)
+    assert [c.shapes["gain"] for c in task.configurations] == [(8,), (6,)]
+    assert [(number.name, number.qualified_name) for number in task.scalars] == [("eps", "eps")]
+    assert task.module_settings == {}
 
 
 def test_the_backward_has_configurations_of_its_own(tmp_path: Path) -> None:

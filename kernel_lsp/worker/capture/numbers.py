@@ -77,7 +77,7 @@ def _candidates(captured: Captured) -> list[_Candidate]:
     taken = {leaf.name for leaf in captured.inputs.leaves} | {argument.name for argument in captured.arguments}
     for name in sorted(taken | {*captured.symbols.names.values(), *captured.output_names}):
         pool.take(name)
-    settings = module_settings(captured.callee.owner, is_eval=True)
+    settings = module_settings(captured.callee.module, is_eval=True)
     return own + [_Candidate(pool.take(path), path, value) for path, value in settings.items() if type(value) is float]
 
 
@@ -163,7 +163,7 @@ def _set(captured: Captured, values: dict[str, Number], candidates: Sequence[_Ca
     given, changed = captured.inputs.numbers, []
     for candidate in candidates:
         if candidate.path:
-            module, name = attribute_place(captured.callee.owner, candidate.path)
+            module, name = attribute_place(captured.callee.module, candidate.path)
             changed.append((module, name, vars(module)[name]))
             vars(module)[name] = values[candidate.name]
         else:
