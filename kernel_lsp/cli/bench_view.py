@@ -44,7 +44,7 @@ class BenchView:
             self._running[target] = "starting"
             if not console.stderr.is_terminal:
                 self._say(f"{target}: started")
-        stage = _stage(event)
+        stage = _stage(event, target)
         if stage:
             self._running[target] = stage
             self._status.update(Text("; ".join(f"{name}: {now}" for name, now in self._running.items())))
@@ -72,10 +72,10 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
-def _stage(event: Event) -> str:
+def _stage(event: Event, target: str) -> str:
     match event:
         case StageStarted():
-            return event.message.partition(":")[0]
+            return event.message.partition(target)[0].partition(":")[0].strip()
         case GenerationStarted():
             return f"generation {event.generation + 1}/{event.n_generations}"
         case NewBest():
