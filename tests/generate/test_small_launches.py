@@ -144,3 +144,11 @@ def test_windows_that_do_not_overlap_compare_taps_instead_of_positions() -> None
     checked = check(POOL, inputs=[tensor("x", 2, 3, 8, 10)], backward=True, families=["normal", "tied_rows"])
     backward = checked.text.rpartition("__global__")[2]
     assert "kh * 2 + kw" in backward
+
+
+def test_tiles_of_either_layout_lie_within_shared_memory() -> None:
+    """Rows of `a` are neighbours across the sum and those of `w` along it; a step is longer than two tiles of rows."""
+    inputs = [tensor("a", 672, 49), tensor("w", 192, 672)]
+    schedule = {**SPLIT, "f.tile": "32x64_4x4", "f.step": 84, "f.cluster": 8}
+    checked = check("def f(a, w): return a.t() @ w.t()", inputs=inputs, schedule=schedule)
+    assert "TM = 32, TN = 64, TK = 84" in checked.text

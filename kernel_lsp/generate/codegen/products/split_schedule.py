@@ -50,8 +50,8 @@ def is_valid_split_schedule(schedule: SplitSchedule, dtype: DType, n_bytes: int 
 
 
 def n_shared_elements(schedule: SplitSchedule) -> int:
-    """Return the shared elements of a block: the larger of the tiles, in any layout, and the sums of all groups."""
+    """Return the shared elements of a block: the larger of the tiles, each in either layout, and the sums of all
+    groups."""
     rows, columns = schedule.tile_m, schedule.tile_n
-    along_k = (rows + columns) * schedule.row_stride()
-    across_k = (rows + columns + 2 * QUAD) * schedule.tile_k
-    return max(along_k, across_k, (schedule.n_groups + 1) * rows * columns)
+    tiles = sum(max(n * schedule.row_stride(), (n + QUAD) * schedule.tile_k) for n in (rows, columns))
+    return max(tiles, (schedule.n_groups + 1) * rows * columns)
