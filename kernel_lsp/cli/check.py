@@ -15,7 +15,7 @@ from kernel_lsp.verify.session.start import SessionStart
 from kernel_lsp.verify.timing.words import detail_lines, one_line
 
 NOT_GENERAL = "not-general"
-"""`verify/foreign/generality.py` finds it; importing that takes numpy."""
+"""`verify/foreign/check.py` finds it; importing that takes numpy."""
 STYLES = {
     Severity.ERROR: "red",
     Severity.WARNING: "yellow",
