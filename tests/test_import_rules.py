@@ -19,7 +19,6 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "kernel_lsp"
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
-PROCESSES = ROOT / "docs" / "processes.md"
 OUTSIDE = ("tests", "benchmarks", "scripts")
 CLAUSES = ("What", "Whether", "How", "Where", "Which", "That", "Why", "Who", "Whose", "Of")
 """Words that open a clause: a docstring opens with a verb, the note under a constant with a noun."""
@@ -196,15 +195,6 @@ def test_every_room_is_described() -> None:
     check(f"docs/architecture.md lacks {room}" for room in rooms_on_disk() if f"`{room}`" not in text)
 
 
-def test_every_path_in_the_architecture_exists() -> None:
-    modules_by_name = {Path(module.path).name for module in modules()}
-    check(
-        f"docs/architecture.md or docs/processes.md names {path}"
-        for path in named_paths(ARCHITECTURE.read_text() + PROCESSES.read_text())
-        if path not in modules_by_name and not any((f / path).exists() for f in (ARCHITECTURE.parent, ROOT, PACKAGE))
-    )
-
-
 def test_every_path_in_these_rules_exists() -> None:
     paths = {*MAY_PRINT, *(path for paths in (*WHERE_ALLOWED.values(), *PRIVATE.values()) for path in paths)}
     check(f"tests/test_import_rules.py names {path}" for path in sorted(paths) if not (PACKAGE / path).exists())
@@ -229,10 +219,6 @@ def test_help_imports_within_its_budget() -> None:
 def test_the_rules_see_a_function_level_import() -> None:
     module = Module.parse("core/x.py", "def f():\n    from kernel_lsp.plan import parser\n")
     assert [used.room for used in module.imports] == ["plan"]
-
-
-def test_the_rules_see_a_path_in_prose_and_none_in_a_code_block() -> None:
-    assert named_paths("see `verify/ray.py` and [x](x.md)\n```\nmodel.py\n```\n") == ["verify/ray.py", "x.md"]
 
 
 def test_the_rules_follow_an_import_inside_a_function_and_none_for_types() -> None:
@@ -350,12 +336,6 @@ def clauses(tree: ast.AST) -> Iterator[int]:
         text = node.value.value if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) else None
         if isinstance(text, str) and re.match(rf"\s*({'|'.join(CLAUSES)})\b", text):
             yield node.lineno
-
-
-def named_paths(text: str) -> list[str]:
-    """Return the Python and Markdown files that prose names, in order; code blocks show a user's files."""
-    prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
-    return list(dict.fromkeys(re.findall(r"[\w./-]+\.(?:py|md)\b", prose)))
 
 
 def rooms_on_disk() -> set[str]:
