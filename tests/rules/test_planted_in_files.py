@@ -33,6 +33,7 @@ def kernel(body: str, head: str = "", size: str = "256") -> str:
         (kernel("if (i < n) out[0] += x[i];"), "KL219"),
         (kernel("float a = x[i];\n    if (i < n) out[i] = a;"), "KL201"),
         (kernel("if (i <= n) out[i] = x[i];"), "KL201"),
+        (kernel("out[i] = x[i] > 0.0f ? x[i] : 0.5f * x[i];"), "KL201"),
         (kernel("if (i < n) out[i] = __shfl_xor_sync(0xffffffffu, x[i], 1);"), "KL206"),
         (
             "__device__ void fold(float* s, int t) {\n    s[t] += s[t + 16];\n    s[t] += s[t + 8];\n}\n",

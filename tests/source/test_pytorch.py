@@ -210,6 +210,10 @@ def test_the_example_pragma_is_itself_accepted(read, check_error) -> None:
     assert len(read(f"{pragma}\n{signature}").inputs) == 8
 
 
+def test_two_limits_are_proposed_with_room_between_them(check_error) -> None:
+    check_error("def f(x, low: float, high: float): pass", 1, "unknown input shapes", "low=-1.0, high=1.0")
+
+
 def test_each_pragma_that_a_module_lacks_has_a_line_of_its_own(read) -> None:
     with pytest.raises(UnknownInputsError) as caught:
         read("""

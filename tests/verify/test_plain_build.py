@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from kernel_lsp.cli.check import describe_finding
 from kernel_lsp.config import Settings
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.verify.session import plain_build
-from kernel_lsp.verify.session.plain_build import check_plain, device_text
+from kernel_lsp.verify.session.plain_build import check_plain, device_text, static_findings
 
 TEMPLATE = """#include <vector>
 #include <cuda_runtime.h>
@@ -67,3 +68,10 @@ def test_host_functions_are_blanked_and_lines_stay() -> None:
 async def test_the_next_step_is_the_command_that_drafts_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain_build, "find_nvcc", _none)
     assert "kernel-lsp plan" in (await check(tmp_path, TEMPLATE)).notes[0]
+
+
+def test_a_finding_that_stands_for_several_says_so_once() -> None:
+    calls = "    cudaDeviceSynchronize();\n" * 4
+    (found,) = (f for f in static_findings(f"int main() {{\n{calls}}}\n") if f.code == "KL250")
+    assert "(and at 3 more places)" in describe_finding(found, "file.cu")
+    assert "times" not in describe_finding(found, "file.cu")

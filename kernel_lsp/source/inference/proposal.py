@@ -106,6 +106,11 @@ _INDEX_BOUND = 1000
 _VECTORS = ("weight", "bias", "gamma", "beta", "scale", "shift", "mean", "var", "running_mean", "running_var")
 _INDICES = ("target", "targets", "label", "labels", "index", "indices", "tokens", "token_ids", "input_ids", "ids")
 _FLOATS = {"eps": "1e-6", "epsilon": "1e-6", "alpha": "1.0", "temperature": "0.7", "p": "0.0"}
+_LIMITS = {
+    **dict.fromkeys(("low", "lower", "min", "min_value", "minimum"), "-1.0"),
+    **dict.fromkeys(("high", "upper", "max", "max_value", "maximum"), "1.0"),
+}
+"""Examples of annotated floats: with equal ones a result between them would not depend on the inputs."""
 _SIZES = (
     (r"dropout|drop(_?(rate|path|prob|p))?|.*_(dropout|drop)|p", "0.0"),
     (r"(n|num)?_?(kv|q|query|key|value)?_?(n|num)?_?heads?|nheads?", "8"),
@@ -284,7 +289,7 @@ def _number_text(parameter: Parameter) -> str | None:
     """Return an example of a number; None for a tensor."""
     match annotation_kind(parameter.annotation):
         case "float":
-            return _FLOATS.get(parameter.name, "0.0" if "drop" in parameter.name else "0.5")
+            return (_FLOATS | _LIMITS).get(parameter.name, "0.0" if "drop" in parameter.name else "0.5")
         case "int":
             return "-1" if parameter.name in ("dim", "axis") else "4"
         case "bool":
@@ -302,7 +307,7 @@ def _guess(name: str, kind: str) -> str:
     if kind == "bool":
         return "True"
     if kind == "float":
-        return "0.0" if by_name == "0.0" else "0.5"
+        return _LIMITS.get(name, "0.0" if by_name == "0.0" else "0.5")
     if name in ("activation", "act", "nonlinearity"):
         return "'gelu'"
     return by_name or str(_DEFAULT_SIZE)

@@ -115,7 +115,6 @@ def _as_findings(found: Iterable[RuleFinding]) -> tuple[Finding, ...]:
             source=SOURCE,
             line=each.range.start_line + 1,
             column=each.range.start_column + 1,
-            n_occurrences=1 + len(each.related),
         )
         for each in found
     )

@@ -97,12 +97,22 @@ def _unchecked_dims(kernel: Function) -> frozenset[str]:
     The set is empty where a condition uses the thread's rank in a cooperative group."""
     unchecked = {dim for dim in "xyz" if f"threadIdx.{dim}" in kernel.text and f"blockIdx.{dim}" in kernel.text}
     if unchecked:
-        for source, dim in _numbers_in(kernel, [*kernel.conditions(), *_clamps(kernel)]):
+        conditions = (part for condition in kernel.conditions() for part in _outside_elements(kernel, condition))
+        for source, dim in _numbers_in(kernel, [*conditions, *_clamps(kernel)]):
             if source == "threadIdx":
                 unchecked.discard(dim)
             if source in _GROUP_NUMBERS or not unchecked:
                 return frozenset()
     return frozenset(unchecked)
+
+
+def _outside_elements(kernel: Function, node: Node) -> Iterator[Node]:
+    """Yield the parts of a condition outside of subscripts: ``x[i] > 0`` accesses the element that it would check."""
+    if "[" not in kernel.source(node):
+        yield node
+    elif node.type != "subscript_expression":
+        for child in node.named_children:
+            yield from _outside_elements(kernel, child)
 
 
 def _checked_later(kernel: Function) -> Iterator[Node]:
