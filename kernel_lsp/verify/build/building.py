@@ -4,8 +4,9 @@ kernels and the GPU; the executor needs the build."""
 from __future__ import annotations
 
 import asyncio
+import operator
 import re
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.core.expression import ExpressionError
@@ -149,6 +150,14 @@ N_CASES_ELSEWHERE = 6
 _QUESTION = re.compile(r"\b__CUDA_\w+|\bNV_(?:IF|DISPATCH)_\w+|\b__nvvm_reflect\w*|##|%:%:")
 """Expressions that may test the architecture outside preprocessor conditions, and those that may hide such a name."""
 
+_PLAIN_QUESTION = re.compile(
+    r"^[ \t]*#[ \t]*if[ \t]+__CUDA_ARCH__[ \t]*(>=|<=|>|<|==|!=)[ \t]*([1-9]\d*)[ \t]*$", re.MULTILINE
+)
+COMPARISONS: dict[str, Callable[[int, int], bool]] = {
+    **{">=": operator.ge, "<=": operator.le, ">": operator.gt},
+    **{"<": operator.lt, "==": operator.eq, "!=": operator.ne},
+}
+
 Failure = Mismatch | Crashed | Rejected
 
 
@@ -160,7 +169,7 @@ def may_differ(text: str) -> bool:
 async def other_programs(compiler: Compiler, request: BuildRequest, built: Built) -> AsyncGenerator[Built, None]:
     """Yield the builds for other GPUs that differ from this one, each program once. They are made side by side: a
     network takes 15 s each. A failed build is skipped: an operator then leaves that GPU to PyTorch."""
-    architectures = [name for name in OTHER_ARCHITECTURES if name != request.architecture and may_differ(request.text)]
+    architectures = other_architectures(request.text, request.architecture) if may_differ(request.text) else []
     builds = [
         asyncio.create_task(compiler.compile(request.model_copy(update={"architecture": name})))
         for name in architectures
@@ -179,6 +188,23 @@ async def other_programs(compiler: Compiler, request: BuildRequest, built: Built
         for build in builds:
             build.cancel()
         await asyncio.gather(*builds, return_exceptions=True)
+
+
+def other_architectures(text: str, own: str) -> list[str]:
+    """Return the architectures to compile for: not those for which all conditions of the text have the truth that they
+    have for an earlier one. Where it asks anything but ``#if __CUDA_ARCH__ >= 800``, they are all."""
+    others = [name for name in OTHER_ARCHITECTURES if name != own]
+    code = mask_literals(text)
+    asked = _PLAIN_QUESTION.findall(code)
+    if len(asked) != len(_QUESTION.findall(code)) or len(asked) != len(foreign_conditions(text)):
+        return others
+    answers = {name: tuple(_is_true(name, *each) for each in asked) for name in (own, *others)}
+    return [name for name in others if list(answers.values()).index(answers[name]) == list(answers).index(name)]
+
+
+def _is_true(architecture: str, comparison: str, number: str) -> bool:
+    """Evaluate a condition on ``__CUDA_ARCH__``, which is 900 for ``sm_90`` and ``sm_90a``."""
+    return COMPARISONS[comparison](10 * int(architecture.removeprefix("sm_").rstrip("af")), int(number))
 
 
 def said_of(failure: Failure, where: str) -> Failure:
