@@ -66,8 +66,9 @@ WAITING_LIMITS = Limits(complete_instructions=15_000_000, max_instructions=1_000
 """Limits for a small case whose threads wait longer than the screen allows: a livelock repeats its state within them.
 Waiting costs about 1 ns an instruction."""
 RANKED_WAIT_S = 4.0
-"""Maximum seconds of such a run before a candidate is only measured: its full check has the whole deadline. 15 of 17
-candidates for a batch norm, whose blocks wait at a grid barrier, had no answer within a deadline (2026-11-28)."""
+"""Maximum seconds of such a run before a candidate is only measured: its full check runs it within the screen's limits,
+and then within the whole deadline. 15 of 17 candidates for a batch norm, whose blocks wait at a grid barrier, had no
+answer within a deadline (2026-11-28)."""
 SCREEN_BUDGET_S = 0.4
 """Seconds per operation: a screen that took longer skips the profile."""
 N_SCREEN_CASES = 2
@@ -120,14 +121,17 @@ async def screen(
 ) -> CheckOutcome | None:
     """Run small cases within a short budget, in thread orders that expose races. None when none of them failed.
     Cases that exceed the budget are noted, and left to the GPU. `estimates` adds `estimate` where that was quick.
-    `wait_s` bounds a second run of threads that may wait."""
+    `wait_s` bounds a run of threads that may wait; where it is short there is no other run of that case."""
     if refused := _refused(kernel):
         return refused
     started, n_run = time.monotonic(), 0
+    is_brief = kernel.progress.may_wait and wait_s < WAITING_LIMITS.deadline_s
     for case, bound in screened_cases(kernel.plan):
-        outcome = await kernel.run(case, bound, SCREEN_LIMITS)  # which long rows may legitimately exceed
-        if not n_run:
-            outcome = await _to_its_end(kernel, case, bound, outcome, wait_s)
+        if is_brief and not n_run:
+            outcome = await kernel.run(case, bound, replace(WAITING_LIMITS, deadline_s=wait_s))
+        else:
+            outcome = await kernel.run(case, bound, SCREEN_LIMITS)  # which long rows may legitimately exceed
+            outcome = outcome if n_run else await _to_its_end(kernel, case, bound, outcome)
         if isinstance(outcome, Skipped):
             continue
         if not n_run and isinstance(outcome, TimedOut) and _is_endless(outcome):
@@ -279,18 +283,14 @@ async def _with_few_at_once(kernel: LoadedKernel) -> CheckOutcome | None:
 # --- below: one case
 
 
-async def _to_its_end(
-    kernel: LoadedKernel, case: Case, bound: BoundOperation, outcome: CaseOutcome, wait_s: float
-) -> CaseOutcome:
+async def _to_its_end(kernel: LoadedKernel, case: Case, bound: BoundOperation, outcome: CaseOutcome) -> CaseOutcome:
     """Run a small case again with more budget where one thread exhausted the screen's alone, or where threads may wait.
     That distinguishes slow cases from endless ones."""
     if not isinstance(outcome, TimedOut) or not kernel.code.is_alive:
         return outcome
     if _is_endless(outcome):
         return await kernel.run(case, bound, ENDLESS_LIMITS)
-    if kernel.progress.may_wait:
-        return await kernel.run(case, bound, replace(WAITING_LIMITS, deadline_s=wait_s))
-    return outcome
+    return await kernel.run(case, bound, WAITING_LIMITS) if kernel.progress.may_wait else outcome
 
 
 def _timeout_of(kernel: LoadedKernel, case: Case, outcome: TimedOut) -> TimedOut | Skipped:

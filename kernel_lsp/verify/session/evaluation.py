@@ -115,7 +115,7 @@ class Evaluation:
             if self._depth == "full":
                 self._add_cases_of_code(prepared, built)
             first, failure = self._first_looks(prepared, built), None
-            is_known = self._depth == "full" and self._candidate.id in self._by.passed_gpu
+            is_known = self._candidate.id in self._by.passed_gpu
             if not is_known:
                 with progress.stage("executor"):
                     failure = await first_failure(first, progress)
@@ -178,7 +178,7 @@ class Evaluation:
 
     def _first_looks(self, prepared: Prepared, built: Built) -> list[Look]:
         """Return the runs of all cases; with a GPU, only of those that must pass before the GPU may run the candidate
-        for the first time. A full check of one that ran there has them beside its cases."""
+        for the first time. A full check of one that ran there has them beside its cases, another measurement none."""
         checks = [self._check_of(self._depth)]
         loaded = partial(self._loaded, prepared, built)
         return [partial(loaded, [plan], checks, without=NOT_SCREENED) for plan in self._plans.values()]

@@ -106,13 +106,16 @@ async def test_a_replacement_that_does_not_come_up_is_not_waited_for(
     assert done
 
 
-async def test_what_ran_on_the_gpu_is_screened_beside_its_full_check(tmp_path: Path) -> None:
+async def test_what_ran_on_the_gpu_is_measured_again_at_once_and_screened_beside_its_full_check(tmp_path: Path) -> None:
     async with Session(settings(tmp_path)) as session:
         source = read_target("task.py::affine", tmp_path)
         verifier = await session.verifier(source, await session.capture(source, with_backward=False))
         candidates = [Candidate(text=text, origin=Origin(proposer="user")) for text in (TEXT, f"{TEXT}\n")]
-        assert (await verifier.verify(candidates[0], "rank")).is_correct
+        ranked, again = [await verifier.verify(candidates[0], depth) for depth in ("rank", "screen")]
         known, new = [await verifier.verify(candidate, "full") for candidate in candidates]
+    assert (ranked.is_correct, again.is_correct) == (True, True)
+    assert "executor" in ranked.stages_s
+    assert not any(stage.startswith("executor") for stage in again.stages_s)
     assert isinstance(known.outcome, Correct)
     assert isinstance(new.outcome, Correct)
     assert [case.device for case in known.outcome.cases].count(EXECUTOR) == [
