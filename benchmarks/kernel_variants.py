@@ -9,8 +9,9 @@
 A FOLDER (such as a copy of `benchmarks/variants`) holds one folder per task: `task.py` in KernelBench's form
 (`Model`, `get_inputs`, `get_init_inputs`), the texts `*.cu`, and an empty file `BACKWARD` where gradients count.
 Numbers that a plan takes are `SCALARS` of `task.py` or attributes of its model; `SCHEDULES` names choices of knobs to
-render, too. Values are compared with fp64 where that fits; times are device times in a CUDA graph with a cold L2
-cache. A claim about a kernel needs `kernel-lsp check` or `optimize`.
+render, too. Floating values are compared with fp64 where that fits, integers are not: places of equal elements may
+differ. Times are device times in a CUDA graph with a cold L2 cache. A claim about a kernel needs `kernel-lsp check` or
+`optimize`.
 """
 
 from __future__ import annotations
@@ -403,7 +404,8 @@ class TaskTimer:
             torch.cuda.synchronize()
             out = outputs if outputs is not None else out
             values = list(out) if isinstance(out, (tuple, list)) else [out]
-            row["error"] = max(relative_error(o, e) for o, e in zip(values, expected, strict=False))
+            pairs = [(o, e) for o, e in zip(values, expected, strict=False) if e.is_floating_point()]
+            row["error"] = max((relative_error(o, e) for o, e in pairs), default=0.0)
             n_written = sum(value.numel() * value.element_size() for value in values if isinstance(value, torch.Tensor))
             flush = functools.partial(self.stopwatch.flush, n_written)
             row["time_us"], row["spread"] = device_time_us(call, flush, self.target_s)

@@ -91,7 +91,8 @@ from kernel_lsp.generate.schedule.column_choices import (
 )
 from kernel_lsp.generate.schedule.element_choices import ElementChooser, choose_row_scatter, element_comment
 from kernel_lsp.generate.schedule.knobs import Choices
-from kernel_lsp.generate.schedule.row_choices import RowChooser, row_comment
+from kernel_lsp.generate.schedule.row_choices import RowChooser
+from kernel_lsp.generate.schedule.row_comments import row_comment
 from kernel_lsp.generate.schedule.split_choice import (
     SHAPES,
     default_split_schedule,

@@ -275,8 +275,9 @@ class RowChooser:
 
     def _default_cluster(self) -> RowSchedule | None:
         """Return the schedule with the smallest cluster that keeps a row on chip, where one block cannot and several
-        passes would read several tensors again. Exponentials take longer, except in gradients of f32: those of
-        a KL divergence of 4096 x 32000 took 613 us on an H200 by clusters, 757 us by blocks; of bf16 470 and 462 us."""
+        passes would read several tensors again. Exponentials take longer, except in f32: a KL divergence of
+        4096 x 32000 took 407 us on an H200 by clusters, 471 us by blocks, its gradients 613 and 757 (of bf16 470 and
+        462); a JS divergence, with a logarithm of each element, 616 and 485."""
         is_open = self.group.column.extent.constant is None
         is_read_again = self._n_passes() > 1 and len(self._kept()) > 1 and self.n_columns >= MIN_SHARED_COLUMNS
         if not is_read_again or not can_share(self.group) or self.threads is not None or not self._can_run(2):
@@ -285,9 +286,10 @@ class RowChooser:
             return None
         threads, most = 512, MAX_CACHED_BYTES_PER_BLOCK // 2
         if self.takes_exponentials():  # small blocks: some compute while others load
-            if min(a.dtype.itemsize for a in self._kept()) < 4 or not self.group.stores or find_pairs(self.group):
+            is_slower = bool(find_pairs(self.group)) if self.group.stores else self._takes("log")
+            if min(access.dtype.itemsize for access in self._kept()) < 4 or is_slower:
                 return None
-            threads, most = 256, most // 2
+            threads, most = 256 if self.group.stores else 128, most // 2
         for blocks in (2, 4, PORTABLE_CLUSTER):
             schedule = self._with_items(self._with_teams(RowSchedule(threads, 1, self._default_width(), True, blocks)))
             if self._is_possible(schedule) and self._kept_per_block(schedule) <= most:
@@ -407,8 +409,13 @@ class RowChooser:
 
     def takes_exponentials(self) -> bool:
         """Return True if the row's sums need an exponential of each element; a maximum may have been kept."""
-        scalars = [reduction.scalar for reduction in self.group.reductions]
-        return any(isinstance(node, Operation) and node.name == "exp" for node in nodes(*scalars))
+        return self._takes("exp")
+
+    def _takes(self, name: str) -> bool:
+        """Return True if the row's sums need this operation on each element."""
+        found = nodes(*(reduction.scalar for reduction in self.group.reductions))
+        column = self.group.column
+        return any(isinstance(node, Operation) and node.name == name and column in node.variables for node in found)
 
     def _is_long_in_16_bits(self) -> bool:
         """Return True if a thread would keep many exponentials of tensors of 16 bits, which leaves too few registers
@@ -462,37 +469,6 @@ class RowChooser:
 def n_passes(group: RowGroup) -> int:
     """Return the number of passes over the row that its dependences need."""
     return len({entry.level for entry in group.reductions} | {level for level, _ in group.stores})
-
-
-def row_comment(group: RowGroup, schedule: RowSchedule) -> str:
-    """Return the comment above the kernel: the threads of a row, and the number of reads of it."""
-    found = [entry.tensor for entry in group.reductions] or [store.tensor for _, store in group.stores]
-    results = ", ".join(dict.fromkeys(tensor.name for tensor in found))
-    passes = n_passes(group)
-    if schedule.online or (schedule.blocks > 1 and not schedule.cached):
-        passes -= len(find_pairs(group))
-    text = f"{passes} passes over the row" if passes > 1 else "one pass over the row"
-    kept = ", which stays in registers between them" if schedule.cached and passes > 1 else ""
-    ahead = " The next row is copied to shared memory meanwhile." if schedule.staged else ""
-    return f"{_who(group, schedule)}: {results} in {text}{kept}.{ahead}"
-
-
-# --- threads per row
-
-
-def _who(group: RowGroup, schedule: RowSchedule) -> str:
-    threads = schedule.threads
-    if schedule.is_grid:
-        return f"{schedule.blocks} blocks of {threads} threads per row in one cooperative grid"
-    if schedule.blocks > 1:
-        return f"A cluster of {schedule.blocks} blocks of {threads} threads per row"
-    if threads == 1:
-        return "One thread per row"
-    if not group.is_column_contiguous:
-        return f"{threads} threads per row, neighbouring threads on neighbouring rows so that reads coalesce"
-    if threads <= WARP:
-        return f"One warp per row, {schedule.rows} rows per block" if schedule.rows > 1 else "One warp per row"
-    return f"One block of {threads} threads per row"
 
 
 def _power_of_two(value: int) -> int:

@@ -174,10 +174,10 @@ class LineRowRenderer(SharedRowRenderer):
         ]
         super()._finish_pass([entry for entry, _ in own], [accumulator for _, accumulator in own])
 
-    def _sum_together(self, accumulators: Sequence[RunningValue]) -> list[Accumulator]:
+    def _combine_together(self, accumulators: Sequence[RunningValue]) -> list[Accumulator]:
         """Add up the sums of the row and of its lines over the threads of a block."""
         pending, self._pending = self._pending, []
-        together = super()._sum_together([*accumulators, *pending])
+        together = super()._combine_together([*accumulators, *pending])
         for accumulator in pending:
             if accumulator not in together:
                 self.scope.line(self._combiner(accumulator.kind, accumulator))

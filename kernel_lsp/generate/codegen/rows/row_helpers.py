@@ -97,30 +97,33 @@ __device__ inline {{T}} block_{kind}({{T}} value) {{
         )
         for kind, word in (("sum", "sum"), ("prod", "product"), ("max", "maximum"), ("min", "minimum"))
     },
-    "block_sums": (
-        """
-// Every thread of a block of THREADS gets the sums over all, for two barriers instead of two each.
-template <int THREADS, typename... Sums>
-__device__ inline void block_sums({T}& first, Sums&... others) {
-    constexpr int N = 1 + sizeof...(Sums);
-    __shared__ {T} of_warp[N][32];
-    {T} values[N] = {first, others...};
+    **{
+        f"block_{word}": (
+            f"""
+// Every thread of a block of THREADS gets the {word} over all, for two barriers instead of two each.
+template <int THREADS, typename... Others>
+__device__ inline void block_{word}({{T}}& first, Others&... others) {{
+    constexpr int N = 1 + sizeof...(Others);
+    __shared__ {{T}} of_warp[N][32];
+    {{T}} values[N] = {{first, others...}};
     #pragma unroll
-    for (int n = 0; n < N; ++n) {
-        values[n] = warp_sum<32>(values[n]);
+    for (int n = 0; n < N; ++n) {{
+        values[n] = warp_{kind}<32>(values[n]);
         if (threadIdx.x % 32 == 0) of_warp[n][threadIdx.x / 32] = values[n];
-    }
+    }}
     __syncthreads();
     #pragma unroll
     for (int n = 0; n < N; ++n) values[n] = of_warp[n][threadIdx.x % (THREADS / 32)];
     __syncthreads();
-    first = warp_sum<THREADS / 32>(values[0]);
+    first = warp_{kind}<THREADS / 32>(values[0]);
     int n = 1;
-    ((others = warp_sum<THREADS / 32>(values[n++])), ...);
-}
+    ((others = warp_{kind}<THREADS / 32>(values[n++])), ...);
+}}
 """,
-        ("warp_sum",),
-    ),
+            (f"warp_{kind}",),
+        )
+        for kind, word in (("sum", "sums"), ("max", "maxima"))
+    },
     "block_argmax": (
         """
 template <int THREADS>

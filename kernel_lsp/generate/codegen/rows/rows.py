@@ -200,7 +200,7 @@ class RowRenderer:
 
     def _finish_pass(self, entries: Sequence[RowReduction], accumulators: Sequence[RunningValue]) -> None:
         """Combine over the threads of the row."""
-        together = self._sum_together(accumulators)
+        together = self._combine_together(accumulators)
         for entry, accumulator in zip(entries, accumulators, strict=True):
             if isinstance(accumulator, OnlinePair):
                 self._combine_online(accumulator)
@@ -209,19 +209,20 @@ class RowRenderer:
                 self._combine(entry, accumulator)
             self._bind(entry, accumulator.result)
 
-    def _sum_together(self, accumulators: Sequence[RunningValue]) -> list[Accumulator]:
-        """Add up several sums over the threads of a block at once; return them."""
-        sums = [a for a in accumulators if isinstance(a, Accumulator) and self._is_block_sum(a)]
-        if len(sums) < 2 or len({a.dtype for a in sums}) > 1:
-            return []
-        helper = self.kernel.use("block_sums", sums[0].dtype)
-        self.scope.line(f"{helper}<{self.schedule.threads}>({', '.join(a.name for a in sums)});")
-        return sums
+    def _combine_together(self, accumulators: Sequence[RunningValue]) -> list[Accumulator]:
+        """Combine several sums, and several maxima, over the threads of a block at once; return them."""
+        found: list[Accumulator] = []
+        for kind, helper in (("sum", "block_sums"), ("max", "block_maxima")) if self._combines_blocks() else ():
+            plain = [accumulator for accumulator in accumulators if isinstance(accumulator, Accumulator)]
+            same = [a for a in plain if combination_of(a.kind, a.dtype)[0] == kind]
+            if len(same) > 1 and len({a.dtype for a in same}) == 1:
+                names = ", ".join(accumulator.name for accumulator in same)
+                self.scope.line(f"{self.kernel.use(helper, same[0].dtype)}<{self.schedule.threads}>({names});")
+                found += same
+        return found
 
-    def _is_block_sum(self, accumulator: Accumulator) -> bool:
-        """Return True if the threads of a block add up the accumulator."""
-        is_block = self.group.is_column_contiguous and self.schedule.threads > WARP
-        return is_block and combination_of(accumulator.kind, accumulator.dtype)[0] == "sum"
+    def _combines_blocks(self) -> bool:
+        return self.group.is_column_contiguous and self.schedule.threads > WARP
 
     def _combine_online(self, online: OnlinePair) -> None:
         """Combine a pair over the threads of the row."""

@@ -160,7 +160,7 @@ class SharedRowRenderer(RowRenderer):
         if not entries:
             return
         found: dict[RowReduction, str] = {}
-        together = self._sum_together(accumulators)
+        together = self._combine_together(accumulators)
         for entry, accumulator in zip(entries, accumulators, strict=True):
             if isinstance(accumulator, OnlinePair):
                 pair = accumulator.pair
@@ -182,6 +182,7 @@ class SharedRowRenderer(RowRenderer):
 
     def _second_sweeps(self, found: dict[RowReduction, str]) -> None:
         """Walk over the part of the row in registers for the second reductions of pairs."""
+        swept: dict[RowReduction, Accumulator] = {}
         for pair in self.pairs:
             if pair.first not in found:
                 continue
@@ -195,8 +196,12 @@ class SharedRowRenderer(RowRenderer):
             self.terms_of = None
             del self.scope.named[pair.pivot.digest]
             assert isinstance(accumulator, Accumulator)
-            self._combine(pair.second, accumulator)
+            swept[pair.second] = accumulator
             found[pair.second] = accumulator.name
+        together = self._combine_together(list(swept.values()))
+        for entry, accumulator in swept.items():
+            if accumulator not in together:
+                self._combine(entry, accumulator)
 
     def _peak_pivot(self, peak: str) -> str:
         """Declare the block's maximum, or 0 where that is -inf: an infinity minus itself would be NaN."""
