@@ -52,7 +52,7 @@ class Executor(PtxExecutor):
     async def close(self) -> None:
         self.is_running = False
 
-    async def load(self, ptx: str, file_name: str, *, deadline_s: float = 1.0) -> LoadOutcome:
+    async def load(self, ptx: str, file_name: str, *, deadline_s: float = 1.0, is_quick: bool = False) -> LoadOutcome:
         self.loaded.append(f"{file_name}: {ptx}")
         return Loaded(())
 
@@ -163,7 +163,9 @@ async def test_who_wants_what_is_loaded_ahead_gets_an_executor_that_has_loaded_i
     made: list[Executor] = []
 
     class Slow(Executor):
-        async def load(self, ptx: str, file_name: str, *, deadline_s: float = 1.0) -> LoadOutcome:
+        async def load(
+            self, ptx: str, file_name: str, *, deadline_s: float = 1.0, is_quick: bool = False
+        ) -> LoadOutcome:
             await asyncio.sleep(0.001)
             return await super().load(ptx, file_name)
 
@@ -191,7 +193,9 @@ async def test_who_wants_what_is_being_loaded_waits_for_it_and_a_pool_that_close
     may_go_on = asyncio.Event()
 
     class Slow(Executor):
-        async def load(self, ptx: str, file_name: str, *, deadline_s: float = 1.0) -> LoadOutcome:
+        async def load(
+            self, ptx: str, file_name: str, *, deadline_s: float = 1.0, is_quick: bool = False
+        ) -> LoadOutcome:
             await may_go_on.wait()
             return await super().load(ptx, file_name)
 
@@ -244,7 +248,9 @@ async def test_an_executor_loads_a_candidate_before_its_cases_are_chosen(
 
 async def test_an_executor_that_breaks_ahead_is_told_where_it_is_wanted() -> None:
     class Broken(Executor):
-        async def load(self, ptx: str, file_name: str, *, deadline_s: float = 1.0) -> LoadOutcome:
+        async def load(
+            self, ptx: str, file_name: str, *, deadline_s: float = 1.0, is_quick: bool = False
+        ) -> LoadOutcome:
             raise RuntimeError("a fault of ours")
 
     pool = ExecutorPool(Broken, 2, 1)
@@ -337,3 +343,24 @@ def test_a_gpu_is_opened_where_it_is_allowed_and_there(
 ) -> None:
     monkeypatch.setattr(session_start, "has_gpu", lambda: is_there)
     assert may_use_gpu(Settings(device=device)) is may
+
+
+@pytest.mark.parametrize(
+    ("is_beside_gpu", "size", "is_quick"), [(True, 1 << 20, True), (True, 9, False), (False, 1 << 20, False)]
+)
+async def test_beside_a_gpu_long_modules_are_compiled_quickly(is_beside_gpu: bool, size: int, is_quick: bool) -> None:
+    asked: list[bool] = []
+
+    class Noting(Executor):
+        async def load(
+            self, ptx: str, file_name: str, *, deadline_s: float = 1.0, is_quick: bool = False
+        ) -> LoadOutcome:
+            asked.append(is_quick)
+            return await super().load(ptx, file_name, deadline_s=deadline_s)
+
+    pool = ExecutorPool(Noting, 1, 1, is_beside_gpu=is_beside_gpu)
+    module = Module("." * size, "k.cu")
+    async with pool.executor(module) as executor:
+        await pool.load(executor, module)
+    await pool.close()
+    assert asked == [is_quick]

@@ -31,6 +31,9 @@ N_LOOKS = max(1, (os.cpu_count() or 1) // 4)
 """Executors per candidate. Budgets are wall-clock, so oversubscription starves checks. Cases are also made
 meanwhile."""
 
+LONG_PTX = 1 << 20
+"""Minimum characters of PTX for code that compiles faster and runs slower: MobileNetV1 takes 9 s of a core for 14."""
+
 
 @dataclass(frozen=True)
 class _Loaded:
@@ -44,9 +47,12 @@ class ExecutorPool:
     """A pool of at most `n_slots` executors. The first candidate's executors start with the pool, while the candidate
     is compiled."""
 
-    def __init__(self, make: Callable[[], PtxExecutor], n_slots: int, n_first: int = N_LOOKS) -> None:
-        """`make` returns executors that are not started."""
-        self._make = make
+    def __init__(
+        self, make: Callable[[], PtxExecutor], n_slots: int, n_first: int = N_LOOKS, *, is_beside_gpu: bool = False
+    ) -> None:
+        """`make` returns executors that are not started. `is_beside_gpu`: a GPU runs the cases, and executors only what
+        is small."""
+        self._make, self._is_beside_gpu = make, is_beside_gpu
         self._idle: list[PtxExecutor] = []
         self._n_first = min(n_first, n_slots)
         self._starting: list[asyncio.Task[PtxExecutor]] = []
@@ -108,7 +114,11 @@ class ExecutorPool:
         """Load a module, or return the known outcome where it was loaded last."""
         known = self._loaded.pop(executor, None)
         is_known = known is not None and known.module == module and executor.is_alive
-        outcome = known.outcome if known and is_known else await executor.load(module.ptx, module.file_name)
+        if known and is_known:
+            outcome: LoadOutcome = known.outcome
+        else:
+            is_quick = self._is_beside_gpu and len(module.ptx) >= LONG_PTX
+            outcome = await executor.load(module.ptx, module.file_name, is_quick=is_quick)
         if isinstance(outcome, Loaded):
             self._loaded[executor] = _Loaded(module, outcome)
         return outcome
@@ -206,13 +216,15 @@ class CpuDevice:
         *,
         sandbox: SandboxLevel | None = None,
         limits: Limits = CASE_LIMITS,
+        is_beside_gpu: bool = False,
     ) -> None:
         """`worker` runs library steps; `directory` is all that executors may access. `sandbox` is their confinement;
-        None takes the strongest level that this machine offers. `limits` hold for cases without limits of their own."""
+        None takes the strongest level that this machine offers. `limits` hold for cases without limits of their own.
+        `is_beside_gpu` is as `ExecutorPool`'s."""
         self.worker, self.directory, self.limits, self._sandbox = worker, directory, limits, sandbox
         self._given, self._runs = directory / GIVEN, directory / RUNS
         self._numbers = itertools.count(1)
-        self.executors = ExecutorPool(self._new_executor, n_slots)
+        self.executors = ExecutorPool(self._new_executor, n_slots, is_beside_gpu=is_beside_gpu)
 
     @asynccontextmanager
     async def prepare(self, build: KernelBuild) -> AsyncIterator[CpuKernel | LoadFailure]:

@@ -236,7 +236,8 @@ class Session:
     def _cpu(self, *, uses_gpu: bool) -> CpuDevice:
         """Return the executors, which tasks use one after another: they keep nothing of a task."""
         if uses_gpu not in self._cpus:
-            cpu = CpuDevice(self.worker, self.new_folder("evaluate"), self._n_slots, sandbox=self.sandbox)
+            folder = self.new_folder("evaluate")
+            cpu = CpuDevice(self.worker, folder, self._n_slots, sandbox=self.sandbox, is_beside_gpu=uses_gpu)
             self._stack.push_async_callback(cpu.close)
             self._cpus[uses_gpu] = cpu
         return self._cpus[uses_gpu]
