@@ -285,7 +285,7 @@ class BoundLibraryStep(Noun):
     @property
     def tensors(self) -> frozenset[str]:
         """Return the names of the tensors that the step reads or writes."""
-        return frozenset((*self.results, *_tensors_in(self.arguments)))
+        return frozenset((*self.results, *tensors_in(self.arguments)))
 
 
 BoundStep = BoundFill | BoundLaunch | BoundLibraryStep
@@ -359,10 +359,10 @@ class BoundOperation(Noun):
         return self.model_copy(update={"tensors": tensors, "steps": steps, "n_before": 0})
 
 
-def _tensors_in(argument: object) -> Iterator[str]:
-    """Yield the names of the tensors among a library step's arguments."""
-    if isinstance(argument, dict):
+def tensors_in(argument: object) -> Iterator[str]:
+    """Yield the names of the tensors among a library step's arguments, in order."""
+    if isinstance(argument, dict) and "tensor" in argument:
         yield argument["tensor"]
     elif isinstance(argument, list | tuple):
         for each in argument:
-            yield from _tensors_in(each)
+            yield from tensors_in(each)

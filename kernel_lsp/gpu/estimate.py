@@ -9,13 +9,20 @@ import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import evaluate_int, parse
 from kernel_lsp.core.measurement import COMPILE, EAGER, Bound, Estimate, EstimatedBaseline
 from kernel_lsp.core.operators import is_a
-from kernel_lsp.core.plan import BoundFill, BoundLaunch, BoundLibraryStep, BoundOperation, BoundTensor, TensorArgument
+from kernel_lsp.core.plan import (
+    BoundFill,
+    BoundLaunch,
+    BoundLibraryStep,
+    BoundOperation,
+    BoundTensor,
+    TensorArgument,
+    tensors_in,
+)
 from kernel_lsp.core.profile import LaunchCounters
 from kernel_lsp.core.task import Graph
 from kernel_lsp.core.verdict import KernelFacts
@@ -230,7 +237,7 @@ class _OperationModel:
         return _StepTime(n_bytes / (self._gpu.bandwidth * POINTWISE_EFFICIENCY) * US_PER_S, "memory", n_bytes, 0)
 
     def _library(self, step: BoundLibraryStep) -> _StepTime:
-        operands = [self._tensors[name] for name in _tensor_names(step.arguments)]
+        operands = [self._tensors[name] for name in tensors_in(step.arguments)]
         results = [self._tensors[name] for name in step.results]
         n_bytes = sum(tensor.n_bytes for tensor in {tensor.name: tensor for tensor in operands + results}.values())
         op = step.function
@@ -256,15 +263,6 @@ class _OperationModel:
         """Estimate the products of a fused attention; a causal one needs about half of them."""
         n_operations = 2 * n_products * key.shape[-2] * prod(query.shape)
         return _StepTime(attention_us(self._gpu, n_operations, n_bytes, query.dtype), "library", n_bytes, n_operations)
-
-
-def _tensor_names(value: Any) -> list[str]:
-    """The tensors in JSON arguments, in order."""
-    if isinstance(value, dict):
-        return [str(value["tensor"])] if "tensor" in value else []
-    if isinstance(value, (list, tuple)):
-        return [name for element in value for name in _tensor_names(element)]
-    return []
 
 
 # --- below: the interval and the label

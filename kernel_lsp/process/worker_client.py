@@ -45,6 +45,11 @@ class CaseTensor:
     dtype: DType
     shape: tuple[int, ...]
 
+    @property
+    def entry(self) -> dict[str, Any]:
+        """Return the tensor as a worker's requests describe it."""
+        return {"name": self.name, "path": str(self.path), "dtype": self.dtype.value, "shape": list(self.shape)}
+
 
 @dataclass(frozen=True)
 class Rounding:
@@ -322,8 +327,8 @@ class Worker:
             "command": "run_library",
             "function": function,
             "arguments": list(arguments),
-            "tensors": [_as_json(tensor) for tensor in tensors],
-            "results": [_as_json(tensor) for tensor in results],
+            "tensors": [tensor.entry for tensor in tensors],
+            "results": [tensor.entry for tensor in results],
         }
         await self._ask(request, deadline_s)
 
@@ -443,12 +448,3 @@ def _slices(entry: Mapping[str, Any] | None) -> Slices | None:
 def _chosen_from(entry: Mapping[str, Any]) -> ChosenFrom:
     values, ties = _tensors([entry["values"], entry["ties"]])
     return ChosenFrom(**{**entry, "values": values, "ties": ties})
-
-
-def _as_json(tensor: CaseTensor) -> dict[str, Any]:
-    return {
-        "name": tensor.name,
-        "path": str(tensor.path),
-        "dtype": tensor.dtype.value,
-        "shape": list(tensor.shape),
-    }

@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Protocol
 
 from kernel_lsp.core.finding import Severity
-from kernel_lsp.core.plan import BoundLaunch, BoundLibraryStep, BoundOperation, BoundStep
+from kernel_lsp.core.plan import BoundLaunch, BoundLibraryStep, BoundOperation, BoundStep, tensors_in
 from kernel_lsp.core.profile import LaunchCounters
 from kernel_lsp.core.verdict import Built, CaseResult, Crashed, Mismatch, TimedOut, Unsupported
 from kernel_lsp.errors import TargetError
@@ -198,7 +198,7 @@ class CpuKernel:
 
     async def _run_library(self, run: RunFiles, step: BoundLibraryStep) -> Crashed | None:
         """Run a library step in the worker."""
-        tensors = [run.case_tensor(name) for name in _tensor_names(step.arguments)]
+        tensors = [run.case_tensor(name) for name in tensors_in(step.arguments)]
         results = [run.case_tensor(name) for name in step.results]
         try:
             await self._device.worker.run_library(step.function, step.arguments, tensors=tensors, results=results)
@@ -248,14 +248,6 @@ def _segments(steps: Sequence[BoundStep]) -> Iterator[list[BoundStep]]:
             yield from ([step] for step in group)
         else:
             yield list(group)
-
-
-def _tensor_names(arguments: object) -> Iterator[str]:
-    if isinstance(arguments, dict):
-        yield arguments["tensor"]
-    elif isinstance(arguments, list | tuple):
-        for argument in arguments:
-            yield from _tensor_names(argument)
 
 
 # --- below: judging

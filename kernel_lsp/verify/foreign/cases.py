@@ -185,8 +185,7 @@ def _taken(store: CaseStore, task: Task, case: Case, files: CaseFiles, folder: P
     inputs = []
     for tensor in files.inputs:
         shutil.copyfile(tensor.path, folder / tensor.path.name)
-        entry = {"name": tensor.name, "path": str(folder / tensor.path.name), "dtype": tensor.dtype.value}
-        inputs.append({**entry, "shape": list(tensor.shape)})
+        inputs.append({**tensor.entry, "path": str(folder / tensor.path.name)})
     return ForeignCase(case, _bound(task, case, files), files, tuple(inputs), expectations, is_hidden)
 
 

@@ -236,7 +236,7 @@ async def on_one_of(gpus: Sequence[G], work: Callable[[G], Awaitable[T]]) -> T:
     """Do the work of one candidate on one GPU. Raises ConnectionLostError when all GPUs are lost."""
     for n_left in reversed(range(len(gpus))):
         gpu = min(gpus, key=_order)
-        with gpu.device.assigned():
+        with gpu.device.load.assigned():
             try:
                 return await work(gpu)
             except ConnectionLostError:
@@ -249,4 +249,4 @@ async def on_one_of(gpus: Sequence[G], work: Callable[[G], Awaitable[T]]) -> T:
 def _order(gpu: OnGpu) -> tuple[float, int]:
     """Sort lost GPUs last, by the end of their time, and others by their candidates."""
     lost_until = gpu.device.lost_until
-    return (lost_until if lost_until > time.monotonic() else 0.0, gpu.device.n_assigned)
+    return (lost_until if lost_until > time.monotonic() else 0.0, gpu.device.load.n)

@@ -65,8 +65,8 @@ class GpuDevice:
         self._directory, self.place, self.is_local = directory, place, is_local
         self.lost_until = 0.0
         """Time of the monotonic clock up to which others take its candidates: its machine was lost."""
-        self.n_assigned = 0
-        """Candidates that run here or wait for that."""
+        self.load = Load()
+        """Counts the candidates that run here or wait for that."""
         self._slot = GpuSlot(make_worker, index, directory, compiler, renews=renews, place=place, is_local=is_local)
         self._lock_directory = lock_directory
         self._serial = itertools.count()
@@ -113,15 +113,6 @@ class GpuDevice:
         is as `Turns.taken`'s."""
         async with self._turns.taken(goes_on=goes_on), self._lock.held():
             yield
-
-    @contextmanager
-    def assigned(self) -> Iterator[None]:
-        """Count a candidate that was assigned to this GPU, and not to another one."""
-        self.n_assigned += 1
-        try:
-            yield
-        finally:
-            self.n_assigned -= 1
 
     @asynccontextmanager
     async def prepare(
@@ -185,6 +176,22 @@ class GpuDevice:
                 yield
             finally:
                 shutil.rmtree(directory, ignore_errors=True)
+
+
+class Load:
+    """The number of candidates that were assigned to a GPU, and not to another one."""
+
+    def __init__(self) -> None:
+        self.n = 0
+
+    @contextmanager
+    def assigned(self) -> Iterator[None]:
+        """Count one more candidate."""
+        self.n += 1
+        try:
+            yield
+        finally:
+            self.n -= 1
 
 
 class Turns:

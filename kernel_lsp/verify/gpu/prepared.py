@@ -25,7 +25,6 @@ from kernel_lsp.core.measurement import Comparison
 from kernel_lsp.core.plan import BoundTensor
 from kernel_lsp.core.verdict import CaseResult, CheckOutcome, Crashed, Mismatch, TimedOut, Unsupported
 from kernel_lsp.errors import InternalError
-from kernel_lsp.process.worker_client import CaseTensor
 from kernel_lsp.verify.devices.device import CaseRun, DeviceCase, KernelBuild, Timer
 from kernel_lsp.verify.gpu.slot import GpuSlot, Lost, load_request, raise_if_environment
 from kernel_lsp.verify.oracle.judgement import judge_outputs
@@ -280,7 +279,7 @@ def as_outcome(lost: Lost) -> Crashed | TimedOut:
 def _operation_request(case: DeviceCase) -> dict[str, Any]:
     return {
         "operation": case.bound.model_dump(mode="json"),
-        "inputs": [_entry(tensor) for tensor in case.files.inputs],
+        "inputs": [tensor.entry for tensor in case.files.inputs],
         "offsets": {tensor.name: case.case.device_offset_of(tensor.name) for tensor in case.files.inputs},
     }
 
@@ -305,15 +304,6 @@ def _n_copied(case: DeviceCase, tensor: BoundTensor) -> int:
         return tensor.n_bytes
     n_slices = sum(end - start for start, end in sliced["ranges"])
     return tensor.n_bytes // max(tensor.shape[sliced["dim"]], 1) * n_slices
-
-
-def _entry(tensor: CaseTensor) -> dict[str, Any]:
-    return {
-        "name": tensor.name,
-        "path": str(tensor.path),
-        "dtype": tensor.dtype.value,
-        "shape": list(tensor.shape),
-    }
 
 
 def _misbehaviour(ran: Mapping[str, Any], gpu: str) -> Crashed | None:

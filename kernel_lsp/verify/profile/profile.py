@@ -245,9 +245,7 @@ class _Profiled:
             {"tensor": argument.name} if isinstance(argument, TaskTensor) else {"value": argument.value}
             for argument in self._task.arguments
         ]
-        entries = [
-            {"name": t.name, "path": str(t.path), "dtype": t.dtype.value, "shape": list(t.shape)} for t in files.inputs
-        ]
+        entries = [tensor.entry for tensor in files.inputs]
         self._tell("the torch profiler looks at what PyTorch launches")
         reference = {"name": self._task.name, "source": self._task.reference_source}
         request = {"device": index, "inputs": entries, "reference": {**reference, "arguments": arguments}}

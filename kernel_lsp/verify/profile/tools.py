@@ -69,9 +69,7 @@ def launch_program(python: Path, ready: ReadyRun, files: CaseFiles, device: int,
         "code": str(code),
         "symbols": ready.built.symbols,
         "operation": ready.bound.model_dump(mode="json"),
-        "inputs": [
-            {"name": t.name, "path": str(t.path), "dtype": t.dtype.value, "shape": list(t.shape)} for t in files.inputs
-        ],
+        "inputs": [tensor.entry for tensor in files.inputs],
     }
     request.write_text(json.dumps(content), encoding="utf-8")
     return [python, WORKER_PROGRAM, PROGRAM, request]

@@ -12,8 +12,8 @@ import asyncio
 import itertools
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from kernel_lsp import errors
@@ -27,6 +27,7 @@ from kernel_lsp.process.channel import Channel
 from kernel_lsp.process.supervisor import scrubbed_environment
 from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.verify.gpu.checks import MeasuringGpu
+from kernel_lsp.verify.gpu.device import Load
 from kernel_lsp.verify.model.cases import Depth
 from kernel_lsp.verify.session.pipeline import Platform
 from kernel_lsp.verify.session.verifier import Verifier
@@ -145,22 +146,6 @@ class SpreadVerifier(Verifier):
                     return await super().verify(candidate, depth)
             with chosen.load.assigned(), suppress(ConnectionLostError):
                 return await chosen.verify(candidate, depth)
-
-
-class Load:
-    """The number of candidates on a GPU."""
-
-    def __init__(self) -> None:
-        self.n = 0
-
-    @contextmanager
-    def assigned(self) -> Iterator[None]:
-        """Count one more candidate."""
-        self.n += 1
-        try:
-            yield
-        finally:
-            self.n -= 1
 
 
 class GpuProcess:

@@ -281,7 +281,7 @@ class OperationTimer:
             "candidate": operation.candidate_id,
             "operation": bound.timed.model_dump(mode="json"),
             **({"before": bound.before.model_dump(mode="json")} if bound.n_before else {}),
-            "inputs": _entries(operation.files),
+            "inputs": [tensor.entry for tensor in operation.files.inputs],
             "expected": dict(operation.expected),
             **({} if beside is None else {"n_calls": beside.n_calls, "beside": beside.subject_id}),
         }
@@ -337,7 +337,7 @@ def baseline_job(
         request={
             "device": device,
             "reference": reference,
-            "inputs": _entries(files),
+            "inputs": [tensor.entry for tensor in files.inputs],
             "written_bytes": sum(tensor.n_bytes for tensor in bound.tensors if tensor.role == "output"),
         },
         n_bytes=sum(tensor.n_bytes for tensor in bound.tensors),
@@ -368,13 +368,6 @@ def _reference(task: Task, direction: OperationName) -> dict[str, Any]:
         "direction": direction,
         "gradients": gradients,
     }
-
-
-def _entries(files: CaseFiles) -> list[dict[str, Any]]:
-    return [
-        {"name": tensor.name, "path": str(tensor.path), "dtype": tensor.dtype.value, "shape": list(tensor.shape)}
-        for tensor in files.inputs
-    ]
 
 
 def _best(found: Sequence[BaselineResult]) -> TimedBaseline:
