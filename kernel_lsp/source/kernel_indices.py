@@ -21,7 +21,7 @@ _LOCAL = re.compile(
 _ALIAS = re.compile(
     r"\*\s*(?:__restrict__\s+|const\s+)*(?P<name>\w+)\s*=\s*(?P<base>[A-Za-z_]\w*)\s*\+(?P<offset>[^;]+);"
 )
-_ONE_PER_THREAD = re.compile(r"blockIdx\.x\s*\*\s*(?:blockDim\.x|[A-Z_]+\b|\d+)")
+_ONE_PER_THREAD = re.compile(r"blockIdx\.x\s*\*\s*(?:blockDim\.x|[A-Z_]+\b|\d+)|blockDim\.x\s*\*\s*blockIdx\.x")
 _BOUNDS = re.compile(r"__launch_bounds__\s*\(\s*(\d+)\s*[,)]")
 _TILE = "16"
 """Side of a drafted block of two dims."""
@@ -59,6 +59,14 @@ class KernelBody:
     def has_block_per_row(self) -> bool:
         """Return True if a block takes a row: its index is used as it is."""
         return "blockIdx.x" in self.text and not _ONE_PER_THREAD.search(self.text)
+
+    def n_threads(self, dims: Mapping[str, str]) -> list[str] | None:
+        """Return the factors that the body bounds a thread's index across the grid by. `dims` are the values of integer
+        parameters."""
+        for name, value in self._locals.items():
+            if _ONE_PER_THREAD.search(value) and "threadIdx.x" in value and not set("/%") & set(value):
+                return self._bound(name, dims, None)
+        return None
 
     def block(self, otherwise: int) -> list[str]:
         """Return the block size that the body suggests."""

@@ -339,7 +339,10 @@ class _Draft:
         first = dims[0] if dims else "1"
         if len(block) > 1 and len(dims) > 1:
             return [f"ceil_div({dims[1]}, {block[0]})", f"ceil_div({first}, {block[1]})"]
-        return [first] if step.body.has_block_per_row else [f"ceil_div({first}, {block[0]})"]
+        if step.body.has_block_per_row:
+            return [first]
+        bound = step.body.n_threads({p.name: self._value(a, step, p) for p, a in step.pairs if _is_integer(p)})
+        return [f"ceil_div({' * '.join(bound or [first])}, {block[0]})"]
 
     def _shared(self, step: _Step) -> list[str]:
         sizes = step.launch.sizes if step.launch is not None else ()

@@ -20,6 +20,18 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight
 """
 KERNEL = (Path(__file__).parent.parent / "export" / "rms_norm.cu").read_text().replace("rms_norm.py::", "model.py::")
+HOST = """
+#include <vector>
+#include <cuda_runtime.h>
+
+int main() {
+    std::vector<float> x(128);
+    float* p;
+    cudaMalloc(&p, x.size() * sizeof(float));
+    no_such_kernel<<<1, 32>>>(p);
+}
+"""
+"""Host code that a file may keep beside its launch plan."""
 QUICK = ("--device", "cpu", "--generations", "1", "--proposals", "2")
 
 
@@ -28,7 +40,7 @@ def packaged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ran]:
     """A kernel of the user's, exported."""
     folder = tmp_path_factory.mktemp("packaged")
     write(folder, TARGET)
-    (folder / "rms_norm.cu").write_text(KERNEL)
+    (folder / "rms_norm.cu").write_text(KERNEL + HOST)
     return folder, run(
         folder, "export", "rms_norm.cu", "--package", "out", "--name", "norms", "--device", "cpu", "--json"
     )
@@ -47,6 +59,13 @@ def test_a_kernel_that_passes_its_check_is_packaged(packaged: tuple[Path, Ran]) 
     folder, ran = packaged
     assert ran.status == 0, ran.stderr
     assert (folder / "out" / "src" / "norms" / "__init__.py").is_file()
+
+
+def test_host_code_is_left_out_of_what_is_checked_and_packaged(packaged: tuple[Path, Ran]) -> None:
+    folder, _ = packaged
+    checked = run(folder, "check", "rms_norm.cu", "--device", "cpu")
+    assert checked.status == 0, checked.stdout
+    assert not [file for file in (folder / "out").rglob("*.cu*") if "no_such_kernel" in file.read_text()]
 
 
 def test_the_provenance_says_where_it_was_verified(packaged: tuple[Path, Ran]) -> None:

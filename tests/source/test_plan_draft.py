@@ -191,3 +191,22 @@ def test_null_pointers_of_a_launch_are_tensors_of_their_own() -> None:
 
 def test_nothing_is_drafted_without_a_kernel_that_writes() -> None:
     assert draft_plan("__global__ void k(const float* x) {}") == ""
+
+
+COLUMN = "{ float s = 0; for (int r = 0; r < rows; ++r) s += x[r * cols + i]; out[i] = s; }"
+
+
+@pytest.mark.parametrize(
+    ("index", "body", "grid"),
+    [
+        ("blockIdx.x * blockDim.x + threadIdx.x", f"if (i < cols) {COLUMN}", "ceil_div(COLS, 256)"),
+        ("blockDim.x * blockIdx.x + threadIdx.x", f"if (i < cols) {COLUMN}", "ceil_div(COLS, 256)"),
+        ("blockIdx.x * blockDim.x + threadIdx.x", "if (i < rows * cols) out[i] = x[i];", "ceil_div(ROWS * COLS, 256)"),
+    ],
+)
+def test_without_a_launch_the_grid_covers_what_the_threads_index_is_checked_against(
+    index: str, body: str, grid: str
+) -> None:
+    head = "__global__ void k(const float* x, float* out, int rows, int cols) {"
+    text = f"{head}\n    int i = {index};\n    {body}\n}}\n"
+    assert directives(draft_plan(text), "launch") == [f"k<<<{grid}, 256>>>(x, out, ROWS, COLS)"]

@@ -14,6 +14,7 @@ from kernel_lsp.errors import UserError
 from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.plan.parser import parse_or_raise
 from kernel_lsp.verify.session.check import find_planned_task, read_kernel
+from kernel_lsp.verify.session.plain_build import planned_text
 from kernel_lsp.verify.session.session import Session
 
 
@@ -51,7 +52,7 @@ async def checked_winner(kernel: Path, target: str | None, directory: Path, sett
     Raises UserError for a file that cannot be read, has no task or is incorrect, PlanError for a plan that does not
     parse, TargetError when the task cannot be captured.
     """
-    text = read_kernel(kernel)
+    text = planned_text(read_kernel(kernel))
     plan = parse_or_raise(text, str(kernel))
     source = find_planned_task(kernel, plan, target, directory)
     candidate = Candidate(text=text, origin=Origin(proposer="user", description=str(kernel)))

@@ -54,6 +54,7 @@ from kernel_lsp.verify.profile.tools import (
 )
 from kernel_lsp.verify.session.check import find_planned_task, read_kernel
 from kernel_lsp.verify.session.pipeline import ReadyRun, RunBuilder
+from kernel_lsp.verify.session.plain_build import planned_text
 from kernel_lsp.verify.session.session import Session
 from kernel_lsp.verify.timing.floor import time_floor
 
@@ -86,7 +87,7 @@ async def profile_kernel(
 
     Raises UserError for a file that cannot be read or has no task, TargetError when the task cannot be captured.
     """
-    text = read_kernel(kernel)
+    text = planned_text(read_kernel(kernel))
     parsed = parse(text)
     if parsed.plan is None:
         return BuildFailed(findings=parsed.findings)

@@ -20,7 +20,7 @@ from kernel_lsp.source.pytorch import read_target
 from kernel_lsp.verify.foreign.check import check_foreign
 from kernel_lsp.verify.model.cases import StageTimes
 from kernel_lsp.verify.session.pipeline import DEVICE_NAME
-from kernel_lsp.verify.session.plain_build import check_plain, check_pytorch, check_without_task, is_plain
+from kernel_lsp.verify.session.plain_build import check_plain, check_pytorch, check_without_task, is_plain, planned_text
 from kernel_lsp.verify.session.session import Session
 from kernel_lsp.verify.session.start import SessionStart
 
@@ -44,7 +44,7 @@ async def check_kernel(
     if foreign is not None:
         return await check_foreign(kernel, text, foreign, find_task(kernel, None, target, directory), settings, start)
     parsed = parse(text)
-    candidate = Candidate(text=text, origin=Origin(proposer="user", description=str(kernel)))
+    candidate = Candidate(text=planned_text(text), origin=Origin(proposer="user", description=str(kernel)))
     if kernel.suffix == ".py":
         return check_pytorch(text)
     if is_plain(kernel.name, text):
@@ -57,7 +57,7 @@ async def check_kernel(
         with times.stage("session"):
             session = await stack.enter_async_context(Session(settings, start))
             await session.gpu_index()
-        session.begin(text, parsed.plan)
+        session.begin(candidate.text, parsed.plan)
         with times.stage("capture"):
             task = await session.capture(source, with_backward=parsed.plan.backward is not None)
         with times.stage("verifier"):

@@ -27,7 +27,7 @@ from kernel_lsp.process.supervisor import run, scrubbed_environment
 from kernel_lsp.rules import pytorch
 from kernel_lsp.rules.cuda.checking import check
 from kernel_lsp.rules.finding import SOURCE, RuleFinding
-from kernel_lsp.source.cuda import kernel_signatures, parsed_source
+from kernel_lsp.source.cuda import kernel_signatures, parsed_source, without_comments_and_strings
 from kernel_lsp.source.extension import foreign_source
 from kernel_lsp.source.plan_draft import draft_plan
 from kernel_lsp.toolchain.extension.tools import ExtensionTools, find_extension_tools
@@ -50,6 +50,7 @@ _HOST_INCLUDE = re.compile(
     r"^[ \t]*#[ \t]*include[ \t]*<(?:\w+|cuda_runtime(?:_api)?\.h|sys/\w+\.h|unistd\.h|(?:torch|ATen|c10|pybind11)/.*)>"
 )
 _DEVICE_HEADERS = re.compile(r"<(?:stdint|cstdint|float|cfloat|limits|climits|math|cmath|type_traits|utility|array)")
+_HOST_CODE = re.compile(r"<<<|\bint\s+main\s*\(")
 _ON_DEVICE = re.compile(r"\b(?:__global__|__device__|constexpr)\b")
 _HOST_ERROR = re.compile(r"^(?P<file>[^\s:]+):(?P<line>\d+):(?P<column>\d+): (?:fatal )?error: (?P<text>.*)$", re.M)
 
@@ -194,6 +195,12 @@ def instances(text: str) -> tuple[str, ...]:
         return tuple(sorted(names_without_sizes(plan, kernel_signatures(text))))
     names = (DISPATCHED.sub(DISPATCHED_AS, " ".join(name.split())) for name in _LAUNCHED.findall(text))
     return tuple(dict.fromkeys(names))
+
+
+def planned_text(text: str) -> str:
+    """Return the text of a file with a launch plan as it is compiled: without the host code that launches its kernels,
+    which a plan replaces."""
+    return device_text(text) if _HOST_CODE.search(without_comments_and_strings(text)) else text
 
 
 def device_text(text: str) -> str:
