@@ -1,6 +1,7 @@
 """Compare orders of schedules on tasks that were not trained on: random, evolutionary, cost model and policy.
 
-    python benchmarks/schedule_policy.py benchmarks/results/schedule_times-GPU-DATE.json [--pools FILE...] [--out FILE]
+    python benchmarks/schedule_policy.py benchmarks/results/schedule_times-GPU-DATE.json [--pools FILE... [--ablate]]
+        [--jobs N] [--out FILE]
 
 Tasks are split into folds by graph (one graph at several sizes is in one fold) and, more strictly, by family (graphs
 with the same kinds of heavy operators). Every order begins with the default schedule; a budget counts it. "Best
@@ -16,7 +17,9 @@ import json
 import random
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +28,15 @@ sys.path.insert(0, str(ROOT))
 
 import numpy as np
 
-from kernel_lsp.training.cost_model import fit_cost_model
-from kernel_lsp.training.policy import Policy, Pool, Projection
+from kernel_lsp.training.policy import Policy
 from kernel_lsp.training.ppo import PpoSettings, Trainer
-from kernel_lsp.training.ranker import centred_log_times
-from kernel_lsp.training.table import ScheduleTable, TimedTask, feature_names, matrix
+from kernel_lsp.training.ranker import Fitted, folds
+from kernel_lsp.training.table import ScheduleTable, TimedTask, matrix
 
-N_FOLDS = 5
 BUDGETS: tuple[int | str, ...] = (2, 4, "half")
 POOL_BUDGETS = (4, 8, 16)
 ORDERS = ("random", "evolutionary", "cost model", "policy", "policy, at once")
 SETTINGS = PpoSettings()
-POOL_SETTINGS = PpoSettings(n_picks=POOL_BUDGETS[-1] - 1, n_rejection_episodes=2)
-"""Episodes as long as the largest budget, which the default schedule is the first of; fewer of them for imitation."""
 GOAL = 0.95
 N_RANDOM_ORDERS = 400
 N_EVOLUTIONS = 40
@@ -64,27 +63,30 @@ def main() -> int:
     )
     parser.add_argument("--out", type=Path)
     parser.add_argument("--seeds", type=int, default=N_SEEDS)
-    parser.add_argument("--only-pools", action="store_true", help="leave out the table's own splits and the ablations")
-    parser.add_argument(
-        "--orders", nargs="+", choices=ORDERS, default=ORDERS, help="of pools; training policies is slow"
-    )
+    parser.add_argument("--jobs", type=int, default=1, help="processes that train")
+    parser.add_argument("--only-pools", action="store_true", help="leave out the table's own splits")
+    parser.add_argument("--ablate", action="store_true", help="also train without each stabilizer, for unseen graphs")
+    parser.add_argument("--orders", nargs="+", choices=ORDERS, default=ORDERS)
     arguments = parser.parse_args()
     table = ScheduleTable.read(arguments.table)
     tasks = table.usable()
     result: dict[str, Any] = {"gpu": table.gpu, "table": arguments.table.name, "splits": {}}
+    pools = [task for path in arguments.pools or () for task in ScheduleTable.read(path).usable()]
+    parts: list[tuple[str, list[TimedTask], Sequence[TimedTask], Sequence[int | str]]] = []
     if not arguments.only_pools:
-        splits = {"unseen graph": Split(tasks, tasks, by_graph), "unseen family": Split(tasks, tasks, by_family)}
-        for name, split in splits.items():
-            result["splits"][name] = report(name, tasks, compare(split, arguments.seeds), BUDGETS)
-        result["ablations"] = ablate(splits["unseen graph"], arguments.seeds)
-    if arguments.pools:
-        pools = [task for path in arguments.pools for task in ScheduleTable.read(path).usable()]
+        parts.append(("", [*tasks], tasks, BUDGETS))
+    if pools:
         result["pools"] = [path.name for path in arguments.pools]
-        for name, key in (("graph", by_graph), ("family", by_family)):
-            curves = compare(
-                Split([*tasks, *pools], pools, key), arguments.seeds, POOL_SETTINGS, ("random", *arguments.orders)
-            )
-            result["splits"][f"pools, unseen {name}"] = report(f"pools, unseen {name}", pools, curves, POOL_BUDGETS)
+        parts.append(("pools, ", [*tasks, *pools], pools, POOL_BUDGETS))
+    variants = [replace(SETTINGS, **each) for each in ABLATIONS.values()]
+    for prefix, learned, ordered, budgets in parts:
+        for name, key in SPLITS.items():
+            split, is_ablated = Split(learned, ordered, key), arguments.ablate and key is by_graph
+            split.train(arguments.seeds, variants if is_ablated else variants[:1], arguments.jobs)
+            curves = compare(split, arguments.seeds, SETTINGS, ("random", *arguments.orders))
+            result["splits"][prefix + name] = report(prefix + name, ordered, curves, budgets)
+            if is_ablated:
+                result["ablations"] = ablate(split, prefix + name, arguments.seeds, budgets)
     if arguments.out:
         arguments.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     return 0
@@ -98,6 +100,9 @@ def by_family(task: TimedTask) -> str:
     return task.family
 
 
+SPLITS: dict[str, Callable[[TimedTask], str]] = {"unseen graph": by_graph, "unseen family": by_family}
+
+
 class Split:
     """Tasks to order, in folds, and for each fold the tasks to learn from: those without a key of the fold."""
 
@@ -105,30 +110,30 @@ class Split:
         self, learned: Sequence[TimedTask], tasks: Sequence[TimedTask], key: Callable[[TimedTask], str]
     ) -> None:
         self.tasks = tasks
-        self._trained: dict[tuple[int, PpoSettings], Policy] = {}
+        self.fitted: dict[tuple[int, int], Fitted] = {}
+        """By fold and seed."""
+        self.policies: dict[tuple[int, PpoSettings], Policy] = {}
         self.folds: list[tuple[list[int], list[TimedTask]]] = []
         for part in folds(tasks, key):
             keys = {key(tasks[place]) for place in part}
             self.folds.append((part, [task for task in learned if key(task) not in keys]))
 
-    def trained(self, fold: int, pool: Pool, settings: PpoSettings) -> Policy:
-        """Return the policy of a fold, trained once for each of the settings."""
-        if (fold, settings) not in self._trained:
-            self._trained[fold, settings] = Trainer(pool, settings).train()
-        return self._trained[fold, settings]
+    def train(self, n_seeds: int, variants: Sequence[PpoSettings], n_jobs: int) -> None:
+        """Train cost models, and a policy of each variant, for every fold and seed, in several processes."""
+        places = [(number, seed) for number in range(len(self.folds)) for seed in range(n_seeds)]
+        jobs = [
+            (self.folds[number][1], seed, [replace(each, seed=seed) for each in variants]) for number, seed in places
+        ]
+        with ProcessPoolExecutor(n_jobs, mp_context=get_context("spawn")) as processes:
+            for (number, seed), (fitted, policies) in zip(places, processes.map(_trained, jobs), strict=True):
+                self.fitted[number, seed] = fitted
+                self.policies |= {(number, settings): policy for settings, policy in policies.items()}
 
 
-def folds(tasks: Sequence[TimedTask], key: Callable[[TimedTask], str]) -> list[list[int]]:
-    """Return the places of the tasks of each fold: groups, the largest first, go to the smallest fold."""
-    groups: dict[str, list[int]] = {}
-    for place, task in enumerate(tasks):
-        groups.setdefault(key(task), []).append(place)
-    found: list[list[int]] = [[] for _ in range(N_FOLDS)]
-    order = sorted(groups)
-    random.Random(0).shuffle(order)
-    for group in sorted(order, key=lambda each: -len(groups[each])):
-        min(found, key=len).extend(groups[group])
-    return [fold for fold in found if fold]
+def _trained(job: tuple[Sequence[TimedTask], int, Sequence[PpoSettings]]) -> tuple[Fitted, dict[PpoSettings, Policy]]:
+    learned, seed, variants = job
+    fitted = Fitted.on(learned, seed)
+    return fitted, {settings: Trainer(fitted.pool, settings).train() for settings in variants}
 
 
 # --- orders, as curves
@@ -164,9 +169,7 @@ def evolutionary_curves(task: TimedTask, draw: random.Random) -> Curve:
     return np.stack(found)
 
 
-def compare(
-    split: Split, n_seeds: int, settings: PpoSettings = SETTINGS, orders: Sequence[str] = ORDERS
-) -> dict[str, list[Curve]]:
+def compare(split: Split, n_seeds: int, settings: PpoSettings, orders: Sequence[str]) -> dict[str, list[Curve]]:
     """Return the curves of each order for every task, from models that were trained on the other folds."""
     draw = random.Random(0)
     of_seeds = [replace(settings, seed=seed) for seed in range(n_seeds)]
@@ -182,13 +185,10 @@ def compare(
 
 def cost_model_curves(split: Split, n_seeds: int) -> list[Curve]:
     found: list[list[Curve]] = [[] for _ in split.tasks]
-    for part, learned in split.folds:
-        names = feature_names(learned)
-        x, y = np.concatenate([matrix(task, names) for task in learned]), centred_log_times(learned)
-        for seed in range(n_seeds):
-            model = fit_cost_model(x, y, np.random.default_rng(seed))
+    for number, (part, _) in enumerate(split.folds):
+        for fitted in (split.fitted[number, seed] for seed in range(n_seeds)):
             for place in part:
-                scores = model(matrix(split.tasks[place], names))
+                scores = fitted.cost_model(matrix(split.tasks[place], fitted.names))
                 order = [0, *(each for each in np.argsort(scores, kind="stable") if each != 0)]
                 found[place].append(curve(split.tasks[place].times_us, order))
     return [np.stack(each) for each in found]
@@ -198,15 +198,10 @@ def policy_curves(split: Split, settings: Sequence[PpoSettings], *, at_once: boo
     """Return the curves of policies with these settings; `at_once` picks all before the first is measured."""
     tasks = split.tasks
     found: list[list[Curve]] = [[] for _ in tasks]
-    for number, (part, learned) in enumerate(split.folds):
-        names = feature_names(learned)
-        rows = [matrix(task, names) for task in learned]
-        projection = Projection.fit(np.concatenate(rows))
-        pool = Pool.of([projection(x) for x in rows], [task.times_us for task in learned])
-        unseen = [tasks[place] for place in part]
-        others = Pool.of([projection(matrix(t, names)) for t in unseen], [t.times_us for t in unseen])
+    for number, (part, _) in enumerate(split.folds):
         for each in settings:
-            policy = split.trained(number, pool, each)
+            others = split.fitted[number, each.seed].pool_of([tasks[place] for place in part])
+            policy = split.policies[number, each]
             orders = policy.order_at_once(others) if at_once else policy.order(others, others.exists.shape[1] - 1)
             for place, order in zip(part, orders, strict=True):
                 distinct = list(dict.fromkeys(int(pick) for pick in order if pick < len(tasks[place].correct)))
@@ -258,20 +253,20 @@ def _figures(curves: Sequence[Curve], budget: int | str) -> tuple[list[Curve], l
     return [each >= GOAL for each in shares], shares
 
 
-def ablate(split: Split, n_seeds: int) -> list[dict[str, Any]]:
+def ablate(split: Split, title: str, n_seeds: int, budgets: Sequence[int | str]) -> list[dict[str, Any]]:
     """Print and return the policy's figures without each stabilizer, with the spread over seeds."""
     rows = []
-    print(f"\nstabilizers, unseen graph, {n_seeds} seeds\n{'variant':<32} {'budget':>7} {'reached':>8} share by seed")
+    print(f"\nstabilizers, {title}, {n_seeds} seeds\n{'variant':<32} {'budget':>7} {'reached':>8} share by seed")
     for name, switches in ABLATIONS.items():
-        settings = [replace(PpoSettings(seed=seed), **switches) for seed in range(n_seeds)]
+        settings = [replace(SETTINGS, seed=seed, **switches) for seed in range(n_seeds)]
         curves = policy_curves(split, settings)
-        for budget in BUDGETS:
+        for budget in budgets:
             by_seed = np.stack(at(curves, budget))
             shares = by_seed.mean(axis=0)
             row: dict[str, Any] = {"variant": name, "budget": budget, "reached": float((by_seed >= GOAL).mean())}
             row["share_by_seed"] = [round(float(each), 4) for each in shares]
             rows.append(row)
-            seeds = " ".join(f"{each:.3f}" for each in shares)
+            seeds = " ".join(f"{each:.4f}" for each in shares)
             print(f"{name:<32} {budget:>7} {row['reached']:>8.1%} {seeds}", flush=True)
     return rows
 

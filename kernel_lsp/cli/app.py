@@ -389,7 +389,7 @@ def train(
     out: Annotated[
         Path | None, typer.Option("-o", "--out", metavar="FILE", help="Default: the file that searches use.")
     ] = None,
-    order: Annotated[str, typer.Option(metavar="cost_model|policy", help="Model that searches use.")] = "cost_model",
+    order: Annotated[str, typer.Option(metavar="cost_model|policy", help="Model that searches use.")] = "policy",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the training.")] = 0,
 ) -> None:
     """Learn an order of the generator's schedules from measured times: searches try promising ones first.

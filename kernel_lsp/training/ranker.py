@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,8 @@ MAX_COST = 2.0
 """Predicted times of the default's up to which a schedule is tried. Of 246 that were measured in 14 searches, 9 were
 predicted above and took 1.3 to 58 times the best one's time. Seven of them, one convolution's, occupied the GPU for
 20 s (H200, 2026-11-28)."""
-VERSION = 1
+VERSION = 2
+N_FOLDS = 5
 
 Order = Literal["cost_model", "policy"]
 Timed = tuple[RealizedLike, float]
@@ -71,18 +73,65 @@ class Models:
 
 
 def train_models(
-    tasks: Sequence[TimedTask], *, settings: PpoSettings | None = None, order: Order = "cost_model", seed: int = 0
+    tasks: Sequence[TimedTask], *, settings: PpoSettings | None = None, order: Order = "policy", seed: int = 0
 ) -> Models:
     """Train both models on these tasks."""
-    names = feature_names(tasks)
-    rows = [matrix(task, names) for task in tasks]
-    projection = Projection.fit(np.concatenate(rows))
-    pool = Pool.of([projection(x) for x in rows], [task.times_us for task in tasks])
-    policy = Trainer(pool, settings or PpoSettings(seed=seed)).train()
-    model = fit_cost_model(np.concatenate(rows), centred_log_times(tasks), np.random.default_rng(seed))
+    fitted = Fitted.on(tasks, seed)
+    policy = Trainer(fitted.pool, settings or PpoSettings(seed=seed)).train()
     n_schedules = sum(len(task.correct) for task in tasks)
     about = {"n_tasks": len(tasks), "n_schedules": n_schedules, "seed": seed}
-    return Models(names, model, projection, policy, order, about)
+    return Models(fitted.names, fitted.cost_model, fitted.projection, policy, order, about)
+
+
+@dataclass
+class Fitted:
+    """What a policy is trained on: the tasks' pool with predictions of cost models that have not seen the task's graph,
+    and the cost model and the projection for other tasks."""
+
+    names: list[str]
+    cost_model: CostModel
+    projection: Projection
+    pool: Pool
+
+    @staticmethod
+    def on(tasks: Sequence[TimedTask], seed: int) -> Fitted:
+        names = feature_names(tasks)
+        rows = [matrix(task, names) for task in tasks]
+        priors: list[Array] = [np.zeros(len(x)) for x in rows]
+        for part in folds(tasks, lambda task: task.graph):
+            others = sorted(set(range(len(tasks))) - set(part))
+            model = _cost_model([tasks[place] for place in others], [rows[place] for place in others], seed)
+            for place in part:
+                priors[place] = model(rows[place])
+        projection = Projection.fit(np.concatenate(rows))
+        pool = Pool.of([projection(x) for x in rows], [task.times_us for task in tasks], priors)
+        return Fitted(names, _cost_model(tasks, rows, seed), projection, pool)
+
+    def pool_of(self, tasks: Sequence[TimedTask]) -> Pool:
+        """Return the pool of other tasks."""
+        rows = [matrix(task, self.names) for task in tasks]
+        return Pool.of(
+            [self.projection(x) for x in rows], [task.times_us for task in tasks], [self.cost_model(x) for x in rows]
+        )
+
+
+def _cost_model(tasks: Sequence[TimedTask], rows: Sequence[Array], seed: int) -> CostModel:
+    if not tasks:
+        return CostModel()
+    return fit_cost_model(np.concatenate(rows), centred_log_times(tasks), np.random.default_rng(seed))
+
+
+def folds(tasks: Sequence[TimedTask], key: Callable[[TimedTask], str]) -> list[list[int]]:
+    """Return the places of the tasks of each fold: groups with one key, the largest first, go to the smallest fold."""
+    groups: dict[str, list[int]] = {}
+    for place, task in enumerate(tasks):
+        groups.setdefault(key(task), []).append(place)
+    found: list[list[int]] = [[] for _ in range(N_FOLDS)]
+    order = sorted(groups)
+    random.Random(0).shuffle(order)
+    for group in sorted(order, key=lambda each: -len(groups[each])):
+        min(found, key=len).extend(groups[group])
+    return [fold for fold in found if fold]
 
 
 def centred_log_times(tasks: Sequence[TimedTask]) -> Array:
@@ -158,8 +207,9 @@ class ScheduleRanker:
         before = [(first, reference_us or 1.0)]
         if reference_us is not None:  # times count relative to the default's
             before += [(row, us) for row, us in known if not np.array_equal(row, first)]
-        projected = models.projection(np.concatenate([np.stack([row for row, _ in before]), x]))
-        pool = Pool.of([projected], [np.array([us for _, us in before] + [before[0][1]] * len(x))])
+        rows = np.concatenate([np.stack([row for row, _ in before]), x])
+        times = np.array([us for _, us in before] + [before[0][1]] * len(x))
+        pool = Pool.of([models.projection(rows)], [times], [models.cost_model(rows)])
         measured = np.zeros(pool.exists.shape, dtype=bool)
         measured[:, : len(before)] = True
         inputs = models.policy.inputs(pool, measured, 1.0 / len(before))

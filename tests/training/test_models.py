@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from kernel_lsp.training.cost_model import CostModel, fit_cost_model
-from kernel_lsp.training.policy import Adam, Network, Policy, Pool, Projection, history_features
+from kernel_lsp.training.policy import Adam, Network, Policy, Pool, history_features
 from kernel_lsp.training.ppo import PpoSettings, Trainer
-from kernel_lsp.training.ranker import Models, centred_log_times, read_models, train_models, write_models
+from kernel_lsp.training.ranker import Fitted, Models, centred_log_times, read_models, train_models, write_models
 from kernel_lsp.training.table import ScheduleTable, TimedTask, feature_names, matrix
 from tests.training.tables import made_up_table
 
@@ -19,11 +19,8 @@ SMALL = PpoSettings(n_iterations=10, n_warmup_iterations=6, n_picks=3)
 
 
 def _pools(learned: tuple[TimedTask, ...], unseen: tuple[TimedTask, ...]) -> tuple[Pool, Pool]:
-    names = feature_names(learned)
-    rows = [matrix(task, names) for task in learned]
-    projection = Projection.fit(np.concatenate(rows))
-    pool = Pool.of([projection(x) for x in rows], [task.times_us for task in learned])
-    return pool, Pool.of([projection(matrix(t, names)) for t in unseen], [t.times_us for t in unseen])
+    fitted = Fitted.on(learned, seed=0)
+    return fitted.pool, fitted.pool_of(unseen)
 
 
 def _share(pool: Pool, policy: Policy, n_picks: int) -> float:
@@ -73,7 +70,9 @@ def test_a_cost_model_of_constant_times_predicts_nothing() -> None:
 
 
 def test_training_improves_the_order_of_unseen_tasks() -> None:
-    pool, unseen = _pools(made_up_table(12, seed=0).usable(), made_up_table(8, seed=1).usable())
+    """Without predictions: those of these tasks are exact, and leave nothing to learn."""
+    pools = _pools(made_up_table(12, seed=0).usable(), made_up_table(8, seed=1).usable())
+    pool, unseen = (replace(each, priors=np.zeros_like(each.priors)) for each in pools)
     trainer = Trainer(pool, SMALL)
     before = _share(unseen, trainer.policy, 2)
     policy = trainer.train()
@@ -93,11 +92,24 @@ def test_each_stabilizer_changes_the_training() -> None:
 
 def test_the_history_reaches_neighbours_of_what_was_measured() -> None:
     x = np.array([[0.0, 0.0], [0.1, 0.0], [5.0, 5.0]])
-    pool = Pool.of([x], [np.array([1.0, 2.0, 3.0])])
+    pool = Pool.of([x], [np.array([1.0, 2.0, 3.0])], [np.array([0.0, 0.5, 0.5])])
     found = history_features(pool, np.array([[True, True, False]]), 0.5)
     assert found[0, 0, 0] == 0.5
     assert found[0, 2, 3] < 0.1 < found[0, 1, 3]
     assert found[0, 1, 2] > 0.0  # near a slower one
+    assert found[0, 1, 6] > found[0, 1, 5] == found[0, 2, 5] == 0.5  # slower than predicted, and so what is near
+    assert found[0, 2, 6] == pytest.approx(0.5, abs=0.01)
+
+
+def test_an_untrained_policy_has_the_order_of_the_cost_model() -> None:
+    tasks = made_up_table().usable()
+    _, pool = _pools(tasks[:8], tasks[8:])
+    policy = Policy.new(pool.x.shape[2], np.random.default_rng(0))
+    policy.network.weights[-1][:] = 0.0
+    for place, order in enumerate(policy.order_at_once(pool)):
+        n = int(pool.exists[place].sum())
+        predicted = pool.priors[place, order[1:n]]
+        assert (np.diff(predicted) >= -1e-12).all()
 
 
 def test_models_survive_their_file(tmp_path: Path) -> None:
