@@ -166,7 +166,7 @@ def test_quotients_and_roots_of_results_of_16_bits_need_not_be_exact(dtype: str)
 
 @pytest.mark.parametrize(("width", "is_whole"), [(16, True), (12, False)])
 def test_halves_of_rows_that_are_exchanged_are_read_in_packs(width: int, is_whole: bool) -> None:
-    """A pack of 4 lies in one half where the halves are multiples of 4."""
+    """A pack of 4 lies in one half where the halves are multiples of 4, and one load reads the other half's."""
     text = """
     def f(x, c):
         first, second = x.chunk(2, -1)
@@ -176,4 +176,6 @@ def test_halves_of_rows_that_are_exchanged_are_read_in_packs(width: int, is_whol
     schedule, families = {"f.vector": 4}, ("normal", "special_nan")
     checked = check(text, inputs=inputs, schedule=schedule, sizes=({}, {"B": 2}), families=families)
     assert ("*packs<4>(&x_run[" in checked.text) == is_whole
+    assert ("*packs<4>(x + (is_" in checked.text) == is_whole
+    assert "x_run_2" not in checked.text
     assert ("where: D % 4 == 0" in checked.text) == is_whole

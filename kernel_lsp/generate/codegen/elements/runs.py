@@ -76,14 +76,34 @@ def load_runs(
     loops = [variable for node in nodes(*scalars) if isinstance(node, Loop) for variable in node.loop_variables]
     unrolled = {v for v in (*lanes, *loops) if 0 < (v.extent.constant or 0) <= MAX_UNROLLED}
     multiples: list[tuple[Index, int]] = []
+    found: list[_Runs] = []
     for access in sorted(accesses(*scalars), key=lambda access: (access.tensor.serial, access.digest)):
         runs = None if access.digest in loaded else _runs_of(access, unrolled, captured)
         if runs is not None and scope.knows((runs.start.variables | _mask_variables(access)) - set(runs.outer)):
-            _load(scope, runs)
+            found.append(runs)
             multiples += runs.needed
             used = runs.place.variables.union(runs.outer)
             multiples += [entry for lane, needed in lanes.items() if lane in used for entry in needed]
+    while found:
+        runs = found.pop(0)
+        other = next((other for other in found if _is_other_half(runs, other)), None)
+        if other is not None:
+            found.remove(other)
+        _load(scope, runs, other)
     return multiples
+
+
+def _is_other_half(runs: _Runs, other: _Runs) -> bool:
+    """Return True for runs of the same tensor that are read exactly where the first ones are not."""
+    first, second = runs.access.mask, other.access.mask
+    if (
+        not isinstance(first, Operation)
+        or not isinstance(second, Operation)
+        or runs.access.tensor != other.access.tensor
+    ):
+        return False
+    is_complement = {first.name, second.name} == {"lt", "ge"} and first.operands == second.operands
+    return is_complement and (runs.place, runs.length, runs.outer) == (other.place, other.length, other.outer)
 
 
 def with_whole_masks(
@@ -173,8 +193,10 @@ def _length(place: Index) -> int:
     return length if length > 1 else 0
 
 
-def _load(scope: Scope, runs: _Runs) -> None:
+def _load(scope: Scope, runs: _Runs, other: _Runs | None) -> None:
+    """Declare the array of the runs, which also holds the `other` ones that are read where these are not."""
     access, width, kernel = runs.access, runs.width, scope.kernel
+    width = width if other is None else min(width, other.width)
     kernel.use("packs")
     pointer, type_ = kernel.pointer(access.tensor), access.dtype.cuda_type
     name = scope.names.take(f"{kernel.local_name(access.tensor)}_run")
@@ -194,11 +216,15 @@ def _load(scope: Scope, runs: _Runs) -> None:
     packs = inner.open(f"for (int piece = 0; piece < {n_packs}; ++piece)")
     packs.define(pack, "piece")
     exact = divide_exactly(runs.start, as_index(width))
-    if exact is None:
+    if other is not None and inside is not None:
+        starts = f"{packs.index(runs.start).within(TERNARY + 1)} : {packs.index(other.start).within(TERNARY)}"
+        source = f"*packs<{width}>({pointer} + ({inside.within(TERNARY + 1)} ? {starts}) + piece * {width})"
+        kernel.runs[other.access.digest] = (name, other.position(other.place))
+    elif exact is None:
         source = f"*packs<{width}>({pointer} + {packs.index(runs.start).within(ADD)} + piece * {width})"
     else:
         source = f"packs<{width}>({pointer})[{packs.index(exact).within(ADD)} + piece]"
-    if inside is not None:
+    if inside is not None and other is None:
         source = f"{inside.within(TERNARY + 1)} ? {source} : Pack<{type_}, {width}>{{}}"
     packs.line(f"*packs<{width}>(&{name}[{packs.index(runs.position(as_index(pack) * width)).text}]) = {source};")
     for block in (packs, *reversed(opened[1:])):
