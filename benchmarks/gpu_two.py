@@ -1,11 +1,13 @@
 """Measure what a second GPU brings: verdicts a minute with one and with two, and whether times stay the same.
 
-    python3 benchmarks/gpu_two.py [--target FILE.py::symbol] [--window-s 28] [--out FOLDER]
+    python3 benchmarks/gpu_two.py [--target FILE.py::symbol] [--window-s 28] [--deadline-s 148] [--out FOLDER]
 
-The same candidates get full verdicts, first on ``cuda:0`` alone, then on ``cuda:all``, for a window of time each.
-Medians of a candidate's times are compared between the two. Then both GPUs time kernels against themselves at once
-(`gpu_repeatability.py`); a claimed difference is false there. Ends within 150 s. The exit status is 1 when the second
-GPU brings less than 1.8 times the verdicts, medians differ by more than 1.5 %, or a false claim was made.
+The same candidates get full verdicts, first on ``cuda:0`` alone, then on ``cuda:all``. Verdicts count within a window
+that begins when the pipeline is full. Candidates come in a random order: the search's own puts those that are quick to
+screen first, and two GPUs would get further into the slow ones. Medians of a candidate's times are compared between the
+two. Then both GPUs time kernels against themselves at once (`gpu_repeatability.py`), as far as time is left; a claimed
+difference is false there. The exit status is 1 when the second GPU brings less than 1.8 times the verdicts, medians
+differ by more than 1.5 %, or a false claim was made.
 """
 
 from __future__ import annotations
@@ -15,11 +17,13 @@ import asyncio
 import datetime
 import json
 import os
+import random
 import statistics
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +41,12 @@ from kernel_lsp.verify.session.several_gpus import SpreadVerifier
 from kernel_lsp.verify.session.verifier import Verifier
 
 ROOT = Path(__file__).resolve().parent.parent
-DEADLINE_S = 148.0
+RAMP_S = 6.0
+"""Seconds before a window, in which the first candidates all wait for compilers and executors."""
+MIN_CLAIMS_S = 8.0
+"""Seconds that timings of kernels against themselves need at least."""
+HELD = ("gpu worker", "gpu load", "gpu cases", "gpu again", "gpu waits for executors", "gpu time")
+"""Stages in which a candidate holds its GPU."""
 N_CANDIDATES = 120
 N_REPEATS = 10
 """Timings of each of six kernels against itself, on each GPU: 120 pairs in all, as far as time is left."""
@@ -47,13 +56,19 @@ Phase = dict[str, Any]
 
 def main() -> int:
     options = _options()
-    ends = time.monotonic() + DEADLINE_S
+    ends = time.monotonic() + options.deadline_s
     compile_package()
     one = asyncio.run(_phase("cuda:0", options))
     print(json.dumps({"one": _shown(one)}), flush=True)
     two = asyncio.run(_phase("cuda:all", options))
     print(json.dumps({"two": _shown(two)}), flush=True)
-    claims = asyncio.run(_claims(ends - time.monotonic(), options.out))
+    options.out.mkdir(parents=True, exist_ok=True)
+    timelines = {"one": one["timeline"], "two": two["timeline"]}
+    (options.out / "timeline.json").write_text(json.dumps(timelines, indent=1) + "\n")
+    left_s = ends - time.monotonic()
+    claims: Phase = {"n_pairs": 0, "claims": {}}
+    if left_s > MIN_CLAIMS_S:
+        claims = asyncio.run(_claims(left_s, options.out))
     gain = two["verdicts_per_minute"] / one["verdicts_per_minute"] if one["verdicts_per_minute"] else 0.0
     differences = _differences(one["times_us"], two["times_us"])
     report = {
@@ -69,7 +84,6 @@ def main() -> int:
         "self_pairs": claims,
     }
     print(json.dumps(report, indent=1), flush=True)
-    options.out.mkdir(parents=True, exist_ok=True)
     (options.out / f"gpu_two-{report['date']}.json").write_text(json.dumps(report, indent=1) + "\n")
     is_steady = bool(differences) and statistics.median(differences) <= MAX_DIFFERENCE
     n_false = sum(claims["claims"].values()) - claims["claims"].get("no difference", 0)
@@ -97,28 +111,52 @@ async def _phase(device: str, options: argparse.Namespace) -> Phase:
 
 async def _throughput(verifier: Verifier, candidates: list[Candidate], window_s: float) -> Phase:
     """Count the verdicts that are reached within the window; those under way at its end are given up."""
-    started, waiting, found = time.monotonic(), iter(enumerate(candidates)), dict[int, Verdict]()
+    started, waiting, reached = time.monotonic(), iter(enumerate(candidates)), dict[int, tuple[float, Verdict]]()
 
     async def slot() -> None:
         for number, candidate in waiting:
-            found[number] = await verifier.verify(candidate, "full")
+            verdict = await verifier.verify(candidate, "full")
+            reached[number] = time.monotonic() - started, verdict
 
     slots = [asyncio.create_task(slot()) for _ in range(verifier.n_slots)]
-    await asyncio.wait(slots, timeout=window_s)
-    elapsed_s = time.monotonic() - started
+    await asyncio.wait(slots, timeout=RAMP_S + window_s)
+    elapsed_s = time.monotonic() - started - RAMP_S
     for task in slots:
         task.cancel()
     await asyncio.gather(*slots, return_exceptions=True)
-    correct = {number: verdict for number, verdict in found.items() if verdict.is_correct}
+    correct = {number: verdict for number, (_, verdict) in reached.items() if verdict.is_correct}
+    found = {number: verdict for number, (reached_s, verdict) in reached.items() if reached_s > RAMP_S}
     return {
         "n_slots": verifier.n_slots,
         "n_verdicts": len(found),
         "outcomes": dict(Counter(verdict.outcome.kind for verdict in found.values())),
         "verdicts_per_minute": round(60 * len(found) / elapsed_s, 1),
-        "by_gpu": dict(Counter(verdict.device.split(",")[0] for verdict in found.values())),
+        "by_gpu": dict(Counter(map(_gpu, found.values()))),
+        "held": _held(list(found.values()), elapsed_s),
         "stages_s": _median_stages(list(found.values())),
+        "timeline": [
+            {"n": n, "end_s": round(end_s, 2), "gpu": _gpu(verdict), "stages_s": _rounded(verdict.stages_s)}
+            for n, (end_s, verdict) in reached.items()
+        ],
         "times_us": {n: v.measurement.time_us for n, v in correct.items() if v.measurement is not None},
     }
+
+
+def _gpu(verdict: Verdict) -> str:
+    return verdict.device.split(",")[0]
+
+
+def _held(verdicts: list[Verdict], window_s: float) -> dict[str, float]:
+    """Return the share of the window in which each GPU was held by the candidates that got a verdict in it."""
+    held: dict[str, float] = {}
+    for verdict in verdicts:
+        held_s = sum(verdict.stages_s.get(name, 0.0) for name in HELD)
+        held[_gpu(verdict)] = held.get(_gpu(verdict), 0.0) + held_s
+    return {gpu: round(seconds / window_s, 2) for gpu, seconds in held.items()}
+
+
+def _rounded(stages_s: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(seconds, 3) for name, seconds in stages_s.items()}
 
 
 def _median_stages(verdicts: list[Verdict]) -> dict[str, float]:
@@ -165,12 +203,15 @@ def _repeats_in(path: Path) -> list[dict[str, Any]]:
 
 
 def _candidates(task: Task, session: Session) -> list[Candidate]:
-    """Schedules of the generator; when there are no more, the same ones with another text, which compile anew."""
+    """Return schedules of the generator; then the same ones with another text, which compile anew."""
     program = plan_program(task, gpu=session.gpu)
     first = [
         Candidate(text=proposal.text, origin=Origin(proposer="generator"))
         for proposal in Proposer(program, seed=1).propose(N_CANDIDATES, 0, [])
     ]
+    default, *others = first
+    random.Random(1).shuffle(others)
+    first = [default, *others]
     return [*first, *(_variant(first[n % len(first)], n) for n in range(N_CANDIDATES - len(first)))]
 
 
@@ -183,13 +224,14 @@ def _differences(one: dict[int, float], two: dict[int, float]) -> list[float]:
 
 
 def _shown(phase: Phase) -> Phase:
-    return {name: value for name, value in phase.items() if name != "times_us"}
+    return {name: value for name, value in phase.items() if name not in ("times_us", "timeline")}
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", default="examples/rms_norm.py::RMSNorm")
     parser.add_argument("--window-s", type=float, default=28.0)
+    parser.add_argument("--deadline-s", type=float, default=148.0)
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
     return parser.parse_args()
 

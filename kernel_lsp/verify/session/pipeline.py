@@ -46,9 +46,10 @@ class Platform:
     capture_numbers: Iterator[int]
 
 
-MIN_SLOTS, MAX_SLOTS = 2, 8
+MIN_SLOTS, MAX_SLOTS = 2, 16
 N_SLOTS = max(MIN_SLOTS, min(MAX_SLOTS, (os.cpu_count() or 1) // 2))
-"""Concurrent candidates: a compiler and an executor take one core each, and the GPU takes one candidate at a time."""
+"""Concurrent candidates: a compiler and an executor take one core each, and the GPU takes one candidate at a time. More
+than 8, as cooperative grids occupy an executor for seconds: with 8 of them under way the GPU had nothing to do."""
 DEVICE_NAME = CpuDevice.name
 
 
