@@ -5,12 +5,15 @@ from __future__ import annotations
 import copy
 import ctypes
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+
+from kernel_lsp.export.python.operator_text import OperatorText
+from kernel_lsp.plan.parser import parse_or_raise
 
 from .fake_driver import FakeDriver, Launch, floats, install
 from .loading import load_operator
@@ -232,3 +235,19 @@ def test_pytorch_computes_both_where_there_is_no_gpu(norm: ModuleType) -> None:
 
 def test_a_copy_of_the_operator_is_the_operator(norm: ModuleType) -> None:
     assert copy.deepcopy(norm.OPERATOR) is norm.OPERATOR
+
+
+@pytest.mark.parametrize("kept", ["scale: f32[B]", "total: f32[B]"])
+def test_a_number_in_what_the_forward_kept_is_not_fixed_for_the_backward(kept: str) -> None:
+    plan = parse_or_raise(
+        "// kernel-lsp: 1\n// op: n(x: f32[B, D], eps: float) -> (out: f32[B, D])\n// keeps: scale: f32[B]\n"
+        "// launch: rows<<<B, 256>>>(x, out, scale, D, eps)\n"
+        f"// op: n_backward(grad_out: f32[B, D], x: f32[B, D], {kept}, eps: float) -> (grad_x: f32[B, D])\n"
+        f"// launch: gradients<<<B, 256>>>(grad_out, x, {kept[:5]}, grad_x, D)\n\n"
+        "__global__ void rows(const float* x, float* out, float* scale, int D, float eps) {}\n"
+        "__global__ void gradients(const float* g, const float* x, const float* kept, float* grad_x, int D) {}\n",
+        "n.cu",
+    )
+    graph = SimpleNamespace(numbers={"eps"})
+    text: Any = SimpleNamespace(plan=plan, task=SimpleNamespace(forward=graph, backward=graph))
+    assert OperatorText._is_taken(text, "eps") is kept.startswith("scale")
