@@ -130,7 +130,7 @@ class _Reading:
         self.is_full = False
         self.selected: dict[tuple, tuple[Check, ...]] = {}
         kernels = (file.unchecked_kernels, file.tail_checked_kernels, file.dynamic_shared_bytes)
-        named = (file.kernels_of_shortened_sizes, file.unreset_totals)
+        named = (file.kernels_of_shortened_sizes, file.unreset_totals, file.accumulators)
         host = (file.structures, file.bound_functions, file.axis_sizes, file.host_functions)
         pointers = (file.allocated_sides, file.member_pointers)
         meeting = (file.barrier_free_functions, file.barrier_functions)

@@ -275,6 +275,15 @@ class Function:
                     yield condition
         yield from self.connections
 
+    def binaries_within(self, node: Node) -> Iterator[Node]:
+        """Yield the binary expressions in a value, outermost first."""
+        waiting = [node]
+        while waiting:
+            each = waiting.pop(0)
+            if each.type == "binary_expression":
+                yield each
+            waiting += [child for child in each.named_children if child.type.endswith("_expression")]
+
     def operator(self, node: Node) -> str:
         operator = node.child_by_field_id(fields.OPERATOR)
         return "" if operator is None else operator.type

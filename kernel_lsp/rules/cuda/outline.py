@@ -14,37 +14,15 @@ from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.host.axes import AxisSize, axis_sizes
 from kernel_lsp.rules.cuda.host.launch_shapes import launch_shapes
 from kernel_lsp.rules.cuda.host.repeated import RepeatedArgument, repeated_arguments
+from kernel_lsp.rules.cuda.kernel_texts import checks_tail, is_unchecked, only_accumulates, unreset_totals
+from kernel_lsp.rules.cuda.literals import applied, integer_literal
 from kernel_lsp.rules.cuda.parsing import ParsedCuda
-from kernel_lsp.rules.cuda.variables import IDENTIFIER, type_bytes
+from kernel_lsp.rules.cuda.variables import IDENTIFIER, parameters_of, type_bytes
 from kernel_lsp.rules.rule import words
 
 if TYPE_CHECKING:
     from kernel_lsp.rules.cuda.model import Function
     from kernel_lsp.rules.cuda.nodes import Found
-
-
-_DECLARED = re.compile(
-    r"^[ \t]*(?:static\s+)?__device__\s+(?!.*\b(?:const|constexpr|__constant__|__managed__|__shared__)\b)"
-    r"(?:unsigned\s+|long\s+|volatile\s+)*[A-Za-z_][\w:]*\s+(\w+)\s*(?:\[[^\];]*\]\s*)*(?:=[^;(]*)?;",
-    re.MULTILINE,
-)
-_MAIN = re.compile(r"\bint\s+main\s*\(")
-
-
-def unreset_totals(text: str) -> Iterator[str]:
-    """Yield the variables that atomic operations change, that nothing sets, and whose address goes nowhere else. A
-    program whose `main` launches each kernel once needs no reset."""
-    declared = [match[1] for match in _DECLARED.finditer(text)]
-    if not declared or (_MAIN.search(text) and text.count("<<<") < 2):
-        return
-    for name in dict.fromkeys(declared):
-        element = rf"\b{name}\s*(?:\[[^\]]*\]\s*)*"
-        body = _DECLARED.sub("", text)
-        is_set = re.search(rf"{element}=[^=]|\b(?:atomicExch|atomicInc|atomicCAS)\s*\(\s*&?\s*{name}\b", body)
-        is_passed = re.search(rf"(?:cudaMemcpyToSymbol|cudaGetSymbolAddress)\w*\s*\([^;]*\b{name}\b", body)
-        escapes = re.search(rf"(?<!&)&\s*{name}\b", re.sub(rf"\batomic\w+\s*\(\s*&\s*{name}\b", "", body))
-        if not is_set and not is_passed and not escapes:
-            yield name
 
 
 MAX_CONSTANT = 1 << 63
@@ -79,7 +57,6 @@ _ANY_MACRO = re.compile(
     r"^[ \t]*#[ \t]*define[ \t]+(\w+)(?:\(([^()\n]*)\))?[ \t]+((?:[^\\\n]|\\\r?\n|\\.)*)$", re.MULTILINE
 )
 _CALL = re.compile(r"\b(\w+)\s*(?:<[^<>;]*>)?\s*\(")
-_CONDITION = re.compile(r"\b(?:if|for|while|return|min)\b|\?")
 _ALLOCATED = re.compile(
     r"\b(?:(?P<device>cudaMalloc(?:Async)?)|cudaMallocHost|cudaHostAlloc)\s*\(\s*(?:\(\s*void\s*\*\*\s*\)\s*)?"
     r"&\s*(?:this\s*->\s*)?(?P<name>\w+)\b"
@@ -92,11 +69,6 @@ _MEMBER_POINTER = re.compile(
 )
 _DYNAMIC_SHARED = re.compile(r"\bextern\s+(?:__align__\([^)]*\)\s*)?__shared__\s+([\w:\s]+?)\s+\w+\s*\[\s*\]")
 _SHORTENED = re.compile(r"\b(\w+)\s*(?:<[^<>;]*>)?\s*<<<[^;]*?>>>\s*\([^;]*-\s*\d+[^;]*\)\s*;")
-_TAIL_CHECK = re.compile(r"\bif\s*\((?:[^;{}]*&&)?\s*(\w+)\s*(?:<|>=)\s*\w+")
-_GRID_INDEX = re.compile(
-    r"\b(?:blockIdx\.x\s*\*\s*blockDim\.x|blockDim\.x\s*\*\s*blockIdx\.x)\s*\+\s*threadIdx\.x\b"
-    r"|\bthreadIdx\.x\s*\+\s*(?:blockIdx\.x\s*\*\s*blockDim\.x|blockDim\.x\s*\*\s*blockIdx\.x)\b"
-)
 
 
 class Definition:
@@ -154,7 +126,7 @@ class CudaFile:
         checked against the allocated sizes."""
         if b"<<<" not in self.parsed.data:
             return frozenset()
-        return frozenset(found[1] for found in _KERNEL_TEXT.finditer(self.parsed.text) if _is_unchecked(found[2]))
+        return frozenset(found[1] for found in _KERNEL_TEXT.finditer(self.parsed.text) if is_unchecked(found[2]))
 
     @once
     def kernel_texts(self) -> dict[str, str]:
@@ -166,7 +138,7 @@ class CudaFile:
     @once
     def tail_checked_kernels(self) -> frozenset[str]:
         """The launched kernels in which each thread handles one element, and checks its index against a size."""
-        return frozenset(name for name, body in self.kernel_texts.items() if _checks_tail(body))
+        return frozenset(name for name, body in self.kernel_texts.items() if checks_tail(body))
 
     @once
     def axis_sizes(self) -> frozenset[AxisSize]:
@@ -248,6 +220,21 @@ class CudaFile:
             if name is not None and definition.body is not None:
                 found.setdefault(self.source(name).rpartition("::")[2].strip(), []).append(definition)
         return found
+
+    @once
+    def accumulators(self) -> frozenset[tuple[str, int]]:
+        """The arrays that kernels change by atomic sums alone: the kernel, and the position of the parameter."""
+        found: set[tuple[str, int]] = set()
+        if b"<<<" not in self.parsed.data or b"cudaMalloc" not in self.parsed.data or b"atomic" not in self.parsed.data:
+            return frozenset()
+        for name, definitions in self.functions_by_name.items():
+            for declarator, body in ((each.declarator, each.body) for each in definitions):
+                if declarator is None or body is None or b"atomic" not in (body.text or b""):
+                    continue
+                text = self.source(body)
+                parameters = list(parameters_of(self.parsed, declarator, body))
+                found |= {(name, i) for i, each in enumerate(parameters) if only_accumulates(text, each.name)}
+        return frozenset(found)
 
     @once
     def macros(self) -> dict[str, tuple[tuple[str, ...] | None, str]]:
@@ -448,19 +435,6 @@ def _items(root: Node) -> Iterator[Item]:
             stack.extend([(child, node, inside) for child in reversed(node.named_children)])
 
 
-def _is_unchecked(body: str) -> bool:
-    return _CONDITION.search(body) is None and _GRID_INDEX.search(body) is not None
-
-
-def _checks_tail(body: str) -> bool:
-    if "gridDim" in body or "blockIdx" not in body:
-        return False
-    checked = {match[1] for match in _TAIL_CHECK.finditer(body)}
-    return any(re.search(rf"\b{name}\s*=\s*[^;]*\bblockIdx\b[^;]*\bthreadIdx\b", body) for name in checked) or any(
-        re.search(rf"\b{name}\s*=\s*[^;]*\bthreadIdx\b[^;]*\bblockIdx\b", body) for name in checked
-    )
-
-
 def _places(data: bytes, word: bytes) -> list[int]:
     found: list[int] = []
     start = data.find(word)
@@ -518,32 +492,3 @@ def _add_constant(file: CudaFile, name: str, value: int | None) -> None:
         file.constants.pop(name, None)
     else:
         file.constants[name] = value
-
-
-_INTEGER = re.compile(r"(?:0[xX][0-9a-fA-F']+|[0-9][0-9']*)[uUlL]*")
-_MAX_LITERAL = 40
-"""Maximum characters of a literal. No meaningful number is longer."""
-
-
-def integer_literal(text: str) -> int | None:
-    """Return the value of an integer literal, such as 16 for ``0x10u``. None for other text."""
-    if not _INTEGER.fullmatch(text) or len(text) > _MAX_LITERAL:
-        return None
-    digits = text.rstrip("uUlL").replace("'", "")
-    if len(digits) > 1 and digits[0] == "0" and digits[1] not in "xX":
-        return int(digits, 8) if all(digit in "01234567" for digit in digits) else None
-    return int(digits, 0) if digits[:2] != "0x" or len(digits) > 2 else None
-
-
-def applied(operator: str, left: int, right: int) -> int | None:
-    """Return ``left operator right`` as C computes it. None for undefined results and other operators."""
-    if operator in ("/", "%"):
-        if right == 0:
-            return None
-        quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
-        return quotient if operator == "/" else left - quotient * right
-    if operator in ("<<", ">>"):
-        if not 0 <= right < 64:
-            return None
-        return left << right if operator == "<<" else left >> right
-    return {"+": left + right, "-": left - right, "*": left * right}.get(operator)

@@ -165,7 +165,13 @@ def _is_device(node: ast.expr, scope: Scope) -> bool:
         return isinstance(node.value, str) and node.value.split(":")[0] in ("cuda", "cpu", "mps", "xpu")
     if isinstance(node, ast.Attribute):
         return node.attr == "device"
-    return isinstance(node, ast.Name) and (node.id == "device" or node.id.endswith("_device"))
+    if not isinstance(node, ast.Name):
+        return False
+    made = scope.definition(node)
+    if made is not node and not isinstance(made, ast.Name):
+        is_made = isinstance(made, ast.Call) and scope.dotted(made.func) == "torch.device"
+        return is_made or _is_device(made, scope) or isinstance(made, ast.IfExp)
+    return node.id in ("device", "dev") or node.id.endswith("_device")
 
 
 def _is_random(name: str) -> bool:

@@ -1,11 +1,12 @@
-"""Find the activation that a loss applies by itself in what the loss gets: a call, a module, a model of the file."""
+"""Find what a loss gets: an activation that it applies by itself, and the number of classes of its logits."""
 
 from __future__ import annotations
 
 import ast
 
+from kernel_lsp.rules.pytorch.cost import MAX_STEPS, value_above
 from kernel_lsp.rules.pytorch.names import LOSSES_OF_LOGITS, activation_of, activation_of_class, last_layer
-from kernel_lsp.rules.pytorch.scopes import Scope
+from kernel_lsp.rules.pytorch.scopes import Scope, keyword
 
 Activated = tuple[str, str]
 """An activation, and the module of the file that applies it (empty for a call)."""
@@ -33,6 +34,140 @@ def activation_before(node: ast.expr, scope: Scope) -> Activated:
         constructor = scope.names.only_model or ""
     activation = scope.names.activations.get(constructor, "")
     return (activation, constructor) if activation else (activation_of_class(constructor), "")
+
+
+def is_upcast_head(logits: ast.expr, scope: Scope) -> bool:
+    """Return whether the logits are a language model's, cast to f32 as a whole."""
+    is_upcast, node = False, logits
+    for _ in range(MAX_STEPS):
+        node = value_above(node, scope)
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            return False
+        if "lm_head" in node.func.attr or "vocab" in node.func.attr:
+            return is_upcast
+        is_upcast = is_upcast or node.func.attr == "float"
+        node = node.func.value
+    return False
+
+
+def head_size(logits: ast.expr, scope: Scope) -> int:
+    """Return the number of outputs of the layer that computes the logits; 0 if the file does not say it."""
+    node = logits
+    for _ in range(MAX_STEPS):
+        node = value_above(node, scope)
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            return 0
+        owner = node.func.value
+        if isinstance(owner, ast.Name) and owner.id == "self":
+            return _outputs_of(node.func.attr, scope)
+        node = owner
+    return 0
+
+
+def outputs_of_layer(logits: ast.expr, scope: Scope) -> int:
+    """Return the outputs of a layer that no module owns: ``head(h)`` or ``model.head(h)``, of a name in the file."""
+    node = logits
+    for _ in range(MAX_STEPS):
+        node = value_above(node, scope)
+        if not isinstance(node, ast.Call):
+            return 0
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        for each in ast.walk(scope.module.tree):
+            match each:
+                case ast.Assign(targets=[ast.Name(id=said) | ast.Attribute(attr=said)], value=ast.Call() as made):
+                    if said == name and scope.dotted(made.func).endswith("nn.Linear") and len(made.args) > 1:
+                        return largest_number(made.args[1]) or _number_of_file(made.args[1], scope)
+        if not isinstance(node.func, ast.Attribute):
+            return 0
+        node = node.func.value
+    return 0
+
+
+def _number_of_file(node: ast.expr, scope: Scope) -> int:
+    """Return the value of a name that the file, or this function, sets to a number."""
+    value = scope.definition(node)
+    values = _values_of_file(node.id, scope) if isinstance(value, ast.Name) and isinstance(node, ast.Name) else [value]
+    return largest_number(*values[:1])
+
+
+def _outputs_of(attribute: str, scope: Scope) -> int:
+    """Return the outputs of ``self.head = nn.Linear(dim, vocab_size)``, where they are a number or a default."""
+    init = None if scope.owner is None else scope.owner.methods.get("__init__")
+    for node in ast.walk(init) if init is not None else ():
+        match node:
+            case ast.Assign(targets=[ast.Attribute(attr=name)], value=ast.Call() as made):
+                outputs = made.args[1] if len(made.args) > 1 else keyword(made, "out_features")
+                is_head = name == attribute and scope.dotted(made.func).endswith("nn.Linear")
+                if is_head and init is not None and outputs is not None:
+                    return _number(outputs, init, scope)
+    return 0
+
+
+def _number(node: ast.expr, init: ast.FunctionDef, scope: Scope) -> int:
+    """Return the value of a number, of a parameter's default, or of a field's in a class of the file; 0 if unknown."""
+    match node:
+        case ast.Constant(value=int(value)):
+            return value
+        case ast.Name(id=name):
+            parameters = [*init.args.posonlyargs, *init.args.args]
+            defaults = init.args.defaults
+            known = dict(
+                zip([each.arg for each in parameters[len(parameters) - len(defaults) :]], defaults, strict=True)
+            )
+            values = [known[name]] if name in known else _values_of_file(name, scope)
+            if not values and name in {each.arg for each in parameters}:
+                values = _given_to_class(name, parameters, scope)
+            is_known = bool(values) and (isinstance(values[0], ast.Constant) or name not in ast.unparse(values[0]))
+            return _number(values[0], init, scope) if is_known else 0
+        case ast.Attribute(attr=name):
+            classes = [each for each in scope.module.tree.body if isinstance(each, ast.ClassDef)]
+            for field in (field for each in classes for field in each.body):
+                match field:
+                    case ast.AnnAssign(target=ast.Name(id=said), value=ast.Constant(value=int(value))) if said == name:
+                        return value
+                    case ast.Assign(targets=[ast.Name(id=said)], value=ast.Constant(value=int(value))) if said == name:
+                        return value
+        case ast.BinOp(left=left, op=ast.Mult(), right=right):
+            return _number(left, init, scope) * _number(right, init, scope)
+        case ast.BinOp(left=left, op=ast.LShift(), right=ast.Constant(value=int(shift))):
+            return _number(left, init, scope) << min(shift, 30)
+        case ast.BinOp(left=left, op=ast.Add() | ast.Sub(), right=_):
+            return _number(left, init, scope)
+    return 0
+
+
+def _given_to_class(name: str, parameters: list[ast.arg], scope: Scope) -> list[ast.expr]:
+    """Return what the file's calls of the class give for a parameter of its `__init__`."""
+    owner = "" if scope.owner is None else scope.owner.node.name
+    position = [each.arg for each in parameters].index(name) - 1
+    found: list[ast.expr] = []
+    for call in ast.walk(scope.module.tree):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == owner:
+            given = keyword(call, name) or (call.args[position] if 0 <= position < len(call.args) else None)
+            found += [] if given is None else [given]
+    return found
+
+
+def _values_of_file(name: str, scope: Scope) -> list[ast.expr]:
+    """Return the values that the top level of the file assigns to a name."""
+    return [
+        node.value
+        for node in scope.module.tree.body
+        if isinstance(node, ast.Assign)
+        if any(isinstance(target, ast.Name) and target.id == name for target in node.targets)
+    ]
+
+
+def largest_number(*nodes: ast.expr) -> int:
+    return max(
+        (
+            part.value
+            for node in nodes
+            for part in ast.walk(node)
+            if isinstance(part, ast.Constant) and type(part.value) is int
+        ),
+        default=0,
+    )
 
 
 # --- below: what a name was made by

@@ -229,9 +229,19 @@ def same_tensor_each_forward(scope: Scope) -> Iterator[Hit]:
         numbers = [*call.args, *(k.value for k in call.keywords if k.arg in _NUMBERS)]
         if all(_is_fixed(node, scope) for node in numbers) and not _is_written(call, scope):
             yield hit(scope, call, "this makes the same tensor at each forward: keep it as a buffer")
+    for call in scope.calls:
+        if scope.function_name(call) in ("tril", "triu") and _is_of_ones(scope.operand(call), scope):
+            yield hit(scope, call, "a mask of sizes alone is made at each forward: keep it as a buffer, and slice it")
+            break
 
 
 # --- below: helpers of the rules
+
+
+def _is_of_ones(node: ast.expr | None, scope: Scope) -> bool:
+    """Return whether the value is a square of one number, of a size and a device alone."""
+    made = None if node is None else scope.definition(node)
+    return isinstance(made, ast.Call) and scope.dotted(made.func) in ("torch.ones", "torch.full")
 
 
 def _is_constant_copy(call: ast.Call, scope: Scope) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from kernel_lsp.rules.pytorch.cost import calls_module, is_recurrence
 from kernel_lsp.rules.pytorch.declare import HINT, INFORMATION, LOOP_WORDS, WARNING, declare, hit
 from kernel_lsp.rules.pytorch.kinds import Kind
-from kernel_lsp.rules.pytorch.recurrences import calls_module, is_recurrence
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword
 from kernel_lsp.rules.pytorch.trained import holds_steps, item_of_training
 from kernel_lsp.rules.rule import Hit

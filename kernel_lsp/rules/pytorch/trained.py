@@ -19,6 +19,8 @@ def item_of_training(call: ast.Call, scope: Scope) -> str:
     if isinstance(function, ast.Attribute) and function.attr == "cpu" and not call.args:
         read = scope.parents.get(id(call))
         return ".cpu()" if isinstance(read, ast.Attribute) and read.attr in ("numpy", "tolist", "item") else ""
+    if isinstance(function, ast.Attribute) and function.attr == "tolist":
+        return ".tolist()" if _is_of_model(function.value, scope) else ""
     if not isinstance(function, ast.Attribute) or function.attr != "item" or call.args:
         return ""
     value = function.value
@@ -53,6 +55,28 @@ def _is_count_of_equal(node: ast.expr) -> bool:
 
 _SAME_VALUE = ("detach", "float", "mean", "clone")
 _COUNTS = ("sum", "mean", "float", "all", "any", "double")
+
+
+def _is_of_model(node: ast.expr, scope: Scope) -> bool:
+    """Return whether the value is computed from the result of a model: ``(model(x) != pad).sum(-1)``."""
+    while True:
+        match node:
+            case ast.Call(func=ast.Attribute(value=inner, attr=method)) if method in (*_COUNTS, *_SAME_VALUE, "argmax"):
+                node = inner
+            case ast.Compare(left=inner) | ast.Subscript(value=inner) | ast.UnaryOp(operand=inner):
+                node = inner
+            case ast.Name(id=name):
+                values = scope.assigned.get(name, [])
+                return bool(values) and all(isinstance(v, ast.Call) and _calls_model(v.func, scope) for v in values)
+            case _:
+                return isinstance(node, ast.Call) and _calls_model(node.func, scope)
+
+
+def _calls_model(function: ast.expr, scope: Scope) -> bool:
+    """Return whether a model is called: a name of one, that no import explains."""
+    name = function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
+    is_model = name.endswith(("model", "net", "backbone", "encoder", "decoder"))
+    return is_model and _root(function) not in scope.names.imported
 
 
 def _is_of_gradient(node: ast.expr) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from kernel_lsp.rules.pytorch.cost import MAX_STEPS, value_above
 from kernel_lsp.rules.pytorch.declare import INFORMATION, declare, hit
-from kernel_lsp.rules.pytorch.losses import loss_name
+from kernel_lsp.rules.pytorch.losses import head_size, is_upcast_head, largest_number, loss_name, outputs_of_layer
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword
 from kernel_lsp.rules.rule import Hit
 
@@ -28,6 +28,7 @@ _VISION_NETS = (
     "vgg",
 )
 """Prefixes of the convolutional nets in `torchvision.models`."""
+_LAYERS = ("Linear", "Conv1d", "Conv2d", "Conv3d")
 _IN_PLACE = ("add_", "sub_", "addcdiv_", "addcmul_")
 _AUTOCAST_OPERATIONS = ("matmul", "bmm", "mm", "linear", "conv1d", "conv2d", "conv3d", "addmm", "einsum")
 
@@ -76,10 +77,12 @@ def loss_over_vocabulary(scope: Scope) -> Iterator[Hit]:
         if scope.loop_around(call) is not None:
             continue  # the loop probably splits the tokens into chunks
         if loss_name(call, scope) == "cross_entropy" and call.args:
-            size = max(_largest_number(scope.definition(call.args[0]), call.args[0]), _head_size(call.args[0], scope))
+            logits = call.args[0]
+            size = max(largest_number(scope.definition(logits), logits), head_size(logits, scope))
+            size = size or outputs_of_layer(logits, scope)
             if size >= LARGE_VOCABULARY:
                 yield hit(scope, call, f"loss over {size} classes: compute head and loss in chunks, or fused")
-            elif _is_upcast_head(call.args[0], scope):
+            elif is_upcast_head(call.args[0], scope):
                 yield hit(
                     scope, call, "f32 copy of the logits of a vocabulary: compute head and loss in chunks, or fused"
                 )
@@ -89,7 +92,7 @@ def loss_over_vocabulary(scope: Scope) -> Iterator[Hit]:
     "KL162",
     "unfused-optimizer",
     INFORMATION,
-    needs=(" ".join((*_OPTIMIZERS, "grad", "grads", "gradients")),),
+    needs=(" ".join((*_OPTIMIZERS, "grad", "grads", "gradients", "parameters", "state_dict")),),
     summary="An optimizer step without `fused` or `foreach`",
     why="""
     `fused=True` updates all parameters in a few kernels. Where a step is told not to use `foreach`, each parameter
@@ -125,6 +128,10 @@ def unfused_optimizer(scope: Scope) -> Iterator[Hit]:
         if update is not None:
             message = "optimizer step by hand, several kernels per parameter: use `torch.optim` with `fused=True`"
             yield hit(scope, update, message)
+    for loop in scope.loops:
+        average = _average_of_parameters(loop)
+        if average is not None:
+            yield hit(scope, average, "moving average by hand, kernels per parameter: use `torch._foreach_lerp_`")
 
 
 @declare(
@@ -172,7 +179,7 @@ def missing_channels_last(scope: Scope) -> Iterator[Hit]:
     "KL164",
     "cast-under-autocast",
     INFORMATION,
-    needs=("autocast", "half bfloat16 to"),
+    needs=("half bfloat16 to",),
     summary="A cast that autocast does by itself",
     why="""
     Under `autocast` products and convolutions cast their own operands, weights once per region. A cast by hand in front
@@ -196,7 +203,9 @@ def missing_channels_last(scope: Scope) -> Iterator[Hit]:
 def cast_under_autocast(scope: Scope) -> Iterator[Hit]:
     for call in scope.calls:
         is_operation = scope.function_name(call) in _AUTOCAST_OPERATIONS
-        if not (is_operation or _is_model(call) or _is_layer(call, scope)) or not _is_autocast(call, scope):
+        is_layer = _is_layer(call, scope)
+        is_inside = _is_autocast(call, scope) or (is_layer and _is_run_under_autocast(scope))
+        if not (is_operation or _is_model(call) or is_layer) or not is_inside:
             continue
         for argument in call.args:
             if isinstance(argument, ast.Call) and isinstance(argument.func, ast.Attribute):
@@ -234,97 +243,33 @@ def _update_by_gradient(loop: ast.stmt) -> ast.expr | None:
     return None
 
 
+def _average_of_parameters(loop: ast.stmt) -> ast.expr | None:
+    """Return the update of an average in a loop over the parameters of two models: ``a.lerp_(b, 1 - decay)``."""
+    if not isinstance(loop, ast.For) or ast.unparse(loop.iter).count("parameters(") + ast.unparse(loop.iter).count(
+        "state_dict("
+    ) not in (1, 2):
+        return None
+    names = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
+    for node in ast.walk(loop):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        method, owner = node.func.attr, ast.unparse(node.func.value).partition(".")[0].partition("[")[0]
+        given = {each.id for argument in node.args for each in ast.walk(argument) if isinstance(each, ast.Name)}
+        is_weighted = method == "lerp_" or (
+            method in ("add_", "copy_") and ("alpha" in ast.unparse(node) or "*" in ast.unparse(node))
+        )
+        is_gradient = ".grad" in ast.unparse(loop)
+        if is_weighted and not is_gradient and len(names) > 1 and (owner in names or given & names) and given & names:
+            return node
+    return None
+
+
 def _zips_gradients(loop: ast.For) -> bool:
     """Return whether the loop goes over parameters and their gradients: ``for w, g in zip(weights, grads)``."""
     match loop.iter:
         case ast.Call(func=ast.Name(id="zip"), args=[_, ast.Name(id=name), *_]):
             return "grad" in name
     return False
-
-
-def _is_upcast_head(logits: ast.expr, scope: Scope) -> bool:
-    """Return whether the logits are a language model's, cast to f32 as a whole."""
-    is_upcast, node = False, logits
-    for _ in range(MAX_STEPS):
-        node = value_above(node, scope)
-        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
-            return False
-        if "lm_head" in node.func.attr or "vocab" in node.func.attr:
-            return is_upcast
-        is_upcast = is_upcast or node.func.attr == "float"
-        node = node.func.value
-    return False
-
-
-def _head_size(logits: ast.expr, scope: Scope) -> int:
-    """Return the number of outputs of the layer that computes the logits; 0 if the file does not say it."""
-    node = logits
-    for _ in range(MAX_STEPS):
-        node = value_above(node, scope)
-        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
-            return 0
-        owner = node.func.value
-        if isinstance(owner, ast.Name) and owner.id == "self":
-            return _outputs_of(node.func.attr, scope)
-        node = owner
-    return 0
-
-
-def _outputs_of(attribute: str, scope: Scope) -> int:
-    """Return the outputs of ``self.head = nn.Linear(dim, vocab_size)``, where they are a number or a default."""
-    init = None if scope.owner is None else scope.owner.methods.get("__init__")
-    for node in ast.walk(init) if init is not None else ():
-        match node:
-            case ast.Assign(targets=[ast.Attribute(attr=name)], value=ast.Call() as made):
-                outputs = made.args[1] if len(made.args) > 1 else keyword(made, "out_features")
-                is_head = name == attribute and scope.dotted(made.func).endswith("nn.Linear")
-                if is_head and init is not None and outputs is not None:
-                    return _number(outputs, init, scope)
-    return 0
-
-
-def _number(node: ast.expr, init: ast.FunctionDef, scope: Scope) -> int:
-    """Return the value of a number, of a parameter's default, or of a field's in a class of the file; 0 if unknown."""
-    match node:
-        case ast.Constant(value=int(value)):
-            return value
-        case ast.Name(id=name):
-            parameters = [*init.args.posonlyargs, *init.args.args]
-            defaults = init.args.defaults
-            known = dict(
-                zip([each.arg for each in parameters[len(parameters) - len(defaults) :]], defaults, strict=True)
-            )
-            values = [known[name]] if name in known else _values_of_file(name, scope)
-            return _number(values[0], init, scope) if values and isinstance(values[0], ast.Constant) else 0
-        case ast.Attribute(attr=name):
-            classes = [each for each in scope.module.tree.body if isinstance(each, ast.ClassDef)]
-            for field in (field for each in classes for field in each.body):
-                match field:
-                    case ast.AnnAssign(target=ast.Name(id=said), value=ast.Constant(value=int(value))) if said == name:
-                        return value
-    return 0
-
-
-def _values_of_file(name: str, scope: Scope) -> list[ast.expr]:
-    """Return the values that the top level of the file assigns to a name."""
-    return [
-        node.value
-        for node in scope.module.tree.body
-        if isinstance(node, ast.Assign)
-        if any(isinstance(target, ast.Name) and target.id == name for target in node.targets)
-    ]
-
-
-def _largest_number(*nodes: ast.expr) -> int:
-    return max(
-        (
-            part.value
-            for node in nodes
-            for part in ast.walk(node)
-            if isinstance(part, ast.Constant) and type(part.value) is int
-        ),
-        default=0,
-    )
 
 
 def _moves_in_half(call: ast.Call) -> bool:
@@ -358,8 +303,21 @@ def _moves_net(call: ast.Call, scope: Scope) -> bool:
         return False
     if scope.dotted(made.func) == "torch.nn.Sequential":
         return "attr='Conv2d'" in ast.dump(made)
-    owner = scope.names.classes.get(scope.dotted(made.func))
-    return owner is not None and "'Conv2d'" in ast.dump(owner.node)
+    return isinstance(made.func, ast.Name) and _has_convolutions(made.func.id, scope)
+
+
+def _has_convolutions(name: str, scope: Scope, depth: int = 0) -> bool:
+    """Return whether a class or function of the file makes convolutions, also by another one."""
+    definitions = (
+        n for n in scope.module.tree.body if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name == name
+    )
+    for definition in definitions:
+        if "'Conv2d'" in ast.dump(definition):
+            return True
+        made = {n.func.id for n in ast.walk(definition) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
+        if depth < MAX_STEPS and any(_has_convolutions(each, scope, depth + 1) for each in made - {name}):
+            return True
+    return False
 
 
 def _is_vision_net(call: ast.Call, scope: Scope) -> bool:
@@ -384,8 +342,21 @@ def _is_layer(call: ast.Call, scope: Scope) -> bool:
     """Return whether the call is that of a linear or convolution layer of the module."""
     match call.func:
         case ast.Attribute(value=ast.Name(id="self"), attr=name) if scope.owner is not None:
-            return scope.owner.submodules.get(name, "").rpartition(".")[2] in ("Linear", "Conv1d", "Conv2d", "Conv3d")
+            return scope.owner.submodules.get(name, "").rpartition(".")[2] in _LAYERS
+        case ast.Name(id=name) if scope.owner is not None:
+            loops = [loop for loop in scope.loops if isinstance(loop, ast.For)]
+            iterated = [
+                loop.iter for loop in loops if name in {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
+            ]
+            attributes = {n.attr for each in iterated for n in ast.walk(each) if isinstance(n, ast.Attribute)}
+            return any("ModuleList" in scope.owner.submodules.get(each, "") for each in attributes)
     return False
+
+
+def _is_run_under_autocast(scope: Scope) -> bool:
+    """Return whether this is a module's forward in a file that enters autocast, and never leaves it."""
+    text = scope.module.text
+    return scope.is_forward and scope.owner is not None and "enabled=False" not in text and "autocast(" in text
 
 
 def _is_half(call: ast.Call) -> bool:

@@ -240,13 +240,16 @@ def _tensors_to_check(function: Function, text: str) -> Iterable[str]:
 def _is_given_to_check(function: Function, text: str, name: str, checked: str) -> bool:
     """Return whether a macro or function named after a check is given the tensor, and is of another file or mentions
     what is to be checked."""
-    given = re.search(rf"\b(?!TORCH_CHECK|CHECK_CUDA)(\w*(?:check|CHECK|Check)\w*)\s*\([^;]*\b{name}\b", text)
-    if given is None:
-        return False
-    whole = function.file.parsed.text
-    is_here = re.search(rf"#\s*define\s+{given[1]}\b|\b(?:void|auto|bool)\s+{given[1]}\s*\(", whole) is not None
-    others = whole.replace(text, "")
-    return not is_here or re.search(checked, others) is not None
+    given = re.findall(rf"\b(?!TORCH_CHECK|CHECK_CUDA)(\w*(?:check|CHECK|Check)\w*)\s*\([^;]*?\b{name}\b", text)
+    return any(_may_check(function, each, checked) for each in given)
+
+
+def _may_check(function: Function, name: str, checked: str) -> bool:
+    """Return whether a macro or function checks this, also by way of another one; one of another file may."""
+    texts = function.file.helper_texts
+    if name not in texts:
+        return True
+    return any(re.search(checked, each.decode(errors="replace")) for each in function.file.helpers_of(name.encode()))
 
 
 def _bindings(function: Function) -> Iterator[tuple[str, str, Node]]:

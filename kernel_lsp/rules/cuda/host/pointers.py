@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
-from kernel_lsp.rules.cuda.declare import ERROR, declare, hit, launches_in
+from kernel_lsp.rules.cuda.declare import ERROR, WARNING, declare, hit, launches_in
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.rule import Hit
 
@@ -102,7 +102,63 @@ def managed_read_before_sync(function: Function) -> Iterator[Hit]:
                 break
 
 
+@declare(
+    "KL265",
+    "unset-accumulator",
+    WARNING,
+    on="host",
+    needs=("<<<", "cudaMalloc"),
+    summary="A kernel adds to memory that nothing has set since it was allocated",
+    why="""
+    `cudaMalloc` does not zero memory: the sum starts from whatever lay there. Call `cudaMemset` before the launch, or
+    let the kernel set the elements first.
+    """,
+    bad="""
+    __global__ void count(const int* x, int* total) { if (x[threadIdx.x] > 0) atomicAdd(total, 1); }
+
+    cudaError_t run(const int* x, int** total) {
+        int* sum = nullptr;
+        cudaError_t error = cudaMalloc(&sum, sizeof(int));
+        if (error != cudaSuccess) return error;
+        count<<<1, 256>>>(x, sum);
+        *total = sum;
+        return cudaGetLastError();
+    }
+    """,
+    good="""
+    __global__ void fill(int* total) { *total = 0; }
+
+    cudaError_t run(int** total) {
+        int* sum = nullptr;
+        cudaError_t error = cudaMalloc(&sum, sizeof(int));
+        if (error != cudaSuccess) return error;
+        fill<<<1, 1>>>(sum);
+        *total = sum;
+        return cudaGetLastError();
+    }
+    """,
+)
+def unset_accumulator(function: Function) -> Iterator[Hit]:
+    for launch in launches_in(function) if function.file.accumulators else ():
+        kernel, arguments = function.callee(launch).rpartition("::")[2], function.arguments(launch)
+        for name, position in function.file.accumulators:
+            if name == kernel and position < len(arguments) and _is_unset(function, arguments[position], launch):
+                text = function.source(arguments[position])
+                message = f"`{text}` is added to and never set: `cudaMalloc` does not zero it"
+                yield hit(function.file, arguments[position], message)
+
+
 # --- below
+
+
+def _is_unset(function: Function, argument: Node, launch: Node) -> bool:
+    """Return whether nothing mentions the pointer between its allocation in this function and the launch."""
+    name = function.source(argument)
+    if not name.isidentifier() or function.loop_around(launch) is not None:
+        return False
+    before = function.file.parsed.between(function.body.start_byte, launch.start_byte)
+    made = list(re.finditer(rf"\bcudaMalloc(?:Async)?\s*\(\s*(?:\([^()]*\)\s*)?&\s*{name}\b", before))
+    return len(made) == 1 and re.search(rf"\b{name}\b", before[made[0].end() :]) is None
 
 
 def _is_on_host(function: Function, argument: Node) -> bool:

@@ -216,8 +216,12 @@ def _other_type(text: str, element: str, n_bytes: int) -> str:
     return named[0] if type_bytes(named[0]) != n_bytes and named[0] != element else ""
 
 
+_CASTS = re.compile(r"\bstatic_cast\s*<[^<>]*>|\(\s*size_t\s*\)|\bsize_t\b")
+
+
 def _is_count(function: Function, size: Node, text: str) -> bool:
     """Return whether the size counts elements: a container's size, or known names none of which speaks of bytes."""
+    text = _CASTS.sub("", text)
     is_plain = not _BYTES.search(text) and _is_known(function, size) and not _has_call(function, size)
     return is_plain or _is_container_size(function, size)
 

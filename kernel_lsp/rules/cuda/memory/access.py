@@ -12,6 +12,7 @@ from kernel_lsp.rules.cuda.declare import INFORMATION, LOOP_WORDS, WARNING, decl
 from kernel_lsp.rules.cuda.memory.pointers import global_array, index_of
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.outline import CudaFile as File
+from kernel_lsp.rules.cuda.simulation.hits import simulated_hits
 from kernel_lsp.rules.cuda.threads.threads import (
     BLOCK_SOURCES,
     THREAD_SOURCES,
@@ -64,11 +65,11 @@ _GRID_NAMES = frozenset(("blockIdx", "blockDim", "gridDim", "threadIdx"))
     """,
 )
 def bank_conflict(function: Function) -> Iterator[Hit]:
-    if not any(_has_full_rows(function, variable) for variable in function.all_variables()):
-        return
     file = function.file
     reported: set[str] = set()
-    for subscript in function.subscripts:
+    lines: set[int] = set()
+    is_full = any(_has_full_rows(function, variable) for variable in function.all_variables())
+    for subscript in function.subscripts if is_full else ():
         row = subscript.child_by_field_id(fields.ARGUMENT)
         if row is None or row.type != "subscript_expression":
             continue
@@ -78,7 +79,10 @@ def bank_conflict(function: Function) -> Iterator[Hit]:
         if growth(function, index_of(row)) == 1 and growth(function, index_of(subscript)) == 0:
             reported.add(tile.name)
             message = "bank conflict: the 32 threads of a warp read one bank, pad the row by one element"
+            lines.add(subscript.start_point[0])
             yield hit(file, subscript, message, *_padding_fix(function, tile))
+    if not reported:
+        yield from simulated_hits(function, "KL211", lines)
 
 
 @declare(
@@ -253,6 +257,9 @@ def narrow_loopindex_of(function: Function) -> Iterator[Hit]:
         fixes = () if type_node is None else (_retyped(file, type_node, size.element),)
         message = f"32-bit index `{index.name}` against the 64-bit size `{size.name}`: it overflows from 2^31 on"
         yield hit(file, index.declaration, message, *fixes)
+    for variable, product, factor in _products_widened_elsewhere(function):
+        message = f"32-bit product for `{variable.name}`: `{factor}` is widened elsewhere, here it wraps from 2^31 on"
+        yield hit(file, product, message)
     for variable, size in _narrowed_products(function):
         message = f"32-bit `{variable.name}` holds a product of the 64-bit `{size.name}`: it overflows from 2^31 on"
         yield hit(file, variable.declaration, message)
@@ -272,6 +279,44 @@ def _narrowed_products(function: Function) -> Iterator[tuple[Variable, Variable]
         wide = [side for side in sides if side is not None and side.is_wide_integer]
         if wide and all(side in function.parameters for side in sides):
             yield variable, wide[0]
+
+
+_WIDE = r"(?:std::)?(?:size_t|u?int64_t|long long|ptrdiff_t|long)"
+_WIDENED = re.compile(
+    rf"(?:static_cast<\s*{_WIDE}\s*>\s*\([^()]*\)|\(\s*{_WIDE}\s*\)\s*[\w.]+|\b{_WIDE}\s*\([^()]*\))"
+    r"\s*\*\s*(\w+)\b(?!\s*[(.])"
+)
+_NARROWED = re.compile(r"\b(\w+)\s*=\s*(?:static_cast<\s*int\s*>\s*\(|\(int\)\s*)\s*\w+(?:\.|->)(\w+)\s*\)?\s*;")
+_WIDE_MEMBER = re.compile(r"\b(?:size_t|u?int64_t|long long)\s+([\w\s,]+);")
+
+
+def _products_widened_elsewhere(function: Function) -> Iterator[tuple[Variable, Node, str]]:
+    """Yield each `int` that holds a product of an index that blocks or loaded elements choose with a size that the
+    function multiplies in 64 bits elsewhere, or that it has narrowed itself."""
+    wide = set(_WIDENED.findall(function.text)) - {"blockDim", "gridDim", "threadIdx", "blockIdx"}
+    members = {name.strip() for found in _WIDE_MEMBER.findall(function.file.parsed.text) for name in found.split(",")}
+    narrowed = {name for name, member in _NARROWED.findall(function.text) if member in members}
+    wide |= narrowed
+    for variable in function.all_variables() if wide else ():
+        if variable.value is None or not variable.is_integer or variable.is_wide_integer:
+            continue
+        for product in function.binaries_within(variable.value):
+            sides = [product.child_by_field_id(field) for field in (fields.LEFT, fields.RIGHT)]
+            names = [function.names_in(side) for side in sides]
+            factor = next((name for name in wide if {name} in names), "")
+            if function.operator(product) != "*" or not factor or function.constant(sides[0]) is not None:
+                continue
+            other = names[1] if names[0] == {factor} else names[0]
+            is_large = any(_is_loaded(function, name) or factor in narrowed for name in other)
+            if is_large and not any(cast in function.source(product) for cast in _WIDE_CASTS):
+                yield variable, product, factor
+                break
+
+
+def _is_loaded(function: Function, name: str) -> bool:
+    """Return whether a name has only values that are loaded elements."""
+    values = [v.value for v in function.named(name)]
+    return bool(values) and all(value is not None and value.type == "subscript_expression" for value in values)
 
 
 def _compared_grid_indices(function: Function) -> Iterator[tuple[Variable, Variable]]:

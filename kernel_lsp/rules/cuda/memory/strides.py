@@ -13,6 +13,7 @@ from kernel_lsp.rules.cuda.declare import ERROR, WARNING, conditions_around, dec
 from kernel_lsp.rules.cuda.memory.pointers import Reach, pointed, reach_of
 from kernel_lsp.rules.cuda.model import Function, Meaning
 from kernel_lsp.rules.cuda.outline import names_in_text
+from kernel_lsp.rules.cuda.simulation.hits import simulated_hits
 from kernel_lsp.rules.cuda.threads.threads import Stride, may_depend_on_thread, possible_names
 from kernel_lsp.rules.cuda.variables import type_bytes
 from kernel_lsp.rules.rule import Hit
@@ -35,7 +36,7 @@ _PICKS_THREADS = re.compile(r"[%&]|==")
     "strided-access",
     WARNING,
     on="kernel",
-    needs=("threadIdx", "["),
+    needs=("threadIdx",),
     summary="Neighbouring threads access elements that are far apart",
     why="""
     A warp reads memory in sectors of 32 bytes. When the index grows by more than a few elements from thread to thread,
@@ -57,6 +58,14 @@ _PICKS_THREADS = re.compile(r"[%&]|==")
     """,
 )
 def strided_access(function: Function) -> Iterator[Hit]:
+    reported: set[int] = set()
+    for found in _strided_accesses(function):
+        reported.add(found.range.start_line)
+        yield found
+    yield from simulated_hits(function, "KL210", reported)
+
+
+def _strided_accesses(function: Function) -> Iterator[Hit]:
     file, subscripts = function.file, function.subscripts
     arrays = tuple({variable.name for variable in function.all_variables() if variable.is_pointer})
     possible, settled = possible_names(function), set[str]()

@@ -8,7 +8,8 @@ from dataclasses import replace
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
-from kernel_lsp.rules.cuda.outline import CudaFile, Definition, integer_literal
+from kernel_lsp.rules.cuda.literals import integer_literal
+from kernel_lsp.rules.cuda.outline import CudaFile, Definition
 from kernel_lsp.rules.cuda.parsing import ParsedCuda
 from kernel_lsp.rules.cuda.simulation.loops import Looper
 from kernel_lsp.rules.cuda.simulation.values import (

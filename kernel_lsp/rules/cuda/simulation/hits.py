@@ -19,6 +19,8 @@ _MESSAGES = {
     ("KL207", "overtaken"): "missing `__syncthreads()`: other threads may still read the element that this overwrites",
     ("KL208", "round"): "missing barrier: the next iteration overwrites what other threads may still read",
     ("KL208", "step"): "missing `__syncthreads()`: each iteration reads what other threads wrote in the one before",
+    ("KL210", "stride"): "uncoalesced access: consecutive threads are a variable stride apart",
+    ("KL211", "banks"): "bank conflict: the 32 threads of a warp read one bank, pad the row by one element",
     ("KL218", "index"): "index out of bounds: {}",
     ("KL219", "index"): "racy update: threads with the same index lose updates, use an atomic operation",
     ("KL219", "all"): "racy update: all threads update this element, use an atomic operation or a reduction",

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 
 from kernel_lsp.rules.cuda.bounds.thread_range import block_size
+from kernel_lsp.rules.cuda.literals import integer_literal
 from kernel_lsp.rules.cuda.model import Function
-from kernel_lsp.rules.cuda.outline import integer_literal
 from kernel_lsp.rules.cuda.simulation.values import Value
 
 MAX_THREADS = 1024

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from tree_sitter import Node
 
@@ -30,6 +31,10 @@ from kernel_lsp.rules.cuda.simulation.values import (
 )
 from kernel_lsp.rules.cuda.variables import type_bytes
 
+MIN_CONFLICTS = 16
+"""Minimum threads of a warp in one bank of shared memory."""
+MIN_OPEN_STRIDE = 1_000_000
+"""Bytes between neighbouring threads above which the distance is a size that the text does not say."""
 MAX_SHAPES = 5
 """Maximum blocks that are tried where the text does not say how many threads there are."""
 MAX_ACCESSES = 32
@@ -87,6 +92,8 @@ class Watcher(Caller):
         self.warp_epoch = 0
         self.unset: dict[str, tuple[Memory, Node]] = {}
         """The first read of each shared array that nothing has set so far."""
+        self.patterns: set[str] = set()
+        """The arrays with a slow access pattern."""
         self.is_misfit = False
         """True if the assumed block has more threads than an array has elements."""
         self.memories: dict[int, Memory] = {}
@@ -242,10 +249,28 @@ class Watcher(Caller):
             sites = self.sites(node)
             self.note("KL218", sites[-1], "index", place.problem)
         self.spend(30)
+        if isinstance(place.address.number, list):
+            self._check_pattern(place, place.address.number, node)
         if memory.kind == "shared":
             self._access_shared(place, kind, node, value)
         elif memory.kind == "global" and kind == "write":
             self._check_update(place, node, value)
+
+    def _check_pattern(self, place: Place, addresses: list[int], node: Node) -> None:
+        """Note accesses of a warp that its memory serves one thread at a time: in one bank, or in as many sectors."""
+        memory = place.memory
+        first = addresses[:WARP]
+        if memory.name in self.patterns or len(first) < WARP or not all(self.threads()[:WARP]) or self.block[0] < WARP:
+            return
+        if memory.kind == "shared" and len(memory.extents) > 1 and place.width == 4 and not place.address.bits:
+            banks = [address // 4 % WARP for address in set(first)]
+            if max(map(banks.count, banks)) >= MIN_CONFLICTS:
+                self.patterns.add(memory.name)
+                self.note("KL211", self.sites(node)[-1], "banks")
+        steps = {two - one for one, two in pairwise(first)}
+        if memory.kind == "global" and len(self.frames) > 1 and len(steps) == 1 and abs(min(steps)) > MIN_OPEN_STRIDE:
+            self.patterns.add(memory.name)
+            self.note("KL210", self.sites(node)[0], "stride")
 
     def _is_address_only(self, node: Node) -> bool:
         return False

@@ -1,0 +1,58 @@
+"""Answer questions about kernels from their text: totals that outlive a launch, missing checks, sums."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+_DECLARED = re.compile(
+    r"^[ \t]*(?:static\s+)?__device__\s+(?!.*\b(?:const|constexpr|__constant__|__managed__|__shared__)\b)"
+    r"(?:unsigned\s+|long\s+|volatile\s+)*[A-Za-z_][\w:]*\s+(\w+)\s*(?:\[[^\];]*\]\s*)*(?:=[^;(]*)?;",
+    re.MULTILINE,
+)
+_MAIN = re.compile(r"\bint\s+main\s*\(")
+
+
+def unreset_totals(text: str) -> Iterator[str]:
+    """Yield the variables that atomic operations change, that nothing sets, and whose address goes nowhere else. A
+    program whose `main` launches each kernel once needs no reset."""
+    declared = [match[1] for match in _DECLARED.finditer(text)]
+    if not declared or (_MAIN.search(text) and text.count("<<<") < 2):
+        return
+    for name in dict.fromkeys(declared):
+        element = rf"\b{name}\s*(?:\[[^\]]*\]\s*)*"
+        body = _DECLARED.sub("", text)
+        is_set = re.search(rf"{element}=[^=]|\b(?:atomicExch|atomicInc|atomicCAS)\s*\(\s*&?\s*{name}\b", body)
+        is_passed = re.search(rf"(?:cudaMemcpyToSymbol|cudaGetSymbolAddress)\w*\s*\([^;]*\b{name}\b", body)
+        escapes = re.search(rf"(?<!&)&\s*{name}\b", re.sub(rf"\batomic\w+\s*\(\s*&\s*{name}\b", "", body))
+        if not is_set and not is_passed and not escapes:
+            yield name
+
+
+# --- below: one kernel
+
+_CONDITION = re.compile(r"\b(?:if|for|while|return|min)\b|\?")
+_TAIL_CHECK = re.compile(r"\bif\s*\((?:[^;{}]*&&)?\s*(\w+)\s*(?:<|>=)\s*\w+")
+_GRID_INDEX = re.compile(
+    r"\b(?:blockIdx\.x\s*\*\s*blockDim\.x|blockDim\.x\s*\*\s*blockIdx\.x)\s*\+\s*threadIdx\.x\b"
+    r"|\bthreadIdx\.x\s*\+\s*(?:blockIdx\.x\s*\*\s*blockDim\.x|blockDim\.x\s*\*\s*blockIdx\.x)\b"
+)
+
+
+def is_unchecked(body: str) -> bool:
+    return _CONDITION.search(body) is None and _GRID_INDEX.search(body) is not None
+
+
+def checks_tail(body: str) -> bool:
+    if "gridDim" in body or "blockIdx" not in body:
+        return False
+    checked = {match[1] for match in _TAIL_CHECK.finditer(body)}
+    return any(re.search(rf"\b{name}\s*=\s*[^;]*\bblockIdx\b[^;]*\bthreadIdx\b", body) for name in checked) or any(
+        re.search(rf"\b{name}\s*=\s*[^;]*\bthreadIdx\b[^;]*\bblockIdx\b", body) for name in checked
+    )
+
+
+def only_accumulates(body: str, name: str) -> bool:
+    """Return whether a kernel changes an array by atomic sums alone: it sets no element, and passes it nowhere."""
+    sums = rf"\batomic(?:Add|Or|Xor|Max|Min|Sub)\s*\(\s*&?\s*{name}\b"
+    return re.search(sums, body) is not None and re.search(rf"\b{name}\b", re.sub(sums, "", body)) is None

@@ -1,0 +1,195 @@
+"""KL167 and KL168: gradients that are filled with zeros, and times of the GPU that only hold launches."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from kernel_lsp.rules.pytorch.declare import INFORMATION, WARNING, declare, hit
+from kernel_lsp.rules.pytorch.scopes import Scope, keyword
+from kernel_lsp.rules.rule import Hit
+
+_CLOCKS = frozenset(f"time.{name}{unit}" for name in ("time", "perf_counter", "monotonic") for unit in ("", "_ns")) | {
+    "timeit.default_timer"
+}
+_WAITS = frozenset(
+    (
+        "synchronize",
+        "item",
+        "tolist",
+        "cpu",
+        "numpy",
+        "wait",
+        "elapsed_time",
+        "sync",
+        "result",
+        "sleep",
+        "save",
+        "query",
+    )
+)
+_LAUNCHES_NOTHING = frozenset(("range", "print", "len", "append", "zip", "enumerate", "format", "iter", "min", "max"))
+
+
+@declare(
+    "KL167",
+    "zeroed-gradients",
+    INFORMATION,
+    needs=("zero_grad",),
+    summary="Gradients are filled with zeros instead of dropped",
+    why="""
+    `zero_grad(set_to_none=False)` writes zeros into every gradient, and the backward pass then reads and adds to them.
+    With `set_to_none=True`, the default, the backward pass writes them, and their memory is free in between.
+    """,
+    bad="""
+    import torch
+
+    def step(model, optimizer, loss):
+        optimizer.zero_grad(set_to_none=False)
+        loss.backward()
+        optimizer.step()
+    """,
+    good="""
+    import torch
+
+    def step(model, optimizer, loss):
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    """,
+)
+def zeroed_gradients(scope: Scope) -> Iterator[Hit]:
+    for call in scope.calls:
+        if not isinstance(call.func, ast.Attribute):
+            continue
+        kept = keyword(call, "set_to_none") or (call.args[0] if call.args else None)
+        is_kept = isinstance(kept, ast.Constant) and kept.value is False
+        if call.func.attr == "zero_grad" and is_kept:
+            yield hit(scope, call, "gradients are filled with zeros: drop them, `zero_grad(set_to_none=True)`")
+
+
+@declare(
+    "KL168",
+    "timing-without-synchronize",
+    WARNING,
+    needs=("perf_counter time monotonic default_timer",),
+    summary="A clock of the CPU times work of the GPU that nothing waits for",
+    why="""
+    Launches return at once: the time between two readings of a CPU clock is that of launching, unless
+    `torch.cuda.synchronize()` comes before each reading. CUDA events, or `torch.utils.benchmark`, time the GPU itself.
+    """,
+    bad="""
+    import time
+    import torch
+
+    def measure(model, n):
+        x = torch.randn(64, 4096, device="cuda")
+        start = time.perf_counter()
+        for _ in range(n):
+            model(x)
+        return (time.perf_counter() - start) / n
+    """,
+    good="""
+    import time
+    import torch
+
+    def measure(model, n):
+        x = torch.randn(64, 4096, device="cuda")
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(n):
+            model(x)
+        torch.cuda.synchronize()
+        return (time.perf_counter() - start) / n
+    """,
+)
+def timing_without_synchronize(scope: Scope) -> Iterator[Hit]:
+    if "cuda" not in scope.module.text:
+        return
+    clocks = sorted((call for call in scope.calls if _is_clock(call, scope)), key=_place)
+    for end in clocks:
+        start = _start_of(end, clocks, scope)
+        timed = [] if start is None else [c for c in scope.calls if _place(start) < _place(c) < _place(end)]
+        is_measured = start is not None and (_MEASURES.search(_name(scope)) or _repeats(start, end, scope))
+        if start is not None and is_measured and _is_unawaited(timed, scope) and not _loads(start, end, scope):
+            yield hit(scope, end, "time of launches alone: call `torch.cuda.synchronize()` before reading the clock")
+
+
+# --- below
+
+_MEASURES = re.compile(r"bench|tim(?:e|ing)|measure|latency|profile|throughput|speed|perf|flops", re.IGNORECASE)
+
+
+def _name(scope: Scope) -> str:
+    return "" if isinstance(scope.node, ast.Module) else scope.node.name
+
+
+def _repeats(start: ast.Call, end: ast.Call, scope: Scope) -> bool:
+    """Return whether a counting loop is timed."""
+    return any(
+        isinstance(loop, ast.For)
+        and start.lineno < loop.lineno < end.lineno
+        and isinstance(loop.iter, ast.Call)
+        and getattr(loop.iter.func, "id", "") in ("range", "trange")
+        for loop in scope.loops
+    )
+
+
+def _place(node: ast.expr) -> tuple[int, int]:
+    return node.lineno, node.col_offset
+
+
+def _is_clock(call: ast.Call, scope: Scope) -> bool:
+    dotted = scope.dotted(call.func)
+    return not call.args and (dotted in _CLOCKS or dotted in {"perf_counter", "default_timer"})
+
+
+def _start_of(end: ast.Call, clocks: list[ast.Call], scope: Scope) -> ast.Call | None:
+    """Return the reading of the clock that an elapsed time begins with: ``clock() - start``, or that of two names."""
+    used: set[str] = set()
+    difference = next((n for n in scope.around(end) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Sub)), None)
+    if difference is not None:
+        used = {node.id for node in ast.walk(difference.right) if isinstance(node, ast.Name)}
+    else:
+        target = next((n for n in scope.around(end) if isinstance(n, ast.Assign)), None)
+        names = {n.id for n in target.targets if isinstance(n, ast.Name)} if target is not None else set()
+        for node in scope.binaries:
+            sides = [{n.id for n in ast.walk(side) if isinstance(n, ast.Name)} for side in (node.left, node.right)]
+            if isinstance(node.op, ast.Sub) and sides[0] & names:
+                used |= sides[1]
+    for clock in reversed(clocks):
+        target = next((n for n in scope.around(clock) if isinstance(n, ast.Assign)), None)
+        names = {n.id for n in target.targets if isinstance(n, ast.Name)} if target is not None else set()
+        if names & used and _place(clock) < _place(end):
+            return clock
+    return None
+
+
+def _is_unawaited(timed: list[ast.Call], scope: Scope) -> bool:
+    """Return whether the timed code calls a function or model, and nothing in it may wait for the GPU."""
+    works = False
+    for call in timed:
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        if name in _WAITS or "sync" in name or name in ("float", "int", "bool", "print") or _waits_inside(name, scope):
+            return False
+        works = works or not (name in _LAUNCHES_NOTHING or _is_clock(call, scope))
+    return works
+
+
+def _waits_inside(name: str, scope: Scope) -> bool:
+    """Return whether a function of the file waits for the GPU."""
+    functions = (n for n in ast.walk(scope.module.tree) if isinstance(n, ast.FunctionDef) and n.name == name)
+    return any(
+        isinstance(node, ast.Attribute) and node.attr in _WAITS for function in functions for node in ast.walk(function)
+    )
+
+
+def _loads(start: ast.Call, end: ast.Call, scope: Scope) -> bool:
+    """Return whether a loop over batches is timed: its time is that of an epoch, of which little is outstanding."""
+    return any(
+        isinstance(loop, ast.For)
+        and start.lineno < loop.lineno < end.lineno
+        and not (isinstance(loop.iter, ast.Call) and getattr(loop.iter.func, "id", "") in ("range", "tqdm", "trange"))
+        for loop in scope.loops
+    )
