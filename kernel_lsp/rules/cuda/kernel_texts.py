@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from kernel_lsp.rules.cuda.variables import type_bytes
+
 _DECLARED = re.compile(
     r"^[ \t]*(?:static\s+)?__device__\s+(?!.*\b(?:const|constexpr|__constant__|__managed__|__shared__)\b)"
     r"(?:unsigned\s+|long\s+|volatile\s+)*[A-Za-z_][\w:]*\s+(\w+)\s*(?:\[[^\];]*\]\s*)*(?:=[^;(]*)?;",
@@ -56,3 +58,12 @@ def only_accumulates(body: str, name: str) -> bool:
     """Return whether a kernel changes an array by atomic sums alone: it sets no element, and passes it nowhere."""
     sums = rf"\batomic(?:Add|Or|Xor|Max|Min|Sub)\s*\(\s*&?\s*{name}\b"
     return re.search(sums, body) is not None and re.search(rf"\b{name}\b", re.sub(sums, "", body)) is None
+
+
+def bytes_used(array: re.Match[str], body: str) -> int:
+    """Return the bytes of an element of dynamic shared memory, of raw bytes those of the type they are cast to."""
+    n_bytes = type_bytes(array[1]) or 0
+    if n_bytes != 1:
+        return n_bytes
+    cast = re.search(rf"(?:reinterpret_cast<\s*(\w+)\s*\*\s*>\s*\(|\(\s*(\w+)\s*\*\s*\)\s*){array[2]}\b", body)
+    return 1 if cast is None else type_bytes(cast[1] or cast[2]) or type_bytes("float") or 1

@@ -14,7 +14,7 @@ from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.host.axes import AxisSize, axis_sizes
 from kernel_lsp.rules.cuda.host.launch_shapes import launch_shapes
 from kernel_lsp.rules.cuda.host.repeated import RepeatedArgument, repeated_arguments
-from kernel_lsp.rules.cuda.kernel_texts import checks_tail, is_unchecked, only_accumulates, unreset_totals
+from kernel_lsp.rules.cuda.kernel_texts import bytes_used, checks_tail, is_unchecked, only_accumulates, unreset_totals
 from kernel_lsp.rules.cuda.literals import applied, integer_literal
 from kernel_lsp.rules.cuda.parsing import ParsedCuda
 from kernel_lsp.rules.cuda.variables import IDENTIFIER, parameters_of, type_bytes
@@ -67,7 +67,7 @@ _STRUCTURE = re.compile(r"\bstruct\s+(?:(?:alignas|__align__)\s*\([^)]*\)\s*)?(\
 _MEMBER_POINTER = re.compile(
     r"^[ \t]*([a-z_][\w:]*(?: (?:int|char|long))?)\s*\*\s*(\w+)\s*(?:=\s*(?:nullptr|NULL|0)|\{\w*\})?;", re.MULTILINE
 )
-_DYNAMIC_SHARED = re.compile(r"\bextern\s+(?:__align__\([^)]*\)\s*)?__shared__\s+([\w:\s]+?)\s+\w+\s*\[\s*\]")
+_DYNAMIC_SHARED = re.compile(r"\bextern\s+(?:__align__\([^)]*\)\s*)?__shared__\s+([\w:\s]+?)\s+(\w+)\s*\[\s*\]")
 _SHORTENED = re.compile(r"\b(\w+)\s*(?:<[^<>;]*>)?\s*<<<[^;]*?>>>\s*\([^;]*-\s*\d+[^;]*\)\s*;")
 
 
@@ -159,7 +159,9 @@ class CudaFile:
     def dynamic_shared_bytes(self) -> frozenset[tuple[str, int]]:
         """The launched kernels with dynamic shared memory, and the bytes of its elements."""
         found = ((name, _DYNAMIC_SHARED.search(body)) for name, body in self.kernel_texts.items())
-        return frozenset((name, type_bytes(match[1]) or 0) for name, match in found if match is not None)
+        return frozenset(
+            (name, bytes_used(match, self.kernel_texts[name])) for name, match in found if match is not None
+        )
 
     @once
     def bound_functions(self) -> frozenset[str]:

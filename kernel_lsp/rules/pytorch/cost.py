@@ -372,6 +372,8 @@ def _is_product(node: ast.expr, scope: Scope) -> bool:
             return False
         if scope.function_name(node) == "einsum":
             return True
+        if scope.dotted(node.func) == "torch.baddbmm" and len(node.args) > 2:
+            return _is_transposed(node.args[2], scope)
         if scope.function_name(node) in _PRODUCTS:
             first = _operand(node, scope)
             return any(_is_transposed(given, scope) for given in (*scope.arguments(node), first) if given is not None)

@@ -55,6 +55,12 @@ def head_size(logits: ast.expr, scope: Scope) -> int:
     node = logits
     for _ in range(MAX_STEPS):
         node = value_above(node, scope)
+        match node:
+            case (
+                ast.BinOp(op=ast.MatMult(), right=weight)
+                | ast.Call(func=ast.Attribute(attr="matmul" | "linear"), args=[_, weight, *_])
+            ):
+                return _rows_of(weight, scope)
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             return 0
         owner = node.func.value
@@ -88,6 +94,18 @@ def _number_of_file(node: ast.expr, scope: Scope) -> int:
     value = scope.definition(node)
     values = _values_of_file(node.id, scope) if isinstance(value, ast.Name) and isinstance(node, ast.Name) else [value]
     return largest_number(*values[:1])
+
+
+def _rows_of(weight: ast.expr, scope: Scope) -> int:
+    """Return the rows of an embedding whose weight is the head: ``h @ self.embed.weight.T``."""
+    tables = {ast.unparse(n.value) for n in ast.walk(weight) if isinstance(n, ast.Attribute) and n.attr == "weight"}
+    init = None if scope.owner is None else scope.owner.methods.get("__init__")
+    for node in ast.walk(init) if init is not None else ():
+        match node:
+            case ast.Assign(targets=[ast.Attribute() as target], value=ast.Call(args=[rows, *_]) as made):
+                if ast.unparse(target) in tables and scope.dotted(made.func).endswith("nn.Embedding") and init:
+                    return _number(rows, init, scope)
+    return 0
 
 
 def _outputs_of(attribute: str, scope: Scope) -> int:

@@ -37,7 +37,7 @@ _AUTOCAST_OPERATIONS = ("matmul", "bmm", "mm", "linear", "conv1d", "conv2d", "co
     "KL161",
     "loss-over-vocabulary",
     INFORMATION,
-    needs=("cross_entropy CrossEntropyLoss criterion loss",),
+    needs=("cross_entropy CrossEntropyLoss crit loss",),
     summary="A cross entropy over the logits of a large vocabulary",
     why="""
     The logits of all tokens, and their gradient, are the largest tensors of the step: 8,192 tokens times 128,256

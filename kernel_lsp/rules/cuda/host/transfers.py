@@ -376,7 +376,11 @@ def _shared_counts(function: Function) -> Iterator[Hit]:
             continue
         text, shared = expanded(function, parts[2]), known_value(function, parts[2])
         is_threads = shared is not None and shared == known_value(function, parts[1])
-        is_count = shared is None and not _BYTES.search(text) and not re.search(r"\b(?:2|4|8|16)\b|<<", text)
+        is_count = (
+            shared is None
+            and not _BYTES.search(text.replace("width", ""))
+            and not re.search(r"\b(?:2|4|8|16)\b|<<", text)
+        )
         if is_threads or (is_count and _is_known(function, parts[2]) and not _has_call(function, parts[2])):
             message = f"element count where bytes are expected: multiply with {n_bytes}, the size of an element"
             yield hit(function.file, parts[2], message)

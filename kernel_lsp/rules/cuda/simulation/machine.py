@@ -198,7 +198,7 @@ class Machine:
             place = self.place(variable.value)
             value = place.value if isinstance(place, Cell) else UNKNOWN
             return Cell(value, text, place)
-        if variable.is_shared or (variable.is_array and not variable.is_pointer) or "__shared__" in text:
+        if variable.is_shared or (variable.is_array and variable.sizes) or "__shared__" in text:
             return Cell(self._array(variable), text)
         if variable.value is None:
             memory = Memory(variable.name, "global", type_bytes(variable.element) or 4) if variable.is_pointer else None
@@ -327,6 +327,8 @@ class Machine:
         text = self.source(node)
         if "return" in text and any(_is_exit(each, "return_statement") for each in _descendants(node)):
             self.frame.left.append(Split(condition, len(self.frames), value.is_of_warps))
+        if self.loops and ("break" in text or "continue" in text) and _leaves_loop(node):
+            self.splits.append(Split(condition, len(self.frames), value.is_of_warps))
 
     def _is_unsure(self) -> bool:
         return any(value.is_open for value in self.conditions)
@@ -379,6 +381,18 @@ def _descendants(node: Node) -> Iterator[Node]:
         yield each
         if each.type != "lambda_expression":
             waiting += each.named_children
+
+
+def _leaves_loop(branch: Node) -> bool:
+    """Return whether a `break` or `continue` in the branch ends the iteration around it."""
+    waiting = list(branch.named_children)
+    while waiting:
+        each = waiting.pop()
+        if each.type in ("break_statement", "continue_statement"):
+            return True
+        if each.type not in ("for_statement", "while_statement", "do_statement", "switch_statement"):
+            waiting += each.named_children
+    return False
 
 
 def _is_exit(node: Node, kind: str) -> bool:

@@ -181,11 +181,18 @@ class Watcher(Caller):
 
     def warp_barrier(self, node: Node, is_whole: bool) -> None:
         self.warp_epoch += 1
-        if not is_whole or self.n_threads % WARP or not self.shape.is_known:
+        if not is_whole or self.n_threads % WARP:
             return
         sites = self.sites(node)
+        for split in self.splits:
+            if not split.is_of_warps and not self.file.fits_its_launches and self.block[1] == 1:
+                self.note("KL206", sites[min(split.depth, len(sites)) - 1], "exact")
         warps = range(0, self.n_threads, WARP)
-        is_split = self.mask is not None and any(len(set(self.mask[first : first + WARP])) == 2 for first in warps)
+        is_split = (
+            self.shape.is_known
+            and self.mask is not None
+            and any(len(set(self.mask[first : first + WARP])) == 2 for first in warps)
+        )
         if is_split and not any(self.frames[0].returned):
             self.note("KL206", sites[0], "exact")
 
