@@ -180,3 +180,151 @@ void run(at::Tensor q) {
 def test_cuda_is_judged_by_the_whole_file(text: str, hole: str, bad: str, good: str, code: str) -> None:
     assert code in {each.code for each in cuda.check(text.replace(hole, bad))}
     assert code not in {each.code for each in cuda.check(text.replace(hole, good))}
+
+
+DISTILL = """import torch
+from torch.nn import functional as F
+
+VOCAB = NUMBER
+
+def loss(student_logits, target):
+    return F.kl_div(F.log_softmax(student_logits.float() / 2, dim=-1), target)
+"""
+PRINTED = """import torch
+
+def train(model, batches, optimizer):
+    for x in batches:
+        loss = model(x)
+        loss.backward()
+        optimizer.step()
+        SHOWN
+"""
+TABLE = """import numpy as np
+import torch
+
+def frequencies(n):
+    exponent = np.arange(n) / n
+    return torch.from_numpy(MADE)
+"""
+CACHE = """import torch
+
+def attend(k, past):
+    k = KEYS
+    return k
+"""
+CONTEXT = """import time
+import torch
+
+class Timer:
+    def __enter__(self):
+        WAIT
+        self.start = time.time()
+        return self
+
+    def __exit__(self, *error):
+        WAIT
+        self.elapsed = time.time() - self.start
+
+def run(x):
+    with Timer() as timer:
+        x.cuda()
+    return timer.elapsed
+"""
+TRAINER = """import torch
+from torch import nn
+
+def conv(a, b):
+    return nn.Sequential(nn.Conv2d(a, b, 3), nn.Conv2d(b, b, 3))
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = conv(3, 8)
+
+class Trainer:
+    def __init__(self):
+        self.model = Net().cuda()LAYOUT
+
+    def step(self, x):
+        with torch.autocast("cuda"):
+            return self.model(x)
+"""
+LAID_OUT = ".to(memory_format=torch.channels_last)"
+
+
+@pytest.mark.parametrize(
+    ("text", "hole", "bad", "good", "code"),
+    [
+        (DISTILL, "NUMBER", "151_936", "1_000", "KL161"),
+        (PRINTED, "SHOWN", "print(loss)", "pass", "KL105"),
+        (PRINTED, "SHOWN", 'print(f"{loss:.3f}")', 'print("step")', "KL105"),
+        (TABLE, "MADE", "1e4 ** -exponent", "(1e4 ** -exponent).astype(np.float32)", "KL131"),
+        (CACHE, "KEYS", "torch.cat((past[0], k), dim=2)", "torch.cat((k, k), dim=2)", "KL114"),
+        (CONTEXT, "WAIT", "pass", WAIT, "KL168"),
+        (TRAINER, "LAYOUT", "", LAID_OUT, "KL163"),
+    ],
+)
+def test_python_is_judged_by_other_functions(text: str, hole: str, bad: str, good: str, code: str) -> None:
+    assert code in {each.code for each in pytorch.check(text.replace(hole, bad))}
+    assert code not in {each.code for each in pytorch.check(text.replace(hole, good))}
+
+
+MEANS = """template <typename T> class Buffer { public: T* get() const; };
+int main() try {
+    const int n = 100;
+    std::unique_ptr<double[]> host(new double[n]);
+    Buffer<double> device(n);
+    return cudaMemcpy(host.get(), device.get(), n * sizeof(HELD), cudaMemcpyDeviceToHost);
+} catch (...) { return 1; }
+"""
+BOXES = """void boxes(at::Tensor a) {
+    TORCH_CHECK(TESTED, "a");
+    a = a.contiguous();
+    k<<<1, 32, 0, STREAM>>>(a.data_ptr<float>());
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+}
+"""
+CURRENT = "at::cuda::getCurrentCUDAStream()"
+VOLUME = """__global__ void pool(const char* v, char* out, int w, int h) {
+    const int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y, z = blockIdx.z;
+    INDEX at = WIDE(z * h + y) * w + x;
+    out[((size_t)z * h + y) * w + x] = v[at];
+}
+"""
+SWAPS = """__device__ void order(int& a, int& b) { if (a > b) { int t = a; a = b; b = t; } }
+__global__ void sort(int* keys) {
+    __shared__ int s[256];
+    const unsigned t = threadIdx.x;
+    s[t] = keys[t];
+    __syncthreads();
+    for (unsigned step = 128; step > 0; step >>= 1) {
+        const unsigned other = t ^ step;
+        if (other > t) order(s[t], s[other]);
+        BARRIER
+    }
+    __syncthreads();
+    keys[t] = s[t];
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "bad", "good", "code"),
+    [
+        (MEANS, {"HELD": "float"}, {"HELD": "double"}, "KL254"),
+        (BOXES, {"TESTED": "a.dim() == 2", "STREAM": CURRENT}, {"TESTED": "a.is_cuda()", "STREAM": CURRENT}, "KL266"),
+        (BOXES, {"TESTED": "a.is_cuda()", "STREAM": "0"}, {"TESTED": "a.is_cuda()", "STREAM": CURRENT}, "KL260"),
+        (VOLUME, {"INDEX": "int", "WIDE": ""}, {"INDEX": "size_t", "WIDE": "(size_t)"}, "KL216"),
+        (SWAPS, {"BARRIER": ""}, {"BARRIER": "__syncthreads();"}, "KL208"),
+    ],
+    ids=["container", "device", "stream", "volume", "references"],
+)
+def test_cuda_is_judged_by_other_lines(text: str, bad: dict[str, str], good: dict[str, str], code: str) -> None:
+    def found(holes: dict[str, str]) -> set[str]:
+        filled = text
+        for hole, value in holes.items():
+            filled = filled.replace(hole, value)
+        return {each.code for each in cuda.check(filled)}
+
+    assert code in found(bad)
+    assert code not in found(good)

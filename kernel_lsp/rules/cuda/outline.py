@@ -92,6 +92,8 @@ class Definition:
     def body(self) -> Node | None:
         """The function's block of statements; None without one."""
         body = self.node.child_by_field_id(fields.BODY)
+        if body is not None and body.type == "try_statement":
+            body = body.child_by_field_id(fields.BODY)
         return body if body is not None and body.type == "compound_statement" else None
 
 

@@ -22,6 +22,7 @@ IDENTIFIER = re.compile(
 It begins with a letter, which makes the search fast, and then looks behind."""
 _TYPE_BYTES = {
     **dict.fromkeys(("char", "signed char", "unsigned char", "bool", "int8_t", "uint8_t", "__nv_fp8_e4m3"), 1),
+    **dict.fromkeys(("byte", "uchar", "uint8", "std::byte", "u8"), 1),
     **dict.fromkeys(("short", "unsigned short", "half", "__half", "__nv_bfloat16", "nv_bfloat16", "int16_t"), 2),
     **dict.fromkeys(("uint16_t", "at::Half", "at::BFloat16"), 2),
     **dict.fromkeys(("int", "unsigned", "unsigned int", "float", "int32_t", "uint32_t", "half2", "__half2"), 4),

@@ -93,7 +93,19 @@ def _function_findings(
     return tuple(shifted_finding(finding, line) for finding in kept)
 
 
-_FILE_WORDS = ("channels_last", "autocast", ".half()", "bfloat16", "float16", "cuda", "caler", "scale_loss")
+_FILE_WORDS = (
+    "channels_last",
+    "autocast",
+    ".half()",
+    "bfloat16",
+    "float16",
+    "cuda",
+    "caler",
+    "scale_loss",
+    "enabled=False",
+)
+_LINE_WORDS = ("Linear(", "Embedding(", "vocab", "VOCAB", "enabled=False")
+_DEFINITION_WORDS = ("Conv2d", "synchronize", ".item(", ".cpu(", "perf_counter", "time()")
 
 
 def _seen_of_file(module: ParsedModule) -> tuple:
@@ -103,7 +115,12 @@ def _seen_of_file(module: ParsedModule) -> tuple:
     assigned = (node for node in (*fields, *module.tree.body) if isinstance(node, ast.Assign | ast.AnnAssign))
     numbers = frozenset(ast.unparse(each) for each in assigned if isinstance(each.value, ast.Constant))
     words = frozenset(word for word in _FILE_WORDS if word in module.text)
-    return words, min(module.text.count("Conv2d("), 2), frozenset((c.name, bool(c.bases)) for c in classes), numbers
+    lines = frozenset(line.strip() for line in module.lines if any(word in line for word in _LINE_WORDS))
+    definitions = (node for node in module.tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef))
+    texts = ((each.name, "\n".join(module.lines[each.lineno - 1 : each.end_lineno])) for each in definitions)
+    found = frozenset((name, word) for name, text in texts for word in _DEFINITION_WORDS if word in text)
+    n_convolutions = min(module.text.count("Conv2d("), 2)
+    return words, n_convolutions, frozenset((c.name, bool(c.bases)) for c in classes), numbers, lines, found
 
 
 def _text(node: FunctionNode, module: ParsedModule) -> tuple[str, ...]:

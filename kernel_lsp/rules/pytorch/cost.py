@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from kernel_lsp.rules.pytorch.chains import chains_of
@@ -98,7 +99,7 @@ def hidden_broadcast(scope: Scope) -> Iterator[Hit]:
     "KL114",
     "cat-in-loop",
     WARNING,
-    needs=("cat concat vstack hstack", LOOP_WORDS),
+    needs=("cat concat vstack hstack", f"{LOOP_WORDS} past cache"),
     summary="`torch.cat` grows a tensor in a loop",
     why="""
     Each round copies everything so far: the cost is quadratic in the number of rounds. Collect the parts in a list and
@@ -132,6 +133,10 @@ def cat_in_loop(scope: Scope) -> Iterator[Hit]:
             ) if scope.dotted(function) in ("torch.cat", "torch.concat", "torch.vstack", "torch.hstack"):
                 grows = any(isinstance(part, ast.Name) and part.id == name for part in parts)
                 loop = scope.loop_around(statement)
+                cache = _cache_of(parts[0], scope) if len(parts) == 2 else ""
+                if cache and loop is None:
+                    message = f"`{cache}` is copied whole for each token: allocate it once, and write at the position"
+                    yield Hit(scope.module.range(call), message, (), INFORMATION)
                 if grows and loop is not None and not _is_read_besides(name, loop, call):
                     message = f"`{name}` is copied whole in each round: collect in a list, concatenate once"
                     yield hit(scope, call, message)
@@ -267,6 +272,14 @@ def _new_dim(node: ast.expr, scope: Scope) -> int | None:
         case ast.Call(func=ast.Attribute(value=value, attr="expand" | "expand_as" | "broadcast_to")):
             return _new_dim(value, scope)
     return None
+
+
+def _cache_of(node: ast.expr, scope: Scope) -> str:
+    """Return the parameter of a cache that ``torch.cat((past[0], k))`` extends, which a caller passes back."""
+    while isinstance(node, ast.Subscript | ast.Attribute):
+        node = node.value
+    is_cache = isinstance(node, ast.Name) and node.id in scope.parameters and re.search(r"past|cache", node.id)
+    return node.id if is_cache and isinstance(node, ast.Name) else ""
 
 
 def _is_read_besides(name: str, loop: ast.stmt, call: ast.Call) -> bool:

@@ -57,7 +57,7 @@ def float64_in_forward(scope: Scope) -> Iterator[Hit]:
     "KL131",
     "float64-from-numpy",
     WARNING,
-    needs=("from_numpy tensor as_tensor", " ".join(sorted((*_DOUBLE_ARRAYS, "array"))).replace("random.", "")),
+    needs=("from_numpy tensor as_tensor", "np numpy array"),
     summary="An array of NumPy, float64 by default, becomes a tensor",
     why="""
     `torch.from_numpy` keeps NumPy's float64. Everything that meets the tensor is then computed in double precision or
@@ -94,12 +94,25 @@ def _is_compared(attribute: ast.Attribute, scope: Scope) -> bool:
 
 
 def _is_double_array(node: ast.expr, scope: Scope) -> bool:
+    node = scope.definition(node)
+    if isinstance(node, ast.BinOp):
+        sides = [scope.definition(side) for side in (node.left, node.right)]
+        is_quotient = isinstance(node.op, ast.Div) and any(_is_numpy(side, scope) for side in sides)
+        return is_quotient or any(_is_double_array(side, scope) for side in sides)
+    if isinstance(node, ast.UnaryOp):
+        return _is_double_array(node.operand, scope)
     if not isinstance(node, ast.Call):
         return False
     name = scope.dotted(node.func).removeprefix("numpy.").removeprefix("np.")
     is_listed = name in _DOUBLE_ARRAYS or (name == "array" and bool(node.args) and _has_floats(node.args[0]))
     is_array = is_listed and scope.dotted(node.func) != name
     return is_array and keyword(node, "dtype") is None
+
+
+def _is_numpy(node: ast.expr, scope: Scope) -> bool:
+    """Return whether NumPy makes an array here, of its own dtype."""
+    is_made = isinstance(node, ast.Call) and scope.dotted(node.func).startswith(("numpy.", "np."))
+    return is_made and isinstance(node, ast.Call) and keyword(node, "dtype") is None
 
 
 def _has_floats(node: ast.expr) -> bool:

@@ -50,6 +50,27 @@ def is_upcast_head(logits: ast.expr, scope: Scope) -> bool:
     return False
 
 
+def is_upcast_of_logits(call: ast.Call, scope: Scope) -> bool:
+    """Return whether the call's operand is made of ``logits.float()``."""
+    operand = scope.operand(call)
+    for node in ast.walk(operand) if operand is not None else ():
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="float")) if "logit" in name:
+                return True
+    return False
+
+
+def vocabulary_of_file(scope: Scope) -> int:
+    """Return the largest number that the file names a vocabulary, or that a linear layer has outputs."""
+    numbers = [
+        node.value.value
+        for node in ast.walk(scope.module.tree)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and type(node.value.value) is int
+        if any("vocab" in ast.unparse(target).lower() for target in node.targets)
+    ]
+    return max(numbers, default=0)
+
+
 def head_size(logits: ast.expr, scope: Scope) -> int:
     """Return the number of outputs of the layer that computes the logits; 0 if the file does not say it."""
     node = logits

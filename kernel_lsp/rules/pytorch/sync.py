@@ -157,7 +157,7 @@ def print_tensor(scope: Scope) -> Iterator[Hit]:
     "KL105",
     "sync-in-loop",
     INFORMATION,
-    needs=("item tolist numpy cpu float int bool complex any all", LOOP_WORDS),
+    needs=("item tolist numpy cpu float int bool complex any all print", LOOP_WORDS),
     summary="A tensor is read back to the CPU in each round of a loop",
     why="""
     Outside a forward one `.item()` is fine, but in a loop it stops the CPU from running ahead of the GPU at each step.

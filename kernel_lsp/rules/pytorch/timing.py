@@ -107,6 +107,9 @@ def zeroed_gradients(scope: Scope) -> Iterator[Hit]:
 def timing_without_synchronize(scope: Scope) -> Iterator[Hit]:
     if "cuda" not in scope.module.text:
         return
+    if (exit_ := _of_context(scope)) is not None:
+        yield hit(scope, exit_, "time of launches alone: call `torch.cuda.synchronize()` before reading the clock")
+        return
     clocks = sorted((call for call in scope.calls if _is_clock(call, scope)), key=_place)
     for end in clocks:
         start = _start_of(end, clocks, scope)
@@ -164,6 +167,16 @@ def _start_of(end: ast.Call, clocks: list[ast.Call], scope: Scope) -> ast.Call |
         if names & used and _place(clock) < _place(end):
             return clock
     return None
+
+
+def _of_context(scope: Scope) -> ast.Call | None:
+    """Return the reading of the clock in the `__exit__` of a class that waits for nothing."""
+    if isinstance(scope.node, ast.Module) or scope.node.name != "__exit__":
+        return None
+    owner = next((n for n in ast.walk(scope.module.tree) if isinstance(n, ast.ClassDef) and scope.node in n.body), None)
+    clock = next((call for call in scope.calls if _is_clock(call, scope)), None)
+    waits = owner is None or any(isinstance(n, ast.Attribute) and n.attr in _WAITS for n in ast.walk(owner))
+    return None if waits else clock
 
 
 def _is_unawaited(timed: list[ast.Call], scope: Scope) -> bool:

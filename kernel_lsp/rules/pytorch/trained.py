@@ -16,6 +16,13 @@ def item_of_training(call: ast.Call, scope: Scope) -> str:
     function = call.func
     if isinstance(function, ast.Name) and function.id == "float" and len(call.args) == 1:
         return "float()" if ast.unparse(call.args[0]) in _trained(scope) else ""
+    if isinstance(function, ast.Name) and function.id == "print":
+        shown = [
+            part.value if isinstance(part, ast.FormattedValue) else part
+            for given in call.args
+            for part in _parts(given)
+        ]
+        return "print" if any(ast.unparse(each) in _trained(scope) for each in shown) else ""
     if isinstance(function, ast.Attribute) and function.attr == "cpu" and not call.args:
         read = scope.parents.get(id(call))
         return ".cpu()" if isinstance(read, ast.Attribute) and read.attr in ("numpy", "tolist", "item") else ""
@@ -30,6 +37,11 @@ def item_of_training(call: ast.Call, scope: Scope) -> str:
         isinstance(value, ast.Name) and _is_loss_of_model(value.id, scope)
     )
     return ".item()" if is_loss or _is_of_gradient(value) or _is_count_of_equal(value) else ""
+
+
+def _parts(node: ast.expr) -> list[ast.expr]:
+    """Return what an f-string formats, or the expression alone."""
+    return list(node.values) if isinstance(node, ast.JoinedStr) else [node]
 
 
 def holds_steps(loop: ast.stmt) -> bool:

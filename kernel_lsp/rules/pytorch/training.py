@@ -7,7 +7,15 @@ from collections.abc import Iterator
 
 from kernel_lsp.rules.pytorch.cost import MAX_STEPS, value_above
 from kernel_lsp.rules.pytorch.declare import INFORMATION, declare, hit
-from kernel_lsp.rules.pytorch.losses import head_size, is_upcast_head, largest_number, loss_name, outputs_of_layer
+from kernel_lsp.rules.pytorch.losses import (
+    head_size,
+    is_upcast_head,
+    is_upcast_of_logits,
+    largest_number,
+    loss_name,
+    outputs_of_layer,
+    vocabulary_of_file,
+)
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword
 from kernel_lsp.rules.rule import Hit
 
@@ -37,7 +45,7 @@ _AUTOCAST_OPERATIONS = ("matmul", "bmm", "mm", "linear", "conv1d", "conv2d", "co
     "KL161",
     "loss-over-vocabulary",
     INFORMATION,
-    needs=("cross_entropy CrossEntropyLoss crit loss",),
+    needs=("cross_entropy CrossEntropyLoss crit criterion loss loss_fn ce_loss log_softmax",),
     summary="A cross entropy over the logits of a large vocabulary",
     why="""
     The logits of all tokens, and their gradient, are the largest tensors of the step: 8,192 tokens times 128,256
@@ -86,6 +94,11 @@ def loss_over_vocabulary(scope: Scope) -> Iterator[Hit]:
                 yield hit(
                     scope, call, "f32 copy of the logits of a vocabulary: compute head and loss in chunks, or fused"
                 )
+    for call in scope.calls:
+        is_whole = scope.function_name(call) == "log_softmax" and scope.loop_around(call) is None
+        if is_whole and is_upcast_of_logits(call, scope) and vocabulary_of_file(scope) >= LARGE_VOCABULARY:
+            yield hit(scope, call, "f32 copy of the logits of a vocabulary: compute head and loss in chunks, or fused")
+            break
 
 
 @declare(
@@ -138,7 +151,7 @@ def unfused_optimizer(scope: Scope) -> Iterator[Hit]:
     "KL163",
     "missing-channels-last",
     INFORMATION,
-    needs=("cuda to", "half bfloat16 autocast float16"),
+    needs=("cuda to",),
     summary="A convolution net in half precision without `channels_last`",
     why="""
     Tensor cores compute convolutions in NHWC. With the default layout cuDNN transposes before and after. Convert the

@@ -13,6 +13,10 @@ from kernel_lsp.rules.finding import QuickFix
 from kernel_lsp.rules.rule import Hit
 
 STREAM = "at::cuda::getCurrentCUDAStream()"
+_DEFAULT_STREAMS = ("0", "nullptr", "NULL", "{}", "cudaStreamLegacy", "cudaStreamDefault", "cudaStreamPerThread")
+_ON_GPU = re.compile(
+    r"is_cuda|CHECK_CUDA|CUDA_CHECK_T|kCUDA|device_type|device\(\)\s*(?:==|\.type)|checkAllSameGPU|check_cuda"
+)
 _TENSOR = re.compile(r"\b(?:torch|at)::Tensor\b")
 _DTYPE_WORDS = r"scalar_type|dtype|kFloat|kHalf|ScalarType"
 _GIVEN = re.compile(r"\b(?:torch|at)::Tensor\s*&?\s*(\w+)\s*[,)]")
@@ -52,6 +56,10 @@ def default_stream(function: Function) -> Iterator[Hit]:
     for call in launches_in(function):
         syntax = next(child for child in call.named_children if child.type == "kernel_call_syntax")
         parts = [child for child in syntax.named_children if child.type != "comment"]
+        is_default = len(parts) == 4 and function.source(parts[3]) in _DEFAULT_STREAMS
+        if is_default:
+            fix = QuickFix("Launch on the current stream", (function.file.parsed.replace(parts[3], STREAM),), False)
+            yield hit(function.file, syntax, f"launch on the default stream: pass `{STREAM}`", fix)
         if len(parts) not in (2, 3):
             continue
         more = f", {STREAM}" if len(parts) == 3 else f", 0, {STREAM}"
@@ -146,6 +154,47 @@ def unchecked_dtype(function: Function) -> Iterator[Hit]:
         is_checked = is_checked or _is_given_to_check(function, text, name, _DTYPE_WORDS)
         if pointer is not None and is_cast and not is_checked:
             yield hit(function.file, pointer, f"`{name}` may have another dtype: check `{name}.scalar_type()`")
+
+
+@declare(
+    "KL266",
+    "unchecked-device",
+    WARNING,
+    on="host",
+    needs=("data_ptr", "Tensor", "<<<"),
+    summary="An extension does not check that its inputs are on a GPU",
+    why="""
+    A kernel that is given the pointer of a tensor on the CPU ends with an illegal address, and the process with it.
+    Check `is_cuda()` of each input.
+    """,
+    bad="""
+    __global__ void zero(float* __restrict__ x, int n) { if (threadIdx.x < n) x[threadIdx.x] = 0.0f; }
+
+    void run(torch::Tensor x) {
+        TORCH_CHECK(x.is_contiguous(), "x must be contiguous");
+        zero<<<1, 256, 0, at::cuda::getCurrentCUDAStream()>>>(x.data_ptr<float>(), x.numel());
+        C10_CUDA_KERNEL_LAUNCH_CHECK();
+    }
+    """,
+    good="""
+    __global__ void zero(float* __restrict__ x, int n) { if (threadIdx.x < n) x[threadIdx.x] = 0.0f; }
+
+    void run(torch::Tensor x) {
+        TORCH_CHECK(x.is_cuda() && x.is_contiguous(), "x must be a contiguous CUDA tensor");
+        zero<<<1, 256, 0, at::cuda::getCurrentCUDAStream()>>>(x.data_ptr<float>(), x.numel());
+        C10_CUDA_KERNEL_LAUNCH_CHECK();
+    }
+    """,
+)
+def unchecked_device(function: Function) -> Iterator[Hit]:
+    text = _text(function)
+    for name in _tensors_to_check(function, text):
+        if _ON_GPU.search(text) or _is_given_to_check(function, text, name, _ON_GPU.pattern):
+            return
+        used = _pointer_of(function, name)
+        if used is not None:
+            yield hit(function.file, used, f"`{name}` may be on the CPU: check `{name}.is_cuda()`")
+            return
 
 
 @declare(

@@ -9,12 +9,18 @@ _DIM3 = re.compile(
     r"\bdim3\s+(\w+)\s*(?:=\s*dim3\s*)?[({]([^;]*?)[)}]\s*[;,]|\bdim3\s+\w+\s*\([^;()]*(?:\([^()]*\)[^;()]*)*\)\s*,\s*(\w+)\s*\(([^;()]*)\)\s*;"
 )
 LaunchShape = tuple[tuple[int | None, ...], tuple[int, int, int]]
+_DEFINED = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+\(?([\w \t*/+-]+?)\)?[ \t]*$", re.MULTILINE)
 _LAUNCH = re.compile(r"\b(\w+)\s*(?:<([^<>;{}]*)>)?\s*<<<([^;]*?)>>>\s*\(")
 
 
 def launch_shapes(text: str, constants: dict[str, int]) -> dict[str, tuple[LaunchShape, ...]]:
     """Return the template arguments and the block of each launch whose block is known, by kernel."""
     found: dict[str, tuple[LaunchShape, ...]] = {}
+    constants = dict(constants)
+    for name, value in _DEFINED.findall(text):
+        number = None if name in constants else _evaluated(value, constants)
+        if number is not None:
+            constants[name] = number
     for launch in _LAUNCH.finditer(text):
         names = dict(constants)
         before = text[max(0, launch.start() - 3000) : launch.start()]

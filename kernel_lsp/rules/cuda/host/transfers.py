@@ -66,6 +66,8 @@ def byte_count(function: Function) -> Iterator[Hit]:
         pointer = _pointer(function, arguments[0], levels) if len(arguments) > position else None
         if pointer is None and len(arguments) > position:
             yield from _bytes_of_member(function, arguments[0], arguments[position])
+        if name in _COPIES and len(arguments) > position:
+            yield from _bytes_of_container(function, arguments[:2], arguments[position])
         n_bytes = None if pointer is None else type_bytes(pointer.element)
         yield from _bytes_of_structure(function, pointer, arguments[position:])
         if pointer is None or n_bytes is None or n_bytes == 1:
@@ -359,12 +361,36 @@ def _bytes_of_member(function: Function, target: Node, size: Node) -> Iterator[H
         yield hit(function.file, size, message)
 
 
+_OF_CONTAINER = re.compile(r"(\w+)\s*\.\s*(?:get|data|ptr|begin)\(\)")
+_HELD = r"<\s*(?:const\s+)?([\w:]+(?: (?:int|char|long))?)\s*(?:\[\s*\])?\s*(?:,[^<>;]*)?>\s*&?\s*%s\b"
+
+
+def _bytes_of_container(function: Function, pointers: list[Node], size: Node) -> Iterator[Hit]:
+    """Yield a count of another type's bytes for the elements of ``std::vector<double>`` or ``Buffer<double>``."""
+    for node in pointers:
+        found = _OF_CONTAINER.fullmatch(function.source(node))
+        held = None if found is None else re.search(_HELD % found[1], function.text)
+        n_bytes = None if held is None else type_bytes(held[1])
+        if (
+            held is not None
+            and n_bytes is not None
+            and (other := _other_type(expanded(function, size), held[1], n_bytes))
+        ):
+            yield hit(
+                function.file,
+                size,
+                f"byte count of `{other}` for the `{held[1]}` elements of `{found[1] if found else ''}`",
+            )
+            return
+
+
 def _is_value_of_elements(function: Function, value: Node, pointer: Variable) -> bool:
     """Return whether a byte for `cudaMemset` was meant as the value of each element: 1, or a float."""
     text, found = function.source(value), function.constant(value)
     is_plain = text.isdigit() or function.names_in(value) != frozenset()
     is_float = value.type == "number_literal" and found is None and pointer.element in ("float", "double")
-    return is_float or (is_plain and found is not None and 0 < found <= _LARGEST_VALUE)
+    is_known = pointer.element in ("float", "double", "half", "__half") and found is not None
+    return is_float or (is_plain and is_known and found is not None and 0 < found <= _LARGEST_VALUE)
 
 
 def _shared_counts(function: Function) -> Iterator[Hit]:

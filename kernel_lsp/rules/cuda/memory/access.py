@@ -297,6 +297,13 @@ def _products_widened_elsewhere(function: Function) -> Iterator[tuple[Variable, 
     members = {name.strip() for found in _WIDE_MEMBER.findall(function.file.parsed.text) for name in found.split(",")}
     narrowed = {name for name, member in _NARROWED.findall(function.text) if member in members}
     wide |= narrowed
+    is_widened = re.search(
+        rf"(?:static_cast<\s*{_WIDE}\s*>\s*\([^()]*\)|\(\s*{_WIDE}\s*\)\s*[\w.]+)\s*\*", function.text
+    )
+    for variable in function.all_variables() if is_widened else ():
+        value = variable.value
+        if value is not None and variable.is_integer and not variable.is_wide_integer and _is_volume(function, value):
+            yield variable, value, "another product of the grid"
     for variable in function.all_variables() if wide else ():
         if variable.value is None or not variable.is_integer or variable.is_wide_integer:
             continue
@@ -311,6 +318,24 @@ def _products_widened_elsewhere(function: Function) -> Iterator[tuple[Variable, 
             if is_large and not any(cast in function.source(product) for cast in _WIDE_CASTS):
                 yield variable, product, factor
                 break
+
+
+def _is_volume(function: Function, value: Node) -> bool:
+    """Return whether the value is an index in three dims: a product of a block's index and two sizes or more."""
+    if any(cast in function.source(value) for cast in _WIDE_CASTS):
+        return False
+    for product in function.binaries_within(value):
+        sides = [product.child_by_field_id(field) for field in (fields.LEFT, fields.RIGHT)]
+        if function.operator(product) != "*" or any(s is None or function.constant(s) is not None for s in sides):
+            continue
+        inner = [each for side in sides if side is not None for each in function.binaries_within(side)]
+        is_nested = any(
+            function.operator(each) == "*" and function.constant(each.child_by_field_id(fields.LEFT)) is None
+            for each in inner
+        )
+        if is_nested and not function.names_in(product).isdisjoint(block_names(function)):
+            return True
+    return False
 
 
 def _is_loaded(function: Function, name: str) -> bool:

@@ -144,7 +144,13 @@ def _is_far(function: Function, subscript: Node) -> bool:
     reach = reach_of(function, subscript)
     if reach is None:
         return False
-    return reach.step is Stride.VARIABLE or (isinstance(reach.step, int) and abs(reach.step) > MAX_NEIGHBOUR_STRIDE)
+    return reach.step is Stride.VARIABLE or (isinstance(reach.step, int) and _is_wide_step(reach))
+
+
+def _is_wide_step(reach: Reach) -> bool:
+    """Return whether neighbouring threads are more than a few elements, of at most 4 bytes, apart."""
+    n_bytes = min(type_bytes(reach.array.element) or 4, 4)
+    return abs(reach.step) * n_bytes > 4 * MAX_NEIGHBOUR_STRIDE if isinstance(reach.step, int) else False
 
 
 def _is_in_tail(function: Function, subscript: Node) -> bool:

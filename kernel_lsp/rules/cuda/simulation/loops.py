@@ -49,7 +49,7 @@ class Looper(Machine):
         self, node: Node, condition: Node | None, body: Node | None, update: Node | None, is_behind: bool = False
     ) -> None:
         entered, bits = self.threads(), self.bits
-        loop = Loop([False] * self.n_threads, [False] * self.n_threads, len(self.splits))
+        loop = Loop([False] * self.n_threads, [False] * self.n_threads, len(self.splits), 0, len(self.frames) - 1)
         self.loops.append(loop)
         n_conditions = len(self.conditions)
         for round_ in range(MAX_EXACT_ROUNDS):

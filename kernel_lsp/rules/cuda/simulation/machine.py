@@ -69,6 +69,8 @@ class Loop:
     continued: list[bool]
     splits: int
     round_: int = 0
+    depth: int = 0
+    """The number of calls around the loop."""
 
 
 class Machine:

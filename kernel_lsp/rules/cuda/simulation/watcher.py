@@ -241,7 +241,7 @@ class Watcher(Caller):
 
     def _is_beyond_for_sure(self, index: int, extent: int) -> bool:
         """Return whether the block is that of a launch, or the array has room for each of the threads but a few."""
-        is_close = self.shape.is_implied and extent >= max(self.block) and index - extent < WARP
+        is_close = self.shape.is_known and self.shape.is_implied and extent >= max(self.block) and index - extent < WARP
         return (self.shape.is_known and not self.shape.is_implied) or is_close
 
     def _harmless(self) -> int:
@@ -375,7 +375,11 @@ class Watcher(Caller):
         node = new.sites[min(depth, len(new.sites) - 1)]
         if depth == 0 and old.sites[0].id == new.sites[0].id:
             node = new.sites[-1]
-        is_later = any(new.rounds.get(loop, round_) != round_ for loop, round_ in old.rounds.items())
+        changed = [loop for loop, round_ in old.rounds.items() if new.rounds.get(loop, round_) != round_]
+        is_later = bool(changed)
+        if is_later:  # the barrier is missing in the loop
+            depth = next(loop.depth for loop in (*self.outer_loops, *self.loops) if id(loop) == changed[0])
+            node = new.sites[min(depth, len(new.sites) - 1)]
         new_memory.is_racing = True
         kind = (
             ("round" if old.kind == "read" else "step")
