@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 from kernel_lsp.rules.cuda.variables import type_bytes
 
@@ -29,6 +30,12 @@ def unreset_totals(text: str) -> Iterator[str]:
         escapes = re.search(rf"(?<!&)&\s*{name}\b", re.sub(rf"\batomic\w+\s*\(\s*&\s*{name}\b", "", body))
         if not is_set and not is_passed and not escapes:
             yield name
+
+
+@lru_cache(maxsize=4096)
+def identifiers_in(text: bytes) -> frozenset[str]:
+    """Return the names in a function's text. Results are cached, because most functions survive an edit."""
+    return frozenset(re.findall(r"[A-Za-z_]\w*", text.decode(errors="replace")))
 
 
 # --- below: one kernel

@@ -14,7 +14,14 @@ from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.host.axes import AxisSize, axis_sizes
 from kernel_lsp.rules.cuda.host.launch_shapes import launch_shapes
 from kernel_lsp.rules.cuda.host.repeated import RepeatedArgument, repeated_arguments
-from kernel_lsp.rules.cuda.kernel_texts import bytes_used, checks_tail, is_unchecked, only_accumulates, unreset_totals
+from kernel_lsp.rules.cuda.kernel_texts import (
+    bytes_used,
+    checks_tail,
+    identifiers_in,
+    is_unchecked,
+    only_accumulates,
+    unreset_totals,
+)
 from kernel_lsp.rules.cuda.literals import applied, integer_literal
 from kernel_lsp.rules.cuda.parsing import ParsedCuda
 from kernel_lsp.rules.cuda.variables import IDENTIFIER, parameters_of, type_bytes
@@ -115,7 +122,7 @@ class CudaFile:
     @once
     def launch_bounds_at(self) -> list[int]:
         """The positions of launch bounds, or of a macro named after them."""
-        return _places(self.parsed.data.lower(), _LAUNCH_BOUNDS)
+        return [found.start() for found in re.finditer(_LAUNCH_BOUNDS, self.parsed.data.lower())]
 
     @once
     def repeated_arguments(self) -> dict[str, tuple[RepeatedArgument, ...]]:
@@ -277,10 +284,10 @@ class CudaFile:
         waiting = [text]
         while waiting:
             text = waiting.pop()
-            new = {name: known[name] for name in known if name not in found and name.encode() in text}
+            new = {name: known[name] for name in identifiers_in(text) & known.keys() if name not in found}
             found |= new
             waiting += new.values()
-        return tuple(found.values())
+        return tuple(found[name] for name in sorted(found))
 
     @once
     def helper_lines(self) -> tuple[int, ...]:
@@ -437,15 +444,6 @@ def _items(root: Node) -> Iterator[Item]:
         elif kind not in _NOT_ENTERED:
             inside = is_conditional or kind.startswith(CONDITIONAL_COMPILATION)
             stack.extend([(child, node, inside) for child in reversed(node.named_children)])
-
-
-def _places(data: bytes, word: bytes) -> list[int]:
-    found: list[int] = []
-    start = data.find(word)
-    while start >= 0:
-        found.append(start)
-        start = data.find(word, start + len(word))
-    return found
 
 
 def _function_declarator(node: Node) -> Node | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -444,9 +445,22 @@ def _excludes(one: tuple[tuple[str, bool], ...], two: tuple[tuple[str, bool], ..
 
 def simulated(function: Function) -> tuple[Seen, ...]:
     """Return the faults that a simulation of the function's first block finds, once for all rules."""
+    if "simulated" not in function.caches and not _may_be_faulty(function):
+        function.caches["simulated"] = {0: ()}
     if "simulated" not in function.caches:
         function.caches["simulated"] = {0: tuple(_simulate(function))}
     return function.caches["simulated"][0]
+
+
+_MAY_RACE = re.compile(r"shared|smem|sdata|sync|shfl|atomic|[-+*|&^]=|\+\+|--|\[[^\]]*\[")
+MAX_PLAIN_ACCESSES = 8
+
+
+def _may_be_faulty(function: Function) -> bool:
+    """Return whether a simulation may find anything: threads of a plain kernel only write elements of their own."""
+    if _MAY_RACE.search(function.text) or function.text.count("[") > MAX_PLAIN_ACCESSES:
+        return True
+    return bool(function.file.helper_texts) and bool(function.file.helpers_of(function.text.encode()))
 
 
 def _simulate(function: Function) -> Iterator[Seen]:
