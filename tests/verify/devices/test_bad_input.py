@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import os
 import socket
+import socketserver
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from kernel_lsp.process.ray_cluster import SETTINGS
 
 from .sshd import Sshd
 from .test_ray import MISMATCH
@@ -28,6 +32,8 @@ def shutdown():
     pass
 """
 """A Ray whose version differs from the cluster's, as far as the bridge can tell."""
+EMPTY_SETTINGS = bytes([0, 0, 0, SETTINGS, 0, 0, 0, 0, 0])
+"""The frame with which a server of HTTP/2 opens a connection (RFC 9113, 3.4)."""
 
 
 def optimize(folder: Path, device: str, **environment: str) -> tuple[int, list[str], float]:
@@ -55,6 +61,25 @@ def silent_server() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
+@contextmanager
+def grpc_server() -> Iterator[int]:
+    """Yield a port that opens each connection as a gRPC server does, and says no more."""
+
+    class Greeting(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.sendall(EMPTY_SETTINGS)
+            self.request.recv(1 << 16)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Greeting) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join()
+
+
 def check(found: tuple[int, list[str], float], words: str) -> None:
     status, lines, elapsed_s = found
     assert status == 2, lines
@@ -80,7 +105,7 @@ def test_a_python_without_torch(sshd: Sshd, tmp_path: Path) -> None:
 def test_another_version_of_ray(tmp_path: Path) -> None:
     (tmp_path / "packages" / "ray").mkdir(parents=True)
     (tmp_path / "packages" / "ray" / "__init__.py").write_text(RAY)
-    with silent_server() as port:
+    with grpc_server() as port:
         packages = f"{tmp_path / 'packages'}:{os.getcwd()}"
         found = optimize(tmp_path, f"ray://127.0.0.1:{port}", PYTHONPATH=packages)
     check(found, "has another version: Ray: 2.9.0, Python: 3.11.9 there, Ray: 2.60.0, Python: 3.11.7 here")
