@@ -118,3 +118,90 @@ def test_loops_without_a_known_end_and_recursion_end() -> None:
         "__global__ void k(int* v) { __shared__ int s[64]; while (true) s[f(threadIdx.x)] += v[0]; }\n"
     )
     assert found(text) is not None
+
+
+RIGHT = {
+    "a uniform counter of a loop": """__global__ void rows(const int* ix, const float* x, float* y, int n) {
+    __shared__ float s[256];
+    int t = threadIdx.x;
+    for (int i = 0; i < n; ++i) {
+        int j = ix[i];
+        if (j < 0) continue;
+        s[t] = x[j * 256 + t];
+        __syncthreads();
+        y[i * 256 + t] = s[255 - t];
+        __syncthreads();
+    }
+}""",
+    "a hash of 32 bits": """__global__ void count(unsigned* out) {
+    __shared__ unsigned h[256];
+    h[threadIdx.x] = 0;
+    __syncthreads();
+    atomicAdd(&h[(threadIdx.x * 2654435761u) >> 24], 1u);
+    __syncthreads();
+    out[threadIdx.x] = h[threadIdx.x];
+}""",
+    "a byte that wraps around": """__global__ void next(const float* x, float* y) {
+    __shared__ float s[256];
+    s[threadIdx.x] = x[threadIdx.x];
+    __syncthreads();
+    y[threadIdx.x] = s[(unsigned char)(threadIdx.x + 1)];
+}""",
+    "cases of a uniform switch": """__global__ void chosen(const int* ops, float* y) {
+    __shared__ float st[256];
+    int t = threadIdx.x;
+    float v = 0;
+    switch (ops[blockIdx.x]) {
+        case 0: st[t] = 1; __syncthreads(); v = st[255 - t]; break;
+        case 1: st[t] = 2; __syncthreads(); v = st[255 - t]; break;
+    }
+    y[t] = v;
+}""",
+    "a double buffer": """__global__ void buffered(const float* a, float* c, int n) {
+    __shared__ float tile[2][256];
+    int t = threadIdx.x, now = 0;
+    float sum = 0;
+    tile[0][t] = a[t];
+    __syncthreads();
+    for (int i = 0; i < n; ++i) {
+        int then = now ^ 1;
+        if (i + 1 < n) tile[then][t] = a[(i + 1) * 256 + t];
+        for (int k = 0; k < 256; ++k) sum += tile[now][k];
+        __syncthreads();
+        now = then;
+    }
+    c[t] = sum;
+}""",
+}
+"""Kernels without a fault."""
+WITHOUT_END = {
+    "numbers that grow at each round": """__global__ void random_counts(unsigned* h) {
+    unsigned long long x = threadIdx.x, w = 1, s = 0xb5ad4eceda1ce2a9;
+    for (int i = 0; i < 64; ++i) {
+        x *= x;
+        x += (w += s);
+        x = (x >> 32) | (x << 32);
+        atomicAdd(&h[x & 255], 1u);
+    }
+}""",
+    "a shared variable without a name": """__global__ void k(float* x) {
+ __shared__ float ; float y = x[0]; if (y) __syncthreads();
+ x[threadIdx.x] = 1.f;
+}""",
+}
+"""Texts that the rules once did not get through."""
+FAULTS = {"KL202", "KL206", "KL207", "KL208", "KL218"}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_right_kernels_have_no_finding(name: str) -> None:
+    text = RIGHT[name]
+    kernel = text.split("void ")[1].split("(")[0]
+    launched = text + f"\nvoid run() {{ {kernel}<<<1, 256>>>(); }}\n"
+    assert not {finding.code for finding in cuda.check(launched)} & FAULTS
+
+
+@pytest.mark.parametrize("name", WITHOUT_END)
+@pytest.mark.timeout(60)
+def test_texts_without_end_have_one(name: str) -> None:
+    cuda.check(WITHOUT_END[name])

@@ -65,6 +65,13 @@ def test_host_functions_are_blanked_and_lines_stay() -> None:
     assert "out[i] = 1.0f" in text
 
 
+def test_a_device_function_marked_by_a_macro_is_kept() -> None:
+    helper = "#define DEVICE __device__ __forceinline__\nDEVICE float square(float x) { return x * x; }\n"
+    text = device_text(helper + "void run(float* x) { k<<<1, 32>>>(x); }\n")
+    assert "square" in text
+    assert "run" not in text
+
+
 async def test_the_next_step_is_the_command_that_drafts_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain_build, "find_nvcc", _none)
     assert "kernel-lsp plan" in (await check(tmp_path, TEMPLATE)).notes[0]

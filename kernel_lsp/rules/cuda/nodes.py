@@ -162,7 +162,7 @@ _EXPONENT = re.compile(rb"[eE](?<=[\d'][eE])[+-]?\d+(?![a-zA-Z0-9.'])")
 def next_mention(data: bytes, word: bytes, start: int, end: int) -> int:
     """Return the first position in the bytes ``[start, end)`` where the name occurs other than as a field, -1
     without one. A plain text search avoids compiling a pattern per name."""
-    start = data.find(word, start, end)
+    start = data.find(word, start, end) if word else -1
     while start >= 0:
         after = start + len(word)
         is_whole = data[start - 1] not in _BEFORE_NO_NAME and data[after] not in _IN_NAMES

@@ -7,7 +7,7 @@ import re
 import shlex
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from pathlib import Path
 
 from tree_sitter import Node
@@ -52,6 +52,8 @@ _HOST_INCLUDE = re.compile(
 _DEVICE_HEADERS = re.compile(r"<(?:stdint|cstdint|float|cfloat|limits|climits|math|cmath|type_traits|utility|array)")
 _HOST_CODE = re.compile(r"<<<|\bint\s+main\s*\(")
 _ON_DEVICE = re.compile(r"\b(?:__global__|__device__|constexpr)\b")
+_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+(.*)$", re.M)
+_WORD = re.compile(r"\w+")
 _HOST_ERROR = re.compile(r"^(?P<file>[^\s:]+):(?P<line>\d+):(?P<column>\d+): (?:fatal )?error: (?P<text>.*)$", re.M)
 
 
@@ -207,8 +209,9 @@ def device_text(text: str) -> str:
     """Return the text with host functions and host headers blanked: every other line keeps its number."""
     source = parsed_source(text)
     data = bytearray(source.data)
+    macros = {name for name, body in _MACRO.findall(text) if _ON_DEVICE.search(body)}
     for node in source.root.children:
-        if _is_host(node, source.data):
+        if _is_host(node, source.data, macros):
             kept = (byte if byte in b"\r\n" else ord(" ") for byte in data[node.start_byte : node.end_byte])
             data[node.start_byte : node.end_byte] = bytes(kept)
     return data.decode()
@@ -275,11 +278,13 @@ def _unexplained(log: str) -> Finding:
     return Finding(code="compile-error", severity=Severity.ERROR, message=f"nvcc failed: {last.strip()}", source="nvcc")
 
 
-def _is_host(node: Node, data: bytes) -> bool:
+def _is_host(node: Node, data: bytes, macros: Set[str]) -> bool:
+    """Check for what a host compiler alone reads; `macros` stand for a mark of device code."""
     text = data[node.start_byte : node.end_byte].decode(errors="replace")
     if node.type == "preproc_include":
         return bool(_HOST_INCLUDE.match(text)) and not _DEVICE_HEADERS.search(text)
     if node.type not in ("function_definition", "template_declaration"):
         return False
     is_function = node.type == "function_definition" or any(c.type == "function_definition" for c in node.children)
-    return is_function and not _ON_DEVICE.search(text.split("{", 1)[0])
+    head = text.split("{", 1)[0]
+    return is_function and not _ON_DEVICE.search(head) and macros.isdisjoint(_WORD.findall(head))

@@ -20,13 +20,13 @@ from kernel_lsp.rules.cuda.simulation.values import (
     LOADED,
     SIZE,
     UNKNOWN,
-    UNSIGNED,
     WARP,
     Cell,
     Memory,
     Place,
     Value,
     applied,
+    held,
     key_of,
     lanes,
     selected,
@@ -34,7 +34,6 @@ from kernel_lsp.rules.cuda.simulation.values import (
 )
 from kernel_lsp.rules.cuda.variables import type_bytes
 
-_UNSIGNED = re.compile(r"unsigned|uint|size_t|uchar")
 _INTEGERS = re.compile(r"\b(?:unsigned|int|long|short|char|size_t|u?int\d+_t|uint|bool|ptrdiff_t)\b")
 _TID = {"threadIdx": 0, "blockIdx": 1, "blockDim": 2, "gridDim": 3}
 
@@ -187,15 +186,8 @@ class Calculator(Looper):
             if value.memory.kind == "shared" and not value.memory.accesses:
                 value.memory.is_float = is_float
             return replace(value, width=width, dims=())
-        if isinstance(value.number, int | list) and _UNSIGNED.search(type_text):
-            if isinstance(value.number, int):
-                return replace(value, number=value.number % UNSIGNED) if value.number < 0 else value
-            if any(each < 0 for each in value.number):
-                return replace(value, number=[each % UNSIGNED if each < 0 else each for each in value.number])
-            return value
-        return (
-            value if _INTEGERS.search(type_text) or not re.search(r"float|double|half", type_text) else unknown(value)
-        )
+        has_float = re.search(r"float|double|half", type_text) is not None
+        return unknown(value) if has_float and not _INTEGERS.search(type_text) else held(value, type_text)
 
     def _value_of_binary_expression(self, node: Node) -> Value:
         left, right = node.child_by_field_id(fields.LEFT), node.child_by_field_id(fields.RIGHT)

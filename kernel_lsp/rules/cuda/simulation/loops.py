@@ -160,12 +160,15 @@ class Looper(Machine):
         self.bits |= value.bits
         self.conditions.append(unknown(value))
         self.loops.append(Loop([False] * self.n_threads, [False] * self.n_threads, 0))
-        for case in () if body is None else body.named_children:
+        path = self.path
+        cases = [] if body is None else body.named_children
+        for place, case in enumerate(cases):
             self.mask = before
+            self.path = path if value.differs else (*path, (f"case {node.start_byte}", place))
             for child in case.named_children if case.type == "case_statement" else [case]:
                 self.run(child)
         self.loops.pop()
         self.conditions.pop()
         if may_split:
             self.splits.pop()
-        self.mask, self.bits = before, bits
+        self.mask, self.bits, self.path = before, bits, path

@@ -21,6 +21,7 @@ from kernel_lsp.rules.cuda.simulation.values import (
     Memory,
     Place,
     Value,
+    held,
     lanes,
     selected,
     unknown,
@@ -88,7 +89,7 @@ class Machine:
         self.bits = 0
         """What the conditions around the current statement depend on."""
         self.conditions: list[Value] = []
-        self.path: tuple[tuple[str, bool], ...] = ()
+        self.path: tuple[tuple[str, int], ...] = ()
         """Conditions that all threads share and whose result is unknown, with the one assumed."""
         self.n_operations = 0
         self.n_fresh = 0
@@ -223,7 +224,7 @@ class Machine:
             return value
         if type_text in ("float", "double", "half", "__half"):
             return unknown(value)
-        return value
+        return held(value, type_text)
 
     def _array(self, variable: Variable) -> Value:
         """Return the memory of an array, or of a shared variable."""

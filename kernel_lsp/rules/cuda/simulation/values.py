@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import repeat
@@ -16,6 +17,8 @@ Number = int | list[int] | None
 Mask = list[bool] | None
 """The threads that execute a statement; None for all."""
 UNSIGNED = 1 << 32
+_UNSIGNED = re.compile(r"unsigned|uint|size_t|uchar")
+_NARROW = re.compile(r"char|short|\bu?int(?:8|16)_t")
 _MAX_NUMBER = 1 << 512
 WARP = 32
 
@@ -124,6 +127,24 @@ def unknown(*sources: Value, bits: int = 0) -> Value:
     return Value(None, bits, varies, loads=loads, is_own=is_own)
 
 
+def held(value: Value, type_text: str) -> Value:
+    """Return the value as an integer type holds it: unsigned ones wrap around, narrow ones make it unknown."""
+    if value.number is None:
+        return value
+    numbers = lanes(value.number, 1)
+    if _NARROW.search(type_text):
+        return value if min(numbers) >= 0 and max(numbers) < 128 else unknown(value)
+    if min(numbers) >= 0 or not _UNSIGNED.search(type_text):
+        return value
+    wrapped = [number % UNSIGNED if number < 0 else number for number in numbers]
+    return replace(value, number=wrapped if isinstance(value.number, list) else wrapped[0])
+
+
+def _is_too_large(number: int | list[int]) -> bool:
+    numbers = number if isinstance(number, list) else [number]
+    return max(numbers) > _MAX_NUMBER or min(numbers) < -_MAX_NUMBER
+
+
 def _quotient(left: int, right: int) -> int:
     return abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
 
@@ -157,8 +178,8 @@ def applied(sign: str, left: Value, right: Value) -> Value:
         number = list(map(operation, repeat(one), two))
     else:
         number = int(operation(one, two))
-        if abs(number) > _MAX_NUMBER:
-            return unknown(left, right)
+    if _is_too_large(number):
+        return unknown(left, right)
     of_warps = None
     if sign in _COMPARISONS or left.of_warps is not None:
         of_warps = left.is_of_warps and right.is_of_warps
@@ -170,6 +191,8 @@ _COMPARISONS = frozenset(("<", "<=", ">", ">=", "==", "!="))
 
 def selected(threads: list[bool], chosen: Value, other: Value) -> Value:
     """Return the first value for these threads, and the other one for the rest."""
+    if all(threads):
+        return chosen
     if chosen.memory is not other.memory or chosen.number is None or other.number is None:
         found = unknown(chosen, other)
         memory = chosen.memory or other.memory
@@ -185,6 +208,9 @@ def lanes(number: Number, n_threads: int) -> list[int]:
 
 
 def _is_defined(sign: str, left: Number, right: Number) -> bool:
+    dividends = lanes(left, 1)
+    if (sign in ("/", "%", ">>") and min(dividends) < 0) or (sign == ">>" and max(dividends) >= UNSIGNED):
+        return False  # numbers of 32 bits wrap around
     if sign in ("/", "%"):
         return 0 not in right if isinstance(right, list) else right != 0
     if sign in ("<<", ">>"):

@@ -62,7 +62,7 @@ class Access:
     mask: list[bool] | None
     member: str
     bits: int
-    path: tuple[tuple[str, bool], ...]
+    path: tuple[tuple[str, int], ...]
     warp_epoch: int
     width: int
     varies: bool
@@ -437,7 +437,7 @@ def _is_same(old: Access, new: Access) -> bool:
     )
 
 
-def _excludes(one: tuple[tuple[str, bool], ...], two: tuple[tuple[str, bool], ...]) -> bool:
+def _excludes(one: tuple[tuple[str, int], ...], two: tuple[tuple[str, int], ...]) -> bool:
     """Return whether no launch takes both paths."""
     known = dict(one)
     return any(known.get(condition, is_true) is not is_true for condition, is_true in two)

@@ -204,8 +204,15 @@ class _Question:
             return bool(self._guards) and self._canonical(read) == self._canonical(self._left)
         if len(indices) == 1 and _is_own_constant(function, indices[0], _guards(function, read)):
             return False
-        pairs = zip(self._indices, indices, strict=True)
+        pairs = list(zip(self._indices, indices, strict=True))
+        if any(self._is_of_another_buffer(own, other) for own, other in pairs):
+            return False
         return any(self._differs(own, other) for own, other in pairs)
+
+    def _is_of_another_buffer(self, own: Node, other: Node) -> bool:
+        """Return whether two indices that all threads share may differ, as of the halves of a double buffer."""
+        is_shared = not any(may_depend_on_thread(self._function, index) for index in (own, other))
+        return is_shared and self._canonical(own) != self._canonical(other)
 
     def _differs(self, own: Node, other: Node) -> bool:
         function = self._function
