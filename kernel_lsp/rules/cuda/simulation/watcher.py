@@ -440,7 +440,7 @@ def _is_same(old: Access, new: Access) -> bool:
 def _excludes(one: tuple[tuple[str, int], ...], two: tuple[tuple[str, int], ...]) -> bool:
     """Return whether no launch takes both paths."""
     known = dict(one)
-    return any(known.get(condition, is_true) is not is_true for condition, is_true in two)
+    return any(known.get(condition, taken) != taken for condition, taken in two)
 
 
 def simulated(function: Function) -> tuple[Seen, ...]:
