@@ -45,12 +45,12 @@ def host_launches(text: str) -> tuple[HostLaunch, ...]:
     return tuple(_launches(code))
 
 
-def split_top(text: str) -> tuple[str, ...]:
-    """Split at the commas outside of brackets."""
+def split_top(text: str, separator: str = ",", opening: str = "([{", closing: str = ")]}") -> tuple[str, ...]:
+    """Split at a character outside of brackets. Empty parts are left out."""
     parts, depth, start = [], 0, 0
     for index, character in enumerate(text):
-        depth += (character in "([{") - (character in ")]}")
-        if character == "," and depth == 0:
+        depth += (character in opening) - (character in closing)
+        if character == separator and depth == 0:
             parts.append(text[start:index])
             start = index + 1
     return tuple(part.strip() for part in (*parts, text[start:]) if part.strip())

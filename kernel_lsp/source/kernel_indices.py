@@ -223,21 +223,10 @@ def _allocation(launch: HostLaunch, root: str, names: Mapping[str, str]) -> list
     size = match["size"].strip()
     while (whole := without_casts(size)) in launch.defined and whole not in names:
         size = launch.defined[whole]
-    factors = [factor for factor in _factors(without_casts(size)) if not factor.startswith("sizeof")]
+    factors = [factor for factor in split_top(without_casts(size), "*") if not factor.startswith("sizeof")]
     defined = {name: value for name, value in launch.defined.items() if name not in names}
     shape = [plan_expression(factor, names, defined) for factor in factors] or ["1"]
     known = [each for each in shape if each is not None]
     if len(known) < len(shape):
         return None
     return [" * ".join(known)] if any(each.isdigit() for each in known) else known
-
-
-def _factors(product: str) -> list[str]:
-    """Split a product at the top level."""
-    parts, depth, start = [], 0, 0
-    for index, character in enumerate(product):
-        depth += (character in "([") - (character in ")]")
-        if character == "*" and depth == 0:
-            parts.append(product[start:index].strip())
-            start = index + 1
-    return [*parts, product[start:].strip()]

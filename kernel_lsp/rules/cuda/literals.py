@@ -19,13 +19,22 @@ def integer_literal(text: str) -> int | None:
     return int(digits, 0) if digits[:2] != "0x" or len(digits) > 2 else None
 
 
+def quotient(left: int, right: int) -> int:
+    """Return the quotient of C, which rounds toward zero. Raises ZeroDivisionError."""
+    return abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
+
+
+def remainder(left: int, right: int) -> int:
+    """Return the remainder of C, whose sign is that of the left side. Raises ZeroDivisionError."""
+    return left - quotient(left, right) * right
+
+
 def applied(operator: str, left: int, right: int) -> int | None:
     """Return ``left operator right`` as C computes it. None for undefined results and other operators."""
     if operator in ("/", "%"):
         if right == 0:
             return None
-        quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
-        return quotient if operator == "/" else left - quotient * right
+        return quotient(left, right) if operator == "/" else remainder(left, right)
     if operator in ("<<", ">>"):
         if not 0 <= right < 64:
             return None

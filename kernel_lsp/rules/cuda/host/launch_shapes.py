@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 
+from kernel_lsp.rules.cuda.literals import integer_literal
+from kernel_lsp.source.host_launches import split_top
+
 _NAMED = re.compile(r"\b(?:const|constexpr|int|unsigned|auto|size_t)\s+(\w+)\s*[={]\s*([^;,{}]+)[;,}]")
 _DIM3 = re.compile(
     r"\bdim3\s+(\w+)\s*(?:=\s*dim3\s*)?[({]([^;]*?)[)}]\s*[;,]|\bdim3\s+\w+\s*\([^;()]*(?:\([^()]*\)[^;()]*)*\)\s*,\s*(\w+)\s*\(([^;()]*)\)\s*;"
@@ -27,10 +30,10 @@ def launch_shapes(text: str, constants: dict[str, int]) -> dict[str, tuple[Launc
         for name, value in _NAMED.findall(before):
             number = _evaluated(value, names)
             names[name] = number if number is not None else -1
-        parts = _parts(launch[3])
+        parts = split_top(launch[3])
         block = _block(parts[1], names, before) if len(parts) > 1 else None
         if block is not None:
-            arguments = tuple(_evaluated(each, names) for each in _parts(launch[2] or ""))
+            arguments = tuple(_evaluated(each, names) for each in split_top(launch[2] or ""))
             found[launch[1]] = (*found.get(launch[1], ()), (arguments, block))
     return found
 
@@ -43,7 +46,7 @@ def _block(text: str, names: dict[str, int], before: str) -> tuple[int, int, int
         sizes = declared[-1]
     elif text.startswith("dim3"):
         sizes = text[4:].strip("(){} ")
-    numbers = [_evaluated(each, names) for each in _parts(sizes)]
+    numbers = [_evaluated(each, names) for each in split_top(sizes)]
     if not 1 <= len(numbers) <= 3 or any(each is None or each <= 0 for each in numbers):
         return None
     x, y, z = (*[each or 1 for each in numbers], 1, 1)[:3]
@@ -61,7 +64,7 @@ def _evaluated(text: str, names: dict[str, int]) -> int | None:
         if term in ("*", "/", "+", "-"):
             sign = term
             continue
-        number = _literal(term)
+        number = integer_literal(term)
         number = names.get(term) if number is None else number
         if number is None or number < 0:
             return None
@@ -74,19 +77,3 @@ def _evaluated(text: str, names: dict[str, int]) -> int | None:
         if total is None:
             return None
     return total
-
-
-def _parts(text: str) -> list[str]:
-    """Return the parts between commas outside of brackets."""
-    found, depth, start = [], 0, 0
-    for index, character in enumerate(text):
-        depth += (character in "({[") - (character in ")}]")
-        if character == "," and not depth:
-            found.append(text[start:index].strip())
-            start = index + 1
-    return [*found, text[start:].strip()] if text.strip() else []
-
-
-def _literal(term: str) -> int | None:
-    digits = term.rstrip("uUlL").replace("'", "")
-    return int(digits) if digits.isdigit() else None

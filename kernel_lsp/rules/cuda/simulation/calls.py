@@ -29,14 +29,26 @@ from kernel_lsp.rules.cuda.simulation.values import (
     unknown,
 )
 from kernel_lsp.rules.cuda.variables import Variable, parameters_of
+from kernel_lsp.source.host_launches import split_top
 
-_PURE = re.compile(
-    r"(?:std::|::|cuda::std::)?(?:__(?:ld|float|half|int|uint|double|ll|ull|long|bfloat|h|f|d|u|s|clz|ffs|popc|brev|byte|exp|log|sin|cos|tan|pow|"
-    r"fdividef|saturatef|mul|umul|low|high|halves|bfloat162|nv|builtin|is)\w*|make_\w+|(?:is|as)\w*|a?(?:sin|cos|tan)h?f?|atan2f?|f?(?:abs|min|max|ma|mod|dim)f?|"
-    r"exp(?:2|10|m1)?f?|log(?:2|10|1p|b)?f?|r?sqrtf?|r?cbrtf?|powi?f?|erfc?f?|erfinvf?|floorf?|ceilf?|round(?:f|l)?|l?l?rintf?|truncf?|fmaf?|fma_rn|hypotf?|norm\w*|copysignf?|sincosf?|"
-    r"ldexpf?|frexpf?|modff?|signbit|nearbyintf?|lgammaf?|tgammaf?|clamp|swap|clock\w*|printf|assert|tex\w+|surf\w+|numeric_limits\w*|max|min|move|forward|lowest|infinity|epsilon|T|scalar_t|"
-    r"float\d?|double\d?|half2?|int\d?|u?char\d?|u?int(?:8|16|32|64)_t|unsigned|long|size_t|bool|short|uint\d?|decltype|get|at|h\w+|vec\w*|curand\w*)"
+_INTRINSICS = (
+    r"__(?:ld|float|half|int|uint|double|ll|ull|long|bfloat|h|f|d|u|s|clz|ffs|popc|brev|byte|exp|log|sin|cos|tan|pow|fdividef"
+    r"|saturatef|mul|umul|low|high|halves|bfloat162|nv|builtin|is)\w*"
 )
+_MATHEMATICS = (
+    r"a?(?:sin|cos|tan)h?f?|atan2f?|f?(?:abs|min|max|ma|mod|dim)f?|exp(?:2|10|m1)?f?|log(?:2|10|1p|b)?f?|r?sqrtf?|r?cbrtf?"
+    r"|powi?f?|erfc?f?|erfinvf?|floorf?|ceilf?|round(?:f|l)?|l?l?rintf?|truncf?|fmaf?|fma_rn|hypotf?|norm\w*|copysignf?"
+    r"|sincosf?|ldexpf?|frexpf?|modff?|signbit|nearbyintf?|lgammaf?|tgammaf?|max|min|clamp"
+)
+_CONVERSIONS = (
+    r"make_\w+|(?:is|as)\w*|T|scalar_t|float\d?|double\d?|half2?|int\d?|u?char\d?|u?int(?:8|16|32|64)_t|unsigned|long|size_t"
+    r"|bool|short|uint\d?|decltype|h\w+|vec\w*"
+)
+_OTHERS = (
+    r"swap|move|forward|get|at|clock\w*|printf|assert|tex\w+|surf\w+|curand\w*"
+    r"|numeric_limits\w*|lowest|infinity|epsilon"
+)
+_PURE = re.compile(rf"(?:std::|::|cuda::std::)?(?:{_INTRINSICS}|{_MATHEMATICS}|{_CONVERSIONS}|{_OTHERS})")
 """Calls that are provably no barrier: arithmetic, conversions, loads."""
 _WARP_CALLS = re.compile(
     r"(?:__shfl|__any|__all|__ballot|__match|__reduce|__syncwarp|__activemask)\w*|(?:\w+\.)?(?:shfl\w*|any|all|ballot)|cg::reduce|(?:cg|cooperative_groups)::(?:reduce|\w+_scan)"
@@ -153,7 +165,7 @@ class Caller(Calculator):
         if method in ("size", "num_threads", "meta_group_size"):
             number = self.n_threads if group == "block" else WARP
             number = max(1, self.n_threads // WARP) if method == "meta_group_size" else number
-            return Value(number, 0 if number == WARP else self.block_bits)
+            return Value(number, 0 if number == WARP else self.block_origins)
         return Value(None)
 
     def _group_of(self, owner: Node) -> str:
@@ -173,14 +185,7 @@ class Caller(Calculator):
         )
 
     def _definition(self, text: str, n_arguments: int) -> Definition | None:
-        name = (
-            re.sub(r"<.*>", "", text)
-            .rpartition("::")[2]
-            .rpartition(".")[2]
-            .rpartition("->")[2]
-            .removeprefix(">")
-            .strip()
-        )
+        name = (re.findall(r"\w+", re.sub(r"<.*>", "", text)) or [""])[-1]
         return next((each for each in self.functions.get(name, ()) if _n_parameters(each) >= n_arguments), None)
 
     def _inlined(self, definition: Definition, node: Node, text: str, given: list[Node]) -> Value | Place:
@@ -194,11 +199,8 @@ class Caller(Calculator):
         constants = self._constants_of(definition, text)
         frame = Frame(self.file.parsed, node, False, [scope], constants)
         frame.returned = [False] * self.n_threads
-        head = self.file.parsed.between(definition.node.start_byte, declarator.start_byte)
-        frame.returns_reference = head.rstrip().endswith("&") or "&" in self.file.parsed.between(
-            definition.node.start_byte,
-            declarator.child_by_field_id(fields.DECLARATOR).start_byte,  # type: ignore[union-attr]
-        )
+        name = declarator.child_by_field_id(fields.DECLARATOR) or declarator
+        frame.returns_reference = "&" in self.file.parsed.between(definition.node.start_byte, name.start_byte)
         before, loops, outer = self.mask, self.loops, self.outer_loops
         self.loops, self.outer_loops = [], [*outer, *loops]
         self.frames.append(frame)
@@ -320,13 +322,6 @@ def _n_parameters(definition: Definition) -> int:
     return 0 if parameters is None else len([each for each in parameters.named_children if each.type != "comment"])
 
 
-def _template_texts(text: str) -> list[str]:
+def _template_texts(text: str) -> tuple[str, ...]:
     """Return the template arguments in ``f<float, 256>``."""
-    inner = text.partition("<")[2].rpartition(">")[0]
-    found, depth, start = [], 0, 0
-    for index, character in enumerate(inner):
-        depth += (character in "<(") - (character in ">)")
-        if character == "," and not depth:
-            found.append(inner[start:index])
-            start = index + 1
-    return [*found, inner[start:]] if inner else []
+    return split_top(text.partition("<")[2].rpartition(">")[0], opening="<(", closing=">)")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from abc import abstractmethod
 from dataclasses import replace
 
 from tree_sitter import Node
@@ -12,6 +12,7 @@ from kernel_lsp.rules.cuda.literals import integer_literal
 from kernel_lsp.rules.cuda.outline import CudaFile, Definition
 from kernel_lsp.rules.cuda.parsing import ParsedCuda
 from kernel_lsp.rules.cuda.simulation.loops import Looper
+from kernel_lsp.rules.cuda.simulation.machine import INTEGERS
 from kernel_lsp.rules.cuda.simulation.values import (
     BLOCK,
     CHOSEN,
@@ -26,7 +27,7 @@ from kernel_lsp.rules.cuda.simulation.values import (
     Place,
     Value,
     applied,
-    held,
+    element_bytes,
     key_of,
     lanes,
     selected,
@@ -34,7 +35,6 @@ from kernel_lsp.rules.cuda.simulation.values import (
 )
 from kernel_lsp.rules.cuda.variables import type_bytes
 
-_INTEGERS = re.compile(r"\b(?:unsigned|int|long|short|char|size_t|u?int\d+_t|uint|bool|ptrdiff_t)\b")
 _TID = {"threadIdx": 0, "blockIdx": 1, "blockDim": 2, "gridDim": 3}
 
 
@@ -44,30 +44,32 @@ class Calculator(Looper):
     def __init__(self, file: CudaFile, functions: dict[str, list[Definition]], block: tuple[int, int, int]) -> None:
         super().__init__(block[0] * block[1] * block[2])
         self.file, self.functions, self.block = file, functions, block
-        self.shared_memories = {}
         self.snippets: dict[str, tuple[ParsedCuda, Node | None]] = {}
         self.globals: dict[str, Cell] = {}
         self.loaded: dict[tuple, Value] = {}
         x, y, _ = block
         everyone = range(self.n_threads)
         self.thread = ([i % x for i in everyone], [i // x % y for i in everyone], [i // (x * y) for i in everyone])
-        self.block_bits = 0
+        self.block_origins = 0
         self.blocks = (Value(3, BLOCK | SIZE), Value(5, BLOCK | SIZE), Value(7, BLOCK | SIZE))
 
     # what a watcher does
 
+    @abstractmethod
     def access(self, place: Place, kind: str, node: Node, value: Value | None = None) -> None:
-        raise NotImplementedError
+        """Watch an access: a read, a write, an atomic operation or a lock."""
 
+    @abstractmethod
     def barrier(self, node: Node) -> None:
-        raise NotImplementedError
+        """Watch a barrier of the block."""
 
+    @abstractmethod
     def warp_barrier(self, node: Node, is_whole: bool) -> None:
-        raise NotImplementedError
+        """Watch what orders the threads of each warp. `is_whole` is True where a mask names all of them."""
 
+    @abstractmethod
     def forget(self) -> None:
         """Order everything: a call that the simulation does not know may do so."""
-        raise NotImplementedError
 
     # values
 
@@ -93,13 +95,18 @@ class Calculator(Looper):
             return replace(address, memory=memory)
         self.access(place, "read", node)
         key = (id(memory), key_of(address), place.member)
-        bits = DATA if address.differs or memory.kind == "local" else 0
-        if memory.is_float or bits:
-            return Value(None, bits | CHOSEN | address.bits & ~BLOCK, bits > 0, loads=frozenset((key,)) | address.loads)
+        origins = DATA if address.differs or memory.kind == "local" else 0
+        if memory.is_float or origins:
+            return Value(
+                None,
+                origins | CHOSEN | address.origins & ~BLOCK,
+                origins > 0,
+                loads=frozenset((key,)) | address.loads,
+            )
         known = self.loaded.get(key)
         if known is None:
-            bits = SIZE | CHOSEN | (LOADED if address.bits & (BLOCK | LOADED) else 0)
-            known = self.loaded[key] = replace(self.fresh(bits), loads=frozenset((key,)))
+            origins = SIZE | CHOSEN | (LOADED if address.origins & (BLOCK | LOADED) else 0)
+            known = self.loaded[key] = replace(self.fresh(origins), loads=frozenset((key,)))
         return known
 
     def _value_of_number_literal(self, node: Node) -> Value:
@@ -182,12 +189,11 @@ class Calculator(Looper):
         if value.memory is not None:
             element = type_text.replace("*", "").replace("const", "").replace("&", "").replace("volatile", "").strip()
             width = type_bytes(element) or (value.width if element == "void" or value.width > 1 else 4)
-            is_float = not _INTEGERS.search(element)
+            is_float = not INTEGERS.search(element)
             if value.memory.kind == "shared" and not value.memory.accesses:
                 value.memory.is_float = is_float
             return replace(value, width=width, dims=())
-        has_float = re.search(r"float|double|half", type_text) is not None
-        return unknown(value) if has_float and not _INTEGERS.search(type_text) else held(value, type_text)
+        return self.cast(value, type_text)
 
     def _value_of_binary_expression(self, node: Node) -> Value:
         left, right = node.child_by_field_id(fields.LEFT), node.child_by_field_id(fields.RIGHT)
@@ -202,16 +208,16 @@ class Calculator(Looper):
 
     def _connected(self, sign: str, one: Value, left: Node | None, right: Node | None) -> Value:
         """Return ``a && b``, where b is evaluated by the threads that a leaves."""
-        before, bits = self.mask, self.bits
+        before, origins = self.mask, self.origins
         two, count = UNKNOWN, len(self.conditions)
         self.conditions.append(one)
-        self.bits |= one.bits
+        self.origins |= one.origins
         truth: Value = one
         if not one.is_open:
             truth = replace(one, number=_truth(one.number))
             self.mask = self.narrowed([bool(each) is (sign == "&&") for each in lanes(truth.number, self.n_threads)])
         two = self.value(right) if self.is_active() else Value(int(sign == "||"))
-        self.mask, self.bits = before, bits
+        self.mask, self.origins = before, origins
         del self.conditions[count:]
         if two.number is None or truth.number is None:
             found = unknown(one, two)
@@ -369,7 +375,9 @@ class Calculator(Looper):
             return Value(self.thread[axis]) if self.block[axis] > 1 else Value(0)
         if name == "blockIdx":
             return self.blocks[axis]
-        return Value(self.block[axis], self.block_bits) if name == "blockDim" else Value((1009, 2003, 3001)[axis], SIZE)
+        return (
+            Value(self.block[axis], self.block_origins) if name == "blockDim" else Value((1009, 2003, 3001)[axis], SIZE)
+        )
 
     def _element(self, node: Node) -> Cell | Place:
         owner, indices = node.child_by_field_id(fields.ARGUMENT), node.child_by_field_id(fields.INDICES)
@@ -389,20 +397,18 @@ class Calculator(Looper):
         if found.value.memory is None:
             number = 0 if not found.value.differs else None
             kind = "local" if found.type_text else "global"
-            found.value = Value(number, found.value.bits, number is None, Memory(self.source(node), kind, 4))
+            found.value = Value(number, found.value.origins, number is None, Memory(self.source(node), kind, 4))
         return found.value
 
     def _at(self, base: Value, index: Value, node: Node) -> Place:
         """Return the element of an array or pointer at an index."""
         if base.memory is None:
-            base = Value(0 if not base.differs else None, base.bits, base.differs, Memory("*", "global", 4))
+            base = Value(0 if not base.differs else None, base.origins, base.differs, Memory("*", "global", 4))
         memory = base.memory
         assert memory is not None
         if index.memory is not None:
             index = UNKNOWN
-        stride: int | None = base.width
-        for extent in base.dims[1:]:
-            stride = None if stride is None or extent is None else stride * extent
+        stride = element_bytes(base)
         problem = self._beyond(base, index)
         offset = unknown(index) if stride is None else applied("*", index, Value(stride))
         address = applied("+", replace(base, memory=None, dims=()), offset)
@@ -412,14 +418,17 @@ class Calculator(Looper):
             return Place(memory, address, 0, problem=problem)
         return Place(memory, replace(address, width=base.width), base.width, problem=problem)
 
+    @abstractmethod
     def call(self, node: Node, is_place: bool = False) -> Value | Place | Cell:
-        raise NotImplementedError
+        """Run a call, and return its value or the place that it returns a reference to."""
 
+    @abstractmethod
     def of_macro(self, body: str, given: dict[str, str] | None) -> Value | Place | Cell:
-        raise NotImplementedError
+        """Return the value of a macro's text, or the place that it names."""
 
+    @abstractmethod
     def _beyond(self, base: Value, index: Value) -> str:
-        return ""
+        """Return why an index is out of bounds in some thread, or an empty text."""
 
 
 def _truth(number: int | list[int] | None) -> int | list[int] | None:

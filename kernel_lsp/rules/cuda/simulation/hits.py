@@ -6,10 +6,11 @@ from collections.abc import Container, Iterator
 
 from kernel_lsp.rules.cuda.declare import hit
 from kernel_lsp.rules.cuda.model import Function
-from kernel_lsp.rules.cuda.simulation.watcher import Seen, simulated
+from kernel_lsp.rules.cuda.simulation.watcher import Fault, simulated
 from kernel_lsp.rules.rule import Hit
 
-MAX_SAID = 40
+MAX_CONDITION = 40
+"""Maximum characters of a condition in a message."""
 _MESSAGES = {
     ("KL202", "branch"): "`__syncthreads()` in divergent control flow: `{}` is not uniform across the block",
     ("KL202", "exact"): "`__syncthreads()` in divergent control flow: some threads of the block never reach it",
@@ -34,11 +35,11 @@ def simulated_hits(function: Function, code: str, reported: Container[int] = ())
     if not function.is_kernel and _is_called(function):
         return
     lines: set[int] = set()
-    for seen in simulated(function):
-        line = seen.node.start_point[0]
-        if seen.code == code and line not in reported and line not in lines:
+    for fault in simulated(function):
+        line = fault.node.start_point[0]
+        if fault.code == code and line not in reported and line not in lines:
             lines.add(line)
-            yield hit(function.file, seen.node, _said(seen))
+            yield hit(function.file, fault.node, _message(fault))
 
 
 def _is_called(function: Function) -> bool:
@@ -48,7 +49,7 @@ def _is_called(function: Function) -> bool:
     )
 
 
-def _said(seen: Seen) -> str:
-    detail = " ".join(seen.detail.split()).strip("()")
-    detail = detail if len(detail) <= MAX_SAID or seen.code != "KL202" else detail[: MAX_SAID - 1] + "…"
-    return _MESSAGES[seen.code, seen.kind].format(detail)
+def _message(fault: Fault) -> str:
+    detail = " ".join(fault.detail.split()).strip("()")
+    detail = detail if len(detail) <= MAX_CONDITION or fault.code != "KL202" else detail[: MAX_CONDITION - 1] + "…"
+    return _MESSAGES[fault.code, fault.kind].format(detail)

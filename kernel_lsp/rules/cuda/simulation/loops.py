@@ -48,7 +48,7 @@ class Looper(Machine):
     def _loop(
         self, node: Node, condition: Node | None, body: Node | None, update: Node | None, is_behind: bool = False
     ) -> None:
-        entered, bits = self.threads(), self.bits
+        entered, origins = self.threads(), self.origins
         loop = Loop([False] * self.n_threads, [False] * self.n_threads, len(self.splits), 0, len(self.frames) - 1)
         self.loops.append(loop)
         n_conditions = len(self.conditions)
@@ -74,7 +74,7 @@ class Looper(Machine):
         self.loops.pop()
         del self.splits[loop.splits :]
         del self.conditions[n_conditions:]
-        self.bits = bits
+        self.origins = origins
         returned = self.frame.returned
         self.mask = [a and not b for a, b in zip(entered, returned, strict=True)]
         if all(self.mask):
@@ -100,14 +100,19 @@ class Looper(Machine):
     def _goes_on(self, condition: Node, update: Node | None, loop: Loop, round_: int) -> bool:
         """Take the threads out that a loop's condition ends, and return whether any goes on."""
         value = self.value(condition)
-        self.bits |= value.bits
-        is_open = value.number is None or bool(value.bits & (SIZE | DATA))
+        self.origins |= value.origins
+        is_open = value.number is None or bool(value.origins & (SIZE | DATA))
         if is_open and round_ >= MAX_OPEN_ROUNDS:
             return False
         if round_ == 0:
             if value.differs:
                 self.conditions.append(value)
-            if value.differs and value.bits and not value.bits & FOREIGN and not self._ends_together(condition, update):
+            if (
+                value.differs
+                and value.origins
+                and not value.origins & FOREIGN
+                and not self._ends_together(condition, update)
+            ):
                 self.splits.append(Split(condition, len(self.frames), value.is_of_warps))
         if value.is_open:
             return True
@@ -153,11 +158,11 @@ class Looper(Machine):
         clause = node.child_by_field_id(fields.CONDITION)
         value = self.value(self._condition_of(clause))
         body = node.child_by_field_id(fields.BODY)
-        before, bits = self.mask, self.bits
-        may_split = value.differs and not value.bits & FOREIGN
+        before, origins = self.mask, self.origins
+        may_split = value.differs and not value.origins & FOREIGN
         if may_split:
             self.splits.append(Split(clause or node, len(self.frames), value.is_of_warps))
-        self.bits |= value.bits
+        self.origins |= value.origins
         self.conditions.append(unknown(value))
         self.loops.append(Loop([False] * self.n_threads, [False] * self.n_threads, 0))
         path = self.path
@@ -171,4 +176,4 @@ class Looper(Machine):
         self.conditions.pop()
         if may_split:
             self.splits.pop()
-        self.mask, self.bits, self.path = before, bits, path
+        self.mask, self.origins, self.path = before, origins, path

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -31,6 +33,8 @@ from kernel_lsp.rules.cuda.variables import Variable, type_bytes, variables_of
 MAX_OPERATIONS = 200_000
 """Maximum operations of single threads per kernel, about 30 ms."""
 MAX_CALLS = 8
+INTEGERS = re.compile(r"\b(?:unsigned|int|long|short|char|size_t|u?int\d+_t|uint|bool|ptrdiff_t)\b")
+_FLOATS = re.compile(r"float|double|half")
 _SKIPPED = frozenset(("comment", "preproc_call", "using_declaration", "alias_declaration", "static_assert_declaration"))
 
 
@@ -74,7 +78,7 @@ class Loop:
     """The number of calls around the loop."""
 
 
-class Machine:
+class Machine(ABC):
     """The state of one block. Subclasses evaluate expressions and watch accesses."""
 
     def __init__(self, n_threads: int) -> None:
@@ -86,21 +90,25 @@ class Machine:
         self.outer_loops: list[Loop] = []
         """Those of its callers."""
         self.splits: list[Split] = []
-        self.bits = 0
-        """What the conditions around the current statement depend on."""
+        self.origins = 0
+        """Those of the conditions around the current statement."""
         self.conditions: list[Value] = []
         self.path: tuple[tuple[str, int], ...] = ()
         """Conditions that all threads share and whose result is unknown, with the one assumed."""
+        self.shared_memories: dict[int, Memory] = {}
+        """Shared variables by the place of their declaration."""
         self.n_operations = 0
         self.n_fresh = 0
 
     # what a subclass does
 
+    @abstractmethod
     def value(self, node: Node | None) -> Value:
-        raise NotImplementedError
+        """Evaluate an expression."""
 
+    @abstractmethod
     def place(self, node: Node) -> Cell | Place:
-        raise NotImplementedError
+        """Find the variable or the element that an expression names."""
 
     # names
 
@@ -111,10 +119,10 @@ class Machine:
     def source(self, node: Node) -> str:
         return self.frame.parsed.source(node)
 
-    def fresh(self, bits: int = SIZE) -> Value:
+    def fresh(self, origins: int = SIZE) -> Value:
         """Return a number in general position: larger than every earlier one, and no multiple of a block's size."""
         self.n_fresh += 1
-        return Value(self.n_fresh * 73_687_091 + 1_000_003, bits)
+        return Value(self.n_fresh * 73_687_091 + 1_000_003, origins)
 
     def declare(self, name: str, cell: Cell) -> None:
         self.frame.scopes[-1][name] = cell
@@ -215,21 +223,20 @@ class Machine:
         """Return the value as a variable's type holds it."""
         if variable.is_pointer and value.memory is None:
             memory = Memory(variable.name, "global", type_bytes(variable.element) or 4)
-            return Value(0 if not value.differs else None, value.bits, value.differs, memory, memory.width)
+            return Value(0 if not value.differs else None, value.origins, value.differs, memory, memory.width)
         return self.cast(value, variable.element) if not variable.is_pointer else value
 
     def cast(self, value: Value, type_text: str) -> Value:
         """Return the number as another type holds it: floats have no known number."""
         if value.memory is not None or value.group:
             return value
-        if type_text in ("float", "double", "half", "__half"):
-            return unknown(value)
-        return held(value, type_text)
+        is_float = _FLOATS.search(type_text) and not INTEGERS.search(type_text)
+        return unknown(value) if is_float else held(value, type_text)
 
     def _array(self, variable: Variable) -> Value:
         """Return the memory of an array, or of a shared variable."""
         sizes = [self.value(size) if size is not None else Value(None) for size in variable.sizes]
-        extents = tuple(size.number if isinstance(size.number, int) and not size.bits else None for size in sizes)
+        extents = tuple(size.number if isinstance(size.number, int) and not size.origins else None for size in sizes)
         dims = tuple(size.number if isinstance(size.number, int) else None for size in sizes)
         width = type_bytes(variable.element) or 4
         kind = "shared" if "__shared__" in variable.type_text else "local"
@@ -270,14 +277,14 @@ class Machine:
 
     def branch(self, value: Value, condition: Node, then, other, node: Node) -> None:
         """Run both sides of a branch, each for the threads that take it."""
-        before, bits, path = self.mask, self.bits, self.path
-        self.bits |= value.bits
+        before, origins, path = self.mask, self.origins, self.path
+        self.origins |= value.origins
         self.conditions.append(value)
         if value.is_open:
             self._both(value, condition, then, other, node)
         else:
             taken = [bool(each) for each in lanes(value.number, self.n_threads)]
-            may_split = value.differs and bool(value.bits & (SIZE | BLOCK | DATA)) and not value.bits & FOREIGN
+            may_split = value.differs and bool(value.origins & (SIZE | BLOCK | DATA)) and not value.origins & FOREIGN
             self._note_exits(value, condition, node, may_split)
             self._push(value, condition, may_split)
             self.mask = self.narrowed(taken)
@@ -295,13 +302,13 @@ class Machine:
             if self.mask is not None and all(self.mask):
                 self.mask = None
         self.conditions.pop()
-        self.bits, self.path = bits, path
+        self.origins, self.path = origins, path
 
     def _both(self, value: Value, condition: Node, then, other, node: Node) -> None:
         """Run both sides for all threads: nothing is known about the condition."""
         before, key = self.mask, self.source(condition)
         known = dict(self.path).get(key)
-        may_split = value.differs and not value.bits & FOREIGN
+        may_split = value.differs and not value.origins & FOREIGN
         self._note_exits(value, condition, node, may_split)
         self._push(value, condition, may_split)
         path = self.path
@@ -328,7 +335,7 @@ class Machine:
         if not may_split:
             return
         text = self.source(node)
-        if "return" in text and any(_is_exit(each, "return_statement") for each in _descendants(node)):
+        if "return" in text and any(each.type == "return_statement" for each in _descendants(node)):
             self.frame.left.append(Split(condition, len(self.frames), value.is_of_warps))
         if self.loops and ("break" in text or "continue" in text) and _leaves_loop(node):
             self.splits.append(Split(condition, len(self.frames), value.is_of_warps))
@@ -366,15 +373,21 @@ class Machine:
             cell.value = (
                 value
                 if same
-                else Value(None, value.bits | old.bits | DATA, True, memory, value.width, (), value.loads | old.loads)
+                else Value(
+                    None,
+                    value.origins | old.origins | DATA,
+                    True,
+                    memory,
+                    value.width,
+                    (),
+                    value.loads | old.loads,
+                )
             )
         elif self.mask is None:
             cell.value = value
         else:
             cell.value = selected(self.mask, value, old)
-        cell.value = replace(cell.value, bits=cell.value.bits | self.bits & (SIZE | ELECTED))
-
-    shared_memories: dict[int, Memory]
+        cell.value = replace(cell.value, origins=cell.value.origins | self.origins & (SIZE | ELECTED))
 
 
 def _descendants(node: Node) -> Iterator[Node]:
@@ -396,7 +409,3 @@ def _leaves_loop(branch: Node) -> bool:
         if each.type not in ("for_statement", "while_statement", "do_statement", "switch_statement"):
             waiting += each.named_children
     return False
-
-
-def _is_exit(node: Node, kind: str) -> bool:
-    return node.type == kind

@@ -8,10 +8,24 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 
-SIZE, BLOCK, DATA, ELECTED, FOREIGN, LOADED, GUESSED, CHOSEN = 1, 2, 4, 8, 16, 32, 64, 128
-"""What a number depends on: a size that the text does not say, the block's index, loaded data, an atomic operation, a
-name or function of another file, an element that the block's index chose, a
-block's size that the text does not say, an element that all threads of a block load."""
+from kernel_lsp.rules.cuda.literals import quotient, remainder
+
+SIZE = 1
+"""Origin of a number: a size that the text does not say."""
+BLOCK = 2
+"""The index of the block."""
+DATA = 4
+"""Loaded data."""
+ELECTED = 8
+"""The result of an atomic operation, or of one among the threads of a warp."""
+FOREIGN = 16
+"""A name or a function of another file."""
+LOADED = 32
+"""An element that the block's index chose."""
+GUESSED = 64
+"""The size of a block, where the text does not say it."""
+CHOSEN = 128
+"""An element that all threads of a block load."""
 Number = int | list[int] | None
 """One number for all threads, one for each thread, or an unknown one."""
 Mask = list[bool] | None
@@ -57,7 +71,7 @@ class Value:
     threads; `loads` are the elements that it was computed from."""
 
     number: Number
-    bits: int = 0
+    origins: int = 0
     varies: bool = False
     memory: Memory | None = None
     width: int = 4
@@ -66,7 +80,7 @@ class Value:
     group: str = ""
     """The kind of a cooperative group: `block`, `tile` or `grid`."""
     of_warps: bool | None = None
-    """Whether the numbers that were compared are one for each warp; None for other numbers."""
+    """True where a comparison's sides have one number for each warp, False where not; None for other numbers."""
     possible: list[bool] | None = None
     """The threads for which an unknown condition may hold; None for all."""
     is_own: bool = False
@@ -80,7 +94,7 @@ class Value:
     @property
     def is_open(self) -> bool:
         """Return whether all threads share the value, and no launch is known by which it is what it is here."""
-        return self.number is None or (bool(self.bits & ~GUESSED) and not self.differs)
+        return self.number is None or (bool(self.origins & ~GUESSED) and not self.differs)
 
     @property
     def is_of_warps(self) -> bool:
@@ -115,16 +129,24 @@ class Place:
 UNKNOWN = Value(None, DATA, True)
 
 
-def unknown(*sources: Value, bits: int = 0) -> Value:
+def element_bytes(pointer: Value) -> int | None:
+    """Return the bytes from one element of a pointer or array to the next; None where a size is unknown."""
+    n_bytes: int | None = pointer.width
+    for extent in pointer.dims[1:]:
+        n_bytes = None if n_bytes is None or extent is None else n_bytes * extent
+    return n_bytes
+
+
+def unknown(*sources: Value, origins: int = 0) -> Value:
     """Return an unknown number that differs between threads if any of its sources does."""
     loads: frozenset = frozenset()
     varies = is_own = False
     for source in sources:
         is_own = is_own or source.is_own
-        bits |= source.bits
+        origins |= source.origins
         varies = varies or source.differs
         loads |= source.loads
-    return Value(None, bits, varies, loads=loads, is_own=is_own)
+    return Value(None, origins, varies, loads=loads, is_own=is_own)
 
 
 def held(value: Value, type_text: str) -> Value:
@@ -145,16 +167,8 @@ def _is_too_large(number: int | list[int]) -> bool:
     return max(numbers) > _MAX_NUMBER or min(numbers) < -_MAX_NUMBER
 
 
-def _quotient(left: int, right: int) -> int:
-    return abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
-
-
-def _remainder(left: int, right: int) -> int:
-    return left - _quotient(left, right) * right
-
-
 _OPERATIONS: dict[str, Callable[[int, int], int]] = {
-    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": _quotient, "%": _remainder, "<<": operator.lshift,
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": quotient, "%": remainder, "<<": operator.lshift,
     ">>": operator.rshift, "&": operator.and_, "|": operator.or_, "^": operator.xor, "<": operator.lt,
     "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
     "min": min, "max": max,
@@ -183,7 +197,7 @@ def applied(sign: str, left: Value, right: Value) -> Value:
     of_warps = None
     if sign in _COMPARISONS or left.of_warps is not None:
         of_warps = left.is_of_warps and right.is_of_warps
-    return Value(number, left.bits | right.bits, loads=left.loads | right.loads, of_warps=of_warps)
+    return Value(number, left.origins | right.origins, loads=left.loads | right.loads, of_warps=of_warps)
 
 
 _COMPARISONS = frozenset(("<", "<=", ">", ">=", "==", "!="))
@@ -199,7 +213,7 @@ def selected(threads: list[bool], chosen: Value, other: Value) -> Value:
         return replace(found, varies=True, memory=memory, width=chosen.width if chosen.memory else other.width)
     one, two = (lanes(each.number, len(threads)) for each in (chosen, other))
     number = [a if is_chosen else b for is_chosen, a, b in zip(threads, one, two, strict=True)]
-    return replace(chosen, number=number, bits=chosen.bits | other.bits, loads=chosen.loads | other.loads)
+    return replace(chosen, number=number, origins=chosen.origins | other.origins, loads=chosen.loads | other.loads)
 
 
 def lanes(number: Number, n_threads: int) -> list[int]:
@@ -226,13 +240,16 @@ def _moved(sign: str, left: Value, right: Value) -> Value:
     pointer, distance = (left, right) if left.memory is not None else (right, left)
     if sign not in ("+", "-") or (sign == "-" and pointer is right):
         return unknown(left, right)
-    stride: int | None = pointer.width
-    for extent in pointer.dims[1:]:
-        stride = None if stride is None or extent is None else stride * extent
+    stride = element_bytes(pointer)
     offset = UNKNOWN if stride is None else applied("*", distance, Value(stride))
     total = applied(sign, replace(pointer, memory=None, dims=()), offset)
     return replace(
-        pointer, number=total.number, bits=total.bits, varies=total.varies, loads=total.loads, is_own=total.is_own
+        pointer,
+        number=total.number,
+        origins=total.origins,
+        varies=total.varies,
+        loads=total.loads,
+        is_own=total.is_own,
     )
 
 

@@ -10,8 +10,8 @@ from itertools import pairwise
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda.model import Function
+from kernel_lsp.rules.cuda.simulation.assumed_block import Shape, shape_of
 from kernel_lsp.rules.cuda.simulation.calls import Caller
-from kernel_lsp.rules.cuda.simulation.launch_shape import Shape, shape_of
 from kernel_lsp.rules.cuda.simulation.machine import Frame, Split, Stopped
 from kernel_lsp.rules.cuda.simulation.values import (
     BLOCK,
@@ -43,7 +43,7 @@ MAX_ACCESSES = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Fault:
     """A fault: the code of its rule, where it is, and what its message needs."""
 
     code: str
@@ -61,7 +61,7 @@ class Access:
     address: Number
     mask: list[bool] | None
     member: str
-    bits: int
+    origins: int
     path: tuple[tuple[str, int], ...]
     warp_epoch: int
     width: int
@@ -88,8 +88,8 @@ class Watcher(Caller):
     def __init__(self, function: Function, shape: Shape) -> None:
         self.root, self.shape = function, shape
         super().__init__(function.file, function.file.functions_by_name, shape.block)
-        self.block_bits = 0 if shape.is_known else GUESSED
-        self.seen: dict[tuple[str, int], Seen] = {}
+        self.block_origins = 0 if shape.is_known else GUESSED
+        self.faults: dict[tuple[str, int], Fault] = {}
         self.warp_epoch = 0
         self.unset: dict[str, tuple[Memory, Node]] = {}
         """The first read of each shared array that nothing has set so far."""
@@ -145,7 +145,7 @@ class Watcher(Caller):
         return (*found, node)
 
     def note(self, code: str, node: Node, kind: str, detail: str = "") -> None:
-        self.seen.setdefault((code, node.start_byte), Seen(code, node, kind, detail))
+        self.faults.setdefault((code, node.start_byte), Fault(code, node, kind, detail))
 
     # barriers
 
@@ -159,17 +159,17 @@ class Watcher(Caller):
         sites = self.sites(node)
         for split in reversed(self.splits):
             depth = min(split.depth, len(sites)) - 1
-            self.note("KL202", sites[depth], "branch", self._said(split))
+            self.note("KL202", sites[depth], "branch", self._text_of(split))
             return
         for frame in self.frames:
             for split in frame.left:
                 if not split.is_of_warps:
-                    self.note("KL203", sites[min(split.depth, len(sites)) - 1], "return", self._said(split))
+                    self.note("KL203", sites[min(split.depth, len(sites)) - 1], "return", self._text_of(split))
                     return
         if self.shape.is_known and self.mask is not None and not all(self.mask) and not self._left_whole_warps():
             self.note("KL202", sites[0], "exact")
 
-    def _said(self, split: Split) -> str:
+    def _text_of(self, split: Split) -> str:
         return split.condition.text.decode(errors="replace") if split.condition.text else ""
 
     def _left_whole_warps(self) -> bool:
@@ -211,8 +211,8 @@ class Watcher(Caller):
             memory is None
             or not base.dims
             or number is None
-            or index.bits
-            or self.bits & (DATA | ELECTED | SIZE | GUESSED) & ~self._harmless()
+            or index.origins
+            or self.origins & (DATA | ELECTED | SIZE | GUESSED) & ~self._harmless()
         ):
             return ""
         extent = base.dims[0]
@@ -246,14 +246,14 @@ class Watcher(Caller):
         return (self.shape.is_known and not self.shape.is_implied) or is_close
 
     def _harmless(self) -> int:
-        """Return the bits of conditions that keep no thread of a full block away: ``i < n`` of an index across the
+        """Return the origins of conditions that keep no thread of a full block away: ``i < n`` of an index across the
         grid."""
-        is_harmless = all(bool(each.bits & BLOCK) or not each.bits & SIZE for each in self.conditions)
+        is_harmless = all(bool(each.origins & BLOCK) or not each.origins & SIZE for each in self.conditions)
         return SIZE if is_harmless else 0
 
     def access(self, place: Place, kind: str, node: Node, value: Value | None = None) -> None:
         memory = place.memory
-        if place.problem and not self._is_address_only(node):
+        if place.problem:
             sites = self.sites(node)
             self.note("KL218", sites[-1], "index", place.problem)
         self.spend(30)
@@ -270,7 +270,7 @@ class Watcher(Caller):
         first = addresses[:WARP]
         if memory.name in self.patterns or len(first) < WARP or not all(self.threads()[:WARP]) or self.block[0] < WARP:
             return
-        if memory.kind == "shared" and len(memory.extents) > 1 and place.width == 4 and not place.address.bits:
+        if memory.kind == "shared" and len(memory.extents) > 1 and place.width == 4 and not place.address.origins:
             banks = [address // 4 % WARP for address in set(first)]
             if max(map(banks.count, banks)) >= MIN_CONFLICTS:
                 self.patterns.add(memory.name)
@@ -279,9 +279,6 @@ class Watcher(Caller):
         if memory.kind == "global" and len(self.frames) > 1 and len(steps) == 1 and abs(min(steps)) > MIN_OPEN_STRIDE:
             self.patterns.add(memory.name)
             self.note("KL210", self.sites(node)[0], "stride")
-
-    def _is_address_only(self, node: Node) -> bool:
-        return False
 
     def _access_shared(self, place: Place, kind: str, node: Node, value: Value | None) -> None:
         memory = place.memory
@@ -298,7 +295,7 @@ class Watcher(Caller):
         mask = None if self.mask is None else list(self.mask)
         rounds = {id(loop): loop.round_ for loop in (*self.outer_loops, *self.loops)}
         new = Access(
-            kind, self.sites(node), number, mask, place.member, self.bits, self.path, self.warp_epoch, place.width,
+            kind, self.sites(node), number, mask, place.member, self.origins, self.path, self.warp_epoch, place.width,
             value is not None and value.differs, rounds,
         )  # fmt: skip
         if number is None and (not address.varies or address.is_own):
@@ -316,7 +313,7 @@ class Watcher(Caller):
         """Note reads of elements that nothing has set."""
         memory, number = place.memory, place.address.number
         if kind == "write":
-            is_exact = number is not None and not place.address.bits and not self.bits
+            is_exact = number is not None and not place.address.origins and not self.origins
             if not is_exact or place.member or place.width != memory.width:
                 memory.is_set = True
             else:
@@ -328,7 +325,7 @@ class Watcher(Caller):
     def _conflicts(self, old: Access, new: Access) -> bool:
         """Return whether two threads access one element, one of them writes, and nothing orders them."""
         self.spend(self.n_threads // 4)
-        if (old.bits | new.bits) & ELECTED or _excludes(old.path, new.path):
+        if (old.origins | new.origins) & ELECTED or _excludes(old.path, new.path):
             return False
         if old.member != new.member and old.member and new.member:
             return False
@@ -398,7 +395,7 @@ class Watcher(Caller):
         control = frozenset().union(*(each.loads for each in self.conditions)) if self.conditions else frozenset()
         if value is None or key not in value.loads | control or memory.is_volatile or self.has_lock:
             return
-        if self.bits & ELECTED or address.bits & ELECTED:
+        if self.origins & ELECTED or address.origins & ELECTED:
             return
         site = self.sites(node)[-1]
         if address.number is None:
@@ -412,16 +409,16 @@ class Watcher(Caller):
             return
         if isinstance(address.number, list):
             chosen = [number for number, is_active in zip(address.number, mask, strict=True) if is_active]
-            if len(set(chosen)) < len(chosen) and not address.bits & ELECTED:
+            if len(set(chosen)) < len(chosen) and not address.origins & ELECTED:
                 self.note("KL219", site, "index")
                 return
-        if memory.kind == "global" and self.is_grid and address.bits & (LOADED | BLOCK) == LOADED:
+        if memory.kind == "global" and self.is_grid and address.origins & (LOADED | BLOCK) == LOADED:
             self.note("KL219", site, "index")
             return
         if (
             memory.kind == "global"
             and self.is_grid
-            and not (address.bits | self.bits) & (BLOCK | DATA | CHOSEN)
+            and not (address.origins | self.origins) & (BLOCK | DATA | CHOSEN)
             and not self.frames[0].left
         ):
             self.note("KL219", site, "blocks")
@@ -443,7 +440,7 @@ def _excludes(one: tuple[tuple[str, int], ...], two: tuple[tuple[str, int], ...]
     return any(known.get(condition, taken) != taken for condition, taken in two)
 
 
-def simulated(function: Function) -> tuple[Seen, ...]:
+def simulated(function: Function) -> tuple[Fault, ...]:
     """Return the faults that a simulation of the function's first block finds, once for all rules."""
     if "simulated" not in function.caches and not _may_be_faulty(function):
         function.caches["simulated"] = {0: ()}
@@ -463,13 +460,13 @@ def _may_be_faulty(function: Function) -> bool:
     return bool(function.file.helper_texts) and bool(function.file.helpers_of(function.text.encode()))
 
 
-def _simulate(function: Function) -> Iterator[Seen]:
+def _simulate(function: Function) -> Iterator[Fault]:
     shape = shape_of(function)
     for _ in range(MAX_SHAPES):
         watcher = Watcher(function, shape)
         watcher.run_kernel()
         if not watcher.is_misfit:
-            yield from watcher.seen.values()
+            yield from watcher.faults.values()
             return
         x, y, z = shape.block
         shape = replace(shape, block=(x // 2, y, z) if y == 1 else (x, max(1, y // 2), z))
