@@ -85,8 +85,8 @@ def train_models(
 
 @dataclass
 class Fitted:
-    """A policy's training data, with the cost model and the projection for other tasks. The pool's predictions are those
-    of cost models that have not seen the task's graph."""
+    """A policy's training data, and the cost model and projection for other tasks. The pool's predictions are those of
+    cost models that have not seen the task's graph."""
 
     names: list[str]
     cost_model: CostModel
