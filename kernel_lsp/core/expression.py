@@ -3,8 +3,7 @@ values.
 
 Text is parsed, never passed to `eval`; every error says the column.
 
-Expressions are frozen, hashable and compare by structure. `expression_parser` reads them, `expression_value` evaluates
-them, `expression_rules` builds simplified ones.
+Expressions are frozen, hashable and compare by structure. `expression_rules` builds simplified ones.
 
 Grammar, loosest binding first::
 
