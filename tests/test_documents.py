@@ -27,7 +27,10 @@ def test_a_path_in_prose_is_seen_and_none_in_a_code_block() -> None:
 
 
 def names_in(text: str) -> tuple[list[str], list[str]]:
-    """Return the Python files and the links to pages that prose names; code blocks show a user's files."""
+    """Return the Python files, raw results and links to pages that prose names; code blocks show a user's files."""
     prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
-    named = set(re.findall(r"`([a-z][a-z0-9_/]*\.py)`", prose)) - OF_USERS
+    named = (
+        set(re.findall(r"`([a-z][a-z0-9_/]*\.py|(?:benchmarks/results/)?[\w.-]+-\d{4}-\d\d-\d\d\.json)`", prose))
+        - OF_USERS
+    )
     return sorted(named), sorted(set(re.findall(r"\]\(([\w./-]+\.md)(?:#[^)]*)?\)", prose)))

@@ -129,7 +129,7 @@ class Program:
 
     @cached_property
     def _default(self) -> Realized:
-        """The text of the default schedule, which a run asks for several times; a network's takes seconds."""
+        """Return the default schedule's text once rendered: a network's takes seconds."""
         return self._realized({})
 
     def _realized(self, schedule: Mapping[str, Choice]) -> Realized:
