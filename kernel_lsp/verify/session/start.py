@@ -68,10 +68,12 @@ class SessionStart:
 
     async def __aexit__(self, *_: object) -> None:
         self.kill()
-        await end_tasks(*self._preparing)
-        if self._removing is not None:
-            await self._removing
-        await self._stack.aclose()
+        try:
+            await end_tasks(*self._preparing)
+            if self._removing is not None:
+                await self._removing
+        finally:  # workers are closed also where this is cancelled
+            await self._stack.aclose()
 
     def check(self) -> None:
         """Raises EnvironmentProblem or SettingError when something is missing."""
