@@ -27,7 +27,7 @@ from kernel_lsp.verify.model.defences import is_on
 from kernel_lsp.verify.model.resolved_kernel import Prepared
 from kernel_lsp.verify.probes.code_guided_sizes import compared_sizes, pointed_sizes
 from kernel_lsp.verify.probes.finder import CHEAP, Finder
-from kernel_lsp.verify.probes.index_cases import pointed_values
+from kernel_lsp.verify.probes.mined_constants import compared_constants
 from kernel_lsp.verify.probes.sizes import reduced_sizes, wide_sizes
 
 BOTH: tuple[OperationKind, ...] = ("forward", "backward")
@@ -189,7 +189,7 @@ class Kernel:
     @cached_property
     def constants(self) -> tuple[float, ...]:
         """Return numbers that the code, or the target, compares data with."""
-        return pointed_values(self.built, self.task.forward)
+        return compared_constants(self.built, self.task.forward)
 
     def case(self, sizes: Sizes, family: str, order: ThreadOrder = "forward") -> Case:
         """Return a case without a seed."""

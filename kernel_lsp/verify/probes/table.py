@@ -30,7 +30,7 @@ from kernel_lsp.verify.model.defences import is_on
 from kernel_lsp.verify.model.resolved_kernel import Prepared
 from kernel_lsp.verify.probes.code_guided_sizes import larger_sizes
 from kernel_lsp.verify.probes.finder import MAX_WIDE_ELEMENTS, distinct
-from kernel_lsp.verify.probes.index_cases import cases_beyond_exact_indices, index_cases, sizes_with_room
+from kernel_lsp.verify.probes.index_cases import cases_beyond_exact_indices, index_cases
 from kernel_lsp.verify.probes.kernel import (
     EQUAL_TERMS,
     EXACT_SUMS,
@@ -45,6 +45,7 @@ from kernel_lsp.verify.probes.kernel import (
     probe,
     proposed,
 )
+from kernel_lsp.verify.probes.mined_constants import sizes_with_room
 from kernel_lsp.verify.probes.multi_block_sizes import several_blocks_sizes
 from kernel_lsp.verify.probes.rounding_edges import rounding_cases
 from kernel_lsp.verify.probes.sizes import (

@@ -11,13 +11,13 @@ from kernel_lsp.core.plan import BoundOperation, BoundTensor
 from kernel_lsp.core.task import Graph, GraphNode
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.verify.model.cases import Case
-from kernel_lsp.verify.probes.index_cases import BESIDE, pointed_values, sizes_with_room
+from kernel_lsp.verify.probes.mined_constants import BESIDE, compared_constants, sizes_with_room
 from kernel_lsp.verify.probes.table import flushes
 
 
 def values(*lines: str) -> tuple[float, ...]:
     body = "\n".join(f"    {line};" for line in lines)
-    return pointed_values(_built(body), Graph(inputs=(), input_types=(), nodes=(), outputs=()))
+    return compared_constants(_built(body), Graph(inputs=(), input_types=(), nodes=(), outputs=()))
 
 
 def _built(body: str) -> Built:
@@ -37,7 +37,7 @@ def _built(body: str) -> Built:
 def test_a_target_s_own_numbers_are_asked_for_whatever_the_kernel_does(op: str, number: float, is_asked: bool) -> None:
     node = GraphNode(name="y", op=op, arguments=({"node": "x"}, number), keywords={}, types=(None,))
     target = Graph(inputs=(), input_types=(), nodes=(node,), outputs=())
-    found = pointed_values(_built("mov.u32 %r1, %tid.x;"), target)
+    found = compared_constants(_built("mov.u32 %r1, %tid.x;"), target)
     assert found == ((number, -number, number * BESIDE, -number * BESIDE) if is_asked else ())
 
 
