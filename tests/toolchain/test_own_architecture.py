@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from kernel_lsp.core.verdict import BuildFailed, Built
 from kernel_lsp.toolchain.nvrtc import compile as rules
-from kernel_lsp.toolchain.nvrtc.compile import compile_cuda
+from kernel_lsp.toolchain.nvrtc.compile import BuildCache, compile_cuda
 from kernel_lsp.toolchain.nvrtc.discovery import Toolchain
 from kernel_lsp.worker.shipped import cuda_runtime
 
@@ -54,6 +56,21 @@ async def test_an_instruction_of_hopper_alone_is_compiled_for_it(toolchain: Tool
     assert isinstance(built, Built), built
     assert built.architecture == "sm_90a"
     assert ".target sm_90a" in built.ptx
+
+
+async def test_it_is_compiled_for_nothing_else(toolchain: Toolchain, tmp_path: Path) -> None:
+    await compile_cuda(
+        WAITS, toolchain=toolchain, name_expressions=("k",), architecture="sm_90", cache=BuildCache(tmp_path)
+    )
+    assert len([*tmp_path.glob("*/*.json")]) == 1
+
+
+async def test_an_instruction_that_no_kernel_uses_is_no_reason(toolchain: Toolchain) -> None:
+    unused = WAITS.replace("__global__ void k", "__device__ inline void waits")
+    text = f"{unused}\n__global__ void k(float* x) {{ x[0] = 1; }}"
+    built = await compile_cuda(text, toolchain=toolchain, name_expressions=("k",), architecture="sm_90")
+    assert isinstance(built, Built)
+    assert built.architecture == "sm_90"
 
 
 async def test_elsewhere_the_first_refusal_is_told(toolchain: Toolchain) -> None:

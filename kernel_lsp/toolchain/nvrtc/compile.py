@@ -34,6 +34,7 @@ from kernel_lsp.errors import EnvironmentProblem, SettingError
 from kernel_lsp.process.confinement import SandboxLevel, sandbox_level
 from kernel_lsp.process.profiles import compiler_confinement
 from kernel_lsp.process.supervisor import Answered, Conversation, Died, Overran
+from kernel_lsp.toolchain.integrity.masking import mask_comments
 from kernel_lsp.toolchain.integrity.refused_text import source_findings, without_line_directives
 from kernel_lsp.toolchain.nvrtc import nvrtc_program
 from kernel_lsp.toolchain.nvrtc.diagnostics import assembler_findings, compiler_findings, kernel_facts
@@ -145,6 +146,9 @@ def _checksum(payload: bytes) -> str:
 DEFAULT_ARCHITECTURE = "sm_90"
 DEFAULT_DEADLINE_S = 60.0
 DEFAULT_N_PROCESSES = 2
+MIN_CHARACTERS_PER_S = 4000
+"""Minimum characters that a compiler reads a second: a network's text may take longer than the deadline of others.
+ResNet101's 0.5 MB take 22 s of one core, DenseNet201's 1.6 MB three times that (2026-11-28)."""
 NVCC_CONSTANTS = (
     *("-DINFINITY=__int_as_float(0x7f800000)", "-DHUGE_VALF=__int_as_float(0x7f800000)"),
     *("-DNAN=__int_as_float(0x7fffffff)", "-DFLT_MAX=3.402823466e+38F"),
@@ -225,16 +229,22 @@ class Compiler:
         """Compile one text. The text is not written to a file, and the compiler reads only the toolkit's headers.
 
         A text that needs architecture-specific features is compiled for ``sm_90a`` in place of ``sm_90``, which the
-        build records. Raises SettingError for an invalid architecture, EnvironmentProblem when the compiler does not
-        start or does not know the architecture.
+        build records; one that names such an instruction at once, since ptxas refuses the other build of a network
+        after half a minute. Raises SettingError for an invalid architecture, EnvironmentProblem when the compiler does
+        not start or does not know the architecture.
         """
         own = own_architecture(request.architecture)
         if own and asks_for_own(request.text):
             return await self._compile(request.model_copy(update={"architecture": own}))
+        specific: Built | BuildFailed | TimedOut | None = None
+        if own and _INSTRUCTIONS.search(mask_comments(request.text)):
+            specific = await self._compile(request.model_copy(update={"architecture": own}))
+            if isinstance(specific, TimedOut) or (isinstance(specific, Built) and _INSTRUCTIONS.search(specific.ptx)):
+                return specific
         outcome = await self._compile(request)
         if not own or not isinstance(outcome, BuildFailed) or not needs_own(outcome.log):
             return outcome
-        specific = await self._compile(request.model_copy(update={"architecture": own}))
+        specific = specific or await self._compile(request.model_copy(update={"architecture": own}))
         return outcome if isinstance(specific, BuildFailed) and needs_own(specific.log) else specific
 
     async def _compile(self, request: BuildRequest) -> Built | BuildFailed | TimedOut:
@@ -244,7 +254,8 @@ class Compiler:
         key = self._key(request)
         if self._cache is not None and (kept := self._cache.get(key)) is not None:
             return kept
-        answer = await self._ask(_message(request, self.toolchain))
+        deadline_s = max(self._deadline_s, len(request.text) / MIN_CHARACTERS_PER_S)
+        answer = await self._ask(_message(request, self.toolchain), deadline_s)
         outcome = _outcome(request, answer, self.toolchain)
         if self._cache is not None and isinstance(answer, Answered) and not isinstance(outcome, TimedOut):
             self._cache.put(key, outcome)
@@ -253,18 +264,20 @@ class Compiler:
     def _key(self, request: BuildRequest) -> str:
         return content_key(CACHE_FORMAT, self.toolchain.version, str(self.toolchain.nvrtc), request.model_dump_json())
 
-    async def _ask(self, message: Mapping[str, Any]) -> Answered | Died | Overran:
+    async def _ask(self, message: Mapping[str, Any], deadline_s: float) -> Answered | Died | Overran:
         async with self._slots:
             if self._idle:
-                answer = await self._ask_one(self._idle.pop(), message)
+                answer = await self._ask_one(self._idle.pop(), message, deadline_s)
                 if not isinstance(answer, Died):
                     return answer
             # A warm process may have been killed while idle: only the death of a fresh one is the text's fault.
-            return await self._ask_one(await self._start(), message)
+            return await self._ask_one(await self._start(), message, deadline_s)
 
-    async def _ask_one(self, conversation: Conversation, message: Mapping[str, Any]) -> Answered | Died | Overran:
+    async def _ask_one(
+        self, conversation: Conversation, message: Mapping[str, Any], deadline_s: float
+    ) -> Answered | Died | Overran:
         try:
-            return await conversation.ask(message, deadline_s=self._deadline_s)
+            return await conversation.ask(message, deadline_s=deadline_s)
         finally:
             # After a death, a missed deadline or a cancelled wait the conversation cannot continue.
             if conversation.is_alive:
