@@ -276,4 +276,7 @@ def _next_step(finished: RunFinished) -> str:
         return f"nothing was written; `kernel-lsp export {finished.run_id} --operator DIR` writes the kernel anyway"
     if not has_operator:
         return "read the kernel"
-    return f"review kernel and operator, then `kernel-lsp use {finished.run_id}` shows the edits that put it to use"
+    use = f"`kernel-lsp use {finished.run_id}` shows the edits that put it to use"
+    if finished.recommendation is not None and finished.recommendation.action == "measure":
+        return f"measure first: {finished.recommendation.remedy}; then {use}"
+    return f"review kernel and operator, then {use}"

@@ -11,8 +11,8 @@ from kernel_lsp.cli import console
 from kernel_lsp.config import find_workspace
 from kernel_lsp.core.model import Noun
 from kernel_lsp.core.words import counted
-from kernel_lsp.engine.archived import run_summary
-from kernel_lsp.engine.messages import RunSummary
+from kernel_lsp.engine.archived import run_result
+from kernel_lsp.engine.messages import RunResult
 from kernel_lsp.errors import UserError
 from kernel_lsp.source.call_sites import Operator, Rewritten, revert_operator, use_operator
 from kernel_lsp.source.operator_file import is_offered, takes_module
@@ -23,6 +23,7 @@ class Used(Noun):
 
     name: str
     n_sites: int
+    n_in_tests: int
     files: tuple[str, ...]
     is_written: bool
     is_complete: bool
@@ -34,29 +35,47 @@ def main(run: str, as_json: bool, *, reverts: bool, applies: bool) -> int:
 
 
 async def _use(run: str, as_json: bool, *, reverts: bool, applies: bool) -> int:
-    summary = run_summary(Path.cwd(), run)
-    found = await asyncio.to_thread(_found, summary, reverts=reverts)
+    result = run_result(Path.cwd(), run)
+    found = await asyncio.to_thread(_found, result, reverts=reverts)
     if applies:
         for path, text in found.texts.items():
             path.write_bytes(text.encode())
     if as_json:
         files = tuple(map(str, found.texts))
-        name, n, whole = summary.name, found.n_sites, found.is_complete
-        console.print_json(Used(name=name, n_sites=n, files=files, is_written=applies, is_complete=whole))
+        n_sites, n_in_tests, whole = found.n_sites, found.n_in_tests, found.is_complete
+        name = result.summary.name
+        console.print_json(
+            Used(name=name, n_sites=n_sites, n_in_tests=n_in_tests, files=files, is_written=applies, is_complete=whole)
+        )
     else:
         _print(found, applies=applies)
     return console.EXIT_OK if found.texts else console.EXIT_NO
 
 
-def _found(run: RunSummary, *, reverts: bool) -> Rewritten:
+def _found(result: RunResult, *, reverts: bool) -> Rewritten:
+    run = result.summary
     root = find_workspace(Path(run.file).parent)
     if reverts:
         return revert_operator(root, run.name)
+    step = f"kernel-lsp export {run.run_id} --operator {os.path.relpath(run.out)}"
     if not is_offered(run.out, run.name):
-        step = f"kernel-lsp export {run.run_id} --operator {run.out}"
         raise UserError(f"{run.target} has no operator in {run.out}", next_step=step)
+    if not _is_current(result):
+        raise UserError(f"{run.out / run.name}.cu is not the kernel of run {run.run_id}", next_step=step)
     module = takes_module(run.out, run.name)
     return use_operator(root, Operator(Path(run.file), run.symbol, module, run.out, run.name))
+
+
+def _is_current(result: RunResult) -> bool:
+    """Return True if the kernel on disk is the run's. Its task line depends on the folder."""
+    path = result.summary.out / f"{result.summary.name}.cu"
+    text = next((file.text for file in result.files if file.path.name == path.name), None)
+    on_disk = path.read_text(encoding="utf-8") if path.is_file() else None
+    return text is not None and on_disk is not None and _without_task(text) == _without_task(on_disk)
+
+
+def _without_task(text: str) -> list[str]:
+    return [line for line in text.splitlines() if not line.startswith("// task: ")]
 
 
 def _print(found: Rewritten, *, applies: bool) -> None:
@@ -71,4 +90,5 @@ def _print(found: Rewritten, *, applies: bool) -> None:
     limited = "" if found.is_complete else "; the scan ended at its limit"
     hint = "" if applies or not found.texts else "; --apply writes them"
     counts = f"{counted(found.n_sites, 'call site')} in {counted(len(found.texts), 'file')}"
-    say(f"{counts}{limited}{hint}", markup=False)
+    kept = f"; {counted(found.n_in_tests, 'call')} in tests left unchanged" if found.n_in_tests else ""
+    say(f"{counts}{kept}{limited}{hint}", markup=False)

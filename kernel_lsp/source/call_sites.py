@@ -43,10 +43,12 @@ class Operator:
 
 @dataclass(frozen=True)
 class Rewritten:
-    """New texts of files, by path. `is_complete` is false where a limit ended the scan."""
+    """New texts of files, by path. `is_complete` is false where a limit ended the scan; `n_in_tests` are the calls that
+    stay, since tests are to see PyTorch's code."""
 
     texts: dict[Path, str] = field(default_factory=dict)
     n_sites: int = 0
+    n_in_tests: int = 0
     is_complete: bool = True
 
 
@@ -61,8 +63,8 @@ class _Edit:
 
 
 def use_operator(root: Path, operator: Operator) -> Rewritten:
-    """Return the texts in which every call of the target uses the operator."""
-    return _rewritten(root, operator.symbol, lambda file: _use_edits(file, root, operator))
+    """Return the texts in which every call of the target outside of tests uses the operator."""
+    return _rewritten(root, operator.symbol, lambda file: _use_edits(file, root, operator), is_kept=_is_test)
 
 
 def revert_operator(root: Path, name: str) -> Rewritten:
@@ -112,19 +114,30 @@ def _is_skipped(folder: Path, skipped: frozenset[str]) -> bool:
     return folder.name.startswith(".") or folder.name in skipped or (folder / "pyvenv.cfg").exists()
 
 
-def _rewritten(root: Path, word: str, edits_of: Callable[[_File], list[_Edit]]) -> Rewritten:
-    """Rewrite the files that have the word. A call has two edits, one before and one after it."""
+def _is_test(path: Path) -> bool:
+    """Return True for a file that pytest or unittest collects by its name or folder. `path` is relative to the root."""
+    is_named = path.stem.startswith("test_") or path.stem.endswith("_test") or path.stem == "conftest"
+    return is_named or bool({"tests", "test"}.intersection(path.parts[:-1]))
+
+
+def _rewritten(
+    root: Path, word: str, edits_of: Callable[[_File], list[_Edit]], is_kept: Callable[[Path], bool] = lambda _: False
+) -> Rewritten:
+    """Rewrite the files that have the word and are not kept. A call has two edits, one before and one after it."""
     texts: dict[Path, str] = {}
-    n_sites, deadline = 0, time.monotonic() + MAX_SCAN_S
+    n_sites, n_kept, deadline = 0, 0, time.monotonic() + MAX_SCAN_S
     for number, path in enumerate(python_files(root)):
         if number >= MAX_FILES or time.monotonic() > deadline:
-            return Rewritten(texts, n_sites, is_complete=False)
+            return Rewritten(texts, n_sites, n_kept, is_complete=False)
         file = _read(path, word)
         edits = [] if file is None else edits_of(file)
-        if file is not None and edits:
+        n_calls = sum(edit.is_of_call for edit in edits) // 2
+        if is_kept(path.relative_to(root)):
+            n_kept += n_calls
+        elif file is not None and edits:
             texts[path] = _applied(file.data, edits).decode()
-            n_sites += sum(edit.is_of_call for edit in edits) // 2
-    return Rewritten(texts, n_sites)
+            n_sites += n_calls
+    return Rewritten(texts, n_sites, n_kept)
 
 
 def _read(path: Path, word: str) -> _File | None:

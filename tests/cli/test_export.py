@@ -135,3 +135,14 @@ def test_its_operator_is_used_at_every_call_and_taken_back(ran: Path) -> None:
     assert run(ran, "use", "--revert", "--apply").status == 0
     assert (ran / "train.py").read_text() == before
     assert run(ran, "use", "--revert").status == 1
+
+
+def test_another_run_s_operator_of_the_same_name_is_not_used(ran: Path) -> None:
+    (ran / "train.py").write_text("from model import rms_norm\n\n\ndef step(x, w):\n    return rms_norm(x, w, 1e-6)\n")
+    assert run(ran, "export", "last", "--operator", "kernels").status == 0
+    kernel = ran / "kernels" / "rms_norm.cu"
+    kernel.write_text(kernel.read_text() + "// of an older run\n")
+    done = run(ran, "use", "--apply")
+    assert done.status == 2
+    assert "rms_norm.cu is not the kernel of run" in done.stderr
+    assert "--operator kernels" in done.stderr

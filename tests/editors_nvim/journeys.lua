@@ -58,7 +58,7 @@ function parts.first()
   wanted = { "Use these and optimize" }
   vim.cmd("LspKernelOptimize")
   seen.label = steps.review().label
-  vim.cmd("LspKernelApply")
+  vim.cmd("LspKernelApply!")
   vim.cmd("edit model.py")
   until_holds("the operator in the model", function()
     if text_of("model.py"):find("use_standardize", 1, true) == nil then

@@ -61,6 +61,13 @@ async def test_an_editor_that_reviews_is_told_not_to_offer_apply_first(tmp_path:
     assert HEADLINE in annotation["label"]
 
 
+async def test_apply_is_no_default_where_times_do_not_decide(tmp_path: Path) -> None:
+    measure = KEEP.model_copy(update={"action": "measure", "headline": "measure first: 1.04x"})
+    (edit,) = (await ended(tmp_path, VSCODE, measure))["edits"]
+    (annotation,) = edit["edit"]["changeAnnotations"].values()
+    assert annotation["description"].endswith("; measure first")
+
+
 async def test_an_editor_that_cannot_review_applies_nothing(tmp_path: Path) -> None:
     found = await ended(tmp_path, NEOVIM, KEEP)
     assert not found["edits"]

@@ -66,6 +66,13 @@ def test_what_is_another_name_stays(tmp_path: Path) -> None:
     assert use_operator(tmp_path, operator).texts == {}
 
 
+def test_tests_go_on_to_see_pytorch_s_code(tmp_path: Path) -> None:
+    call = "from pkg.model import Scale\n\ny = Scale(1)\n"
+    operator = workspace(tmp_path, tests__helpers=call, test_model=call, conftest=call, train=call, contest=call)
+    found = use_operator(tmp_path, operator)
+    assert (set(found.texts), found.n_in_tests) == ({tmp_path / "train.py", tmp_path / "contest.py"}, 3)
+
+
 def test_a_limit_ends_the_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     operator = workspace(tmp_path, a="from pkg.model import Scale\nScale(1)\n")
     monkeypatch.setattr(call_sites, "MAX_FILES", 0)

@@ -29,8 +29,8 @@ export interface Review {
   /** The run that it is the result of; empty for other edits, which have no report. */
   run: string;
   label: string;
-  /** PyTorch is as fast: applying is not what is offered first. */
-  keepsPytorch: boolean;
+  /** Times are for the kernel; else applying is not what is offered first. */
+  isAdvised: boolean;
   files: ReviewedFile[];
   /** Makes the change; false when it was refused. */
   apply(): Promise<boolean>;
@@ -81,7 +81,7 @@ export class Reviews implements vscode.Disposable {
       void this.begin({
         run,
         label: annotation.label,
-        keepsPytorch: description.endsWith("; keep PyTorch"),
+        isAdvised: !/; (keep PyTorch|measure first)$/.test(description),
         files,
         apply: () => applyConfirmed(params.edit, convert, files),
         done: (applied) => resolve(applied ? { applied } : { applied, failureReason: "the user discarded it" }),
@@ -100,9 +100,9 @@ export class Reviews implements vscode.Disposable {
     const files = found.map((file) => ({ uri: vscode.Uri.file(file.path), before: file.before, after: file.text }));
     const advice = report.data["recommendation"] as { action: string; headline: string } | null | undefined;
     const label = ["kernel-lsp", advice?.headline, `the result of run ${report.run}`].filter(Boolean).join(": ");
-    const keepsPytorch = advice?.action === "keep";
+    const isAdvised = (advice?.action ?? "apply") === "apply";
     const ways = { apply: () => applyFiles(files), done: () => undefined };
-    await this.begin({ run: report.run, label, keepsPytorch, files, ...ways }, uri);
+    await this.begin({ run: report.run, label, isAdvised, files, ...ways }, uri);
   }
 
   /** What the panel's buttons say. */
@@ -136,7 +136,7 @@ export class Reviews implements vscode.Disposable {
     void vscode.commands.executeCommand("setContext", "kernel-lsp.underReview", true);
     if (await this.hasPanel(review, near)) return; // its bar has the choices
     await this.showDiff(review);
-    const choices = review.keepsPytorch ? [DISCARD, APPLY_ANYWAY] : [APPLY, DISCARD];
+    const choices = review.isAdvised ? [APPLY, DISCARD] : [DISCARD, APPLY_ANYWAY];
     const chosen = await vscode.window.showInformationMessage(review.label, ...choices);
     if (this.open.get(review.run) !== review) return;
     if (chosen === APPLY || chosen === APPLY_ANYWAY) await this.apply(review);

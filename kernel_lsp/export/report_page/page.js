@@ -91,13 +91,13 @@ function header(report) {
 function reviewBar() {
   if (!state.review) return "";
   const say = (type) => () => editor.postMessage({ type });
-  const keeps = state.report.recommendation?.action === "keep";
+  const isAdvised = (state.report.recommendation?.action ?? "apply") === "apply";
   const button = (type, label, isMain) => element("button", { class: isMain ? "main" : "", "data-key": type, onclick: say(type) }, label);
   return element("div", { class: "bar", role: "group", "aria-label": "Review of the result" },
     element("span", { class: "grow" }, state.review.label),
-    button("apply", keeps ? "Apply anyway" : "Apply", !keeps),
+    button("apply", isAdvised ? "Apply" : "Apply anyway", isAdvised),
     button("diff", "Open the diff", false),
-    button("discard", "Discard", keeps));
+    button("discard", "Discard", !isAdvised));
 }
 
 function result(report) {

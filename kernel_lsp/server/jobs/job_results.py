@@ -39,8 +39,8 @@ from kernel_lsp.server.knowledge import KnownCapture, KnownCheck, KnownEstimate,
 from kernel_lsp.server.settings import are_alike
 from kernel_lsp.server.state import State
 
-KEEP_MARK = "; keep PyTorch"
-"""Mark in the description of an edit that should not be applied by default."""
+ADVICE_MARKS = {"apply": "", "measure": "; measure first", "keep": "; keep PyTorch"}
+"""Ends of an edit's description by advice. With a mark, a client does not apply by default."""
 
 logger = logging.getLogger(__name__)
 
@@ -76,8 +76,9 @@ async def present(state: State, workspace: Path, result: RunResult, since_serial
     label = f"kernel-lsp: {summary.name}, {result_text(summary)}"
     folder = workspace.joinpath(FOLDER_NAME, *RESULTS_FOLDER, summary.run_id)
     changed = _changed_lines(state, result, since_serial)
-    keeps = summary.recommendation is not None and summary.recommendation.action == "keep"
-    named = f"run {summary.run_id}" + (KEEP_MARK if keeps else "")
+    action = "apply" if summary.recommendation is None else summary.recommendation.action
+    keeps = action == "keep"
+    named = f"run {summary.run_id}{ADVICE_MARKS[action]}"
     proposal = propose(result.files, label, state.documents, state.client.features, changed, named)
     if changed is not None and not state.client.features.confirms_edits:
         await _show_diff(state.client, changed, folder)

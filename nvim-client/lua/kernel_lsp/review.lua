@@ -6,7 +6,7 @@ local UNDER_REVIEW = "it is shown for review"
 
 --- Handles `workspace/applyEdit`. An edit that wants confirmation is answered with no, and kept until the user decides.
 function M.on_apply_edit(_, params, context)
-  local label, keeps = M._confirmation(params.edit)
+  local label, advice = M._confirmation(params.edit)
   local client = vim.lsp.get_client_by_id(context.client_id)
   if label == nil then
     local clean = M._clean_buffers()
@@ -14,7 +14,7 @@ function M.on_apply_edit(_, params, context)
     M._save_changed(clean)
     return { applied = true }
   end
-  M.begin({ label = label, keeps_pytorch = keeps, edit = params.edit, encoding = client.offset_encoding or "utf-16" })
+  M.begin({ label = label, advice = advice, edit = params.edit, encoding = client.offset_encoding or "utf-16" })
   return { applied = false, failureReason = UNDER_REVIEW }
 end
 
@@ -28,16 +28,16 @@ function M.begin(review)
   end)
 end
 
---- Make the change, if the files are as they were seen. Returns whether it was made. `anyway` is needed where PyTorch is
---- recommended.
+--- Make the change, if the files are as they were seen. Returns whether it was made. `anyway` is needed where times do
+--- not recommend the kernel.
 function M.apply(anyway)
   local review = M.open
   if review == nil then
     vim.notify("kernel-lsp: no result is under review", vim.log.levels.WARN)
     return false
   end
-  if review.keeps_pytorch and not anyway then
-    vim.notify("kernel-lsp: PyTorch is recommended; :LspKernelApply! applies the kernel anyway", vim.log.levels.WARN)
+  if review.advice ~= nil and not anyway then
+    vim.notify("kernel-lsp: " .. review.advice .. "; :LspKernelApply! applies the kernel anyway", vim.log.levels.WARN)
     return false
   end
   for _, file in ipairs(review.files) do
@@ -85,7 +85,8 @@ end
 function M._confirmation(edit)
   for _, annotation in pairs(edit.changeAnnotations or {}) do
     if annotation.needsConfirmation then
-      return annotation.label, vim.endswith(annotation.description or "", "; keep PyTorch")
+      local description = annotation.description or ""
+      return annotation.label, description:match("; (keep PyTorch)$") or description:match("; (measure first)$")
     end
   end
   return nil
@@ -159,7 +160,7 @@ function M._show(review)
     M._side(file, "after")
   end
   vim.api.nvim_set_current_tabpage(review.tabs[1])
-  local apply = review.keeps_pytorch and ":LspKernelApply!" or ":LspKernelApply"
+  local apply = review.advice and ":LspKernelApply!" or ":LspKernelApply"
   vim.notify(review.label .. "\n" .. apply .. " makes the change, :LspKernelDiscard does not.")
   vim.api.nvim_exec_autocmds("User", { pattern = "KernelLspReview", modeline = false })
 end
