@@ -429,7 +429,7 @@ COMMANDS = (
         "kernelLsp.useEverywhere",
         TargetArguments,
         None,
-        "Use a target's operator at every call in the workspace: one edit of several files, shown before it is made.",
+        "Use a target's operator at every call outside of tests: one edit of several files, shown before it is made.",
     ),
     Command(
         "kernelLsp.revertEverywhere",
