@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -55,3 +57,18 @@ async def test_recorded_kernels_are_judged_as_they_were(name: str, tmp_path: Pat
         candidates = [Candidate(text=kernel["kernel"], origin=Origin(proposer="user")) for kernel in recorded]
         found = [(await verifier.verify(candidate, "screen")).outcome.kind for candidate in candidates]
     assert found == [kernel["outcome"] for kernel in recorded]
+
+
+def test_evidence_counts_incorrect_replies_as_the_generator_s_kernel(tmp_path: Path) -> None:
+    def verdict(outcome: str, time_us: float) -> dict[str, Any]:
+        return {"outcome": outcome, "times": {"t": {"ours_us": time_us}}}
+
+    (tmp_path / "t.best-of-n.kernels.json").write_text("[]")
+    measured = {"summary": {"generator": verdict("correct", 8)}}
+    kernels = {"best-of-n": [verdict("correct", 4), verdict("crashed", 2)]}
+    (tmp_path / "measured.json").write_text(json.dumps({"tasks": {"t": {**measured, "kernels": kernels}}}))
+    command = [sys.executable, "benchmarks/recorded_evidence.py", tmp_path, "--measured", tmp_path / "measured.json"]
+    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "2 recorded replies of 1 tasks; 1 of 2 = 50%" in shown
+    assert "1 replies 1.41x" in shown  # the mean over both replies
+    assert "2 replies 2.00x" in shown

@@ -93,9 +93,9 @@ def test_a_probability_is_the_last_line_or_none(text: str, expected: float | Non
     assert read_probability(text) == expected
 
 
-def test_half_of_the_judges_let_it_pass() -> None:
-    assert passes([said(0.9), said(0.1)], 0.5)
-    assert not passes([said(0.9), said(0.1), said(0.2)], 0.5)
+def test_one_kind_of_fault_holds_a_kernel_back_and_models_of_a_kind_are_averaged() -> None:
+    assert not passes([said(0.9, "compilation"), said(0.1, "memory"), said(0.9, "numerics")], 0.5)
+    assert passes([said(0.9, "memory"), said(0.2, "memory")], 0.5)
 
 
 def test_judges_that_do_not_answer_hold_nothing_back() -> None:

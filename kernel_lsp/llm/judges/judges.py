@@ -109,9 +109,10 @@ def read_probability(reply: str) -> float | None:
 
 
 def passes(judgements: Sequence[Judgement | NoJudgement], threshold: float) -> bool:
-    """Return True when at least half of the judges that answered give at least the threshold, or none answered."""
-    votes = [judgement.probability >= threshold for judgement in judgements if isinstance(judgement, Judgement)]
-    return 2 * sum(votes) >= len(votes)
+    """Return True when no judge's mean probability is below the threshold, or none answered. One judge is enough to
+    hold a kernel back: most faulty kernels have one kind of fault, which judges of other kinds do not see."""
+    has_answer = any(isinstance(each, Judgement) for each in judgements)
+    return not has_answer or probability_right(judgements) >= threshold
 
 
 def probability_right(judgements: Sequence[Judgement | NoJudgement]) -> float:

@@ -1,0 +1,234 @@
+"""Print what recorded replies show about searching with models, with 95 % intervals; no model and no GPU is asked.
+
+    python benchmarks/recorded_evidence.py [FOLDER] [--measured FILE]
+
+FOLDER holds `TASK.STRATEGY.kernels.json`, as `recorded_runs.py replay` writes them. FILE is what `recorded_runs.py
+measure` wrote. A reply that FILE has no time for counts with its estimate, against the estimate of the generator's
+kernel. Judges are those of `judge_corpus_replies.jsonl`, on the kernels of `judge_corpus`.
+
+Speed-ups are over the generator's best kernel, times summed over forward and backward; the generator's kernel is kept
+where no reply is faster. `best of n` is exact: the mean over all choices of n recorded replies. Intervals of means over
+tasks are percentile bootstraps over tasks, intervals of shares are Wilson's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import random
+import statistics
+import sys
+import tomllib
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import numpy as np
+
+from kernel_lsp.config import Settings
+from kernel_lsp.llm.judges.calibration import Judgement, JudgeName
+from kernel_lsp.llm.judges.judges import passes, probability_right, read_probability, without_prose
+
+CORPUS = ROOT / "benchmarks" / "judge_corpus"
+GOAL = 40
+"""Replies for each task that issue 22 asks for."""
+N_RESAMPLES = 10_000
+Z = 1.96
+COMPARED = ("best-of-n", "evolve")
+REFINED = "refine"
+
+
+@dataclass(frozen=True)
+class Replies:
+    """The recorded replies of one task and strategy. `gains` are logarithms of the speed-up, 0 for a reply that is
+    incorrect or slower than the generator's kernel."""
+
+    task: str
+    strategy: str
+    kind: str
+    n_correct: int
+    gains: tuple[float, ...]
+
+    def best_of(self, n: int) -> float:
+        """Return the mean gain of the best of n replies."""
+        return statistics.fmean(max(chosen) for chosen in itertools.combinations(self.gains, n))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "benchmarks" / "recorded_runs")
+    results = ROOT / "benchmarks" / "results" / "recorded_runs-nvidia_h200-2026-11-21.json"
+    parser.add_argument("--measured", type=Path, default=results)
+    given = parser.parse_args()
+    measured = json.loads(given.measured.read_text())["tasks"] if given.measured.is_file() else {}
+    found = [read_replies(path, measured) for path in sorted(given.folder.glob("*.kernels.json"))]
+    print_replies(found)
+    print_curves([each for each in found if each.kind == "measured"])
+    print_judges(judged_kernels())
+    print("not recorded, 0 replies: prompts that show kernels in random order; without a profile; of a second model")
+    return 0
+
+
+# --- replies
+
+
+def read_replies(path: Path, measured: dict[str, Any]) -> Replies:
+    """Read one file of kernels, with measured times where all of its correct kernels have them."""
+    task, strategy = path.name.removesuffix(".kernels.json").rsplit(".", 1)
+    of_gpu = measured.get(task, {})
+    seed_us = _time_us(of_gpu.get("summary", {}).get("generator", {}))
+    on_gpu = of_gpu.get("kernels", {}).get(strategy, [])
+    if seed_us and on_gpu:
+        outcomes = [(each["outcome"] == "correct", _time_us(each)) for each in on_gpu]
+        return Replies(task, strategy, "measured", sum(right for right, _ in outcomes), _gains(seed_us, outcomes))
+    kernels = json.loads(path.read_text())
+    seed_us = max((each["best_before_us"] or 0.0 for each in kernels), default=0.0)
+    outcomes = [(each["outcome"] == "correct", each["time_us"] or 0.0) for each in kernels]
+    return Replies(task, strategy, "estimated", sum(right for right, _ in outcomes), _gains(seed_us, outcomes))
+
+
+def _time_us(verdict: dict[str, Any]) -> float:
+    return sum(times["ours_us"] for times in verdict.get("times", {}).values())
+
+
+def _gains(seed_us: float, outcomes: Sequence[tuple[bool, float]]) -> tuple[float, ...]:
+    return tuple(max(0.0, math.log(seed_us / us)) if right and us and seed_us else 0.0 for right, us in outcomes)
+
+
+def print_replies(found: Sequence[Replies]) -> None:
+    n, n_correct = sum(len(each.gains) for each in found), sum(each.n_correct for each in found)
+    print(f"{n} recorded replies of {len({each.task for each in found})} tasks; {share(n_correct, n)} correct")
+    print(f"{'task':<22}{'strategy':<11}{'replies':>8}{f'of {GOAL}':>7}{'correct':>8}{'best':>7}  times")
+    for each in found:
+        row = f"{each.task:<22}{each.strategy:<11}{len(each.gains):>8}{len(each.gains) / GOAL:>7.0%}{each.n_correct:>8}"
+        print(f"{row}{math.exp(max(each.gains, default=0.0)):>6.2f}x  {each.kind}")
+
+
+def print_curves(found: Sequence[Replies]) -> None:
+    """Print the gain by number of replies, and the strategies against each other on the tasks that have both."""
+    print("\nspeed-up over the generator, geometric mean over tasks, by replies (measured)")
+    for strategy in (*COMPARED, REFINED):
+        of_one = [each for each in found if each.strategy == strategy]
+        for n in range(1, min((len(each.gains) for each in of_one), default=0) + 1):
+            if strategy == "best-of-n" or n == len(of_one[0].gains):
+                gains = [each.best_of(n) for each in of_one]
+                print(f"{strategy:<11}{n:>3} replies {mean_over(gains)} over {len(gains)} tasks")
+    by_task: dict[str, dict[str, Replies]] = defaultdict(dict)
+    for each in found:
+        by_task[each.task][each.strategy] = each
+    _print_pairs(by_task.values(), "evolve", "best-of-n", "as many replies")
+    _print_pairs(by_task.values(), REFINED, "evolve", "prompts that quote measured times, further replies")
+
+
+def _print_pairs(tasks: Any, one: str, other: str, note: str) -> None:
+    pairs = [(task[one], task[other]) for task in tasks if one in task and other in task]
+    if pairs:
+        gains = [max(left.gains) - max(right.gains) for left, right in pairs]
+        print(f"{one} against {other}: {mean_over(gains)} over {len(gains)} tasks ({note})")
+
+
+def mean_over(gains: Sequence[float]) -> str:
+    """Return the geometric mean of speed-ups with its interval over tasks."""
+    draw, given = np.random.default_rng(0), np.array(gains)
+    resampled = given[draw.integers(0, len(given), (N_RESAMPLES, len(given)))].mean(axis=1)
+    low, high = np.exp(np.quantile(resampled, (0.025, 0.975)))
+    return f"{math.exp(statistics.fmean(gains)):.2f}x [{low:.2f}, {high:.2f}]"
+
+
+# --- judges
+
+
+@dataclass(frozen=True)
+class JudgedKernel:
+    """A kernel of the corpus that compiles, with what the judges said."""
+
+    task: str
+    outcome: str
+    judgements: tuple[Judgement, ...]
+
+
+def judged_kernels() -> list[JudgedKernel]:
+    """Read the corpus, its labels and the recorded judgements. A judgement belongs to the kernel that it quotes."""
+    labels = tomllib.loads(CORPUS.with_name("judge_corpus_labels.toml").read_text())
+    lines = CORPUS.with_name("judge_corpus_replies.jsonl").read_text().splitlines()
+    replies = [entry for entry in map(json.loads, lines) if "request" in entry]
+    found = []
+    for name, each in labels.items():
+        code = without_prose((CORPUS / name).read_text())
+        quoting = [reply for reply in replies if code in reply["request"]["messages"][-1]["content"]]
+        given = tuple(judgement for reply in quoting if (judgement := _judgement(reply)) is not None)
+        if each["outcome"] != "build_failed":
+            found.append(JudgedKernel(each["task"], each["outcome"], given))
+    return found
+
+
+def _judgement(reply: dict[str, Any]) -> Judgement | None:
+    said, request = read_probability(reply["outcome"].get("text", "")), reply["request"]
+    if said is None:
+        return None
+    judge: JudgeName = request["prompt"].removeprefix("judge_")
+    return Judgement(judge=judge, model="", said=said, probability=said, request_key="", prompt_hash="")
+
+
+def print_judges(kernels: Sequence[JudgedKernel]) -> None:
+    """Print the valid share of what reaches hardware, and the kernels run until the first correct one."""
+    print(f"\njudges on {len(kernels)} kernels that compile, of {len({each.task for each in kernels})} functions")
+    threshold = Settings().judge_threshold
+    rows = {
+        "off": kernels,
+        "at least half of them": [each for each in kernels if _half_of(each.judgements, threshold)],
+        "each of them": [each for each in kernels if passes(each.judgements, threshold)],
+    }
+    n_correct = sum(each.outcome == "correct" for each in kernels)
+    for name, reach in rows.items():
+        n_valid = sum(each.outcome == "correct" for each in reach)
+        lost = f"{n_correct - n_valid} of {n_correct} correct ones held back"
+        print(f"{name:<22} {len(reach):>3} reach hardware, valid {share(n_valid, len(reach))}, {lost}")
+    screened = [each for each in kernels if each.outcome == "correct"]
+    print(f"{'executor, no judge':<22} {len(screened):>3} reach hardware, valid {share(len(screened), len(screened))}")
+    print(f"kernels run until a function's first correct one: {_until_first(kernels)}")
+
+
+def _half_of(judgements: Sequence[Judgement], threshold: float) -> bool:
+    return 2 * sum(each.said >= threshold for each in judgements) >= len(judgements)
+
+
+def _until_first(kernels: Sequence[JudgedKernel]) -> str:
+    """Compare the judges' order with random ones; the interval is that of the mean difference over functions."""
+    by_task: dict[str, list[JudgedKernel]] = defaultdict(list)
+    for each in kernels:
+        by_task[each.task].append(each)
+    ordered, at_random = [], []
+    for group in by_task.values():
+        n, n_correct = len(group), sum(each.outcome == "correct" for each in group)
+        if n_correct:
+            ranked = sorted(group, key=lambda each: (-probability_right(each.judgements), each.outcome == "correct"))
+            ordered.append(1 + next(place for place, each in enumerate(ranked) if each.outcome == "correct"))
+            at_random.append((n + 1) / (n_correct + 1))
+    saved = [theirs - ours for ours, theirs in zip(ordered, at_random, strict=True)]
+    draw = random.Random(0)
+    means = sorted(statistics.fmean(draw.choices(saved, k=len(saved))) for _ in range(N_RESAMPLES))
+    low, high = means[int(0.025 * N_RESAMPLES)], means[int(0.975 * N_RESAMPLES)]
+    shown = f"judges' order {statistics.fmean(ordered):.2f}, random order {statistics.fmean(at_random):.2f}"
+    return f"{shown}, saved {statistics.fmean(saved):.2f} [{low:.2f}, {high:.2f}] over {len(saved)} functions"
+
+
+def share(n: int, of: int) -> str:
+    """Return a count's share with Wilson's interval."""
+    if not of:
+        return "- of 0"
+    p, z2 = n / of, Z * Z
+    centre, half = p + z2 / (2 * of), Z * math.sqrt(p * (1 - p) / of + z2 / (4 * of * of))
+    low, high = max(0.0, (centre - half) / (1 + z2 / of)), min(1.0, (centre + half) / (1 + z2 / of))
+    return f"{n} of {of} = {p:.0%} [{low:.0%}, {high:.0%}]"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
