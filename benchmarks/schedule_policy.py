@@ -254,21 +254,35 @@ def _figures(curves: Sequence[Curve], budget: int | str) -> tuple[list[Curve], l
 
 
 def ablate(split: Split, title: str, n_seeds: int, budgets: Sequence[int | str]) -> list[dict[str, Any]]:
-    """Print and return the policy's figures without each stabilizer, with the spread over seeds."""
+    """Print and return the policy's figures without each stabilizer: the spread over seeds, and the difference from all
+    three with its 95 % interval over tasks."""
     rows = []
-    print(f"\nstabilizers, {title}, {n_seeds} seeds\n{'variant':<32} {'budget':>7} {'reached':>8} share by seed")
+    print(f"\nstabilizers, {title}, {n_seeds} seeds")
+    print(f"{'variant':<30} {'budget':>6} {'reached':>8} {'difference':<21} {'share by seed':<20} difference")
+    curves = {}
     for name, switches in ABLATIONS.items():
-        settings = [replace(SETTINGS, seed=seed, **switches) for seed in range(n_seeds)]
-        curves = policy_curves(split, settings)
+        curves[name] = policy_curves(split, [replace(SETTINGS, seed=seed, **switches) for seed in range(n_seeds)])
         for budget in budgets:
-            by_seed = np.stack(at(curves, budget))
-            shares = by_seed.mean(axis=0)
-            row: dict[str, Any] = {"variant": name, "budget": budget, "reached": float((by_seed >= GOAL).mean())}
-            row["share_by_seed"] = [round(float(each), 4) for each in shares]
+            reached, shares = (np.stack(each) for each in _figures(curves[name], budget))
+            base = [np.stack(each) for each in _figures(next(iter(curves.values())), budget)]
+            row: dict[str, Any] = {"variant": name, "budget": budget, "reached": float(reached.mean())}
+            row["share_by_seed"] = [round(float(each), 4) for each in shares.mean(axis=0)]
+            row["reached_difference"] = interval_of_mean(reached.mean(axis=1) - base[0].mean(axis=1))
+            row["share_difference"] = interval_of_mean(shares.mean(axis=1) - base[1].mean(axis=1))
             rows.append(row)
-            seeds = " ".join(f"{each:.4f}" for each in shares)
-            print(f"{name:<32} {budget:>7} {row['reached']:>8.1%} {seeds}", flush=True)
+            seeds = " ".join(f"{each:.4f}" for each in row["share_by_seed"])
+            points = "{:+.1%} [{:+.1%}, {:+.1%}]".format(*row["reached_difference"])
+            share = "{:+.4f} [{:+.4f}, {:+.4f}]".format(*row["share_difference"])
+            print(f"{name:<30} {budget:>6} {row['reached']:>8.1%} {points:<21} {seeds:<20} {share}", flush=True)
     return rows
+
+
+def interval_of_mean(differences: Curve) -> tuple[float, float, float]:
+    """Return the mean over tasks with its percentile bootstrap interval."""
+    draw = np.random.default_rng(0)
+    means = differences[draw.integers(0, len(differences), (N_PERMUTATIONS, len(differences)))].mean(axis=1)
+    low, high = np.quantile(means, (0.025, 0.975))
+    return float(differences.mean()), float(low), float(high)
 
 
 if __name__ == "__main__":
