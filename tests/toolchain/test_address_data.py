@@ -19,7 +19,7 @@ def used(*lines: str) -> list[int]:
     """The pointer parameters that a kernel computes with; `%rd1` and `%rd2` are pointers, `%rd3` is a number."""
     body = "\n".join(f"    {line};" for line in (*HEAD, *lines, "ret"))
     ptx = f".visible .entry k(\n    .param .u64 k_param_0\n)\n{{\n{body}\n}}\n"
-    return [position for position, _ in uses_as_data(read_ptx(ptx, "").statements, (0, 1))]
+    return [position for position, _ in uses_as_data(read_ptx(ptx).statements, (0, 1))]
 
 
 @pytest.mark.parametrize(

@@ -52,4 +52,4 @@ def test_statements_behind_a_value_are_met_once() -> None:
 
 
 def kernel() -> Function:
-    return functions_of(read_ptx(f".visible .entry k()\n{{\n{BODY}\n}}\n", ""))["k"]
+    return functions_of(read_ptx(f".visible .entry k()\n{{\n{BODY}\n}}\n"))["k"]

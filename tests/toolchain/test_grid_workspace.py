@@ -26,7 +26,7 @@ WAIT = "xor.b32 %r84, %r83, %r70;\nsetp.gt.s32 %p24, %r84, -1;\n@%p24 bra $L__BB
 
 def check(body: str, *, is_allowed: bool) -> None:
     ptx = f".visible .entry k(.param .u64 k_param_0)\n{{\n{body}ret;\n}}\n"
-    assert ("k" in functions_with_only_a_grid_barrier(read_ptx(ptx, "kernel.cu"))) is is_allowed
+    assert ("k" in functions_with_only_a_grid_barrier(read_ptx(ptx))) is is_allowed
 
 
 def test_the_barrier_of_cooperative_groups_is_allowed() -> None:

@@ -43,7 +43,7 @@ $DONE:
 
 
 def paces(ptx: str) -> bool:
-    return functions_that_only_pace_waits(read_ptx(ptx, "k.cu")) == {"k"}
+    return functions_that_only_pace_waits(read_ptx(ptx)) == {"k"}
 
 
 def test_a_wait_that_sleeps_longer_the_longer_it_waits_is_one() -> None:

@@ -29,4 +29,4 @@ PLACE = ("mov.u32 %r1, %ctaid.x", "mov.u32 %r2, %tid.x", "mad.lo.s32 %r3, %r1, 2
 )
 def test_inexact_places_are_found(lines: tuple[str, ...], is_found: bool) -> None:
     body = "\n".join(f"    {line};" for line in lines)
-    assert has_inexact_places(read_ptx(f".visible .entry k()\n{{\n{body}\n}}\n", "")) is is_found
+    assert has_inexact_places(read_ptx(f".visible .entry k()\n{{\n{body}\n}}\n")) is is_found

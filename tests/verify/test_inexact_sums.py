@@ -120,4 +120,4 @@ def test_no_long_sum_is_asked_for(of: Task, lines: tuple[str, ...], where: str) 
     ],
 )
 def test_integers_that_are_made_of_floats_have_so_many_bits(lines: tuple[str, ...], n_bits: set[int]) -> None:
-    assert _kept_bits(read_ptx(ptx(*lines), "").statements) == n_bits
+    assert _kept_bits(read_ptx(ptx(*lines)).statements) == n_bits

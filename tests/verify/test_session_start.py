@@ -14,7 +14,6 @@ from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.verdict import Rejected
 from kernel_lsp.errors import EnvironmentProblem
 from kernel_lsp.ptx.executor import Loaded, LoadOutcome, PtxExecutor
-from kernel_lsp.verify.build.building import Module
 from kernel_lsp.verify.cpu.executor_pool import ExecutorPool
 from kernel_lsp.verify.session import evaluation
 from kernel_lsp.verify.session import start as session_start
@@ -22,7 +21,7 @@ from kernel_lsp.verify.session.check import find_task
 from kernel_lsp.verify.session.session import Session
 from kernel_lsp.verify.session.start import SessionStart, gpu_number, may_use_gpu
 
-MODULE = Module("the text", "f.cu")
+MODULE = "the text"
 DOUBLED = "import torch\n\n\n# kernel-lsp: x=f32[N=1000]\ndef doubled(x):\n    return x * 2\n"
 DOUBLING = """// kernel-lsp: 1
 // op: doubled(x: f32[N]) -> (out: f32[N])
@@ -53,11 +52,11 @@ class Executor(PtxExecutor):
         self.is_running = False
 
     async def load(self, ptx: str, file_name: str, *, deadline_s: float = 1.0, is_quick: bool = False) -> LoadOutcome:
-        self.loaded.append(f"{file_name}: {ptx}")
+        self.loaded.append(ptx)
         return Loaded(())
 
 
-async def loads(pool: ExecutorPool, *modules: Module) -> list[str]:
+async def loads(pool: ExecutorPool, *modules: str) -> list[str]:
     """Return what the first executor of a pool has loaded when it was asked for these, one after the other."""
     async with pool.executor() as executor:
         for module in modules:
@@ -67,7 +66,7 @@ async def loads(pool: ExecutorPool, *modules: Module) -> list[str]:
     return executor.loaded
 
 
-def pool_with(*modules: Module | None) -> ExecutorPool:
+def pool_with(*modules: str | None) -> ExecutorPool:
     pool = ExecutorPool(Executor, 2, 1)
     pool.start_with(*(lambda given=module: asyncio.sleep(0, given) for module in modules))
     pool.start()  # as an evaluator does, which must not start another
@@ -75,12 +74,12 @@ def pool_with(*modules: Module | None) -> ExecutorPool:
 
 
 async def test_a_module_that_was_loaded_ahead_is_not_loaded_again() -> None:
-    assert await loads(pool_with(MODULE), MODULE) == ["f.cu: the text"]
+    assert await loads(pool_with(MODULE), MODULE) == ["the text"]
 
 
 async def test_a_module_that_was_loaded_last_is_not_loaded_again() -> None:
     """Other evaluators ask for it in turn; each run starts with its variables as they are at first."""
-    assert await loads(pool_with(MODULE), MODULE, MODULE) == ["f.cu: the text"]
+    assert await loads(pool_with(MODULE), MODULE, MODULE) == ["the text"]
 
 
 async def test_a_pool_that_several_evaluators_enter_starts_one_executor() -> None:
@@ -108,7 +107,7 @@ async def test_what_one_candidate_needs_at_once_starts_together() -> None:
 
     n_builds = itertools.count()
 
-    async def build() -> Module:
+    async def build() -> str:
         next(n_builds)
         return MODULE
 
@@ -118,37 +117,37 @@ async def test_what_one_candidate_needs_at_once_starts_together() -> None:
         assert len(made) == 3
         assert isinstance(await pool.load(second, MODULE), Loaded)
     await pool.close()
-    assert [executor.loaded for executor in made] == [["f.cu: the text"]] * 3
+    assert [executor.loaded for executor in made] == [["the text"]] * 3
     assert next(n_builds) == 1
     assert not any(executor.is_running for executor in made)
 
 
 async def test_another_module_is_loaded_in_its_place_and_then_so_is_the_first() -> None:
-    other = Module("another text", "f.cu")
-    assert await loads(pool_with(MODULE), other, MODULE) == ["f.cu: the text", "f.cu: another text", "f.cu: the text"]
+    other = "another text"
+    assert await loads(pool_with(MODULE), other, MODULE) == ["the text", "another text", "the text"]
 
 
 async def test_without_a_build_the_first_executor_is_merely_warm() -> None:
-    assert await loads(pool_with(None), MODULE) == ["f.cu: the text"]
+    assert await loads(pool_with(None), MODULE) == ["the text"]
 
 
 async def test_the_same_build_for_the_device_is_not_loaded_again_and_another_is() -> None:
-    other = Module("for another architecture", "f.cu")
-    assert await loads(pool_with(MODULE, MODULE), MODULE) == ["f.cu: the text"]
-    assert await loads(pool_with(MODULE, other), other) == ["f.cu: the text", "f.cu: for another architecture"]
+    other = "for another architecture"
+    assert await loads(pool_with(MODULE, MODULE), MODULE) == ["the text"]
+    assert await loads(pool_with(MODULE, other), other) == ["the text", "for another architecture"]
 
 
 async def test_a_build_that_fails_ahead_leaves_a_warm_executor() -> None:
-    async def fails() -> Module:
+    async def fails() -> str:
         raise EnvironmentProblem("no compiler")
 
     pool = ExecutorPool(Executor, 2, 1)
     pool.start_with(fails)
-    assert await loads(pool, MODULE) == ["f.cu: the text"]
+    assert await loads(pool, MODULE) == ["the text"]
 
 
 async def test_a_build_that_breaks_ahead_is_told_and_keeps_nobody_waiting() -> None:
-    async def breaks() -> Module:
+    async def breaks() -> str:
         raise RuntimeError("a fault of ours")
 
     pool = ExecutorPool(Executor, 2, 2)
@@ -173,7 +172,7 @@ async def test_who_wants_what_is_loaded_ahead_gets_an_executor_that_has_loaded_i
         made.append(Slow())
         return made[-1]
 
-    other = Module("another text", "f.cu")
+    other = "another text"
     pool = ExecutorPool(make, 8, 3)
     pool.start_with()
     with pool.loading_ahead(MODULE, 2):
@@ -182,7 +181,7 @@ async def test_who_wants_what_is_loaded_ahead_gets_an_executor_that_has_loaded_i
             assert third is made[2]
             async with pool.executor(MODULE) as first, pool.executor(MODULE) as second:
                 assert await pool.load(first, MODULE) == await pool.load(second, MODULE) == Loaded(())
-    assert [executor.loaded for executor in made] == [["f.cu: the text"], ["f.cu: the text"], []]
+    assert [executor.loaded for executor in made] == [["the text"], ["the text"], []]
     async with pool.executor(MODULE) as again:  # behind it, nobody waits for anybody
         assert again in made[:2]
     await pool.close()
@@ -211,9 +210,9 @@ async def test_who_wants_what_is_being_loaded_waits_for_it_and_a_pool_that_close
         await asyncio.sleep(0.01)
         assert not waiting.done()
         may_go_on.set()
-        assert (await waiting).loaded == ["f.cu: the text"]
+        assert (await waiting).loaded == ["the text"]
     may_go_on.clear()
-    with pool.loading_ahead(Module("of one that is refused", "f.cu"), 2):
+    with pool.loading_ahead("of one that is refused", 2):
         await asyncio.sleep(0.01)
     async with asyncio.timeout(5):
         await pool.close()
@@ -229,7 +228,7 @@ async def test_an_executor_loads_a_candidate_before_its_cases_are_chosen(
         executors = verifier.runs.platform.cpu.executors
         order, load, audited = list[str](), executors.load, evaluation.audited
 
-        async def loaded(executor: PtxExecutor, module: Module) -> LoadOutcome:
+        async def loaded(executor: PtxExecutor, module: str) -> LoadOutcome:
             order.append("load")
             return await load(executor, module)
 
@@ -359,7 +358,7 @@ async def test_beside_a_gpu_long_modules_are_compiled_quickly(is_beside_gpu: boo
             return await super().load(ptx, file_name, deadline_s=deadline_s)
 
     pool = ExecutorPool(Noting, 1, 1, is_beside_gpu=is_beside_gpu)
-    module = Module("." * size, "k.cu")
+    module = "." * size
     async with pool.executor(module) as executor:
         await pool.load(executor, module)
     await pool.close()

@@ -14,7 +14,7 @@ BEGIN = ("mov.u32 %r1, %ctaid.x", "mov.u32 %r2, %ntid.x", "mov.u32 %r3, %tid.x")
 def numbers(*lines: str, symbol: str = "k") -> bool:
     body = "\n".join(f"    {line};" for line in (*BEGIN, *lines))
     launch = BoundLaunch(kernel="k", grid=(8, 1, 1), block=(256, 1, 1), shared_bytes=0, arguments=())
-    return numbers_its_threads(read_ptx(f".visible .entry k()\n{{\n{body}\n}}\n", ""), symbol, launch)
+    return numbers_its_threads(read_ptx(f".visible .entry k()\n{{\n{body}\n}}\n"), symbol, launch)
 
 
 @pytest.mark.parametrize(

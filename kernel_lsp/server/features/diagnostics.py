@@ -129,8 +129,7 @@ def _line_of(document: Document, check: KnownCheck, finding: Finding) -> int | N
 
 
 def _is_here(file: str | None) -> bool:
-    """Return True for the kernel's own file. It is compiled under a bare name (``kernel.cu``, its operation's); headers
-    have paths."""
+    """Return True for the kernel's own file. It is compiled under a bare name (``kernel.cu``); headers have paths."""
     return file is None or ("/" not in file and file.endswith(KERNEL_SUFFIX))
 
 

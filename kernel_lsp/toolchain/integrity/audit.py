@@ -23,7 +23,7 @@ from kernel_lsp.toolchain.integrity.device_state import (
     written_variables,
 )
 from kernel_lsp.toolchain.integrity.masking import kernel_at_line, mask_literals
-from kernel_lsp.toolchain.integrity.ptx_text import Place, PtxText, Statement, functions_of, read_ptx
+from kernel_lsp.toolchain.integrity.ptx_text import COMPILED_AS, Place, PtxText, Statement, functions_of, read_ptx
 from kernel_lsp.toolchain.integrity.refused_text import SOURCE, source_findings
 
 KNOWN_FUNCTIONS = frozenset(("vprintf", "__assertfail"))
@@ -75,24 +75,24 @@ Symbols = tuple[tuple[str, str], ...]
 """Launched names with their symbols."""
 
 
-def audit(text: str, built: Built, file_name: str = "kernel.cu") -> tuple[Finding, ...]:
+def audit(text: str, built: Built) -> tuple[Finding, ...]:
     """Return all findings of the gate on a compiled text. An error rejects it.
 
     Errors: headers from outside the toolkit, variables in device memory that keep state between launches, calls to
     functions that are not in the text, clocks, and launched names that were not compiled. Warnings: printing, sleeping.
     Information: double-precision arithmetic without a `double` in the text, matrix products in reduced precision.
     """
-    return _audited(text, built.ptx, tuple(built.symbols.items()), file_name)
+    return _audited(text, built.ptx, tuple(built.symbols.items()))
 
 
 # --- below: what the PTX does
 
 
 @lru_cache(maxsize=N_KEPT)
-def _audited(text: str, compiled: str, symbols: Symbols, file_name: str) -> tuple[Finding, ...]:
-    ptx = read_ptx(compiled, file_name)
+def _audited(text: str, compiled: str, symbols: Symbols) -> tuple[Finding, ...]:
+    ptx = read_ptx(compiled)
     found = [
-        *source_findings(text, file_name),
+        *source_findings(text),
         *_missing_kernels(ptx, symbols),
         *_outside_calls(ptx),
         *(_state_finding(variable, place) for variable, place in written_variables(ptx)),
@@ -101,7 +101,7 @@ def _audited(text: str, compiled: str, symbols: Symbols, file_name: str) -> tupl
         *_precision_findings(ptx, text),
     ]
     names = {symbol: name for name, symbol in symbols}
-    return tuple(_located(finding, text, file_name, names) for finding in found)
+    return tuple(_located(finding, text, names) for finding in found)
 
 
 def _missing_kernels(ptx: PtxText, symbols: Symbols) -> Iterator[Finding]:
@@ -214,9 +214,9 @@ def _finding(code: str, severity: Severity, message: str, place: Place) -> Findi
     return Finding(code=code, severity=severity, message=message, source=SOURCE, line=place.line, column=place.column)
 
 
-def _located(finding: Finding, text: str, file_name: str, names: Mapping[str, str]) -> Finding:
+def _located(finding: Finding, text: str, names: Mapping[str, str]) -> Finding:
     """Add the file, and replace the symbol by the kernel's name."""
     kernel = names.get(finding.kernel, finding.kernel) if finding.kernel else None
     if kernel is None and finding.line is not None:
         kernel = kernel_at_line(text, finding.line)
-    return finding.model_copy(update={"file": file_name, "kernel": kernel})
+    return finding.model_copy(update={"file": COMPILED_AS, "kernel": kernel})

@@ -18,6 +18,8 @@ from typing import TypeVar
 
 from kernel_lsp.source.preprocessor import blanked
 
+COMPILED_AS = "kernel.cu"
+"""File name of a candidate's text while it is compiled, and so in its PTX."""
 N_REMEMBERED = 8
 """Cached texts: several checks of one candidate read the same PTX."""
 _COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?(?:\*/|\Z)|"(?:\\.|[^"\\\n])*"', re.DOTALL)
@@ -98,10 +100,9 @@ class PtxText:
 
 
 @lru_cache(maxsize=N_REMEMBERED)
-def read_ptx(ptx: str, file_name: str) -> PtxText:
-    """Parse `ptx`; its lines refer to the file called `file_name`."""
-    user_files = user_file_numbers(ptx, file_name)
-    reader = _Reader(user_files)
+def read_ptx(ptx: str) -> PtxText:
+    """Parse `ptx`; its lines refer to the file called `COMPILED_AS`."""
+    reader = _Reader(user_file_numbers(ptx, COMPILED_AS))
     for line in _SECTION.sub("", _blank_comments(ptx)).splitlines():
         reader.line(line.strip())
     return PtxText(tuple(reader.statements), tuple(reader.entries))

@@ -14,6 +14,7 @@ from functools import lru_cache
 from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.source.cuda import device_functions
 from kernel_lsp.toolchain.integrity.masking import kernel_at_line, mask_comments, mask_literals
+from kernel_lsp.toolchain.integrity.ptx_text import COMPILED_AS
 
 SOURCE = "integrity"
 ALLOWED_HEADER_FOLDERS = ("cub/", "cuda/", "cooperative_groups/", "nv/", "thrust/", "crt/")
@@ -81,7 +82,7 @@ class Construct:
 
 
 @lru_cache(maxsize=4)
-def source_findings(text: str, file_name: str = "kernel.cu") -> tuple[Finding, ...]:
+def source_findings(text: str, file_name: str = COMPILED_AS) -> tuple[Finding, ...]:
     """Return the refused constructs of a kernel's text, in every reading of it."""
     found: dict[tuple[int, str], Finding] = {}
     for reading in _readings(text):

@@ -35,6 +35,7 @@ from kernel_lsp.process.confinement import SandboxLevel, sandbox_level
 from kernel_lsp.process.profiles import compiler_confinement
 from kernel_lsp.process.supervisor import Answered, Conversation, Died, Overran
 from kernel_lsp.toolchain.integrity.masking import mask_comments
+from kernel_lsp.toolchain.integrity.ptx_text import COMPILED_AS
 from kernel_lsp.toolchain.integrity.refused_text import source_findings, without_line_directives
 from kernel_lsp.toolchain.nvrtc import nvrtc_program
 from kernel_lsp.toolchain.nvrtc.diagnostics import assembler_findings, compiler_findings, kernel_facts
@@ -189,7 +190,7 @@ class BuildRequest(Noun):
     naming a template instantiates it. `architecture` is a real one such as ``sm_90``."""
 
     text: str
-    file_name: str = "kernel.cu"
+    file_name: str = COMPILED_AS
     name_expressions: tuple[str, ...] = ()
     architecture: str = DEFAULT_ARCHITECTURE
     options: tuple[str, ...] = DEFAULT_OPTIONS

@@ -44,12 +44,12 @@ def _finding(match: re.Match[str]) -> Finding:
     )
 
 
-CLANG_ARCHITECTURE = "sm_80"
+ARCHITECTURE = "sm_80"
 """Supported by every clang since 11. For parsing only: kernels are compiled for the target GPU."""
 STANDARD = "c++17"
 
 
-def clang_cuda_flags(include_directories: Sequence[Path], architecture: str = CLANG_ARCHITECTURE) -> tuple[str, ...]:
+def clang_cuda_flags(include_directories: Sequence[Path]) -> tuple[str, ...]:
     """Return clang's CUDA flags, checked with clang 14 and the headers of CUDA 13: no errors in kernels with half
     precision and CUB.
 
@@ -58,7 +58,7 @@ def clang_cuda_flags(include_directories: Sequence[Path], architecture: str = CL
     """
     return (
         "-xcuda",
-        f"--cuda-gpu-arch={architecture}",
+        f"--cuda-gpu-arch={ARCHITECTURE}",
         "-nocudalib",
         "-nocudainc",
         "-include",

@@ -7,7 +7,6 @@ import asyncio
 import operator
 import re
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from kernel_lsp.core.expression import ExpressionError
 from kernel_lsp.core.finding import Severity
@@ -21,25 +20,14 @@ from kernel_lsp.source.local_arrays import GUARD_BYTES, with_guards
 from kernel_lsp.toolchain.integrity.audit import audit
 from kernel_lsp.toolchain.integrity.conditionals import foreign_conditions
 from kernel_lsp.toolchain.integrity.masking import mask_literals
-from kernel_lsp.toolchain.integrity.ptx_text import program_hash
+from kernel_lsp.toolchain.integrity.ptx_text import COMPILED_AS, program_hash
 from kernel_lsp.toolchain.nvrtc.compile import BuildRequest, Compiler
-from kernel_lsp.verify.devices.device import KernelBuild
 from kernel_lsp.verify.gpu.device import GpuDevice
 from kernel_lsp.verify.model.resolved_kernel import Prepared, kernel_names
 
-COMPILED_AS = "kernel.cu"
-"""File name of a candidate's text while it is compiled (`BuildRequest.file_name`), and so in the PTX."""
 DEPOT = "__local_depot"
 """NVVM's name for the memory that holds all local arrays of a function, except those kept in registers."""
 TRAP = "trap"
-
-
-@dataclass(frozen=True)
-class Module:
-    """A PTX text and its file name."""
-
-    ptx: str
-    file_name: str
 
 
 def request_of(
@@ -69,16 +57,6 @@ def candidate_request(
     return request_of(prepared.text, names, gpu, device, file_name)
 
 
-def module_of(built: Built, plan: LaunchPlan) -> Module:
-    """Return the module that executors load."""
-    return Module(built.ptx, f"{plan.forward.name}.cu")
-
-
-def kernel_build(candidate_id: str, built: Built, plan: LaunchPlan) -> KernelBuild:
-    """Return the build that devices prepare."""
-    return KernelBuild(candidate_id, built, module_of(built, plan).file_name)
-
-
 def names_without_sizes(plan: LaunchPlan, signatures: Sequence[KernelSignature]) -> set[str]:
     """Return the kernels that a plan may launch, except those whose names depend on a size."""
     return {name for name in _names(plan.operations, signatures) if name is not None}
@@ -93,16 +71,16 @@ def all_names(operations: Iterable[Operation], signatures: Sequence[KernelSignat
 
 async def build_ahead(
     compiler: Compiler, text: str, plan: LaunchPlan, gpu: GpuSpec, device: GpuDevice | None
-) -> Module | None:
-    """Build a text as its evaluation will, so that the evaluation hits the compiler's cache. Returns None when kernel
-    names depend on sizes, and for a text that the evaluation refuses: it then reports the reason."""
+) -> str | None:
+    """Build a text as its evaluation will, so that the evaluation hits the compiler's cache, and return its PTX. None
+    when kernel names depend on sizes, and for a text that the evaluation refuses: it then reports the reason."""
     names = all_names(plan.operations, kernel_signatures(text))
     if names is None:
         return None
     built = await compiler.compile(request_of(text, names, gpu, device))
     if not isinstance(built, Built) or any(found.severity is Severity.ERROR for found in audit(text, built)):
         return None
-    return module_of(built, plan)
+    return built.ptx
 
 
 def _names(operations: Iterable[Operation], signatures: Sequence[KernelSignature]) -> set[str | None]:

@@ -21,12 +21,12 @@ from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.process.worker_client import CaseFiles, Worker
 from kernel_lsp.ptx.executor import Loaded, LoadOutcome, PtxExecutor
-from kernel_lsp.verify.build.building import Module
+from kernel_lsp.toolchain.integrity.ptx_text import COMPILED_AS
 from kernel_lsp.verify.cpu.prepared import CpuKernel, Limits
 from kernel_lsp.verify.cpu.run_files import RunFiles
 from kernel_lsp.verify.devices.device import KernelBuild, LoadFailure
 
-Build = Callable[[], Awaitable[Module | None]]
+Build = Callable[[], Awaitable[str | None]]
 N_LOOKS = max(1, (os.cpu_count() or 1) // 4)
 """Executors per candidate. Budgets are wall-clock, so oversubscription starves checks. Cases are also made
 meanwhile."""
@@ -37,9 +37,9 @@ LONG_PTX = 1 << 20
 
 @dataclass(frozen=True)
 class _Loaded:
-    """The module that an executor has loaded."""
+    """The PTX that an executor has loaded."""
 
-    module: Module
+    ptx: str
     outcome: Loaded
 
 
@@ -56,11 +56,11 @@ class ExecutorPool:
         self._idle: list[PtxExecutor] = []
         self._n_first = min(n_first, n_slots)
         self._starting: list[asyncio.Task[PtxExecutor]] = []
-        self._building: list[asyncio.Task[Module | None]] = []
+        self._building: list[asyncio.Task[str | None]] = []
         self._has_begun = False
         self._slots = asyncio.Semaphore(n_slots)
         self._loaded: dict[PtxExecutor, _Loaded] = {}
-        self._ahead: dict[Module, list[asyncio.Task[None]]] = {}
+        self._ahead: dict[str, list[asyncio.Task[None]]] = {}
         self._loading: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
@@ -77,21 +77,21 @@ class ExecutorPool:
         self._starting = [asyncio.create_task(self._new_with_builds()) for _ in range(self._n_first)]
 
     @contextmanager
-    def loading_ahead(self, module: Module, n_executors: int) -> Iterator[None]:
+    def loading_ahead(self, ptx: str, n_executors: int) -> Iterator[None]:
         """Load a module ahead into `n_executors`, e.g. while its cases are chosen. A caller that needs it meanwhile
         waits for one of them. Errors are reported again there."""
-        loading = [asyncio.create_task(self._load_ahead(module)) for _ in range(n_executors)]
+        loading = [asyncio.create_task(self._load_ahead(ptx)) for _ in range(n_executors)]
         self._loading.update(loading)
         for task in loading:
             task.add_done_callback(self._loading.discard)
-        waited_for = self._ahead.setdefault(module, [])
+        waited_for = self._ahead.setdefault(ptx, [])
         waited_for += loading
         try:
             yield
         finally:
             waited_for[:] = [task for task in waited_for if task not in loading]
             if not waited_for:
-                self._ahead.pop(module, None)
+                self._ahead.pop(ptx, None)
 
     async def close(self) -> None:
         """Close idle executors. Those in use close after their use."""
@@ -102,38 +102,38 @@ class ExecutorPool:
         await asyncio.gather(*(executor.close() for executor in idle))
 
     @asynccontextmanager
-    async def executor(self, module: Module | None = None) -> AsyncIterator[PtxExecutor]:
-        """Yield a warm executor, preferably one that has loaded the `module`. One whose evaluation was cancelled or
+    async def executor(self, ptx: str | None = None) -> AsyncIterator[PtxExecutor]:
+        """Yield a warm executor, preferably one that has loaded this PTX. One whose evaluation was cancelled or
         failed is not reused; one that died restarts."""
-        if loading := self._ahead.get(module, []) if module is not None else []:
+        if loading := self._ahead.get(ptx, []) if ptx is not None else []:
             await asyncio.shield(loading.pop())
-        async with self._one(module) as executor:
+        async with self._one(ptx) as executor:
             yield executor
 
-    async def load(self, executor: PtxExecutor, module: Module) -> LoadOutcome:
+    async def load(self, executor: PtxExecutor, ptx: str) -> LoadOutcome:
         """Load a module, or return the known outcome where it was loaded last."""
         known = self._loaded.pop(executor, None)
-        is_known = known is not None and known.module == module and executor.is_alive
+        is_known = known is not None and known.ptx == ptx and executor.is_alive
         if known and is_known:
             outcome: LoadOutcome = known.outcome
         else:
-            is_quick = self._is_beside_gpu and len(module.ptx) >= LONG_PTX
-            outcome = await executor.load(module.ptx, module.file_name, is_quick=is_quick)
+            is_quick = self._is_beside_gpu and len(ptx) >= LONG_PTX
+            outcome = await executor.load(ptx, COMPILED_AS, is_quick=is_quick)
         if isinstance(outcome, Loaded):
-            self._loaded[executor] = _Loaded(module, outcome)
+            self._loaded[executor] = _Loaded(ptx, outcome)
         return outcome
 
     # --- below: those that have loaded something, and new ones
 
-    async def _load_ahead(self, module: Module) -> None:
+    async def _load_ahead(self, ptx: str) -> None:
         with suppress(KernelLspError, OSError):  # raised again where the module is needed
-            async with self._one(module) as executor:
-                await self.load(executor, module)
+            async with self._one(ptx) as executor:
+                await self.load(executor, ptx)
 
     @asynccontextmanager
-    async def _one(self, module: Module | None) -> AsyncIterator[PtxExecutor]:
+    async def _one(self, ptx: str | None) -> AsyncIterator[PtxExecutor]:
         async with self._slots:
-            executor = self._take_idle(module) or await self._first_or_new()
+            executor = self._take_idle(ptx) or await self._first_or_new()
             try:
                 yield executor
             except BaseException:
@@ -142,20 +142,20 @@ class ExecutorPool:
                 raise
             self._idle.append(executor)
 
-    def _take_idle(self, module: Module | None) -> PtxExecutor | None:
-        """Take an idle executor: one with the module, else one without a module that others want, else any if none is
+    def _take_idle(self, ptx: str | None) -> PtxExecutor | None:
+        """Take an idle executor: one with this PTX, else one without some that others want, else any if none is
         still to start."""
         for position in reversed(range(len(self._idle))):
-            if self._module_of(self._idle[position]) == module:
+            if self._ptx_of(self._idle[position]) == ptx:
                 return self._idle.pop(position)
         for position in reversed(range(len(self._idle))):
-            if self._module_of(self._idle[position]) not in self._ahead:
+            if self._ptx_of(self._idle[position]) not in self._ahead:
                 return self._idle.pop(position)
         return self._idle.pop() if self._idle and not self._starting else None
 
-    def _module_of(self, executor: PtxExecutor) -> Module | None:
+    def _ptx_of(self, executor: PtxExecutor) -> str | None:
         known = self._loaded.get(executor)
-        return None if known is None else known.module
+        return None if known is None else known.ptx
 
     async def _first_or_new(self) -> PtxExecutor:
         if not self._starting:
@@ -180,16 +180,16 @@ class ExecutorPool:
         executor = await self._new()
         try:
             for building in self._building:
-                if (module := await asyncio.shield(building)) is not None:
+                if (ptx := await asyncio.shield(building)) is not None:
                     with suppress(KernelLspError, OSError):  # raised again where the module is needed
-                        await self.load(executor, module)
+                        await self.load(executor, ptx)
         except BaseException:
             await executor.close()
             raise
         return executor
 
 
-async def _built(build: Build, after: Sequence[asyncio.Task[Module | None]]) -> Module | None:
+async def _built(build: Build, after: Sequence[asyncio.Task[str | None]]) -> str | None:
     """Build after the builds before it, for all executors: an equal build hits the compiler's cache."""
     if after:
         await asyncio.wait(after)
@@ -229,9 +229,9 @@ class CpuDevice:
     @asynccontextmanager
     async def prepare(self, build: KernelBuild) -> AsyncIterator[CpuKernel | LoadFailure]:
         """Yield the kernel on an executor that has loaded it, or the reason why none does."""
-        module = Module(build.built.ptx, build.file_name)
-        async with self.executors.executor(module) as executor:
-            loaded = await self.executors.load(executor, module)
+        ptx = build.built.ptx
+        async with self.executors.executor(ptx) as executor:
+            loaded = await self.executors.load(executor, ptx)
             yield CpuKernel(self, executor, build.built, loaded.kernels) if isinstance(loaded, Loaded) else loaded
 
     async def close(self) -> None:

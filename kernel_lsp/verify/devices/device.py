@@ -22,11 +22,10 @@ from kernel_lsp.verify.timing.rounds import Asker
 
 @dataclass(frozen=True)
 class KernelBuild:
-    """A build to prepare. `file_name` is the `.cu` file's name in findings."""
+    """A build to prepare."""
 
     candidate_id: str
     built: Built
-    file_name: str = "kernel.cu"
 
 
 @dataclass(frozen=True)

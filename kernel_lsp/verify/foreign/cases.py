@@ -74,16 +74,14 @@ class ForeignCase:
         return TimedOperation(candidate_id, self.bound, self.case.operation, self.files)
 
 
-def chosen_cases(task: Task, direction: OperationKind, seed: int) -> list[tuple[Case, bool]]:
+def chosen_cases(task: Task, direction: OperationKind) -> list[tuple[Case, bool]]:
     """Return the cases of one direction, each with whether its sizes are hidden."""
     captured = captured_sizes(task)
     families = FAMILIES if _n_elements(task, direction, captured) <= LARGE_ELEMENTS else FAMILIES[:2]
-    named = [_case(direction, captured, family, seed, is_captured=True) for family in ("given", *families)]
+    named = [_case(direction, captured, family, is_captured=True) for family in ("given", *families)]
     hidden = [sizes for sizes in reduced_sizes(Finder(task, direction, lambda _: True)) if sizes != captured][:N_HIDDEN]
     return [(case, False) for case in named] + [
-        (_case(direction, sizes, family, seed, is_captured=False), True)
-        for sizes in hidden
-        for family in HIDDEN_FAMILIES
+        (_case(direction, sizes, family, is_captured=False), True) for sizes in hidden for family in HIDDEN_FAMILIES
     ]
 
 
@@ -218,9 +216,9 @@ def _declared(tensor: BoundTensor) -> dict[str, Any]:
     return {"name": tensor.name, "dtype": tensor.dtype.value, "shape": list(tensor.shape)}
 
 
-def _case(direction: OperationKind, sizes: Sizes, family: str, seed: int, *, is_captured: bool) -> Case:
+def _case(direction: OperationKind, sizes: Sizes, family: str, *, is_captured: bool) -> Case:
     case = Case(direction, tuple(sorted(sizes.items())), family, 0, "forward", is_captured=is_captured)
-    return seeded(case, seed, "foreign")
+    return seeded(case, 0, "foreign")
 
 
 def _n_elements(task: Task, direction: OperationKind, sizes: Sizes) -> int:

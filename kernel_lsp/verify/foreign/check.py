@@ -263,7 +263,7 @@ class _Check:
     ) -> list[ForeignCase]:
         """Make the cases of the kernel. PyTorch's baselines are prepared meanwhile."""
         store = CaseStore(task, self.session.worker, self.session.new_folder("references"), self.device)
-        chosen = [pair for direction in self._directions(task) for pair in chosen_cases(task, direction, 0)]
+        chosen = [pair for direction in self._directions(task) for pair in chosen_cases(task, direction)]
         made = []
         try:
             for case, _ in chosen:

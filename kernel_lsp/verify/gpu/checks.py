@@ -16,7 +16,6 @@ from kernel_lsp.errors import ConnectionLostError, KernelLspError
 from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.process.worker_client import CaseFiles
 from kernel_lsp.toolchain.integrity.ptx_text import read_ptx
-from kernel_lsp.verify.build.building import COMPILED_AS
 from kernel_lsp.verify.cpu.executor_checks import screened_cases
 from kernel_lsp.verify.devices.device import DeviceCase, KernelBuild, Timer
 from kernel_lsp.verify.gpu.device import GpuDevice
@@ -218,7 +217,7 @@ def _may_vary(built: Built, bounds: Sequence[BoundOperation]) -> bool:
     """Check whether two runs may differ in their last bits: with atomics, and with library steps."""
     if any(isinstance(step, BoundLibraryStep) for bound in bounds for step in bound.steps):
         return True
-    return any(statement.opcode.startswith(ATOMICS) for statement in read_ptx(built.ptx, COMPILED_AS).statements)
+    return any(statement.opcode.startswith(ATOMICS) for statement in read_ptx(built.ptx).statements)
 
 
 class OnGpu(Protocol):

@@ -103,7 +103,7 @@ def environments_of(built: Built) -> list[Environment]:
 def may_be_torn(ptx: str) -> bool:
     """Check whether some kernel has atomics or volatile accesses that may carry a value between threads."""
     by_function: dict[str, set[str]] = {}
-    for one in read_ptx(ptx, "").statements:
+    for one in read_ptx(ptx).statements:
         kind, *modifiers = one.opcode.split(".")
         is_talk = kind in ("atom", "red") or (kind in ("ld", "st") and not TALKING.isdisjoint(modifiers))
         if is_talk:

@@ -197,7 +197,7 @@ class _Decisions:
 @lru_cache(maxsize=N_REMEMBERED)
 def _conditions_of(ptx: str, symbols: tuple[tuple[str, str], ...]) -> Mapping[str, GridConditions]:
     """Return each kernel's predicates, by name expression."""
-    statements = read_ptx(ptx, "").statements
+    statements = read_ptx(ptx).statements
     return {name: GridConditions(statements, symbol) for name, symbol in symbols}
 
 

@@ -84,7 +84,7 @@ class FarLook:
     def is_too_large(self, bound: BoundOperation) -> bool:
         """Check whether a grid has more threads than its kernel numbers in 32 bits. Even one-element rows with a warp
         each do not reach that many."""
-        ptx = read_ptx(self.kernel.built.ptx, "")
+        ptx = read_ptx(self.kernel.built.ptx)
         return any(
             launch.n_blocks * launch.n_threads_per_block > MAX_THREADS
             and numbers_its_threads(ptx, self.kernel.built.symbols.get(launch.kernel, launch.kernel), launch)

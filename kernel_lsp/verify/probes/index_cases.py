@@ -54,7 +54,7 @@ def cases_beyond_exact_indices(prepared: Prepared, kind: OperationKind, built: B
     """Yield cases with indices that f32 does not represent, for a kernel that converts f32 to integers."""
     task = prepared.task
     every = dict.fromkeys((*(dims for dims, _ in _picked(task.forward, "reduction", "scan")), *_indexed(task.forward)))
-    if not every or not any(_TO_INTEGER.match(statement.opcode) for statement in read_ptx(built.ptx, "").statements):
+    if not every or not any(_TO_INTEGER.match(statement.opcode) for statement in read_ptx(built.ptx).statements):
         return
     finder = finder_of(prepared, kind)
     for dims in every:

@@ -42,7 +42,7 @@ EQUALITIES = ("setp.eq.", "setp.ne.")
 def compared_constants(built: Built, target: Graph) -> tuple[float, ...]:
     """Return the constants, their negatives, and a value on the far side of each. Empty where data is compared only
     with zero, one and the like."""
-    own, of_target = _numbers(read_ptx(built.ptx, "").statements), _compared(target)
+    own, of_target = _numbers(read_ptx(built.ptx).statements), _compared(target)
     found = [n for numbers in (own, of_target) for n in [*dict.fromkeys(numbers)][:MAX_NUMBERS]]
     return tuple(dict.fromkeys(n for number in found for n in (number, -number, number * BESIDE, -number * BESIDE)))
 

@@ -150,7 +150,7 @@ def least_sizes(finder: Finder) -> Sizes | None:
     return finder.find(finder.aligned((1,)), REDUCED) if finder.symbols else None
 
 
-def hidden_sizes(finder: Finder, seed: int, n_wanted: int = N_HIDDEN) -> list[Sizes]:
+def hidden_sizes(finder: Finder, seed: int) -> list[Sizes]:
     """Return sizes inside the contract that the task does not name: random ones, or the captured ones with one random
     symbol. Aligned where the contract requires it. Empty for a task without symbols."""
     draw = random.Random(f"{seed} {finder.task.name} {finder.direction}")
@@ -163,7 +163,7 @@ def hidden_sizes(finder: Finder, seed: int, n_wanted: int = N_HIDDEN) -> list[Si
         budget = POSSIBLE if attempt >= N_HIDDEN_TRIES // 2 and not found else HIDDEN
         if sizes not in found and finder.admits(sizes, budget):
             found.append(sizes)
-        if len(found) == n_wanted:
+        if len(found) == N_HIDDEN:
             break
     return found
 

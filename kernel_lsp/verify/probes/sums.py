@@ -94,7 +94,7 @@ def sizes_beyond_exact_sums(prepared: Prepared, kind: OperationKind, built: Buil
         return []
     is_count = _takes_floats(graph) or any(is_a(node.op, "counts") for node in added)
     greatest = 1 if is_count else _greatest(task)
-    kept = sorted(_kept_bits(read_ptx(built.ptx, "").statements))
+    kept = sorted(_kept_bits(read_ptx(built.ptx).statements))
     found = (_sizes(finder_of(prepared, kind), added, (1 << n_bits) // greatest + 2) for n_bits in kept)
     return [sizes for some in found for sizes in some]
 
@@ -175,7 +175,7 @@ def _summed(task: Task, added: list[GraphNode]) -> tuple[Symbol, ...]:
 
 def sizes_beyond_exact_places(prepared: Prepared, kind: OperationKind, built: Built) -> list[Sizes]:
     """Return sizes inside the contract with that many elements, for a kernel with such indices; else none."""
-    if not has_inexact_places(read_ptx(built.ptx, "")):
+    if not has_inexact_places(read_ptx(built.ptx)):
         return []
     return list(itertools.islice(with_elements(finder_of(prepared, kind), BEYOND), 1))
 
@@ -187,7 +187,7 @@ def has_inexact_places(ptx: PtxText) -> bool:
 
 def has_narrow_places(built: Built) -> bool:
     """Check whether a kernel keeps a value derived from the block index in 16 bits."""
-    return any(_is_narrow(*each) for each in _values(read_ptx(built.ptx, "")))
+    return any(_is_narrow(*each) for each in _values(read_ptx(built.ptx)))
 
 
 def sizes_beyond_narrow_places(prepared: Prepared, kind: OperationKind, built: Built) -> list[Sizes]:

@@ -310,7 +310,7 @@ class CaseChoice:
 def flushes(built: Built) -> bool:
     """Check whether a kernel adds f32 atomically outside shared memory: a GPU flushes subnormal numbers there (PTX ISA
     9.0, `atom`), in PyTorch's own atomic additions, too."""
-    opcodes = (statement.opcode for statement in read_ptx(built.ptx, "").statements)
+    opcodes = (statement.opcode for statement in read_ptx(built.ptx).statements)
     return any(_ATOMIC_SUM.match(opcode) and ".shared" not in opcode for opcode in opcodes)
 
 

@@ -38,8 +38,6 @@ from kernel_lsp.verify.build.building import (
     all_names,
     candidate_request,
     guarded,
-    kernel_build,
-    module_of,
     other_programs,
     request_of,
     said_of,
@@ -57,6 +55,7 @@ from kernel_lsp.verify.cpu.executor_checks import (
 )
 from kernel_lsp.verify.cpu.executor_pool import N_LOOKS
 from kernel_lsp.verify.cpu.prepared import CpuKernel, LoadedKernel
+from kernel_lsp.verify.devices.device import KernelBuild
 from kernel_lsp.verify.model.cases import Depth, Look, OperationKind, Plan, Progress
 from kernel_lsp.verify.model.defences import is_on
 from kernel_lsp.verify.model.resolved_kernel import Prepared, plan_failure, prepare
@@ -107,8 +106,8 @@ class Evaluation:
         built = await self._built(prepared)
         if not isinstance(built, Built):
             return built
-        module, n_executors = module_of(built, prepared.plan), min(len(self._plans), N_LOOKS)
-        with self._by.platform.cpu.executors.loading_ahead(module, n_executors):
+        n_executors = min(len(self._plans), N_LOOKS)
+        with self._by.platform.cpu.executors.loading_ahead(built.ptx, n_executors):
             await asyncio.sleep(0)  # send the load requests before this loop is blocked
             if refused := audited(self._candidate.text, built, progress):
                 return refused
@@ -240,7 +239,7 @@ class Evaluation:
         """Run the checks of each plan on an executor that has loaded this build, until one fails. Where none loads it
         and a GPU runs all cases, note the missing check as `without`."""
         by = self._by
-        async with by.platform.cpu.prepare(kernel_build(progress.candidate_id, built, prepared.plan)) as loaded:
+        async with by.platform.cpu.prepare(KernelBuild(progress.candidate_id, built)) as loaded:
             if isinstance(loaded, CpuKernel):
                 progress.has_atomics = any(kernel.uses_global_atomics for kernel in loaded.facts)
                 progress.may_wait = any(kernel.may_wait for kernel in loaded.facts)

@@ -16,8 +16,9 @@ from kernel_lsp.errors import PlanError
 from kernel_lsp.gpu.specs import GpuSpec
 from kernel_lsp.process.worker_client import CaseFiles, Worker
 from kernel_lsp.toolchain.integrity.audit import audit
+from kernel_lsp.toolchain.integrity.ptx_text import COMPILED_AS
 from kernel_lsp.toolchain.nvrtc.compile import Compiler
-from kernel_lsp.verify.build.building import COMPILED_AS, candidate_request
+from kernel_lsp.verify.build.building import candidate_request
 from kernel_lsp.verify.cpu.executor_checks import FULL_LIMITS
 from kernel_lsp.verify.cpu.executor_pool import CpuDevice
 from kernel_lsp.verify.cpu.prepared import CpuKernel, Profile
@@ -166,7 +167,7 @@ class RunBuilder:
         """Count on the executor what the launches of runs do, which share one build, or return why that fails. Values
         are not judged."""
         built, profiles = runs[0].built, list[Profile]()
-        async with self.platform.cpu.prepare(KernelBuild("", built, COMPILED_AS)) as kernel:
+        async with self.platform.cpu.prepare(KernelBuild("", built)) as kernel:
             if not isinstance(kernel, CpuKernel):
                 return kernel
             for run in runs:

@@ -28,7 +28,7 @@ from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.toolchain.nvrtc.compile import BuildCache, Compiler
 from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain
-from kernel_lsp.verify.build.building import Module, build_ahead
+from kernel_lsp.verify.build.building import build_ahead
 from kernel_lsp.verify.cpu.executor_pool import CpuDevice
 from kernel_lsp.verify.devices.names import parse_device
 from kernel_lsp.verify.gpu.checks import MeasuringGpu
@@ -242,7 +242,7 @@ class Session:
             self._cpus[uses_gpu] = cpu
         return self._cpus[uses_gpu]
 
-    async def _build_for_device(self, text: str, plan: LaunchPlan) -> Module | None:
+    async def _build_for_device(self, text: str, plan: LaunchPlan) -> str | None:
         """Build for the session's GPU. It opens later than a compiler, but mostly has the target GPU's architecture:
         the same build."""
         return await build_ahead(self._compiler, text, plan, self.gpu, await self.gpu_device())
