@@ -15,9 +15,9 @@ import random
 import signal
 import statistics
 import sys
-import tempfile
 import time
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from kernel_lsp.process.tree import descendants
 from kernel_lsp.verify.gpu.checks import MeasuringGpu, on_one_of
 from kernel_lsp.verify.gpu.prepared import GpuJob, GpuReport
 from kernel_lsp.verify.model.cases import StageTimes
+from kernel_lsp.verify.session.start import scratch_folder
 from tests.verify.devices.ray_slots import ACTOR, light_python, slots
 from tests.verify.gpu.harness import NoClock, build, case
 from tests.verify.gpu.light_worker import case_seconds
@@ -42,7 +43,7 @@ NODE_AFTER_S = 3.0
 class Load:
     """One run: evaluations, and losses at random times."""
 
-    def __init__(self, given: argparse.Namespace, nodes: Any, folder: Path) -> None:
+    def __init__(self, given: argparse.Namespace, nodes: Nodes, folder: Path) -> None:
         self.given, self.nodes, self.folder, self.draw = given, nodes, folder, random.Random(given.seed)
         self.results: Counter[int] = Counter()
         self.failures: list[str] = []
@@ -84,29 +85,26 @@ class Load:
         os.kill(self.draw.choice(actors), signal.SIGKILL)
 
     async def _lose_node(self) -> None:
-        node = self.draw.choice([node for node in self.nodes.list_all_nodes() if node is not self.nodes.head_node])
-        await asyncio.to_thread(self.nodes.remove_node, node, False)
+        await self.nodes.ask("remove")
         await asyncio.sleep(NODE_AFTER_S)
-        await asyncio.to_thread(add_node, self.nodes, self.given)
+        await self.nodes.ask("add")
 
 
 async def run(given: argparse.Namespace) -> dict[str, Any]:
     """Run the load, and return what was seen."""
-    nodes, started = start_nodes(given), time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="ray-load-") as name:
-        folder = Path(name)
-        load = Load(given, nodes, folder)
-        address = RayAddress(nodes.address, n_slots=given.slots, wait_s=120.0)
-        try:
-            async with AsyncExitStack() as stack:
-                cluster = await stack.enter_async_context(RayCluster(address))
-                python = light_python(folder, given.case_s)
-                devices = await stack.enter_async_context(slots(cluster, folder, given.slots, python))
-                start_s = time.monotonic() - started
-                elapsed_s, cpu_s = await under_load(load, [MeasuringGpu(device, NoClock()) for device in devices])
-                n_replaced = sum(device.slot.n_replaced for device in devices)
-        finally:
-            nodes.shutdown()
+    os.environ.update(RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0")
+    started = time.monotonic()
+    async with AsyncExitStack() as stack:
+        nodes = await stack.enter_async_context(Nodes(sys.argv[1:]))
+        folder = stack.enter_context(scratch_folder())
+        load, address = Load(given, nodes, folder), RayAddress(nodes.address, n_slots=given.slots, wait_s=120.0)
+        cluster = await stack.enter_async_context(RayCluster(address))
+        python = light_python(folder, given.case_s)
+        devices = await stack.enter_async_context(slots(cluster, folder, given.slots, python))
+        start_s = time.monotonic() - started
+        elapsed_s, cpu_s = await under_load(load, [MeasuringGpu(device, NoClock()) for device in devices])
+        n_replaced = sum(device.slot.n_replaced for device in devices)
+    del given.serve_nodes
     return {**vars(given), "start_s": start_s, "n_replaced": n_replaced, **summary(load, elapsed_s, cpu_s)}
 
 
@@ -114,7 +112,7 @@ async def under_load(load: Load, gpus: list[MeasuringGpu]) -> tuple[float, float
     """Evaluate everything, two candidates for each slot at a time; return wall and own processor seconds."""
     given, turns = load.given, asyncio.Semaphore(2 * load.given.slots)
     if given.undisturbed:
-        before_others()
+        before_others(load.nodes.pid)
     started, cpu_s = time.monotonic(), time.process_time()
 
     async def one(number: int) -> None:
@@ -128,12 +126,16 @@ async def under_load(load: Load, gpus: list[MeasuringGpu]) -> tuple[float, float
     return elapsed_s, time.process_time() - cpu_s
 
 
-def before_others() -> None:
-    """Have the kernel run this process and its descendants before other work of the machine, and what they start."""
+def before_others(nodes_pid: int) -> None:
+    """Have the kernel run this process and its descendants before other work of the machine, and nodes after slots and
+    the command: elsewhere they start on processors of their own. Started processes inherit the class."""
+    nodes = {nodes_pid, *descendants(nodes_pid)}
+    slots = {pid for actor in nodes if ACTOR in _words(actor) for pid in (actor, *descendants(actor))}
     for pid in (os.getpid(), *descendants(os.getpid())):
+        is_node = pid in nodes and pid not in slots
         with suppress(OSError):  # it ended meanwhile
             for thread in os.listdir(f"/proc/{pid}/task"):
-                os.sched_setscheduler(int(thread), os.SCHED_RR, os.sched_param(1))
+                os.sched_setscheduler(int(thread), os.SCHED_RR, os.sched_param(1 if is_node else 2))
 
 
 def summary(load: Load, elapsed_s: float, cpu_s: float) -> dict[str, Any]:
@@ -163,23 +165,62 @@ def summary(load: Load, elapsed_s: float, cpu_s: float) -> dict[str, Any]:
     }
 
 
-def start_nodes(given: argparse.Namespace) -> Any:
-    """Start a head without GPUs, and the nodes."""
-    os.environ.update(RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0")
-    from ray._private import utils
+class Nodes:
+    """The cluster, in a process of its own: a command shares no interpreter with Ray's nodes. Use as ``async with``."""
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        self._arguments, self.address = arguments, ""
+
+    async def __aenter__(self) -> Nodes:
+        command = [sys.executable, __file__, *self._arguments, "--serve-nodes"]
+        pipe = asyncio.subprocess.PIPE
+        self._process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
+        self.address = await self._said()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        await self._process.wait()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def ask(self, word: str) -> None:
+        """Have a node added or removed."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(word.encode() + b"\n")
+        await self._said()
+
+    async def _said(self) -> str:
+        assert self._process.stdout is not None
+        if not (line := await self._process.stdout.readline()):
+            raise SystemExit("the process of Ray's nodes ended")
+        return line.decode().strip()
+
+
+def serve_nodes(given: argparse.Namespace) -> None:
+    """Start a head without GPUs and the nodes, then add and remove nodes as stdin says."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # Ray prints
     from ray.cluster_utils import Cluster
 
-    utils.set_sigterm_handler = lambda handler: None  # nodes are added in a thread, which may not set one
+    draw = random.Random(given.seed)
     head = {"num_cpus": 0, "num_gpus": 0, "object_store_memory": STORE_BYTES, "include_dashboard": False}
+    node = {"num_cpus": 0, "num_gpus": -(-given.slots // given.nodes), "object_store_memory": STORE_BYTES}
     nodes = Cluster(initialize_head=True, head_node_args=head)
     for _ in range(given.nodes):
-        add_node(nodes, given)
-    return nodes
-
-
-def add_node(nodes: Any, given: argparse.Namespace) -> None:
-    """Add a node with its share of the slots."""
-    nodes.add_node(num_cpus=0, num_gpus=-(-given.slots // given.nodes), object_store_memory=STORE_BYTES)
+        nodes.add_node(**node)
+    answers.write(f"{nodes.address}\n")
+    for line in sys.stdin:
+        if line.strip() == "add":
+            nodes.add_node(**node)
+        else:
+            others = [each for each in nodes.list_all_nodes() if each is not nodes.head_node]
+            nodes.remove_node(draw.choice(others), False)
+        answers.write("done\n")
+    nodes.shutdown()
 
 
 def _name(number: int) -> str:
@@ -201,7 +242,11 @@ def main() -> None:
     parser.add_argument("--case-s", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--undisturbed", action="store_true", help="in the real-time class: needs root")
-    print(json.dumps(asyncio.run(run(parser.parse_args())), indent=2))
+    parser.add_argument("--serve-nodes", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.serve_nodes:
+        return serve_nodes(given)
+    print(json.dumps(asyncio.run(run(given)), indent=2))
 
 
 if __name__ == "__main__":

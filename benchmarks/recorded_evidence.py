@@ -39,6 +39,8 @@ from kernel_lsp.llm.judges.judges import passes, probability_right, read_probabi
 CORPUS = ROOT / "benchmarks" / "judge_corpus"
 GOAL = 40
 """Replies for each task that issue 22 asks for."""
+N_CURVE = 5
+"""Replies from which a task has a curve of its own."""
 N_RESAMPLES = 10_000
 Z = 1.96
 COMPARED = ("best-of-n", "evolve")
@@ -105,10 +107,14 @@ def _gains(seed_us: float, outcomes: Sequence[tuple[bool, float]]) -> tuple[floa
 def print_replies(found: Sequence[Replies]) -> None:
     n, n_correct = sum(len(each.gains) for each in found), sum(each.n_correct for each in found)
     print(f"{n} recorded replies of {len({each.task for each in found})} tasks; {share(n_correct, n)} correct")
-    print(f"{'task':<22}{'strategy':<11}{'replies':>8}{f'of {GOAL}':>7}{'correct':>8}{'best':>7}  times")
+    print(f"{'task':<22}{'strategy':<22}{'replies':>8}{f'of {GOAL}':>7}{'correct':>8}{'best':>7}  times")
     for each in found:
-        row = f"{each.task:<22}{each.strategy:<11}{len(each.gains):>8}{len(each.gains) / GOAL:>7.0%}{each.n_correct:>8}"
+        row = f"{each.task:<22}{each.strategy:<22}{len(each.gains):>8}{len(each.gains) / GOAL:>7.0%}{each.n_correct:>8}"
         print(f"{row}{math.exp(max(each.gains, default=0.0)):>6.2f}x  {each.kind}")
+    for each in found:
+        if len(each.gains) >= N_CURVE:
+            curve = " ".join(f"{math.exp(each.best_of(n)):.3f}x" for n in range(1, len(each.gains) + 1))
+            print(f"best of 1 to {len(each.gains)} replies, {each.task} ({each.kind}): {curve}")
 
 
 def print_curves(found: Sequence[Replies]) -> None:

@@ -11,7 +11,7 @@ from kernel_lsp.process.supervisor import _start, scrubbed_environment
 
 SSH_OPTIONS = {
     "BatchMode": "yes",
-    "ConnectTimeout": "10",
+    "ConnectTimeout": "8",
     "ServerAliveInterval": "5",
     "ServerAliveCountMax": "2",
     "LogLevel": "ERROR",

@@ -28,7 +28,7 @@ from kernel_lsp.verify.timing.rounds import Asker
 PATIENCE_S = 2.0
 """Seconds to wait for the executors' findings after the GPU found a failure: theirs are more precise."""
 ATOMICS = ("atom.", "red.", "multimem.red.")
-LEFT_OUT_S = 30.0
+LEFT_OUT_S = 10.0
 """Seconds for which a GPU whose machine was lost gets no candidates while others are there."""
 
 

@@ -187,8 +187,8 @@ class GpuSlot:
             if self.is_healthy:
                 self.loss, self._is_used = None, True
                 return Ready()
-            self.loss = None
-            problem = await self._replace()
+            was_disconnected, self.loss = self.loss is not None and self.loss.is_disconnected, None
+            problem = await self._replace(has_standby=not was_disconnected)
             self._is_suspect = bool(problem)
             if self._is_disconnected_again(problem):
                 continue
@@ -323,8 +323,9 @@ class GpuSlot:
         if not standby.cancelled() and standby.exception() is None:
             await standby.result().__aexit__(None, None, None)
 
-    async def _replace(self) -> str:
-        """Replace the worker and prove it by the canary. Returns its problem, empty when there is none."""
+    async def _replace(self, *, has_standby: bool) -> str:
+        """Replace the worker and prove it by the canary. Returns its problem, empty when there is none. `has_standby`:
+        start the next one beside it."""
         await self._close()
         self.n_replaced += 1
         opened = await self._open()
@@ -333,8 +334,8 @@ class GpuSlot:
             self.facts.architecture,
         ):
             raise ConnectionLostError(f"{self.facts.name} came back as {opened.name}", next_step=ONE_KIND)
-        # One candidate that loses its worker is often followed by another: start the next replacement now.
-        self._standby = asyncio.create_task(self._start_worker())
+        if has_standby:  # one candidate that loses its worker is often followed by another; a lost machine is not
+            self._standby = asyncio.create_task(self._start_worker())
         return opened.message if isinstance(opened, Lost) else await self._prove()
 
     async def _prove(self) -> str:

@@ -47,13 +47,14 @@ def _checked(request: dict[str, Any]) -> dict[str, Any]:
     for given in request["inputs"]:
         x = array.array("f", Path(root + given["path"]).read_bytes())
     out = array.array("f", (2 * value + 1 for value in x))
-    if request["candidate"] == "canary":
+    seconds = case_seconds(float(sys.argv[1]), request["candidate"])
+    if request["candidate"] == "canary":  # a small kernel, of milliseconds
+        seconds = 0.0
         x = array.array("i", x.tobytes())
         out = array.array("i", (3 * x[block + 255 - n] + 1 for block in range(0, len(x), 256) for n in range(256)))
     target = Path(root + next(iter(request["outputs"].values())))
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(out.tobytes())
-    seconds = case_seconds(float(sys.argv[1]), request["candidate"])
     time.sleep(max(0.0, started + seconds - time.monotonic()))
     name = next(iter(request["outputs"]))
     shown = {"path": request["outputs"][name]}

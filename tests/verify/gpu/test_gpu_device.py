@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kernel_lsp.core.verdict import Crashed, Mismatch, TimedOut, Unsupported
-from kernel_lsp.errors import EnvironmentProblem
+from kernel_lsp.errors import ConnectionLostError, EnvironmentProblem
 from kernel_lsp.process.worker_client import Slices, Worker
 from kernel_lsp.verify.gpu import prepared as gpu_prepared
 from kernel_lsp.verify.gpu.device import GpuLock, Turns
@@ -143,6 +143,27 @@ async def test_a_worker_killed_by_others_costs_the_candidate_nothing(tmp_path: P
         os.kill(device.slot.pid, signal.SIGKILL)
         assert isinstance(await run(device, tmp_path, RIGHT), GpuReport)
         assert device.slot.n_replaced == 1
+
+
+async def test_a_lost_connection_starts_one_worker_and_a_crash_one_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Worker] = []
+
+    def next_worker() -> Worker:
+        made.append(worker(FAKE))
+        return made[-1]
+
+    async def cut(*_: object, **__: object) -> None:
+        raise ConnectionLostError("the connection was lost", next_step="repeat the command")
+
+    async with gpu(tmp_path, next_worker) as device:
+        monkeypatch.setattr(made[0], "converse", cut)
+        assert isinstance(await run(device, tmp_path, RIGHT), GpuReport)
+        assert len(made) == 2
+        assert isinstance(await run(device, tmp_path, "illegal_address"), Crashed)
+        assert isinstance(await run(device, tmp_path, RIGHT), GpuReport)
+        assert len(made) == 4
 
 
 async def test_a_gpu_on_which_the_canary_fails_again_and_again_is_quarantined(tmp_path: Path) -> None:
