@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
+import hashlib
 import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 import llvmlite.binding as llvm
 
@@ -127,10 +129,14 @@ LLVM's own levels 1 and 2 take three to eight times as long, for code that is no
 QUICK_PASSES = ("always_inliner", "sroa", "instruction_combine", "simplify_cfg")
 """LLVM passes for kernels of small runs. What the others remove costs such runs less than they take: 3.3 of 8.8 seconds
 for the longest kernel of the tests, 0.1 of 0.5 for attention."""
+LONG_PASSES = ("always_inliner",)
+"""LLVM passes for a long kernel of small runs. ResNet101's first 40 kernels compile in 7 s of a core, in 23 s with the
+quick passes, of which `sroa` takes 10 (2026-11-29)."""
 CODE_GENERATION_LEVEL = 1
 RARE_GENERATION_LEVEL = 0
 LONG_TEXT = 1000000
-"""Characters of LLVM IR above which kernels compile at the lowest level: compiling takes longer than their runs."""
+"""Characters of LLVM IR above which kernels compile at the lowest level: compiling takes longer than their runs. They
+are then compiled one by one: LLVM's time grows faster than the length of a module."""
 _NAME = re.compile(r"[\w$]+")
 MODULE_FLAGS = """
 !0 = !{!"branch_weights", i32 2000, i32 1}
@@ -154,7 +160,7 @@ class LoadedModule:
     module: Module
     kernels: dict[str, CompiledKernel]
     windows: dict[str, int]
-    engine: llvm.ExecutionEngine
+    engines: tuple[llvm.ExecutionEngine, ...]
     endless: tuple[EndlessLoop, ...]
 
 
@@ -169,6 +175,7 @@ class Compiler:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
         _add_library_symbols()
+        self._long = WeakValueDictionary[tuple[bytes, bool], llvm.ExecutionEngine]()
         self._rare = self._compile(translate(RARE_FUNCTIONS), SCHEDULER_PASSES, RARE_GENERATION_LEVEL)
         for function in RARE_FUNCTIONS:
             llvm.add_symbol(function.__name__, self._rare.get_function_address(function.__name__))
@@ -194,16 +201,35 @@ class Compiler:
             error.module = module
             raise
         try:
-            body = _module_text(emitted)
-            is_lowest = is_quick or len(body) > LONG_TEXT
-            level = RARE_GENERATION_LEVEL if is_lowest else CODE_GENERATION_LEVEL
-            engine = self._compile(body, QUICK_PASSES if is_quick else KERNEL_PASSES, level)
+            engines = self._engines(emitted, is_quick=is_quick)
         except RuntimeError as error:
             # llvmlite raises RuntimeError for invalid IR: the PTX uses something in an unforeseen way.
             raise UnsupportedPtxError(f"how to translate this PTX: LLVM refuses the result ({error})") from None
-        kernels = {one.name: CompiledKernel(one, engine.get_function_address(one.name)) for one in emitted}
+        addresses = {
+            one.name: engine.get_function_address(one.name) for one, engine in zip(emitted, engines, strict=True)
+        }
+        kernels = {one.name: CompiledKernel(one, addresses[one.name]) for one in emitted}
         endless = tuple(loop for one in emitted for loop in endless_among(one.name, one.blocks))
-        return LoadedModule(module, kernels, windows, engine, endless)
+        return LoadedModule(module, kernels, windows, tuple(engines), endless)
+
+    def _engines(self, emitted: list[EmittedKernel], *, is_quick: bool) -> list[llvm.ExecutionEngine]:
+        """Return the engine of each kernel: one for all of them, or where they are long one for each. An equal long
+        kernel of another module has the same one: most of a network's candidates differ in few kernels."""
+        passes = QUICK_PASSES if is_quick else KERNEL_PASSES
+        body = _module_text(emitted)
+        if len(body) <= LONG_TEXT:
+            level = RARE_GENERATION_LEVEL if is_quick else CODE_GENERATION_LEVEL
+            return [self._compile(body, passes, level)] * len(emitted)
+        engines = []
+        for one in emitted:
+            text = _module_text([one])
+            key = (hashlib.sha256(text.encode()).digest(), is_quick)
+            if (engine := self._long.get(key)) is None:
+                is_long = is_quick and len(text) > LONG_TEXT
+                engine = self._compile(text, LONG_PASSES if is_long else passes, RARE_GENERATION_LEVEL)
+                self._long[key] = engine
+            engines.append(engine)
+        return engines
 
     def _compile(self, text: str, passes: Sequence[str], level: int = CODE_GENERATION_LEVEL) -> llvm.ExecutionEngine:
         target = llvm.Target.from_default_triple()
