@@ -8,7 +8,6 @@ from typing import Literal
 from kernel_lsp.core.finding import Finding
 from kernel_lsp.core.model import SCHEMA_VERSION, Noun
 
-SECTOR_BYTES = 32
 LAUNCH_US = 2.2
 """Duration of a nearly empty kernel in microseconds (one H200, measured)."""
 FULL_WARP = 31.5
@@ -221,20 +220,9 @@ class LineCounters(Noun):
     n_global_bytes: int = 0
 
     @property
-    def sectors_per_request(self) -> float:
-        """Return sectors per warp request: 4 for coalesced floats, 32 when each thread touches its own sector, 0
-        without requests."""
-        return self.n_global_sectors / self.n_global_requests if self.n_global_requests else 0.0
-
-    @property
     def threads_per_request(self) -> float:
         """Return the active threads per request, at most 32; divergence lowers it. 0 without requests."""
         return self.n_global_accesses / self.n_global_requests if self.n_global_requests else 0.0
-
-    @property
-    def sector_efficiency(self) -> float:
-        """Return the used fraction of the sectors' bytes; above 1 when threads share elements. 1 without requests."""
-        return self.n_global_bytes / (self.n_global_sectors * SECTOR_BYTES) if self.n_global_sectors else 1.0
 
 
 class LaunchCounters(Noun):

@@ -248,7 +248,7 @@ class RunSummary(Noun):
     """``queued``, ``running``, ``interrupted`` or ``finished``."""
     started: str
     digest: str = ""
-    """Digest of the target's text at the start; empty in archives of older versions."""
+    """Digest of the target's text at the start."""
     name: str = ""
     out: Path = Path()
     backward: bool = False

@@ -59,7 +59,7 @@ from kernel_lsp.source.pytorch import read_symbol, read_target
 from kernel_lsp.source.selection import select
 from kernel_lsp.toolchain.nvrtc.compile import BuildCache, Compiler
 from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain
-from kernel_lsp.verify.build.building import names_without_sizes, request_of
+from kernel_lsp.verify.devices.building import names_without_sizes, request_of
 from kernel_lsp.verify.profile.profile import profile_kernel
 from kernel_lsp.verify.session.check import check_kernel
 from kernel_lsp.verify.session.plain_build import check_plain, is_plain, without_static

@@ -203,14 +203,9 @@ class Knowledge:
         newest = next(iter(self._of(path, symbol)), None)
         return newest if newest is not None and newest.is_resumable else None
 
-    def is_stale(self, run: RunSummary, target: Target, path: Path | None) -> bool:
-        """Return True when the code has changed since the run. For a run of an older version, compare file dates."""
-        if run.digest:
-            return run.digest != target.digest
-        try:
-            return path is None or path.stat().st_mtime > _timestamp(run.started)
-        except (OSError, ValueError):
-            return True
+    def is_stale(self, run: RunSummary, target: Target) -> bool:
+        """Return True when the code has changed since the run."""
+        return run.digest != target.digest
 
     def _of(self, path: Path | None, symbol: str) -> list[RunSummary]:
         """Return the runs of a file, whatever symbolic links it was opened through."""
@@ -237,9 +232,3 @@ def _same_target(run_symbol: str, symbol: str) -> bool:
 def _base_name(kernel: str) -> str:
     """``ns::rows<256>(float*)`` is an instance of ``rows``."""
     return kernel.split("<")[0].split("(")[0].split("::")[-1].split()[-1] if kernel.strip() else kernel
-
-
-def _timestamp(date: str) -> float:
-    from datetime import datetime
-
-    return datetime.fromisoformat(date).timestamp()

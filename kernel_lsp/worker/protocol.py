@@ -25,7 +25,7 @@ OLDEST_TORCH = (2, 6)
 COMMANDS = {
     "describe": ("describe", "describe"),
     "open_context": ("gpu.context_ahead", "open_context"),
-    "prepare_capture": ("preload", "prepare_capture"),
+    "prepare_capture": ("capture.capture", "prepare_capture"),
     "capture": ("capture.capture", "capture"),
     "try_inputs": ("tasks.trial", "try_inputs"),
     "make_cases": ("cases.cases", "make_cases"),

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.plan import BoundLibraryStep, BoundOperation, LaunchPlan, Operation, TensorArgument
 from kernel_lsp.core.task import Graph, Task, TaskScalar
 from kernel_lsp.core.verdict import BuildFailed, Built
@@ -30,7 +31,7 @@ from kernel_lsp.source.cuda import kernel_signatures
 from kernel_lsp.toolchain.nvrtc.compile import BuildRequest, Compiler
 from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain
 from kernel_lsp.verify.model.cases import shapes_for
-from kernel_lsp.verify.oracle.arrays import read_array, write_poison
+from kernel_lsp.verify.oracle.arrays import decode, map_array, write_poison
 from kernel_lsp.verify.oracle.case_store import read_expectations
 from kernel_lsp.verify.oracle.compare import BACKWARD_FACTOR, FORWARD_FACTOR, compare, is_within_budget
 from tests.worker.capturing import capture_text_once, make_case, scalar, tensor, with_worker
@@ -122,7 +123,7 @@ def run(checked: Checked, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndar
     files = _write_files(bound, given, directory)
     _run_steps(bound, files, _LOOP.run_until_complete(_build(checked.text, checked.plan)), checked.text)
     results = [bound.tensor(result.name) for result in operation.results]
-    return {entry.name: read_array(files[entry.name].path, entry.dtype, entry.shape) for entry in results}
+    return {entry.name: _read(files[entry.name].path, entry.dtype, entry.shape) for entry in results}
 
 
 # --- below: one case
@@ -157,10 +158,14 @@ def _check_case(
     _run_steps(bound, files, built, cuda)
     factor = FORWARD_FACTOR if kind == "forward" else BACKWARD_FACTOR
     for expectation, (result, holder) in zip(read_expectations(case), bound.results, strict=True):
-        found = read_array(files[holder.name].path, result.dtype, result.shape)
+        found = _read(files[holder.name].path, result.dtype, result.shape)
         error = compare(found, expectation, factor=factor)
         assert is_within_budget(error), f"{kind} {shapes} {family}: {error}\n{cuda}"
     return True
+
+
+def _read(path: Path, dtype: DType, shape: tuple[int, ...]) -> np.ndarray:
+    return decode(map_array(path, dtype, shape), dtype)
 
 
 def _write_files(bound: BoundOperation, inputs: Sequence[CaseTensor], directory: Path) -> dict[str, BufferFile]:

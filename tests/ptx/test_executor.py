@@ -287,8 +287,10 @@ async def test_each_line_has_its_own_counters(executor, compile_cuda, tmp_path):
     lines = {line.line: line for line in report.counters[0].lines}
     assert sum(line.n_instructions for line in lines.values()) <= report.counters[0].n_instructions
     load = next(line for line in lines.values() if line.n_global_requests and line.line < 4)
-    assert (load.sectors_per_request, load.sector_efficiency) == (load.threads_per_request, 1 / 8)
-    assert (lines[4].sectors_per_request, lines[4].threads_per_request, lines[4].sector_efficiency) == (1, 8, 1)
+    assert load.n_global_sectors == load.n_global_accesses == load.n_global_bytes / 4
+    store = lines[4]
+    assert (store.n_global_requests, store.n_global_sectors, store.n_global_accesses) == (1, 1, 8)
+    assert store.n_global_bytes == 32
 
 
 async def test_without_traced_blocks_there_are_no_line_counters(executor, scale, tmp_path):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from kernel_lsp.core.measurement import Comparison, Estimate, LineEstimate
 from kernel_lsp.engine.messages import RunSummary, TargetEstimate
+from kernel_lsp.server.analysis.analysis_worker import analyse
 
 SCALE = """\
 import torch
@@ -79,6 +80,7 @@ def target_estimate(path: Path) -> TargetEstimate:
 def run_of_scale(path: Path, status: str = "finished", *, symbol: str = "scale", name: str = "scale") -> RunSummary:
     """A run whose winner takes 5 us where eager takes 20."""
     found = status == "finished"
+    target = analyse("python", str(path), SCALE).target(symbol)
     comparison = Comparison(baseline_name="eager", baseline=estimate(), ours=estimate(5.0))
     return RunSummary(
         run_id="1121-000000-abcdef",
@@ -87,6 +89,7 @@ def run_of_scale(path: Path, status: str = "finished", *, symbol: str = "scale",
         symbol=symbol,
         status=status,
         started="2099-01-01T00:00:00+00:00",
+        digest=target.digest if target is not None else "",
         name=name,
         out=path.parent / "kernels",
         candidate_id="0123456789abcdef" if found else None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernel_lsp.verify.build.building import OTHER_ARCHITECTURES, may_differ, other_architectures
+from kernel_lsp.verify.devices.building import OTHER_ARCHITECTURES, may_differ, other_architectures
 
 
 @pytest.mark.parametrize(

@@ -377,8 +377,6 @@ def _merge(archive: Archive, file: Path, source: Path) -> MergedArchive:
 
 
 def _copy(other: sqlite3.Connection, db: sqlite3.Connection, table: str, where: str, given: tuple[str, ...]) -> None:
-    """Copy a table's rows in their order. An archive of an older version may lack the table."""
-    if not other.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone():
-        return
+    """Copy a table's rows in their order."""
     for row in other.execute(f"SELECT * FROM {table} {where} ORDER BY rowid", given):
         db.execute(f"INSERT OR IGNORE INTO {table} VALUES ({', '.join('?' * len(row))})", row)

@@ -74,7 +74,7 @@ def _target_commands(document: Document, target: Target, knowledge: Knowledge) -
     result = knowledge.last_result(document.file, target.symbol)
     if result is not None:
         run = {"uri": document.uri, "run": result.run_id}
-        stale = " (stale)" if knowledge.is_stale(result, target, document.file) else ""
+        stale = " (stale)" if knowledge.is_stale(result, target) else ""
         yield _command(f"{result_text(result)}{stale}", "kernelLsp.report", run)
         yield _command("Show kernel", "kernelLsp.showKernel", run)
         yield _command("Compare", "kernelLsp.compare", run)

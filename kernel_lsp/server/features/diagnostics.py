@@ -51,7 +51,7 @@ def advice_diagnostics(document: Document, analysis: Analysis, knowledge: Knowle
     for target in analysis.targets:
         run = knowledge.last_result(document.file, target.symbol)
         advice = run.recommendation if run is not None else None
-        if run is None or advice is None or not advice.headline or knowledge.is_stale(run, target, document.file):
+        if run is None or advice is None or not advice.headline or knowledge.is_stale(run, target):
             continue
         yield types.Diagnostic(
             range=to_range(document, _span(document, target.line, None)),

@@ -82,7 +82,7 @@ def _target_text(document: Document, target: Target, knowledge: Knowledge, pendi
     parts.append(recorded_text(recorded_of(document.file, target.symbol)))
     result = knowledge.last_result(document.file, target.symbol)
     if result is not None:
-        stale = STALE if knowledge.is_stale(result, target, document.file) else ""
+        stale = STALE if knowledge.is_stale(result, target) else ""
         parts.append(f"Optimized: {result_text(result)}{stale}")
         parts.append("\n".join(f"{line}{stale}" for line in comparison_lines(result.comparisons)))
     return "\n\n".join(filter(None, parts))

@@ -198,8 +198,6 @@ def _in_document(estimate: TargetEstimate, document: Document, n_above: int) -> 
 
 async def _ran(state: State, job: Job, result: RunResult) -> None:
     summary = result.summary
-    if not summary.digest:
-        summary = summary.model_copy(update={"digest": job.digest})
     state.knowledge.learn_run(job.workspace, summary)
     state.knowledge_changed(None)
     if summary.candidate_id is None:

@@ -1,5 +1,5 @@
-"""The interface of devices, and the one place that knows them by name.
+"""The interface of devices, the one place that knows them by name, and the builds that they run.
 
-In: built kernels, and cases with their files. Out: a judged outcome of each case, and times. A kernel never takes more
-than its own process along, and no device sees expected values.
+In: a candidate's text, and cases with their files. Out: a judged outcome of each case, and times. A kernel never takes
+more than its own process along, and no device sees expected values.
 """

@@ -30,12 +30,6 @@ BF16_SHIFT = 16
 """A bfloat16 is the upper half of a float32."""
 
 
-def read_array(path: Path, dtype: DType, shape: tuple[int, ...]) -> np.ndarray:
-    """Return the file's values; bfloat16 as float32. Raises ValueError when the size does not fit the shape."""
-    raw = np.fromfile(path, dtype=_STORAGE[dtype])
-    return decode(raw, dtype).reshape(shape)
-
-
 def map_array(path: Path, dtype: DType, shape: tuple[int, ...]) -> np.ndarray:
     """Map the file's values as stored, read on access. Raises ValueError when the size does not fit."""
     n_bytes = math.prod(shape) * dtype.itemsize

@@ -18,7 +18,6 @@ from kernel_lsp.core.finding import Finding
 from kernel_lsp.core.measurement import Estimate
 from kernel_lsp.core.plan import BoundLaunch, BoundOperation
 from kernel_lsp.core.profile import (
-    SECTOR_BYTES,
     EagerKernel,
     KernelBound,
     KernelProfile,
@@ -33,6 +32,7 @@ from kernel_lsp.core.task import Task, TaskTensor
 from kernel_lsp.core.verdict import BuildFailed, CheckOutcome, KernelFacts, Unsupported
 from kernel_lsp.errors import EnvironmentProblem, KernelLspError, TargetError
 from kernel_lsp.gpu.estimate import DEFAULT_REGISTERS, estimate_operation
+from kernel_lsp.gpu.launch import SECTOR_BYTES
 from kernel_lsp.gpu.occupancy import occupancy
 from kernel_lsp.gpu.specs import GpuSpec, find_gpu
 from kernel_lsp.plan.parser import parse

@@ -33,16 +33,6 @@ from kernel_lsp.errors import PlanError, ScratchFullError
 from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.toolchain.integrity.ptx_text import program_hash
 from kernel_lsp.toolchain.nvrtc.compile import BuildRequest, is_plain
-from kernel_lsp.verify.build.building import (
-    N_CASES_ELSEWHERE,
-    all_names,
-    candidate_request,
-    guarded,
-    other_programs,
-    request_of,
-    said_of,
-    said_of_guarded,
-)
 from kernel_lsp.verify.cpu.executor_checks import (
     NOT_SCREENED,
     RANKED_WAIT_S,
@@ -55,6 +45,16 @@ from kernel_lsp.verify.cpu.executor_checks import (
 )
 from kernel_lsp.verify.cpu.executor_pool import N_LOOKS
 from kernel_lsp.verify.cpu.prepared import CpuKernel, LoadedKernel
+from kernel_lsp.verify.devices.building import (
+    N_CASES_ELSEWHERE,
+    all_names,
+    candidate_request,
+    guarded,
+    other_programs,
+    request_of,
+    said_of,
+    said_of_guarded,
+)
 from kernel_lsp.verify.devices.device import KernelBuild
 from kernel_lsp.verify.model.cases import Depth, Look, OperationKind, Plan, Progress
 from kernel_lsp.verify.model.defences import is_on

@@ -18,10 +18,10 @@ from kernel_lsp.process.worker_client import CaseFiles, Worker
 from kernel_lsp.toolchain.integrity.audit import audit
 from kernel_lsp.toolchain.integrity.ptx_text import COMPILED_AS
 from kernel_lsp.toolchain.nvrtc.compile import Compiler
-from kernel_lsp.verify.build.building import candidate_request
 from kernel_lsp.verify.cpu.executor_checks import FULL_LIMITS
 from kernel_lsp.verify.cpu.executor_pool import CpuDevice
 from kernel_lsp.verify.cpu.prepared import CpuKernel, Profile
+from kernel_lsp.verify.devices.building import candidate_request
 from kernel_lsp.verify.devices.device import KernelBuild
 from kernel_lsp.verify.gpu.checks import GpuChecks, MeasuringGpu
 from kernel_lsp.verify.gpu.device import GpuDevice

@@ -34,7 +34,7 @@ from kernel_lsp.toolchain.extension.tools import ExtensionTools, find_extension_
 from kernel_lsp.toolchain.nvrtc.compile import BuildCache, BuildRequest, Compiler
 from kernel_lsp.toolchain.nvrtc.diagnostics import compiler_findings, kernel_facts
 from kernel_lsp.toolchain.nvrtc.discovery import Toolchain, find_toolchain
-from kernel_lsp.verify.build.building import names_without_sizes
+from kernel_lsp.verify.devices.building import names_without_sizes
 
 NO_PLAN = "no launch plan, so nothing was run: add one at the top of the file"
 NO_KERNEL = "PyTorch code and no kernel: only the static rules were run"

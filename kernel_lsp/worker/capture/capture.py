@@ -1,7 +1,9 @@
-"""The command `capture`: convert a target's source into a task, and keep the state that `make_cases` needs."""
+"""The command `capture`: convert a target's source into a task, and keep the state that `make_cases` needs. Before it,
+`prepare_capture` imports what both need."""
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 from typing import Any
 
@@ -12,6 +14,18 @@ from .inputs import inputs_of
 from .load import LoadedFile, load_file, resolve
 from .numbers import attribute_place
 from .program import decompositions
+
+
+def prepare_capture(_: dict[str, Any]) -> dict[str, Any]:
+    """Import everything that a first capture and its first case need, and return ``{}``. The client sends it while it
+    still imports its own modules."""
+    import torch._dynamo  # by `torch.export`, at its first use
+
+    from ..cases import cases  # noqa: F401 (to have it imported)
+
+    with contextlib.suppress(ImportError):  # a private name of torch's: without it torch imports the module on demand
+        import torch.export._trace  # noqa: F401 (to have it imported)
+    return {}
 
 
 def capture(request: dict[str, Any]) -> dict[str, Any]:

@@ -12,12 +12,11 @@ import torch
 
 from ..capture.captured import Captured
 from ..capture.inputs import TensorLeaf
-from ..capture.task import DEFAULT_INTEGER_RANGE, evaluate_size
+from ..capture.task import DEFAULT_INTEGER_RANGE, evaluate_size, index_limits
 from ..capture.validation import input_shapes, seeded
 from ..oracle.case_filter import lowest_exponent
 from ..oracle.roundings import rounding_ties
 from .families import SPARSE_FAMILIES, buffer_values, draw, near_own_values, own_generator, resized
-from .index_bounds import index_limits
 from .integers import PLAIN, UNLIMITED, limited, unlimited
 from .kept_parameters import KeptParameters
 from .parallel_random import ParallelRandom
