@@ -104,7 +104,7 @@ class PythonFile:
         """Return the first base that no file of the project defines; empty without one."""
         names = [name for ancestor in self.ancestry(node) for name in map(ast.unparse, ancestor.bases)]
         known = {ancestor.name for ancestor in self.ancestry(node)}
-        return next((n for n in names if n not in (*known, "object") and self._imported_class(n) is None), "")
+        return next((n for n in names if n not in (*known, "object") and self.imported_class(n) is None), "")
 
     def pragmas_of(self, node: Definition) -> list[PragmaLine]:
         """Return the pragmas directly above the definition, within its header, or before its first statement."""
@@ -119,11 +119,11 @@ class PythonFile:
         """Yield the bases of the class that files beside this one define, with their files."""
         for ancestor in self.ancestry(node):
             for base in ancestor.bases:
-                found = self._imported_class(ast.unparse(base))
+                found = self.imported_class(ast.unparse(base))
                 if found is not None:
                     yield found
 
-    def _imported_class(self, name: str) -> tuple[PythonFile, ast.ClassDef] | None:
+    def imported_class(self, name: str) -> tuple[PythonFile, ast.ClassDef] | None:
         """Find the class that ``Base`` or ``layers.Base`` names, through the imports at the top of this file."""
         if not 0 < len(self.origins) < MAX_ORIGINS:
             return None
@@ -145,6 +145,8 @@ class PythonFile:
         within, level = module, 0
         if isinstance(statement, ast.ImportFrom):
             within, level = ".".join(part for part in (statement.module, module) if part), statement.level
+        if not within and level == 0:  # `import torch` names no class
+            return None
         for root in folders[:MAX_FOLDERS] if level == 0 else folders[level - 1 : level]:
             path = root.joinpath(*within.split("."))
             for candidate in (path.with_name(f"{path.name}.py"), path / "__init__.py"):

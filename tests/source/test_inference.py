@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from pathlib import Path
 from textwrap import dedent
 
 import pytest
@@ -127,3 +128,31 @@ def test_other_examples_vary_what_is_open_alone() -> None:
 )
 def test_code_that_cannot_be_followed_costs_nothing(body: str) -> None:
     check(f"def f(x):\n    {body}\n", "x=f32[1024, 4096]")
+
+
+def test_positions_stay_below_the_table_that_they_index() -> None:
+    constructor = "self.token = nn.Embedding(500, 32); self.position = nn.Embedding(length, 32)"
+    forward = "self.token(x) + self.position(torch.arange(x.shape[1], device=x.device))"
+    check(module(constructor, forward, "length=64"), "x=i64[8, 64] in [0, 500)")
+    before = module("self.token = nn.Embedding(500, 32); self.position = nn.Embedding(length, 32)", "0", "length=64")
+    lines = "t = torch.arange(x.size(1))\n        return self.token(x) + self.position(t)"
+    check(before.replace("return 0", lines), "x=i64[8, 64] in [0, 500)")
+
+
+def test_submodules_of_other_files_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "layers.py").write_text(
+        "from torch import nn\nWIDTH = 3\n\n\nclass Stem(nn.Module):\n    def __init__(self, dim):\n"
+        "        self.conv = nn.Conv2d(WIDTH, dim, 4)\n    def forward(self, image):\n        return self.conv(image)\n"
+    )
+    text = "from torch import nn\n{}\n\n\nclass Net(nn.Module):\n    def __init__(self, dim=32):\n"
+    text += "        self.stem = {}(dim)\n    def forward(self, x):\n        return self.stem(x)\n"
+    for line, name in (("from .layers import Stem", "Stem"), ("import layers", "layers.Stem")):
+        path = tmp_path / "model.py"
+        path.write_text(text.format(line, name))
+        source = parse_python(path.read_text(), "model.py", origin=path)
+        owner = source.definition("Net")
+        assert isinstance(owner, ast.ClassDef)
+        function = source.inherited(owner, "forward")
+        assert isinstance(function, FunctionNode)
+        found = propose(Signature(source, function, owner, parse_pragma([]), has_init_inputs=False), Example())
+        assert found.inputs == {"x": "f32[8, 3, 56, 56]"}

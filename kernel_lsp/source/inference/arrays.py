@@ -30,6 +30,10 @@ class Dim:
         if self.root._size is None:
             self.root._size = size
 
+    def limit(self, size: int) -> None:
+        """Bound the example that stands for the dim while its size is unknown."""
+        self.root.hint = min(self.root.hint or size, size)
+
 
 def join(first: Dim, second: Dim) -> None:
     """Make two dims equal. Dims of different sizes stay apart: one of them is broadcast, or the code is wrong."""
@@ -51,6 +55,8 @@ class Array:
     below: Dim | None = None
     """Bound of an index: its values are in [0, below)."""
     is_state: bool = False
+    counts: Dim | None = None
+    """The dim whose indices are its elements, as those of ``torch.arange(x.shape[1])`` are."""
     _same: Array | None = None
 
     @property

@@ -7,8 +7,9 @@ requires nothing.
 from __future__ import annotations
 
 import ast
+import contextlib
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kernel_lsp.source.inference.arrays import Array, Dim, join
@@ -40,7 +41,7 @@ Scope = dict[str, object]
 
 @dataclass(eq=False)
 class Instance:
-    """An object of a class of this file, with its attributes as its constructor sets them."""
+    """An object of a class of the project, with its attributes as its constructor sets them."""
 
     node: ast.ClassDef
     attributes: Scope = field(default_factory=dict)
@@ -78,24 +79,31 @@ class Returned(Exception):
 
 
 class Interpreter:
-    """Reads functions of one file. `constructor_guess` gives a value to a required argument that no call gives."""
+    """Reads functions of a file, and of classes that it imports from files beside it. `constructor_guess` gives a value
+    to a required argument that no call gives."""
 
     def __init__(self, source: PythonFile, constructor_guess: Callable[[ast.ClassDef, str], object]) -> None:
         self._source, self._guess = source, constructor_guess
         self._depth, self._n_statements = 0, 0
+        self._homes: dict[int, PythonFile] = {}
+        self._imported: dict[tuple[int, str], ast.ClassDef | None] = {}
 
     def construct(self, node: ast.ClassDef, given: Mapping[str, object]) -> Instance:
         """Return an object of the class, constructed with the given arguments, its defaults and guesses."""
         instance = Instance(node)
-        constructor = self._source.inherited(node, "__init__")
+        constructor = self._inherited(node, "__init__")
         if isinstance(constructor, FunctionNode):
-            scope = self.defaults(constructor) | dict(given)
-            arguments = constructor.args
-            for each in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs][1:]:
-                if each.arg not in scope:
-                    scope[each.arg] = self._guess(node, each.arg)
-            self.run(constructor, scope | {_self_name(constructor): instance})
+            with self._within(node):
+                self._construct_in(instance, constructor, given)
         return instance
+
+    def _construct_in(self, instance: Instance, constructor: FunctionNode, given: Mapping[str, object]) -> None:
+        scope = self.defaults(constructor) | dict(given)
+        arguments = constructor.args
+        for each in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs][1:]:
+            if each.arg not in scope:
+                scope[each.arg] = self._guess(instance.node, each.arg)
+        self.run(constructor, scope | {_self_name(constructor): instance})
 
     def run(self, function: FunctionNode, scope: Scope) -> object:
         """Return the result of a function; UNKNOWN where the depth is exceeded."""
@@ -232,9 +240,34 @@ class Interpreter:
         if isinstance(definition, ast.FunctionDef):
             return Method(None, definition)
         if isinstance(definition, ast.ClassDef):
+            self._homes.setdefault(id(definition), self._source)
             return definition
         constant = self._source.constants.get(name)
-        return self.value(constant, {}) if constant is not None and name not in _names(constant) else Named(name)
+        if constant is not None and name not in _names(constant):
+            return self.value(constant, {})
+        return self._imported_class(name) or Named(name)
+
+    def _imported_class(self, name: str) -> ast.ClassDef | None:
+        """Return the class of a file beside this one that the name imports."""
+        key = id(self._source.tree), name
+        if key not in self._imported:
+            found = self._source.imported_class(name)
+            self._imported[key] = None if found is None else found[1]
+            if found is not None:
+                self._homes.setdefault(id(found[1]), found[0])
+        return self._imported[key]
+
+    @contextlib.contextmanager
+    def _within(self, node: ast.ClassDef) -> Iterator[None]:
+        """Read names as the file of a class does."""
+        before, self._source = self._source, self._homes.get(id(node), self._source)
+        try:
+            yield
+        finally:
+            self._source = before
+
+    def _inherited(self, node: ast.ClassDef, name: str) -> object:
+        return self._homes.get(id(node), self._source).inherited(node, name)
 
     def _attribute(self, owner: object, name: str) -> object:
         if isinstance(owner, Array):
@@ -248,11 +281,13 @@ class Interpreter:
         if isinstance(owner, Instance):
             if name in owner.attributes:
                 return owner.attributes[name]
-            method = self._source.inherited(owner.node, name)
+            method = self._inherited(owner.node, name)
             return Method(owner, method) if isinstance(method, ast.FunctionDef) else Named(name, owner)
         if isinstance(owner, Layer):
             return owner.values.get(name, UNKNOWN)
-        return Named(name) if isinstance(owner, Named) and owner.on is None else UNKNOWN
+        if not isinstance(owner, Named) or owner.on is not None:
+            return UNKNOWN
+        return self._imported_class(f"{owner.name}.{name}") or Named(name)
 
     def _choice(self, test: object, body: ast.expr, orelse: ast.expr, scope: Scope) -> object:
         if isinstance(test, bool | int | None):
@@ -283,7 +318,7 @@ class Interpreter:
             case ast.ClassDef():
                 return self._construct(function, positional, keywords)
             case Instance():
-                forward = self._source.inherited(function.node, "forward")
+                forward = self._inherited(function.node, "forward")
                 if not isinstance(forward, FunctionNode):
                     return UNKNOWN
                 return self._follow(function, forward, positional, keywords)
@@ -299,7 +334,7 @@ class Interpreter:
         return UNKNOWN
 
     def _construct(self, node: ast.ClassDef, positional: Sequence[object], keywords: Mapping[str, object]) -> object:
-        constructor = self._source.inherited(node, "__init__")
+        constructor = self._inherited(node, "__init__")
         names = _parameter_names(constructor)[1:] if isinstance(constructor, FunctionNode) else []
         return self.construct(node, dict(zip(names, positional, strict=False)) | dict(keywords))
 
@@ -310,7 +345,8 @@ class Interpreter:
         is_static = any(isinstance(each, ast.Name) and each.id == "staticmethod" for each in node.decorator_list)
         values = [owner, *positional] if owner is not None and not is_static else list(positional)
         scope = dict.fromkeys(names, UNKNOWN) | self.defaults(node) | dict(zip(names, values, strict=False))
-        return self.run(node, scope | dict(keywords))
+        with self._within(owner.node) if owner is not None else contextlib.nullcontext():
+            return self.run(node, scope | dict(keywords))
 
     def _layer(self, layer: Layer, arguments: Sequence[object]) -> object:
         if layer.name == "Sequential":
@@ -324,7 +360,7 @@ class Interpreter:
     def _apply(self, function: object, value: object) -> object:
         if isinstance(function, Layer):
             return self._layer(function, [value])
-        forward = self._source.inherited(function.node, "forward") if isinstance(function, Instance) else None
+        forward = self._inherited(function.node, "forward") if isinstance(function, Instance) else None
         if isinstance(function, Instance) and isinstance(forward, FunctionNode):
             return self._follow(function, forward, [value], {})
         return UNKNOWN
@@ -354,6 +390,8 @@ class Interpreter:
         if name in LAYERS or name in KEEPING_LAYERS or name.endswith("Loss"):
             parameters = LAYERS[name].parameters if name in LAYERS else ()
             return Layer(name, dict(zip(parameters, positional, strict=False)) | dict(keywords))
+        if name == "arange" and positional and isinstance(positional[0], Dim):
+            return Array([positional[0]], 1, "i64", counts=positional[0])
         if name in CREATORS:
             array = created(name, positional)
             if array is not None:

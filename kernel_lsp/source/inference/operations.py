@@ -101,6 +101,9 @@ def _require(rule: LayerRule, values: Mapping[str, object], array: Array) -> Non
     array.dtype = array.dtype or rule.dtype
     if rule.below:
         array.dtype, array.below = rule.dtype, Dim(_int(values.get(rule.below)))
+        if array.counts is not None and array.below.size is not None:
+            array.counts.limit(array.below.size)
+            return
     size = values.get(rule.size)
     sizes = list(size) if isinstance(size, (list, tuple)) else [size]
     if rule.rank is not None:

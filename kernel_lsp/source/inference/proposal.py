@@ -127,6 +127,10 @@ _SIZES = (
 """Example constructor arguments by name, from what PyTorch code commonly calls things."""
 
 
+N_READINGS = 2
+"""Readings of the function: a rank that a later line fixes says what `x.shape[1]` above it is."""
+
+
 class _Inference:
     def __init__(self, signature: Signature, example: Example) -> None:
         self._signature, self._example = signature, example
@@ -221,7 +225,8 @@ class _Inference:
             owner = self._interpreter.construct(signature.owner, given)
             names = [each.arg for each in (*signature.function.args.posonlyargs, *signature.function.args.args)]
             scope |= {name: owner for name in names[:1] if name not in scope}
-        self._interpreter.run(signature.function, scope)
+        for _ in range(N_READINGS):
+            self._interpreter.run(signature.function, dict(scope))
 
     def _init_inputs(self) -> dict[str, object]:
         function, constructor = self._signature.source.definition("get_init_inputs"), self._signature.constructor
