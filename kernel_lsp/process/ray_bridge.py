@@ -187,6 +187,7 @@ class Slots:
         self._door = door
         self._actors: dict[int, Any] = {}
         self._started: set[int] = set()
+        """Slots that were there once. Their actors go on starting when nobody waits: the slot is tried again soon."""
         self._names = itertools.count()
 
     async def connect(self, reader: StreamReader, writer: StreamWriter) -> None:
@@ -236,8 +237,8 @@ class Slots:
         return actor, await self._open(number, actor, call, reader, received), bytes(received)
 
     async def _open(self, number: int, actor: Any, call: Any, reader: StreamReader, received: bytearray) -> bool:
-        """Return the answer of a call that may wait for a GPU, and receive meanwhile. When the connection ends, an
-        actor that has never started is dropped, and with it the request for a GPU."""
+        """Return the answer of a call that may wait for a GPU, and receive meanwhile. When the connection ends, the
+        actor of a slot that has never started is dropped, and with it the request for a GPU."""
         asked = asyncio.ensure_future(call)
         while not asked.done() and not reader.at_eof():
             reading = asyncio.create_task(reader.read(PIECE_BYTES))
@@ -258,7 +259,6 @@ class Slots:
         """Drop an actor, unless another connection has replaced it."""
         if actor is not None and self._actors.get(number) is actor:
             del self._actors[number]
-            self._started.discard(number)
 
     async def close(self) -> None:
         """End all relays, as far as their slots answer in time."""
