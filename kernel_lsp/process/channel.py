@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernel_lsp.process.supervisor import STDERR_TAIL_BYTES, _start, _TailOutput, kill_group
+from kernel_lsp.process.supervisor import _start, _TailOutput, kill_group
 
 DRAIN_S = 0.5
 
@@ -24,7 +24,7 @@ class Channel:
     ) -> None:
         self._argv, self._environment, self._directory = argv, environment, directory
         self._process: asyncio.subprocess.Process | None = None
-        self._stderr = _TailOutput(STDERR_TAIL_BYTES)
+        self._stderr = _TailOutput()
         self._drain: asyncio.Task[None] | None = None
 
     @property

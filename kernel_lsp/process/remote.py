@@ -25,7 +25,6 @@ from kernel_lsp.errors import ConnectionLostError, EnvironmentProblem, KernelLsp
 from kernel_lsp.process.channel import Stream
 from kernel_lsp.process.profiles import CACHE_VARIABLES
 from kernel_lsp.process.supervisor import (
-    STDERR_TAIL_BYTES,
     Answered,
     Died,
     Overran,
@@ -112,7 +111,7 @@ class Link:
         """`arguments` are the worker's."""
         self._place, self._arguments = place, tuple(arguments)
         self._opened: Stream | None = None
-        self._stderr = _TailOutput(STDERR_TAIL_BYTES)
+        self._stderr = _TailOutput()
         self._tasks: list[asyncio.Task[Any]] = []
         self._writing = asyncio.Lock()
         self._answers: deque[tuple[Mapping[str, Any], asyncio.Future[Answered | Died | Overran]]] = deque()

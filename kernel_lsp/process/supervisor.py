@@ -148,7 +148,7 @@ class Conversation:
         self._argv, self._environment, self._directory = argv, environment, directory
         self._confinement, self._how = confinement, how
         self._process: asyncio.subprocess.Process | None = None
-        self._stderr = _TailOutput(STDERR_TAIL_BYTES)
+        self._stderr = _TailOutput()
         self._drain: asyncio.Task[None] | None = None
         self._turn, self._starting = asyncio.Lock(), asyncio.Lock()
 
@@ -351,15 +351,15 @@ class _BoundedOutput:
 
 
 class _TailOutput:
-    """Keeps the last `bound` bytes."""
+    """Keeps the last bytes of a stderr."""
 
-    def __init__(self, bound: int) -> None:
-        self._bound, self._kept = bound, bytearray()
+    def __init__(self) -> None:
+        self._kept = bytearray()
 
     async def drain(self, stream: asyncio.StreamReader | None) -> None:
         while stream is not None and (data := await stream.read(READ_BYTES)):
             self._kept += data
-            del self._kept[: -self._bound]
+            del self._kept[:-STDERR_TAIL_BYTES]
 
     def text(self) -> str:
         return self._kept.decode(errors="replace")

@@ -37,15 +37,12 @@ class Conversation:
     def spending(self) -> Spending:
         return self._ledger.spending
 
-    def n_models(self, purpose: Purpose) -> int:
-        return len(self._roster.of(purpose))
-
     def names(self, purpose: Purpose) -> tuple[str, ...]:
         return tuple(model.name for model in self._roster.of(purpose))
 
-    def why_refused(self, purpose: Purpose) -> str:
-        """Return the provider's message where the keys of all models of a purpose were refused, else nothing."""
-        refused = [self._refused.get(name) for name in self.names(purpose)]
+    def why_refused(self) -> str:
+        """Return the provider's message where the keys of all models that propose were refused, else nothing."""
+        refused = [self._refused.get(name) for name in self.names("propose")]
         return refused[0].message if refused and refused[0] is not None and all(refused) else ""
 
     async def ask(self, request: ModelRequest, model_index: int, slot: int) -> Replied | ModelFailed:

@@ -69,7 +69,7 @@ class ModelSearch:
         self._shop = make_workshop(self._events.put_nowait)
         self._records, self._program, self._settings = records, program, settings
         choices = settings.choices
-        n_models = self._shop.conversation.n_models("propose")
+        n_models = len(self._shop.conversation.names("propose"))
         self._ensemble = Ensemble(n_models, choices.temperatures, choices.ensemble, settings.seed)
         self._seeds: list[Member] = []
         self._seed_verdicts: list[Verdict] = []
@@ -198,7 +198,7 @@ class ModelSearch:
             return f"the budget is spent: {spent.message}"
         if time.monotonic() - self._started_s > self._settings.deadline_s:
             return f"the run's {self._settings.deadline_s:.0f} s are over"
-        refused = self._shop.conversation.why_refused("propose")
+        refused = self._shop.conversation.why_refused()
         if refused:
             return f"no model can be asked: {refused}"
         known = self._known(slot)

@@ -132,19 +132,19 @@ class ExtensionBuilder:
             self._precompiling = asyncio.create_task(self.precompile(headers))
         return None
 
-    def host_command(self, source: str, made: str, headers: Headers, header: Path | None) -> list[str | Path]:
+    def host_command(self, headers: Headers, header: Path | None) -> list[str | Path]:
         """Return the command to compile host code, after the prelude and its operators."""
         self._write_lean(headers)
         included: list[str | Path] = ["-include", header or "prelude.h", "-include", "operators.h"]
-        return [self._tools.cxx, *self._flags(headers), "-w", *included, "-c", source, "-o", made]
+        return [self._tools.cxx, *self._flags(headers), "-w", *included, "-c", "host.cpp", "-o", "host.o"]
 
-    def device_command(self, source: str, made: str) -> list[str | Path]:
+    def device_command(self, name: str) -> list[str | Path]:
         """Return the command to compile kernels, with PyTorch's headers on the path for kernels that use its types."""
         includes = [f"-I{path}" for path in self._facts.includes]
         flags = ["-O3", f"-std={self.standard}", "-lineinfo", "--expt-relaxed-constexpr", "-Xcompiler", "-fPIC", "-w"]
         macros = [f"-DTORCH_EXTENSION_NAME={MODULE_NAME}", f"-D_GLIBCXX_USE_CXX11_ABI={self._facts.cxx11_abi}"]
         nvcc = self._tools.nvcc or "nvcc"
-        return [nvcc, *flags, *macros, f"-arch={self._architecture}", *includes, "-c", source, "-o", made]
+        return [nvcc, *flags, *macros, f"-arch={self._architecture}", *includes, "-c", f"{name}.cu", "-o", f"{name}.o"]
 
     def link_command(self, objects: Sequence[str]) -> list[str | Path]:
         """Return the command to link all parts into a shared object."""
@@ -284,7 +284,7 @@ class _Build:
 
     async def _whole(self) -> ExtensionBuilt:
         (self._folder / "whole.cu").write_text(self._text)
-        await self._step("nvcc", self._builder.device_command("whole.cu", "whole.o"))
+        await self._step("nvcc", self._builder.device_command("whole"))
         return await self._linked(["whole.o"], "whole", None)
 
     async def _host(self, text: str) -> Path | None:
@@ -303,12 +303,12 @@ class _Build:
         (self._folder / "prelude.h").write_text(headers.prelude)
         (self._folder / "operators.h").write_text(headers.operators)
         (self._folder / "host.cpp").write_text(headers.without_replaced(text))
-        await self._step("host compiler", self._builder.host_command("host.cpp", "host.o", headers, header))
+        await self._step("host compiler", self._builder.host_command(headers, header))
         return header
 
     async def _device(self, text: str) -> None:
         (self._folder / "device.cu").write_text(text)
-        await self._step("nvcc", [*self._builder.device_command("device.cu", "device.o"), *self._builder.shared_stubs])
+        await self._step("nvcc", [*self._builder.device_command("device"), *self._builder.shared_stubs])
 
     async def _instances(self, split: SplitExtension) -> str:
         """Return explicit instantiations of the template kernels that the host object file references."""
