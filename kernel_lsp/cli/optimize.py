@@ -260,7 +260,7 @@ def print_report(finished: RunFinished, handle: RunHandle) -> None:
             say(f"  {'':<11} {line}", markup=False)
     for position, file in enumerate(finished.files):
         say(f"  {'files' if position == 0 else '':<11} {file}", markup=False)
-    say(f"  next        {_next_step(finished)}", markup=False)
+    say(f"  next        {next_step(finished)}", markup=False)
 
 
 def _consumed(finished: RunFinished) -> str:
@@ -270,7 +270,8 @@ def _consumed(finished: RunFinished) -> str:
     return f"{finished.n_prompt_tokens} + {finished.n_reply_tokens} tokens, ${finished.cost_usd:.4f}"
 
 
-def _next_step(finished: RunFinished) -> str:
+def next_step(finished: RunFinished) -> str:
+    """Return what to do with the run's result."""
     has_operator = any(file.endswith(".py") for file in finished.files)
     if finished.recommendation is not None and finished.recommendation.action == "keep" and not has_operator:
         return f"nothing was written; `kernel-lsp export {finished.run_id} --operator DIR` writes the kernel anyway"
@@ -278,5 +279,5 @@ def _next_step(finished: RunFinished) -> str:
         return "read the kernel"
     use = f"`kernel-lsp use {finished.run_id}` shows the edits that put it to use"
     if finished.recommendation is not None and finished.recommendation.action == "measure":
-        return f"measure first: {finished.recommendation.remedy}; then {use}"
+        return f"{finished.recommendation.remedy}; then {use}"
     return f"review kernel and operator, then {use}"

@@ -7,9 +7,13 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kernel_lsp.cli.optimize import next_step
+from kernel_lsp.core.event import RunFinished
+from kernel_lsp.core.recommendation import Recommendation
 from kernel_lsp.evolve.archive.archive import Archive, workspace_lock
 from kernel_lsp.export.python.runtime_text import RUNTIME_MODULE
 from tests.cli.commands import SCALE, Ran, command, environment, run, write
@@ -160,3 +164,23 @@ def test_a_run_whose_code_changed_does_not_resume(optimized: tuple[Path, Ran]) -
 def test_json_goes_on_one_line_even_when_nothing_was_found(tmp_path: Path) -> None:
     ran = run(tmp_path, "doctor", "--json")
     assert json.loads(ran.stdout)["checks"]
+
+
+@pytest.mark.parametrize(
+    ("action", "said"),
+    [
+        ("apply", "review kernel and operator, then `kernel-lsp use 7` shows"),
+        ("measure", "measure on a machine with a GPU; then `kernel-lsp use 7` shows"),
+        ("keep", "review kernel and operator, then `kernel-lsp use 7` shows"),
+    ],
+)
+def test_the_next_step_is_to_measure_where_times_do_not_decide(action: Any, said: str) -> None:
+    advice = Recommendation(
+        action=action, ratio=1.04, against="compile", kind="estimated", why="", is_complete=True,
+        remedy="measure on a machine with a GPU" if action == "measure" else "",
+    )  # fmt: skip
+    finished = RunFinished(
+        run_id="7", candidate_id="1", reason="", n_proposed=1, n_built=1, n_correct=1, recommendation=advice,
+        files=("kernels/f.cu", "kernels/f.py"),
+    )  # fmt: skip
+    assert next_step(finished).startswith(said)
