@@ -84,3 +84,11 @@ def test_a_name_means_the_innermost_variable_that_is_declared_so_far() -> None:
     )
     assert "KL216" not in codes(inner + "}\n")
     assert "KL216" in codes(inner + "  for (int i = 0; i < n; ++i) x[i] = 0;\n}\n")
+
+
+def test_a_long_chain_of_branches_does_not_find_the_parents_of_each_anew() -> None:
+    head = "__global__ void k(const float* x, float* y, int n) {\n  int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+    chain = "".join(f"  else if (i < n - {step}) {{ y[i] += x[i]; }}\n" for step in range(1, 300))
+    start = time.process_time()
+    cuda.check(f"{head}  if (i < n) {{ y[i] = 0; }}\n{chain}}}\n")
+    assert time.process_time() - start < GENEROUS_S

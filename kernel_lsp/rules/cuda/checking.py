@@ -9,6 +9,7 @@ from time import monotonic
 
 from kernel_lsp.rules.cached import Kept, uncollected
 from kernel_lsp.rules.cuda.bounds import array_bounds, bounds
+from kernel_lsp.rules.cuda.definition import Definition
 from kernel_lsp.rules.cuda.function_summary import (
     FileFacts,
     FunctionFacts,
@@ -16,21 +17,21 @@ from kernel_lsp.rules.cuda.function_summary import (
     has_launch_bounds,
     read_plan,
 )
-from kernel_lsp.rules.cuda.host import extension, host, launches, pointers, transfers
+from kernel_lsp.rules.cuda.host import extension, host, launch_sizes, launches, lifetimes, pointers, transfers
 from kernel_lsp.rules.cuda.host.repeated import RepeatedArgument
 from kernel_lsp.rules.cuda.memory import access, restrict, shared, strides, uninitialized
 from kernel_lsp.rules.cuda.model import Function, read_function
-from kernel_lsp.rules.cuda.numbers import arithmetic, doubles, signature
-from kernel_lsp.rules.cuda.outline import CudaFile, Definition, read_outline
+from kernel_lsp.rules.cuda.numbers import arithmetic, doubles, signature, start_values
+from kernel_lsp.rules.cuda.outline import CudaFile, read_outline
 from kernel_lsp.rules.cuda.parsing import ParsedCuda, parse
-from kernel_lsp.rules.cuda.threads import atomics, barriers, grid_strides, partial_sums, racy_updates, warps
+from kernel_lsp.rules.cuda.threads import atomics, barriers, fences, grid_strides, partial_sums, racy_updates, warps
 from kernel_lsp.rules.finding import FINDING_BYTES, RuleFinding, folded, in_order
 from kernel_lsp.rules.rule import Check, checks_in
 
 FUNCTION_CHECKS = checks_in(
     *(bounds, array_bounds, barriers, warps, shared, strides, access, atomics, doubles, arithmetic, signature),
     *(restrict, host, transfers, extension, uninitialized, partial_sums),
-    *(pointers, grid_strides, racy_updates),
+    *(pointers, grid_strides, racy_updates, lifetimes, launch_sizes, start_values, fences),
 )
 FILE_CHECKS = checks_in(launches)
 _CHECKS_ON = {
@@ -131,10 +132,21 @@ class _Reading:
         self.selected: dict[tuple, tuple[Check, ...]] = {}
         kernels = (file.unchecked_kernels, file.tail_checked_kernels, file.dynamic_shared_bytes)
         named = (file.kernels_of_shortened_sizes, file.unreset_totals, file.accumulators)
-        host = (file.structures, file.bound_functions, file.axis_sizes, file.host_functions)
-        pointers = (file.allocated_sides, file.member_pointers)
+        sized = (file.structure_arrays, file.constant_arrays, file.structure_bytes)
+        arrays = tuple(frozenset(each.items()) for each in sized)
+        host = (file.structures, file.device_symbols, file.bound_functions, file.axis_sizes, file.host_functions)
+        pointers = (file.allocated_sides, file.member_pointers, file.member_integers)
         meeting = (file.barrier_free_functions, file.barrier_functions)
-        self.visible = (file.fits_its_launches, kernels, named, host, pointers, meeting, _interned(file.context))
+        self.visible = (
+            file.fits_its_launches,
+            kernels,
+            named,
+            arrays,
+            host,
+            pointers,
+            meeting,
+            _interned(file.context),
+        )
 
     def all_facts(self) -> Iterator[FunctionFacts]:
         """Yield the facts of every function. Functions after the last finding that will be shown are not checked,

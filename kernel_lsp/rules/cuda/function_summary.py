@@ -19,6 +19,7 @@ from kernel_lsp.plan.parser import parse as parse_plan
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.bounds.array_bounds import thread_reaches
 from kernel_lsp.rules.cuda.declare import launches_in
+from kernel_lsp.rules.cuda.host.values import declared_sizes, known_value
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.outline import CudaFile
 from kernel_lsp.rules.cuda.variables import Variable, type_bytes
@@ -138,7 +139,8 @@ def function_facts(function: Function, findings: tuple[RuleFinding, ...]) -> Fun
     file, text = function.file, function.text
     name_range = file.parsed.range(function.name_node)
     is_bounded = has_launch_bounds(file, function.node, function.body.start_byte)
-    if not is_bounded and "__shared__" not in text and "<<<" not in text:
+    is_dynamic = function.is_kernel and file.dynamic_shared(text) is not None
+    if not is_bounded and not is_dynamic and "__shared__" not in text and "<<<" not in text:
         return FunctionFacts(function.name, name_range, function.is_kernel, 0, False, False, 0, NOWHERE, (), findings)
     arrays = [v for v in function.all_variables() if v.is_shared] if "__shared__" in text else []
     static = [v for v in arrays if "extern" not in v.words]
@@ -149,7 +151,7 @@ def function_facts(function: Function, findings: tuple[RuleFinding, ...]) -> Fun
         is_kernel=function.is_kernel,
         launch_bound=_launch_bound(function) if is_bounded else 0,
         has_launch_bounds=is_bounded,
-        has_dynamic_shared=len(static) < len(arrays),
+        has_dynamic_shared=is_dynamic or len(static) < len(arrays),
         static_shared_bytes=sum(_bytes(function, v.sizes, v.element) for v in static),
         shared_range=file.parsed.range(static[-1].name_node) if static else NOWHERE,
         launches=() if function.is_on_device else tuple(_host_launch(function, c) for c in launches),
@@ -248,27 +250,10 @@ def changes_axis(function: Function, size: Variable) -> bool:
 
 
 def _block_of_declared(function: Function, name: Node) -> Block | None:
-    """Return the block size of ``dim3 block(X, Y);``, which the grammar parses as a function declaration without
-    name lookup."""
-    for declaration in function.declarations:
-        declarator = declaration.child_by_field_id(fields.DECLARATOR)
-        type_node = declaration.child_by_field_id(fields.TYPE)
-        if declarator is None or declarator.type != "function_declarator" or type_node is None:
-            continue
-        declared, sizes = (declarator.child_by_field_id(f) for f in (fields.DECLARATOR, fields.PARAMETERS))
-        is_it = declared is not None and function.source(declared) == function.source(name)
-        if is_it and sizes is not None and function.source(type_node) == "dim3":
-            known = [_size_of_name(function, function.source(size)) for size in sizes.named_children]
-            x, y, z = (*known, 1, 1, 1)[:3]
-            return None if x is None or y is None or z is None else (x, y, z)
-    return None
-
-
-def _size_of_name(function: Function, text: str) -> int | None:
-    variables = function.named(text)
-    if not variables:
-        return function.file.constants.get(text)
-    return function.constant(variables[0].value) if len(variables) == 1 and not variables[0].writes else None
+    """Return the block size of ``dim3 block(X, Y);``."""
+    sizes = [known_value(function, size) for size in declared_sizes(function, name)]
+    x, y, z = (*sizes, 1, 1, 1)[:3] if sizes else (None, None, None)
+    return None if x is None or y is None or z is None else (x, y, z)
 
 
 def _block_of_sizes(function: Function, nodes: list[Node]) -> Block | None:

@@ -11,6 +11,7 @@ from tree_sitter import Node
 
 from kernel_lsp.rules.cached import once
 from kernel_lsp.rules.cuda import fields
+from kernel_lsp.rules.cuda.definition import Definition
 from kernel_lsp.rules.cuda.nodes import (
     LOOPS,
     BinariesWith,
@@ -22,7 +23,7 @@ from kernel_lsp.rules.cuda.nodes import (
     next_mention,
     quotients_in,
 )
-from kernel_lsp.rules.cuda.outline import CudaFile, Definition, names_in_text
+from kernel_lsp.rules.cuda.outline import CudaFile, names_in_text
 from kernel_lsp.rules.cuda.variables import IDENTIFIER, Variable, parameters_of, variables_of, visible_at
 
 MAX_PARENTS_ASKED = 64
@@ -65,6 +66,7 @@ class Function:
         self.growths: dict[Meaning, Any] = {}
         self.parents: dict[int, Node | None] = {}
         """The known parents, by node id."""
+        self.has_all_parents = False
 
     @once
     def captured(self) -> dict[str, list[Node]]:
@@ -176,8 +178,9 @@ class Function:
         while (parent := self.parent(node)) is not None:
             yield parent
             node, depth = parent, depth + 1
-            if depth == MAX_PARENTS_ASKED:
+            if depth == MAX_PARENTS_ASKED and not self.has_all_parents:
                 self.parents.update(_all_parents(self.body))
+                self.has_all_parents = True
 
     def branches_around(self, node: Node) -> Iterator[Node]:
         """Yield the branches, `?:` and loops around `node`, innermost first."""

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from tree_sitter import Node
 
 from kernel_lsp.rules.cached import once
-from kernel_lsp.rules.cuda import fields
+from kernel_lsp.rules.cuda import declarations, fields
+from kernel_lsp.rules.cuda.definition import Definition
 from kernel_lsp.rules.cuda.host.axes import AxisSize, axis_sizes
 from kernel_lsp.rules.cuda.host.launch_shapes import launch_shapes
 from kernel_lsp.rules.cuda.host.repeated import RepeatedArgument, repeated_arguments
@@ -51,7 +52,8 @@ _IS_PLAN = re.compile(r"\s*//\s*(?:where|launch)\b").match
 _LAUNCH_BOUNDS = b"launch_bounds"
 
 _KERNEL_TEXT = re.compile(
-    r"__global__[^;{}]*?\b(\w+)\s*\([^;{}]*\)\s*\{([^{}\n]*(?=\})|.*?(?=^\}))", re.DOTALL | re.MULTILINE
+    r"__global__[^;{}]*?\b(?!__launch_bounds__)(\w+)\s*\([^;{}]*\)\s*\{([^{}\n]*(?=\})|.*?(?=^\}))",
+    re.DOTALL | re.MULTILINE,
 )
 _DEVICE_TEXT = re.compile(
     r"__device__(?![^;{}]*__global__)[^;{}]*?\b(\w+)\s*\([^;{}]*\)\s*(?:const\s*)?\{([^{}\n]*(?=\})|.*?(?=^\}))",
@@ -64,44 +66,6 @@ _ANY_MACRO = re.compile(
     r"^[ \t]*#[ \t]*define[ \t]+(\w+)(?:\(([^()\n]*)\))?[ \t]+((?:[^\\\n]|\\\r?\n|\\.)*)$", re.MULTILINE
 )
 _CALL = re.compile(r"\b(\w+)\s*(?:<[^<>;]*>)?\s*\(")
-_ALLOCATED = re.compile(
-    r"\b(?:(?P<device>cudaMalloc(?:Async)?)|cudaMallocHost|cudaHostAlloc)\s*\(\s*(?:\(\s*void\s*\*\*\s*\)\s*)?"
-    r"&\s*(?:this\s*->\s*)?(?P<name>\w+)\b"
-)
-_BOUND = re.compile(r"\b(?:def|impl)\s*\(\s*\"[^\"]*\"\s*,\s*(?:torch::wrap_pybind_function\()?&?\s*(\w+)")
-_TAKES_TENSOR = re.compile(r"\b(\w+)\s*\(\s*(?:const\s+)?(?:torch|at)::Tensor\b")
-_STRUCTURE = re.compile(r"\bstruct\s+(?:(?:alignas|__align__)\s*\([^)]*\)\s*)?(\w+)\s*\{")
-_MEMBER_POINTER = re.compile(
-    r"^[ \t]*([a-z_][\w:]*(?: (?:int|char|long))?)\s*\*\s*(\w+)\s*(?:=\s*(?:nullptr|NULL|0)|\{\w*\})?;", re.MULTILINE
-)
-_DYNAMIC_SHARED = re.compile(r"\bextern\s+(?:__align__\([^)]*\)\s*)?__shared__\s+([\w:\s]+?)\s+(\w+)\s*\[\s*\]")
-_SHORTENED = re.compile(r"\b(\w+)\s*(?:<[^<>;]*>)?\s*<<<[^;]*?>>>\s*\([^;]*-\s*\d+[^;]*\)\s*;")
-
-
-class Definition:
-    """A function definition in the outline. `outer` is its template declaration, or the definition itself."""
-
-    def __init__(self, node: Node, outer: Node, is_conditionally_compiled: bool) -> None:
-        self.node, self.outer, self.is_conditionally_compiled = node, outer, is_conditionally_compiled
-
-    @once
-    def declarator(self) -> Node | None:
-        """The function's declarator; None if the text declares no function."""
-        return _function_declarator(self.node)
-
-    @once
-    def plain_name(self) -> Node | None:
-        """The function's name if it is a single unqualified identifier."""
-        name = None if self.declarator is None else self.declarator.child_by_field_id(fields.DECLARATOR)
-        return name if name is not None and name.type == "identifier" else None
-
-    @once
-    def body(self) -> Node | None:
-        """The function's block of statements; None without one."""
-        body = self.node.child_by_field_id(fields.BODY)
-        if body is not None and body.type == "try_statement":
-            body = body.child_by_field_id(fields.BODY)
-        return body if body is not None and body.type == "compound_statement" else None
 
 
 class CudaFile:
@@ -157,7 +121,7 @@ class CudaFile:
     @once
     def kernels_of_shortened_sizes(self) -> frozenset[str]:
         """The kernels that a launch passes a difference such as ``n - 1``."""
-        return frozenset(_SHORTENED.findall(self.parsed.text)) if b"<<<" in self.parsed.data else frozenset()
+        return frozenset(declarations.SHORTENED.findall(self.parsed.text))
 
     @once
     def unreset_totals(self) -> frozenset[str]:
@@ -167,24 +131,40 @@ class CudaFile:
     @once
     def dynamic_shared_bytes(self) -> frozenset[tuple[str, int]]:
         """The launched kernels with dynamic shared memory, and the bytes of its elements."""
-        found = ((name, _DYNAMIC_SHARED.search(body)) for name, body in self.kernel_texts.items())
+        found = ((name, self.dynamic_shared(body)) for name, body in self.kernel_texts.items())
         return frozenset(
             (name, bytes_used(match, self.kernel_texts[name])) for name, match in found if match is not None
         )
+
+    @once
+    def _dynamic_arrays(self) -> list[re.Match[str]]:
+        """The declarations of dynamic shared memory outside of functions."""
+        return list(declarations.DYNAMIC_SHARED_OF_FILE.finditer(self.parsed.text))
+
+    def dynamic_shared(self, body: str) -> re.Match[str] | None:
+        """Return the declaration of dynamic shared memory in a kernel, or at the top of the file if it names it."""
+        return declarations.dynamic_shared(body, self._dynamic_arrays)
+
+    @once
+    def device_symbols(self) -> frozenset[str]:
+        """The names of `__constant__` and `__device__` variables, which host code cannot use as pointers."""
+        if b"__constant__" not in self.parsed.data and b"__device__" not in self.parsed.data:
+            return frozenset()
+        return frozenset(declarations.SYMBOL.findall(self.parsed.text))
 
     @once
     def bound_functions(self) -> frozenset[str]:
         """The functions that Python code calls as they are: bound by pybind11 or registered with torch."""
         if b"PYBIND11_MODULE" not in self.parsed.data and b"TORCH_LIBRARY" not in self.parsed.data:
             return frozenset()
-        return frozenset(_BOUND.findall(self.parsed.text))
+        return frozenset(declarations.BOUND.findall(self.parsed.text))
 
     @once
     def host_functions(self) -> frozenset[str]:
         """The functions of a file with Python bindings that take tensors: defined or declared."""
         if b"PYBIND11_MODULE" not in self.parsed.data:
             return frozenset()
-        return frozenset(_TAKES_TENSOR.findall(self.parsed.text))
+        return frozenset(declarations.TAKES_TENSOR.findall(self.parsed.text))
 
     @once
     def device_texts(self) -> dict[str, str]:
@@ -236,7 +216,9 @@ class CudaFile:
     def accumulators(self) -> frozenset[tuple[str, int]]:
         """The arrays that kernels change by atomic sums alone: the kernel, and the position of the parameter."""
         found: set[tuple[str, int]] = set()
-        if b"<<<" not in self.parsed.data or b"cudaMalloc" not in self.parsed.data or b"atomic" not in self.parsed.data:
+        data = self.parsed.data
+        is_made = b"cudaMalloc" in data or b"::empty" in data
+        if b"<<<" not in data or not is_made or b"atomic" not in data:
             return frozenset()
         for name, definitions in self.functions_by_name.items():
             for declarator, body in ((each.declarator, each.body) for each in definitions):
@@ -267,6 +249,21 @@ class CudaFile:
         if b"__shared__" not in self.parsed.data:
             return frozenset()
         return frozenset(re.findall(r"^(?:extern\s+)?__shared__[^;{}]*?\b(\w+)\s*\[", self.parsed.text, re.MULTILINE))
+
+    @once
+    def structure_arrays(self) -> dict[tuple[str, str], declarations.Sized]:
+        """The arrays that are members of structures: their elements and sizes, by structure and name."""
+        return declarations.structure_arrays(self.parsed.text)
+
+    @once
+    def structure_bytes(self) -> dict[str, int]:
+        """The bytes of structures whose members are all of builtin types."""
+        return declarations.structure_bytes(self.parsed.text)
+
+    @once
+    def constant_arrays(self) -> dict[str, declarations.Sized]:
+        """The arrays in constant memory with the element and sizes of each."""
+        return declarations.constant_arrays(self.parsed.text)
 
     @once
     def helper_texts(self) -> dict[str, bytes]:
@@ -303,23 +300,31 @@ class CudaFile:
     @once
     def structures(self) -> frozenset[str]:
         """The structures that a file with allocations defines."""
-        return frozenset(_STRUCTURE.findall(self.parsed.text)) if b"cudaMalloc" in self.parsed.data else frozenset()
+        is_there = b"cudaMalloc" in self.parsed.data
+        return frozenset(declarations.STRUCTURE.findall(self.parsed.text) if is_there else ())
 
     @once
     def member_pointers(self) -> frozenset[tuple[str, str]]:
         """The pointers that structures and classes of a file with allocations declare, with their elements."""
         if not self.structures and b"class " not in self.parsed.data:
             return frozenset()
-        found = {(name, element) for element, name in _MEMBER_POINTER.findall(self.parsed.text)}
+        found = {(name, element) for element, name in declarations.MEMBER_POINTER.findall(self.parsed.text)}
         names = [name for name, _ in found]
         return frozenset((name, element) for name, element in found if names.count(name) == 1)
+
+    @once
+    def member_integers(self) -> frozenset[str]:
+        """The integers that structures and classes of a file with allocations declare, by a name that says so."""
+        if b"cudaMalloc" not in self.parsed.data:
+            return frozenset()
+        return frozenset(declarations.MEMBER_INTEGER.findall(self.parsed.text))
 
     @once
     def allocated_sides(self) -> frozenset[tuple[str, str]]:
         """The pointers that the file allocates, each ``device`` or ``host``: members of a class, too."""
         if b"cudaMalloc" not in self.parsed.data:
             return frozenset()
-        found = _ALLOCATED.finditer(self.parsed.text)
+        found = declarations.ALLOCATED.finditer(self.parsed.text)
         return frozenset((match["name"], "device" if match["device"] else "host") for match in found)
 
     @once
@@ -444,17 +449,6 @@ def _items(root: Node) -> Iterator[Item]:
         elif kind not in _NOT_ENTERED:
             inside = is_conditional or kind.startswith(CONDITIONAL_COMPILATION)
             stack.extend([(child, node, inside) for child in reversed(node.named_children)])
-
-
-def _function_declarator(node: Node) -> Node | None:
-    declarator = node.child_by_field_id(fields.DECLARATOR)
-    for _ in range(MAX_DEPTH):
-        if declarator is None or declarator.type == "function_declarator":
-            return declarator
-        declarator = declarator.child_by_field_id(fields.DECLARATOR) or next(
-            (child for child in declarator.named_children if child.type.endswith("declarator")), None
-        )
-    return None
 
 
 def _read_named_value(node: Node, file: CudaFile) -> None:

@@ -20,6 +20,7 @@ _PASSED = ("dropout", "masked_fill", "to", "type_as", "float", "half", "bfloat16
 _SCALES = ("mul", "div", "mul_", "div_")
 _TRANSPOSES = ("transpose", "permute", "swapaxes", "t")
 _PRODUCTS = ("matmul", "bmm")
+_CONCATENATIONS = ("torch.cat", "torch.concat", "torch.vstack", "torch.hstack")
 
 
 @declare(
@@ -125,21 +126,26 @@ def hidden_broadcast(scope: Scope) -> Iterator[Hit]:
     """,
 )
 def cat_in_loop(scope: Scope) -> Iterator[Hit]:
-    for statement in scope.statements:
-        match statement:
-            case ast.Assign(
-                targets=[ast.Name(id=name)],
-                value=ast.Call(func=function, args=[ast.List(elts=parts) | ast.Tuple(elts=parts), *_]) as call,
-            ) if scope.dotted(function) in ("torch.cat", "torch.concat", "torch.vstack", "torch.hstack"):
-                grows = any(isinstance(part, ast.Name) and part.id == name for part in parts)
-                loop = scope.loop_around(statement)
-                cache = _cache_of(parts[0], scope) if len(parts) == 2 else ""
-                if cache and loop is None:
-                    message = f"`{cache}` is copied whole for each token: allocate it once, and write at the position"
-                    yield Hit(scope.module.range(call), message, (), INFORMATION)
-                if grows and loop is not None and not _is_read_besides(name, loop, call):
-                    message = f"`{name}` is copied whole in each round: collect in a list, concatenate once"
-                    yield hit(scope, call, message)
+    for call in scope.calls:
+        if scope.dotted(call.func) not in _CONCATENATIONS or not call.args:
+            continue
+        parts: list[ast.expr] = getattr(call.args[0], "elts", [])
+        statement = next((n for n in scope.around(call) if isinstance(n, ast.stmt)), None)
+        if not isinstance(statement, ast.Assign) or not isinstance(call.args[0], ast.List | ast.Tuple):
+            continue
+        name, loop = ast.unparse(statement.targets[0]), scope.loop_around(statement)
+        cache = _cache_of(parts[0], scope) if len(parts) == 2 else ""
+        if cache and loop is None:
+            message = f"`{cache}` is copied whole for each token: allocate it once, and write at the position"
+            yield Hit(scope.module.range(call), message, (), INFORMATION)
+        grows = any(isinstance(part, ast.Name | ast.Attribute) and ast.unparse(part) == name for part in parts)
+        if not grows or loop is None:
+            continue
+        if not _is_read_besides(name, loop, statement):
+            yield hit(scope, call, f"`{name}` is copied whole in each round: collect in a list, concatenate once")
+        elif _is_given_besides_input(name, loop):
+            message = f"`{name}` is copied whole in each round: allocate it once, and write at the position"
+            yield Hit(scope.module.range(call), message, (), INFORMATION)
 
 
 @declare(
@@ -170,45 +176,6 @@ def reciprocal_square_root(scope: Scope) -> Iterator[Hit]:
             if argument is not None and scope.is_tensor(argument):
                 text = f"{scope.names.spelled('torch.rsqrt')}({scope.module.source(argument)})"
                 yield hit(scope, node, "`torch.rsqrt` does this in one kernel", rewrite(scope, node, text))
-
-
-@declare(
-    "KL128",
-    "one-hot-product",
-    WARNING,
-    needs=("one_hot", "@ matmul mm"),
-    summary="A product with a one-hot matrix, where indexing reads the rows",
-    why="""
-    `one_hot(ids, n).float() @ weight` writes a matrix of n numbers for each index and multiplies it, to select rows of
-    `weight`. `F.embedding(ids, weight)` reads those rows alone.
-    """,
-    bad="""
-    import torch
-    from torch.nn import functional as F
-
-    def lookup(ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return F.one_hot(ids, 512).float() @ weight
-    """,
-    good="""
-    import torch
-    from torch.nn import functional as F
-
-    def lookup(ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return F.embedding(ids, weight)
-    """,
-)
-def one_hot_product(scope: Scope) -> Iterator[Hit]:
-    products: list[tuple[ast.expr, ast.expr]] = [
-        (node, node.left) for node in scope.binaries if isinstance(node.op, ast.MatMult)
-    ]
-    products += [(c, o) for c in scope.calls if scope.function_name(c) in ("matmul", "mm") and (o := scope.operand(c))]
-    for node, left in products:
-        made = scope.definition(left)
-        while isinstance(made, ast.Call) and scope.function_name(made) in _CASTS:
-            operand = scope.operand(made)
-            made = scope.definition(operand) if operand is not None else made.func
-        if scope.function_name(made) == "one_hot":
-            yield hit(scope, node, "product with a one-hot matrix: `F.embedding(ids, weight)` reads the rows alone")
 
 
 @declare(
@@ -250,8 +217,6 @@ def handwritten_attention(scope: Scope) -> Iterator[Hit]:
 
 # --- below: helpers of the rules
 
-_CASTS = ("float", "half", "bfloat16", "to", "type_as", "type")
-
 
 def _is_compiled(scope: Scope) -> bool:
     decorators = getattr(scope.node, "decorator_list", [])
@@ -282,12 +247,22 @@ def _cache_of(node: ast.expr, scope: Scope) -> str:
     return node.id if is_cache and isinstance(node, ast.Name) else ""
 
 
-def _is_read_besides(name: str, loop: ast.stmt, call: ast.Call) -> bool:
+def _is_read_besides(name: str, loop: ast.stmt, statement: ast.Assign) -> bool:
     """Return whether the loop reads the value besides extending it, as a model reads the tokens it has generated."""
-    reads = [n for n in ast.walk(loop) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)]
-    parts = getattr(call.args[0], "elts", ())
-    own = sum(isinstance(part, ast.Name) and part.id == name for part in parts)
-    return len(reads) > own
+    concatenations = [n for n in ast.walk(statement) if isinstance(n, ast.List | ast.Tuple)]
+    own = {id(part) for each in concatenations for part in each.elts}
+    tests = {id(node) for each in ast.walk(loop) if isinstance(each, ast.If) for node in ast.walk(each.test)}
+    tests |= {id(each.left) for each in ast.walk(statement) if isinstance(each, ast.Compare)}
+    reads = (n for n in ast.walk(loop) if isinstance(n, ast.Name | ast.Attribute) and isinstance(n.ctx, ast.Load))
+    return any(id(n) not in own | tests and ast.unparse(n) == name for n in reads)
+
+
+def _is_given_besides_input(name: str, loop: ast.stmt) -> bool:
+    """Return whether the loop gives the value to a model beside its input, as a cache: ``model(x, memory)``."""
+    calls = [node for node in ast.walk(loop) if isinstance(node, ast.Call)]
+    given = [each for call in calls for each in (*call.args[1:], *(k.value for k in call.keywords))]
+    first = {ast.unparse(call.args[0]) for call in calls if call.args}
+    return name not in first and any(ast.unparse(each) == name for each in given)
 
 
 def _is_reduced(node: ast.expr, scope: Scope) -> bool:
@@ -383,7 +358,7 @@ def _is_product(node: ast.expr, scope: Scope) -> bool:
             continue
         if not isinstance(node, ast.Call):
             return False
-        if scope.function_name(node) == "einsum":
+        if scope.function_name(node) == "einsum" or _returns_product(node, scope):
             return True
         if scope.dotted(node.func) == "torch.baddbmm" and len(node.args) > 2:
             return _is_transposed(node.args[2], scope)
@@ -395,6 +370,18 @@ def _is_product(node: ast.expr, scope: Scope) -> bool:
             return False
         node = operand
     return False
+
+
+def _returns_product(call: ast.Call, scope: Scope) -> bool:
+    """Return whether a function of the file returns scores: ``q @ k.transpose(-2, -1)``, or such an einsum."""
+    name = call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
+    functions = (n for n in ast.walk(scope.module.tree) if isinstance(n, ast.FunctionDef) and n.name == name)
+    returned = [n.value for function in functions for n in ast.walk(function) if isinstance(n, ast.Return) and n.value]
+    text = " ".join(map(ast.unparse, returned))
+    return len(returned) == 1 and "softmax" not in text and bool(_SCORES.search(text))
+
+
+_SCORES = re.compile(r"einsum\(|(?:@|matmul\(|bmm\().*\b(?:transpose|permute|mT|swapaxes)\b")
 
 
 def _is_transposed(node: ast.expr, scope: Scope) -> bool:

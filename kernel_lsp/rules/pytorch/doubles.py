@@ -22,7 +22,6 @@ _DOUBLE_ARRAYS = words(
     "KL130",
     "float64-in-forward",
     WARNING,
-    on="forward",
     needs=("double float64",),
     summary="A forward computes in double precision",
     why="""
@@ -44,6 +43,9 @@ _DOUBLE_ARRAYS = words(
     """,
 )
 def float64_in_forward(scope: Scope) -> Iterator[Hit]:
+    if not scope.is_forward:
+        yield from _kept_in_double(scope)
+        return
     for call in scope.calls:
         method = call.func if isinstance(call.func, ast.Attribute) and call.func.attr == "double" else None
         if method is not None and scope.is_tensor(method.value):
@@ -88,6 +90,26 @@ def float64_from_numpy(scope: Scope) -> Iterator[Hit]:
 # --- below: helpers of the rules
 
 
+def _kept_in_double(scope: Scope) -> Iterator[Hit]:
+    """Yield the buffers and parameters that stay in double precision, and double as the default dtype."""
+    for call in scope.calls:
+        name = scope.dotted(call.func)
+        if name.endswith(("register_buffer", "nn.Parameter")) and _is_double(call, scope):
+            yield hit(scope, call, "kept in double precision: what meets it is computed 2 to 64 times slower")
+        elif name == "torch.set_default_dtype" and call.args and scope.dotted(call.args[0]) in _DOUBLES:
+            yield hit(scope, call, "double precision by default: 2 to 64 times slower than float32")
+
+
+def _is_double(call: ast.Call, scope: Scope) -> bool:
+    """Return whether the tensor is made in double precision, and nothing casts it."""
+    for given in map(scope.definition, call.args):
+        nodes = list(ast.walk(given))
+        is_cast = any(isinstance(n, ast.Attribute) and n.attr in ("float", "to", "float32", "type") for n in nodes)
+        if not is_cast and any(scope.dotted(n) in _DOUBLES for n in nodes if isinstance(n, ast.Attribute)):
+            return True
+    return False
+
+
 def _is_compared(attribute: ast.Attribute, scope: Scope) -> bool:
     """Return whether the attribute is only compared: ``x.dtype == torch.float64`` computes nothing."""
     return any(isinstance(parent, ast.Compare) for parent in scope.around(attribute))
@@ -122,4 +144,23 @@ def _has_floats(node: ast.expr) -> bool:
 
 
 def _is_converted(call: ast.Call, scope: Scope) -> bool:
-    return isinstance(scope.parents.get(id(call)), ast.Attribute)
+    """Return whether a method that follows may give another dtype. A move to a device gives none."""
+    node: ast.AST = call
+    while isinstance(attribute := scope.parents.get(id(node)), ast.Attribute):
+        node = scope.parents.get(id(attribute), attribute)
+        if not isinstance(node, ast.Call) or attribute.attr not in _KEEP_DTYPE:
+            is_move = attribute.attr == "to" and isinstance(node, ast.Call) and _is_only_moved(node, scope)
+            if not is_move:
+                return True
+    return False
+
+
+_KEEP_DTYPE = frozenset(("cuda", "unsqueeze", "reshape", "view", "contiguous", "clone", "pin_memory", "t", "transpose"))
+
+
+def _is_only_moved(call: ast.Call, scope: Scope) -> bool:
+    """Return whether ``.to(...)`` is given a device alone: ``"cuda"``, ``x.device`` or a name of one."""
+    given = [*call.args, *(each.value for each in call.keywords if each.arg != "non_blocking")]
+    return all(
+        isinstance(each, ast.Constant) or "dev" in ast.unparse(each).rpartition(".")[2].lower() for each in given
+    )

@@ -77,9 +77,16 @@ def tensor_parameters(node: FunctionNode, unclear: set[str], scope: Scope, calls
                 (lists if is_list else found).update(names)
         if found >= unclear:
             break
-    found |= shaped & placed  # arrays have no device, and modules no shape
+    found |= (shaped | _operands(node)) & placed  # arrays have no device, and modules neither shape nor arithmetic
     kinds = dict.fromkeys(masks & unclear, Kind.MASK) | dict.fromkeys(lists & unclear, Kind.TENSORS)
     return kinds | dict.fromkeys(found & unclear, Kind.TENSOR)
+
+
+def _operands(node: FunctionNode) -> set[str]:
+    """Return the names that arithmetic is applied to."""
+    nodes = (each for part in node.body for each in nodes_in(part) if isinstance(each, ast.BinOp))
+    sides = (side for each in nodes for side in (each.left, each.right))
+    return {side.id for side in sides if isinstance(side, ast.Name)}
 
 
 # --- below: arguments of a call

@@ -1,8 +1,9 @@
-"""KL165 and KL166: training loops that wait for their batches, or lose small gradients."""
+"""KL158, KL159, KL165, KL166 and KL169 to KL171: loops that wait for batches or lose gradients, and modes."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from kernel_lsp.rules.pytorch.declare import INFORMATION, WARNING, declare, hit
@@ -49,13 +50,18 @@ _IN_MEMORY = ("TensorDataset",)
 )
 def loader_without_workers(scope: Scope) -> Iterator[Hit]:
     loops = [loop for loop in scope.loops if isinstance(loop, ast.For) and _trains_on_gpu(loop)]
-    for call in scope.calls if loops else ():
+    for call in scope.calls:
         is_unpacked = any(given.arg is None for given in call.keywords)
-        is_loader = scope.dotted(call.func) == "torch.utils.data.DataLoader" and len(call.args) < _N_POSITIONAL
-        if not is_loader or is_unpacked or keyword(call, "num_workers") is not None or _is_in_memory(call, scope):
+        is_loader = scope.dotted(call.func).endswith("utils.data.DataLoader") and len(call.args) < _N_POSITIONAL
+        if not is_loader or is_unpacked or _is_in_memory(call, scope):
             continue
-        if any(_iterates(loop.iter, call, scope) for loop in loops):
+        reading = [loop for loop in loops if _iterates(loop.iter, call, scope)] or _loops_of_callee(call, scope)
+        workers = keyword(call, "num_workers")
+        if reading and (workers is None or (isinstance(workers, ast.Constant) and workers.value == 0)):
             message = "batches are loaded in the training process: `num_workers=4, pin_memory=True` loads ahead"
+            yield hit(scope, call, message)
+        elif keyword(call, "pin_memory") is None and any(map(_copies_without_waiting, _read_by(call, loops, scope))):
+            message = "`non_blocking` copies of pageable memory wait: load with `pin_memory=True`"
             yield hit(scope, call, message)
 
 
@@ -101,7 +107,214 @@ def float16_without_scaler(scope: Scope) -> Iterator[Hit]:
             yield hit(scope, call, "float16 without `torch.amp.GradScaler`: small gradients become 0, or use bfloat16")
 
 
+@declare(
+    "KL158",
+    "missing-eval",
+    WARNING,
+    needs=("no_grad inference_mode", "load_state_dict"),
+    summary="A loaded model is used for inference in training mode",
+    why="""
+    Modules start in training mode: dropout drops, and batch normalization takes the statistics of the batch at hand and
+    changes its own. `no_grad` does not alter that. Call `model.eval()` after loading.
+    """,
+    bad="""
+    import torch
+
+    def predict(path, x):
+        model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.5))
+        model.load_state_dict(torch.load(path))
+        with torch.no_grad():
+            return model(x)
+    """,
+    good="""
+    import torch
+
+    def predict(path, x):
+        model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.5))
+        model.load_state_dict(torch.load(path))
+        model.eval()
+        with torch.no_grad():
+            return model(x)
+    """,
+)
+def missing_eval(scope: Scope) -> Iterator[Hit]:
+    text = scope.module.text
+    if not _MODE_LAYERS.search(text) or re.search(r"\.(?:eval|train)\(", text):
+        return
+    loaded = {
+        ast.unparse(c.func.value)
+        for c in scope.calls
+        if isinstance(c.func, ast.Attribute) and c.func.attr == "load_state_dict"
+    }
+    for call in scope.calls:
+        withs = [each for each in scope.around(call) if isinstance(each, ast.With)]
+        items = [item.context_expr for each in withs for item in each.items]
+        is_inference = any("no_grad" in ast.unparse(item) or "inference_mode" in ast.unparse(item) for item in items)
+        if is_inference and ast.unparse(call.func) in loaded:
+            yield hit(scope, call, f"`{ast.unparse(call.func)}` is in training mode: call `.eval()` first")
+            return
+
+
+@declare(
+    "KL159",
+    "debug-mode",
+    INFORMATION,
+    needs=("set_detect_anomaly detect_anomaly cudnn CUDA_LAUNCH_BLOCKING",),
+    summary="A mode for debugging is on",
+    why="""
+    Anomaly detection records a traceback for each operation and checks each gradient for NaN, `CUDA_LAUNCH_BLOCKING`
+    waits after each kernel, and without cuDNN convolutions take slower kernels. Switch them on by an option.
+    """,
+    bad="""
+    import torch
+
+    torch.autograd.set_detect_anomaly(True)
+    """,
+    good="""
+    import torch
+
+    def debug(is_wanted):
+        torch.autograd.set_detect_anomaly(is_wanted)
+    """,
+)
+def debug_mode(scope: Scope) -> Iterator[Hit]:
+    for call in scope.calls:
+        name, given = scope.dotted(call.func), [*call.args, *(each.value for each in call.keywords)]
+        is_on = not given or (isinstance(given[0], ast.Constant) and given[0].value is True)
+        if name.endswith(("autograd.set_detect_anomaly", "autograd.detect_anomaly")) and is_on:
+            yield hit(scope, call, "anomaly detection slows every step: switch it on by an option")
+    for statement in scope.statements:
+        match statement:
+            case ast.Assign(targets=[target], value=ast.Constant(value=value)):
+                text = ast.unparse(target)
+                if (text.endswith("cudnn.enabled") and value is False) or (
+                    "CUDA_LAUNCH_BLOCKING" in text and value == "1"
+                ):
+                    yield hit(scope, statement, "a mode for debugging is on: switch it on by an option")
+
+
+@declare(
+    "KL169",
+    "compile-in-loop",
+    WARNING,
+    needs=("compile script trace",),
+    summary="A model is compiled in each round of a loop, or in a forward",
+    why="""
+    `torch.compile` wraps the function anew: guards are checked and often code is generated again, which takes seconds.
+    Compile once, before the loop.
+    """,
+    bad="""
+    import torch
+
+    def run(model, batches):
+        for x in batches:
+            torch.compile(model)(x)
+    """,
+    good="""
+    import torch
+
+    def run(model, batches):
+        compiled = torch.compile(model)
+        for x in batches:
+            compiled(x)
+    """,
+)
+def compile_in_loop(scope: Scope) -> Iterator[Hit]:
+    for call in scope.calls:
+        if scope.dotted(call.func) not in ("torch.compile", "torch.jit.script", "torch.jit.trace"):
+            continue
+        loop = scope.loop_around(call)
+        counted = (
+            {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)} if isinstance(loop, ast.For) else set()
+        )
+        used = {n.id for n in ast.walk(call) if isinstance(n, ast.Name)}
+        if (loop is not None and not used & counted) or (scope.is_forward and scope.owner is not None):
+            yield hit(scope, call, "compiled again each time: compile once, before the loop")
+
+
+@declare(
+    "KL170",
+    "sampler-without-set-epoch",
+    WARNING,
+    needs=("DistributedSampler", "epoch epochs"),
+    summary="A `DistributedSampler` that is never told the epoch",
+    why="""
+    The sampler shuffles by a seed and the number of the epoch. Without `sampler.set_epoch(epoch)` each epoch goes
+    through the data in the same order.
+    """,
+    bad="""
+    import torch
+    from torch.utils.data.distributed import DistributedSampler
+
+    def train(dataset, step, epochs):
+        sampler = DistributedSampler(dataset)
+        loader = torch.utils.data.DataLoader(dataset, sampler=sampler)
+        for epoch in range(epochs):
+            for batch in loader:
+                step(batch)
+    """,
+    good="""
+    import torch
+    from torch.utils.data.distributed import DistributedSampler
+
+    def train(dataset, step, epochs):
+        sampler = DistributedSampler(dataset)
+        loader = torch.utils.data.DataLoader(dataset, sampler=sampler)
+        for epoch in range(epochs):
+            sampler.set_epoch(epoch)
+            for batch in loader:
+                step(batch)
+    """,
+)
+def sampler_without_set_epoch(scope: Scope) -> Iterator[Hit]:
+    for call in scope.calls if "set_epoch" not in scope.module.text else ():
+        shuffle = keyword(call, "shuffle")
+        is_in_order = isinstance(shuffle, ast.Constant) and shuffle.value is False
+        is_trained = "backward" in scope.module.text or "step(" in scope.module.text
+        if scope.dotted(call.func).endswith("DistributedSampler") and not is_in_order and is_trained:
+            yield hit(scope, call, "each epoch has the same order: call `set_epoch(epoch)` of the sampler")
+
+
+@declare(
+    "KL171",
+    "clip-of-scaled-gradients",
+    WARNING,
+    needs=("clip_grad_norm_ clip_grad_value_",),
+    summary="Gradients are clipped while they are still scaled",
+    why="""
+    With a `GradScaler` the gradients are multiplied by its scale, often 65,536, until `scaler.unscale_(optimizer)`:
+    clipping before that makes nearly every step too small.
+    """,
+    bad="""
+    import torch
+
+    def step(model, optimizer, loss, scaler):
+        scaler.scale(loss).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+    """,
+    good="""
+    import torch
+
+    def step(model, optimizer, loss, scaler):
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+    """,
+)
+def clip_of_scaled_gradients(scope: Scope) -> Iterator[Hit]:
+    steps = [call for call in scope.calls if _is_method(call, "step") and "scaler" in ast.unparse(call.func)]
+    for call in scope.calls if steps and "unscale_" not in scope.module.text else ():
+        if scope.dotted(call.func).endswith(("clip_grad_norm_", "clip_grad_value_")):
+            yield hit(scope, call, "the gradients are still scaled: call `scaler.unscale_(optimizer)` first")
+
+
 # --- below
+
+_MODE_LAYERS = re.compile(r"\b(?:Dropout|BatchNorm|resnet|vit_|densenet|efficientnet)")
 
 
 def _is_method(call: ast.Call, name: str) -> bool:
@@ -112,6 +325,33 @@ def _trains_on_gpu(loop: ast.For) -> bool:
     """Return whether the loop moves its batches to a GPU and computes gradients."""
     called = {n.func.attr for n in ast.walk(loop) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)}
     return "backward" in called and not called.isdisjoint(("to", "cuda"))
+
+
+def _copies_without_waiting(loop: ast.For) -> bool:
+    """Return whether the loop asks for copies beside the computation: ``x.to("cuda", non_blocking=True)``."""
+    return any(isinstance(node, ast.keyword) and node.arg == "non_blocking" for node in ast.walk(loop))
+
+
+def _read_by(call: ast.Call, loops: list[ast.For], scope: Scope) -> list[ast.For]:
+    every = [loop for loop in scope.loops if isinstance(loop, ast.For)]
+    return [loop for loop in every if _iterates(loop.iter, call, scope)] or _loops_of_callee(call, scope)
+
+
+def _loops_of_callee(call: ast.Call, scope: Scope) -> list[ast.For]:
+    """Return the training loops of the file's functions that are given the loader and go over it."""
+    found: list[ast.For] = []
+    functions = {n.name: n for n in ast.walk(scope.module.tree) if isinstance(n, ast.FunctionDef)}
+    for given in scope.calls:
+        name = given.func.id if isinstance(given.func, ast.Name) else getattr(given.func, "attr", "")
+        function = functions.get(name)
+        if function is None or not any(scope.definition(argument) is call for argument in given.args):
+            continue
+        parameters = [argument.arg for argument in function.args.args if argument.arg != "self"]
+        taken = {p for p, a in zip(parameters, given.args, strict=False) if scope.definition(a) is call}
+        for loop in (n for n in ast.walk(function) if isinstance(n, ast.For) and _trains_on_gpu(n)):
+            if taken & {n.id for n in ast.walk(loop.iter) if isinstance(n, ast.Name)}:
+                found.append(loop)
+    return found
 
 
 def _is_in_memory(call: ast.Call, scope: Scope) -> bool:

@@ -1,4 +1,4 @@
-"""KL122 to KL125 and KL127: allocations and constants that a forward repeats."""
+"""KL122 to KL125, KL127, KL128 and KL143: allocations and constants that nothing needs, or not each time."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ _MAX_DEFINITIONS = 10
 """Maximum names that are resolved to their definitions. It ends cyclic definitions."""
 _VIEWS = ("expand", "expand_as", "broadcast_to")
 _NOT_LAYERS = ("functional", "init", "utils", "Parameter", "ParameterList", "Module", "Identity")
+_CASTS = ("float", "half", "bfloat16", "to", "type_as", "type")
 
 
 @declare(
@@ -62,7 +63,10 @@ def constant_in_forward(scope: Scope) -> Iterator[Hit]:
         if not is_copy or not call.args or scope.is_tensor(call.args[0]) or not _is_constant_copy(call, scope):
             continue
         given = _given_names(call.args[0], scope)
-        if not given:
+        made = scope.definition(call.args[0])
+        if isinstance(made, ast.Call) and scope.dotted(made.func).startswith("numpy."):
+            yield hit(scope, call, "this copies from NumPy at each forward: compute it with torch on the device")
+        elif not given:
             yield hit(scope, call, "this copies from the CPU at each forward: keep it as a buffer")
         elif all(scope.kind(node) is Kind.SIZE for node in given):
             yield hit(scope, call, "this copies sizes from the CPU at each forward: use them as plain numbers")
@@ -233,6 +237,82 @@ def same_tensor_each_forward(scope: Scope) -> Iterator[Hit]:
         if scope.function_name(call) in ("tril", "triu") and _is_of_ones(scope.operand(call), scope):
             yield hit(scope, call, "a mask of sizes alone is made at each forward: keep it as a buffer, and slice it")
             break
+
+
+@declare(
+    "KL128",
+    "one-hot-product",
+    WARNING,
+    needs=("one_hot", "@ matmul mm"),
+    summary="A product with a one-hot matrix, where indexing reads the rows",
+    why="""
+    `one_hot(ids, n).float() @ weight` writes a matrix of n numbers for each index and multiplies it, to select rows of
+    `weight`. `F.embedding(ids, weight)` reads those rows alone.
+    """,
+    bad="""
+    import torch
+    from torch.nn import functional as F
+
+    def lookup(ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return F.one_hot(ids, 512).float() @ weight
+    """,
+    good="""
+    import torch
+    from torch.nn import functional as F
+
+    def lookup(ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return F.embedding(ids, weight)
+    """,
+)
+def one_hot_product(scope: Scope) -> Iterator[Hit]:
+    products: list[tuple[ast.expr, ast.expr]] = [
+        (node, node.left) for node in scope.binaries if isinstance(node.op, ast.MatMult)
+    ]
+    products += [(c, o) for c in scope.calls if scope.function_name(c) in ("matmul", "mm") and (o := scope.operand(c))]
+    for node, left in products:
+        made = scope.definition(left)
+        while isinstance(made, ast.Call) and scope.function_name(made) in _CASTS:
+            operand = scope.operand(made)
+            made = scope.definition(operand) if operand is not None else made.func
+        if scope.function_name(made) == "one_hot":
+            yield hit(scope, node, "product with a one-hot matrix: `F.embedding(ids, weight)` reads the rows alone")
+
+
+@declare(
+    "KL143",
+    "product-with-diagonal",
+    WARNING,
+    needs=("diag diagonal trace diag_embed",),
+    summary="A product with a diagonal matrix, or of which only the diagonal is read",
+    why="""
+    `a @ torch.diag(s)` is `a * s`, and the diagonal of `a @ b` is `(a * b.mT).sum(-1)`: n times fewer operations, and
+    no matrix in between.
+    """,
+    bad="""
+    import torch
+
+    def scale_columns(a: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        return a @ torch.diag(s)
+    """,
+    good="""
+    import torch
+
+    def scale_columns(a: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        return a * s
+    """,
+)
+def product_with_diagonal(scope: Scope) -> Iterator[Hit]:
+    for node in scope.binaries:
+        if isinstance(node.op, ast.MatMult):
+            sides = [scope.definition(side) for side in (node.left, node.right)]
+            if any(scope.function_name(side) in ("diag", "diag_embed") for side in sides):
+                yield hit(scope, node, "product with a diagonal matrix: multiply rows or columns instead")
+    for call in scope.calls:
+        operand = scope.operand(call) if scope.function_name(call) in ("trace", "diag", "diagonal") else None
+        made = None if operand is None else scope.definition(operand)
+        is_product = isinstance(made, ast.BinOp) and isinstance(made.op, ast.MatMult)
+        if made is not None and (is_product or scope.function_name(made) in ("matmul", "mm")):
+            yield hit(scope, call, "diagonal of a product: `(a * b.mT).sum(-1)` computes it alone")
 
 
 # --- below: helpers of the rules

@@ -31,10 +31,7 @@ _MAX_DEFINITIONS = 10
     WARNING,
     needs=("log", "softmax"),
     summary="`log(softmax(x))` gives -inf where `log_softmax` is exact",
-    why="""
-    Probabilities below 1e-38 are 0 in float32, and their logarithm is -inf, with NaN gradients. `log_softmax` computes
-    the same from the differences of `x`, in one kernel.
-    """,
+    why="Probabilities below 1e-38 are 0 in float32, and their logarithm is -inf, with NaN gradients.",
     bad="""
     import torch
 
@@ -52,6 +49,8 @@ def log_of_softmax(scope: Scope) -> Iterator[Hit]:
     for call in scope.calls:
         argument = _argument_of(call, "log", scope)
         inner = None if argument is None else scope.definition(argument)
+        if isinstance(inner, ast.BinOp | ast.Subscript):
+            inner = scope.definition(inner.left if isinstance(inner, ast.BinOp) else inner.value)
         if isinstance(inner, ast.Call) and scope.function_name(inner) == "softmax":
             fixes = [rewrite(scope, call, _renamed(inner, "log_softmax", scope))] if inner is argument else []
             yield hit(scope, call, "-inf for small probabilities: use `log_softmax`", *fixes)

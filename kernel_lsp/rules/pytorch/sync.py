@@ -9,7 +9,7 @@ from kernel_lsp.rules.pytorch.cost import calls_module, is_recurrence
 from kernel_lsp.rules.pytorch.declare import HINT, INFORMATION, LOOP_WORDS, WARNING, declare, hit
 from kernel_lsp.rules.pytorch.kinds import Kind
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword
-from kernel_lsp.rules.pytorch.trained import holds_steps, item_of_training
+from kernel_lsp.rules.pytorch.trained import holds_steps, is_occasional, is_on_device, item_of_training
 from kernel_lsp.rules.rule import Hit
 
 _TO_HOST_METHODS = ("item", "tolist", "numpy", "cpu")
@@ -23,7 +23,7 @@ _DYNAMIC_FUNCTIONS = ("nonzero", "argwhere", "masked_select", "unique", "unique_
     "host-sync",
     WARNING,
     on="forward",
-    needs=("item tolist numpy cpu",),
+    needs=("item tolist numpy np cpu",),
     summary="A tensor is read back to the CPU in a forward",
     why="""
     `.item()`, `.tolist()`, `.numpy()` and `.cpu()` wait until the GPU has done everything before them, and then the GPU
@@ -115,7 +115,8 @@ def tensor_branch(scope: Scope) -> Iterator[Hit]:
 def tensor_to_scalar(scope: Scope) -> Iterator[Hit]:
     for call in scope.calls:
         name = _scalar_conversion(call, scope)
-        if name:
+        loop = scope.loop_around(call) if name else None
+        if name and not (loop is not None and is_occasional(call, loop, scope)):
             yield hit(scope, call, f"`{name}()` of a tensor waits for the GPU at each forward: keep the tensor")
 
 
@@ -157,7 +158,11 @@ def print_tensor(scope: Scope) -> Iterator[Hit]:
     "KL105",
     "sync-in-loop",
     INFORMATION,
-    needs=("item tolist numpy cpu float int bool complex any all print", LOOP_WORDS),
+    needs=(
+        "item tolist numpy cpu float int bool complex any all print isnan isfinite isinf if while log info add_scalar "
+        "set_postfix update push add append",
+        LOOP_WORDS,
+    ),
     summary="A tensor is read back to the CPU in each round of a loop",
     why="""
     Outside a forward one `.item()` is fine, but in a loop it stops the CPU from running ahead of the GPU at each step.
@@ -191,13 +196,17 @@ def sync_in_loop(scope: Scope) -> Iterator[Hit]:
         return
     for call in scope.calls:
         name = _to_host(call, scope) or _scalar_conversion(call, scope) or item_of_training(call, scope)
-        name = name or _condition(call, scope)
+        name = name or _condition(call, scope) or _read_by_callee(call, scope)
         if name and item_of_training(call, scope) and _is_in_comprehension(call, scope):
             yield hit(scope, call, f"`{name}` waits for the GPU in each iteration: read the values at once")
             continue
         loop = scope.loop_around(call) if name else None
-        if loop is not None and not _is_occasional(call, loop, scope) and not holds_steps(loop):
+        if loop is not None and not is_occasional(call, loop, scope) and not holds_steps(loop):
             yield hit(scope, call, f"`{name}` waits for the GPU in each iteration: read the value after the loop")
+    for test in scope.tests:
+        loop = scope.loop_around(test)
+        if loop is not None and not isinstance(test, ast.BoolOp) and _asks_device(test, loop, scope):
+            yield hit(scope, test, "this condition waits for the GPU in each iteration: decide every so many steps")
 
 
 @declare(
@@ -205,7 +214,7 @@ def sync_in_loop(scope: Scope) -> Iterator[Hit]:
     "data-dependent-shape",
     INFORMATION,
     on="forward",
-    needs=(" ".join((*_DYNAMIC_FUNCTIONS, "where < > == != any all")),),
+    needs=(" ".join((*_DYNAMIC_FUNCTIONS, "where < > == != any all bool mask")),),
     summary="The size of a result depends on values, so the CPU must wait for it",
     why="""
     A boolean mask as an index, `nonzero`, `masked_select`, `unique` and `torch.where` with one argument give as many
@@ -227,7 +236,7 @@ def sync_in_loop(scope: Scope) -> Iterator[Hit]:
 )
 def data_dependent_shape(scope: Scope) -> Iterator[Hit]:
     for subscript in scope.subscripts:
-        is_masked = isinstance(subscript.ctx, ast.Load) and scope.kind(subscript.slice) is Kind.MASK
+        is_masked = isinstance(subscript.ctx, ast.Load) and _is_mask(subscript.slice, scope)
         if is_masked and scope.is_tensor(subscript.value):
             message = "a boolean mask as an index makes the CPU wait for the count: mask with `torch.where`"
             yield hit(scope, subscript, message)
@@ -283,50 +292,6 @@ def loop_over_tensor(scope: Scope) -> Iterator[Hit]:
 
 
 @declare(
-    "KL108",
-    "device-synchronize",
-    WARNING,
-    needs=("synchronize empty_cache",),
-    summary="`torch.cuda.synchronize` or `empty_cache` in a forward, or `empty_cache` in each step of a training loop",
-    why="""
-    `synchronize` waits for all work of the GPU, `empty_cache` gives memory back that the next call must ask the driver
-    for again, and waits as well. Both belong around measurements, never into a model.
-    """,
-    bad="""
-    import torch
-    from torch import nn
-
-    class Block(nn.Module):
-        def forward(self, x):
-            y = torch.relu(x)
-            torch.cuda.empty_cache()
-            return y
-    """,
-    good="""
-    import torch
-    from torch import nn
-
-    class Block(nn.Module):
-        def forward(self, x):
-            return torch.relu(x)
-
-    def measure(model, x):
-        model(x)
-        torch.cuda.synchronize()
-    """,
-)
-def device_synchronize(scope: Scope) -> Iterator[Hit]:
-    for call in scope.calls:
-        dotted = scope.dotted(call.func)
-        if dotted not in ("torch.cuda.synchronize", "torch.cuda.empty_cache", "torch.accelerator.synchronize"):
-            continue
-        if scope.is_forward:
-            yield hit(scope, call, f"`{dotted}` stalls the GPU at each forward")
-        elif dotted.endswith("empty_cache") and _is_in_each_step(call, scope):
-            yield hit(scope, call, f"`{dotted}` stalls the GPU in each step: the next step allocates the memory again")
-
-
-@declare(
     "KL109",
     "membership-of-tensor",
     HINT,
@@ -356,6 +321,52 @@ def membership_of_tensor(scope: Scope) -> Iterator[Hit]:
 # --- below: helpers of the rules
 
 
+def _read_by_callee(call: ast.Call, scope: Scope) -> str:
+    """Return ``push()`` for a call of a function or method of the file that reads back an argument from the device."""
+    given = [position for position, each in enumerate(call.args) if is_on_device(each, scope)]
+    name = call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
+    for function in functions_named(name, scope) if given else ():
+        parameters = [each.arg for each in function.args.args if each.arg not in ("self", "cls")]
+        taken = {parameters[position] for position in given if position < len(parameters)}
+        for node in ast.walk(function):
+            match node:
+                case ast.Call(func=ast.Name(id="float" | "int"), args=[ast.Name(id=read)]):
+                    pass
+                case ast.Call(func=ast.Attribute(value=ast.Name(id=read), attr="item" | "tolist" | "cpu" | "numpy")):
+                    pass
+                case _:
+                    continue
+            if read in taken:
+                return f"{name}()"
+    return ""
+
+
+def functions_named(name: str, scope: Scope) -> list[ast.FunctionDef]:
+    """Return the functions and methods of the file with this name."""
+    return [n for n in ast.walk(scope.module.tree) if isinstance(n, ast.FunctionDef) and n.name == name]
+
+
+def _asks_device(test: ast.expr, loop: ast.stmt, scope: Scope) -> bool:
+    """Return whether a condition in a loop over steps is the value of a tensor: ``if torch.isnan(loss):``."""
+    if isinstance(test, ast.Name | ast.Attribute) or not is_on_device(test, scope) or holds_steps(loop):
+        return False
+    is_check = any(isinstance(n, ast.Attribute) and n.attr in ("isnan", "isfinite", "isinf") for n in ast.walk(test))
+    if not is_check and any(isinstance(n, ast.Call) and item_of_training(n, scope) for n in ast.walk(test)):
+        return False
+    return not is_occasional(test, loop, scope, may_leave=not is_check)
+
+
+def _is_mask(index: ast.expr, scope: Scope) -> bool:
+    """Return whether an index is a boolean tensor: a comparison, ``mask.bool()``, or a tensor that is named a mask."""
+    index = scope.definition(index)
+    if isinstance(index, ast.UnaryOp) and isinstance(index.op, ast.Invert):
+        index = scope.definition(index.operand)
+    if isinstance(index, ast.Call) and isinstance(index.func, ast.Attribute) and index.func.attr == "bool":
+        return True
+    is_named = isinstance(index, ast.Name) and index.id.endswith("mask") and scope.is_tensor(index)
+    return is_named or scope.kind(index) is Kind.MASK
+
+
 def _is_in_comprehension(call: ast.Call, scope: Scope) -> bool:
     comprehensions = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
     return any(isinstance(parent, comprehensions) for parent in scope.around(call))
@@ -369,6 +380,8 @@ def _is_maybe_none(test: ast.expr, scope: Scope) -> bool:
 def _to_host(call: ast.Call, scope: Scope) -> str:
     """Return ``.item()`` and similar calls as text, "" for other calls."""
     function = call.func
+    if scope.dotted(function).startswith("numpy.") and any(map(scope.is_tensor, call.args)):
+        return ast.unparse(function)
     if not isinstance(function, ast.Attribute) or not scope.is_tensor(function.value):
         return ""
     if function.attr in _TO_HOST_METHODS:
@@ -416,28 +429,6 @@ def _condition(call: ast.Call, scope: Scope) -> str:
     return ""
 
 
-def _is_occasional(call: ast.Call, loop: ast.stmt, scope: Scope) -> bool:
-    """Return whether a condition with `%` (every n steps) or a `break` guards the call."""
-    for parent in scope.around(call):
-        if parent is loop:
-            return False
-        if isinstance(parent, ast.If):
-            is_periodic = any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mod) for n in ast.walk(parent.test))
-            if is_periodic or any(isinstance(n, ast.Break | ast.Return | ast.Raise) for n in parent.body):
-                return True
-    return False
-
-
-def _is_in_each_step(call: ast.Call, scope: Scope) -> bool:
-    """Return whether the call is in a loop that trains, each time around, and in no handler of an error."""
-    loop = scope.loop_around(call)
-    if loop is None or holds_steps(loop) or _is_occasional(call, loop, scope):
-        return False
-    if any(isinstance(parent, ast.ExceptHandler) for parent in scope.around(call)):
-        return False
-    return any(isinstance(node, ast.Attribute) and node.attr == "backward" for node in ast.walk(loop))
-
-
 _CPU_ARGUMENTS = ("pack_padded_sequence",)
 """Functions that require a CPU argument: their lengths must be on the CPU."""
 
@@ -445,7 +436,7 @@ _CPU_ARGUMENTS = ("pack_padded_sequence",)
 def _is_wanted_on_cpu(call: ast.Call, scope: Scope) -> bool:
     """Return whether the value is needed on the CPU: as such an argument, or as the result of a sampler or similar
     inference function."""
-    parent = next(scope.around(call), None)
+    parent = next((each for each in scope.around(call) if not isinstance(each, ast.Tuple)), None)
     if isinstance(parent, ast.Return) and scope.owner is None and _is_for_inference(scope):
         return True
     return isinstance(parent, ast.Call) and scope.dotted(parent.func).rpartition(".")[2] in _CPU_ARGUMENTS

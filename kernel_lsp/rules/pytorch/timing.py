@@ -1,4 +1,4 @@
-"""KL167 and KL168: gradients that are filled with zeros, and times of the GPU that only hold launches."""
+"""KL108, KL167 and KL168: waits for the GPU, gradients filled with zeros, and times that only hold launches."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from kernel_lsp.rules.pytorch.declare import INFORMATION, WARNING, declare, hit
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword
+from kernel_lsp.rules.pytorch.trained import holds_steps, is_occasional
 from kernel_lsp.rules.rule import Hit
 
 _CLOCKS = frozenset(f"time.{name}{unit}" for name in ("time", "perf_counter", "monotonic") for unit in ("", "_ns")) | {
@@ -33,10 +34,54 @@ _LAUNCHES_NOTHING = frozenset(("range", "print", "len", "append", "zip", "enumer
 
 
 @declare(
+    "KL108",
+    "device-synchronize",
+    WARNING,
+    needs=("synchronize empty_cache",),
+    summary="`torch.cuda.synchronize` or `empty_cache` in a forward, or `empty_cache` in each step of a training loop",
+    why="""
+    `synchronize` waits for all work of the GPU, `empty_cache` gives memory back that the next call must ask the driver
+    for again, and waits as well. Both belong around measurements, never into a model.
+    """,
+    bad="""
+    import torch
+    from torch import nn
+
+    class Block(nn.Module):
+        def forward(self, x):
+            y = torch.relu(x)
+            torch.cuda.empty_cache()
+            return y
+    """,
+    good="""
+    import torch
+    from torch import nn
+
+    class Block(nn.Module):
+        def forward(self, x):
+            return torch.relu(x)
+
+    def measure(model, x):
+        model(x)
+        torch.cuda.synchronize()
+    """,
+)
+def device_synchronize(scope: Scope) -> Iterator[Hit]:
+    for call in scope.calls:
+        dotted = scope.dotted(call.func)
+        if dotted not in ("torch.cuda.synchronize", "torch.cuda.empty_cache", "torch.accelerator.synchronize"):
+            continue
+        if scope.is_forward:
+            yield hit(scope, call, f"`{dotted}` stalls the GPU at each forward")
+        elif dotted.endswith("empty_cache") and _is_in_each_step(call, scope):
+            yield hit(scope, call, f"`{dotted}` stalls the GPU in each step: the next step allocates the memory again")
+
+
+@declare(
     "KL167",
     "zeroed-gradients",
     INFORMATION,
-    needs=("zero_grad",),
+    needs=("zero_grad zero_ fill_ zeros_like",),
     summary="Gradients are filled with zeros instead of dropped",
     why="""
     `zero_grad(set_to_none=False)` writes zeros into every gradient, and the backward pass then reads and adds to them.
@@ -67,6 +112,8 @@ def zeroed_gradients(scope: Scope) -> Iterator[Hit]:
         is_kept = isinstance(kept, ast.Constant) and kept.value is False
         if call.func.attr == "zero_grad" and is_kept:
             yield hit(scope, call, "gradients are filled with zeros: drop them, `zero_grad(set_to_none=True)`")
+        elif call.func.attr in ("zero_", "fill_") and _is_gradient(call.func.value) and scope.loop_around(call):
+            yield hit(scope, call, "gradients are filled with zeros, a kernel each: set them to None")
 
 
 @declare(
@@ -113,13 +160,32 @@ def timing_without_synchronize(scope: Scope) -> Iterator[Hit]:
     clocks = sorted((call for call in scope.calls if _is_clock(call, scope)), key=_place)
     for end in clocks:
         start = _start_of(end, clocks, scope)
+        outer = {id(node) for node in scope.around(end)}
         timed = [] if start is None else [c for c in scope.calls if _place(start) < _place(c) < _place(end)]
+        timed = [call for call in timed if id(call) not in outer]
         is_measured = start is not None and (_MEASURES.search(_name(scope)) or _repeats(start, end, scope))
         if start is not None and is_measured and _is_unawaited(timed, scope) and not _loads(start, end, scope):
             yield hit(scope, end, "time of launches alone: call `torch.cuda.synchronize()` before reading the clock")
 
 
 # --- below
+
+
+def _is_in_each_step(call: ast.Call, scope: Scope) -> bool:
+    """Return whether the call is in a loop that trains, each time around, and in no handler of an error."""
+    loop = scope.loop_around(call)
+    if loop is None or holds_steps(loop) or is_occasional(call, loop, scope):
+        return False
+    if any(isinstance(parent, ast.ExceptHandler) for parent in scope.around(call)):
+        return False
+    return any(isinstance(node, ast.Attribute) and node.attr == "backward" for node in ast.walk(loop))
+
+
+def _is_gradient(node: ast.expr) -> bool:
+    """Return whether the node is ``p.grad`` or ``p.grad.data``."""
+    text = ast.unparse(node)
+    return text.removesuffix(".data").removesuffix(".detach()").endswith(".grad")
+
 
 _MEASURES = re.compile(r"bench|tim(?:e|ing)|measure|latency|profile|throughput|speed|perf|flops", re.IGNORECASE)
 

@@ -11,37 +11,87 @@ from kernel_lsp.rules.pytorch.scopes import FunctionNode, Scope, first_line
 
 
 def item_of_training(call: ast.Call, scope: Scope) -> str:
-    """Return ``.item()`` for a call on a value that exists only in training: a gradient, or a loss of a model; and
-    ``.cpu()`` where `numpy()` or `tolist()` follows, which only tensors have."""
+    """Return ``.item()`` for a call that reads back a value which exists only on a device: a gradient, a loss, or what
+    is computed from the result of a model; and ``.cpu()`` where `numpy()` or `tolist()` follows, which only tensors
+    have."""
     function = call.func
-    if isinstance(function, ast.Name) and function.id == "float" and len(call.args) == 1:
-        return "float()" if ast.unparse(call.args[0]) in _trained(scope) else ""
-    if isinstance(function, ast.Name) and function.id == "print":
-        shown = [
-            part.value if isinstance(part, ast.FormattedValue) else part
-            for given in call.args
-            for part in _parts(given)
-        ]
-        return "print" if any(ast.unparse(each) in _trained(scope) for each in shown) else ""
-    if isinstance(function, ast.Attribute) and function.attr == "cpu" and not call.args:
-        read = scope.parents.get(id(call))
-        return ".cpu()" if isinstance(read, ast.Attribute) and read.attr in ("numpy", "tolist", "item") else ""
-    if isinstance(function, ast.Attribute) and function.attr == "tolist":
-        return ".tolist()" if _is_of_model(function.value, scope) else ""
-    if not isinstance(function, ast.Attribute) or function.attr != "item" or call.args:
+    if isinstance(function, ast.Name):
+        if function.id in ("float", "int", "bool") and len(call.args) == 1:
+            return f"{function.id}()" if is_on_device(call.args[0], scope) else ""
+        return function.id if function.id == "print" and _shows(call, scope) else ""
+    if not isinstance(function, ast.Attribute):
         return ""
-    value = function.value
-    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in _SAME_VALUE:
-        value = value.func.value
-    is_loss = ast.unparse(value) in _trained(scope) or (
-        isinstance(value, ast.Name) and _is_loss_of_model(value.id, scope)
-    )
-    return ".item()" if is_loss or _is_of_gradient(value) or _is_count_of_equal(value) else ""
+    if function.attr == "cpu" and not call.args:
+        read = scope.parents.get(id(call))
+        is_read = isinstance(read, ast.Attribute) and read.attr in ("numpy", "tolist", "item")
+        return ".cpu()" if is_read or is_on_device(function.value, scope) else ""
+    if function.attr in ("tolist", "item", "numpy") and not call.args:
+        return f".{function.attr}()" if is_on_device(function.value, scope) else ""
+    return f"{function.attr}()" if function.attr in _LOGGING and _shows(call, scope) else ""
+
+
+def is_on_device(node: ast.expr, scope: Scope, depth: int = 0) -> bool:
+    """Return whether the value is a tensor that a training or an evaluation computes: a loss, a gradient, the result of
+    a model, or what methods, arithmetic and comparisons make of one."""
+    if depth > _MAX_STEPS:
+        return False
+    match node:
+        case ast.Name(id=name):
+            values = scope.assigned.get(name, [])
+            is_known = any(is_on_device(v, scope, depth + 1) for v in values) and not any(map(_is_host, values))
+            return is_known or name in _trained(scope) or _is_loss_of_model(name, scope)
+        case ast.Call(func=ast.Attribute(value=inner, attr=method)) if method in _ON_HOST:
+            return False
+        case ast.Call(func=function) if _calls_model(function, scope) or _calls_loss(function, scope):
+            return True
+        case ast.Call(func=function) if scope.dotted(function).endswith(_NORMS):
+            return True
+        case ast.Call(args=[first, *_]) if scope.dotted(node.func).startswith("torch."):
+            return is_on_device(first, scope, depth + 1)
+        case ast.Call(func=ast.Attribute(value=inner, attr=method)):
+            is_count = method in ("eq", "ne") and len(node.args) == 1
+            is_read = method in _COUNTS and _is_count_of_equal(inner)
+            return is_count or is_read or is_on_device(inner, scope, depth + 1) or scope.is_tensor(inner)
+        case ast.Attribute(value=inner, attr=attribute):
+            return (
+                attribute == "grad"
+                or ast.unparse(node) in _trained(scope)
+                or (attribute in _RESULTS and is_on_device(inner, scope, depth + 1))
+            )
+        case ast.Subscript(value=inner):
+            return ast.unparse(node) in _trained(scope) or is_on_device(inner, scope, depth + 1)
+        case ast.UnaryOp(operand=inner):
+            return is_on_device(inner, scope, depth + 1)
+        case ast.Compare(left=left, comparators=[right], ops=[operator]):
+            is_of_values = not isinstance(operator, ast.Is | ast.IsNot | ast.In | ast.NotIn)
+            return is_of_values and any(is_on_device(side, scope, depth + 1) for side in (left, right))
+        case ast.BinOp(left=left, right=right):
+            return any(is_on_device(side, scope, depth + 1) for side in (left, right))
+    return False
+
+
+def _is_host(node: ast.expr) -> bool:
+    """Return whether a name's value is read back or a number of Python's: ``loss = loss.item()``."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _ON_HOST
+
+
+def _shows(call: ast.Call, scope: Scope) -> bool:
+    """Return whether a text that is printed or logged holds such a value."""
+    given = [*call.args, *(each.value for each in call.keywords)]
+    shown = [part.value if isinstance(part, ast.FormattedValue) else part for each in given for part in _parts(each)]
+    return any(is_on_device(each, scope) for each in shown)
 
 
 def _parts(node: ast.expr) -> list[ast.expr]:
-    """Return what an f-string formats, or the expression alone."""
-    return list(node.values) if isinstance(node, ast.JoinedStr) else [node]
+    """Return what an f-string or `format` formats, what a dict holds, or the expression alone."""
+    match node:
+        case ast.JoinedStr(values=values) | ast.Dict(values=values):
+            return list(values)
+        case ast.Call(func=ast.Attribute(attr="format"), args=given):
+            return list(given)
+        case ast.BinOp(left=ast.Constant(value=str()), op=ast.Mod(), right=right):
+            return list(right.elts) if isinstance(right, ast.Tuple) else [right]
+    return [node]
 
 
 def holds_steps(loop: ast.stmt) -> bool:
@@ -55,6 +105,24 @@ def holds_steps(loop: ast.stmt) -> bool:
     )
 
 
+def is_occasional(call: ast.expr, loop: ast.stmt, scope: Scope, may_leave: bool = True) -> bool:
+    """Return whether a condition with `%` (every n steps) guards the call, or one whose body may leave the loop."""
+    for parent in scope.around(call):
+        if parent is loop:
+            return False
+        if isinstance(parent, ast.BoolOp) and isinstance(parent.op, ast.And) and _has_remainder(parent.values[0]):
+            return True
+        if isinstance(parent, ast.If):
+            leaves = may_leave and any(isinstance(n, ast.Break | ast.Return | ast.Raise) for n in parent.body)
+            if leaves or _has_remainder(parent.test):
+                return True
+    return False
+
+
+def _has_remainder(test: ast.expr) -> bool:
+    return any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mod) for n in ast.walk(test))
+
+
 def _is_count_of_equal(node: ast.expr) -> bool:
     """Return whether the node is ``(prediction == label).sum()`` or ``prediction.eq(label).sum()``, whose result has an
     `item` only as a tensor's."""
@@ -65,23 +133,14 @@ def _is_count_of_equal(node: ast.expr) -> bool:
     return isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq)
 
 
-_SAME_VALUE = ("detach", "float", "mean", "clone")
 _COUNTS = ("sum", "mean", "float", "all", "any", "double")
-
-
-def _is_of_model(node: ast.expr, scope: Scope) -> bool:
-    """Return whether the value is computed from the result of a model: ``(model(x) != pad).sum(-1)``."""
-    while True:
-        match node:
-            case ast.Call(func=ast.Attribute(value=inner, attr=method)) if method in (*_COUNTS, *_SAME_VALUE, "argmax"):
-                node = inner
-            case ast.Compare(left=inner) | ast.Subscript(value=inner) | ast.UnaryOp(operand=inner):
-                node = inner
-            case ast.Name(id=name):
-                values = scope.assigned.get(name, [])
-                return bool(values) and all(isinstance(v, ast.Call) and _calls_model(v.func, scope) for v in values)
-            case _:
-                return isinstance(node, ast.Call) and _calls_model(node.func, scope)
+_ON_HOST = ("item", "tolist", "numpy", "cpu", "size", "dim", "numel", "__len__", "parameters", "backward", "shape")
+_RESULTS = ("loss", "logits", "T", "data", "values")
+_NORMS = ("clip_grad_norm_", "get_total_norm")
+_LOGGING = ("info", "debug", "write", "log", "add_scalar", "set_postfix", "set_postfix_str", "set_description")
+"""Methods of loggers and progress bars, which turn their arguments into text."""
+_LOSSES = ("loss", "criterion", "crit")
+_MAX_STEPS = 8
 
 
 def _calls_model(function: ast.expr, scope: Scope) -> bool:
@@ -91,20 +150,31 @@ def _calls_model(function: ast.expr, scope: Scope) -> bool:
     return is_model and _root(function) not in scope.names.imported
 
 
-def _is_of_gradient(node: ast.expr) -> bool:
-    """Return whether the node is a chain of methods on `.grad`: ``p.grad.detach().norm()``."""
-    while isinstance(node, ast.Call | ast.Attribute):
-        if isinstance(node, ast.Attribute) and node.attr == "grad":
-            return True
-        node = node.func if isinstance(node, ast.Call) else node.value
-    return False
+def _calls_loss(function: ast.expr, scope: Scope) -> bool:
+    """Return whether a loss is called: a name of one, or a function of torch with such a name."""
+    name = function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
+    is_loss = any(word in name.lower() for word in _LOSSES) and not name.startswith(("get_", "log_", "print"))
+    root = _root(function)
+    is_of_torch = scope.dotted(function).startswith("torch.")
+    return (is_of_torch and is_loss and name.islower()) or (is_loss and root not in (None, *scope.names.imported))
 
 
 def _trained(scope: Scope) -> set[str]:
-    """Return the code of values with a ``.backward()`` call, ``loss`` or ``out["loss"]``. Only tensors have such a
-    method without arguments."""
-    methods = [call.func for call in scope.calls if isinstance(call.func, ast.Attribute) and not call.args]
-    return {ast.unparse(method.value) for method in methods if method.attr == "backward"}
+    """Return the code of values with a ``.backward()`` call, ``loss`` or ``out["loss"]``, also scaled or divided, and
+    of those that an accelerator's ``backward(loss)`` is given. Only tensors have such a method without arguments."""
+    found: set[str] = set()
+    for call in scope.calls:
+        if isinstance(call.func, ast.Attribute) and call.func.attr in ("backward", "manual_backward"):
+            value = call.args[0] if call.args else call.func.value
+            found.add(ast.unparse(value))
+            match value:
+                case ast.Call(func=ast.Attribute(attr="scale" | "mean" | "sum"), args=[inner]) | ast.BinOp(left=inner):
+                    found.add(ast.unparse(inner))
+                case ast.Call(func=ast.Attribute(value=inner, attr="mean" | "sum")):
+                    found.add(ast.unparse(inner))
+            if isinstance(value, ast.BinOp):
+                found |= {n.id for n in ast.walk(value) if isinstance(n, ast.Name)} - scope.parameters
+    return found
 
 
 def _is_loss_of_model(name: str, scope: Scope) -> bool:

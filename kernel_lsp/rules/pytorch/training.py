@@ -95,17 +95,20 @@ def loss_over_vocabulary(scope: Scope) -> Iterator[Hit]:
                     scope, call, "f32 copy of the logits of a vocabulary: compute head and loss in chunks, or fused"
                 )
     for call in scope.calls:
-        is_whole = scope.function_name(call) == "log_softmax" and scope.loop_around(call) is None
-        if is_whole and is_upcast_of_logits(call, scope) and vocabulary_of_file(scope) >= LARGE_VOCABULARY:
-            yield hit(scope, call, "f32 copy of the logits of a vocabulary: compute head and loss in chunks, or fused")
-            break
+        operand = scope.operand(call) if scope.function_name(call) == "log_softmax" else None
+        if operand is None or scope.loop_around(call) is not None:
+            continue
+        size = head_size(operand, scope) or outputs_of_layer(operand, scope)
+        is_upcast = is_upcast_of_logits(call, scope) and vocabulary_of_file(scope) >= LARGE_VOCABULARY
+        if is_upcast or size >= LARGE_VOCABULARY:
+            yield hit(scope, call, "log-probabilities of a whole vocabulary: compute head and loss in chunks, or fused")
 
 
 @declare(
     "KL162",
     "unfused-optimizer",
     INFORMATION,
-    needs=(" ".join((*_OPTIMIZERS, "grad", "grads", "gradients", "parameters", "state_dict")),),
+    needs=(" ".join((*_OPTIMIZERS, "grad", "grads", "gradients", "parameters", "named_parameters", "state_dict")),),
     summary="An optimizer step without `fused` or `foreach`",
     why="""
     `fused=True` updates all parameters in a few kernels. Where a step is told not to use `foreach`, each parameter
@@ -136,11 +139,12 @@ def unfused_optimizer(scope: Scope) -> Iterator[Hit]:
         )
         if not is_asked:
             yield hit(scope, call, f"unfused optimizer step: `{name}(..., fused=True)` updates all in few kernels")
-    for loop in () if _is_of_optimizer(scope) else scope.loops:
+    for loop in scope.loops:
         update = _update_by_gradient(loop)
         if update is not None:
-            message = "optimizer step by hand, several kernels per parameter: use `torch.optim` with `fused=True`"
-            yield hit(scope, update, message)
+            instead = "`torch._foreach_*`" if _is_of_optimizer(scope) else "`torch.optim` with `fused=True`"
+            yield hit(scope, update, f"optimizer step by hand, several kernels per parameter: use {instead}")
+            break
     for loop in scope.loops:
         average = _average_of_parameters(loop)
         if average is not None:
@@ -264,6 +268,8 @@ def _average_of_parameters(loop: ast.stmt) -> ast.expr | None:
         return None
     names = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
     for node in ast.walk(loop):
+        if isinstance(node, ast.Assign) and _blends(node, names):
+            return node.value
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
         method, owner = node.func.attr, ast.unparse(node.func.value).partition(".")[0].partition("[")[0]
@@ -275,6 +281,17 @@ def _average_of_parameters(loop: ast.stmt) -> ast.expr | None:
         if is_weighted and not is_gradient and len(names) > 1 and (owner in names or given & names) and given & names:
             return node
     return None
+
+
+def _blends(node: ast.Assign, names: set[str]) -> bool:
+    """Return whether the assignment is ``average = d * average + (1 - d) * p`` of an element or of `.data`."""
+    target, value = node.targets[0], node.value
+    if not isinstance(target, ast.Subscript | ast.Attribute) or not isinstance(value, ast.BinOp):
+        return False
+    read = {each.id for each in ast.walk(value) if isinstance(each, ast.Name)}
+    is_sum = isinstance(value.op, ast.Add) and ast.unparse(value).count("*") > 1
+    is_gradient = ".grad" in ast.unparse(node)
+    return is_sum and not is_gradient and bool(read & names) and ast.unparse(target) in ast.unparse(value)
 
 
 def _zips_gradients(loop: ast.For) -> bool:

@@ -350,6 +350,13 @@ def kept_graph(scope: Scope) -> Iterator[Hit]:
                 fix = rewrite(scope, loss, f"{source}.detach()")
                 yield hit(scope, statement, f"`{source}` keeps its graph alive: keep `{source}.detach()`", fix)
 
+    for call in scope.calls:
+        kept = next((k.value for k in call.keywords if k.arg == "retain_graph"), None)
+        loop = scope.loop_around(call) if isinstance(kept, ast.Constant) and kept.value is True else None
+        calls = [c for c in scope.calls if loop is not None and scope.loop_around(c) is loop]
+        if loop is not None and sum(_is_method(c, "backward") for c in calls) == 1:
+            yield hit(scope, call, "`retain_graph=True` keeps the graph of each iteration, which nothing uses again")
+
 
 # --- below: helpers of the rules
 

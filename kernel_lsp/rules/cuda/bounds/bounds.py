@@ -11,7 +11,7 @@ from tree_sitter import Node
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.bounds.borders import before_the_border
 from kernel_lsp.rules.cuda.bounds.neighbours import beyond_the_check, unguarded_coordinates
-from kernel_lsp.rules.cuda.bounds.thread_range import bounds_grid
+from kernel_lsp.rules.cuda.bounds.thread_range import bare, bounds_grid
 from kernel_lsp.rules.cuda.declare import BLOCK_WORDS, THREAD_WORDS, WARNING, barriers_in, declare, hit
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.outline import names_in_text
@@ -23,6 +23,7 @@ from kernel_lsp.rules.cuda.threads.threads import (
     thread_names,
     values_of,
 )
+from kernel_lsp.rules.cuda.variables import Variable
 from kernel_lsp.rules.finding import QuickFix, TextEdit
 from kernel_lsp.rules.rule import Hit
 
@@ -67,6 +68,10 @@ def missing_bound_check(kernel: Function) -> Iterator[Hit]:
     file = kernel.file
     if file.fits_its_launches or _takes_no_size(kernel):
         return
+    for condition in _checked_by_either(kernel):
+        yield hit(file, condition, "`||` admits an index beyond one of the sizes: use `&&`")
+    for condition in _left_one_too_late(kernel):
+        yield hit(file, condition, "`>` admits an index one beyond the size: use `>=`")
     for condition in _checked_one_too_far(kernel):
         yield hit(file, condition, "`<=` admits an index one beyond the size: use `<`", _with_less(kernel, condition))
     for access in _checked_later(kernel):
@@ -118,21 +123,29 @@ def _outside_elements(kernel: Function, node: Node) -> Iterator[Node]:
 def _checked_later(kernel: Function) -> Iterator[Node]:
     """Yield the accesses at an index across the grid that precede the only ``if (i < n)``, and that no condition
     guards."""
+    free: list[tuple[Node, Variable]] | None = None
     for branch in kernel.branches:
         condition = branch.child_by_field_id(fields.CONDITION)
         if condition is None or branch.type != "if_statement" or not bounds_grid(kernel, condition):
             continue
+        free = list(_free_accesses(kernel)) if free is None else free
         names = kernel.names_in(condition)
-        for access in kernel.subscripts:
-            indices, array = access.child_by_field_id(fields.INDICES), access.child_by_field_id(fields.ARGUMENT)
-            index = indices.named_children[0] if indices is not None and indices.named_children else None
-            variable, pointer = kernel.variable(index), kernel.variable(array)
-            is_given = pointer is not None and pointer.is_pointer and pointer in kernel.parameters
-            if variable is None or not is_given or access.end_byte > branch.start_byte or variable.name not in names:
-                continue
-            is_used = any(kernel.variable(i.named_children[0]) is variable for i in _indices_in(kernel, branch))
-            if is_used and not _is_guarded_here(kernel, access):
+        used = [kernel.variable(index.named_children[0]) for index in _indices_in(kernel, branch)] if free else []
+        for access, variable in free:
+            is_before = access.end_byte <= branch.start_byte and variable.name in names
+            if is_before and any(each is variable for each in used):
                 yield access
+
+
+def _free_accesses(kernel: Function) -> Iterator[tuple[Node, Variable]]:
+    """Yield the accesses of a parameter at a variable that no condition guards."""
+    for access in kernel.subscripts:
+        indices, array = access.child_by_field_id(fields.INDICES), access.child_by_field_id(fields.ARGUMENT)
+        index = indices.named_children[0] if indices is not None and indices.named_children else None
+        variable, pointer = kernel.variable(index), kernel.variable(array)
+        is_given = pointer is not None and pointer.is_pointer and pointer in kernel.parameters
+        if variable is not None and is_given and not _is_guarded_here(kernel, access):
+            yield access, variable
 
 
 def _checked_one_too_far(kernel: Function) -> Iterator[Node]:
@@ -147,6 +160,56 @@ def _checked_one_too_far(kernel: Function) -> Iterator[Node]:
         used = (kernel.variable(index.named_children[0]) for index in _indices_in(kernel, branch))
         if left is not None and is_size and any(variable is left for variable in used):
             yield inner
+
+
+def _left_one_too_late(kernel: Function) -> Iterator[Node]:
+    """Yield the conditions of ``if (i > n) return;`` of an index across the grid that is used as it is behind it."""
+    used = {kernel.source(i.named_children[0]) for i in _indices_in(kernel, kernel.body)}
+    for branch in kernel.branches:
+        if branch.type != "if_statement" or not any(True for _ in kernel.returns.within(branch)):
+            continue
+        for part in _alternatives(kernel, _condition_of(branch)):
+            size = kernel.variable(part.child_by_field_id(fields.RIGHT))
+            is_late = kernel.operator(part) == ">" and size is not None and size in kernel.parameters
+            if is_late and _grid_index(kernel, part) & used:
+                yield part
+
+
+def _checked_by_either(kernel: Function) -> Iterator[Node]:
+    """Yield the conditions ``x < w || y < h`` of two indices across the grid that an access behind them combines."""
+    for branch in kernel.branches:
+        condition = _condition_of(branch)
+        parts = (condition.child_by_field_id(field) for field in (fields.LEFT, fields.RIGHT))
+        sides = [bare(side) for side in parts if side is not None]
+        if branch.type != "if_statement" or kernel.operator(condition) != "||" or len(sides) != 2:
+            continue
+        names = [_grid_index(kernel, side) if kernel.operator(side) in ("<", "<=") else frozenset() for side in sides]
+        indices = [kernel.names_in(index) for index in _indices_in(kernel, branch)]
+        is_guard = not any(True for _ in kernel.returns.within(branch))
+        if is_guard and all(names) and any(names[0] <= each and names[1] <= each for each in indices):
+            yield condition
+
+
+def _condition_of(branch: Node) -> Node:
+    condition = branch.child_by_field_id(fields.CONDITION)
+    return branch if condition is None else bare(condition)
+
+
+def _alternatives(kernel: Function, condition: Node) -> Iterator[Node]:
+    if kernel.operator(condition) != "||":
+        yield condition
+        return
+    for side in (condition.child_by_field_id(f) for f in (fields.LEFT, fields.RIGHT)):
+        if side is not None:
+            yield from _alternatives(kernel, bare(side))
+
+
+def _grid_index(kernel: Function, comparison: Node) -> frozenset[str]:
+    """Return the name on the left of a comparison if it stands for an index across the grid."""
+    variable = kernel.variable(comparison.child_by_field_id(fields.LEFT))
+    value = "" if variable is None or variable.value is None else kernel.source(variable.value)
+    is_of_grid = "blockIdx" in value and "threadIdx" in value
+    return frozenset((variable.name,)) if variable is not None and is_of_grid else frozenset()
 
 
 def _indices_in(kernel: Function, branch: Node) -> Iterator[Node]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from itertools import takewhile
 
 from tree_sitter import Node
 
@@ -13,6 +15,9 @@ from kernel_lsp.rules.cuda.threads.threads import block_names, growth, thread_na
 from kernel_lsp.rules.cuda.variables import Variable
 
 MAX_CONJUNCTS = 8
+_FLOATS = ("float", "double", "half", "__half")
+_HAS_ONE_MORE = re.compile(r"edge|bound|offset|knot|prefix|cum|grid|ptr|row|stag|face|node", re.IGNORECASE)
+"""Names of arrays that have an element more than what lies between their elements."""
 
 
 def beyond_the_check(kernel: Function) -> Iterator[tuple[Node, str, str]]:
@@ -31,7 +36,8 @@ def beyond_the_check(kernel: Function) -> Iterator[tuple[Node, str, str]]:
             if array is None or not distance or not _may_be_last(kernel, index, distance):
                 continue
             own = [other for other in accesses if _array(kernel, other) is array and _is_at(kernel, other, index)]
-            if own and any(_is_written(kernel, each) for each in (access, *own)):
+            is_of_floats = array.element in _FLOATS and not _HAS_ONE_MORE.search(array.name)
+            if own and (is_of_floats or any(_is_written(kernel, each) for each in (access, *own))):
                 yield access, kernel.source(_index(access) or access), kernel.source(size)
                 break
 
@@ -94,9 +100,8 @@ def _guarded_by(kernel: Function, branch: Node, index: Variable) -> Iterator[Nod
         conditions = (each.child_by_field_id(fields.CONDITION) for each in inner)
         is_asked = any(condition is None or index.name in kernel.names_in(condition) for condition in conditions)
         is_behind_return = any(node.start_byte < access.start_byte for node in others)
-        is_second = any(
-            kernel.operator(parent) in ("&&", "||") for parent in kernel.around(access) if parent.start_byte >= start
-        )
+        expression = takewhile(lambda parent: not parent.type.endswith("statement"), kernel.around(access))
+        is_second = any(kernel.operator(each) in ("&&", "||") for each in expression if each.start_byte >= start)
         if access.start_byte >= start and not is_asked and not is_behind_return and not is_second:
             yield access
 

@@ -97,6 +97,14 @@ def bounds_grid(function: Function, condition: Node) -> bool:
 
 def block_size(function: Function, axis: str) -> str:
     """Return the source of the block's size along `threadIdx.x`, as the index across the grid implies it, or ""."""
+    known = function.caches.setdefault("block sizes", {})
+    if axis[-1] not in known:
+        known[axis[-1]] = _read_block_size(function, axis)
+    size: str = known[axis[-1]]
+    return size
+
+
+def _read_block_size(function: Function, axis: str) -> str:
     names = set()
     for found in _BLOCK_OF_GRID_INDEX.finditer(_with_thread_indices(function)):
         if (found["a"] or found["b"] or found["c"]) == axis[-1]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 _KERNEL = re.compile(
-    r"__global__[^;{}]*?\b(?P<name>\w+)\s*\((?P<parameters>[^;{}()]*)\)\s*\{(?P<body>[^{}\n]*(?=\})|.*?(?=^\}))",
+    r"__global__[^;{}]*?\b(?!__launch_bounds__)(?P<name>\w+)\s*\((?P<parameters>[^;{}()]*)\)\s*\{(?P<body>[^{}\n]*(?=\})|.*?(?=^\}))",
     re.DOTALL | re.MULTILINE,
 )
 _COORDINATE = re.compile(r"\b(?P<name>\w+)\s*=\s*(?P<value>[^;,]*\bblockIdx\s*\.\s*(?P<axis>[xyz])\b[^;,]*)[;,]")

@@ -143,17 +143,22 @@ def unchecked_contiguity(function: Function) -> Iterator[Hit]:
 )
 def unchecked_dtype(function: Function) -> Iterator[Hit]:
     text = _text(function)
-    for name in _tensors_to_check(function, text):
-        is_checked: object = re.search(rf"\b{name}\s*\.\s*(?:scalar_type|dtype|type|options)\b|\b{name}\s*=(?!=)", text)
-        pointer = _pointer_of(function, name)
-        is_cast = pointer is not None and re.search(
-            rf"(?:_cast<(?:const\s+)?(?:float|double|__?\w*half|int\w*)[^<>()]*>\s*\(|\((?:const\s+)?(?:float|double|int\w*)\s*\*\s*\))"
-            rf"\s*{name}\s*\.\s*(?:const_|mutable_)?data_ptr\(\)",
-            text,
-        )
-        is_checked = is_checked or _is_given_to_check(function, text, name, _DTYPE_WORDS)
-        if pointer is not None and is_cast and not is_checked:
-            yield hit(function.file, pointer, f"`{name}` may have another dtype: check `{name}.scalar_type()`")
+    yield from _typed_otherwise(function, text)
+    for given in _tensors_to_check(function, text):
+        is_checked = re.search(rf"\b{given}\s*\.\s*(?:scalar_type|dtype|type|options)\b|\b{given}\s*=(?!=)", text)
+        if is_checked or _is_given_to_check(function, text, given, _DTYPE_WORDS):
+            continue
+        views = re.findall(rf"\b(\w+)\s*=\s*{given}\s*\.\s*(?:contiguous|view|reshape|flatten|expand)\(", text)
+        for name in (given, *views):
+            pointer = _pointer_of(function, name)
+            is_cast = re.search(
+                rf"(?:_cast<(?:const\s+)?(?:float|double|__?\w*half|int\w*)[^<>()]*>\s*\("
+                rf"|\((?:const\s+)?(?:float|double|int\w*)\s*\*\s*\))\s*{name}\s*\.\s*(?:const_|mutable_)?data_ptr\(\)",
+                text,
+            )
+            if pointer is not None and is_cast:
+                yield hit(function.file, pointer, f"`{given}` may have another dtype: check `{given}.scalar_type()`")
+                break
 
 
 @declare(
@@ -268,6 +273,38 @@ def binding_of_another_function(function: Function) -> Iterator[Hit]:
 
 
 # --- below: helpers of the rules
+
+_CHECKED_TYPE = re.compile(
+    r"\b(\w+)\s*\.\s*(?:scalar_type|dtype)\(\)\s*==\s*(?:torch|at|c10)::(?:ScalarType::)?k?(\w+)"
+)
+_MADE = re.compile(r"\b(\w+)\s*=\s*(?:torch|at)::(?:empty|zeros|ones)(?:_like)?\s*\(([^;]*)\)\s*;")
+_POINTER = re.compile(r"\b(\w+)\s*\.\s*(?:mutable_|const_)?data_ptr<\s*([\w:]+)\s*>\(\)")
+_C_TYPES = {
+    "Float": "float", "Float32": "float", "Double": "double", "Float64": "double", "Half": "Half", "Float16": "Half",
+    "BFloat16": "BFloat16", "Int": "int", "Int32": "int", "Long": "int64_t", "Int64": "int64_t", "Byte": "uint8_t",
+    "UInt8": "uint8_t", "Bool": "bool",
+}  # fmt: skip
+
+
+def _typed_otherwise(function: Function, text: str) -> Iterator[Hit]:
+    """Yield the typed pointers of another type than the tensor is checked for, or made with."""
+    known = {name: _C_TYPES.get(dtype, "") for name, dtype in _CHECKED_TYPE.findall(text)}
+    for name, given in _MADE.findall(text):
+        stated = re.search(r"::k(\w+)", given)
+        source = re.search(r"(\w+)\s*\.\s*options\(\)\s*$", given) or re.fullmatch(r"\s*(\w+)\s*", given)
+        if stated is not None:
+            known[name] = _C_TYPES.get(stated[1], "")
+        elif source is not None:
+            known[name] = known.get(source[1], "")
+    for found in _POINTER.finditer(text):
+        element, stated_type = found[2].rpartition("::")[2], known.get(found[1], "")
+        aliases = {"int32_t": "int", "long": "int64_t", "half": "Half", "unsigned": ""}
+        if stated_type and element in (*_C_TYPES.values(), *aliases) and aliases.get(element, element) != stated_type:
+            start = function.node.start_byte + len(text[: found.start()].encode())
+            node = function.node.descendant_for_byte_range(start, start + len(found[1]))
+            if node is not None:
+                yield hit(function.file, node, f"`{found[1]}` holds `{stated_type}`, and this asks for `{element}`")
+
 
 _OPPOSITES = {"forward": "backward", "backward": "forward", "encode": "decode", "decode": "encode"}
 _ARGUMENT_CHECK = re.compile(r"\b(?:TORCH_CHECK|CHECK_)\w*\s*\(")

@@ -163,6 +163,7 @@ def sync_in_loop(function: Function) -> Iterator[Hit]:
         for (int i = 0; i < n && error == cudaSuccess; ++i) {
             error = cudaMemset(buffer, 0, bytes);
         }
+        cudaFree(buffer);
         return error;
     }
     """,
@@ -178,8 +179,11 @@ def allocation_in_loop(function: Function) -> Iterator[Hit]:
 
 
 def _is_in_counting_loop(function: Function, call: Node) -> bool:
+    """Return whether a loop repeats the call. One that allocates an element of an array each time does not."""
     loop = function.loop_around(call)
-    return loop is not None and loop.type in ("for_statement", "while_statement", "for_range_loop")
+    is_repeated = loop is not None and loop.type in ("for_statement", "while_statement", "for_range_loop")
+    targets = function.arguments(call)[:1]
+    return is_repeated and not any("[" in function.source(target) for target in targets)
 
 
 def _is_for_another(function: Function, call: Node, loop: Node) -> bool:

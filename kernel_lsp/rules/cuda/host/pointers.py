@@ -45,7 +45,9 @@ _WAITS = re.compile(rb"Synchronize|cudaMemcpy(?!Async)|cudaFree|[Ss]ync\w*\s*\(|
         cudaError_t error = cudaMalloc(&x, 1024);
         if (error != cudaSuccess) return error;
         zero<<<1, 256>>>(x);
-        return cudaDeviceSynchronize();
+        error = cudaDeviceSynchronize();
+        cudaFree(x);
+        return error;
     }
     """,
 )
@@ -107,7 +109,7 @@ def managed_read_before_sync(function: Function) -> Iterator[Hit]:
     "unset-accumulator",
     WARNING,
     on="host",
-    needs=("<<<", "cudaMalloc"),
+    needs=("<<<", "cudaMalloc empty"),
     summary="A kernel adds to memory that nothing has set since it was allocated",
     why="""
     `cudaMalloc` does not zero memory: the sum starts from whatever lay there. Call `cudaMemset` before the launch, or
@@ -153,10 +155,13 @@ def unset_accumulator(function: Function) -> Iterator[Hit]:
 
 def _is_unset(function: Function, argument: Node, launch: Node) -> bool:
     """Return whether nothing mentions the pointer between its allocation in this function and the launch."""
-    name = function.source(argument)
+    name = re.sub(r"\.(?:mutable_)?data_ptr(?:<[^<>]*>)?\(\)$", "", function.source(argument))
     if not name.isidentifier() or function.loop_around(launch) is not None:
         return False
     before = function.file.parsed.between(function.body.start_byte, launch.start_byte)
+    if name != function.source(argument):
+        created = list(re.finditer(rf"\b{name}\s*=\s*(?:torch|at)::empty(?:_like)?\s*\(", before))
+        return len(created) == 1 and re.search(rf"\b{name}\b\s*(?:\.\w+_\(|[,)=])", before[created[0].end() :]) is None
     made = list(re.finditer(rf"\bcudaMalloc(?:Async)?\s*\(\s*(?:\([^()]*\)\s*)?&\s*{name}\b", before))
     return len(made) == 1 and re.search(rf"\b{name}\b", before[made[0].end() :]) is None
 

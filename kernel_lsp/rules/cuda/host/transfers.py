@@ -1,4 +1,4 @@
-"""KL254 to KL257: allocations, copies and launches of host code, checked against the sizes of its arrays."""
+"""KL254 and KL255: allocations and copies of host code, checked against the sizes of its arrays."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import ERROR, WARNING, declare, hit, launches_in, rewrite
-from kernel_lsp.rules.cuda.host.values import axes, definition, expanded, known_value
+from kernel_lsp.rules.cuda.host.values import definition, expanded, known_value, launch_parts
 from kernel_lsp.rules.cuda.model import Function
-from kernel_lsp.rules.cuda.outline import MAX_DEPTH, names_in_text
+from kernel_lsp.rules.cuda.outline import MAX_DEPTH
 from kernel_lsp.rules.cuda.variables import Variable, type_bytes
 from kernel_lsp.rules.rule import Hit
 
-_ALLOCATIONS = {"cudaMalloc": 1, "cudaMallocManaged": 1, "cudaMallocHost": 1, "cudaMallocAsync": 1}
+ALLOCATIONS = {"cudaMalloc": 1, "cudaMallocManaged": 1, "cudaMallocHost": 1, "cudaMallocAsync": 1}
+_PITCHED = {"cudaMemcpy2D": 4, "cudaMemcpy2DAsync": 4, "cudaMemset2D": 3}
+"""Positions of the width of a row, in bytes."""
 _COPIES = {"cudaMemcpy": 2, "cudaMemcpyAsync": 2, "cudaMemset": 2, "cudaMemsetAsync": 2}
 _BYTES = re.compile(r"byte|size|sz|mem|len(?:gth)?_?b|sizeof|pitch|width", re.IGNORECASE)
 _KINDS = {
@@ -30,7 +32,6 @@ _LARGEST_VALUE = 100
 _SIZEOF = re.compile(r"\bsizeof\s*\(\s*([A-Za-z_][\w:\s]*?)\s*\)")
 _CONTAINER_SIZE = re.compile(r"(?:\([\w\s:]+\)\s*|static_cast<[\w\s:]+>\()?\w+(?:\.|->)size\(\)\)?")
 _BYTE_CONTAINER = re.compile(r"<\s*(?:const\s+)?(?:unsigned\s+char|char|(?:std::)?u?int8_t|std::byte)\b|\bstring\b")
-_ROUNDED_DOWN = re.compile(r"\(?\s*([\w.]+)\s*/\s*([\w.]+)\s*\)?")
 
 
 @declare(
@@ -59,11 +60,11 @@ _ROUNDED_DOWN = re.compile(r"\(?\s*([\w.]+)\s*/\s*([\w.]+)\s*\)?")
     """,
 )
 def byte_count(function: Function) -> Iterator[Hit]:
-    for call in function.calls_named((*_ALLOCATIONS, *_COPIES)):
+    for call in function.calls_named((*ALLOCATIONS, *_COPIES, *_PITCHED)):
         name, arguments = function.callee(call), function.arguments(call)
-        position = _ALLOCATIONS.get(name, _COPIES.get(name, 0))
-        levels = 2 if name in _ALLOCATIONS else 1
-        pointer = _pointer(function, arguments[0], levels) if len(arguments) > position else None
+        position = ALLOCATIONS.get(name) or {**_COPIES, **_PITCHED}[name]
+        levels = 2 if name in ALLOCATIONS else 1
+        pointer = pointer_of(function, arguments[0], levels) if len(arguments) > position else None
         if pointer is None and len(arguments) > position:
             yield from _bytes_of_member(function, arguments[0], arguments[position])
         if name in _COPIES and len(arguments) > position:
@@ -106,6 +107,7 @@ def byte_count(function: Function) -> Iterator[Hit]:
         float* x = nullptr;
         cudaError_t error = cudaMalloc(&x, n * sizeof(float));
         if (error == cudaSuccess) error = cudaMemcpy(x, host_x, n * sizeof(float), cudaMemcpyDeviceToHost);
+        cudaFree(x);
         return error;
     }
     """,
@@ -114,6 +116,7 @@ def byte_count(function: Function) -> Iterator[Hit]:
         float* x = nullptr;
         cudaError_t error = cudaMalloc(&x, n * sizeof(float));
         if (error == cudaSuccess) error = cudaMemcpy(x, host_x, n * sizeof(float), cudaMemcpyHostToDevice);
+        cudaFree(x);
         return error;
     }
     """,
@@ -121,6 +124,10 @@ def byte_count(function: Function) -> Iterator[Hit]:
 def copy_direction(function: Function) -> Iterator[Hit]:
     for call in function.calls_named(("cudaMemcpy", "cudaMemcpyAsync")):
         arguments = function.arguments(call)
+        for argument in arguments[:2]:
+            if function.source(argument).lstrip("& ") in function.file.device_symbols:
+                message = f"`{function.source(argument)}` is a symbol of the device: use `cudaMemcpyToSymbol`"
+                yield hit(function.file, argument, message)
         kind = function.source(arguments[3]) if len(arguments) > 3 else ""
         if kind not in _KINDS.values():
             continue
@@ -134,74 +141,21 @@ def copy_direction(function: Function) -> Iterator[Hit]:
             yield hit(function.file, arguments[3], f"copy direction `{kind}` is wrong: {where}", *fixes)
 
 
-@declare(
-    "KL256",
-    "launch-misses-elements",
-    WARNING,
-    on="host",
-    needs=("<<<", "cudaMalloc /"),
-    summary="A launch has fewer or more threads than its array has elements",
-    why="""
-    A grid of `n / 256` blocks leaves out the last `n % 256` elements: round it up, and check the index in the kernel.
-    A grid whose axes are swapped covers a square of an image alone. One with more threads than an array has elements
-    writes behind its end where the kernel checks nothing.
-    """,
-    bad="""
-    __global__ void zero(float* __restrict__ x, int n) {
-        int i = blockIdx.x * blockDim.x + threadIdx.x;
-        if (i < n) x[i] = 0.0f;
-    }
-
-    cudaError_t run(float* x) {
-        const int n = 1000;
-        zero<<<n / 256, 256>>>(x, n);
-        return cudaGetLastError();
-    }
-    """,
-    good="""
-    __global__ void zero(float* __restrict__ x, int n) {
-        int i = blockIdx.x * blockDim.x + threadIdx.x;
-        if (i < n) x[i] = 0.0f;
-    }
-
-    cudaError_t run(float* x) {
-        const int n = 1000;
-        zero<<<(n + 255) / 256, 256>>>(x, n);
-        return cudaGetLastError();
-    }
-    """,
-)
-def launch_misses_elements(function: Function) -> Iterator[Hit]:
-    elements = dict(_allocated(function))
-    for call in launches_in(function):
-        parts = _launch_parts(call)
-        if len(parts) < 2:
-            continue
-        message = _rounded_down(function, function.callee(call), parts) or _swapped(function, call, parts)
-        message = message or _rounded_up(function, call, parts)
-        if message:
-            yield hit(function.file, parts[0], message)
-            continue
-        message = _too_many(function, call, parts, elements)
-        if message:
-            yield hit(function.file, parts[0], message)
-
-
 # --- below: pointers
 
 
-def _pointer(function: Function, node: Node | None, levels: int = 1, depth: int = 0) -> Variable | None:
+def pointer_of(function: Function, node: Node | None, levels: int = 1, depth: int = 0) -> Variable | None:
     """Return the pointer to elements in ``x`` or ``*out``, and with two levels in ``(void**)&x`` or ``out``."""
     if node is None or depth > 4:
         return None
     if node.type in ("cast_expression", "parenthesized_expression"):
         inner = node.child_by_field_id(fields.VALUE) or (node.named_children[-1] if node.named_children else None)
-        return _pointer(function, inner, levels, depth + 1)
+        return pointer_of(function, inner, levels, depth + 1)
     if node.type == "pointer_expression":
         step = -1 if function.source(node).startswith("&") else 1
-        return _pointer(function, node.child_by_field_id(fields.ARGUMENT), levels + step, depth + 1)
+        return pointer_of(function, node.child_by_field_id(fields.ARGUMENT), levels + step, depth + 1)
     if node.type == "call_expression" and function.callee(node) == "reinterpret_cast":
-        return _pointer(function, next(iter(function.arguments(node)), None), levels, depth + 1)
+        return pointer_of(function, next(iter(function.arguments(node)), None), levels, depth + 1)
     variable = function.variable(node)
     if variable is None or not variable.is_pointer or len(function.named(variable.name)) != 1:
         return None
@@ -222,9 +176,14 @@ _CASTS = re.compile(r"\bstatic_cast\s*<[^<>]*>|\(\s*size_t\s*\)|\bsize_t\b")
 
 
 def _is_count(function: Function, size: Node, text: str) -> bool:
-    """Return whether the size counts elements: a container's size, or known names none of which speaks of bytes."""
-    text = _CASTS.sub("", text)
-    is_plain = not _BYTES.search(text) and _is_known(function, size) and not _has_call(function, size)
+    """Return whether the size counts elements: a container's size, or known names none of which speaks of bytes. What
+    a name stands for says more than the name."""
+    written = _written(function, size)
+    sizes = [(size, text)] if written.id == size.id else [(size, text), (written, expanded(function, written))]
+    is_plain = any(
+        not _BYTES.search(_CASTS.sub("", said)) and _is_known(function, each) and not _has_call(function, each)
+        for each, said in sizes
+    )
     return is_plain or _is_container_size(function, size)
 
 
@@ -237,8 +196,22 @@ def _is_container_size(function: Function, size: Node) -> bool:
 
 def _is_known(function: Function, size: Node) -> bool:
     """Return whether the function and the file say what each name in the size is."""
-    names = function.names_in(size)
-    return bool(names) and all(function.named(name) or name in function.file.constants for name in names)
+    names, file = function.names_in(size), function.file
+    return bool(names) and all(
+        function.named(name) or name in file.constants or name in file.member_integers for name in names
+    )
+
+
+def _written(function: Function, size: Node) -> Node:
+    """Return the expression that a name of a size stands for, and no conversion of it."""
+    for _ in range(MAX_DEPTH):
+        inner = definition(function, size)
+        if inner is None and size.type == "call_expression" and "cast" in function.callee(size):
+            inner = next(iter(function.arguments(size)), None)
+        if inner is None:
+            return size
+        size = inner
+    return size
 
 
 def _has_call(function: Function, node: Node) -> bool:
@@ -252,7 +225,7 @@ def _side(function: Function, node: Node) -> str:
         return _side_of_result(function, text)
     if re.search(r"\.data\(\)|\.c_str\(\)", text) or node.type == "pointer_expression":
         return "" if re.search(r"\bd_|\bdev|thrust", text) else "host"
-    variable = _pointer(function, node)
+    variable = pointer_of(function, node)
     if variable is None:
         root = function.variable(node)
         if root is None:
@@ -290,9 +263,9 @@ def _side_of_member(function: Function, text: str) -> str:
 def _copies_beyond(function: Function) -> Iterator[Hit]:
     """Yield the copies of more bytes than this function allocates for one of their pointers: ``2 * n`` for ``n``."""
     allocated: dict[str, tuple[int, frozenset[str]]] = {}
-    for call in function.calls_named(tuple(_ALLOCATIONS)):
+    for call in function.calls_named(tuple(ALLOCATIONS)):
         arguments = function.arguments(call)
-        pointer = _pointer(function, arguments[0], 2) if len(arguments) > 1 else None
+        pointer = pointer_of(function, arguments[0], 2) if len(arguments) > 1 else None
         size = None if pointer is None else _factors(function, arguments[1])
         if pointer is not None and size is not None:
             allocated[pointer.name] = size if pointer.name not in allocated else (1 << 62, frozenset())
@@ -302,7 +275,11 @@ def _copies_beyond(function: Function) -> Iterator[Hit]:
         n_sides = 1 if "Memset" in function.callee(call) else 2
         for argument in arguments[:n_sides] if size is not None else ():
             known = allocated.get(function.source(argument))
-            if size is not None and known is not None and known[1] == size[1] and size[0] > known[0]:
+            if size is None or known is None:
+                continue
+            is_more = known[1] == size[1] and size[0] > known[0]
+            is_more = is_more or (known[1] < size[1] and size[0] >= known[0] and known[1] | {""} != {""})
+            if is_more:
                 message = f"copy beyond the allocation: `{function.source(argument)}` has fewer bytes"
                 yield hit(function.file, arguments[2], message)
 
@@ -397,101 +374,17 @@ def _shared_counts(function: Function) -> Iterator[Hit]:
     """Yield the launches that state a count of elements as the bytes of dynamic shared memory."""
     dynamic = dict(function.file.dynamic_shared_bytes)
     for call in launches_in(function) if dynamic else ():
-        n_bytes, parts = dynamic.get(function.callee(call), 0), _launch_parts(call)
+        n_bytes, parts = dynamic.get(function.callee(call), 0), launch_parts(call)
         if n_bytes < 2 or len(parts) < 3:
             continue
-        text, shared = expanded(function, parts[2]), known_value(function, parts[2])
+        size = _written(function, parts[2])
+        text, shared = _CASTS.sub("", expanded(function, size)), known_value(function, size)
         is_threads = shared is not None and shared == known_value(function, parts[1])
         is_count = (
             shared is None
             and not _BYTES.search(text.replace("width", ""))
             and not re.search(r"\b(?:2|4|8|16)\b|<<", text)
         )
-        if is_threads or (is_count and _is_known(function, parts[2]) and not _has_call(function, parts[2])):
+        if is_threads or (is_count and _is_known(function, size) and not _has_call(function, size)):
             message = f"element count where bytes are expected: multiply with {n_bytes}, the size of an element"
             yield hit(function.file, parts[2], message)
-
-
-def _launch_parts(call: Node) -> list[Node]:
-    syntax = next(child for child in call.named_children if child.type == "kernel_call_syntax")
-    return [child for child in syntax.named_children if child.type != "comment"]
-
-
-def _allocated(function: Function) -> Iterator[tuple[str, int]]:
-    """Yield the pointers of this function with the number of elements allocated for each."""
-    for call in function.calls_named(tuple(_ALLOCATIONS)):
-        arguments = function.arguments(call)
-        pointer = _pointer(function, arguments[0], 2) if len(arguments) > 1 else None
-        n_bytes = known_value(function, arguments[1]) if pointer is not None else None
-        size = None if pointer is None else type_bytes(pointer.element)
-        if pointer is not None and n_bytes is not None and size:
-            yield pointer.name, n_bytes // size
-
-
-def _rounded_down(function: Function, kernel: str, parts: list[Node]) -> str:
-    """Return the message for ``n / 256`` blocks of 256 threads where n is provably no multiple, or where the kernel
-    checks for a part of a block that this grid does not have; else an empty text."""
-    blocks = axes(function, parts[1])
-    for axis, grid in enumerate(axes(function, parts[0])):
-        node = definition(function, grid) or grid
-        found = _ROUNDED_DOWN.fullmatch(function.source(node))
-        is_quotient = node.type in ("binary_expression", "parenthesized_expression")
-        if found is None or not is_quotient or axis >= len(blocks):
-            continue
-        inner = node if node.type == "binary_expression" else node.named_children[0]
-        left, right = inner.child_by_field_id(fields.LEFT), inner.child_by_field_id(fields.RIGHT)
-        n, divisor, threads = (known_value(function, each) for each in (left, right, blocks[axis]))
-        is_same = right is not None and function.source(right) == function.source(blocks[axis])
-        if n is not None and divisor is not None and divisor == threads and n % divisor:
-            return f"grid rounds down: the last {n % divisor} of {n} elements have no thread, round it up"
-        is_checked = kernel in function.file.tail_checked_kernels and "%" not in function.text
-        if n is None and is_checked and (is_same or (divisor is not None and divisor == threads)):
-            return f"grid rounds down: the last `{found[1]} % {found[2]}` elements have no thread, round it up"
-    return ""
-
-
-_ROUNDED_UP = re.compile(r"(\w+)\+(\w+)-1\)?\)?/\2\b|\b(?:ceil_?div|cdiv|div_?up)\(", re.IGNORECASE)
-
-
-def _rounded_up(function: Function, call: Node, parts: list[Node]) -> str:
-    """Return the message for a grid that is rounded up for a kernel without any check of its index; else an empty
-    text. Nothing is said where the host asks for a remainder, as where a caller pads, or the size is known."""
-    text = _ROUNDING_LITERAL.sub(r"+\2-1)/\2", expanded(function, parts[0]).replace(" ", ""))
-    rounded = _ROUNDED_UP.search(text)
-    if rounded is None or function.callee(call) not in function.file.unchecked_kernels or "%" in function.text:
-        return ""
-    if known_value(function, parts[0]) is not None:
-        return ""
-    return f"grid is rounded up, and `{function.callee(call)}` checks no index: its last block writes beyond the end"
-
-
-_ROUNDING_LITERAL = re.compile(r"\+(\d+)\)?/(\d+)\b")
-
-
-def _swapped(function: Function, call: Node, parts: list[Node]) -> str:
-    """Return the message for a grid whose x is made of the size that the kernel bounds y by, and the other way round;
-    else an empty text."""
-    positions = {axis: place for kernel, axis, place in function.file.axis_sizes if kernel == function.callee(call)}
-    arguments, grid = function.arguments(call), axes(function, parts[0])
-    if not positions or len(grid) < len(positions) or len(arguments) <= max(positions.values()):
-        return ""
-    sizes = {axis: function.source(arguments[place]) for axis, place in positions.items()}
-    used = [names_in_text(expanded(function, node)) for node in grid]
-    if sizes["x"] in used[1] - used[0] and sizes["y"] in used[0] - used[1]:
-        return (
-            f"grid axes are swapped: the kernel bounds x by `{sizes['x']}`, and the grid's x is made of `{sizes['y']}`"
-        )
-    return ""
-
-
-def _too_many(function: Function, call: Node, parts: list[Node], elements: dict[str, int]) -> str:
-    """Return the message for a launch with more threads than an array has elements, or an empty text. The kernel must
-    be in this file and have no bounds checks."""
-    blocks, threads = known_value(function, parts[0]), known_value(function, parts[1])
-    if blocks is None or threads is None or function.callee(call) not in function.file.unchecked_kernels:
-        return ""
-    for argument in function.arguments(call):
-        n = elements.get(function.source(argument))
-        if n is not None and blocks * threads > n:
-            return f"launch has {blocks * threads} threads for the {n} elements of `{function.source(argument)}`"
-    return ""

@@ -9,6 +9,7 @@ from tree_sitter import Node
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.outline import MAX_DEPTH
+from kernel_lsp.rules.cuda.variables import type_bytes
 
 
 def known_value(function: Function, node: Node | None, depth: int = 0) -> int | None:
@@ -26,8 +27,54 @@ def known_value(function: Function, node: Node | None, depth: int = 0) -> int | 
         return _applied(function.operator(node), left, right)
     if node.type == "field_expression":
         return _field_value(function, node, depth)
+    if node.type in ("parameter_declaration", "type_identifier"):
+        return _value_of_name(function, function.source(node), depth)
+    if node.type == "sizeof_expression":
+        return _bytes_of_array(function, node)
+    if node.type == "call_expression":
+        return _value_of_call(function, node, depth)
     value_node = definition(function, node)
     return None if value_node is None else known_value(function, value_node, depth + 1)
+
+
+def _bytes_of_array(function: Function, node: Node) -> int | None:
+    """Return the value of ``sizeof(x)`` of an array."""
+    name = re.fullmatch(r"sizeof\s*\(?\s*(\w+)(\[0\])?\s*\)?", function.source(node))
+    known = [] if name is None else function.named(name[1])
+    n_bytes = type_bytes(known[0].element) if len(known) == 1 and known[0].is_array else None
+    if n_bytes is None or name is None or known[0].is_pointer or not known[0].sizes:
+        return None
+    for size in known[0].sizes if name[2] is None else ():
+        extent = known_value(function, size)
+        if extent is None:
+            return None
+        n_bytes *= extent
+    return n_bytes
+
+
+def _value_of_call(function: Function, node: Node, depth: int) -> int | None:
+    """Return the value of ``x.size()`` of a container that is made with a number, or of a conversion."""
+    text, arguments = function.source(node), function.arguments(node)
+    if len(arguments) == 1 and _CONVERSION.match(text):
+        return known_value(function, arguments[0], depth + 1)
+    name = re.fullmatch(r"(\w+)\.size\(\)", text)
+    known = [] if name is None else function.named(name[1])
+    if len(known) != 1 or known[0].writes:
+        return None
+    if re.search(rf"\b{known[0].name}\.(?:resize|push_|assign|insert|emplace)", function.text):
+        return None
+    made, array = known[0].value, re.match(r"(?:std::)?array\s*<[^,<>]*,\s*(\w+)\s*>", known[0].type_text)
+    if array is not None:
+        return int(array[1]) if array[1].isdigit() else function.file.constants.get(array[1])
+    if made is None or "vector" not in known[0].type_text:
+        return None
+    if made.type == "argument_list":
+        return known_value(function, made.named_children[0], depth + 1) if made.named_children else None
+    is_count = made.parent is not None and made.parent.type == "argument_list"
+    return known_value(function, made, depth + 1) if is_count else None
+
+
+_CONVERSION = re.compile(r"(?:static_cast\s*<[\w\s:]+>|size_t|int|unsigned|u?int(?:32|64)_t)\s*\(")
 
 
 def _field_value(function: Function, node: Node, depth: int) -> int | None:
@@ -68,12 +115,62 @@ def expanded(function: Function, node: Node, depth: int = 0) -> str:
     return " ".join([function.source(node), *(expanded(function, value, depth + 1) for value in values if value)])
 
 
+def _set_alone(function: Function, name: str, sizes: list[Node]) -> list[Node]:
+    """Return the sizes of a `dim3` of which axes are set by themselves: ``grid.x = n``. None where one is set twice."""
+    found: dict[int, Node] = {}
+    for write in function.assignments:
+        left, right = write.child_by_field_id(fields.LEFT), write.child_by_field_id(fields.RIGHT)
+        text = "" if left is None else function.source(left)
+        if not text.startswith(f"{name}.") or text[-1:] not in "xyz" or right is None:
+            continue
+        axis = "xyz".index(text[-1])
+        if axis in found or function.operator(write) != "=":
+            return []
+        found[axis] = right
+    for axis in sorted(found):
+        if axis > len(sizes):
+            return []
+        sizes = [*sizes[:axis], found[axis], *sizes[axis + 1 :]]
+    return sizes
+
+
+def declared_sizes(function: Function, name: Node) -> list[Node]:
+    """Return the sizes in ``dim3 block(X, Y);``, which the grammar parses as a function declaration without name
+    lookup."""
+    for declaration in function.declarations:
+        declarator = declaration.child_by_field_id(fields.DECLARATOR)
+        type_node = declaration.child_by_field_id(fields.TYPE)
+        if declarator is None or declarator.type != "function_declarator" or type_node is None:
+            continue
+        declared, sizes = (declarator.child_by_field_id(f) for f in (fields.DECLARATOR, fields.PARAMETERS))
+        is_it = declared is not None and function.source(declared) == function.source(name)
+        if is_it and sizes is not None and function.source(type_node) == "dim3":
+            return list(sizes.named_children)
+    return []
+
+
+def _value_of_name(function: Function, name: str, depth: int) -> int | None:
+    known = function.named(name)
+    if not known:
+        return function.file.constants.get(name)
+    is_set_once = len(known) == 1 and not known[0].writes and known[0].value is not None
+    return known_value(function, known[0].value, depth + 1) if is_set_once else None
+
+
 def axes(function: Function, node: Node, depth: int = 0) -> list[Node]:
     """Return the sizes in ``dim3(x, y)``, in a variable of that type, or the size alone."""
     variable = function.variable(node)
-    if variable is not None and variable.element == "dim3" and variable.value is not None and depth == 0:
-        is_changed = bool(variable.writes) or re.search(rf"\b{variable.name}\.[xyz]\s*[-+*/]?=", function.text)
-        return [] if is_changed else axes(function, variable.value, depth + 1)
+    if variable is not None and variable.element == "dim3" and depth == 0 and not variable.writes:
+        sizes = axes(function, variable.value, depth + 1) if variable.value is not None else []
+        return _set_alone(function, variable.name, sizes)
+    if variable is None and node.type == "identifier" and (declared := declared_sizes(function, node)):
+        return declared
     if node.type == "call_expression" and function.callee(node) == "dim3":
         return function.arguments(node)
     return list(node.named_children) if node.type in ("argument_list", "initializer_list") else [node]
+
+
+def launch_parts(call: Node) -> list[Node]:
+    """Return the numbers between ``<<<`` and ``>>>``."""
+    syntax = next(child for child in call.named_children if child.type == "kernel_call_syntax")
+    return [child for child in syntax.named_children if child.type != "comment"]

@@ -294,8 +294,10 @@ def _products_widened_elsewhere(function: Function) -> Iterator[tuple[Variable, 
     """Yield each `int` that holds a product of an index that blocks or loaded elements choose with a size that the
     function multiplies in 64 bits elsewhere, or that it has narrowed itself."""
     wide = set(_WIDENED.findall(function.text)) - {"blockDim", "gridDim", "threadIdx", "blockIdx"}
-    members = {name.strip() for found in _WIDE_MEMBER.findall(function.file.parsed.text) for name in found.split(",")}
-    narrowed = {name for name, member in _NARROWED.findall(function.text) if member in members}
+    read = _NARROWED.findall(function.text)
+    declared = _WIDE_MEMBER.findall(function.file.parsed.text) if read else []
+    members = {name.strip() for found in declared for name in found.split(",")}
+    narrowed = {name for name, member in read if member in members}
     wide |= narrowed
     is_widened = re.search(
         rf"(?:static_cast<\s*{_WIDE}\s*>\s*\([^()]*\)|\(\s*{_WIDE}\s*\)\s*[\w.]+)\s*\*", function.text

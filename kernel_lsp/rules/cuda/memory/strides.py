@@ -14,7 +14,7 @@ from kernel_lsp.rules.cuda.memory.pointers import Reach, pointed, reach_of
 from kernel_lsp.rules.cuda.model import Function, Meaning
 from kernel_lsp.rules.cuda.outline import names_in_text
 from kernel_lsp.rules.cuda.simulation.hits import simulated_hits
-from kernel_lsp.rules.cuda.threads.threads import Stride, may_depend_on_thread, possible_names
+from kernel_lsp.rules.cuda.threads.threads import Stride, growth, may_depend_on_thread, possible_names
 from kernel_lsp.rules.cuda.variables import type_bytes
 from kernel_lsp.rules.rule import Hit
 
@@ -63,6 +63,26 @@ def strided_access(function: Function) -> Iterator[Hit]:
         reported.add(found.range.start_line)
         yield found
     yield from simulated_hits(function, "KL210", reported)
+    yield from _structures(function)
+
+
+def _structures(function: Function) -> Iterator[Hit]:
+    """Yield the accesses to members of large structures, one for each thread: ``particles[i].x``."""
+    arrays = {v.name: v for v in function.parameters if v.is_pointer and v.element in function.file.structure_bytes}
+    for access in function.subscripts if arrays and function.is_kernel else ():
+        name = function.source(access.child_by_field_id(fields.ARGUMENT) or access)
+        parent, index = function.parent(access), access.child_by_field_id(fields.INDICES)
+        n_bytes = function.file.structure_bytes[arrays[name].element] if name in arrays else 0
+        if n_bytes < MIN_STRUCTURE_BYTES or parent is None or parent.type != "field_expression" or index is None:
+            continue
+        if growth(function, index.named_children[0]) == 1:
+            message = f"uncoalesced access: consecutive threads are {n_bytes} bytes apart, use an array per member"
+            yield hit(function.file, access, message)
+            return
+
+
+MIN_STRUCTURE_BYTES = 32
+"""Bytes of a structure from which each thread's member lies in a sector of its own."""
 
 
 def _strided_accesses(function: Function) -> Iterator[Hit]:
@@ -132,6 +152,16 @@ def misaligned_vector(function: Function) -> Iterator[Hit]:
                 f"multiples of {vector_bytes}: misaligned address"
             )
             yield hit(function.file, cast, message)
+        elif shift := _shift(function, pointer) * element_bytes % vector_bytes:
+            message = f"the address is {shift} bytes beyond a multiple of {vector_bytes}, where no `{vector}` begins"
+            yield hit(function.file, cast, message)
+
+
+def _shift(function: Function, pointer: Node) -> int:
+    """Return the constant that is added to a multiple of the vectors' size: 1 of ``&x[4 * i + 1]``."""
+    text = function.source(pointer).replace(" ", "")
+    found = re.search(r"[\[+(](?:\w+\*(\d+)|(\d+)\*\w+)\+(\d+)\]?\)?$", text)
+    return int(found[3]) if found is not None and int(found[1] or found[2]) % 2 == 0 else 0
 
 
 # --- below: strided accesses

@@ -17,6 +17,7 @@ DEFAULT_THREADS, DEFAULT_SIDE = 128, 16
 
 _STEP = re.compile(r"=\s*threadIdx\.x\s*;[^;{}]*;\s*\w+\s*\+=\s*(\w+)\s*\)")
 """A loop in which the threads of a block count together."""
+_BOUND = re.compile(r"__launch_bounds__\(\s*(\w+)\s*[,)]")
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,10 @@ def shape_of(function: Function) -> Shape:
         if x * y > MAX_THREADS:
             y = max(1, MAX_THREADS // x)
         return Shape((x, y, 1), bool(sides[0] and sides[1] and not _rows(function)), (), guess, True)
+    bound = _BOUND.search(function.head)
+    stated = None if bound is None else integer_literal(bound[1]) or function.file.constants.get(bound[1])
+    if stated is not None and stated == sides[0]:
+        return Shape((stated, 1, 1), True, (), guess)
     extent = sides[0] or _extent(function) or guess
     return Shape((extent, 1, 1), bool(sides[0]), (), guess, True)
 

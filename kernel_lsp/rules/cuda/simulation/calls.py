@@ -9,8 +9,8 @@ from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import BARRIERS
+from kernel_lsp.rules.cuda.definition import Definition
 from kernel_lsp.rules.cuda.literals import integer_literal
-from kernel_lsp.rules.cuda.outline import Definition
 from kernel_lsp.rules.cuda.parsing import ParsedCuda, parse
 from kernel_lsp.rules.cuda.simulation.expressions import Calculator
 from kernel_lsp.rules.cuda.simulation.machine import MAX_CALLS, Frame, Stopped

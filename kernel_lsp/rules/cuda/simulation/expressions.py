@@ -8,12 +8,14 @@ from dataclasses import replace
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
+from kernel_lsp.rules.cuda.definition import Definition
 from kernel_lsp.rules.cuda.literals import integer_literal
-from kernel_lsp.rules.cuda.outline import CudaFile, Definition
+from kernel_lsp.rules.cuda.outline import CudaFile
 from kernel_lsp.rules.cuda.parsing import ParsedCuda
 from kernel_lsp.rules.cuda.simulation.loops import Looper
 from kernel_lsp.rules.cuda.simulation.machine import INTEGERS
 from kernel_lsp.rules.cuda.simulation.values import (
+    ALONG,
     BLOCK,
     CHOSEN,
     DATA,
@@ -51,7 +53,7 @@ class Calculator(Looper):
         everyone = range(self.n_threads)
         self.thread = ([i % x for i in everyone], [i // x % y for i in everyone], [i // (x * y) for i in everyone])
         self.block_origins = 0
-        self.blocks = (Value(3, BLOCK | SIZE), Value(5, BLOCK | SIZE), Value(7, BLOCK | SIZE))
+        self.blocks = tuple(Value(3 + 2 * axis, BLOCK | SIZE | along) for axis, along in enumerate(ALONG))
 
     # what a watcher does
 
@@ -106,6 +108,7 @@ class Calculator(Looper):
         known = self.loaded.get(key)
         if known is None:
             origins = SIZE | CHOSEN | (LOADED if address.origins & (BLOCK | LOADED) else 0)
+            origins |= address.origins & sum(ALONG)
             known = self.loaded[key] = replace(self.fresh(origins), loads=frozenset((key,)))
         return known
 
@@ -342,6 +345,13 @@ class Calculator(Looper):
         if name in self.file.shared_names:
             memory = Memory(name, "shared", 4, is_set=True)
             return Value(0, 0, False, memory, 4, (None,))
+        if name in self.file.constant_arrays:
+            element, sizes = self.file.constant_arrays[name]
+            dims = tuple(map(self._extent_of, sizes))
+            width = type_bytes(element) or 4
+            memory = Memory(name, "constant", width, dims, is_set=True)
+            memory.is_float = INTEGERS.search(element) is None
+            return Value(0, 0, False, memory, width, dims)
         body = self.file.macros.get(name)
         if body is not None and body[0] is None:
             found = self.of_macro(body[1], None)
@@ -392,6 +402,8 @@ class Calculator(Looper):
         if isinstance(found, Place):
             if found.width == 0:
                 return replace(found.address, memory=found.memory)
+            if found.memory.kind == "shared" and found.member and (array := self._member_array(found)) is not None:
+                return array
             kind = "local" if found.memory.kind == "local" else "global"
             return Value(0, 0, False, Memory(self.source(node), kind, 4))
         if found.value.memory is None:
@@ -399,6 +411,27 @@ class Calculator(Looper):
             kind = "local" if found.type_text else "global"
             found.value = Value(number, found.value.origins, number is None, Memory(self.source(node), kind, 4))
         return found.value
+
+    def _member_array(self, place: Place) -> Value | None:
+        """Return the array that is a member of a structure in shared memory."""
+        memory, name = place.memory, place.member.removeprefix(".")
+        declared = self.file.structure_arrays.get((memory.element, name))
+        if declared is None or place.address.number != 0:
+            return None
+        if name not in memory.members:
+            element, sizes = declared
+            numbers = [self._extent_of(size) for size in sizes]
+            width = type_bytes(element) or 4
+            array = Memory(f"{memory.name}.{name}", "shared", width, tuple(numbers))
+            array.is_set = True
+            memory.members[name] = Value(0, 0, False, array, width, tuple(numbers))
+        return memory.members[name]
+
+    def _extent_of(self, text: str) -> int | None:
+        """Return the value of an array's size that is a number or a constant expression."""
+        found = self.of_macro(text, None)
+        number = found.number if isinstance(found, Value) and not found.origins else None
+        return number if isinstance(number, int) else None
 
     def _at(self, base: Value, index: Value, node: Node) -> Place:
         """Return the element of an array or pointer at an index."""

@@ -242,7 +242,7 @@ class Machine(ABC):
         kind = "shared" if "__shared__" in variable.type_text else "local"
         memory = self._known_memory(variable, kind) or Memory(variable.name, kind, width, extents)
         memory.is_float = not variable.type_facts.is_integer and variable.element not in ("bool", "char")
-        memory.is_volatile = "volatile" in variable.type_text
+        memory.is_volatile, memory.element = "volatile" in variable.type_text, variable.element
         if kind == "shared":
             self.shared_memories[variable.name_node.start_byte] = memory
         memory.is_set = memory.is_set or "extern" in variable.type_text or variable.value is not None

@@ -26,6 +26,8 @@ GUESSED = 64
 """The size of a block, where the text does not say it."""
 CHOSEN = 128
 """An element that all threads of a block load."""
+ALONG = (256, 512, 1024)
+"""The index of the block along x, y and z, beside `BLOCK`."""
 Number = int | list[int] | None
 """One number for all threads, one for each thread, or an unknown one."""
 Mask = list[bool] | None
@@ -50,6 +52,10 @@ class Memory:
     is_volatile: bool = False
     is_set: bool = False
     """True once anything may have set elements that are not in `written`."""
+    element: str = ""
+    """The type of the elements of an array or variable in shared memory."""
+    members: dict[str, Value] = field(default_factory=dict)
+    """The arrays that are members of a structure in shared memory."""
     accesses: list = field(default_factory=list)
     written: set[int] = field(default_factory=set)
     is_racing: bool = False

@@ -14,6 +14,7 @@ from kernel_lsp.rules.cuda.simulation.assumed_block import Shape, shape_of
 from kernel_lsp.rules.cuda.simulation.calls import Caller
 from kernel_lsp.rules.cuda.simulation.machine import Frame, Split, Stopped
 from kernel_lsp.rules.cuda.simulation.values import (
+    ALONG,
     BLOCK,
     CHOSEN,
     DATA,
@@ -270,7 +271,7 @@ class Watcher(Caller):
         first = addresses[:WARP]
         if memory.name in self.patterns or len(first) < WARP or not all(self.threads()[:WARP]) or self.block[0] < WARP:
             return
-        if memory.kind == "shared" and len(memory.extents) > 1 and place.width == 4 and not place.address.origins:
+        if memory.kind == "shared" and memory.extents and place.width == 4 and not place.address.origins:
             banks = [address // 4 % WARP for address in set(first)]
             if max(map(banks.count, banks)) >= MIN_CONFLICTS:
                 self.patterns.add(memory.name)
@@ -415,13 +416,17 @@ class Watcher(Caller):
         if memory.kind == "global" and self.is_grid and address.origins & (LOADED | BLOCK) == LOADED:
             self.note("KL219", site, "index")
             return
-        if (
-            memory.kind == "global"
-            and self.is_grid
-            and not (address.origins | self.origins) & (BLOCK | DATA | CHOSEN)
-            and not self.frames[0].left
-        ):
+        if memory.kind != "global" or not self.is_grid or self.frames[0].left:
+            return
+        everywhere = address.origins | self.origins
+        if not everywhere & (BLOCK | DATA | CHOSEN) or self._is_of_all_blocks(place, value):
             self.note("KL219", site, "blocks")
+
+    def _is_of_all_blocks(self, place: Place, value: Value) -> bool:
+        """Return whether the blocks along an axis of the grid update one element, each by data of its own."""
+        if (place.address.origins | self.origins) & (DATA | CHOSEN) or "==" in self.root.text:
+            return False
+        return any(value.origins & along and not place.address.origins & along for along in ALONG)
 
 
 def _is_same(old: Access, new: Access) -> bool:

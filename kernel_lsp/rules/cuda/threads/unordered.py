@@ -169,12 +169,15 @@ class _Question:
         self._function, self._left, self._array = function, left, array
         self._indices = indices_of(left)
         self._guards = _guards(function, write)
-        targets = [target for target in _targets(function) if shared_array(function, target) is array]
-        self._written = {self._canonical(target) for target in targets}
+        known = function.caches.setdefault("written", {})
+        if id(array) not in known:  # once for all writes of the array
+            targets = [target for target in _targets(function) if shared_array(function, target) is array]
+            is_in_loop = any(_has_loop_variable(function, target) for target in targets)
+            known[id(array)] = {self._canonical(target) for target in targets}, is_in_loop
+        self._written, self._is_written_in_loop = known[id(array)]
         self._exchanged = {
             function.source(each) for each in function.subscripts.within(function.parent(write) or write)
         }
-        self._is_written_in_loop = any(_has_loop_variable(function, target) for target in targets)
 
     def reads(self, statement: Node) -> Iterator[Node]:
         """Yield the reads of other threads' elements in a statement, in source order."""

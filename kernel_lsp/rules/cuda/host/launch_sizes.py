@@ -1,0 +1,232 @@
+"""KL256: launches of host code, checked against the sizes of its arrays and the limits of a grid."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+
+from tree_sitter import Node
+
+from kernel_lsp.rules.cuda import fields
+from kernel_lsp.rules.cuda.declare import WARNING, declare, hit, launches_in
+from kernel_lsp.rules.cuda.host.transfers import ALLOCATIONS, pointer_of
+from kernel_lsp.rules.cuda.host.values import axes, definition, expanded, known_value, launch_parts
+from kernel_lsp.rules.cuda.model import Function
+from kernel_lsp.rules.cuda.outline import names_in_text
+from kernel_lsp.rules.cuda.variables import type_bytes
+from kernel_lsp.rules.rule import Hit
+
+MAX_BLOCKS_YZ = 65_535
+"""Maximum blocks along y and z of a grid (CUDA C++ Programming Guide, technical specifications)."""
+MAX_THREADS = 1024
+MAX_NAMES = 4
+"""Maximum names and conversions that a quotient is followed through."""
+
+
+@declare(
+    "KL256",
+    "launch-misses-elements",
+    WARNING,
+    on="host",
+    needs=("<<<",),
+    summary="A launch has fewer or more threads than its array has elements",
+    why="""
+    A grid of `n / 256` blocks leaves out the last `n % 256` elements: round it up, and check the index in the kernel.
+    A grid whose axes are swapped covers a square of an image alone. One with more threads than an array has elements
+    writes behind its end where the kernel checks nothing.
+    """,
+    bad="""
+    __global__ void zero(float* __restrict__ x, int n) {
+        int i = blockIdx.x * blockDim.x + threadIdx.x;
+        if (i < n) x[i] = 0.0f;
+    }
+
+    cudaError_t run(float* x) {
+        const int n = 1000;
+        zero<<<n / 256, 256>>>(x, n);
+        return cudaGetLastError();
+    }
+    """,
+    good="""
+    __global__ void zero(float* __restrict__ x, int n) {
+        int i = blockIdx.x * blockDim.x + threadIdx.x;
+        if (i < n) x[i] = 0.0f;
+    }
+
+    cudaError_t run(float* x) {
+        const int n = 1000;
+        zero<<<(n + 255) / 256, 256>>>(x, n);
+        return cudaGetLastError();
+    }
+    """,
+)
+def launch_misses_elements(function: Function) -> Iterator[Hit]:
+    elements = dict(_allocated(function))
+    for call in launches_in(function):
+        parts = launch_parts(call)
+        if len(parts) < 2:
+            continue
+        message = _rounded_down(function, function.callee(call), parts) or _swapped(function, call, parts)
+        message = message or _exchanged(function, parts) or _too_large(function, parts) or _without_tail(function, call)
+        message = message or _rounded_up(function, call, parts)
+        if message:
+            yield hit(function.file, parts[0], message)
+            continue
+        message = _too_many(function, call, parts, elements)
+        if message:
+            yield hit(function.file, parts[0], message)
+
+
+# --- below
+
+
+def _allocated(function: Function) -> Iterator[tuple[str, int]]:
+    """Yield the pointers of this function with the number of elements allocated for each."""
+    for call in function.calls_named(tuple(ALLOCATIONS)):
+        arguments = function.arguments(call)
+        pointer = pointer_of(function, arguments[0], 2) if len(arguments) > 1 else None
+        n_bytes = known_value(function, arguments[1]) if pointer is not None else None
+        size = None if pointer is None else type_bytes(pointer.element)
+        if pointer is not None and n_bytes is not None and size:
+            yield pointer.name, n_bytes // size
+
+
+def _rounded_down(function: Function, kernel: str, parts: list[Node]) -> str:
+    """Return the message for ``n / 256`` blocks of 256 threads where n is provably no multiple, or where the kernel
+    checks for a part of a block that this grid does not have; else an empty text."""
+    blocks = axes(function, parts[1])
+    for axis, grid in enumerate(axes(function, parts[0])):
+        quotient = _quotient(function, grid)
+        if quotient is None or axis >= len(blocks):
+            continue
+        left, right, text = quotient
+        n, threads = known_value(function, left), known_value(function, blocks[axis])
+        divisor = known_value(function, right)
+        if divisor is not None and "/" not in text:
+            divisor = 1 << min(divisor, 30)
+        is_same = function.source(right) == function.source(blocks[axis])
+        if n is not None and divisor is not None and divisor == threads and n % divisor:
+            return f"grid rounds down: the last {n % divisor} of {n} elements have no thread, round it up"
+        is_checked = kernel in function.file.tail_checked_kernels and "%" not in _STRING.sub("", function.text)
+        if n is None and is_checked and (is_same or (divisor is not None and divisor == threads)):
+            rest = f"{function.source(left)} % {divisor or function.source(right)}"
+            return f"grid rounds down: the last `{rest}` elements have no thread, round it up"
+    return ""
+
+
+def _quotient(function: Function, node: Node, depth: int = 0) -> tuple[Node, Node, str] | None:
+    """Return the parts and the operator of ``n / 256`` or ``n >> 8``, also converted or under a name."""
+    if node.type == "binary_expression":
+        left, right = node.child_by_field_id(fields.LEFT), node.child_by_field_id(fields.RIGHT)
+        operator = function.operator(node)
+        if left is None or right is None or operator not in ("/", ">>"):
+            return None
+        is_plain = all(each.type in ("identifier", "number_literal", "field_expression") for each in (left, right))
+        return (left, right, operator) if is_plain or _is_converted_name(function, left) else None
+    inner = definition(function, node)
+    if inner is None and node.type in ("parenthesized_expression", "cast_expression"):
+        inner = node.child_by_field_id(fields.VALUE) or node.named_children[-1]
+    if inner is None and node.type == "call_expression" and "cast" in function.callee(node):
+        inner = next(iter(function.arguments(node)), None)
+    return None if inner is None or depth > MAX_NAMES else _quotient(function, inner, depth + 1)
+
+
+def _is_converted_name(function: Function, node: Node) -> bool:
+    """Return whether the node is ``(int)n``, or ``x.numel()``."""
+    return re.fullmatch(r"\(\w+\)\s*\w+|\w+\.(?:numel|size)\(\w*\)", function.source(node)) is not None
+
+
+_VECTOR_CAST = re.compile(r"reinterpret_cast<\s*(?:const\s+)?\w+([24])\s*\*>|\((?:const\s+)?\w+([24])\s*\*\)")
+_STRING = re.compile(r'"[^"\n]*"')
+_HANDLES_REST = re.compile(r"%|&\s*[37]\b|assert|CHECK\w*\([^;]*n")
+
+
+def _without_tail(function: Function, call: Node) -> str:
+    """Return the message for a launch over ``n / 4`` vectors that nothing else completes."""
+    vectors = _VECTOR_CAST.search(function.source(call))
+    if vectors is None or _HANDLES_REST.search(_STRING.sub("", function.text)) or len(launches_in(function)) > 1:
+        return ""
+    for argument in function.arguments(call):
+        quotient = _quotient(function, argument)
+        if quotient is not None and function.source(quotient[1]) == (vectors[1] or vectors[2]):
+            n, width = function.source(quotient[0]), vectors[1] or vectors[2]
+            return f"the last `{n} % {width}` elements are in no vector: handle them, or check that there are none"
+    return ""
+
+
+def _exchanged(function: Function, parts: list[Node]) -> str:
+    """Return the message for a launch whose grid is a number of threads and whose block is rounded up from a size."""
+    grid, text = known_value(function, parts[0]), _SPACES.sub(r"\1", expanded(function, parts[1]))
+    is_threads = grid is not None and 64 <= grid <= MAX_THREADS and grid % 32 == 0
+    rounded = _ROUNDED_UP.search(_ROUNDING_LITERAL.sub(r"+\2-1)/\2", text))
+    is_rounded = known_value(function, parts[1]) is None and rounded is not None
+    message = "grid and block are exchanged: the second number counts the threads of a block"
+    return message if is_threads and is_rounded else ""
+
+
+def _too_large(function: Function, parts: list[Node]) -> str:
+    """Return the message for more blocks along y or z than a grid can have."""
+    for axis, node in enumerate(axes(function, parts[0])):
+        blocks = known_value(function, node)
+        if axis and blocks is not None and blocks > MAX_BLOCKS_YZ:
+            return f"{blocks:,} blocks along {'xyz'[axis]}: the limit is {MAX_BLOCKS_YZ:,}, use x"
+    return ""
+
+
+_ROUNDED_UP = re.compile(r"(\w+)\+(\w+)-1\)?\)?/\2\b|\b(?:ceil_?div|cdiv|div_?up)\(", re.IGNORECASE)
+
+
+def _rounded_up(function: Function, call: Node, parts: list[Node]) -> str:
+    """Return the message for a grid that is rounded up for a kernel without any check of its index; else an empty
+    text. Nothing is said where the host asks for a remainder, as where a caller pads, or the size is known."""
+    text = _ROUNDING_LITERAL.sub(r"+\2-1)/\2", _SPACES.sub(r"\1", expanded(function, parts[0])))
+    rounded = _ROUNDED_UP.search(text)
+    if (
+        rounded is None
+        or function.callee(call) not in function.file.unchecked_kernels
+        or "%" in _STRING.sub("", function.text)
+    ):
+        return ""
+    if known_value(function, parts[0]) is not None:
+        return ""
+    return f"grid is rounded up, and `{function.callee(call)}` checks no index: its last block writes beyond the end"
+
+
+_SPACES = re.compile(r"\s*([-+*/(),])\s*")
+_ROUNDING_LITERAL = re.compile(r"\+(\d+)\)?/(\d+)\b")
+
+
+def _swapped(function: Function, call: Node, parts: list[Node]) -> str:
+    """Return the message for a grid whose x is made of the size that the kernel bounds y by, and the other way round;
+    else an empty text."""
+    positions = {axis: place for kernel, axis, place in function.file.axis_sizes if kernel == function.callee(call)}
+    arguments, grid = function.arguments(call), axes(function, parts[0])
+    if not positions or len(grid) < len(positions) or len(arguments) <= max(positions.values()):
+        return ""
+    sizes = {axis: function.source(arguments[place]) for axis, place in positions.items()}
+    used = [names_in_text(expanded(function, node)) for node in grid]
+    if sizes["x"] in used[1] - used[0] and sizes["y"] in used[0] - used[1]:
+        return (
+            f"grid axes are swapped: the kernel bounds x by `{sizes['x']}`, and the grid's x is made of `{sizes['y']}`"
+        )
+    return ""
+
+
+def _product(function: Function, node: Node) -> int | None:
+    """Return the number of blocks or threads in all axes."""
+    sizes = [known_value(function, each) for each in axes(function, node)]
+    return math.prod(each or 0 for each in sizes) if sizes and None not in sizes else None
+
+
+def _too_many(function: Function, call: Node, parts: list[Node], elements: dict[str, int]) -> str:
+    """Return the message for a launch with more threads than an array has elements, or an empty text. The kernel must
+    be in this file and have no bounds checks."""
+    blocks, threads = (_product(function, part) for part in parts[:2])
+    if blocks is None or threads is None or function.callee(call) not in function.file.unchecked_kernels:
+        return ""
+    for argument in function.arguments(call):
+        n = elements.get(function.source(argument))
+        if n is not None and blocks * threads > n:
+            return f"launch has {blocks * threads} threads for the {n} elements of `{function.source(argument)}`"
+    return ""
