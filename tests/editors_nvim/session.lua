@@ -58,7 +58,9 @@ local function session()
   end, vim.api.nvim_list_tabpages())
   seen.is_diff = vim.wo.diff
   seen.before_apply = text_of(kernel)
-  vim.cmd("LspKernelApply")
+  vim.cmd("LspKernelApply") -- the advice is to measure first
+  seen.after_refusal = text_of(kernel)
+  vim.cmd("LspKernelApply!")
   seen.after_apply = text_of(kernel)
   seen.shown = vim.api.nvim_buf_get_name(0)
   vim.cmd("silent undo")

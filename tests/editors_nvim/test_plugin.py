@@ -65,6 +65,8 @@ def test_a_result_is_a_diff_split_for_each_file_before_it_is_applied(seen: dict[
 
 
 def test_applying_writes_the_kernel_and_undo_takes_it_back(seen: dict[str, Any]) -> None:
+    assert "measure first" in seen["label"]
+    assert seen["after_refusal"] == ""
     assert seen["after_apply"].startswith("// kernel-lsp: 1")
     assert seen["shown"].endswith("kernels/scale.cu")
     assert "// kernel-lsp: 1" not in seen["after_undo"]
