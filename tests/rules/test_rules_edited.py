@@ -64,3 +64,15 @@ def test_an_edit_of_one_function_leaves_the_findings_of_another() -> None:
     n_kept = len(checking._kept)
     cuda.check(text.replace("0.5", "0.25", 1))
     assert len(checking._kept) == n_kept + 1
+
+
+def test_a_finding_in_a_called_function_keeps_its_place_when_its_layout_changes() -> None:
+    text = (
+        "__device__ float total(float v) {\n    __shared__ float s[256]; // here\n    s[threadIdx.x] = v;\n"
+        "    return s[255 - threadIdx.x];\n}\n"
+        "__global__ void k(const float* __restrict__ x, float* __restrict__ y) {\n"
+        "    y[threadIdx.x] = total(x[threadIdx.x]);\n}\n"
+    )
+    edited = (text, text.replace("    return", "      return"), text.replace("// here", "// here\n"))
+    places = [[(f.code, f.range.start_line, f.range.start_column) for f in cuda.check(each)] for each in edited]
+    assert places == [[("KL207", 3, 11)], [("KL207", 3, 13)], [("KL207", 4, 11)]]

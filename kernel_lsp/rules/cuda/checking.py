@@ -109,8 +109,9 @@ def _shown(found: list[RuleFinding], parsed: ParsedCuda) -> tuple[RuleFinding, .
 
 Facts = tuple[FunctionFacts, ...]
 """The facts of one definition, empty without a readable body."""
-Placed = tuple[int, Facts, tuple[int, ...]]
-"""The first line of a definition, with its facts, and the lines of other functions where findings are in these."""
+Placed = tuple[int, Facts, tuple[int | bytes, ...]]
+"""The first line of a definition, with its facts, and the lines and texts of other functions where findings are in
+these."""
 
 
 def _n_bytes_of(key: tuple, placed: Placed) -> int:
@@ -137,6 +138,7 @@ class _Reading:
         host = (file.structures, file.device_symbols, file.bound_functions, file.axis_sizes, file.host_functions)
         pointers = (file.allocated_sides, file.member_pointers, file.member_integers)
         meeting = (file.barrier_free_functions, file.barrier_functions)
+        self.helper_places: tuple[int | bytes, ...] = (*file.helper_lines, *file.helper_texts.values())
         self.visible = (
             file.fits_its_launches,
             kernels,
@@ -165,12 +167,12 @@ class _Reading:
         key = self.key(definition, column)
         kept = _kept.get(key)
         is_alone = kept is not None and not kept[2]
-        if kept is not None and kept[0] == first_line and (is_alone or kept[2] == self.file.helper_lines):
+        if kept is not None and kept[0] == first_line and (is_alone or kept[2] == self.helper_places):
             return kept[1]
         facts = _moved(kept, first_line) if kept is not None and is_alone else self.read(definition)
         last_line = self.file.parsed.position(definition.outer.end_byte)[0]
         lines = (found.range.start_line for each in facts for found in each.findings)
-        others = () if all(first_line <= line <= last_line for line in lines) else self.file.helper_lines
+        others = () if all(first_line <= line <= last_line for line in lines) else self.helper_places
         _kept.keep(key, (first_line, facts, others))
         return facts
 
@@ -195,7 +197,9 @@ class _Reading:
             return ()
         name = definition.plain_name if self.file.launch_shapes else None
         shapes = () if name is None else self.file.launch_shapes.get(self.file.source(name), ())
-        return (shapes, self.file.helpers_of(text)) if self.file.helper_texts else (shapes,)
+        if not self.file.helper_texts:
+            return (shapes,)
+        return shapes, tuple(map(_without_layout, self.file.helpers_of(text)))
 
     def repeated(self, definition: Definition) -> tuple[RepeatedArgument, ...]:
         """Return the buffers that launches of the kernel pass twice."""
@@ -232,6 +236,16 @@ class _Reading:
             selected = tuple(check for check, needs in needing if not any(map(present.isdisjoint, needs)))
             self.selected[key] = selected
         return selected
+
+
+_LAYOUT = re.compile(rb"//[^\n]*|\s+")
+
+
+@lru_cache(maxsize=4096)
+def _without_layout(text: bytes) -> bytes:
+    """Return a function's text without comments on its lines and with one space between its words, which is all that
+    its callers depend on. A macro, or a text with strings, is returned as it is."""
+    return text if b"#" in text or b'"' in text or b"\\" in text else _LAYOUT.sub(b" ", text)
 
 
 def _moved(placed: Placed, first_line: int) -> Facts:
