@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
@@ -35,6 +36,23 @@ def test_states_of_all_times_and_the_last(layer: str) -> None:
     """
     checked = check(text, symbol="Model", inputs=[tensor("x", 3, 4, 6)])
     assert any(node.op.endswith(".input") for node in checked.task.forward.nodes)
+
+
+def test_no_state_is_read_where_those_of_the_other_direction_are_taken() -> None:
+    text = """
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = nn.GRU(6, 64, 2, bidirectional=True)
+
+            def forward(self, x):
+                return self.layer(x)[0]
+    """
+    checked = check(text, symbol="Model", inputs=[tensor("x", 3, 4, 6)])
+    reads = [line for line in checked.text.splitlines() if re.search(r"\(?states_1\)?\[", line)]
+    shifted = [line for line in reads if "-" in line]
+    assert shifted
+    assert all("?" in line.split("states_1")[0] for line in shifted)
 
 
 def test_a_layer_of_many_steps_is_captured_without_its_steps() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.ir.index import ONE, ZERO, Index, as_index, expanded
 from kernel_lsp.generate.ir.scalar import (
@@ -158,7 +160,7 @@ def _cat(call: Call) -> Tensor:
     parts = [part for part in call.tensors(0) if part is not None and len(part.shape) == len(shape)]
 
     def element(index: tuple[Index, ...]) -> Scalar:
-        return _choose_part(parts, axis, index, dtype)
+        return choose_part(parts, axis, index, dtype)
 
     return call.builder.pointwise(dtype, shape, element)
 
@@ -169,7 +171,7 @@ MAX_CHAINED_PARTS = 16
 """Maximum parts that an element tries one after the other."""
 
 
-def _choose_part(parts: list[Tensor], axis: int, index: tuple[Index, ...], dtype: DType) -> Scalar:
+def choose_part(parts: Sequence[Tensor], axis: int, index: tuple[Index, ...], dtype: DType) -> Scalar:
     """Return the element of the part that an index along `axis` falls into."""
     pieces: list[Piece] = []
     start = ZERO

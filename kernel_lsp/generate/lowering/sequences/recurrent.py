@@ -12,6 +12,7 @@ from kernel_lsp.generate.ir.tensor import Routine, Tensor
 from kernel_lsp.generate.lowering.arithmetic import op
 from kernel_lsp.generate.lowering.builder import Call, accumulation_dtype
 from kernel_lsp.generate.lowering.registry import lowers
+from kernel_lsp.generate.lowering.views import choose_part
 
 
 @dataclass(frozen=True)
@@ -147,9 +148,7 @@ def _side_by_side(call: Call, outputs: Sequence[Tensor], n_steps: Index) -> Tens
         return call.builder.view(outputs[0], shape, lambda index: index)
 
     def element(index: tuple[Index, ...]) -> Scalar:
-        is_forward = compare("lt", index_value(index[2]), index_value(n_units))
-        backward = Access(outputs[1], (index[0], index[1], index[2] - n_units))
-        return guarded(is_forward, Access(outputs[0], index), backward)
+        return choose_part(outputs, 2, index, outputs[0].dtype)
 
     return call.builder.pointwise(outputs[0].dtype, shape, element, name="both_directions")
 
