@@ -190,6 +190,18 @@ async def test_no_generation_begins_once_the_search_has_taken_its_time(
     assert estimated.stopped.startswith("2 generations gained less")
 
 
+async def test_a_search_that_is_clearly_ahead_of_pytorch_takes_less_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(final_verification, "MAX_AHEAD_S", 0.01)
+    for compile_us, is_ahead in ((200.0, True), (5.0, False)):
+        device = Device(1.0, compile_us)
+        device.baseline_wait_s, device._delay_s = 1.0, 0.02
+        result = await searched(tmp_path / str(compile_us), device)
+        assert (result.n_proposed == 4) is is_ahead
+        assert ("where the best is 1.2x as fast as PyTorch" in result.stopped) is is_ahead
+
+
 async def test_measurements_grow_longer_as_candidates_grow_fewer(tmp_path: Path) -> None:
     device = MeasuringDevice(noise=0.5)
     result = await searched(tmp_path, device, 3)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.core.candidate import Candidate
 from kernel_lsp.core.event import Event, StageStarted
-from kernel_lsp.core.measurement import Comparison, is_pytorch
+from kernel_lsp.core.measurement import EAGER, Comparison, is_pytorch
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.core.words import counted
 from kernel_lsp.evolve.propose.population import Member
@@ -33,6 +33,10 @@ beside it, a search then ends within two minutes also where one call takes a ten
 MAX_SEARCH_S = 20.0
 """Seconds of measured generations after which no further one begins: three of four second generations gained nothing in
 15 to 22 s, the fourth 11 % in 40 s (H200, 2026-11-28)."""
+AHEAD = 1.2
+"""Factor by which the best is ahead of PyTorch, modes of `torch.compile` included, from which on `MAX_AHEAD_S` bounds
+measured generations: what another one gains there changes no recommendation."""
+MAX_AHEAD_S = 8.0
 N_FAILED_CALLS = 8
 """Maximum consecutive proposals without a reply, after which the provider counts as unavailable."""
 
@@ -171,26 +175,28 @@ def why_stop_tuning(
     n_generations: int,
     device_s: float,
     search_s: float = 0.0,
+    is_ahead: bool = False,
 ) -> str:
     """Return the reason why more schedules gain nothing or too little, or empty. `best_us` is the best time after each
     of the `n_generations` so far, which took `device_s` of the GPU. `search_s` are the seconds so far of a search that
-    measures, else 0."""
+    measures, else 0. `is_ahead` is as `is_clearly_ahead` says."""
     floor_us = _floor_us(best)
     if floor_us is not None:
         limit = f"within {FLOOR_FACTOR - 1:.0%} of the speed of light ({floor_us:.3g} us)"
         if is_at_limit(best, best_us[-1]):
             return f"the best is {limit}"
-        pytorch_us = sum(map(_pytorch_us, best.times.values()))
+        pytorch_us = _pytorch_us(best.times.values())
         if n_generations >= N_GENERATIONS_AT_LIMIT and pytorch_us <= FLOOR_FACTOR * floor_us:
             return f"PyTorch itself is {limit}: no kernel can be clearly faster"
     noise = relative_noise(best)
     n_stale = N_STALE_MEASURED if search_s else N_STALE_ESTIMATED
     if n_generations > n_stale and best_us[-1] > best_us[-1 - n_stale] * (1.0 - noise):
         return f"{counted(n_stale, 'generation')} gained less than the noise of {noise:.1%}"
-    if search_s > MAX_SEARCH_S:
-        return (
-            f"{counted(n_generations, 'generation')} took {search_s:.0f} s, and none begins after {MAX_SEARCH_S:.0f} s"
-        )
+    max_s = MAX_AHEAD_S if is_ahead else MAX_SEARCH_S
+    if search_s > max_s:
+        where = f" where the best is {AHEAD:g}x as fast as PyTorch" if is_ahead else ""
+        took = f"{counted(n_generations, 'generation')} took {search_s:.0f} s"
+        return f"{took}, and none begins after {max_s:.0f} s{where}"
     if device_s > MAX_DEVICE_S:
         return f"candidates took {device_s:.0f} s of the GPU, more than the {MAX_DEVICE_S:.0f} s that a search may take"
     return ""
@@ -200,6 +206,19 @@ def is_at_limit(verdict: Verdict, time_us: float) -> bool:
     """Check whether a candidate's time is so near the speed of light that no other gains anything."""
     floor_us = _floor_us(verdict)
     return floor_us is not None and time_us <= FLOOR_FACTOR * floor_us
+
+
+def is_clearly_ahead(time_us: float, verdicts: Iterable[Verdict]) -> bool:
+    """Check whether a time is `AHEAD` of the fastest of PyTorch in these verdicts. False while none of them has a mode
+    of `torch.compile` for each operation."""
+    found = [_pytorch_us(times) for each in verdicts if _has_compiled(times := each.times.values())]
+    return bool(found) and min(found) >= AHEAD * time_us
+
+
+def _has_compiled(comparisons: Collection[Comparison]) -> bool:
+    """Check whether there are operations, and each was compared with a mode of `torch.compile`."""
+    modes = [[name for name in each.baselines_us if is_pytorch(name) and name != EAGER] for each in comparisons]
+    return bool(modes) and all(modes)
 
 
 def _floor_us(verdict: Verdict) -> float | None:
@@ -213,8 +232,9 @@ def device_seconds(verdict: Verdict) -> float:
     return sum(time_s for stage, time_s in verdict.stages_s.items() if stage.startswith("gpu ") and stage != "gpu wait")
 
 
-def _pytorch_us(comparison: Comparison) -> float:
-    return min(time_us for name, time_us in comparison.baselines_us.items() if is_pytorch(name))
+def _pytorch_us(comparisons: Iterable[Comparison]) -> float:
+    """Return the time of all operations, each in the fastest way of PyTorch."""
+    return sum(min(us for name, us in each.baselines_us.items() if is_pytorch(name)) for each in comparisons)
 
 
 def relative_noise(verdict: Verdict) -> float:

@@ -24,6 +24,7 @@ from kernel_lsp.evolve.run.final_verification import (
     TimeLimit,
     device_seconds,
     is_at_limit,
+    is_clearly_ahead,
     why_stop_tuning,
 )
 from kernel_lsp.evolve.run.reuse import TunedSchedule
@@ -220,7 +221,8 @@ class Search:
             return f"the schedule was chosen from {tuned.n_tried} candidates on {tuned.date}"
         device_s = sum(map(device_seconds, self._screened.values()))
         search_s = time.monotonic() - self._started if self._measures else 0.0
-        return why_stop_tuning(best.screened, self._best_us, n_generations, device_s, search_s)
+        is_ahead = self._measures and is_clearly_ahead(best.time_us, self._screened.values())
+        return why_stop_tuning(best.screened, self._best_us, n_generations, device_s, search_s, is_ahead)
 
     def _rank(self) -> None:
         """Return schedules, best first; a kernel without a schedule cannot be a parent."""
